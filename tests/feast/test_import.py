@@ -198,7 +198,7 @@ class Other:
         self.store = getattr(import_module(module), name)()
 
     def several_pages(self, number):
-        """``number`` rows, which are more than a page; fewer where a page has megabytes."""
+        """``number`` rows, which are more than a page; fewer where a page has megabytes and all are one."""
         return 300 if self.kind == "dynamodb" else number
 
     def write(self, view, rows):

@@ -25,6 +25,7 @@ from feast_sketch_store.operations import copying, maintenance, resharding
 from feast_sketch_store.view import sealing, shard_map
 from feast_sketch_store.view.shard_map import shards_of
 from tests.helpers.keys import user_hashes
+from tests.helpers.length import by_length
 
 NUM_USERS = 200
 EVENT = datetime(2026, 5, 1, tzinfo=UTC)
@@ -386,6 +387,7 @@ def test_the_command_divides_rows_anew(tmp_path, monkeypatch):
     assert "give no --from, --to or --yes" in done.output
 
 
+@pytest.mark.has_long_form
 def test_rows_that_are_too_many_for_a_seal_are_kept_and_can_be_divided(tmp_path, monkeypatch):
     monkeypatch.setattr(sealing, "MAX_ROWS", NUM_USERS - 1)
     monkeypatch.setattr(build, "MAX_ROWS", NUM_USERS - 1)
@@ -397,7 +399,7 @@ def test_rows_that_are_too_many_for_a_seal_are_kept_and_can_be_divided(tmp_path,
     before = online(store, range(NUM_USERS))
     assert before["country"] == ["FR"] * NUM_USERS
     assert maintenance.inspect(store, "history").snapshot_version is None
-    _, divided = reshard(tmp_path, 4)
+    _, divided = reshard(tmp_path, by_length(4, 16))
     assert maintenance.seal(divided, "history")
     assert online(divided, range(NUM_USERS)) == before
 

@@ -17,6 +17,7 @@ from feast_sketch_store.structures.costs import (
 )
 from feast_sketch_store.structures.goals import ERROR_RATE, FALSE_PER_READ, MEMORY, NOISE_RATIO, Goal
 from feast_sketch_store.structures.sizing import FactClass, WeightedFacts, expected_fill, size_for_rates
+from tests.helpers.length import by_length
 
 RATE = 1e-5
 NUM_ROWS, VOCABULARY = 2000, 100
@@ -151,6 +152,7 @@ def test_sets_are_chosen_exactly_where_the_layer_is_smaller(measure, is_listed):
     assert chosen == sorted(chosen, reverse=True)
 
 
+@pytest.mark.has_long_form
 def test_features_share_the_cost_of_the_list():
     def chosen(amount, **beside):
         targets = {"a": Goal(NOISE_RATIO, amount), **beside}
@@ -159,7 +161,8 @@ def test_features_share_the_cost_of_the_list():
     def together(amount):
         return chosen(amount, b=Goal(NOISE_RATIO, amount))
 
-    amounts = [10, 3, *np.geomspace(1, 0.1, 30).tolist(), 1e-3, 1e-6, 1e-9]
+    few = [10, 3, *np.geomspace(1, 0.1, 30).tolist(), 1e-3, 1e-6, 1e-9]
+    amounts = by_length(few, np.geomspace(10, 1e-9, 240).tolist())
     alone, both = ([a for a in amounts if how(a) is None] for how in (chosen, together))
     with_sets = [a for a in amounts if chosen(a, b=Goal(ERROR_RATE, 0.1, "sets")) is None]
     assert len(alone) < len(both) < len(with_sets)

@@ -139,7 +139,9 @@ def test_the_limit_of_a_row_is_that_of_the_format():
 
 @pytest.mark.has_long_form
 @pytest.mark.parametrize(
-    ("num_rows", "values_per_row"), [(1, LIMIT + 1), (600, 30_000)], ids=["one row", "many rows"]
+    ("num_rows", "values_per_row"),
+    [(1, LIMIT + 1), (by_length(600, 1000), 30_000)],
+    ids=["one row", "many rows"],
 )
 def test_a_bomb_is_refused_before_it_goes_off(tmp_path, num_rows, values_per_row):
     path = tmp_path / "bomb.parquet"

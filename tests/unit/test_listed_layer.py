@@ -11,6 +11,7 @@ from feast_sketch_store.layers.listed import row_hashes
 from feast_sketch_store.rows.binning import Edges, Precision, Quantiles
 from feast_sketch_store.rows.codecs import BINNED, EXACT, FeatureCodec
 from feast_sketch_store.structures.elements import BytesElements, DictionaryElements, NumberElements
+from tests.helpers.length import by_length
 
 RATE = 1e-9
 VIEWED = FeatureCodec("viewed", "int64_set_val")
@@ -166,6 +167,7 @@ def test_entities_with_the_same_fingerprint_have_rows_of_their_own(make_rows, re
 
 # -- bins ------------------------------------------------------------------------------------------
 
+NUM_BINNED = by_length(500, 2_000)
 BINNINGS = {
     "quantiles": Quantiles(16),
     "edges": Edges(tuple(range(-300, 301, 20))),
@@ -173,16 +175,17 @@ BINNINGS = {
 }
 
 
+@pytest.mark.has_long_form
 @pytest.mark.parametrize("beside", [[], [PRICE]], ids=["in the filter", "in a column"])
 @pytest.mark.parametrize("field", ["double_val", "float_val", "int64_val", "int32_val", "unix_timestamp_val"])
 @pytest.mark.parametrize("kind", BINNINGS)
 def test_binned_numbers_come_back_as_their_bins(layer_of, read, make_value, beside, field, kind):
     rng = np.random.default_rng(5)
     plain = float if field in ("double_val", "float_val") else int
-    numbers = [plain(number) for number in rng.normal(0, 100, 500)]
+    numbers = [plain(number) for number in rng.normal(0, 100, NUM_BINNED)]
     codec = FeatureCodec("x", field, BINNED, BINNINGS[kind])
     layer = layer_of([(n, {"x": make_value(field, v)}, 0) for n, v in enumerate(numbers)], [codec, *beside])
-    found = [values["x"] for _, values in read(layer, list(range(500)), ["x"]).values()]
+    found = [values["x"] for _, values in read(layer, list(range(NUM_BINNED)), ["x"]).values()]
     assert {value.WhichOneof("val") for value in found} == {field}
     kept = np.array([getattr(value, field) for value in found])
     written = np.array([getattr(make_value(field, number), field) for number in numbers])
@@ -193,7 +196,7 @@ def test_binned_numbers_come_back_as_their_bins(layer_of, read, make_value, besi
     if kind == "quantiles":
         assert len(set(kept.tolist())) == 16
     else:
-        inside = np.abs(written) < 300 if kind == "edges" else np.ones(500, bool)
+        inside = np.abs(written) < 300 if kind == "edges" else np.ones(NUM_BINNED, bool)
         assert errors[inside].max() <= (10 if kind == "edges" else 5) * (1 + 1e-6)
 
 

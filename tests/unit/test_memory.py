@@ -10,9 +10,14 @@ from feast_sketch_store.layers.shards import EVERYTHING
 from feast_sketch_store.rows.codecs import EMPTY, VALUE, FeatureCodec
 from feast_sketch_store.rows.encoding import EncodedFeature, EncodedRows, RowKeys
 from feast_sketch_store.rows.vocabulary import Vocabulary
+from feast_sketch_store.structures import sizing
+from tests.helpers.length import by_length
+
+pytestmark = pytest.mark.has_long_form
 
 NUM_ROWS, NUM_VALUES = 3_000, 2_000
-FILLS = (0.4, 0.5, 0.6, 0.7)  # at which weighted filters are tried: at more it takes time and changes little
+# At which weighted filters are tried: at more it takes time and changes little.
+FILLS = by_length((0.4, 0.5, 0.6, 0.7), sizing._WEIGHTED_FILLS)
 VIEWED, COUNTRY = FeatureCodec("viewed", "string_list_val"), FeatureCodec("country", "string_val")
 
 

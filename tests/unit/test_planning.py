@@ -47,6 +47,7 @@ from feast_sketch_store.rows.vocabulary import Vocabulary, VocabularyBuilder
 from feast_sketch_store.structures.goals import NOISE_RATIO
 from feast_sketch_store.structures.sizing import FactClass, size_for_rates
 from feast_sketch_store.succinct.golomb_sets import GolombSets, SetCode
+from tests.helpers.length import by_length
 
 PRESENCE = 1e-5
 HEADER_BYTES = 4_000  # what a plan adds for the header of the file
@@ -135,7 +136,7 @@ def sample(facts):
 @pytest.fixture(scope="module")
 def points(facts):
     """The points of a plan without labels, for some of the entities."""
-    some = sample_of(feature_of(facts[:5_000]))
+    some = sample_of(feature_of(facts[: by_length(5_000, 20_000)]))
     return [candidate.point for candidate in candidates(some, PRESENCE, Grid())]
 
 
@@ -169,11 +170,13 @@ class TestSample:
         assert counts.sum() == pytest.approx(everything.num_facts, rel=0.15)
         assert (np.diff(counts) <= 0).all()
 
+    @pytest.mark.has_long_form
     def test_counts_add_up_to_the_facts(self):
         """A view one and a half times as large as its sample, most of whose values are rare."""
-        part = feature_of(draw(zipf(10_000, 3), 1_000, 5))
-        for known in (None, 5_000.0):
-            counts = part.full_counts(1_000, 1_500, known)
+        sampled = by_length(1_000, 2_000)
+        part = feature_of(draw(zipf(10 * sampled, 3), sampled, 5))
+        for known in (None, 5.0 * sampled):
+            counts = part.full_counts(sampled, sampled * 3 // 2, known)
             assert counts.sum() == pytest.approx(known or 1.5 * part.num_facts, rel=0.002)
 
     def test_facts_that_are_known_are_taken(self, facts):
@@ -296,6 +299,7 @@ class TestCurves:
         assert point.false_per_read == pytest.approx(sum(parts), rel=1e-6)
         assert set(point.settings) == {"f0", "f1"}
 
+    @pytest.mark.has_long_form
     def test_more_bytes_buy_more(self, points):
         for curve in (BLOOM, WEIGHTED_BLOOM):
             noise = [point.noise_ratio for point in points if point.curve == curve]
@@ -344,8 +348,9 @@ class TestCurves:
     def test_rows_that_are_not_known_have_no_points_of_other_stores(self, sample):
         assert points_of_other_stores(sample) == []
 
+    @pytest.mark.has_long_form
     def test_longer_values_take_more_in_other_stores(self, facts):
-        sample = sample_of(feature_of(facts[:4_000]))
+        sample = sample_of(feature_of(facts[: by_length(4_000, 20_000)]))
 
         def bytes_with(value_bytes):
             keys = np.full(len(sample), 35)
@@ -358,6 +363,7 @@ class TestCurves:
         more = bytes_with(300) - bytes_with(150)
         assert more == pytest.approx(150 * sample.num_entities, rel=0.15)
 
+    @pytest.mark.has_long_form
     def test_bits_per_fact_are_of_all_and_of_tables_alone(self, points):
         for point in points:
             if point.settings:
@@ -474,6 +480,7 @@ class TestChoice:
         found = [point(memory=2.0**n, auc=0.7 + 0.01 * min(n, 4) + 1e-4 * n) for n in range(9)]
         assert knee(found) == 4
 
+    @pytest.mark.has_long_form
     def test_without_labels_noise_and_lost_facts_both_count(self, points):
         assert 0.5 < points[knee(points)].kept_share <= 1
         assert points[knee(points)].noise_ratio < 1

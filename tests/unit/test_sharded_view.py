@@ -37,6 +37,7 @@ from feast_sketch_store.view.shard_map import ShardMap, check_shard_count, shard
 from feast_sketch_store.view.sharded import ShardedView
 from feast_sketch_store.view.view import View
 from tests.helpers.keys import entity_key, user_hashes, user_key
+from tests.helpers.length import by_length
 
 VIEWED, CITY = FeatureCodec("viewed", "int64_set_val"), FeatureCodec("city", "string_val")
 MOMENT = datetime(2026, 1, 1, tzinfo=UTC)
@@ -381,16 +382,18 @@ def test_only_shards_that_are_not_those_of_now_are_former(tmp_path, is_moving, l
     assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == left
 
 
+@pytest.mark.has_long_form
 def test_a_limit_counts_the_values_of_all_shards(make_view, monkeypatch):
+    num_shards = by_length(4, 8)
     for policy in (BY_JOB, SealPolicy()):
         monkeypatch.setattr(written_values, "_written", {})
-        view = make_view(4, policy, limit=60, store=str(policy.by_job))
+        view = make_view(num_shards, policy, limit=60, store=str(policy.by_job))
         view.write([row(user, [user]) for user in range(60)])
         with pytest.raises(VocabularyOverflowError, match="61 distinct values"):
             view.write([row(99, [60])])
         view.seal()
         monkeypatch.setattr(written_values, "_written", {})
-        again = make_view(4, policy, limit=60, store=str(policy.by_job))
+        again = make_view(num_shards, policy, limit=60, store=str(policy.by_job))
         with pytest.raises(VocabularyOverflowError, match="61 distinct values"):
             again.write([row(99, [60])])
         again.write([row(99, [59])])

@@ -32,6 +32,7 @@ from feast_sketch_store.view.settings import FeatureSettings, ViewSettings
 from feast_sketch_store.view.state import StateLoader
 from feast_sketch_store.view.view import View
 from tests.helpers.keys import user_hashes, user_key
+from tests.helpers.length import by_length
 
 CODEC = FeatureCodec("viewed", "string_set_val")
 SETTINGS = ViewSettings("history", 1e-5, {"viewed": FeatureSettings(CODEC, 0.01, 1000)})
@@ -251,13 +252,14 @@ def test_stats_add_up(make_view, tmp_path):
     assert stats.snapshot_bytes == snapshot.stat().st_size > stats.table_bytes
 
 
+@pytest.mark.has_long_form
 def test_an_open_view_holds_no_descriptor(make_view, tmp_path):
     """A server has hundreds of views, and often no more than 1,024 descriptors for all it does."""
     made = make_view()
     made.put(1, "old", second=2, policy=ALWAYS)
     made.put(1, "late", second=1)  # makes readers map the order index, too
     made.put(2, "unsealed")
-    folders = [tmp_path / f"view {number}" for number in range(100)]
+    folders = [tmp_path / f"view {number}" for number in range(by_length(100, 200))]
     for folder in folders:
         shutil.copytree(tmp_path / "view", folder)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
