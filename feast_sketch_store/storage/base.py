@@ -217,12 +217,14 @@ class Storage(ABC):
     # -- order ---------------------------------------------------------------------------------
 
     @contextmanager
-    def lease(self, name: str, wait: bool = False) -> Iterator[bool]:
+    def lease(self, name: str, wait: bool = False, create: bool = True) -> Iterator[bool]:
         """Hold a name that no other process or thread holds; it is let go with the block, or the process.
 
         Parameters
         ----------
         wait : for the one who holds it; otherwise the block runs with False.
+        create : the folder that a lock is in; otherwise the block may run with False where there is none, and
+            nothing of it stays in a storage that was deleted.
         """
         yield True
 

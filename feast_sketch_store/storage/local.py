@@ -325,11 +325,11 @@ class LocalStorage(Storage):
     # -- order ---------------------------------------------------------------------------------
 
     @contextmanager
-    def lease(self, name: str, wait: bool = False) -> Iterator[bool]:
+    def lease(self, name: str, wait: bool = False, create: bool = True) -> Iterator[bool]:
         """Hold a lock on a file, see `Storage.lease`. The kernel drops it with the process."""
         path = self._path(name)
         with self._writing(path):
-            descriptor = lock(path, wait, self._make_folder)
+            descriptor = lock(path, wait, self._make_folder if create else None)
         holder = os.getpid()
         try:
             yield descriptor is not None

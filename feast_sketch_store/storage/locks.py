@@ -24,14 +24,14 @@ os.register_at_fork(
 )
 
 
-def lock(path: Path, wait: bool, make_folder: Callable[[Path], None]) -> int | None:
+def lock(path: Path, wait: bool, make_folder: Callable[[Path], None] | None) -> int | None:
     """A descriptor that holds the lock of a file, which is created if it does not exist.
 
     Parameters
     ----------
     path : of the file.
     wait : wait for the holder, even if it is another thread of this process; otherwise return None.
-    make_folder : makes the file's folder.
+    make_folder : makes the file's folder; None to return None if there is none.
 
     Raises
     ------
@@ -39,6 +39,8 @@ def lock(path: Path, wait: bool, make_folder: Callable[[Path], None]) -> int | N
     """
     while True:
         descriptor = _open(path, make_folder)
+        if descriptor is None:
+            return None
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
             # During the wait, the file may have been deleted and created again: then lock the new one.
@@ -62,13 +64,15 @@ def unlock(descriptor: int) -> None:
     _close(descriptor)
 
 
-def _open(path: Path, make_folder: Callable[[Path], None]) -> int:
+def _open(path: Path, make_folder: Callable[[Path], None] | None) -> int | None:
     while True:
         with suppress(FileNotFoundError), _held_lock:
             # The umask decides which other users may lock the file: those who may write the other files.
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
             _held.add(descriptor)
             return descriptor
+        if make_folder is None:
+            return None
         make_folder(path.parent)
 
 

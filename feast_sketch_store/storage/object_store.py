@@ -255,7 +255,7 @@ class ObjectStorage(Storage):
     # -- order ---------------------------------------------------------------------------------
 
     @contextmanager
-    def lease(self, name: str, wait: bool = False) -> Iterator[bool]:
+    def lease(self, name: str, wait: bool = False, create: bool = True) -> Iterator[bool]:
         """Keep others out as far as possible, see `Storage.lease`."""
         key = self._key(name)
         self._require_writable()

@@ -379,7 +379,7 @@ class ShardedView(BackgroundSeals, ShardedLiveView[View]):
         return is_published
 
     def _seal(self, as_delta: bool) -> bool:
-        with self._seal_lock, self.storage.lease(SEAL_LOCK) as is_ours:
+        with self._seal_lock, self.storage.lease(SEAL_LOCK, create=False) as is_ours:
             if not is_ours:
                 return False
             with self._all_held():
@@ -549,7 +549,7 @@ class ShardedView(BackgroundSeals, ShardedLiveView[View]):
 
     def vacuum(self, orphan_age_seconds: float = 86_400.0) -> int:
         """Remove files that nothing uses any more, of all shards; see `View.vacuum`."""
-        with self._seal_lock, self.storage.lease(SEAL_LOCK) as is_ours:
+        with self._seal_lock, self.storage.lease(SEAL_LOCK, create=False) as is_ours:
             if not is_ours:
                 return 0
             num_removed = len(staged_files(self.storage))

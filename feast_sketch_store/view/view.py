@@ -559,7 +559,7 @@ class View(BackgroundSeals, LiveView):
         return is_published
 
     def _seal(self, as_delta: bool) -> bool:
-        with self._seal_lock, self._sealing() as is_ours:
+        with self._seal_lock, self._maintaining() as is_ours:
             if not is_ours:
                 return False
             if as_delta and (draft := self.delta_draft()) is not None:
@@ -683,7 +683,7 @@ class View(BackgroundSeals, LiveView):
         ------
         DamagedFileError, StorageError : the rows stay where they are.
         """
-        with self._seal_lock, self._sealing() as is_ours:
+        with self._seal_lock, self._maintaining() as is_ours:
             if is_ours:
                 self.refresh()  # deferred rows would be counted again and again
                 self._row_log.absorb()
@@ -920,16 +920,16 @@ class View(BackgroundSeals, LiveView):
         ------
         StorageError : another process is doing so.
         """
-        with self._seal_lock, self._sealing() as is_ours:
+        with self._seal_lock, self.storage.lease(SEAL_LOCK) as is_ours:
             if not is_ours:
                 raise StorageError(
                     f"{self.storage.location}: another process is sealing this view; try again later"
                 )
             yield
 
-    def _sealing(self) -> AbstractContextManager[bool]:
-        """Hold the view's seal lock, unless another process holds it."""
-        return self.storage.lease(SEAL_LOCK)
+    def _maintaining(self) -> AbstractContextManager[bool]:
+        """Hold the view's seal lock, unless another process holds it or the view was dropped."""
+        return self.storage.lease(SEAL_LOCK, create=False)
 
     # -- hold --------------------------------------------------------------------------------------
 
@@ -1019,7 +1019,7 @@ class View(BackgroundSeals, LiveView):
         -------
         The number of files removed; 0 also while another process seals.
         """
-        with self._seal_lock, self._sealing() as is_ours:
+        with self._seal_lock, self._maintaining() as is_ours:
             if not is_ours:
                 return 0
             num_removed = len(staged_files(self.storage))

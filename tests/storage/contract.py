@@ -463,6 +463,16 @@ class StorageContract:
         with other.lease("rows/lock") as is_its:
             assert is_its
 
+    def test_a_lease_that_creates_nothing_leaves_nothing_of_what_was_deleted(self, storage, other):
+        put(storage, "rows/a")
+        with other.lease("rows/lock", create=False) as is_its:
+            assert is_its
+        storage.delete_all()
+        for wait in (False, True):
+            with other.lease("rows/lock", wait=wait, create=False):
+                pass
+        assert storage.list() == []
+
     def test_an_error_lets_go_of_a_lease(self, storage, other):
         self.leasing(storage)
         with pytest.raises(ValueError, match="cut off"), storage.lease("lock"):

@@ -107,7 +107,7 @@ class MemoryStorage(Storage):
                 del self.files.files[name]
 
     @contextmanager
-    def lease(self, name, wait=False):
+    def lease(self, name, wait=False, create=True):
         key = self._key(name)
         with self._changing():
             is_mine = self.files.changed.wait_for(lambda: key not in self.files.held, None if wait else 0)
@@ -155,5 +155,5 @@ class ObjectsInMemory(MemoryStorage):
     append = Storage.append
 
     @contextmanager
-    def lease(self, name, wait=False):
+    def lease(self, name, wait=False, create=True):
         yield True

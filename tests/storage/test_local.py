@@ -149,6 +149,15 @@ def test_calls_leave_no_descriptor_open(storage):
 # -- modes -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("wait", [False, True])
+def test_a_lease_that_creates_nothing_is_not_had_where_no_folder_is(storage, wait):
+    put(storage, "rows/a")
+    storage.delete_all()
+    with storage.lease("lock", wait=wait, create=False) as is_mine:
+        assert not is_mine
+    assert not storage.path.exists()
+
+
 @pytest.mark.parametrize("mask", [0o022, 0o002, 0o077])
 def test_all_files_follow_the_umask(storage, umask, mask):
     umask(mask)

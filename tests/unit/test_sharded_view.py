@@ -320,6 +320,15 @@ def test_a_view_that_was_dropped_elsewhere_gets_its_shards_again(make_view):
     assert make_view(2).stats().unsealed_rows == 1
 
 
+@pytest.mark.parametrize("end", ["seal", "absorb", "vacuum", "seal_if_due"])
+def test_nothing_of_a_dropped_view_comes_back_with_its_maintenance(make_view, end):
+    view = make_view(2, SealPolicy(1e-9, 0))
+    view.write([row(1)])
+    remove_view(view.storage)
+    assert not getattr(view, end)()
+    assert not view.storage.path.exists()
+
+
 def test_a_drop_waits_for_shards_that_have_no_log_yet(make_view, monkeypatch):
     """Who begins the log of a shard within a drop must not go on in the folder that is removed."""
     view, writers = make_view(4), []

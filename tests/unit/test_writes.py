@@ -287,11 +287,11 @@ def test_writes_wait_for_no_step_of_a_seal(tmp_path, monkeypatch, act, is_read):
         return watched
 
     @contextmanager
-    def watched_lease(self, name, wait=False):
+    def watched_lease(self, name, wait=False, create=True):
         is_append = name == "lock" and threading.current_thread() is sealer
         if not is_append:
             step()
-        with lease(self, name, wait) as is_mine:
+        with lease(self, name, wait, create) as is_mine:
             appends.extend([name] * is_append)
             try:
                 yield is_mine
