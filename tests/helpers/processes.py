@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import entry_points
 from multiprocessing import forkserver
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from multiprocessing.context import BaseContext, ForkServerContext, ForkServerProcess
 from pathlib import Path
 from types import ModuleType
@@ -89,7 +89,8 @@ def _answer(pipe: Connection, make: Callable[..., Callable[[Any], Any]], argumen
         pipe.send(answer(question))
 
 
-_MAIN = threading.Lock()  # held while `__main__` is another: a process begins by importing what it is
+# Held while `__main__` is another, because a process begins by importing what it is; and see `_end_of`.
+_MAIN = threading.Lock()
 
 
 def start_command(
@@ -129,10 +130,21 @@ def run_command(
     """What ``subprocess.run`` gives of a command that `start_command` can start, and what it printed."""
     with tempfile.TemporaryFile("w+") as stdout, tempfile.TemporaryFile("w+") as stderr:
         process = start_command(command, cwd=cwd, stdout=stdout.fileno(), stderr=stderr.fileno())
-        process.join()
+        code = _end_of(process)
         for stream in (stdout, stderr):
             stream.seek(0)
-        return subprocess.CompletedProcess(command, process.exitcode, stdout.read(), stderr.read())
+        return subprocess.CompletedProcess(command, code, stdout.read(), stderr.read())
+
+
+def _end_of(process: ForkServerProcess) -> int | None:
+    """Wait for a process. Returns its exit code.
+
+    It can be read once, and the start of another process reads those of all that have ended.
+    """
+    wait([process.sentinel])
+    with _MAIN:
+        process.join()
+    return process.exitcode
 
 
 def run_as_user(
@@ -212,8 +224,7 @@ def _run_nested(command: Sequence[str | Path], **options: Any) -> subprocess.Com
         return _run_anew(command, **options)
     sys.stdout.flush()
     process = start_command(command, cwd=options.get("cwd"))
-    process.join()
-    done = subprocess.CompletedProcess(command, process.exitcode)
+    done = subprocess.CompletedProcess(command, _end_of(process))
     if options.get("check"):
         done.check_returncode()
     return done
