@@ -223,8 +223,8 @@ class Storage(ABC):
         Parameters
         ----------
         wait : for the one who holds it; otherwise the block runs with False.
-        create : the folder that a lock is in; otherwise the block may run with False where there is none, and
-            nothing of it stays in a storage that was deleted.
+        create : make the folder that the lock needs. Otherwise the block may run with False where there is no
+            folder, and nothing is left in a storage that was deleted.
         """
         yield True
 

@@ -149,15 +149,6 @@ def test_calls_leave_no_descriptor_open(storage):
 # -- modes -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("wait", [False, True])
-def test_a_lease_that_creates_nothing_is_not_had_where_no_folder_is(storage, wait):
-    put(storage, "rows/a")
-    storage.delete_all()
-    with storage.lease("lock", wait=wait, create=False) as is_mine:
-        assert not is_mine
-    assert not storage.path.exists()
-
-
 @pytest.mark.parametrize("mask", [0o022, 0o002, 0o077])
 def test_all_files_follow_the_umask(storage, umask, mask):
     umask(mask)
@@ -375,6 +366,15 @@ def test_a_killed_writer_leaves_an_unfinished_file(storage):
     assert left.startswith("rows/.")
     storage.delete([left])
     assert names_of(storage) == []
+
+
+@pytest.mark.parametrize("wait", [False, True])
+def test_a_lease_that_creates_nothing_is_not_had_where_no_folder_is(storage, wait):
+    put(storage, "rows/a")
+    storage.delete_all()
+    with storage.lease("lock", wait=wait, create=False) as is_mine:
+        assert not is_mine
+    assert not storage.path.exists()
 
 
 def test_a_lease_goes_with_its_process(storage):

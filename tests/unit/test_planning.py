@@ -135,7 +135,7 @@ def sample(facts):
 
 @pytest.fixture(scope="module")
 def points(facts):
-    """The points of a plan without labels, for some of the entities."""
+    """The points of a plan without labels, in the short form for some of the entities."""
     some = sample_of(feature_of(facts[: by_length(5_000, 20_000)]))
     return [candidate.point for candidate in candidates(some, PRESENCE, Grid())]
 
