@@ -1,2 +1,0 @@
-__version__ = "0.2.16"
-from deltalake.deltatable import DeltaTable  # noqa: F401
