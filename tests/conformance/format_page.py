@@ -12,13 +12,13 @@ from pathlib import Path
 
 import numpy as np
 
-from feast_sketch_store.conformance.answers import hashes_of, serialized
-from feast_sketch_store.conformance.rules import RULES
-from feast_sketch_store.conformance.values import code_vectors, hash_vectors
-from feast_sketch_store.conformance.views import SALT, SealedView, encoded, keys_of, sealed, users
 from feast_sketch_store.kernel import fingerprints_of, row_hashes
 from feast_sketch_store.layers import FeatureBudget, Goal, SketchLayer
 from feast_sketch_store.rows.codecs import FeatureCodec
+from tests.conformance.kit.answers import hashes_of, serialized
+from tests.conformance.kit.rules import RULES
+from tests.conformance.kit.values import code_vectors, hash_vectors
+from tests.conformance.kit.views import SALT, SealedView, encoded, keys_of, sealed, users
 
 PAGE = Path(__file__).parents[2] / "docs" / "online_store_format.md"
 BLOCK = re.compile(
@@ -79,11 +79,6 @@ def test_values():
         for v in codes["prefix_codes"]
     ]
     parts.append(table(["lengths of codes", "codes, first bit first"], prefixes))
-    parts.append(
-        f"CRC-32 of all tables of count trees, in `u16`: {codes['tree_tables']}. Of each concentration and "
-        "share, tables 0 to 16 as the sums before each part, `c_0` to `P`, of 18 numbers each, filled up "
-        "with 0 (table 0 is all 0); then of each again the six tables with bins, of 66 numbers.\n"
-    )
     parts.append(
         table(["values", "arrays of their vocabulary"], [vocabulary_row(v) for v in codes["vocabularies"]])
     )

@@ -23,12 +23,10 @@ from feast_sketch_store.rows.binning import Quantiles
 from feast_sketch_store.rows.codecs import (
     BINNED,
     CATEGORICAL,
-    CLUSTER,
     COUNTS,
     COUNTS_OF,
     EXACT,
     LIST,
-    SCORE,
     FeatureCodec,
 )
 from feast_sketch_store.rows.counting import Counting
@@ -136,15 +134,6 @@ SETS_BUDGET = FeatureBudget(
         "country": 1e-5,
     },
     cuts={"sizes": Cut(top=3)},
-)
-
-
-COMPACT_BUDGET = replace(
-    SETS_BUDGET,
-    targets={
-        **SETS_BUDGET.targets,
-        **dict.fromkeys(("viewed", "sizes", "bought"), Goal("error_rate", 0.01, "compact_sets")),
-    },
 )
 
 
@@ -276,24 +265,20 @@ def delta(encoded: EncodedRows) -> bytes:
 
 FORMULAS = {
     "taste": Formula(
-        FeatureCodec("taste", "int64_val", CATEGORICAL),
-        CLUSTER,
+        FeatureCodec("taste", "double_val", CATEGORICAL),
         (
             Source(
                 "viewed",
                 Vocabulary(pa.array([b"tea", b"coffee"], pa.large_binary())),
-                np.array([[9, 0, 0], [0, 7, 0]], np.uint8),
+                np.array([9, -7], np.int32),
             ),
-            Source("sizes", Vocabulary(pa.array([2])), np.array([[0, 0, 5]], np.uint8)),
+            Source("sizes", Vocabulary(pa.array([2])), np.array([5], np.int32)),
         ),
-        np.array([-3, -2, -1]),
         version=4,
     ),
     "worth": Formula(
         FeatureCodec("worth", "double_val", CATEGORICAL),
-        SCORE,
-        (Source("sizes", Vocabulary(pa.array([0, 1])), np.array([[-3], [2**30]], np.int32)),),
-        np.zeros(1, np.int64),
+        (Source("sizes", Vocabulary(pa.array([0, 1])), np.array([-3, 2**30], np.int32)),),
         unit=2.0**-30,
         step=0.25,
     ),
@@ -302,7 +287,7 @@ FORMULAS_BUDGET = FeatureBudget(1e-5, {**SETS_BUDGET.targets, "taste": 1e-5, "wo
 
 
 def formulas_rows() -> EncodedRows:
-    """The rows of `sets_rows` with a cluster id and a score."""
+    """The rows of `sets_rows` with two scores."""
     return with_formulas(sets_rows(), FORMULAS)
 
 
@@ -339,7 +324,6 @@ def contents() -> dict[str, bytes]:
         f"{version}.base.safetensors": sealed[0],
         f"{version}.listed.safetensors": base(listed_rows(), LISTED_BUDGET),
         f"{version}.sets.safetensors": base(sets_rows(), SETS_BUDGET),
-        f"{version}.compact.safetensors": base(sets_rows(), COMPACT_BUDGET),
         f"{version}.lists.safetensors": base(lists_rows(), LISTS_BUDGET),
         f"{version}.counts.safetensors": base(counts_rows(), COUNTS_BUDGET),
         f"{version}.clustered.safetensors": base(clustered_rows(), CLUSTERED_BUDGET),

@@ -7,14 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from feast_sketch_store.conformance.answers import read
-from feast_sketch_store.kernel import MAX_NUM_HASHES, SAMPLED
-from feast_sketch_store.kernel.reference_lists import LONGEST_UNARY
+from feast_sketch_store.kernel import LONGEST_UNARY, MAX_NUM_HASHES, SAMPLED
 from feast_sketch_store.rows.codecs import EMPTY, MISSING, NULL, VALUE
 from feast_sketch_store.snapshot import blocks, format, manifest
 from feast_sketch_store.structures import registry
 from feast_sketch_store.succinct import MAX_NUM_WORDS
 from tests.conformance.format_page import PAGE, example_view, page_with_blocks
+from tests.conformance.kit.answers import read
 
 README = PAGE.parent / "readers" / "node" / "README.md"
 

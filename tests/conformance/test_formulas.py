@@ -17,18 +17,15 @@ def open_with(description=(), arrays=()):
 
 def test_the_file_itself_is_opened_with_its_formulas():
     formulas = open_with().formulas
-    assert {name: (f.kind, f.num_clusters, f.max_error) for name, f in formulas.items()} == {
-        "taste": ("cluster", 3, None),
-        "worth": ("score", 1, 0.125),
+    assert {name: (f.version, f.max_error) for name, f in formulas.items()} == {
+        "taste": (4, 0.5),
+        "worth": (1, 0.125),
     }
 
 
 @pytest.mark.parametrize(
     ("number", "key", "value"),
     [
-        (0, "kind", "score"),
-        (0, "kind", "mean"),
-        (1, "kind", "cluster"),
         (0, "name", "nobody"),
         (0, "name", "worth"),
         (0, "name", "country"),
@@ -54,12 +51,8 @@ def test_a_description_that_does_not_fit_is_refused(number, key, value):
 @pytest.mark.parametrize(
     ("name", "change"),
     [
-        ("formulas.0.offsets", lambda a: a[:-1]),
-        ("formulas.1.offsets", lambda a: np.append(a, a)),
-        ("formulas.0.offsets", lambda a: a.astype(np.int32)),
         ("formulas.0.0.weights", lambda a: a[:-1]),
-        ("formulas.0.0.weights", lambda a: a[:, :-1]),
-        ("formulas.0.0.weights", lambda a: a.reshape(-1)),
+        ("formulas.0.0.weights", lambda a: a.reshape(-1, 1)),
         ("formulas.1.0.weights", lambda a: a.astype(np.uint8)),
         ("formulas.0.1.vocabulary.shape", lambda a: a[:-1]),
     ],

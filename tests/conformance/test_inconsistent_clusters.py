@@ -55,5 +55,5 @@ def test_a_row_of_a_cluster_that_is_not_there_is_refused(parts):
     description, arrays = parts
     words = np.full_like(arrays["clustered.clusters.words"], 2**64 - 1)
     layer = SketchLayer.from_snapshot(description, {**arrays, "clustered.clusters.words": words})
-    with pytest.raises(ValueError, match="a cluster that is not one of 3"):
+    with pytest.raises(ValueError, match="contradict"):
         layer.read(user_hashes(range(9)), ["viewed"])

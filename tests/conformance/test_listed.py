@@ -7,6 +7,7 @@ reports as a damaged file.
 import copy
 import json
 import os
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -15,22 +16,23 @@ import pytest
 from feast_sketch_store.errors import DamagedFileError
 from feast_sketch_store.layers import SketchLayer, is_checked_where_read
 from feast_sketch_store.snapshot.sealed import open_layer
+from tests.helpers.cases import case
 from tests.helpers.keys import user_hashes
 from tests.helpers.length import by_length
 from tests.helpers.snapshots import load, published
 
 GOLDEN = Path(__file__).parent / "golden"
-FILES = {name: GOLDEN / f"v1.{name}.safetensors" for name in ("listed", "sets", "compact", "counts")}
+FILES = {name: GOLDEN / f"v1.{name}.safetensors" for name in ("listed", "sets", "counts")}
 NAMES = {
     "listed": ["viewed", "sizes", "note", "country", "weight"],
     "sets": ["viewed", "sizes", "topics", "country", "bought"],
-    "compact": ["viewed", "sizes", "topics", "country", "bought"],
     "counts": ["viewed", "bought"],
 }
 LOADED = {file: load(path) for file, path in FILES.items()}
 ARRAYS = [
     (file, name) for file, (_, arrays) in LOADED.items() for name in arrays if not name.endswith(".checksums")
 ]
+ARRAYS_OF = {file: [name for other, name in ARRAYS if other == file] for file in LOADED}
 HASHES = user_hashes(range(90))
 NUM_ROWS = {"counts": 50}  # others have 70
 REFUSALS = (ValueError, KeyError, TypeError)
@@ -66,13 +68,14 @@ def test_the_parts_fit_as_they_are(file, truth):
     assert read_all(SketchLayer.from_snapshot(*parts_of(file)), file) == truth[file]
 
 
-@pytest.mark.parametrize(("file", "name"), ARRAYS)
-def test_a_missing_array_is_refused(file, name):
+@pytest.mark.parametrize("file", FILES)
+def test_a_missing_array_is_refused(file):
     """When it is opened; words may be missing if there are none, so that may show when they are read."""
-    description, arrays = parts_of(file)
-    del arrays[name]
-    with pytest.raises(REFUSALS):
-        read_all(SketchLayer.from_snapshot(description, arrays), file)
+    for name in ARRAYS_OF[file]:
+        description, arrays = parts_of(file)
+        del arrays[name]
+        with case(name), pytest.raises(REFUSALS):
+            read_all(SketchLayer.from_snapshot(description, arrays), file)
 
 
 # What no other part names does no harm.
@@ -83,26 +86,22 @@ HARMLESS = {
 }
 
 
-@pytest.mark.parametrize(
-    ("file", "name", "how"),
-    [
-        (file, name, how)
-        for file, name in ARRAYS
-        for how in ("shorter", "longer", "another dimension", "another type")
-        if len(LOADED[file][1][name]) and (file, name, how) not in HARMLESS
-    ],
-)
-def test_an_array_of_another_shape_is_refused(file, name, how):
-    description, arrays = parts_of(file)
-    array = arrays[name]
-    arrays[name] = {
-        "shorter": array[:-1],
-        "longer": np.concatenate((array, array[-1:])),
-        "another dimension": array[None],
-        "another type": array.astype(np.int32),
-    }[how]
-    with pytest.raises(REFUSALS):
-        read_all(SketchLayer.from_snapshot(description, arrays), file)
+@pytest.mark.parametrize("file", FILES)
+def test_an_array_of_another_shape_is_refused(file):
+    for name in ARRAYS_OF[file]:
+        array = LOADED[file][1][name]
+        others = {
+            "shorter": array[:-1],
+            "longer": np.concatenate((array, array[-1:])),
+            "another dimension": array[None],
+            "another type": array.astype(np.int32),
+        }
+        for how, other in others.items():
+            if len(array) and (file, name, how) not in HARMLESS:
+                description, arrays = parts_of(file)
+                arrays[name] = other
+                with case(name, how), pytest.raises(REFUSALS):
+                    read_all(SketchLayer.from_snapshot(description, arrays), file)
 
 
 @pytest.mark.has_long_form
@@ -137,29 +136,20 @@ def leaves(content, path=()):
 
 
 @pytest.mark.has_long_form
-@pytest.mark.parametrize(
-    ("file", "path"),
-    [
-        pytest.param(file, path, id=f"{file} {'.'.join(map(str, path))}")
-        for file, (description, _) in LOADED.items()
-        for path in leaves(description["layer"])
-        if path
-    ],
-)
-def test_any_other_content_is_refused_or_safe_to_read(file, path):
-    true, arrays = parts_of(file)
+@pytest.mark.parametrize("file", FILES)
+def test_any_other_content_is_refused_or_safe_to_read(file):
     junk = (None, True, 0, 1, -1, 2, 64, 65, 70, 71, 2**62, 2**70, 1.5, "", "x", "exact", "binned", "bytes")
     values = (*junk, [], [0], {}, {"a": 1}, "numbers", "dictionary")
-    for value in values[by_length(len(repr(path)) % 4, 0) :: by_length(4, 1)]:
-        description = copy.deepcopy(true)
-        place = description
-        for step in path[:-1]:
-            place = place[step]
-        place[path[-1]] = value
-        try:
-            read_all(SketchLayer.from_snapshot(description, arrays), file)
-        except REFUSALS:
-            continue
+    true, arrays = parts_of(file)
+    for path in filter(None, leaves(true)):
+        for value in values[by_length(len(repr(path)) % 4, 0) :: by_length(4, 1)]:
+            description = copy.deepcopy(true)
+            place = description
+            for step in path[:-1]:
+                place = place[step]
+            place[path[-1]] = value
+            with case(path, value), suppress(*REFUSALS):
+                read_all(SketchLayer.from_snapshot(description, arrays), file)
 
 
 @pytest.mark.parametrize(
@@ -250,7 +240,7 @@ def test_strings_that_are_none_are_refused_when_they_are_read():
     content.view(np.uint8)[:] = 0xFF
     arrays["columns.1.content.words"] = content
     layer = SketchLayer.from_snapshot(description, arrays)
-    with pytest.raises(ValueError, match="UTF8"):
+    with pytest.raises(ValueError, match="contradict"):
         read_all(layer, "listed")
 
 

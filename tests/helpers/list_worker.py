@@ -14,11 +14,11 @@ from feast_sketch_store.rows.codecs import LIST, FeatureCodec
 from feast_sketch_store.rows.encoding import deletion_rows
 from feast_sketch_store.rows.list_log import ListRows
 from feast_sketch_store.rows.listing import Listing
+from feast_sketch_store.settings.view_settings import FeatureSettings, ViewSettings
 from feast_sketch_store.storage.base import Storage
 from feast_sketch_store.storage.local import LocalStorage
-from feast_sketch_store.view.live import LiveView
+from feast_sketch_store.view.opening import open_live
 from feast_sketch_store.view.sealing import SealPolicy
-from feast_sketch_store.view.settings import FeatureSettings, ViewSettings
 from feast_sketch_store.view.view import View
 from tests.helpers.keys import user_hashes
 
@@ -64,6 +64,7 @@ class ListWorker:
         """Open a version anew."""
         self._storage = self._storage_of(version)
         self._view = View(self._storage, SETTINGS, NEVER, 0.0)
+        self._view.prepare()
 
     def write(self, rows: Sequence[tuple[int, list[Item]]], event: int, operation: str | None = None) -> None:
         """Write rows of users as one commit; ``event`` is the time of a row without items."""
@@ -90,13 +91,13 @@ class ListWorker:
         self, num_users: int, since: int, limit: int | None, has_settings: bool = True
     ) -> tuple[list[list[Item]], bool]:
         """The items of each of the first users, newest first, and whether there are sealed ones."""
-        view = self._view if has_settings else LiveView(self._storage, refresh_interval_seconds=0.0)
+        view = self._view if has_settings else open_live(self._storage, "lists", 0.0)[0]
         hashes = user_hashes(range(num_users))
         found = view.with_state(lambda state: read_lists(state, CODEC, hashes, (since, limit)))
         items = list(zip(found.values.to_pylist(), found.microseconds.tolist(), strict=True))
         bounds = found.indptr.tolist()
         rows = [items[a:b] for a, b in pairwise(bounds)]
-        return rows, view._state.sealed is not None
+        return rows, view.shards[0]._state.sealed is not None
 
 
 def worker_in(folder: str) -> ListWorker:

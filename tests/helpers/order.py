@@ -20,7 +20,6 @@ FIRST = (
         "storage/test_bad_places.py",
         "feast/test_object_store.py",
         "feast/test_import.py",
-        "feast/test_copy.py",
         "faults/test_bad_network.py",
         "faults/test_kill_bucket.py",
     ),
@@ -48,7 +47,6 @@ FIRST = (
         "feast/test_lists.py",
         "unit/test_benchmarks.py",
         "unit/test_delta_readers.py",
-        "unit/test_toy_structure.py",
         "properties/test_list_machine.py",
     ),
 )

@@ -9,7 +9,6 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from feast_sketch_store.conformance.views import Key
 from feast_sketch_store.layers import LayerAnswer
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.entity_keys import hash_serialized_keys, serialize_columns
@@ -18,6 +17,7 @@ from feast_sketch_store.snapshot.order import load_order
 from feast_sketch_store.snapshot.sealed import open_deltas, open_shards
 from feast_sketch_store.storage.local import LocalStorage
 from feast_sketch_store.view.shard_map import Routed, ShardMap
+from tests.conformance.kit.views import Key
 
 _KEY_TYPES = {
     "string": pa.large_string(),
@@ -71,7 +71,7 @@ def read(folder: Path, keys: Sequence[Key]) -> list[dict[str, Any] | None]:
     for delta in reversed(deltas):
         answer = delta.read(hashes[left], list(delta.codecs))
         _fill(rows, left, answer, delta.codecs)
-        left = np.delete(left, answer.decided)
+        left = np.delete(left, delta.find(hashes[left])[0])
     for layer in base.layers:
         _fill(rows, left, layer.read(hashes[left], list(layer.codecs)), layer.codecs)
     return rows
@@ -111,7 +111,10 @@ def _feature(codec: FeatureCodec, answer: LayerAnswer, name: str) -> list[dict[s
     csr, values = own.csr, value_json(codec, own.decoder.vocabulary.values)
     entries = []
     for place, state in enumerate(own.states.tolist()):
-        part = slice(*csr.indptr[place : place + 2].tolist())
+        start, stop = csr.indptr[place : place + 2].tolist()
+        if codec.listing is not None and codec.listing.limit is not None:
+            stop = min(stop, start + codec.listing.limit)  # the newest, which come first
+        part = slice(start, stop)
         entry: dict[str, Any] = {
             "value_field": codec.value_field,
             "state": state,

@@ -1,10 +1,10 @@
-"""Write the test vectors: ``python -m feast_sketch_store.conformance DIR``."""
+"""Write the test vectors: ``python -m tests.conformance.kit DIR``."""
 
 from pathlib import Path
 
 import click
 
-from feast_sketch_store.conformance import write_kit
+from tests.conformance.kit import write_kit
 
 
 @click.command()
@@ -18,4 +18,4 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(prog_name="python -m feast_sketch_store.conformance")
+    main(prog_name="python -m tests.conformance.kit")

@@ -258,15 +258,6 @@ def scalars() -> SealedView:
 
 def sets() -> SealedView:
     """Sets, some in a chain, one cut, and a weighted filter beside them."""
-    return _sets("sets")
-
-
-def compact_sets() -> SealedView:
-    """The view of `sets` in an arithmetic code."""
-    return _sets("compact_sets")
-
-
-def _sets(structure: str) -> SealedView:
     rng, num_rows = np.random.default_rng(3), 240
     popularity = 1 / np.arange(1, 301)
     shown = [
@@ -291,7 +282,7 @@ def _sets(structure: str) -> SealedView:
         values["shown"][row], values["liked"][row] = None, ...
     values["sizes"] = [[size for size in range(9) if row % (size + 2) == 0] for row in range(num_rows)]
     values["topics"] = [[2**t for t in range(12) if row % (t + 1) == 0] for row in range(num_rows)]
-    exactly = Goal("error_rate", 0.01, structure)
+    exactly = Goal("error_rate", 0.01, "sets")
     targets: dict[str, Any] = dict.fromkeys(("shown", "liked", "bought", "sizes"), exactly)
     targets["topics"] = Goal("noise_ratio", 1.0, "weighted_bloom")
     budget = FeatureBudget(1e-6, targets, cuts={"sizes": Cut(top=5)})
@@ -495,7 +486,6 @@ VIEWS: Mapping[str, Callable[[], SealedView]] = {
         columns,
         scalars,
         sets,
-        compact_sets,
         clustered,
         lists,
         counts,

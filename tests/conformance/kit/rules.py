@@ -78,13 +78,13 @@ RULES: Final[Mapping[str, Mapping[str, Sequence[str]]]] = {
         "another `row_log_version` in the description of a file": ["another version inside"],
     },
     "shards": {
-        "a `shards.json` that is not JSON, or of another format version": ["no JSON", "version 2"],
+        "a `view.json` that is not JSON, or of another format version": ["no JSON", "version 2"],
         "a number of shards that is not a power of two from 1 to 4,096": [
             "three",
             "too many",
             "a number with a point",
         ],
-        "another folder than `shards-` and a number": ["another folder"],
+        "another folder than `shards-` and two numbers": ["another folder"],
     },
     "layer.parts": {
         "a description that is missing, or of another type": [
@@ -114,14 +114,14 @@ RULES: Final[Mapping[str, Mapping[str, Sequence[str]]]] = {
         ],
     },
     "formulas": {
-        "an unknown kind, or one that does not fit the feature's type": ["unknown kind", "another type"],
+        "a feature that is not a double": ["no double"],
         "a source that is not a collection of the layer, or occurs twice": [
             "a source that is no feature",
             "a source that is a scalar",
             "a source twice",
         ],
         "weights of another shape": ["weights of fewer values"],
-        "a score of several sums, or `unit` or `step` that is not above 0": ["two sums", "a step of 0"],
+        "`unit` or `step` that is not above 0": ["a step of 0"],
     },
     "packed": {
         "a width outside of 0 to 64": ["a width of 65"],
@@ -189,15 +189,6 @@ RULES: Final[Mapping[str, Mapping[str, Sequence[str]]]] = {
         "another number of known values than is told": ["more values than known"],
         "another number of words than `num_bits` gives": ["without codes", "codes that end early"],
         "when read: codes that end after `num_bits`, or of ids or members that do not exist": [
-            "codes that are ones"
-        ],
-    },
-    "compact_sets": {
-        "packed integers of another length": ["a tree of fewer values"],
-        "packed integers outside of their bounds": ["a level of 64", "sizes of no share"],
-        "`no_set` other than 0 and 2": ["one header without a set"],
-        "another number of words than `num_bits` gives": ["codes that end early"],
-        "when read: codes that end more than 32 bits after `num_bits`, or of ids that do not exist": [
             "codes that are ones"
         ],
     },

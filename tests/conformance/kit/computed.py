@@ -1,19 +1,19 @@
-"""A view with computed features, which nobody writes."""
+"""A view with a score, which nobody writes."""
 
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from feast_sketch_store.conformance.views import SealedView, encoded, keys_of, sealed, unknown_users, users
 from feast_sketch_store.layers import FeatureBudget, Goal
-from feast_sketch_store.rows.codecs import CATEGORICAL, CLUSTER, SCORE, FeatureCodec
+from feast_sketch_store.rows.codecs import CATEGORICAL, FeatureCodec
 from feast_sketch_store.rows.formulas import Formula, Source, with_formulas
 from feast_sketch_store.rows.vocabulary import Vocabulary
+from tests.conformance.kit.views import SealedView, encoded, keys_of, sealed, unknown_users, users
 
 
 def formulas() -> SealedView:
-    """A cluster id with tied sums, and a score of which half the values lie halfway between two steps."""
+    """A score of which half the values lie halfway between two steps, and one of two features."""
     numbers = range(60)
     codecs = [FeatureCodec("liked", "string_set_val"), FeatureCodec("sizes", "int64_set_val")]
     values: dict[str, list[Any]] = {
@@ -24,20 +24,16 @@ def formulas() -> SealedView:
     sizes = Vocabulary(pa.array([-2, 2, 1]))
     computed = {
         "taste": Formula(
-            FeatureCodec("taste", "int64_val", CATEGORICAL),
-            CLUSTER,
+            FeatureCodec("taste", "double_val", CATEGORICAL),
             (
-                Source("liked", tastes, np.array([[9, 0, 2], [0, 7, 2]], np.uint8)),
-                Source("sizes", sizes, np.array([[0, 0, 5], [3, 3, 0], [1, 0, 0]], np.uint8)),
+                Source("liked", tastes, np.array([9, -7], np.int32)),
+                Source("sizes", sizes, np.array([-2, 2**31 - 1, 1], np.int32)),
             ),
-            np.array([-3, -3, -4]),
             version=4,
         ),
         "worth": Formula(
             FeatureCodec("worth", "double_val", CATEGORICAL),
-            SCORE,
-            (Source("sizes", sizes, np.array([[1], [-3], [2]], np.int32)),),
-            np.array([5]),
+            (Source("sizes", sizes, np.array([1, -3, 2], np.int32)),),
             unit=0.125,
             step=0.25,
         ),

@@ -4,7 +4,6 @@ import json
 from collections.abc import Iterator
 from dataclasses import replace
 
-from feast_sketch_store.conformance.views import SealedView, one_row, snapshot_name
 from feast_sketch_store.row_log.records import (
     CLOSED,
     FILE,
@@ -15,6 +14,7 @@ from feast_sketch_store.row_log.records import (
     encode_segment_head,
 )
 from feast_sketch_store.snapshot.manifest import checksum_of
+from tests.conformance.kit.views import SealedView, one_row, snapshot_name
 
 _IDENTITY = bytes(range(16))
 

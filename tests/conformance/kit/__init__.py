@@ -1,11 +1,11 @@
 """Test vectors for readers of the online store's files; see ``docs/online_store_format.md``.
 
-    python -m feast_sketch_store.conformance DIR
+    python -m tests.conformance.kit DIR
 
 It writes folders of views, and JSON files that say how to read them or why to refuse them. A release writes
 the same bytes in every run.
 """
 
-from feast_sketch_store.conformance.kit import write_kit
+from tests.conformance.kit.write import write_kit
 
 __all__ = ["write_kit"]

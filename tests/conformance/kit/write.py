@@ -5,14 +5,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from feast_sketch_store.conformance.answers import key_json, read
-from feast_sketch_store.conformance.computed import formulas
-from feast_sketch_store.conformance.hostile import hostile_views
-from feast_sketch_store.conformance.logs import logged
-from feast_sketch_store.conformance.rules import clause_of
-from feast_sketch_store.conformance.sharded import shards
-from feast_sketch_store.conformance.values import code_vectors, hash_vectors
-from feast_sketch_store.conformance.views import VIEWS
+from tests.conformance.kit.answers import key_json, read
+from tests.conformance.kit.computed import formulas
+from tests.conformance.kit.hostile import hostile_views
+from tests.conformance.kit.logs import logged
+from tests.conformance.kit.rules import clause_of
+from tests.conformance.kit.sharded import shards
+from tests.conformance.kit.values import code_vectors, hash_vectors
+from tests.conformance.kit.views import VIEWS
 
 
 def write_kit(folder: Path) -> int:

@@ -11,15 +11,12 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from feast_sketch_store import kernel
-from feast_sketch_store.conformance.answers import hashes_of, key_json, serialized
-from feast_sketch_store.conformance.views import SALT, Key
-from feast_sketch_store.kernel import SetCodes, fingerprints_of, row_hashes
-from feast_sketch_store.kernel.reference import mix64
-from feast_sketch_store.kernel.reference_sets import write_sets
+from feast_sketch_store.kernel import fingerprints_of, mix64, row_hashes
 from feast_sketch_store.rows.packed_values import packed_arrays
 from feast_sketch_store.succinct import EliasFano, PackedInts
 from feast_sketch_store.succinct.timed_lists import classes_of, prefix_codes
-from feast_sketch_store.succinct.tree_tables import tables_checksum
+from tests.conformance.kit.answers import hashes_of, key_json, serialized
+from tests.conformance.kit.views import SALT, Key
 
 KEYS: list[Key] = [
     {"user_id": ("int64", 1)},
@@ -118,7 +115,6 @@ def code_vectors() -> dict[str, Any]:
             {"number": str(number), "class": int(number_class)}
             for number, number_class in zip(_NUMBERS, classes_of(np.array(_NUMBERS)), strict=True)
         ],
-        "tree_tables": str(tables_checksum()),
         "prefix_codes": [_prefix_codes([2, 1, 0, 3, 3]), _prefix_codes([0, 1]), _prefix_codes([12, 0, 1])],
     }
 
@@ -158,16 +154,12 @@ def _vocabulary(values: pa.Array) -> dict[str, Any]:
 
 
 def _rice(width: int, number: int) -> dict[str, Any]:
-    """The code of a number, first bit first: it is the header of a set that stands for no set."""
-    codes = SetCodes(
-        np.array([[width, 2**31 - 1, -1]]),
-        np.array([0, 0]),
-        np.zeros(0, np.uint8),
-        np.zeros((1, 320), np.uint8),
-    )
-    header, nothing = np.array([[number]], np.int32), np.zeros(0, np.int32)
-    words, ends = write_sets(codes, header, np.array([0, 0]), nothing)
-    bits = "".join(f"{word:064b}"[::-1] for word in words.tolist())[: int(ends[0])]
+    """The code of a number, first bit first."""
+    quotient, rest = number >> width, f"{number & (1 << width) - 1:0{width}b}"[::-1] if width else ""
+    if quotient < kernel.LONGEST_UNARY:
+        bits = "1" * quotient + "0" + rest
+    else:
+        bits = "1" * kernel.LONGEST_UNARY + f"{number:032b}"[::-1]
     return {"width": width, "number": number, "bits": bits}
 
 

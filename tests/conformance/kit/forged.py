@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-from feast_sketch_store.conformance.views import CREATED_BY, SealedView, part_file, snapshot_name
 from feast_sketch_store.snapshot.format import FORMAT_VERSION
 from feast_sketch_store.snapshot.manifest import MAX_MANIFEST_BYTES, Manifest, checksum_of
+from tests.conformance.kit.views import CREATED_BY, SealedView, part_file, snapshot_name
 
 _SIZES = {"U64": 8, "I64": 8, "I32": 4, "U8": 1}
 Forged = Iterator[tuple[str, str, dict[str, bytes]]]  # a name, the rule that is broken, and files

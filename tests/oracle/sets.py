@@ -1,0 +1,140 @@
+"""Sets in codes of Golomb and Rice, by the description in `succinct.golomb_sets`, one code at a time."""
+
+from feast_sketch_store.kernel import NUM_TOLD, words_of_bits
+from tests.oracle.bits import Bits, DamagedError, ascending_at, half_octaves
+
+MAX_WIDTH = 30
+
+
+class Feature:
+    """How the sets of one feature are coded."""
+
+    def __init__(self, codes, number):
+        first, end = codes.level_starts[number : number + 2]
+        self.header_width, self.no_set, self.others_width = codes.parameters[number].tolist()
+        self.levels, self.left = codes.levels[first:end].tolist(), codes.left[number].tolist()
+
+    def width(self, symbol, left):
+        """The width of the gap that begins at a symbol, with ``left`` ids left."""
+        own = self.left[left if left < NUM_TOLD else NUM_TOLD + half_octaves(left)]
+        return min(max((self.levels[symbol] - own) >> 2, 0), MAX_WIDTH)
+
+    def put_gaps(self, bits, ids):
+        following = 0
+        for place, symbol in enumerate(ids):
+            bits.put_code(symbol - following, self.width(following, len(ids) - place))
+            following = symbol + 1
+
+    def take_gaps(self, bits, num_bits, size):
+        ids, following = [], 0
+        for left in range(size, 0, -1):
+            if bits.bit > num_bits or following >= len(self.levels):
+                raise DamagedError
+            following += bits.take_code(self.width(following, left)) + 1
+            ids.append(following - 1)
+        if following > len(self.levels):
+            raise DamagedError
+        return ids
+
+
+def features_of(codes):
+    return [Feature(codes, number) for number in range(len(codes.parameters))]
+
+
+def form_of(num_seen, members):
+    """How the members among the ids seen are coded: whether those are that are not members; how many codes,
+    None for a bitmap; and their width."""
+    is_reversed = 2 * members > num_seen
+    fewer = num_seen - members if is_reversed else members
+    if fewer and 8 * fewer >= 3 * num_seen:
+        return is_reversed, None, 0
+    return is_reversed, fewer, max(0, half_octaves(num_seen) - half_octaves(fewer) - 1) >> 1
+
+
+def put_inside(bits, seen, members):
+    is_reversed, coded, width = form_of(len(seen), len(members))
+    following = 0
+    for place, symbol in enumerate(seen):
+        if coded is None:
+            bits.put(symbol in members, 1)
+        elif coded and (symbol in members) != is_reversed:
+            bits.put_code(place - following, width)
+            following = place + 1
+
+
+def take_inside(bits, num_bits, seen, members):
+    is_reversed, coded, width = form_of(len(seen), members)
+    if coded is None:
+        if bits.bit + len(seen) > num_bits:
+            raise DamagedError
+        found = [symbol for symbol in seen if bits.take(1)]
+    else:
+        places, following = set(), 0
+        for _ in range(coded):
+            if bits.bit > num_bits:
+                raise DamagedError
+            following += bits.take_code(width) + 1
+            if following > len(seen):
+                raise DamagedError
+            places.add(following - 1)
+        found = [symbol for place, symbol in enumerate(seen) if (place in places) != is_reversed]
+    if len(found) != members:
+        raise DamagedError
+    return found
+
+
+def write_sets(codes, headers, indptr, ids):
+    """The words, and the bit after each row; parameters are those of `kernel.write_sets`."""
+    bits, features, ends = Bits(), features_of(codes), []
+    for row in range(len(headers)):
+        seen = []
+        for number, feature in enumerate(features):
+            segment = row * len(features) + number
+            own = ids[indptr[segment] : indptr[segment + 1]].tolist()
+            bits.put_code(int(headers[row, number]), feature.header_width)
+            if feature.others_width < 0:
+                feature.put_gaps(bits, own)
+                seen = own
+                continue
+            others = sorted(set(own) - set(seen))
+            if own and seen:
+                bits.put_code(len(others), feature.others_width)
+            put_inside(bits, seen, set(own) & set(seen))
+            feature.put_gaps(bits, others)
+            seen = sorted({*seen, *others})
+        ends.append(bits.bit)
+    return bits.words(words_of_bits(bits.bit)), ends
+
+
+def read_row(codes, words, num_bits, starts, row, feature):
+    """The header of a row's set of a feature, and the set.
+
+    Raises
+    ------
+    DamagedError
+    """
+    bits, seen = Bits(words), []
+    bits.bit = ascending_at(starts, row)
+    for own in features_of(codes)[: feature + 1]:
+        if bits.bit > num_bits:
+            raise DamagedError
+        header = bits.take_code(own.header_width)
+        size = max(0, header - own.no_set)
+        if size > len(own.levels):
+            raise DamagedError
+        if own.others_width < 0:
+            found = seen = own.take_gaps(bits, num_bits, size)
+            continue
+        num_others = size
+        if size and seen:
+            if bits.bit > num_bits:
+                raise DamagedError
+            num_others = bits.take_code(own.others_width)
+        if not 0 <= size - num_others <= len(seen) or len(seen) + num_others > len(own.levels):
+            raise DamagedError
+        inside = take_inside(bits, num_bits, seen, size - num_others)
+        others = own.take_gaps(bits, num_bits, num_others)
+        if not set(seen).isdisjoint(others):
+            raise DamagedError
+        found, seen = sorted(inside + others), sorted(seen + others)
+    return header, found
