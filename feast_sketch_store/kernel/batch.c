@@ -184,7 +184,7 @@ static int locate_listed(const Layer *layer, const uint64_t *hashes, Py_ssize_t 
         if (found->is_done[i]) continue;
         int64_t row = is_checked ? find_row(&rows->index, found->own[i]) : find_hashed(rows, found->own[i]);
         if (row == NO_ROW) continue;
-        if (row < 0 || row >= rows->num_rows) return REFUSED;
+        if (row < 0 || row >= rows->num_rows) return FAILED;
         found->is_done[i] = 1;
         found->row[i] = row;
         found->layer[i] = layer;
@@ -193,7 +193,7 @@ static int locate_listed(const Layer *layer, const uint64_t *hashes, Py_ssize_t 
         place.layer = layer;
         place.row = row;
         int status = date_listed(rows, expire_before, &place);
-        if (status == REFUSED) return REFUSED;
+        if (status == FAILED) return FAILED;
         if (status != FOUND) found->layer[i] = NULL;
     }
     return 0;
@@ -222,23 +222,10 @@ static int locate_in_delta(const Layer *layer, const uint64_t *hashes, Py_ssize_
         is_wanted[i] = listed != NO_ROW && !layer->deleted[listed];
         if (!is_wanted[i]) found->is_done[i] = listed == NO_ROW ? OF_OTHERS : 1;
     }
-    if (locate_listed(layer, hashes, n, expire_before, found) < 0) return REFUSED;
+    if (locate_listed(layer, hashes, n, expire_before, found) < 0) return FAILED;
     for (Py_ssize_t i = 0; i < n; i++) {
-        if (is_wanted[i] && !found->is_done[i]) return REFUSED; /* a listed entity has no row */
+        if (is_wanted[i] && !found->is_done[i]) return FAILED; /* a listed entity has no row */
         if (found->is_done[i] == OF_OTHERS) found->is_done[i] = 0;
-    }
-    return 0;
-}
-
-/* `locate_all` for a stack in which a row cannot be found by its hash alone. */
-static int locate_each(const Prepared *stack, const uint64_t *hashes, Py_ssize_t n, int64_t expire_before, Rows *found) {
-    for (Py_ssize_t i = 0; i < n; i++) {
-        Place place;
-        int status = locate(stack, hashes + 2 * i, expire_before, &place);
-        if (status == REFUSED) return REFUSED;
-        if (status != FOUND) continue;
-        found->layer[i] = place.layer;
-        found->row[i] = place.row;
     }
     return 0;
 }
@@ -246,14 +233,13 @@ static int locate_each(const Prepared *stack, const uint64_t *hashes, Py_ssize_t
 static int locate_all(const Prepared *stack, const uint64_t *hashes, Py_ssize_t n, int64_t expire_before, Rows *found) {
     memset(found->is_done, 0, sizeof found->is_done);
     memset(found->layer, 0, sizeof found->layer);
-    if (stack->limits) return locate_each(stack, hashes, n, expire_before, found);
     for (Py_ssize_t l = 0; l < stack->num_layers; l++) {
         const Layer *layer = stack->layers + l;
         if (layer->rows->kind == EXACT)
             locate_exact(layer, hashes, n, expire_before, found);
         else if ((layer->hashes ? locate_in_delta(layer, hashes, n, expire_before, found)
                                 : locate_listed(layer, hashes, n, expire_before, found)) < 0)
-            return REFUSED;
+            return FAILED;
     }
     return 0;
 }
@@ -270,9 +256,9 @@ typedef struct {
 static int make_room(Ids *ids, int64_t number, Py_ssize_t rows_left) {
     if (number <= ids->room - ids->length) return 0;
     int64_t room = ids->length + number * (1 + rows_left / BLOCK); /* estimated from the rows so far */
-    if (room > PY_SSIZE_T_MAX / 8) return -1;
+    if (room > PY_SSIZE_T_MAX / 8) return fail(NO_MEMORY);
     int32_t *moved = realloc(ids->ids, (size_t)room * sizeof *moved);
-    if (!moved) return -1;
+    if (!moved) return fail(NO_MEMORY);
     ids->ids = moved;
     ids->room = room;
     return 0;
@@ -288,10 +274,10 @@ static int is_decodable(const Feature *feature, const Sets *sets) {
 /* Reads the headers of the sets of a feature, one per job, and decodes the sets that are not empty. */
 static int read_headers(const Sets *sets, const Code *code, Job *jobs, Py_ssize_t number) {
     for (Py_ssize_t i = 0; i < number; i++) {
-        if (jobs[i].bit > sets->num_bits) return REFUSED;
+        if (jobs[i].bit > sets->num_bits) return FAILED;
         int64_t header = (int64_t)read_number((const uint8_t *)sets->words, &jobs[i].bit, (uint32_t)code->header_width);
         jobs[i].size = header < code->no_set ? 0 : header - code->no_set;
-        if (jobs[i].size > code->num_symbols) return REFUSED;
+        if (jobs[i].size > code->num_symbols) return FAILED;
     }
     return 0;
 }
@@ -302,7 +288,7 @@ static int decode_all(const Sets *sets, const Code *code, Job *jobs, Py_ssize_t 
     Py_ssize_t places[BLOCK], count = 0;
     for (Py_ssize_t i = 0; i < number; i++)
         if (jobs[i].size) places[count] = i, some[count++] = jobs[i];
-    if (decode(sets, code, some, count) < 0) return REFUSED;
+    if (decode(sets, code, some, count) < 0) return FAILED;
     for (Py_ssize_t k = 0; k < count; k++) jobs[places[k]].bit = some[k].bit;
     return 0;
 }
@@ -311,7 +297,7 @@ static int decode_all(const Sets *sets, const Code *code, Job *jobs, Py_ssize_t 
 static int pass(const Sets *sets, const Code *code, Job *jobs, Py_ssize_t number, Ids *ids) {
     int64_t total = 0;
     for (Py_ssize_t i = 0; i < number; i++) total += jobs[i].size;
-    if (make_room(ids, total, 0) < 0) return REFUSED;
+    if (make_room(ids, total, 0) < 0) return FAILED;
     int32_t *place = ids->ids + ids->length;
     for (Py_ssize_t i = 0; i < number; place += jobs[i++].size) jobs[i].ids = place;
     return decode_all(sets, code, jobs, number);
@@ -325,26 +311,27 @@ static int begin_sets(const Prepared *rows, const int64_t *numbers, Job *jobs, P
         uint64_t first = is_checked ? get_ascending(&rows->starts.numbers, numbers[i])
                                     : get_checked(&rows->starts, numbers[i]);
         uint64_t stop = rows->sets.num_bits;
-        if (first > stop) return REFUSED;
+        if (first > stop) return FAILED;
         PREFETCH(rows->sets.words + (first >> 6));
         jobs[i] = (Job){first, 0, NULL};
         if (are_codes_checked) continue;
         if (numbers[i] + 1 < rows->num_rows) stop = get_checked(&rows->starts, numbers[i] + 1);
         if (first > stop || stop > rows->sets.num_bits ||
-            !are_checked(&rows->code_blocks, first >> 6, (stop >> 6) + 1))
-            return REFUSED;
+            !are_verified(&rows->code_blocks, first >> 6, (stop >> 6) + 1))
+            return FAILED;
     }
     return 0;
 }
 
-/* Translates the ids of a row in `from` to their names in `to`, which may be the same memory. */
-static int64_t name_all(const Layer *layer, const Feature *feature, const int32_t *from, int64_t count, int32_t *to) {
+/* Translates the ids of a row in `from`, or those that `own_ids` has for them, to their names in `to`, which may be the
+ * same memory. */
+static int64_t name_all(const Layer *layer, const int32_t *own_ids, const int32_t *from, int64_t count, int32_t *to) {
     int64_t named = 0;
     for (int64_t i = 0; i < count; i++) {
         int32_t id = from[i];
-        if (feature->own_ids && (id = feature->own_ids[id]) < 0) return REFUSED;
+        if (own_ids && (id = own_ids[id]) < 0) return FAILED;
         id = name_of(layer, id);
-        if (id == -2) return REFUSED;
+        if (id == -2) return FAILED;
         if (id >= 0) to[named++] = id;
     }
     return named;
@@ -360,10 +347,10 @@ static int read_fast(const Layer *listed, const Rows *found, Py_ssize_t n, Ids *
         if (found->layer[i] && found->layer[i] == listed) numbers[number++] = found->row[i];
     if (number) {
         const Sets *sets = &listed->rows->sets;
-        if (begin_sets(listed->rows, numbers, jobs, number) < 0) return REFUSED;
+        if (begin_sets(listed->rows, numbers, jobs, number) < 0) return FAILED;
         for (Py_ssize_t f = 0; f <= feature->number; f++) {
-            if (f && pass(sets, sets->codes.of + f - 1, jobs, number, ids) < 0) return REFUSED;
-            if (read_headers(sets, sets->codes.of + f, jobs, number) < 0) return REFUSED;
+            if (f && pass(sets, sets->codes.of + f - 1, jobs, number, ids) < 0) return FAILED;
+            if (read_headers(sets, sets->codes.of + f, jobs, number) < 0) return FAILED;
         }
     }
     Content contents[BLOCK];
@@ -377,16 +364,16 @@ static int read_fast(const Layer *listed, const Rows *found, Py_ssize_t n, Ids *
             Place place;
             place.layer = found->layer[i];
             place.row = found->row[i];
-            if (read_exact(&place, place.layer->rows->features, contents + i) < 0) return REFUSED;
+            if (read_exact(&place, place.layer->rows->features, contents + i) < 0) return FAILED;
         }
         total += contents[i].count;
     }
-    if (make_room(ids, total, left) < 0) return REFUSED;
+    if (make_room(ids, total, left) < 0) return FAILED;
     int32_t *place = ids->ids + ids->length;
     for (Py_ssize_t i = 0, k = 0; i < n; place += contents[i++].count)
         if (found->layer[i] && found->layer[i] == listed) jobs[k++].ids = place;
     if (number && decode_all(&listed->rows->sets, listed->rows->sets.codes.of + feature->number, jobs, number) < 0)
-        return REFUSED;
+        return FAILED;
     const int32_t *from = ids->ids + ids->length;
     for (Py_ssize_t i = 0; i < n; i++) {
         const Layer *layer = found->layer[i];
@@ -394,9 +381,9 @@ static int read_fast(const Layer *listed, const Rows *found, Py_ssize_t n, Ids *
         int32_t *to = ids->ids + ids->length;
         if (!layer || !count) {
         } else if (contents[i].ids || layer->names || feature->own_ids) {
-            const Feature *own = layer->rows->features;
-            int64_t named = name_all(layer, own, contents[i].ids ? contents[i].ids : from, count, to);
-            if (named < 0) return REFUSED;
+            const int32_t *own_ids = contents[i].ids ? NULL : feature->own_ids;
+            int64_t named = name_all(layer, own_ids, contents[i].ids ? contents[i].ids : from, count, to);
+            if (named < 0) return FAILED;
             ids->length += named;
         } else {
             if (to != from) memmove(to, from, (size_t)count * sizeof *to);
@@ -408,63 +395,29 @@ static int read_fast(const Layer *listed, const Rows *found, Py_ssize_t n, Ids *
     return 0;
 }
 
-/* Prefetches the start of the lists of rows. */
-static void expect_lists(const Rows *found, Py_ssize_t n) {
-    for (Py_ssize_t i = 0; i < n; i++) {
-        const Feature *feature = found->layer[i] ? found->layer[i]->rows->features : NULL;
-        if (feature && feature->form == IN_LISTS) expect_ascending(&feature->starts.numbers, found->row[i]);
-    }
-}
-
-/* Adds the named ids of a row after the others; about `left` more rows will follow. 0 or REFUSED. */
-static int add_row(const Prepared *stack, const Place *place, const Content *content, Ids *ids, Py_ssize_t left) {
-    if ((content->count && !content->ids) || make_room(ids, content->count, left * BLOCK) < 0) return REFUSED;
-    Feature bare = *place->layer->rows->features; /* `read_content` has translated its ids already */
-    bare.own_ids = NULL;
+/* Adds the named ids of a row after the others; about `left` more rows will follow. 0 or FAILED. */
+static int add_row(const Place *place, const Content *content, Ids *ids, Py_ssize_t left) {
+    if ((content->count && !content->ids) || make_room(ids, content->count, left) < 0) return FAILED;
     int32_t *target = ids->ids + ids->length;
-    int64_t named = name_all(place->layer, &bare, content->ids, content->count, target);
-    if (named < 0) return REFUSED;
-    ids->length += named && stack->limits ? distinct(target, named) : named;
+    int64_t named = name_all(place->layer, NULL, content->ids, content->count, target);
+    if (named < 0) return FAILED;
+    ids->length += named && place->limits ? distinct(target, named) : named;
     return 0;
 }
 
-/* Reads rows one by one, stored in any way except in filters. */
-static int read_slowly(const Prepared *stack, const Rows *found, Py_ssize_t n, int64_t expire_before, Ids *ids,
-                       int64_t *ends, Py_ssize_t left) {
-    expect_lists(found, n);
-    for (Py_ssize_t i = 0; i < n; ends[i++] = ids->length) {
-        if (!found->layer[i]) continue;
-        Arena arena;
-        Content content;
-        Place place;
-        arena_init(&arena);
-        place.layer = found->layer[i];
-        place.row = found->row[i];
-        place.ids = NULL;
-        place.num_pieces = 0;
-        place.limits = stack->limits;
-        place.since = expire_before;
-        place.limit = INT64_MAX;
-        int is_read = read_content(&place, place.layer->rows->features, &arena, &content) == 0 &&
-                      add_row(stack, &place, &content, ids, n + left) == 0;
-        arena_free(&arena);
-        if (!is_read) return REFUSED;
-    }
-    return 0;
-}
-
-/* Reads few rows one by one, stored in any way, including items in several layers. */
-static int read_few(const Prepared *stack, const uint64_t *hashes, Py_ssize_t n, int64_t expire_before, Ids *ids,
-                    int64_t *ends, Py_ssize_t *num_found) {
+/* Reads rows one after the other, stored in any way. */
+static int read_each(const Prepared *stack, const uint64_t *hashes, Py_ssize_t n, int64_t expire_before, Ids *ids,
+                     int64_t *ends, Py_ssize_t *num_found) {
     for (Py_ssize_t i = 0; i < n; ends[i++] = ids->length) {
         Arena arena;
         Content content;
         Place place;
+        if (i + 1 < n) expect(stack, hashes + 2 * (i + 1));
         arena_init(&arena);
         int status = ask(stack, hashes + 2 * i, expire_before, &arena, &place, &content);
-        if (status == FOUND && add_row(stack, &place, &content, ids, n) < 0) status = REFUSED;
+        if (status == FOUND && add_row(&place, &content, ids, BLOCK * (n - i)) < 0) status = FAILED;
         arena_free(&arena);
-        if (status == REFUSED) return REFUSED;
+        if (status == FAILED) return FAILED;
         *num_found += status == FOUND;
     }
     return 0;
@@ -472,37 +425,24 @@ static int read_few(const Prepared *stack, const uint64_t *hashes, Py_ssize_t n,
 
 static int read_rows(const Prepared *stack, const uint64_t *hashes, Py_ssize_t n, int64_t expire_before, Ids *ids,
                      int64_t *indptr, Py_ssize_t *num_found) {
-    enum { FEW = 32 };
     const Layer *listed = NULL; /* the layer whose sets are decoded several at once */
-    int is_fast = 1;
-    indptr[0] = 0;
-    for (Py_ssize_t i = 0; stack->limits && i < n; i++) /* some items must be combined */
-        if (has_newer(stack, hashes + 2 * i))
-            return read_few(stack, hashes, n, expire_before, ids, indptr + 1, num_found);
-    for (Py_ssize_t l = 0; l < stack->num_layers; l++) {
+    int is_fast = !stack->limits;
+    indptr[0] = ids->length;
+    for (Py_ssize_t l = 0; is_fast && l < stack->num_layers; l++) {
         const Layer *layer = stack->layers + l;
         const Feature *feature = layer->rows->features;
-        if (layer->rows->kind == SHAPED || layer->rows->kind == NUMBERED || feature->form == IN_FILTER ||
-            feature->form == IN_TREES) {
-            /* table.c prefetches the windows of the next entity while it reads this one, and trees.c allocates memory
-             * only once; this loop cannot. */
-            if (n > FEW) return REFUSED;
-            return read_few(stack, hashes, n, expire_before, ids, indptr + 1, num_found);
-        }
-        if (feature->form == IN_SETS && !listed && is_decodable(feature, &layer->rows->sets))
+        if (layer->rows->kind == LISTED && feature->form == IN_SETS && !listed && is_decodable(feature, &layer->rows->sets))
             listed = layer;
-        else if (feature->form != IN_ROWS && feature->form != UNKNOWN)
-            is_fast = 0;
+        else
+            is_fast = layer->rows->kind == EXACT && (feature->form == IN_ROWS || feature->form == UNKNOWN);
     }
+    if (!is_fast) return read_each(stack, hashes, n, expire_before, ids, indptr + 1, num_found);
     Rows found;
     for (Py_ssize_t first = 0; first < n; first += BLOCK) {
-        Py_ssize_t number = n - first < BLOCK ? n - first : BLOCK, left = n - first - number;
-        int64_t *ends = indptr + first + 1;
-        if (locate_all(stack, hashes + 2 * first, number, expire_before, &found) < 0) return REFUSED;
+        Py_ssize_t number = n - first < BLOCK ? n - first : BLOCK;
+        if (locate_all(stack, hashes + 2 * first, number, expire_before, &found) < 0) return FAILED;
         for (Py_ssize_t i = 0; i < number; i++) *num_found += found.layer[i] != NULL;
-        if ((is_fast ? read_fast(listed, &found, number, ids, ends, left)
-                     : read_slowly(stack, &found, number, expire_before, ids, ends, left)) < 0)
-            return REFUSED;
+        if (read_fast(listed, &found, number, ids, indptr + first + 1, n - first - number) < 0) return FAILED;
     }
     return 0;
 }
@@ -520,7 +460,7 @@ static int sort_by_shard(const Prepared *stack, const uint64_t *hashes, Py_ssize
     sorted->order = malloc((number + 1) * sizeof *sorted->order);
     sorted->ends = malloc((number + 1) * sizeof *sorted->ends);
     sorted->firsts = calloc((size_t)stack->num_shards + 2, sizeof *sorted->firsts);
-    if (!sorted->hashes || !sorted->order || !sorted->ends || !sorted->firsts) return -1;
+    if (!sorted->hashes || !sorted->order || !sorted->ends || !sorted->firsts) return fail(NO_MEMORY);
     int64_t *next = sorted->firsts + 1; /* becomes `firsts` while entities are placed */
     for (Py_ssize_t i = 0; i < n; i++) next[shard_of(stack, hashes + 2 * i) + 1]++;
     for (int64_t s = 0; s < stack->num_shards; s++) next[s + 1] += next[s];
@@ -539,22 +479,23 @@ static void free_sorted(Sorted *sorted) {
     free(sorted->firsts);
 }
 
-/* The rows of entities shard by shard: `ids` gets their ids in the order of shards, `sorted` has the entities. */
+/* The rows of entities shard by shard: `ids` gets their ids in the order of shards, `sorted` has the entities. Stops at
+ * a shard that cannot be read, with an entity of it in `hash`. */
 static int read_shards(const Prepared *stack, int64_t expire_before, Ids *ids, Sorted *sorted, int64_t *indptr,
-                       Py_ssize_t *num_found) {
+                       Py_ssize_t *num_found, const uint64_t **hash) {
     int64_t *ends = sorted->ends, n = sorted->firsts[stack->num_shards];
     for (int64_t s = 0; s < stack->num_shards; s++) {
-        int64_t first = sorted->firsts[s], end = sorted->firsts[s + 1], before = ids->length;
+        int64_t first = sorted->firsts[s], end = sorted->firsts[s + 1];
         if (first == end) continue;
-        if (!stack->is_served[s]) return REFUSED;
+        *hash = sorted->hashes + 2 * first;
+        if (!stack->is_served[s]) return fail(NOT_SERVED);
         Prepared own = *stack;
         own.first_layers = NULL;
         own.layers += stack->first_layers[s];
         own.num_layers = (Py_ssize_t)(stack->first_layers[s + 1] - stack->first_layers[s]);
         if (read_rows(&own, sorted->hashes + 2 * first, (Py_ssize_t)(end - first), expire_before, ids, ends + first,
                       num_found) < 0)
-            return REFUSED;
-        ends[first] = before;
+            return FAILED;
     }
     indptr[0] = 0;
     for (int64_t k = 0; k < n; k++) indptr[sorted->order[k] + 1] = ends[k + 1] - ends[k];
@@ -583,25 +524,26 @@ PREPARED_METHOD(csr) {
     Py_ssize_t n = indptr.length - 1;
     if (n < 0 || hashes.length != 2 * n) return refuse(DO_NOT_FIT);
     enum { STEPS_OF_A_ROW = 100 };
+    const uint64_t none[2] = {0, 0}, *hash = n ? hashes.data : none;
     Ids ids = {NULL, 0, 0};
     Sorted sorted = {NULL, NULL, NULL, NULL};
-    PyThreadState *state = n * STEPS_OF_A_ROW > WORTH_RELEASING_GIL ? PyEval_SaveThread() : NULL;
-    int failed;
+    int is_long = n * STEPS_OF_A_ROW > WORTH_RELEASING_GIL, failed;
+    if (is_long) release_gil();
     if (!self->first_layers)
         failed = read_rows(self, hashes.data, n, expire_before, &ids, indptr.data, &num_found);
     else
         failed = sort_by_shard(self, hashes.data, n, &sorted) < 0 ||
-                 read_shards(self, expire_before, &ids, &sorted, indptr.data, &num_found) < 0;
-    if (state) PyEval_RestoreThread(state);
-    PyObject *content = NULL, *answer = NULL;
-    if (!failed)
+                 read_shards(self, expire_before, &ids, &sorted, indptr.data, &num_found, &hash) < 0;
+    if (is_long) retake_gil();
+    PyObject *content = NULL;
+    if (failed)
+        raise_fault(hash);
+    else
         content = PyByteArray_FromStringAndSize(self->first_layers ? NULL : (const char *)ids.ids,
                                                 (Py_ssize_t)(ids.length * 4));
     if (content && self->first_layers)
         place_ids(&sorted, n, ids.ids, indptr.data, (int32_t *)(void *)PyByteArray_AsString(content));
     free_sorted(&sorted);
     free(ids.ids);
-    if (failed) Py_RETURN_NONE;
-    if (content) answer = Py_BuildValue("(Nn)", content, num_found);
-    return answer;
+    return content ? Py_BuildValue("(Nn)", content, num_found) : NULL;
 }

@@ -10,9 +10,11 @@ PyObject *run(PyObject *(*body)(Call *), PyObject *self, PyObject *const *argume
     call.next = arguments;
     call.stop = arguments + number;
     call.num_buffers = 0;
+    call.num_objects = 0;
     call.num_scratches = 0;
     PyObject *result = body(&call);
     while (call.num_scratches) PyMem_Free(call.scratches[--call.num_scratches]);
+    while (call.num_objects) Py_DECREF(call.objects[--call.num_objects]);
     while (call.num_buffers) PyBuffer_Release(&call.buffers[--call.num_buffers]);
     return result;
 }

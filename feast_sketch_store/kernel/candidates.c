@@ -2,7 +2,7 @@
 
 #include "prepared.h"
 
-/* Sets `out` at the places of those ascending names that a row has. 0 or REFUSED. */
+/* Sets `out` at the places of those ascending names that a row has. 0 or FAILED. */
 static int mark_names(const Layer *layer, const Content *content, const Array *names, const Array *places,
                       const Array *out) {
     const int32_t *name = names->data;
@@ -11,7 +11,7 @@ static int mark_names(const Layer *layer, const Content *content, const Array *n
     Py_ssize_t first = 0, n = names->length;
     for (int64_t i = 0; i < content->count; i++) {
         int32_t wanted = name_of(layer, content->ids[i]);
-        if (wanted == -2) return REFUSED;
+        if (wanted == -2) return FAILED;
         if (wanted < 0) continue;
         if (wanted < before) first = 0; /* names of another layer's ids need not ascend */
         before = wanted;
@@ -29,7 +29,7 @@ static int mark_names(const Layer *layer, const Content *content, const Array *n
                 high = middle;
         }
         for (first = low; low < n && name[low] == wanted; low++) {
-            if (position[low] < 0 || position[low] >= out->length) return REFUSED;
+            if (position[low] < 0 || position[low] >= out->length) return FAILED;
             ((uint8_t *)out->data)[position[low]] = 1;
         }
     }
@@ -48,8 +48,8 @@ PREPARED_METHOD(contains_ids) {
     if (names.length != places.length) return refuse(DO_NOT_FIT);
     BEGIN_READ;
     if (status == ABSENT) return absent(&arena);
-    if (status == REFUSED || (content.count && !content.ids)) return refused(&arena);
-    if (mark_names(place.layer, &content, &names, &places, &out) < 0) return refused(&arena);
+    if (status == FAILED || (content.count && !content.ids)) return failed_at(hash, &arena);
+    if (mark_names(place.layer, &content, &names, &places, &out) < 0) return failed_at(hash, &arena);
     arena_free(&arena);
     Py_RETURN_TRUE;
 }
@@ -64,13 +64,13 @@ typedef struct {
     uint64_t last_mark, last_slot;
 } Index;
 
-/* An index with many marks and at least four slots per element; 0 or REFUSED. */
+/* An index with many marks and at least four slots per element; 0 or FAILED. */
 static int make_index(Index *index, Arena *arena, int64_t count) {
     uint64_t size = 16;
     while (size < 4 * (uint64_t)count) size *= 2;
     index->slots = arena_get(arena, (size_t)size * sizeof *index->slots);
     index->marks = arena_get(arena, (size_t)size * 2);
-    if (!index->slots || !index->marks) return REFUSED;
+    if (!index->slots || !index->marks) return FAILED;
     memset(index->slots, 0xff, (size_t)size * sizeof *index->slots);
     memset(index->marks, 0, (size_t)size * 2);
     index->last_slot = size - 1;
@@ -104,9 +104,9 @@ PREPARED_METHOD(contains_numbers) {
         memset(out.data, 0, (size_t)out.length);
         return absent(&arena);
     }
-    if (status == REFUSED || resolve(place.layer->rows->features, &arena, &content) < 0 ||
+    if (status == FAILED || resolve(place.layer->rows->features, &arena, &content) < 0 ||
         (content.count && !content.numbers) || make_index(&index, &arena, content.count) < 0)
-        return refused(&arena);
+        return failed_at(hash, &arena);
     const int64_t *own = content.numbers, *value = values.data;
     for (int64_t i = 0; i < content.count; i++)
         put(&index, mark_of(&index, (uint64_t)own[i], seed), mix64((uint64_t)own[i] ^ seed), i);
@@ -150,9 +150,9 @@ static ALWAYS_INLINE Slice wanted_at(const Wanted *wanted, Py_ssize_t i) {
     return (Slice){wanted->data + wanted->starts[i], wanted->starts[i + 1] - wanted->starts[i]};
 }
 
-/* Indexes the slices of a row; 0 or REFUSED. */
+/* Indexes the slices of a row; 0 or FAILED. */
 static int index_slices(Index *index, Arena *arena, const Content *content, uint64_t seed) {
-    if ((content->count && !content->slices) || make_index(index, arena, content->count) < 0) return REFUSED;
+    if ((content->count && !content->slices) || make_index(index, arena, content->count) < 0) return FAILED;
     const Slice *own = content->slices;
     for (int64_t i = 0; i < content->count; i++)
         put(index, mark_of(index, mix64(gist_of(own[i].bytes, own[i].length)), seed),
@@ -197,9 +197,9 @@ PREPARED_METHOD(contains_bytes) {
         memset(out.data, 0, (size_t)out.length);
         return absent(&arena);
     }
-    if (status == REFUSED || resolve(place.layer->rows->features, &arena, &content) < 0 ||
+    if (status == FAILED || resolve(place.layer->rows->features, &arena, &content) < 0 ||
         index_slices(&index, &arena, &content, seed) < 0)
-        return refused(&arena);
+        return failed_at(hash, &arena);
     Wanted wanted = {NULL, start, data.data};
     PyThreadState *state = n * 10 > WORTH_RELEASING_GIL ? PyEval_SaveThread() : NULL;
     find_slices(&index, content.slices, seed, &wanted, n, out.data);
@@ -222,8 +222,8 @@ static int slice_of(PyObject *value, int is_text, Slice *slice) {
 
 /* contains_objects(hash, expire_before, seed, values, is_text, out) -> True
  *
- * `contains_bytes` for a list of str, or of bytes. It cannot change meanwhile, because the GIL is held. Refused if it
- * has other objects. */
+ * `contains_bytes` for a list of str, or of bytes. It cannot change meanwhile, because the GIL is held while its
+ * objects are looked at. TypeError if it has others. */
 PREPARED_METHOD(contains_objects) {
     uint64_t hash[2], seed;
     int64_t expire_before;
@@ -241,15 +241,17 @@ PREPARED_METHOD(contains_objects) {
         are_known = slice_of(PyList_GetItem(values, i), is_text != 0, slices + i) == 0;
     if (!are_known) {
         PyErr_Clear();
-        return refused(&arena);
+        arena_free(&arena);
+        PyErr_SetString(PyExc_TypeError, "not all values are text, or not all are bytes");
+        return NULL;
     }
     if (status == ABSENT) {
         memset(out.data, 0, (size_t)out.length);
         return absent(&arena);
     }
-    if (status == REFUSED || resolve(place.layer->rows->features, &arena, &content) < 0 ||
+    if (status == FAILED || resolve(place.layer->rows->features, &arena, &content) < 0 ||
         index_slices(&index, &arena, &content, seed) < 0)
-        return refused(&arena);
+        return failed_at(hash, &arena);
     Wanted wanted = {slices, NULL, NULL};
     find_slices(&index, content.slices, seed, &wanted, out.length, out.data);
     arena_free(&arena);

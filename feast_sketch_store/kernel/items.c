@@ -4,7 +4,7 @@
 
 #include "prepared.h"
 
-/* from_list(tables, widths, num_symbols, words, num_bits, unchecked, block_words, starts ..., newest_tick, resolution,
+/* from_list(tables, widths, num_symbols, words, num_bits, check, starts ..., newest_tick, resolution,
  *           counts, unit)
  *
  * The feature has items: each an id, and an age in ticks of `resolution` microseconds before `newest_tick`; or with
@@ -52,38 +52,40 @@ PREPARED_METHOD(from_weights) {
     Py_RETURN_NONE;
 }
 
-/* limits(limits, resolutions, is_named, seed): rows of one entity add up from now on.
+/* limits(limits, resolutions, num_shown, is_named, seed): rows of one entity add up from now on.
  *
- * `limits`, int64, say how many items the list of each feature shows, and `resolutions`, int64, within how many
+ * Only the first features are shown in answers. `limits`, int64, say how many items the list of each feature shows, and `resolutions`, int64, within how many
  * microseconds it shows a value once. `is_named` says whether the names of ids are those of one vocabulary. */
 PREPARED_METHOD(limits) {
     Prepared *self = (Prepared *)call->self;
     Array limits, resolutions;
-    Py_ssize_t is_named;
+    Py_ssize_t num_shown, is_named;
     uint64_t seed;
-    if (take(call, "88nw.", &limits, &resolutions, &is_named, &seed) < 0) return NULL;
+    if (take(call, "88nnw.", &limits, &resolutions, &num_shown, &is_named, &seed) < 0) return NULL;
     if (self->kind != STACK || self->limits || limits.length != self->layers->rows->num_features ||
-        resolutions.length != limits.length)
+        resolutions.length != limits.length || num_shown < 0 || num_shown > limits.length)
         return refuse(DO_NOT_FIT);
     for (Py_ssize_t f = 0; f < resolutions.length; f++)
         if (((const int64_t *)resolutions.data)[f] < 1) return refuse("a tick takes a microsecond or more");
     for (Py_ssize_t l = 0; l < self->num_layers; l++)
-        if (self->layers[l].rows->kind == SHAPED || self->layers[l].rows->kind == NUMBERED) return refuse("items are not kept by shapes");
+        if (self->layers[l].hashes || (self->layers[l].rows->kind != LISTED && self->layers[l].rows->kind != EXACT))
+            return refuse("items are in listed and exact rows only");
     if (keep(self, call) < 0) return NULL;
     self->limits = limits.data;
     self->resolutions = resolutions.data;
+    self->num_shown = num_shown;
     self->is_named = is_named != 0;
     self->seed = seed;
     Py_RETURN_NONE;
 }
 
-/* The bits of a row's codes, if they are checked; 0 or REFUSED. */
+/* The bits of a row's codes, if they are checked; 0 or FAILED. */
 static int find_codes(const Layer *layer, int64_t row, const Feature *feature, uint64_t *start, uint64_t *stop) {
     *start = get_checked(&feature->starts, row);
     *stop = feature->num_code_bits;
     if (row + 1 < layer->rows->num_rows) *stop = get_checked(&feature->starts, row + 1);
-    if (*start > *stop || *stop > feature->num_code_bits) return REFUSED;
-    return are_checked(&feature->content_blocks, *start >> 6, (*stop >> 6) + 1) ? 0 : REFUSED;
+    if (*start > *stop || *stop > feature->num_code_bits) return FAILED;
+    return are_verified(&feature->content_blocks, *start >> 6, (*stop >> 6) + 1) ? 0 : FAILED;
 }
 
 /* The age of the oldest item that may be shown. */
@@ -100,22 +102,22 @@ static int64_t limit_of(const Place *place, const Feature *feature) {
     return own < place->limit ? own : place->limit;
 }
 
-/* Turns ages into times in a unit of microseconds, rounded down, or into counts; 0 or REFUSED. */
+/* Turns ages into times in a unit of microseconds, rounded down, or into counts; 0 or FAILED. */
 static int weigh(const Feature *feature, int64_t unit, int64_t *ages, int64_t count) {
     for (int64_t i = 0; i < count; i++) {
         if (feature->counts) {
-            if (ages[i] >= feature->num_counts) return REFUSED;
+            if (ages[i] >= feature->num_counts) return FAILED;
             ages[i] = feature->counts[ages[i]];
             continue;
         }
-        if (ages[i] >= (1ll << 62) / feature->resolution) return REFUSED;
+        if (ages[i] >= (1ll << 62) / feature->resolution) return FAILED;
         int64_t time = (feature->newest_tick - ages[i]) * feature->resolution;
         ages[i] = time / unit - (time % unit < 0);
     }
     return 0;
 }
 
-/* Reads the newest items of a row: ids, and times in a unit of microseconds or counts; 0 or REFUSED. */
+/* Reads the newest items of a row: ids, and times in a unit of microseconds or counts; 0 or FAILED. */
 static int read_newest(const Place *place, const Layer *layer, int64_t row, const Feature *feature, int64_t limit,
                        int64_t unit, Arena *arena, Content *content, int64_t **weights) {
     enum { BITS_OF_ITEM = 3 }; /* usually at least; a list with more items is read twice */
@@ -123,17 +125,17 @@ static int read_newest(const Place *place, const Layer *layer, int64_t row, cons
     uint64_t start, stop;
     if (get_number(&feature->states, (uint64_t)row, &state) < 0 || state < MISSING || state > VALUE ||
         find_codes(layer, row, feature, &start, &stop) < 0)
-        return REFUSED;
+        return FAILED;
     int64_t *ages = NULL;
     int32_t *ids = NULL;
     for (int64_t room = (int64_t)(stop - start) / BITS_OF_ITEM + 1; count == -2; room *= BITS_OF_ITEM) {
         if (room > limit) room = limit;
         ages = arena_get(arena, (size_t)room * sizeof *ages);
         ids = arena_get(arena, (size_t)room * sizeof *ids);
-        if (!ages || !ids) return REFUSED;
+        if (!ages || !ids) return FAILED;
         count = read_list(&feature->code, start, stop, limit, oldest_of(place, feature), room, ids, ages);
     }
-    if (count < 0 || weigh(feature, unit, ages, count) < 0) return REFUSED;
+    if (count < 0 || weigh(feature, unit, ages, count) < 0) return FAILED;
     content->state = (int)state;
     content->count = count;
     content->ids = ids;
@@ -149,7 +151,7 @@ int read_all_items(const Place *place, const Layer *layer, int64_t row, const Fe
 int read_items(const Place *place, const Feature *feature, Arena *arena, Content *content) {
     int64_t *weights, unit = feature->unit ? feature->unit : 1;
     if (read_newest(place, place->layer, place->row, feature, limit_of(place, feature), unit, arena, content, &weights) < 0)
-        return REFUSED;
+        return FAILED;
     if (content->state == VALUE && !content->count && place->limits) content->state = EMPTY;
     content->weights = weights;
     if (feature->unit) {
@@ -172,7 +174,7 @@ int64_t distinct(int32_t *ids, int64_t count) {
     return kept;
 }
 
-/* items(hash, since, limit) -> (bytearray of int32, bytearray of int64), or False for an entity without a row, or None
+/* items(hash, since, limit) -> (bytearray of int32, bytearray of int64), or False for an entity without a row
  *
  * The names of the ids of the first feature, which has items, and their times in microseconds: newest first, none older
  * than `since`, and at most `limit`. */
@@ -187,20 +189,20 @@ PREPARED_METHOD(items) {
     Place place;
     Content content = {MISSING, 0, NULL, NULL, NULL, NULL};
     arena_init(&arena);
-    int status = locate(stack, hash, since, &place);
+    int status = locate(stack, hash, since, &arena, &place);
     if (status == ABSENT || status == EXPIRED) return absent(&arena);
     place.limit = limit;
     const Feature *feature;
     if (status != FOUND || read_feature(&place, 0, &feature, &arena, &content) < 0 ||
         (feature->form != IN_LISTS && feature->form != IN_ITEMS && !(feature->form == UNKNOWN && stack->limits)) ||
         (content.count && !(content.ids && content.weights)))
-        return refused(&arena);
+        return failed_at(hash, &arena);
     int32_t *names = arena_get(&arena, (size_t)content.count * sizeof *names);
     int64_t *times = arena_get(&arena, (size_t)content.count * sizeof *times), count = 0;
-    if (!names || !times) return refused(&arena);
+    if (!names || !times) return failed_at(hash, &arena);
     for (int64_t i = 0; i < content.count; i++) {
         int32_t name = name_of(place.layer, content.ids[i]);
-        if (name == -2) return refused(&arena);
+        if (name == -2) return failed_at(hash, &arena);
         if (name < 0) continue;
         names[count] = name;
         times[count++] = content.weights[i];

@@ -1,4 +1,4 @@
-/* Shared by the parts of the compiled kernel. */
+/* Shared by the parts of the kernel. */
 
 #ifndef FEAST_SKETCH_STORE_KERNEL_H
 #define FEAST_SKETCH_STORE_KERNEL_H
@@ -14,7 +14,10 @@
 #error "tables, keys and messages are little-endian"
 #endif
 
-#if defined(__GNUC__)
+#ifndef __GNUC__
+#error "the kernel needs GCC or Clang"
+#endif
+
 #define ALWAYS_INLINE inline __attribute__((always_inline))
 /* GCC removes calls of functions that only prefetch, unless something in them is volatile. */
 #define PREFETCH(address)            \
@@ -25,32 +28,13 @@
 #define POPULATION(word) ((Py_ssize_t)__builtin_popcountll(word))
 #define LOWEST(word) ((uint32_t)__builtin_ctzll(word))
 #define HIGHEST(word) (63u - (uint32_t)__builtin_clzll(word))
-#else
-#define ALWAYS_INLINE inline
-#define PREFETCH(address) ((void)(address))
-static inline uint32_t LOWEST(uint64_t word) {
-    uint32_t place = 0;
-    while (!(word >> place & 1)) place++;
-    return place;
-}
-static inline uint32_t HIGHEST(uint64_t word) {
-    uint32_t place = 0;
-    while (word >> place >> 1) place++;
-    return place;
-}
-static inline Py_ssize_t POPULATION(uint64_t word) {
-    Py_ssize_t count = 0;
-    for (; word; word &= word - 1) count++;
-    return count;
-}
-#endif
 
-#define MAX_NUM_HASHES 64 /* of a fact; reference.py has the same number */
+#define MAX_NUM_HASHES 64 /* of a fact; formulas.py has the same number */
 
 /* Releasing the GIL and taking it again may take longer than a small read. */
 #define WORTH_RELEASING_GIL 20000 /* steps of about a nanosecond */
 
-/* The finalizer of SplitMix64; see reference.py. */
+/* The finalizer of SplitMix64; see formulas.py. */
 static inline uint64_t mix64(uint64_t x) {
     x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9ull;
     x = (x ^ x >> 27) * 0x94D049BB133111EBull;
@@ -65,7 +49,8 @@ typedef struct {
     Py_ssize_t length;
 } Array;
 
-#define MAX_ARRAYS 20
+#define MAX_ARRAYS 32
+#define MAX_OBJECTS 8
 #define MAX_SCRATCHES 2
 
 /* A call: the arguments that are not taken yet, and what `run` releases when it returns. */
@@ -73,7 +58,8 @@ typedef struct {
     PyObject *self; /* the object of a method; NULL for a function */
     PyObject *const *next, *const *stop;
     void *scratches[MAX_SCRATCHES];
-    int num_buffers, num_scratches;
+    int num_buffers, num_objects, num_scratches;
+    PyObject *objects[MAX_OBJECTS]; /* that the object of a method will keep */
     Py_buffer buffers[MAX_ARRAYS];
 } Call;
 
@@ -192,7 +178,7 @@ static inline uint64_t get_packed(const Packed *packed, uint64_t place) {
 /* 0, or -1 with an exception. After 0, reads of indexes below `length` stay inside the buffer. */
 int init_packed(Packed *packed, const Array *words, Py_ssize_t width, Py_ssize_t length);
 
-#define SAMPLED 64 /* the position of every 64th bit that is searched for is stored; as in reference_rows.py */
+#define SAMPLED 64 /* the position of every 64th bit that is searched for is stored; as in formulas.py */
 
 /* Ascending numbers in Elias-Fano form; succinct/elias_fano.py describes it. The contents of the arrays may be wrong:
  * no function reads outside of them. */
@@ -276,11 +262,6 @@ typedef struct {
     size_t room;
 } Codes;
 
-/* Takes parameters, int64[F, 3] of header_width, no_set and others_width; level_starts, int64[F + 1]; levels, uint8; and
- * uint8[F, 320], what to subtract from a level for 0 to 255 ids left, and then for more by half octaves. 0, or -1 with
- * an exception. */
-int take_codes(Call *call, Codes *codes);
-
 /* The sets of rows; `starts` are the bits at which they begin. */
 typedef struct {
     Codes codes;
@@ -289,9 +270,8 @@ typedef struct {
     Ascending starts;
 } Sets;
 
-/* Takes codes, words, num_bits and the arguments of `take_ascending`, by index. 0, or -1 with an exception. */
-int take_sets(Call *call, Sets *sets);
-int take_words_of_sets(Call *call, Sets *sets); /* the same without `starts` */
+/* Takes codes, words and num_bits, but not `starts`. 0, or -1 with an exception. */
+int take_words_of_sets(Call *call, Sets *sets);
 
 enum { IS_WANTED = 1, IS_NEEDED = 2 }; /* a set itself; its ids, to read one after it */
 
@@ -371,8 +351,7 @@ static inline Py_ssize_t write_ids(uint64_t word, int32_t first_id, int32_t *ids
     DO(hash_int64_keys) DO(parse_int64_keys) DO(hash_keys) DO(parse_packed_lists)                    \
     DO(index_int64) DO(find_int64) DO(index_bytes) DO(find_bytes) DO(sort_rows) DO(encode_values)    \
     DO(take_packed) DO(take_ascending) DO(row_hashes) DO(find_rows) DO(write_sets) DO(read_sets)     \
-    DO(write_trees) DO(read_trees)                                                                   \
-    DO(read_lists) DO(find_lists) DO(hash_int64_key) DO(hash_key) DO(hash_message) DO(contains_rows)    \
+    DO(read_lists) DO(hash_int64_key) DO(hash_key) DO(hash_message) DO(contains_rows)    \
     DO(check_blocks) DO(band_rows) DO(solve_slots) DO(look_up) DO(vectors_to_json)
 
 #define DECLARE(NAME) PyObject *kernel_##NAME(PyObject *module, PyObject *const *arguments, Py_ssize_t number);

@@ -1,4 +1,4 @@
-/* Lists of timed items; succinct/timed_lists.py says how they are coded, reference_lists.py does the same in NumPy. */
+/* Lists of timed items; succinct/timed_lists.py says how they are coded. */
 
 #include "kernel.h"
 
@@ -109,50 +109,6 @@ KERNEL_FUNCTION(read_lists) {
                                   (int32_t *)ids.data + count, (int64_t *)ages.data + count);
         if (found == -2) break;
         if (found < 0) goto damaged;
-        ends[i + 1] = count += found;
-    }
-    return PyLong_FromSsize_t(i);
-damaged:
-    return refuse("a list cannot be read");
-}
-
-/* find_lists(tables, widths, num_symbols, words, num_bits, *starts, *index, salt, salt, hashes, limit, oldest, begin,
- *            indptr, ids, ages) -> lists done
- *
- * `read_lists` for entities, given by their hashes, uint64[m, 2], that have rows in `index`. Row `r` begins at bit
- * `starts[r]`, and ends where the next one begins. */
-KERNEL_FUNCTION(find_lists) {
-    Array hashes, indptr, ids, ages;
-    Py_ssize_t num_bits, limit, oldest, begin;
-    uint64_t salt[2];
-    ListCode code;
-    Ascending starts;
-    RowIndex index;
-    int64_t all_bits;
-    if (take_list_code(call, &code, &all_bits) < 0 || take(call, "n", &num_bits) < 0 ||
-        take_ascending(call, &starts, 0) < 0 || take_row_index(call, &index) < 0 ||
-        take(call, "ww8nnn8!4!8!.", &salt[0], &salt[1], &hashes, &limit, &oldest, &begin, &indptr, &ids, &ages) < 0)
-        return NULL;
-    Py_ssize_t m = hashes.length / 2;
-    if (num_bits < 0 || num_bits > all_bits || index.fingerprints.length != starts.length ||
-        hashes.length != 2 * m || begin < 0 || begin > m || indptr.length != m + 1 || ids.length != ages.length)
-        return refuse(DO_NOT_FIT);
-    const uint64_t *hash = hashes.data;
-    int64_t *ends = indptr.data, count = ends[begin];
-    if (count < 0 || count > ids.length) return refuse(DO_NOT_FIT);
-    Py_ssize_t i = begin;
-    for (; i < m; i++) {
-        int64_t row = find_row(&index, row_hash(hash + 2 * i, salt)), found = 0;
-        if (row == DAMAGED_INDEX) return refuse("the index of rows cannot be read");
-        if (row != NO_ROW) {
-            uint64_t stop = (uint64_t)num_bits, start = get_ascending(&starts, row);
-            if (row + 1 < starts.length) stop = get_ascending(&starts, row + 1);
-            if (stop < start || stop > (uint64_t)num_bits) goto damaged;
-            found = read_list(&code, start, stop, limit, oldest, ids.length - count, (int32_t *)ids.data + count,
-                              (int64_t *)ages.data + count);
-            if (found == -2) break;
-            if (found < 0) goto damaged;
-        }
         ends[i + 1] = count += found;
     }
     return PyLong_FromSsize_t(i);

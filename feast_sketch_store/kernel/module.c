@@ -1,6 +1,6 @@
-/* The compiled kernel: the functions for which NumPy needs too many calls or passes. Each is described where it is
- * defined, and by its twin in reference.py. Arguments are checked, so a caller's mistake cannot cause a wrong access.
- * Only the memory of mapped files is trusted. */
+/* The kernel: the functions for which NumPy needs too many calls or passes. Each is described where it is defined;
+ * _compiled.pyi has their types, and calls.py the arrays that they fill. Arguments are checked, so a caller's mistake
+ * cannot cause a wrong access. Only the memory of mapped files is trusted. */
 
 #include "kernel.h"
 
@@ -15,7 +15,7 @@ static int add_contents(PyObject *module) {
 static PyModuleDef_Slot slots[] = {{Py_mod_exec, (void *)add_contents}, {0, NULL}};
 
 static struct PyModuleDef definition = {
-    PyModuleDef_HEAD_INIT, "_compiled", "The compiled kernel; see compiled.py.", 0, methods, slots, NULL, NULL, NULL,
+    PyModuleDef_HEAD_INIT, "_compiled", "The kernel; see _compiled.pyi.", 0, methods, slots, NULL, NULL, NULL,
 };
 
 PyMODINIT_FUNC PyInit__compiled(void) {

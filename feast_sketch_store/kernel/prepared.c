@@ -6,15 +6,19 @@
 
 int keep(Prepared *self, Call *call) {
     Py_ssize_t num_buffers = self->num_buffers + call->num_buffers, num_memory = self->num_memory + call->num_scratches;
+    Py_ssize_t num_objects = self->num_objects + call->num_objects;
     Py_buffer *buffers = PyMem_Realloc(self->buffers, sizeof(Py_buffer) * (size_t)(num_buffers + 1));
     if (buffers) self->buffers = buffers;
+    PyObject **objects = PyMem_Realloc(self->objects, sizeof(PyObject *) * (size_t)(num_objects + 1));
+    if (objects) self->objects = objects;
     void **memory = PyMem_Realloc(self->memory, sizeof(void *) * (size_t)(num_memory + 1));
     if (memory) self->memory = memory;
-    if (!buffers || !memory) {
+    if (!buffers || !objects || !memory) {
         PyErr_NoMemory();
         return -1;
     }
     while (call->num_buffers) self->buffers[self->num_buffers++] = call->buffers[--call->num_buffers];
+    while (call->num_objects) self->objects[self->num_objects++] = call->objects[--call->num_objects];
     while (call->num_scratches) self->memory[self->num_memory++] = call->scratches[--call->num_scratches];
     return 0;
 }
@@ -26,16 +30,33 @@ static PyObject *done(Prepared *self, Call *call) {
 }
 
 int take_blocks(Call *call, Blocks *blocks) {
-    Array unchecked;
+    static const char *const names[] = {"words", "checksums", "unchecked", "block_words"};
+    PyObject *check, *parts[4] = {NULL, NULL, NULL, NULL};
+    Array words, checksums, unchecked;
     Py_ssize_t block_words;
-    if (take(call, "1?n", &unchecked, &block_words) < 0) return -1;
-    if (unchecked.data && block_words < 1) {
-        refuse("a block has no words");
+    memset(blocks, 0, sizeof *blocks);
+    if (take(call, "o", &check) < 0) return -1;
+    if (Py_IsNone(check)) return 0;
+    int failed = 0;
+    for (int i = 0; i < 4 && !failed; i++) failed = !(parts[i] = PyObject_GetAttrString(check, names[i]));
+    if (!failed) {
+        PyObject *const *next = call->next, *const *stop = call->stop;
+        call->next = parts;
+        call->stop = parts + 4;
+        failed = take(call, "811!n", &words, &checksums, &unchecked, &block_words) < 0;
+        call->next = next;
+        call->stop = stop;
+    }
+    for (int i = 0; i < 4; i++) Py_XDECREF(parts[i]); /* the call has buffers of the arrays */
+    if (failed) return -1;
+    if (block_words < 1 || unchecked.length != words.length / block_words + (words.length % block_words != 0) ||
+        checksums.length != 16 * unchecked.length || call->num_objects == MAX_OBJECTS) {
+        refuse("the checksums of blocks do not fit their array");
         return -1;
     }
-    blocks->unchecked = unchecked.data;
-    blocks->block_words = (uint64_t)block_words;
-    blocks->number = (uint64_t)unchecked.length;
+    call->objects[call->num_objects++] = Py_NewRef(check);
+    *blocks = (Blocks){check, words.data, checksums.data, unchecked.data,
+                       (uint64_t)words.length, (uint64_t)block_words, (uint64_t)unchecked.length};
     return 0;
 }
 
@@ -109,7 +130,7 @@ PREPARED_METHOD(exact) {
     Py_RETURN_NONE;
 }
 
-/* sets(parameters, level_starts, levels, words, num_bits, unchecked, block_words, starts ...) */
+/* sets(parameters, level_starts, levels, words, num_bits, check, starts ...) */
 PREPARED_METHOD(sets) {
     Prepared *self = (Prepared *)call->self;
     if (self->kind != LISTED || self->marks) return refuse("there are no rows for the sets");
@@ -177,7 +198,7 @@ PREPARED_METHOD(from_set) {
 }
 
 /* from_column(states ..., step, bounds ... of a collection, else Nones, elements ..., elements_are, is_text,
- *             content, unchecked, block_words): see structures/columns.py. */
+ *             content, check): see structures/columns.py. */
 PREPARED_METHOD(from_column) {
     Prepared *self = (Prepared *)call->self;
     Feature *feature = begun(self, LISTED);
@@ -214,16 +235,19 @@ PREPARED_METHOD(from_digits) {
     return done(self, call);
 }
 
-/* from_rows(states, indptr, ids): uint8[n], int64[n + 1], int32[nnz]. */
+/* from_rows(states, indptr, ids, weights): uint8[n], int64[n + 1], int32[nnz]; and int64[nnz] or None. */
 PREPARED_METHOD(from_rows) {
     Prepared *self = (Prepared *)call->self;
     Feature *feature = begun(self, EXACT);
-    Array states, indptr, ids;
-    if (!feature || take(call, "184.", &states, &indptr, &ids) < 0) return NULL;
-    if (states.length != self->num_rows || indptr.length != self->num_rows + 1) return refuse(DO_NOT_FIT);
+    Array states, indptr, ids, weights;
+    if (!feature || take(call, "1848?.", &states, &indptr, &ids, &weights) < 0) return NULL;
+    if (states.length != self->num_rows || indptr.length != self->num_rows + 1 ||
+        (weights.data && weights.length != ids.length))
+        return refuse(DO_NOT_FIT);
     feature->row_states = states.data;
     feature->indptr = indptr.data;
     feature->ids = ids.data;
+    feature->weights = weights.data;
     feature->num_ids = ids.length;
     feature->form = IN_ROWS;
     return done(self, call);
@@ -291,17 +315,20 @@ static void release(PyObject *object) {
     PyTypeObject *type = Py_TYPE(object);
     while (self->num_layers) Py_DECREF((PyObject *)self->layers[--self->num_layers].rows);
     while (self->num_buffers) PyBuffer_Release(&self->buffers[--self->num_buffers]);
+    while (self->num_objects) Py_DECREF(self->objects[--self->num_objects]);
     while (self->num_memory) PyMem_Free(self->memory[--self->num_memory]);
+    PyMem_Free(self->ranges);
     PyMem_Free(self->layers);
     PyMem_Free(self->features);
     PyMem_Free(self->buffers);
+    PyMem_Free(self->objects);
     PyMem_Free(self->memory);
     ((freefunc)PyType_GetSlot(type, Py_tp_free))(object);
     Py_DECREF((PyObject *)type);
 }
 
 #define METHOD(NAME) {#NAME, (PyCFunction)(void (*)(void))prepared_##NAME, METH_FASTCALL, NULL},
-static PyMethodDef methods[] = {CONSTRUCTION(METHOD) FILTER_METHODS(METHOD) LIST_METHODS(METHOD) TREE_METHODS(METHOD) PREPARED_METHODS(METHOD){NULL, NULL, 0, NULL}};
+static PyMethodDef methods[] = {CONSTRUCTION(METHOD) FILTER_METHODS(METHOD) LIST_METHODS(METHOD) PREPARED_METHODS(METHOD){NULL, NULL, 0, NULL}};
 
 static PyType_Slot slots[] = {
     {Py_tp_new, (void *)make}, {Py_tp_dealloc, (void *)release}, {Py_tp_methods, methods}, {0, NULL}};

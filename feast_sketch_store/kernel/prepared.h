@@ -5,16 +5,26 @@
 
 #include "kernel.h"
 
-/* Which blocks of an array's words are not checked yet; see snapshot/blocks.py. */
+/* The blocks of an array, each verified by its checksum when a read first needs it; see snapshot/blocks.py. */
 typedef struct {
-    const uint8_t *unchecked; /* NULL if none */
-    uint64_t block_words, number;
+    PyObject *check; /* the object that reports a damaged block */
+    const uint64_t *words;
+    const uint8_t *checksums; /* 16 bytes a block */
+    uint8_t *unchecked;       /* marks of blocks; NULL if all are verified */
+    uint64_t num_words, block_words, number;
 } Blocks;
 
-static inline int are_checked(const Blocks *blocks, uint64_t first_word, uint64_t last_word) {
+/* Verifies the unchecked ones of some blocks. Whether all are intact; if not, the fault of this thread has the block. */
+int verify_blocks(const Blocks *blocks, uint64_t first, uint64_t last);
+
+/* Asks the system to load the unchecked ones of the blocks of some words, which will be verified soon. */
+void expect_words(const Blocks *blocks, uint64_t first_word, uint64_t last_word);
+
+static inline int are_verified(const Blocks *blocks, uint64_t first_word, uint64_t last_word) {
     if (!blocks->unchecked) return 1;
-    for (uint64_t b = first_word / blocks->block_words; b <= last_word / blocks->block_words && b < blocks->number; b++)
-        if (blocks->unchecked[b]) return 0;
+    uint64_t last = last_word / blocks->block_words;
+    for (uint64_t b = first_word / blocks->block_words; b <= last && b < blocks->number; b++)
+        if (blocks->unchecked[b]) return verify_blocks(blocks, b, last);
     return 1;
 }
 
@@ -25,10 +35,10 @@ typedef struct {
     Blocks blocks;
 } Numbers;
 
-/* 0, or -1 if it cannot be read here. */
+/* 0, or -1 if there is no such number, or its block is damaged. */
 static inline int get_number(const Numbers *numbers, uint64_t place, int64_t *number) {
     uint64_t word = place * (uint64_t)numbers->packed.width >> 6;
-    if (place >= numbers->length || (numbers->packed.width && !are_checked(&numbers->blocks, word, word + 1))) return -1;
+    if (place >= numbers->length || (numbers->packed.width && !are_verified(&numbers->blocks, word, word + 1))) return -1;
     *number = (int64_t)(get_packed(&numbers->packed, place) + numbers->base);
     return 0;
 }
@@ -54,16 +64,18 @@ typedef struct {
 enum { MISSING, IS_NULL, EMPTY, VALUE }; /* states, as in codecs.py */
 
 typedef struct {
-    enum { UNKNOWN, IN_SETS, IN_COLUMN, IN_DIGITS, IN_ROWS, IN_FILTER, IN_LISTS, IN_WEIGHTS, IN_NUMBER, IN_TREES, IN_ITEMS } form;
+    enum { UNKNOWN, IN_SETS, IN_COLUMN, IN_DIGITS, IN_ROWS, IN_FILTER, IN_LISTS, IN_WEIGHTS, IN_NUMBER, IN_ITEMS, IN_STATES } form;
     Values values; /* of ids, if the elements are ids */
     uint8_t tag[8];
     Py_ssize_t tag_size;
     int is_collection, wire;
+    int is_ones; /* whether the elements are a one for each value */
     /* in sets: the number of its code, and the names of ids */
     Py_ssize_t number;
     const int32_t *own_ids;
     /* in a column */
     Numbers states, bounds, elements;
+    Py_ssize_t range; /* of shapes, with the states */
     int64_t state_step;
     int has_bounds, is_text;
     enum { AS_IDS, AS_NUMBERS, AS_BYTES } elements_are;
@@ -100,6 +112,13 @@ typedef struct {
     int64_t num_removed;
 } Feature;
 
+/* Shapes of some features of rows, in a filter. */
+typedef struct {
+    SymbolsOfTable *shapes;
+    Blocks blocks;
+    int is_wanted; /* by a feature */
+} Range;
+
 /* A layer of rows, or a stack of such layers from the newest to the oldest. Does not change once it is shared. */
 typedef struct Prepared Prepared;
 
@@ -131,9 +150,9 @@ struct Prepared {
     const int64_t *event_timestamps;
     const uint8_t *deleted;
     const uint8_t *fences; /* of lists: the rows that hide those in older layers */
-    /* by shapes, which are the numbers of rows */
-    SymbolsOfTable *shapes;
-    Blocks shape_blocks;
+    /* by shapes, of which those of the first range are the numbers of rows */
+    Range *ranges;
+    Py_ssize_t num_ranges;
     const int64_t *oldest, *newest;
     /* by the numbers of a static function, whose lowest digits are shapes */
     StaticFunction function;
@@ -146,18 +165,13 @@ struct Prepared {
     Py_ssize_t last_set; /* that is wanted; -1 if none is */
     Feature *features;
     Py_ssize_t num_features;
-    /* sets in count trees, of listed rows */
-    struct Trees *trees;
-    const uint64_t *tree_words;
-    uint64_t num_tree_words, num_tree_bits;
-    Blocks tree_blocks;
-    CheckedAscending tree_starts;
     /* a stack */
     Layer *layers;
     Py_ssize_t num_layers;
     /* of features whose lists add up: how many items they show, and within how many microseconds a value is shown once;
      * NULL if rows replace each other */
     const int64_t *limits, *resolutions;
+    Py_ssize_t num_shown; /* features in answers; the lists after them may keep a row alive */
     int is_named;  /* whether ids have names in one vocabulary */
     uint64_t seed; /* of hash tables of values */
     /* the highest bits of a hash are the number of its shard, whose layers begin at `first_layers`; NULL without
@@ -168,16 +182,17 @@ struct Prepared {
     int shard_shift;
     /* the objects that all pointers point into */
     Py_buffer *buffers;
+    PyObject **objects;
     void **memory;
-    Py_ssize_t num_buffers, num_memory;
+    Py_ssize_t num_buffers, num_objects, num_memory;
 };
 
 /* -- construction: prepared.c -------------------------------------------------------------------------- */
 
 int keep(Prepared *self, Call *call); /* hands the arguments of a call over to the object */
-int take_blocks(Call *call, Blocks *blocks);
+int take_blocks(Call *call, Blocks *blocks); /* a `Check`, or None */
 int take_checked(Call *call, CheckedAscending *checked, int by_value); /* as `take_ascending`, with blocks of parts */
-int take_numbers(Call *call, Numbers *numbers); /* words, width, base, length, unchecked and block_words */
+int take_numbers(Call *call, Numbers *numbers); /* words, width, base, length and a `Check` */
 Feature *begun(Prepared *self, int kind); /* the last feature that was begun; NULL with an exception */
 
 /* -- memory for the duration of a read ---------------------------------------------------------------- */
@@ -200,11 +215,33 @@ static inline void arena_init(Arena *arena) {
 void *arena_get(Arena *arena, size_t size);
 void arena_free(Arena *arena);
 
-/* -- reads: damaged and unchecked blocks are refused, and left to the usual way ------------------------- */
+/* -- reads and their faults ---------------------------------------------------------------------------- */
 
-enum { REFUSED = -1, ABSENT = 0, FOUND = 1, EXPIRED = 2 };
+/* What a read finds. If it fails, the fault of this thread says why. */
+enum { FAILED = -1, ABSENT = 0, FOUND = 1, EXPIRED = 2 };
 
-enum { MOST_PIECES = 32 };
+/* Why a read failed: parts of a file contradict each other, or a block of it is damaged; the shard of an entity is not
+ * read here; a message would be too long; there is no memory. */
+enum { DAMAGED, NOT_SERVED, TOO_LONG, NO_MEMORY };
+
+typedef struct {
+    int status;
+    const Blocks *blocks; /* with a damaged block; else NULL */
+    uint64_t block;
+    Py_ssize_t feature; /* whose values are too long */
+} Fault;
+
+extern _Thread_local Fault fault; /* of this thread's last failed read, until it is raised */
+
+/* Notes why a read fails, and returns FAILED. */
+int fail(int status);
+
+/* Raises the fault of this thread's read, which it met at an entity, and returns NULL. */
+PyObject *raise_fault(const uint64_t *hash);
+
+/* Lets other threads run until `retake_gil`. In between, damage may be noted, and objects must not be touched. */
+void release_gil(void);
+void retake_gil(void);
 
 /* One of the rows whose items are combined. */
 typedef struct {
@@ -223,7 +260,8 @@ typedef struct {
     RowOfSets sets; /* set once they are read: then `ids` is not NULL */
     int32_t *ids;
     Py_ssize_t num_pieces; /* from the newest to the oldest; 0 if there is only this row */
-    Piece pieces[MOST_PIECES];
+    Piece *pieces;
+    int is_ambiguous; /* whether the row may have several shapes of a range */
     Layer together; /* has the names of the values of pieces, once they are read */
     const int64_t *spelled_numbers; /* these values, or */
     const Slice *spelled_slices;
@@ -236,14 +274,17 @@ int64_t find_exact(const Prepared *rows, const uint64_t *hash);
 /* The index of an entity among those of a delta, or NO_ROW. */
 int64_t find_listed(const Layer *layer, const uint64_t *hash);
 
-/* The only shape of an entity, NO_ROW, or DAMAGED_INDEX if there may be several. */
-int64_t find_shape(const Prepared *rows, const uint64_t *hash);
-int date_shape(const Prepared *rows, int64_t expire_before, Place *place); /* FOUND or EXPIRED */
+/* A shape of an entity, NO_ROW, or DAMAGED_INDEX. */
+int64_t find_shape(const Prepared *rows, const uint64_t *hash, Place *place);
+int date_shape(const Prepared *rows, int64_t expire_before, Place *place); /* FOUND, EXPIRED or FAILED */
+
+/* The state of a feature of a row, as its shapes or a column say; -1 if it cannot be read. */
+int read_state(const Place *place, const Feature *feature);
 
 /* The shape of an entity by its number in a static function; puts the other digits into `place`. */
 int64_t find_number(const Prepared *rows, const uint64_t *hash, Place *place);
 
-/* Reads the timestamp of a row of a listed layer: FOUND, EXPIRED or REFUSED. */
+/* Reads the timestamp of a row of a listed layer: FOUND, EXPIRED or FAILED. */
 int date_listed(const Prepared *rows, int64_t expire_before, Place *place);
 
 /* The number with index `place`, which is below the length; ~0 if it cannot be read here. */
@@ -253,10 +294,11 @@ static inline int64_t shard_of(const Prepared *stack, const uint64_t *hash) {
     return (int64_t)(hash[0] >> stack->shard_shift);
 }
 
-int locate(const Prepared *stack, const uint64_t *hash, int64_t expire_before, Place *place);
+/* Finds the row of an entity: FOUND, EXPIRED, ABSENT or FAILED. */
+int locate(const Prepared *stack, const uint64_t *hash, int64_t expire_before, Arena *arena, Place *place);
 
-/* Whether an entity has rows in other layers than the lowest ones. */
-int has_newer(const Prepared *stack, const uint64_t *hash);
+/* Prefetches what a read of an entity needs first. */
+void expect(const Prepared *stack, const uint64_t *hash);
 
 /* The elements of a feature of a row, as ids or as values. */
 typedef struct {
@@ -268,56 +310,64 @@ typedef struct {
     const int64_t *weights; /* times of a list's items, or counts; else NULL */
 } Content;
 
-/* The ids of a row, for a feature that stores them one row after the other; 0 or REFUSED */
+/* The ids of a row, for a feature that stores them one row after the other; 0 or FAILED */
 int read_exact(const Place *place, const Feature *feature, Content *content);
 
 int read_digit(const Place *place, const Feature *feature, Arena *arena, Content *content);
 
+/* The bits of the symbols of a feature in a filter, if its row has values; 0 or FAILED. */
+int read_bits(const Place *place, const Feature *feature, uint64_t *words);
 int read_filter(const Place *place, const Feature *feature, Arena *arena, Content *content);
 
-/* The items of a list, or values with counts, or these times or counts; 0 or REFUSED */
+/* The items of a list, or values with counts, or these times or counts; 0 or FAILED */
 int read_items(const Place *place, const Feature *feature, Arena *arena, Content *content);
 
-/* All items of a row that are not too old, with times in microseconds, or the numbers of counts; 0 or REFUSED */
+/* All items of a row that are not too old, with times in microseconds, or the numbers of counts; 0 or FAILED */
 int read_all_items(const Place *place, const Layer *layer, int64_t row, const Feature *feature, Arena *arena,
                    Content *content, int64_t **times);
 
 /* Finds all rows of an entity whose items are combined, in the layers from `first` up to `end`: FOUND, EXPIRED if only
- * items may keep it alive, ABSENT or REFUSED. */
+ * items may keep it alive, ABSENT or FAILED. */
 int locate_items(const Prepared *stack, const uint64_t *hash, Py_ssize_t first, Py_ssize_t end, int64_t expire_before,
-                 Place *place);
+                 Arena *arena, Place *place);
 
-/* Whether any feature of a place has items; REFUSED if that cannot be read. */
+/* Whether any feature of a place has items; FAILED if that cannot be read. */
 int has_items(Place *place);
 
-/* The items of feature `f` in all pieces of a place, as values, and the feature to write them as; 0 or REFUSED */
+/* The items of feature `f` in all pieces of a place, as values, and the feature to write them as; 0 or FAILED */
 int read_together(Place *place, Py_ssize_t f, const Feature **feature, Arena *arena, Content *content);
 
-/* Looks the values of these ids up again, after some were left out; 0 or REFUSED */
+/* Looks the values of these ids up again, after some were left out; 0 or FAILED */
 int spell_again(const Place *place, Arena *arena, Content *content);
-
-int read_tree(const Place *place, const Feature *feature, Arena *arena, Content *content);
 
 /* Makes ids ascending and distinct, and returns their number. */
 int64_t distinct(int32_t *ids, int64_t count);
 
-/* Which symbols an entity of a cluster, or of any, has: bits of words; 0, or REFUSED if a block is unchecked. */
+/* Prefetches what a read of the symbols of an entity needs. */
+void expect_symbols(const SymbolsOfTable *symbols, const uint64_t *hash);
+
+/* Which symbols an entity of a cluster, or of any, has: bits of words; 0 or FAILED. */
 int read_symbols(const SymbolsOfTable *symbols, const Blocks *blocks, const uint64_t *hash, int64_t cluster,
                  uint64_t *answers);
 
-/* 0 or REFUSED */
+/* 0 or FAILED */
 int read_content(Place *place, const Feature *feature, Arena *arena, Content *content);
 
-/* Reads feature `f` of one row or of all pieces, and sets `feature` to what to write it as; 0 or REFUSED. */
+/* Reads feature `f` of one row or of all pieces, and sets `feature` to what to write it as; 0 or FAILED. */
 int read_feature(Place *place, Py_ssize_t f, const Feature **feature, Arena *arena, Content *content);
 
-/* Replaces ids by their values; 0 or REFUSED. */
+/* Replaces ids by their values; 0 or FAILED. */
 int resolve(const Feature *feature, Arena *arena, Content *content);
+
+/* The number of features in answers. */
+static inline Py_ssize_t num_shown(const Prepared *stack) {
+    return stack->limits ? stack->num_shown : stack->layers[0].rows->num_features;
+}
 
 /* Takes the hash of an entity and `expire_before`. 0, or -1 with an exception. */
 int take_question(Call *call, uint64_t *hash, int64_t *expire_before);
 
-/* The first feature of an entity, distinct: FOUND; ABSENT if there is no row, or it is withheld; or REFUSED. */
+/* The first feature of an entity, distinct: FOUND; ABSENT if there is no row, or it is withheld; or FAILED. */
 int ask(const Prepared *stack, const uint64_t *hash, int64_t expire_before, Arena *arena, Place *place,
         Content *content);
 
@@ -327,9 +377,9 @@ static inline int32_t name_of(const Layer *layer, int32_t id) {
     return id < 0 || id >= layer->num_names ? -2 : layer->names[id];
 }
 
-static inline PyObject *refused(Arena *arena) {
+static inline PyObject *failed_at(const uint64_t *hash, Arena *arena) {
     arena_free(arena);
-    Py_RETURN_NONE;
+    return raise_fault(hash);
 }
 
 static inline PyObject *absent(Arena *arena) {
@@ -344,21 +394,18 @@ static inline PyObject *absent(Arena *arena) {
     arena_init(&arena);                                                                              \
     int status = ask((Prepared *)call->self, hash, expire_before, &arena, &place, &content)
 
-#define FILTER_METHODS(DO) DO(shaped) DO(from_filter) DO(clusters) DO(states) DO(numbered) DO(from_number)
-
-#define TREE_METHODS(DO) DO(trees) DO(from_tree)
+#define FILTER_METHODS(DO) DO(shaped) DO(shapes) DO(from_filter) DO(from_states) DO(ones) DO(clusters) DO(states) DO(numbered) DO(from_number)
 
 #define LIST_METHODS(DO) DO(from_list) DO(from_weights) DO(limits) DO(items) DO(fenced) DO(from_items) DO(removals)
 
 #define PREPARED_METHODS(DO) \
     DO(ids) DO(score) DO(contains_numbers) DO(contains_bytes) DO(contains_objects) DO(contains_ids) \
-    DO(row) DO(vectors) DO(csr)
+    DO(rows) DO(vectors) DO(csr) DO(columns) DO(bits) DO(contains) DO(scores) DO(found)
 
 #define DECLARE_METHOD(NAME) PyObject *prepared_##NAME(PyObject *self, PyObject *const *arguments, Py_ssize_t number);
 PREPARED_METHODS(DECLARE_METHOD)
 FILTER_METHODS(DECLARE_METHOD)
 LIST_METHODS(DECLARE_METHOD)
-TREE_METHODS(DECLARE_METHOD)
 
 /* As KERNEL_FUNCTION; the body has `self` as well. */
 #define PREPARED_METHOD(NAME)                                                                        \

@@ -2,7 +2,10 @@
 
 #include "kernel.h"
 
-int take_codes(Call *call, Codes *codes) {
+/* Takes parameters, int64[F, 3] of header_width, no_set and others_width; level_starts, int64[F + 1]; levels, uint8; and
+ * uint8[F, 320], what to subtract from a level for 0 to 255 ids left, and then for more by half octaves. 0, or -1 with
+ * an exception. */
+static int take_codes(Call *call, Codes *codes) {
     Array parameters, level_starts, levels, left;
     if (take(call, "8811", &parameters, &level_starts, &levels, &left) < 0) return -1;
     Py_ssize_t number = codes->number = level_starts.length - 1;
@@ -310,10 +313,6 @@ int64_t read_row(const Sets *sets, uint64_t start, Py_ssize_t last, const RowOfS
     return 0;
 }
 
-int take_sets(Call *call, Sets *sets) {
-    return take_words_of_sets(call, sets) < 0 || take_ascending(call, &sets->starts, 0) < 0 ? -1 : 0;
-}
-
 int take_words_of_sets(Call *call, Sets *sets) {
     Array words;
     Py_ssize_t num_bits;
@@ -337,7 +336,7 @@ KERNEL_FUNCTION(read_sets) {
     Array rows, own_ids, headers, indptr, ids;
     Py_ssize_t feature, begin;
     Sets sets;
-    if (take_sets(call, &sets) < 0 ||
+    if (take_words_of_sets(call, &sets) < 0 || take_ascending(call, &sets.starts, 0) < 0 ||
         take(call, "8n4?n4!8!4!.", &rows, &feature, &own_ids, &begin, &headers, &indptr, &ids) < 0)
         return NULL;
     Py_ssize_t m = rows.length;

@@ -1,7 +1,6 @@
 /* Reads of one entity from prepared rows: its row, the values of a feature in it, and answers as arrays.
  *
- * The content of a file never makes these functions raise. A read that meets an unchecked or damaged block returns
- * None. Its caller then reads in the usual way, which checks the block and says what is wrong. */
+ * Nothing in a file makes them access other memory. A read that meets damage notes it and fails. */
 
 #include <stdlib.h>
 
@@ -18,7 +17,10 @@ void *arena_get(Arena *arena, size_t size) {
     if (size > (size_t)(arena->stop - arena->next)) {
         size_t room = size > BLOCK_SIZE ? size : BLOCK_SIZE;
         Block *block = malloc(sizeof(Block) + room);
-        if (!block) return NULL;
+        if (!block) {
+            fail(NO_MEMORY);
+            return NULL;
+        }
         block->before = arena->blocks;
         arena->blocks = block;
         arena->next = (uint8_t *)block->memory;
@@ -39,7 +41,7 @@ void arena_free(Arena *arena) {
 
 /* -- where an entity's row is ------------------------------------------------------------------------ */
 
-/* Whether everything from a sample to the next one is checked; with samples of zeros, the lows as well. */
+/* Whether everything from a sample to the next one is intact; with samples of zeros, the lows as well. */
 static int is_sample_checked(const CheckedAscending *checked, uint64_t sample) {
     if (!checked->highs.unchecked && !checked->lows.unchecked && !checked->samples.unchecked) return 1;
     const Ascending *numbers = &checked->numbers;
@@ -48,14 +50,14 @@ static int is_sample_checked(const CheckedAscending *checked, uint64_t sample) {
     uint64_t last = number ? (number - 1) / SAMPLED : 0, before = sample * SAMPLED;
     uint64_t word = sample * (uint64_t)numbers->samples.width >> 6;
     uint64_t last_word = (sample + 1) * (uint64_t)numbers->samples.width >> 6;
-    if (!number || sample > last || !are_checked(&checked->samples, word, last_word + 1)) return 0;
+    if (!number || sample > last || !are_verified(&checked->samples, word, last_word + 1)) return 0;
     uint64_t start = sample ? get_packed(&numbers->samples, sample) : 0;
     uint64_t stop = sample < last ? get_packed(&numbers->samples, sample + 1) : numbers->num_bits - 1;
-    if (start > stop || stop >= numbers->num_bits || !are_checked(&checked->highs, start >> 6, stop >> 6)) return 0;
+    if (start > stop || stop >= numbers->num_bits || !are_verified(&checked->highs, start >> 6, stop >> 6)) return 0;
     if (!by_value || !numbers->lows.width) return 1;
     if ((sample && start < before) || stop < before) return 0;
     uint64_t width = (uint64_t)numbers->lows.width, row = sample ? start - before : 0;
-    return are_checked(&checked->lows, row * width >> 6, ((stop - before) * width >> 6) + 1);
+    return are_verified(&checked->lows, row * width >> 6, ((stop - before) * width >> 6) + 1);
 }
 
 int64_t find_hashed(const Prepared *rows, uint64_t own) {
@@ -67,7 +69,7 @@ int64_t find_hashed(const Prepared *rows, uint64_t own) {
 uint64_t get_checked(const CheckedAscending *checked, int64_t place) {
     uint64_t word = (uint64_t)place * (uint64_t)checked->numbers.lows.width >> 6;
     if (!is_sample_checked(checked, (uint64_t)place / SAMPLED) ||
-        (checked->numbers.lows.width && !are_checked(&checked->lows, word, word + 1)))
+        (checked->numbers.lows.width && !are_verified(&checked->lows, word, word + 1)))
         return ~0ull;
     return get_ascending(&checked->numbers, place);
 }
@@ -90,7 +92,7 @@ int64_t find_exact(const Prepared *rows, const uint64_t *hash) { return find_has
 
 int64_t find_listed(const Layer *layer, const uint64_t *hash) { return find_hash(layer->hashes, layer->num_hashes, hash); }
 
-/* The newest timestamp that a row in this bucket may have; 0 or REFUSED. */
+/* The newest timestamp that a row in this bucket may have; 0 or FAILED. */
 static int newest_of(const Prepared *rows, int64_t timestamp, int64_t *newest) {
     *newest = timestamp;
     if (!rows->num_buckets) return 0;
@@ -102,7 +104,7 @@ static int newest_of(const Prepared *rows, int64_t timestamp, int64_t *newest) {
         else
             high = middle;
     }
-    if (low == rows->num_buckets || rows->bucket_bounds[2 * low] != timestamp) return REFUSED;
+    if (low == rows->num_buckets || rows->bucket_bounds[2 * low] != timestamp) return FAILED;
     *newest = rows->bucket_bounds[2 * low + 1];
     return 0;
 }
@@ -111,41 +113,32 @@ int date_listed(const Prepared *rows, int64_t expire_before, Place *place) {
     if (rows->num_distinct_timestamps == 1) {
         place->timestamp = rows->distinct_timestamps[0];
     } else {
-        if (get_number(&rows->timestamps, (uint64_t)place->row, &place->timestamp) < 0) return REFUSED;
+        if (get_number(&rows->timestamps, (uint64_t)place->row, &place->timestamp) < 0) return FAILED;
         if (rows->distinct_timestamps) {
-            if (place->timestamp < 0 || place->timestamp >= rows->num_distinct_timestamps) return REFUSED;
+            if (place->timestamp < 0 || place->timestamp >= rows->num_distinct_timestamps) return FAILED;
             place->timestamp = rows->distinct_timestamps[place->timestamp];
         }
     }
     if (expire_before == INT64_MIN) return FOUND;
     int64_t newest;
-    if (newest_of(rows, place->timestamp, &newest) < 0) return REFUSED;
+    if (newest_of(rows, place->timestamp, &newest) < 0) return FAILED;
     return newest < expire_before ? EXPIRED : FOUND;
 }
 
-int has_newer(const Prepared *stack, const uint64_t *hash) {
-    for (Py_ssize_t l = 0; l < stack->num_layers; l++) {
-        const Layer *layer = stack->layers + l;
-        if (layer->hashes ? find_listed(layer, hash) != NO_ROW
-                          : layer->rows->kind == EXACT && find_exact(layer->rows, hash) != NO_ROW)
-            return 1;
-    }
-    return 0;
-}
-
-/* A row whose items expire one by one: FOUND, EXPIRED, ABSENT or REFUSED. */
+/* A row whose items expire one by one: FOUND, EXPIRED, ABSENT or FAILED. */
 static int locate_lists(const Prepared *stack, const uint64_t *hash, Py_ssize_t first, Py_ssize_t end,
-                        int64_t expire_before, Place *place) {
-    int status = locate_items(stack, hash, first, end, expire_before, place);
+                        int64_t expire_before, Arena *arena, Place *place) {
+    int status = locate_items(stack, hash, first, end, expire_before, arena, place);
     if (status != EXPIRED) return status;
     int found = has_items(place);
-    return found == REFUSED ? REFUSED : found ? FOUND : EXPIRED;
+    return found == FAILED ? FAILED : found ? FOUND : EXPIRED;
 }
 
-int locate(const Prepared *stack, const uint64_t *hash, int64_t expire_before, Place *place) {
+int locate(const Prepared *stack, const uint64_t *hash, int64_t expire_before, Arena *arena, Place *place) {
     place->stack = stack;
     place->ids = NULL;
     place->num_pieces = 0;
+    place->is_ambiguous = 0;
     place->hash = hash;
     place->limits = stack->limits;
     place->since = expire_before;
@@ -153,11 +146,11 @@ int locate(const Prepared *stack, const uint64_t *hash, int64_t expire_before, P
     Py_ssize_t first = 0, end = stack->num_layers;
     if (stack->first_layers) {
         int64_t shard = shard_of(stack, hash);
-        if (!stack->is_served[shard]) return REFUSED;
+        if (!stack->is_served[shard]) return fail(NOT_SERVED);
         first = stack->first_layers[shard];
         end = stack->first_layers[shard + 1];
     }
-    if (stack->limits) return locate_lists(stack, hash, first, end, expire_before, place);
+    if (stack->limits) return locate_lists(stack, hash, first, end, expire_before, arena, place);
     for (Py_ssize_t l = first; l < end; l++) {
         const Layer *layer = stack->layers + l;
         const Prepared *rows = layer->rows;
@@ -168,14 +161,14 @@ int locate(const Prepared *stack, const uint64_t *hash, int64_t expire_before, P
         }
         place->layer = layer;
         place->row = rows->kind == EXACT      ? find_exact(rows, hash)
-                     : rows->kind == SHAPED   ? find_shape(rows, hash)
+                     : rows->kind == SHAPED   ? find_shape(rows, hash, place)
                      : rows->kind == NUMBERED ? find_number(rows, hash, place)
                                               : find_hashed(rows, row_hash(hash, rows->salt));
         if (place->row == NO_ROW) {
-            if (layer->hashes) return REFUSED; /* a listed entity has no row */
+            if (layer->hashes) return FAILED; /* a listed entity has no row */
             continue;
         }
-        if (place->row < 0 || place->row >= rows->num_rows) return REFUSED;
+        if (place->row < 0 || place->row >= rows->num_rows) return FAILED;
         if (rows->kind == SHAPED || rows->kind == NUMBERED) return date_shape(rows, expire_before, place);
         if (rows->kind == LISTED) return date_listed(rows, expire_before, place);
         if (rows->deleted[place->row]) return ABSENT;
@@ -185,9 +178,27 @@ int locate(const Prepared *stack, const uint64_t *hash, int64_t expire_before, P
     return ABSENT;
 }
 
+void expect(const Prepared *stack, const uint64_t *hash) {
+    Py_ssize_t first = 0, end = stack->num_layers;
+    if (stack->first_layers) {
+        int64_t shard = shard_of(stack, hash);
+        first = stack->first_layers[shard];
+        end = stack->first_layers[shard + 1];
+    }
+    for (Py_ssize_t l = first; l < end; l++) {
+        const Prepared *rows = stack->layers[l].rows;
+        if (stack->layers[l].hashes) continue; /* few are in deltas */
+        if (rows->kind == LISTED) expect_row(&rows->index, row_hash(hash, rows->salt));
+        for (Py_ssize_t r = 0; r < rows->num_ranges; r++)
+            if (rows->ranges[r].is_wanted) expect_symbols(rows->ranges[r].shapes, hash);
+        for (Py_ssize_t f = 0; f < rows->num_features; f++)
+            if (rows->features[f].form == IN_FILTER) expect_symbols(rows->features[f].symbols, hash);
+    }
+}
+
 /* -- the values of features --------------------------------------------------------------------------- */
 
-/* Reads all wanted sets of the row, once; 0 or REFUSED. */
+/* Reads all wanted sets of the row, once; 0 or FAILED. */
 static int read_sets_of(Place *place, Arena *arena) {
     enum { EXPECTED_IDS = 256 };
     const Prepared *rows = place->layer->rows;
@@ -195,28 +206,28 @@ static int read_sets_of(Place *place, Arena *arena) {
     uint64_t first = get_checked(&rows->starts, place->row), stop = sets->num_bits;
     if (rows->code_blocks.unchecked) {
         if (place->row + 1 < rows->num_rows) stop = get_checked(&rows->starts, place->row + 1);
-        if (first > stop || stop > sets->num_bits || !are_checked(&rows->code_blocks, first >> 6, (stop >> 6) + 1))
-            return REFUSED;
+        if (first > stop || stop > sets->num_bits || !are_verified(&rows->code_blocks, first >> 6, (stop >> 6) + 1))
+            return FAILED;
     }
     void *memory = arena_get(arena, room_for_row(&sets->codes));
     int64_t room = EXPECTED_IDS;
     int32_t *ids = arena_get(arena, (size_t)room * sizeof *ids);
-    if (!memory || !ids) return REFUSED;
+    if (!memory || !ids) return FAILED;
     init_row(&place->sets, &sets->codes, memory);
     place->sets.marks = rows->marks;
     int64_t failed;
     while ((failed = read_row(sets, first, rows->last_set, &place->sets, ids, 0, room)) > 0) {
         room = 2 * failed;
         ids = arena_get(arena, (size_t)room * sizeof *ids);
-        if (!ids) return REFUSED;
+        if (!ids) return FAILED;
     }
-    if (failed) return REFUSED;
+    if (failed) return FAILED;
     place->ids = ids;
     return 0;
 }
 
 static int read_set(Place *place, const Feature *feature, Arena *arena, Content *content) {
-    if (!place->ids && read_sets_of(place, arena) < 0) return REFUSED;
+    if (!place->ids && read_sets_of(place, arena) < 0) return FAILED;
     int64_t no_set = place->layer->rows->sets.codes.of[feature->number].no_set;
     int64_t header = place->sets.headers[feature->number];
     content->state = header < no_set ? (int)header : header > no_set ? VALUE : EMPTY;
@@ -225,11 +236,11 @@ static int read_set(Place *place, const Feature *feature, Arena *arena, Content 
     content->ids = ids;
     if (!feature->own_ids) return 0;
     int32_t *own = arena_get(arena, (size_t)content->count * sizeof *own);
-    if (!own) return REFUSED;
+    if (!own) return FAILED;
     content->ids = own;
     for (int64_t i = 0; i < content->count; i++) {
         own[i] = feature->own_ids[ids[i]];
-        if (own[i] < 0) return REFUSED;
+        if (own[i] < 0) return FAILED;
     }
     return 0;
 }
@@ -237,46 +248,46 @@ static int read_set(Place *place, const Feature *feature, Arena *arena, Content 
 static int read_column(const Place *place, const Feature *feature, Arena *arena, Content *content) {
     uint64_t first = (uint64_t)place->row;
     int64_t state, start = place->row, stop = start + 1;
-    if (get_number(&feature->states, first, &state) < 0) return REFUSED;
+    if (get_number(&feature->states, first, &state) < 0) return FAILED;
     int64_t base = (int64_t)feature->states.base;
-    if (state < base || state - base > VALUE || base < MISSING || base > VALUE) return REFUSED;
+    if (state < base || state - base > VALUE || base < MISSING || base > VALUE) return FAILED;
     state = base + feature->state_step * (state - base);
-    if (state > VALUE) return REFUSED;
+    if (state > VALUE) return FAILED;
     content->state = (int)state;
     if (feature->has_bounds) {
         if (get_number(&feature->bounds, first, &start) < 0 || get_number(&feature->bounds, first + 1, &stop) < 0)
-            return REFUSED;
+            return FAILED;
     } else if (state != VALUE) {
         return 0;
     }
     int64_t num_elements = (int64_t)feature->elements.length - (feature->elements_are == AS_BYTES);
-    if (start < 0 || stop < start || stop > num_elements) return REFUSED;
+    if (start < 0 || stop < start || stop > num_elements) return FAILED;
     content->count = stop - start;
     size_t count = (size_t)content->count;
     if (feature->elements_are == AS_IDS) {
         int32_t *ids = arena_get(arena, count * sizeof *ids);
-        if (!ids) return REFUSED;
+        if (!ids) return FAILED;
         content->ids = ids;
         for (int64_t id, i = start; i < stop; i++, *ids++ = (int32_t)id)
             if (get_number(&feature->elements, (uint64_t)i, &id) < 0 || id < 0 || id >= feature->values.length)
-                return REFUSED;
+                return FAILED;
     } else if (feature->elements_are == AS_NUMBERS) {
         int64_t *numbers = arena_get(arena, count * sizeof *numbers);
-        if (!numbers) return REFUSED;
+        if (!numbers) return FAILED;
         content->numbers = numbers;
         for (int64_t i = start; i < stop; i++)
-            if (get_number(&feature->elements, (uint64_t)i, numbers++) < 0) return REFUSED;
+            if (get_number(&feature->elements, (uint64_t)i, numbers++) < 0) return FAILED;
     } else {
         Slice *slices = arena_get(arena, count * sizeof *slices);
         int64_t begin = 0, end;
-        if (!slices) return REFUSED;
+        if (!slices) return FAILED;
         content->slices = slices;
-        if (count && get_number(&feature->elements, (uint64_t)start, &begin) < 0) return REFUSED;
+        if (count && get_number(&feature->elements, (uint64_t)start, &begin) < 0) return FAILED;
         for (int64_t i = start; i < stop; i++, begin = end) {
             if (get_number(&feature->elements, (uint64_t)i + 1, &end) < 0 || begin < 0 || end < begin ||
                 end > feature->num_content_bytes ||
-                (end > begin && !are_checked(&feature->content_blocks, (uint64_t)begin >> 3, (uint64_t)(end - 1) >> 3)))
-                return REFUSED;
+                (end > begin && !are_verified(&feature->content_blocks, (uint64_t)begin >> 3, (uint64_t)(end - 1) >> 3)))
+                return FAILED;
             *slices++ = (Slice){feature->content + begin, end - begin};
         }
     }
@@ -285,14 +296,14 @@ static int read_column(const Place *place, const Feature *feature, Arena *arena,
 
 static int read_digits(const Place *place, const Feature *feature, Arena *arena, Content *content) {
     int64_t number;
-    if (get_number(&feature->elements, (uint64_t)place->row, &number) < 0) return REFUSED;
+    if (get_number(&feature->elements, (uint64_t)place->row, &number) < 0) return FAILED;
     uint64_t symbol = (uint64_t)number / feature->divisor % feature->num_symbols;
     if (symbol >= (uint64_t)feature->values.length) {
         content->state = feature->others[symbol - (uint64_t)feature->values.length];
-        return content->state > VALUE ? REFUSED : 0;
+        return content->state > VALUE ? FAILED : 0;
     }
     int32_t *id = arena_get(arena, sizeof *id);
-    if (!id) return REFUSED;
+    if (!id) return FAILED;
     *id = (int32_t)symbol;
     content->ids = id;
     content->count = 1;
@@ -302,31 +313,43 @@ static int read_digits(const Place *place, const Feature *feature, Arena *arena,
 
 int read_exact(const Place *place, const Feature *feature, Content *content) {
     int64_t start = feature->indptr[place->row], stop = feature->indptr[place->row + 1];
-    if (start < 0 || stop < start || stop > feature->num_ids) return REFUSED;
+    if (start < 0 || stop < start || stop > feature->num_ids) return FAILED;
     content->state = feature->row_states[place->row];
     content->count = stop - start;
-    if (feature->form == IN_WEIGHTS)
+    if (feature->form == IN_WEIGHTS) {
         content->numbers = feature->weights + start;
-    else
+    } else {
         content->ids = feature->ids + start;
-    return content->state > VALUE ? REFUSED : 0;
+        content->weights = feature->weights ? feature->weights + start : NULL;
+    }
+    return content->state > VALUE ? FAILED : 0;
 }
 
-int read_content(Place *place, const Feature *feature, Arena *arena, Content *content) {
-    *content = (Content){MISSING, 0, NULL, NULL, NULL, NULL};
+static int read_values(Place *place, const Feature *feature, Arena *arena, Content *content) {
     switch (feature->form) {
     case IN_SETS: return read_set(place, feature, arena, content);
     case IN_COLUMN: return read_column(place, feature, arena, content);
     case IN_DIGITS: return read_digits(place, feature, arena, content);
     case IN_ROWS: return read_exact(place, feature, content);
     case IN_FILTER: return read_filter(place, feature, arena, content);
-    case IN_TREES: return read_tree(place, feature, arena, content);
     case IN_LISTS: return read_items(place, feature, arena, content);
     case IN_WEIGHTS: return read_exact(place, feature, content);
     case IN_NUMBER: return read_digit(place, feature, arena, content);
-    case IN_ITEMS: return REFUSED;
+    case IN_ITEMS: return read_exact(place, feature, content);
+    case IN_STATES: return (content->state = read_state(place, feature)) < 0 ? FAILED : 0;
     default: return 0;
     }
+}
+
+int read_content(Place *place, const Feature *feature, Arena *arena, Content *content) {
+    *content = (Content){MISSING, 0, NULL, NULL, NULL, NULL};
+    if (read_values(place, feature, arena, content) < 0) return FAILED;
+    if (!feature->is_ones) return 0;
+    int64_t *ones = arena_get(arena, (size_t)content->count * sizeof *ones);
+    if (!ones) return FAILED;
+    for (int64_t i = 0; i < content->count; i++) ones[i] = 1;
+    *content = (Content){content->state, content->count, NULL, ones, NULL, NULL};
+    return 0;
 }
 
 int read_feature(Place *place, Py_ssize_t f, const Feature **feature, Arena *arena, Content *content) {
@@ -344,16 +367,16 @@ int resolve(const Feature *feature, Arena *arena, Content *content) {
         numbers = arena_get(arena, (size_t)content->count * sizeof *numbers);
     else if (values->offsets)
         slices = arena_get(arena, (size_t)content->count * sizeof *slices);
-    if (!numbers && !slices) return REFUSED;
+    if (!numbers && !slices) return FAILED;
     for (int64_t i = 0; i < content->count; i++) {
         int64_t id = content->ids[i];
-        if (id < 0 || id >= values->length) return REFUSED;
+        if (id < 0 || id >= values->length) return FAILED;
         if (numbers) {
             numbers[i] = values->numbers[id];
             continue;
         }
         int64_t start = values->offsets[id], stop = values->offsets[id + 1];
-        if (start < 0 || stop < start || stop > values->num_bytes) return REFUSED;
+        if (start < 0 || stop < start || stop > values->num_bytes) return FAILED;
         slices[i] = (Slice){values->data + start, stop - start};
     }
     content->numbers = numbers;
@@ -361,7 +384,7 @@ int resolve(const Feature *feature, Arena *arena, Content *content) {
     return 0;
 }
 
-/* -- answers: None if the read is refused, False for an entity without a row --------------------------- */
+/* -- answers: False for an entity without a row --------------------------------------------------------- */
 
 int take_question(Call *call, uint64_t *hash, int64_t *expire_before) {
     Array bytes;
@@ -380,11 +403,11 @@ int take_question(Call *call, uint64_t *hash, int64_t *expire_before) {
     return 0;
 }
 
-/* Makes the ids of a list distinct and ascending; 0 or REFUSED. */
+/* Makes the ids of a list distinct and ascending; 0 or FAILED. */
 static int make_distinct(const Place *place, Arena *arena, Content *content) {
     if (!place->limits || !content->count || !content->ids) return 0;
     int32_t *ids = arena_get(arena, (size_t)content->count * sizeof *ids);
-    if (!ids) return REFUSED;
+    if (!ids) return FAILED;
     memcpy(ids, content->ids, (size_t)content->count * sizeof *ids);
     content->count = distinct(ids, content->count);
     content->ids = ids;
@@ -395,11 +418,11 @@ static int make_distinct(const Place *place, Arena *arena, Content *content) {
 int ask(const Prepared *stack, const uint64_t *hash, int64_t expire_before, Arena *arena, Place *place,
                Content *content) {
     *content = (Content){MISSING, 0, NULL, NULL, NULL, NULL};
-    int status = locate(stack, hash, expire_before, place);
-    if (status != FOUND) return status == REFUSED ? REFUSED : ABSENT;
+    int status = locate(stack, hash, expire_before, arena, place);
+    if (status != FOUND) return status == FAILED ? FAILED : ABSENT;
     const Feature *feature;
-    if (read_feature(place, 0, &feature, arena, content) < 0) return REFUSED;
-    return make_distinct(place, arena, content) < 0 ? REFUSED : FOUND;
+    if (read_feature(place, 0, &feature, arena, content) < 0) return FAILED;
+    return make_distinct(place, arena, content) < 0 ? FAILED : FOUND;
 }
 
 /* ids(hash, expire_before) -> bytearray of int32: the names of its ids. */
@@ -409,15 +432,15 @@ PREPARED_METHOD(ids) {
     if (take_question(call, hash, &expire_before) < 0 || take(call, ".") < 0) return NULL;
     BEGIN_READ;
     if (status == ABSENT) return absent(&arena);
-    if (status == REFUSED || (content.count && !content.ids)) return refused(&arena);
+    if (status == FAILED || (content.count && !content.ids)) return failed_at(hash, &arena);
     PyObject *answer = NULL;
     if (content.count && place.layer->names) {
         int32_t *names = arena_get(&arena, (size_t)content.count * sizeof *names);
         int64_t count = 0;
-        if (!names) return refused(&arena);
+        if (!names) return failed_at(hash, &arena);
         for (int64_t i = 0; i < content.count; i++) {
             int32_t name = name_of(place.layer, content.ids[i]);
-            if (name == -2) return refused(&arena);
+            if (name == -2) return failed_at(hash, &arena);
             if (name >= 0) names[count++] = name;
         }
         if (place.limits) count = distinct(names, count); /* ascending */
@@ -437,12 +460,12 @@ PREPARED_METHOD(score) {
     if (take_question(call, hash, &expire_before) < 0 || take(call, "8.", &weights) < 0) return NULL;
     BEGIN_READ;
     if (status == ABSENT) return absent(&arena);
-    if (status == REFUSED || (content.count && !content.ids)) return refused(&arena);
+    if (status == FAILED || (content.count && !content.ids)) return failed_at(hash, &arena);
     double sum = 0;
     for (int64_t i = 0; i < content.count; i++) {
         int32_t name = name_of(place.layer, content.ids[i]);
         if (name == -1) continue;
-        if (name < 0 || name >= weights.length) return refused(&arena);
+        if (name < 0 || name >= weights.length) return failed_at(hash, &arena);
         sum += ((const double *)weights.data)[name];
     }
     arena_free(&arena);

@@ -123,8 +123,8 @@ KERNEL_FUNCTION(look_up) {
 
 /* -- reads of one entity ------------------------------------------------------------------------------- */
 
-/* numbered(salt, salt, words, width, num_slots, num_symbols, left_hashes, left_numbers, oldest, newest, unchecked,
- *          block_words)
+/* numbered(salt, salt, words, width, num_slots, num_symbols, left_hashes, left_numbers, oldest, newest,
+ *          check)
  *
  * Rows that a static function maps to numbers, see layers/static_rows.py. `oldest` and `newest`, int64, bound the
  * timestamps of each shape, which is the lowest digit. The blocks are those of the words. */
@@ -171,7 +171,7 @@ int64_t find_number(const Prepared *rows, const uint64_t *hash, Place *place) {
     const StaticFunction *function = &rows->function;
     uint64_t own = row_hash(hash, rows->salt), slot = start_of(own, (uint64_t)function->num_slots);
     uint64_t first = (slot >> 6) * (uint64_t)function->width;
-    if (!are_checked(&rows->function_blocks, first, first + 2 * (uint64_t)function->width - 1)) return DAMAGED_INDEX;
+    if (!are_verified(&rows->function_blocks, first, first + 2 * (uint64_t)function->width - 1)) return DAMAGED_INDEX;
     uint64_t number = number_of(function->words, function->width, slot, own);
     int64_t low = 0, high = function->num_left;
     while (low < high) {
@@ -188,12 +188,10 @@ int64_t find_number(const Prepared *rows, const uint64_t *hash, Place *place) {
 }
 
 int read_digit(const Place *place, const Feature *feature, Arena *arena, Content *content) {
-    int64_t state;
-    if (get_number(&feature->states, (uint64_t)place->row, &state) < 0 || state < MISSING || state > VALUE) return REFUSED;
-    content->state = (int)state;
-    if (state != VALUE) return 0;
+    content->state = read_state(place, feature);
+    if (content->state != VALUE) return content->state < 0 ? FAILED : 0;
     int32_t *id = arena_get(arena, sizeof *id);
-    if (!id || feature->values.length < 1) return REFUSED;
+    if (!id || feature->values.length < 1) return FAILED;
     *id = (int32_t)(place->number / feature->divisor % (uint64_t)feature->values.length);
     content->ids = id;
     content->count = 1;

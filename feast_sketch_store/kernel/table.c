@@ -276,14 +276,22 @@ int64_t number_of_symbols(const SymbolsOfTable *symbols) { return symbols->num_s
 
 int64_t number_of_clusters(const SymbolsOfTable *symbols) { return symbols->masks ? symbols->num_clusters : 0; }
 
+void expect_symbols(const SymbolsOfTable *symbols, const uint64_t *hash) {
+    Windows windows;
+    place_windows(symbols->num_words_of_table, symbols->salt, hash, symbols->first_word, symbols->num_hashes, &windows);
+    prefetch_windows(symbols->words, &windows, symbols->num_hashes, symbols->num_words);
+}
+
 int read_symbols(const SymbolsOfTable *symbols, const Blocks *blocks, const uint64_t *hash, int64_t cluster,
                  uint64_t *answers) {
     const uint64_t *masks = symbols->masks;
     if (masks) masks += cluster * (symbols->num_groups - 1) * symbols->num_words;
     Windows windows;
     place_windows(symbols->num_words_of_table, symbols->salt, hash, symbols->first_word, symbols->num_hashes, &windows);
+    for (int j = 0; blocks->unchecked && j < symbols->num_hashes; j++)
+        expect_words(blocks, windows.starts[j], windows.starts[j] + (uint64_t)symbols->num_words - 1);
     for (int j = 0; j < symbols->num_hashes; j++)
-        if (!are_checked(blocks, windows.starts[j], windows.starts[j] + (uint64_t)symbols->num_words - 1)) return REFUSED;
+        if (!are_verified(blocks, windows.starts[j], windows.starts[j] + (uint64_t)symbols->num_words - 1)) return FAILED;
     prefetch_windows(symbols->words, &windows, symbols->num_hashes, symbols->num_words);
     read_windows(symbols, &windows, masks, answers);
     return 0;

@@ -64,35 +64,36 @@ PREPARED_METHOD(removals) {
 
 /* -- the rows ----------------------------------------------------------------------------------------- */
 
-/* The row of an entity in one layer, and its timestamp: FOUND, ABSENT or REFUSED. A deletion is ABSENT. `is_last` says
+/* The row of an entity in one layer, and its timestamp: FOUND, ABSENT or FAILED. A deletion is ABSENT. `is_last` says
  * whether older layers have nothing to add. */
 static int find_piece(const Layer *layer, const uint64_t *hash, Place *place, int *is_last) {
     const Prepared *rows = layer->rows;
     *is_last = 0;
-    if (layer->hashes) return find_listed(layer, hash) == NO_ROW ? ABSENT : REFUSED;
     if (rows->kind == EXACT) {
         place->row = find_exact(rows, hash);
         if (place->row == NO_ROW) return ABSENT;
-        if (!rows->fences) return REFUSED;
+        if (!rows->fences) return FAILED;
         *is_last = rows->fences[place->row];
         place->timestamp = rows->event_timestamps[place->row];
         return rows->deleted[place->row] ? ABSENT : FOUND;
     }
-    if (rows->kind != LISTED) return REFUSED;
+    if (rows->kind != LISTED) return FAILED;
     place->row = find_hashed(rows, row_hash(hash, rows->salt));
     if (place->row == NO_ROW) return ABSENT;
-    if (place->row < 0 || place->row >= rows->num_rows) return REFUSED;
+    if (place->row < 0 || place->row >= rows->num_rows) return FAILED;
     place->layer = layer;
     return date_listed(rows, INT64_MIN, place);
 }
 
 int locate_items(const Prepared *stack, const uint64_t *hash, Py_ssize_t first, Py_ssize_t end, int64_t expire_before,
-                 Place *place) {
+                 Arena *arena, Place *place) {
     int64_t newest = INT64_MIN;
     int is_last = 0;
+    place->pieces = arena_get(arena, (size_t)(end - first) * sizeof *place->pieces);
+    if (!place->pieces) return FAILED;
     for (Py_ssize_t l = first; l < end && !is_last; l++) {
         int status = find_piece(stack->layers + l, hash, place, &is_last);
-        if (status == REFUSED || (status == FOUND && place->num_pieces == MOST_PIECES)) return REFUSED;
+        if (status == FAILED) return FAILED;
         if (status != FOUND) continue;
         place->pieces[place->num_pieces++] = (Piece){stack->layers + l, place->row};
         if (place->timestamp > newest) newest = place->timestamp;
@@ -121,7 +122,7 @@ int has_items(Place *place) {
         arena_init(&arena);
         int status = read_feature(place, f, &feature, &arena, &content);
         arena_free(&arena);
-        if (status < 0) return REFUSED;
+        if (status < 0) return FAILED;
         is_found = content.count > 0;
     }
     place->limit = limit;
@@ -158,7 +159,7 @@ typedef struct {
     int32_t before;
 } Removal;
 
-/* Reads the items of a run; 0 or REFUSED. */
+/* Reads the items of a run; 0 or FAILED. */
 static int begin_run(const Place *place, Run *run, Arena *arena, int *state) {
     const Feature *feature = run->feature;
     run->count = run->next = 0;
@@ -168,27 +169,27 @@ static int begin_run(const Place *place, Run *run, Arena *arena, int *state) {
         Content content = {MISSING, 0, NULL, NULL, NULL, NULL};
         int64_t *times;
         if (feature->counts || read_all_items(place, run->layer, run->row, feature, arena, &content, &times) < 0)
-            return REFUSED;
+            return FAILED;
         *state = content.state;
         run->count = content.count;
         run->ids = (int32_t *)content.ids;
         run->times = times;
         return 0;
     }
-    if (feature->form != IN_ITEMS) return REFUSED;
+    if (feature->form != IN_ITEMS) return FAILED;
     int64_t start = feature->indptr[run->row], stop = feature->indptr[run->row + 1];
-    if (start < 0 || stop < start || stop > feature->num_ids) return REFUSED;
+    if (start < 0 || stop < start || stop > feature->num_ids) return FAILED;
     *state = feature->row_states[run->row];
-    if (*state > VALUE) return REFUSED;
+    if (*state > VALUE) return FAILED;
     run->times = feature->weights + start;
     while (run->count < stop - start && run->times[run->count] >= place->since) run->count++;
     run->ids = arena_get(arena, (size_t)run->count * sizeof *run->ids);
-    if (!run->ids) return REFUSED;
+    if (!run->ids) return FAILED;
     if (run->count) memcpy(run->ids, feature->ids + start, (size_t)run->count * sizeof *run->ids);
     return 0;
 }
 
-/* Memory for at most this many values; 0 or REFUSED. */
+/* Memory for at most this many values; 0 or FAILED. */
 static int begin_met(Met *met, const Prepared *stack, const Values *values, int64_t most, Arena *arena) {
     uint64_t size = 16;
     while (size < 2 * (uint64_t)most) size *= 2;
@@ -205,7 +206,7 @@ static int begin_met(Met *met, const Prepared *stack, const Values *values, int6
     if (stack->is_named) met->names = arena_get(arena, (size_t)most * sizeof *met->names);
     if (!met->slots || !met->last_tick || !met->removals || !(met->numbers || met->slices) ||
         (stack->is_named && !met->names))
-        return REFUSED;
+        return FAILED;
     memset(met->slots, 0xff, (size_t)size * sizeof *met->slots);
     return 0;
 }
@@ -233,14 +234,14 @@ static int64_t slot_of(const Met *met, const Values *values, int64_t id, int64_t
     return (int64_t)slot;
 }
 
-/* Replaces the ids of a run by the numbers of their values; 0 or REFUSED. */
+/* Replaces the ids of a run by the numbers of their values; 0 or FAILED. */
 static int meet(Met *met, Run *run) {
     const Values *values = &run->feature->values;
     for (int64_t i = 0; i < run->count; i++) {
         int64_t number = 0;
         Slice slice = {NULL, 0};
         int64_t slot = slot_of(met, values, run->ids[i], &number, &slice);
-        if (slot < 0) return REFUSED;
+        if (slot < 0) return FAILED;
         int32_t known = met->slots[slot];
         if (known < 0) {
             known = met->slots[slot] = (int32_t)met->count++;
@@ -250,14 +251,14 @@ static int meet(Met *met, Run *run) {
                 met->slices[known] = slice;
             met->last_tick[known] = INT64_MAX; /* later than any */
             met->removals[known] = -1;
-            if (met->names && (met->names[known] = name_of(run->layer, run->ids[i])) == -2) return REFUSED;
+            if (met->names && (met->names[known] = name_of(run->layer, run->ids[i])) == -2) return FAILED;
         }
         run->ids[i] = known;
     }
     return 0;
 }
 
-/* Notes which values met so far the row of a run removes; 0 or REFUSED. */
+/* Notes which values met so far the row of a run removes; 0 or FAILED. */
 static int note_removals(Met *met, const Run *run, int number, Removal *removals, int32_t *count) {
     const Feature *feature = run->feature;
     if (!feature->removal_states || feature->removal_states[run->row] != VALUE) return 0;
@@ -265,7 +266,7 @@ static int note_removals(Met *met, const Run *run, int number, Removal *removals
         int64_t known;
         Slice slice;
         int64_t slot = slot_of(met, &feature->removed, feature->removed_ids[i], &known, &slice);
-        if (slot < 0) return REFUSED;
+        if (slot < 0) return FAILED;
         int32_t value = met->slots[slot];
         if (value < 0) continue;
         removals[*count] = (Removal){feature->until[i], number, met->removals[value]};
@@ -312,7 +313,7 @@ static int64_t merge(Run *runs, int number, const Met *met, const Removal *remov
     return count;
 }
 
-/* Replaces the numbers of values by the elements; 0 or REFUSED. */
+/* Replaces the numbers of values by the elements; 0 or FAILED. */
 static int spell(const Met *met, int32_t *values, int64_t count, Arena *arena, Content *content) {
     int64_t *numbers = NULL;
     Slice *slices = NULL;
@@ -320,7 +321,7 @@ static int spell(const Met *met, int32_t *values, int64_t count, Arena *arena, C
         numbers = arena_get(arena, (size_t)count * sizeof *numbers);
     else
         slices = arena_get(arena, (size_t)count * sizeof *slices);
-    if (!numbers && !slices) return REFUSED;
+    if (!numbers && !slices) return FAILED;
     for (int64_t i = 0; i < count; i++) {
         if (numbers)
             numbers[i] = met->numbers[values[i]];
@@ -333,7 +334,7 @@ static int spell(const Met *met, int32_t *values, int64_t count, Arena *arena, C
     return 0;
 }
 
-/* Opens the runs of a feature, down to one that replaces those before it. Returns their number, or REFUSED. */
+/* Opens the runs of a feature, down to one that replaces those before it. Returns their number, or FAILED. */
 static int begin_runs(const Place *place, Py_ssize_t f, Run *runs, Arena *arena, int *state, int64_t *most) {
     int number = 0, is_replaced = 0;
     *state = MISSING;
@@ -342,7 +343,7 @@ static int begin_runs(const Place *place, Py_ssize_t f, Run *runs, Arena *arena,
         Run *run = runs + number;
         int own;
         *run = (Run){piece->layer, piece->layer->rows->features + f, piece->row, 0, 0, NULL, NULL};
-        if (begin_run(place, run, arena, &own) < 0) return REFUSED;
+        if (begin_run(place, run, arena, &own) < 0) return FAILED;
         is_replaced = place->num_pieces > 1 && run->feature->removal_states &&
                       run->feature->removal_states[run->row] == EMPTY;
         if (own > *state) *state = own;
@@ -353,18 +354,19 @@ static int begin_runs(const Place *place, Py_ssize_t f, Run *runs, Arena *arena,
 }
 
 int read_together(Place *place, Py_ssize_t f, const Feature **feature, Arena *arena, Content *content) {
-    Run runs[MOST_PIECES];
     Met met;
+    Run *runs = arena_get(arena, (size_t)place->num_pieces * sizeof *runs);
+    if (!runs) return FAILED;
     const Prepared *stack = place->stack;
     int64_t most = 0, room = 0;
     int state, number = begin_runs(place, f, runs, arena, &state, &most);
-    if (number < 1 || most >= INT32_MAX) return REFUSED;
+    if (number < 1 || most >= INT32_MAX) return FAILED;
     *content = (Content){state, 0, NULL, NULL, NULL, NULL};
     *feature = runs[0].feature;
     for (int r = 0; r < number; r++) { /* take the feature from a layer that has it */
         if ((*feature)->form == UNKNOWN) *feature = runs[r].feature;
         int64_t removed = num_removals(runs + r);
-        if (removed < 0) return REFUSED;
+        if (removed < 0) return FAILED;
         room += removed;
     }
     int64_t limit = stack->limits[f] < place->limit ? stack->limits[f] : place->limit;
@@ -372,12 +374,12 @@ int read_together(Place *place, Py_ssize_t f, const Feature **feature, Arena *ar
     Removal *removals = arena_get(arena, (size_t)room * sizeof *removals);
     int32_t *values = arena_get(arena, (size_t)limit * sizeof *values), noted = 0;
     int64_t *times = arena_get(arena, (size_t)limit * sizeof *times);
-    if (!removals || !values || !times || room >= INT32_MAX) return REFUSED;
-    if (begin_met(&met, stack, &(*feature)->values, most, arena) < 0) return REFUSED;
+    if (!removals || !values || !times || room >= INT32_MAX) return FAILED;
+    if (begin_met(&met, stack, &(*feature)->values, most, arena) < 0) return FAILED;
     for (int r = 0; r < number; r++)
-        if (meet(&met, runs + r) < 0) return REFUSED;
+        if (meet(&met, runs + r) < 0) return FAILED;
     for (int r = 0; r < number; r++)
-        if (note_removals(&met, runs + r, r, removals, &noted) < 0) return REFUSED;
+        if (note_removals(&met, runs + r, r, removals, &noted) < 0) return FAILED;
     content->count = merge(runs, number, &met, removals, stack->resolutions[f], limit, values, times);
     if (state == VALUE && !content->count) content->state = EMPTY;
     if ((*feature)->unit) {

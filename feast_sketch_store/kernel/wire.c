@@ -1,4 +1,4 @@
-/* The row of one entity in protobuf's wire format, as Values or as vectors of a response; codecs.py and
+/* Rows in protobuf's wire format, as Values or as vectors of a response; codecs.py and
  * adapter/responses.py have the layouts. */
 
 #include "prepared.h"
@@ -55,20 +55,20 @@ int is_utf8(const uint8_t *place, int64_t length) {
     return 1;
 }
 
-/* Reads feature `f` and measures its Value; 0 or REFUSED. */
+/* Reads feature `f` and measures its Value; 0 or FAILED. */
 static int measure(Part *part, Place *place, Py_ssize_t f, Arena *arena) {
     Content *content = &part->content;
-    if (read_feature(place, f, &part->feature, arena, content) < 0) return REFUSED;
+    if (read_feature(place, f, &part->feature, arena, content) < 0) return FAILED;
     const Feature *feature = part->feature;
     part->elements_size = part->size = 0;
     if (content->state < EMPTY) return 0;
     if (resolve(feature, arena, content) < 0 ||
         (content->count && (feature->wire == DELIMITED ? !content->slices : !content->numbers)) ||
         (!feature->is_collection && content->count > 1))
-        return REFUSED;
+        return FAILED;
     for (int64_t i = 0; i < content->count; i++) {
         part->elements_size += size_of_element(part, i);
-        if (feature->is_text && !is_utf8(content->slices[i].bytes, content->slices[i].length)) return REFUSED;
+        if (feature->is_text && !is_utf8(content->slices[i].bytes, content->slices[i].length)) return FAILED;
     }
     if (feature->is_collection) {
         int64_t list = size_of_list(part);
@@ -112,53 +112,65 @@ static uint8_t *write_value(uint8_t *place, const Part *part) {
 
 static inline int64_t size_of_field(int64_t size) { return 1 + size_of_varint((uint64_t)size) + size; }
 
-/* Finds the row and measures its features, one part each; FOUND, ABSENT or REFUSED. */
+/* Finds a row and measures its features, one part each: FOUND, EXPIRED, ABSENT or FAILED. */
 static int read_parts(const Prepared *stack, const uint64_t *hash, int64_t expire_before, Arena *arena, Place *place,
                       Part *parts) {
-    Py_ssize_t number = stack->layers[0].rows->num_features;
-    int status = locate(stack, hash, expire_before, place);
-    if (status == ABSENT) memset(parts, 0, sizeof(Part) * (size_t)number);
-    if (status != FOUND) return status == ABSENT ? ABSENT : REFUSED; /* the usual way finds what has expired */
-    for (Py_ssize_t f = 0; f < number; f++)
-        if (measure(parts + f, place, f, arena) < 0) return REFUSED;
-    return FOUND;
+    Py_ssize_t number = num_shown(stack);
+    int status = locate(stack, hash, expire_before, arena, place);
+    if (status != FOUND) memset(parts, 0, sizeof(Part) * (size_t)number);
+    for (Py_ssize_t f = 0; status == FOUND && f < number; f++)
+        if (measure(parts + f, place, f, arena) < 0) status = FAILED;
+    return status;
 }
 
-/* row(hash, expire_before) -> (timestamp, states, message), or False for an entity without a row, or None
- *
- * `message` has the Value of each feature as an element of field 1, `states` a byte for each. */
-PREPARED_METHOD(row) {
-    uint64_t hash[2];
-    int64_t expire_before;
-    if (take_question(call, hash, &expire_before) < 0 || take(call, ".") < 0) return NULL;
-    const Prepared *stack = (Prepared *)call->self;
-    Py_ssize_t number = stack->layers[0].rows->num_features;
-    Arena arena;
-    Place place;
-    arena_init(&arena);
-    PyObject *answer = NULL, *states = NULL, *message = NULL;
-    Part *parts = arena_get(&arena, sizeof(Part) * (size_t)number);
-    int status = parts ? read_parts(stack, hash, expire_before, &arena, &place, parts) : REFUSED;
-    if (status != FOUND) {
-        arena_free(&arena);
-        return Py_NewRef(status == ABSENT ? Py_False : Py_None);
-    }
+/* A row as a tuple; `parts` are those of its features. */
+static PyObject *row_of(const Part *parts, Py_ssize_t number, int64_t timestamp) {
     int64_t total = 0;
     for (Py_ssize_t f = 0; f < number; f++) total += size_of_field(parts[f].size);
-    states = PyBytes_FromStringAndSize(NULL, number);
-    message = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)total);
+    PyObject *row = NULL, *states = PyBytes_FromStringAndSize(NULL, number);
+    PyObject *message = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)total);
     if (states && message) {
         uint8_t *target = (uint8_t *)PyBytes_AsString(message), *state = (uint8_t *)PyBytes_AsString(states);
         for (Py_ssize_t f = 0; f < number; f++) {
             state[f] = (uint8_t)parts[f].content.state;
             target = write_value(target, parts + f);
         }
-        answer = Py_BuildValue("LOO", (long long)place.timestamp, states, message);
+        row = Py_BuildValue("LOO", (long long)timestamp, states, message);
     }
     Py_XDECREF(states);
     Py_XDECREF(message);
-    arena_free(&arena);
-    return answer;
+    return row;
+}
+
+/* rows(hashes, expire_before) -> list, number of rows
+ *
+ * For each entity, with 16 bytes in `hashes`, its timestamp, states and message; None if it has no row, and False if that
+ * has expired. The message has the Value of each feature as an element of field 1, the states are a byte for each. */
+PREPARED_METHOD(rows) {
+    Array hashes;
+    Py_ssize_t expire_before, num_found = 0;
+    const Prepared *stack = (Prepared *)call->self;
+    if (take(call, "1n.", &hashes, &expire_before) < 0) return NULL;
+    if (stack->kind != STACK) return refuse("there are no layers to read");
+    if (hashes.length % 16) return refuse(DO_NOT_FIT);
+    Py_ssize_t number = num_shown(stack), n = hashes.length / 16;
+    PyObject *all = PyList_New(n);
+    for (Py_ssize_t i = 0; all && i < n; i++) {
+        uint64_t hash[2];
+        Arena arena;
+        Place place;
+        memcpy(hash, (const uint8_t *)hashes.data + 16 * i, 16);
+        arena_init(&arena);
+        Part *parts = arena_get(&arena, sizeof(Part) * (size_t)number);
+        int status = parts ? read_parts(stack, hash, expire_before, &arena, &place, parts) : FAILED;
+        PyObject *row = status == FAILED  ? raise_fault(hash)
+                        : status == FOUND ? row_of(parts, number, place.timestamp)
+                                          : Py_NewRef(status == EXPIRED ? Py_False : Py_None);
+        arena_free(&arena);
+        num_found += status == FOUND;
+        if (!row || PyList_SetItem(all, i, row) < 0) Py_CLEAR(all);
+    }
+    return all ? Py_BuildValue("Nn", all, num_found) : NULL;
 }
 
 /* A Timestamp in wire format, at most 32 bytes: returns its size. */
@@ -183,7 +195,7 @@ static int64_t write_timestamp(uint8_t *place, int64_t microseconds) {
 /* The timestamp of an entity's row in wire format; empty without a row. */
 typedef struct {
     int64_t moment_size;
-    uint8_t moment[32];
+    uint8_t moment[31], is_expired;
 } Moment;
 
 /* Bytes of the vector of a feature; the part of entity `i` is `parts[i * stride]`. */
@@ -199,7 +211,8 @@ static uint8_t *write_vector(uint8_t *place, const Part *parts, const Moment *mo
     for (Py_ssize_t i = 0; i < n; i++) place = write_value(place, parts + i * stride);
     *place++ = 0x12;
     place = write_varint(place, (uint64_t)n);
-    for (Py_ssize_t i = 0; i < n; i++) *place++ = statuses[parts[i * stride].content.state];
+    for (Py_ssize_t i = 0; i < n; i++)
+        *place++ = statuses[moments[i].is_expired ? VALUE + 1 : parts[i * stride].content.state];
     for (Py_ssize_t i = 0; i < n; i++) {
         *place++ = 0x1a;
         place = write_varint(place, (uint64_t)moments[i].moment_size);
@@ -209,55 +222,93 @@ static uint8_t *write_vector(uint8_t *place, const Part *parts, const Moment *mo
     return place;
 }
 
-/* vectors(hashes, expire_before, statuses, max_size) -> (message, number of present values, number of rows), or None
+/* The vectors of all features of some entities. */
+typedef struct {
+    const Prepared *stack;
+    const uint8_t *hashes;
+    Py_ssize_t n, num_present, num_found, num_expired;
+    Part *parts;
+    Moment *moments;
+    int64_t *sizes; /* of the vectors */
+} Vectors;
+
+/* Reads and measures everything: the size of the message, or FAILED. The entity that was met is `hash`. */
+static int64_t measure_all(Vectors *vectors, int64_t expire_before, int64_t max_size, Arena *arena, uint64_t *hash) {
+    Py_ssize_t number = num_shown(vectors->stack), n = vectors->n, largest = 0;
+    int64_t total = 0;
+    vectors->parts = arena_get(arena, sizeof(Part) * (size_t)(n * number));
+    vectors->moments = arena_get(arena, sizeof(Moment) * (size_t)n);
+    vectors->sizes = arena_get(arena, sizeof(int64_t) * (size_t)number);
+    if (!vectors->parts || !vectors->moments || !vectors->sizes) return FAILED;
+    for (Py_ssize_t i = 0; i < n; i++) {
+        Place place;
+        Moment *moment = vectors->moments + i;
+        memcpy(hash, vectors->hashes + 16 * i, 16);
+        if (i + 1 < n) {
+            uint64_t next[2];
+            memcpy(next, vectors->hashes + 16 * (i + 1), 16);
+            expect(vectors->stack, next);
+        }
+        int status = read_parts(vectors->stack, hash, expire_before, arena, &place, vectors->parts + i * number);
+        if (status == FAILED) return FAILED;
+        moment->moment_size = status == FOUND ? write_timestamp(moment->moment, place.timestamp) : 0;
+        moment->is_expired = status == EXPIRED;
+        vectors->num_found += status == FOUND;
+        vectors->num_expired += status == EXPIRED;
+    }
+    for (Py_ssize_t f = 0; f < number; f++) {
+        vectors->sizes[f] = size_of_vector(vectors->parts + f, vectors->moments, n, number);
+        if (vectors->sizes[f] > vectors->sizes[largest]) largest = f;
+        total += size_of_field(vectors->sizes[f]);
+    }
+    if (number && (vectors->sizes[largest] > max_size || total > INT32_MAX)) { /* no message may be longer */
+        fail(TOO_LONG);
+        fault.feature = largest;
+        return FAILED;
+    }
+    return total;
+}
+
+static void write_all(Vectors *vectors, const uint8_t *statuses, uint8_t *target) {
+    Py_ssize_t number = num_shown(vectors->stack), n = vectors->n;
+    for (Py_ssize_t f = 0; f < number; f++) {
+        *target++ = 0x12;
+        target = write_varint(target, (uint64_t)vectors->sizes[f]);
+        target = write_vector(target, vectors->parts + f, vectors->moments, n, number, statuses);
+    }
+    for (Py_ssize_t i = 0; i < n * number; i++) vectors->num_present += vectors->parts[i].content.state != MISSING;
+}
+
+/* vectors(hashes, expire_before, statuses, max_size) -> message, number of present values, of rows, of expired rows
  *
  * The message has a vector of all entities for each feature, as elements of field 2; `hashes` has 16 bytes for each
- * entity. `statuses` has a byte for each state, its FieldStatus, the first for a missing feature. The read is refused
- * if a vector would be longer than `max_size`; then the usual way reports that. */
+ * entity. `statuses` has a byte for each state, its FieldStatus, the first for a missing feature; and one for features
+ * of expired rows. The read fails if a vector would be longer than `max_size`. */
 PREPARED_METHOD(vectors) {
     Array hashes, statuses;
     Py_ssize_t expire_before, max_size;
     const Prepared *stack = (Prepared *)call->self;
     if (take(call, "1n1n.", &hashes, &expire_before, &statuses, &max_size) < 0) return NULL;
     if (stack->kind != STACK) return refuse("there are no layers to read");
-    if (statuses.length != VALUE + 1 || !hashes.length || hashes.length % 16) return refuse(DO_NOT_FIT);
-    Py_ssize_t number = stack->layers[0].rows->num_features, n = hashes.length / 16, num_present = 0, num_found = 0;
+    if (statuses.length != VALUE + 2 || hashes.length % 16) return refuse(DO_NOT_FIT);
+    enum { STEPS_OF_A_VALUE = 100 };
+    Vectors vectors = {stack, hashes.data, hashes.length / 16, 0, 0, 0, NULL, NULL, NULL};
+    int is_long = vectors.n * num_shown(stack) * STEPS_OF_A_VALUE > WORTH_RELEASING_GIL;
+    uint64_t hash[2] = {0, 0};
     Arena arena;
     arena_init(&arena);
-    PyObject *answer = NULL, *message = NULL;
-    Part *parts = arena_get(&arena, sizeof(Part) * (size_t)(n * number));
-    Moment *moments = arena_get(&arena, sizeof(Moment) * (size_t)n);
-    if (!parts || !moments) goto refused;
-    int64_t total = 0;
-    for (Py_ssize_t i = 0; i < n; i++) {
-        uint64_t hash[2];
-        Place place;
-        memcpy(hash, (const uint8_t *)hashes.data + 16 * i, 16);
-        int status = read_parts(stack, hash, expire_before, &arena, &place, parts + i * number);
-        if (status == REFUSED) goto refused;
-        moments[i].moment_size = status == FOUND ? write_timestamp(moments[i].moment, place.timestamp) : 0;
-        num_found += status == FOUND;
-    }
-    for (Py_ssize_t f = 0; f < number; f++) {
-        int64_t size = size_of_vector(parts + f, moments, n, number);
-        if (size > max_size) goto refused;
-        total += size_of_field(size);
-    }
-    if (total > INT32_MAX) goto refused; /* no message may be longer */
-    message = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)total);
-    if (message) {
-        uint8_t *target = (uint8_t *)PyBytes_AsString(message);
-        for (Py_ssize_t f = 0; f < number; f++) {
-            *target++ = 0x12;
-            target = write_varint(target, (uint64_t)size_of_vector(parts + f, moments, n, number));
-            target = write_vector(target, parts + f, moments, n, number, statuses.data);
-        }
-        for (Py_ssize_t i = 0; i < n * number; i++) num_present += parts[i].content.state != MISSING;
-        answer = Py_BuildValue("Nnn", message, num_present, num_found);
+    if (is_long) release_gil();
+    int64_t total = measure_all(&vectors, expire_before, max_size, &arena, hash);
+    if (is_long) retake_gil();
+    if (total == FAILED) return failed_at(hash, &arena);
+    PyObject *message = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)total);
+    uint8_t *target = message ? (uint8_t *)PyBytes_AsString(message) : NULL;
+    if (target) {
+        if (is_long) release_gil();
+        write_all(&vectors, statuses.data, target);
+        if (is_long) retake_gil();
     }
     arena_free(&arena);
-    return answer;
-refused:
-    arena_free(&arena);
-    Py_RETURN_NONE;
+    if (!message) return NULL;
+    return Py_BuildValue("Nnnn", message, vectors.num_present, vectors.num_found, vectors.num_expired);
 }

@@ -1,6 +1,6 @@
 """Budgets: the targets that a sealed layer is built for."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -8,36 +8,29 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.encoding import NO_TIMESTAMP
 from feast_sketch_store.rows.vocabulary import Vocabulary
-from feast_sketch_store.structures.goals import MEMORY, Goal
+from feast_sketch_store.structures.goals import AUTO, ERROR_RATE, MEMORY, Goal
+from feast_sketch_store.structures.set_columns import SETS
 
 
 @dataclass(frozen=True)
 class Cut:
     """The values of a membership feature that are kept. The others cost nothing and are never read.
 
-    A value must pass every condition that is set.
-
     Parameters
     ----------
     top : keep this many of the most frequent values.
-    min_share : keep the values that at least this share of the rows has, 0 to 1.
     values : keep these values, of the storage type, in ascending order.
     """
 
     top: int | None = None
-    min_share: float = 0.0
     values: pa.Array | None = None
 
-    def kept(self, vocabulary: Vocabulary, counts: NDArray[np.int64], num_rows: int) -> NDArray[np.bool_]:
-        """Which values of a vocabulary are kept, given the number of rows that have each: bool[V].
-
-        Parameters
-        ----------
-        vocabulary, counts : V values and their int64[V] rows, the most frequent value first.
-        """
-        is_kept = counts >= self.min_share * num_rows
+    def kept(self, vocabulary: Vocabulary) -> NDArray[np.bool_]:
+        """Which values of a vocabulary, the most frequent one first, are kept: bool[V]."""
+        is_kept = np.ones(len(vocabulary), np.bool_)
         if self.top is not None:
             is_kept[self.top :] = False
         if self.values is not None:
@@ -63,6 +56,8 @@ class FeatureBudget:
     since : microseconds since 1970; older rows were left out. Stored with the layer if rows do not replace
         each other.
     lists_rows : list the rows even if this layer does not need it, because other layers of the view do.
+    max_vocabulary : per feature, the most values with which it may be in a filter, because a read asks the
+        filter about each of them. Features without an entry have no limit.
     """
 
     presence_error_rate: float
@@ -74,11 +69,38 @@ class FeatureBudget:
     since: int = NO_TIMESTAMP
     is_static: bool = False
     lists_rows: bool = False
+    max_vocabulary: Mapping[str, int] = field(default_factory=dict)
 
     def shared(self, share: float) -> "FeatureBudget":
         """The budget of a layer with a share of the rows, 0 to 1: it gets the same share of the memory."""
         goals = {n: replace(goal, amount=share * goal.amount) for n, goal in self.with_memory.items()}
         return replace(self, targets={**self.targets, **goals})
+
+    def is_beyond(self, name: str, num_values: int) -> bool:
+        """Whether a feature has too many values for a filter."""
+        return num_values > self.max_vocabulary.get(name, num_values)
+
+    def without_filters(self, codecs: Iterable[FeatureCodec]) -> "FeatureBudget":
+        """The budget, without limits, that keeps features of these codecs in sets and columns."""
+        targets, lists_rows = dict(self.targets), self.lists_rows
+        for codec in codecs:
+            if codec.is_collection:
+                goal = as_goal(targets[codec.feature])
+                targets[codec.feature] = replace(goal, structure=SETS, clusters=0)
+            else:
+                lists_rows = True
+        return replace(self, targets=targets, lists_rows=lists_rows, max_vocabulary={})
+
+    def reason_against_filter(self, name: str, num_values: int) -> str:
+        """Why a feature is not in the filter that its goal names; empty if it names none."""
+        target = self.targets[name]
+        if not isinstance(target, Goal) or target.structure in (AUTO, SETS):
+            return ""
+        return (
+            f"it has {num_values:,} different values, and a filter takes at most max_vocabulary = "
+            f"{self.max_vocabulary[name]:,}, because a read asks it about each. Raise max_vocabulary, keep "
+            "fewer values by the tag sketch.vocabulary, or set the tag sketch.structure to sets"
+        )
 
     @property
     def with_memory(self) -> dict[str, Goal]:
@@ -88,3 +110,8 @@ class FeatureBudget:
             for name, target in self.targets.items()
             if isinstance(target, Goal) and target.measure == MEMORY
         }
+
+
+def as_goal(target: Goal | float) -> Goal:
+    """The goal of a membership feature; a number is an error rate."""
+    return target if isinstance(target, Goal) else Goal(ERROR_RATE, target)

@@ -199,9 +199,11 @@ class SketchLayerBuilder:
         """
         keys, features = self._keys, self._features
         self._finish(budget, vocabularies or {}, bins or {})
+        budget, too_large = self._within_limits(budget)
         plan = LayerPlan(keys, features, self._within_memory(budget, vocabularies or {}))
         presence, structures, kept = self._presence_and_structures(plan)
-        self._failed_over = {name: offer.failed for name, offer in kept.offers.items() if offer.failed}
+        failed = {name: offer.failed for name, offer in kept.offers.items() if offer.failed}
+        self._failed_over = {**too_large, **failed}
         return SketchLayer(
             presence,
             structures,
@@ -219,6 +221,16 @@ class SketchLayerBuilder:
         for name, feature in self._features.items():
             feature.finish(budget.cuts.get(name), vocabularies.get(name), bins.get(name))
 
+    def _within_limits(self, budget: FeatureBudget) -> tuple[FeatureBudget, dict[str, str]]:
+        """The budget without limits. Features beyond theirs are kept in sets and columns; of those for which
+        a filter was named, the reasons by name.
+        """
+        sizes = {name: len(self._features[name].vocabulary) for name in budget.max_vocabulary}
+        beyond = {name: size for name, size in sizes.items() if budget.is_beyond(name, size)}
+        reasons = {name: budget.reason_against_filter(name, size) for name, size in beyond.items()}
+        exact = budget.without_filters(self._features[name].codec for name in beyond)
+        return exact, {name: reason for name, reason in reasons.items() if reason}
+
     def values_within_memory(self, budget: FeatureBudget, joint: JointVocabularies) -> dict[str, int]:
         """See the function of this name."""
         self._finish(budget, joint.vocabularies, joint.bins)
@@ -227,6 +239,8 @@ class SketchLayerBuilder:
 
     def _within_memory(self, budget: FeatureBudget, vocabularies: Mapping[str, Vocabulary]) -> FeatureBudget:
         """The budget without vocabularies and indexes; cuts features that exceed their memory."""
+        if not len(self._keys):  # the share of a shard without rows is no memory at all
+            return budget
         targets = dict(budget.targets)
         is_listed = any(feature.codec.is_exact for feature in self._features.values())
         list_bytes = 0.0 if is_listed else index_bytes(len(self._keys), budget.presence_error_rate)

@@ -133,7 +133,7 @@ class CollectedFeature:
             self._final_ids = narrow(popularity, len(vocabulary))
             self.is_cut = cut is not None
             if cut is not None:
-                is_kept = cut.kept(self.vocabulary, self.counts, len(self.states))
+                is_kept = cut.kept(self.vocabulary)
                 kept = Vocabulary(self.vocabulary.values.filter(pa.array(is_kept)))
                 self._renumber(np.where(is_kept, np.cumsum(is_kept) - 1, -1), kept)
         else:

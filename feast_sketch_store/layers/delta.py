@@ -5,23 +5,23 @@ would hide a row. So a delta lists the hashes of its entities, 16 bytes each, in
 asked only for these.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
-from feast_sketch_store.layers.answer import LayerAnswer
+from feast_sketch_store.kernel import PreparedRows
+from feast_sketch_store.layers.prepared import Layer, WantedFeature
 from feast_sketch_store.layers.sketch import SketchLayer
 from feast_sketch_store.rows.codecs import FeatureCodec
-from feast_sketch_store.rows.encoding import NO_TIMESTAMP
 from feast_sketch_store.rows.entity_keys import find_sorted
 from feast_sketch_store.rows.vocabulary import Vocabulary
 
 
 @dataclass(frozen=True)
-class DeltaLayer:
+class DeltaLayer(Layer):
     """Sealed rows that replace those of layers below. Immutable; safe to read from any number of threads.
 
     Parameters
@@ -70,30 +70,15 @@ class DeltaLayer:
         """Microseconds since 1970, the newest of the rows; deletions do not count."""
         return self.layer.max_event_timestamp
 
+    def prepared_for(self, features: tuple[WantedFeature, ...]) -> PreparedRows:
+        """See `Layer`."""
+        return self.layer.prepared_for(features)
+
     @cached_property
-    def listed(self) -> NDArray[np.uint64]:
-        """``entity_hashes`` as a contiguous array, as the kernel requires."""
-        return np.ascontiguousarray(self.entity_hashes)
+    def decides(self) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
+        """See `Layer`."""
+        return np.ascontiguousarray(self.entity_hashes), self.deleted
 
     def find(self, entity_hashes: NDArray[np.uint64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The listed entities: their positions in the batch and their places in the list, int64[p] each."""
         return find_sorted(self.entity_hashes, entity_hashes)
-
-    def read(
-        self,
-        entity_hashes: NDArray[np.uint64],
-        features: Sequence[str],
-        expire_before: int = NO_TIMESTAMP,
-    ) -> LayerAnswer:
-        """The rows of the entities that are listed; see `SketchLayer.read`.
-
-        Raises
-        ------
-        ValueError : parts of a layer from a file contradict each other.
-        """
-        decided, places = self.find(entity_hashes)
-        alive = decided[~self.deleted[places]]
-        answer = self.layer.read(entity_hashes[alive], features, expire_before)
-        if len(answer.found) + len(answer.expired) != len(alive):
-            raise ValueError("some listed entities have no rows")
-        return answer._replace(decided=decided, found=alive[answer.found], expired=alive[answer.expired])

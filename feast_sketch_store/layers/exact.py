@@ -12,19 +12,18 @@ from numpy.typing import NDArray
 
 from feast_sketch_store import kernel
 from feast_sketch_store.kernel import PreparedRows
-from feast_sketch_store.layers.answer import LayerAnswer
-from feast_sketch_store.rows.codecs import Decoder, FeatureCodec
-from feast_sketch_store.rows.encoding import NO_TIMESTAMP, EncodedFeature, EncodedRows
+from feast_sketch_store.layers.prepared import Forms, Layer, WantedFeature
+from feast_sketch_store.rows.codecs import FeatureCodec
+from feast_sketch_store.rows.encoding import EncodedFeature, EncodedRows
 from feast_sketch_store.rows.entity_keys import find_sorted
 from feast_sketch_store.rows.lists import removed_name
 from feast_sketch_store.rows.vocabulary import Vocabulary
-from feast_sketch_store.structures.answer import Answer, CsrAnswer
 from feast_sketch_store.structures.prepared import begin_feature, begin_unknown
 
 _MICROSECONDS = 1_000_000  # per second; times are read in seconds
 
 
-class ExactLayer:
+class ExactLayer(Layer):
     """Exact rows, one per entity.
 
     Parameters
@@ -34,7 +33,7 @@ class ExactLayer:
 
     def __init__(self, rows: EncodedRows):
         self.rows = rows
-        self.prepared: dict[tuple[str | FeatureCodec, ...], PreparedRows | None] = {}  # see `layers.prepared`
+        self._forms = Forms()
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -61,49 +60,23 @@ class ExactLayer:
         """The listed entities: their positions in the batch and their row numbers, int64[p] each."""
         return find_sorted(self.rows.keys.entity_hashes, entity_hashes)
 
-    def read(
-        self,
-        entity_hashes: NDArray[np.uint64],
-        features: Sequence[str],
-        expire_before: int = NO_TIMESTAMP,
-    ) -> LayerAnswer:
-        """The rows of the entities that are listed.
+    def prepared_for(self, features: tuple[WantedFeature, ...]) -> PreparedRows:
+        """See `Layer`."""
+        return self._forms.get(features) or self._forms.keep(features, self._prepare(features))
 
-        Parameters
-        ----------
-        entity_hashes : uint64[n, 2]
-        features : names; features that the layer does not know are left out of the answer.
-        expire_before : microseconds since 1970; older rows are withheld.
-        """
-        decided, rows = self.find(entity_hashes)
-        keys = self.rows.keys
-        is_old = keys.event_timestamps[rows] < expire_before
-        expired = decided[~keys.deleted[rows] & is_old]
-        alive = ~keys.deleted[rows] & ~is_old
-        fenced = decided[keys.fences[rows]]
-        found, rows = decided[alive], rows[alive]
-        answers: dict[str, Answer] = {}
-        for name in features:
-            feature = self.rows.features.get(name)
-            if feature is not None:
-                csr = feature.csr.take(rows)
-                answers[name] = CsrAnswer(self._decoders[name], feature.states[rows], csr)
-        return LayerAnswer(decided, found, keys.event_timestamps[rows], answers, fenced, expired)
-
-    def prepare(self, features: Sequence[str | FeatureCodec]) -> PreparedRows | None:
-        """Prepare the rows and some features for reads of one entity; see `layers.prepared.Wanted`."""
-        keys, prepared = self.rows.keys, kernel.prepared_rows()
-        if prepared is None:
-            return None
+    def _prepare(self, features: Sequence[WantedFeature]) -> PreparedRows:
+        keys, prepared = self.rows.keys, kernel.PreparedRows()
         prepared.exact(np.ascontiguousarray(keys.entity_hashes), keys.event_timestamps, keys.deleted)
         prepared.fenced(keys.fences)
         for wanted in features:
-            feature = self.rows.features.get(wanted if isinstance(wanted, str) else wanted.source)
+            name = wanted.source if isinstance(wanted, FeatureCodec) else wanted
+            feature = None if name is None else self.rows.features.get(name)
             if feature is None:
                 begin_unknown(prepared)
                 continue
             if feature.codec.is_list:
-                self._prepare_items(prepared, feature, feature.codec if isinstance(wanted, str) else wanted)
+                codec = wanted if isinstance(wanted, FeatureCodec) else feature.codec
+                self._prepare_items(prepared, feature, codec)
                 continue
             if isinstance(wanted, FeatureCodec):
                 begin_feature(prepared, wanted, None)
@@ -113,7 +86,9 @@ class ExactLayer:
                 continue
             begin_feature(prepared, feature.codec, feature.vocabulary)
             ids = feature.symbols.astype(np.int32, copy=False)
-            prepared.from_rows(feature.states, feature.indptr, np.ascontiguousarray(ids))
+            weights = feature.csr.weights
+            weights = None if weights is None else np.ascontiguousarray(weights)
+            prepared.from_rows(feature.states, feature.indptr, np.ascontiguousarray(ids), weights)
         return prepared
 
     def _prepare_items(self, rows: PreparedRows, feature: EncodedFeature, codec: FeatureCodec) -> None:
@@ -131,9 +106,3 @@ class ExactLayer:
             arrays = removed.vocabulary.to_arrays()
             values = [arrays.get(name) for name in ("values", "offsets", "data")]
             rows.removals(removed.states, removed.indptr, ids, np.ascontiguousarray(removed.times), *values)
-
-    @cached_property
-    def _decoders(self) -> dict[str, Decoder]:
-        return {
-            name: Decoder(feature.codec, feature.vocabulary) for name, feature in self.rows.features.items()
-        }

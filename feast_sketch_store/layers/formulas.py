@@ -7,17 +7,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feast_sketch_store.rows.codecs import FeatureCodec
-from feast_sketch_store.rows.formulas import WEIGHT_TYPES, Formula, Source
+from feast_sketch_store.rows.formulas import Formula, Source
 from feast_sketch_store.structures.parts import Described, Parts, checked, prefixed, report_of
 
 
 def describe_formula(name: str, formula: Formula) -> Described:
     """A formula as a JSON-serializable description and named arrays."""
-    arrays: dict[str, NDArray[np.generic]] = {"offsets": formula.offsets}
+    arrays: dict[str, NDArray[np.generic]] = {}
     for number, source in enumerate(formula.sources):
         arrays |= prefixed(f"{number}.vocabulary", source.vocabulary.to_packed())
         arrays[f"{number}.weights"] = source.weights
-    entry = {"name": name, "kind": formula.kind, "unit": formula.unit, "step": formula.step}
+    entry = {"name": name, "unit": formula.unit, "step": formula.step}
     sources = [source.feature for source in formula.sources]
     return {**entry, "sources": sources, "report": {"version": formula.version}}, arrays
 
@@ -39,26 +39,22 @@ def formulas_from(
     """
     formulas = {}
     for number, entry in enumerate(entries):
-        name, kind, own = checked(entry["name"], str), checked(entry["kind"], str), parts.at(str(number))
+        name, own = checked(entry["name"], str), parts.at(str(number))
         sources = [checked(source, str) for source in checked(entry["sources"], list)]
-        if kind not in WEIGHT_TYPES:
-            raise ValueError(f"unknown kind of formulas: {kind!r}")
         if name in formulas or not {name, *sources} <= codecs.keys():
             raise ValueError(f"there are two formulas of {name!r}, or the layer lacks one of its features")
         if not all(codecs[source].is_collection and not codecs[source].may_repeat for source in sources):
             raise ValueError(f"the formula of {name!r} has a source that is not a set")
         formulas[name] = Formula(
             codecs[name],
-            kind,
             tuple(
                 Source(
                     source,
                     own.vocabulary(f"{place}.vocabulary", codecs[source]),
-                    own.array(f"{place}.weights", WEIGHT_TYPES[kind], 2),
+                    own.array(f"{place}.weights", np.int32),
                 )
                 for place, source in enumerate(sources)
             ),
-            own.array("offsets", np.int64),
             checked(entry["unit"], float),
             checked(entry["step"], float),
             checked(report_of(entry)["version"], int),

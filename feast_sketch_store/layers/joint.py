@@ -103,6 +103,7 @@ class JointVocabularies:
     bins : by binned feature.
     cuts : by feature that was cut to its memory, how many values are left.
     formulas : by computed feature.
+    beyond : membership features with too many values for a filter, and how many.
     """
 
     vocabularies: Mapping[str, Vocabulary]
@@ -111,6 +112,7 @@ class JointVocabularies:
     bins: Mapping[str, Bins] = field(default_factory=dict)
     cuts: Mapping[str, int] = field(default_factory=dict)
     formulas: Mapping[str, Formula] = field(default_factory=dict)
+    beyond: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -122,7 +124,7 @@ class JointVocabularies:
     ) -> "JointVocabularies":
         """Number the values of all parts as one layer of all rows would."""
         num_rows = sum(part.num_rows for part in parts)
-        vocabularies, bins, lists_rows = {}, {}, False
+        vocabularies, bins, beyond, lists_rows = {}, {}, {}, False
         for codec in filter(is_numbered, codecs):
             name, together = codec.feature, ValueCounts(codec.storage_type)
             for part in parts:
@@ -132,17 +134,23 @@ class JointVocabularies:
                 bins[name] = bins_of(codec, vocabulary, counts)
                 _, vocabulary, ids = rounded(codec, vocabulary, counts, bins[name])
                 counts = np.bincount(ids, counts, len(vocabulary)).astype(np.int64)
-            if name in budget.may_be_columns and len(vocabulary) > FEW_VALUES:
+            has_many = name in budget.may_be_columns and len(vocabulary) > FEW_VALUES
+            if has_many or (not codec.is_collection and budget.is_beyond(name, len(vocabulary))):
                 lists_rows = True
-            else:
-                vocabularies[name] = _numbered(vocabulary, counts, budget.cuts.get(name), num_rows)
-        return cls(vocabularies, lists_rows, num_rows, bins, formulas=formulas or {})
+                continue
+            vocabularies[name] = _numbered(vocabulary, counts, budget.cuts.get(name))
+            if budget.is_beyond(name, len(vocabularies[name])):
+                beyond[name] = len(vocabularies[name])
+        return cls(vocabularies, lists_rows, num_rows, bins, formulas=formulas or {}, beyond=beyond)
 
-    def budget_of(self, budget: FeatureBudget, num_rows: int) -> FeatureBudget:
+    def budget_of(
+        self, budget: FeatureBudget, codecs: Iterable[FeatureCodec], num_rows: int
+    ) -> FeatureBudget:
         """The budget of one layer with ``num_rows`` rows: its memory is its share of the rows."""
         share = num_rows / self.num_rows if self.num_rows else 1.0
         cuts = {**budget.cuts, **{name: Cut(top=number) for name, number in self.cuts.items()}}
-        return replace(budget.shared(share), cuts=cuts, lists_rows=self.lists_rows)
+        shared = replace(budget.shared(share), cuts=cuts, lists_rows=self.lists_rows)
+        return shared.without_filters(codec for codec in codecs if codec.feature in self.beyond)
 
     def cut_to(self, fitting: Sequence[Mapping[str, int]]) -> "JointVocabularies":
         """Cut features to as many of their most popular values as fit into every layer.
@@ -162,12 +170,10 @@ class JointVocabularies:
         return replace(self, vocabularies=vocabularies, cuts=cuts)
 
 
-def _numbered(
-    vocabulary: Vocabulary, counts: NDArray[np.int64], cut: Cut | None, num_rows: int
-) -> Vocabulary:
+def _numbered(vocabulary: Vocabulary, counts: NDArray[np.int64], cut: Cut | None) -> Vocabulary:
     """The values that a cut leaves, the most popular one first."""
     vocabulary, _ = vocabulary.reordered(counts)
     if cut is None:
         return vocabulary
-    is_kept = cut.kept(vocabulary, -np.sort(-counts), num_rows)
+    is_kept = cut.kept(vocabulary)
     return Vocabulary(vocabulary.values.filter(pa.array(is_kept)))

@@ -11,13 +11,11 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from feast_sketch_store.kernel import PreparedRows, prepared_rows, row_hashes
-from feast_sketch_store.kernel.prepared import Numbers
+from feast_sketch_store.kernel import PreparedRows
 from feast_sketch_store.layers.presence import Presence
-from feast_sketch_store.rows.codecs import EXACT, VALUE, FeatureCodec
-from feast_sketch_store.rows.encoding import NO_TIMESTAMP
+from feast_sketch_store.rows.codecs import EXACT, FeatureCodec
 from feast_sketch_store.rows.vocabulary import Vocabulary
-from feast_sketch_store.structures.base import FoundRows, RowFinder, Structure
+from feast_sketch_store.structures.base import Structure
 from feast_sketch_store.structures.elements import (
     DictionaryElements,
     Elements,
@@ -39,7 +37,6 @@ from feast_sketch_store.structures.parts import (
 )
 from feast_sketch_store.succinct import FingerprintIndex, PackedInts
 
-_NONE = np.zeros(0, np.int64)
 _TIMESTAMPS = FeatureCodec("event timestamps", "int64_val", EXACT)  # the codec of their elements
 
 
@@ -63,7 +60,7 @@ class ListedRows(Presence):
 
     salt: tuple[int, int]
     index: FingerprintIndex
-    timestamps: Elements
+    timestamps: DictionaryElements | NumberElements
     bucket_bounds: NDArray[np.int64]
     states: Mapping[str, PackedInts]
 
@@ -74,7 +71,9 @@ class ListedRows(Presence):
         if any(length != len(self) for length in lengths):
             raise ValueError(f"the columns of {len(self)} listed rows have {lengths} rows")
         if isinstance(self.timestamps, DictionaryElements):
-            self._newest(self.timestamps.vocabulary.values.to_numpy())
+            known = self.timestamps.vocabulary.values.to_numpy()
+            if len(self.bucket_bounds) and not np.isin(known, self.bucket_bounds[:, 0]).all():
+                raise ValueError("a row has a timestamp bucket that does not exist")
 
     def __len__(self) -> int:
         return len(self.index)
@@ -90,7 +89,7 @@ class ListedRows(Presence):
     ) -> "ListedRows":
         """List rows that are already in order. The parameters are those of the class, before packing."""
         vocabulary, symbols = Vocabulary.of_numbers(event_timestamps)
-        timestamps = smallest(vocabulary, symbols, min_width=0)
+        timestamps = _of_numbers(smallest(vocabulary, symbols, min_width=0))
         packed = {name: PackedInts.pack(feature) for name, feature in states.items()}
         return cls(salt, index, timestamps, bucket_bounds, packed)
 
@@ -115,61 +114,21 @@ class ListedRows(Presence):
         """See `Presence`."""
         return self.index.size_bytes
 
-    @property
-    def finder(self) -> RowFinder:
-        """See `Presence`."""
-        return RowFinder(self.index, self.salt)
-
-    def find(
-        self, entity_hashes: NDArray[np.uint64], features: Sequence[str], expire_before: int
-    ) -> FoundRows:
-        """See `Presence.find`."""
-        rows = self.index.find(row_hashes(entity_hashes, self.salt))
-        positions, expired = np.flatnonzero(rows >= 0), _NONE
-        rows = rows[positions]
-        timestamps = self._timestamps_of(rows)
-        if expire_before > NO_TIMESTAMP and not (alive := self._newest(timestamps) >= expire_before).all():
-            expired = positions[~alive]
-            positions, rows, timestamps = positions[alive], rows[alive], timestamps[alive]
-        states = {
-            name: _checked_states(self.states[name].take(rows)) for name in features if name in self.states
-        }
-        if len(positions) < len(entity_hashes):
-            entity_hashes = entity_hashes[positions]
-        return FoundRows(positions, timestamps, entity_hashes, states, rows, expired)
-
-    def prepare(self) -> PreparedRows | None:
+    def prepare(self) -> PreparedRows:
         """See `Presence.prepare`."""
-        prepared, elements, distinct = prepared_rows(), self.timestamps, None
+        prepared, elements, distinct = PreparedRows(), self.timestamps, None
         if isinstance(elements, DictionaryElements):
             distinct, timestamps = elements.vocabulary.values.to_numpy(), elements.ids
-        elif isinstance(elements, NumberElements):
-            timestamps = elements.numbers
         else:
-            return None
-        if prepared is not None:
-            bounds = np.ascontiguousarray(self.bucket_bounds) if len(self.bucket_bounds) else None
-            index = *self.index.fingerprints.arguments, self.index.range, self.index.twins
-            prepared.listed(*self.salt, *index, *timestamps.arguments, distinct, bounds)
+            timestamps = elements.numbers
+        bounds = np.ascontiguousarray(self.bucket_bounds) if len(self.bucket_bounds) else None
+        index = *self.index.fingerprints.arguments, self.index.range, self.index.twins
+        prepared.listed(*self.salt, *index, *timestamps.arguments, distinct, bounds)
         return prepared
 
-    def prepared_states(self, feature: str) -> Numbers | None:
+    def prepared_states(self, feature: str) -> tuple[Any, ...] | None:
         """See `Presence.prepared_states`."""
-        return self.states[feature].arguments if feature in self.states else None
-
-    def _timestamps_of(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        vocabulary, symbols = self.timestamps.take(rows)
-        return np.asarray(vocabulary.values.to_numpy()[symbols])
-
-    def _newest(self, timestamps: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The newest timestamp that each row may have, given the stored one."""
-        if not len(self.bucket_bounds):
-            return timestamps
-        buckets = np.searchsorted(self.bucket_bounds[:, 0], timestamps).clip(max=len(self.bucket_bounds) - 1)
-        oldest, newest = self.bucket_bounds[buckets].T
-        if (oldest != timestamps).any():
-            raise ValueError("a row has a timestamp bucket that does not exist")
-        return np.asarray(newest)
+        return (*self.states[feature].arguments, 0) if feature in self.states else None
 
     def to_snapshot(self) -> Described:
         """See `Presence.to_snapshot`."""
@@ -197,7 +156,8 @@ class ListedRows(Presence):
         cls, description: Mapping[str, Any], parts: Parts, structures: Sequence[Structure]
     ) -> Self:
         """See `Presence.from_snapshot`."""
-        timestamps = elements_from(_TIMESTAMPS, description["timestamps"], parts.at("timestamps"), 0)
+        elements = elements_from(_TIMESTAMPS, description["timestamps"], parts.at("timestamps"), 0)
+        timestamps = _of_numbers(elements)
         states = {
             checked(entry["name"], str): parts.at("states").packed(str(number), entry)
             for number, entry in enumerate(description["states"])
@@ -219,7 +179,7 @@ class ListedRows(Presence):
         return cls(salt_from(description["salt"]), index, timestamps, bounds, states)
 
 
-def _checked_states(states: NDArray[np.int64]) -> NDArray[np.uint8]:
-    if len(states) and not 0 <= states.min() <= states.max() <= VALUE:
-        raise ValueError("a row has an impossible state")
-    return states.astype(np.uint8)
+def _of_numbers(elements: Elements) -> DictionaryElements | NumberElements:
+    if isinstance(elements, DictionaryElements | NumberElements):
+        return elements
+    raise ValueError("the timestamps of the rows are not numbers")

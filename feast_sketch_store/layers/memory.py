@@ -15,7 +15,6 @@ from feast_sketch_store.errors import SettingsError
 from feast_sketch_store.layers.collect import CollectedFeature
 from feast_sketch_store.structures import registry
 from feast_sketch_store.structures.bloom import BloomTable
-from feast_sketch_store.structures.compact_sets import COMPACT_SETS
 from feast_sketch_store.structures.costs import Popularity, sets_bytes
 from feast_sketch_store.structures.feature_rows import first_rows
 from feast_sketch_store.structures.filter_offers import noisiest_offer
@@ -25,7 +24,6 @@ from feast_sketch_store.structures.set_columns import SETS, SetColumns
 _TRIAL_FACTS = 1 << 20
 _TRIAL_ROWS = 1 << 12
 _TRIAL_ERROR = 0.01  # about, relative, of sizes that are estimated from coding some of the rows
-_TREE_BYTES = 1.25  # about, per value at most: count trees store a parameter for each value
 
 
 def fit_to_memory(feature: CollectedFeature, goal: Goal, list_bytes: float, *, may_cut: bool = True) -> Goal:
@@ -48,10 +46,10 @@ def fit_to_memory(feature: CollectedFeature, goal: Goal, list_bytes: float, *, m
     """
     if not len(feature.vocabulary):
         return goal
-    if goal.structure in (AUTO, SETS, COMPACT_SETS):
+    if goal.structure in (AUTO, SETS):
         return _in_sets(feature, goal, list_bytes, 1 if may_cut else len(feature.vocabulary))
     if registry.wanted(goal) is not BloomTable:
-        return goal  # a registered structure makes its own offer
+        return goal  # filters by cluster make their own offer
     return _in_filter(feature, goal)
 
 
@@ -74,7 +72,6 @@ def _in_sets(feature: CollectedFeature, goal: Goal, list_bytes: float, fewest: i
         counts, kept = feature.counts[:number], members.mapped(np.where(ids < number, ids, -1))
         coded = SetColumns.trial(counts, feature.states[:num_coded], kept).row_bits
         sets = sets_bytes([Popularity(counts, num_rows, coded=coded)]) * (1 + error)
-        sets += _TREE_BYTES * number if goal.structure == COMPACT_SETS else 0
         return sets + feature.vocabulary_bytes_of(number) + list_bytes
 
     if (least := size_bytes(fewest)) > goal.amount:

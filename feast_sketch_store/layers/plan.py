@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from feast_sketch_store.layers.budget import FeatureBudget
+from feast_sketch_store.layers.budget import FeatureBudget, as_goal
 from feast_sketch_store.layers.collect import CollectedFeature
 from feast_sketch_store.layers.joint import FEW_VALUES
 from feast_sketch_store.layers.memory import num_trial_rows
@@ -21,7 +21,7 @@ from feast_sketch_store.structures.choice import Beside, Choice
 from feast_sketch_store.structures.columns import Columns
 from feast_sketch_store.structures.costs import Popularity, index_bytes, timestamps_bytes
 from feast_sketch_store.structures.filter_offers import FilterPlan
-from feast_sketch_store.structures.goals import AUTO, ERROR_RATE, Goal, Offer
+from feast_sketch_store.structures.goals import AUTO, Offer
 from feast_sketch_store.structures.scalars import Scalars, scalar_bytes
 from feast_sketch_store.structures.set_columns import SetColumns
 from feast_sketch_store.structures.shared_values import SharedValues
@@ -71,7 +71,7 @@ class LayerPlan:
         self._must_list = self.has_exact or has_many or lists_rows or budget.lists_rows
         self.bounds, self.buckets = bucket_timestamps(keys.event_timestamps, budget.ttl_microseconds)
         self._goals = {
-            name: _as_goal(budget.targets[name])
+            name: as_goal(budget.targets[name])
             for name, feature in features.items()
             if feature.codec.is_collection and not feature.codec.is_exact and name not in self._kept
         }
@@ -85,7 +85,9 @@ class LayerPlan:
         ------
         SettingsError : a feature does not fit into its memory.
         """
-        is_wanted = self.budget.is_static and len(self.keys) > 0
+        if not len(self.keys):  # no structure has anything to save
+            return self._with_scalars({name: Offer(SetColumns.kind) for name in self._goals}, True)
+        is_wanted = self.budget.is_static
         reason = self._not_static if is_wanted else ""
         static = Kept({name: Offer(StaticScalars.kind) for name in self.features}, False, StaticScalars.kind)
         if is_wanted and not reason:
@@ -124,7 +126,7 @@ class LayerPlan:
         All features must be left to the store's choice of codec, and no list of rows may be needed.
         """
         is_free = self.features.keys() <= {*self._scalars} & self.budget.may_be_columns
-        if not is_free or self._kept or self.budget.lists_rows or not len(self.keys) or self._not_static:
+        if not is_free or self._kept or self.budget.lists_rows or self._not_static:
             return False
         vocabularies = sum(feature.vocabulary.packed_bytes for feature in self.features.values())
         index = index_bytes(len(self.keys), self.budget.presence_error_rate)
@@ -248,8 +250,3 @@ class LayerPlan:
         """Bytes of the scalars and the timestamps of listed rows."""
         columns = sum(self._together.get(name, self.features[name].column_bytes) for name in self._scalars)
         return columns + timestamps_bytes(len(self.keys), self.bounds[:, 0])
-
-
-def _as_goal(target: Goal | float) -> Goal:
-    """The goal of a membership feature; a number is an error rate."""
-    return target if isinstance(target, Goal) else Goal(ERROR_RATE, target)

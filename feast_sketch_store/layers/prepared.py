@@ -1,74 +1,156 @@
-"""Layers in the form in which the compiled kernel reads one entity in one call.
+"""Layers in the form in which the kernel reads them: one call answers about any number of entities.
 
-A read of one entity through arrays costs some dozens of NumPy calls, each about a microsecond. A prepared
-layer answers it in one call, from the same arrays. It is made at the first read of a set of features, and
+A prepared layer refers to the arrays of the layer. It is made at the first read of a set of features, and
 lives as long as the layer.
 """
 
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from feast_sketch_store import kernel
-from feast_sketch_store.kernel import PreparedRows
-from feast_sketch_store.layers.delta import DeltaLayer
-from feast_sketch_store.layers.exact import ExactLayer
-from feast_sketch_store.layers.sketch import SketchLayer
-from feast_sketch_store.rows.codecs import FeatureCodec
+from feast_sketch_store.kernel import (
+    ABSENT,
+    BYTES,
+    EXPIRED,
+    FOUND,
+    NAMES,
+    NUMBERS,
+    WITH_WEIGHTS,
+    PreparedRows,
+)
+from feast_sketch_store.kernel.binary import from_parts
+from feast_sketch_store.layers.answer import LayerAnswer
+from feast_sketch_store.rows.codecs import Decoder, FeatureCodec
+from feast_sketch_store.rows.csr import Csr
+from feast_sketch_store.rows.encoding import NO_TIMESTAMP
+from feast_sketch_store.rows.vocabulary import Vocabulary
+from feast_sketch_store.structures.answer import Answer
+from feast_sketch_store.structures.prepared import begin_unknown
 
 # Prepared forms that a layer keeps, one for each set of requested features.
 _MAX_QUESTIONS = 64
 
+NO_LIMIT = 1 << 62  # of items
+
+# A feature by its name; by the codec of what stands beside its values, their counts or times; or none of the
+# layers'.
+WantedFeature = str | FeatureCodec | None
+
 
 class Wanted(NamedTuple):
-    """What reads of one entity request from layers.
+    """What a read requests from layers.
 
     Parameters
     ----------
-    features : names; or the codec of a feature whose values may be only in other layers.
+    features : a layer may lack some of them.
     lists : set if the rows of an entity add up: for each feature, how many items its list shows, and the
-        microseconds within which it shows a value once. None if the newest layer with an entity answers.
+    microseconds
+        within which it shows a value once. None if the newest layer with an entity answers.
+    num_shown : how many of the features the answers have, if rows add up; further lists keep a row alive by
+    their
+        items.
     """
 
-    features: tuple[str | FeatureCodec, ...]
+    features: tuple[WantedFeature, ...]
     lists: tuple[tuple[int, int], ...] | None = None
+    num_shown: int = 0
+
+
+class Layer(ABC):
+    """Immutable rows that can be read. Safe to read from any number of threads."""
+
+    @property
+    @abstractmethod
+    def codecs(self) -> Mapping[str, FeatureCodec]:
+        """The codecs of all features, by name."""
+
+    @abstractmethod
+    def numbering(self, feature: str) -> Vocabulary | None:
+        """The values of a feature in the order of their ids; None if its values have no ids."""
+
+    @abstractmethod
+    def prepared_for(self, features: tuple[WantedFeature, ...]) -> PreparedRows:
+        """The rows and some features in the form that the kernel reads, perhaps made earlier."""
+
+    @property
+    def decides(self) -> tuple[NDArray[np.uint64] | None, NDArray[np.bool_] | None]:
+        """The entities that it alone is asked about, uint64[n, 2], and which of them were deleted; None for
+        all."""
+        return None, None
+
+    def read(
+        self, entity_hashes: NDArray[np.uint64], features: Sequence[str], expire_before: int = NO_TIMESTAMP
+    ) -> LayerAnswer:
+        """The rows of a batch in this layer alone.
+
+        Parameters
+        ----------
+        entity_hashes : uint64[n, 2]
+        features : names; features that the layer does not know are left out of the answer.
+        expire_before : microseconds since 1970; a row is withheld once its whole bucket is older.
+
+        Raises
+        ------
+        DamagedFileError : a block that the read needs does not match its checksum.
+        ValueError : parts of a layer from a file contradict each other.
+        """
+        known = tuple(name for name in features if name in self.codecs)
+        columns = [Column(name, self.codecs[name], self.numbering(name)) for name in known]
+        return read(stack([self], Wanted(known)), columns, entity_hashes, expire_before)
+
+
+class Forms:
+    """The prepared forms of a layer."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[WantedFeature, ...], PreparedRows] = {}
+
+    def get(self, features: tuple[WantedFeature, ...]) -> PreparedRows | None:
+        """The form for some features; None if it was not made yet."""
+        return self._known.get(features)
+
+    def keep(self, features: tuple[WantedFeature, ...], rows: PreparedRows) -> PreparedRows:
+        """Keep a form, and return it."""
+        if len(self._known) >= _MAX_QUESTIONS:
+            self._known.clear()
+        self._known[features] = rows
+        return rows
 
 
 def stack(
-    layers: Sequence[SketchLayer | DeltaLayer | ExactLayer],
+    layers: Sequence[Layer],
     wanted: Wanted,
     names: Sequence[NDArray[np.int32] | None] | None = None,
     shards: Sequence[int | None] = (),
-) -> PreparedRows | None:
+) -> PreparedRows:
     """Combine layers so that one call reads them all.
 
     Parameters
     ----------
     layers : from the newest to the oldest; the first that lists an entity answers.
-    wanted : the requested features; a layer may lack some of them.
+    wanted : the requested features.
     names : for each layer, int32[V], the ids in answers of its first feature's ids; None if they are equal.
     shards : if entities are divided by the highest bits of their hashes, how many layers each part has, one
-        part after the other; None for a part that is not read here.
-
-    Returns
-    -------
-    The combined layers; None if the kernel is not compiled, or cannot read some feature of a layer.
+    part after
+        the other; None for a part that is not read here.
     """
-    prepared = kernel.prepared_rows()
-    if prepared is None or not layers:
-        return None
+    prepared = kernel.PreparedRows()
     for number, layer in enumerate(layers):
-        delta = layer if isinstance(layer, DeltaLayer) else None
-        rows = _of_layer(layer.layer if isinstance(layer, DeltaLayer) else layer, wanted.features)
-        if rows is None:
-            return None
-        entities = (None, None) if delta is None else (delta.listed, delta.deleted)
-        prepared.layer(rows, names[number] if names else None, *entities)
+        prepared.layer(layer.prepared_for(wanted.features), names[number] if names else None, *layer.decides)
+    if not layers:
+        prepared.layer(_no_rows(len(wanted.features)), None, None, None)
+        served = [number is not None for number in shards]
+        shards = [
+            int(place == served.index(True)) if is_served else None for place, is_served in enumerate(served)
+        ]
     if wanted.lists is not None:
-        limits, resolutions = (np.array(numbers, np.int64) for numbers in zip(*wanted.lists, strict=True))
-        prepared.limits(limits, resolutions, names is not None, kernel.SEED)
+        limits, resolutions = np.array(wanted.lists, np.int64).reshape(-1, 2).T.copy()
+        prepared.limits(limits, resolutions, wanted.num_shown, names is not None, kernel.SEED)
     if len(shards) > 1:
         first_layers = np.cumsum([0, *(number or 0 for number in shards)])
         is_served = np.array([number is not None for number in shards])
@@ -76,12 +158,103 @@ def stack(
     return prepared
 
 
-def _of_layer(
-    layer: SketchLayer | ExactLayer, features: tuple[str | FeatureCodec, ...]
-) -> PreparedRows | None:
-    known = layer.prepared
-    if features not in known:
-        if len(known) >= _MAX_QUESTIONS:
-            known.clear()
-        known[features] = layer.prepare(features)
-    return known[features]
+def _no_rows(num_features: int) -> PreparedRows:
+    rows = kernel.PreparedRows()
+    rows.exact(np.zeros((0, 2), np.uint64), np.zeros(0, np.int64), np.zeros(0, np.bool_))
+    rows.fenced(np.zeros(0, np.bool_))
+    for _ in range(num_features):
+        begin_unknown(rows)
+    return rows
+
+
+class Column(NamedTuple):
+    """A feature of an answer.
+
+    Parameters
+    ----------
+    name : of the feature.
+    codec : None if no layer has it.
+    vocabulary : whose ids the answer has; None to number the values that are read.
+    """
+
+    name: str
+    codec: FeatureCodec | None
+    vocabulary: Vocabulary | None = None
+
+    @property
+    def is_weighted(self) -> bool:
+        """Whether the values have times or counts."""
+        return self.codec is not None and (self.codec.is_list or self.codec.is_counted)
+
+    @property
+    def kind(self) -> int:
+        """What the kernel returns."""
+        if self.vocabulary is not None:
+            kind = NAMES
+        else:
+            is_number = self.codec is None or pa.types.is_int64(self.codec.storage_type)
+            kind = NUMBERS if is_number else BYTES
+        return kind + WITH_WEIGHTS * self.is_weighted
+
+
+def find(
+    rows: PreparedRows, entity_hashes: NDArray[np.uint64], expire_before: int
+) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """Whether entities have rows: ABSENT, FOUND or EXPIRED, uint8[n]; and the timestamps of rows,
+    int64[n]."""
+    statuses, timestamps = (
+        np.full(len(entity_hashes), ABSENT, np.uint8),
+        np.zeros(len(entity_hashes), np.int64),
+    )
+    rows.found(np.ascontiguousarray(entity_hashes), expire_before, statuses, timestamps)
+    return statuses, timestamps
+
+
+def read(
+    rows: PreparedRows,
+    columns: Sequence[Column],
+    entity_hashes: NDArray[np.uint64],
+    expire_before: int,
+    limit: int | None = None,
+) -> LayerAnswer:
+    """The rows of a batch of entities.
+
+    Parameters
+    ----------
+    rows : with the features of ``columns``.
+    entity_hashes : uint64[n, 2]
+    expire_before : microseconds since 1970, before which rows and items have expired.
+    limit : the most items of a list; None for as many as the lists have.
+    """
+    n, kinds = len(entity_hashes), bytes(column.kind for column in columns)
+    statuses, timestamps = np.empty(n, np.uint8), np.empty(n, np.int64)
+    states, indptrs = np.empty((len(columns), n), np.uint8), np.empty((len(columns), n + 1), np.int64)
+    parts = rows.columns(
+        np.ascontiguousarray(entity_hashes), expire_before, limit or NO_LIMIT, kinds, statuses, timestamps,
+        states, indptrs,
+    )  # fmt: skip
+    found = np.flatnonzero(statuses == FOUND)
+    features = {}
+    for column, of_column, own_states, indptr in zip(columns, parts, states, indptrs, strict=True):
+        if column.codec is not None:
+            vocabulary, ids = _elements(column, *of_column[:2])
+            weights = np.frombuffer(of_column[2], np.int64) if column.is_weighted else None
+            # Entities without a row have no elements.
+            own = Csr(np.append(indptr[found], indptr[-1]), ids, weights)
+            features[column.name] = Answer(Decoder(column.codec, vocabulary), own_states[found], own)
+    return LayerAnswer(found, timestamps[found], features, np.flatnonzero(statuses == EXPIRED))
+
+
+def _elements(column: Column, elements: bytearray, ends: bytearray) -> tuple[Vocabulary, NDArray[np.integer]]:
+    """A vocabulary, and the ids of elements in it."""
+    if column.vocabulary is not None:
+        return column.vocabulary, np.frombuffer(elements, np.int32)
+    if column.kind % WITH_WEIGHTS == NUMBERS:
+        values = pa.array(np.frombuffer(elements, np.int64))
+    else:
+        offsets = np.append(np.int64(0), np.frombuffer(ends, np.int64))
+        values = from_parts(offsets, np.frombuffer(elements, np.uint8))
+        assert column.codec is not None
+        column.codec.check_storage(values)
+    encoded = values.dictionary_encode()
+    return Vocabulary(encoded.dictionary), encoded.indices.to_numpy(zero_copy_only=False)

@@ -4,12 +4,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar, Self
 
-import numpy as np
-from numpy.typing import NDArray
-
 from feast_sketch_store.kernel import PreparedRows
-from feast_sketch_store.kernel.prepared import Numbers
-from feast_sketch_store.structures.base import FoundRows, RowFinder, Structure
+from feast_sketch_store.structures.base import Structure
 from feast_sketch_store.structures.parts import Described, Parts
 
 
@@ -41,33 +37,17 @@ class Presence(ABC):
     def index_bytes(self) -> int:
         """Bytes of the parts that find the row of an entity."""
 
-    @property
-    def finder(self) -> RowFinder | None:
-        """The index of entities; None if rows are not listed."""
-        return None
-
     def size_if_listed(self, num_rows: int, presence_error_rate: float) -> float:
         """Estimated bytes of a list of this many rows; `size_bytes` if rows are listed."""
         return self.size_bytes
 
+    def prepared_states(self, feature: str) -> tuple[Any, ...] | None:
+        """The states of a feature, as `PreparedRows.states` takes them; None if they are not stored here."""
+        return None
+
     @abstractmethod
-    def find(
-        self, entity_hashes: NDArray[np.uint64], features: Sequence[str], expire_before: int
-    ) -> FoundRows:
-        """The possibly-present rows of a batch of entities; see `SketchLayer.read` for the parameters.
-
-        Raises
-        ------
-        ValueError : parts of a layer from a file contradict each other.
-        """
-
-    def prepared_states(self, feature: str) -> Numbers | None:
-        """The states of a feature by row number, for prepared reads; None if they are not stored here."""
-        return None
-
-    def prepare(self) -> PreparedRows | None:
-        """Prepare the rows alone for reads of one entity; None if the kernel cannot find them."""
-        return None
+    def prepare(self) -> PreparedRows:
+        """The rows alone, in the form that the kernel reads."""
 
     @abstractmethod
     def to_snapshot(self) -> Described:

@@ -8,25 +8,21 @@ ranges, and each range costs one fact per entity.
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from feast_sketch_store.kernel import PreparedRows, prepared_rows
-from feast_sketch_store.kernel.prepared import Numbers
+from feast_sketch_store.kernel import PreparedRows
 from feast_sketch_store.layers.presence import Presence
 from feast_sketch_store.rows.codecs import VALUE
 from feast_sketch_store.rows.encoding import NO_TIMESTAMP
-from feast_sketch_store.structures.base import FoundRows, Structure
+from feast_sketch_store.structures.base import Structure
 from feast_sketch_store.structures.bloom import BloomTable
 from feast_sketch_store.structures.parts import Described, Parts, checked
 from feast_sketch_store.structures.symbols import SymbolRange
 from feast_sketch_store.succinct import PackedInts
 from feast_sketch_store.succinct.fingerprints import expected_bits
-
-_Scalar = TypeVar("_Scalar", bound=np.generic)
 
 MAX_SHAPES = 256
 MAX_TIMESTAMP_BUCKETS = 16
@@ -63,7 +59,7 @@ class ShapedRows(Presence):
 
     Raises
     ------
-    ValueError : the filter has another number of shapes.
+    ValueError : there are no shapes, or the filter has another number of them.
     """
 
     table: BloomTable
@@ -75,7 +71,8 @@ class ShapedRows(Presence):
     size_bytes = index_bytes = 0  # all of it is in the table
 
     def __post_init__(self) -> None:
-        if not self.shapes or [len(s) for s in self.shapes] != [r.num_symbols for r in self.ranges]:
+        sizes = [len(shapes) for shapes in self.shapes]
+        if not sizes or not all(sizes) or sizes != [r.num_symbols for r in self.ranges]:
             raise ValueError("the filter does not have the shapes of the rows")
 
     @property
@@ -102,89 +99,21 @@ class ShapedRows(Presence):
             return (len(oldest) - 1).bit_length()
         return int(newest.max() - oldest.min()).bit_length()
 
-    def find(
-        self, entity_hashes: NDArray[np.uint64], features: Sequence[str], expire_before: int
-    ) -> FoundRows:
-        """See `Presence.find`."""
-        if len(self.shapes) == 1:
-            symbols = self.ranges[0]
-            possible, ids = self.table.filter.possible_symbols(entity_hashes, symbols.asked)
-            num_entities = len(entity_hashes)
-            if len(ids) == num_entities and (num_entities == 1 or (possible[1:] > possible[:-1]).all()):
-                # The usual case: every entity has one shape.
-                return self._with_shapes(entity_hashes, ids, features, expire_before)
-        found = np.arange(len(entity_hashes))
-        states: dict[str, NDArray[np.uint8]] = {}
-        timestamps = expired = np.zeros(0, np.int64)
-        for number, (shapes, symbols) in enumerate(zip(self.shapes, self.ranges, strict=True)):
-            if number and not set(features).intersection(shapes.features):
-                continue
-            possible, ids = self.table.filter.possible_symbols(entity_hashes[found], symbols.asked)
-            is_present = np.diff(possible) > 0
-            starts = possible[:-1][is_present]
-            # Of several possible shapes, the one that hides least counts (see codecs.VALUE): the highest
-            # state, the oldest timestamp to report, and the newest one to expire by.
-            present_states = {
-                name: _reduce(np.maximum, shapes.states[ids, column], starts)
-                for column, name in enumerate(shapes.features)
-                if name in features
-            }
-            if number == 0:
-                oldest, newest = self.bucket_bounds[shapes.buckets[ids]].T
-                timestamps = _reduce(np.minimum, oldest, starts)
-                is_alive = _reduce(np.maximum, newest, starts) >= expire_before
-            else:
-                timestamps = timestamps[is_present]
-                is_alive = np.ones(len(starts), np.bool_)
-            states = {name: known[is_present] for name, known in states.items()} | present_states
-            states = {name: known[is_alive] for name, known in states.items()}
-            timestamps = timestamps[is_alive]
-            found = found[is_present]
-            if number == 0:
-                expired = found[~is_alive]
-            found = found[is_alive]
-        return FoundRows(found, timestamps, entity_hashes[found], states, expired=expired)
-
-    def _with_shapes(
-        self,
-        entity_hashes: NDArray[np.uint64],
-        ids: NDArray[np.int32],
-        features: Sequence[str],
-        expire_before: int,
-    ) -> FoundRows:
-        """The result of `find` if each entity has one shape of the first range."""
-        found, (oldest, newest) = np.arange(len(ids)), self._bounds
-        expired = found[:0]
-        if expire_before > NO_TIMESTAMP and not (is_alive := newest[ids] >= expire_before).all():
-            expired = found[~is_alive]
-            found, ids, entity_hashes = found[is_alive], ids[is_alive], entity_hashes[is_alive]
-        states = {name: self._states[name].take(ids) for name in features if name in self._states}
-        return FoundRows(found, oldest.take(ids), entity_hashes, states, expired=expired)
-
-    @cached_property
-    def _states(self) -> dict[str, NDArray[np.uint8]]:
-        """The state of each feature in each shape of the first range."""
-        shapes = self.shapes[0]
-        return {name: shapes.states[:, column].copy() for column, name in enumerate(shapes.features)}
-
-    @cached_property
-    def _bounds(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The oldest and the newest timestamp of the rows of each shape of the first range."""
-        bounds = self.bucket_bounds[self.shapes[0].buckets]
-        return bounds[:, 0].copy(), bounds[:, 1].copy()
-
-    def prepare(self) -> PreparedRows | None:
+    def prepare(self) -> PreparedRows:
         """See `Presence.prepare`."""
-        prepared = prepared_rows()
-        if len(self.shapes) > 1 or len(self.shapes[0]) > MAX_SHAPES or prepared is None:
-            return None
-        prepared.shaped(*self.table.filter.arguments(self.ranges[0].asked, *self._bounds))
+        prepared, (oldest, newest) = PreparedRows(), self.bucket_bounds[self.shapes[0].buckets].T.copy()
+        prepared.shaped(*self.table.filter.arguments(self.ranges[0].asked), oldest, newest)
+        for symbols in self.ranges[1:]:
+            prepared.shapes(*self.table.filter.arguments(symbols.asked))
         return prepared
 
-    def prepared_states(self, feature: str) -> Numbers | None:
+    def prepared_states(self, feature: str) -> tuple[Any, ...] | None:
         """See `Presence.prepared_states`."""
-        states = self._states.get(feature)
-        return None if states is None else PackedInts.pack(states).arguments
+        for number, shapes in enumerate(self.shapes):
+            if feature in shapes.features:
+                states = shapes.states[:, shapes.features.index(feature)]
+                return *PackedInts.pack(states).arguments, number
+        return None
 
     def to_snapshot(self) -> Described:
         """See `Presence.to_snapshot`."""
@@ -292,8 +221,3 @@ def number_shapes(
         ids = joint_ids
     close_range()
     return ranges, ids_per_range
-
-
-def _reduce(combine: np.ufunc, values: NDArray[_Scalar], starts: NDArray[np.int64]) -> NDArray[_Scalar]:
-    """Combine each run of ``values`` that begins at one of ``starts`` into one value."""
-    return np.asarray(combine.reduceat(values, starts) if len(starts) else values[:0])

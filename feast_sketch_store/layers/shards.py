@@ -1,16 +1,15 @@
 """Sealed rows as layers over ranges of entity hashes: a read asks the layer whose range holds the entity."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
-from feast_sketch_store.layers.answer import LayerAnswer
 from feast_sketch_store.layers.sketch import SketchLayer
 from feast_sketch_store.rows.codecs import FeatureCodec
-from feast_sketch_store.rows.encoding import NO_TIMESTAMP, EncodedFeature
+from feast_sketch_store.rows.encoding import EncodedFeature
 from feast_sketch_store.rows.formulas import Formula
 from feast_sketch_store.rows.vocabulary import Vocabulary
 from feast_sketch_store.structures.answer import Answer
@@ -74,31 +73,16 @@ class Shards:
         if any(layer.semantics != self.semantics for layer in self.layers):
             raise ValueError("the layers combine the rows of an entity in different ways")
 
-    def read(
-        self,
-        entity_hashes: NDArray[np.uint64],
-        features: Sequence[str],
-        expire_before: int = NO_TIMESTAMP,
-    ) -> list[LayerAnswer]:
-        """The answer of each layer, see `SketchLayer.read`. Positions refer to the whole batch."""
-        if len(self.layers) == 1:
-            return [self.layers[0].read(entity_hashes, features, expire_before)]
-        answers = []
-        for layer, places in zip(self.layers, self._routed(entity_hashes), strict=True):
-            if len(places):
-                answer = layer.read(entity_hashes[places], features, expire_before)
-                answers.append(
-                    answer._replace(
-                        decided=places[answer.decided],
-                        found=places[answer.found],
-                        expired=places[answer.expired],
-                    )
-                )
-        return answers
-
     def shown(self, feature: EncodedFeature, entity_hashes: NDArray[np.uint64]) -> Answer:
         """What reads of the largest layer would return for a feature of rows; see `SketchLayer.shown`."""
         return max(self.layers, key=lambda layer: layer.num_entities).shown(feature, entity_hashes)
+
+    def have(self, entity_hashes: NDArray[np.uint64]) -> NDArray[np.bool_]:
+        """Which entities, uint64[n, 2], possibly have rows: bool[n]."""
+        found = np.zeros(len(entity_hashes), np.bool_)
+        for layer, places in zip(self.layers, self._routed(entity_hashes), strict=True):
+            found[places[layer.read(entity_hashes[places], ()).found]] = True
+        return found
 
     def _routed(self, entity_hashes: NDArray[np.uint64]) -> list[NDArray[np.int64]]:
         """For each layer, the ascending positions of its entities."""

@@ -15,15 +15,14 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from feast_sketch_store.kernel import PreparedRows
-from feast_sketch_store.layers.answer import LayerAnswer
 from feast_sketch_store.layers.formulas import describe_formula, formulas_from
 from feast_sketch_store.layers.listed import ListedRows
+from feast_sketch_store.layers.prepared import Forms, Layer, WantedFeature
 from feast_sketch_store.layers.presence import Presence
 from feast_sketch_store.layers.shapes import ShapedRows
 from feast_sketch_store.layers.static_rows import StaticRows
 from feast_sketch_store.rows.binning import Bins, Rounding
 from feast_sketch_store.rows.codecs import FeatureCodec
-from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.encoding import NO_TIMESTAMP, EncodedFeature, EncodedRows
 from feast_sketch_store.rows.formulas import Formula
 from feast_sketch_store.rows.vocabulary import Vocabulary
@@ -53,7 +52,7 @@ _PRESENCE, _ROUNDINGS, _FORMULAS = registry.RESERVED  # prefixes of array names;
 
 
 @dataclass(frozen=True)
-class SketchLayer:
+class SketchLayer(Layer):
     """Sealed rows. Immutable; safe to read from any number of threads.
 
     It answers for every entity that no newer layer lists.
@@ -106,9 +105,8 @@ class SketchLayer:
         return {name: feature for s in self.structures for name, feature in s.features.items()}
 
     @cached_property
-    def prepared(self) -> dict[tuple[str | FeatureCodec, ...], PreparedRows | None]:
-        """Forms prepared for reads of one entity, by features; see `layers.prepared`."""
-        return {}
+    def _forms(self) -> Forms:
+        return Forms()
 
     @cached_property
     def codecs(self) -> Mapping[str, FeatureCodec]:
@@ -127,57 +125,31 @@ class SketchLayer:
 
     # -- read ----------------------------------------------------------------------------------
 
-    def read(
-        self,
-        entity_hashes: NDArray[np.uint64],
-        features: Sequence[str],
-        expire_before: int = NO_TIMESTAMP,
-    ) -> LayerAnswer:
-        """The possibly-present rows of a batch.
+    def prepared_for(self, features: tuple[WantedFeature, ...]) -> PreparedRows:
+        """See `Layer`."""
+        return self._forms.get(features) or self._forms.keep(features, self._prepare(features))
 
-        Parameters
-        ----------
-        entity_hashes : uint64[n, 2]
-        features : names; features that the layer does not know are left out of the answer.
-        expire_before : microseconds since 1970; a row is withheld once its whole bucket is older.
-
-        Raises
-        ------
-        ValueError : parts of a layer from a file contradict each other. They are checked at first use.
-        """
-        known = [name for name in features if name in self.features]
-        found = self.presence.find(entity_hashes, known, expire_before)
-        answers = {name: self.features[name].read(found) for name in known}
-        positions, timestamps = found.positions, found.event_timestamps
-        return LayerAnswer(positions, positions, timestamps, answers, expired=found.expired)
-
-    def prepare(self, features: Sequence[str | FeatureCodec]) -> PreparedRows | None:
-        """Prepare the rows and some features for reads of one entity; see `layers.prepared.Wanted`."""
+    def _prepare(self, features: Sequence[WantedFeature]) -> PreparedRows:
         rows = self.presence.prepare()
-        if rows is None:
-            return None
         for structure in self.structures:
             structure.prepare(rows)
         for wanted in features:
             codec = wanted if isinstance(wanted, FeatureCodec) else None
-            name = wanted if isinstance(wanted, str) else wanted.source
-            feature = self.features.get(name)
+            name = wanted.source if isinstance(wanted, FeatureCodec) else wanted
+            feature = None if name is None else self.features.get(name)
             if feature is None:
                 begin_unknown(rows)
-            elif not (feature.prepare(rows) if codec is None else feature.prepare_weights(rows, codec)):
-                return None
-            elif (states := self.presence.prepared_states(name)) is not None:
+                continue
+            has_weights = feature.codec.is_list or feature.codec.is_counted
+            if codec is not None and has_weights:
+                feature.prepare_weights(rows, codec)
+            else:
+                feature.prepare(rows)
+            if (states := self.presence.prepared_states(feature.codec.feature)) is not None:
                 rows.states(*states)
+            if codec is not None and not has_weights:
+                rows.ones(codec.tag, codec.element_wire_type)  # each value was counted once
         return rows
-
-    def newest(
-        self, entity_hashes: NDArray[np.uint64], feature: str, limit: int | None, since: int
-    ) -> Csr | None:
-        """The newest items of lists in one step, see `SealedFeature.newest`; None if `read` is needed."""
-        own, finder = self.features.get(feature), self.presence.finder
-        if own is None or finder is None:
-            return None
-        return own.newest(finder, entity_hashes, limit, since)
 
     def shown(self, feature: EncodedFeature, entity_hashes: NDArray[np.uint64]) -> Answer:
         """What reads would return for a feature of rows if the layer held them under these hashes.
@@ -219,7 +191,7 @@ class SketchLayer:
     def rounded(self, feature: str, values: pa.Array) -> pa.Array:
         """What reads return for values of the storage type: the representatives of their bins, if any."""
         rounding, codec = self.roundings.get(feature), self.codecs[feature]
-        if rounding is None:
+        if rounding is None or not len(rounding.bins.lows):  # without numbers there are no bins
             return values
         bins = rounding.bins
         return codec.from_numbers(bins.representatives[bins.find(codec.to_numbers(values))])
@@ -314,7 +286,7 @@ class SketchLayer:
         Raises
         ------
         ValueError, KeyError, TypeError : the description and the arrays do not fit each other, or the kind of
-            a structure is not registered.
+            a structure is of an unknown kind.
         """
         parts = Parts(arrays, checks or {})
         structures = []

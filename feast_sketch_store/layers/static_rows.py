@@ -7,15 +7,14 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from feast_sketch_store.kernel import PreparedRows, prepared_rows
-from feast_sketch_store.kernel.prepared import Numbers
+from feast_sketch_store.kernel import PreparedRows
 from feast_sketch_store.layers.presence import Presence
 from feast_sketch_store.layers.shapes import Shapes, shapes_from
-from feast_sketch_store.structures.base import FoundRows, Structure
+from feast_sketch_store.structures.base import Structure
 from feast_sketch_store.structures.parts import Described, Parts
 from feast_sketch_store.structures.static import StaticScalars
 from feast_sketch_store.succinct import PackedInts
-from feast_sketch_store.succinct.packed import unchecked
+from feast_sketch_store.succinct.packed import unfinished
 
 
 @dataclass(frozen=True)
@@ -50,41 +49,22 @@ class StaticRows(Presence):
         """See `Presence`."""
         return self.shapes.features
 
-    def find(
-        self, entity_hashes: NDArray[np.uint64], features: Sequence[str], expire_before: int
-    ) -> FoundRows:
-        """See `Presence.find`."""
-        numbers = self.table.numbers_of(entity_hashes)
-        found = np.flatnonzero(numbers >= 0)
-        numbers = numbers[found]
-        ids = numbers % self.table.num_shapes
-        oldest, newest = self.bucket_bounds[self.shapes.buckets[ids]].T
-        is_alive = newest >= expire_before
-        expired = found[~is_alive]
-        found, numbers, ids, oldest = found[is_alive], numbers[is_alive], ids[is_alive], oldest[is_alive]
-        states = {
-            name: self.shapes.states[ids, column]
-            for column, name in enumerate(self.shapes.features)
-            if name in features
-        }
-        return FoundRows(found, oldest, entity_hashes[found], states, expired=expired, numbers=numbers)
-
-    def prepare(self) -> PreparedRows | None:
+    def prepare(self) -> PreparedRows:
         """See `Presence.prepare`."""
-        prepared = prepared_rows()
-        if prepared is not None and len(self.shapes):
-            oldest, newest = self.bucket_bounds[self.shapes.buckets].T
-            prepared.numbered(
-                *self.table.salt, *self.table.function.arguments, oldest.copy(), newest.copy(),
-                *unchecked(self.table.function.check),
-            )  # fmt: skip
-        return prepared if len(self.shapes) else None
+        prepared, (oldest, newest) = PreparedRows(), self.bucket_bounds[self.shapes.buckets].T.copy()
+        if not len(self.shapes):
+            prepared.shaped(oldest, newest)
+            return prepared
+        function = self.table.function
+        prepared.numbered(*self.table.salt, *function.arguments, oldest, newest, unfinished(function.check))
+        return prepared
 
-    def prepared_states(self, feature: str) -> Numbers | None:
+    def prepared_states(self, feature: str) -> tuple[Any, ...] | None:
         """See `Presence.prepared_states`."""
         if feature not in self.shapes.features:
             return None
-        return PackedInts.pack(self.shapes.states[:, self.shapes.features.index(feature)]).arguments
+        states = self.shapes.states[:, self.shapes.features.index(feature)]
+        return *PackedInts.pack(states).arguments, 0
 
     def to_snapshot(self) -> Described:
         """See `Presence.to_snapshot`."""

@@ -63,7 +63,7 @@ class BlockChecks:
         self.unchecked = np.ones(num_blocks, np.uint8)
         self.all_checked = num_blocks == 0
         self.words = words
-        self._checksums = np.ascontiguousarray(checksums)
+        self.checksums = np.ascontiguousarray(checksums, np.uint8)
         self._source = source
         self._fetch = fetch
 
@@ -106,12 +106,16 @@ class BlockChecks:
         number = min(number, len(self.unchecked) - first)
         if self.all_checked or not self.unchecked[first : first + number].any():
             return
-        kernel.check_blocks(self.words, self._checksums, self.block_words, self.unchecked, first, number)
+        kernel.check_blocks(self.words, self.checksums, self.block_words, self.unchecked, first, number)
         self.all_checked = not self.unchecked.any()
+
+    def report(self, block: int) -> None:
+        """Raise the error of a block that the kernel found damaged."""
+        self._check(block)
 
     def _check(self, block: int) -> None:
         words = self.words[block * _BLOCK_WORDS : (block + 1) * _BLOCK_WORDS]
-        if mmh3.mmh3_x64_128_digest(words.view(np.uint8).data) != self._checksums[block].tobytes():
+        if mmh3.mmh3_x64_128_digest(words.view(np.uint8).data) != self.checksums[block].tobytes():
             raise DamagedFileError(
                 f"{self._source}: block {block} does not match its checksum; the file is damaged"
             )

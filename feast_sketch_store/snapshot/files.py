@@ -44,6 +44,7 @@ from feast_sketch_store.storage.base import (
 )
 from feast_sketch_store.storage.chunks import Chunks
 
+MOVED = "moved"  # name of a file
 _MANIFEST_SUFFIX = ".json"
 _MANIFEST_NAME = re.compile(r"((\d{20})-(\d{4,})-[0-9a-f]{8})" + re.escape(_MANIFEST_SUFFIX))
 
@@ -236,11 +237,13 @@ class Listing:
     snapshots : published, newest first.
     pinned : name of the snapshot at which readers are held; empty if they are not.
     pins : names of the files that hold them.
+    has_moved : whether the rows are elsewhere now, see `SnapshotFolder.note_move`.
     """
 
     snapshots: list[SnapshotFile]
     pinned: str
     pins: list[str]
+    has_moved: bool = False
 
     @property
     def newest(self) -> SnapshotFile | None:
@@ -290,7 +293,17 @@ class SnapshotFolder:
         found = [SnapshotFile(int(m[2]), int(m[3]), m[1], self.storage) for m in matches if m]
         found.sort(key=lambda s: (s.version, s.number, s.name), reverse=True)
         pins = [match for match in map(_PIN_NAME.fullmatch, sorted(names)) if match]
-        return Listing(found, pins[-1][2] if pins else "", [match[0] for match in pins])
+        pinned = pins[-1][2] if pins else ""
+        return Listing(found, pinned, [match[0] for match in pins], MOVED in names)
+
+    def note_move(self) -> None:
+        """Tell readers, who look at the names of files anyway, that the rows are elsewhere now.
+
+        Raises
+        ------
+        StorageError : the storage cannot be written.
+        """
+        self.storage.replace(MOVED, f"{created_by()}\n".encode())
 
     def pin(self, snapshot: SnapshotFile) -> None:
         """Hold readers at a snapshot until `unpin`. It is kept that long.
@@ -427,7 +440,7 @@ class SnapshotFolder:
         StorageError : the storage cannot be read.
         """
         listing = self.look()
-        kept = set(listing.pins)
+        kept = {*listing.pins, MOVED}
         for snapshot in listing.snapshots:
             kept |= {snapshot.manifest_name, *snapshot.file_names()}
         return sorted(info.name for info in self.storage.walk() if info.name not in kept)

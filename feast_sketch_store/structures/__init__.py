@@ -17,7 +17,6 @@ that are read by hash, row numbers for the others. A layer lists its rows if any
     bloom, symbols, table, filter_offers, sizing     plain and weighted Bloom filters
     clustered, clusters, cluster_sizing              filters with hashes by the entity's cluster
     set_columns, shared_values                       sets
-    compact_sets                                     sets in count trees
     lists, counts                                    values with times, and values with counts
     columns, elements, scalars                       columns of exact features, and of scalars beside a list
     static                                           scalars in a static function
@@ -25,5 +24,5 @@ that are read by hash, row numbers for the others. A layer lists its rows if any
     registry                                         all of them, by the names in tags and snapshots
     parts, feature_rows, costs                       helpers to write one
 
-To add a structure, subclass `Structure` and `SealedFeature` in a module, and call `registry.register`.
+To add a structure, subclass `Structure` and `SealedFeature` in a module, and list it in `registry`.
 """

@@ -11,16 +11,17 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from feast_sketch_store.kernel import PreparedRows
 from feast_sketch_store.rows.codecs import BACKING, Decoder, FeatureCodec
-from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.encoding import EncodedFeature
 from feast_sketch_store.rows.vocabulary import Vocabulary
-from feast_sketch_store.structures.answer import Answer, CsrAnswer
-from feast_sketch_store.structures.base import FoundRows, RowsToSeal, SealedFeature, Structure
+from feast_sketch_store.structures.answer import Answer
+from feast_sketch_store.structures.base import RowsToSeal, SealedFeature, Structure
 from feast_sketch_store.structures.costs import Popularity
 from feast_sketch_store.structures.feature_rows import FeatureRows
 from feast_sketch_store.structures.goals import Goal, Offer
 from feast_sketch_store.structures.parts import Described, Parts, checked
+from feast_sketch_store.structures.prepared import begin_feature
 
 
 @dataclass(frozen=True)
@@ -37,15 +38,14 @@ class BackedFeature(SealedFeature):
         """No values."""
         return Vocabulary(pa.array([], self.codec.storage_type))
 
-    def read(self, found: FoundRows) -> Answer:
-        """See `SealedFeature.read`."""
-        nothing = np.zeros(len(found.positions), np.int64)
-        csr = Csr.of_lengths(nothing, np.zeros(0, np.int32))
-        return CsrAnswer(self.decoder, found.states[self.codec.feature], csr)
+    def prepare(self, rows: PreparedRows) -> None:
+        """See `SealedFeature.prepare`."""
+        begin_feature(rows, self.codec, None)
+        rows.from_states()
 
     def shown(self, rows: EncodedFeature, entity_hashes: NDArray[np.uint64]) -> Answer:
         """See `SealedFeature.shown`: the values as they were written."""
-        return CsrAnswer(Decoder(self.codec, rows.vocabulary), rows.states, rows.csr)
+        return Answer(Decoder(self.codec, rows.vocabulary), rows.states, rows.csr)
 
     def missing(
         self, rows: EncodedFeature, entity_hashes: NDArray[np.uint64], answer: Answer

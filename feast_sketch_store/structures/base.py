@@ -13,43 +13,12 @@ from feast_sketch_store.rows.codecs import EMPTY, VALUE, Decoder, FeatureCodec
 from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.encoding import EncodedFeature
 from feast_sketch_store.rows.vocabulary import Vocabulary
-from feast_sketch_store.structures.answer import Answer, CsrAnswer
+from feast_sketch_store.structures.answer import Answer
 from feast_sketch_store.structures.costs import Popularity
 from feast_sketch_store.structures.feature_rows import FeatureRows
 from feast_sketch_store.structures.goals import Goal, Offer
 from feast_sketch_store.structures.parts import Described, Parts
 from feast_sketch_store.structures.sizing import FactClass
-from feast_sketch_store.succinct import FingerprintIndex
-
-
-class FoundRows(NamedTuple):
-    """The p entities of a batch that have rows in a layer, before their features are read.
-
-    Parameters
-    ----------
-    positions : int64[p], ascending, in the batch.
-    event_timestamps : int64[p], microseconds since 1970.
-    entity_hashes : uint64[p, 2]
-    states : uint8[p] for each feature whose structure does not store them.
-    rows : int64[p], row numbers in the layer's list; None if it has none.
-    expired : int64[x], positions of entities whose rows have expired.
-    numbers : int64[p], numbers from a static function; None if there is none.
-    """
-
-    positions: NDArray[np.int64]
-    event_timestamps: NDArray[np.int64]
-    entity_hashes: NDArray[np.uint64]
-    states: Mapping[str, NDArray[np.uint8]]
-    rows: NDArray[np.int64] | None = None
-    expired: NDArray[np.int64] = np.zeros(0, np.int64)
-    numbers: NDArray[np.int64] | None = None
-
-
-class RowFinder(NamedTuple):
-    """Finds the rows of entities in a layer's list: the index, and the salt of its hashes."""
-
-    rows: FingerprintIndex
-    salt: tuple[int, int]
 
 
 class SealedFeature(ABC):
@@ -100,38 +69,12 @@ class SealedFeature(ABC):
         return self.vocabulary
 
     @abstractmethod
-    def read(self, found: FoundRows) -> Answer:
-        """The feature of the rows that a layer found.
+    def prepare(self, rows: PreparedRows) -> None:
+        """Add the feature to rows in the form that the kernel reads."""
 
-        Raises
-        ------
-        ValueError : parts of a structure from a file contradict each other.
-        """
-
-    def prepare(self, rows: PreparedRows) -> bool:
-        """Add the feature to rows prepared for reads of one entity; False if the kernel cannot read it."""
-        return False
-
-    def prepare_weights(self, rows: PreparedRows, codec: FeatureCodec) -> bool:
-        """Add what stands beside the values, times or counts, with its ``codec``; otherwise as `prepare`."""
-        return False
-
-    def newest(
-        self, finder: RowFinder, entity_hashes: NDArray[np.uint64], limit: int | None, since: int
-    ) -> Csr | None:
-        """The newest items of lists of entities, uint64[n, 2], in one step, with their times for weights.
-
-        Parameters
-        ----------
-        finder : of the layer's rows.
-        limit : the most items of an entity; None for all.
-        since : microseconds since 1970; older items are left out.
-
-        Returns
-        -------
-        n rows, empty for entities without a row; None if `read` is needed.
-        """
-        return None
+    def prepare_weights(self, rows: PreparedRows, codec: FeatureCodec) -> None:
+        """Add what stands beside the values, times or counts, with its ``codec``."""
+        raise NotImplementedError(f"{self.codec.feature!r} has neither times nor counts")
 
     def shown(self, rows: EncodedFeature, entity_hashes: NDArray[np.uint64]) -> Answer:
         """What reads would return for a feature of n rows if they were sealed under these hashes, uint64[n,
@@ -141,7 +84,7 @@ class SealedFeature(ABC):
         """
         csr = self.known(rows)
         states = np.where((rows.states == VALUE) & (csr.lengths == 0), np.uint8(EMPTY), rows.states)
-        return CsrAnswer(self.decoder, states, csr)
+        return Answer(self.decoder, states, csr)
 
     def missing(
         self, rows: EncodedFeature, entity_hashes: NDArray[np.uint64], answer: Answer

@@ -18,13 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feast_sketch_store.kernel import PreparedRows
-from feast_sketch_store.rows.codecs import NULL, VALUE, Decoder, FeatureCodec
+from feast_sketch_store.rows.codecs import NULL, VALUE, FeatureCodec
 from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.encoding import EncodedFeature
 from feast_sketch_store.rows.vocabulary import Vocabulary
-from feast_sketch_store.structures.answer import Answer, CsrAnswer
+from feast_sketch_store.structures.answer import Answer
 from feast_sketch_store.structures.base import (
-    FoundRows,
     RowsToSeal,
     SealedFeature,
     Shortfall,
@@ -49,57 +48,11 @@ from feast_sketch_store.structures.symbols import SymbolRange
 from feast_sketch_store.structures.table import TablePart, fill_table
 from feast_sketch_store.succinct import (
     MAX_NUM_WORDS,
-    Asked,
     ShiftingBloomFilter,
 )
 
 _MAX_GROWTH = 4.0  # of a table; chance does not explain more missing bits
 _SMALL_TABLE = 1 << 16  # bits; in smaller tables chance may demand any growth
-
-
-class FilterAnswer(Answer):
-    """An answer that asks the filter only what is needed, when it is needed."""
-
-    def __init__(
-        self,
-        decoder: Decoder,
-        states: NDArray[np.uint8],
-        bloom: ShiftingBloomFilter,
-        asked: Asked,
-        entity_hashes: NDArray[np.uint64],
-    ):
-        self.decoder = decoder
-        self.states = states
-        self._bloom = bloom
-        self._asked = asked
-        self._entity_hashes = entity_hashes
-        self._has_values: NDArray[np.bool_] = states == VALUE
-        self._csr: Csr | None = None
-
-    @property
-    def csr(self) -> Csr:
-        """See `Answer`."""
-        if self._csr is None:
-            self._csr = Csr(*self._bloom.possible_symbols(self._entity_hashes, self._asked, self._has_values))
-        return self._csr
-
-    def load(self) -> None:
-        """See `Answer.load`."""
-        self._csr = self.csr
-
-    def bits(self) -> NDArray[np.uint64]:
-        """See `Answer.bits`."""
-        words = self._bloom.windows(self._entity_hashes, self._asked)
-        words *= self._has_values[:, None]
-        return words
-
-    def contains(self, symbols: NDArray[np.int32]) -> NDArray[np.bool_]:
-        """See `Answer.contains`."""
-        return self._bloom.contains(self._entity_hashes, self._asked, symbols, self._has_values)
-
-    def scores(self, weights: NDArray[np.float64]) -> NDArray[np.float64]:
-        """See `Answer.scores`."""
-        return self._bloom.scores(self._entity_hashes, self._asked, weights, self._has_values)
 
 
 @dataclass(frozen=True)
@@ -126,21 +79,13 @@ class BloomFeature(SealedFeature):
         """See `SealedFeature`."""
         return self.symbols.false_positive_rate
 
-    def read(self, found: FoundRows) -> Answer:
-        """See `SealedFeature.read`."""
-        states = found.states[self.codec.feature]
-        answer = FilterAnswer(self.decoder, states, self.filter, self.symbols.asked, found.entity_hashes)
-        if self.codec.is_collection:
-            return answer
-        return self._of_scalar(states, answer.csr)
-
-    def prepare(self, rows: PreparedRows) -> bool:
+    def prepare(self, rows: PreparedRows) -> None:
         """See `SealedFeature.prepare`."""
-        if not self.symbols.num_symbols:
-            return False
         begin_feature(rows, self.codec, self.vocabulary)
-        rows.from_filter(*self.filter.arguments(self.symbols.asked))
-        return True
+        if self.symbols.num_symbols:
+            rows.from_filter(*self.filter.arguments(self.symbols.asked))
+        else:
+            rows.from_states()
 
     def _of_scalar(self, states: NDArray[np.uint8], candidates: Csr) -> Answer:
         """The first candidate of each row. It is the most probable, because popular values have low ids."""
@@ -148,7 +93,7 @@ class BloomFeature(SealedFeature):
         ids = candidates.ids[candidates.indptr[:-1][has_any]]
         # If a shape says that there is a value but no symbol is possible, the shape is a false positive.
         states = np.where((states == VALUE) & ~has_any, np.uint8(NULL), states)
-        return CsrAnswer(self.decoder, states, Csr.of_lengths(has_any.astype(np.int64), ids))
+        return Answer(self.decoder, states, Csr.of_lengths(has_any.astype(np.int64), ids))
 
     def shown(self, rows: EncodedFeature, entity_hashes: NDArray[np.uint64]) -> Answer:
         """See `SealedFeature.shown`. The hashes show their own false values.
@@ -159,7 +104,7 @@ class BloomFeature(SealedFeature):
         noise = Csr(*self.filter.possible_symbols(entity_hashes, self.symbols.asked, rows.states == VALUE))
         both = own.joined(noise).distinct()
         if self.codec.is_collection:
-            return CsrAnswer(self.decoder, rows.states, both)
+            return Answer(self.decoder, rows.states, both)
         return self._of_scalar(rows.states, both)
 
     def differences(self, written: Csr, entity_hashes: NDArray[np.uint64], answer: Answer) -> tuple[int, int]:

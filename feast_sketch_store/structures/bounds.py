@@ -5,23 +5,15 @@ For n independent questions with true error rate p, let x be the share of wrong 
     P(|x - p| >= e) <= 2 exp(-e^2 n / 2)               for any p
     P(|x - p| >= e) <= 2 exp(-e^2 n / (3 p))           for e <= p
 
-The first holds for both samples of Mitzenmacher's Theorem 4: rates measured on a test set T and on queries Q
-of the same distribution differ by e or more with a probability of at most
-``2 exp(-e^2 |T| / 2) + 2 exp(-e^2 |Q| / 2)``. The second is sharper at the rates that filters have.
+The second is sharper at the rates that filters have.
 
-Source: Mitzenmacher, "A Model for Learned Bloom Filters, and Optimizing by Sandwiching", NeurIPS 2018,
-theorem 4; Mitzenmacher and Upfal, "Probability and Computing", section 4.2.
+Source: Mitzenmacher and Upfal, "Probability and Computing", section 4.2.
 """
 
 import math
 from typing import Final
 
 CONFIDENCE: Final = 0.95
-
-
-def chance_of_difference(difference: float, num_tested: int, num_asked: int) -> float:
-    """A bound on the probability that the rates of two samples differ by this much or more: theorem 4."""
-    return min(1.0, sum(2 * math.exp(-(difference**2) * n / 2) for n in (num_tested, num_asked)))
 
 
 def within(rate: float, num_sampled: int, confidence: float = CONFIDENCE) -> float:

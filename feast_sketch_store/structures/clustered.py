@@ -31,9 +31,8 @@ from feast_sketch_store.rows.codecs import VALUE, FeatureCodec
 from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.encoding import EncodedFeature
 from feast_sketch_store.rows.vocabulary import Vocabulary
-from feast_sketch_store.structures.answer import Answer, CsrAnswer
-from feast_sketch_store.structures.base import FoundRows, RowsToSeal, SealedFeature, Shortfall, Structure
-from feast_sketch_store.structures.bloom import FilterAnswer
+from feast_sketch_store.structures.answer import Answer
+from feast_sketch_store.structures.base import RowsToSeal, SealedFeature, Shortfall, Structure
 from feast_sketch_store.structures.cluster_sizing import (
     MAX_LEVELS,
     STYLES,
@@ -156,30 +155,23 @@ class ClusteredFeature(SealedFeature):
         ends = np.array(self.hashes, np.int64)
         return plain._replace(ends=ends, masks=self.masks, clusters=clusters.astype(np.int32))
 
-    def read(self, found: FoundRows) -> Answer:
-        """See `SealedFeature.read`."""
-        assert found.rows is not None
-        asked = self.asked(_checked_clusters(self.clusters.take(found.rows), len(self.shares)))
-        states = found.states[self.codec.feature]
-        return FilterAnswer(self.decoder, states, self.filter, asked, found.entity_hashes)
-
-    def prepare(self, rows: PreparedRows) -> bool:
+    def prepare(self, rows: PreparedRows) -> None:
         """See `SealedFeature.prepare`."""
-        if not self.num_values:
-            return False
         begin_feature(rows, self.codec, self.vocabulary)
+        if not self.num_values:
+            rows.from_states()
+            return
         asked = self.asked(np.zeros(0, np.int64))
         rows.from_filter(*self.filter.arguments(asked))
         if asked.masks is not None:
             rows.clusters(*self.clusters.arguments)
-        return True
 
     def shown(self, rows: EncodedFeature, entity_hashes: NDArray[np.uint64]) -> Answer:
         """See `SealedFeature.shown`. False values are those of the clusters that the rows fit best."""
         own = self.known(rows)
         asked = self.asked(self._scorer.clusters_of(own))
         noise = Csr(*self.filter.possible_symbols(entity_hashes, asked, rows.states == VALUE))
-        return CsrAnswer(self.decoder, rows.states, own.joined(noise).distinct())
+        return Answer(self.decoder, rows.states, own.joined(noise).distinct())
 
     @cached_property
     def _scorer(self) -> Scorer:

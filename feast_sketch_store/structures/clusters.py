@@ -75,8 +75,6 @@ def learn(
     members: Csr,
     num_values: int,
     num_clusters: int,
-    start: NDArray[np.int64] | None = None,
-    num_rounds: int = _ROUNDS,
 ) -> NDArray[np.int64]:
     """The cluster of each row: int64[n], below ``num_clusters``.
 
@@ -85,27 +83,16 @@ def learn(
     members : the ids of the values of n rows, without repetitions in a row.
     num_values : all ids are below it.
     num_clusters : the most clusters; there are never more than rows.
-    start : int64[n], clusters to begin with; None for random ones.
-    num_rounds : of learning.
     """
     num_clusters = max(1, min(num_clusters, len(members)))
     if num_clusters == 1 or not len(members.ids):
         return np.zeros(len(members), np.int64)
     step = max(1, len(members.ids) // _SAMPLE_FACTS)
     sample = members.take(np.arange(0, len(members), step)) if step > 1 else members
-    scorer = _first_scorer(sample, num_values, num_clusters, None if start is None else start[::step])
-    for _ in range(num_rounds - (start is not None)):
-        clusters = scorer.clusters_of(sample)
+    clusters = np.random.default_rng(_SEED).integers(0, num_clusters, len(sample))
+    for number in range(_ROUNDS + 1):
         counts = count(sample, clusters, (num_clusters, num_values))
         scorer = Scorer.fit(counts, np.bincount(clusters, minlength=num_clusters))
+        if number < _ROUNDS:
+            clusters = scorer.clusters_of(sample)
     return scorer.clusters_of(members)
-
-
-def _first_scorer(
-    sample: Csr, num_values: int, num_clusters: int, groups: NDArray[np.int64] | None
-) -> Scorer:
-    """A scorer for the given clusters, or for clusters of random rows."""
-    if groups is None:
-        groups = np.random.default_rng(_SEED).integers(0, num_clusters, len(sample))
-    counts = count(sample, groups, (num_clusters, num_values))
-    return Scorer.fit(counts, np.bincount(groups, minlength=num_clusters))

@@ -12,14 +12,13 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from feast_sketch_store.kernel import PreparedRows
-from feast_sketch_store.kernel.prepared import AS_BYTES, AS_IDS, AS_NUMBERS
+from feast_sketch_store.kernel import AS_BYTES, AS_IDS, AS_NUMBERS, PreparedRows
 from feast_sketch_store.rows.codecs import MISSING, VALUE, Decoder, FeatureCodec
 from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.encoding import EncodedFeature
 from feast_sketch_store.rows.vocabulary import Vocabulary
-from feast_sketch_store.structures.answer import Answer, CsrAnswer
-from feast_sketch_store.structures.base import FoundRows, RowsToSeal, SealedFeature, Structure
+from feast_sketch_store.structures.answer import Answer
+from feast_sketch_store.structures.base import RowsToSeal, SealedFeature, Structure
 from feast_sketch_store.structures.costs import Popularity, packed_bytes
 from feast_sketch_store.structures.elements import (
     DictionaryElements,
@@ -42,7 +41,7 @@ from feast_sketch_store.structures.parts import (
 )
 from feast_sketch_store.structures.prepared import begin_feature
 from feast_sketch_store.succinct import PackedInts
-from feast_sketch_store.succinct.packed import NO_NUMBERS, unchecked
+from feast_sketch_store.succinct.packed import NO_NUMBERS, unfinished
 
 COLUMN = "column"
 
@@ -97,16 +96,6 @@ def _steps_of(states: NDArray[np.uint8]) -> tuple[int, int]:
 def _filler(codec: FeatureCodec) -> Vocabulary:
     """The element for a row without a value."""
     return Vocabulary(pa.array([b"" if codec.storage_type == pa.large_binary() else 0], codec.storage_type))
-
-
-class ColumnAnswer(CsrAnswer):
-    """An answer whose vocabulary may repeat values: each element has an entry of its own."""
-
-    def numbered(self) -> Answer:
-        """See `Answer`."""
-        codec, vocabulary = self.decoder.codec, self.decoder.vocabulary
-        distinct, (ids,) = Vocabulary.union([vocabulary])
-        return CsrAnswer(Decoder(codec, distinct), self.states, Csr(self.csr.indptr, ids[self.csr.ids]))
 
 
 def expected_bytes(vocabulary: Vocabulary, num_rows: int) -> float:
@@ -192,12 +181,7 @@ class Column(SealedFeature):
         bounds = self.bounds.size_bytes if self.bounds else 0
         return self.states.size_bytes + bounds + self.elements.size_bytes
 
-    def read(self, found: FoundRows) -> Answer:
-        """See `SealedFeature.read`."""
-        assert found.rows is not None
-        return self.take(found.rows)
-
-    def prepare(self, rows: PreparedRows) -> bool:
+    def prepare(self, rows: PreparedRows) -> None:
         """See `SealedFeature.prepare`."""
         elements, content, check = self.elements, None, None
         if isinstance(elements, DictionaryElements):
@@ -206,16 +190,13 @@ class Column(SealedFeature):
             kind, packed = AS_NUMBERS, elements.numbers
         else:
             kind, packed, content, check = AS_BYTES, elements.offsets, elements.words, elements.check
-            if self.codec.element_kind == "message":
-                return False  # the dictionary in a file may be empty
         is_text = kind == AS_BYTES and self.codec.element_kind == "string"
         begin_feature(rows, self.codec, self.dictionary)
         bounds = NO_NUMBERS if self.bounds is None else self.bounds.arguments
         rows.from_column(
             *self.states.arguments, self.state_step, *bounds, *packed.arguments, kind, is_text, content,
-            *unchecked(check),
+            unfinished(check),
         )  # fmt: skip
-        return True
 
     def take(self, rows: NDArray[np.int64]) -> Answer:
         """The values of some rows.
@@ -248,7 +229,7 @@ class Column(SealedFeature):
                 symbols = np.arange(len(symbols))
             self.codec.check_storage(vocabulary.values)
             decoder = Decoder(self.codec, vocabulary)
-        return ColumnAnswer(decoder, states, Csr(indptr, symbols))
+        return Answer(decoder, states, Csr(indptr, symbols))
 
     def distinct(self) -> Vocabulary:
         """See `SealedFeature.distinct`."""
@@ -267,7 +248,7 @@ class Column(SealedFeature):
 
     def shown(self, rows: EncodedFeature, entity_hashes: NDArray[np.uint64]) -> Answer:
         """See `SealedFeature.shown`: exactly what the rows have."""
-        return ColumnAnswer(Decoder(self.codec, rows.vocabulary), rows.states, rows.csr)
+        return Answer(Decoder(self.codec, rows.vocabulary), rows.states, rows.csr)
 
     def missing(
         self, rows: EncodedFeature, entity_hashes: NDArray[np.uint64], answer: Answer

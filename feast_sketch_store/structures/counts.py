@@ -11,20 +11,19 @@ and larger groups. They stay exact if rounding saves next to nothing.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from feast_sketch_store.kernel import PreparedRows
-from feast_sketch_store.rows.codecs import COUNTS, EMPTY, VALUE, Decoder, FeatureCodec
+from feast_sketch_store.rows.codecs import COUNTS, EMPTY, VALUE, FeatureCodec
 from feast_sketch_store.rows.counting import MAX_COUNT, Counting, Rounded
 from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.encoding import EncodedFeature
 from feast_sketch_store.rows.vocabulary import Vocabulary
-from feast_sketch_store.structures.answer import Answer, CsrAnswer
-from feast_sketch_store.structures.base import FoundRows, RowsToSeal, SealedFeature, Structure
+from feast_sketch_store.structures.answer import Answer
+from feast_sketch_store.structures.base import RowsToSeal, SealedFeature, Structure
 from feast_sketch_store.structures.costs import Popularity
 from feast_sketch_store.structures.feature_rows import FeatureRows
 from feast_sketch_store.structures.goals import Goal, Offer
@@ -42,28 +41,6 @@ from feast_sketch_store.structures.prepared import begin_feature
 from feast_sketch_store.succinct import PackedInts, TimedLists
 
 _WORTH_ROUNDING = 0.99  # if rounding leaves a larger share of the bytes, counts stay exact
-
-
-class CountsAnswer(Answer):
-    """An answer whose values are decoded on request."""
-
-    def __init__(self, feature: "CountsFeature", states: NDArray[np.uint8], rows: NDArray[np.int64]):
-        self.decoder: Decoder = feature.decoder
-        self.states = states
-        self._feature, self._rows = feature, rows
-
-    @cached_property
-    def _all(self) -> Csr:
-        return self._feature.items(self._rows)
-
-    @property
-    def csr(self) -> Csr:
-        """See `Answer`; the weights are counts."""
-        return self._all
-
-    def load(self) -> None:
-        """See `Answer`."""
-        _ = self._all
 
 
 @dataclass(frozen=True)
@@ -113,41 +90,22 @@ class CountsFeature(SealedFeature):
         """See `SealedFeature`."""
         return None if self.counting.is_exact else (float(self.max_error), self.mean_error)
 
-    def read(self, found: FoundRows) -> Answer:
-        """See `SealedFeature.read`."""
-        assert found.rows is not None
-        return CountsAnswer(self, found.states[self.codec.feature], found.rows)
-
-    def prepare(self, rows: PreparedRows) -> bool:
+    def prepare(self, rows: PreparedRows) -> None:
         """See `SealedFeature.prepare`."""
         begin_feature(rows, self.codec, self.vocabulary)
         rows.from_list(*self.lists.arguments, 0, 1, self.counts, 0)
-        return True
 
-    def prepare_weights(self, rows: PreparedRows, codec: FeatureCodec) -> bool:
+    def prepare_weights(self, rows: PreparedRows, codec: FeatureCodec) -> None:
         """See `SealedFeature.prepare_weights`."""
         begin_feature(rows, codec, None)
         rows.from_list(*self.lists.arguments, 0, 1, self.counts, 1)
-        return True
-
-    def items(self, rows: NDArray[np.int64]) -> Csr:
-        """The values of some rows, with their counts as weights.
-
-        Raises
-        ------
-        ValueError : the codes, which came from a file, are damaged.
-        """
-        indptr, ids, numbers = self.lists.read(rows)
-        if len(numbers) and numbers.max() >= len(self.counts):
-            raise ValueError("a value has a count that does not exist")
-        return Csr(indptr, ids, self.counts[numbers])
 
     def shown(self, rows: EncodedFeature, entity_hashes: NDArray[np.uint64]) -> Answer:
         """See `SealedFeature.shown`: the values in the vocabulary, with counts as they are read."""
         csr = self.known(rows)
         states = np.where((rows.states == VALUE) & (csr.lengths == 0), np.uint8(EMPTY), rows.states)
         counts = np.ones(len(csr.ids), np.int64) if csr.weights is None else csr.weights
-        return CsrAnswer(self.decoder, states, Csr(csr.indptr, csr.ids, self._as_sealed(counts)))
+        return Answer(self.decoder, states, Csr(csr.indptr, csr.ids, self._as_sealed(counts)))
 
     def _as_sealed(self, counts: NDArray[np.int64]) -> NDArray[np.int64]:
         """Counts as they are read. A count that no row has stays as it is if the nearest one is too far."""

@@ -2,20 +2,19 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from feast_sketch_store.kernel import PreparedRows
-from feast_sketch_store.rows.codecs import LIST, Decoder, FeatureCodec
+from feast_sketch_store.rows.codecs import LIST, FeatureCodec
 from feast_sketch_store.rows.csr import Csr
-from feast_sketch_store.rows.encoding import NO_TIMESTAMP, EncodedFeature
+from feast_sketch_store.rows.encoding import EncodedFeature
 from feast_sketch_store.rows.listing import Listing
 from feast_sketch_store.rows.vocabulary import Vocabulary
-from feast_sketch_store.structures.answer import Answer, CsrAnswer
-from feast_sketch_store.structures.base import FoundRows, RowFinder, RowsToSeal, SealedFeature, Structure
+from feast_sketch_store.structures.answer import Answer
+from feast_sketch_store.structures.base import RowsToSeal, SealedFeature, Structure
 from feast_sketch_store.structures.costs import Popularity
 from feast_sketch_store.structures.feature_rows import FeatureRows
 from feast_sketch_store.structures.goals import Goal, Offer
@@ -38,35 +37,6 @@ _MICROSECONDS = 1_000_000
 _MAX_TIME = 1 << 61  # so that the kernel can compute differences
 
 
-class ListAnswer(Answer):
-    """An answer that decodes only the requested items, on request."""
-
-    def __init__(self, feature: "ListFeature", states: NDArray[np.uint8], rows: NDArray[np.int64]):
-        self.decoder: Decoder = feature.decoder
-        self.states = states
-        self._feature, self._rows = feature, rows
-
-    @cached_property
-    def _all(self) -> Csr:
-        return self._feature.items(self._rows, None, NO_TIMESTAMP)
-
-    @property
-    def csr(self) -> Csr:
-        """See `Answer`; the weights are times."""
-        return self._all
-
-    def newest(
-        self, rows: NDArray[np.int64] | None, listing: Listing | None, since: int = NO_TIMESTAMP
-    ) -> Csr:
-        """See `Answer`; the feature's own ticks already have each value once."""
-        wanted = self._rows if rows is None else self._rows[rows]
-        return self._feature.items(wanted, None if listing is None else listing.limit, since)
-
-    def load(self) -> None:
-        """See `Answer`."""
-        _ = self._all
-
-
 @dataclass(frozen=True)
 class ListFeature(SealedFeature):
     """One list of n rows.
@@ -87,6 +57,10 @@ class ListFeature(SealedFeature):
 
     structure = LISTS
 
+    def __post_init__(self) -> None:
+        if abs(self.newest_tick) * self.resolution >= _MAX_TIME:
+            raise ValueError(f"the times of feature {self.codec.feature!r} are out of range")
+
     @property
     def num_facts(self) -> int:
         """See `SealedFeature`."""
@@ -98,55 +72,17 @@ class ListFeature(SealedFeature):
         assert self.codec.listing is not None
         return self.codec.listing.resolution_microseconds
 
-    def read(self, found: FoundRows) -> Answer:
-        """See `SealedFeature.read`."""
-        assert found.rows is not None
-        return ListAnswer(self, found.states[self.codec.feature], found.rows)
-
-    def items(self, rows: NDArray[np.int64], limit: int | None, since: int) -> Csr:
-        """The newest items of some rows.
-
-        Raises
-        ------
-        ValueError : the codes, which came from a file, are damaged.
-        """
-        indptr, ids, ages = self.lists.read(rows, limit, self._age_of(since))
-        return Csr(indptr, ids, self._times_of(ages))
-
-    def prepare(self, rows: PreparedRows) -> bool:
+    def prepare(self, rows: PreparedRows) -> None:
         """See `SealedFeature.prepare`."""
-        return self._prepared(rows, self.codec, 0)
+        self._prepare(rows, self.codec, 0)
 
-    def prepare_weights(self, rows: PreparedRows, codec: FeatureCodec) -> bool:
+    def prepare_weights(self, rows: PreparedRows, codec: FeatureCodec) -> None:
         """See `SealedFeature.prepare_weights`: times in seconds."""
-        return self._prepared(rows, codec, _MICROSECONDS)
+        self._prepare(rows, codec, _MICROSECONDS)
 
-    def _prepared(self, rows: PreparedRows, codec: FeatureCodec, unit: int) -> bool:
-        if abs(self.newest_tick) * self.resolution >= _MAX_TIME:
-            return False
+    def _prepare(self, rows: PreparedRows, codec: FeatureCodec, unit: int) -> None:
         begin_feature(rows, codec, self.vocabulary)
         rows.from_list(*self.lists.arguments, self.newest_tick, self.resolution, None, unit)
-        return True
-
-    def newest(
-        self, finder: RowFinder, entity_hashes: NDArray[np.uint64], limit: int | None, since: int
-    ) -> Csr | None:
-        """See `SealedFeature.newest`."""
-        found = self.lists.find(finder.rows, finder.salt, entity_hashes, limit, self._age_of(since))
-        if found is None:
-            return None
-        indptr, ids, ages = found
-        return Csr(indptr, ids, self._times_of(ages))
-
-    def _age_of(self, since: int) -> int | None:
-        """The age of the oldest tick that begins at or after a time."""
-        return None if since == NO_TIMESTAMP else self.newest_tick - -(-since // self.resolution)
-
-    def _times_of(self, ages: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The start of ticks with these ages."""
-        ages *= -self.resolution
-        ages += self.newest_tick * self.resolution
-        return ages
 
     def shown(self, rows: EncodedFeature, entity_hashes: NDArray[np.uint64]) -> Answer:
         """See `SealedFeature.shown`: the first values, up to the list's limit."""
@@ -154,7 +90,7 @@ class ListFeature(SealedFeature):
         assert listing is not None
         if listing.limit is not None:
             csr = csr.masked(np.arange(len(csr.ids)) - csr.indptr[:-1][csr.rows] < listing.limit)
-        return CsrAnswer(self.decoder, rows.states, csr)
+        return Answer(self.decoder, rows.states, csr)
 
     def missing(
         self, rows: EncodedFeature, entity_hashes: NDArray[np.uint64], answer: Answer

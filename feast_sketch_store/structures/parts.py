@@ -15,6 +15,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from feast_sketch_store.kernel import SAMPLED, words_of_bits
 from feast_sketch_store.rows.codecs import FeatureCodec
+from feast_sketch_store.rows.packed_values import PARTS as PACKED_PARTS
 from feast_sketch_store.rows.vocabulary import Vocabulary
 from feast_sketch_store.succinct import Check, EliasFano, PackedInts
 
@@ -100,7 +101,7 @@ class Parts:
         """A vocabulary of the codec's storage type, packed or as plain arrays."""
         own, prefix = self.at(name), f"{self.prefix}{name}."
         if f"{prefix}shape" in self.arrays:
-            packed = {n.removeprefix(prefix): a for n, a in self.arrays.items() if n.startswith(prefix)}
+            packed = {n: self.arrays[prefix + n] for n in PACKED_PARTS if prefix + n in self.arrays}
             vocabulary = Vocabulary.from_packed(packed, codec.storage_type)
         elif pa.types.is_int64(codec.storage_type):
             vocabulary = Vocabulary.from_arrays({"values": own.array("values", np.int64)})

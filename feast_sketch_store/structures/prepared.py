@@ -1,6 +1,6 @@
-"""Features in the form in which the compiled kernel reads single entities; see `PreparedRows`."""
+"""Features in the form in which the kernel reads single entities; see `PreparedRows`."""
 
-from feast_sketch_store.kernel.prepared import PreparedRows
+from feast_sketch_store.kernel import PreparedRows
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.vocabulary import Vocabulary
 

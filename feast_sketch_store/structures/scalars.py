@@ -21,12 +21,11 @@ from numpy.typing import NDArray
 
 from feast_sketch_store.kernel import PreparedRows
 from feast_sketch_store.rows.codecs import EMPTY, MISSING, NULL, VALUE, Decoder, FeatureCodec
-from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.encoding import EncodedFeature
 from feast_sketch_store.rows.vocabulary import Vocabulary
-from feast_sketch_store.structures.answer import Answer, CsrAnswer
-from feast_sketch_store.structures.base import FoundRows, RowsToSeal, SealedFeature, Structure
-from feast_sketch_store.structures.columns import COLUMN, ColumnAnswer
+from feast_sketch_store.structures.answer import Answer
+from feast_sketch_store.structures.base import RowsToSeal, SealedFeature, Structure
+from feast_sketch_store.structures.columns import COLUMN
 from feast_sketch_store.structures.costs import Popularity
 from feast_sketch_store.structures.feature_rows import FeatureRows, in_order
 from feast_sketch_store.structures.goals import Goal, Offer
@@ -87,31 +86,15 @@ class Scalar(SealedFeature):
         """The number of symbols."""
         return max(1, len(self.vocabulary) + len(self.others))
 
-    def read(self, found: FoundRows) -> Answer:
-        """See `SealedFeature.read`."""
-        assert found.rows is not None
-        numbers = self.numbers.take(found.rows).view(np.uint64)
-        symbols = (numbers // np.uint64(self.divisor) % np.uint64(self.num_symbols)).astype(np.int32)
-        has_value = symbols < len(self.vocabulary)
-        states = np.full(len(symbols), VALUE, np.uint8)
-        if not has_value.all():
-            others = np.array(self.others or [MISSING], np.uint8)  # empty if there are no rows
-            states[~has_value] = others[symbols[~has_value] - len(self.vocabulary)]
-            symbols = symbols[has_value]
-        indptr = np.zeros(len(has_value) + 1, np.int64)
-        np.cumsum(has_value, out=indptr[1:])
-        return CsrAnswer(self.decoder, states, Csr(indptr, symbols))
-
-    def prepare(self, rows: PreparedRows) -> bool:
+    def prepare(self, rows: PreparedRows) -> None:
         """See `SealedFeature.prepare`."""
         begin_feature(rows, self.codec, self.vocabulary)
         others = self.others or ([] if len(self.vocabulary) else [MISSING])
         rows.from_digits(*self.numbers.arguments, self.divisor, np.array(others, np.uint8))
-        return True
 
     def shown(self, rows: EncodedFeature, entity_hashes: NDArray[np.uint64]) -> Answer:
         """See `SealedFeature.shown`: exactly what the rows have."""
-        return ColumnAnswer(Decoder(self.codec, rows.vocabulary), rows.states, rows.csr)
+        return Answer(Decoder(self.codec, rows.vocabulary), rows.states, rows.csr)
 
 
 @dataclass(frozen=True)

@@ -11,19 +11,18 @@ the feature has it.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain as following
-from typing import Any, ClassVar, NamedTuple, Protocol, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from feast_sketch_store.kernel import PreparedRows
-from feast_sketch_store.rows.codecs import EMPTY, VALUE, FeatureCodec
+from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.spill import SpilledWords
 from feast_sketch_store.rows.vocabulary import Vocabulary
-from feast_sketch_store.structures.answer import Answer, CsrAnswer
-from feast_sketch_store.structures.base import FoundRows, RowsToSeal, SealedFeature, Structure
+from feast_sketch_store.structures.base import RowsToSeal, SealedFeature, Structure
 from feast_sketch_store.structures.costs import Popularity, sets_bytes
 from feast_sketch_store.structures.feature_rows import FeatureRows, OrderedRows
 from feast_sketch_store.structures.goals import MEMORY, Goal, Offer
@@ -46,31 +45,6 @@ SETS = "sets"
 
 _FIT_ROWS = 1 << 17  # to which codes are fitted
 _TRIAL_ERROR = 0.01  # about, relative, of sizes estimated from coding some of the rows
-
-
-class Code(Protocol):
-    """How the sets of one feature are coded."""
-
-    @property
-    def no_set(self) -> int:
-        """Number of header values for rows without a set."""
-
-    @property
-    def is_dependent(self) -> bool:
-        """Whether the sets are coded relative to those before them."""
-
-
-class CodedSets(Protocol):
-    """The sets of n rows."""
-
-    @property
-    def codes(self) -> Sequence[Code]:
-        """One per feature."""
-
-    def read(
-        self, rows: NDArray[np.int64], feature: int, own_ids: NDArray[np.int32] | None = None
-    ) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int32]]:
-        """See `GolombSets.read`."""
 
 
 class Trial(NamedTuple):
@@ -105,7 +79,7 @@ class SetFeature(SealedFeature):
     codec: FeatureCodec
     vocabulary: Vocabulary
     num_elements: int
-    sets: CodedSets
+    sets: GolombSets
     number: int
     own_ids: NDArray[np.int32] | None = None
 
@@ -116,21 +90,10 @@ class SetFeature(SealedFeature):
         """See `SealedFeature`."""
         return self.num_elements
 
-    def read(self, found: FoundRows) -> Answer:
-        """See `SealedFeature.read`."""
-        assert found.rows is not None
-        headers, indptr, symbols = self.sets.read(found.rows, self.number, self.own_ids)
-        no_set = self.sets.codes[self.number].no_set
-        states = np.where(headers > no_set, np.uint8(VALUE), np.uint8(EMPTY))
-        if no_set:
-            states = np.where(headers < no_set, headers.astype(np.uint8), states)
-        return CsrAnswer(self.decoder, states, Csr(indptr, symbols))
-
-    def prepare(self, rows: PreparedRows) -> bool:
+    def prepare(self, rows: PreparedRows) -> None:
         """See `SealedFeature.prepare`."""
         begin_feature(rows, self.codec, self.vocabulary)
         rows.from_set(self.number, self.own_ids)
-        return True
 
 
 @dataclass(frozen=True)
@@ -152,7 +115,6 @@ class SetColumns(Structure):
     names = (SETS,)
     lists_rows = True
     tells_states = True
-    feature_type: ClassVar[type[SetFeature]] = SetFeature
 
     @classmethod
     def offer(cls, goal: Goal, popularity: Popularity) -> Offer | None:
@@ -210,7 +172,7 @@ class SetColumns(Structure):
         sets = _coded(codes, headers, ordered.starts, following([first], blocks))
         vocabularies = [chain.vocabulary for chain in chains]
         parts = []
-        for column, shared, ids in zip(columns, of_each(codes, vocabularies), shared_ids, strict=True):
+        for column, shared, ids in zip(columns, _of_each(codes, vocabularies), shared_ids, strict=True):
             is_known = np.ones(len(shared), np.bool_)
             if ids is not None:
                 is_known[:] = False
@@ -237,18 +199,18 @@ class SetColumns(Structure):
     def _of(
         cls,
         features: Sequence[tuple[FeatureCodec, NDArray[np.bool_], int]],
-        sets: Any,
+        sets: GolombSets,
         vocabularies: Sequence[Vocabulary],
     ) -> Self:
         """Combine features, given by codec, shared values that they have, bool[S], and number of facts."""
         by_name = {}
-        shared = of_each(sets.codes, vocabularies)
+        shared = _of_each(sets.codes, vocabularies)
         for number, ((codec, is_known, num_facts), whole) in enumerate(zip(features, shared, strict=True)):
             vocabulary, own_ids = whole, None
             if not is_known.all():
                 vocabulary = Vocabulary(whole.values.filter(pa.array(is_known)))
                 own_ids = np.where(is_known, np.cumsum(is_known) - 1, -1).astype(np.int32)
-            by_name[codec.feature] = cls.feature_type(codec, vocabulary, num_facts, sets, number, own_ids)
+            by_name[codec.feature] = SetFeature(codec, vocabulary, num_facts, sets, number, own_ids)
         return cls(by_name, sets, vocabularies)
 
     @property
@@ -288,7 +250,7 @@ class SetColumns(Structure):
             **arrays_of_ascending("starts", sets.starts),
         }
         entries = []
-        shared = of_each(sets.codes, self.vocabularies)
+        shared = _of_each(sets.codes, self.vocabularies)
         for number, (feature, vocabulary) in enumerate(zip(self.features.values(), shared, strict=True)):
             code = sets.codes[number]
             entries.append(
@@ -343,7 +305,7 @@ class SetColumns(Structure):
             num_facts, size = checked(report_of(entry)["num_facts"], int), len(vocabularies[-1])
             if size != code.num_symbols or code.no_set not in (0, NO_SET) or num_facts < 0:
                 raise ValueError(f"the vocabulary of {codec.feature!r} does not fit its code")
-            is_known = known_from(parts, f"{number}.known", size, checked(entry["num_values"], int))
+            is_known = _known_from(parts, f"{number}.known", size, checked(entry["num_values"], int))
             features.append((codec, is_known, num_facts))
             codes.append(code)
         num_bits = checked(description["num_bits"], int)
@@ -381,18 +343,18 @@ def _rows_to_fit(sizes: NDArray[np.int32]) -> int:
     return int(min(_FIT_ROWS, 1 + before.sum(axis=0).max(initial=0)))
 
 
-def _chains(codes: Sequence[Code]) -> list[int]:
+def _chains(codes: Sequence[SetCode]) -> list[int]:
     """The number of each set's chain."""
     numbers: list[int] = (np.cumsum([not code.is_dependent for code in codes]) - 1).tolist()
     return numbers
 
 
-def of_each(codes: Sequence[Code], vocabularies: Sequence[Vocabulary]) -> list[Vocabulary]:
+def _of_each(codes: Sequence[SetCode], vocabularies: Sequence[Vocabulary]) -> list[Vocabulary]:
     """The vocabulary whose ids each set has."""
     return [vocabularies[chain] for chain in _chains(codes)]
 
 
-def known_from(parts: Parts, name: str, num_shared: int, num_values: int) -> NDArray[np.bool_]:
+def _known_from(parts: Parts, name: str, num_shared: int, num_values: int) -> NDArray[np.bool_]:
     """Which values of the shared vocabulary a feature has: bool[num_shared]."""
     if num_values == num_shared:
         return np.ones(num_shared, np.bool_)

@@ -49,7 +49,7 @@ _NEAR_HALF = 2  # tried beside weighted filters: so many hashes more or less tha
 _NOISE_STEPS = 26  # of a search for the noise of a symbol, to two parts per million
 _MEMORY_STEPS = 18  # of a search for the fewest false symbols that fit into the bits
 
-AUTO_NOISE_RATIO = 0.1  # false symbols per true one: the meaning of the setting `error_rate: auto`
+AUTO_NOISE_RATIO = 0.1  # false symbols per true one: the meaning of the setting `target: auto`
 
 # First symbol covered by each hash of a class, ascending from 0.
 Hashes: TypeAlias = tuple[int, ...]

@@ -19,13 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feast_sketch_store.kernel import PreparedRows, row_hashes
-from feast_sketch_store.rows.codecs import VALUE, Decoder, FeatureCodec
-from feast_sketch_store.rows.csr import Csr
+from feast_sketch_store.rows.codecs import Decoder, FeatureCodec
 from feast_sketch_store.rows.encoding import EncodedFeature
 from feast_sketch_store.rows.vocabulary import Vocabulary
-from feast_sketch_store.structures.answer import Answer, CsrAnswer
-from feast_sketch_store.structures.base import FoundRows, RowsToSeal, SealedFeature, Structure
-from feast_sketch_store.structures.columns import ColumnAnswer
+from feast_sketch_store.structures.answer import Answer
+from feast_sketch_store.structures.base import RowsToSeal, SealedFeature, Structure
 from feast_sketch_store.structures.costs import Popularity
 from feast_sketch_store.structures.feature_rows import FeatureRows
 from feast_sketch_store.structures.goals import Goal, Offer
@@ -61,27 +59,17 @@ class StaticScalar(SealedFeature):
         """The number of rows."""
         return self.num_rows
 
-    def read(self, found: FoundRows) -> Answer:
-        """See `SealedFeature.read`."""
-        assert found.numbers is not None
-        states = found.states[self.codec.feature]
-        has_value = states == VALUE
-        if has_value.any() and not len(self.vocabulary):
-            raise ValueError(f"a row has a value of {self.codec.feature!r}, whose vocabulary is empty")
-        ids = found.numbers[has_value] // self.divisor % max(1, len(self.vocabulary))
-        return CsrAnswer(
-            self.decoder, states, Csr.of_lengths(has_value.astype(np.int64), ids.astype(np.int32))
-        )
-
-    def prepare(self, rows: PreparedRows) -> bool:
+    def prepare(self, rows: PreparedRows) -> None:
         """See `SealedFeature.prepare`."""
         begin_feature(rows, self.codec, self.vocabulary)
-        rows.from_number(self.divisor)
-        return True
+        if self.num_rows:
+            rows.from_number(self.divisor)
+        else:
+            rows.from_states()
 
     def shown(self, rows: EncodedFeature, entity_hashes: NDArray[np.uint64]) -> Answer:
         """See `SealedFeature.shown`: exactly what the rows have."""
-        return ColumnAnswer(Decoder(self.codec, rows.vocabulary), rows.states, rows.csr)
+        return Answer(Decoder(self.codec, rows.vocabulary), rows.states, rows.csr)
 
 
 @dataclass(frozen=True)
@@ -136,10 +124,6 @@ class StaticScalars(Structure):
         rate = shapes.facts.false_positive_rate * shapes.num_symbols
         function = StaticFunction.build(hashes, numbers, divisor, rate)
         return cls(by_name, function, salt, shapes.num_symbols, len(numbers))
-
-    def numbers_of(self, entity_hashes: NDArray[np.uint64]) -> NDArray[np.int64]:
-        """The number of each entity, int64[n]; negative for an entity without a row."""
-        return self.function.look_up(row_hashes(entity_hashes, self.salt))
 
     @property
     def size_bytes(self) -> int:

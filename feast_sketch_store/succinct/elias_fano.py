@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from feast_sketch_store import kernel
 from feast_sketch_store.kernel import SAMPLED, AscendingNumbers, PackedNumbers, words_of_bits
-from feast_sketch_store.succinct.packed import Check, PackedInts, num_words_for, unchecked
+from feast_sketch_store.succinct.packed import Check, PackedInts, num_words_for, unfinished
 
 _MAX_LOW_WIDTH = 63
 _CHUNK = 1 << 16  # integers
@@ -135,11 +135,10 @@ class EliasFano:
 
     @property
     def arguments(self) -> tuple[Any, ...]:
-        """The integers in the form that the compiled kernel takes for single reads; see `PreparedRows`."""
+        """The integers in the form that the kernel takes for single reads; see `PreparedRows`."""
         numbers = self.highs, self.num_buckets, len(self)
         packed = self.lows.words, self.lows.width, self.samples.words, self.samples.width
-        checks = map(unchecked, (self.check, self.lows.check, self.samples.check))
-        return (*numbers, *packed, *(argument for check in checks for argument in check))
+        return *numbers, *packed, *map(unfinished, (self.check, self.lows.check, self.samples.check))
 
     def take(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
         """The integers with the given indexes, int64[m]; only if they are found by index.

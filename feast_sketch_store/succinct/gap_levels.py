@@ -23,7 +23,6 @@ from feast_sketch_store.kernel import half_octaves
 
 MAX_LEVEL = 123  # of a gap of 30 bits
 NUM_CLASSES = 64  # of the number of ids left, by half octaves
-NUM_TOLD = 256  # below this, numbers are looked up directly
 FIT_FACTS = 1 << 17  # the most facts to which levels are fitted
 
 _FINENESS = 4  # levels in an octave

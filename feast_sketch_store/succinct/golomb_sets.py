@@ -39,13 +39,12 @@ from feast_sketch_store.succinct.elias_fano import EliasFano, expected_bytes
 from feast_sketch_store.succinct.gap_levels import (
     MAX_LEVEL,
     NUM_CLASSES,
-    NUM_TOLD,
     Levels,
     fitted,
     levels_of,
 )
 from feast_sketch_store.succinct.joined_bits import JoinedBits, Words
-from feast_sketch_store.succinct.packed import Check, unchecked
+from feast_sketch_store.succinct.packed import Check, unfinished
 
 _MAX_HEADER_WIDTH = 30
 _MAX_RUNS = 1024  # of symbols of equal level
@@ -111,7 +110,7 @@ class SetCode:
     @property
     def left_levels(self) -> NDArray[np.uint8]:
         """The levels of numbers of ids left, as the kernel looks them up: uint8[320]."""
-        classes = kernel.half_octaves(np.arange(NUM_TOLD))
+        classes = kernel.half_octaves(np.arange(kernel.NUM_TOLD))
         return np.concatenate((self.gaps.left[classes], self.gaps.left))
 
 
@@ -289,7 +288,7 @@ class GolombSets:
     @property
     def arguments(self) -> tuple[Any, ...]:
         """The sets in the form that the compiled kernel takes for reads of one row; see `PreparedRows`."""
-        return *self.joint_codes, self.words, self.num_bits, *unchecked(self.check), *self.starts.arguments
+        return *self.joint_codes, self.words, self.num_bits, unfinished(self.check), *self.starts.arguments
 
     def _check_rows(self, rows: NDArray[np.int64]) -> None:
         """Check the words of rows and of their index. A row ends where the next one begins."""

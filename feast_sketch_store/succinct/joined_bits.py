@@ -20,21 +20,6 @@ class Words(Protocol):
         """All of them."""
 
 
-class InMemory:
-    """`Words` in memory."""
-
-    def __init__(self) -> None:
-        self._parts: list[NDArray[np.uint64]] = []
-
-    def append(self, words: NDArray[np.uint64]) -> None:
-        """See `Words`."""
-        self._parts.append(words)
-
-    def joined(self) -> NDArray[np.uint64]:
-        """See `Words`."""
-        return np.concatenate(self._parts)
-
-
 class JoinedBits:
     """Joins strings of bits, whose first bit is the lowest one of their first word.
 

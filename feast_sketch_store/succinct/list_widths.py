@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from feast_sketch_store.kernel.reference_lists import LONGEST_UNARY, NUM_WIDTHS, ceil_log2
+from feast_sketch_store.kernel import LONGEST_UNARY, NUM_WIDTHS, ceil_log2
 
 MAX_WIDTH = 30
 

@@ -7,18 +7,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feast_sketch_store import kernel
-from feast_sketch_store.kernel import PackedNumbers, words_of_bits
-from feast_sketch_store.kernel.prepared import Numbers
+from feast_sketch_store.kernel import Numbers, PackedNumbers, words_of_bits
 
 
 class Check(Protocol):
     """Raises if words are damaged, before they are used.
 
     ``unchecked``, uint8[blocks], marks blocks of ``block_words`` words that were not checked yet;
-    ``all_checked`` is true once all were.
+    ``all_checked`` is true once all were. ``checksums`` are uint8[blocks, 16], MurmurHash3 x64 128 of each.
     """
 
     words: NDArray[np.uint64]
+    checksums: NDArray[np.uint8]
     block_words: int
     unchecked: NDArray[np.uint8]
     all_checked: bool
@@ -31,6 +31,9 @@ class Check(Protocol):
 
     def check_blocks(self, blocks: NDArray[np.int64]) -> None:
         """Check blocks, given by their numbers."""
+
+    def report(self, block: int) -> None:
+        """Raise the error of a block that does not match its checksum."""
 
 
 _WORD_BITS = 64
@@ -92,7 +95,8 @@ class PackedInts:
                 differences = chunk.view(np.uint64) - np.uint64(base % 2**64)
                 padded = np.zeros(-(-len(chunk) // _BLOCK) * _BLOCK, np.uint64)
                 padded[: len(chunk)] = differences
-                _pack_blocks(padded.reshape(-1, _BLOCK), blocks[first : first + _BLOCKS_PER_CHUNK])
+                places = range(min(_BLOCK, len(chunk)))
+                _pack_blocks(padded.reshape(-1, _BLOCK), blocks[first : first + _BLOCKS_PER_CHUNK], places)
         return cls(words[: num_words_for(len(numbers), width)], width, base, len(numbers))
 
     @property
@@ -114,18 +118,15 @@ class PackedInts:
     @property
     def arguments(self) -> Numbers:
         """The numbers in the form that the compiled kernel takes for reads of one row; see `PreparedRows`."""
-        marks, block_words = unchecked(self.check)
-        return self.words, self.width, self.base, self.length, marks, block_words
+        return self.words, self.width, self.base, self.length, unfinished(self.check)
 
 
-NO_NUMBERS: Numbers = (np.zeros(0, np.uint64), 0, 0, 0, None, 0)
+NO_NUMBERS: Numbers = (np.zeros(0, np.uint64), 0, 0, 0, None)
 
 
-def unchecked(check: Check | None) -> tuple[NDArray[np.uint8] | None, int]:
-    """The marks of blocks that were not checked yet, None if there are none; and the words of a block."""
-    if check is None or check.all_checked:
-        return None, 0
-    return check.unchecked, check.block_words
+def unfinished(check: Check | None) -> Check | None:
+    """A check; None if all of its blocks have been checked."""
+    return None if check is None or check.all_checked else check
 
 
 def num_words_for(length: int, width: int) -> int:
@@ -133,10 +134,10 @@ def num_words_for(length: int, width: int) -> int:
     return words_of_bits(length * width) if width and length else 0
 
 
-def _pack_blocks(numbers: NDArray[np.uint64], words: NDArray[np.uint64]) -> None:
-    """Pack uint64[m, 64] into uint64[m, width], which must be zero."""
+def _pack_blocks(numbers: NDArray[np.uint64], words: NDArray[np.uint64], places: range) -> None:
+    """Pack uint64[m, 64] into uint64[m, width], which must be zero; all numbers elsewhere are zero."""
     width = words.shape[1]
-    for place in range(_BLOCK):
+    for place in places:
         word, shift = divmod(place * width, _WORD_BITS)
         words[:, word] |= numbers[:, place] << np.uint64(shift)
         if shift + width > _WORD_BITS:

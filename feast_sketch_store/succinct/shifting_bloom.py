@@ -37,7 +37,7 @@ from numpy.typing import NDArray
 
 from feast_sketch_store import kernel
 from feast_sketch_store.kernel import Asked, Table
-from feast_sketch_store.succinct.packed import Check, unchecked
+from feast_sketch_store.succinct.packed import Check, unfinished
 from feast_sketch_store.threads import Threads
 
 # offset_j uses the upper 32 bits of a mixed hash, so a table has fewer than 2**32 words (32 GiB).
@@ -282,10 +282,10 @@ class ShiftingBloomFilter:
         return kernel.scores(self._table, asked, entity_hashes, weights, wanted)
 
     def arguments(self, asked: Asked, *more: Any) -> tuple[Any, ...]:
-        """Symbols in the form that the compiled kernel takes for reads of one entity; see `PreparedRows`."""
+        """Symbols in the form that the kernel takes for reads of one entity; see `PreparedRows`."""
         nobody = np.zeros((0, 2), np.uint64)
         table = self.words, self.num_words, *self.salt, nobody, *asked
-        return *table, *more, *unchecked(self._check)
+        return *table, *more, unfinished(self._check)
 
     def _check_blocks(self, entity_hashes: NDArray[np.uint64], asked: Asked) -> None:
         check = self._check

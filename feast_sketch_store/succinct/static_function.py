@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feast_sketch_store import kernel
-from feast_sketch_store.kernel.reference_static import masks_of
+from feast_sketch_store.kernel import masks_of
 from feast_sketch_store.succinct.packed import Check
 
 _SLOTS_PER_KEY = 1.015
@@ -41,7 +41,8 @@ MAX_WIDTH = 62  # so that numbers are int64
 
 def width_for(num_symbols: int, rate: float) -> int:
     """Bits of a slot for which an unknown key reads as a symbol with at most this rate."""
-    return max(1, math.ceil(math.log2(max(1, num_symbols) / rate) - 1e-9))
+    # The number may be too large for a float: the product of many vocabularies.
+    return max(1, math.ceil(math.log2(max(1, num_symbols)) - math.log2(rate) - 1e-9))
 
 
 def num_slots_for(num_keys: int) -> int:

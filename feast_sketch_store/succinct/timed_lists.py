@@ -34,8 +34,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feast_sketch_store import kernel
-from feast_sketch_store.kernel import ListCodes
-from feast_sketch_store.kernel.reference_lists import (
+from feast_sketch_store.kernel import (
     AGES,
     GAPS,
     LONGEST_UNARY,
@@ -43,12 +42,12 @@ from feast_sketch_store.kernel.reference_lists import (
     NUM_WIDTHS,
     PREFIX_BITS,
     SIZES,
+    ListCodes,
     ceil_log2,
 )
 from feast_sketch_store.succinct.elias_fano import EliasFano
-from feast_sketch_store.succinct.fingerprints import FingerprintIndex
 from feast_sketch_store.succinct.list_widths import MAX_WIDTH, Gaps, fitted
-from feast_sketch_store.succinct.packed import Check, unchecked
+from feast_sketch_store.succinct.packed import Check, unfinished
 
 _ITEMS_PER_CHUNK = 1 << 20
 _ITEMS_TO_FIT = 1 << 19
@@ -306,40 +305,12 @@ class TimedLists:
         limit, oldest = _NO_LIMIT if limit is None else limit, _NO_LIMIT if oldest is None else oldest
         return kernel.read_lists(self.code.tables, self.words, spans, limit, oldest)
 
-    def find(
-        self,
-        index: FingerprintIndex,
-        salt: tuple[int, int],
-        entity_hashes: NDArray[np.uint64],
-        limit: int | None = None,
-        oldest: int | None = None,
-    ) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int64]] | None:
-        """The newest items of entities, uint64[m, 2], in one step; an entity without a row has none.
-
-        Parameters
-        ----------
-        index, salt : of the rows.
-        limit, oldest : see `read`, which also says what is returned and raised.
-
-        Returns
-        -------
-        None if some parts were not checked yet; then use `read`.
-        """
-        checks = self.starts, index.fingerprints, self.check
-        if any(check is not None and not check.all_checked for check in checks):
-            return None
-        limit, oldest = _NO_LIMIT if limit is None else limit, _NO_LIMIT if oldest is None else oldest
-        code, starts = self.code.tables, self.starts.parts
-        return kernel.find_lists(
-            code, self.words, self.num_bits, starts, index.parts, salt, entity_hashes, limit, oldest
-        )
-
     @property
     def arguments(self) -> tuple[Any, ...]:
-        """The lists in the form that the compiled kernel takes for reads of one row; see `PreparedRows`."""
+        """The lists in the form that the kernel takes for reads of one row; see `PreparedRows`."""
         tables = self.code.tables
         code = tables.tables, tables.widths, tables.widths.shape[1], self.words, self.num_bits
-        return *code, *unchecked(self.check), *self.starts.arguments
+        return *code, unfinished(self.check), *self.starts.arguments
 
     def _spans(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Where rows begin and end. Checks the words between."""

@@ -1,37 +1,49 @@
-"""The compiled kernel, with the functions of `reference` and its sister modules, which describe them.
+"""The functions of the C files, with the arrays that they fill.
 
 Calls that take longer than some microseconds let other threads run.
 """
 
+import secrets
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-import feast_sketch_store.kernel._compiled as _compiled
-from feast_sketch_store.kernel.prepared import SEED, PreparedRows
-from feast_sketch_store.kernel.reference import Asked, Table
-from feast_sketch_store.kernel.reference_lists import ListCodes
-from feast_sketch_store.kernel.reference_rows import AscendingNumbers, PackedNumbers, RowIndex, words_of_bits
-from feast_sketch_store.kernel.reference_sets import SetCodes
-from feast_sketch_store.kernel.reference_trees import TreeCodes
+from feast_sketch_store.kernel import _compiled
+from feast_sketch_store.kernel.arrays import (
+    AscendingNumbers,
+    Asked,
+    ListCodes,
+    PackedNumbers,
+    RowIndex,
+    SetCodes,
+    Table,
+)
+from feast_sketch_store.kernel.formulas import words_of_bits
+
+SEED = secrets.randbits(64)  # of hash tables, so that an attacker cannot choose values that collide
 
 _EXPECTED_SYMBOLS = 256  # ids per entity for which memory is allocated at first
 _EXPECTED_IDS = 64  # ids per set for which memory is allocated at first
 
-# These take and return plain objects, so they are called without a Python function around them.
-hash_int64_key = _compiled.hash_int64_key
-hash_key = _compiled.hash_key
-hash_message = _compiled.hash_message
-check_blocks = _compiled.check_blocks
-vectors_to_json = _compiled.vectors_to_json
+
+_Number = TypeVar("_Number", bound=np.generic)
+_Question = tuple[
+    *tuple[NDArray[np.uint64], int, int, int, NDArray[np.uint64]],
+    *tuple[int, int, int, NDArray[np.int64] | None, NDArray[np.int64] | None],
+    *tuple[NDArray[np.uint64] | None, NDArray[np.int32] | None],
+]
+_Numbers = tuple[NDArray[np.uint64], int, int, NDArray[np.uint64], int, NDArray[np.uint64], int]
 
 
 def windows(table: Table, asked: Asked, entity_hashes: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """See `reference.windows`."""
+    """The answers for all symbols of each entity, given by its hash, uint64[n, 2]: uint64[n, words].
+
+    Bit ``s % 64`` of word ``s // 64`` answers symbol ``64 * first_word + s``; bits after the last are zero.
+    """
     answers = np.empty((len(entity_hashes), asked.num_words), np.uint64)
-    _compiled.windows(table.words, table.num_words, *table.salt, _plain(entity_hashes), *asked, answers)
+    _compiled.windows(*_question(table, asked, entity_hashes), answers)
     return answers
 
 
@@ -41,12 +53,21 @@ def possible_symbols(
     entity_hashes: NDArray[np.uint64],
     wanted: NDArray[np.bool_] | None = None,
 ) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-    """See `reference.possible_symbols`."""
+    """The ids of the ones in `windows`, counted from ``64 * first_word``.
+
+    Parameters
+    ----------
+    wanted : bool[n], entities to answer; the others get no symbols. None for all.
+
+    Returns
+    -------
+    A CSR matrix: indptr, int64[n + 1], and the ids, int32[nnz], ascending within an entity.
+    """
     num_entities = len(entity_hashes)
     indptr = np.zeros(num_entities + 1, np.int64)
     ids = np.empty(num_entities * min(asked.num_symbols, _EXPECTED_SYMBOLS) + 2, np.int32)
     read = _compiled.possible_symbols
-    arguments = table.words, table.num_words, *table.salt, _plain(entity_hashes), *asked, wanted
+    arguments = *_question(table, asked, entity_hashes), wanted
     done = read(*arguments, 0, indptr, ids)
     while done < num_entities:
         # Assume as many for the other entities as for those so far, and at least all for the next one.
@@ -64,26 +85,39 @@ def contains(
     symbols: NDArray[np.int32],
     wanted: NDArray[np.bool_] | None = None,
 ) -> NDArray[np.bool_]:
-    """See `reference.contains`."""
+    """Whether entities possibly have symbols: bool[n, m].
+
+    Parameters
+    ----------
+    symbols : int32[m], for every entity, or int32[n, m]; no entity has a symbol outside of ``asked``.
+    wanted : bool[n], entities that may have symbols; None for all.
+    """
     per_entity = symbols.shape[-1]
     found = np.empty((len(entity_hashes), per_entity), np.bool_)
-    symbols = _plain(symbols, np.int32)
-    hashes = _plain(entity_hashes)
-    _compiled.contains(
-        table.words, table.num_words, *table.salt, hashes, *asked, wanted, symbols, per_entity, found
-    )
+    question = _question(table, asked, entity_hashes)
+    _compiled.contains(*question, wanted, _plain(symbols, np.int32), per_entity, found)
     return found
 
 
 def contains_rows(
     indptr: NDArray[np.int64], ids: NDArray[np.integer], num_symbols: int, symbols: NDArray[np.int32]
 ) -> NDArray[np.bool_]:
-    """See `reference.contains_rows`."""
+    """Whether rows have symbols.
+
+    Parameters
+    ----------
+    indptr, ids : int64[p + 1] and int[nnz], the ids of each row, below ``num_symbols``, in any order.
+    symbols : int32[m], for all rows, or int32[p, m]; -1 matches no symbol.
+
+    Returns
+    -------
+    bool[p, m]
+    """
     found = np.empty((len(indptr) - 1, symbols.shape[-1]), np.bool_)
     per_row = symbols.shape[1] if symbols.ndim > 1 else 0
-    ids, symbols = _plain(ids, np.int32), _plain(symbols, np.int32)
     if found.size:
-        _compiled.contains_rows(_plain(indptr), ids, num_symbols, symbols, per_row, found)
+        own, wanted = _plain(ids, np.int32), _plain(symbols, np.int32)
+        _compiled.contains_rows(_plain(indptr, np.int64), own, num_symbols, wanted, per_row, found)
     return found
 
 
@@ -94,11 +128,10 @@ def scores(
     weights: NDArray[np.float64],
     wanted: NDArray[np.bool_] | None = None,
 ) -> NDArray[np.float64]:
-    """See `reference.scores`."""
+    """The sum of the weights, float64[num_symbols], of each entity's possible symbols: float64[n]."""
     sums = np.zeros(len(entity_hashes))
-    weights = _plain(weights, np.float64)
-    hashes = _plain(entity_hashes)
-    _compiled.scores(table.words, table.num_words, *table.salt, hashes, *asked, wanted, weights, sums)
+    question = _question(table, asked, entity_hashes)
+    _compiled.scores(*question, wanted, _plain(weights, np.float64), sums)
     return sums
 
 
@@ -109,12 +142,10 @@ def touched_blocks(
     block_words: int,
     unchecked: NDArray[np.uint8],
 ) -> NDArray[np.int64]:
-    """See `reference.touched_blocks`."""
+    """The blocks that a read would use and that are marked in ``unchecked``, uint8[blocks]: int64[t]."""
     touched = np.zeros(len(unchecked), np.uint8)
-    hashes = _plain(entity_hashes)
-    count = _compiled.touch_blocks(
-        table.words, table.num_words, *table.salt, hashes, *asked, block_words, unchecked, touched
-    )
+    question = _question(table, asked, entity_hashes)
+    count = _compiled.touch_blocks(*question, block_words, unchecked, touched)
     return touched.nonzero()[0] if count else np.zeros(0, np.int64)
 
 
@@ -128,26 +159,49 @@ def add_facts(
     num_hashes: int,
     firsts: NDArray[np.int64] | None = None,
 ) -> None:
-    """See `reference.add_facts`."""
+    """Set the bits of facts, for those windows that begin in one part of a table.
+
+    Parameters
+    ----------
+    part : uint64[part words + window_words]; the last words take the ends of windows.
+    first : number of the part's first word.
+    table : number of words of the whole table, of a window, and the salt.
+    entity_hashes : uint64[m, 2]
+    rows : the index of each row's hash, int32[n]; indptr, int64[n + 1]; and symbols, uint16[nnz] or
+        int32[nnz], each less by ``first_symbol`` than in the table.
+    first_symbol : see ``rows``.
+    num_hashes : k of these facts, 1 to ``MAX_NUM_HASHES``.
+    firsts : as in `Asked`, less by ``first_symbol``.
+    """
     num_words, window_words, salt = table
     places, indptr, symbols = rows
-    hashes = _plain(entity_hashes)
-    narrow_and_wide = (symbols, None) if symbols.dtype.itemsize == 2 else (None, symbols)
+    hashes = _plain(entity_hashes, np.uint64)
+    is_narrow = symbols.dtype.itemsize == 2
+    narrow, wide = (symbols.view(np.uint16), None) if is_narrow else (None, symbols.view(np.int32))
     _compiled.add_facts(
-        part, first, len(part) - window_words, num_words, *salt, hashes, places, indptr, *narrow_and_wide,
+        part, first, len(part) - window_words, num_words, *salt, hashes, places, indptr, narrow, wide,
         first_symbol, num_hashes, firsts,
     )  # fmt: skip
 
 
 def hash_int64_keys(prefix: bytes, values: NDArray[np.int64]) -> NDArray[np.uint64]:
-    """See `reference.hash_int64_keys`."""
+    """MurmurHash3 x64 128 of keys that are ``prefix`` and the bytes of an int64: uint64[n, 2]."""
     hashes = np.empty((len(values), 2), np.uint64)
     _compiled.hash_int64_keys(prefix, _plain(values, np.int64), hashes)
     return hashes
 
 
 def parse_int64_keys(messages: list[bytes]) -> tuple[str, NDArray[np.int64]] | None:
-    """See `reference.parse_int64_keys`."""
+    """The name and values, int64[n], of a single int64 join key, out of Feast's ``EntityKey`` messages.
+
+    Parameters
+    ----------
+    messages : in wire format, as protobuf writes them.
+
+    Returns
+    -------
+    None unless all have the same single join key, an int64.
+    """
     lengths = np.fromiter(map(len, messages), np.int64, len(messages))
     values = np.empty(len(messages), np.int64)
     name = _compiled.parse_int64_keys(b"".join(messages), lengths, values)
@@ -157,42 +211,52 @@ def parse_int64_keys(messages: list[bytes]) -> tuple[str, NDArray[np.int64]] | N
 def parse_packed_lists(
     messages: list[bytes], field: int, width: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64] | NDArray[np.int32]] | None:
-    """See `reference.parse_packed_lists`."""
+    """Lists of numbers out of Feast's ``Value`` messages.
+
+    Parameters
+    ----------
+    messages : in wire format, as protobuf writes them.
+    field : the number of the field of ``Value`` that has the lists.
+    width : bytes of an element, 4 or 8; 0 for varints.
+
+    Returns
+    -------
+    Where each list ends, int64[n + 1], and the bits of all elements, int32 for a width of 4, else int64. An
+    empty message has no elements. None if a message has anything but such a list.
+    """
     lengths = np.fromiter(map(len, messages), np.int64, len(messages))
     content, ends = b"".join(messages), np.empty(len(messages) + 1, np.int64)
     count = _compiled.parse_packed_lists(content, lengths, field, width, ends, bytearray())
     if count is None:
         return None
-    elements = np.empty(count, np.int32 if width == 4 else np.int64)
-    into = elements.view(np.uint8)
-    if _compiled.parse_packed_lists(content, lengths, field, width, ends, into) is None:
+    elements = np.empty((width or 8) * count, np.uint8)
+    if _compiled.parse_packed_lists(content, lengths, field, width, ends, elements) is None:
         return None
-    return ends, elements
+    return ends, elements.view(np.int32) if width == 4 else elements.view(np.int64)
 
 
 def hash_keys(offsets: NDArray[np.int64], data: NDArray[np.uint8]) -> NDArray[np.uint64]:
-    """See `reference.hash_keys`."""
+    """Hash keys: MurmurHash3 x64 128 for single int64 keys, BLAKE2b-128 for all others: uint64[n, 2].
+
+    Parameters
+    ----------
+    offsets, data : int64[n + 1] and uint8[...], serialized keys as Arrow lays out large binary values.
+    """
     hashes = np.empty((len(offsets) - 1, 2), np.uint64)
-    _compiled.hash_keys(_plain(offsets), data, hashes)
+    _compiled.hash_keys(_plain(offsets, np.int64), data, hashes)
     return hashes
 
 
-def prepared_rows() -> PreparedRows | None:
-    """See `reference.prepared_rows`."""
-    rows: PreparedRows = _compiled.PreparedRows()
-    return rows
-
-
 class Int64Index:
-    """See `reference.Int64Index`."""
+    """Finds the ids of distinct int64 values: int64[V]."""
 
     def __init__(self, values: NDArray[np.int64]):
-        self._values = _plain(values)
+        self._values = _plain(values, np.int64)
         self._slots = _empty_slots(len(values))
         _compiled.index_int64(self._values, SEED, self._slots)
 
     def find(self, wanted: NDArray[np.int64]) -> NDArray[np.int32]:
-        """See `reference.Int64Index.find`."""
+        """The ids of values, int32[m]; -1 for a value that is not there."""
         ids = np.empty(len(wanted), np.int32)
         wanted = _plain(wanted, np.int64)
         _compiled.find_int64(self._values, SEED, self._slots, wanted, ids)
@@ -200,24 +264,24 @@ class Int64Index:
 
 
 class BytesIndex:
-    """See `reference.BytesIndex`."""
+    """Finds the ids of distinct binary values, laid out as Arrow does: int64[V + 1] and uint8[...]."""
 
     def __init__(self, offsets: NDArray[np.int64], data: NDArray[np.uint8]):
-        self._values = _plain(offsets), data
+        self._values = _plain(offsets, np.int64), data
         self._slots = _empty_slots(len(offsets) - 1)
         _compiled.index_bytes(*self._values, SEED, self._slots)
 
     def find(self, offsets: NDArray[np.int64], data: NDArray[np.uint8]) -> NDArray[np.int32]:
-        """See `reference.BytesIndex.find`."""
+        """The ids of values, int32[m]; -1 for a value that is not there."""
         ids = np.empty(len(offsets) - 1, np.int32)
-        _compiled.find_bytes(*self._values, SEED, self._slots, _plain(offsets), data, ids)
+        _compiled.find_bytes(*self._values, SEED, self._slots, _plain(offsets, np.int64), data, ids)
         return ids
 
 
 def distinct_per_row(
     indptr: NDArray[np.int64], ids: NDArray[np.int32]
 ) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-    """See `reference.distinct_per_row`."""
+    """The rows of a CSR matrix, int64[n + 1] and int32[nnz], sorted and without repetitions."""
     indptr, ids = indptr.astype(np.int64), ids.astype(np.int32)  # copies
     _compiled.sort_rows(indptr, ids)
     return indptr, ids[: indptr[-1]]
@@ -231,48 +295,102 @@ def encode_values(
     offsets: NDArray[np.int64],
     data: NDArray[np.uint8],
 ) -> tuple[bytes, NDArray[np.int64]]:
-    """See `reference.encode_values`."""
+    """Rows as Feast values in wire format: the elements of one ``RepeatedValue``, one per row.
+
+    Parameters
+    ----------
+    field : the tag of the field of ``Value``, whether it is a list or set, and whether it has packed numbers.
+    is_present : bool[n]; a row that is not present is an empty ``Value``.
+    indptr, ids : int64[n + 1] and int32[nnz], the elements of each row.
+    offsets, data : int64[V + 1] and uint8[...]: encoded element `i` is ``data[offsets[i]:offsets[i + 1]]``.
+
+    Returns
+    -------
+    The bytes, and where each row begins and ends: int64[n + 1].
+    """
     ends = np.empty(len(indptr), np.int64)
     return _compiled.encode_values(*field, is_present, indptr, ids, offsets, data, ends), ends
 
 
 def take_packed(packed: PackedNumbers, length: int, places: NDArray[np.int64]) -> NDArray[np.uint64]:
-    """See `reference_rows.take_packed`."""
+    """The numbers with the given indexes below ``length``, int64[n]: uint64[n].
+
+    Raises
+    ------
+    ValueError : an index is out of range.
+    """
     numbers = np.empty(len(places), np.uint64)
     _compiled.take_packed(*packed, length, _plain(places, np.int64), numbers)
     return numbers
 
 
 def take_ascending(numbers: AscendingNumbers, places: NDArray[np.int64]) -> NDArray[np.uint64]:
-    """See `reference_rows.take_ascending`."""
+    """The numbers with the given indexes, int64[n]: uint64[n].
+
+    Raises
+    ------
+    ValueError : an index is out of range, or the numbers are damaged.
+    """
     taken = np.empty(len(places), np.uint64)
     _compiled.take_ascending(*_flat(numbers), _plain(places, np.int64), taken)
     return taken
 
 
 def row_hashes(entity_hashes: NDArray[np.uint64], salt: tuple[int, int]) -> NDArray[np.uint64]:
-    """See `reference_rows.row_hashes`."""
+    """64 bits of each 128-bit hash, uint64[n, 2], unpredictable without the salt: uint64[n]."""
     hashes = np.empty(len(entity_hashes), np.uint64)
-    _compiled.row_hashes(_plain(entity_hashes), *salt, hashes)
+    _compiled.row_hashes(_plain(entity_hashes, np.uint64), *salt, hashes)
     return hashes
 
 
 def find_rows(index: RowIndex, hashes: NDArray[np.uint64]) -> NDArray[np.int64]:
-    """See `reference_rows.find_rows`."""
+    """The rows of entities by their row hashes, uint64[n]: int64[n], -1 for an entity without a row.
+
+    Raises
+    ------
+    ValueError : the index is damaged.
+    """
     rows = np.empty(len(hashes), np.int64)
-    _compiled.find_rows(*_flat(index.fingerprints), index.range, index.twins, _plain(hashes), rows)
+    _compiled.find_rows(*_flat(index.fingerprints), index.range, index.twins, _plain(hashes, np.uint64), rows)
     return rows
 
 
-def _flat(numbers: AscendingNumbers) -> tuple[Any, ...]:
+def _question(table: Table, asked: Asked, entity_hashes: NDArray[np.uint64]) -> _Question:
+    """What entities are asked, as the C functions take it."""
+    hashes = _plain(entity_hashes, np.uint64)
+    return (
+        *(table.words, table.num_words, *table.salt, hashes, asked.first_word, asked.num_symbols),
+        *(asked.num_hashes, asked.firsts, asked.ends, asked.masks, asked.clusters),
+    )
+
+
+def _flat(numbers: AscendingNumbers) -> _Numbers:
     """Ascending numbers as the C functions take them."""
-    return (numbers.highs, numbers.num_buckets, numbers.length, *numbers.lows, *numbers.samples)
+    lows, samples = numbers.lows, numbers.samples
+    return (
+        *(numbers.highs, numbers.num_buckets, numbers.length),
+        *(lows.words, lows.width, samples.words, samples.width),
+    )
 
 
 def write_sets(
     codes: SetCodes, headers: NDArray[np.int32], indptr: NDArray[np.int64], ids: NDArray[np.int32]
 ) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
-    """See `reference_sets.write_sets`."""
+    """Code sets.
+
+    Parameters
+    ----------
+    headers : int32[n, F], the size of each set plus the number of headers for rows without one.
+    indptr, ids : int64[n * F + 1] and int32[nnz]; row ``r * F + f`` has the ascending ids of a set.
+
+    Returns
+    -------
+    The words, uint64[w], two more than the codes fill; and the bit after each row, int64[n].
+
+    Raises
+    ------
+    ValueError : the sets do not fit their codes.
+    """
     return _written(_compiled.write_sets, codes, (headers, indptr, ids))
 
 
@@ -284,7 +402,7 @@ def _written(
     """The output of a function that is called twice: first to learn how many words it needs."""
     headers, indptr, ids = sets
     ends = np.zeros(len(headers), np.int64)
-    headers = _plain(headers)
+    headers = _plain(headers, np.int32)
     write(*codes, headers, indptr, ids, bytearray(), ends)
     words = np.zeros(words_of_bits(int(ends[-1]) if len(ends) else 0), np.uint64)
     write(*codes, headers, indptr, ids, words, ends)
@@ -300,7 +418,24 @@ def read_sets(
     feature: int,
     own_ids: NDArray[np.int32] | None = None,
 ) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int32]]:
-    """See `reference_sets.read_sets`."""
+    """The sets of one feature of some rows: the reverse of `write_sets`.
+
+    Parameters
+    ----------
+    words, num_bits : the codes.
+    starts : the bit at which each row begins.
+    rows : int64[m], row numbers.
+    own_ids : int32[V], the feature's own id for each coded id, ascending, or -1 for one that it never has;
+        None if they are the same.
+
+    Returns
+    -------
+    The headers, int32[m], and the sets as a CSR matrix: indptr, int64[m + 1], and ids, int32[nnz].
+
+    Raises
+    ------
+    ValueError : the codes are damaged.
+    """
     num_symbols = int(codes.level_starts[feature + 1] - codes.level_starts[feature])
     arguments = (*codes, words, num_bits, *_flat(starts), rows, feature, own_ids)
     return _all_sets(_compiled.read_sets, arguments, len(rows), num_symbols)
@@ -321,28 +456,6 @@ def _all_sets(
     return headers, indptr, ids[: indptr[-1]]
 
 
-def write_trees(
-    codes: TreeCodes, headers: NDArray[np.int32], indptr: NDArray[np.int64], ids: NDArray[np.int32]
-) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
-    """See `reference_trees.write_trees`."""
-    return _written(_compiled.write_trees, codes, (headers, indptr, ids))
-
-
-def read_trees(
-    codes: TreeCodes,
-    words: NDArray[np.uint64],
-    num_bits: int,
-    starts: AscendingNumbers,
-    rows: NDArray[np.int64],
-    feature: int,
-    own_ids: NDArray[np.int32] | None = None,
-) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int32]]:
-    """See `reference_trees.read_trees`."""
-    num_symbols = int(codes.symbol_starts[feature + 1] - codes.symbol_starts[feature])
-    arguments = (*codes, words, num_bits, *_flat(starts), rows, feature, own_ids)
-    return _all_sets(_compiled.read_trees, arguments, len(rows), num_symbols)
-
-
 def read_lists(
     codes: ListCodes,
     words: NDArray[np.uint64],
@@ -350,55 +463,71 @@ def read_lists(
     limit: int,
     oldest: int,
 ) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int64]]:
-    """See `reference_lists.read_lists`."""
+    """The newest items of lists.
+
+    Parameters
+    ----------
+    codes : of the lists.
+    words : uint64[n], the codes and two words more.
+    spans : where each list begins and ends, in bits: int64[m] each.
+    limit : the most items of each list.
+    oldest : the highest age, in ticks.
+
+    Returns
+    -------
+    A CSR matrix, int64[m + 1] and int32[nnz], and the age of each item, int64[nnz]. Ages ascend, and so do
+    ids within an age.
+
+    Raises
+    ------
+    ValueError : the codes are damaged.
+    """
     arguments = codes.tables, codes.widths, codes.widths.shape[1], words, *spans, limit, oldest
     return _all_lists(_compiled.read_lists, arguments, len(spans[0]), limit)
-
-
-def find_lists(
-    codes: ListCodes,
-    words: NDArray[np.uint64],
-    num_bits: int,
-    starts: AscendingNumbers,
-    index: RowIndex,
-    salt: tuple[int, int],
-    entity_hashes: NDArray[np.uint64],
-    limit: int,
-    oldest: int,
-) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int64]]:
-    """See `reference_lists.find_lists`."""
-    arguments = (
-        *(codes.tables, codes.widths, codes.widths.shape[1], words, num_bits, *_flat(starts)),
-        *(*_flat(index.fingerprints), index.range, index.twins, *salt, _plain(entity_hashes), limit, oldest),
-    )
-    return _all_lists(_compiled.find_lists, arguments, len(entity_hashes), limit)
 
 
 def band_rows(
     hashes: NDArray[np.uint64], values: NDArray[np.uint64], num_slots: int
 ) -> tuple[NDArray[np.uint64], NDArray[np.uint64], NDArray[np.bool_]]:
-    """See `reference_static.band_rows`."""
+    """Bring the equations of n rows into triangular form.
+
+    Parameters
+    ----------
+    hashes, values : uint64[n]
+    num_slots : a multiple of 64.
+
+    Returns
+    -------
+    The coefficients and the result of the equation that begins at each slot, uint64[num_slots] each, 0 if
+    there is none; and the rows that are left over because they contradict those before: bool[n].
+    """
     coefficients, results = np.zeros(num_slots, np.uint64), np.zeros(num_slots, np.uint64)
     left = np.zeros(len(hashes), np.bool_)
-    _compiled.band_rows(_plain(hashes), _plain(values), num_slots, coefficients, results, left)
+    hashes, values = _plain(hashes, np.uint64), _plain(values, np.uint64)
+    _compiled.band_rows(hashes, values, num_slots, coefficients, results, left)
     return coefficients, results, left
 
 
 def solve_slots(
     coefficients: NDArray[np.uint64], results: NDArray[np.uint64], width: int
 ) -> NDArray[np.uint64]:
-    """See `reference_static.solve_slots`."""
+    """The numbers of ``width`` bits of all slots that satisfy the equations, in stretches of 64 slots.
+
+    Returns
+    -------
+    uint64[num_slots / 64 + 1, width] : bit ``s % 64`` of ``[s // 64, j]`` is bit j of slot s; the last is 0.
+    """
     words = np.zeros((len(coefficients) // 64 + 1, max(0, width)), np.uint64)
-    _compiled.solve_slots(_plain(coefficients), _plain(results), width, words)
+    _compiled.solve_slots(_plain(coefficients, np.uint64), _plain(results, np.uint64), width, words)
     return words
 
 
 def look_up(
     words: NDArray[np.uint64], width: int, num_slots: int, hashes: NDArray[np.uint64]
 ) -> NDArray[np.uint64]:
-    """See `reference_static.look_up`."""
+    """The number of each hash, uint64[n]; any number for a hash without a row."""
     numbers = np.empty(len(hashes), np.uint64)
-    _compiled.look_up(words, width, num_slots, _plain(hashes), numbers)
+    _compiled.look_up(words, width, num_slots, _plain(hashes, np.uint64), numbers)
     return numbers
 
 
@@ -420,7 +549,7 @@ def _all_lists(
     return indptr, ids[:count], ages[:count]
 
 
-def _plain(array: NDArray[Any], dtype: type[np.generic] | None = None) -> NDArray[Any]:
+def _plain(array: NDArray[Any], dtype: type[_Number]) -> NDArray[_Number]:
     """The same numbers in the form that the C functions take: C-contiguous and aligned."""
     array = np.ascontiguousarray(array, dtype)
     return array if array.flags.aligned else array.copy()
