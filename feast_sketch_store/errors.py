@@ -1,7 +1,6 @@
 """The errors of the store: one small hierarchy. Each message names what is wrong, where, and what to do."""
 
-from collections.abc import Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Sequence
 from typing import Self
 
 
@@ -10,49 +9,14 @@ class SketchStoreError(Exception):
 
     Attributes
     ----------
-    lines : Python lines to paste in place of those that caused the error.
     parts : the errors that this one combines.
-    new_names : names of features or join keys that must change, each with a new name.
     """
 
-    lines: tuple[str, ...] = ()
     parts: "tuple[SketchStoreError, ...]" = ()
-    new_names: Mapping[str, str] = MappingProxyType({})
 
 
 class SettingsError(SketchStoreError, ValueError):
-    """An option of ``feature_store.yaml`` or a ``sketch.*`` tag has a value that cannot work.
-
-    Attributes
-    ----------
-    wrong_tags : tags to remove, each with the name that replaces it, or None.
-    new_tags : by the name of a feature, or "" for the view: tags to set, or None to remove them.
-    moved : names of features that have to be in another view.
-    """
-
-    wrong_tags: Mapping[str, str | None] = MappingProxyType({})
-    new_tags: Mapping[str, Mapping[str, str | None]] = MappingProxyType({})
-    moved: tuple[str, ...] = ()
-
-    @classmethod
-    def of_tags(cls, text: str, wrong_tags: Mapping[str, str | None]) -> Self:
-        """An error that a change of tags resolves."""
-        error = cls(text)
-        error.wrong_tags = wrong_tags
-        return error
-
-    @classmethod
-    def of_view(
-        cls,
-        text: str,
-        new_tags: Mapping[str, Mapping[str, str | None]] | None = None,
-        moved: Sequence[str] = (),
-        lines: Sequence[str] = (),
-    ) -> Self:
-        """An error of several features of a view. Other tags, moved features or ``lines`` resolve it."""
-        error = cls(text)
-        error.new_tags, error.moved, error.lines = new_tags or {}, tuple(moved), tuple(lines)
-        return error
+    """An option of ``feature_store.yaml`` or a ``sketch.*`` tag has a value that cannot work."""
 
 
 class UnsupportedFeatureError(SketchStoreError):
@@ -66,10 +30,6 @@ class ShardError(SettingsError):
 
 class RowError(SketchStoreError, ValueError):
     """A row cannot be kept as it was given; nothing of its batch was written."""
-
-
-class VocabularyOverflowError(SketchStoreError):
-    """A write would take a feature past ``max_vocabulary``; nothing of its batch was written."""
 
 
 class DamagedFileError(SketchStoreError):
@@ -108,14 +68,11 @@ class PlanError(SketchStoreError, ValueError):
 
 
 def summed_up(errors: Sequence[SketchStoreError]) -> SketchStoreError:
-    """Combine one or more errors into one that ends with the lines to paste."""
+    """Combine one or more errors into one."""
     parts = [part for error in errors for part in (error.parts or (error,))]
     text = str(parts[0])
     if len(parts) > 1:
         text = "\n".join([f"{len(parts)} settings must change:", *(f"- {part}" for part in parts)])
-    lines = [line for part in parts for line in part.lines]
-    if lines:
-        text += "\nPaste:\n" + "\n".join(f"    {line}" for line in lines)
     kinds = {type(part) for part in parts}
     error = kinds.pop()(text) if len(kinds) == 1 else SettingsError(text)
     error.parts = tuple(parts)

@@ -4,15 +4,14 @@ import asyncio
 import copy
 import functools
 import logging
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
-import numpy as np
 from feast import Entity, FeatureService, FeatureStore
 from feast.feature_view import FeatureView
-from feast.field import Field as FeastField
 from feast.infra.infra_object import InfraObject
 from feast.infra.online_stores.online_store import OnlineStore
 from feast.infra.registry.base_registry import BaseRegistry
@@ -23,25 +22,26 @@ from feast.protos.feast.serving.ServingService_pb2 import GetOnlineFeaturesRespo
 from feast.protos.feast.types.EntityKey_pb2 import EntityKey as EntityKeyProto
 from feast.protos.feast.types.Value_pb2 import Value as ValueProto
 from feast.repo_config import RepoConfig
-from feast.types import Bytes, FeastType
+from feast.types import FeastType
 from feast.utils import _get_table_entity_values
-from numpy.typing import NDArray
 from pydantic import SecretStr
 
-from feast_sketch_store.adapter import backing, planned, single
-from feast_sketch_store.adapter.advice import Hint, advice, summary, untold
+from feast_sketch_store.adapter import backing, planned
+from feast_sketch_store.adapter.advice import Hint, advice, summary
 from feast_sketch_store.adapter.backing import BackingStore, Steps
 from feast_sketch_store.adapter.expiry import warn_of_read, warn_of_write
 from feast_sketch_store.adapter.list_updates import updates
 from feast_sketch_store.adapter.options import OnlineStoreOptions
 from feast_sketch_store.adapter.plans import Plan, Plans
+from feast_sketch_store.adapter.precomputed import from_views, no_vectors_needed, view_of_vectors
 from feast_sketch_store.adapter.responses import (
+    RawRow,
     Row,
-    add_vectors,
-    distinct,
-    entity_key_of,
+    add_rows,
+    hash_entity_keys,
     hash_join_keys,
-    to_rows,
+    read_vectors,
+    row_of,
 )
 from feast_sketch_store.errors import (
     RowError,
@@ -51,46 +51,32 @@ from feast_sketch_store.errors import (
     UnsupportedFeatureError,
     summed_up,
 )
-from feast_sketch_store.layers import LayerAnswer
 from feast_sketch_store.metrics import ViewMetrics
-from feast_sketch_store.rows.codecs import EXACT, FeatureCodec
+from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.encoding import FeastRow, deletions
-from feast_sketch_store.rows.entity_keys import JoinKeys, hash_entity_keys, join_keys_text
+from feast_sketch_store.settings.resolve import resolve, ttl_microseconds
+from feast_sketch_store.settings.table import Sharding
 from feast_sketch_store.storage.base import Storage
 from feast_sketch_store.storage.buckets import is_url
 from feast_sketch_store.storage.stores import StorePlace
 from feast_sketch_store.view.live import expire_before_of
-from feast_sketch_store.view.opening import AnyView, undivided
 from feast_sketch_store.view.opening import open_view as open_stored_view
+from feast_sketch_store.view.opening import undivided
 from feast_sketch_store.view.removal import remove_project, remove_view
-from feast_sketch_store.view.repairs import lines_to_paste
 from feast_sketch_store.view.sealing import SealPolicy
-from feast_sketch_store.view.settings import (
-    declared_join_keys,
-    file_problems,
-    resolve,
-    ttl_microseconds,
-)
-from feast_sketch_store.view.shard_map import WriteFence
+from feast_sketch_store.view.view import View
 from feast_sketch_store.view.worker_views import is_worker, kept
 
 _logger = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
-# Up to this many entities are read one by one. For more, reads of arrays let other threads run and share
-# waits for memory.
-_FEW_ENTITIES = 128
-_FEW_IN_SHARDS = 2_048  # with shards: reads of arrays would divide them by shard
-_FEW_ROWS = 32  # the same for `online_read`, which makes Python objects of rows
-
+_LOCK_TIMEOUT_SECONDS = 60.0
 _BACKED = "beside a backing store"  # unsupported for views with shards; completes an error message
 
 
 # What the declaration of an open view depends on: features with their types and tags, the view's tags, the
 # default codec, and shards.
-_Declaration = tuple[
-    list[tuple[str, FeastType, dict[str, str]]], dict[str, str], str, tuple[int, list[int] | None]
-]
+_Declaration = tuple[list[tuple[str, FeastType, dict[str, str]]], dict[str, str], str, Sharding]
 # What settings depend on besides the declaration: columns of join keys, ttl, folder, options.
 _Circumstances = tuple[list[tuple[str, FeastType]], timedelta | None, Path | None, "SketchOnlineStoreConfig"]
 
@@ -119,17 +105,17 @@ class SketchOnlineStore(OnlineStore):
 
     def __init__(self) -> None:
         self._in_worker = is_worker()
-        self._views: dict[str, tuple[_Declaration, AnyView]] = kept("views")
+        self.lock_timeout_seconds = _LOCK_TIMEOUT_SECONDS  # of seals and rebuilds while another process seals
+        self._views: dict[str, tuple[_Declaration, View]] = kept("views")
         self._settings: dict[str, tuple[_Declaration, _Circumstances]] = kept("settings")  # of the views
-        self._fences: dict[str, tuple[AnyView, WriteFence]] = {}
         self._opened_backing: tuple[tuple[Any, ...], BackingStore | None] | None = None
         self._plans = Plans(self.view, self.serves)
+        no_vectors_needed(SketchOnlineStore)
 
     def _forget_views(self) -> None:
         self._views.clear()
         self._plans = Plans(self.view, self.serves)
         self._settings.clear()
-        self._fences.clear()
         self._opened_backing = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -152,7 +138,6 @@ class SketchOnlineStore(OnlineStore):
         ------
         RowError : a row's join keys are not the view's, a value is not of its feature's type, or a column
             changed its type.
-        VocabularyOverflowError : a feature would have more than ``max_vocabulary`` values.
         StorageError : the folder cannot be written. Whichever is raised, nothing of the batch was written.
         """
         if data:
@@ -174,7 +159,7 @@ class SketchOnlineStore(OnlineStore):
         SettingsError : it cannot be opened.
         """
         options = config.online_store
-        key = config.project, options.backing_store, options.backing_on_error
+        key = config.project, options.backing_store
         if self._opened_backing is None or self._opened_backing[0] != key:
             self._opened_backing = key, BackingStore.of(config)
         return self._opened_backing[1]
@@ -211,11 +196,6 @@ class SketchOnlineStore(OnlineStore):
         """
         if requested_features is None:
             requested_features = [feature.name for feature in table.features]
-        ttl = ttl_microseconds(config.online_store, table)
-        if 0 < len(entity_keys) <= _FEW_ROWS:
-            rows = self._read_few(config, table, entity_keys, requested_features, ttl)
-            if rows is not None:
-                return rows
         return self._finish(config, self._rows(config, table, entity_keys, requested_features))
 
     def _rows(
@@ -225,13 +205,32 @@ class SketchOnlineStore(OnlineStore):
         entity_keys: Sequence[EntityKeyProto],
         features: Sequence[str],
     ) -> Steps[list[Row]]:
-        """The rows of many entities, with a lookup in the backing store if one is needed."""
-        ttl = ttl_microseconds(config.online_store, table)
-        answers = self._read(config, table, hash_entity_keys(entity_keys), features, ttl)
-        if codecs := self._backed(config, table, features):
-            metrics = self.view(config, table).metrics
-            answers = yield from backing.filled(answers, table, codecs, entity_keys.__getitem__, metrics)
-        return to_rows(answers, len(entity_keys))
+        """The rows of entities, with a lookup in the backing store if one is needed."""
+        hashes = hash_entity_keys(entity_keys)
+        rows, _ = yield from self._filled(config, table, hashes, features, entity_keys.__getitem__)
+        return rows
+
+    def _filled(
+        self,
+        config: RepoConfig,
+        table: FeatureView,
+        hashes: bytes,
+        features: Sequence[str],
+        key_of: Callable[[int], EntityKeyProto],
+    ) -> Steps[tuple[list[Row], list[RawRow]]]:
+        """The same for entities with these hashes, 16 bytes each; ``key_of`` gives the key at a position."""
+        view, ttl = self.view(config, table), ttl_microseconds(config.online_store, table)
+        names, expire_before = tuple(features), expire_before_of(ttl)
+        began = time.perf_counter()
+        raw, num_found = view.with_state(lambda state: state.prepared(names).rows(hashes, expire_before))
+        view.metrics.count_read(len(raw), num_found, time.perf_counter() - began)
+        if num_found < len(raw):
+            warn_of_read(view.storage.location, table.name, raw.count(False), len(raw), ttl)
+        codecs = self._backed(config, table, features)
+        if not codecs:
+            return [row_of(row, names) for row in raw], raw
+        rows = yield from backing.filled(raw, hashes, names, table, codecs, key_of, view.metrics)
+        return rows, raw
 
     def _backed(self, config: RepoConfig, table: FeatureView, features: Sequence[str]) -> list[FeatureCodec]:
         """The codecs of the features that the backing store keeps."""
@@ -239,44 +238,6 @@ class SketchOnlineStore(OnlineStore):
             return []
         codecs = self.view(config, table).settings.backed_codecs
         return [codec for codec in codecs if codec.feature in features]
-
-    def _read_few(
-        self,
-        config: RepoConfig,
-        table: FeatureView,
-        entity_keys: Sequence[EntityKeyProto],
-        features: Sequence[str],
-        ttl: int | None,
-    ) -> list[Row] | None:
-        """Read a few entities one by one; None if they have to be read together."""
-        view, hashes = self.view(config, table), [single.hash_entity_key(key) for key in entity_keys]
-        asked = view.of_entity(hashes[0]) if len(hashes) == 1 else view
-        prepared = asked.current().prepared(tuple(features))
-        if prepared is None:
-            return None
-        rows, expire_before, num_found = [], expire_before_of(ttl), 0
-        for entity_hash in hashes:
-            row = single.read_row(prepared, entity_hash, features, expire_before)
-            if row is None:
-                return None
-            rows.append(row)
-            num_found += row[1] is not None
-        view.metrics.count_read(len(rows), num_found)
-        return rows
-
-    def _read(
-        self,
-        config: RepoConfig,
-        table: FeatureView,
-        hashes: NDArray[np.uint64],
-        features: Sequence[str],
-        ttl: int | None,
-    ) -> list[LayerAnswer]:
-        """See `View.read`; warns if rows are withheld."""
-        view = self.view(config, table)
-        answers = view.read(hashes, features, ttl)
-        warn_of_read(view.storage.location, table.name, answers, len(hashes), ttl)
-        return answers
 
     def get_online_features(
         self,
@@ -290,8 +251,10 @@ class SketchOnlineStore(OnlineStore):
     ) -> OnlineResponse:
         """See `OnlineStore.get_online_features`. Requests that ask for the same share a plan.
 
-        Feast's own method answers all unusual requests, and raises their errors.
+        Feast's own method answers all unusual requests, and raises their errors. A service with
+        ``precompute_online`` is answered from its views.
         """
+        features = from_views(features)
         options = full_feature_names, include_feature_view_version_metadata
         asked = self._planned(config, features, entity_rows, registry, project, *options)
         answer = None if asked is None else planned.respond(*asked)
@@ -310,6 +273,7 @@ class SketchOnlineStore(OnlineStore):
         include_feature_view_version_metadata: bool = False,
     ) -> OnlineResponse:
         """The same on the event loop; a thread looks at the disk."""
+        features = from_views(features)
         options = full_feature_names, include_feature_view_version_metadata
         asked = self._planned(config, features, entity_rows, registry, project, *options)
         if asked is not None:
@@ -335,7 +299,7 @@ class SketchOnlineStore(OnlineStore):
         if columns is None:
             return None
         question = planned.question_of(features, columns, full_feature_names, with_versions)
-        if question is None or len(next(iter(columns.values()))) > _FEW_ENTITIES:
+        if question is None:
             return None
         try:
             plan = self._plans.of(question, lambda: features, registry, project, config)
@@ -384,19 +348,17 @@ class SketchOnlineStore(OnlineStore):
         include_feature_view_version_metadata: bool,
     ) -> Steps[None]:
         """See `_read_features_per_fv`. Makes one lookup in the backing store per view that needs it."""
-        hashed: dict[tuple[tuple[str, int], ...], NDArray[np.uint64] | None] = {}  # by columns of join keys
+        hashed: dict[tuple[tuple[str, int], ...], bytes | None] = {}  # by columns of join keys
         for table, features in grouped_refs:
             join_keys = _get_table_entity_values(table, entity_name_to_join_key_map, join_key_values)
             # Feast refuses a request that lacks a join key of any view if one of the views has no join keys.
             is_usual = all(join_keys.values()) and len(join_keys) == len(table.entities)
-            hashes: NDArray[np.uint64] | None = None
-            entity_hashes = single.hash_join_keys(join_keys) if is_usual else None
-            if is_usual and entity_hashes is None:
+            entity_hashes: bytes | None = None
+            if is_usual:
                 columns = tuple((name, id(values)) for name, values in join_keys.items())
                 if columns not in hashed:
                     hashed[columns] = hash_join_keys(join_keys)
-                hashes = hashed[columns]
-                entity_hashes = hashes.tobytes() if hashes is not None else None
+                entity_hashes = hashed[columns]
             if entity_hashes is None:
                 super()._read_features_per_fv(
                     config,
@@ -408,22 +370,15 @@ class SketchOnlineStore(OnlineStore):
                     include_feature_view_version_metadata,
                 )
                 continue
-            num_rows, num_present = len(entity_hashes) // 16, None
-            if num_rows <= (_FEW_ENTITIES if len(self.view(config, table).parts) == 1 else _FEW_IN_SHARDS):
-                num_present = self._add_vectors_of_few(
+            num_rows = len(entity_hashes) // 16
+            if self._backed(config, table, features):
+                key_of = functools.partial(_entity_key, join_keys)
+                rows, raw = yield from self._filled(config, table, entity_hashes, features, key_of)
+                num_present = add_rows(online_features_response, features, rows, raw)
+            else:
+                num_present = self._add_vectors(
                     config, table, features, entity_hashes, online_features_response
                 )
-            if num_present is None:
-                if hashes is None:
-                    hashes = np.frombuffer(entity_hashes, np.uint64).reshape(-1, 2)
-                hashes, places = distinct(hashes)
-                ttl = ttl_microseconds(config.online_store, table)
-                answers = self._read(config, table, hashes, features, ttl)
-                if codecs := self._backed(config, table, features):
-                    key_of = entity_key_of(join_keys, places, len(hashes))
-                    metrics = self.view(config, table).metrics
-                    answers = yield from backing.filled(answers, table, codecs, key_of, metrics)
-                num_present = add_vectors(online_features_response, features, answers, len(hashes), places)
             metadata = online_features_response.metadata
             view_name: str = table.projection.name_to_use()  # type: ignore[no-untyped-call]
             prefix = f"{view_name}__" if full_feature_names else ""
@@ -438,28 +393,21 @@ class SketchOnlineStore(OnlineStore):
 
             track_feature_statuses(table.name, num_present, len(features) * num_rows - num_present)
 
-    def _add_vectors_of_few(
+    def _add_vectors(
         self,
         config: RepoConfig,
         table: FeatureView,
         features: Sequence[str],
         entity_hashes: bytes,
         response: GetOnlineFeaturesResponse,
-    ) -> int | None:
-        """Add the vectors of a few entities. Returns the number of values present, or None if nothing was
-        added.
-        """
-        view = self.view(config, table)
-        rows = view.current().prepared(tuple(features))
-        if rows is None:
-            return None
-        expire_before = expire_before_of(ttl_microseconds(config.online_store, table))
-        added = single.add_vectors(response, rows, entity_hashes, expire_before)
-        if added is None:
-            return None
-        num_present, num_found = added
-        view.metrics.count_read(len(entity_hashes) // 16, num_found)
-        return num_present
+    ) -> int:
+        """Add the vectors of entities to a response. Returns the number of values present."""
+        view, ttl = self.view(config, table), ttl_microseconds(config.online_store, table)
+        vectors = read_vectors(view, table.name, tuple(features), entity_hashes, expire_before_of(ttl))
+        view.metrics.count_read(len(entity_hashes) // 16, vectors.num_found, vectors.seconds)
+        warn_of_read(view.storage.location, table.name, vectors.num_expired, len(entity_hashes) // 16, ttl)
+        response.MergeFromString(vectors.message)
+        return vectors.num_present
 
     async def _read_features_per_fv_async(
         self, config: RepoConfig, grouped_refs: list[tuple[FeatureView, list[str]]], *arguments: Any
@@ -554,6 +502,24 @@ class SketchOnlineStore(OnlineStore):
             return self.online_read(config, table, entity_keys, requested_features)
         return await asyncio.to_thread(self.online_read, config, table, entity_keys, requested_features)
 
+    async def initialize(self, config: RepoConfig) -> None:
+        """Open all views of the project, and read their snapshots into memory.
+
+        Each worker of Feast's server awaits this before it answers. A view that cannot be opened is logged
+        and left to its first read.
+        """
+        await asyncio.to_thread(self._initialize, config)
+
+    def _initialize(self, config: RepoConfig) -> None:
+        registered = FeatureStore(config=config)
+        for table in [*registered.list_feature_views(), *registered.list_stream_feature_views()]:
+            if table.online:
+                try:
+                    for part in self.view(config, table).parts.values():
+                        part.warm_up()
+                except SketchStoreError as error:
+                    _logger.warning("feature view %r is not ready: %s", table.name, error)
+
     async def close(self) -> None:
         """Close all views, with their memory, mapped files and threads. A later call opens them again."""
         views, opened = [view for _, view in self._views.values()], self._opened_backing
@@ -573,7 +539,7 @@ class SketchOnlineStore(OnlineStore):
     ) -> None:
         """Keep the precomputed vector of an entity exactly; see `OnlineStore.write_precomputed_vector`."""
         row: FeastRow = (entity_key, {"vector": ValueProto(bytes_val=vector_bytes)}, datetime.now(UTC), None)
-        self.online_write_batch(config, _precomputed_view(feature_service_name), [row], None)
+        self.online_write_batch(config, view_of_vectors(feature_service_name), [row], None)
 
     def read_precomputed_vectors(
         self,
@@ -583,7 +549,7 @@ class SketchOnlineStore(OnlineStore):
         entity_keys: list[EntityKeyProto],
     ) -> list[bytes | None]:
         """The precomputed vectors of entities; None for an entity without one."""
-        rows = self.online_read(config, _precomputed_view(feature_service_name), entity_keys, ["vector"])
+        rows = self.online_read(config, view_of_vectors(feature_service_name), entity_keys, ["vector"])
         return [values["vector"].bytes_val if values else None for _, values in rows]
 
     def update(
@@ -603,10 +569,10 @@ class SketchOnlineStore(OnlineStore):
             changed.
         """
         require_writer(config)
-        hints: list[tuple[Storage, list[Hint]]] = []
+        hints: list[Hint] = []
         problems: list[SketchStoreError] = []
         backed_views: list[tuple[FeatureView, list[FeatureCodec]]] = []
-        opened: list[AnyView] = []
+        opened: list[View] = []
         for table in tables_to_keep:
             try:
                 view = self._open(config, table)
@@ -614,12 +580,13 @@ class SketchOnlineStore(OnlineStore):
                 problems.append(error)
                 continue
             opened.append(view)
-            if found := [*file_problems(view.settings, table), *_stored_problems(table, view)]:
+            if found := [*view.settings.file_problems()]:
                 problems += found
                 continue
             backed_views.append((table, view.settings.backed_codecs))
+            view.refresh()
             sealed = view.sealed()
-            hints.append((view.storage, [*advice(table, view.settings, sealed[0] if sealed else None)]))
+            hints += advice(table, view.settings, sealed[0] if sealed else None)
         if problems:
             raise summed_up(problems)
         backed = [(table, [codec.feature for codec in codecs]) for table, codecs in backed_views if codecs]
@@ -627,8 +594,8 @@ class SketchOnlineStore(OnlineStore):
             store.update([table for table in tables_to_delete if _has_backed(config, table)], backed)
         for view in opened:
             view.prepare()
-        if new_hints := [hint for storage, of_view in hints for hint in untold(storage, of_view)]:
-            _logger.warning("%s", summary(new_hints))
+        if hints:
+            _logger.warning("%s", summary(hints))
         for table in tables_to_delete:
             for version in range((getattr(table, "current_version_number", None) or 0) + 1):
                 storage = self._storage(config, table.name, version)
@@ -650,7 +617,8 @@ class SketchOnlineStore(OnlineStore):
         options = config.online_store
         place = StorePlace.of(config.repo_path, options.path, options.storage_options)
         remove_project(place, config.project)
-        if options.owns_backing and (store := self.backing(config)) is not None:
+        backed = options.backing_store
+        if backed is not None and backed.owned and (store := self.backing(config)) is not None:
             store.teardown(tables)
 
     def delete(self, config: RepoConfig, table: FeatureView, entity_keys: list[EntityKeyProto]) -> None:
@@ -679,7 +647,7 @@ class SketchOnlineStore(OnlineStore):
     def seal(self, config: RepoConfig, table: FeatureView) -> bool:
         """Seal a view now; see `View.seal`."""
         require_writer(config)
-        return self.writer(config, table).seal()
+        return self.writer(config, table).seal(timeout_seconds=self.lock_timeout_seconds)
 
     def storage(self, config: RepoConfig, table: FeatureView) -> Storage:
         """The storage of a view, which may be empty."""
@@ -695,7 +663,7 @@ class SketchOnlineStore(OnlineStore):
         name = f"{view}@v{version}" if version else view
         options = config.online_store
         given = tuple(options.storage_options.items())
-        more = options.cache_path, options.role == "replica"
+        more = options.cache_path, options.read_only
         return _view_storage(config.repo_path, options.path, given, more, config.project, name)
 
     def forget(self, config: RepoConfig, table: FeatureView) -> None:
@@ -706,7 +674,7 @@ class SketchOnlineStore(OnlineStore):
         if known is not None:
             known[1].close()
 
-    def view(self, config: RepoConfig, table: FeatureView) -> AnyView:
+    def view(self, config: RepoConfig, table: FeatureView) -> View:
         """The view's `View`, made at the first call and again when its features change."""
         storage = self.storage(config, table)
         declaration = _declaration(config, table)
@@ -721,20 +689,18 @@ class SketchOnlineStore(OnlineStore):
             self._settings[storage.location] = copy.deepcopy(_key(config, table))
         return known[1]
 
-    def serves(self, view: AnyView) -> bool:
+    def serves(self, view: View) -> bool:
         """Whether a view is still the one that reads go to."""
         known = self._views.get(view.storage.location)
         return known is not None and known[1] is view
 
-    def writer(self, config: RepoConfig, table: FeatureView) -> AnyView:
+    def writer(self, config: RepoConfig, table: FeatureView) -> View:
         """The same with the current settings. Tags are read again only when something changed."""
         view, key = self.view(config, table), _key(config, table)
         storage = self.storage(config, table)
         location = storage.location
-        fence = self._fences.get(location)
-        if fence is None or fence[0] is not view:
-            fence = self._fences[location] = view, WriteFence(storage, table.name, view.shard_map)
-        fence[1].check()
+        view.check_shards()
+        view.lock_timeout_seconds = self.lock_timeout_seconds
         if self._settings.get(location) != key:
             options = config.online_store
             view.settings = resolve(options, table, config.repo_path)
@@ -742,17 +708,17 @@ class SketchOnlineStore(OnlineStore):
             self._settings[location] = copy.deepcopy(key)
         return view
 
-    def _open(self, config: RepoConfig, table: FeatureView) -> AnyView:
+    def _open(self, config: RepoConfig, table: FeatureView) -> View:
         options = config.online_store
         settings = resolve(options, table, config.repo_path)
         view = open_stored_view(
             self.storage(config, table),
             settings,
             seal_policy(options),
-            options.refresh_interval_seconds,
-            options.max_staleness_seconds,
-            options.role == "replica",
-            options.serve_shards,
+            options.refresh.interval_seconds,
+            options.refresh.max_staleness_seconds,
+            options.read_only,
+            options.shards.serve,
         )
         view.metrics = ViewMetrics(config.project, table.name)
         return view
@@ -767,7 +733,7 @@ def _has_backed(config: RepoConfig, table: FeatureView) -> bool:
     return bool(settings.backed_codecs)
 
 
-async def _refresh_beside(views: Sequence[AnyView]) -> None:
+async def _refresh_beside(views: Sequence[View]) -> None:
     """Look at the disk in a thread, for each view whose refresh is due."""
     for view in views:
         if not view.is_fresh():
@@ -776,8 +742,8 @@ async def _refresh_beside(views: Sequence[AnyView]) -> None:
 
 def seal_policy(options: SketchOnlineStoreConfig) -> SealPolicy:
     """When views are sealed, and who does it."""
-    by_job, by_deltas = options.seal == "job", is_url(options.path)
-    return SealPolicy(options.seal_share, options.seal_min_rows, by_job, by_deltas)
+    compaction = options.compaction
+    return SealPolicy(compaction.share, compaction.min_rows, compaction.by_job, is_url(options.path))
 
 
 def _key(config: RepoConfig, table: FeatureView) -> tuple[_Declaration, _Circumstances]:
@@ -790,10 +756,10 @@ def _key(config: RepoConfig, table: FeatureView) -> tuple[_Declaration, _Circums
 def _declaration(config: RepoConfig, table: FeatureView) -> _Declaration:
     features = [(feature.name, feature.dtype, feature.tags) for feature in table.features]
     options = config.online_store
-    return features, table.tags, options.default_codec, (options.shards, options.serve_shards)
+    return features, table.tags, options.default_codec, options.shards
 
 
-def open_view(store: FeatureStore, feature_view: str) -> AnyView:
+def open_view(store: FeatureStore, feature_view: str) -> View:
     """Open the view that stores a feature view of a Feast repository, for sizes, seals and reads without
     protos.
 
@@ -832,16 +798,6 @@ def any_feature_view(store: FeatureStore, name: str) -> Any:
     return table
 
 
-def _precomputed_view(feature_service: str) -> FeatureView:
-    """The view that holds the precomputed vectors of a feature service, named as Feast names it."""
-    return FeatureView(
-        name=f"__precomputed__{feature_service}",
-        entities=[],
-        schema=[FeastField(name="vector", dtype=Bytes, tags={"sketch.codec": EXACT})],
-        source=None,
-    )
-
-
 @functools.lru_cache(maxsize=1024)  # cached, because every read turns names into folders
 def _view_storage(
     repo_path: Path | None,
@@ -856,31 +812,13 @@ def _view_storage(
 
 def require_writer(config: RepoConfig) -> None:
     """Refuse to change the store if it is a replica."""
-    if config.online_store.role == "replica":
+    if config.online_store.read_only:
         raise StorageError(
-            f"project {config.project!r}: online_store has role: replica, which only reads; write, apply and "
-            "seal with a configuration that has role: writer"
+            f"project {config.project!r}: online_store has read_only: true; write, apply and seal with a "
+            "configuration without it"
         )
 
 
-def _stored_problems(table: FeatureView, view: AnyView) -> Iterator[SketchStoreError]:
-    """Find contradictions between the stored rows of a view and its definition."""
-    try:
-        view.check_codecs()
-        _check_join_keys(table, view.stored_join_keys())
-    except (UnsupportedFeatureError, SettingsError, RowError) as error:
-        error.lines = tuple(lines_to_paste(table, [error]))
-        yield error
-
-
-def _check_join_keys(table: FeatureView, stored: JoinKeys | None) -> None:
-    """Refuse join keys with which the stored rows could no longer be found."""
-    declared = declared_join_keys(table)
-    if stored is None or declared is None:
-        return
-    if declared.keys() != stored.keys() or any(declared[k] not in (None, stored[k]) for k in stored):
-        raise SettingsError(
-            f"the rows of feature view {table.name!r} are keyed by {join_keys_text(stored)}, and it has the "
-            f"join keys {join_keys_text(declared)} now: no row could be found. Give the view a new name, or "
-            "remove it with `feast apply`, add it again and materialize"
-        )
+def _entity_key(join_keys: Mapping[str, Sequence[ValueProto]], row: int) -> EntityKeyProto:
+    """The key of an entity whose join keys are given as columns."""
+    return EntityKeyProto(join_keys=list(join_keys), entity_values=[v[row] for v in join_keys.values()])

@@ -1,42 +1,27 @@
 """Advice at ``feast apply``: settings that would keep a view more exactly, or in fewer bytes."""
 
-import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from feast.feature_view import FeatureView
 from feast.field import Field
 
-from feast_sketch_store.layers import Shards, SketchLayer
+from feast_sketch_store.layers import Shards
 from feast_sketch_store.rows.codecs import EXACT, MEMBERSHIP, FeatureCodec
-from feast_sketch_store.storage.base import MissingFileError, Storage
-from feast_sketch_store.storage.names import ADVICE_FILE
-from feast_sketch_store.structures.columns import expected_bytes
-from feast_sketch_store.structures.parts import checked
-from feast_sketch_store.view.codec_choice import TAG_PREFIX, is_embedding
-from feast_sketch_store.view.settings import ViewSettings
-
-# The share of max_vocabulary that counts as nearly full, and the share of a view's bytes that a change must
-# save.
-_NEARLY_FULL = 0.8
-_WORTH_SAVING = 0.2
-_WORTH_SAVING_BYTES = 4096  # views of a few rows are not worth a change
+from feast_sketch_store.settings.codecs import is_embedding
+from feast_sketch_store.settings.table import TAG_PREFIX
+from feast_sketch_store.settings.view_settings import ViewSettings
 
 _EXACT_TAG = f'"{TAG_PREFIX}codec": "exact"'
 _MAX_NAMED = 5  # subjects of a summary
 
 # Texts that cover several features or views at once, by topic.
-_ARRAYS, _NEARLY_FULL_VOCABULARIES, _SCALARS, _COSTLY = "arrays", "vocabularies", "scalars", "exact"
+_ARRAYS, _COSTLY = "arrays", "exact"
 _SUMMARIES = {
     _ARRAYS: "{number} features are Arrays and lose their order and repetitions: "
     "{names}. "
     f"Where these matter, set the tag {_EXACT_TAG}. Declare the others as Sets or give them the tag "
     f'"{TAG_PREFIX}codec": "membership"',
-    _NEARLY_FULL_VOCABULARIES: "{number} features have nearly as many different values as max_vocabulary "
-    f"allows: {{names}}. Writes past it are refused. Raise it, or give the features the tag {_EXACT_TAG}, "
-    "which has no vocabulary",
-    _SCALARS: "{number} views would take less memory with exact scalars, and never return a wrong one: "
-    f"{{names}}. Give a scalar of each the tag {_EXACT_TAG}",
     _COSTLY: "{number} features are kept exactly, at all the bytes of their values: {names}. If that is "
     "too much, name a `backing_store` in feature_store.yaml, which then keeps them",
 }
@@ -44,37 +29,11 @@ _SUMMARIES = {
 
 @dataclass(frozen=True)
 class Hint:
-    """A piece of advice: its topic, the feature or view it concerns, and its text.
-
-    ``declared`` is how the feature or view is declared. After a change the advice is printed again.
-    """
+    """A piece of advice: its topic, the feature or view it concerns, and its text."""
 
     topic: str
     subject: str
     text: str
-    declared: str = ""
-
-    @property
-    def key(self) -> str:
-        """Identifies the advice, whatever the figures in its text."""
-        return " ".join((self.topic, self.subject, self.declared))
-
-
-def untold(storage: Storage, hints: Sequence[Hint]) -> list[Hint]:
-    """Return the hints of a view that no earlier apply printed, and record them as printed.
-
-    Raises
-    ------
-    StorageError : the record of printed hints cannot be read or written.
-    """
-    try:
-        told = checked(json.loads(storage.read(ADVICE_FILE)), list)
-    except (MissingFileError, ValueError, TypeError):  # or damaged
-        told = []
-    keys = sorted(hint.key for hint in hints)
-    if keys != told:
-        storage.replace(ADVICE_FILE, json.dumps(keys).encode())
-    return [hint for hint in hints if hint.key not in told]
 
 
 def summary(hints: Iterable[Hint]) -> str:
@@ -104,9 +63,6 @@ def advice(table: FeatureView, settings: ViewSettings, sealed: Shards | None) ->
     """
     yield from _array_hints(table, settings, sealed)
     yield from _costly_hints(table, settings, sealed)
-    if sealed is not None:
-        yield from _vocabulary_hints(table, settings, sealed)
-        yield from _scalar_hints(table, settings, sealed)
 
 
 def _array_hints(table: FeatureView, settings: ViewSettings, sealed: Shards | None) -> Iterator[Hint]:
@@ -121,7 +77,6 @@ def _array_hints(table: FeatureView, settings: ViewSettings, sealed: Shards | No
             f"{where} is an Array and loses its order and repetitions{numbers}. If they "
             f"matter, give the field the tag {_EXACT_TAG}{_cost_of_order(field.name, sealed)}; if not, "
             f'declare it as a Set or give it the tag "{TAG_PREFIX}codec": "membership"',
-            str(field.dtype),
         )
 
 
@@ -153,7 +108,6 @@ def _costly_hints(table: FeatureView, settings: ViewSettings, sealed: Shards | N
             f"feature {field.name!r} of view {table.name!r} is {kind} and kept exactly, at "
             f"{_exact_bytes(field, codec, sealed)}. If that is too much, name a `backing_store` in "
             "feature_store.yaml, which then keeps it",
-            str(field.dtype),
         )
 
 
@@ -166,50 +120,3 @@ def _exact_bytes(field: Field, codec: FeatureCodec, sealed: Shards | None) -> st
     if width and length:
         return f"{round(width * length)} bytes a row"
     return f"{width:g} bytes an element" if width else "the bytes of its values"
-
-
-def _vocabulary_hints(table: FeatureView, settings: ViewSettings, sealed: Shards) -> Iterator[Hint]:
-    for name in sealed.codecs:
-        feature = settings.features.get(name)
-        vocabularies = [f.vocabulary for f in sealed.features(name) if f.vocabulary is not None]
-        if feature is None or feature.is_bounded or not vocabularies:
-            continue
-        vocabulary = max(vocabularies, key=len)
-        if len(vocabulary) > _NEARLY_FULL * feature.max_vocabulary:
-            yield Hint(
-                _NEARLY_FULL_VOCABULARIES,
-                f"{table.name}.{name}",
-                f"feature {name!r} of view {table.name!r} has {len(vocabulary)} different values; writes "
-                f"past max_vocabulary = {feature.max_vocabulary} are refused. Raise it, or give the field "
-                f"the tag {_EXACT_TAG}, which has no vocabulary",
-            )
-
-
-def _scalar_hints(table: FeatureView, settings: ViewSettings, sealed: Shards) -> Iterator[Hint]:
-    has_wrong_scalars = any(
-        not codec.is_collection and any(f.false_positive_rate is not None for f in sealed.features(name))
-        for name, codec in sealed.codecs.items()
-    )
-    is_listed = all(layer.presence.num_listed is not None for layer in sealed.layers)
-    if settings.lists_rows or not has_wrong_scalars or is_listed:
-        return
-    size = sealed.size_bytes
-    listed = round(sum(_size_if_listed(layer, settings.presence_error_rate) for layer in sealed.layers))
-    if size - listed > max(_WORTH_SAVING * size, _WORTH_SAVING_BYTES):
-        yield Hint(
-            _SCALARS,
-            table.name,
-            f"view {table.name!r} takes {size} bytes in memory; with exact scalars it would take about "
-            f"{listed} and never return a wrong one. Give one of them the tag {_EXACT_TAG}",
-        )
-
-
-def _size_if_listed(layer: SketchLayer, presence_error_rate: float) -> float:
-    """Estimate the bytes of the layer if its rows were listed and its scalars were columns."""
-    size = layer.presence.size_if_listed(layer.num_entities, presence_error_rate)
-    for name, feature in layer.features.items():
-        if feature.codec.is_collection or feature.vocabulary is None:
-            size += layer.size_bytes_of(name)
-        else:
-            size += expected_bytes(feature.vocabulary, layer.num_entities)
-    return size

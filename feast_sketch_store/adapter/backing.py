@@ -13,7 +13,7 @@ import os
 import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -27,20 +27,18 @@ from feast.repo_config import RepoConfig, get_online_config_from_type
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
-from feast_sketch_store.adapter.responses import EPOCH, Row
+from feast_sketch_store.adapter.responses import EPOCH, RawRow, Row, row_of
 from feast_sketch_store.errors import SettingsError, StorageError
-from feast_sketch_store.layers import LayerAnswer
+from feast_sketch_store.kernel import FOUND
 from feast_sketch_store.metrics import BACKING_FAILURES, BACKING_LOOKUPS, BACKING_LOST, ViewMetrics
-from feast_sketch_store.rows.codecs import MISSING, VALUE, Decoder, FeatureCodec
-from feast_sketch_store.rows.encoding import NO_TIMESTAMP, FeastRow, encode_column, row_keys
+from feast_sketch_store.rows.codecs import VALUE, FeatureCodec
+from feast_sketch_store.rows.encoding import NO_TIMESTAMP, FeastRow, row_keys
 from feast_sketch_store.rows.entity_keys import find_sorted
-from feast_sketch_store.structures.answer import Answer, CsrAnswer
+from feast_sketch_store.settings.table import FAIL, MISSING_FEATURES
 from feast_sketch_store.view.view import View
 
 _logger = logging.getLogger(__name__)
 
-FAIL: Final = "fail"
-MISSING_FEATURES: Final = "missing"
 # In place of a store's type: features are backed, but writes skip the store; the rebuild fills it at its end.
 NOWHERE = "nowhere"
 
@@ -81,9 +79,9 @@ class BackingStore:
     """
 
     def __init__(self, config: RepoConfig):
-        self._given: Mapping[str, Any] = config.online_store.backing_store
+        self._given: Mapping[str, Any] = config.online_store.backing_store.store
         self.kind = str(self._given.get("type"))
-        self._fails = config.online_store.backing_on_error == FAIL
+        self._fails = config.online_store.backing_store.on_error == FAIL
         try:
             kind = get_online_config_from_type(self.kind)
             # Rows that lose are sorted out before. Redis would refuse a row that wins only by its created
@@ -119,7 +117,7 @@ class BackingStore:
         SettingsError : it cannot be opened.
         """
         given = config.online_store.backing_store
-        return None if given is None or given["type"] == NOWHERE else cls(config)
+        return None if given is None or given.store["type"] == NOWHERE else cls(config)
 
     def write(self, table: FeatureView, rows: Sequence[FeastRow], features: Sequence[str]) -> None:
         """Write features of rows; a feature that a row lacks is written as empty.
@@ -161,7 +159,7 @@ class BackingStore:
 
         Raises
         ------
-        StorageError : it cannot be reached, and ``backing_on_error`` is ``fail``.
+        StorageError : it cannot be reached, and ``on_error`` of ``backing_store`` is ``fail``.
         """
         try:
             return self.fetch(lookup)
@@ -193,10 +191,11 @@ class BackingStore:
         )
 
     def _without(self, error: StorageError) -> None:
-        """Log an error of the store and go on, or raise it, as ``backing_on_error`` says."""
+        """Log an error of the store and go on, or raise it, as ``on_error`` says."""
         if self._fails:
             raise StorageError(
-                f"{error}. Reads go on without its features if you set `backing_on_error: {MISSING_FEATURES}`"
+                f"{error}. Reads go on without its features if you set `on_error: {MISSING_FEATURES}` of "
+                "backing_store"
             ) from error.__cause__
         _logger.warning("%s; its features are missing from the answer", error)
 
@@ -242,11 +241,11 @@ def write(view: View, table: FeatureView, data: Sequence[FeastRow], store: Backi
 
     Raises
     ------
-    RowError, VocabularyOverflowError : a row cannot be kept; nothing was written.
+    RowError : a row cannot be kept; nothing was written.
     StorageError : nothing was written to the row log.
     """
     with _lock_of(view):
-        rows = view.checked(data)
+        rows = view.to_table([data])
         if store is not None:
             _send(view, table, rows, data, store)
         view.write(rows)
@@ -333,9 +332,8 @@ def winning(view: View, table: pa.Table) -> NDArray[np.int64]:
     Rows that lose by their timestamps must not reach the other store, which may not compare timestamps.
     """
     winners, keys = row_keys(table).newest()
-    events = np.full(len(keys), NO_TIMESTAMP)
-    for answer in view.read(keys.entity_hashes, [], None):
-        events[answer.found] = answer.event_timestamps
+    statuses, events = view.with_state(lambda state: state.find(keys.entity_hashes, NO_TIMESTAMP))
+    events[statuses != FOUND] = NO_TIMESTAMP
     wins, ties = keys.event_timestamps > events, np.flatnonzero(keys.event_timestamps == events)
     if len(ties):  # answers do not say when rows were created
         known = view.row_keys()
@@ -353,87 +351,81 @@ def _with_features(table: FeatureView, features: Sequence[str]) -> FeatureView:
 
 
 def filled(
-    answers: Sequence[LayerAnswer],
+    raw: Sequence[RawRow],
+    entity_hashes: bytes,
+    features: Sequence[str],
     table: FeatureView,
     codecs: Sequence[FeatureCodec],
     key_of: Callable[[int], EntityKey],
     metrics: ViewMetrics,
-) -> Steps[list[LayerAnswer]]:
-    """Add the values of backed features to answers. They are read in one lookup, if any are needed.
+) -> Steps[list[Row]]:
+    """Rows with the values of backed features. They are read in one lookup, if any are needed.
 
     A value that the other store lacks is missing from its row. The older of both event timestamps counts.
 
     Parameters
     ----------
-    codecs : of the backed features that were asked for.
+    raw : the rows of the entities with these hashes, 16 bytes each.
+    codecs : of the backed features among ``features``.
     key_of : the entity key at a position of the batch.
     """
-    positions = np.unique(np.concatenate([np.zeros(0, np.int64), *map(_elsewhere(codecs), answers)]))
-    if not len(positions):
-        return list(answers)
-    features = [codec.feature for codec in codecs]
-    metrics.add(BACKING_LOOKUPS, len(positions))
-    rows = yield Lookup(table, [key_of(position) for position in positions.tolist()], features, metrics)
-    found: dict[int, Row] = {}
-    if rows is not None:
-        if len(rows) != len(positions):
-            raise StorageError(
-                f"feature view {table.name!r}: the backing store gave {len(rows)} rows for {len(positions)} "
-                "entities"
-            )
-        found = dict(zip(positions.tolist(), rows, strict=True))
-    return [_filled(answer, codecs, found, metrics) for answer in answers]
-
-
-def _elsewhere(codecs: Sequence[FeatureCodec]) -> Callable[[LayerAnswer], NDArray[np.int64]]:
-    """Positions in the batch of the entities that have a value which the answer lacks."""
-
-    def positions(answer: LayerAnswer) -> NDArray[np.int64]:
-        lacks = np.zeros(len(answer.found), np.bool_)
-        for codec in codecs:
-            if (feature := answer.features.get(codec.feature)) is not None:
-                lacks |= _lacks(feature)
-        return answer.found[lacks]
-
-    return positions
-
-
-def _lacks(feature: Answer) -> NDArray[np.bool_]:
-    return np.asarray((feature.states == VALUE) & (feature.csr.lengths == 0))
-
-
-def _filled(
-    answer: LayerAnswer, codecs: Sequence[FeatureCodec], found: Mapping[int, Row], metrics: ViewMetrics
-) -> LayerAnswer:
-    features, timestamps = dict(answer.features), answer.event_timestamps.copy()
-    at = answer.found.tolist()
-    for codec in codecs:
-        feature = features.get(codec.feature)
-        if feature is None or not (lacks := _lacks(feature)).any():
-            continue
-        values = feature.decoder.values(
-            np.where(lacks, np.uint8(MISSING), feature.states), feature.indptr, feature.symbols
+    rows = [row_of(row, features) for row in raw]
+    lacking = {}
+    for position, row in enumerate(raw):
+        names = [codec.feature for codec in codecs if _lacks(row, rows[position], features, codec)]
+        if names:
+            lacking[position] = names
+    hashes = {position: entity_hashes[16 * position : 16 * position + 16] for position in lacking}
+    asked = {entity_hash: position for position, entity_hash in hashes.items()}
+    if not asked:
+        return rows
+    metrics.add(BACKING_LOOKUPS, len(asked))
+    keys = [key_of(position) for position in asked.values()]
+    found = yield Lookup(table, keys, [codec.feature for codec in codecs], metrics)
+    if found is not None and len(found) != len(keys):
+        raise StorageError(
+            f"feature view {table.name!r}: the backing store gave {len(found)} rows for {len(keys)} entities"
         )
-        num_lost = 0
-        for row in np.flatnonzero(lacks).tolist():
-            event, theirs = found.get(at[row], (None, None))
-            value = (theirs or {}).get(codec.feature)
-            if value is None or value.WhichOneof("val") is None:
-                num_lost += 1
-                continue
-            values[row] = value
-            timestamps[row] = min(timestamps[row], _microseconds(event, timestamps[row]))
-        if num_lost and found:
+    theirs = {} if found is None else dict(zip(asked, found, strict=True))
+    for position, names in lacking.items():
+        of_other = theirs.get(hashes[position], (None, None))
+        num_lost, rows[position] = _fill(rows[position], names, of_other)
+        if num_lost and theirs:
             metrics.add(BACKING_LOST, num_lost)
-        column, nulls = codec.to_arrow(values)
-        encoded = encode_column(column, codec, np.array(nulls, np.int64) if nulls else None)
-        features[codec.feature] = CsrAnswer(Decoder(codec, encoded.vocabulary), encoded.states, encoded.csr)
-    return answer._replace(features=features, event_timestamps=timestamps)
+    return rows
 
 
-def _microseconds(moment: datetime | None, otherwise: int) -> int:
-    """Microseconds since 1970. Stores without timestamps give None, or 1970 itself."""
+def _lacks(raw: RawRow, row: Row, features: Sequence[str], codec: FeatureCodec) -> bool:
+    """Whether a row has a value of a feature, and not here."""
+    if not raw or raw[1][features.index(codec.feature)] != VALUE:
+        return False
+    assert row[1] is not None
+    value = row[1][codec.feature]
+    is_empty = value.WhichOneof("val") is None
+    return is_empty or (codec.is_collection and not getattr(value, codec.value_field).val)
+
+
+def _fill(row: Row, names: Sequence[str], theirs: Row) -> tuple[int, Row]:
+    """A row with some values of the other store's row, and the number of those that this lacks."""
+    moment, values = row
+    assert moment is not None
+    assert values is not None
+    event, other = theirs
+    num_lost = 0
+    for name in names:
+        value = (other or {}).get(name)
+        if value is None or value.WhichOneof("val") is None:
+            num_lost += 1
+            del values[name]
+        else:
+            values[name] = value
+            moment = min(moment, _moment(event, moment))
+    return num_lost, (moment, values)
+
+
+def _moment(moment: datetime | None, otherwise: datetime) -> datetime:
+    """A time in UTC. Stores without timestamps give None, or 1970 itself."""
     if moment is None:
         return otherwise
-    since = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - EPOCH
-    return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds or otherwise
+    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return otherwise if moment == EPOCH else moment

@@ -1,10 +1,9 @@
 """Warnings about rows older than their view's ttl, once per view and process."""
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
-from feast_sketch_store.layers import LayerAnswer
 from feast_sketch_store.rows.encoding import FeastRow
 
 _logger = logging.getLogger(__name__)
@@ -13,17 +12,10 @@ _warned: set[str] = set()  # locations of views
 
 
 def warn_of_read(
-    location: str, view: str, answers: Iterable[LayerAnswer], num_read: int, ttl_microseconds: int | None
+    location: str, view: str, num_expired: int, num_read: int, ttl_microseconds: int | None
 ) -> None:
-    """Warn if a read withheld rows.
-
-    Parameters
-    ----------
-    location : of the view's storage.
-    answers : to a read of ``num_entities`` entities.
-    """
+    """Warn if a read withheld rows; ``location`` is that of the view's storage."""
     if ttl_microseconds is not None and location not in _warned:
-        num_expired = sum(len(answer.expired) for answer in answers)
         _warn(location, view, f"{num_expired} of {num_read} rows read", num_expired, ttl_microseconds)
 
 
@@ -42,9 +34,10 @@ def _warn(location: str, view: str, subject: str, num_expired: int, ttl_microsec
         return
     _warned.add(location)
     _logger.warning(
-        "%s of feature view %r are older than its ttl of %s: with expire_rows, reads withhold their values "
-        "and answer OUTSIDE_MAX_AGE. They stay on disk for expired_kept_for longer, so a longer ttl, or "
-        "expire_rows: false, brings them back",
+        "%s of feature view %r are older than its ttl of %s: with `ttl: {expire: true}`, reads withhold "
+        "their "
+        "values and answer OUTSIDE_MAX_AGE. They stay on disk for `ttl: {keep}` longer, so a longer ttl, or "
+        "`expire: false`, brings them back",
         subject,
         view,
         timedelta(microseconds=ttl_microseconds),

@@ -13,7 +13,7 @@ import pyarrow as pa
 from feast_sketch_store.errors import RowError, UnsupportedFeatureError
 from feast_sketch_store.rows.encoding import FeastRow
 from feast_sketch_store.rows.list_log import replacing, to_list_log
-from feast_sketch_store.view.settings import ViewSettings
+from feast_sketch_store.settings.view_settings import ViewSettings
 
 _APPEND = re.compile(r"\s*list_append\(\s*([^\s,()]+)\s*,\s*([^\s,()]+)\s*\)\s*")
 _NEW = ":new_val"

@@ -11,16 +11,12 @@ from feast.protos.feast.serving.ServingService_pb2 import FieldStatus, GetOnline
 from feast.protos.feast.types.Value_pb2 import Value
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from feast_sketch_store.adapter import responses
+from feast_sketch_store.adapter.expiry import warn_of_read
 from feast_sketch_store.adapter.plans import Plan, Question
-from feast_sketch_store.rows.codecs import VALUE
+from feast_sketch_store.adapter.responses import Vectors, read_vectors
 from feast_sketch_store.view.live import expire_before_of
 
-_STATUSES = responses.STATUSES[: VALUE + 1]
-
 Columns = Sequence[Sequence[Any]]
-# Per view: its vectors as parts of a response, the number of values present, and the number of rows found.
-ViewAnswers = list[tuple[bytes, int, int]]
 
 
 def columns_of(entity_rows: Any) -> dict[str, list[Any]] | None:
@@ -46,8 +42,6 @@ def question_of(
 ) -> Question | None:
     """What a request asks for, without its entities; None if the request is unusual."""
     if isinstance(features, FeatureService):
-        if getattr(features, "precompute_online", False):
-            return None
         return Question(features.name, (), full, with_versions, tuple(columns))
     if not isinstance(features, list) or not features or not all(isinstance(name, str) for name in features):
         return None
@@ -66,35 +60,35 @@ async def refresh(plan: Plan) -> None:
             await asyncio.to_thread(asked.view.current)
 
 
-def read(plan: Plan, columns: Columns) -> ViewAnswers | None:
-    """The answers of all views; None if the request has to be answered in the usual way."""
+def read(plan: Plan, columns: Columns) -> list[Vectors] | None:
+    """The answers of all views; None if Feast must answer, because it hashes entities that cannot be hashed
+    here."""
     hashes = [keys.hashes(columns) for keys in plan.keys]
-    answers: ViewAnswers = []
-    for view, _, features, number, ttl in plan.views:
-        rows, of_entities = view.current().prepared(features), hashes[number]
-        if rows is None or of_entities is None:
+    answers = []
+    for view, name, features, number, ttl in plan.views:
+        of_entities = hashes[number]
+        if of_entities is None:
             return None
-        answer = rows.vectors(of_entities, expire_before_of(ttl), _STATUSES, responses.MAX_VECTOR_BYTES)
-        if answer is None:
-            return None
-        answers.append(answer)
+        vectors = read_vectors(view, name, features, of_entities, expire_before_of(ttl))
+        warn_of_read(view.storage.location, name, vectors.num_expired, len(columns[0]), ttl)
+        answers.append(vectors)
     return answers
 
 
-def count(plan: Plan, answers: ViewAnswers, num_entities: int, seconds: float) -> None:
+def count(plan: Plan, answers: Sequence[Vectors], num_entities: int, seconds: float) -> None:
     """Count an answered read in Feast's metrics and in those of the views."""
     # Imported here, because Feast sets up its metrics when they are first used.
     from feast.metrics import track_feature_statuses, track_online_store_read
 
-    for asked, (_, num_present, num_found) in zip(plan.views, answers, strict=True):
-        asked.view.metrics.count_read(num_entities, num_found)
+    for asked, vectors in zip(plan.views, answers, strict=True):
+        asked.view.metrics.count_read(num_entities, vectors.num_found, vectors.seconds)
         num_values = num_entities * len(asked.features)
-        track_feature_statuses(asked.name, num_present, num_values - num_present)
+        track_feature_statuses(asked.name, vectors.num_present, num_values - vectors.num_present)
     track_online_store_read(seconds)
 
 
 def respond(plan: Plan, columns: Columns) -> OnlineResponse | None:
-    """The response of ``get_online_features``; None if the request has to be answered in the usual way."""
+    """The response of ``get_online_features``; None if Feast must answer."""
     began = time.monotonic()
     answers = read(plan, columns)
     if answers is None:
@@ -107,6 +101,6 @@ def respond(plan: Plan, columns: Columns) -> OnlineResponse | None:
             statuses=[FieldStatus.PRESENT] * number,
             event_timestamps=[Timestamp()] * number,
         )
-    response.MergeFromString(b"".join([vectors for vectors, _, _ in answers]))
+    response.MergeFromString(b"".join([vectors.message for vectors in answers]))
     count(plan, answers, number, time.monotonic() - began)
     return OnlineResponse(response, feature_types=dict(plan.feature_types))

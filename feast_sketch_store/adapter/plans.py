@@ -16,8 +16,7 @@ from feast.repo_config import RepoConfig
 from feast.utils import _get_cached_request_context, _get_table_entity_values
 
 from feast_sketch_store.rows.entity_keys import JOIN_KEY_TYPES, SingleKeys, hash_int64_keys
-from feast_sketch_store.view.opening import AnyView
-from feast_sketch_store.view.settings import ttl_microseconds
+from feast_sketch_store.settings.resolve import ttl_microseconds
 from feast_sketch_store.view.view import View
 
 _MAX_PLANS = 1_000  # kept at once
@@ -139,7 +138,7 @@ class Plans:
 
     def __init__(
         self,
-        open_view: Callable[[RepoConfig, FeatureView], AnyView],
+        open_view: Callable[[RepoConfig, FeatureView], View],
         is_served: Callable[[View], bool],
         config: RepoConfig | None = None,
     ):
@@ -184,8 +183,6 @@ class Plans:
     def _made(
         self, question: Question, features: Any, registry: Any, project: str, config: RepoConfig
     ) -> Plan | None:
-        if getattr(features, "precompute_online", False):
-            return None
         context = _get_cached_request_context(registry, project, features, question.full_feature_names)
         _, on_demand, join_key_of, types, join_keys, groups, asked, request_data, is_entityless = context
         kinds = [_KINDS[types[name]] for name in question.columns if types.get(name) in _KINDS]
@@ -202,8 +199,9 @@ class Plans:
             if len(places) != len(table.entities) or not places:
                 return None
             view = self._open_view(config, table)
-            if not isinstance(view, View):  # its shards are asked one by one
-                return None
+            backed = [codec.feature for codec in view.settings.backed_codecs]
+            if config.online_store.backing_store is not None and not {*of_view}.isdisjoint(backed):
+                return None  # another store has values
             number = keys.setdefault(tuple(places.items()), len(keys))
             ttl = ttl_microseconds(config.online_store, table)
             views.append(ViewPlan(view, table.name, tuple(of_view), number, ttl))

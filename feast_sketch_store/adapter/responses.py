@@ -1,69 +1,67 @@
-"""Turns answers of layers into what Feast returns: rows of ``online_read``, vectors of a response.
+"""What Feast returns: rows of ``online_read``, vectors of a response.
 
-A vector is one feature of all entities. It is built in protobuf's wire format and parsed once. Feast's own
-way makes and copies a Python object per entity and feature.
+A vector is one feature of all entities. The kernel writes it in protobuf's wire format, which is parsed once.
+Feast's own way makes and copies a Python object per entity and feature.
 """
 
-import functools
-import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from feast.protos.feast.serving.ServingService_pb2 import FieldStatus, GetOnlineFeaturesResponse
 from feast.protos.feast.types.EntityKey_pb2 import EntityKey
-from feast.protos.feast.types.Value_pb2 import Value
+from feast.protos.feast.types.Value_pb2 import RepeatedValue, Value
 from google.protobuf.timestamp_pb2 import Timestamp
-from numpy.typing import NDArray
 
 from feast_sketch_store import kernel
-from feast_sketch_store.errors import SketchStoreError
-from feast_sketch_store.layers import LayerAnswer
-from feast_sketch_store.rows.codecs import MISSING
-from feast_sketch_store.rows.entity_keys import JOIN_KEY_TYPES, hash_columns, hash_int64_keys
+from feast_sketch_store.errors import RowError
+from feast_sketch_store.kernel import TOO_LONG, ReadFault
+from feast_sketch_store.rows.codecs import MISSING, VALUE
+from feast_sketch_store.rows.entity_keys import (
+    JOIN_KEY_TYPES,
+    hash_columns,
+    hash_int64_key,
+    hash_int64_keys,
+    serialize_entity_keys,
+)
+from feast_sketch_store.view.view import View
 
 Row = tuple[datetime | None, dict[str, Value] | None]
+RawRow = tuple[int, bytes, bytes] | Literal[False] | None  # see `PreparedRows.rows`
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_PRESENT, _NOT_FOUND = bytes([FieldStatus.PRESENT]), bytes([FieldStatus.NOT_FOUND])
-_OUTSIDE_MAX_AGE = FieldStatus.OUTSIDE_MAX_AGE
-STATUSES = bytes([FieldStatus.NOT_FOUND, *[FieldStatus.PRESENT] * 255])  # of a feature, by its state
-_EMPTY_VALUE = b"\x0a\x00"
-_NO_TIMESTAMP = b"\x1a\x00"
+# Of a feature, by its state; and of those of a row that has expired.
+_STATUSES = bytes([FieldStatus.NOT_FOUND, *[FieldStatus.PRESENT] * VALUE, FieldStatus.OUTSIDE_MAX_AGE])
 # Limit of a feature's values: protobuf parses no message of 2 GiB, and statuses and timestamps are added.
 MAX_VECTOR_BYTES = 2_000_000_000
 
 
-def to_rows(answers: Sequence[LayerAnswer], num_entities: int) -> list[Row]:
-    """The rows of a batch of entities, as ``online_read`` returns them."""
-    rows: list[Row] = [(None, None)] * num_entities
-    for answer in answers:
-        for position, row in zip(answer.found.tolist(), _rows_of(answer), strict=True):
-            rows[position] = row
-    return rows
+class Vectors(NamedTuple):
+    """The vectors of a view's features, as parts of a response; the numbers of present values and of rows;
+    how long the read took.
+    """
+
+    message: bytes
+    num_present: int
+    num_found: int
+    num_expired: int
+    seconds: float
 
 
-def _rows_of(answer: LayerAnswer) -> Iterator[Row]:
-    timestamps = {
-        microseconds: EPOCH + timedelta(microseconds=microseconds)
-        for microseconds in set(answer.event_timestamps.tolist())
-    }
-    names = list(answer.features)
-    columns = [f.decoder.values(f.states, f.indptr, f.symbols) for f in answer.features.values()]
-    moments = [timestamps[microseconds] for microseconds in answer.event_timestamps.tolist()]
-    rows: list[dict[str, Any]] = [{} for _ in moments]
-    if columns:
-        rows = [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
-    for feature, name in zip(answer.features.values(), names, strict=True):
-        for row in np.flatnonzero(feature.states == MISSING).tolist():
-            del rows[row][name]
-    return zip(moments, rows, strict=True)
+def hash_entity_keys(entity_keys: Sequence[EntityKey]) -> bytes:
+    """The hashes of entity keys, 16 bytes each; raises as `serialize_entity_keys`."""
+    hashes = []
+    for entity_key in entity_keys:
+        usual = kernel.hash_message(entity_key.SerializeToString())
+        hashes.append(kernel.hash_key(serialize_entity_keys([entity_key])[0]) if usual is None else usual)
+    return b"".join(hashes)
 
 
-def hash_join_keys(join_keys: Mapping[str, Sequence[Value]]) -> NDArray[np.uint64] | None:
-    """Hash entities whose join keys are given as columns: uint64[n, 2].
+def hash_join_keys(join_keys: Mapping[str, Sequence[Value]]) -> bytes | None:
+    """Hash entities whose join keys are given as columns: 16 bytes each.
 
     Returns None if Feast must handle the request: a join key has no values, or values of several types.
     """
@@ -73,119 +71,79 @@ def hash_join_keys(join_keys: Mapping[str, Sequence[Value]]) -> NDArray[np.uint6
         if len(fields) != 1 or (field := fields.pop()) not in JOIN_KEY_TYPES:
             return None
         if field == "int64_val" and len(join_keys) == 1:
-            return hash_int64_keys(name, np.array([value.int64_val for value in values]))
+            if len(values) == 1:
+                return hash_int64_key(name, values[0].int64_val)
+            return hash_int64_keys(name, np.array([value.int64_val for value in values])).tobytes()
         columns[name] = pa.array([getattr(value, field) for value in values], JOIN_KEY_TYPES[field])
-    return hash_columns(columns) if len({*map(len, columns.values())}) == 1 else None
+    return hash_columns(columns).tobytes() if len({*map(len, columns.values())}) == 1 else None
 
 
-def distinct(hashes: NDArray[np.uint64]) -> tuple[NDArray[np.uint64], NDArray[np.int64] | None]:
-    """The distinct hashes of a batch, and the place of each entity's among them, int64[n]; None if all
-    differ.
-    """
-    if len(hashes) < 2:
-        return hashes, None
-    first, places, inverse = np.unique(hashes[:, 0], return_index=True, return_inverse=True)
-    # Two hashes may share only their first half. That is rare; the rows then stay as they are.
-    if len(first) == len(hashes) or (hashes[places][inverse] != hashes).any():
-        return hashes, None
-    return hashes[places], inverse
-
-
-def entity_key_of(
-    join_keys: Mapping[str, Sequence[Value]], places: NDArray[np.int64] | None, num_distinct: int
-) -> Callable[[int], EntityKey]:
-    """A function that returns the key of a distinct entity of a batch; ``places`` as from `distinct`."""
-    first = np.arange(num_distinct)
-    if places is not None:
-        first[places[::-1]] = np.arange(len(places))[::-1]
-
-    def entity_key(number: int) -> EntityKey:
-        row = int(first[number])
-        return EntityKey(join_keys=list(join_keys), entity_values=[v[row] for v in join_keys.values()])
-
-    return entity_key
-
-
-def add_vectors(
-    response: GetOnlineFeaturesResponse,
-    features: Sequence[str],
-    answers: Sequence[LayerAnswer],
-    num_distinct: int,
-    places: NDArray[np.int64] | None,
-) -> int:
-    """Add a vector per feature to a response.
+def read_vectors(
+    view: View, name: str, features: tuple[str, ...], entity_hashes: bytes, expire_before: int
+) -> Vectors:
+    """The vectors of some entities; one may be there several times.
 
     Parameters
     ----------
-    features : names, in the order of the vectors.
-    answers : about ``num_distinct`` entities.
-    places : int64[n], the entity of each row of the response; None if rows and entities have the same order.
-
-    Returns
-    -------
-    The number of values that are present.
+    name : of the feature view, for messages.
 
     Raises
     ------
-    SketchStoreError : a feature takes more bytes than a response can hold.
+    RowError : a feature takes more bytes than a response can hold.
     """
-    timestamps = _timestamps(answers, num_distinct, places)
-    num_present = 0
-    for name in features:
-        values, statuses = _vector(name, answers, num_distinct, places)
-        num_present += statuses.count(_PRESENT)
-        head = b"\x12" + kernel.varint(len(statuses))
-        if len(values) > MAX_VECTOR_BYTES:
-            raise SketchStoreError(
-                f"feature {name!r} of {len(statuses)} entities takes {len(values)} bytes, and a response of "
-                f"Feast holds {MAX_VECTOR_BYTES}; ask for fewer entities at a time"
+    began = time.perf_counter()
+    try:
+        vectors = view.with_state(
+            lambda state: state.prepared(features).vectors(
+                entity_hashes, expire_before, _STATUSES, MAX_VECTOR_BYTES
             )
-        response.results.add().MergeFromString(b"".join((values, head, statuses, timestamps)))
+        )
+    except ReadFault as fault:
+        if fault.status != TOO_LONG:
+            raise
+        raise RowError(
+            f"feature view {name!r}: the values of feature {features[fault.feature]!r} of "
+            f"{len(entity_hashes) // 16} entities take more than the "
+            f"{MAX_VECTOR_BYTES} bytes that a response of Feast holds; ask for fewer entities at a time"
+        ) from fault
+    return Vectors(*vectors, time.perf_counter() - began)
+
+
+def row_of(raw: RawRow, features: Sequence[str]) -> Row:
+    """A row as ``online_read`` returns it."""
+    if not raw:
+        return None, None
+    microseconds, states, message = raw
+    values = dict(zip(features, RepeatedValue.FromString(message).val, strict=True))
+    if MISSING in states:
+        for name, state in zip(features, states, strict=True):
+            if state == MISSING:
+                values.pop(name, None)
+    return EPOCH + timedelta(microseconds=microseconds), values
+
+
+def add_rows(
+    response: GetOnlineFeaturesResponse, features: Sequence[str], rows: Sequence[Row], raw: Sequence[RawRow]
+) -> int:
+    """Add a vector per feature to a response, from rows. Returns the number of values that are present."""
+    num_present, absent = 0, Value()
+    moments = [Timestamp() for _ in rows]
+    for moment, (timestamp, _) in zip(moments, rows, strict=True):
+        if timestamp is not None:
+            moment.FromDatetime(timestamp)
+    for name in features:
+        has = [values is not None and name in values for _, values in rows]
+        num_present += sum(has)
+        response.results.add(
+            values=[(values or {}).get(name, absent) for _, values in rows],
+            statuses=[
+                FieldStatus.PRESENT
+                if is_there
+                else FieldStatus.OUTSIDE_MAX_AGE
+                if row is False
+                else FieldStatus.NOT_FOUND
+                for is_there, row in zip(has, raw, strict=True)
+            ],
+            event_timestamps=moments,
+        )
     return num_present
-
-
-def _vector(
-    name: str, answers: Sequence[LayerAnswer], num_distinct: int, places: NDArray[np.int64] | None
-) -> tuple[bytes, bytes]:
-    """The values of a feature in wire format, and a byte of `FieldStatus` for each."""
-    values, statuses = [_EMPTY_VALUE] * num_distinct, bytearray(_NOT_FOUND * num_distinct)
-    for answer in answers:
-        for position in answer.expired.tolist():
-            statuses[position] = _OUTSIDE_MAX_AGE
-        feature = answer.features.get(name)
-        if feature is None:
-            continue
-        of_found = feature.states.tobytes().translate(STATUSES)
-        message, ends = feature.decoder.to_wire(feature.states, feature.indptr, feature.symbols)
-        if len(of_found) == num_distinct and places is None:
-            return message, of_found
-        bounds = itertools.pairwise(ends.tolist())
-        for position, (start, stop), status in zip(answer.found.tolist(), bounds, of_found, strict=True):
-            values[position], statuses[position] = message[start:stop], status
-    if places is not None:
-        order = places.tolist()
-        values, statuses = [values[place] for place in order], bytearray(statuses[place] for place in order)
-    return b"".join(values), bytes(statuses)
-
-
-def _timestamps(answers: Sequence[LayerAnswer], num_distinct: int, places: NDArray[np.int64] | None) -> bytes:
-    """The event timestamps of entities in wire format; empty for an entity without a row."""
-    timestamps = [_NO_TIMESTAMP] * num_distinct
-    for answer in answers:
-        moments = answer.event_timestamps.tolist()
-        encoded = {microseconds: _timestamp(microseconds) for microseconds in set(moments)}
-        if len(moments) == num_distinct:
-            timestamps = [encoded[microseconds] for microseconds in moments]
-            break
-        for position, microseconds in zip(answer.found.tolist(), moments, strict=True):
-            timestamps[position] = encoded[microseconds]
-    if places is not None:
-        timestamps = [timestamps[place] for place in places.tolist()]
-    return b"".join(timestamps)
-
-
-@functools.lru_cache(maxsize=4096)
-def _timestamp(microseconds: int) -> bytes:
-    seconds, rest = divmod(microseconds, 1_000_000)
-    content: bytes = Timestamp(seconds=seconds, nanos=rest * 1_000).SerializeToString()
-    return b"\x1a" + kernel.varint(len(content)) + content

@@ -4,8 +4,7 @@ sample.py    sampled entities, and estimates of the whole view from them
 source.py    where they come from: the row log, or the offline source
 curves.py    bytes and false values of each structure, by theory
 stored_rows.py, other_stores.py  the bytes of sampled rows in Redis and SQLite
-registered.py  the same for registered structures
-timed.py     the same for lists, by tick and limit
+timed.py     points of lists, by tick and limit
 labels.py    the accuracy of a model through each structure, measured
 interactions.py  how a candidate fits a history, for such a model
 current.py   comparison with the current settings of the view

@@ -18,7 +18,6 @@ from feast_sketch_store.errors import PlanError
 from feast_sketch_store.planning.curves import Candidate, sets, threshold_of_share, weighted_bloom
 from feast_sketch_store.planning.plan import Estimate, Point
 from feast_sketch_store.planning.sample import Sample
-from feast_sketch_store.structures.compact_sets import COMPACT_SETS
 from feast_sketch_store.structures.sizing import AUTO_NOISE_RATIO
 
 _AUC_LOSS = 0.001  # against the best point that is worth its bytes
@@ -67,7 +66,7 @@ class PlanTarget:
         if self.auc:
             return f"the smallest structure whose AUC is within {_AUC_LOSS:g} of the best"
         return (
-            "as with error_rate: auto, the smallest structure of the whole vocabulary whose reads show at "
+            "as with `target: auto`, the smallest structure of the whole vocabulary whose reads show at "
             f"most {AUTO_NOISE_RATIO:g} false values for each true one"
         )
 
@@ -134,15 +133,14 @@ def choose_point(points: Sequence[Point], target: PlanTarget) -> int:
 
     Parameters
     ----------
-    points : points without settings belong to other stores and are never chosen. Count trees, which are
-        several times as slow to read, are chosen only if nothing else fits into a memory.
+    points : points without settings belong to other stores and are never chosen.
     target : to meet.
 
     Raises
     ------
     PlanError : no point meets it.
     """
-    numbers = _usual(points)
+    numbers = _own(points)
     whole = [n for n in numbers if points[n].kept_share == 1.0]
 
     def size(number: int) -> float:
@@ -150,9 +148,6 @@ def choose_point(points: Sequence[Point], target: PlanTarget) -> int:
 
     if target.memory_bytes is not None:
         fitting = [n for n in numbers if size(n) <= target.memory_bytes]
-        if not any(points[n].noise_ratio == 0 and points[n].kept_share == 1.0 for n in fitting):
-            slow = [n for n, point in enumerate(points) if point.curve == COMPACT_SETS]
-            fitting += [n for n in slow if size(n) <= target.memory_bytes]
         if not fitting:
             raise PlanError(
                 f"nothing fits in {target.memory_bytes:,.0f} bytes: the smallest structure "
@@ -201,7 +196,7 @@ def knee(points: Sequence[Point]) -> int:
     has_auc = any(point.auc for point in points)
     quality = {
         number: _auc(point) if has_auc else _f1(point)
-        for number, point in ((number, points[number]) for number in _usual(points))
+        for number, point in ((number, points[number]) for number in _own(points))
         if point.auc or not has_auc
     }
     envelope: list[int] = []
@@ -221,9 +216,9 @@ def knee(points: Sequence[Point]) -> int:
     return envelope[max((n for n, gain in enumerate(gains) if gain >= 0.5), key=above)]
 
 
-def _usual(points: Sequence[Point]) -> list[int]:
-    """The numbers of points that belong to this store and have the usual read speed."""
-    return [n for n, point in enumerate(points) if point.settings and point.curve != COMPACT_SETS]
+def _own(points: Sequence[Point]) -> list[int]:
+    """The numbers of points that belong to this store."""
+    return [n for n, point in enumerate(points) if point.settings]
 
 
 def _auc(point: Point) -> float:

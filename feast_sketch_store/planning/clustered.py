@@ -86,7 +86,7 @@ def _at(
     columns += sum(packed_bytes(everyone, 1) for own in facts if own.num_rows.sum() < everyone)  # states
     structure = table_bytes(num_bits, window_words) + masks
     structure += columns + index_bytes(everyone, presence_error_rate)
-    tags = {"sketch.structure": style, "sketch.noise_ratio": f"{noise_ratio:g}"}
+    tags = {"sketch.structure": style, "sketch.target": f"noise {noise_ratio:g}"}
     curve = style
     if style == WEIGHTED_BLOOM:
         tags["sketch.clusters"] = str(DEFAULT_CLUSTERS)

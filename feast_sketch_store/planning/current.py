@@ -7,46 +7,50 @@ from typing import Any
 
 from feast_sketch_store.planning.plan import PlannedField, Point
 from feast_sketch_store.planning.sample import Sample
+from feast_sketch_store.planning.scores import score_name
 from feast_sketch_store.planning.source import PlannedView
-from feast_sketch_store.planning.summaries import Names
+from feast_sketch_store.settings.resolve import resolve
+from feast_sketch_store.settings.table import TAG_PREFIX
+from feast_sketch_store.settings.view_settings import ViewSettings
 from feast_sketch_store.structures.choice import Beside, Choice
 from feast_sketch_store.structures.costs import Popularity
-from feast_sketch_store.structures.goals import ERROR_RATE, FALSE_PER_READ, MEMORY, NOISE_RATIO, Goal, Offer
-from feast_sketch_store.view.codec_choice import TAG_PREFIX
-from feast_sketch_store.view.settings import ViewSettings, resolve
+from feast_sketch_store.structures.goals import Goal, Offer
 
 # Tags that a point replaces; other tags of a feature stay.
-_REPLACED = {
-    TAG_PREFIX + name for name in (ERROR_RATE, NOISE_RATIO, FALSE_PER_READ, MEMORY, "structure", "vocabulary")
-}
+_REPLACED = {TAG_PREFIX + name for name in ("target", "structure", "vocabulary")}
 
 
-def planned_fields(view: PlannedView, with_computed: bool = False) -> dict[str, PlannedField]:
+def planned_fields(view: PlannedView, with_score: bool = False) -> dict[str, PlannedField]:
     """The declared membership features, without the tags that a point replaces.
 
     Parameters
     ----------
     view : the view.
-    with_computed : whether to add the computed features for which a plan has points.
+    with_score : whether to add the score for which a plan has points.
     """
     names = {codec.feature for codec in view.codecs}
-    computed = Names.of(view.settings.codecs)
-    of_computed = {computed.cluster: PlannedField("Int64"), computed.score: PlannedField("Float64")}
-    return (of_computed if with_computed else {}) | {
+    score = {score_name(view.settings.codecs): PlannedField("Float64")}
+    return (score if with_score else {}) | {
         field.name: PlannedField(str(field.dtype), field.description or "", _kept_tags(field))
         for field in view.table.features
         if field.name in names
     }
 
 
-def has_already(view: PlannedView, sample: Sample, point: Point) -> bool:
-    """Whether the current settings of the view have the same result as those of a point."""
+def compared(view: PlannedView, sample: Sample, point: Point) -> tuple[bool, float | None]:
+    """The current settings of the view beside those of a point.
+
+    Returns
+    -------
+    Whether they have the same result, and how many bytes fewer the point's take in a seal of the whole view;
+    None if they keep other values, which bytes alone do not compare.
+    """
     declared = {field.name: field.tags or {} for field in view.table.features}
     computed = point.settings.keys() - sample.features.keys()
     if computed != view.settings.computed or any(
         not point.settings[name].items() <= declared[name].items() for name in computed
     ):
-        return False
+        return False, None
     table = copy.copy(view.table)
     table.features = [_with_tags(field, point.settings.get(field.name)) for field in table.features]
     new = resolve(view.store.config.online_store, table, view.settings.folder)
@@ -55,14 +59,15 @@ def has_already(view: PlannedView, sample: Sample, point: Point) -> bool:
         for settings in (view.settings, new)
     )
     if ours != theirs:
-        return False
+        return False, None
     current, chosen = (offers(settings, sample) for settings in (view.settings, new))
-    return all(
+    is_same = all(
         offer.kind == chosen[name].kind
         and math.isclose(offer.false_per_read, chosen[name].false_per_read, rel_tol=0.01)
         and math.isclose(offer.num_bytes, chosen[name].num_bytes, rel_tol=0.01)
         for name, offer in current.items()
     )
+    return is_same, sum(offer.num_bytes - chosen[name].num_bytes for name, offer in current.items())
 
 
 def offers(settings: ViewSettings, sample: Sample) -> dict[str, Offer]:

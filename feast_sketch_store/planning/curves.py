@@ -20,9 +20,7 @@ from feast_sketch_store.planning.plan import Estimate, Point
 from feast_sketch_store.planning.sample import Kept, Sample, spread_of_total
 from feast_sketch_store.planning.sealed_sets import build_sets, vocabulary_bytes
 from feast_sketch_store.rows.formulas import Formula
-from feast_sketch_store.structures.compact_sets import COMPACT_SETS, CompactSets
 from feast_sketch_store.structures.goals import BLOOM, WEIGHTED_BLOOM
-from feast_sketch_store.structures.set_columns import SetColumns
 from feast_sketch_store.structures.sizing import AnyFacts, FactClass, WeightedFacts, size_for_rates
 from feast_sketch_store.succinct.fingerprints import expected_bits
 from feast_sketch_store.succinct.golomb_sets import GolombSets, ideal_bits, starts_bytes
@@ -87,7 +85,6 @@ def candidates(sample: Sample, presence_error_rate: float, grid: Grid) -> list[C
         [bloom(sample, presence_error_rate, rate) for rate in grid.error_rates],
         [weighted_bloom(sample, presence_error_rate, ratio) for ratio in grid.noise_ratios],
         [sets(sample, presence_error_rate)],
-        [compact_sets(sample, presence_error_rate)],
         list(_popular_sets(sample, presence_error_rate, grid.shares)),
         list(_popular_bloom(sample, presence_error_rate, grid.cut_shares, grid.cut_rates)),
     )
@@ -111,12 +108,13 @@ def bloom(
         name: np.full(len(c), rate)
         for (name, c), rate in zip(counts.items(), geometry.false_positive_rates, strict=False)
     }
-    tags = {"sketch.structure": "bloom", "sketch.error_rate": f"{error_rate:g}"}
+    tags = {"sketch.structure": "bloom", "sketch.target": f"error {error_rate:g}"}
     curve, label = BLOOM, f"error rate {error_rate:g}"
-    if threshold is not None:
-        tags["sketch.vocabulary"] = _min_share(threshold)
-        curve, label = f"{POPULAR_BLOOM}, {label}", kept_text(sample, kept)
-    return as_candidate(sample, curve, label, geometry.num_bits / 8, kept, rates, tags)
+    if threshold is None:
+        return as_candidate(sample, curve, label, geometry.num_bits / 8, kept, rates, tags)
+    curve, label = f"{POPULAR_BLOOM}, {label}", kept_text(sample, kept)
+    size = geometry.num_bits / 8
+    return as_candidate(sample, curve, label, size, kept, rates, _with_tops(tags, sample, kept))
 
 
 def weighted_bloom(sample: Sample, presence_error_rate: float, noise_ratio: float) -> Candidate:
@@ -136,7 +134,7 @@ def weighted_bloom(sample: Sample, presence_error_rate: float, noise_ratio: floa
         name: weighted.symbol_rates(hashes, geometry.fill)
         for (name, weighted), hashes in zip(facts.items(), geometry.hashes, strict=False)
     }
-    tags = {"sketch.structure": "weighted_bloom", "sketch.noise_ratio": f"{noise_ratio:g}"}
+    tags = {"sketch.structure": "weighted_bloom", "sketch.target": f"noise {noise_ratio:g}"}
     label = f"noise ratio {noise_ratio:g}"
     return as_candidate(sample, WEIGHTED_BLOOM, label, geometry.num_bits / 8, sample.everything, rates, tags)
 
@@ -147,16 +145,8 @@ def sets(sample: Sample, presence_error_rate: float, threshold: float | None = N
     tags = {"sketch.structure": "sets"}
     if threshold is None:
         return sets_of(sample, presence_error_rate, kept, SETS, "exact", tags)
-    if not all(mask.all() for mask in kept.values()):
-        tags["sketch.vocabulary"] = _min_share(threshold)
-    return sets_of(sample, presence_error_rate, kept, POPULAR_SETS, kept_text(sample, kept), tags)
-
-
-def compact_sets(sample: Sample, presence_error_rate: float) -> Candidate:
-    """Exact sets of all values in count trees."""
-    tags = {"sketch.structure": COMPACT_SETS}
-    everything = sample.everything
-    return sets_of(sample, presence_error_rate, everything, COMPACT_SETS, "exact", tags, CompactSets)
+    of_features = _with_tops(tags, sample, kept)
+    return sets_of(sample, presence_error_rate, kept, POPULAR_SETS, kept_text(sample, kept), of_features)
 
 
 def sets_of(
@@ -166,11 +156,10 @@ def sets_of(
     curve: str,
     label: str,
     tags: Mapping[str, str] | Mapping[str, Mapping[str, str]],
-    kind: type[SetColumns] = SetColumns,
 ) -> Candidate:
     """Exact sets of some values; the tags are for every feature, or by feature."""
     rates = {name: np.zeros(len(counts)) for name, counts in sample.kept_counts(kept).items()}
-    size, of_values, row_bits = _sets_bytes(sample, kept, presence_error_rate, kind)
+    size, of_values, row_bits = _sets_bytes(sample, kept, presence_error_rate)
     # One bit for each entity's timestamp, if few are distinct; more distinct ones take a little more.
     beside = sample.num_entities / 8 + of_values - sample.vocabulary_bytes(kept)
     return as_candidate(sample, curve, label, size, kept, rates, tags, beside, row_bits)
@@ -330,7 +319,7 @@ def shapes_of(sample: Sample, kept: Kept, presence_error_rate: float) -> FactCla
 
 
 def _sets_bytes(
-    sample: Sample, kept: Kept, presence_error_rate: float, kind: type[SetColumns]
+    sample: Sample, kept: Kept, presence_error_rate: float
 ) -> tuple[float, float, NDArray[np.float64]]:
     """Bytes of the sets of all entities: the codes, their index, and the list of entities.
 
@@ -339,7 +328,7 @@ def _sets_bytes(
     These bytes, the bytes of the vocabularies, and float64[n], the bits of each sampled entity's codes.
     """
     parts = {name: feature.cut(kept[name]) for name, feature in sample.features.items()}
-    columns = build_sets(parts, len(sample), kind)
+    columns = build_sets(parts, len(sample))
     built = columns.sets
     code_bits = built.num_bits * sample.scale
     if sample.scale > 1:
@@ -358,9 +347,15 @@ def _row_bits(built: GolombSets) -> NDArray[np.float64]:
     return np.diff(starts.astype(np.float64), append=float(built.num_bits))
 
 
-def _min_share(threshold: float) -> str:
-    # YAML reads 1e-05 as text.
-    return f"{{min_share: {np.format_float_positional(threshold, trim='0')}}}"
+def _with_tops(tags: Mapping[str, str], sample: Sample, kept: Kept) -> dict[str, dict[str, str]]:
+    """The tags of each feature, with the number of its values that are kept if not all of them are."""
+    found = {}
+    for name in sample.features:
+        number, own = int(kept[name].sum()), dict(tags)
+        if number < len(kept[name]):
+            own["sketch.vocabulary"] = f"{{top: {number}}}" if number else "[]"
+        found[name] = own
+    return found
 
 
 def kept_text(sample: Sample, kept: Kept) -> str:

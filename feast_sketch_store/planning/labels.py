@@ -27,8 +27,8 @@ from feast_sketch_store.errors import PlanError
 from feast_sketch_store.planning.interactions import Interactions
 from feast_sketch_store.planning.plan import Estimate
 from feast_sketch_store.planning.sample import Kept, Sample
-from feast_sketch_store.planning.summaries import as_encoded
-from feast_sketch_store.rows.codecs import CLUSTER, FeatureCodec
+from feast_sketch_store.planning.scores import as_encoded
+from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.entity_keys import find_sorted
 from feast_sketch_store.rows.formulas import Formula
 
@@ -301,20 +301,14 @@ class Task:
         return self._areas(shown, self._fit(shown))
 
     def _computed(self, formula: Formula) -> Any:
-        """The columns of a computed feature: one for a score, one for each cluster; zeros without a row."""
+        """The column of a score; zeros without a row."""
         from scipy import sparse
 
         features, num_rows = as_encoded(self._labelled), len(self._labelled)
-        scale = 1 / _HISTORY_SCALE  # each column says much, so its weight is not shrunk like a history's
-        if formula.kind == CLUSTER:
-            clusters = formula.clusters(features, num_rows)
-            ones = np.full(num_rows, scale, np.float32)
-            shape = (num_rows + 1, formula.num_clusters)
-            of_rows = sparse.csr_matrix((ones, (np.arange(num_rows), clusters)), shape)
-        else:
-            scores = np.rint(formula.scores(features, num_rows) / formula.step) * formula.step
-            spread = float(scores.std()) or 1.0
-            of_rows = sparse.csr_matrix(np.append(scores * scale / spread, 0.0)[:, None].astype(np.float32))
+        scale = 1 / _HISTORY_SCALE  # it says much, so its weight is not shrunk like a history's
+        scores = np.rint(formula.scores(features, num_rows) / formula.step) * formula.step
+        spread = float(scores.std()) or 1.0
+        of_rows = sparse.csr_matrix(np.append(scores * scale / spread, 0.0)[:, None].astype(np.float32))
         return of_rows[self._rows]
 
     @cached_property

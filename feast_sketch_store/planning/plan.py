@@ -94,6 +94,8 @@ class Plan:
     auc_without, auc_exact : of models without the features, and with all of them as written.
     fields : the planned features, as declared.
     is_current : whether the view's current settings have the same result as the chosen point.
+    saved_bytes : how many bytes fewer the chosen point takes than the current settings; None if they keep
+        other values.
     """
 
     view: str
@@ -110,6 +112,7 @@ class Plan:
     auc_exact: Estimate | None = None
     fields: Mapping[str, PlannedField] = field(default_factory=dict)
     is_current: bool = False
+    saved_bytes: float | None = None
 
     @property
     def shown(self) -> int:

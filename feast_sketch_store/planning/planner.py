@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 from feast import FeatureStore
 
 from feast_sketch_store.errors import PlanError
-from feast_sketch_store.planning import clustered, registered, summaries, timed
+from feast_sketch_store.planning import clustered, scores, timed
 from feast_sketch_store.planning.choice import (
     PlanTarget,
     choose_point,
@@ -20,7 +20,7 @@ from feast_sketch_store.planning.choice import (
     made_to_measure,
     undecided,
 )
-from feast_sketch_store.planning.current import has_already, offers, planned_fields
+from feast_sketch_store.planning.current import compared, offers, planned_fields
 from feast_sketch_store.planning.curves import (
     CHOSEN_SETS,
     COARSE,
@@ -38,7 +38,6 @@ from feast_sketch_store.planning.plan import Plan
 from feast_sketch_store.planning.sample import Kept, Sample
 from feast_sketch_store.planning.source import PlannedView, sample_view
 from feast_sketch_store.storage.names import folder_name
-from feast_sketch_store.structures.compact_sets import COMPACT_SETS
 
 DEFAULT_SAMPLE = 100_000
 LISTS_FOLDER = "plans"  # in the feature repository
@@ -63,7 +62,7 @@ def plan_view(
     Parameters
     ----------
     store, view : the repository and the name of a feature view.
-    target : what the chosen point must meet. None for the result of ``error_rate: auto``, or with labels for
+    target : what the chosen point must meet. None for the result of ``target: auto``, or with labels for
         the smallest structure that costs the model next to nothing.
     labels : a Parquet file; see `Labels.read`.
     max_entities : of the sample.
@@ -95,7 +94,7 @@ def plan_view(
     tell("Sizing", 0, 0)
     presence = planned.settings.presence_error_rate
     grid = Grid() if read is None else COARSE
-    found = candidates(sample, presence, grid) + registered.candidates(sample, presence, grid.noise_ratios)
+    found = candidates(sample, presence, grid)
     if read is None:  # with labels they are left out: how noise by cluster affects a model is not known
         found += clustered.candidates(sample, presence, clustered.NOISE_RATIOS)
     found = _merged(found, made_to_measure(sample, presence, target))
@@ -106,7 +105,7 @@ def plan_view(
         task = Task(read, sample, labelled, candidate_ids(read, sample, planned.codecs))
         cuts = _chosen_by_model(planned, sample, task, target, limits)
         found = _merged(found, cuts)
-        found = _merged(found, _summaries(planned, sample, task, cuts, tell))
+        found = _merged(found, _scores(planned, sample, task))
         found = list(_with_auc(found, task, tell))
         limits += _limits_of_labels(task, found)
     points = [candidate.point for candidate in found]
@@ -118,6 +117,7 @@ def plan_view(
         has_candidates = read.candidates is not None
         if reason := undecided(task.gain(), auc_without, auc_exact, has_candidates):
             chosen, limits = None, [reason, *limits]
+    is_current, saved = (False, None) if chosen is None else compared(planned, sample, points[chosen])
     return Plan(
         view,
         sample.num_entities,
@@ -131,8 +131,9 @@ def plan_view(
         limits,
         auc_without,
         auc_exact,
-        planned_fields(planned, with_computed=any(candidate.formulas for candidate in found)),
-        chosen is not None and has_already(planned, sample, points[chosen]),
+        planned_fields(planned, with_score=any(candidate.formulas for candidate in found)),
+        is_current,
+        saved,
     )
 
 
@@ -192,28 +193,19 @@ def _chosen_by_model(
     return made
 
 
-def _summaries(
-    view: PlannedView,
-    sample: Sample,
-    task: Task,
-    cuts: Sequence[Candidate],
-    tell: Callable[[str, int, int], object],
-) -> list[Candidate]:
-    """Points of cluster ids and of scores; writes the weights of scores."""
-    names = summaries.Names.of(view.settings.codecs)
-    presence = view.settings.presence_error_rate
-    tell("Learning clusters", 0, 0)
-    found = [*summaries.clusters(sample, presence, cuts, names.cluster)]
-    if all(codec.element_kind in _JSON_KINDS for codec in view.codecs):
+def _scores(view: PlannedView, sample: Sample, task: Task) -> list[Candidate]:
+    """Points of scores; writes their weights."""
+    if not all(codec.element_kind in _JSON_KINDS for codec in view.codecs):
+        return []
+    name, presence = scores.score_name(view.settings.codecs), view.settings.presence_error_rate
 
-        def write(weights: summaries.Weights, number: int) -> str:
-            return _write_weights(view, names.score, weights, number)
+    def write(weights: scores.Weights, number: int) -> str:
+        return _write_weights(view, name, weights, number)
 
-        found += summaries.scores(sample, presence, task.weights(), names.score, write)
-    return found
+    return list(scores.scores(sample, presence, task.weights(), name, write))
 
 
-def _write_weights(view: PlannedView, score: str, weights: summaries.Weights, number: int) -> str:
+def _write_weights(view: PlannedView, score: str, weights: scores.Weights, number: int) -> str:
     """Write the weights of a score to a file, and return its path in the feature repository."""
     codecs = {codec.feature: codec for codec in view.codecs}
     file = f"{LISTS_FOLDER}/{folder_name(view.table.name)}.{folder_name(score)}.{number}.json"
@@ -298,11 +290,6 @@ def _limits(view: PlannedView, sample: Sample, found: Sequence[Candidate]) -> It
         "The bytes of Redis and SQLite are estimated: the sampled rows in the formats of Feast's stores, "
         "with keys, timestamps and the planned features."
     )
-    if any(c.point.curve == COMPACT_SETS for c in found):
-        yield (
-            f"{COMPACT_SETS} are exact and smaller than {SETS}, but take several times as long to read. "
-            "`plan` chooses them only if nothing else fits in --memory; name them as `structure` to use them."
-        )
     if any(c.point.kept_share < 1 for c in found):
         yield "What a vocabulary leaves out is removed from sealed rows. The error rates do not include it."
 
@@ -326,9 +313,9 @@ def _limits_of_labels(task: Task, found: Sequence[Candidate]) -> Iterator[str]:
         yield f"{task.share_without_row:.1%} of the labelled rows have entities that the view lacks."
     if any(candidate.formulas for candidate in found):
         yield (
-            "A cluster id or a score stands for all values of a row, including those left out. The bytes "
-            "include its formula. A score is only of use to the model whose weights it has. To use either, "
-            "add a feature to the view, with a column of nulls in its source."
+            "A score stands for all values of a row, including those left out. The bytes include its "
+            "formula. It is only of use to the model whose weights it has. To use it, add a feature to the "
+            "view, with a column of nulls in its source."
         )
     missing = sum(candidate.point.auc is None for candidate in found)
     if missing:

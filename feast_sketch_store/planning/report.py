@@ -104,11 +104,16 @@ def count_text(count: Estimate) -> str:
 
 def memory_text(point: Point) -> str:
     """A point's bytes, with half of the interval unless they are exact."""
-    text = readable_bytes(point.memory_bytes)
-    margin = max(point.memory_high - point.memory_bytes, point.memory_bytes - point.memory_low)
-    if not margin or not math.isfinite(margin) or not point.memory_bytes:
+    return bytes_text(Estimate(point.memory_bytes, point.memory_low, point.memory_high))
+
+
+def bytes_text(size: Estimate) -> str:
+    """A size, with half of its interval unless it is exact."""
+    text = readable_bytes(size.value)
+    margin = max(size.high - size.value, size.value - size.low)
+    if not margin or not math.isfinite(margin) or not size.value:
         return text
-    return f"{text} ± {100 * margin / point.memory_bytes:.1g} %"
+    return f"{text} ± {100 * margin / size.value:.1g} %"
 
 
 def _number(number: float) -> str:

@@ -15,12 +15,10 @@ from feast_sketch_store.structures.feature_rows import Part
 from feast_sketch_store.structures.set_columns import SetColumns
 
 
-def build_sets(
-    parts: Mapping[str, FeatureSample], num_rows: int, kind: type[SetColumns] = SetColumns
-) -> SetColumns:
-    """The sets of all features of the sampled rows, in a structure of this kind."""
+def build_sets(parts: Mapping[str, FeatureSample], num_rows: int) -> SetColumns:
+    """The sets of all features of the sampled rows."""
     rows = RowsToSeal(np.zeros((num_rows, 2), np.uint64), (0, 0), np.arange(num_rows))
-    return kind.build([(_SampledRows(name, part), None) for name, part in parts.items()], rows)
+    return SetColumns.build([(_SampledRows(name, part), None) for name, part in parts.items()], rows)
 
 
 def vocabulary_bytes(sample: Sample, kept: Kept, sampled_bytes: float) -> float:

@@ -28,11 +28,12 @@ from feast_sketch_store.rows.encoding import ENTITY_KEY, NO_TIMESTAMP, EncodedFe
 from feast_sketch_store.rows.entity_keys import JOIN_KEY_TYPES, find_sorted, hash_columns
 from feast_sketch_store.rows.newest import Batches
 from feast_sketch_store.rows.vocabulary import Vocabulary, VocabularyBuilder
+from feast_sketch_store.settings.resolve import resolve
+from feast_sketch_store.settings.view_settings import ViewSettings
 from feast_sketch_store.view.live import expire_before_of
-from feast_sketch_store.view.opening import AnyView
 from feast_sketch_store.view.registry import named
 from feast_sketch_store.view.semantics import FoldedRows
-from feast_sketch_store.view.settings import ViewSettings, resolve
+from feast_sketch_store.view.view import View
 
 
 @dataclass(frozen=True)
@@ -153,7 +154,7 @@ def sample_view(
     return _Sampling(view, rows, len(table), max_entities, labelled, num_elements).run()
 
 
-def logged_batches(view: AnyView) -> Batches | None:
+def logged_batches(view: View) -> Batches | None:
     """A reader of the row logs of all shards of a view; None if there are no rows."""
     reads = [read for part in view.parts.values() if (read := RowLog(part.storage).read())]
 

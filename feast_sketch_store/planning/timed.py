@@ -23,12 +23,11 @@ from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.encoding import NO_TIMESTAMP, EncodedFeature, EncodedRows
 from feast_sketch_store.rows.listing import Listing
 from feast_sketch_store.rows.lists import as_sealed
+from feast_sketch_store.settings.table import TAG_PREFIX
 from feast_sketch_store.structures.choice import Beside
 from feast_sketch_store.succinct import TimedLists
 from feast_sketch_store.succinct.timed_lists import classes_of, code_lengths
 from feast_sketch_store.view.append import Append, AppendedRows
-from feast_sketch_store.view.codec_choice import TAG_PREFIX
-from feast_sketch_store.view.list_settings import LIMIT, RESOLUTION
 from feast_sketch_store.view.live import expire_before_of
 from feast_sketch_store.view.registry import named
 
@@ -40,7 +39,8 @@ LIMITS = (None, 200, 50)
 _UNITS = {"d": 86_400_000_000, "h": 3_600_000_000, "min": 60_000_000, "s": 1_000_000}
 _HEADER_BYTES = 4_000  # about, of a snapshot's file
 _CODEC = TAG_PREFIX + "codec"
-_REPLACED = {_CODEC, TAG_PREFIX + RESOLUTION, TAG_PREFIX + LIMIT}
+_LIST = TAG_PREFIX + "list"
+_REPLACED = {_CODEC, _LIST}
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class ListSample:
         return self.num_entities / len(self.rows)
 
     def cut(self, codecs: Sequence[FeatureCodec], listing: Listing) -> Mapping[str, EncodedFeature]:
-        """The lists as a seal keeps them with a given tick and limit."""
+        """The lists as a seal keeps them with a given tick and limit, with its reserve."""
         wanted = {codec.feature: replace(codec, listing=listing) for codec in codecs}
         return as_sealed(self.rows, wanted, NO_TIMESTAMP).features
 
@@ -159,7 +159,8 @@ def _points(view: PlannedView, sample: ListSample, tick: int, num_items: int) ->
     longest = max(int(feature.csr.lengths.max()) for feature in whole.values())
     num_whole = sum(len(feature.symbols) for feature in whole.values())
     for limit in limits:
-        if limit is not None and limit >= longest and limit not in declared:
+        most = Listing(tick, limit).most_sealed
+        if most is not None and most >= longest and limit not in declared:
             continue
         lists = whole if limit is None else sample.cut(view.codecs, Listing(tick, limit))
         kept = sum(len(feature.symbols) for feature in lists.values()) / max(1, num_whole)
@@ -263,8 +264,8 @@ def _chosen(points: Sequence[Point], view: PlannedView, target: PlanTarget) -> i
 
 
 def _tags(tick: int, limit: int | None) -> dict[str, str]:
-    tags = {_CODEC: "list", TAG_PREFIX + RESOLUTION: duration_text(tick)}
-    return tags if limit is None else {**tags, TAG_PREFIX + LIMIT: str(limit)}
+    limited = "" if limit is None else f", limit: {limit}"
+    return {_CODEC: "list", _LIST: f"{{resolution: {duration_text(tick)}{limited}}}"}
 
 
 def _declared(view: PlannedView) -> dict[str, dict[str, str]]:
@@ -314,8 +315,8 @@ def _limits(sample: ListSample) -> Iterator[str]:
         "the next item. Seals code sets per tick."
     )
     yield (
-        "A limit cuts what a seal keeps in memory and what a read shows. Rows on disk keep all items until "
-        "they expire, so a higher limit brings them back."
+        "A limit cuts what a read shows; a seal keeps twice as many items in memory, at least 16 more. Rows "
+        "on disk keep all items until they expire, so a higher limit brings them back."
     )
     yield (
         "Memory is the lists, where they begin, the list of entities and the vocabulary. Unsealed rows and "

@@ -43,7 +43,7 @@ from feast_sketch_store.rows.encoding import (
 )
 from feast_sketch_store.rows.entity_keys import JOIN_KEY_TYPES, serialize_columns
 from feast_sketch_store.rows.large_types import large_type
-from feast_sketch_store.rows.limits import check_rows
+from feast_sketch_store.rows.limits import check_moments, check_rows
 
 # Values that replace null elements of an Array, as in Feast; other kinds of elements must not be null.
 _NULL_ELEMENTS = {"string": "", "bytes": b"", "bool": False, "float": np.nan, "double": np.nan}
@@ -354,11 +354,12 @@ def _timestamps(column: pa.ChunkedArray, name: str) -> pa.Array:
     if pa.types.is_timestamp(values.type) and values.type.unit == "ns":
         return _divided(values.cast(pa.int64()), 1_000).cast(TIMESTAMP)
     try:
-        return (
+        times = (
             values.cast(pa.timestamp("us")).cast(TIMESTAMP) if _is_naive(values) else values.cast(TIMESTAMP)
         )
     except pa.ArrowException as error:
         raise RowError(f"column {name!r}: a timestamp cannot be kept: {error}") from error
+    return check_moments(times, f"in column {name!r} a timestamp")
 
 
 def _is_naive(values: pa.Array) -> bool:

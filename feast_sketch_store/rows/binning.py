@@ -1,7 +1,6 @@
 """Binning: numbers without a bounded vocabulary, kept as the representatives of a few bins.
 
     quantiles   bins of about equally many rows, learned from the values; a read returns their median
-    edges       bins between given edges; a read returns the middle, or the outer edge for numbers outside
     precision   the nearest multiple of a step
 
 NaN and each infinity are never mixed with other numbers: each has its own bin.
@@ -84,31 +83,6 @@ class Quantiles:
 
 
 @dataclass(frozen=True)
-class Edges:
-    """Bins between given edges, and one bin on each side of them."""
-
-    edges: tuple[float, ...]
-
-    def __post_init__(self) -> None:
-        if not 1 <= len(self.edges) < MAX_BINS:
-            raise ValueError(f"there must be 1 to {MAX_BINS - 1} edges")
-        if not all(np.isfinite(self.edges)) or any(np.diff(self.edges) <= 0):
-            raise ValueError("edges must be finite, ascending numbers without repetitions")
-
-    def fit(self, distinct: Numbers, counts: NDArray[np.int64]) -> Bins:
-        """The bins for finite, distinct, ascending numbers; ``counts`` are not used."""
-        edges = np.array(self.edges)
-        lows, highs = edges[:-1], edges[1:]
-        if distinct.dtype == np.int64:
-            # The whole numbers of a bin begin at or above its low edge, and end before its high edge.
-            middles, ends = np.floor((np.ceil(lows) + np.ceil(highs) - 1) / 2), np.rint(edges[[0, -1]])
-        else:
-            middles, ends = lows + (highs - lows) / 2, edges[[0, -1]]
-        stands = np.concatenate((ends[:1], middles, ends[1:])).astype(distinct.dtype)
-        return _grouped(distinct, stands[np.searchsorted(edges, distinct, side="right")])
-
-
-@dataclass(frozen=True)
 class Precision:
     """The nearest multiple of ``step``; the upper one if two are equally near."""
 
@@ -139,7 +113,7 @@ class Precision:
         return _grouped(distinct, np.where(np.abs(multiples) < 2.0**52, nearest, distinct))
 
 
-Binning = Quantiles | Edges | Precision
+Binning = Quantiles | Precision
 
 
 def fit(binning: Binning, numbers: Numbers, counts: NDArray[np.int64]) -> Bins:

@@ -12,8 +12,7 @@
     counts       Array        ... the elements, each once, and how often each was counted (`rows.count_log`)
     counts_of    Array        ... these counts; stored with the elements
     backing      all          ... the value, from another store; sealed rows know only whether there is one
-    cluster      Int64        ... which group of entities the row fits; computed (`rows.formulas`)
-    score        Float64      ... the sum of weights of the row's values; computed
+    score        Float64      ... the sum of weights of the row's values; computed (`rows.formulas`)
 
 A codec identifies the type of a feature by the field of Feast's ``Value`` that carries it, so a value comes
 back in the field in which it was written.
@@ -36,10 +35,9 @@ from numpy.typing import NDArray
 from feast_sketch_store import kernel
 from feast_sketch_store.errors import RowError, UnsupportedFeatureError
 from feast_sketch_store.kernel.binary import Parts, parts_of
-from feast_sketch_store.rows.binning import Binning, Edges, Numbers, Precision, Quantiles, fit
+from feast_sketch_store.rows.binning import Binning, Numbers, Precision, fit
 from feast_sketch_store.rows.conversions import converted, is_convertible
 from feast_sketch_store.rows.counting import Counting
-from feast_sketch_store.rows.large_types import large_type
 from feast_sketch_store.rows.listing import Listing
 from feast_sketch_store.rows.vocabulary import Vocabulary
 
@@ -63,7 +61,6 @@ TIMES: Final = "times"
 BACKING: Final = "backing"
 COUNTS: Final = "counts"
 COUNTS_OF: Final = "counts_of"
-CLUSTER: Final = "cluster"
 SCORE: Final = "score"
 
 Symbols = NDArray[np.int64] | NDArray[np.int32]
@@ -216,18 +213,6 @@ class FeatureCodec:
             )
         return cls(feature, field, name, binning)
 
-    @staticmethod
-    def field_of(arrow_type: pa.DataType) -> str | None:
-        """A field of ``Value`` whose columns in the row log have an Arrow type; None if there is none."""
-        arrow_type = large_type(arrow_type)
-        is_list = pa.types.is_large_list(arrow_type)
-        element = arrow_type.value_type if is_list else arrow_type
-        kinds = [kind for kind, known in _ARROW_TYPES.items() if known == element]
-        if not kinds:
-            return None
-        name = "unix_timestamp" if kinds[0] == "timestamp" else kinds[0]
-        return f"{name}_list_val" if is_list else f"{name}_val"
-
     @cached_property
     def is_collection(self) -> bool:
         """Whether the feature is an Array or a Set."""
@@ -248,7 +233,7 @@ class FeatureCodec:
             counts = [COUNTS_OF] if self.element_kind in _COUNT_KINDS else []
             return MEMBERSHIP, EXACT, BACKING, LIST, COUNTS, *times, *counts
         binned = (BINNED,) if self.element_kind in _NUMBER_KINDS else ()
-        computed = {"int64_val": (CLUSTER,), "double_val": (SCORE,)}.get(self.value_field, ())
+        computed = (SCORE,) if self.value_field == "double_val" else ()
         return CATEGORICAL, EXACT, BACKING, *binned, *computed
 
     @cached_property
@@ -304,18 +289,12 @@ class FeatureCodec:
     @property
     def is_computed(self) -> bool:
         """Whether the feature is computed from others of its row and never written; see `rows.formulas`."""
-        return self.name in (CLUSTER, SCORE)
+        return self.name == SCORE
 
     @property
     def may_repeat(self) -> bool:
         """Whether the values of a row keep their order, and may repeat."""
         return self.is_exact or self.is_list
-
-    @property
-    def is_bounded(self) -> bool:
-        """Whether ``max_vocabulary`` does not apply to the feature, whatever its values are."""
-        is_derived = self.is_derived or self.is_computed
-        return self.is_exact or self.is_list or is_derived or isinstance(self.binning, Quantiles | Edges)
 
     @cached_property
     def element_kind(self) -> str:

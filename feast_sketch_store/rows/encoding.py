@@ -30,7 +30,7 @@ from feast_sketch_store.rows.entity_keys import (
     serialize_columns,
     serialize_entity_keys,
 )
-from feast_sketch_store.rows.limits import check_rows
+from feast_sketch_store.rows.limits import check_moments, check_rows
 from feast_sketch_store.rows.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
@@ -90,11 +90,11 @@ def to_arrow(
         for row in null_rows:
             nulls.setdefault(row, []).append(codec.feature)
     columns[ENTITY_KEY] = serialized_keys
-    columns[EVENT_TIMESTAMP] = _timestamps([row[2] for row in rows])
+    columns[EVENT_TIMESTAMP] = _timestamps([row[2] for row in rows], "an event timestamp")
     if columns[EVENT_TIMESTAMP].null_count:
         row = columns[EVENT_TIMESTAMP].is_null().index(True).as_py()
         raise RowError(f"row {row} of the batch has no event timestamp")
-    columns[CREATED_TIMESTAMP] = _timestamps([row[3] for row in rows])
+    columns[CREATED_TIMESTAMP] = _timestamps([row[3] for row in rows], "a created timestamp")
     columns[NULLS] = pa.array(
         [nulls.get(row) for row in range(len(rows))] if nulls else [None] * len(rows),
         NAMES,
@@ -157,7 +157,7 @@ def _deletions(columns: Mapping[str, pa.Array], serialized_keys: pa.Array, now: 
     number = len(serialized_keys)
     own = {
         ENTITY_KEY: serialized_keys,
-        EVENT_TIMESTAMP: _timestamps([now] * number),
+        EVENT_TIMESTAMP: _timestamps([now] * number, "a timestamp"),
         CREATED_TIMESTAMP: pa.nulls(number, TIMESTAMP),
         NULLS: pa.nulls(number, NAMES),
         DELETED: pa.array([True] * number, pa.bool_()),
@@ -203,12 +203,13 @@ def _join_key_columns(entity_keys: "Sequence[EntityKey]") -> dict[str, pa.Array]
     return columns
 
 
-def _timestamps(timestamps: Sequence[datetime | None]) -> pa.Array:
+def _timestamps(timestamps: Sequence[datetime | None], what: str) -> pa.Array:
     """A timestamp column; pandas' NaT, which differs from itself, is a null like None."""
     try:
-        return pa.array([t if t == t else None for t in timestamps], TIMESTAMP)
-    except (pa.ArrowException, ValueError, TypeError) as error:
+        column = pa.array([t if t == t else None for t in timestamps], TIMESTAMP)
+    except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
         raise RowError(f"a timestamp cannot be kept: {error}") from error
+    return check_moments(column, what)
 
 
 @dataclass(frozen=True)
@@ -470,9 +471,14 @@ def encode(table: pa.Table, keys: RowKeys, codecs: Sequence[FeatureCodec]) -> En
     ------
     DamagedFileError : a column has another type than the store writes.
     """
-    nulls = null_features(table)
+    nulls, known = null_features(table), {*table.column_names}
     stored = [codec for codec in codecs if not codec.is_derived]
-    features = {codec.feature: _encode_feature(table, codec, nulls) for codec in stored}
+    features = {
+        codec.feature: _encode_feature(table, codec, nulls)
+        if codec.feature in known
+        else never_written(codec, len(table))
+        for codec in stored
+    }
     return EncodedRows(keys, features)
 
 
@@ -491,20 +497,20 @@ def null_features(table: pa.Table) -> Mapping[str, NDArray[np.int64]]:
         return {}
     column = table[NULLS].combine_chunks()
     rows = pc.list_parent_indices(column).to_numpy(zero_copy_only=False)
-    names = pc.list_flatten(column).to_numpy(zero_copy_only=False)
-    return {name: rows[names == name] for name in set(names)}
+    names = pc.list_flatten(column).dictionary_encode()
+    places = names.indices.to_numpy()
+    of_names = np.split(rows[np.argsort(places, kind="stable")], np.cumsum(np.bincount(places))[:-1])
+    return dict(zip(names.dictionary.to_pylist(), of_names, strict=True))
 
 
 def _encode_feature(
     table: pa.Table, codec: FeatureCodec, nulls: Mapping[str, NDArray[np.int64]]
 ) -> EncodedFeature:
-    if codec.feature not in table.column_names:
-        return never_written(codec, len(table))
     column, null_rows = table[codec.feature].combine_chunks(), nulls.get(codec.feature)
     if not codec.is_counted:
         return encode_column(column, codec, null_rows)
     name = counts_column(codec.feature)
-    counts = table[name].combine_chunks() if name in table.column_names else None
+    counts = table[name].combine_chunks() if table.schema.get_field_index(name) >= 0 else None
     return encode_counts(column, counts, codec, null_rows)
 
 

@@ -97,6 +97,12 @@ def join_keys_text(join_keys: JoinKeys) -> str:
     )
 
 
+def key_text(entity_key: "EntityKey") -> str:
+    """An entity key as messages show it: ``item_id='a', user_id=7``."""
+    values = (getattr(v, v.WhichOneof("val") or "null_val") for v in entity_key.entity_values)
+    return ", ".join(f"{name}={value!r}" for name, value in zip(entity_key.join_keys, values, strict=False))
+
+
 def serialize_entity_keys(entity_keys: "Sequence[EntityKey]") -> list[bytes]:
     """Serialize as ``feast.infra.key_encoding_utils.serialize_entity_key(key, 3)`` does.
 

@@ -1,4 +1,4 @@
-"""Limits: how large a row may be, and how many rows are processed together.
+"""Limits: how large a row may be, which times it may have, and how many rows are processed together.
 
 A row is measured when it is written, so every acknowledged row can be read. Readers refuse larger rows,
 because a small file can claim any number of values.
@@ -18,11 +18,49 @@ from feast_sketch_store.rows.large_types import large_type
 MAX_ELEMENTS = 1 << 26  # of one feature
 MAX_BYTES = 1 << 30  # of all columns; protobuf cannot hold a value of twice this size
 
+# Of times, in microseconds since 1970: the years 1 to 9999 in UTC, which readers can represent.
+FIRST_MOMENT, LAST_MOMENT = -62_135_596_800_000_000, 253_402_300_799_999_999
+
 # Of rows that are written and decoded together. A single larger row is a group of its own.
 GROUP_ROWS = 1 << 16
 GROUP_ELEMENTS = 1 << 17  # of the widest column
 GROUP_BYTES = 1 << 26
 _GATHERED_BYTES = 1 << 23  # several groups, so that the last, incomplete one matters little
+
+
+def impossible_moment(times: NDArray[np.int64]) -> tuple[int, str] | None:
+    """The first time that no reader can represent.
+
+    Parameters
+    ----------
+    times : int64[n], microseconds since 1970.
+
+    Returns
+    -------
+    Its place, and what is wrong with it, in words; None if there is none.
+    """
+    if not len(times) or (times.min() >= FIRST_MOMENT and times.max() <= LAST_MOMENT):
+        return None
+    place = int(((times < FIRST_MOMENT) | (times > LAST_MOMENT)).argmax())
+    side = "before the year 1" if times[place] < FIRST_MOMENT else "after the year 9999"
+    return place, f"{side} in UTC"
+
+
+def check_moments(times: pa.Array, what: str) -> pa.Array:
+    """Check a column of timestamps in microseconds, and return it.
+
+    Parameters
+    ----------
+    what : they are, in words.
+
+    Raises
+    ------
+    RowError : names the first row whose timestamp no reader can represent.
+    """
+    found = impossible_moment(times.view(pa.int64()).fill_null(0).to_numpy())
+    if found is not None:
+        raise RowError(f"row {found[0]} of the batch has {what} {found[1]}; correct it at its source")
+    return times
 
 
 def check_rows(table: pa.Table) -> None:

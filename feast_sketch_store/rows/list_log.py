@@ -43,7 +43,7 @@ from feast_sketch_store.rows.encoding import (
     to_arrow,
 )
 from feast_sketch_store.rows.entity_keys import JoinKeys, serialize_columns
-from feast_sketch_store.rows.limits import check_rows
+from feast_sketch_store.rows.limits import check_rows, impossible_moment
 from feast_sketch_store.rows.lists import removed_codec, united
 
 OPERATION: Final = "__operation"
@@ -52,7 +52,6 @@ REMOVE: Final = "remove"
 
 _TIMES: Final = "__times__"
 _ITEM_TIMES = pa.large_list(TIMESTAMP)
-_LAST_MICROSECOND = 253_402_300_800_000_000  # end of the year 9999, the last that Python and Delta represent
 
 
 def times_column(feature: str) -> str:
@@ -113,9 +112,9 @@ def _times_of_items(
     moments = np.repeat(_numbers(events), np.diff(indptr))
     is_given = np.repeat(given >= 0, np.diff(indptr))
     moments[is_given] = _numbers(pc.list_flatten(times))
-    if len(moments) and np.abs(moments).max() >= _LAST_MICROSECOND:
-        row = int(np.searchsorted(indptr, np.abs(moments).argmax(), side="right")) - 1
-        raise RowError(f"row {row} of the batch has an item in feature {names[0]!r} after the year 9999")
+    if (found := impossible_moment(moments)) is not None:
+        row = int(np.searchsorted(indptr, found[0], side="right")) - 1
+        raise RowError(f"row {row} of the batch has an item in feature {names[0]!r} {found[1]}")
     return times_array(indptr, moments, items.is_null())
 
 
@@ -184,10 +183,10 @@ class ListRows:
         Raises
         ------
         ValueError, TypeError : see `serialize_columns`.
-        RowError : a row is too large, or an item is after the year 9999.
+        RowError : a row is too large, or an item has a time that no reader can represent.
         """
-        if len(self.times) and np.abs(self.times).max() >= _LAST_MICROSECOND:
-            raise RowError(f"an item of feature {self.feature!r} is after the year 9999")
+        if (found := impossible_moment(self.times)) is not None:
+            raise RowError(f"an item of feature {self.feature!r} is {found[1]}")
         num_rows = len(self)
         columns = {name: keys for name, keys in self.join_keys.items() if name != ENTITYLESS_JOIN_KEY}
         lists = {codec.feature: pa.nulls(num_rows, codec.arrow_type) for codec in codecs if codec.is_list}

@@ -275,7 +275,9 @@ def _all_removed(meeting: Meeting, removed: EncodedFeature, hidden: Hidden) -> E
 
 
 def as_sealed(rows: EncodedRows, codecs: Mapping[str, FeatureCodec], since: int) -> EncodedRows:
-    """The rows of entities as a seal keeps them: one item per value and tick, none too old, up to the limit.
+    """The rows of entities as a seal keeps them: one item per value and tick, none too old.
+
+    A list has its limit and a reserve: an item behind the limit is shown once newer ones are removed.
 
     Parameters
     ----------
@@ -289,7 +291,7 @@ def as_sealed(rows: EncodedRows, codecs: Mapping[str, FeatureCodec], since: int)
         listing = codec.listing
         assert listing is not None
         items = once_a_tick(feature.csr, listing.resolution_microseconds)
-        items = newest_of(items, listing.limit, since)
+        items = newest_of(items, listing.most_sealed, since)
         states = np.where((feature.states == VALUE) & (items.lengths == 0), np.uint8(EMPTY), feature.states)
         # Drop values that are in no list any more.
         used, ids = np.unique(items.ids, return_inverse=True)

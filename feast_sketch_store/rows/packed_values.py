@@ -28,6 +28,9 @@ _NUM_WIDTHS = {"numbers": 3, "strings": 2, "sorted": 4}
 PackedArrays = dict[str, NDArray[np.generic]]
 
 
+PARTS = ("shape", "packed", "prefixes", "suffixes", "data")  # the arrays of packed values
+
+
 def packed_arrays(values: pa.Array, may_sort: bool = True) -> PackedArrays:
     """Arrays for a snapshot, from int64 or large binary values; ``may_sort`` allows front coding."""
     if pa.types.is_int64(values.type):

@@ -1,11 +1,11 @@
-"""Points of computed features: a score with the model's own weights, cluster ids, and these beside a cut.
+"""Points of scores with the model's own weights.
 
 Formulas are made from the sample as a seal makes them from the rows, and their bytes count. A score is useful
-only to the model whose weights it has. Cluster ids are learned without labels.
+only to the model whose weights it has.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -13,47 +13,31 @@ from numpy.typing import NDArray
 
 from feast_sketch_store.planning.curves import Candidate, sets_of
 from feast_sketch_store.planning.sample import Kept, Sample
-from feast_sketch_store.rows.codecs import CLUSTER, SCORE, VALUE, FeatureCodec
+from feast_sketch_store.rows.codecs import SCORE, VALUE, FeatureCodec
 from feast_sketch_store.rows.encoding import EncodedFeature, EncodedRows, RowKeys
 from feast_sketch_store.rows.formulas import Formula
 from feast_sketch_store.rows.vocabulary import Vocabulary
 from feast_sketch_store.structures.columns import scalar_bytes
-from feast_sketch_store.view.computed_settings import DEFAULT_TASTES, Computed
-from feast_sketch_store.view.formulas import Sampled, cluster_formula, score_formula
+from feast_sketch_store.view.formulas import Sampled, score_formula
 
 SCORE_CURVE = "score of the model's weights"
-CLUSTER_CURVE = "cluster id"
-CUT_CURVE = "cluster id, and values chosen by the model, as sets"
 
 SCORE_BITS = 6
 _WEIGHT_SHARES = (0.02, 0.05, 0.1, 0.25)  # of the values; other values add little but bytes
-_NUM_CUTS = 3  # the smallest cuts, to which a cluster id is added
 _WEIGHT_DIGITS = 6
 
 Weights = Mapping[str, tuple[Vocabulary, NDArray[np.float64]]]
 
 
-@dataclass(frozen=True)
-class Names:
-    """The names of a plan's computed features: a cluster id, and a score."""
-
-    cluster: str
-    score: str
-
-    @classmethod
-    def of(cls, codecs: Sequence[FeatureCodec]) -> "Names":
-        """The names that a view with such features has, or could have."""
-        taken = {codec.feature for codec in codecs}
-
-        def name(kind: str, usual: str) -> str:
-            for codec in codecs:
-                if codec.name == kind:
-                    return codec.feature
-            while usual in taken:
-                usual += "_"
-            return usual
-
-        return cls(name(CLUSTER, "cluster_id"), name(SCORE, "model_score"))
+def score_name(codecs: Sequence[FeatureCodec]) -> str:
+    """The name of the score that a view with such features has, or could have."""
+    for codec in codecs:
+        if codec.name == SCORE:
+            return codec.feature
+    taken, name = {codec.feature for codec in codecs}, "model_score"
+    while name in taken:
+        name += "_"
+    return name
 
 
 def as_encoded(sample: Sample) -> dict[str, EncodedFeature]:
@@ -65,31 +49,6 @@ def as_encoded(sample: Sample) -> dict[str, EncodedFeature]:
         states = np.full(len(sample), VALUE, np.uint8)
         found[name] = EncodedFeature(codec, feature.vocabulary, states, feature.indptr, feature.ids)
     return found
-
-
-def clusters(
-    sample: Sample, presence_error_rate: float, cuts: Sequence[Candidate], name: str
-) -> Iterator[Candidate]:
-    """Points of a cluster id, without any values and beside the values of the smallest cuts."""
-    sources = tuple(sample.features)
-    formula = cluster_formula(name, Computed(sources, DEFAULT_TASTES), _sampled(sample))
-    tags = {
-        "sketch.codec": CLUSTER,
-        "sketch.cluster_of": ", ".join(sources),
-        "sketch.clusters": str(formula.num_clusters),
-    }
-    settings = {**{feature: _nothing_kept() for feature in sources}, name: tags}
-    label = f"{formula.num_clusters} clusters"
-    alone = sets_of(sample, presence_error_rate, _nothing(sample), CLUSTER_CURVE, label, settings)
-    yield with_formula(alone, sample, formula)
-    for cut in sorted(cuts, key=lambda cut: cut.point.memory_bytes)[:_NUM_CUTS]:
-        point = replace(
-            cut.point,
-            curve=CUT_CURVE,
-            label=f"{label}, {cut.point.label}",
-            settings={**cut.point.settings, name: tags},
-        )
-        yield with_formula(replace(cut, point=point), sample, formula)
 
 
 def scores(
@@ -115,9 +74,8 @@ def scores(
         formula = score_formula(name, chosen, SCORE_BITS, _sampled(sample))
         tags = {
             "sketch.codec": SCORE,
-            "sketch.score_of": ", ".join(sample.features),
-            "sketch.score.weights": write(chosen, number),
-            "sketch.score.bits": str(SCORE_BITS),
+            "sketch.score": f"{{of: [{', '.join(sample.features)}], weights: {write(chosen, number)}, "
+            f"bits: {SCORE_BITS}}}",
         }
         settings = {**{feature: _nothing_kept() for feature in sample.features}, name: tags}
         label = f"{SCORE_BITS} bits, weights of {number:,} values"
@@ -126,7 +84,7 @@ def scores(
 
 
 def with_formula(candidate: Candidate, sample: Sample, formula: Formula) -> Candidate:
-    """A point with one more computed feature: its column and its formula."""
+    """A point with one more score: its column and its formula."""
     none = np.zeros(len(sample), np.bool_)
     times = np.zeros(len(sample), np.int64)
     keys = RowKeys(sample.entity_hashes, times, times, none, none)
@@ -164,10 +122,7 @@ def _strongest(sample: Sample, weights: Mapping[str, NDArray[np.float64]], numbe
 
 
 def _sampled(sample: Sample) -> Sampled:
-    """The sample in the order of its hashes, so that clusters do not depend on where rows come from."""
-    order = np.lexsort((sample.entity_hashes[:, 1], sample.entity_hashes[:, 0]))
-    features = {name: feature.take(order) for name, feature in as_encoded(sample).items()}
-    return Sampled(features, len(sample), sample.num_entities)
+    return Sampled(as_encoded(sample), len(sample))
 
 
 def _nothing(sample: Sample) -> Kept:

@@ -1,0 +1,86 @@
+"""Feature services with ``precompute_online``, and the vectors that callers write for them.
+
+Feast keeps a finished vector per entity for such a service, and computes vectors for Redis only. This store
+needs none: it answers the service from its views, with the latest rows.
+"""
+
+import logging
+from types import TracebackType
+from typing import Any
+
+from feast import FeatureService
+from feast.feature_view import FeatureView
+from feast.field import Field
+from feast.types import Bytes
+
+from feast_sketch_store.rows.codecs import EXACT
+
+
+class _FromViews(FeatureService):
+    """A service that Feast reads view by view. It equals the service that it stands for."""
+
+    def __init__(self, service: FeatureService):
+        self.__dict__.update(service.__dict__, precompute_online=False)
+        self._service = service
+
+    def __eq__(self, other: object) -> bool:
+        return bool(self._service == other)
+
+    __hash__ = FeatureService.__hash__
+
+
+def from_views(features: list[str] | FeatureService) -> list[str] | FeatureService:
+    """What a request asks for, such that Feast reads the views and no precomputed vectors."""
+    if isinstance(features, FeatureService) and getattr(features, "precompute_online", False):
+        return _FromViews(features)
+    return features
+
+
+def view_of_vectors(feature_service: str) -> FeatureView:
+    """The view that holds the precomputed vectors of a feature service, named as Feast names it."""
+    return FeatureView(
+        name=f"__precomputed__{feature_service}",
+        entities=[],
+        schema=[Field(name="vector", dtype=Bytes, tags={"sketch.codec": EXACT})],
+        source=None,
+    )
+
+
+class _NoVectorsNeeded(logging.Filter):
+    """Drops Feast's warnings that it computed no vectors in a store of the given class.
+
+    Feast logs them after each materialization and push: either that it cannot scan entities, or, without the
+    client of Redis, a traceback.
+    """
+
+    def __init__(self, store_class: type):
+        super().__init__()
+        self._store_class = store_class
+
+    def __eq__(self, other: object) -> bool:  # a logger takes equal filters once
+        return isinstance(other, _NoVectorsNeeded) and other._store_class is self._store_class
+
+    def __hash__(self) -> int:
+        return hash(self._store_class)
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if str(record.msg).startswith("Entity scanning not supported"):
+            return record.args != (self._store_class.__name__,)
+        if str(record.msg).startswith("Failed to precompute vectors") and record.exc_info:
+            return not isinstance(_local_of(record.exc_info[2], "online_store"), self._store_class)
+        return True
+
+
+def _local_of(traceback: TracebackType | None, name: str) -> Any:
+    """A local variable of the function of Feast's that raised."""
+    while traceback is not None:
+        frame = traceback.tb_frame
+        if frame.f_code.co_name == "precompute_feature_service":
+            return frame.f_locals.get(name)
+        traceback = traceback.tb_next
+    return None
+
+
+def no_vectors_needed(store_class: type) -> None:
+    """Let Feast not warn that a store of this class has no precomputed vectors."""
+    logging.getLogger("feast.feature_store").addFilter(_NoVectorsNeeded(store_class))
