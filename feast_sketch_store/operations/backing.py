@@ -67,7 +67,7 @@ def refill(
     if backed is None:
         raise SettingsError(f"feature view {view!r} has no features that a backing store keeps")
     num_written = done = 0
-    kept = backed.view.kept_rows()
+    kept = backed.view.shards[0].kept_rows()
     for table, rows in _parts(backed, lambda places: places):
         has_value = np.array([bool(values) for _, values, _, _ in rows])
         chosen = np.flatnonzero(has_value)
@@ -96,7 +96,7 @@ def differences(store: FeatureStore, view: str, num_rows: int = 1_000, seed: int
     StorageError : the backing store or the row log cannot be read.
     """
     backed = _backed(store, view)
-    kept = backed.view.kept_rows() if backed else None
+    kept = backed.view.shards[0].kept_rows() if backed else None
     if backed is None or kept is None:
         return []
     chosen = np.random.default_rng(seed).permutation(len(kept.keys))[:num_rows]
@@ -138,14 +138,14 @@ def _parts(
     backed: _Backed, choose: Callable[[NDArray[np.int64]], NDArray[np.int64]]
 ) -> Iterator[tuple[pa.Table, list[FeastRow]]]:
     """Newest rows in parts, each with the backed features of the rows whose numbers ``choose`` returns."""
-    kept = backed.view.kept_rows()
+    kept = backed.view.shards[0].kept_rows()
     if kept is None:
         return
     for places, table in kept.batches():
         mine = np.flatnonzero(np.isin(places, choose(places)))
         for first in range(0, len(mine), _ROWS_A_BATCH):
             rows = table.take(mine[first : first + _ROWS_A_BATCH])
-            yield rows, _feast_rows(rows, backed.codecs)
+            yield rows, feast_rows(rows, backed.codecs)
 
 
 def _shown(key: EntityKey) -> str:
@@ -153,7 +153,9 @@ def _shown(key: EntityKey) -> str:
     return ", ".join(f"{name}={value!r}" for name, value in zip(key.join_keys, values, strict=True))
 
 
-def _feast_rows(table: pa.Table, codecs: Sequence[FeatureCodec]) -> list[FeastRow]:
+def feast_rows(
+    table: pa.Table, codecs: Sequence[FeatureCodec], *, with_nulls: bool = False
+) -> list[FeastRow]:
     """Rows of the row log in the form in which Feast writes them, with some features."""
     keys = row_keys(table)
     columns: dict[str, list[Value | None]] = {}
@@ -166,7 +168,7 @@ def _feast_rows(table: pa.Table, codecs: Sequence[FeatureCodec]) -> list[FeastRo
         values = {
             name: value
             for name, column in columns.items()
-            if (value := column[number]) is not None and value.WhichOneof("val") is not None
+            if (value := column[number]) is not None and (with_nulls or value.WhichOneof("val") is not None)
         }
         rows.append((deserialize_entity_key(key, SERIALIZATION_VERSION), values, event, None))
     return rows

@@ -1,32 +1,86 @@
-"""Export the metrics of a process that is not a feature server, such as one that seals."""
+"""Export metrics to Prometheus, from this process or from a server's workers."""
 
 import importlib
+import multiprocessing
+import signal
+import socket
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from socketserver import ThreadingMixIn
+from typing import Any
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
+
+from feast_sketch_store.errors import SketchStoreError
 
 
-@contextmanager
-def exported(port: int) -> Iterator[int]:
-    """Serve metrics to Prometheus from a thread until the block ends. Yields the port.
+class _Server(ThreadingMixIn, WSGIServer):
+    daemon_threads = True
 
-    Parameters
-    ----------
-    port : 0 for any free port.
 
-    Raises
-    ------
-    OSError : the port is taken.
-    """
+class _QuietHandler(WSGIRequestHandler):
+    def log_message(self, format: str, *arguments: Any) -> None:
+        pass
+
+
+def _bound(host: str, port: int) -> _Server:
+    """A server of all metrics that Feast's processes count; it listens, and does not answer yet."""
     importlib.import_module("feast.metrics")  # sets the folder of metrics, before prometheus_client is loaded
-    from prometheus_client import CollectorRegistry, start_http_server
+    from prometheus_client import CollectorRegistry, make_wsgi_app
     from prometheus_client.multiprocess import MultiProcessCollector
 
     registry = CollectorRegistry()
     MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
-    server, thread = start_http_server(port, registry=registry)
+    host = host.strip("[]")
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        kind = type("_Bound", (_Server,), {"address_family": family})
+        server: _Server = kind((host, port), _QuietHandler)
+    except OSError as error:
+        raise SketchStoreError(
+            f"metrics cannot be exported on {host}, port {port}: {error.strerror}; choose another "
+            "--metrics-port"
+        ) from error
+    server.set_app(make_wsgi_app(registry))
+    return server
+
+
+@contextmanager
+def exported(host: str, port: int) -> Iterator[int]:
+    """Serve metrics to Prometheus from a thread until the block ends. Yields the port.
+
+    Parameters
+    ----------
+    host : address to listen on.
+    port : 0 for any free port.
+
+    Raises
+    ------
+    SketchStoreError : the port is taken, or the host is not of this machine.
+    """
+    with _bound(host, port) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        try:
+            yield int(server.server_port)
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@contextmanager
+def exported_by_child(host: str, port: int) -> Iterator[int]:
+    """The same from a process of its own, so that this one may fork and answers wait for no scrape."""
+    with _bound(host, port) as server:
+        child = multiprocessing.get_context("fork").Process(target=_serve, args=(server,), daemon=True)
+        child.start()
     try:
         yield int(server.server_port)
     finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+        child.terminate()
+        child.join()
+
+
+def _serve(server: _Server) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends this process
+    server.serve_forever()

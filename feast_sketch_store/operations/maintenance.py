@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -23,7 +23,6 @@ from feast.protos.feast.types.EntityKey_pb2 import EntityKey
 from feast.type_map import python_values_to_proto_values
 from feast.value_type import ValueType
 
-from feast_sketch_store import kernel
 from feast_sketch_store.adapter.backing import NOWHERE
 from feast_sketch_store.errors import RowError, SketchStoreError
 from feast_sketch_store.layers import Shards, SketchLayer
@@ -31,16 +30,18 @@ from feast_sketch_store.online_store import SketchOnlineStore, any_feature_view,
 from feast_sketch_store.operations.backing import differences, refill
 from feast_sketch_store.operations.resharding import former_files, remove_former
 from feast_sketch_store.operations.verification import Verification, size_of, verify_view
-from feast_sketch_store.rows.codecs import BINNED
+from feast_sketch_store.rows.codecs import BINNED, SCORE
 from feast_sketch_store.rows.entity_keys import find_sorted, hash_entity_keys
+from feast_sketch_store.settings.resolve import resolve, ttl_microseconds
+from feast_sketch_store.settings.table import Backing
 from feast_sketch_store.storage.base import Storage
 from feast_sketch_store.structures.bounds import within
+from feast_sketch_store.view import rebuilding
 from feast_sketch_store.view.live import expire_before_of
-from feast_sketch_store.view.opening import AnyView
 from feast_sketch_store.view.registry import named
 from feast_sketch_store.view.sealing import SealPolicy
-from feast_sketch_store.view.settings import resolve, ttl_microseconds
-from feast_sketch_store.view.view import Dropped
+from feast_sketch_store.view.shard import Dropped
+from feast_sketch_store.view.view import View
 
 _logger = logging.getLogger(__name__)
 
@@ -72,7 +73,7 @@ class FeatureReport:
         last seal. For a score ``max_error`` is half of its step.
     sampled_within : the true rate is within this of ``sampled_rate`` with a confidence of 95 %, by a Chernoff
         bound.
-    version : of a cluster id or a score. A seal that changes the meaning of its numbers increases it; then
+    version : of a score. A seal that changes the meaning of its numbers increases it; then
         train the models that use it again.
     """
 
@@ -112,7 +113,6 @@ class ViewReport:
     newest_event : event timestamp of the newest row, sealed or not.
     presence_sampled_rate : share of random unknown entities that seem to have a row.
     structure_bytes : of each structure in the snapshot; ``rows`` is the index of rows and their timestamps.
-    kernel : ``compiled`` or ``numpy``.
     features : a report for each feature.
     """
 
@@ -131,8 +131,14 @@ class ViewReport:
     newest_event: str | None
     presence_sampled_rate: float | None
     structure_bytes: dict[str, int]
-    kernel: str
     features: list[FeatureReport]
+
+
+def is_filled(store: FeatureStore, view: str) -> bool:
+    """Whether anything was ever written to a view; reads nothing but its newest commits."""
+    online_store, table = _resolve(store, view)
+    opened = online_store.writer(store.config, table)
+    return opened.stats().unsealed_rows > 0 or opened.snapshot_version is not None
 
 
 def inspect(store: FeatureStore, view: str) -> ViewReport:
@@ -175,7 +181,6 @@ def inspect(store: FeatureStore, view: str) -> ViewReport:
         _as_text(keys.event_timestamps.max()) if len(keys) else None,
         presence,
         _structure_bytes(layers, features),
-        "compiled" if kernel.IS_COMPILED else "numpy",
         features,
     )
 
@@ -202,11 +207,11 @@ def _feature_report(shards: Shards, name: str, sampled_rate: float) -> FeatureRe
     errors += [own for feature in features if (own := feature.rounding_errors) is not None]
     formula = shards.formulas.get(name)
     max_errors = [largest for largest, _ in errors]
-    if formula is not None and formula.max_error is not None:
+    if formula is not None:
         max_errors.append(formula.max_error)
     return FeatureReport(
         name,
-        BINNED if roundings else feature.codec.name if formula is None else formula.kind,
+        BINNED if roundings else feature.codec.name if formula is None else SCORE,
         feature.structure,
         _num_values(shards, name),
         sum(part.num_facts for part in features),
@@ -248,7 +253,7 @@ def sampled_rates(shards: Shards, num_samples: int = _SAMPLES) -> tuple[float, d
         name: float(np.mean([f.sampled_rate(hashes, chance) for f in shards.features(name)]))
         for name in shards.codecs
     }
-    return sum(len(answer.found) for answer in shards.read(hashes, [])) / num_samples, rates
+    return float(shards.have(hashes).mean()), rates
 
 
 def seal(store: FeatureStore, view: str) -> bool:
@@ -302,10 +307,30 @@ def _seal_if_due(store: FeatureStore, view: str, policy: SealPolicy | None) -> b
     return opened.seal_if_due()
 
 
-def pin(store: FeatureStore, view: str, version: int | None = None) -> int:
-    """Hold reads of a view at a snapshot in all processes, and return its version. See `View.pin`."""
-    online_store, table = _resolve(store, view)
-    return online_store.writer(store.config, table).pin(version).version
+def pin(
+    store: FeatureStore,
+    view: str,
+    version: int | None = None,
+    may_hide: Callable[[int], bool] = lambda unsealed_rows: True,
+) -> int | None:
+    """Hold reads of a view at a snapshot in all processes; see `View.pin`.
+
+    Parameters
+    ----------
+    store, view, version : the repository, the name of a feature view, and a snapshot; None for the newest.
+    may_hide : asked if rows have been written since the newest snapshot, with their number. Reads will not
+        show them. If it returns False, nothing is done.
+
+    Returns
+    -------
+    The version of the snapshot; None if reads are not held.
+    """
+    opened = opened_view(store, view)
+    if version is None and opened.pinned is None:
+        unsealed_rows = opened.stats().unsealed_rows
+        if unsealed_rows and opened.sealed() and not may_hide(unsealed_rows):
+            return None
+    return opened.pin(version).version
 
 
 def unpin(store: FeatureStore, view: str) -> bool:
@@ -453,10 +478,14 @@ def rebuild(
 
     def fill(staging: Storage) -> Storage:
         config = store.config.model_copy()
-        changed: dict[str, Any] = {"path": staging.location, "seal_min_rows": _NO_SEAL}
-        if store.config.online_store.backing_store is not None:
-            changed["backing_store"] = {"type": NOWHERE}  # it keeps the old rows until the rebuild is done
-        options = store.config.online_store.model_copy(update=changed)
+        options = store.config.online_store
+        changed: dict[str, Any] = {
+            "path": staging.location,
+            "compaction": replace(options.compaction, min_rows=_NO_SEAL),
+        }
+        if options.backing_store is not None:
+            changed["backing_store"] = Backing({"type": NOWHERE})  # keeps the old rows until this is done
+        options = options.model_copy(update=changed)
         config.online_config, config._online_store = options.model_dump(), options
         # Feast prints its progress on standard output, which belongs to the caller.
         with contextlib.redirect_stdout(sys.stderr):
@@ -464,7 +493,7 @@ def rebuild(
             filled.materialize(start, end, feature_views=[view])
         return online_store.storage(config, table)
 
-    is_done = opened.rebuild(fill, confirm)
+    is_done = rebuilding.rebuild(opened, fill, confirm)
     if is_done and opened.settings.backed_codecs:
         refill(store, view)
     return opened.stats().sealed_entities if is_done else None
@@ -477,12 +506,7 @@ def views_of(store: FeatureStore) -> list[str]:
     return sorted(view.name for view in views if view.online)
 
 
-def table_of(store: FeatureStore, view: str) -> FeatureView:
-    """A feature view of a repository whose online store is a sketch store."""
-    return _resolve(store, view)[1]
-
-
-def opened_view(store: FeatureStore, view: str) -> AnyView:
+def opened_view(store: FeatureStore, view: str) -> View:
     """A view of the repository, opened with the current settings; see `SketchOnlineStore.writer`."""
     online_store, table = _resolve(store, view)
     return online_store.writer(store.config, table)

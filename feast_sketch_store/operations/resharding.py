@@ -1,13 +1,13 @@
 """Divide the rows of a view into another number of shards: `feast-sketch rebuild VIEW --shards N`.
 
-    fence      `shards.json` says that rows are moving; writers notice within ten seconds, and refuse writes
+    fence      `view.json` says that rows are moving; writers notice within ten seconds, and refuse writes
     fill       write the rows that count from the old row logs into the folder of the new shards; seal there
     check      no process wrote to the old shards meanwhile
-    switch     `shards.json` names the new folder
+    switch     `view.json` names the new folder
+    tell       a file in each old shard tells readers, who find it at their next look and read `view.json`
 
-Readers use the old shards until they are restarted with the new number. `vacuum` removes the old shards. A
-run that is killed has changed nothing but the fence; the next run starts over, or only removes the fence if
-it is given the current number of shards.
+`vacuum` removes the old shards. A run that is killed before the switch has changed nothing but the fence; the
+next run starts over, or only removes the fence if it is given the current number of shards.
 """
 
 import time
@@ -24,13 +24,19 @@ from feast_sketch_store.online_store import (
     seal_policy,
 )
 from feast_sketch_store.row_log import Position, RowLog
+from feast_sketch_store.settings.resolve import check_shardable, resolve
+from feast_sketch_store.settings.values import shard_count
+from feast_sketch_store.settings.view_settings import ViewSettings
+from feast_sketch_store.snapshot.files import MOVED, SnapshotFolder
 from feast_sketch_store.storage.base import Storage
-from feast_sketch_store.storage.names import FRESH_FOLDER, ROWS_FOLDER, SHARDS_FILE, SNAPSHOTS_FOLDER
+from feast_sketch_store.storage.names import FRESH_FOLDER, ROWS_FOLDER, SNAPSHOTS_FOLDER
 from feast_sketch_store.view import joint_seal
-from feast_sketch_store.view.opening import AnyView, open_as_stored, open_with
-from feast_sketch_store.view.settings import check_shardable, resolve
-from feast_sketch_store.view.shard_map import ShardMap, WriteFence, check_shard_count
+from feast_sketch_store.view.opening import open_as_stored, open_with
+from feast_sketch_store.view.sealing import SealPolicy
+from feast_sketch_store.view.shard import Shard
+from feast_sketch_store.view.shard_map import ShardMap, WriteFence
 from feast_sketch_store.view.view import View
+from feast_sketch_store.view.view_file import put_map
 
 
 def reshard(
@@ -58,14 +64,25 @@ def reshard(
     online_store, table = online_store_of(store), any_feature_view(store, view)
     require_writer(store.config)
     storage, options = online_store.storage(store.config, table), store.config.online_store
-    settings = replace(
-        resolve(options, table, store.config.repo_path), num_shards=check_shard_count(num_shards)
-    )
+    settings = replace(resolve(options, table, store.config.repo_path), num_shards=shard_count(num_shards))
     policy = replace(seal_policy(options), by_job=True)
     if num_shards > 1:
         check_shardable(settings)
     online_store.forget(store.config, table)
+    return divide(storage, settings, policy, wait, online_store.lock_timeout_seconds)
+
+
+def divide(
+    storage: Storage,
+    settings: ViewSettings,
+    policy: SealPolicy,
+    wait: Callable[[float], object] = time.sleep,
+    lock_timeout_seconds: float = 0.0,
+) -> int:
+    """Divide the rows of a view into the shards of its settings; see `reshard`."""
+    view, num_shards = settings.view, settings.num_shards
     former = open_as_stored(storage, settings, policy, 0.0)
+    former.lock_timeout_seconds = lock_timeout_seconds
     shard_map = former.shard_map.followed_by(num_shards)
     with former.unchanging():
         there = ShardMap.of(storage)
@@ -77,14 +94,20 @@ def reshard(
         if former.shard_map.num_shards == num_shards:
             if not there.is_moving:
                 raise SettingsError(f"feature view {view!r} has {num_shards} shards already")
-            storage.within(shard_map.folder).delete_all()
-            _take_back(storage, former.shard_map)
+            _remove_unfinished(storage, shard_map)
+            put_map(storage, settings, former.shard_map)
             return sum(len(part.kept_rows() or ()) for part in former.parts.values())
-        storage.replace(SHARDS_FILE, replace(former.shard_map, is_moving=True).encode())
+        former.refresh_all()
+        if former.pinned is not None:
+            raise StorageError(
+                f"feature view {view!r}: reads are held at a snapshot, which new shards would not have; run "
+                f"`feast-sketch unpin {view}` first"
+            )
+        put_map(storage, settings, replace(former.shard_map, is_moving=True))
         is_done = False
         try:
             wait(2 * WriteFence(storage, view, former.shard_map).seconds)
-            storage.within(shard_map.folder).delete_all()  # left by a run that was killed
+            _remove_unfinished(storage, shard_map)
             moved = open_with(storage, settings, shard_map, policy)
             ends = [(part, _fill(part, moved)) for part in former.parts.values()]
             # `moved.seal` would wait for the view's lease, which is held here.
@@ -95,18 +118,20 @@ def reshard(
                         f"{part.storage.location}: feature view {view!r} was written while its rows were "
                         "divided into shards; stop its writers, and run again"
                     )
-            storage.replace(SHARDS_FILE, shard_map.encode())
+            put_map(storage, settings, shard_map)
             is_done = True
         finally:
             if not is_done:
-                _take_back(storage, former.shard_map)
+                put_map(storage, settings, former.shard_map)
+        for part in former.parts.values():
+            part.note_move()
     entities = moved.stats().sealed_entities
     moved.close()
     former.close()
     return entities
 
 
-def _fill(part: View, moved: AnyView) -> Position:
+def _fill(part: Shard, moved: View) -> Position:
     """Write the rows of an old part that count to the new shards. Returns the position read to."""
     log = RowLog(part.storage).read()
     if log:
@@ -115,12 +140,12 @@ def _fill(part: View, moved: AnyView) -> Position:
     return log.position
 
 
-def _take_back(storage: Storage, shard_map: ShardMap) -> None:
-    """Remove the fence, so that writers go on with the old shards."""
-    if shard_map.folder:
-        storage.replace(SHARDS_FILE, shard_map.encode())
-    else:
-        storage.delete([SHARDS_FILE])
+def _remove_unfinished(storage: Storage, shard_map: ShardMap) -> None:
+    """Remove what a run left that was killed, whatever number of shards it was to make."""
+    same = shard_map.folder.rpartition("-")[0] + "-"
+    for folder in sorted({info.name.partition("/")[0] for info in storage.walk()}):
+        if folder.startswith(same):
+            storage.within(f"{folder}/").delete_all()
 
 
 def former_files(storage: Storage, shard_map: ShardMap) -> list[str]:
@@ -144,6 +169,11 @@ def remove_former(storage: Storage) -> int:
     names = former_files(storage, shard_map)
     if ShardMap.of(storage) != shard_map:
         return 0  # what was found may be new shards, which are being filled
+    folders = sorted({name.rpartition(SNAPSHOTS_FOLDER)[0] for name in names if SNAPSHOTS_FOLDER in name})
+    for folder in folders:  # of a move that was killed before it told
+        SnapshotFolder(storage.within(folder + SNAPSHOTS_FOLDER)).note_move()
+    # Who looks meanwhile finds rows only together with the file that tells where they are.
+    storage.delete(name for name in names if not name.endswith(SNAPSHOTS_FOLDER + MOVED))
     for folder in sorted({name.partition("/")[0] + "/" for name in names}):
         storage.within(folder).delete_all()
     return len(names)

@@ -10,13 +10,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from feast_sketch_store import kernel
 from feast_sketch_store.errors import RowError, SettingsError
 from feast_sketch_store.reading.entities import as_array
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.vocabulary import Vocabulary
-from feast_sketch_store.structures.answer import Answer, weighted_sums
+from feast_sketch_store.structures.answer import Answer
 
 
 class Numbering:
@@ -34,7 +33,7 @@ class Numbering:
             raise SettingsError(
                 f"the vocabulary that was given for feature {codec.feature!r} repeats a value"
             )
-        self._has_repetitions, self._is_counted = codec.may_repeat, codec.is_counted
+        self._has_repetitions = codec.may_repeat
         self.vocabulary = Vocabulary(storage)
         self.values = codec.from_storage(storage)
         self._maps: dict[int, tuple[Vocabulary, NDArray[np.int32]]] = {}
@@ -44,7 +43,7 @@ class Numbering:
     def of_all(cls, codec: FeatureCodec, vocabularies: Sequence[Vocabulary]) -> Numbering:
         """All values of several vocabularies; the ids of the first one do not change."""
         numbering = cls.__new__(cls)
-        numbering._has_repetitions, numbering._is_counted = codec.may_repeat, codec.is_counted
+        numbering._has_repetitions = codec.may_repeat
         # The shards of a view have equal vocabularies. Comparing two is far cheaper than uniting them.
         same = [v for v in vocabularies[1:] if v.values.equals(vocabularies[0].values)]
         repeated = {id(vocabulary): vocabulary for vocabulary in same}
@@ -81,30 +80,8 @@ class Numbering:
 
     def translate(self, values: Answer) -> Csr:
         """The ids of an answer's symbols, int32; symbols without an id are left out."""
-        rows = values.csr
-        if self.is_same(values.decoder.vocabulary):
-            rows = Csr(rows.indptr, rows.ids.astype(np.int32, copy=False), rows.weights)
-        else:
-            rows = rows.mapped(self.map_of(values.decoder.vocabulary))
+        rows = values.csr.mapped(self.map_of(values.decoder.vocabulary))
         return rows.distinct() if self._has_repetitions else rows
-
-    def bits(self, rows: Csr) -> NDArray[np.uint64]:
-        """Ids of p rows as bits of words: uint64[p, ceil(V / 64)]."""
-        return kernel.to_bits(rows.indptr, rows.ids, len(self))
-
-    def scores(
-        self, values: Answer, weights: NDArray[np.float64], by_counts: bool = False
-    ) -> NDArray[np.float64]:
-        """For each row, the sum of its values' weights, each counted once or by its count: float64[p]."""
-        if self._is_counted and not by_counts:
-            rows = self.translate(values)
-            return weighted_sums(Csr(rows.indptr, rows.ids), weights)
-        if self._has_repetitions:
-            return weighted_sums(self.translate(values), weights)
-        if not self.is_same(values.decoder.vocabulary):
-            # By symbol of the layer; 0 for symbols without an id.
-            weights = np.append(weights, 0.0)[self.map_of(values.decoder.vocabulary)]
-        return values.scores(weights)
 
 
 def as_storage(codec: FeatureCodec, values: Any) -> pa.Array:

@@ -5,13 +5,12 @@ from datetime import UTC, datetime, timedelta
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from feast_sketch_store.errors import RowError
+from feast_sketch_store.layers import LayerAnswer
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.csr import Csr
-from feast_sketch_store.rows.vocabulary import Vocabulary
 from feast_sketch_store.view.live import expire_before_of
 from feast_sketch_store.view.sharded_state import AnyState
 
@@ -73,13 +72,9 @@ def since_of(min_timestamp: datetime | None, ttl_microseconds: int | None) -> in
 
 
 def read_lists(
-    state: AnyState,
-    codec: FeatureCodec,
-    entity_hashes: NDArray[np.uint64],
-    newest: tuple[int, int | None],
-    vocabulary: Vocabulary | None = None,
+    state: AnyState, codec: FeatureCodec, entity_hashes: NDArray[np.uint64], newest: tuple[int, int | None]
 ) -> RaggedLists:
-    """The lists of entities in a state.
+    """The lists of entities in a state; values are numbered as they are met.
 
     Parameters
     ----------
@@ -87,39 +82,39 @@ def read_lists(
     codec : of the list.
     entity_hashes : uint64[n, 2]
     newest : the time of the oldest item, in microseconds since 1970; and the most items per entity, or None.
-    vocabulary : the values with ids; items with other values are left out. None to number all values.
 
     Raises
     ------
     RowError : the most items are fewer than 1.
     """
     since, limit = newest
+    check_limit(limit)
+    answer = state.read(entity_hashes, (codec.feature,), since, limit)
+    return lists_of(answer, codec, len(entity_hashes))
+
+
+def check_limit(limit: int | None) -> None:
+    """Refuse to show no items.
+
+    Raises
+    ------
+    RowError : the limit is below 1.
+    """
     if limit is not None and limit < 1:
         raise RowError(
             f"a limit of {limit} items shows nothing; ask for 1 or more, or for None, which is all"
         )
-    listing = codec.listing
-    if vocabulary is None and listing is not None:
-        most = listing.limit if limit is None else min(limit, listing.limit or limit)
-        quick = state.newest(entity_hashes, codec, most, since)
-        if quick is not None:
-            (indptr, ids, times), values = quick
-            return RaggedLists(indptr, ids, times, values.values, codec)
-    answers = state.read(entity_hashes, (codec.feature,), since, limit)
-    found = [(a.found, a.features[codec.feature]) for a in answers if codec.feature in a.features]
-    if vocabulary is None:
-        vocabulary = Vocabulary(pa.array([], codec.storage_type))
-        if len(found) == 1:
-            vocabulary = found[0][1].decoder.vocabulary
-        elif found:
-            used = [feature.decoder.vocabulary.values.take(pa.array(feature.symbols)) for _, feature in found]
-            vocabulary = Vocabulary(pc.unique(pa.concat_arrays(used)))
-    parts = []
-    for places, feature in found:
-        items, known = feature.csr, feature.decoder.vocabulary
-        if known is not vocabulary:
-            items = items.mapped(vocabulary.find(known.values))
-        parts.append((places, items))
-    items = Csr.placed(parts, len(entity_hashes))
-    times = items.weights if items.weights is not None else np.zeros(0, np.int64)
-    return RaggedLists(items.indptr, items.ids, times, vocabulary.values, codec)
+
+
+def lists_of(answer: LayerAnswer, codec: FeatureCodec, num_entities: int) -> RaggedLists:
+    """The lists in an answer about some entities."""
+    feature = answer.features.get(codec.feature)
+    if feature is None:
+        nothing = np.zeros(0, np.int64)
+        values = pa.array([], codec.storage_type)
+        return RaggedLists(
+            np.zeros(num_entities + 1, np.int64), nothing.astype(np.int32), nothing, values, codec
+        )
+    items = Csr.placed([(answer.found, feature.csr)], num_entities)
+    assert items.weights is not None
+    return RaggedLists(items.indptr, items.ids, items.weights, feature.decoder.vocabulary.values, codec)

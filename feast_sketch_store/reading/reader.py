@@ -10,6 +10,7 @@ reader.scores("viewed", users, weights)                     X @ w of a linear mo
 from __future__ import annotations  # else each read evaluates the annotations of inner functions
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -20,23 +21,22 @@ import pyarrow as pa
 from numpy.typing import ArrayLike, NDArray
 
 from feast_sketch_store.errors import RowError, SettingsError, UnsupportedFeatureError
-from feast_sketch_store.kernel import SEED, ReadableRows
+from feast_sketch_store.kernel import FOUND, SEED, PreparedRows, contains_rows, to_bits
 from feast_sketch_store.layers import LayerAnswer, Shards
+from feast_sketch_store.layers.prepared import NO_LIMIT, Column, read
 from feast_sketch_store.reading.candidates import Asked, Candidates, as_wanted
 from feast_sketch_store.reading.entities import Entities, EntityColumns
 from feast_sketch_store.reading.numbering import Numbering
-from feast_sketch_store.reading.ragged import RaggedLists, read_lists, since_of
+from feast_sketch_store.reading.ragged import RaggedLists, check_limit, lists_of, since_of
 from feast_sketch_store.reading.repository import find_view
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.entity_keys import JOIN_KEY_TYPES, SingleKeys
 from feast_sketch_store.rows.vocabulary import Vocabulary
-from feast_sketch_store.structures.answer import Answer, weighted_sums
+from feast_sketch_store.structures.answer import weighted_sums
 from feast_sketch_store.view.live import expire_before_of
 from feast_sketch_store.view.opening import open_live
-from feast_sketch_store.view.sharded_live import ShardedLiveView
 from feast_sketch_store.view.sharded_state import AnyState
-from feast_sketch_store.view.state import NO_LIMIT, items_of
 
 Entity: TypeAlias = int | str | bytes | Mapping[str, int | str | bytes]
 
@@ -75,7 +75,7 @@ class SketchReader:
     The ids of values are those of the newest snapshot, followed by unsealed values. **They change with every
     seal.** If a model was trained with fixed ids, pass them as ``vocabularies``.
 
-    With ``role: replica`` in ``feature_store.yaml``, a thread looks for changes, so no read waits for it.
+    With ``read_only: true`` in ``feature_store.yaml``, a thread looks for changes, so no read waits for it.
     With a ``cache_path`` as well, the reader can start while the bucket is down, from the files last cached
     on its host.
 
@@ -94,7 +94,8 @@ class SketchReader:
 
     Raises
     ------
-    SettingsError : the view does not exist, or nothing was written to it yet.
+    SettingsError : the view does not exist; or it has no rows yet, and its definition does not tell the types
+        of its join keys.
     DamagedFileError : a file of the view cannot be read.
     ShardError : from reads, if the shard of an entity is not served.
     """
@@ -118,23 +119,24 @@ class SketchReader:
         self._ttl_microseconds = ttl // timedelta(microseconds=1) if ttl else None
         is_replica = configured.is_replica
         served = configured.serve_shards if serve_shards is None else serve_shards
-        self._view = open_live(storage, feature_view, refresh_interval_seconds, is_replica, served)
-        if is_replica:
-            self._view.current()  # keeps on this host what it reads; the join keys are noted there
-        join_keys = self._view.known_join_keys()
-        if join_keys is None:
+        self._view, file = open_live(storage, feature_view, refresh_interval_seconds, is_replica, served)
+        if not file.has_join_keys:
             raise SettingsError(
-                f"{storage.location}: feature view {feature_view!r} has no rows yet; materialize or push some"
+                f"{storage.location}: feature view {feature_view!r} has no rows yet, and its definition does "
+                "not tell the types of its join keys; materialize or push some"
             )
-        self._codecs = {codec.feature: codec for codec in self._view.codecs}
-        self._join_keys = {name: JOIN_KEY_TYPES[field] for name, field in join_keys.items()}
+        self._codecs = {codec.feature: codec for codec in file.codecs if not codec.is_derived}
+        self._join_keys = {
+            name: JOIN_KEY_TYPES[kind] for name, kind in (file.join_keys or {}).items() if kind is not None
+        }
+        self._view.current()  # so that damage is found now, and the first read is as fast as others
         self._vocabularies = {
             name: Numbering(self._codec(name), values) for name, values in (vocabularies or {}).items()
         }
         self._unions: dict[str, tuple[tuple[Vocabulary, ...], Numbering]] = {}
         self._entities = EntityColumns(feature_view, self._join_keys)
         self._keys = SingleKeys(self._join_keys)
-        self._single: tuple[AnyState | None, dict[tuple[str, bool], _Single]] = None, {}
+        self._single: tuple[AnyState | None, dict[str, _Single]] = None, {}
 
     @property
     def name(self) -> str:
@@ -177,14 +179,10 @@ class SketchReader:
 
     def exists(self, entities: Entities) -> NDArray[np.bool_]:
         """Which entities have a row: bool[n]."""
-        hashes = self.hash(entities)
-        found = np.zeros(len(hashes), np.bool_)
-
-        def read(state: AnyState) -> None:
-            for answer in self._answers(state, hashes, ()):
-                found[answer.found] = True
-
-        self._view.with_state(read)
+        hashes, expire_before = self.hash(entities), expire_before_of(self._ttl_microseconds)
+        statuses, _ = self._view.with_state(lambda state: state.find(hashes, expire_before))
+        found: NDArray[np.bool_] = statuses == FOUND
+        self._view.metrics.count_read(len(hashes), int(found.sum()))
         return found
 
     def csr(self, feature: str, entities: Entities, *, counts: bool = False) -> CsrMatrix:
@@ -205,23 +203,34 @@ class SketchReader:
         if counts:
             self._check_counted(feature)
         hashes = self.hash(entities)
-        at_once = None if counts else self._csr_at_once(feature, hashes)
-        if at_once is not None:
-            return at_once
+        return self._view.with_state(lambda state: self._csr(state, feature, hashes, counts))
 
-        def read(state: AnyState) -> CsrMatrix:
-            numbering = self._numbering(feature, state)
-            parts = [
-                (answer.found, numbering.translate(values))
-                for answer, values in self._parts(state, hashes, feature)
-            ]
-            rows = Csr.placed(parts, len(hashes))
-            if not counts:
-                return CsrMatrix(rows.indptr, rows.ids, numbering.values)
-            weights = np.zeros(0, np.int64) if rows.weights is None else rows.weights
+    def _csr(self, state: AnyState, feature: str, hashes: NDArray[np.uint64], counts: bool) -> CsrMatrix:
+        single, expire_before = self._single_of(state, feature), expire_before_of(self._ttl_microseconds)
+        numbering = single.numbering
+        if counts or single.rows is None:
+            rows = self._translated(state, feature, hashes, numbering)
+            weights = np.zeros(0, np.int64) if counts and rows.weights is None else rows.weights
             return CsrMatrix(rows.indptr, rows.ids, numbering.values, weights)
+        indptr = np.empty(len(hashes) + 1, np.int64)
+        ids, num_found = single.rows.csr(np.ascontiguousarray(hashes), expire_before, indptr)
+        self._view.metrics.count_read(len(hashes), num_found)
+        return CsrMatrix(indptr, np.frombuffer(ids, np.int32), numbering.values)
 
-        return self._view.with_state(read)
+    def _translated(
+        self, state: AnyState, feature: str, hashes: NDArray[np.uint64], numbering: Numbering
+    ) -> Csr:
+        """All values of entities, with their counts, by ids of a numbering. Rows are those of the
+        entities."""
+        answer = self._read(state, feature, hashes)
+        part = answer.features.get(feature)
+        parts = [] if part is None else [(answer.found, numbering.translate(part))]
+        return Csr.placed(parts, len(hashes))
+
+    def _read(self, state: AnyState, feature: str, hashes: NDArray[np.uint64]) -> LayerAnswer:
+        answer = state.read(hashes, (feature,), expire_before_of(self._ttl_microseconds))
+        self._view.metrics.count_read(len(hashes), len(answer.found))
+        return answer
 
     def ids(self, feature: str, entity: Entity) -> NDArray[np.int32]:
         """The ids of the possibly-present values of one entity: int32[p], as `csr` has them.
@@ -236,14 +245,17 @@ class SketchReader:
         UnsupportedFeatureError, RowError : see `csr`.
         """
         entity_hash = self._keys.hash(entity)
-        if entity_hash is not None:
-            single = self._prepared(feature)
-            if single.rows is not None:
-                answer = single.rows.ids(entity_hash, expire_before_of(self._ttl_microseconds))
-                if answer is not None:
-                    self._view.metrics.count_read(1, answer is not False)
-                    return np.frombuffer(answer or bytearray(), np.int32)
-        return self.csr(feature, _alone(entity)).ids
+        if entity_hash is None:
+            return self.csr(feature, _alone(entity)).ids
+        return self._view.with_state(lambda state: self._ids(state, feature, entity_hash))
+
+    def _ids(self, state: AnyState, feature: str, entity_hash: bytes) -> NDArray[np.int32]:
+        single = self._single_of(state, feature)
+        if single.rows is None:
+            return self._csr(state, feature, np.frombuffer(entity_hash, np.uint64).reshape(1, 2), False).ids
+        ids = single.rows.ids(entity_hash, expire_before_of(self._ttl_microseconds))
+        self._view.metrics.count_read(1, ids is not False)
+        return np.frombuffer(ids or b"", np.int32)
 
     def bits(self, feature: str, entities: Entities) -> NDArray[np.uint64]:
         """The possibly-present values of each entity as bits: uint64[n, ceil(V / 64)].
@@ -252,21 +264,18 @@ class SketchReader:
         `csr`.
         """
         hashes = self.hash(entities)
+        return self._view.with_state(lambda state: self._bits(state, feature, hashes))
 
-        def read(state: AnyState) -> NDArray[np.uint64]:
-            numbering = self._numbering(feature, state)
-            words = np.zeros((len(hashes), -(-len(numbering) // 64)), np.uint64)
-            for answer, values in self._parts(state, hashes, feature):
-                if numbering.is_same(values.decoder.vocabulary):
-                    found = values.bits()  # without visiting each value
-                else:
-                    found = numbering.bits(numbering.translate(values))
-                if len(found) == len(words) and found.shape == words.shape:
-                    return found
-                words[answer.found, : found.shape[1]] = found
-            return words
-
-        return self._view.with_state(read)
+    def _bits(self, state: AnyState, feature: str, hashes: NDArray[np.uint64]) -> NDArray[np.uint64]:
+        single, expire_before = self._single_of(state, feature), expire_before_of(self._ttl_microseconds)
+        num_values = len(single.numbering)
+        if single.rows is None:
+            rows = self._translated(state, feature, hashes, single.numbering)
+            return to_bits(rows.indptr, rows.ids, num_values)
+        words = np.zeros((len(hashes), -(-num_values // 64)), np.uint64)
+        found = single.rows.bits(np.ascontiguousarray(hashes), expire_before, words.shape[1], words)
+        self._view.metrics.count_read(len(hashes), found)
+        return words
 
     def multi_hot(self, feature: str, entities: Entities, out: NDArray[Any] | None = None) -> NDArray[Any]:
         """The possibly-present values of each entity as ones in a row of zeros.
@@ -328,79 +337,55 @@ class SketchReader:
         candidates = values if isinstance(values, Candidates) else None
         asked: Any = values if candidates is None else candidates.of(codec)
         if entity_hash is not None:
-            asked = asked if isinstance(asked, Asked) else Asked(codec, asked)
-            found = self._contains_of_one(feature, entity_hash, asked, candidates)
-            if found is not None:
-                return found
-            found = self._contains_of_many(feature, self.hash(_alone(entities)), asked.values, (len(asked),))
-            return np.asarray(found[0])
+            one = asked if isinstance(asked, Asked) else Asked(codec, asked)
+            return self._view.with_state(
+                lambda state: self._contains_of_one(state, feature, entity_hash, one, candidates)
+            )
         hashes = self.hash(entities)
         shape = (len(asked),) if isinstance(asked, Asked | pa.Array) else np.shape(asked)
         if len(shape) not in (1, 2) or (len(shape) == 2 and shape[0] != len(hashes)):
             raise RowError(
                 f"values have the shape {shape}; give m values, or m for each of {len(hashes)} entities"
             )
-        if len(shape) == len(hashes) == 1:
-            asked = asked if isinstance(asked, Asked) else Asked(codec, asked)
-            found = self._contains_of_one(feature, hashes.tobytes(), asked, candidates)
-            if found is not None:
-                return found[np.newaxis]
         if isinstance(asked, Asked):
             wanted = asked.values
         else:
             wanted = as_wanted(codec, asked if len(shape) == 1 else np.reshape(np.asarray(asked), -1))
-        return self._contains_of_many(feature, hashes, wanted, shape)
+        return self._view.with_state(lambda state: self._contains(state, feature, hashes, wanted, shape))
 
-    def _contains_of_many(
-        self, feature: str, hashes: NDArray[np.uint64], wanted: pa.Array, shape: tuple[int, ...]
+    def _contains(
+        self,
+        state: AnyState,
+        feature: str,
+        hashes: NDArray[np.uint64],
+        wanted: pa.Array,
+        shape: tuple[int, ...],
     ) -> NDArray[np.bool_]:
         """`contains` of any number of entities; the values, in one array, were given in the shape."""
-        if len(shape) == 1 and isinstance(self._view, ShardedLiveView):
-            at_once = self._contains_at_once(feature, hashes, wanted)
-            if at_once is not None:
-                return at_once
-
-        def read(state: AnyState) -> NDArray[np.bool_]:
-            found = None
-            for answer, part in self._parts(state, hashes, feature):
-                parts = part.numbered()
-                symbols = parts.decoder.vocabulary.find(wanted).reshape(shape)
-                if len(answer.found) == len(hashes):
-                    return parts.contains(symbols)
-                if found is None:
-                    found = np.zeros((len(hashes), shape[-1]), np.bool_)
-                if len(shape) == 2:
-                    symbols = symbols[answer.found]
-                found[answer.found] = parts.contains(symbols)
-            return np.zeros((len(hashes), shape[-1]), np.bool_) if found is None else found
-
-        return self._view.with_state(read)
-
-    def _contains_at_once(
-        self, feature: str, hashes: NDArray[np.uint64], wanted: pa.Array
-    ) -> NDArray[np.bool_] | None:
-        """`contains` from all values of each entity, in one kernel call; None if that is not possible."""
-        single = None if feature in self._vocabularies else self._prepared(feature)
-        if single is None or single.numbering is None or not len(wanted):
-            return None
-        matrix = self._csr_at_once(feature, hashes)
-        if matrix is None or len(matrix.vocabulary) != len(single.numbering):
-            return None
-        columns = np.full(len(single.numbering) + 1, -1, np.int32)  # the last is for values without an id
-        ids = single.numbering.vocabulary.find(wanted)
-        columns[ids] = np.arange(len(ids))  # of repeated values, the last place
-        columns[-1] = -1
-        places = columns[matrix.ids]
-        is_wanted = places >= 0
-        rows = np.repeat(np.arange(len(hashes)), np.diff(matrix.indptr))
-        found = np.zeros((len(hashes), len(ids) + 1), np.bool_)
-        found[rows[is_wanted], places[is_wanted]] = True
-        return found[:, columns[ids]]
+        if self._codec(feature).is_exact or feature in self._vocabularies:  # given values may lack others
+            answer = self._read(state, feature, hashes)
+            part = answer.features.get(feature)
+            if part is None:
+                return np.zeros((len(hashes), shape[-1]), np.bool_)
+            rows, vocabulary = Csr.placed([(answer.found, part.csr)], len(hashes)), part.decoder.vocabulary
+            ids = vocabulary.find(wanted).reshape(shape)
+            return contains_rows(rows.indptr, rows.ids, len(vocabulary), ids)
+        single = self._single_of(state, feature)
+        ids, num_values = single.numbering.vocabulary.find(wanted).reshape(shape), len(single.numbering)
+        if single.is_filter and single.rows is not None:
+            out = np.empty((len(hashes), shape[-1]), np.bool_)
+            asked = np.ascontiguousarray(hashes), expire_before_of(self._ttl_microseconds)
+            per_entity = shape[1] if len(shape) > 1 else 0
+            found = single.rows.contains(*asked, -(-num_values // 64), ids, per_entity, out)
+            self._view.metrics.count_read(len(hashes), found)
+            return out
+        matrix = self._csr(state, feature, hashes, False)
+        return contains_rows(matrix.indptr, matrix.ids, num_values, ids)
 
     def _contains_of_one(
-        self, feature: str, entity_hash: bytes, asked: Asked, candidates: Candidates | None
-    ) -> NDArray[np.bool_] | None:
-        """`contains` of one entity in one kernel call: bool[m]; None if that is not possible.
+        self, state: AnyState, feature: str, entity_hash: bytes, asked: Asked, candidates: Candidates | None
+    ) -> NDArray[np.bool_]:
+        """`contains` of one entity: bool[m].
 
         Parameters
         ----------
@@ -408,21 +393,13 @@ class SketchReader:
         """
         expire_before = expire_before_of(self._ttl_microseconds)
         out = np.zeros(len(asked), np.bool_)
-        # Given vocabularies may lack values, so their ids cannot answer.
-        is_named = not self._codec(feature).is_exact and feature not in self._vocabularies
-        single, done = self._prepared(feature, candidates is not None and is_named), None
-        if single.rows is not None and single.numbering is not None and candidates is not None:
+        if candidates is not None and not self._codec(feature).is_exact and feature not in self._vocabularies:
+            single = self._single_of(state, feature)
+            assert single.rows is not None
             names, places = candidates.names(single.numbering)
             done = single.rows.contains_ids(entity_hash, expire_before, names, places, out)
-        elif single.rows is not None and asked.objects is not None:
-            is_text = asked.is_text
-            done = single.rows.contains_objects(entity_hash, expire_before, SEED, asked.objects, is_text, out)
-        elif single.rows is not None and asked.numbers is not None:
-            done = single.rows.contains_numbers(entity_hash, expire_before, SEED, asked.numbers, out)
-        elif single.rows is not None:
-            done = single.rows.contains_bytes(entity_hash, expire_before, SEED, *asked.parts, out)
-        if done is None:
-            return None
+        else:
+            done = _contains_values(state.prepared((feature,)), (entity_hash, expire_before), asked, out)
         self._view.metrics.count_read(1, done)
         return out
 
@@ -469,36 +446,45 @@ class SketchReader:
                 return float(self.scores(feature, _alone(entities), weights, counts=True)[0])
         elif entity_hash is not None:
             return self._score_of_one(feature, entities, entity_hash, weights)
-        hashes = self.hash(entities)
-        at_once = None if counts else self._csr_at_once(feature, hashes)
-        if at_once is not None and np.shape(weights) == (len(at_once.vocabulary),):
-            return weighted_sums(Csr(at_once.indptr, at_once.ids), np.asarray(weights, np.float64))
+        hashes, given = self.hash(entities), np.asarray(weights, np.float64)
 
         def read(state: AnyState) -> NDArray[np.float64]:
-            numbering = self._numbering(feature, state)
-            if np.shape(weights) != (len(numbering),):
-                raise ValueError(
-                    f"weights have the shape {np.shape(weights)}, but {feature!r} has {len(numbering)} values"
-                )
-            scores = np.zeros(len(hashes))
-            for answer, values in self._parts(state, hashes, feature):
-                scores[answer.found] = numbering.scores(values, np.asarray(weights, np.float64), counts)
-            return scores
+            self._check_weights(feature, given, self._numbering(feature, state))
+            single = self._single_of(state, feature)
+            if single.is_filter and single.rows is not None:
+                out = np.empty(len(hashes))
+                asked = np.ascontiguousarray(hashes), expire_before_of(self._ttl_microseconds)
+                found = single.rows.scores(*asked, np.ascontiguousarray(given), out)
+                self._view.metrics.count_read(len(hashes), found)
+                return out
+            matrix = self._csr(state, feature, hashes, counts)
+            return weighted_sums(Csr(matrix.indptr, matrix.ids, matrix.counts), given)
 
         return self._view.with_state(read)
 
+    def _check_weights(self, feature: str, weights: NDArray[Any], numbering: Numbering) -> None:
+        if weights.shape != (len(numbering),):
+            raise ValueError(
+                f"weights have the shape {weights.shape}, but {feature!r} has {len(numbering)} values"
+            )
+
     def _score_of_one(self, feature: str, entity: Any, entity_hash: bytes, given: ArrayLike) -> float:
-        single = self._prepared(feature)
-        if single.rows is not None and single.numbering is not None:
-            weights = given if type(given) is np.ndarray else np.asarray(given)
-            if (weights.dtype is not _FLOATS and weights.dtype != _FLOATS) or not weights.flags.c_contiguous:
-                weights = np.ascontiguousarray(weights, _FLOATS)
-            if weights.shape == single.shape:
-                score = single.rows.score(entity_hash, expire_before_of(self._ttl_microseconds), weights)
-                if score is not None:
-                    self._view.metrics.count_read(1, score is not False)
-                    return score or 0.0
-        return float(self.scores(feature, _alone(entity), np.asarray(given))[0])
+        weights = given if type(given) is np.ndarray else np.asarray(given)
+        if (weights.dtype is not _FLOATS and weights.dtype != _FLOATS) or not weights.flags.c_contiguous:
+            weights = np.ascontiguousarray(weights, _FLOATS)
+
+        def read(state: AnyState) -> float | None:
+            single = self._single_of(state, feature)
+            if single.rows is None:
+                return None
+            if weights.shape != single.shape:
+                self._check_weights(feature, weights, single.numbering)
+            score = single.rows.score(entity_hash, expire_before_of(self._ttl_microseconds), weights)
+            self._view.metrics.count_read(1, score is not False)
+            return score or 0.0
+
+        score = self._view.with_state(read)
+        return float(self.scores(feature, _alone(entity), weights)[0]) if score is None else score
 
     def arrow(self, feature: str, entities: Entities) -> pa.Array:
         """The values of each entity as an Arrow array; an array of lists if the feature is an Array or a Set.
@@ -509,18 +495,16 @@ class SketchReader:
         codec, hashes = self._codec(feature), self.hash(entities)
 
         def read(state: AnyState) -> pa.Array:
-            parts, values, states = [], [], np.zeros(len(hashes), np.uint8)
-            first = 0
-            for answer, part in self._parts(state, hashes, feature):
-                states[answer.found] = part.states
-                parts.append((answer.found, Csr(part.indptr, np.arange(len(part.symbols)) + first)))
-                values.append(part.decoder.vocabulary.values.take(pa.array(part.symbols)))
-                first += len(part.symbols)
-            rows = Csr.placed(parts, len(hashes))
-            storage = pa.concat_arrays(values) if values else pa.array([], codec.storage_type)
-            if len(parts) > 1:
-                storage = storage.take(pa.array(rows.ids))
-            return codec.to_column(states, rows.indptr, storage)
+            answer, states = self._read(state, feature, hashes), np.zeros(len(hashes), np.uint8)
+            part = answer.features.get(feature)
+            if part is None:
+                storage = pa.array([], codec.storage_type)
+                return codec.to_column(states, np.zeros(len(hashes) + 1, np.int64), storage)
+            states[answer.found] = part.states
+            storage = part.decoder.vocabulary.values.take(pa.array(part.symbols))
+            return codec.to_column(
+                states, Csr.placed([(answer.found, part.csr)], len(hashes)).indptr, storage
+            )
 
         return self._view.with_state(read)
 
@@ -549,18 +533,29 @@ class SketchReader:
         if not codec.is_list:
             raise UnsupportedFeatureError(f"feature {feature!r} of view {self._name!r} is not a list")
         since = since_of(min_timestamp, self._ttl_microseconds)
-        if entity_hash is not None and (limit is None or limit > 0):
-            single = self._prepared(feature)
-            found = None if single.rows is None else single.rows.items(entity_hash, since, limit or NO_LIMIT)
-            if found is not None and single.numbering is not None:
-                return RaggedLists(*items_of(found), single.numbering.vocabulary.values, codec)
-        hashes = self.hash(entities if entity_hash is None else _alone(entities))
+        check_limit(limit)
+        if entity_hash is not None:
+            return self._view.with_state(lambda state: self._items(state, codec, entity_hash, since, limit))
+        hashes = self.hash(entities)
 
-        def read(state: AnyState) -> RaggedLists:
-            numbering = self._numbering(feature, state)
-            return read_lists(state, codec, hashes, (since, limit), numbering.vocabulary)
+        def read_all(state: AnyState) -> RaggedLists:
+            single = self._single_of(state, feature)
+            assert single.rows is not None
+            column = Column(feature, codec, single.numbering.vocabulary)
+            return lists_of(read(single.rows, [column], hashes, since, limit), codec, len(hashes))
 
-        return self._view.with_state(read)
+        return self._view.with_state(read_all)
+
+    def _items(
+        self, state: AnyState, codec: FeatureCodec, entity_hash: bytes, since: int, limit: int | None
+    ) -> RaggedLists:
+        single = self._single_of(state, codec.feature)
+        assert single.rows is not None
+        ids, times = single.rows.items(entity_hash, since, limit or NO_LIMIT) or (b"", b"")
+        indptr, values = np.array((0, len(ids) // 4)), single.numbering.vocabulary.values
+        return RaggedLists(
+            indptr, np.frombuffer(ids, np.int32), np.frombuffer(times, np.int64), values, codec
+        )
 
     def close(self) -> None:
         """Release files and threads. Do not use the reader afterwards."""
@@ -572,7 +567,7 @@ class SketchReader:
         codec = self._codecs.get(feature)
         if codec is None:
             raise UnsupportedFeatureError(
-                f"nothing was written to a feature {feature!r} of view {self._name!r}; it has {self.features}"
+                f"there is no feature {feature!r} of view {self._name!r}; it has {self.features}"
             )
         if codec.is_backed:
             raise UnsupportedFeatureError(
@@ -588,53 +583,31 @@ class SketchReader:
                 '"sketch.codec": "counts"'
             )
 
-    def _prepared(self, feature: str, by_name: bool = True) -> _Single:
-        """Rows for reads of one entity. With ``by_name``, ids are those of the vocabulary."""
-        state = self._view.current()
+    def _single_of(self, state: AnyState, feature: str) -> _Single:
+        """The rows of a state with one feature, whose ids are those of the vocabulary."""
         known = self._single
         if known[0] is not state:  # a refresh replaced the state
             known = self._single = state, {}
-        single = known[1].get((feature, by_name))
+        single = known[1].get(feature)
         if single is None:
-            single = known[1][feature, by_name] = self._prepare(feature, by_name, state)
+            single = known[1][feature] = self._prepare(feature, state)
         return single
 
-    def _prepare(self, feature: str, by_name: bool, state: AnyState) -> _Single:
-        if not by_name or self._codec(feature).is_exact:  # rows of an exact feature may repeat a value
-            return _Single(None if by_name else state.prepared((feature,)), None, (0,))
+    def _prepare(self, feature: str, state: AnyState) -> _Single:
         numbering, names = self._numbering(feature, state), []
+        if self._codec(feature).is_exact:
+            return _Single(None, numbering, (len(numbering),))
         for layer in state.newest_first:
             vocabulary = layer.numbering(feature) if feature in layer.codecs else None
             is_named = vocabulary is None or numbering.is_same(vocabulary)
             names.append(None if is_named or vocabulary is None else numbering.map_of(vocabulary))
-        return _Single(state.prepared((feature,), names), numbering, (len(numbering),))
-
-    def _csr_at_once(self, feature: str, hashes: NDArray[np.uint64]) -> CsrMatrix | None:
-        """`csr` in one call of the kernel; None if that is not possible."""
-        single = self._prepared(feature)
-        if single.rows is None or single.numbering is None:
-            return None
-        indptr = np.empty(len(hashes) + 1, np.int64)
-        hashes = np.ascontiguousarray(hashes)
-        answer = single.rows.csr(hashes, expire_before_of(self._ttl_microseconds), indptr)
-        if answer is None:
-            return None
-        self._view.metrics.count_read(len(hashes), answer[1])
-        return CsrMatrix(indptr, np.frombuffer(answer[0], np.int32), single.numbering.values)
-
-    def _answers(
-        self, state: AnyState, hashes: NDArray[np.uint64], features: Sequence[str]
-    ) -> list[LayerAnswer]:
-        answers = state.read(hashes, features, expire_before_of(self._ttl_microseconds))
-        self._view.metrics.count_read(len(hashes), sum(len(answer.found) for answer in answers))
-        return answers
-
-    def _parts(
-        self, state: AnyState, hashes: NDArray[np.uint64], feature: str
-    ) -> list[tuple[LayerAnswer, Answer]]:
-        """The answers of the layers that know the feature."""
-        answers = self._answers(state, hashes, (feature,))
-        return [(answer, answer.features[feature]) for answer in answers if feature in answer.features]
+        is_filter = any(
+            structure.is_filter
+            for layer in (() if state.sealed is None else state.sealed.layers)
+            for structure in layer.structures
+            if feature in structure.features
+        )
+        return _Single(state.prepared((feature,), names), numbering, (len(numbering),), is_filter)
 
     def _numbering(self, feature: str, state: AnyState) -> Numbering:
         """The ids of the feature's values in a state."""
@@ -657,18 +630,31 @@ class SketchReader:
 
 
 class _Single(NamedTuple):
-    """One feature prepared for reads of one entity.
+    """One feature prepared for reads by id.
 
     Parameters
     ----------
-    rows : None if the kernel cannot read them.
-    numbering : of the values; None if they have no ids.
+    rows : None if the values have no ids in the layers, only in the vocabulary that was given.
+    numbering : of the values.
     shape : of an array with one number for each value.
+    is_filter : whether sealed rows are in a filter, which answers some questions without listing values.
     """
 
-    rows: ReadableRows | None
-    numbering: Numbering | None
+    rows: PreparedRows | None
+    numbering: Numbering
     shape: tuple[int]
+    is_filter: bool = False
+
+
+def _contains_values(
+    rows: PreparedRows, question: tuple[bytes, int], asked: Asked, out: NDArray[np.bool_]
+) -> bool:
+    if asked.objects is not None:
+        with suppress(TypeError):  # they are of another type, and may be converted
+            return rows.contains_objects(*question, SEED, asked.objects, asked.is_text, out)
+    if asked.numbers is not None:
+        return rows.contains_numbers(*question, SEED, asked.numbers, out)
+    return rows.contains_bytes(*question, SEED, *asked.parts, out)
 
 
 def _alone(entity: Any) -> Any:

@@ -8,10 +8,10 @@ from typing import NamedTuple
 import yaml
 
 from feast_sketch_store.errors import SettingsError, StorageError
+from feast_sketch_store.settings.table import DEFAULT_PATH, Refresh, Sharding, read_options
 from feast_sketch_store.storage.base import Storage
 from feast_sketch_store.storage.buckets import is_url
 from feast_sketch_store.storage.stores import StorePlace
-from feast_sketch_store.view.settings import DEFAULT_PATH, DEFAULT_REFRESH_INTERVAL_SECONDS
 
 _YAML = "feature_store.yaml"
 
@@ -19,7 +19,7 @@ _YAML = "feature_store.yaml"
 class Configured(NamedTuple):
     """The settings for readers in a ``feature_store.yaml``."""
 
-    refresh_interval_seconds: float = DEFAULT_REFRESH_INTERVAL_SECONDS
+    refresh_interval_seconds: float = Refresh().interval_seconds
     is_replica: bool = False
     serve_shards: tuple[int, ...] | None = None
 
@@ -53,15 +53,18 @@ def find_view(
                 f"{config}: the online store is of type {online_store.get('type')!r}, not sketch"
             )
         project = project or settings.get("project")
-        interval = float(online_store.get("refresh_interval_seconds", configured.refresh_interval_seconds))
-        served = online_store.get("serve_shards")
-        configured = Configured(
-            interval, online_store.get("role") == "replica", None if served is None else tuple(served)
-        )
-        options = storage_options or online_store.get("storage_options")
-        cache_path = online_store.get("cache_path") if configured.is_replica else None
+        try:
+            options = read_options(online_store, f"{config}: online_store")
+        except ValueError as error:
+            raise SettingsError(str(error)) from error
+        refresh, shards = options.get("refresh", Refresh()), options.get("shards", Sharding())
+        configured = Configured(refresh.interval_seconds, options.get("read_only", False), shards.serve)
         place = StorePlace.of(
-            config.parent, online_store.get("path", DEFAULT_PATH), options, cache_path, configured.is_replica
+            config.parent,
+            options.get("path", DEFAULT_PATH),
+            storage_options or options.get("storage_options"),
+            options.get("cache_path") if configured.is_replica else None,
+            configured.is_replica,
         )
     elif not path.is_dir():
         raise SettingsError(f"{path}: is neither a {_YAML}, nor a folder with one, nor the folder of a store")

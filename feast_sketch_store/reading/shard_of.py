@@ -7,7 +7,8 @@ import pyarrow as pa
 
 from feast_sketch_store.errors import RowError
 from feast_sketch_store.rows.entity_keys import hash_columns
-from feast_sketch_store.view.shard_map import check_shard_count, shards_of
+from feast_sketch_store.settings.values import shard_count
+from feast_sketch_store.view.shard_map import shards_of
 
 
 def shard_of(entity: Mapping[str, int | str | bytes], num_shards: int) -> int:
@@ -30,7 +31,7 @@ def shard_of(entity: Mapping[str, int | str | bytes], num_shards: int) -> int:
     11
     """
     columns = {name: _column(name, value) for name, value in entity.items()}
-    return int(shards_of(hash_columns(columns), check_shard_count(num_shards))[0])
+    return int(shards_of(hash_columns(columns), shard_count(num_shards))[0])
 
 
 def _column(name: str, value: Any) -> pa.Array:

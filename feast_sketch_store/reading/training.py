@@ -38,7 +38,7 @@ def through_sketch(
 
     Values outside of the snapshot's vocabularies are left out. A filter adds false values to each row, at the
     rates of its own rows. Numbers are rounded as in reads. The rows may have any date, and an entity may have
-    several. Computed features, such as cluster ids and scores, are computed from the columns of their
+    several. Scores are computed from the columns of their
     sources.
 
     Parameters

@@ -21,14 +21,14 @@ SUFFIX = ".zstd.parquet"
 class DataFile:
     """A Parquet file of the table.
 
-    ``num_rows`` and ``checksum``, MurmurHash3 x64 128 in hexadecimal, are those in its commit;
-    None if another Delta client wrote it. ``storage`` is that of the table's folder.
+    ``num_rows`` and ``checksum``, MurmurHash3 x64 128 in hexadecimal, are those in its commit.
+    ``storage`` is that of the table's folder.
     """
 
     storage: Storage
     name: str
-    num_rows: int | None
-    checksum: str | None
+    num_rows: int
+    checksum: str
 
     @classmethod
     def write(
@@ -122,18 +122,18 @@ class DataFile:
         """
         try:
             content = self._content()
-            if self.checksum is not None and self.checksum != mmh3.mmh3_x64_128_digest(content).hex():
+            if self.checksum != mmh3.mmh3_x64_128_digest(content).hex():
                 raise DamagedFileError(f"{self.where}: the checksum of a data file does not match its bytes")
             with pq.ParquetFile(pa.BufferReader(content)) as file:
-                if self.num_rows is not None and self.num_rows != file.metadata.num_rows:
+                if self.num_rows != file.metadata.num_rows:
                     raise DamagedFileError(
                         f"{self.where}: has {file.metadata.num_rows} rows, its commit says {self.num_rows}"
                     )
                 if columns is not None:
-                    columns = [name for name in columns if name in file.schema_arrow.names]
+                    known = {*file.schema_arrow.names}  # the schema is made anew at each look
+                    columns = [name for name in columns if name in known]
                 for number in range(file.num_row_groups):
-                    if self.checksum is not None:
-                        self._check_size(file.metadata.row_group(number))
+                    self._check_size(file.metadata.row_group(number))
                     group = file.read_row_group(number, columns=columns, use_threads=False)
                     yield with_large_types(group)
         except (OSError, ValueError, pa.ArrowException) as error:
@@ -167,10 +167,10 @@ def _with_dictionaries(schema: pa.Schema) -> list[str]:
 
 
 def _with_all_columns(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    if unknown := set(table.column_names) - set(schema.names):
+    known = {*table.column_names}
+    if unknown := known - {*schema.names}:
         raise ValueError(f"columns {sorted(unknown)} are not in the table")
     columns = [
-        table[f.name].cast(f.type) if f.name in table.column_names else pa.nulls(len(table), f.type)
-        for f in schema
+        table[f.name].cast(f.type) if f.name in known else pa.nulls(len(table), f.type) for f in schema
     ]
     return pa.Table.from_arrays(columns, schema=schema)

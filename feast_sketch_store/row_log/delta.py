@@ -135,7 +135,7 @@ def metadata(identity: str, columns: Mapping[str, Any], created_at: int) -> Acti
     }
 
 
-def add(name: str, size_bytes: int, num_rows: int | None) -> Action:
+def add(name: str, size_bytes: int, num_rows: int) -> Action:
     """The action that adds a data file."""
     return {
         "add": {
@@ -144,7 +144,7 @@ def add(name: str, size_bytes: int, num_rows: int | None) -> Action:
             "size": size_bytes,
             "modificationTime": time.time_ns() // 1_000_000,
             "dataChange": True,
-            "stats": json.dumps({} if num_rows is None else {"numRecords": num_rows}),
+            "stats": json.dumps({"numRecords": num_rows}),
         }
     }
 

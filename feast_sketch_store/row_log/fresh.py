@@ -467,7 +467,8 @@ def _first_number(segment: str) -> int:
 
 
 def _select(table: pa.Table, columns: Sequence[str]) -> pa.Table:
-    return table.select([name for name in columns if name in table.column_names])
+    known = {*table.column_names}
+    return table.select([name for name in columns if name in known])
 
 
 def kind_of(payload: Payload) -> int:

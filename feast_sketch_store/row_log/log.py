@@ -73,6 +73,10 @@ class LogRead:
     def _parts(self) -> list[DataFile | Commit]:
         return [*self.files, *self.commits]
 
+    def followed_by(self, newer: "LogRead") -> "LogRead":
+        """The rows of the table, and the newer ones of another log behind them."""
+        return LogRead(newer.position, (*self.files, *newer.files), newer.commits)
+
     def batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
         """All rows in batches of bounded size; see `DataFile.batches`."""
         for part in self._parts:
@@ -256,7 +260,7 @@ class RowLog:
             compaction.through > number or place_of(compaction.snapshot) > place_of(snapshot)
         ):
             return None
-        covered = [n for n, c in enumerate(state.commits) if c.is_own and c.through <= number]
+        covered = [n for n, c in enumerate(state.commits) if c.through <= number]
         commits = state.commits[: covered[-1] + 1] if covered else ()
         return LogRead(Position(number), tuple(file for commit in commits for file in commit.files))
 
@@ -270,7 +274,7 @@ class RowLog:
 
         Returns
         -------
-        None if they cannot be told apart: rows were replaced, or another Delta client wrote.
+        None if they cannot be told apart, because rows were replaced.
 
         Raises
         ------
@@ -278,7 +282,7 @@ class RowLog:
         """
         state = self._table.state()
         files, _, starts_over = _behind(state, Position(number), snapshot)
-        if starts_over or state.has_foreign:
+        if starts_over:
             return None
         return LogRead(Position(max(number, state.through)), files, table_version=state.version)
 
@@ -291,15 +295,6 @@ class RowLog:
         """
         known = self._all_columns()
         return {name: delta.arrow_type(kind) for name, kind in known.items()}
-
-    def check_schema(self, wanted: pa.Schema) -> None:
-        """Check that rows of a schema can be appended: new columns are fine, changed types are not.
-
-        Raises
-        ------
-        RowError : names the columns that have another type in the log.
-        """
-        new_columns(self._all_columns(), wanted)
 
     def _all_columns(self) -> dict[str, Any]:
         columns = dict(self._table.state().columns)
@@ -432,7 +427,7 @@ class RowLog:
                     f"{self._fresh.where}: commits {state.through + 1} to {new[0].number - 1} of the row log "
                     "are missing"
                 )
-            if not new and not state.has_foreign:
+            if not new:
                 break
             absorbed = self._absorb(new, state, cursor.identity.hex(), max(last, state.through))
             if absorbed is not None and absorbed.through >= last:
@@ -581,9 +576,8 @@ def _behind(state: TableState, known: Position, snapshot: str) -> tuple[tuple[Da
     ):
         return state.files, state.through, True
     lacking = [c for c in state.commits if not c.is_compaction and c.through > known.number]
-    # Another Delta client may have written these rows into its own files.
     knows_some = known.number >= 0 or bool(snapshot)  # a rebuild may come before the first commit
-    if not knows_some or (lacking and any(c.removed and not c.is_own for c in state.commits)):
+    if not knows_some:
         return state.files, state.through, knows_some
     files = tuple(file for commit in lacking for file in commit.files)
     return files, max([known.number, *(commit.through for commit in lacking)]), False

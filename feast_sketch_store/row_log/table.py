@@ -6,8 +6,8 @@ hold:
     append       rows of the commits ``first`` to ``through``
     compaction   all rows up to ``through``, as one: what it replaces is removed
 
-The store's own part of a commit is a JSON object in ``commitInfo``, with a checksum. Another Delta client may
-add or remove files; processes see this after the next seal or when they start.
+The store's own part of a commit is a JSON object in ``commitInfo``, with a checksum. Other Delta clients may
+read the table. A commit that one of them wrote is an error.
 """
 
 import json
@@ -35,7 +35,7 @@ from feast_sketch_store.storage.base import (
 _logger = logging.getLogger(__name__)
 
 _OWN_KEY, _CHECKSUM_KEY = "feastSketchStore", "feastSketchStoreChecksum"
-_RETRIES = 20  # of a commit, when another Delta client was faster
+_RETRIES = 20  # of a commit, when another process was faster
 _ROWS_PER_FILE = 1 << 22
 _CHECKPOINT_INTERVAL = (
     10  # versions between checkpoints, as Delta's own writers have it: some readers look no further
@@ -51,7 +51,7 @@ _LAST_COMPACTIONS = 2
 class TableCommit:
     """One commit: the files it added and the names of those it removed.
 
-    ``first`` and ``through`` are numbers of the log; -1 in a commit of another Delta client. A compaction
+    ``first`` and ``through`` are numbers of the log. A compaction
     keeps the rows of the commits before it. If it names a ``snapshot``, its rows came from elsewhere and that
     snapshot holds the same rows. ``tombstones`` are the files that it and earlier compactions replaced, with
     the time in milliseconds since 1970.
@@ -60,7 +60,6 @@ class TableCommit:
     version: int
     files: tuple[DataFile, ...]
     removed: frozenset[str] = frozenset()
-    is_own: bool = False
     first: int = -1
     through: int = -1
     is_compaction: bool = False
@@ -100,11 +99,6 @@ class TableState:
     def compaction(self) -> TableCommit | None:
         """The last compaction."""
         return self.commits[0] if self.commits and self.commits[0].is_compaction else None
-
-    @property
-    def has_foreign(self) -> bool:
-        """Whether another Delta client has written since the last commit of the store."""
-        return bool(self.commits) and not self.commits[-1].is_own
 
 
 class Table:
@@ -184,19 +178,13 @@ class Table:
         removed = frozenset(delta.path_of(action["remove"]) for action in actions if "remove" in action)
         schemas = [action["metaData"]["schemaString"] for action in actions if "metaData" in action]
         columns = delta.columns_of(schemas[-1]) if schemas else None
-        needed = [a["protocol"]["minReaderVersion"] for a in actions if "protocol" in a]
-        if any(reader > 1 for reader in needed):
-            raise ValueError("another Delta client gave the table features that the store does not read")
         text = info.get(_OWN_KEY)
         if text is None:
-            told = info.get("operationMetrics", {}).get("num_added_files")
-            if told is not None and told != len(added):
-                raise ValueError(f"it lacks some of its {told} files")
-            if added:
-                where = self._storage.where(delta.commit_name(version))
-                _logger.warning("%s: written by another Delta client; its files have no checksums", where)
-            files = tuple(DataFile(self._storage, name, None, None) for name in added)
-            return TableCommit(version, files, removed, columns=columns)
+            raise ValueError(
+                "another Delta client wrote it, and only the store may write this table. Stop that client. "
+                "If this is the newest commit, delete its file; otherwise fill the view anew with "
+                "`feast-sketch rebuild`"
+            )
         if _checksum(text) != info[_CHECKSUM_KEY]:
             raise ValueError("its checksum does not match")
         own = json.loads(text)
@@ -211,7 +199,6 @@ class Table:
             version,
             files,
             removed,
-            True,
             own["first"],
             own["through"],
             own["is_compaction"],
@@ -255,7 +242,6 @@ class Table:
             commit = TableCommit(
                 state.version + 1,
                 tuple(files),
-                is_own=True,
                 first=numbers[0],
                 through=numbers[1],
                 columns=wanted if wanted != state.columns or not state.commits else None,
@@ -265,7 +251,7 @@ class Table:
                 self._checkpoint_now_and_then(state)
                 return state
         raise StorageError(
-            f"{self._storage.where()}: another Delta client commits too often; try again when it is idle"
+            f"{self._storage.where()}: other processes commit too often; try again when they are idle"
         )
 
     def compact(
@@ -299,7 +285,6 @@ class Table:
                     state.version + 1,
                     tuple(files),
                     frozenset(replaced),
-                    True,
                     0,
                     through,
                     True,
@@ -354,7 +339,7 @@ class Table:
     def vacuum(self, kept: Iterable[str], orphan_age_seconds: float) -> list[str]:
         """Delete data files that are no longer part of the table.
 
-        Files that a compaction or another Delta client replaced go at once; other files, which a writer left
+        Files that a compaction replaced go at once; other files, which a writer left
         when it died or has not committed yet, go when they are older than ``orphan_age_seconds``.
 
         Parameters
@@ -424,7 +409,7 @@ class Table:
         only commits.
         """
         is_due = state.version and state.version % _CHECKPOINT_INTERVAL == 0
-        if not is_due or not all(commit.is_own for commit in state.commits):
+        if not is_due:
             return
         try:
             self._checkpoint(state.commits)
@@ -432,7 +417,7 @@ class Table:
             _logger.warning("%s; the commit that it would have followed is there", error)
 
     def _checkpoint(self, commits: Sequence[TableCommit]) -> None:
-        """Write the result of the store's own commits, from a compaction or the first commit on."""
+        """Write the result of commits, from a compaction or the first commit on."""
         heads: dict[str, delta.Action] = {}
         files: list[delta.Action] = []
         for commit in commits:
@@ -488,7 +473,6 @@ def new_columns(known: Mapping[str, Any], schema: pa.Schema) -> dict[str, Any]:
             f"{'; '.join(changed.values())}: a column cannot change its type. Give the feature a new name, "
             f"or remove the view with `feast apply`, add it again and materialize"
         )
-        error.new_names = {name: f"{name}_2" for name in changed}
         raise error
     new = {name: kind for name, kind in wanted.items() if name not in known}
     if new:

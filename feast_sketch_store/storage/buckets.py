@@ -6,7 +6,7 @@ Credentials come from ``storage_options`` or the environment, never from the URL
 import functools
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +15,7 @@ from feast_sketch_store.errors import SettingsError
 
 if TYPE_CHECKING:
     from feast_sketch_store.storage.object_store import ObjectStorage
+    from feast_sketch_store.storage.objects import Objects
 
 SCHEMES = ("s3", "az")
 _URL = re.compile(r"([a-z0-9+.-]+)://", re.IGNORECASE)
@@ -25,20 +26,32 @@ _NOT_IN_KEYS = re.compile(r"[?#\[\\\x00-\x1f\x7f]")
 # Prefixes of environment variables for options that are not given.
 _ENVIRONMENT = {"s3": "AWS_", "az": "AZURE_"}
 _PREFIX = re.compile(r"(aws_|azure_)?(storage_)?", re.IGNORECASE)
-_ENDPOINTS = ("endpoint", "endpoint_url", "endpoint_url_s3")
+# Names of the endpoint, without a prefix: the first that is set counts. The last column is obstore's name of
+# the one that it prefers to all others.
+_ENDPOINTS = {
+    "s3": (("endpoint_url_s3", "endpoint_url", "endpoint"), "aws_endpoint_url_s3"),
+    "az": (("endpoint",), "endpoint"),
+}
 
 # Options of the connection; all others are the store's own.
 _CLIENT_OPTIONS = {
     "allow_http",
     "allow_invalid_certificates",
     "connect_timeout",
+    "http1_only",
+    "http2_only",
     "pool_idle_timeout",
     "pool_max_idle_per_host",
+    "proxy_ca_certificate",
+    "proxy_excludes",
     "proxy_url",
     "read_timeout",
     "root_certificate",
     "timeout",
+    "user_agent",
 }
+_CERTIFICATES = ("root_certificate", "proxy_ca_certificate")  # text, or the path of a file
+_PROXIES = ("https_proxy", "http_proxy", "all_proxy")  # in the environment
 # A view without an answer serves its old rows, so timeouts can be short.
 _CLIENT_DEFAULTS = {"connect_timeout": "5s", "timeout": "60s"}
 _RETRIES = 3
@@ -103,22 +116,34 @@ def open_bucket(
     ------
     SettingsError : the URL or an option is invalid, or obstore is not installed.
     """
+    objects, folder = open_objects(url, options)
+    from feast_sketch_store.storage.object_store import ObjectStorage
+
+    return ObjectStorage(objects, folder, read_only, cache_path)
+
+
+def open_objects(url: str, options: Mapping[str, str] | None = None) -> tuple["Objects", str]:
+    """The objects of a URL's bucket, and the folder of the URL: empty, or with a slash at its end.
+
+    Raises
+    ------
+    SettingsError : the URL or an option is invalid, or obstore is not installed.
+    """
     try:
         check_url(url)
     except ValueError as error:
         raise SettingsError(str(error)) from None
+    scheme, bucket, folder = _parts(url)
+    given = tuple(sorted((name, option_text(value)) for name, value in (options or {}).items()))
+    folder = f"{folder}/" if folder else ""
     try:
-        from feast_sketch_store.storage.object_store import ObjectStorage
+        return _objects(scheme, bucket, folder, given), folder
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] != "obstore":
             raise
         raise SettingsError(
             "a path on an object store needs the package obstore; install feast_sketch_store[object-store]"
         ) from None
-    scheme, bucket, folder = _parts(url)
-    given = tuple(sorted((name, option_text(value)) for name, value in (options or {}).items()))
-    objects = _objects(scheme, bucket, f"{folder}/" if folder else "", given)
-    return ObjectStorage(objects, f"{folder}/" if folder else "", read_only, cache_path)
 
 
 def option_text(value: Any) -> str:
@@ -134,26 +159,30 @@ def _parts(url: str) -> tuple[str, str, str]:
 
 
 @functools.lru_cache(maxsize=256)  # connections are kept open between calls
-def _objects(scheme: str, bucket: str, probe_folder: str, options: tuple[tuple[str, str], ...]) -> Any:
+def _objects(scheme: str, bucket: str, probe_folder: str, options: tuple[tuple[str, str], ...]) -> "Objects":
     from obstore.exceptions import BaseError
     from obstore.store import AzureStore, S3Store
 
     from feast_sketch_store.storage.objects import Objects
 
-    client: dict[str, Any] = dict(_CLIENT_DEFAULTS)
-    config: dict[str, Any] = {}
-    for name, value in options:
-        (client if name in _CLIENT_OPTIONS else config)[name] = value
-    make: Any = S3Store if scheme == "s3" else AzureStore
-    endpoint, account = _known(scheme, config, _ENDPOINTS), _known(scheme, config, ("account_name",))
-    addresses = [
-        option for option in config.items() if option[0].lower().endswith(("endpoint", "endpoint_url"))
-    ]
+    config = {name: value for name, value in options if name not in _CLIENT_OPTIONS}
+    client = _client_options(scheme, {name: value for name, value in options if name in _CLIENT_OPTIONS})
+    names, preferred = _ENDPOINTS[scheme]
+    endpoint, account = _known(scheme, config, names), _known(scheme, config, ("account_name",))
+    addresses = [option for option in config.items() if option[0].lower().endswith("endpoint")]
     for name, value in [*addresses, *([] if endpoint is None else [endpoint])]:
         if not _ENDPOINT.fullmatch(value):
             raise SettingsError(
                 f"storage_options: {name} must be like https://host or http://host:port, without credentials"
             )
+    address = endpoint[1] if endpoint else ""
+    if endpoint:
+        # Under one name, because obstore takes some from the environment even if another one is given.
+        config = {name: value for name, value in config.items() if _plain(name) not in names}
+        config[preferred] = address
+    if address.startswith("http://"):
+        client.setdefault("allow_http", "true")
+    make: Any = S3Store if scheme == "s3" else AzureStore
     retry = {"max_retries": _RETRIES, "retry_timeout": _RETRY_TIMEOUT}
     try:
         store = make(bucket, config=config, client_options=client, retry_config=retry)
@@ -165,16 +194,52 @@ def _objects(scheme: str, bucket: str, probe_folder: str, options: tuple[tuple[s
         ) from None
     location = f"{scheme}://{bucket}"
     # Buckets of the same name at other endpoints are different; the host's cache must tell them apart.
-    identity = f"{location} {endpoint[1] if endpoint else ''} {account[1] if account else ''}"
-    return Objects(store, location, identity, probe_folder)
+    identity = f"{location} {address} {account[1] if account else ''}"
+    has_proxy = "proxy_url" in client or any(
+        name.lower() in _PROXIES for name, value in os.environ.items() if value
+    )
+    return Objects(store, location, identity, probe_folder, address, has_proxy)
 
 
-def _known(scheme: str, options: Mapping[str, str], names: tuple[str, ...]) -> tuple[str, str] | None:
-    """An option with one of the names, and that name; from the environment if the option is not given."""
+def _client_options(scheme: str, given: Mapping[str, str]) -> dict[str, Any]:
+    """Options of the connection: those that are given, those of the environment, and defaults.
+
+    obstore itself takes none from the environment if any is given.
+    """
+    client: dict[str, Any] = dict(_CLIENT_DEFAULTS)
+    for name in _CLIENT_OPTIONS:
+        value = os.environ.get(_ENVIRONMENT[scheme] + name.upper())
+        if name in given or value:
+            client[name] = given.get(name, value)
+    if scheme == "s3" and "root_certificate" not in client and (bundle := os.environ.get("AWS_CA_BUNDLE")):
+        client["root_certificate"] = bundle
+    for name in _CERTIFICATES:
+        if name in client and "-----BEGIN" not in client[name]:
+            try:
+                client[name] = Path(client[name]).read_text(encoding="ascii")
+            except (OSError, ValueError) as error:
+                reason = error.strerror if isinstance(error, OSError) else "it is not text"
+                raise SettingsError(
+                    f"storage_options: {name} {client[name]!r}: the file cannot be read: {reason}; name a "
+                    "file of PEM certificates"
+                ) from None
+    return client
+
+
+def _plain(name: str) -> str:
+    """The name of an option or variable without its prefix."""
+    return _PREFIX.sub("", name, count=1).lower()
+
+
+def _known(scheme: str, options: Mapping[str, str], names: Sequence[str]) -> tuple[str, str] | None:
+    """The first of the names that is given as an option, or else that the environment has: its full name
+    and value.
+    """
     prefix = _ENVIRONMENT[scheme]
-    environment = {name: value for name, value in os.environ.items() if name.startswith(prefix)}
+    environment = {name: value for name, value in os.environ.items() if name.startswith(prefix) and value}
     for source in (options, environment):
-        for name in sorted(source):
-            if _PREFIX.sub("", name, count=1).lower() in names:
-                return name, source[name]
+        plain = {_plain(name): (name, source[name]) for name in sorted(source)}
+        for name in names:
+            if name in plain:
+                return plain[name]
     return None

@@ -24,9 +24,8 @@ REBUILD_FOLDER = "rebuild/"  # a store of its own during a rebuild
 IMPORT_FOLDER = "import/"  # the rows of an import in progress, or of one to be continued
 SEAL_LOCK = "seal.lock"
 APPEND_LOCK = f"{FRESH_FOLDER}lock"  # held during an append to the log
-ADVICE_FILE = "advice.json"  # the advice that `feast apply` has printed
-SHARDS_FILE = "shards.json"  # how many shards the view has, see `view.shard_map`
-VOCABULARY_SIZES = "vocabulary_sizes.json"  # found by the last seal of a job, see `view.written_values`
+VIEW_FILE = "view.json"  # shards, join keys and features of the view, see `view.view_file`
+VIEW_LOCK = "view.lock"  # held while that file is changed
 
 _PLAIN = re.compile(r"[a-z0-9_][a-z0-9_-]{0,63}")
 _READABLE_CHARACTERS = 40
@@ -54,11 +53,6 @@ def project_path(store_path: Path, project: str) -> Path:
 def view_path(store_path: Path, project: str, view: str) -> Path:
     """The folder of one feature view."""
     return project_path(store_path, project) / folder_name(view)
-
-
-def view_storage(store_path: Path, project: str, view: str) -> LocalStorage:
-    """All that the store keeps for one feature view."""
-    return LocalStorage(view_path(store_path, project, view))
 
 
 def find_view(store_path: Path, project: str | None, view: str) -> LocalStorage:

@@ -34,6 +34,33 @@ _PROBE = "conditions-probe"  # stays in the bucket, so that the next probe takes
 
 _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>(\w{1,60})</Code>")
+_CODE_OF_CLOCK = re.compile(r"RequestTimeTooSkewed|Request date header too old")
+_CODE_OF_NO_BUCKET = re.compile(r"<Code>(NoSuchBucket|ContainerNotFound)</Code>")
+_PROFILES = "AWS_PROFILE and the files of `aws configure` are not read."
+# What obstore's errors tell of a request that got no answer, most telling first. Words in them are Rust's
+# names of constants, nothing of the request.
+_CAUSES = (
+    (r"BadScheme", "the endpoint is http:// and allow_http is false"),
+    (r"TunnelUnsuccessful", "the proxy refuses to connect; check proxy_url"),
+    (r"ConnectFailed\([^,]*dns error", "the name of the proxy is unknown (DNS); check proxy_url"),
+    (r"ConnectFailed\(", "no connection to the proxy; check proxy_url"),
+    (r"dns error", "the name of the host is unknown (DNS); check the endpoint and the region"),
+    (r"ConnectionRefused", "the connection is refused; check host and port of the endpoint"),
+    (
+        r"InvalidCertificate\(\s*(Expired|NotValidYet|NotValidForName)",
+        "its TLS certificate is not valid ({})",
+    ),
+    (
+        r"InvalidCertificate\(",
+        "its TLS certificate is not trusted; name that of its authority in root_certificate",
+    ),
+    (
+        r"InvalidMessage|AlertReceived|tls handshake",
+        "the server does not speak TLS as asked; check https:// and the port of the endpoint",
+    ),
+    (r"kind: Timeout|TimedOut", "no answer within the timeouts; see timeout and connect_timeout"),
+    (r"ConnectionReset|IncompleteMessage|UnexpectedEof", "the server cut the connection"),
+)
 # Requests for the credentials of a machine's role, by their paths on Amazon and Azure.
 _ROLE = re.compile(r"/latest/(api/token|meta-data/)|/metadata/identity/|Error performing token request")
 
@@ -63,11 +90,22 @@ class Objects:
     location : URL of the bucket, without credentials, for messages.
     identity : differs between buckets of the same name at different endpoints.
     probe_folder : key, ending in a slash, of the folder for the probe of conditional writes.
+    endpoint : address of the server, for messages; empty for the cloud's own.
+    has_proxy : whether requests go through a proxy.
     """
 
-    def __init__(self, store: Any, location: str, identity: str, probe_folder: str = ""):
+    def __init__(
+        self,
+        store: Any,
+        location: str,
+        identity: str,
+        probe_folder: str = "",
+        endpoint: str = "",
+        has_proxy: bool = False,
+    ):
         self.location = location
         self.identity = identity
+        self._server = (f" at {endpoint}" if endpoint else "") + (" through the proxy" if has_proxy else "")
         self._store = store
         self._probe_key = probe_folder + _PROBE
         self._is_probed = False
@@ -277,35 +315,55 @@ class Objects:
         where = self.where(key)
         try:
             yield
-        except FileNotFoundError:
-            if done in ("listed", "written"):
-                raise StorageError(f"{where}: there is no such bucket or container") from None
-            raise _missing(where) from None
         except (AlreadyExistsError, PreconditionError):
             raise FileExistsAlreadyError(f"{where}: another process wrote it first") from None
-        except (PermissionDeniedError, UnauthenticatedError):
-            raise StorageError(
-                f"{where}: cannot be {done}: access is denied; check the credentials and what they permit"
-            ) from None
-        except (BaseError, OSError, ValueError) as error:
-            raise kind(f"{where}: cannot be {done}: {_reason(error)}") from None
+        except (PermissionDeniedError, UnauthenticatedError) as error:
+            raise StorageError(f"{where}: cannot be {done}: {_refusal(str(error))}") from None
+        except (BaseError, OSError, ValueError) as error:  # FileNotFoundError among them
+            is_missing = isinstance(error, FileNotFoundError)
+            if _CODE_OF_NO_BUCKET.search(str(error)) or (is_missing and done in ("listed", "written")):
+                raise StorageError(f"{where}: there is no such bucket or container") from None
+            if is_missing:
+                raise _missing(where) from None
+            raise kind(f"{where}: cannot be {done}: {_reason(error, self._server)}") from None
 
 
 def _missing(where: str) -> MissingFileError:
     return MissingFileError(f"{where}: there is no such file")
 
 
-def _reason(error: Exception) -> str:
+def _refusal(text: str) -> str:
+    """Why the object store denied access."""
+    if _CODE_OF_CLOCK.search(text):
+        return "the clock of this machine differs too much from that of the object store; set it"
+    code = _CODE.search(text)
+    return (
+        f"access is denied{f' ({code[1]})' if code else ''}; check the credentials and what they permit. "
+        f"{_PROFILES}"
+    )
+
+
+def _reason(error: Exception, server: str) -> str:
     """The part of an obstore error that is safe to show."""
     text = str(error)
     if _ROLE.search(text):
-        return "no credentials are given in storage_options or the environment, nor by a role of this machine"
+        return (
+            "no credentials are given in storage_options or the environment, nor by a role of this machine. "
+            f"{_PROFILES}"
+        )
     code, status = _CODE.search(text), _STATUS.search(text)
+    if _CODE_OF_CLOCK.search(text) or (status and status[1] in ("401", "403")):
+        return _refusal(text)
+    if status and status[1] == "407":
+        return "the proxy demands a login; put it into proxy_url"
     if code or status:
         told = " ".join(match[1] for match in (status, code) if match)
         return f"the object store answers {told}"
+    for pattern, cause in _CAUSES:
+        if found := re.search(pattern, text):
+            return f"the object store cannot be reached{server}: {cause.format(*found.groups())}"
     if "error sending request" in text or "HTTP error" in text:
-        return "the object store cannot be reached"
+        return f"the object store cannot be reached{server}"
     return f"a call failed ({type(error).__name__})"
 
 

@@ -13,20 +13,15 @@ from collections.abc import Callable, Mapping, Sequence
 from feast_sketch_store.layers.joint import CountedRows, JointVocabularies
 from feast_sketch_store.row_log import LogRead
 from feast_sketch_store.rows.formulas import Formula
+from feast_sketch_store.settings.view_settings import ViewSettings
 from feast_sketch_store.snapshot.files import Draft
 from feast_sketch_store.threads import in_threads
 from feast_sketch_store.view.formulas import Sampled, as_stored, formulas_of
-from feast_sketch_store.view.settings import ViewSettings
-from feast_sketch_store.view.sharded_state import ShardedState
-from feast_sketch_store.view.view import SealInput, View
+from feast_sketch_store.view.sealing import warn_of_exact
+from feast_sketch_store.view.shard import SealInput, Shard
 
 
-def joint_state(name: str, shards: Mapping[int, View]) -> ShardedState:
-    """The states of all shards, as of their last look."""
-    return ShardedState(name, len(shards), {number: shard.state for number, shard in shards.items()})
-
-
-def seal_bases(shards: Mapping[int, View], settings: ViewSettings) -> bool:
+def seal_bases(shards: Mapping[int, Shard], settings: ViewSettings) -> bool:
     """Seal all shards that have rows; the caller holds them all. Returns whether there are new snapshots.
 
     One shard per core is in work at a time, which takes less memory than a seal of all rows.
@@ -43,16 +38,20 @@ def seal_bases(shards: Mapping[int, View], settings: ViewSettings) -> bool:
     joint = numbered_in_threads(settings, shards, {number: rows.log for number, rows in given.items()})
     drafts = _drafted(shards, given, joint)
     publish_drafts(shards, {number: draft for number, (draft, _) in drafts.items()})
-    for number, (_, wants_compaction) in drafts.items():
-        # The snapshot comes first: a reader that sees the compaction has a base to put it on.
-        shards[number].finish_seal(given[number], wants_compaction)
+    for number, (_, compacts) in drafts.items():
+        shards[number].finish_seal(given[number], compacts)
     return True
 
 
 def numbered_in_threads(
-    settings: ViewSettings, shards: Mapping[int, View], logs: Mapping[int, LogRead]
-) -> JointVocabularies:
-    """The common parts of the bases of shards with such rows; errors are those of `numbered`."""
+    settings: ViewSettings, shards: Mapping[int, Shard], logs: Mapping[int, LogRead]
+) -> JointVocabularies | None:
+    """The common parts of the bases of shards with such rows; errors are those of `numbered`.
+
+    None for one shard: the fold of its rows finds the same, without another pass over them.
+    """
+    if len(shards) == 1:
+        return None
     share = 1 / len(shards)
     return numbered(
         settings,
@@ -65,7 +64,7 @@ def numbered_in_threads(
 
 def numbered(
     settings: ViewSettings,
-    shards: Mapping[int, View],
+    shards: Mapping[int, Shard],
     sample: Callable[[], Sequence[Sampled]],
     count: Callable[[Mapping[str, Formula]], Sequence[CountedRows]],
     fit: Callable[[JointVocabularies], Sequence[Mapping[str, int]]],
@@ -74,8 +73,8 @@ def numbered(
 
     Parameters
     ----------
-    sample, count, fit : call all shards that have rows; see `View.sample`, `View.count` and
-        `View.values_within_memory`.
+    sample, count, fit : call all shards that have rows; see `Shard.sample`, `Shard.count` and
+        `Shard.values_within_memory`.
 
     Raises
     ------
@@ -88,16 +87,21 @@ def numbered(
         known = next((formulas for formulas in sealed if formulas), {})
         formulas = formulas_of(Sampled.of(sample()), settings, known)
     codecs = [*map(as_stored, settings.stored_codecs)]
-    joint = JointVocabularies.of(count(formulas), codecs, settings.budget, formulas)
-    return joint.cut_to(fit(joint)) if settings.budget.with_memory else joint
+    budget = settings.budget
+    joint = JointVocabularies.of(count(formulas), codecs, budget, formulas)
+    # Once for the view, and not in each shard.
+    reasons = {name: budget.reason_against_filter(name, size) for name, size in joint.beyond.items()}
+    warn_of_exact(settings.view, {name: reason for name, reason in reasons.items() if reason})
+    return joint.cut_to(fit(joint)) if budget.with_memory else joint
 
 
-def seal_deltas(shards: Mapping[int, View]) -> bool:
+def seal_deltas(shards: Mapping[int, Shard]) -> bool:
     """Lay a delta over the base of each shard. Returns False, with nothing changed, if a shard needs a new
     base.
     """
     drafts: dict[int, Draft] = {}
     for number, shard in shards.items():
+        shard.refresh()  # a deletion counts too, and is not loaded before someone looks
         if not shard.num_unsealed:
             continue
         draft = shard.delta_draft()
@@ -108,12 +112,12 @@ def seal_deltas(shards: Mapping[int, View]) -> bool:
         drafts[number] = draft
     publish_drafts(shards, drafts)
     for number in drafts:
-        shards[number].refresh()
+        shards[number].refresh_sealed()
     return bool(drafts)
 
 
 def _drafted(
-    shards: Mapping[int, View], given: Mapping[int, SealInput], joint: JointVocabularies
+    shards: Mapping[int, Shard], given: Mapping[int, SealInput], joint: JointVocabularies | None
 ) -> dict[int, tuple[Draft, bool]]:
     """Draft each shard, and tell whether its row log has to be compacted. If one fails, all drafts are
     deleted.
@@ -133,7 +137,7 @@ def _drafted(
     return dict(sorted(drafts.items()))
 
 
-def publish_drafts(shards: Mapping[int, View], drafts: Mapping[int, Draft]) -> None:
+def publish_drafts(shards: Mapping[int, Shard], drafts: Mapping[int, Draft]) -> None:
     """Publish drafts one after the other; those after one that fails are deleted."""
     waiting = dict(drafts)
     try:

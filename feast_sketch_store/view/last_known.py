@@ -11,9 +11,9 @@ import json
 import os
 import secrets
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -71,8 +71,6 @@ class Known:
     rows_file : the name of the file with the rows since the snapshot.
     rows_bytes, num_records : the part of that file that counts.
     answered : the time of the last look that the storage answered.
-    join_keys : of the view's rows, each with the field of Feast's ``Value`` that carries it; empty until a
-        reader needed them.
     """
 
     snapshot: str
@@ -83,7 +81,6 @@ class Known:
     rows_bytes: int
     num_records: int
     answered: Moment
-    join_keys: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def position(self) -> Position:
@@ -96,7 +93,6 @@ class Known:
             "answered": asdict(self.answered),
             "format_version": _FORMAT_VERSION,
             "identity": self.identity.hex(),
-            "join_keys": dict(self.join_keys),
             "manifest": self.manifest.decode(),
             "num_records": self.num_records,
             "number": self.number,
@@ -130,7 +126,6 @@ class Known:
             content["rows_bytes"],
             content["num_records"],
             Moment(**content["answered"]),
-            {str(name): str(kind) for name, kind in content.get("join_keys", {}).items()},
         )
 
 
@@ -196,8 +191,7 @@ class LastKnown:
             log = all_rows()
         manifest = snapshot.manifest().encode() if snapshot else b""
         rows_file = f"{self._path.name}.{secrets.token_hex(4)}.rows"
-        join_keys = known.join_keys if known is not None and known.identity == identity else {}
-        new = Known(name, manifest, identity, log.position.number, rows_file, 0, 0, now, join_keys)
+        new = Known(name, manifest, identity, log.position.number, rows_file, 0, 0, now)
         grown = self._with_rows(new, log.batches())
         assert grown is not None
         self._write(grown)
@@ -212,13 +206,6 @@ class LastKnown:
             known = self._read()
             if known is not None:
                 self._write(replace(known, answered=Moment.now()))
-
-    def note_join_keys(self, join_keys: Mapping[str, str]) -> None:
-        """Note the join keys of the kept rows."""
-        with suppress(OSError), self._locked():
-            known = self._read()
-            if known is not None and known.join_keys != join_keys:
-                self._write(replace(known, join_keys=join_keys))
 
     # -- files ---------------------------------------------------------------------------------
 

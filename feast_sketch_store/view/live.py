@@ -10,7 +10,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
@@ -20,14 +20,12 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from feast_sketch_store.errors import DamagedFileError, SketchStoreError, StorageError
+from feast_sketch_store.kernel import ReadFault
 from feast_sketch_store.layers import LayerAnswer, Shards
 from feast_sketch_store.metrics import FALLBACKS, LAG_COMMITS, REFRESHES, ViewMetrics, is_loaded
 from feast_sketch_store.row_log import RowLog
-from feast_sketch_store.rows.codecs import COUNTS, EXACT, LIST, FeatureCodec
-from feast_sketch_store.rows.count_log import counts_column, is_counts_column
-from feast_sketch_store.rows.encoding import ENTITY_KEY, NO_TIMESTAMP, OWN_COLUMNS, RowKeys
-from feast_sketch_store.rows.entity_keys import join_keys_of
-from feast_sketch_store.rows.list_log import OPERATION, is_times_column, times_column
+from feast_sketch_store.rows.codecs import FeatureCodec
+from feast_sketch_store.rows.encoding import NO_TIMESTAMP, RowKeys
 from feast_sketch_store.snapshot.files import SnapshotFile, SnapshotFolder
 from feast_sketch_store.snapshot.order import load_order
 from feast_sketch_store.storage.base import Storage
@@ -41,10 +39,9 @@ from feast_sketch_store.view.freshness import (
     Freshness,
 )
 from feast_sketch_store.view.last_known import LastKnown
-from feast_sketch_store.view.polling import Poller
 from feast_sketch_store.view.process_writes import last_write
 from feast_sketch_store.view.rates import expected_rates, sampled_rates
-from feast_sketch_store.view.registry import named, of_log
+from feast_sketch_store.view.readable import Readable
 from feast_sketch_store.view.semantics import REPLACE, RowSemantics
 from feast_sketch_store.view.state import State, StateLoader
 from feast_sketch_store.view.warming import Warmer
@@ -97,22 +94,21 @@ class LiveView:
     Parameters
     ----------
     storage : the view's own; it may be empty.
-    codecs : one per feature of the view; None for those that the rows were written with.
+    codecs : one per feature of the view.
     refresh_interval_seconds : how old the writes of other processes may be before a read looks for them.
-    semantics : of the view's rows; without ``codecs`` it is the one that they were written with.
+    semantics : of the view's rows.
     max_staleness_seconds : how old answers may be for the view to count as ready; None for any age.
-    is_replica : whether a thread looks at the storage once per interval from the first read on, so that no
-        later read waits. If the storage cannot be read, a replica starts from the host's last known state.
-
-    Raises
-    ------
-    DamagedFileError : no snapshot of the view, or a file of its row log, can be read.
+    is_replica : whether a thread calls `poll` once per interval, so that no read but the first waits. If the
+        storage cannot be read, a replica starts from the host's last known state.
     """
+
+    # What to do if the rows have other types than the view was opened with.
+    remedy = "the view was removed and made again since it was opened: open it again"
 
     def __init__(
         self,
         storage: Storage,
-        codecs: Sequence[FeatureCodec] | None = None,
+        codecs: Sequence[FeatureCodec],
         refresh_interval_seconds: float = 1.0,
         semantics: RowSemantics = REPLACE,
         max_staleness_seconds: float | None = None,
@@ -126,12 +122,12 @@ class LiveView:
         self._snapshots = SnapshotFolder(storage.within(SNAPSHOTS_FOLDER))
         host_path = storage.host_path if is_replica else None
         last_known = None if host_path is None else LastKnown(host_path)
-        self._loader = StateLoader(self._row_log, self._snapshots, codecs or [], semantics, last_known)
+        self._loader = StateLoader(
+            self._row_log, self._snapshots, codecs, semantics.of(codecs), self.remedy, last_known
+        )
         self._polls = is_replica and refresh_interval_seconds > 0
-        self._poller: Poller | None = None
-        self._poller_lock = threading.Lock()
         self._refresh_lock = threading.Lock()  # guards the attributes below
-        self._state = State(semantics)
+        self._state = State(semantics.of(codecs))
         self._is_open = False  # until the storage was read for the first time
         self._starts_over = False  # whether the next refresh reads everything again
         self._was_read = False  # since a write reset it
@@ -143,14 +139,8 @@ class LiveView:
         self._last_warning = ""
         self._refresher: threading.Thread | None = None  # the latest one, which may be done
         self._warmer = Warmer()
-        if codecs is None:
-            try:
-                self._state = self._loader.sealed()
-                self._learn(self._state.sealed, self.stored_schema(), self.stored_join_keys)
-            except (DamagedFileError, StorageError):
-                if not self._learn_from_last_known():
-                    raise
-            self._state = replace(self._state, semantics=self._loader.semantics)
+        self.on_change: Callable[[], None] = lambda: None  # called when there is another state
+        self.emptied_at = 0.0  # time.monotonic() when the rows that were there were gone; 0 if they were not
         _views.add(self)
 
     def reset_locks(self) -> None:
@@ -160,21 +150,20 @@ class LiveView:
         self._refresher = None
         self._warmer = Warmer()
         self.metrics.forget()
-        self._poller_lock = threading.Lock()
-        self._poller = None
 
     def close(self) -> None:
         """Wait for a refresh that is under way, so that the view's files can be closed."""
-        with self._poller_lock:
-            poller, self._poller = self._poller, None
-        if poller is not None:
-            poller.stop()
         with self._refresh_lock:  # held from before a thread starts until it is done
             refresher = self._refresher
         if refresher is not None:
             refresher.join()
         self._warmer.stop()
         self.metrics.flush()
+
+    def warm_up(self) -> None:
+        """Open the view, and wait until its snapshot is in memory, so that the first reads do not."""
+        self.current()
+        self._warmer.wait()
 
     # -- read ----------------------------------------------------------------------------------
 
@@ -183,7 +172,7 @@ class LiveView:
         entity_hashes: NDArray[np.uint64],
         features: Sequence[str],
         ttl_microseconds: int | None = None,
-    ) -> list[LayerAnswer]:
+    ) -> LayerAnswer:
         """Read a batch of entities.
 
         Parameters
@@ -192,34 +181,31 @@ class LiveView:
         features : names; one that the view does not have is left out.
         ttl_microseconds : rows whose event timestamp is older are not returned; None for no limit.
 
-        Returns
-        -------
-        An answer per layer that found some of the entities; ``found`` counts in the batch, and no entity
-        is found twice.
         """
         expire_before = expire_before_of(ttl_microseconds)
-
-        def read(state: State) -> list[LayerAnswer]:
-            answers = state.read(entity_hashes, features, expire_before)
-            for answer in answers:
-                answer.load()  # read now, where a damaged block can be handled
-            return answers
-
-        answers = self.with_state(read)
-        self.metrics.count_read(len(entity_hashes), sum(len(answer.found) for answer in answers))
-        return answers
+        answer = self.with_state(lambda state: state.read(entity_hashes, features, expire_before))
+        self.metrics.count_read(len(entity_hashes), len(answer.found))
+        return answer
 
     def with_state(self, read: Callable[[State], T]) -> T:
         """Apply a function to the state that reads see now.
 
-        If the function raises a `DamagedFileError` for a part of the snapshot that was not used before, it is
-        called again with an older state.
+        If it meets damage in a part of the snapshot that was not used before, it is called again with an
+        older state.
+
+        Raises
+        ------
+        DamagedFileError : there is no older state; the error names the file, and the block if one is damaged.
         """
-        self._was_read = True
-        return self._with_state(read)
+        while True:
+            state = self.current()
+            try:
+                return read(state)
+            except (DamagedFileError, ReadFault) as error:
+                self.give_up_snapshot(state, damage_of(state, error))
 
     def current(self) -> State:
-        """The state that reads see now, for callers that leave unusual cases to `with_state`."""
+        """The state that reads see now; read it with `with_state`."""
         self._was_read = True
         if (  # as `_refresh_if_due` finds in several calls, which would take a tenth of a read
             self._polls
@@ -252,75 +238,33 @@ class LiveView:
         """How features are read."""
         return self._loader.codecs
 
-    def adopt(self, codecs: Sequence[FeatureCodec], semantics: RowSemantics) -> None:
-        """Use other codecs from now on; for a view that was opened without its settings."""
-        with self._refresh_lock:
-            self._loader.codecs, self._loader.semantics = codecs, semantics.of(codecs)
-            self._starts_over = True
-
     @property
     def semantics(self) -> RowSemantics:
         """How several rows of an entity combine."""
         return self._loader.semantics
 
-    def of_entity(self, entity_hash: bytes) -> "LiveView":
-        """The view that an entity is read from, given its hash of 16 bytes. Here it is this view."""
-        return self
+    @property
+    def has_moved(self) -> bool:
+        """Whether the rows were divided into other shards, as of the last look; the state stays as it was."""
+        return self._loader.has_moved
+
+    @property
+    def is_polled(self) -> bool:
+        """Whether a thread looks at the storage once per interval."""
+        return self._polls
+
+    def note_move(self) -> None:
+        """Tell reading processes that the rows are in other shards now.
+
+        Raises
+        ------
+        StorageError : the storage cannot be written.
+        """
+        self._snapshots.note_move()
 
     def stored_schema(self) -> pa.Schema:
         """The columns of the row log; empty without rows."""
         return pa.schema(self._row_log.columns())
-
-    def stored_join_keys(self) -> dict[str, str] | None:
-        """The join keys of a stored row, each with the field of Feast's ``Value`` that carries it.
-
-        None without rows; empty if the view has no entities.
-        """
-        for part in reversed(list(self._row_log.parts())):
-            for batch in part.batches([ENTITY_KEY]):
-                if len(batch):
-                    return join_keys_of(batch[ENTITY_KEY][0].as_py())
-        return None
-
-    def known_join_keys(self) -> Mapping[str, str] | None:
-        """`stored_join_keys`; while the storage cannot be read, those that this host has noted.
-
-        Raises
-        ------
-        DamagedFileError, StorageError : the storage cannot be read, and this host has noted none.
-        """
-        try:
-            found = self.stored_join_keys()
-        except (DamagedFileError, StorageError):
-            if not (noted := self._loader.last_known_join_keys()):
-                raise
-            return noted
-        if found is not None:
-            self._loader.note_join_keys(found)
-        return found
-
-    def _learn(
-        self, sealed: Shards | None, columns: pa.Schema, join_keys: Callable[[], Mapping[str, str] | None]
-    ) -> None:
-        """Adopt the codecs and semantics that rows were written with."""
-        codecs = self._loader.codecs = _stored_codecs(sealed, columns, join_keys)
-        self._loader.semantics = self._stored_semantics(sealed, columns).of(codecs)
-
-    def _learn_from_last_known(self) -> bool:
-        """Do the same from this host's last known state. Returns whether there is one."""
-        found = self._loader.last_known_features()
-        if found is not None:
-            self._learn(*found, self._loader.last_known_join_keys)
-        return found is not None
-
-    def _stored_semantics(self, sealed: Shards | None, columns: pa.Schema) -> RowSemantics:
-        """How rows combine, according to the snapshot or else to the columns of the log."""
-        if sealed is None:
-            return of_log(columns.names)
-        try:
-            return named(sealed.semantics)
-        except ValueError as error:
-            raise DamagedFileError(f"{self.storage.location}: {error}") from error
 
     # -- refresh -------------------------------------------------------------------------------
 
@@ -347,9 +291,14 @@ class LiveView:
         new = self._loader.load(None if self._starts_over else state)
         self._make_ready(before, new, reads_go_on and before.sealed is not None)
         self._state = new
+        if not new.is_empty:
+            self.emptied_at = 0.0
+        elif not before.is_empty:
+            self.emptied_at = now
         self._is_open, self._starts_over = True, False
         self._seen_process_write, self._looked_at = seen, now
         self._answered_at, self._problem = now, ""
+        self.on_change()
         if is_loaded():
             self._measure(before, new)
 
@@ -439,8 +388,6 @@ class LiveView:
             return
         if self._is_stale(self._refresh_interval_seconds / 2):
             self._look()
-        if self._polls:
-            self._is_polled()
 
     def _look(self) -> None:
         """Look at the storage, unless another thread does and the state is fresh enough."""
@@ -460,14 +407,8 @@ class LiveView:
                 self._refresh_lock.release()
 
     def _is_polled(self) -> bool:
-        """Whether a thread looks at the storage, so that this read need not; the first read starts it."""
-        if not self._is_open or self._starts_over or self._has_unseen_write():
-            return False
-        if self._poller is None:
-            with self._poller_lock:
-                if self._poller is None:
-                    self._poller = Poller(self, self._refresh_interval_seconds)
-        return True
+        """Whether a thread looks at the storage, so that this read need not."""
+        return not (self._starts_over or not self._is_open or self._has_unseen_write())
 
     def poll(self) -> None:
         """Look at the storage and load what is new. Raises nothing, because the next look may succeed."""
@@ -538,6 +479,7 @@ class LiveView:
         self._state, age_seconds = found
         self._answered_at = time.monotonic() - age_seconds
         self._is_open, self._starts_over = True, False
+        self.on_change()
         return True
 
     def give_up_snapshot(self, state: State, error: DamagedFileError) -> None:
@@ -631,27 +573,21 @@ def _vocabulary_sizes(features: Sequence[tuple[str, SealedFeature]]) -> dict[str
     return sizes
 
 
-def _stored_codecs(
-    sealed: Shards | None, columns: pa.Schema, join_keys: Callable[[], Mapping[str, str] | None]
-) -> list[FeatureCodec]:
-    """The codecs of all written features, from the sealed rows or else from their columns."""
-    codecs = dict(sealed.codecs) if sealed is not None else {}
-    for column in columns:
-        others = {*codecs, *(join_keys() or {}), *OWN_COLUMNS, OPERATION}
-        if column.name not in others and not _is_beside(column.name):
-            value_field = FeatureCodec.field_of(column.type)
-            if value_field is not None:
-                # As they were written; only a seal records how the feature was declared.
-                is_list = times_column(column.name) in columns.names
-                is_counted = counts_column(column.name) in columns.names
-                name = LIST if is_list else COUNTS if is_counted else EXACT
-                codecs[column.name] = FeatureCodec(column.name, value_field, name)
-    return list(codecs.values())
+def damage_of(state: Readable, error: Exception) -> DamagedFileError:
+    """The damage that a read of a state met.
 
-
-def _is_beside(column: str) -> bool:
-    """Whether a column has the times or counts of another one."""
-    return is_times_column(column) or is_counts_column(column)
+    Raises
+    ------
+    SketchStoreError : it met something else.
+    """
+    if isinstance(error, ReadFault):
+        explained = state.error_of(error)
+        if not isinstance(explained, DamagedFileError):
+            raise explained
+        explained.__cause__ = error
+        return explained
+    assert isinstance(error, DamagedFileError)
+    return error
 
 
 def expire_before_of(ttl_microseconds: int | None) -> int:

@@ -1,25 +1,21 @@
-"""Opens views, with or without shards."""
+"""Opens views with the shards that they have."""
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from typing import TypeAlias
 
-from feast_sketch_store.errors import SettingsError, StorageError
+from feast_sketch_store.errors import DamagedFileError, SettingsError, StorageError
+from feast_sketch_store.settings.view_settings import ViewSettings
 from feast_sketch_store.storage.base import Storage
-from feast_sketch_store.storage.names import FRESH_FOLDER, ROWS_FOLDER
 from feast_sketch_store.view.live import LiveView
+from feast_sketch_store.view.registry import named
 from feast_sketch_store.view.sealing import SealPolicy
-from feast_sketch_store.view.settings import ViewSettings
-from feast_sketch_store.view.shard_map import ShardMap, other_number
-from feast_sketch_store.view.sharded import ShardedView
-from feast_sketch_store.view.sharded_live import ShardedLiveView, checked_served
+from feast_sketch_store.view.shard_map import ShardMap
+from feast_sketch_store.view.sharded_live import ShardedLiveView
 from feast_sketch_store.view.view import View
+from feast_sketch_store.view.view_file import ViewFile, stored_map
 
-_NOTE = ".shards"  # ends the name of a file on this host
-
-AnyView: TypeAlias = View | ShardedView
-AnyLiveView: TypeAlias = LiveView | ShardedLiveView[LiveView]
+_NOTE = ".view"  # ends the name of a file on this host
 
 
 def open_view(
@@ -30,20 +26,25 @@ def open_view(
     max_staleness_seconds: float | None = None,
     is_replica: bool = False,
     served: Sequence[int] | None = None,
-) -> AnyView:
-    """Open a view with as many shards as its settings say; parameters are those of `ShardedView`.
+) -> View:
+    """Open a view with as many shards as its settings say; parameters are those of `View`.
 
     Raises
     ------
     ShardError : the view was created with another number of shards.
+    UnsupportedFeatureError : a feature has another type than rows that were written.
     SettingsError : there is no such shard to be served.
     """
-    return _opened(
+    shard_map = _map_of(storage, settings)
+    return View(
         storage,
         settings,
-        _map_of(storage, settings),
-        (policy, refresh_interval_seconds, max_staleness_seconds, is_replica),
-        served,
+        policy,
+        refresh_interval_seconds,
+        max_staleness_seconds,
+        is_replica,
+        served if shard_map.num_shards > 1 else None,
+        shard_map,
     )
 
 
@@ -52,69 +53,44 @@ def open_as_stored(
     settings: ViewSettings,
     policy: SealPolicy | None = None,
     refresh_interval_seconds: float = 1.0,
-) -> AnyView:
-    """Open a view with the shards that it has, whatever its settings say."""
-    shard_map = ShardMap.of(storage).settled
-    return _opened(storage, settings, shard_map, (policy, refresh_interval_seconds, None, False), None)
+) -> View:
+    """Open a view with the shards that it has, whatever its settings say; raises as `open_view`."""
+    there = ViewFile.read(storage)
+    if there is not None:
+        there.check(storage, settings)
+    shard_map = ShardMap() if there is None else there.shard_map.settled
+    return View(storage, settings, policy, refresh_interval_seconds, shard_map=shard_map)
 
 
 def open_with(
     storage: Storage, settings: ViewSettings, shard_map: ShardMap, policy: SealPolicy | None = None
-) -> AnyView:
+) -> View:
     """Open a view with shards that its file does not name yet; writes do not create that file."""
-    view = _opened(storage, settings, shard_map, (policy, 0.0, None, False), None)
-    if isinstance(view, ShardedView):
-        view.is_created = True
+    view = View(storage, settings, policy, 0.0, shard_map=shard_map)
+    view.registration = None
     return view
 
 
-def _opened(
-    storage: Storage,
-    settings: ViewSettings,
-    shard_map: ShardMap,
-    rest: tuple[SealPolicy | None, float, float | None, bool],
-    served: Sequence[int] | None,
-) -> AnyView:
-    if shard_map.num_shards == 1:
-        (own,) = shard_map.storages(storage)
-        view = View(own, settings, *rest)
-        view.shard_map = shard_map
-        return view
-    return ShardedView(storage, settings, shard_map, *rest, served=served)
-
-
-def undivided(view: AnyView, what: str) -> View:
-    """Check that a view has no shards.
+def undivided(view: View, what: str) -> View:
+    """Check that a view is in one shard.
 
     Raises
     ------
     SettingsError : it has shards, so ``what`` cannot be done with it.
     """
-    if isinstance(view, ShardedView):
+    if view.shard_map.num_shards > 1:
         raise SettingsError(f"feature view {view.name!r} has shards; such a view cannot be {what} yet")
     return view
 
 
 def _map_of(storage: Storage, settings: ViewSettings) -> ShardMap:
-    """The shards of a view. If it has no file of them yet, these are the shards of its settings."""
-    wanted = ShardMap.first(settings.num_shards)
+    """The shards of a view; if the storage is out of reach, those of its settings."""
     try:
-        there = ShardMap.read(storage)
+        return stored_map(storage, settings)
     except StorageError:
         if storage.host_path is None:
             raise
-        return wanted  # out of reach: this host may have kept the rows that it read before
-    if there is None and wanted.folder and _has_rows(storage):
-        there = ShardMap()
-    if there is not None and there.num_shards != wanted.num_shards:
-        raise other_number(settings.view, there, wanted.num_shards)
-    # Rows that are being divided may stay where they are after all, and writes go on then.
-    return wanted if there is None else there.settled
-
-
-def _has_rows(storage: Storage) -> bool:
-    """Whether there are rows of a view that has no shards."""
-    return any(storage.list(folder) for folder in (FRESH_FOLDER, ROWS_FOLDER, f"{ROWS_FOLDER}_delta_log/"))
+        return ShardMap.first(settings.num_shards)  # this host may have kept the rows that it read before
 
 
 def open_live(
@@ -123,50 +99,62 @@ def open_live(
     refresh_interval_seconds: float,
     is_replica: bool = False,
     served: Sequence[int] | None = None,
-) -> AnyLiveView:
-    """A view to be read with the codecs that its rows were written with; parameters as of `open_view`.
+) -> tuple[ShardedLiveView[LiveView], ViewFile]:
+    """A view to be read as its file says, and the file; parameters as of `open_view`.
 
     Raises
     ------
-    DamagedFileError, StorageError : it cannot be read.
-    SettingsError : there is no such shard to be served.
+    DamagedFileError, StorageError : the file cannot be read.
+    SettingsError : there is no file yet, or there is no such shard to be served.
     """
+    file = _file_of(storage, is_replica)
+    if file is None:
+        raise SettingsError(
+            f"{storage.location}: feature view {name!r} is not there yet; `feast apply` makes it"
+        )
     try:
-        shard_map = ShardMap.of(storage)
+        semantics = named(file.semantics)
+    except ValueError as error:
+        raise DamagedFileError(f"{storage.location}: {error}") from error
+
+    def open_shard(part: Storage, is_served: bool) -> LiveView:
+        return LiveView(part, file.codecs, refresh_interval_seconds, semantics, is_replica=is_replica)
+
+    shard_map = file.shard_map.settled
+    # A view that is not divided is served whole, and stays so when it is.
+    numbers = served if shard_map.num_shards > 1 else None
+    return ShardedLiveView(storage, name, shard_map, open_shard, numbers), file
+
+
+def _file_of(storage: Storage, is_replica: bool) -> ViewFile | None:
+    """The file of a view. A replica keeps it on its host, for starts while the storage is out of reach."""
+    try:
+        file = ViewFile.read(storage)
     except StorageError:
-        if storage.host_path is None:
+        if (known := _known_file(storage)) is None:
             raise
-        shard_map = _known_map(storage) or ShardMap()  # a view without shards has no note
-    if shard_map.num_shards == 1:
-        (own,) = shard_map.storages(storage)
-        return LiveView(own, None, refresh_interval_seconds, is_replica=is_replica)
-    parts = shard_map.storages(storage)
-    shards: Mapping[int, LiveView] = {
-        number: LiveView(parts[number], None, refresh_interval_seconds, is_replica=is_replica)
-        for number in checked_served(name, shard_map, served)
-    }
-    view = ShardedLiveView(storage, name, shard_map, shards, list(shards))
-    view.adopt_joint()
-    if is_replica:
-        _note_map(storage, shard_map)
-    return view
+        return known
+    if is_replica and file is not None:
+        _note_file(storage, file)
+    return file
 
 
-def _note_map(storage: Storage, shard_map: ShardMap) -> None:
+def _note_file(storage: Storage, file: ViewFile) -> None:
     """Keep the file's content on this host for later starts; a failure has no other effect."""
     if (path := storage.host_path) is not None:
         with suppress(OSError):
             note = path.with_name(path.name + _NOTE)
+            note.parent.mkdir(parents=True, exist_ok=True)
             draft = note.with_name(f"{note.name}.{secrets.token_hex(4)}.tmp")
-            draft.write_bytes(shard_map.encode())
+            draft.write_bytes(file.encode())
             draft.replace(note)
 
 
-def _known_map(storage: Storage) -> ShardMap | None:
+def _known_file(storage: Storage) -> ViewFile | None:
     """What this host has noted; None if it has noted nothing."""
     if (path := storage.host_path) is None:
         return None
     try:
-        return ShardMap.decode(path.with_name(path.name + _NOTE).read_bytes())
+        return ViewFile.decode(path.with_name(path.name + _NOTE).read_bytes())
     except (OSError, ValueError, KeyError, TypeError):
         return None

@@ -1,6 +1,5 @@
 """All row semantics, by the names that settings and snapshots use."""
 
-from collections.abc import Collection
 from typing import Final
 
 from feast_sketch_store.view.append import APPEND
@@ -22,9 +21,3 @@ def named(name: str) -> RowSemantics:
             f"{', '.join(sorted(SEMANTICS))}"
         )
     return SEMANTICS[name]
-
-
-def of_log(columns: Collection[str]) -> RowSemantics:
-    """The semantics of a log that has these columns."""
-    found = (semantics for semantics in SEMANTICS.values() if semantics.log_column in columns)
-    return next(found, REPLACE)

@@ -16,10 +16,10 @@ from feast_sketch_store.rows.encoding import EncodedRows, RowKeys
 from feast_sketch_store.rows.formulas import Formula
 from feast_sketch_store.rows.newest import Batches, NewestRows
 from feast_sketch_store.rows.vocabulary import Vocabulary
+from feast_sketch_store.settings.view_settings import ViewSettings
 from feast_sketch_store.structures.goals import MEMORY
 from feast_sketch_store.view.formulas import as_stored, computed_rows, formulas_of, sample_of
 from feast_sketch_store.view.semantics import REPLACE, FoldedRows
-from feast_sketch_store.view.settings import ViewSettings
 
 _logger = logging.getLogger(__name__)
 
@@ -106,10 +106,11 @@ class SealPolicy:
         """Whether to move fresh commits into the table now."""
         return fresh_commits > _MAX_FRESH_COMMITS
 
-    def wants_compaction(self, rows: FoldedRows, num_files: int) -> bool:
-        """Whether to rewrite the table after a seal of these rows, which came from ``num_files`` files."""
-        superseded = rows.num_rows - len(rows)
-        return rows.has_dead or superseded > _SUPERSEDED_SHARE * rows.num_rows or num_files > _MAX_FILES
+
+def wants_compaction(rows: FoldedRows, num_files: int) -> bool:
+    """Whether to rewrite the table after a seal of these rows, which came from ``num_files`` files."""
+    superseded = rows.num_rows - len(rows)
+    return rows.has_dead or superseded > _SUPERSEDED_SHARE * rows.num_rows or num_files > _MAX_FILES
 
 
 def fold(
@@ -140,7 +141,7 @@ def fold(
         formulas = joint.formulas if joint else formulas_of(sample_of(rows, settings), settings, known or {})
     budget, codecs = settings.budget, settings.stored_codecs
     if joint is not None:
-        budget = joint.budget_of(budget, len(rows))
+        budget = joint.budget_of(budget, codecs, len(rows))
     if settings.semantics != REPLACE.name:
         budget = replace(budget, semantics=settings.semantics, since=rows.expire_before)
     layer = seal(
@@ -152,9 +153,14 @@ def fold(
         formulas=formulas,
         bins=joint.bins if joint else None,
     )
-    for name, reason in layer.failed_over.items():
-        _logger.warning("feature %r of view %r is sealed exactly: %s", name, settings.view, reason)
+    warn_of_exact(settings.view, layer.failed_over)
     return layer
+
+
+def warn_of_exact(view: str, reasons: Mapping[str, str]) -> None:
+    """Log why features are not in the filter that settings name; ``reasons`` are by feature."""
+    for name, reason in reasons.items():
+        _logger.warning("feature %r of view %r is sealed exactly: %s", name, view, reason)
 
 
 def may_have_deltas(settings: ViewSettings) -> bool:

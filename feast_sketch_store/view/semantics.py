@@ -11,18 +11,17 @@ Rows of one entity meet in four places, and a semantics decides in all of them:
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from feast_sketch_store.layers import ExactLayer, LayerAnswer
+from feast_sketch_store.layers import ExactLayer
 from feast_sketch_store.layers.prepared import Wanted
-from feast_sketch_store.rows.codecs import Decoder, FeatureCodec
+from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.count_log import columns_of
-from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.encoding import (
     NO_TIMESTAMP,
     EncodedRows,
@@ -34,8 +33,6 @@ from feast_sketch_store.rows.encoding import (
 )
 from feast_sketch_store.rows.entity_keys import JoinKeys, find_sorted
 from feast_sketch_store.rows.newest import Batches, NewestRows
-from feast_sketch_store.rows.vocabulary import Vocabulary
-from feast_sketch_store.structures.answer import Answer, CsrAnswer
 
 
 class FoldedRows(Protocol):
@@ -90,22 +87,9 @@ class RowSemantics(ABC):
         """The columns of the row log that hold features."""
         return columns_of(codecs)
 
-    def sources(self, features: Sequence[str]) -> Sequence[str]:
-        """The features to read from layers so that `combine` can answer about some features."""
-        return features
-
-    def wanted(self, features: Sequence[str]) -> Wanted | None:
-        """What layers prepare so that reads of one entity agree with `combine`; None if they cannot."""
+    def wanted(self, features: Sequence[str]) -> Wanted:
+        """What a read of some features requests from layers."""
         return Wanted(tuple(features))
-
-    def expire_rows_before(self, expire_before: int) -> int:
-        """The event timestamp before which a layer withholds a whole row.
-
-        Parameters
-        ----------
-        expire_before : microseconds since 1970, before which a read shows nothing.
-        """
-        return expire_before
 
     @abstractmethod
     def fold(
@@ -134,28 +118,6 @@ class RowSemantics(ABC):
         sealed : gives the keys of the sealed rows, which may have to be read from a file; None for none.
         """
 
-    @abstractmethod
-    def decided(self, answer: LayerAnswer) -> NDArray[np.int64]:
-        """Positions of the answer's entities that need no older layer: int64[d]."""
-
-    @abstractmethod
-    def combine(
-        self,
-        answers: Sequence[LayerAnswer],
-        features: Sequence[str],
-        expire_before: int,
-        limit: int | None = None,
-    ) -> list[LayerAnswer]:
-        """Combine answers of layers, newest first, so that no entity is found twice. See `stack`.
-
-        Parameters
-        ----------
-        answers : about what `sources` named, without the rows of `expire_rows_before`.
-        features : those that the read is about.
-        expire_before : microseconds since 1970, before which a read shows nothing.
-        limit : how many items of lists are shown at most.
-        """
-
 
 class Replace(RowSemantics):
     """The newest row replaces those before it: by event timestamp, created timestamp, order of commit.
@@ -174,15 +136,8 @@ class Replace(RowSemantics):
         """See `RowSemantics.of`."""
         return Replace(codecs) if any(codec.counts_of for codec in codecs) else self
 
-    def sources(self, features: Sequence[str]) -> Sequence[str]:
-        """See `RowSemantics.sources`: counts come with their values."""
-        if self._counts.keys().isdisjoint(features):
-            return features
-        names = (self._counts[name].counts_of if name in self._counts else name for name in features)
-        return list(dict.fromkeys(names))
-
-    def wanted(self, features: Sequence[str]) -> Wanted | None:
-        """See `RowSemantics.wanted`."""
+    def wanted(self, features: Sequence[str]) -> Wanted:
+        """See `RowSemantics.wanted`: counts stand beside their values."""
         return Wanted(tuple(self._counts.get(name, name) for name in features))
 
     def fold(
@@ -217,39 +172,6 @@ class Replace(RowSemantics):
             found, places = find_sorted(order.entity_hashes, keys.entity_hashes[suspects])
             late[suspects[found]] |= keys.older_than(suspects[found], order, places)
         return late
-
-    def decided(self, answer: LayerAnswer) -> NDArray[np.int64]:
-        """All entities that a layer lists."""
-        return answer.decided
-
-    def combine(
-        self,
-        answers: Sequence[LayerAnswer],
-        features: Sequence[str],
-        expire_before: int,
-        limit: int | None = None,
-    ) -> list[LayerAnswer]:
-        """Return the answers as they are, since each entity is found by its newest layer, and add counts."""
-        if self._counts.keys().isdisjoint(features):
-            return list(answers)
-        return [answer._replace(features=self._with_counts(answer.features, features)) for answer in answers]
-
-    def _with_counts(self, known: Mapping[str, Answer], features: Sequence[str]) -> dict[str, Answer]:
-        answers = {}
-        for name in features:
-            codec = self._counts.get(name)
-            values = known.get(name if codec is None else codec.counts_of)
-            if values is not None:
-                answers[name] = values if codec is None else _counts_answer(codec, values)
-        return answers
-
-
-def _counts_answer(codec: FeatureCodec, values: Answer) -> CsrAnswer:
-    """The counts of values as a separate feature."""
-    csr = values.csr
-    counts = np.ones(len(csr.ids), np.int64) if csr.weights is None else csr.weights
-    vocabulary, ids = Vocabulary.of_numbers(counts)
-    return CsrAnswer(Decoder(codec, vocabulary), values.states, Csr(csr.indptr, ids.astype(np.int32)))
 
 
 REPLACE = Replace()

@@ -1,11 +1,10 @@
-"""Which shard an entity is in, and the small file that says how many shards a view has.
+"""Which shard an entity is in, and what the file of a view says of its shards.
 
-    shards.json            {"folder": "shards-0/", "format_version": 1, "num_shards": 16}
-    shards-0/00/ ...       each shard: a complete small view
+    view.json              {"shards": {"folder": "shards-0-16/", "num_shards": 16}, ...}, see `view_file`
+    shards-0-16/00/ ...    each shard: a complete small view
 
-A view without that file has no shards: its rows lie in its own folder. The file is written once, when the
-view is created; `feast-sketch rebuild VIEW --shards N` puts another one in its place, which names another
-folder.
+The rows of a view without shards lie in its own folder. Shards are fixed when the view is created;
+`feast-sketch rebuild VIEW --shards N` names another number and another folder.
 """
 
 import json
@@ -20,32 +19,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feast_sketch_store.errors import DamagedFileError, ShardError
-from feast_sketch_store.storage.base import FileExistsAlreadyError, MissingFileError, Storage
-from feast_sketch_store.storage.names import SHARDS_FILE
+from feast_sketch_store.settings.values import shard_count
+from feast_sketch_store.storage.base import MissingFileError, Storage
+from feast_sketch_store.storage.names import VIEW_FILE
 from feast_sketch_store.structures.parts import checked
-
-MAX_SHARDS = 4_096
 
 FENCE_SECONDS = 1.0  # between two looks of a writer in a folder; in a bucket ten times as many
 
-_FORMAT_VERSION = 1
+FORMAT_VERSION = 1  # of a view's file
 _HASH_BITS = 64
-
-
-def check_shard_count(number: Any) -> int:
-    """Check a number of shards.
-
-    Raises
-    ------
-    ValueError : it is not a power of two up to `MAX_SHARDS`.
-    """
-    try:
-        count = int(number)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"{number!r} is not a number of shards") from error
-    if isinstance(number, float | bool) or not 1 <= count <= MAX_SHARDS or count & (count - 1):
-        raise ValueError(f"the number of shards must be a power of two from 1 to {MAX_SHARDS}")
-    return count
 
 
 def shards_of(entity_hashes: NDArray[np.uint64], num_shards: int) -> NDArray[np.int64]:
@@ -92,7 +74,9 @@ class ShardMap:
     Parameters
     ----------
     num_shards : 1 for a view that is not divided.
-    folder : of the shards, in the view's storage; empty for a view without shards.
+    folder : of the shards, in the view's storage; empty for a view whose rows lie there themselves. It names
+        how often the rows were divided and the number of shards, so that a process that has opened a view
+        finds nothing there if the view was removed and made again with another number.
     is_moving : whether the rows are being divided again; no process may write meanwhile.
     """
 
@@ -103,12 +87,12 @@ class ShardMap:
     @classmethod
     def first(cls, num_shards: int) -> "ShardMap":
         """The map of a new view with this many shards."""
-        return cls(num_shards, "shards-0/") if num_shards > 1 else cls()
+        return cls(num_shards, f"shards-0-{num_shards}/") if num_shards > 1 else cls()
 
     def followed_by(self, num_shards: int) -> "ShardMap":
         """The map of the same view after its rows are divided again."""
-        last = int(self.folder.removeprefix("shards-").removesuffix("/")) if self.folder else -1
-        return ShardMap(num_shards, f"shards-{last + 1}/")
+        last = int(self.folder.split("-")[1]) if self.folder else -1
+        return ShardMap(num_shards, f"shards-{last + 1}-{num_shards}/")
 
     @property
     def settled(self) -> "ShardMap":
@@ -117,7 +101,7 @@ class ShardMap:
 
     @classmethod
     def read(cls, storage: Storage) -> "ShardMap | None":
-        """Read the file of a view; None if there is none.
+        """Read the shards from the file of a view; None if there is none.
 
         Raises
         ------
@@ -125,13 +109,13 @@ class ShardMap:
         StorageError : it cannot be read.
         """
         try:
-            content = storage.read(SHARDS_FILE)
+            content = storage.read(VIEW_FILE)
         except MissingFileError:
             return None
         try:
-            return cls.decode(content)
+            return cls.of_entry(entries_of(content)["shards"])
         except (ValueError, KeyError, TypeError) as error:
-            raise DamagedFileError(f"{storage.where(SHARDS_FILE)}: {error}") from error
+            raise DamagedFileError(f"{storage.where(VIEW_FILE)}: {error!r}") from error
 
     @classmethod
     def of(cls, storage: Storage) -> "ShardMap":
@@ -139,49 +123,24 @@ class ShardMap:
         return cls.read(storage) or cls()
 
     @classmethod
-    def decode(cls, content: bytes) -> "ShardMap":
-        """The reverse of `encode`.
+    def of_entry(cls, entry: Any) -> "ShardMap":
+        """The reverse of `to_entry`.
 
         Raises
         ------
-        ValueError, KeyError, TypeError : the content is not a shard map.
+        ValueError, KeyError, TypeError : the entry is not a shard map.
         """
-        entries = checked(json.loads(content), dict)
-        if entries["format_version"] != _FORMAT_VERSION:
-            raise ValueError("it is of another format version")
-        folder = checked(entries["folder"], str)
-        num_shards = check_shard_count(checked(entries["num_shards"], int))
-        if re.fullmatch(r"shards-[0-9]+/", folder) is None and (folder or num_shards > 1):
+        entry = checked(entry, dict)
+        folder = checked(entry["folder"], str)
+        num_shards = shard_count(checked(entry["num_shards"], int))
+        if re.fullmatch(r"shards-[0-9]+-[0-9]+/", folder) is None and (folder or num_shards > 1):
             raise ValueError(f"{folder!r} is not the folder of shards")
-        return cls(num_shards, folder, checked(entries.get("is_moving", False), bool))
+        return cls(num_shards, folder, checked(entry.get("is_moving", False), bool))
 
-    def encode(self) -> bytes:
-        """The content of the file."""
-        content: dict[str, Any] = {
-            "folder": self.folder,
-            "format_version": _FORMAT_VERSION,
-            "num_shards": self.num_shards,
-        }
-        if self.is_moving:
-            content["is_moving"] = True
-        return json.dumps(content, sort_keys=True).encode()
-
-    def create(self, storage: Storage, view: str) -> None:
-        """Write the file of a view that has none. A view without shards needs none.
-
-        Raises
-        ------
-        ShardError : another process has created the view with another number of shards.
-        StorageError : the file cannot be written.
-        """
-        if not self.folder:
-            return
-        try:
-            with storage.create(SHARDS_FILE) as file:
-                file.write(self.encode())
-        except FileExistsAlreadyError as error:
-            if (there := ShardMap.read(storage)) != self:
-                raise other_number(view, there or ShardMap(), self.num_shards) from error
+    def to_entry(self) -> dict[str, Any]:
+        """The entry of a view's file."""
+        entry: dict[str, Any] = {"folder": self.folder, "num_shards": self.num_shards}
+        return {**entry, "is_moving": True} if self.is_moving else entry
 
     @property
     def folders(self) -> list[str]:
@@ -191,6 +150,44 @@ class ShardMap:
     def storages(self, storage: Storage) -> list[Storage]:
         """The storage of each shard."""
         return [storage.within(folder) for folder in self.folders] or [storage]
+
+
+def entries_of(content: bytes) -> dict[str, Any]:
+    """The entries of a view's file.
+
+    Raises
+    ------
+    ValueError, KeyError, TypeError : the content is not that of a view's file.
+    """
+    entries: dict[str, Any] = checked(json.loads(content), dict)
+    if entries["format_version"] != FORMAT_VERSION:
+        raise ValueError("it is of another format version")
+    return entries
+
+
+class OtherShardsError(ShardError):
+    """The rows of a view are divided into other shards than a process has opened."""
+
+
+def check_map(view: str, there: ShardMap, opened: ShardMap) -> None:
+    """Check that a view may be written with the shards that it was opened with.
+
+    Raises
+    ------
+    ShardError : it has other shards now, or its rows are being divided again.
+    """
+    if there.is_moving:
+        raise ShardError(
+            f"feature view {view!r}: its rows are being divided into other shards; nothing was "
+            "written. Try again when that is done; if it was killed, run `feast-sketch rebuild "
+            f"{view} --shards` with its number again, or with {opened.num_shards} to leave "
+            "the rows where they are"
+        )
+    if there != opened:
+        raise OtherShardsError(
+            f"feature view {view!r}: its rows were divided into {there.num_shards} shards; "
+            "write the batch again"
+        )
 
 
 def seconds_between_looks(storage: Storage) -> float:
@@ -225,41 +222,34 @@ class WriteFence:
         now = time.monotonic()
         if now - self._looked_at < self.seconds:
             return
-        info = self._storage.info(SHARDS_FILE)
+        info = self._storage.info(VIEW_FILE)
         token = "" if info is None else info.token
         if token != self._known:
-            there = ShardMap.of(self._storage)
-            if there.is_moving:
-                raise ShardError(
-                    f"feature view {self._view!r}: its rows are being divided into other shards; nothing was "
-                    "written. Try again when that is done; if it was killed, run `feast-sketch rebuild "
-                    f"{self._view} --shards` with its number again, or with {self._map.num_shards} to leave "
-                    "the rows where they are"
-                )
-            # A view that has no file yet gets the one of its settings with the first row.
-            if token and there != self._map:
-                raise ShardError(
-                    f"feature view {self._view!r}: its rows were divided into {there.num_shards} shards; "
-                    "nothing was written. Start this process again, with this number in its settings"
-                )
+            # A view that has no file yet gets the shards of its settings with the first row.
+            if token:
+                check_map(self._view, ShardMap.of(self._storage), self._map)
             self._known = token
         self._looked_at = now
 
 
-def other_number(view: str, there: ShardMap, wanted: int) -> ShardError:
-    """The error of a view that has another number of shards than its settings say."""
-    has = f"{there.num_shards} shards" if there.num_shards > 1 else "no shards"
-    return ShardError(
-        f"feature view {view!r} has {has}, and its settings say {wanted}. The number is fixed when a view "
-        f"is created: set `shards: {there.num_shards}` (or the tag sketch.shards) again, or divide its rows "
-        f"with `feast-sketch rebuild {view} --shards {wanted}`"
+def other_number(view: str, there: ShardMap, wanted: int) -> str:
+    """The warning about a view that has another number of shards than its settings say."""
+    return (
+        f"feature view {view!r} has {_shards(there.num_shards)}, and its settings say {wanted}: they count "
+        f"only when a view is created. Set `shards: {there.num_shards}` (or the tag sketch.shards), or "
+        f"divide the rows with `feast-sketch rebuild {view} --shards {wanted}`"
     )
+
+
+def _shards(number: int) -> str:
+    return f"{number} shards" if number > 1 else "1 shard"
 
 
 def not_served(view: str, shard: int, num_shards: int, served: Sequence[int]) -> ShardError:
     """The error of a read of an entity whose shard this process does not serve."""
     return ShardError(
         f"feature view {view!r}: an entity of the request is in shard {shard} of {num_shards}, and this "
-        f"process serves the shards {', '.join(map(str, served))} (option serve_shards); send the request to "
-        f"a server of shard {shard}"
+        f"process serves the shards {', '.join(map(str, served))} (option `shards: {{serve}}`); send the "
+        "request "
+        f"to a server of shard {shard}"
     )

@@ -1,48 +1,89 @@
 """The reading side of a view with shards: a `LiveView` for each shard that this process serves."""
 
+import logging
+import os
+import threading
 import time
+import weakref
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import reduce
 from operator import add
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from feast_sketch_store.errors import DamagedFileError, SettingsError
+from feast_sketch_store.errors import DamagedFileError, SettingsError, SketchStoreError, StorageError
+from feast_sketch_store.kernel import ReadFault
 from feast_sketch_store.layers import LayerAnswer, Shards
 from feast_sketch_store.metrics import ViewMetrics
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.encoding import RowKeys
 from feast_sketch_store.snapshot.files import SnapshotFile
 from feast_sketch_store.storage.base import Storage
+from feast_sketch_store.threads import Threads
 from feast_sketch_store.view.freshness import EMPTY, Freshness
-from feast_sketch_store.view.live import LiveView, ViewStats, expire_before_of
+from feast_sketch_store.view.live import LiveView, ViewStats, damage_of, expire_before_of
+from feast_sketch_store.view.polling import Poller
 from feast_sketch_store.view.process_writes import last_of_all
 from feast_sketch_store.view.semantics import RowSemantics
-from feast_sketch_store.view.shard_map import ShardMap, not_served, shard_of_hash
+from feast_sketch_store.view.shard_map import ShardMap
 from feast_sketch_store.view.sharded_state import ShardedState
+from feast_sketch_store.view.state import State
+
+_logger = logging.getLogger(__name__)
 
 _PART_OF_INTERVAL = 1 / 32
+_MAX_LOOKS = 16  # at the shards of a view in a bucket at once
 
 T = TypeVar("T")
 V = TypeVar("V", bound=LiveView)
 
 
-class ShardedLiveView(Generic[V]):
-    """A view with shards that is read. Safe to use from several threads. Methods are those of `LiveView`.
+_views: "weakref.WeakSet[ShardedLiveView[Any]]" = weakref.WeakSet()
 
-    Each shard refreshes by itself, as a view without shards does.
+
+def _reset_locks() -> None:
+    for view in _views:
+        view.reset_locks()
+
+
+os.register_at_fork(after_in_child=_reset_locks)
+
+
+@dataclass(frozen=True)
+class Parts(Generic[V]):
+    """The shards of a view, as of one division of its rows.
+
+    Parameters
+    ----------
+    shard_map : of the view.
+    shards : that this process has opened, by number.
+    served : of them, those that reads may be about.
+    """
+
+    shard_map: ShardMap
+    shards: Mapping[int, V]
+    served: Mapping[int, V]
+
+
+class ShardedLiveView(Generic[V]):
+    """A view that is read: its shards. Safe to use from several threads. Methods are those of `LiveView`.
+
+    Each shard refreshes by itself. If the rows are divided into other shards, reads follow them.
 
     Parameters
     ----------
     storage : of the view.
     name : of the view, for messages.
     shard_map : of the view.
-    shards : a view for each shard, by number.
-    served : the shards that reads may be about; None for all.
+    open_shard : opens a shard, given its storage and whether it is served; None if `_open_shard` does.
+    served : the shards that reads may be about; None for all. After another division of the rows these are
+        the shards with the same entities.
+    opens_all : whether to open shards that are not served, too.
 
     Raises
     ------
@@ -54,43 +95,108 @@ class ShardedLiveView(Generic[V]):
         storage: Storage,
         name: str,
         shard_map: ShardMap,
-        shards: Mapping[int, V],
+        open_shard: Callable[[Storage, bool], V] | None,
         served: Sequence[int] | None = None,
+        opens_all: bool = False,
     ):
         self.storage = storage
         self.name = name
-        self.shard_map = shard_map
-        self.shards = dict(shards)
-        self.served = {number: self.shards[number] for number in checked_served(name, shard_map, served)}
-        self.serves_all = len(self.served) == shard_map.num_shards
-        self._joined = self._joint([view.state for view in self.served.values()])
-        self._good_until, self._seen_writes = -np.inf, -1
+        self._factory, self._opens_all = open_shard, opens_all
+        self._asked_at = 0.0  # time.monotonic() when the view's file was last asked for its shards
+        self._last_warning = ""
+        self._max_staleness_seconds: float | None = None
         self._metrics = ViewMetrics.at(storage.location)
+        self._good_until, self._seen_writes = -np.inf, -1
+        self._joined: ShardedState | None = None
+        self._parts = self._opened(shard_map, checked_served(name, shard_map, served))
+        self._polls = next(iter(self.served.values())).is_polled
+        self.reset_locks()
+        _views.add(self)
+
+    def reset_locks(self) -> None:
+        """Replace locks that another thread of the parent process may have held when it forked."""
+        self._follow_lock = threading.Lock()
+        self._poller: Poller | None = None
+        self._poller_lock = threading.Lock()
+
+    def _open_shard(self, storage: Storage, is_served: bool) -> V:
+        assert self._factory is not None
+        return self._factory(storage, is_served)
+
+    def _opened(self, shard_map: ShardMap, served: Sequence[int]) -> Parts[V]:
+        shards = {
+            number: self._open_shard(part, number in served)
+            for number, part in enumerate(shard_map.storages(self.storage))
+            if self._opens_all or number in served
+        }
+        this = weakref.ref(self)  # what is replaced is let go at once, without the garbage collector
+
+        def forget() -> None:
+            if (view := this()) is not None:
+                view._joined, view._good_until = None, -np.inf
+
+        for shard in shards.values():
+            shard.max_staleness_seconds = self._max_staleness_seconds
+            shard.on_change = forget
+        parts = Parts(shard_map, shards, {number: shards[number] for number in served})
+        self._label(parts)
+        return parts
+
+    @property
+    def shard_map(self) -> ShardMap:
+        """The division of the rows that reads and writes use now."""
+        return self._parts.shard_map
+
+    @property
+    def shards(self) -> Mapping[int, V]:
+        """The shards that this process has opened, by number."""
+        return self._parts.shards
+
+    @property
+    def served(self) -> Mapping[int, V]:
+        """The shards that reads may be about."""
+        return self._parts.served
+
+    @property
+    def serves_all(self) -> bool:
+        """Whether reads may be about any entity."""
+        return len(self.served) == self.shard_map.num_shards
 
     @property
     def metrics(self) -> ViewMetrics:
-        """Metrics of reads. Each shard has its own for everything else, labelled ``<view>/<shard>``."""
+        """Metrics of reads. Each of several shards has its own for everything else, labelled
+        ``<view>/<shard>``.
+        """
         return self._metrics
 
     @metrics.setter
     def metrics(self, metrics: ViewMetrics) -> None:
         self._metrics = metrics
-        project, view = metrics.labels
-        for number, shard in self.shards.items():
-            shard.metrics = ViewMetrics(project, f"{view}/{number:02}")
+        self._label(self._parts)
+
+    def _label(self, parts: Parts[V]) -> None:
+        project, view = self._metrics.labels
+        for number, shard in parts.shards.items():
+            is_only = parts.shard_map.num_shards == 1
+            shard.metrics = self._metrics if is_only else ViewMetrics(project, f"{view}/{number:02}")
 
     @property
     def max_staleness_seconds(self) -> float | None:
         """How old answers may be for the view to count as ready; None for any age."""
-        return next(iter(self.shards.values())).max_staleness_seconds
+        return self._max_staleness_seconds
 
     @max_staleness_seconds.setter
     def max_staleness_seconds(self, seconds: float | None) -> None:
+        self._max_staleness_seconds = seconds
         for shard in self.shards.values():
             shard.max_staleness_seconds = seconds
 
     def close(self) -> None:
         """See `LiveView.close`."""
+        with self._poller_lock:
+            poller, self._poller = self._poller, None
+        if poller is not None:
+            poller.stop()
         for shard in self.shards.values():
             shard.close()
         self.metrics.flush()
@@ -102,7 +208,7 @@ class ShardedLiveView(Generic[V]):
         entity_hashes: NDArray[np.uint64],
         features: Sequence[str],
         ttl_microseconds: int | None = None,
-    ) -> list[LayerAnswer]:
+    ) -> LayerAnswer:
         """Read a batch of entities, each in its shard; see `LiveView.read`.
 
         Raises
@@ -110,16 +216,9 @@ class ShardedLiveView(Generic[V]):
         ShardError : an entity is of a shard that this process does not serve; nothing was read.
         """
         expire_before = expire_before_of(ttl_microseconds)
-
-        def read(state: ShardedState) -> list[LayerAnswer]:
-            answers = state.read(entity_hashes, features, expire_before)
-            for answer in answers:
-                answer.load()
-            return answers
-
-        answers = self.with_state(read)
-        self.metrics.count_read(len(entity_hashes), sum(len(answer.found) for answer in answers))
-        return answers
+        answer = self.with_state(lambda state: state.read(entity_hashes, features, expire_before))
+        self.metrics.count_read(len(entity_hashes), len(answer.found))
+        return answer
 
     def with_state(self, read: Callable[[ShardedState], T]) -> T:
         """See `LiveView.with_state`."""
@@ -127,8 +226,8 @@ class ShardedLiveView(Generic[V]):
             state = self.current()
             try:
                 return read(state)
-            except DamagedFileError as error:
-                self._give_up_snapshot(state, error)
+            except (DamagedFileError, ReadFault) as error:
+                self._give_up_snapshot(state, damage_of(state, error))
 
     def current(self) -> ShardedState:
         """The state that reads see now.
@@ -136,61 +235,141 @@ class ShardedLiveView(Generic[V]):
         Each shard checks whether a look is due, but not twice within a small part of the interval.
         """
         now, seen = time.monotonic(), last_of_all()
-        if now < self._good_until and seen == self._seen_writes:
-            return self._joined
-        states = [view.current() for view in self.served.values()]
-        soon = now + _PART_OF_INTERVAL * next(iter(self.served.values())).refresh_interval_seconds
-        self._good_until = min(soon, *(view.good_until for view in self.served.values()))
-        self._seen_writes = seen
         joined = self._joined
-        if any(new is not known for new, known in zip(states, joined.states.values(), strict=True)):
-            joined = self._joined = self._joint(states)
+        if joined is not None and now < self._good_until and seen == self._seen_writes:
+            return joined
+        parts = self._parts
+        served = list(parts.served.values())
+        states = [view.current() for view in served]
+        if self._polls:
+            self._start_poller()
+        if self._may_have_moved(served, states, now) and self._follow_or_stay(parts):
+            return self.current()
+        soon = now + _PART_OF_INTERVAL * served[0].refresh_interval_seconds
+        joined = self._joined
+        if (
+            joined is None
+            or joined.shard_map is not parts.shard_map
+            or any(new is not known for new, known in zip(states, joined.states.values(), strict=True))
+        ):
+            joined = self._joined = self._joint(parts, states)
+        self._seen_writes = seen
+        self._good_until = min(soon, *(view.good_until for view in served))
+        if any(view.state is not known for view, known in zip(served, states, strict=True)):
+            self._good_until = -np.inf  # another thread loaded a state meanwhile
         return joined
 
-    def _joint(self, states: Sequence[object]) -> ShardedState:
-        return ShardedState(
-            self.name,
-            self.shard_map.num_shards,
-            dict(zip(self.served, states, strict=True)),  # type: ignore[arg-type]
+    def _may_have_moved(self, served: Sequence[V], states: Sequence[State], now: float) -> bool:
+        """Whether the view's file has to be asked for its shards before these states are read."""
+        if any(view.has_moved or view.emptied_at > self._asked_at for view in served):
+            return True
+        # Former shards are removed some time after the rows were divided, and so are dropped views. Who looks
+        # once per interval finds out while they are there.
+        is_due = now - self._asked_at >= served[0].refresh_interval_seconds / 2
+        return ((is_due and not self._polls) or not self._asked_at) and any(
+            state.is_empty for state in states
         )
+
+    def _follow_or_stay(self, parts: Parts[V]) -> bool:
+        """Follow the rows. While the view's file cannot be read, stay where rows are."""
+        try:
+            return self._follow(parts)
+        except (DamagedFileError, StorageError) as error:
+            if any(view.emptied_at > self._asked_at for view in parts.served.values()):
+                raise
+            if str(error) != self._last_warning:
+                self._last_warning = str(error)
+                _logger.warning("%s; serving what was read before", error)
+            return False
+
+    def follow(self) -> bool:
+        """Use the shards that the view's file names now. Returns whether these are others.
+
+        Raises
+        ------
+        DamagedFileError, StorageError : the file cannot be read.
+        """
+        return self._follow(self._parts)
+
+    def _follow(self, parts: Parts[V]) -> bool:
+        with self._follow_lock:
+            if self._parts is not parts:
+                return True
+            asked_at = time.monotonic()
+            there = ShardMap.read(self.storage)
+            self._asked_at = asked_at
+            if there is None or there.settled == parts.shard_map:
+                return False
+            _logger.warning(
+                "%s: the rows are divided into %d shards now", self.storage.location, there.num_shards
+            )
+            served = _same_entities(list(parts.served), parts.shard_map, there)
+            self._parts = self._opened(there.settled, served)
+            self._joined, self._good_until = None, -np.inf
+        for view in parts.shards.values():
+            view.close()
+        return True
+
+    def _joint(self, parts: Parts[V], states: Sequence[State]) -> ShardedState:
+        return ShardedState(self.name, parts.shard_map, dict(zip(parts.served, states, strict=True)))
+
+    @property
+    def state(self) -> ShardedState:
+        """The state as of the last look, without a new look."""
+        parts = self._parts
+        return self._joint(parts, [view.state for view in parts.served.values()])
+
+    def _start_poller(self) -> None:
+        if self._poller is None:
+            with self._poller_lock:
+                if self._poller is None:
+                    interval = next(iter(self.served.values())).refresh_interval_seconds
+                    self._poller = Poller(self, interval)
+
+    def poll(self) -> None:
+        """Look at the storage and load what is new. Raises nothing, because the next look may succeed."""
+        parts = self._parts
+        served = list(parts.served.values())
+        if len(served) > 1 and self.storage.fetches:
+            with Threads(min(len(served), _MAX_LOOKS)) as pool:
+                list(pool.map(LiveView.poll, served))
+        else:
+            for view in served:
+                view.poll()
+        with suppress(SketchStoreError):  # a read meets the error
+            if self._may_have_moved(served, [view.state for view in served], time.monotonic()):
+                self._follow(parts)
 
     def _give_up_snapshot(self, state: ShardedState, error: DamagedFileError) -> None:
         """Serve an older snapshot of the shard whose file an error names, or raise the error."""
         for number, view in self.served.items():
-            of_shard = state.states[number]
-            if of_shard.snapshot is not None and view.storage.location in str(error):
+            of_shard = state.states.get(number)
+            if of_shard is not None and of_shard.snapshot is not None and view.storage.location in str(error):
                 view.give_up_snapshot(of_shard, error)
-                self._good_until = -np.inf
                 return
         raise error
-
-    def of_entity(self, entity_hash: bytes) -> V:
-        """The shard that an entity is read from, given its hash of 16 bytes.
-
-        Raises
-        ------
-        ShardError : this process does not serve it.
-        """
-        number = shard_of_hash(entity_hash, self.shard_map.num_shards)
-        view = self.served.get(number)
-        if view is None:
-            raise not_served(self.name, number, self.shard_map.num_shards, list(self.served))
-        return view
 
     # -- refresh -------------------------------------------------------------------------------
 
     def refresh(self) -> None:
         """See `LiveView.refresh`."""
-        for view in self.served.values():
+        parts = self._parts
+        for view in parts.served.values():
             view.refresh()
-        self._good_until = -np.inf
+        served = list(parts.served.values())
+        states = [view.state for view in served]
+        if self._may_have_moved(served, states, time.monotonic()) and self._follow(parts):
+            self.refresh()
 
     def is_fresh(self) -> bool:
         """See `LiveView.is_fresh`."""
-        return all(view.is_fresh() for view in self.served.values())
+        return all(view.is_fresh() and not view.has_moved for view in self.served.values())
 
     def freshness(self, look: bool = False) -> Freshness:
         """How up to date answers are: the age of the oldest shard, and the commits of all."""
+        if look:
+            with suppress(SketchStoreError):
+                self.current()  # follows the rows if they were divided anew
         told = [view.freshness(look) for view in self.served.values()]
         worst = max(told, key=_badness)
         return replace(worst, num_commits=sum(one.num_commits for one in told))
@@ -217,32 +396,14 @@ class ShardedLiveView(Generic[V]):
         """The columns of the row logs of all shards; empty without rows."""
         return pa.unify_schemas([view.stored_schema() for view in self.shards.values()])
 
-    def stored_join_keys(self) -> dict[str, str] | None:
-        """See `LiveView.stored_join_keys`."""
-        found = (view.stored_join_keys() for view in self.shards.values())
-        return next((keys for keys in found if keys is not None), None)
-
-    def known_join_keys(self) -> Mapping[str, str] | None:
-        """See `LiveView.known_join_keys`."""
-        found = (view.known_join_keys() for view in self.served.values())
-        return next((keys for keys in found if keys is not None), None)
-
-    def adopt_joint(self) -> None:
-        """Let all shards read the features that any of them has; for a view that was opened without its
-        settings.
-        """
-        codecs = {codec.feature: codec for view in self.shards.values() for codec in view.codecs}
-        used = [view.semantics for view in self.shards.values() if view.codecs]
-        for view in self.shards.values():
-            if {codec.feature: codec for codec in view.codecs} != codecs:
-                view.adopt(list(codecs.values()), used[0])
-
     # -- sizes ---------------------------------------------------------------------------------
 
     def sealed(self) -> tuple[Shards, SnapshotFile] | None:
-        """The sealed rows of all shards that are served, and the newest of their files."""
+        """The sealed rows of all shards that are served, and the newest of their files; see
+        `LiveView.sealed`.
+        """
         found = [found for view in self.served.values() if (found := view.sealed()) is not None]
-        state = self._joint([view.state for view in self.served.values()])
+        state = self.state
         if not found or state.sealed is None:
             return None
         return state.sealed, max((file for _, file in found), key=lambda file: file.published_at())
@@ -276,6 +437,16 @@ def checked_served(name: str, shard_map: ShardMap, served: Sequence[int] | None)
             f"{wrong or 'none'}; name shards that there are"
         )
     return sorted(set(served))
+
+
+def _same_entities(served: Sequence[int], former: ShardMap, now: ShardMap) -> list[int]:
+    """The shards of now that have the entities of some former shards."""
+    numbers = set()
+    for number in served:
+        first = number * now.num_shards // former.num_shards
+        end = (number + 1) * now.num_shards // former.num_shards
+        numbers |= set(range(first, max(end, first + 1)))
+    return sorted(numbers)
 
 
 def _badness(one: Freshness) -> tuple[bool, bool, float]:

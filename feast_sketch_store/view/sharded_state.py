@@ -1,97 +1,74 @@
 """The state of a view with shards: a state per shard, each for its own entities."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from feast_sketch_store.kernel import ReadableRows
-from feast_sketch_store.layers import DeltaLayer, ExactLayer, HashRange, LayerAnswer, Shards, SketchLayer
-from feast_sketch_store.layers.prepared import stack
-from feast_sketch_store.rows.codecs import FeatureCodec
-from feast_sketch_store.rows.vocabulary import Vocabulary
+from feast_sketch_store.kernel import NOT_SERVED, PreparedRows, ReadFault
+from feast_sketch_store.layers import DeltaLayer, ExactLayer, HashRange, Shards, SketchLayer
 from feast_sketch_store.snapshot.files import SnapshotFile
-from feast_sketch_store.view.shard_map import Routed, not_served
-from feast_sketch_store.view.state import Items, State
-
-_MAX_QUESTIONS = 64  # combinations of features that are kept prepared
+from feast_sketch_store.view.readable import Readable
+from feast_sketch_store.view.semantics import RowSemantics
+from feast_sketch_store.view.shard_map import ShardMap, not_served, shard_of_hash
+from feast_sketch_store.view.state import State
 
 
 @dataclass(frozen=True)
-class ShardedState:
-    """The states of the shards that a process serves. Immutable; methods are those of `State`.
+class ShardedState(Readable):
+    """The states of the shards that a process serves. Immutable; see `Readable`.
 
     Parameters
     ----------
     view : its name, for messages.
-    num_shards : of the view.
+    shard_map : of the view.
     states : by shard, in ascending order.
     """
 
     view: str
-    num_shards: int
+    shard_map: ShardMap
     states: Mapping[int, State]
-    _prepared: dict[tuple[str, ...], ReadableRows | None] = field(
-        default_factory=dict, init=False, repr=False, compare=False
-    )
 
-    def read(
-        self,
-        entity_hashes: NDArray[np.uint64],
-        features: Sequence[str],
-        expire_before: int,
-        limit: int | None = None,
-    ) -> list[LayerAnswer]:
-        """The answers of all shards about their own entities; positions are those of the given batch.
-
-        Raises
-        ------
-        ShardError : an entity is of a shard that is not served.
-        """
-        return [
-            _placed(answer, places)
-            for state, places in self._routed(entity_hashes)
-            for answer in state.read(entity_hashes[places], features, expire_before, limit)
-        ]
-
-    def _routed(self, entity_hashes: NDArray[np.uint64]) -> Iterator[tuple[State, NDArray[np.int64]]]:
-        """Divide entities by shard, before any shard is read."""
-        routed = Routed.of(entity_hashes, self.num_shards)
-        for number in routed.shards:
-            if number not in self.states:
-                raise not_served(self.view, number, self.num_shards, list(self.states))
-        return ((self.states[n], places) for n, places in zip(routed.shards, routed.places, strict=True))
-
-    def newest(
-        self, entity_hashes: NDArray[np.uint64], codec: FeatureCodec, limit: int | None, since: int
-    ) -> tuple[Items, Vocabulary] | None:
-        """None: only `read` can answer."""
-        return None
+    @property
+    def num_shards(self) -> int:
+        """Of the view."""
+        return self.shard_map.num_shards
 
     def prepared(
         self, features: tuple[str, ...], names: Sequence[NDArray[np.int32] | None] | None = None
-    ) -> ReadableRows | None:
-        """The rows for reads of one entity, see `State.prepared`."""
-        if names is not None:
-            return self._prepare(features, names)
-        if features not in self._prepared:
-            if len(self._prepared) >= _MAX_QUESTIONS:
-                self._prepared.clear()
-            self._prepared[features] = self._prepare(features, None)
-        return self._prepared[features]
+    ) -> PreparedRows:
+        """See `Readable`; a single shard prepares ahead of reads what was asked of its state before."""
+        if self.num_shards == 1:
+            return self.states[0].prepared(features, names)
+        return super().prepared(features, names)
 
-    def _prepare(
-        self, features: tuple[str, ...], names: Sequence[NDArray[np.int32] | None] | None
-    ) -> ReadableRows | None:
-        if not all(state.is_preparable for state in self.states.values()):
-            return None
+    @property
+    def row_semantics(self) -> RowSemantics:
+        """See `Readable`."""
+        return next(iter(self.states.values())).semantics
+
+    @property
+    def layers_of_shards(self) -> list[int | None]:
+        """See `Readable`."""
+        if self.num_shards == 1:
+            return []
         counts = {number: len(state.newest_first) for number, state in self.states.items()}
-        parts = [counts.get(number) for number in range(self.num_shards)]
-        wanted = next(iter(self.states.values())).semantics.wanted(features)
-        return None if wanted is None else stack(self.newest_first, wanted, names, parts)
+        return [counts.get(number) for number in range(self.num_shards)]
+
+    def error_of(self, fault: ReadFault) -> Exception:
+        """See `Readable`.
+
+        Returns
+        -------
+        ShardError : the entity is of a shard that is not served.
+        """
+        number = shard_of_hash(fault.entity_hash, self.num_shards)
+        if fault.status == NOT_SERVED:
+            return not_served(self.view, number, self.num_shards, list(self.states))
+        return self.states[number].error_of(fault)
 
     # -- contents --------------------------------------------------------------------------------
 
@@ -112,6 +89,8 @@ class ShardedState:
 
         A shard without sealed rows counts as part of its neighbour, so this is not for reads.
         """
+        if self.num_shards == 1:
+            return self.states[0].sealed
         layers = [
             (HashRange.split(self.num_shards)[number].first, layer)
             for number, state in self.states.items()
@@ -149,16 +128,6 @@ class ShardedState:
     def unsealed_bytes(self) -> int:
         """Bytes of the exact layers."""
         return sum(state.unsealed_bytes for state in self.states.values())
-
-
-def _placed(answer: LayerAnswer, places: NDArray[np.int64]) -> LayerAnswer:
-    """An answer about some entities of a batch, given their places in it."""
-    return answer._replace(
-        decided=places[answer.decided],
-        found=places[answer.found],
-        fenced=places[answer.fenced],
-        expired=places[answer.expired],
-    )
 
 
 AnyState: TypeAlias = State | ShardedState

@@ -6,25 +6,22 @@ newest snapshot -> sealed layers, deltas over them;  commits since -> exact laye
 import itertools
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
-from typing import Literal, TypeAlias
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from feast_sketch_store.errors import DamagedFileError, StorageError, UnsupportedFeatureError
-from feast_sketch_store.kernel import PreparedRows
-from feast_sketch_store.layers import DeltaLayer, ExactLayer, LayerAnswer, Shards, SketchLayer
-from feast_sketch_store.layers.prepared import stack
+from feast_sketch_store.kernel import DAMAGED, ReadFault
+from feast_sketch_store.layers import DeltaLayer, ExactLayer, Shards, SketchLayer
 from feast_sketch_store.row_log import START, LogRead, Position, RowLog
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.encoding import RowKeys
 from feast_sketch_store.rows.entity_keys import find_sorted
 from feast_sketch_store.rows.formulas import with_formulas
-from feast_sketch_store.rows.vocabulary import Vocabulary
 from feast_sketch_store.snapshot.files import Listing, SnapshotFile, SnapshotFolder
 from feast_sketch_store.snapshot.manifest import Manifest
 from feast_sketch_store.snapshot.order import load_order
@@ -32,20 +29,16 @@ from feast_sketch_store.snapshot.sealed import open_deltas, open_shards
 from feast_sketch_store.storage.base import MissingFileError
 from feast_sketch_store.view.freshness import CATCHING_UP, EMPTY, FETCHING
 from feast_sketch_store.view.last_known import LastKnown, Moment
+from feast_sketch_store.view.readable import Readable
 from feast_sketch_store.view.semantics import REPLACE, RowSemantics
 
 _logger = logging.getLogger(__name__)
 
-Items: TypeAlias = tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int64]]  # indptr, ids, times
-
-NO_LIMIT = 1 << 62  # of items
 _KEEP_SECONDS = 1_200.0  # between two marks that fetched files are in use
-_MAX_QUESTIONS = 64  # combinations of features that are kept prepared
-_MAX_CARRIED = 8  # of them, the newest, that are prepared again for the next state
 
 
 @dataclass(frozen=True)
-class State:
+class State(Readable):
     """What reads see: everything up to a position of the row log.
 
     ``deltas`` lie over the sealed layers, and ``exact`` layers over those, from the oldest to the newest. The
@@ -63,9 +56,11 @@ class State:
     unsealed_commits: int = 0
     newest_seen: SnapshotFile | None = None  # the newest that existed, readable or not
     pinned: str = ""  # the name of the snapshot that the state is held at, without the commits since
-    _prepared: dict[tuple[str, ...], PreparedRows | None] = field(
-        default_factory=dict, init=False, repr=False, compare=False
-    )
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is there: no snapshot, and no commit of the row log."""
+        return self.snapshot is None and self.position.number < 0
 
     @property
     def layers(self) -> list[SketchLayer | DeltaLayer | ExactLayer]:
@@ -82,173 +77,22 @@ class State:
         """Bytes of the exact layers."""
         return sum(layer.size_bytes for layer in self.exact)
 
-    def prepared(
-        self, features: tuple[str, ...], names: Sequence[NDArray[np.int32] | None] | None = None
-    ) -> PreparedRows | None:
-        """The rows for reads of one entity, with the answers of `read`; None if only `read` can answer.
-
-        Parameters
-        ----------
-        features : to be read.
-        names : as of `layers.prepared.stack`, for `newest_first`.
-        """
-        if names is not None:
-            return self._stacked(features, names)
-        if features not in self._prepared:
-            if len(self._prepared) >= _MAX_QUESTIONS:
-                self._prepared.clear()
-            self._prepared[features] = self._stacked(features, None)
-        return self._prepared[features]
-
-    def prepare_as(self, before: "State") -> None:
-        """Prepare what was asked last of the state before this one, so that no read has to."""
-        for features in list(before._prepared)[-_MAX_CARRIED:]:
-            self.prepared(features)
-
-    def _stacked(
-        self, features: Sequence[str], names: Sequence[NDArray[np.int32] | None] | None
-    ) -> PreparedRows | None:
-        wanted = self.semantics.wanted(features) if self.is_preparable else None
-        return None if wanted is None else stack(self.newest_first, wanted, names)
+    @property
+    def row_semantics(self) -> RowSemantics:
+        """See `Readable`."""
+        return self.semantics
 
     @property
     def newest_first(self) -> list[SketchLayer | DeltaLayer | ExactLayer]:
-        """All layers, in the order in which reads ask them."""
+        """See `Readable`."""
         sealed = () if self.sealed is None else self.sealed.layers
         return [*reversed(self.exact), *reversed(self.deltas), *sealed]
 
-    @property
-    def is_preparable(self) -> bool:
-        """Whether `prepared` may read the layers one after the other."""
-        # If several sealed layers divide the entities, the kernel does not know which one has an entity.
-        return self.sealed is None or len(self.sealed.layers) == 1
-
-    def read(
-        self,
-        entity_hashes: NDArray[np.uint64],
-        features: Sequence[str],
-        expire_before: int,
-        limit: int | None = None,
-    ) -> list[LayerAnswer]:
-        """An answer per layer that found some of the entities; see `View.read`.
-
-        Parameters
-        ----------
-        limit : how many items of lists are shown at most; None for as many as the lists have.
-
-        Raises
-        ------
-        DamagedFileError : a part of the snapshot that was not used before is damaged; using an
-            answer may raise it, too.
-        """
-        answers: list[LayerAnswer] = []
-        sources = self.semantics.sources(features)
-        rows_before = self.semantics.expire_rows_before(expire_before)
-        remaining: NDArray[np.int64] | None = None  # positions of entities; None for all
-
-        def take_up(answer: LayerAnswer) -> None:
-            if len(answer.found) or len(answer.expired):
-                if remaining is not None:
-                    found, expired = remaining[answer.found], remaining[answer.expired]
-                    answer = answer._replace(found=found, expired=expired)
-                answers.append(answer)
-
-        listing: list[ExactLayer | DeltaLayer] = [*reversed(self.exact), *reversed(self.deltas)]
-        for layer in listing:
-            answer = self._read_layer(layer, entity_hashes, sources, rows_before)
-            take_up(answer)
-            decided = self.semantics.decided(answer)
-            if len(decided):
-                if remaining is None:
-                    remaining = np.arange(len(entity_hashes))
-                remaining = np.delete(remaining, decided)
-                entity_hashes = np.delete(entity_hashes, decided, axis=0)
-                if not len(remaining):
-                    return self._combined(answers, features, expire_before, limit)
-        if self.sealed is not None:
-            for answer in self._read_sealed(self.sealed, entity_hashes, sources, rows_before):
-                take_up(answer)
-        return self._combined(answers, features, expire_before, limit)
-
-    def newest(
-        self, entity_hashes: NDArray[np.uint64], codec: FeatureCodec, limit: int | None, since: int
-    ) -> tuple[Items, Vocabulary] | None:
-        """The newest items of a list, if one sealed layer alone knows them; see `SketchLayer.newest`.
-
-        Returns
-        -------
-        Where the items of each entity begin, their ids and times, and the values that ids stand for; None if
-        `read` has to be asked.
-        """
-        if self.sealed is None or self.deltas or len(self.sealed.layers) != 1:
-            return None
-        if len(entity_hashes) == 1:
-            return self._newest_of_one(entity_hashes.tobytes(), codec, limit, since)
-        if any(len(layer.find(entity_hashes)[0]) for layer in self.exact):
-            return None
-        (layer,) = self.sealed.layers
-        try:
-            items = layer.newest(entity_hashes, codec.feature, limit, since)
-        except ValueError as error:
-            raise self._damaged(error) from error
-        vocabulary = layer.numbering(codec.feature) if items is not None else None
-        if items is None or items.weights is None or vocabulary is None:
-            return None
-        return (items.indptr, items.ids, items.weights), vocabulary
-
-    def _newest_of_one(
-        self, entity_hash: bytes, codec: FeatureCodec, limit: int | None, since: int
-    ) -> tuple[Items, Vocabulary] | None:
-        rows = self.prepared((codec.feature,))
-        found = None if rows is None else rows.items(entity_hash, since, limit or NO_LIMIT)
-        if found is None or self.sealed is None:
-            return None
-        vocabulary = self.sealed.layers[0].numbering(codec.feature)
-        return None if vocabulary is None else (items_of(found), vocabulary)
-
-    def _combined(
-        self, answers: Sequence[LayerAnswer], features: Sequence[str], expire_before: int, limit: int | None
-    ) -> list[LayerAnswer]:
-        try:
-            return self.semantics.combine(answers, features, expire_before, limit)
-        except ValueError as error:
-            raise self._damaged(error) from error
-
-    def _damaged(self, error: ValueError) -> Exception:
-        """The error for parts that contradict each other: the snapshot is damaged."""
-        return error if self.snapshot is None else DamagedFileError(f"{self.snapshot.where()}: {error}")
-
-    def _read_layer(
-        self,
-        layer: ExactLayer | DeltaLayer,
-        entity_hashes: NDArray[np.uint64],
-        features: Sequence[str],
-        expire_before: int,
-    ) -> LayerAnswer:
-        if isinstance(layer, ExactLayer):
-            return layer.read(entity_hashes, features, expire_before)
-        with self._as_damage():
-            return layer.read(entity_hashes, features, expire_before)
-
-    def _read_sealed(
-        self, sealed: Shards, entity_hashes: NDArray[np.uint64], features: Sequence[str], expire_before: int
-    ) -> list[LayerAnswer]:
-        with self._as_damage():
-            return sealed.read(entity_hashes, features, expire_before)
-
-    @contextmanager
-    def _as_damage(self) -> Iterator[None]:
-        """Raise an error if parts of the snapshot contradict each other."""
-        try:
-            yield
-        except ValueError as error:
-            raise self._damaged(error) from error
-
-
-def items_of(found: tuple[bytearray, bytearray] | Literal[False]) -> Items:
-    """The items of one entity, from the kernel's result."""
-    ids, times = found or (bytearray(), bytearray())
-    return np.array((0, len(ids) // 4)), np.frombuffer(ids, np.int32), np.frombuffer(times, np.int64)
+    def error_of(self, fault: ReadFault) -> Exception:
+        """See `Readable`: parts that contradict each other are damage of the snapshot."""
+        if fault.status != DAMAGED or self.snapshot is None:
+            return fault
+        return DamagedFileError(f"{self.snapshot.where()}: {fault}")
 
 
 class StateLoader:
@@ -259,6 +103,7 @@ class StateLoader:
     row_log, snapshots : of the view.
     codecs : one per feature of the view.
     semantics : of the view's rows.
+    remedy : what to do if rows have other types than the codecs.
     last_known : where the host keeps the last state, for starts while the storage is out of reach.
     """
 
@@ -268,12 +113,14 @@ class StateLoader:
         snapshots: SnapshotFolder,
         codecs: Sequence[FeatureCodec],
         semantics: RowSemantics,
+        remedy: str,
         last_known: LastKnown | None = None,
     ):
         self._row_log = row_log
         self._snapshots = snapshots
         self.codecs = codecs
         self.semantics = semantics
+        self._remedy = remedy
         self._damaged: set[str] = set()  # snapshots that turned out to be damaged while they were read
         self._manifest: tuple[SnapshotFile, Manifest] | None = None  # of the snapshot that orders are of
         self._orders: dict[str, RowKeys] = {}  # by the names of files of one snapshot
@@ -283,8 +130,10 @@ class StateLoader:
         )
         self._kept_copies_at = -np.inf  # ... and when, by time.monotonic()
         self._last_warning = ""
+        self.num_late = 0  # rows that were left out because their entities have newer ones
         self.phase = EMPTY  # what `load` does, or did last
         self.newest_number = -1  # the last commit that the newest snapshot covers, as of the last look
+        self.has_moved = False  # whether the rows are elsewhere now, as of the last look
 
     @property
     def _empty(self) -> State:
@@ -292,6 +141,8 @@ class StateLoader:
 
     def load(self, state: State | None = None) -> State:
         """Load the current state. A given state saves reading what it already holds.
+
+        If the rows were divided into other shards, it is the given state; see `has_moved`.
 
         Raises
         ------
@@ -302,15 +153,21 @@ class StateLoader:
         while True:
             self.phase = FETCHING
             listing = self._look()
+            if listing.has_moved:
+                return start
             if listing.pinned:
                 return self._held(start, listing)
             newest = listing.newest
             try:
-                return self._load(start, newest)
+                state = self._load(start, newest)
             except (DamagedFileError, StorageError):
-                if self._newest_snapshot() == newest:
+                if self._look().newest == newest and not self.has_moved:
                     raise
-                # A seal was published meanwhile, so the rows are in newer files.
+                continue  # a seal was published meanwhile, so the rows are in newer files
+            is_lost = (start.snapshot and not state.snapshot) or (state.is_empty and not start.is_empty)
+            if is_lost and self._look().has_moved:  # and files are being removed
+                return start
+            return state
 
     def _load(self, state: State, newest: SnapshotFile | None) -> State:
         if newest is None and state.snapshot is not None:
@@ -359,36 +216,6 @@ class StateLoader:
             return None
         state = replace(state, position=known.position, newest_seen=state.snapshot)
         return state, known.answered.seconds_until(Moment.now())
-
-    def last_known_features(self) -> tuple[Shards | None, pa.Schema] | None:
-        """The host's last known sealed rows, and the columns of the rows since, whatever their codecs.
-
-        Returns
-        -------
-        None if nothing was kept, or a needed file is missing.
-        """
-        found = None if self._last_known is None else self._last_known.read()
-        if found is None:
-            return None
-        known, tables = found
-        columns = pa.unify_schemas([table.schema for table in tables]) if tables else pa.schema([])
-        if not known.snapshot:
-            return None, columns
-        snapshot = self._snapshots.named(known.snapshot, known.manifest)
-        try:
-            return None if snapshot is None else (open_shards(snapshot), columns)
-        except (StorageError, DamagedFileError):
-            return None
-
-    def last_known_join_keys(self) -> Mapping[str, str]:
-        """The join keys that this host has noted; empty for none."""
-        found = None if self._last_known is None else self._last_known.read()
-        return {} if found is None else found[0].join_keys
-
-    def note_join_keys(self, join_keys: Mapping[str, str]) -> None:
-        """Keep the join keys of the view on this host, to start from."""
-        if self._last_known is not None:
-            self._last_known.note_join_keys(join_keys)
 
     def _keep(self, state: State, log: LogRead) -> None:
         """Keep on this host what a state was made of."""
@@ -467,6 +294,8 @@ class StateLoader:
     def is_outdated(self, state: State) -> bool:
         """Whether the state lacks anything; looks at a few file names."""
         listing = self._look()
+        if listing.has_moved:
+            return True
         if listing.pinned or state.pinned:
             is_outdated = listing.pinned != state.pinned
         else:
@@ -501,6 +330,7 @@ class StateLoader:
     def _look(self) -> Listing:
         listing = self._snapshots.look()
         self.newest_number = -1 if listing.newest is None else listing.newest.version - 1
+        self.has_moved = listing.has_moved
         return listing
 
     def _held(self, state: State, listing: Listing) -> State:
@@ -555,11 +385,10 @@ class StateLoader:
             raise DamagedFileError(f"{snapshot.where()}: a block of it is damaged")
         snapshot = snapshot.with_manifest()
         sealed, deltas = open_shards(snapshot), open_deltas(snapshot)
-        if sealed.semantics != self.semantics.name and self.codecs:
+        if sealed.semantics != self.semantics.name:
             raise UnsupportedFeatureError(
                 f"{snapshot.where()}: the rows of the view {sealed.semantics}, and are declared to "
-                f"{self.semantics.name} now; give the view a new name, or remove it with `feast apply`, add "
-                "it again and materialize"
+                f"{self.semantics.name} now; {self._remedy}"
             )
         changed = {
             codec.feature: f"feature {codec.feature!r} was sealed as {known.value_field} and is declared as "
@@ -568,19 +397,20 @@ class StateLoader:
             if (known := codecs.get(codec.feature)) is not None and known.value_field != codec.value_field
         }
         if changed:
-            error = UnsupportedFeatureError(
-                f"{'; '.join(changed.values())}; give it a new name, or remove the view with `feast apply`, "
-                f"add it again and materialize ({snapshot.where()})"
+            raise UnsupportedFeatureError(
+                f"{'; '.join(changed.values())}; {self._remedy} ({snapshot.where()})"
             )
-            error.new_names = {name: f"{name}_2" for name in changed}
-            raise error
         # A snapshot's version is the number of commits that it covers.
         position = Position(snapshot.version - 1)
         return replace(self._empty, position=position, snapshot=snapshot, sealed=sealed, deltas=deltas)
 
     def _with_rows(self, state: State, table: pa.Table, position: Position, num_commits: int) -> State:
         """The state with the rows of further commits, which are in order."""
-        rows = state.semantics.encode(table, self.codecs)
+        try:
+            rows = state.semantics.encode(table, self.codecs)
+        except DamagedFileError:
+            self._check_types(table)
+            raise
         if state.sealed is not None:
             # Before values are cut, which count in what is computed.
             rows = with_formulas(rows, state.sealed.formulas)
@@ -588,6 +418,7 @@ class StateLoader:
             # kept ones.
             rows = rows.within(state.sealed.cut_vocabularies)
         late = state.semantics.late(rows.keys, state.exact, lambda: self._order_of(state, rows.keys))
+        self.num_late += int(late.sum())
         rows = rows.take(np.flatnonzero(~late))
         layers = list(state.exact)
         if len(rows):
@@ -604,6 +435,16 @@ class StateLoader:
             unsealed_rows=state.unsealed_rows + len(table),
             unsealed_commits=state.unsealed_commits + num_commits,
         )
+
+    def _check_types(self, table: pa.Table) -> None:
+        """Check that columns of the row log have the types of the features."""
+        declared = self.semantics.columns(self.codecs)
+        for name in {*declared.names} & {*table.column_names}:
+            if declared.field(name).type != table.schema.field(name).type:
+                raise UnsupportedFeatureError(
+                    f"{self.where}: feature {name!r} was written as {table.schema.field(name).type} and is "
+                    f"declared as {declared.field(name).type} now; {self._remedy}"
+                )
 
     def late(self, state: State, keys: RowKeys, num_deltas: int | None = None) -> NDArray[np.bool_]:
         """Which new rows are older than the sealed row of their entity: bool[n].

@@ -1,9 +1,8 @@
-"""One feature view: its row log, its snapshots, and the stack of layers that answers reads.
+"""A feature view: N >= 1 shards, each a complete small view of the entities whose hashes begin alike.
 
-write:    rows -> row log (durable, with those of other threads) -> layers in memory
-seal:     row log -> newest row of each entity -> snapshot, while writes go on
-refresh:  newest snapshot -> base layer;  commits since -> exact layers on top
-read:     newest layer that lists the entity, otherwise the base layer
+write:    rows, with those of other threads -> a part for each shard -> its row log
+seal:     values of all shards counted -> one numbering -> a snapshot of each shard
+read:     entities -> their shards
 """
 
 import asyncio
@@ -12,152 +11,69 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeAlias
 
 import pyarrow as pa
 
 from feast_sketch_store.errors import (
-    DamagedFileError,
     RowError,
     SettingsError,
     SketchStoreError,
     StorageError,
     UnsupportedFeatureError,
-    VocabularyOverflowError,
 )
-from feast_sketch_store.layers import Shards
-from feast_sketch_store.layers.build import values_within_memory
-from feast_sketch_store.layers.joint import CountedRows, JointVocabularies, count_rows
-from feast_sketch_store.row_log import START, LogRead, Position, RowLog
-from feast_sketch_store.row_log.staging import StagedFile, stage
-from feast_sketch_store.rows.encoding import FeastRow, RowKeys
-from feast_sketch_store.rows.entity_keys import find_sorted
-from feast_sketch_store.rows.formulas import Formula
+from feast_sketch_store.rows.encoding import FeastRow
 from feast_sketch_store.rows.list_log import ListRows, list_tables
-from feast_sketch_store.snapshot.files import Draft, SnapshotFile
-from feast_sketch_store.snapshot.sealed import write_layer
+from feast_sketch_store.settings.view_settings import ViewSettings
 from feast_sketch_store.storage.base import Storage
 from feast_sketch_store.storage.names import IMPORT_FOLDER, REBUILD_FOLDER, SEAL_LOCK, staged_files
-from feast_sketch_store.view import written_values
+from feast_sketch_store.threads import Threads
+from feast_sketch_store.view import joint_seal
 from feast_sketch_store.view.background_seals import BackgroundSeals
-from feast_sketch_store.view.formulas import Sampled, as_stored, computed_rows, sample_of
 from feast_sketch_store.view.group_commit import GroupCommit
-from feast_sketch_store.view.live import LiveView, expire_before_of
-from feast_sketch_store.view.process_writes import note_write
-from feast_sketch_store.view.registry import named, of_log
-from feast_sketch_store.view.sealing import SealPolicy, Sizes, fold, fold_delta, may_have_deltas, num_kept
-from feast_sketch_store.view.semantics import FoldedRows
-from feast_sketch_store.view.settings import ViewSettings
-from feast_sketch_store.view.shard_map import ShardMap
-from feast_sketch_store.view.state import State
-from feast_sketch_store.view.vocabulary_limit import VocabularyLimit
+from feast_sketch_store.view.registry import named
+from feast_sketch_store.view.sealing import SealPolicy, Sizes, may_have_deltas
+from feast_sketch_store.view.shard import Shard
+from feast_sketch_store.view.shard_files import ShardFile, check_division, divided, gathered, shard_of_entry
+from feast_sketch_store.view.shard_map import OtherShardsError, ShardMap, WriteFence
+from feast_sketch_store.view.sharded_live import Parts, ShardedLiveView
+from feast_sketch_store.view.view_file import Registration
 
 _logger = logging.getLogger(__name__)
 
-# Readers that are slow to refresh still find the previous snapshot.
-_SNAPSHOTS_KEPT = 2
-
-# Without reads, up to this many rows wait, to be loaded together by a later write or the next read. A write
-# that loads them takes some milliseconds longer.
-_MAX_DEFERRED_ROWS = 256
-_MAX_DEFERRED_BYTES = 1 << 20
-
+_LOOKS_AT_LEASE_SECONDS = 0.005  # while another process holds it; in a bucket a hundred times as long
+_MAX_THREADS = 16  # threads that write to shards at once, because each waits for the disk
 
 Batch: TypeAlias = Sequence[FeastRow] | ListRows | pa.Table
 
 
-class Dropped(NamedTuple):
-    """What a view would lose if its rows were replaced.
+class PinnedShards(NamedTuple):
+    """The snapshots that reads of shards are held at: the sum of their versions."""
 
-    Parameters
-    ----------
-    entities : that the new rows do not have.
-    newer_rows : of other entities, whose row is newer than the new one.
-    """
-
-    entities: int
-    newer_rows: int
-
-    @classmethod
-    def by(cls, before: RowKeys, after: RowKeys) -> "Dropped":
-        """What is lost if rows replace others; both are ordered by the hash of their entities."""
-        known, places = find_sorted(after.entity_hashes, before.entity_hashes)
-        is_newer = after.older_than(places, before, known)
-        return cls(len(before) - len(known), int(is_newer.sum()))
+    version: int
 
 
-class SealInput(NamedTuple):
-    """The rows of the table that a seal folds, and the last commit that they cover."""
-
-    log: LogRead
-    through: Position
-
-    def to_entry(self) -> dict[str, Any]:
-        """What another process needs to find the same rows; JSON-serializable."""
-        identity = self.through.identity
-        return {
-            "number": self.through.number,
-            "identity": None if identity is None else identity.hex(),
-            "table_version": self.log.table_version,
-        }
-
-
-@dataclass(frozen=True)
-class _Deferred:
-    """Rows that were written but not loaded yet: a table for each commit up to ``through``, without a gap."""
-
-    position: Position = START
-    tables: tuple[pa.Table, ...] = ()
-    num_rows: int = 0
-    num_bytes: int = 0
-
-    @property
-    def num_elements(self) -> int:
-        """The most values that a feature with a limit can have here, as each takes at least four bytes."""
-        return self.num_bytes // 4
-
-    @property
-    def num_commits(self) -> int:
-        """How many commits the rows are of."""
-        return len(self.tables)
-
-    def followed_by(self, table: pa.Table, position: Position) -> "_Deferred":
-        """Add the rows of one commit; keep only these if commits of others lie between."""
-        last = self.position
-        is_next = position.number == last.number + 1 and position.identity == last.identity
-        tables = (*self.tables, table) if is_next else (table,)
-        return _Deferred(position, tables, self.num_rows + len(table), self.num_bytes + table.nbytes)
-
-    def behind(self, number: int) -> pa.Table | None:
-        """The rows of the commits after one; None if they do not follow it, or there are none."""
-        if not self.is_next_to(number):
-            return None
-        tables = self.tables[number - self.position.number :]
-        schema = tables[0].schema
-        # To compare schemas takes a sixth of what it takes to unite them.
-        is_one = all(table.schema.equals(schema) for table in tables)
-        return pa.concat_tables(tables, promote_options="none" if is_one else "default").combine_chunks()
-
-    def is_next_to(self, number: int) -> bool:
-        """Whether these are the rows of the commits after one, without a gap."""
-        return 0 < self.position.number - number <= len(self.tables)
-
-
-class View(BackgroundSeals, LiveView):
+class View(BackgroundSeals, ShardedLiveView[Shard]):
     """A feature view in its storage. Safe to use from several threads.
+
+    **A batch is atomic per shard**: if a write fails, some shards may have their rows and others not. Writing
+    the batch again is harmless.
 
     Parameters
     ----------
     storage : the view's own; it may be empty.
     settings : of the view.
-    policy : when a write seals.
+    policy : when a write seals; all shards are sealed together.
     refresh_interval_seconds : how old the writes of other processes may be before a read looks for them.
     max_staleness_seconds, is_replica : see `LiveView`.
+    served : the shards that reads may be about; None for all. A process that serves a part does not seal
+        beside its writes.
+    shard_map : of the view; None for the one of a new view with these settings.
 
-    Raises
-    ------
-    DamagedFileError : no snapshot of the view, or a file of its row log, can be read.
+    Attributes
+    ----------
+    registration : keeps the view's file; None if the file is not to name these shards yet.
+    lock_timeout_seconds : how long a rebuild, a check or a vacuum waits while another process seals.
     """
 
     def __init__(
@@ -168,18 +84,23 @@ class View(BackgroundSeals, LiveView):
         refresh_interval_seconds: float = 1.0,
         max_staleness_seconds: float | None = None,
         is_replica: bool = False,
+        served: Sequence[int] | None = None,
+        shard_map: ShardMap | None = None,
     ):
-        semantics = named(settings.semantics).of(settings.codecs)
-        super().__init__(
-            storage, settings.codecs, refresh_interval_seconds, semantics, max_staleness_seconds, is_replica
-        )
-        self.settings = settings
-        self.shard_map = ShardMap()
-        self.policy = policy or SealPolicy()
-        self._semantics = semantics
-        self._vocabulary_limit = VocabularyLimit()
-        self._last_deferred = _Deferred()
-        self.reset_locks()
+        self._settings, self.policy = settings, policy or SealPolicy()
+        self._semantics = named(settings.semantics).of(settings.codecs)
+        self._intervals = refresh_interval_seconds, max_staleness_seconds, is_replica
+        first = shard_map or ShardMap.first(settings.num_shards)
+        super().__init__(storage, settings.view, first, None, served, opens_all=True)
+        self.max_staleness_seconds = max_staleness_seconds
+        self.lock_timeout_seconds = 0.0
+        self.registration: Registration | None = Registration(storage, first)
+        self._fence = WriteFence(storage, settings.view, first)
+
+    def _open_shard(self, storage: Storage, is_served: bool) -> Shard:
+        interval, max_staleness, is_replica = self._intervals
+        # Shards that are not read need no thread that looks for news.
+        return Shard(storage, self._settings, interval, max_staleness, is_replica and is_served)
 
     def reset_locks(self) -> None:
         """Replace locks that another thread of the parent process may have held when it forked."""
@@ -188,20 +109,67 @@ class View(BackgroundSeals, LiveView):
         self._seal_lock = threading.RLock()  # one seal, rebuild or vacuum at a time in this process
         self._reset_sealer()
 
+    @property
+    def settings(self) -> ViewSettings:
+        """Of the view."""
+        return self._settings
+
+    @settings.setter
+    def settings(self, settings: ViewSettings) -> None:
+        self._settings = settings
+        for shard in self.shards.values():
+            shard.settings = settings
+
     def close(self) -> None:
-        """Wait for writes of tasks, a refresh and a seal that are under way."""
+        """Wait for writes of tasks, refreshes and a seal that are under way."""
         self._commits.settle()
         super().close()
         self.end_seals()
 
     @property
-    def parts(self) -> "dict[int, View]":
-        """The views that hold the rows, by the number of the shard: this one."""
-        return {0: self}
+    def parts(self) -> Mapping[int, Shard]:
+        """The shards, by number."""
+        return self.shards
 
     def prepare(self) -> None:
-        """Check that files can be written, and make the view's folder."""
+        """Check that files can be written, and make the view's folder and its file."""
         self.storage.prepare()
+        self._register()
+
+    def _keep_file(self, rows: pa.Table | None = None) -> None:
+        """Keep the view's file, in the course of a write; it fails if the rows were divided anew."""
+        if self.registration is not None:
+            self.registration.keep(self.settings, rows)
+
+    def _register(self, rows: pa.Table | None = None) -> None:
+        """Keep the view's file, before rows are written; follow them if they were divided anew."""
+        try:
+            self._keep_file(rows)
+        except OtherShardsError:
+            if not self.follow():
+                raise
+            self._register(rows)
+
+    def _follow(self, parts: Parts[Shard]) -> bool:
+        has_changed = super()._follow(parts)
+        if has_changed:
+            self._fence = WriteFence(self.storage, self.name, self.shard_map)
+            if self.registration is not None:
+                self.registration = Registration(self.storage, self.shard_map)
+        return has_changed
+
+    def check_shards(self) -> None:
+        """Follow the rows, if a look is due and they were divided anew.
+
+        Raises
+        ------
+        ShardError : they are being divided now.
+        """
+        try:
+            self._fence.check()
+        except OtherShardsError:
+            if not self.follow():
+                raise
 
     # -- write ---------------------------------------------------------------------------------
 
@@ -216,22 +184,12 @@ class View(BackgroundSeals, LiveView):
 
         Raises
         ------
-        VocabularyOverflowError, RowError, StorageError : nothing of the rows was written.
+        RowError : nothing of the rows was written.
+        StorageError : the rows of some shards were not written; it names them.
         """
         self._commits.submit(rows, self._commit)
         if self._must_wait(rows):
             self._maintain()
-
-    def checked(self, rows: Batch) -> pa.Table:
-        """Rows as a table of the row log, in their order, which `write` would take now.
-
-        Raises
-        ------
-        VocabularyOverflowError, RowError : a write would be refused.
-        """
-        table = self.to_table([rows])
-        self._check_vocabulary(table)
-        return table
 
     async def write_async(self, rows: Batch) -> None:
         """`write` for tasks, without a thread for each."""
@@ -239,108 +197,23 @@ class View(BackgroundSeals, LiveView):
         if self._must_wait(rows):
             await asyncio.to_thread(self._maintain)
 
-    def _is_due(self) -> bool:
-        if self.policy.by_job or self._state.pinned:
-            return False
-        if self._wants_absorption():
-            return True
-        # Called at every commit, and sizes in bytes take time.
-        has_enough = self.num_unsealed > self.policy.min_rows
-        return has_enough and (self._wants_seal() or self._wants_delta())
-
-    def _must_wait(self, rows: Batch) -> bool:
-        """Whether the writer of a batch waits for a seal."""
-        return self._waits(len(rows)) and self._is_due()
-
-    def _waits(self, num_rows: int, num_more: int = 0) -> bool:
-        """Whether the writer of this many rows waits for a due seal, with more rows unsealed."""
-        sealed = self._state.sealed
-        sealed_rows = sealed.num_entities if sealed else 0
-        return self.policy.waits(num_rows, sealed_rows, self.num_unsealed + num_more)
-
-    def _wants_seal(self) -> bool:
-        """Whether it is time for a new base."""
-        return self.policy.wants_base(self.sizes())
-
-    def _wants_delta(self) -> bool:
-        """Whether it is time for a delta over the base."""
-        has_base = self._state.sealed is not None
-        return has_base and self.policy.wants_delta_of(self.sizes()) and may_have_deltas(self.settings)
-
-    def sizes(self) -> Sizes:
-        """What is sealed and what is not, as far as this object knows."""
-        state, deferred = self._state, self._deferred
-        sealed = state.sealed
-        return Sizes(
-            state.unsealed_rows + deferred.num_rows,
-            state.unsealed_bytes + deferred.num_bytes,
-            state.delta_rows,
-            sum(delta.size_bytes for delta in state.deltas),
-            sealed.num_entities if sealed else 0,
-            sealed.size_bytes if sealed else 0,
-        )
-
-    @property
-    def num_unsealed(self) -> int:
-        """Rows that are not sealed, as far as this object knows."""
-        return self._state.unsealed_rows + self._deferred.num_rows
-
-    @property
-    def was_read(self) -> bool:
-        """Whether this object is read, so that writes load new rows."""
-        return self._was_read
-
-    def knows_all(self) -> bool:
-        """Whether what others wrote is known, as of an interval ago; looks whether they did, if it must.
-
-        That is all that a write needs. To take up what this process wrote takes longer than the write.
-        """
-        if not self._is_older_than(self._refresh_interval_seconds):
-            return True
-        # Another thread that refreshes will know in a moment.
-        if not self._refresh_lock.acquire(blocking=not self._is_known):
-            return True
-        try:
-            state, deferred = self._state, self._deferred
-            if not self._is_open or self._starts_over:
-                return False
-            if deferred.is_next_to(state.position.number):
-                state = replace(state, position=deferred.position.awaiting_as(state.position))
-            return not self._is_outdated(state)
-        finally:
-            self._refresh_lock.release()
-
-    @property
-    def _is_known(self) -> bool:
-        """Whether what others wrote is known, as of two intervals ago."""
-        return not self._is_older_than(2 * self._refresh_interval_seconds)
-
-    @property
-    def is_pinned(self) -> bool:
-        """Whether reads are held at a snapshot, as far as this object knows."""
-        return bool(self._state.pinned)
-
-    @property
-    def num_deferred_elements(self) -> int:
-        """The most values that a feature with a limit may have in rows that the state lacks."""
-        return self._deferred.num_elements
-
-    def _wants_absorption(self) -> bool:
-        return self.policy.wants_absorption(self._state.unsealed_commits + self._deferred.num_commits)
-
     def _commit(self, batches: Sequence[Batch]) -> list[BaseException | None]:
-        """Append batches as one commit. Returns for each batch None, or the error that refused it."""
+        """Append batches together. Returns for each batch None, or the error that refused it."""
         try:
             table = self.to_table(batches)
-            self._check_vocabulary(table)
-        except (RowError, VocabularyOverflowError, UnsupportedFeatureError) as error:
+        except (RowError, UnsupportedFeatureError) as error:
             if len(batches) == 1:
                 self.metrics.refused(error)
                 return [error]
             # Each writer gets the error of its own rows, and the other rows are written.
             return [self._commit([batch])[0] for batch in batches]
+        is_sealed_soon = self._waits(len(table), len(table))
+
+        def append(shard: Shard, part: pa.Table) -> None:
+            shard.append(part, self.policy.by_job, is_sealed_soon)
+
         try:
-            self._append(table)
+            self._write(table, append)
         except SketchStoreError as error:
             self.metrics.refused(error, len(batches))
             raise
@@ -349,6 +222,10 @@ class View(BackgroundSeals, LiveView):
         if self._is_due() and not any(map(self._must_wait, batches)):
             self._maintain_beside()
         return [None] * len(batches)
+
+    def as_logged(self, rows: Sequence[FeastRow]) -> pa.Table:
+        """Rows as Feast passes them in the form of the row log; raises as `to_table`."""
+        return self.to_table([rows])
 
     def to_table(self, batches: Sequence[Batch]) -> pa.Table:
         """Batches as one table of the row log.
@@ -372,95 +249,6 @@ class View(BackgroundSeals, LiveView):
                 f"feature view {self.settings.view!r}: the rows of the batch contradict each other: {error}"
             ) from error
 
-    def _check_vocabulary(self, table: pa.Table) -> None:
-        """Check `VocabularyLimit`, if possible without loading the deferred rows."""
-        if self._only_appends and written_values.surely_holds(table, self.storage, self.settings):
-            return
-        if self.knows_all():
-            if not self._may_defer(len(table)) and self._begin_loading():
-                try:
-                    self._state = self._with_deferred(self._state)
-                finally:
-                    self._refresh_lock.release()
-            num_elements = self._deferred.num_elements
-            if self._vocabulary_limit.surely_holds(table, self._state, self.settings, num_elements):
-                return
-        self.refresh()
-        self._last_deferred = _Deferred()
-        self._with_state(lambda state: self._vocabulary_limit.check(table, state, self.settings))
-
-    @property
-    def _deferred(self) -> _Deferred:
-        """The rows that were written through this object and that the state lacks."""
-        deferred = self._last_deferred
-        return deferred if self._state.position.number < deferred.position.number else _Deferred()
-
-    @property
-    def _only_appends(self) -> bool:
-        """Whether this object is not read, so that writes need not load new rows."""
-        return self.policy.by_job and not self._was_read
-
-    def _may_defer(self, num_rows: int) -> bool:
-        """Whether loading rows can wait: there was no read since the last write and they are few, or their
-        writer will wait for a seal.
-        """
-        deferred = self._deferred
-        if self._was_read or not self._is_known or deferred.num_bytes > _MAX_DEFERRED_BYTES:
-            return False
-        return deferred.num_rows + num_rows <= _MAX_DEFERRED_ROWS or self._waits(num_rows, num_rows)
-
-    def _begin_loading(self) -> bool:
-        """Take the lock to load rows; False if another thread refreshes and the rows can wait for the next
-        write or read: a write does not wait while a new snapshot is opened.
-        """
-        deferred = self._deferred
-        is_much = deferred.num_rows > _MAX_DEFERRED_ROWS or deferred.num_bytes > _MAX_DEFERRED_BYTES
-        return self._refresh_lock.acquire(blocking=is_much)
-
-    def _refresh(self, state: State | None, reads_go_on: bool = False) -> None:
-        """See `LiveView._refresh`; deferred rows are loaded from memory."""
-        if state is not None and not self._starts_over:
-            state = self._with_deferred(state)
-        super()._refresh(state, reads_go_on)
-
-    def _with_deferred(self, state: State) -> State:
-        """A state with the deferred rows, if nothing else has to be read first."""
-        deferred, known = self._last_deferred, state.position.number
-        table = deferred.behind(known)
-        if table is None:
-            return state
-        through = deferred.position
-        return self._loader.take_up(state, table, through, through.number - known) or state
-
-    def _append(self, table: pa.Table) -> None:
-        """Append rows durably, and load them from memory unless that can wait."""
-        position = self._row_log.append(table)
-        if self._only_appends:
-            note_write(self._process_key)  # the next read takes them up
-            return
-        if self._may_defer(len(table)) or not self._begin_loading():
-            self._last_deferred = self._deferred.followed_by(table, position)
-            note_write(self._process_key)  # the next read takes them up
-            return
-        try:
-            self._load_appended(table, position)
-        finally:
-            self._refresh_lock.release()
-
-    def _load_appended(self, table: pa.Table, position: Position) -> None:
-        """Load rows that were just appended, if nothing else has to be read first; the lock is held."""
-        self._was_read = False
-        state = self._loader.take_up(self._with_deferred(self._state), table, position)
-        if state is None:
-            note_write(self._process_key)  # the next read takes them up
-            return
-        self._state = state
-        # The other views of this process on the same folder have to look for them.
-        was_up_to_date = not self._has_unseen_write()
-        number = note_write(self._process_key)
-        if was_up_to_date:
-            self._seen_process_write = number
-
     def delete(self, deletions: pa.Table) -> None:
         """Delete all rows of some entities; see `rows.deletions`.
 
@@ -469,15 +257,55 @@ class View(BackgroundSeals, LiveView):
 
         Raises
         ------
-        RowError, StorageError : nothing was deleted.
+        RowError : nothing was deleted.
+        StorageError : the rows of some shards were not deleted; it names them.
         """
-        self._row_log.append(deletions)
-        note_write(self._process_key)
+        self._write(deletions, Shard.delete)
+
+    def _write(self, table: pa.Table, write: Callable[[Shard, pa.Table], None]) -> None:
+        """Call a function with the rows of each shard, for all shards at once."""
+        self._register(table)
+        shards = self.shards
+        parts = divided(table, len(shards))
+
+        def attempt(number: int) -> BaseException | None:
+            try:
+                write(shards[number], parts[number])
+            except SketchStoreError as error:
+                return error
+            return None
+
+        if len(parts) <= 1:
+            errors = list(map(attempt, parts))
+        else:
+            with Threads(min(len(parts), _MAX_THREADS)) as pool:
+                errors = list(pool.map(attempt, parts))
+        self._raise_first(dict(zip(parts, errors, strict=True)))
+        self._keep_file()
+
+    def _raise_first(self, done: Mapping[int, BaseException | None]) -> None:
+        """Raise the first shard's error, naming the shards whose rows were not written."""
+        failed = {number: error for number, error in done.items() if error is not None}
+        if not failed:
+            return
+        first = next(iter(failed.values()))
+        if len(failed) == len(done) or not isinstance(first, SketchStoreError):
+            raise first
+        raise StorageError(
+            f"feature view {self.name!r}: the rows of {len(done) - len(failed)} shards were written, and "
+            f"those of the shards {', '.join(map(str, failed))} were not: {first}. Write the batch again; "
+            "what is there already does no harm"
+        ) from first
+
+    def refresh_all(self) -> None:
+        """`refresh` of all shards, whether they are served or not."""
+        for shard in self.shards.values():
+            shard.refresh()
 
     # -- write from many processes -----------------------------------------------------------------
 
-    def stage(self, tables: Iterable[pa.Table], label: str) -> Iterator[StagedFile]:
-        """Write rows durably into uncommitted files; see `commit_staged`.
+    def stage(self, tables: Iterable[pa.Table], label: str) -> Iterator[ShardFile]:
+        """Write rows durably into files of their shards that do not count yet; see `commit_staged`.
 
         Parameters
         ----------
@@ -486,57 +314,61 @@ class View(BackgroundSeals, LiveView):
 
         Raises
         ------
-        VocabularyOverflowError, StorageError : files written before the failing one remain.
+        StorageError : files written before the failing one remain.
         """
 
-        def checked() -> Iterator[pa.Table]:
+        def registered() -> Iterator[pa.Table]:
             for table in tables:
-                self._check_vocabulary(table)
+                self._keep_file(table)
                 yield table
 
-        return stage(self._row_log, checked(), label)
+        self._register()
+        if len(self.shards) == 1:  # into few files, whatever their number of rows
+            for file in self.shards[0].stage(registered(), label):
+                yield ShardFile(self.shard_map, 0, file)
+            return
+        for table in gathered(registered()):
+            for number, part in divided(table, len(self.shards)).items():
+                for file in self.shards[number].stage([part], label):
+                    yield ShardFile(self.shard_map, number, file)
 
-    def as_logged(self, rows: Sequence[FeastRow]) -> pa.Table:
-        """Rows as Feast passes them in the form of the row log.
-
-        Raises
-        ------
-        RowError, UnsupportedFeatureError : the rows cannot be kept.
-        """
-        return self.to_table([rows])
-
-    def staged(self, entry: dict[str, Any]) -> StagedFile:
+    def staged(self, entry: dict[str, Any]) -> ShardFile:
         """The file that an entry of a report describes."""
-        return StagedFile.from_report(self._row_log, entry)
+        number, own = shard_of_entry(entry, self.name, self.shard_map)
+        return ShardFile(self.shard_map, number, self.shards[number].staged(own))
 
-    def commit_staged(self, files: Sequence[StagedFile]) -> None:
-        """Commit staged files. Their rows are durable, and visible to this process, when this returns.
+    def commit_staged(self, files: Sequence[ShardFile]) -> None:
+        """Commit staged files, shard by shard. Their rows are durable, and visible to this process, when this
+        returns.
 
         Raises
         ------
-        RowError, StorageError : no file was committed; on an object store, files before the failing one were.
+        RowError, StorageError : shards before the one that failed have their rows.
         """
-        for file in files:
-            file.check()
         if files:
-            schema = pa.unify_schemas([file.schema for file in files])
-            self._row_log.append_staged([file.file for file in files], schema)
-            note_write(self._process_key)
+            self._register()
+        for file in files:
+            check_division(self.name, file.shard_map.num_shards, self.shard_map)
+            file.check()
+        for number, shard in self.shards.items():
+            shard.commit_staged([file.staged for file in files if file.shard == number])
 
     def discard_staged(self, label: str) -> int:
         """Delete uncommitted staged files whose names begin with a label. Returns their number."""
-        return len(self._row_log.discard_staged(label))
+        return sum(shard.discard_staged(label) for shard in self.shards.values())
 
     # -- seal ----------------------------------------------------------------------------------
 
-    def seal(self, as_delta: bool = False) -> bool:
-        """Build a new base layer from the newest row of each entity and publish it as a snapshot.
+    def seal(self, as_delta: bool = False, timeout_seconds: float = 0.0) -> bool:
+        """Build a new base of each shard from the newest row of each entity, with one numbering of values.
 
-        Writes and reads go on meanwhile.
+        Writes and reads go on meanwhile. The snapshots are published one after the other, when all of them
+        are made.
 
         Parameters
         ----------
-        as_delta : whether to seal the rows since the last seal as a delta, if possible.
+        as_delta : whether to seal the rows since the last seal as deltas, if possible.
+        timeout_seconds : how long to wait while another process seals.
 
         Returns
         -------
@@ -545,12 +377,12 @@ class View(BackgroundSeals, LiveView):
 
         Raises
         ------
-        DamagedFileError : the row log cannot be read; the previous snapshot stays.
-        StorageError : the snapshot cannot be written; the previous one stays.
+        DamagedFileError : a row log cannot be read; the previous snapshots stay.
+        StorageError : shards keep their previous snapshots, or some of them have new ones.
         """
         began = time.monotonic()
         try:
-            is_published = self._seal(as_delta)
+            is_published = self._seal(as_delta, timeout_seconds)
         except SketchStoreError:
             self.metrics.sealed(time.monotonic() - began, False)
             raise
@@ -558,126 +390,48 @@ class View(BackgroundSeals, LiveView):
             self.metrics.sealed(time.monotonic() - began, True)
         return is_published
 
-    def _seal(self, as_delta: bool) -> bool:
-        with self._seal_lock, self._maintaining() as is_ours:
+    def _seal(self, as_delta: bool, timeout_seconds: float) -> bool:
+        with self._seal_lock, self._maintaining(timeout_seconds) as is_ours:
             if not is_ours:
                 return False
-            if as_delta and (draft := self.delta_draft()) is not None:
-                self.publish(draft)
-                self._refresh_sealed()
+            if as_delta and joint_seal.seal_deltas(self.shards):
                 return True
-            given = self.seal_input()
-            if given is None:
-                return False
-            rows = self._fold(given.log)
-            self.publish(self._draft(rows, given.through, given.log.table_version))
-            # The snapshot comes first: a reader that sees the compaction has a base to put it on. Writes that
-            # look for what is new find it taken up.
-            self._refresh_sealed()
-            self._compact_if_wanted(given, rows)
-            self._row_log.prune()
-            if self.policy.by_job and self._state.sealed is not None and not self._state.pinned:
-                written_values.note_sizes(self.storage, _vocabulary_sizes(self._state.sealed))
-            return True
-
-    # The steps of a seal, for seals of several views together; call them within `held`.
+            return joint_seal.seal_bases(self.shards, self.settings)
 
     @contextmanager
-    def held(self) -> Iterator[None]:
-        """Keep other processes from sealing; waits for one that seals now."""
-        with self._seal_lock, self.storage.lease(SEAL_LOCK, wait=True):
-            yield
-
-    def seal_input(self) -> SealInput | None:
-        """Move fresh rows into the table. Returns the rows of the table, or None if there are none.
+    def unchanging(self) -> Iterator[None]:
+        """Keep other processes from sealing, rebuilding or vacuuming the view; they may write.
 
         Raises
         ------
-        DamagedFileError, StorageError : the rows stay where they are.
+        StorageError : another process does so, for as long as `lock_timeout_seconds`.
         """
-        absorbed = self._row_log.absorb()
-        log = self._row_log.absorbed()
-        if log is None or not log.files:
-            return None
-        # The table may hold more by now if another process seals despite the lease.
-        return SealInput(log, replace(absorbed, number=log.position.number))
+        with self._seal_lock, self._leased(self.lock_timeout_seconds, True) as is_ours:
+            if not is_ours:
+                raise StorageError(
+                    f"{self.storage.location}: another process is sealing this view, for "
+                    f"{self.lock_timeout_seconds:g} seconds since this one waits; try again later, or wait "
+                    "longer with `feast-sketch --lock-timeout SECONDS`"
+                )
+            yield
 
-    def input_of_entry(self, entry: Mapping[str, Any]) -> SealInput | None:
-        """The rows that another process found, see `SealInput.to_entry`; None if the table has changed."""
-        log = self._row_log.absorbed()
-        if log is None or log.table_version != entry["table_version"]:
-            return None
-        identity = entry["identity"]
-        through = Position(entry["number"], None if identity is None else bytes.fromhex(identity))
-        return SealInput(log, through)
+    def _maintaining(self, timeout_seconds: float = 0.0) -> AbstractContextManager[bool]:
+        """Hold the view's seal lock, unless another process holds it or the view was dropped."""
+        return self._leased(timeout_seconds, False)
 
-    def entry_of_draft(self, draft: Draft) -> dict[str, Any]:
-        """What another process needs to publish a draft; JSON-serializable."""
-        return {"name": draft.snapshot.name, "manifest": draft.manifest.encode().decode()}
-
-    def draft_of_entry(self, entry: Mapping[str, Any]) -> Draft:
-        """The reverse of `entry_of_draft`. Raises DamagedFileError : it is none."""
-        return self._snapshots.draft(entry["name"], entry["manifest"].encode())
-
-    def sample(self, log: LogRead, share: float) -> Sampled:
-        """Of the rows of a log that count, for formulas; see `sample_of`."""
-        return sample_of(self._fold(log), self.settings, share)
-
-    def count(self, log: LogRead, formulas: Mapping[str, Formula]) -> CountedRows:
-        """How often the rows of a log that count have each value of features whose values have ids."""
-        codecs = self.settings.stored_codecs
-        rows = computed_rows(self._fold(log).encoded(codecs), formulas)
-        return count_rows((encoded for _, encoded in rows), [*map(as_stored, codecs)])
-
-    def values_within_memory(self, log: LogRead, joint: JointVocabularies) -> dict[str, int]:
-        """For each feature with a memory limit, the number of values that a base of the rows could keep
-        within it.
-        """
-        rows, codecs = self._fold(log), self.settings.stored_codecs
-        return values_within_memory(
-            rows.keys,
-            computed_rows(rows.encoded(codecs), joint.formulas),
-            [*map(as_stored, codecs)],
-            joint.budget_of(self.settings.budget, len(rows)),
-            joint,
-        )
-
-    def draft(self, given: SealInput, joint: JointVocabularies) -> tuple[Draft, bool]:
-        """Draft an unpublished base with given ids of values. Also returns whether to compact the table
-        afterwards.
-        """
-        rows = self._fold(given.log)
-        draft = self._draft(rows, given.through, given.log.table_version, joint)
-        return draft, self.policy.wants_compaction(rows, len(given.log.files))
-
-    def publish(self, draft: Draft) -> None:
-        """Publish a draft. Raises StorageError : the previous snapshot stays."""
-        self._snapshots.publish(draft)
-        self._snapshots.prune(_SNAPSHOTS_KEPT)
-
-    def discard(self, draft: Draft) -> None:
-        """Delete an unpublished draft."""
-        self._snapshots.discard(draft.snapshot)
-
-    def finish_seal(self, given: SealInput, wants_compaction: bool) -> None:
-        """Clean up after a base was published."""
-        if wants_compaction:
-            self._compact_if_wanted(given, self._fold(given.log))
-        self._row_log.prune()
-        self._refresh_sealed()
-
-    def _refresh_sealed(self) -> None:
-        """Load a new snapshot without the rows deferred before it, which are sealed or read with it."""
-        self._last_deferred = _Deferred()
-        self.refresh()
-
-    def _compact_if_wanted(self, given: SealInput, rows: FoldedRows) -> None:
-        if self.policy.wants_compaction(rows, len(given.log.files)):
-            batches = (batch for _, batch in rows.batches())
-            self._row_log.compact(batches, given.through, version=given.log.table_version)
+    @contextmanager
+    def _leased(self, timeout_seconds: float, create: bool) -> Iterator[bool]:
+        until = time.monotonic() + timeout_seconds
+        between = _LOOKS_AT_LEASE_SECONDS * (100 if self.storage.fetches else 1)
+        while True:
+            with self.storage.lease(SEAL_LOCK, create=create) as is_ours:
+                if is_ours or time.monotonic() >= until:
+                    yield is_ours
+                    return
+            time.sleep(between)  # shorter than between two seals of a writer
 
     def absorb(self) -> None:
-        """Move fresh rows into the table of the row log, if no other process seals or does the same.
+        """Move fresh rows into the tables of the row logs, if no other process seals or does the same.
 
         Raises
         ------
@@ -685,10 +439,48 @@ class View(BackgroundSeals, LiveView):
         """
         with self._seal_lock, self._maintaining() as is_ours:
             if is_ours:
-                self.refresh()  # deferred rows would be counted again and again
-                self._row_log.absorb()
-                with self._refresh_lock:
-                    self._state = replace(self._state, unsealed_commits=0)
+                for shard in self.shards.values():
+                    shard.absorb()
+
+    def sizes(self) -> Sizes:
+        """What is sealed and what is not, as far as this object knows."""
+        return Sizes.sum_of(shard.sizes() for shard in self.shards.values())
+
+    @property
+    def _is_pinned(self) -> bool:
+        return any(shard.is_pinned for shard in self.shards.values())
+
+    def _is_due(self) -> bool:
+        if self.policy.by_job or not self.serves_all or self._is_pinned:
+            return False
+        if self._wants_absorption():
+            return True
+        # Called at every commit, and sizes in bytes take time.
+        if sum(shard.num_unsealed for shard in self.shards.values()) <= self.policy.min_rows:
+            return False
+        sizes = self.sizes()
+        return self.policy.wants_base(sizes) or self._wants_delta(sizes)
+
+    def _wants_absorption(self) -> bool:
+        return any(self.policy.wants_absorption(shard.num_unsealed_commits) for shard in self.shards.values())
+
+    def _wants_delta(self, sizes: Sizes) -> bool:
+        """Whether it is time for a delta over each base."""
+        has_bases = all(shard.state.sealed is not None for shard in self.shards.values())
+        return has_bases and self.policy.wants_delta_of(sizes) and may_have_deltas(self.settings)
+
+    def _must_wait(self, rows: Batch) -> bool:
+        """Whether the writer of a batch waits for a seal."""
+        return self._waits(len(rows)) and self._is_due()
+
+    def _waits(self, num_rows: int, num_more: int = 0) -> bool:
+        """Whether the writer of this many rows waits for a due seal, with more rows unsealed."""
+        sealed_rows = num_unsealed = 0
+        for shard in self.shards.values():
+            sealed = shard.state.sealed
+            sealed_rows += sealed.num_entities if sealed else 0
+            num_unsealed += shard.num_unsealed
+        return self.policy.waits(num_rows, sealed_rows, num_unsealed + num_more)
 
     def seal_if_due(self) -> bool:
         """Seal or absorb if the policy says that it is due, whichever process wrote the rows.
@@ -701,307 +493,75 @@ class View(BackgroundSeals, LiveView):
         ------
         DamagedFileError, StorageError : as `seal`.
         """
-        self.refresh()
+        self.refresh_all()
         return self._seal_if_due()
 
     def _seal_if_due(self) -> bool:
         with self._seal_lock:
-            if self._state.pinned:
+            if self._is_pinned:
                 return False  # what is written since cannot be told from it
-            if self._wants_seal():
+            sizes = self.sizes()
+            if self.policy.wants_base(sizes):
                 return self.seal()
-            if self._wants_delta():
+            if self._wants_delta(sizes):
                 return self.seal(as_delta=True)
             if self._wants_absorption():
                 self.absorb()
             return False
 
-    def delta_draft(self) -> Draft | None:
-        """Fold the rows since the base, or since a delta over it, into an unpublished delta.
-
-        Returns
-        -------
-        None if a new base is needed: there is no readable base, its rows were replaced, or these rows cannot
-        form a delta.
-        """
-        if not may_have_deltas(self.settings):
-            return None
-        self._row_log.absorb()
-        self.refresh()
-        state = self._state
-        if state.snapshot is None or state.sealed is None or state.pinned:
-            return None
-        if state.snapshot != state.newest_seen:
-            return None
-        if state.sealed.formulas.keys() != self.settings.computed:
-            return None
-        manifest = state.snapshot.manifest()
-        kept = num_kept(state.deltas, state.unsealed_rows)
-        version = manifest.layer_versions()[kept]
-        log = self._row_log.absorbed_behind(version - 1, state.snapshot.name)
-        if log is None or not log.files:
-            return None
-        layer, keys = fold_delta(
-            log.batches,
-            self.settings,
-            state.sealed.cut_vocabularies,
-            lambda keys: self._loader.late(state, keys, kept),
-            state.sealed.formulas,
-        )
-        return write_layer(
-            self._snapshots,
-            layer,
-            keys,
-            self.settings.view,
-            log.position.number + 1,
-            log.table_version,
-            manifest.below(kept),
-        )
-
-    def kept_rows(self) -> FoldedRows | None:
-        """The rows that a seal would keep now, read anew from the row log; None if it has none.
-
-        Raises
-        ------
-        DamagedFileError : the row log cannot be read.
-        """
-        log = self._row_log.read()
-        return self._fold(log) if log else None
-
-    def rows_of(self, log: LogRead) -> FoldedRows:
-        """The rows of a log of this view that a seal would keep."""
-        return self._fold(log)
-
-    def _fold(self, log: LogRead, before: LogRead | None = None) -> FoldedRows:
-        """The rows that a seal keeps. They include recently expired rows, which reads hide.
-
-        Parameters
-        ----------
-        before : rows that were written before those of ``log``, if they count.
-        """
-
-        def batches(columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
-            for part in (before, log):
-                if part is not None:
-                    yield from part.batches(columns)
-
-        kept = self.settings.retention_microseconds
-        return self._semantics.of(self.settings.codecs).fold(batches, expire_before_of(kept), kept)
-
-    def sealed_formulas(self) -> Mapping[str, Formula]:
-        """The formulas of the last seal, from which the next one starts; none if it cannot be read."""
-        if not self.settings.computed:
-            return {}
-        try:
-            sealed = self._loader.sealed().sealed
-        except SketchStoreError:
-            return {}
-        return {} if sealed is None else sealed.formulas
-
-    def _draft(
-        self,
-        rows: FoldedRows,
-        through: Position,
-        table_version: int,
-        joint: JointVocabularies | None = None,
-    ) -> Draft:
-        """Fold rows into a layer and write it as an unpublished snapshot of the log up to a commit."""
-        layer = fold(rows, self.settings, joint, self.sealed_formulas())
-        # A snapshot's version is the number of commits that it covers.
-        return write_layer(
-            self._snapshots, layer, rows.keys, self.settings.view, through.number + 1, table_version
-        )
-
-    def rebuild(
-        self,
-        fill: Callable[[Storage], Storage],
-        confirm: Callable[[Dropped | None], bool] | None = None,
-        keep: bool = False,
-        joint: JointVocabularies | None = None,
-    ) -> bool:
-        """Replace all rows by others, or add others to them, in one step for readers.
-
-        Reads see the old rows until the new ones are complete, and then the new ones, in one step. Rows that
-        any process writes meanwhile stay and compete with the new ones as usual.
-
-        Parameters
-        ----------
-        fill : is given an empty storage, writes rows to a view in it, and returns that view's storage.
-        confirm : called if the new rows do not cover all existing ones; returns whether to go on. Its
-            argument is None if the existing rows cannot be read.
-        keep : whether the existing rows stay, and the new ones compete with them as if written now.
-        joint : the numbering of values that all shards share.
-
-        Returns
-        -------
-        False if it was not confirmed; nothing changed.
-
-        Raises
-        ------
-        StorageError : another process is sealing this view, or there are no new rows; nothing has changed.
-        """
-        with self._seal_lock, self.unchanging():
-            schema = self._semantics.columns(self.settings.codecs)
-            through = self._row_log.begin()
-            self._row_log.extend(schema, through)
-            staging = self.storage.within(REBUILD_FOLDER)
-            staging.delete_all()  # of one that was killed
-            try:
-                log = RowLog(fill(staging)).read()
-                if not log:
-                    raise StorageError(
-                        f"{self.storage.location}: there are no rows to rebuild from; nothing has changed"
-                    )
-                kept = self._row_log.absorbed() if keep else None
-                rows = self._fold(log, kept)
-                if confirm is not None:
-                    dropped = self._dropped_by(rows)
-                    if (dropped is None or any(dropped)) and not confirm(dropped):
-                        return False
-                self._row_log.extend(log.schema(), through)
-                try:
-                    self._replace_rows(rows, through, joint)
-                except BaseException:
-                    self._starts_over = True  # the new rows may be there in spite of the error
-                    raise
-            finally:
-                staging.delete_all()
-            self.refresh()
-            return True
-
-    def dropped_by(self, log: LogRead) -> Dropped | None:
-        """The rows that would be lost if a log's rows replaced those of the view; None if these cannot be
-        read.
-        """
-        return self._dropped_by(self._fold(log))
-
-    def _dropped_by(self, rows: FoldedRows) -> Dropped | None:
-        """The absorbed rows that others lack; None if they cannot be read."""
-        try:
-            log = self._row_log.absorbed()
-            before = self._fold(log).keys if log is not None and log.files else RowKeys.none()
-        except DamagedFileError as error:
-            _logger.warning("%s", error)
-            return None
-        return Dropped.by(before, rows.keys)
-
-    def _replace_rows(
-        self, rows: FoldedRows, through: Position, joint: JointVocabularies | None = None
-    ) -> None:
-        """Replace the rows up to a commit, and the snapshot, by others."""
-        version = self._row_log.table_state().version
-        # No seal of rows that the table held before comes after this one.
-        draft = self._draft(rows, through, version + 1, joint)
-        is_replaced = False
-        try:
-            self._row_log.announce_replacement()
-            batches = (batch for _, batch in rows.batches())
-            is_replaced = self._row_log.compact(batches, through, draft.snapshot.name, version)
-        finally:
-            if not is_replaced:
-                self._snapshots.discard(draft.snapshot)
-        if not is_replaced:
-            raise StorageError(
-                f"{self.storage.location}: another process changed the row log meanwhile; try again"
-            )
-        # From here on the row log holds the new rows, and whoever has read the old ones looks for them.
-        try:
-            self._snapshots.publish(draft)
-        except StorageError as error:
-            _logger.warning("%s; the new rows are read from the row log until a later seal", error)
-        self._snapshots.prune(_SNAPSHOTS_KEPT)
-        self._row_log.prune()
-
-    @contextmanager
-    def unchanging(self) -> Iterator[None]:
-        """Keep other processes from sealing, rebuilding or vacuuming the view; they may write.
-
-        Raises
-        ------
-        StorageError : another process is doing so.
-        """
-        with self._seal_lock, self.storage.lease(SEAL_LOCK) as is_ours:
-            if not is_ours:
-                raise StorageError(
-                    f"{self.storage.location}: another process is sealing this view; try again later"
-                )
-            yield
-
-    def _maintaining(self) -> AbstractContextManager[bool]:
-        """Hold the view's seal lock, unless another process holds it or the view was dropped."""
-        return self.storage.lease(SEAL_LOCK, create=False)
-
     # -- hold --------------------------------------------------------------------------------------
 
-    def pin(self, version: int | None = None) -> SnapshotFile:
-        """Hold reads of all processes at a snapshot, until `unpin`.
+    def pin(self, version: int | None = None) -> PinnedShards:
+        """Hold reads of all processes at a snapshot of each shard, until `unpin`.
 
         Writes are kept, and not shown. No write seals meanwhile; `seal` still does.
 
         Parameters
         ----------
-        version : how many commits the snapshot covers, as `feast-sketch inspect` shows; None for the newest.
-
-        Returns
-        -------
-        The snapshot.
+        version : the sum of what the snapshots cover, as `feast-sketch inspect` shows; None for the newest.
 
         Raises
         ------
-        SettingsError : there is no such snapshot.
-        StorageError : the storage cannot be written.
+        SettingsError : there are no such snapshots, or a shard was not sealed yet.
+        StorageError : the storage cannot be written; reads follow the writes.
         """
-        published = self._snapshots.list()
-        found = [s for s in published if version is None or s.version == version]
-        if not found:
-            there = ", ".join(str(s.version) for s in published) or "none"
+        published = {number: shard.published() for number, shard in self.shards.items()}
+        if unsealed := [number for number, files in published.items() if not files]:
             raise SettingsError(
-                f"{self.storage.location}: there is no snapshot"
-                f"{'' if version is None else f' of version {version}'}; there are the versions: {there}"
+                f"feature view {self.name!r}: there is no snapshot of the shards "
+                f"{', '.join(map(str, unsealed))} that reads could be held at; seal the view once each shard "
+                "has rows"
             )
-        self._snapshots.pin(found[0])
-        self.refresh()
-        return found[0]
+        depth = max(map(len, published.values()))
+        choices = [{n: files[min(k, len(files) - 1)] for n, files in published.items()} for k in range(depth)]
+        versions = [sum(snapshot.version for snapshot in choice.values()) for choice in choices]
+        found = [c for c, there in zip(choices, versions, strict=True) if version in (None, there)]
+        if not found:
+            there = ", ".join(map(str, versions))
+            raise SettingsError(
+                f"{self.storage.location}: there are no snapshots of version {version}; there are the "
+                f"versions: {there}"
+            )
+        try:
+            for number, snapshot in found[0].items():
+                self.shards[number].pin(snapshot)
+        except BaseException:
+            self.unpin()
+            raise
+        return PinnedShards(sum(snapshot.version for snapshot in found[0].values()))
 
-    def published(self) -> Sequence[SnapshotFile]:
-        """All snapshots, newest first."""
-        return self._snapshots.list()
+    def unpin(self) -> bool:
+        """Let reads of all shards follow the writes again. Returns whether they were held."""
+        was_pinned = [shard.unpin() for shard in self.shards.values()]
+        return any(was_pinned)
 
     @property
     def snapshot_version(self) -> int | None:
-        """The number of commits that the served snapshot covers; None without a snapshot."""
-        found = self.sealed()
-        return None if found is None else found[1].version
-
-    def unpin(self) -> bool:
-        """Let reads follow the writes again. Returns whether they were held.
-
-        Raises
-        ------
-        StorageError : the storage cannot be written.
-        """
-        was_pinned = self._snapshots.unpin()
-        self.refresh()
-        return was_pinned
+        """The sum of what the snapshots of shards cover; None without one."""
+        versions = [shard.snapshot_version for shard in self.shards.values()]
+        return None if all(v is None for v in versions) else sum(v or 0 for v in versions)
 
     # -- clean up ------------------------------------------------------------------------------
-
-    def check_codecs(self) -> None:
-        """Check that the stored values of each feature can be read with its codec.
-
-        Raises
-        ------
-        UnsupportedFeatureError, RowError : a feature has another type than its stored values.
-        """
-        self.refresh()
-        self._row_log.check_schema(self._semantics.columns(self.settings.codecs))
-        columns = self.stored_schema().names
-        if columns and of_log(columns).log_column != self._semantics.log_column:
-            raise UnsupportedFeatureError(
-                f"the rows of feature view {self.settings.view!r} {of_log(columns).name}, and are declared "
-                f"to {self._semantics.name} now; give the view a new name, or remove it with `feast apply`, "
-                "add it again and materialize"
-            )
 
     def vacuum(self, orphan_age_seconds: float = 86_400.0) -> int:
         """Remove unused files: replaced rows, all snapshots except the newest, and leftovers of killed
@@ -1017,21 +577,12 @@ class View(BackgroundSeals, LiveView):
 
         Returns
         -------
-        The number of files removed; 0 also while another process seals.
+        The number of files removed; 0 also if another process seals, for as long as `lock_timeout_seconds`.
         """
-        with self._seal_lock, self._maintaining() as is_ours:
+        with self._seal_lock, self._maintaining(self.lock_timeout_seconds) as is_ours:
             if not is_ours:
                 return 0
             num_removed = len(staged_files(self.storage))
             self.storage.within(REBUILD_FOLDER).delete_all()
             self.storage.within(IMPORT_FOLDER).delete_all()
-            before = self._snapshots.list()
-            self._snapshots.prune(1)
-            num_removed += len(before) - len(self._snapshots.list())
-            num_removed += self._snapshots.remove_leftovers(orphan_age_seconds)
-            return num_removed + len(self._row_log.vacuum(orphan_age_seconds))
-
-
-def _vocabulary_sizes(sealed: Shards) -> dict[str, int]:
-    """How many different values the sealed features with a vocabulary have, at most."""
-    return {name: sum(part.num_values for part in sealed.features(name)) for name in sealed.codecs}
+            return num_removed + sum(shard.vacuum(orphan_age_seconds) for shard in self.shards.values())

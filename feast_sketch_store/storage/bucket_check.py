@@ -1,0 +1,162 @@
+"""Checks that a bucket keeps what the store relies on: conditions of writes, and reads that see them at once.
+
+All objects lie in a folder of their own, which is removed at the end.
+"""
+
+import multiprocessing
+import secrets
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+from feast_sketch_store.errors import StorageError
+from feast_sketch_store.storage.base import FileExistsAlreadyError, MissingFileError
+from feast_sketch_store.storage.buckets import open_objects
+
+if TYPE_CHECKING:
+    from feast_sketch_store.storage.objects import Objects
+
+NUM_PROCESSES, NUM_COMMITS = 8, 12  # of each process
+_MANY = 1_200  # more than an answer of a listing holds
+
+Options = Mapping[str, str]
+
+
+class Checked(NamedTuple):
+    """What was checked, and what is wrong; empty if it holds."""
+
+    what: str
+    problem: str
+
+
+def check_bucket(url: str, options: Options | None = None) -> Iterator[Checked]:
+    """Check a bucket, one property after the other.
+
+    Parameters
+    ----------
+    url, options : as `open_bucket` takes them. A folder below the URL is used, and removed.
+
+    Raises
+    ------
+    SettingsError : the URL or an option is invalid.
+    StorageError : the objects of the check cannot be removed.
+    """
+    url = f"{url.removesuffix('/')}/check-bucket-{secrets.token_hex(8)}"
+    objects, folder = open_objects(url, options)
+    checks: dict[str, Callable[[], str]] = {
+        "an object is read as it was written, whole and in parts": lambda: _reads(objects, folder),
+        "a second creation of an object is refused (If-None-Match)": lambda: _creates_once(objects, folder),
+        "a replacement of a version that is gone is refused (If-Match)": lambda: _replaces(objects, folder),
+        "a listing shows every object at once, in order, over several pages": lambda: _lists(objects, folder),
+        "a deleted object is gone at once": lambda: _deletes(objects, folder),
+        f"of {NUM_PROCESSES} processes with {NUM_COMMITS} commits each, none loses a commit": (
+            lambda: _race(url, options, objects, folder)
+        ),
+    }
+    try:
+        for what, check in checks.items():
+            try:
+                yield Checked(what, check())
+            except StorageError as error:
+                yield Checked(what, str(error))
+    finally:
+        objects.delete([info.key for info in objects.listed(folder)])
+
+
+def _reads(objects: "Objects", folder: str) -> str:
+    key, content = f"{folder}read", bytes(range(256)) * 1_000
+    objects.replace(key, content)
+    info, whole = objects.read_all(key)
+    if whole != content or info.size_bytes != len(content):
+        return f"{len(whole):,} bytes were read, not the {len(content):,} that were written"
+    if objects.read_range(key, 1_000, 3_000) != content[1_000:3_000]:
+        return "a part has other bytes"
+    if not info.write_id:
+        return "metadata of an object are lost, by which a write is known again"
+    objects.replace(key, b"new")
+    later, content = objects.read_all(key)
+    return "" if content == b"new" and later.token != info.token else "an older version is read after a write"
+
+
+def _creates_once(objects: "Objects", folder: str) -> str:
+    objects.require_conditions()
+    key = f"{folder}created"
+    objects.create(key, b"first")
+    try:
+        objects.create(key, b"second")
+    except FileExistsAlreadyError:
+        return "" if objects.read_all(key)[1] == b"first" else "a refused creation replaced the object"
+    return "it was created twice"
+
+
+def _replaces(objects: "Objects", folder: str) -> str:
+    key = f"{folder}replaced"
+    objects.replace(key, b"first")
+    first = objects.info(key)
+    if not objects.replace(key, b"second", first):
+        return "a replacement of the present version was refused"
+    if objects.replace(key, b"third", first) or objects.read_all(key)[1] != b"second":
+        return "a version that was gone was replaced"
+    return ""
+
+
+def _lists(objects: "Objects", folder: str) -> str:
+    keys = [f"{folder}listed/{number:05}" for number in range(_MANY)]
+    for key in keys:
+        objects.replace(key, b"")
+    found = [info.key for info in objects.listed(f"{folder}listed/")]
+    if found != keys:
+        return f"{len(found):,} of {len(keys):,} objects were listed, or in another order"
+    after = [info.key for info in objects.listed(f"{folder}listed/", after=keys[_MANY // 2])]
+    if after != keys[_MANY // 2 + 1 :]:
+        return "a listing from the middle has other objects"
+    return "" if "listed" in objects.folders(folder) else "a folder is not listed"
+
+
+def _deletes(objects: "Objects", folder: str) -> str:
+    objects.replace(f"{folder}listed/more", b"")
+    keys = [info.key for info in objects.listed(f"{folder}listed/")]
+    objects.delete([*keys, f"{folder}never there"])
+    if left := len(list(objects.listed(f"{folder}listed/"))):
+        return f"{left:,} of {len(keys):,} are listed after their deletion"
+    try:
+        objects.read_all(keys[0])
+    except MissingFileError:
+        return ""
+    return "it is still read"
+
+
+def _race(url: str, options: Options | None, objects: "Objects", folder: str) -> str:
+    context = multiprocessing.get_context("spawn")
+    processes = [
+        context.Process(target=_commit, args=(url, dict(options or {}), number))
+        for number in range(NUM_PROCESSES)
+    ]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    wanted = {
+        f"{number} {commit}".encode() for number in range(NUM_PROCESSES) for commit in range(NUM_COMMITS)
+    }
+    keys = [info.key for info in objects.listed(f"{folder}race/")]
+    found = {objects.read_all(key)[1] for key in keys}
+    if failed := sum(process.exitcode != 0 for process in processes):
+        return f"{failed} processes failed"
+    if found != wanted or len(keys) != len(wanted):
+        return (
+            f"{len(found & wanted)} of {len(wanted)} acknowledged commits are there, in {len(keys)} objects"
+        )
+    return ""
+
+
+def _commit(url: str, options: Options, process: int) -> None:
+    """Create the next object again and again, as commits of the row log do."""
+    objects, folder = open_objects(url, options)
+    number = 0
+    for commit in range(NUM_COMMITS):
+        while True:
+            try:
+                objects.create(f"{folder}race/{number:05}", f"{process} {commit}".encode())
+                break
+            except FileExistsAlreadyError:
+                number += 1

@@ -1,0 +1,103 @@
+"""Replaces all rows of a view by others, or adds others to them, in one step for the readers of each shard.
+
+begin     absorb each shard; what is written from here on stays, and is newer than the new rows
+fill      new rows -> a storage of their own, while writes go on
+divide    by shard, unless the new rows are divided so already
+confirm   ask if rows would be lost
+number    the values of all shards together, if there are several
+replace   the table and the snapshot of one shard after the other
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+
+from feast_sketch_store.errors import StorageError
+from feast_sketch_store.row_log import LogRead, RowLog
+from feast_sketch_store.storage.base import Storage
+from feast_sketch_store.storage.names import REBUILD_FOLDER
+from feast_sketch_store.view import joint_seal
+from feast_sketch_store.view.shard import Dropped
+from feast_sketch_store.view.shard_files import divided, gathered
+from feast_sketch_store.view.shard_map import ShardMap
+from feast_sketch_store.view.view import View
+
+_DIVIDED = "divided/"  # in the storage of a rebuild
+
+
+def rebuild(
+    view: View,
+    fill: Callable[[Storage], Storage],
+    confirm: Callable[[Dropped | None], bool] | None = None,
+    keep: bool = False,
+) -> bool:
+    """Replace all rows of a view by others, or add others to them.
+
+    Reads see the old rows of a shard until its new ones are complete, and then the new ones, in one step.
+    Rows that any process writes meanwhile stay and compete with the new ones as usual.
+
+    Parameters
+    ----------
+    fill : is given an empty storage, writes rows to a view in it, and returns that view's storage.
+    confirm : called once if the new rows do not cover all existing ones; returns whether to go on. Its
+        argument is None if the existing rows cannot be read.
+    keep : whether the existing rows stay, and the new ones compete with them as if written when this began.
+
+    Returns
+    -------
+    False if it was not confirmed; nothing changed.
+
+    Raises
+    ------
+    StorageError : another process is sealing this view, or there are no new rows; nothing has changed. Or
+        another process changed a shard in spite of this one; shards before it have their new rows.
+    """
+    with view.unchanging():
+        view.prepare()
+        parts = view.parts
+        # First of all: rows that are written from here on are not among those that are replaced.
+        through = {number: part.begin_rebuild() for number, part in parts.items()}
+        staging = view.storage.within(REBUILD_FOLDER)
+        staging.delete_all()  # of one that was killed
+        try:
+            logs = _divided(fill(staging), staging, len(parts))
+            new = {number: log for number, log in enumerate(logs) if log}
+            _check(view, new, keep)
+            if keep:
+                new = {n: parts[n].table_rows().followed_by(log) for n, log in new.items()}
+            elif confirm is not None:
+                dropped = Dropped.sum_of([parts[number].dropped_by(log) for number, log in new.items()])
+                if (dropped is None or any(dropped)) and not confirm(dropped):
+                    return False
+            joint = joint_seal.numbered_in_threads(view.settings, parts, new)
+            for number, log in new.items():
+                parts[number].replace_rows(log, through[number], joint)
+        finally:
+            staging.delete_all()
+        return True
+
+
+def _divided(filled: Storage, staging: Storage, num_shards: int) -> Sequence[LogRead]:
+    """The new rows of each shard."""
+    sources = [RowLog(source) for source in ShardMap.of(filled).storages(filled)]
+    if len(sources) == num_shards:
+        return [source.read() for source in sources]
+    targets = [RowLog(staging.within(f"{_DIVIDED}{number}/")) for number in range(num_shards)]
+    for source in sources:
+        for batch in gathered(source.read().batches()):
+            for number, part in divided(batch, num_shards).items():
+                targets[number].append(part)
+    return [target.read() for target in targets]
+
+
+def _check(view: View, new: Mapping[int, LogRead], keep: bool) -> None:
+    """Check that there are rows, and for each shard that has some, unless these stay.
+
+    Raises
+    ------
+    StorageError : there are none.
+    """
+    lost = [] if keep else [n for n, part in view.parts.items() if n not in new and part.has_rows]
+    if not new or lost:
+        raise StorageError(
+            f"{view.storage.location}: there are no rows to rebuild "
+            f"{'from' if not new else f'shard {lost[0]} from, which has some'}; nothing has changed"
+        )

@@ -1,0 +1,690 @@
+"""One shard of a feature view: its row log, its snapshots, and the rows that were written and not loaded yet.
+
+append:   rows -> row log (durable) -> layers in memory, at once or with later ones
+seal:     row log -> newest row of each entity -> snapshot, in steps that the view takes with all its shards
+refresh:  newest snapshot -> base layer;  commits since -> exact layers on top
+"""
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, TypeAlias
+
+import pyarrow as pa
+
+from feast_sketch_store.errors import (
+    DamagedFileError,
+    SketchStoreError,
+    StorageError,
+)
+from feast_sketch_store.layers.build import values_within_memory
+from feast_sketch_store.layers.joint import CountedRows, JointVocabularies, count_rows
+from feast_sketch_store.row_log import START, LogRead, Position
+from feast_sketch_store.row_log.staging import StagedFile, stage
+from feast_sketch_store.rows.encoding import FeastRow, RowKeys
+from feast_sketch_store.rows.entity_keys import find_sorted
+from feast_sketch_store.rows.formulas import Formula
+from feast_sketch_store.rows.list_log import ListRows
+from feast_sketch_store.settings.view_settings import ViewSettings
+from feast_sketch_store.snapshot.files import Draft, SnapshotFile
+from feast_sketch_store.snapshot.sealed import write_layer
+from feast_sketch_store.storage.base import Storage
+from feast_sketch_store.view.formulas import Sampled, as_stored, computed_rows, sample_of
+from feast_sketch_store.view.live import LiveView, expire_before_of
+from feast_sketch_store.view.process_writes import note_write
+from feast_sketch_store.view.registry import named
+from feast_sketch_store.view.sealing import (
+    Sizes,
+    fold,
+    fold_delta,
+    may_have_deltas,
+    num_kept,
+    wants_compaction,
+)
+from feast_sketch_store.view.semantics import FoldedRows
+from feast_sketch_store.view.state import State
+from feast_sketch_store.view.view_file import REMEDY
+
+_logger = logging.getLogger(__name__)
+
+# Readers that are slow to refresh still find the previous snapshot.
+_SNAPSHOTS_KEPT = 2
+
+# Without reads, up to this many rows wait, to be loaded together by a later write or the next read. A write
+# that loads them takes some milliseconds longer.
+_MAX_DEFERRED_ROWS = 256
+_MAX_DEFERRED_BYTES = 1 << 20
+
+_told_late: set[tuple[str, str]] = set()  # views whose ignored rows were logged: the folder and the name
+
+
+Batch: TypeAlias = Sequence[FeastRow] | ListRows | pa.Table
+
+
+class Dropped(NamedTuple):
+    """What a view would lose if its rows were replaced.
+
+    Parameters
+    ----------
+    entities : that the new rows do not have.
+    newer_rows : of other entities, whose row is newer than the new one.
+    """
+
+    entities: int
+    newer_rows: int
+
+    @classmethod
+    def by(cls, before: RowKeys, after: RowKeys) -> "Dropped":
+        """What is lost if rows replace others; both are ordered by the hash of their entities."""
+        known, places = find_sorted(after.entity_hashes, before.entity_hashes)
+        is_newer = after.older_than(places, before, known)
+        return cls(len(before) - len(known), int(is_newer.sum()))
+
+    @classmethod
+    def sum_of(cls, parts: Sequence["Dropped | None"]) -> "Dropped | None":
+        """What all shards would lose; None if that of one is not known."""
+        known = [part for part in parts if part is not None]
+        if len(known) < len(parts):
+            return None
+        return cls(sum(part.entities for part in known), sum(part.newer_rows for part in known))
+
+
+class SealInput(NamedTuple):
+    """The rows of the table that a seal folds, and the last commit that they cover."""
+
+    log: LogRead
+    through: Position
+
+    def to_entry(self) -> dict[str, Any]:
+        """What another process needs to find the same rows; JSON-serializable."""
+        identity = self.through.identity
+        return {
+            "number": self.through.number,
+            "identity": None if identity is None else identity.hex(),
+            "table_version": self.log.table_version,
+        }
+
+
+@dataclass(frozen=True)
+class _Deferred:
+    """Rows that were written but not loaded yet: a table for each commit up to ``through``, without a gap."""
+
+    position: Position = START
+    tables: tuple[pa.Table, ...] = ()
+    num_rows: int = 0
+    num_bytes: int = 0
+
+    @property
+    def num_commits(self) -> int:
+        """How many commits the rows are of."""
+        return len(self.tables)
+
+    def followed_by(self, table: pa.Table, position: Position) -> "_Deferred":
+        """Add the rows of one commit; keep only these if commits of others lie between."""
+        last = self.position
+        is_next = position.number == last.number + 1 and position.identity == last.identity
+        tables = (*self.tables, table) if is_next else (table,)
+        return _Deferred(position, tables, self.num_rows + len(table), self.num_bytes + table.nbytes)
+
+    def behind(self, number: int) -> pa.Table | None:
+        """The rows of the commits after one; None if they do not follow it, or there are none."""
+        if not self.is_next_to(number):
+            return None
+        tables = self.tables[number - self.position.number :]
+        schema = tables[0].schema
+        # To compare schemas takes a sixth of what it takes to unite them.
+        is_one = all(table.schema.equals(schema) for table in tables)
+        return pa.concat_tables(tables, promote_options="none" if is_one else "default").combine_chunks()
+
+    def is_next_to(self, number: int) -> bool:
+        """Whether these are the rows of the commits after one, without a gap."""
+        return 0 < self.position.number - number <= len(self.tables)
+
+
+class Shard(LiveView):
+    """A shard of a feature view in a storage of its own. Safe to use from several threads.
+
+    It decides nothing: the view says when it loads, absorbs and seals, and holds the lease for that.
+
+    Parameters
+    ----------
+    storage : the shard's own; it may be empty.
+    settings : of the view.
+    refresh_interval_seconds : how old the writes of other processes may be before a read looks for them.
+    max_staleness_seconds, is_replica : see `LiveView`.
+    """
+
+    remedy = REMEDY
+
+    def __init__(
+        self,
+        storage: Storage,
+        settings: ViewSettings,
+        refresh_interval_seconds: float = 1.0,
+        max_staleness_seconds: float | None = None,
+        is_replica: bool = False,
+    ):
+        semantics = named(settings.semantics).of(settings.codecs)
+        super().__init__(
+            storage, settings.codecs, refresh_interval_seconds, semantics, max_staleness_seconds, is_replica
+        )
+        self.settings = settings
+        self._semantics = semantics
+        self._last_deferred = _Deferred()
+
+    # -- what is known -------------------------------------------------------------------------
+
+    def sizes(self) -> Sizes:
+        """What is sealed and what is not, as far as this object knows."""
+        state, deferred = self._state, self._deferred
+        sealed = state.sealed
+        return Sizes(
+            state.unsealed_rows + deferred.num_rows,
+            state.unsealed_bytes + deferred.num_bytes,
+            state.delta_rows,
+            sum(delta.size_bytes for delta in state.deltas),
+            sealed.num_entities if sealed else 0,
+            sealed.size_bytes if sealed else 0,
+        )
+
+    @property
+    def num_unsealed_commits(self) -> int:
+        """Commits of the fresh log that no snapshot and no absorption covers, as far as this object knows."""
+        return self._state.unsealed_commits + self._deferred.num_commits
+
+    @property
+    def num_unsealed(self) -> int:
+        """Rows that are not sealed, as far as this object knows."""
+        return self._state.unsealed_rows + self._deferred.num_rows
+
+    @property
+    def was_read(self) -> bool:
+        """Whether this object is read, so that writes load new rows."""
+        return self._was_read
+
+    def _count_others(self) -> None:
+        """Know what others wrote and sealed, as of an interval ago, so that a seal comes when it is due.
+
+        To take up what this process wrote takes longer than the write.
+        """
+        try:
+            if not self._knows_others():
+                self.refresh()
+                self._last_deferred = _Deferred()
+        except SketchStoreError as error:  # reads meet it, too; the rows can be appended nevertheless
+            if str(error) != self._last_warning:
+                self._last_warning = str(error)
+                _logger.warning("%s; rows are written, and not sealed until it can be read", error)
+
+    def _knows_others(self) -> bool:
+        """Whether what others wrote is known, as of an interval ago; looks whether they did, if it must."""
+        if not self._is_older_than(self._refresh_interval_seconds):
+            return True
+        # Another thread that refreshes will know in a moment.
+        if not self._refresh_lock.acquire(blocking=not self._is_known):
+            return True
+        try:
+            state, deferred = self._state, self._deferred
+            if not self._is_open or self._starts_over:
+                return False
+            if deferred.is_next_to(state.position.number):
+                state = replace(state, position=deferred.position.awaiting_as(state.position))
+            return not self._is_outdated(state)
+        finally:
+            self._refresh_lock.release()
+
+    @property
+    def _is_known(self) -> bool:
+        """Whether what others wrote is known, as of two intervals ago."""
+        return not self._is_older_than(2 * self._refresh_interval_seconds)
+
+    @property
+    def is_pinned(self) -> bool:
+        """Whether reads are held at a snapshot, as far as this object knows."""
+        return bool(self._state.pinned)
+
+    @property
+    def _deferred(self) -> _Deferred:
+        """The rows that were written through this object and that the state lacks."""
+        deferred = self._last_deferred
+        return deferred if self._state.position.number < deferred.position.number else _Deferred()
+
+    def _may_defer(self, num_rows: int, is_sealed_soon: bool) -> bool:
+        """Whether loading rows can wait: there was no read since the last write and they are few, or their
+        writer will wait for a seal.
+        """
+        deferred = self._deferred
+        if self._was_read or not self._is_known or deferred.num_bytes > _MAX_DEFERRED_BYTES:
+            return False
+        return is_sealed_soon or deferred.num_rows + num_rows <= _MAX_DEFERRED_ROWS
+
+    def _begin_loading(self) -> bool:
+        """Take the lock to load rows; False if another thread refreshes and the rows can wait for the next
+        write or read: a write does not wait while a new snapshot is opened.
+        """
+        deferred = self._deferred
+        is_much = deferred.num_rows > _MAX_DEFERRED_ROWS or deferred.num_bytes > _MAX_DEFERRED_BYTES
+        return self._refresh_lock.acquire(blocking=is_much)
+
+    def _refresh(self, state: State | None, reads_go_on: bool = False) -> None:
+        """See `LiveView._refresh`; deferred rows are loaded from memory."""
+        if state is not None and not self._starts_over:
+            state = self._with_deferred(state)
+        super()._refresh(state, reads_go_on)
+
+    def _with_deferred(self, state: State) -> State:
+        """A state with the deferred rows, if nothing else has to be read first."""
+        deferred, known = self._last_deferred, state.position.number
+        table = deferred.behind(known)
+        if table is None:
+            return state
+        through, num_late = deferred.position, self._loader.num_late
+        taken = self._loader.take_up(state, table, through, through.number - known)
+        self._tell_late(self._loader.num_late - num_late, len(table))
+        return taken or state
+
+    def _tell_late(self, number: int, num_rows: int) -> None:
+        """Log the first rows of this process that came too late to count, once for each view."""
+        view = self.settings.view
+        key = self.storage.location.rpartition(f"/{view}")[0], view  # the same for all shards
+        if number and key not in _told_late:
+            _told_late.add(key)
+            _logger.warning(
+                "feature view %r: %d of %d rows written are ignored, because the rows of their entities have "
+                "newer timestamps. (Some stores, such as SQLite, overwrite those.) Give rows their true "
+                "event times, or delete the entities first. Further ignored rows are not logged",
+                view,
+                number,
+                num_rows,
+            )
+
+    # -- write ---------------------------------------------------------------------------------
+
+    def append(self, table: pa.Table, only_appends: bool = False, is_sealed_soon: bool = False) -> None:
+        """Append rows as one commit; they are durable, and visible to this process, when this returns.
+
+        Parameters
+        ----------
+        only_appends : whether the rows need not be loaded before someone reads here.
+        is_sealed_soon : whether their writer waits for a seal.
+
+        Raises
+        ------
+        RowError, StorageError : the rows were not written.
+        """
+        if only_appends and not self._was_read:
+            self._row_log.append(table)
+            note_write(self._process_key)  # the next read takes them up
+            return
+        self._count_others()
+        position = self._row_log.append(table)
+        deferred = self._deferred.followed_by(table, position)
+        can_load = not self._may_defer(len(table), is_sealed_soon) and self._begin_loading()
+        self._last_deferred = deferred
+        if not can_load:
+            note_write(self._process_key)  # the next read takes them up
+            return
+        try:
+            self._load_deferred()
+        finally:
+            self._refresh_lock.release()
+
+    def _load_deferred(self) -> None:
+        """Load rows that were just appended, if nothing else has to be read first; the lock is held."""
+        self._was_read = False
+        state = self._with_deferred(self._state)
+        if state is self._state:
+            note_write(self._process_key)  # the next read takes them up
+            return
+        self._state = state
+        self.on_change()
+        # The other views of this process on the same folder have to look for them.
+        was_up_to_date = not self._has_unseen_write()
+        number = note_write(self._process_key)
+        if was_up_to_date:
+            self._seen_process_write = number
+
+    def delete(self, deletions: pa.Table) -> None:
+        """Delete all rows of some entities; see `rows.deletions`. It is durable when this returns.
+
+        Raises
+        ------
+        RowError, StorageError : nothing was deleted.
+        """
+        self._row_log.append(deletions)
+        note_write(self._process_key)
+
+    def stage(self, tables: Iterable[pa.Table], label: str) -> Iterator[StagedFile]:
+        """Write rows durably into uncommitted files whose names begin with a label; see `commit_staged`."""
+        return stage(self._row_log, tables, label)
+
+    def staged(self, entry: dict[str, Any]) -> StagedFile:
+        """The file that an entry of a report describes."""
+        return StagedFile.from_report(self._row_log, entry)
+
+    def commit_staged(self, files: Sequence[StagedFile]) -> None:
+        """Commit staged files. Their rows are durable, and visible to this process, when this returns.
+
+        Raises
+        ------
+        RowError, StorageError : no file was committed; on an object store, files before the failing one were.
+        """
+        for file in files:
+            file.check()
+        if files:
+            schema = pa.unify_schemas([file.schema for file in files])
+            self._row_log.append_staged([file.file for file in files], schema)
+            note_write(self._process_key)
+
+    def discard_staged(self, label: str) -> int:
+        """Delete uncommitted staged files whose names begin with a label. Returns their number."""
+        return len(self._row_log.discard_staged(label))
+
+    # -- seal: the steps, which the view takes with all shards under its lease -------------------
+
+    def seal_input(self) -> SealInput | None:
+        """Move fresh rows into the table. Returns the rows of the table, or None if there are none.
+
+        Raises
+        ------
+        DamagedFileError, StorageError : the rows stay where they are.
+        """
+        absorbed = self._row_log.absorb()
+        log = self._row_log.absorbed()
+        if log is None or not log.files:
+            return None
+        # The table may hold more by now if another process seals despite the lease.
+        return SealInput(log, replace(absorbed, number=log.position.number))
+
+    def input_of_entry(self, entry: Mapping[str, Any]) -> SealInput | None:
+        """The rows that another process found, see `SealInput.to_entry`; None if the table has changed."""
+        log = self._row_log.absorbed()
+        if log is None or log.table_version != entry["table_version"]:
+            return None
+        identity = entry["identity"]
+        through = Position(entry["number"], None if identity is None else bytes.fromhex(identity))
+        return SealInput(log, through)
+
+    def entry_of_draft(self, draft: Draft) -> dict[str, Any]:
+        """What another process needs to publish a draft; JSON-serializable."""
+        return {"name": draft.snapshot.name, "manifest": draft.manifest.encode().decode()}
+
+    def draft_of_entry(self, entry: Mapping[str, Any]) -> Draft:
+        """The reverse of `entry_of_draft`. Raises DamagedFileError : it is none."""
+        return self._snapshots.draft(entry["name"], entry["manifest"].encode())
+
+    def sample(self, log: LogRead, share: float) -> Sampled:
+        """Of the rows of a log that count, for formulas; see `sample_of`."""
+        return sample_of(self._fold(log), self.settings, share)
+
+    def count(self, log: LogRead, formulas: Mapping[str, Formula]) -> CountedRows:
+        """How often the rows of a log that count have each value of features whose values have ids."""
+        codecs = self.settings.stored_codecs
+        rows = computed_rows(self._fold(log).encoded(codecs), formulas)
+        return count_rows((encoded for _, encoded in rows), [*map(as_stored, codecs)])
+
+    def values_within_memory(self, log: LogRead, joint: JointVocabularies) -> dict[str, int]:
+        """For each feature with a memory limit, the number of values that a base of the rows could keep
+        within it.
+        """
+        rows, codecs = self._fold(log), self.settings.stored_codecs
+        return values_within_memory(
+            rows.keys,
+            computed_rows(rows.encoded(codecs), joint.formulas),
+            [*map(as_stored, codecs)],
+            joint.budget_of(self.settings.budget, codecs, len(rows)),
+            joint,
+        )
+
+    def draft(self, given: SealInput, joint: JointVocabularies | None) -> tuple[Draft, bool]:
+        """Draft an unpublished base with given ids of values. Also returns whether to compact the table
+        afterwards.
+        """
+        rows = self._fold(given.log)
+        draft = self._draft(rows, given.through, given.log.table_version, joint)
+        return draft, wants_compaction(rows, len(given.log.files))
+
+    def publish(self, draft: Draft) -> None:
+        """Publish a draft. Raises StorageError : the previous snapshot stays."""
+        self._snapshots.publish(draft)
+        self._snapshots.prune(_SNAPSHOTS_KEPT)
+
+    def discard(self, draft: Draft) -> None:
+        """Delete an unpublished draft."""
+        self._snapshots.discard(draft.snapshot)
+
+    def finish_seal(self, given: SealInput, compacts: bool) -> None:
+        """Load a base that was published, and clean up after it."""
+        # The snapshot comes first: a reader that sees the compaction has a base to put it on. Writes that
+        # look for what is new find it taken up.
+        self.refresh_sealed()
+        if compacts:
+            batches = (batch for _, batch in self._fold(given.log).batches())
+            self._row_log.compact(batches, given.through, version=given.log.table_version)
+        self._row_log.prune()
+
+    def refresh_sealed(self) -> None:
+        """Load a new snapshot without the rows deferred before it, which are sealed or read with it."""
+        self._last_deferred = _Deferred()
+        self.refresh()
+
+    def absorb(self) -> None:
+        """Move fresh rows into the table of the row log.
+
+        Raises
+        ------
+        DamagedFileError, StorageError : the rows stay where they are.
+        """
+        self.refresh()  # deferred rows would be counted again and again
+        self._row_log.absorb()
+        with self._refresh_lock:
+            self._state = replace(self._state, unsealed_commits=0)
+
+    def delta_draft(self) -> Draft | None:
+        """Fold the rows since the base, or since a delta over it, into an unpublished delta.
+
+        Returns
+        -------
+        None if a new base is needed: there is no readable base, its rows were replaced, or these rows cannot
+        form a delta.
+        """
+        if not may_have_deltas(self.settings):
+            return None
+        self._row_log.absorb()
+        self.refresh()
+        state = self._state
+        if state.snapshot is None or state.sealed is None or state.pinned:
+            return None
+        if state.snapshot != state.newest_seen:
+            return None
+        if state.sealed.formulas.keys() != self.settings.computed:
+            return None
+        manifest = state.snapshot.manifest()
+        kept = num_kept(state.deltas, state.unsealed_rows)
+        version = manifest.layer_versions()[kept]
+        log = self._row_log.absorbed_behind(version - 1, state.snapshot.name)
+        if log is None or not log.files:
+            return None
+        layer, keys = fold_delta(
+            log.batches,
+            self.settings,
+            state.sealed.cut_vocabularies,
+            lambda keys: self._loader.late(state, keys, kept),
+            state.sealed.formulas,
+        )
+        return write_layer(
+            self._snapshots,
+            layer,
+            keys,
+            self.settings.view,
+            log.position.number + 1,
+            log.table_version,
+            manifest.below(kept),
+        )
+
+    def kept_rows(self) -> FoldedRows | None:
+        """The rows that a seal would keep now, read anew from the row log; None if it has none.
+
+        Raises
+        ------
+        DamagedFileError : the row log cannot be read.
+        """
+        log = self._row_log.read()
+        return self._fold(log) if log else None
+
+    def rows_of(self, log: LogRead) -> FoldedRows:
+        """The rows of a log of this view that a seal would keep."""
+        return self._fold(log)
+
+    def _fold(self, log: LogRead) -> FoldedRows:
+        """The rows that a seal keeps. They include recently expired rows, which reads hide."""
+        kept = self.settings.retention_microseconds
+        return self._semantics.of(self.settings.codecs).fold(log.batches, expire_before_of(kept), kept)
+
+    def sealed_formulas(self) -> Mapping[str, Formula]:
+        """The formulas of the last seal, from which the next one starts; none if it cannot be read."""
+        if not self.settings.computed:
+            return {}
+        try:
+            sealed = self._loader.sealed().sealed
+        except SketchStoreError:
+            return {}
+        return {} if sealed is None else sealed.formulas
+
+    def _draft(
+        self,
+        rows: FoldedRows,
+        through: Position,
+        table_version: int,
+        joint: JointVocabularies | None = None,
+    ) -> Draft:
+        """Fold rows into a layer and write it as an unpublished snapshot of the log up to a commit."""
+        layer = fold(rows, self.settings, joint, self.sealed_formulas())
+        # A snapshot's version is the number of commits that it covers.
+        return write_layer(
+            self._snapshots, layer, rows.keys, self.settings.view, through.number + 1, table_version
+        )
+
+    # -- rebuild: the steps, see `rebuilding` ---------------------------------------------------
+
+    def begin_rebuild(self) -> Position:
+        """Ensure that there is a log, and absorb it. Returns the position up to which rows may be replaced.
+
+        Raises
+        ------
+        DamagedFileError, StorageError : nothing was lost.
+        """
+        through = self._row_log.begin()
+        self._row_log.extend(self._semantics.columns(self.settings.codecs), through)
+        return through
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether the table of the row log has rows, whether they count or not."""
+        return bool(self.table_rows().files)
+
+    def table_rows(self) -> LogRead:
+        """The rows of the table of the row log."""
+        return self._row_log.absorbed() or LogRead()
+
+    def dropped_by(self, log: LogRead) -> Dropped | None:
+        """The rows of the table that would be lost if a log's rows replaced them; None if these cannot be
+        read.
+        """
+        try:
+            kept = self.table_rows()
+            before = self._fold(kept).keys if kept.files else RowKeys.none()
+        except DamagedFileError as error:
+            _logger.warning("%s", error)
+            return None
+        return Dropped.by(before, self._fold(log).keys)
+
+    def replace_rows(self, log: LogRead, through: Position, joint: JointVocabularies | None = None) -> None:
+        """Replace the rows up to a commit, and the snapshot, by the rows of a log.
+
+        Parameters
+        ----------
+        through : from `begin_rebuild`; what any process wrote since then stays.
+        joint : the numbering of values that all shards share.
+
+        Raises
+        ------
+        StorageError : another process changed the table meanwhile; nothing has changed.
+        """
+        self._row_log.extend(log.schema(), through)
+        rows = self._fold(log)
+        try:
+            self._replace_rows(rows, through, joint)
+        except BaseException:
+            self._starts_over = True  # the new rows may be there in spite of the error
+            raise
+        self.refresh()
+
+    def _replace_rows(
+        self, rows: FoldedRows, through: Position, joint: JointVocabularies | None = None
+    ) -> None:
+        version = self._row_log.table_state().version
+        # No seal of rows that the table held before comes after this one.
+        draft = self._draft(rows, through, version + 1, joint)
+        is_replaced = False
+        try:
+            self._row_log.announce_replacement()
+            batches = (batch for _, batch in rows.batches())
+            is_replaced = self._row_log.compact(batches, through, draft.snapshot.name, version)
+        finally:
+            if not is_replaced:
+                self._snapshots.discard(draft.snapshot)
+        if not is_replaced:
+            raise StorageError(
+                f"{self.storage.location}: another process changed the row log meanwhile; try again"
+            )
+        # From here on the row log holds the new rows, and whoever has read the old ones looks for them.
+        try:
+            self._snapshots.publish(draft)
+        except StorageError as error:
+            _logger.warning("%s; the new rows are read from the row log until a later seal", error)
+        self._snapshots.prune(_SNAPSHOTS_KEPT)
+        self._row_log.prune()
+
+    # -- hold --------------------------------------------------------------------------------------
+
+    def pin(self, snapshot: SnapshotFile) -> None:
+        """Hold reads of all processes at a snapshot, until `unpin`.
+
+        Raises
+        ------
+        StorageError : the storage cannot be written, or the snapshot is gone.
+        """
+        self._snapshots.pin(snapshot)
+        self.refresh()
+
+    def published(self) -> Sequence[SnapshotFile]:
+        """All snapshots, newest first."""
+        return self._snapshots.list()
+
+    @property
+    def snapshot_version(self) -> int | None:
+        """The number of commits that the served snapshot covers; None without a snapshot."""
+        found = self.sealed()
+        return None if found is None else found[1].version
+
+    def unpin(self) -> bool:
+        """Let reads follow the writes again. Returns whether they were held.
+
+        Raises
+        ------
+        StorageError : the storage cannot be written.
+        """
+        was_pinned = self._snapshots.unpin()
+        self.refresh()
+        return was_pinned
+
+    # -- clean up ------------------------------------------------------------------------------
+
+    def vacuum(self, orphan_age_seconds: float) -> int:
+        """Remove unused files, and return their number; see `View.vacuum`."""
+        before = self._snapshots.list()
+        self._snapshots.prune(1)
+        num_removed = len(before) - len(self._snapshots.list())
+        num_removed += self._snapshots.remove_leftovers(orphan_age_seconds)
+        return num_removed + len(self._row_log.vacuum(orphan_age_seconds))

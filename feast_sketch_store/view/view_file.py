@@ -1,0 +1,341 @@
+"""The file of a view: its shards, join keys and features, for processes that do not have its definition.
+
+    view.json    {"features": [...], "format_version": 1, "join_keys": {...}, "semantics": ..., "shards": ...}
+
+`feast apply` writes it, and so does the first write of a process, before the row, if it lacks what the row
+has. A feature that the definition no longer has stays in the file, because its rows stay in the row log.
+"""
+
+import json
+import logging
+import math
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import pyarrow as pa
+
+from feast_sketch_store.errors import (
+    DamagedFileError,
+    SettingsError,
+    SketchStoreError,
+    StorageError,
+    UnsupportedFeatureError,
+    summed_up,
+)
+from feast_sketch_store.rows.binning import Binning, Precision, Quantiles
+from feast_sketch_store.rows.codecs import COUNTS, COUNTS_OF, LIST, TIMES, FeatureCodec
+from feast_sketch_store.rows.column_names import check_new_columns
+from feast_sketch_store.rows.counting import Counting
+from feast_sketch_store.rows.encoding import ENTITY_KEY
+from feast_sketch_store.rows.entity_keys import JoinKeys, join_keys_of, join_keys_text
+from feast_sketch_store.rows.listing import Listing
+from feast_sketch_store.settings.view_settings import ViewSettings
+from feast_sketch_store.storage.base import FileExistsAlreadyError, MissingFileError, Storage
+from feast_sketch_store.storage.names import FRESH_FOLDER, ROWS_FOLDER, VIEW_FILE, VIEW_LOCK
+from feast_sketch_store.structures.parts import checked
+from feast_sketch_store.view.shard_map import FORMAT_VERSION, ShardMap, check_map, entries_of, other_number
+
+_logger = logging.getLogger(__name__)
+
+_SECONDS = 10.0  # between two looks of a writer at the file in a bucket, where a look costs a request
+_MAX_ATTEMPTS = 20
+
+REMEDY = "give it a new name, or remove the view with `feast apply`, add it again and materialize"
+
+
+@dataclass(frozen=True)
+class ViewFile:
+    """What the file of a view says.
+
+    Parameters
+    ----------
+    shard_map : of the view.
+    codecs : one per feature that any process has declared.
+    semantics : how rows of an entity combine, see `view.semantics`.
+    join_keys : of its rows; None if no process knew them yet.
+    """
+
+    shard_map: ShardMap
+    codecs: tuple[FeatureCodec, ...] = ()
+    semantics: str = "replace"
+    join_keys: JoinKeys | None = None
+
+    @classmethod
+    def of(cls, settings: ViewSettings, shard_map: ShardMap, rows: pa.Table | None = None) -> Self:
+        """The file of a view with these settings.
+
+        Parameters
+        ----------
+        rows : of the row log; they tell the types of join keys that settings do not tell.
+        """
+        file = cls(shard_map, tuple(settings.codecs), settings.semantics, settings.join_keys)
+        if not file.has_join_keys and rows is not None and len(rows):
+            file = replace(file, join_keys=join_keys_of(rows[ENTITY_KEY][0].as_py()))
+        return file
+
+    @classmethod
+    def read(cls, storage: Storage) -> Self | None:
+        """Read the file of a view; None if there is none.
+
+        Raises
+        ------
+        DamagedFileError : the file is damaged.
+        StorageError : it cannot be read.
+        """
+        try:
+            content = storage.read(VIEW_FILE)
+        except MissingFileError:
+            return None
+        try:
+            return cls.decode(content)
+        except (ValueError, KeyError, TypeError) as error:
+            raise DamagedFileError(f"{storage.where(VIEW_FILE)}: {error!r}") from error
+
+    @classmethod
+    def decode(cls, content: bytes) -> Self:
+        """The reverse of `encode`.
+
+        Raises
+        ------
+        ValueError, KeyError, TypeError : the content is not that of a view's file.
+        """
+        entries = entries_of(content)
+        join_keys = entries["join_keys"]
+        return cls(
+            ShardMap.of_entry(entries["shards"]),
+            tuple(_codec_of(entry) for entry in checked(entries["features"], list)),
+            checked(entries["semantics"], str),
+            None if join_keys is None else dict(checked(join_keys, dict)),
+        )
+
+    def encode(self) -> bytes:
+        """The content of the file."""
+        content: dict[str, Any] = {
+            "features": [_entry_of(codec) for codec in self.codecs],
+            "format_version": FORMAT_VERSION,
+            "join_keys": None if self.join_keys is None else dict(self.join_keys),
+            "semantics": self.semantics,
+            "shards": self.shard_map.to_entry(),
+        }
+        return json.dumps(content, sort_keys=True).encode()
+
+    @property
+    def has_join_keys(self) -> bool:
+        """Whether the type of each join key is known."""
+        return self.join_keys is not None and None not in self.join_keys.values()
+
+    def joined_by(self, newer: "ViewFile", overrides: bool) -> "ViewFile":
+        """The file with the features of another one that it does not contradict.
+
+        Parameters
+        ----------
+        overrides : whether the other one says how features that both have are kept.
+        """
+        known, added = self._by_name(), newer._by_name()
+        codecs = {**added, **known, **added} if overrides else {**known, **added, **known}
+        join_keys = self.join_keys if newer.join_keys is None else newer.join_keys
+        if join_keys is not None and self.join_keys is not None:
+            join_keys = {name: kind or self.join_keys.get(name) for name, kind in join_keys.items()}
+        return replace(self, codecs=tuple(codecs.values()), join_keys=join_keys)
+
+    def contradictions(self, newer: "ViewFile", view: str) -> Iterator[SketchStoreError]:
+        """Why rows that were written to this view cannot be read as another file says."""
+        known = self._by_name()
+        changed = {
+            codec.feature: f"feature {codec.feature!r} of view {view!r} was written as "
+            f"{known[codec.feature].value_field} and is declared as {codec.value_field} now"
+            for codec in newer.codecs
+            if codec.feature in known and known[codec.feature].value_field != codec.value_field
+        }
+        if changed:
+            error = UnsupportedFeatureError(f"{'; '.join(changed.values())}; {REMEDY}")
+            yield error
+        elif self.semantics != newer.semantics:
+            yield UnsupportedFeatureError(
+                f"the rows of feature view {view!r} {self.semantics}, and are declared to {newer.semantics} "
+                "now; give the view a new name, or remove it with `feast apply`, add it again and "
+                "materialize"
+            )
+        try:
+            check_new_columns(known, (codec.feature for codec in newer.codecs))
+        except UnsupportedFeatureError as error:
+            yield error
+        stored, declared = self.join_keys, newer.join_keys
+        if stored is None or declared is None:
+            return
+        both = [(stored.get(name, ""), kind) for name, kind in declared.items()]
+        is_other = any(None not in kinds and kinds[0] != kinds[1] for kinds in both)
+        if is_other or declared.keys() != stored.keys():
+            yield SettingsError(
+                f"the rows of feature view {view!r} are keyed by {join_keys_text(stored)}, and it has the "
+                f"join keys {join_keys_text(declared)} now: no row could be found. Give the view a new name, "
+                "or remove it with `feast apply`, add it again and materialize"
+            )
+
+    def check(self, storage: Storage, settings: ViewSettings) -> bool:
+        """Check that the rows of a view, if there are any, can be read with its settings.
+
+        Returns
+        -------
+        Whether the settings contradict the file, which does not matter because there are no rows.
+
+        Raises
+        ------
+        UnsupportedFeatureError, SettingsError : a feature or join key has another type than rows that were
+            written.
+        """
+        problems = [*self.contradictions(ViewFile.of(settings, self.shard_map), settings.view)]
+        if problems and has_rows(storage, self.shard_map):
+            raise summed_up(problems)
+        return bool(problems)
+
+    def _by_name(self) -> dict[str, FeatureCodec]:
+        return {codec.feature: codec for codec in self.codecs}
+
+
+def _entry_of(codec: FeatureCodec) -> dict[str, Any]:
+    """How a feature is declared."""
+    entry: dict[str, Any] = {"codec": codec.name, "name": codec.feature, "value_field": codec.value_field}
+    if isinstance(codec.binning, Precision):
+        entry["precision"] = codec.binning.step
+    elif isinstance(codec.binning, Quantiles):
+        entry["bins"] = codec.binning.count
+    if codec.listing is not None:
+        entry["limit"] = codec.listing.limit
+        entry["resolution_microseconds"] = codec.listing.resolution_microseconds
+    if codec.counting is not None:
+        entry["counts"] = codec.counting.feature
+        entry["error"] = [codec.counting.absolute, codec.counting.relative]
+    if codec.source:
+        entry["of"] = codec.source
+    return entry
+
+
+def _codec_of(entry: dict[str, Any]) -> FeatureCodec:
+    """The reverse of `_entry_of`.
+
+    Raises
+    ------
+    ValueError, KeyError, TypeError : the entry does not tell how a feature is declared.
+    """
+    kind = checked(entry["codec"], str)
+    binning: Binning | None = None
+    absolute, relative = entry.get("error", (0, 0.0))
+    if "precision" in entry:
+        binning = Precision(checked(entry["precision"], float))
+    elif "bins" in entry:
+        binning = Quantiles(checked(entry["bins"], int))
+    return FeatureCodec(
+        checked(entry["name"], str),
+        checked(entry["value_field"], str),
+        kind,
+        binning,
+        Listing(entry["resolution_microseconds"], entry["limit"]) if kind == LIST else None,
+        entry["of"] if kind == TIMES else "",
+        Counting(absolute, relative, entry["counts"]) if kind == COUNTS else None,
+        entry["of"] if kind == COUNTS_OF else "",
+    )
+
+
+def has_rows(storage: Storage, shard_map: ShardMap) -> bool:
+    """Whether rows were written to a view."""
+    folders = (FRESH_FOLDER, ROWS_FOLDER, f"{ROWS_FOLDER}_delta_log/")
+    return any(part.list(folder) for part in shard_map.storages(storage) for folder in folders)
+
+
+def put_map(storage: Storage, settings: ViewSettings, shard_map: ShardMap) -> None:
+    """Write other shards into the file of a view.
+
+    Raises
+    ------
+    DamagedFileError, StorageError : the file cannot be read or written.
+    """
+    with storage.lease(VIEW_LOCK, wait=True):
+        there = ViewFile.read(storage) or ViewFile.of(settings, shard_map)
+        storage.replace(VIEW_FILE, replace(there, shard_map=shard_map).encode())
+
+
+class Registration:
+    """Keeps the file of a view while a process writes the view. Safe to use from several threads.
+
+    Parameters
+    ----------
+    storage : of the view.
+    shard_map : the one that the view was opened with.
+    """
+
+    def __init__(self, storage: Storage, shard_map: ShardMap):
+        self._storage, self._map = storage, shard_map
+        self._token = ""  # of a file that has what this process writes
+        self._has_join_keys = False
+        self._looked_at = -math.inf
+        self.seconds = _SECONDS if storage.fetches else 0.0  # between two looks
+
+    def keep(self, settings: ViewSettings, rows: pa.Table | None = None) -> None:
+        """Write the file, if it lacks something: before a write, and before the write returns.
+
+        Another process may drop the view meanwhile. Rows that are written after that are of a new view.
+
+        Parameters
+        ----------
+        settings : of the view.
+        rows : to be written.
+
+        Raises
+        ------
+        ShardError, UnsupportedFeatureError, SettingsError : the file contradicts the settings, and there are
+            rows; nothing was written.
+        DamagedFileError, StorageError : the file cannot be read or written.
+        """
+        has_all = bool(self._token) and (self._has_join_keys or rows is None or not len(rows))
+        now = time.monotonic()
+        if has_all and now - self._looked_at < self.seconds:
+            return
+        info = self._storage.info(VIEW_FILE)
+        if info is None or info.token != self._token or not has_all:
+            self._put(settings, rows)
+        self._looked_at = now
+
+    def _put(self, settings: ViewSettings, rows: pa.Table | None) -> None:
+        wanted, storage = ViewFile.of(settings, self._map, rows), self._storage
+        overrides = not self._token  # later ones leave what `feast apply` changed meanwhile
+        for _ in range(_MAX_ATTEMPTS):
+            info = storage.info(VIEW_FILE)
+            there = None if info is None else ViewFile.read(storage)
+            if info is None or there is None:
+                with suppress(FileExistsAlreadyError), storage.create(VIEW_FILE) as file:
+                    file.write(wanted.encode())
+                continue
+            check_map(settings.view, there.shard_map, self._map)
+            is_other = there.check(storage, settings)
+            merged = wanted if is_other else there.joined_by(wanted, overrides)
+            if merged == there:
+                self._token, self._has_join_keys = info.token, merged.has_join_keys
+                return
+            with storage.lease(VIEW_LOCK, wait=True):
+                now = storage.info(VIEW_FILE)
+                if now is not None and now.token == info.token:
+                    storage.replace(VIEW_FILE, merged.encode())
+                    overrides = False
+        raise StorageError(f"{storage.where(VIEW_FILE)}: other processes change the file again and again")
+
+
+def stored_map(storage: Storage, settings: ViewSettings) -> ShardMap:
+    """The shards of a view. If it has no file yet, these are the shards of its settings.
+
+    Raises
+    ------
+    UnsupportedFeatureError, SettingsError : see `ViewFile.check`.
+    DamagedFileError, StorageError : the file cannot be read.
+    """
+    wanted, there = ShardMap.first(settings.num_shards), ViewFile.read(storage)
+    if there is None:
+        return wanted
+    there.check(storage, settings)
+    if there.shard_map.num_shards != wanted.num_shards:
+        _logger.warning("%s", other_number(settings.view, there.shard_map, wanted.num_shards))
+    # Rows that are being divided may stay where they are after all, and writes go on then.
+    return there.shard_map.settled
