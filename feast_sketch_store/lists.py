@@ -25,9 +25,11 @@ from feast_sketch_store.reading.ragged import RaggedLists, read_lists, since_of
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.encoding import TIMESTAMP, deletion_rows
 from feast_sketch_store.rows.entity_keys import JOIN_KEY_TYPES
+from feast_sketch_store.rows.limits import impossible_moment
 from feast_sketch_store.rows.list_log import REMOVE, REPLACE, ListRows
 
 _MAX_SECONDS = 1 << 40  # since 1970: later than any item may be, and small enough for microseconds
+_ALL_SECONDS = -_MAX_SECONDS, _MAX_SECONDS
 
 
 class Lists:
@@ -53,7 +55,7 @@ class Lists:
     def __init__(self, repo: FeatureStore | str | Path, feature_view: str, feature: str):
         store = repo if isinstance(repo, FeatureStore) else FeatureStore(repo_path=str(repo))
         table = _view_of(store, feature_view)
-        self._is_replica = store.config.online_store.role == "replica"
+        self._is_replica = store.config.online_store.read_only
         self._view = online_store_of(store).writer(store.config, table)
         self._codecs = self._view.settings.stored_codecs
         codec = next((codec for codec in self._codecs if codec.feature == feature), None)
@@ -86,7 +88,7 @@ class Lists:
         """
         columns = self._entities.columns(entities)
         num_rows = self._entities.number(columns)
-        elements, times = self._values(values, num_rows), _microseconds(timestamps, num_rows)
+        elements, times = self._values(values, num_rows), self._times(timestamps, num_rows)
         self._write(columns, (np.arange(num_rows + 1), elements, times), times, None)
 
     def replace(
@@ -112,7 +114,7 @@ class Lists:
         bounds, num_rows = np.asarray(indptr, np.int64), self._entities.number(columns)
         if len(bounds) != num_rows + 1 or bounds[0] or (np.diff(bounds) < 0).any():
             raise RowError(f"indptr does not tell where the lists of {num_rows} entities begin")
-        times = _microseconds(timestamps, int(bounds[-1]))
+        times = self._times(timestamps, int(bounds[-1]))
         elements = self._values(values, int(bounds[-1]))
         # By position the newest item of a row is its last.
         order = np.lexsort((times, np.repeat(np.arange(num_rows), np.diff(bounds))))
@@ -160,7 +162,7 @@ class Lists:
         num_rows = self._entities.number(columns)
         if np.ndim(values) == 0 and not isinstance(values, pa.Array):
             values = [values] * num_rows
-        times = _microseconds(until, num_rows)
+        times = self._times(until, num_rows)
         self._write(columns, (np.arange(num_rows + 1), self._values(values, num_rows), times), times, REMOVE)
 
     def clear(self, entities: Entities) -> None:
@@ -189,6 +191,18 @@ class Lists:
             raise RowError(f"the list {self._codec.feature!r} takes {number} values here, not {what}")
         return elements
 
+    def _times(self, timestamps: Any, number: int) -> NDArray[np.int64]:
+        """Times in microseconds since 1970: int64[number]."""
+        times = _microseconds(timestamps, number)
+        if (found := impossible_moment(times)) is not None:
+            row, wrong = found
+            given = timestamps if isinstance(timestamps, datetime) else timestamps[row]
+            raise RowError(
+                f"row {row} for the list {self._codec.feature!r} has the time {_text(given)}, which is none "
+                f"or {wrong}; nothing was written. Give seconds since 1970, datetimes or timestamps"
+            )
+        return times
+
     def _write(
         self,
         columns: dict[str, pa.Array],
@@ -202,9 +216,7 @@ class Lists:
 
     def _require_writer(self) -> None:
         if self._is_replica:
-            raise StorageError(
-                f"feature view {self._view.settings.view!r}: online_store has role: replica, which only reads"
-            )
+            raise StorageError(f"feature view {self._view.settings.view!r}: online_store has read_only: true")
 
 
 def _view_of(store: FeatureStore, name: str) -> Any:
@@ -234,22 +246,33 @@ def _microseconds(timestamps: Any, number: int) -> NDArray[np.int64]:
     if timestamps is None:
         return np.full(number, _now())
     if isinstance(timestamps, np.ndarray) and timestamps.dtype == np.int64 and len(timestamps) == number:
-        return np.asarray(np.clip(timestamps, -_MAX_SECONDS, _MAX_SECONDS) * 1_000_000)
+        return np.asarray(timestamps.clip(*_ALL_SECONDS) * 1_000_000)
     if isinstance(timestamps, datetime):
         timestamps = [timestamps] * number
     try:
         times = timestamps if isinstance(timestamps, pa.Array) else pa.array(_plain(timestamps))
-        if pa.types.is_floating(times.type):
-            times = pa.array(np.rint(times.to_numpy(zero_copy_only=False) * 1e6).astype(np.int64))
-        elif pa.types.is_integer(times.type):
-            times = pa.array(times.cast(pa.int64()).to_numpy(zero_copy_only=False) * 1_000_000)
-        times = times.cast(TIMESTAMP, safe=False).cast(pa.int64())
+        if pa.types.is_floating(times.type) and not times.null_count:
+            seconds = np.nan_to_num(times.to_numpy(zero_copy_only=False), nan=_MAX_SECONDS)
+            times = pa.array(np.rint(seconds.clip(*_ALL_SECONDS) * 1e6).astype(np.int64))
+        elif pa.types.is_integer(times.type) and not times.null_count:
+            seconds = times.cast(pa.int64()).to_numpy(zero_copy_only=False)
+            times = pa.array(seconds.clip(*_ALL_SECONDS) * 1_000_000)
+        is_fine = pa.types.is_timestamp(times.type) and times.type.unit == "ns"
+        times = times.cast(TIMESTAMP, safe=not is_fine).cast(pa.int64())
     except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
         raise RowError(f"these are not timestamps: {error}") from error
     if times.null_count or len(times) != number:
         what = f"{times.null_count} nulls" if times.null_count else f"{len(times)}"
         raise RowError(f"{number} timestamps are needed, not {what}")
     return np.array(times.to_numpy(zero_copy_only=False), np.int64)
+
+
+def _text(time: Any) -> str:
+    """A time as it was given, for a message; Python cannot represent all that Arrow can."""
+    try:
+        return str(time)
+    except (OverflowError, ValueError):
+        return str(getattr(time, "value", "?"))
 
 
 def _plain(timestamps: Any) -> Sequence[Any] | NDArray[Any]:

@@ -13,8 +13,9 @@ import os
 import sys
 import threading
 import time
-from collections import deque
-from collections.abc import Mapping
+from bisect import bisect_left
+from collections import Counter, deque
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,8 +23,8 @@ _logger = logging.getLogger(__name__)
 
 _FLUSH_SECONDS = 0.1  # reads in this time are counted together: a counter in a file takes 1 us
 
-COUNTER, GAUGE = "counter", "gauge"
-_REASONS = ("RowError", "StorageError", "UnsupportedFeatureError", "VocabularyOverflowError")
+COUNTER, GAUGE, HISTOGRAM = "counter", "gauge", "histogram"
+_REASONS = ("RowError", "StorageError", "UnsupportedFeatureError")
 _VIEW = ("project", "view")
 _STORE = ("store",)
 
@@ -52,6 +53,10 @@ ENTITIES_READ = _counter("entities_read", "Entities that were asked for")
 ABSENT_ENTITIES = _counter(
     "absent_entities", "Entities that were asked for and have no row, or an expired one"
 )
+READ_SECONDS = Metric(
+    "feast_sketch_read_seconds", HISTOGRAM, "Seconds that a batch took for a response of Feast, without Feast"
+)
+_READ_BOUNDS = (1e-5, 2.5e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 0.01, 0.05, 0.25, 1.0)
 REFRESHES = _counter("refreshes", "Refreshes that found something new")
 REFRESH_FAILURES = _counter(
     "refresh_failures", "Looks at the storage that failed; reads show the rows from before"
@@ -100,6 +105,11 @@ SAMPLED_RATE = _gauge(
 )
 LAST_SEAL = _gauge("last_seal_timestamp_seconds", "max", "When a seal last published a snapshot")
 
+_FROM_THE_START = (
+    *(READS, ENTITIES_READ, ABSENT_ENTITIES),
+    *(COMMITS, REFRESH_FAILURES, FALLBACKS, SEALS, SEAL_FAILURES, SEAL_SECONDS),
+)
+
 ALL = tuple(value for value in list(globals().values()) if isinstance(value, Metric))
 
 _lock = threading.Lock()
@@ -139,6 +149,18 @@ def put(metric: Metric, labels: tuple[str, ...], value: float) -> None:
             _warn(error.strerror)
 
 
+def observe(metric: Metric, labels: tuple[str, ...], amounts: Sequence[float]) -> None:
+    """Add amounts to a histogram, each of its values at most once: that takes 1 us in a file."""
+    if is_loaded():
+        try:
+            child = _child(metric, labels)
+            child._sum.inc(sum(amounts))
+            for place, count in Counter(bisect_left(_READ_BOUNDS, amount) for amount in amounts).items():
+                child._buckets[place].inc(count)
+        except OSError as error:
+            _warn(error.strerror)
+
+
 @functools.cache
 def _warn(reason: str | None) -> None:
     """Tell once that values cannot be kept: reads and writes go on where the disk of metrics is full."""
@@ -160,6 +182,8 @@ def _made_of(metric: Metric) -> Any:
         client: Any = sys.modules["prometheus_client"]
         if metric.kind == COUNTER:
             made = client.Counter(metric.name, metric.text, metric.labels)
+        elif metric.kind == HISTOGRAM:
+            made = client.Histogram(metric.name, metric.text, metric.labels, buckets=_READ_BOUNDS)
         else:
             made = client.Gauge(metric.name, metric.text, metric.labels, multiprocess_mode=metric.mode)
         _made[metric.name] = made
@@ -176,7 +200,7 @@ class ViewMetrics:
 
     def __init__(self, project: str, view: str):
         self.labels = (project, view)
-        self._pending: deque[tuple[int, int]] = deque()
+        self._pending: deque[tuple[int, int, float | None]] = deque()
         self._flushed_at = 0.0
         self._has_begun = False
 
@@ -198,16 +222,19 @@ class ViewMetrics:
         """Start counters at 0, because Prometheus sees no increase in a counter that starts at 1."""
         if not self._has_begun and is_loaded():
             self._has_begun = True
-            for metric in (COMMITS, REFRESH_FAILURES, FALLBACKS, SEALS, SEAL_FAILURES, SEAL_SECONDS):
+            for metric in _FROM_THE_START:
                 self.add(metric, 0)
+            observe(READ_SECONDS, self.labels, ())
             for reason in _REASONS:
                 add(REFUSED_COMMITS, (*self.labels, reason), 0)
 
     # -- reads, which must not get slower ----------------------------------------------------
 
-    def count_read(self, num_entities: int, num_found: int) -> None:
-        """Count a read. A read at least a tenth of a second later adds it to the counters."""
-        self._pending.append((num_entities, num_found))
+    def count_read(self, num_entities: int, num_found: int, seconds: float | None = None) -> None:
+        """Count a read, and how long it took if that is known. A read at least a tenth of a second later adds
+        it to the counters.
+        """
+        self._pending.append((num_entities, num_found, seconds))
         if time.monotonic() - self._flushed_at >= _FLUSH_SECONDS:
             self.flush()
 
@@ -215,16 +242,21 @@ class ViewMetrics:
         """Add what was read to the counters."""
         self._flushed_at = time.monotonic()
         reads = entities = found = 0
+        times = []
         while self._pending:
             try:
-                num_entities, num_found = self._pending.popleft()
+                num_entities, num_found, seconds = self._pending.popleft()
             except IndexError:  # another thread was faster
                 break
             reads, entities, found = reads + 1, entities + num_entities, found + num_found
+            if seconds is not None:
+                times.append(seconds)
         if reads and is_loaded():
             self.add(READS, reads)
             self.add(ENTITIES_READ, entities)
             self.add(ABSENT_ENTITIES, entities - found)
+            if times:
+                observe(READ_SECONDS, self.labels, times)
 
     def forget(self) -> None:
         """Reset in a forked child, which must not count the parent's reads again."""

@@ -19,6 +19,7 @@ from feast.protos.feast.types.Value_pb2 import Value
 from feast.repo_config import RepoConfig, load_repo_config
 
 from feast_sketch_store.errors import SettingsError, StorageError
+from feast_sketch_store.planning.plan import Estimate
 from feast_sketch_store.rows.entity_keys import SERIALIZATION_VERSION
 
 # The configuration classes of Feast's stores, and the bridges that read these stores.
@@ -196,8 +197,8 @@ class Bridge(ABC):
             if found >= num_rows:
                 return
 
-    def stored_bytes(self, rows: Sequence[OtherRow]) -> float | None:
-        """Mean bytes of these rows, as the store reports them; None if it does not."""
+    def stored_bytes(self, rows: Sequence[OtherRow]) -> Estimate | None:
+        """Mean bytes of a row, as the store reports them for these rows or all; None if it does not."""
         return None
 
     @abstractmethod

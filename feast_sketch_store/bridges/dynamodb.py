@@ -14,6 +14,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from feast_sketch_store.bridges.base import Bridge, Counted, OtherRow, OtherView, Page, values_of
 from feast_sketch_store.errors import StorageError
+from feast_sketch_store.planning.plan import Estimate
 
 _SAMPLED_SEGMENTS = 64  # of a table, which DynamoDB divides by a hash of the key
 
@@ -58,11 +59,11 @@ class DynamoBridge(Bridge):
                 found += len(page.rows)
             segment += 1
 
-    def stored_bytes(self, rows: Any) -> float | None:
+    def stored_bytes(self, rows: Any) -> Estimate | None:
         """The size that DescribeTable reports, per item."""
         described = self._called(lambda: self._client.describe_table(TableName=self._table))["Table"]
         number = int(described["ItemCount"])
-        return float(described["TableSizeBytes"]) / number if number else None
+        return Estimate.exactly(float(described["TableSizeBytes"]) / number) if number else None
 
     def close(self) -> None:
         """Close the connections."""

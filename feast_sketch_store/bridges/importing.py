@@ -10,9 +10,8 @@ An interrupted import continues where it stopped when it is run again. Before th
 
 import hashlib
 import json
-import secrets
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,17 +27,18 @@ from feast_sketch_store.online_store import any_feature_view, online_store_of
 from feast_sketch_store.operations.backing import refill
 from feast_sketch_store.row_log import RowLog
 from feast_sketch_store.rows.encoding import FeastRow, RowKeys, row_keys, to_arrow
-from feast_sketch_store.rows.entity_keys import find_sorted
+from feast_sketch_store.rows.entity_keys import find_sorted, key_text
 from feast_sketch_store.rows.newest import NewestRows
-from feast_sketch_store.storage.base import Storage, UncertainWriteError
+from feast_sketch_store.settings.view_settings import ViewSettings
+from feast_sketch_store.storage.base import Storage
 from feast_sketch_store.storage.names import IMPORT_FOLDER
-from feast_sketch_store.view.settings import ViewSettings
-from feast_sketch_store.view.sharded import ShardedView
+from feast_sketch_store.view.rebuilding import rebuild
 
 EXACT, RECOVERED, GIVEN = "exact", "recovered", "given"
 
 _ROWS_A_COMMIT = 20_000
 _STATE_FILE = "import.json"
+_MAX_TOLD = 1_000  # rows that a report names
 
 
 @dataclass(frozen=True)
@@ -54,6 +54,8 @@ class Imported:
     rows : number of rows read, including repeated ones.
     changed : rows that the second scan found to be new or newer.
     entities : of the view after the import; None for a dry run.
+    num_skipped : rows that the view cannot keep and that were left out.
+    skipped : the reasons by the keys of their entities, for the first 1,000 of these rows.
     """
 
     view: str
@@ -62,6 +64,8 @@ class Imported:
     rows: int
     changed: int
     entities: int | None
+    num_skipped: int = 0
+    skipped: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass
@@ -73,6 +77,8 @@ class _State:
     position: str | None = None
     rows: int = 0
     changed: int = 0
+    num_skipped: int = 0
+    skipped: dict[str, str] = field(default_factory=dict)
 
     @classmethod
     def load(cls, storage: Storage, source: str) -> "_State":
@@ -99,6 +105,7 @@ def import_view(
     dry_run: bool = False,
     max_rows_per_second: float | None = None,
     tell: Callable[[int, int | None], object] = lambda rows, total: None,
+    skip_bad: bool = False,
 ) -> Imported:
     """Fill a view from another online store, which is only read.
 
@@ -113,11 +120,13 @@ def import_view(
     dry_run : read and check all rows, and change nothing.
     max_rows_per_second : spares the other store; None for no limit.
     tell : called with the number of rows read in this scan, and the expected total or None.
+    skip_bad : leave out rows that the view cannot keep, and report them.
 
     Raises
     ------
     SettingsError : the other configuration or the keys cannot be used, or keys of some rows are missing.
-    RowError : the view as declared cannot keep a row.
+    RowError : the view as declared cannot keep some rows. A dry run counts them all; otherwise an import ends
+        at the first commit that has some.
     StorageError : the other store cannot be read or has no rows of the view, or another process is sealing
         the view.
     """
@@ -134,43 +143,24 @@ def import_view(
             )
         total = bridge.count()
         pages = _Pages(bridge, finder, max_rows_per_second, tell, total.num_keys if total else None)
-        run = _Import(pages, opened.settings, _fingerprint(other_view, keys))
+        run = _Import(pages, opened.settings, _fingerprint(other_view, keys), skip_bad)
         how = EXACT if bridge.has_keys else RECOVERED if keys is None else GIVEN
         if dry_run:
             run.check()
-            return Imported(view, other_view.store.kind, how, run.state.rows, 0, None)
+            return run.imported(view, how, None)
         staging = opened.storage.within(IMPORT_FOLDER)
-        if isinstance(opened, ShardedView):
-            with opened.unchanging():
-                run.stage(staging)
-                _divide(opened, staging)
-            opened.seal()  # if another process is sealing, that seal includes the rows
-        else:
 
-            def fill(unused: Storage) -> Storage:
-                run.stage(staging)
-                return staging
+        def fill(unused: Storage) -> Storage:
+            run.stage(staging)
+            return staging
 
-            opened.rebuild(fill, keep=True)
+        rebuild(opened, fill, keep=True)
         staging.delete_all()
         if opened.settings.backed_codecs:
             refill(store, view)
     finally:
         bridge.close()
-    state, entities = run.state, opened.stats().sealed_entities
-    return Imported(view, other_view.store.kind, how, state.rows, state.changed, entities)
-
-
-def _divide(view: ShardedView, staging: Storage) -> None:
-    """Move staged rows into the shards of a view."""
-    label = f"import-{secrets.token_hex(8)}-"
-    try:
-        view.commit_staged(list(view.stage(RowLog(staging).read().batches(), label)))
-    except UncertainWriteError:
-        raise  # the commit may still appear, and needs the files
-    except BaseException:
-        view.discard_staged(label)
-        raise
+    return run.imported(view, how, opened.stats().sealed_entities)
 
 
 def _fingerprint(view: OtherView, keys: Path | None) -> str:
@@ -235,15 +225,23 @@ class _Pages:
 class _Import:
     """One run of an import."""
 
-    def __init__(self, pages: _Pages, settings: ViewSettings, source: str):
-        self._pages, self._settings = pages, settings
+    def __init__(self, pages: _Pages, settings: ViewSettings, source: str, skip_bad: bool):
+        self._pages, self._settings, self._skip_bad = pages, settings, skip_bad
         self.state = _State(source)
+
+    def imported(self, view: str, how: str, entities: int | None) -> Imported:
+        """The result."""
+        state, kind = self.state, self._pages.bridge.view.store.kind
+        return Imported(
+            view, kind, how, state.rows, state.changed, entities, state.num_skipped, dict(state.skipped)
+        )
 
     def check(self) -> None:
         """Read all rows, and check whether the view could keep them."""
         for rows, _ in self._pages.rows(None):
-            self._table(rows)
+            self._kept(rows)
             self.state.rows += len(rows)
+        self._refuse(f"of {self.state.rows:,} rows")
 
     def stage(self, storage: Storage) -> None:
         """Write all rows to a row log of their own, starting where an earlier run stopped."""
@@ -276,7 +274,8 @@ class _Import:
     def _append(self, log: RowLog, rows: list[FeastRow], known: RowKeys | None) -> None:
         if not rows:
             return
-        table = self._table(rows)
+        table = self._kept(rows)
+        self._refuse(f"of the first {self.state.rows + len(rows):,} rows")
         if self.state.scan == 1:
             self.state.rows += len(rows)
         else:
@@ -290,11 +289,39 @@ class _Import:
         if len(table):
             log.append(table)
 
-    def _table(self, rows: list[FeastRow]) -> pa.Table:
+    def _kept(self, rows: list[FeastRow]) -> pa.Table:
+        """The rows that the view can keep, as a table of the row log; notes the others."""
         try:
-            return to_arrow(rows, self._settings.codecs, self._settings.join_keys)
+            return self._table(rows)
+        except RowError:
+            good = [row for row in rows if self._is_good(row)]
+            return self._table(good)
+
+    def _is_good(self, row: FeastRow) -> bool:
+        """Whether the view can keep a row; notes one that it cannot keep."""
+        try:
+            self._table([row])
         except RowError as error:
+            key, reason = key_text(row[0]), str(error).replace("row 0 of the batch", "it")
+            state = self.state
+            state.num_skipped += state.scan == 1 or (
+                key not in state.skipped and len(state.skipped) < _MAX_TOLD
+            )
+            if len(state.skipped) < _MAX_TOLD:
+                state.skipped[key] = reason
+            return False
+        return True
+
+    def _table(self, rows: list[FeastRow]) -> pa.Table:
+        return to_arrow(rows, self._settings.codecs, self._settings.join_keys)
+
+    def _refuse(self, among: str) -> None:
+        """Raise an error if there are rows that cannot be kept, unless they are left out."""
+        number, told = self.state.num_skipped, self.state.skipped
+        if number and not self._skip_bad:
+            key, reason = next(iter(told.items()))
             raise RowError(
-                f"{self._pages.bridge.view}: {error}. Nothing was imported; declare the view as it was when "
-                "these rows were written"
-            ) from error
+                f"{self._pages.bridge.view}: {number:,} {among} cannot be kept. The first is of the entity "
+                f"{key}: {reason}. Nothing was imported; declare the view as it was when these rows were "
+                "written, or leave such rows out with --skip-bad (`skip_bad=True`). --dry-run counts them all"
+            )

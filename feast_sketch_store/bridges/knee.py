@@ -12,7 +12,7 @@ from feast_sketch_store.planning.sample import Sample
 from feast_sketch_store.planning.source import features_of_rows
 from feast_sketch_store.rows.codecs import MEMBERSHIP
 from feast_sketch_store.rows.newest import NewestRows
-from feast_sketch_store.view.settings import ViewSettings
+from feast_sketch_store.settings.view_settings import ViewSettings
 
 
 @dataclass(frozen=True)
@@ -40,10 +40,12 @@ def knee_of_rows(table: pa.Table, settings: ViewSettings, view: str, num_entitie
     num_entities : of the whole view.
     """
     codecs = [codec for codec in settings.codecs if codec.name == MEMBERSHIP]
+    if not codecs:
+        return None
     rows = NewestRows(lambda columns: iter([table]))
     features = features_of_rows(rows, codecs)
     sample = Sample(view, max(num_entities, len(rows)), rows.keys.entity_hashes, features)
-    if not codecs or not sample.num_facts:
+    if not sample.num_facts:
         return None
     points: Sequence[Point] = [
         candidate.point for candidate in candidates(sample, settings.presence_error_rate, Grid())

@@ -9,6 +9,7 @@ import pymysql
 from feast_sketch_store.bridges.base import OtherRow
 from feast_sketch_store.bridges.sql import SqlBridge
 from feast_sketch_store.errors import StorageError
+from feast_sketch_store.planning.plan import Estimate
 
 
 class MySQLBridge(SqlBridge):
@@ -19,14 +20,14 @@ class MySQLBridge(SqlBridge):
     _QUOTE = "`"
     _HASH = "CRC32(entity_key)"
 
-    def stored_bytes(self, rows: Sequence[OtherRow]) -> float | None:
+    def stored_bytes(self, rows: Sequence[OtherRow]) -> Estimate | None:
         """The size of the table with its indices, per entity; the server updates it from time to time."""
         ((size,),) = self._ask(
             "SELECT data_length + index_length FROM information_schema.tables "
             "WHERE table_schema = DATABASE() AND table_name = %s",
             self._table,
         )
-        return None if size is None else float(size) / max(1, self.count().num_keys)
+        return None if size is None else Estimate.exactly(float(size) / max(1, self.count().num_keys))
 
     def _stored(self, key: bytes) -> Any:
         return key.hex()

@@ -22,7 +22,9 @@ from redis.cluster import RedisCluster
 from redis.exceptions import RedisError
 
 from feast_sketch_store.bridges.base import Bridge, Counted, OtherRow, OtherView, Page, entity_key, values_of
+from feast_sketch_store.bridges.scaling import relative_spread
 from feast_sketch_store.errors import RowError, StorageError
+from feast_sketch_store.planning.plan import Estimate
 from feast_sketch_store.rows.entity_keys import (
     SERIALIZATION_VERSION,
     length_of_serialized_key,
@@ -73,7 +75,7 @@ class RedisBridge(Bridge):
             sum(self._called(lambda n=node: self._ask(n, "DBSIZE")) for node in self._nodes()), True
         )
 
-    def stored_bytes(self, rows: Sequence[OtherRow]) -> float | None:
+    def stored_bytes(self, rows: Sequence[OtherRow]) -> Estimate | None:
         """The mean MEMORY USAGE of the rows' keys, times the share of fields that belong to the view.
 
         The server does not count its table of keys, nor that of keys that expire; both are added.
@@ -104,7 +106,10 @@ class RedisBridge(Bridge):
             lengths = {name: len(name) + len(value) for name, value in fields.items()}
             of_view = sum(length for name, length in lengths.items() if name in own)
             shares.append(size * of_view / max(1, sum(lengths.values())))
-        return sum(shares) / len(shares) if shares else None
+        if not shares:
+            return None
+        mean, spread = sum(shares) / len(shares), relative_spread(shares, self.count().num_keys)
+        return Estimate(mean, mean * (1 - spread), mean * (1 + spread))
 
     def close(self) -> None:
         """Close the connections."""

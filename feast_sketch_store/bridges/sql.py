@@ -19,6 +19,7 @@ from feast.infra.key_encoding_utils import deserialize_entity_key
 
 from feast_sketch_store.bridges.base import Bridge, Counted, OtherRow, OtherView, Page, values_of
 from feast_sketch_store.errors import StorageError
+from feast_sketch_store.planning.plan import Estimate
 from feast_sketch_store.rows.entity_keys import SERIALIZATION_VERSION
 
 _ROWS_A_PAGE = 5000  # of the table: one for each feature of an entity
@@ -170,7 +171,7 @@ class SqliteBridge(SqlBridge):
             rows = [self._row(key, list(group)) for key, group in groupby(found, lambda row: row[0])]
             yield Page(rows, len(rows), "")
 
-    def stored_bytes(self, rows: Sequence[OtherRow]) -> float | None:
+    def stored_bytes(self, rows: Sequence[OtherRow]) -> Estimate | None:
         """The pages of the table and its indices, per entity; None if this SQLite does not report it."""
         try:
             ((size,),) = self._ask(
@@ -180,7 +181,7 @@ class SqliteBridge(SqlBridge):
             )
         except StorageError:  # dbstat is optional in SQLite
             return None
-        return None if size is None else float(size) / max(1, self.count().num_keys)
+        return None if size is None else Estimate.exactly(float(size) / max(1, self.count().num_keys))
 
     def _connect(self) -> Any:
         options: Any = self.view.config.online_store
@@ -198,10 +199,10 @@ class PostgresBridge(SqlBridge):
     _PARAMETER = "%s"
     _HASH = "hashtext(encode(entity_key, 'hex'))::bigint + 2147483648"
 
-    def stored_bytes(self, rows: Sequence[OtherRow]) -> float | None:
+    def stored_bytes(self, rows: Sequence[OtherRow]) -> Estimate | None:
         """The size of the table with its indices, per entity."""
         ((size,),) = self._ask("SELECT pg_total_relation_size(to_regclass(%s))", self._name)
-        return None if size is None else float(size) / max(1, self.count().num_keys)
+        return None if size is None else Estimate.exactly(float(size) / max(1, self.count().num_keys))
 
     def _connect(self) -> Any:
         from feast.infra.utils.postgres.connection_utils import _get_conn

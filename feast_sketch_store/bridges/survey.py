@@ -1,9 +1,10 @@
 """The size that the views of another online store would have here, from a sample of its rows.
 
-The sampled rows are sealed in memory, with the settings that the view would have here. Bytes of rows are
-scaled to all rows, and bytes of values to the estimated number of all values.
+The sampled rows are sealed in memory, with the settings that the view would have here, and `scaling` scales
+their bytes to all rows.
 """
 
+import logging
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -24,6 +25,7 @@ from feast_sketch_store.bridges.base import Bridge, OtherRow, OtherStore, OtherV
 from feast_sketch_store.bridges.hashed_keys import KeyFinder
 from feast_sketch_store.bridges.knee import Knee, knee_of_rows
 from feast_sketch_store.bridges.pace import Pace
+from feast_sketch_store.bridges.scaling import Scaling, Sealed
 from feast_sketch_store.errors import SettingsError, SketchStoreError, StorageError
 from feast_sketch_store.layers import SketchLayer
 from feast_sketch_store.online_store import SketchOnlineStoreConfig
@@ -32,13 +34,16 @@ from feast_sketch_store.planning.plan import Estimate
 from feast_sketch_store.planning.sample import all_values, total_of
 from feast_sketch_store.planning.stored_rows import StoredRows
 from feast_sketch_store.rows.codecs import BINNED, CATEGORICAL, EXACT, MEMBERSHIP
-from feast_sketch_store.rows.encoding import FeastRow, to_arrow
+from feast_sketch_store.rows.encoding import FeastRow
 from feast_sketch_store.rows.entity_keys import serialize_entity_keys
-from feast_sketch_store.rows.newest import NewestRows
+from feast_sketch_store.settings.resolve import resolve
+from feast_sketch_store.settings.view_settings import ViewSettings
 from feast_sketch_store.snapshot.format import encode
 from feast_sketch_store.snapshot.sealed import with_checksums
+from feast_sketch_store.view.registry import named
 from feast_sketch_store.view.sealing import fold
-from feast_sketch_store.view.settings import ViewSettings, resolve
+
+_logger = logging.getLogger(__name__)
 
 DEFAULT_SAMPLE = 20_000
 _ASKED_FOR_BYTES = 500  # rows whose size is requested from the store
@@ -89,6 +94,7 @@ class SurveyedView:
     bytes_there : as the store reports; None if it does not.
     bytes_listpack : in Redis with ``hash-max-listpack-value 512``; None for other stores.
     bytes_here : of the snapshot, with the default settings.
+    ratio : of the bytes there to those here.
     false_per_read : false values of a read.
     knee : the structure of membership features at the planner's knee; empty without such features.
     bytes_at_knee, false_at_knee : of the snapshot, and of a read, at the knee.
@@ -104,9 +110,10 @@ class SurveyedView:
     newest: str
     keys: str
     resolution: str
-    bytes_there: float | None
+    bytes_there: Estimate | None
     bytes_listpack: float | None
     bytes_here: Estimate
+    ratio: Estimate | None
     false_per_read: float
     knee: str
     bytes_at_knee: float | None
@@ -152,11 +159,18 @@ def survey(
             f"{other}: project {store.config.project!r} has no feature view {unknown[0]!r} online; it has: "
             f"{', '.join(sorted(known)) or 'none'}"
         )
+    if not known:
+        raise SettingsError(
+            f"{other}: project {store.config.project!r} has no online feature views in its registry "
+            f"{store.config.registry.path}; run `feast apply` in that repository first"
+        )
     for name in views or sorted(known):
         try:
             yield _Survey(OtherView(store, known[name]), num_rows, max_rows_per_second, tell).run()
-        except SketchStoreError as error:
-            yield str(error)
+        except Exception as error:  # the other views are surveyed all the same
+            _logger.debug("survey of %s", name, exc_info=True)
+            told = str(error) if isinstance(error, SketchStoreError) else f"{type(error).__name__}: {error}"
+            yield told if repr(name) in told else f"feature view {name!r}: {told}"
 
 
 class _Survey:
@@ -171,8 +185,9 @@ class _Survey:
     ):
         self._view, self._num_rows, self._tell = view, num_rows, tell
         self._pace = Pace(max_rows_per_second)
-        options: Any = SketchOnlineStoreConfig()  # type: ignore[call-arg]  # all have defaults
+        options = SketchOnlineStoreConfig()
         self._settings: ViewSettings = resolve(options, view.table)
+        self._semantics = named(self._settings.semantics).of(self._settings.codecs)
 
     def run(self) -> SurveyedView:
         bridge = open_bridge(self._view)
@@ -217,25 +232,28 @@ class _Survey:
         self,
         rows: Mapping[bytes | str, OtherRow],
         entities: Estimate,
-        told: float | None,
+        told: Estimate | None,
         keys: str,
         resolution: str,
     ) -> SurveyedView:
-        scale = max(1.0, entities.value / len(rows))
-        table = self._table(list(rows.values()))
-        layer, overhead = self._sealed(table)
+        given = list(rows.values())
+        table = self._table(given)
+        layer = self._sealed(table)[0]
         at_knee = knee_of_rows(table, self._settings, self._view.name, round(entities.value))
-        values = {name: _values_of(rows.values(), name) for name in layer.codecs}
+        values = {name: _values_of(given, name) for name in layer.codecs}
         counts = {name: Counter(chain.from_iterable(sets)) for name, sets in values.items()}
         distinct = {name: _num_values(counter, len(rows), entities.value) for name, counter in counts.items()}
-        seen = sum(len(counts[name]) for name in layer.codecs if layer.features[name].vocabulary is not None)
-        known = sum(
-            distinct[name].value for name in layer.codecs if layer.features[name].vocabulary is not None
+        numbered = [name for name in layer.codecs if layer.features[name].vocabulary is not None]
+        seen = max(1, sum(len(counts[name]) for name in numbered))
+        known = [sum(getattr(distinct[name], end) for name in numbered) for end in ("value", "low", "high")]
+        scaling = Scaling(self._bytes_of, _row_size)
+        each = scaling.per_entity(given, entities.value, Estimate(*(number / seen for number in known)))
+        ratio = (
+            None
+            if told is None
+            else Estimate(told.value / each.value, told.low / each.high, told.high / each.low)
         )
-        of_values = layer.vocabulary_bytes
-        of_rows = layer.size_bytes - of_values
-        here = overhead + of_values * known / max(1, seen) + of_rows * scale
-        spread = (entities.high - entities.low) / 2 / max(1.0, entities.value)
+        here = _times(each, entities)
         stamps = sorted(row.event for row in rows.values())
         return SurveyedView(
             self._view.name,
@@ -246,16 +264,17 @@ class _Survey:
             stamps[-1].isoformat(),
             keys,
             resolution,
-            None if told is None else told * entities.value,
-            self._with_wider_listpacks(list(rows.values()), told, entities.value),
-            Estimate(here, here * (1 - spread), here * (1 + spread)),
+            None if told is None else _times(told, entities),
+            self._with_wider_listpacks(given, told, entities.value),
+            here,
+            ratio,
             sum(
                 (feature.false_positive_rate or 0.0)
                 * max(0.0, feature.num_values - feature.num_facts / len(rows))
                 for feature in layer.features.values()
             ),
             "" if at_knee is None else at_knee.label,
-            None if at_knee is None else here - at_knee.saved_bytes,
+            None if at_knee is None else here.value - at_knee.saved_bytes,
             None if at_knee is None else at_knee.false_per_read,
             [
                 self._feature(layer, name, _num_facts(values[name], entities), distinct[name])
@@ -272,14 +291,23 @@ class _Survey:
             # Replace a hash by a stand-in key. It does not matter which: all entities take the same space.
             key = row.entity if not isinstance(row.entity, str) else _stand_in(self._view, number)
             given.append((key, row.values, row.event, row.created))
-        return to_arrow(given, self._settings.codecs)
+        return self._semantics.to_log(given, self._settings.codecs, None)
 
     def _sealed(self, table: pa.Table) -> tuple[SketchLayer, int]:
         """The rows as a layer, and the bytes of a snapshot besides the layer."""
-        sealed = fold(NewestRows(lambda columns: iter([table])), self._settings)
+        sealed = fold(self._semantics.fold(lambda columns: iter([table])), self._settings)
         layer = SketchLayer.from_snapshot(sealed.description, sealed.arrays)
         file = encode({"layer": sealed.description}, with_checksums(sealed.arrays))
         return layer, sum(part.nbytes for part in file) - layer.size_bytes
+
+    def _bytes_of(self, rows: Sequence[OtherRow]) -> Sealed:
+        layer, fixed = self._sealed(self._table(rows))
+        of_values = sum(
+            feature.vocabulary.packed_bytes
+            for feature in layer.features.values()
+            if feature.vocabulary is not None
+        )
+        return Sealed(layer.size_bytes - of_values, of_values, fixed)
 
     def _feature(self, layer: SketchLayer, name: str, facts: Estimate, distinct: Estimate) -> SurveyedFeature:
         feature = layer.features[name]
@@ -294,7 +322,7 @@ class _Survey:
         )
 
     def _with_wider_listpacks(
-        self, rows: Sequence[OtherRow], told: float | None, num_entities: float
+        self, rows: Sequence[OtherRow], told: Estimate | None, num_entities: float
     ) -> float | None:
         """The bytes that Redis reports, scaled by the ratio of the two settings' computed sizes."""
         if self._view.store.kind != REDIS or told is None:
@@ -313,13 +341,13 @@ class _Survey:
         number = max(1, round(num_entities))
         usual = redis_bytes(stored, number, LISTPACK_VALUE).mean()
         wider = redis_bytes(stored, number, _WIDER_LISTPACK).mean()
-        return float(told * num_entities * wider / usual)
+        return float(told.value * num_entities * wider / usual)
 
     def _notes(
         self,
         rows: Mapping[bytes | str, OtherRow],
         entities: Estimate,
-        told: float | None,
+        told: Estimate | None,
         at_knee: Knee | None,
     ) -> Iterator[str]:
         if len(rows) < entities.value:
@@ -347,6 +375,14 @@ def _stand_in(view: OtherView, number: int) -> EntityKey:
 
 def _size_of(value: Value | None) -> int:
     return 0 if value is None else int(value.ByteSize())
+
+
+def _row_size(row: OtherRow) -> float:
+    return sum(map(_size_of, row.values.values()))
+
+
+def _times(each: Estimate, entities: Estimate) -> Estimate:
+    return Estimate(each.value * entities.value, each.low * entities.low, each.high * entities.high)
 
 
 def _values_of(rows: Iterable[OtherRow], feature: str) -> list[set[object]]:

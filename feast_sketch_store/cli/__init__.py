@@ -1,21 +1,22 @@
 """The command line, ``feast-sketch``: maintenance of the views of a feature repository."""
 
+from feast_sketch_store.cli.buckets import check_bucket_command
 from feast_sketch_store.cli.group import cli
-from feast_sketch_store.cli.other_stores import import_, survey
+from feast_sketch_store.cli.other_stores import export, import_, survey
 from feast_sketch_store.cli.planning import plan
-from feast_sketch_store.cli.reports import health_command, inspect, verify
-from feast_sketch_store.cli.rows import copy, delete, rebuild
+from feast_sketch_store.cli.reports import health_command, inspect, settings, verify
+from feast_sketch_store.cli.rows import delete, rebuild
 from feast_sketch_store.cli.serving import serve
 from feast_sketch_store.cli.upkeep import pin, refill, seal, unpin, vacuum
 
 __all__ = ["cli"]
 
 _COMMANDS = (
-    *(inspect, verify, health_command),
+    *(inspect, verify, health_command, settings),
     *(seal, vacuum, pin, unpin, refill),
-    *(rebuild, copy, delete),
-    *(survey, import_, plan),
-    serve,
+    *(rebuild, delete),
+    *(survey, import_, export, plan),
+    *(serve, check_bucket_command),
 )
 for _command in _COMMANDS:
     cli.add_command(_command)

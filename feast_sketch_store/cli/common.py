@@ -9,10 +9,8 @@ from typing import Any, TypeVar
 
 import click
 from feast import FeatureStore
-from feast.errors import FeastError, FeastObjectNotFoundException
 from tabulate import tabulate
 
-from feast_sketch_store.errors import SketchStoreError
 from feast_sketch_store.operations import maintenance
 
 T = TypeVar("T")
@@ -21,13 +19,11 @@ VIEWS_ARGUMENT = click.argument("views", nargs=-1, metavar="[VIEW]...")
 JSON_OPTION = click.option("--json", "as_json", is_flag=True, help="Print JSON, one array for all views.")
 
 
-@contextmanager
-def plain_errors() -> Iterator[None]:
-    """Print errors of the store as one line on standard error, and exit with status 1."""
-    try:
-        yield
-    except (SketchStoreError, FeastError, FeastObjectNotFoundException, ValueError) as error:
-        raise click.ClickException(str(error)) from error
+def tell_unfilled(store: FeatureStore, views: Sequence[str], then: str = "") -> None:
+    """Say which views have nothing to show yet, before anything that takes time."""
+    for view in views:
+        if not maintenance.is_filled(store, view):
+            click.echo(f"{view}: nothing was materialized yet{then}", err=True)
 
 
 def views_of(store: FeatureStore, views: Sequence[str]) -> list[str]:

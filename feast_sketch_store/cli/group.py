@@ -1,14 +1,47 @@
 """The command line, ``feast-sketch``, and its options before the name of a command."""
 
+import errno
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import click
+import yaml
 from feast import FeatureStore
+from feast.errors import FeastError, FeastObjectNotFoundException
+from feast.repo_config import FeastConfigError
+from feast.utils import get_default_yaml_file_path
 
 import feast_sketch_store
+from feast_sketch_store.errors import SettingsError, SketchStoreError
+from feast_sketch_store.online_store import online_store_of
+
+# Errors whose text says what happened; of others it says little without the name of their class.
+_TOLD = (SketchStoreError, FeastError, FeastObjectNotFoundException, ValueError, OSError)
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+class _Commands(click.Group):
+    """Commands whose errors are printed as a reason on standard error, with exit status 1."""
+
+    def invoke(self, context: click.Context) -> Any:
+        """Run a command."""
+        try:
+            return super().invoke(context)
+        except (click.ClickException, click.Abort, click.exceptions.Exit):
+            raise
+        except Exception as error:
+            if context.params["traceback"] or getattr(error, "errno", None) == errno.EPIPE:
+                raise
+            raise click.ClickException(_reason(error)) from error
+
+
+def _reason(error: Exception) -> str:
+    text = str(error).strip()
+    return text if text and isinstance(error, _TOLD) else f"{type(error).__name__}: {text}".removesuffix(": ")
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(feast_sketch_store.__version__, prog_name="feast-sketch")
 @click.option(
     "--chdir",
@@ -24,12 +57,41 @@ import feast_sketch_store
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="Configuration file to read instead of feature_store.yaml.",
 )
+@click.option(
+    "--lock-timeout",
+    type=click.FloatRange(min=0),
+    default=60.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long to wait while another process seals the view.",
+)
+@click.option("--traceback", is_flag=True, help="Print where an error comes from.")
 @click.pass_context
-def cli(context: click.Context, chdir: Path, feature_store_yaml: Path | None) -> None:
+def cli(
+    context: click.Context,
+    chdir: Path,
+    feature_store_yaml: Path | None,
+    lock_timeout: float,
+    traceback: bool,
+) -> None:
     """Inspect and maintain the feature views of a sketch online store.
 
     Without a VIEW, a command applies to all views of the repository.
     """
-    context.obj = lambda: FeatureStore(
-        repo_path=str(chdir), fs_yaml_file=feature_store_yaml.absolute() if feature_store_yaml else None
-    )
+    context.obj = partial(_open_store, chdir, feature_store_yaml, lock_timeout)
+
+
+def _open_store(folder: Path, configuration: Path | None, lock_timeout: float) -> FeatureStore:
+    path = configuration.absolute() if configuration else get_default_yaml_file_path(folder)
+    if not path.is_file():
+        raise click.ClickException(
+            f"{path.absolute()}: there is no such file; run this in the folder of a feature repository, or "
+            "name the folder with --chdir"
+        )
+    try:
+        store = FeatureStore(repo_path=str(folder), fs_yaml_file=path)
+    except (FeastConfigError, yaml.YAMLError) as error:
+        raise SettingsError(f"{path}: {error}") from error
+    with suppress(SketchStoreError):  # of another kind of store, which the command refuses
+        online_store_of(store).lock_timeout_seconds = lock_timeout
+    return store

@@ -8,22 +8,25 @@ from pathlib import Path
 import click
 from feast import FeatureStore
 
-from feast_sketch_store.bridges import importing
+from feast_sketch_store.bridges import exporting, importing
 from feast_sketch_store.bridges.survey import DEFAULT_SAMPLE as DEFAULT_SURVEY
 from feast_sketch_store.bridges.survey import SurveyedView
 from feast_sketch_store.bridges.survey import survey as survey_store
 from feast_sketch_store.cli.common import (
     FILE,
     JSON_OPTION,
-    plain_errors,
     print_json,
+    print_outcomes,
     print_table,
     progress_bar,
     views_of,
 )
 from feast_sketch_store.cli.survey_page import page_of
+from feast_sketch_store.planning.plan import Estimate
 from feast_sketch_store.planning.progress import Progress
-from feast_sketch_store.planning.report import count_text, readable_bytes
+from feast_sketch_store.planning.report import bytes_text, count_text, readable_bytes
+
+_MAX_LISTED = 20  # rows that were left out
 
 _PACE = click.option(
     "--max-rows-per-second", type=click.FloatRange(min=0, min_open=True), help="Spare the other store."
@@ -47,6 +50,7 @@ _PACE = click.option(
     help="Parquet file with a column for each join key, where the other store keeps hashes of keys.",
 )
 @click.option("--dry-run", is_flag=True, help="Read and check all rows, and change nothing.")
+@click.option("--skip-bad", is_flag=True, help="Leave out rows that the view cannot keep, and list them.")
 @_PACE
 @JSON_OPTION
 @click.pass_obj
@@ -56,27 +60,27 @@ def import_(
     other: Path,
     keys: Path | None,
     dry_run: bool,
+    skip_bad: bool,
     max_rows_per_second: float | None,
     as_json: bool,
 ) -> None:
-    """Fill a VIEW with the rows that another online store of Feast has.
+    """Fill a VIEW with the rows of another online store of Feast.
 
     The other store is only read. The rows appear in one step at the end, beside those that the view has; the
     newest row of an entity wins. Run an interrupted import again to continue it.
     """
-    with plain_errors():
-        store = open_store()
-        done = []
-        for view in views_of(store, views):
-            with progress_bar(f"Importing {view}") as tell:
-                done.append(
-                    importing.import_view(store, view, other, keys, dry_run, max_rows_per_second, tell)
-                )
+    store = open_store()
+    done = []
+    for view in views_of(store, views):
+        with progress_bar(f"Importing {view}") as tell:
+            done.append(
+                importing.import_view(store, view, other, keys, dry_run, max_rows_per_second, tell, skip_bad)
+            )
     if as_json:
         print_json([asdict(imported) for imported in done])
         return
     print_table(
-        ["view", "from", "keys", "rows read", "changed meanwhile", "entities"],
+        ["view", "from", "keys", "rows read", "changed meanwhile", "left out", "entities"],
         [
             [
                 imported.view,
@@ -84,11 +88,43 @@ def import_(
                 imported.keys,
                 f"{imported.rows:,}",
                 f"{imported.changed:,}",
+                f"{imported.num_skipped:,}",
                 "-" if imported.entities is None else f"{imported.entities:,}",
             ]
             for imported in done
         ],
     )
+    for imported in done:
+        for number, (key, reason) in enumerate(imported.skipped.items()):
+            if number == _MAX_LISTED:
+                click.echo(f"... --json lists {len(imported.skipped):,} of them", err=True)
+                break
+            click.echo(f"{imported.view}: left out {key}: {reason}", err=True)
+
+
+@click.command()
+@click.argument("views", nargs=-1, required=True, metavar="VIEW...")
+@click.option(
+    "--to",
+    "other",
+    type=FILE,
+    required=True,
+    metavar="OTHER_FEATURE_STORE_YAML",
+    help="The feature_store.yaml with the online store that the rows go to.",
+)
+@JSON_OPTION
+@click.pass_obj
+def export(open_store: Callable[[], FeatureStore], views: Sequence[str], other: Path, as_json: bool) -> None:
+    """Write the rows of a VIEW into another online store of Feast.
+
+    The rows are exact: they come from the row log. Rows of other entities in the other store stay. Run an
+    interrupted export again.
+    """
+    store, done = open_store(), {}
+    for view in views_of(store, views):
+        with progress_bar(f"Exporting {view}") as tell:
+            done[view] = exporting.export(store, view, other, tell)
+    print_outcomes(done, as_json, "rows")
 
 
 @click.command()
@@ -133,18 +169,17 @@ def survey(
     progress = Progress(sys.stderr)
     found: list[SurveyedView] = []
     refused: list[str] = []
-    with plain_errors():
-        try:
-            for result in survey_store(
-                other,
-                views,
-                sample,
-                max_rows_per_second,
-                lambda view, rows: progress(f"Reading {view}", rows, 0),
-            ):
-                (refused if isinstance(result, str) else found).append(result)  # type: ignore[arg-type]
-        finally:
-            progress.end()
+    try:
+        for result in survey_store(
+            other,
+            views,
+            sample,
+            max_rows_per_second,
+            lambda view, rows: progress(f"Reading {view}", rows, 0),
+        ):
+            (refused if isinstance(result, str) else found).append(result)  # type: ignore[arg-type]
+    finally:
+        progress.end()
     views_table = [_survey_cells(view) for view in found]
     features_table = [cells for view in found for cells in _feature_cells(view)]
     notes = [f"{view.view}: {note}" for view in found for note in view.notes]
@@ -199,11 +234,16 @@ def _survey_cells(view: SurveyedView) -> list[str]:
         view.newest,
         view.keys,
         view.resolution,
-        "-" if there is None else readable_bytes(there),
+        "-" if there is None else bytes_text(there),
         "-" if view.bytes_listpack is None else readable_bytes(view.bytes_listpack),
-        readable_bytes(here.value),
-        "-" if there is None else f"1/{there / here.value:.1f}",
+        bytes_text(here),
+        "-" if view.ratio is None else _ratio_text(view.ratio),
         f"{view.false_per_read:.2g}",
         "-" if view.bytes_at_knee is None else readable_bytes(view.bytes_at_knee),
         "-" if view.false_at_knee is None else f"{view.false_at_knee:.2g}",
     ]
+
+
+def _ratio_text(ratio: Estimate) -> str:
+    text = f"1/{ratio.value:.1f}"
+    return text if ratio.is_known else f"{text} (1/{ratio.low:.1f} to 1/{ratio.high:.1f})"

@@ -9,14 +9,14 @@ from textwrap import indent
 import click
 from feast import FeatureStore
 
-from feast_sketch_store.cli.common import plain_errors, print_json, print_table, views_of
+from feast_sketch_store.cli.common import print_json, print_table, tell_unfilled, views_of
 from feast_sketch_store.planning.choice import PlanTarget
 from feast_sketch_store.planning.plan import Estimate, Plan
 from feast_sketch_store.planning.planner import DEFAULT_SAMPLE, plan_view
 from feast_sketch_store.planning.progress import Progress
-from feast_sketch_store.planning.report import count_text, fields_text, memory_text, to_html
+from feast_sketch_store.planning.report import count_text, fields_text, memory_text, readable_bytes, to_html
+from feast_sketch_store.settings.values import size
 from feast_sketch_store.storage.names import folder_name
-from feast_sketch_store.view.setting_values import byte_count
 
 
 def _size(context: click.Context, parameter: click.Parameter, text: str | None) -> float | None:
@@ -24,7 +24,7 @@ def _size(context: click.Context, parameter: click.Parameter, text: str | None) 
     if text is None:
         return None
     try:
-        return byte_count(text)
+        return float(size(text))
     except ValueError as error:
         raise click.BadParameter(f"{text!r} is not a size: {error}") from error
 
@@ -64,6 +64,7 @@ def _size(context: click.Context, parameter: click.Parameter, text: str | None) 
     type=click.Path(dir_okay=False, path_type=Path),
     help="Where the report goes  [default: VIEW.TARGET.plan.html]",
 )
+@click.option("--all", "show_all", is_flag=True, help="Show all points, and the notes.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_obj
 def plan(
@@ -77,46 +78,64 @@ def plan(
     offline: bool,
     sample: int,
     html: Path | None,
+    show_all: bool,
     as_json: bool,
 ) -> None:
-    """Show the bytes and the accuracy of a view, and settings to choose.
+    """Show what sizes of a view cost, and what to set.
 
-    Without a target it shows what `error_rate: auto` would choose. With labels it measures what each size
-    costs a model, and chooses the values that the model needs. It writes lists of these values to the folder
-    `plans` of the feature repository.
+    The first sentence says what to do. Without a target it is what `target: auto` would choose. With
+    labels it measures what each size costs a model, and chooses the values that the model needs. It writes
+    lists of these values to the folder `plans` of the feature repository.
     """
-    with plain_errors():
-        store = open_store()
-        (name,) = views_of(store, [view])
-        target = PlanTarget(false_per_read, noise_ratio, memory, labels is not None)
-        progress = Progress(sys.stderr)
-        try:
-            made = plan_view(store, name, target, labels, sample, offline, progress)
-        finally:
-            progress.end()
+    store = open_store()
+    (name,) = views_of(store, [view])
+    if not offline:
+        tell_unfilled(store, [name], "; sampling its offline source, which is read as a whole")
+    target = PlanTarget(false_per_read, noise_ratio, memory, labels is not None)
+    progress = Progress(sys.stderr)
+    try:
+        made = plan_view(store, name, target, labels, sample, offline, progress)
+    finally:
+        progress.end()
     report = html or Path(".".join(filter(None, (folder_name(name), target.name, "plan.html"))))
     _write_report(made, report)
     if as_json:
         print_json(asdict(made))
         return
+    click.echo(_advice(made) + "\n")
+    if made.chosen is not None and not made.is_current:
+        click.echo(indent(fields_text(made, made.points[made.chosen]), "    ") + "\n")
     click.echo(
-        f"{name}: {made.num_entities:,} entities, {count_text(made.facts)} facts, "
-        f"{_values_text(made)} values; {made.sampled_entities:,} entities sampled\n"
+        f"{made.num_entities:,} entities, {count_text(made.facts)} facts, {_values_text(made)} values; "
+        f"{made.sampled_entities:,} entities sampled. Asked for: {made.target}."
     )
-    print_table(_POINT_COLUMNS, [_point_cells(made, number) for number in range(len(made.points))])
     if made.auc_without is not None:
-        click.echo(f"AUC without the features: {made.auc_without.value:.4f}\n")
-    click.echo(f"Asked for: {made.target}.")
-    if made.chosen is None:
-        click.echo("Nothing chosen: the labels do not decide. See the first note.\n")
+        click.echo(f"AUC without the features: {made.auc_without.value:.4f}.")
+    if show_all:
+        click.echo()
+        print_table(_POINT_COLUMNS, [_point_cells(made, number) for number in range(len(made.points))])
+        click.echo("\n".join(f"- {limit}" for limit in made.limits))
     else:
-        chosen = made.points[made.chosen]
-        click.echo(f"Chosen: {chosen.curve}, {chosen.label}.\n")
-        if made.is_current:
-            click.echo("The view has these settings already, or equivalent ones.\n")
-        click.echo(indent(fields_text(made, chosen), "    ") + "\n")
-    click.echo("\n".join(f"- {limit}" for limit in made.limits))
+        click.echo(f"{len(made.points)} points were compared; --all shows them, and the notes.")
     click.echo(f"Report: {report}", err=True)
+
+
+def _advice(plan: Plan) -> str:
+    """What to do, in one sentence."""
+    if plan.chosen is None:
+        return f"{plan.view}: the labels do not decide. {plan.limits[0]}"
+    point = plan.points[plan.chosen]
+    chosen = (
+        f"{point.curve}, {point.label}: {memory_text(point)}, {point.false_per_read:.3g} false values a read"
+    )
+    if plan.is_current:
+        return f"{plan.view}: keep what you have ({chosen}). These settings are there already, or equivalent."
+    change = f"{plan.view}: set the tags below ({chosen})"
+    if plan.saved_bytes is None or not round(plan.saved_bytes):
+        return f"{change}."
+    more = "to save" if plan.saved_bytes > 0 else "which takes"
+    also = "" if plan.saved_bytes > 0 else " more"
+    return f"{change} {more} {readable_bytes(abs(plan.saved_bytes))}{also}."
 
 
 def _values_text(plan: Plan) -> str:

@@ -13,16 +13,17 @@ from feast import FeatureStore
 from feast_sketch_store.cli.common import (
     JSON_OPTION,
     VIEWS_ARGUMENT,
-    plain_errors,
     print_json,
     print_table,
     progress_bar,
+    tell_unfilled,
     views_of,
 )
 from feast_sketch_store.operations import maintenance
 from feast_sketch_store.operations.health import ViewHealth, health
 from feast_sketch_store.operations.maintenance import FeatureReport, ViewReport
 from feast_sketch_store.planning.report import readable_bytes
+from feast_sketch_store.settings.table import markdown
 
 
 @click.command()
@@ -35,9 +36,10 @@ def inspect(open_store: Callable[[], FeatureStore], views: Sequence[str], as_jso
     Unsealed rows count. bits/fact is the size of the snapshot per sealed value; "in tables" is the part of it
     that the tables and sets take.
     """
-    with plain_errors():
-        store = open_store()
-        reports = [maintenance.inspect(store, view) for view in views_of(store, views)]
+    store = open_store()
+    views = views_of(store, views)
+    tell_unfilled(store, views)
+    reports = [maintenance.inspect(store, view) for view in views]
     if as_json:
         print_json([asdict(report) for report in reports])
     else:
@@ -54,8 +56,6 @@ def inspect(open_store: Callable[[], FeatureStore], views: Sequence[str], as_jso
                 for structure, size in report.structure_bytes.items()
             ],
         )
-        for name in sorted({report.kernel for report in reports}):
-            click.echo(f"Kernel: {name}")
 
 
 _FEATURE_COLUMNS = [
@@ -136,11 +136,12 @@ def verify(open_store: Callable[[], FeatureStore], views: Sequence[str], as_json
     The exit status is 1 if anything is wrong.
     """
     found = {}
-    with plain_errors():
-        store = open_store()
-        for view in views_of(store, views):
-            with progress_bar(f"Verifying {view}") as tell:
-                found[view] = maintenance.verify(store, view, tell)
+    store = open_store()
+    views = views_of(store, views)
+    tell_unfilled(store, views)
+    for view in views:
+        with progress_bar(f"Verifying {view}") as tell:
+            found[view] = maintenance.verify(store, view, tell)
     if as_json:
         print_json([{"view": view, **asdict(v), "is_sound": v.is_sound} for view, v in found.items()])
     else:
@@ -190,7 +191,7 @@ def _joined(versions: Sequence[int]) -> str:
     "--max-staleness",
     type=click.FloatRange(min=0, min_open=True),
     metavar="SECONDS",
-    help="Use this in place of the store's max_staleness_seconds.",
+    help="Use this in place of the store's `refresh: {max_staleness}`.",
 )
 @click.pass_obj
 def health_command(
@@ -218,3 +219,10 @@ def health_command(
     told["views"] = {name: asdict(view) for name, view in found.items()}
     click.echo(json.dumps(told))
     sys.exit(2 if problem else 0 if is_ready else 1)
+
+
+@click.command()
+@click.argument("kind", type=click.Choice(["options", "tags"]), required=False)
+def settings(kind: str | None) -> None:
+    """Print all options and tags."""
+    click.echo("\n\n".join(markdown(each) for each in ([kind] if kind else ["options", "tags"])))

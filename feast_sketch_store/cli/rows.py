@@ -12,18 +12,16 @@ from feast import FeatureStore
 
 from feast_sketch_store.cli.common import (
     JSON_OPTION,
-    plain_errors,
     print_json,
     print_outcomes,
     print_table,
     views_of,
 )
-from feast_sketch_store.operations import copying, maintenance
+from feast_sketch_store.operations import maintenance
 from feast_sketch_store.operations.resharding import reshard
-from feast_sketch_store.view.view import Dropped
+from feast_sketch_store.view.shard import Dropped
 
 _MOST_LISTED = 20  # entities that are not found
-_NO_ROWS = "no rows, not copied"
 _DATETIME = click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%S%z"])
 
 
@@ -57,25 +55,24 @@ def rebuild(
     stay. Rows that were only pushed are dropped: the command prints how many, and asks before it goes on.
 
     With --shards all rows stay and are divided by the hash of their entity. Writes are refused meanwhile.
-    Afterwards set the number in feature_store.yaml or in the tag, and restart all processes of the view.
+    Running processes follow. Set the number in feature_store.yaml or in the tag, too.
     If the command was killed, run it again; with the number of before, rows stay where they are.
     """
     if shards is not None and (start or end or yes):
         raise click.UsageError("--shards divides the rows that there are: give no --from, --to or --yes")
-    with plain_errors():
-        store = open_store()
-        done = {}
-        if shards is not None:
-            done = {view: reshard(store, view, shards) for view in views_of(store, views)}
-            views = []
-        for view in views_of(store, views) if views else []:
-            click.echo(f"Rebuilding {view}", err=True)
-            entities = maintenance.rebuild(
-                store, view, _in_utc(start), _in_utc(end), None if yes else partial(_may_drop, view)
-            )
-            if entities is None:
-                raise click.ClickException(f"{view} was not rebuilt; nothing of it has changed")
-            done[view] = entities
+    store = open_store()
+    done = {}
+    if shards is not None:
+        done = {view: reshard(store, view, shards) for view in views_of(store, views)}
+        views = []
+    for view in views_of(store, views) if views else []:
+        click.echo(f"Rebuilding {view}", err=True)
+        entities = maintenance.rebuild(
+            store, view, _in_utc(start), _in_utc(end), None if yes else partial(_may_drop, view)
+        )
+        if entities is None:
+            raise click.ClickException(f"{view} was not rebuilt; nothing of it has changed")
+        done[view] = entities
     print_outcomes(done, as_json, "entities")
 
 
@@ -97,62 +94,6 @@ def _may_drop(view: str, dropped: Dropped | None) -> bool:
 
 def _in_utc(moment: datetime | None) -> datetime | None:
     return moment.replace(tzinfo=UTC) if moment is not None and moment.tzinfo is None else moment
-
-
-@click.command()
-@click.argument("source")
-@click.argument("target")
-@click.option("--view", "views", multiple=True, help="Copy this view; may be repeated  [default: all]")
-@click.option("--yes", is_flag=True, help="Drop rows of the target without asking.")
-@JSON_OPTION
-@click.pass_obj
-def copy(
-    open_store: Callable[[], FeatureStore],
-    source: str,
-    target: str,
-    views: Sequence[str],
-    yes: bool,
-    as_json: bool,
-) -> None:
-    """Copy the rows of views from one store to another.
-
-    SOURCE and TARGET are folders of stores, or URLs of buckets. Each view appears at the target in one step,
-    and is then compared with the source. Run the command again after an interruption: it skips views that are
-    the same on both sides.
-    """
-    with plain_errors():
-        store = open_store()
-        done = {}
-        for view in views_of(store, views):
-            click.echo(f"Copying {view}", err=True)
-            copied = copying.copy(store, view, source, target, None if yes else partial(_may_replace, view))
-            if copied is None:
-                raise click.ClickException(f"{view} was not copied; nothing of it has changed")
-            done[view] = _copied_text(copied)
-        if done and set(done.values()) == {_NO_ROWS}:
-            raise click.ClickException(f"{source}: has no rows of {', '.join(done)}; check the path")
-    print_outcomes(done, as_json, "entities")
-
-
-def _copied_text(copied: copying.Copied) -> str:
-    if not copied.entities:
-        return _NO_ROWS
-    return f"{copied.entities:,}{' (were there)' if copied.was_there else ''}"
-
-
-def _may_replace(view: str, dropped: Dropped | None) -> bool:
-    """Ask on the terminal; False where there is none."""
-    what = (
-        f"{view}: the rows of the target cannot be read, so those that the source lacks cannot be counted"
-        if dropped is None
-        else f"{view}: the target has {dropped.entities:,} entities that the source lacks, and newer rows of "
-        f"{dropped.newer_rows:,} others"
-    )
-    click.echo(f"{what}. A copy drops them.", err=True)
-    try:
-        return click.confirm("Copy, and drop them? (--yes goes on without asking)", err=True)
-    except click.Abort:
-        return False
 
 
 @click.command()
@@ -180,20 +121,19 @@ def delete(
     the disk as well, run seal and then vacuum. Remove them from the offline store first, or a materialize
     brings them back. Entities that the view does not have are listed; all others are deleted.
     """
-    with plain_errors():
-        store = open_store()
-        (name,) = views_of(store, [view])
-        types = maintenance.join_key_types(store, name)
-        rows = [_typed(_entity_row(text), types, text) for text in entities]
-        if file is not None:
-            rows += [
-                _typed(_entity_object(line, number), types, f"line {number} of {file.name}")
-                for number, line in enumerate(file, 1)
-                if line.strip()
-            ]
-        if not rows:
-            raise click.UsageError("name at least one entity, as KEY=VALUE or in --file")
-        deleted = maintenance.delete(store, name, rows)
+    store = open_store()
+    (name,) = views_of(store, [view])
+    types = maintenance.join_key_types(store, name)
+    rows = [_typed(_entity_row(text), types, text) for text in entities]
+    if file is not None:
+        rows += [
+            _typed(_entity_object(line, number), types, f"line {number} of {file.name}")
+            for number, line in enumerate(file, 1)
+            if line.strip()
+        ]
+    if not rows:
+        raise click.UsageError("name at least one entity, as KEY=VALUE or in --file")
+    deleted = maintenance.delete(store, name, rows)
     if as_json:
         print_json([{"view": view, **asdict(deleted)}])
         return

@@ -6,8 +6,6 @@ from collections.abc import Callable
 import click
 from feast import FeatureStore
 
-from feast_sketch_store.cli.common import plain_errors
-
 _PORT = 6566  # Feast's
 
 
@@ -36,7 +34,7 @@ _PORT = 6566  # Feast's
     show_default=True,
     help="Restart a worker after this many requests; 0 for never. `feast serve` uses 1000.",
 )
-@click.option("--max-requests-jitter", type=click.IntRange(min=0), default=0, show_default=True)
+@click.option("--max-requests-jitter", type=click.IntRange(min=0), default=50, show_default=True)
 @click.option(
     "--keep-alive-timeout",
     type=click.IntRange(min=1),
@@ -59,9 +57,23 @@ _PORT = 6566  # Feast's
 @click.option(
     "--key", "-k", "keyfile", type=click.Path(exists=True, dir_okay=False), help="TLS: private key."
 )
-@click.option("--cert", "certfile", type=click.Path(exists=True, dir_okay=False), help="TLS: certificate.")
-@click.option("--metrics", "-m", is_flag=True, help="Export metrics on port 8000.")
-@click.option("--access-log", is_flag=True, help="Print a line for each request.")
+@click.option(
+    "--cert", "-c", "certfile", type=click.Path(exists=True, dir_okay=False), help="TLS: certificate."
+)
+@click.option("--metrics", "-m", is_flag=True, help="Export metrics to Prometheus, on the same host.")
+@click.option(
+    "--metrics-port", type=click.IntRange(0, 65_535), default=8_000, show_default=True, help="Of metrics."
+)
+@click.option("--access-log/--no-access-log", help="Print a line for each request.  [default: no]")
+@click.option(
+    "--type",
+    "-t",
+    "protocol",
+    type=click.Choice(["http"]),
+    default="http",
+    show_default=True,
+    help="Taken for the sake of scripts; for gRPC use `feast serve`.",
+)
 @click.pass_obj
 def serve(
     open_store: Callable[[], FeatureStore],
@@ -73,7 +85,9 @@ def serve(
     certfile: str | None,
     keep_alive_timeout: int,
     metrics: bool,
+    metrics_port: int,
     access_log: bool,
+    protocol: str,
     **options: int,
 ) -> None:
     """Serve features over HTTP, as `feast serve` does.
@@ -83,19 +97,20 @@ def serve(
     """
     if (keyfile is None) != (certfile is None):
         raise click.UsageError("TLS needs both --key and --cert.")
-    with plain_errors():
-        store = open_store()
-        # Not at the head: Feast's server takes a second to import, which other commands need not wait for.
-        from feast_sketch_store.serve import run
+    store = open_store()
+    # Not at the head: Feast's server takes a second to import, which other commands need not wait for.
+    from feast_sketch_store.serve import run
 
-        run(
-            store,
-            with_metrics=metrics,
-            bind=f"{host}:{port}",
-            workers=2 * multiprocessing.cpu_count() + 1 if workers == -1 else workers,
-            keepalive=keep_alive_timeout,
-            accesslog="-" if access_log else None,
-            keyfile=keyfile,
-            certfile=certfile,
-            **options,
-        )
+    run(
+        store,
+        with_metrics=metrics,
+        metrics_host=host,
+        metrics_port=metrics_port,
+        bind=f"{host}:{port}",
+        workers=2 * multiprocessing.cpu_count() + 1 if workers == -1 else workers,
+        keepalive=keep_alive_timeout,
+        accesslog="-" if access_log else None,
+        keyfile=keyfile,
+        certfile=certfile,
+        **options,
+    )

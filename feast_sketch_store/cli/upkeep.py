@@ -5,6 +5,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import click
@@ -14,7 +15,6 @@ from feast_sketch_store.cli.common import (
     JSON_OPTION,
     VIEWS_ARGUMENT,
     for_each,
-    plain_errors,
     print_json,
     print_outcomes,
     progress_bar,
@@ -22,11 +22,10 @@ from feast_sketch_store.cli.common import (
 )
 from feast_sketch_store.engines import seal_job
 from feast_sketch_store.engines.seal_job import ENGINES
+from feast_sketch_store.online_store import seal_policy
 from feast_sketch_store.operations import backing, maintenance
 from feast_sketch_store.operations.exporting import exported
-from feast_sketch_store.storage.buckets import is_url
 from feast_sketch_store.threads import giving_way
-from feast_sketch_store.view.sealing import SealPolicy
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -43,10 +42,12 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 @click.option(
     "--share",
     type=click.FloatRange(min=0, min_open=True),
-    help="With --watch: used in place of the store's seal_share.",
+    help="With --watch: used in place of the store's `compaction: {share}`.",
 )
 @click.option(
-    "--min-rows", type=click.IntRange(min=0), help="With --watch: used in place of the store's seal_min_rows."
+    "--min-rows",
+    type=click.IntRange(min=0),
+    help="With --watch: used in place of the store's `compaction: {min_rows}`.",
 )
 @click.option(
     "--engine",
@@ -55,6 +56,9 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 )
 @click.option(
     "--metrics-port", type=click.IntRange(0, 65_535), help="With --watch: export metrics on this port."
+)
+@click.option(
+    "--metrics-host", default="127.0.0.1", show_default=True, help="Address on which metrics are exported."
 )
 @JSON_OPTION
 @click.pass_obj
@@ -67,6 +71,7 @@ def seal(
     min_rows: int | None,
     engine: str | None,
     metrics_port: int | None,
+    metrics_host: str,
     as_json: bool,
 ) -> None:
     """Fold all rows into a new snapshot.
@@ -83,19 +88,19 @@ def seal(
         raise click.UsageError("--watch seals in this process; leave out --engine")
     if not watch and metrics_port is not None:
         raise click.UsageError("--metrics-port is for a process that stays; give --watch with it")
-    with plain_errors(), giving_way(leave_a_core=watch):
+    with giving_way(leave_a_core=watch):
         store = open_store()
         if watch:
             views_of(store, views)
-            options = store.config.online_store
-            policy = SealPolicy(
-                options.seal_share if share is None else share,
-                options.seal_min_rows if min_rows is None else min_rows,
-                options.seal == "job",
-                is_url(options.path),
+            policy = seal_policy(store.config.online_store)
+            policy = replace(
+                policy,
+                share=policy.share if share is None else share,
+                min_rows=policy.min_rows if min_rows is None else min_rows,
             )
             seconds = maintenance.WATCH_INTERVAL_SECONDS if interval is None else interval
-            with _interrupted() as stop, nullcontext() if metrics_port is None else exported(metrics_port):
+            exporting = nullcontext() if metrics_port is None else exported(metrics_host, metrics_port)
+            with _interrupted() as stop, exporting:
                 maintenance.watch(store, views, stop, seconds, lambda view: _tell(view, as_json), policy)
             return
 
@@ -103,7 +108,10 @@ def seal(
             return maintenance.seal(store, view) if engine is None else seal_job.seal(store, view, engine)
 
         done = for_each("Sealing", views_of(store, views), seal_one)
-    told = {True: "sealed", False: "not sealed: it has no rows, or another process is sealing it"}
+    told = {
+        True: "sealed",
+        False: "not sealed: it has no rows, or another process is sealing it for too long",
+    }
     print_outcomes({view: told[is_sealed] for view, is_sealed in done.items()}, as_json, "outcome")
 
 
@@ -136,7 +144,7 @@ def refill(open_store: Callable[[], FeatureStore], view: str, as_json: bool) -> 
     The values come from the row log. Run this after the backing store lost rows, and after you moved a
     feature to it.
     """
-    with plain_errors(), progress_bar(f"Filling the backing store with {view}") as tell:
+    with progress_bar(f"Filling the backing store with {view}") as tell:
         written = backing.refill(open_store(), view, tell)
     if as_json:
         print_json({"view": view, "rows": written})
@@ -163,31 +171,57 @@ def vacuum(
 
     After a seal this removes the last trace of deleted rows.
     """
-    with plain_errors():
-        store, age = open_store(), timedelta(seconds=orphan_age)
-        done = for_each(
-            "Vacuuming", views_of(store, views), lambda view: maintenance.vacuum(store, view, age)
-        )
+    store, age = open_store(), timedelta(seconds=orphan_age)
+    done = for_each("Vacuuming", views_of(store, views), lambda view: maintenance.vacuum(store, view, age))
     print_outcomes(done, as_json, "files removed")
 
 
 @click.command()
 @click.argument("view")
 @click.argument("version", type=click.IntRange(min=0), required=False)
+@click.option("--seal", "seals", is_flag=True, help="Seal first, so that reads keep showing all rows.")
+@click.option("--yes", is_flag=True, help="Hide rows that are not sealed without asking.")
 @JSON_OPTION
 @click.pass_obj
-def pin(open_store: Callable[[], FeatureStore], view: str, version: int | None, as_json: bool) -> None:
+def pin(
+    open_store: Callable[[], FeatureStore],
+    view: str,
+    version: int | None,
+    seals: bool,
+    yes: bool,
+    as_json: bool,
+) -> None:
     """Hold reads of a VIEW at a snapshot.
 
     Without a VERSION, which inspect shows, that is the newest snapshot. Serving processes follow within their
     refresh interval. Until unpin, writes are kept but not shown, and do not seal. This undoes a bad fill in
     one step.
+
+    Rows that are not sealed are in no snapshot. If there are any, the command prints how many, and asks.
     """
-    with plain_errors():
-        store = open_store()
-        (name,) = views_of(store, [view])
-        pinned = maintenance.pin(store, name, version)
+    if seals and version is not None:
+        raise click.UsageError("--seal makes a new snapshot, and VERSION names an old one: give one of them")
+    store = open_store()
+    (name,) = views_of(store, [view])
+    if seals:
+        maintenance.seal(store, name)
+    pinned = maintenance.pin(store, name, version, lambda rows: yes or _may_hide(name, rows))
+    if pinned is None:
+        raise click.ClickException(f"{name} was not pinned; reads follow the writes")
     print_outcomes({name: pinned}, as_json, "pinned to version")
+
+
+def _may_hide(view: str, unsealed_rows: int) -> bool:
+    """Ask on the terminal; False without a terminal."""
+    click.echo(
+        f"{view}: {unsealed_rows:,} rows were written since the newest snapshot. Reads will not show them "
+        "until `unpin`. With --seal they are sealed first, and stay visible.",
+        err=True,
+    )
+    try:
+        return click.confirm("Pin, and hide them? (--yes goes on without asking)", err=True)
+    except click.Abort:
+        return False
 
 
 @click.command()
@@ -196,9 +230,8 @@ def pin(open_store: Callable[[], FeatureStore], view: str, version: int | None, 
 @click.pass_obj
 def unpin(open_store: Callable[[], FeatureStore], view: str, as_json: bool) -> None:
     """Let reads of a VIEW follow the writes again."""
-    with plain_errors():
-        store = open_store()
-        (name,) = views_of(store, [view])
-        was_pinned = maintenance.unpin(store, name)
+    store = open_store()
+    (name,) = views_of(store, [view])
+    was_pinned = maintenance.unpin(store, name)
     outcome = "follows the writes" if was_pinned else "was not pinned"
     print_outcomes({name: outcome}, as_json, "outcome")

@@ -51,7 +51,7 @@ class WriteJob:
             feature_view, config
         )
         self._name: str = feature_view.name
-        self._seals = config.online_store.seal != "job"
+        self._seals = not config.online_store.compaction.by_job
         self._check_writable = partial(online_store.writer, config, feature_view)
         # A sharded view has the same methods, but one file for each shard.
         self._view: Any = online_store.writer(config, feature_view)
@@ -108,7 +108,7 @@ class WriteJob:
             )
 
     def _check(self, files: list[StagedFile], given: int, num_rows: int) -> None:
-        written = sum(file.file.num_rows or 0 for file in files)
+        written = sum(file.file.num_rows for file in files)
         if not written == given == num_rows:
             raise StorageError(
                 f"feature view {self._name!r}: the job has {num_rows} rows, its tasks were given {given} and "

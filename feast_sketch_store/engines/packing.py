@@ -14,7 +14,7 @@ from feast_sketch_store.layers.joint import CountedRows, JointVocabularies
 from feast_sketch_store.rows.binning import Bins
 from feast_sketch_store.rows.codecs import CATEGORICAL, FeatureCodec
 from feast_sketch_store.rows.encoding import EncodedFeature
-from feast_sketch_store.rows.formulas import WEIGHT_TYPES, Formula, Source
+from feast_sketch_store.rows.formulas import Formula, Source
 from feast_sketch_store.rows.vocabulary import Vocabulary
 from feast_sketch_store.view.formulas import Sampled
 
@@ -68,8 +68,7 @@ def pack_sample(sample: Sampled) -> bytes:
     for name, feature in sample.features.items():
         columns[f"{name}.values"] = feature.vocabulary.values
         columns[f"{name}.indptr"], columns[f"{name}.ids"] = map(pa.array, (feature.indptr, feature.symbols))
-    counted = {"num_rows": sample.num_rows, "num_all": sample.num_all}
-    return pack({**counted, "features": list(sample.features)}, columns)
+    return pack({"num_rows": sample.num_rows, "features": list(sample.features)}, columns)
 
 
 def unpack_sample(given: bytes, codecs: Mapping[str, FeatureCodec]) -> Sampled:
@@ -85,7 +84,7 @@ def unpack_sample(given: bytes, codecs: Mapping[str, FeatureCodec]) -> Sampled:
         )
         for name in content["features"]
     }
-    return Sampled(features, content["num_rows"], content["num_all"])
+    return Sampled(features, content["num_rows"])
 
 
 def describe_joint(joint: JointVocabularies) -> tuple[dict[str, Any], Columns]:
@@ -104,6 +103,7 @@ def describe_joint(joint: JointVocabularies) -> tuple[dict[str, Any], Columns]:
         "num_rows": joint.num_rows,
         "bins": list(joint.bins),
         "cuts": dict(joint.cuts),
+        "beyond": dict(joint.beyond),
         "formulas": formulas,
     }
     return content, columns
@@ -121,16 +121,17 @@ def joint_of(content: Mapping[str, Any], columns: Columns) -> JointVocabularies:
         },
         content["cuts"],
         {name: _formula_of(name, entry, columns) for name, entry in content["formulas"].items()},
+        content["beyond"],
     )
 
 
 def _describe_formula(formula: Formula) -> tuple[dict[str, Any], Columns]:
-    arrays: Columns = {"offsets": pa.array(formula.offsets)}
+    arrays: Columns = {}
     for source in formula.sources:
         arrays[f"{source.feature}.values"] = source.vocabulary.values
-        arrays[f"{source.feature}.weights"] = pa.array(source.weights.ravel())
+        arrays[f"{source.feature}.weights"] = pa.array(source.weights)
     entry = {"field": formula.codec.value_field, "sources": [source.feature for source in formula.sources]}
-    names = ("kind", "unit", "step", "version")
+    names = ("unit", "step", "version")
     return entry | {name: getattr(formula, name) for name in names}, arrays
 
 
@@ -140,18 +141,13 @@ def _formula_of(name: str, entry: Mapping[str, Any], columns: Columns) -> Formul
         for column, array in columns.items()
         if column.startswith(f"formula.{name}.")
     }
-    offsets = parts["offsets"].to_numpy()
-    sources = []
-    for source in entry["sources"]:
-        weights = parts[f"{source}.weights"].to_numpy().astype(WEIGHT_TYPES[entry["kind"]])
-        sources.append(
-            Source(source, Vocabulary(parts[f"{source}.values"]), weights.reshape(-1, len(offsets)))
-        )
+    sources = [
+        Source(source, Vocabulary(parts[f"{source}.values"]), parts[f"{source}.weights"].to_numpy())
+        for source in entry["sources"]
+    ]
     return Formula(
         FeatureCodec(name, entry["field"], CATEGORICAL),
-        entry["kind"],
         tuple(sources),
-        offsets,
         entry["unit"],
         entry["step"],
         entry["version"],

@@ -1,5 +1,7 @@
 """A task of a seal on Spark or Ray: one step of the seal of one shard."""
 
+from collections.abc import Mapping
+
 from feast.infra.common.serde import SerializedArtifacts
 
 from feast_sketch_store.engines.packing import (
@@ -12,7 +14,7 @@ from feast_sketch_store.engines.packing import (
 )
 from feast_sketch_store.errors import StorageError
 from feast_sketch_store.layers.joint import JointVocabularies
-from feast_sketch_store.view.view import SealInput, View
+from feast_sketch_store.view.shard import SealInput, Shard
 
 SAMPLE, COUNT, FIT, DRAFT, FINISH = "sample", "count", "fit", "draft", "finish"
 
@@ -44,7 +46,7 @@ def run_step(request: bytes, artifacts: SerializedArtifacts) -> bytes:
     """
     content, columns = unpack(request)
     feature_view, online_store, _, config = artifacts.unserialize()  # type: ignore[no-untyped-call]
-    parts: dict[int, View] = online_store.view(config, feature_view).parts
+    parts: Mapping[int, Shard] = online_store.view(config, feature_view).parts
     part, joint = parts[content["shard"]], joint_of(content["joint"], columns)
     given = part.input_of_entry(content["input"])
     if content["step"] == FINISH:

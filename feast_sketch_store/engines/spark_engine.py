@@ -24,8 +24,8 @@ from pyspark.sql import functions as F
 
 from feast_sketch_store.engines.job import WriteJob
 from feast_sketch_store.engines.tasks import TASK_REPORT, write
+from feast_sketch_store.settings.resolve import resolve
 from feast_sketch_store.view.semantics import REPLACE
-from feast_sketch_store.view.settings import resolve
 
 _logger = logging.getLogger(__name__)
 

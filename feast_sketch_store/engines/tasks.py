@@ -10,6 +10,7 @@ from feast.utils import _convert_arrow_to_proto
 from feast_sketch_store.online_store import seal_policy
 from feast_sketch_store.row_log.staging import REPORT
 from feast_sketch_store.rows.arrow_rows import from_source
+from feast_sketch_store.settings.table import Compaction
 from feast_sketch_store.view.semantics import REPLACE
 from feast_sketch_store.view.view import View
 
@@ -39,11 +40,11 @@ def write(
 
     Raises
     ------
-    RowError, VocabularyOverflowError, StorageError : the task must fail.
+    RowError, StorageError : the task must fail.
     """
     feature_view, online_store, _, config = artifacts.unserialize()  # type: ignore[no-untyped-call]
     view: View = online_store.writer(config, feature_view)
-    view.policy = seal_policy(config.online_store.model_copy(update={"seal": "job"}))
+    view.policy = seal_policy(config.online_store.model_copy(update={"compaction": Compaction(by_job=True)}))
     rows_given = 0
 
     def tables() -> Iterator[pa.Table]:

@@ -69,11 +69,11 @@ class Answers:
                 return None
             began = time.monotonic()
             await planned.refresh(plan)
+            answers = planned.read(plan, columns)
         except Exception as error:  # the question or the storage is at fault, and Feast reports it
             _logger.debug("Feast's server answers: %r", error)
             return None
-        answers = planned.read(plan, columns)
-        vectors = [] if answers is None else [kernel.vectors_to_json(message) for message, _, _ in answers]
+        vectors = [] if answers is None else [kernel.vectors_to_json(read.message) for read in answers]
         if answers is None or None in vectors:
             return None
         number, told = len(columns[0]), self._told[plan]

@@ -1,11 +1,13 @@
 """Runs the app in worker processes of gunicorn, as ``feast serve`` runs Feast's."""
 
 import gc
+from contextlib import nullcontext
 from typing import Any
 
 from feast import FeatureStore, metrics
 from feast.feature_server import FeastServeApplication
 
+from feast_sketch_store.operations.exporting import exported_by_child
 from feast_sketch_store.serve.app import over_feast
 from feast_sketch_store.serve.security import set_up_security
 
@@ -26,23 +28,33 @@ class _Application(FeastServeApplication):
         return app
 
 
-def run(store: FeatureStore, *, with_metrics: bool = False, **options: Any) -> None:
+def run(
+    store: FeatureStore,
+    *,
+    with_metrics: bool = False,
+    metrics_host: str = "127.0.0.1",
+    metrics_port: int = 8000,
+    **options: Any,
+) -> None:
     """Serve until interrupted.
 
     Parameters
     ----------
-    with_metrics : whether metrics are exported on port 8000, whatever ``feature_store.yaml`` says.
+    with_metrics : whether metrics are exported, whatever ``feature_store.yaml`` says.
+    metrics_host, metrics_port : where metrics are exported.
     options : settings of gunicorn, and ``registry_ttl_sec``: seconds after which Feast's registry is loaded
         again.
+
+    Raises
+    ------
+    SketchStoreError : metrics cannot be exported there.
     """
     configured = getattr(getattr(store.config, "feature_server", None), "metrics", None)
     has_metrics = with_metrics or getattr(configured, "enabled", False)
-    if has_metrics:
-        metrics.start_metrics_server(
-            store,
-            metrics_config=metrics.build_metrics_flags(configured),
-            start_resource_monitoring=False,  # workers do this themselves
-            start_freshness_monitoring=False,
-        )
-    set_up_security(store)
-    _Application(store, has_metrics, **options).run()
+    exporting = exported_by_child(metrics_host, metrics_port) if has_metrics else nullcontext()
+    with exporting:
+        if has_metrics:
+            # What Feast's `start_metrics_server` does, but that one listens on all interfaces.
+            metrics._config = metrics.build_metrics_flags(configured)
+        set_up_security(store)
+        _Application(store, has_metrics, **options).run()
