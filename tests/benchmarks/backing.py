@@ -111,7 +111,7 @@ def _stores(folder: Path, port: int, num_users: int) -> dict[str, FeatureStore]:
     fields.append(Field(name="embedding", dtype=Array(Float32)))
     view = FeatureView(name="users", entities=[user], schema=fields, source=source)
     redis = {"type": REDIS, "connection_string": f"127.0.0.1:{port}"}
-    sketch = {"type": SKETCH, "path": str(folder / "sketch"), "backing_store": redis}
+    sketch = {"type": SKETCH, "path": str(folder / "sketch"), "backing_store": {"store": redis}}
     stores = {}
     for name, online_store in {SKETCH: sketch, REDIS: redis}.items():
         config = RepoConfig(

@@ -32,12 +32,12 @@ from stores import UserRows, set_up_of, sketch, temporary_folder
 
 from feast_sketch_store.rows.arrow_rows import from_columns
 from feast_sketch_store.rows.codecs import FeatureCodec
+from feast_sketch_store.settings.view_settings import FeatureSettings, ViewSettings
 from feast_sketch_store.storage.base import Storage
 from feast_sketch_store.storage.local import LocalStorage
 from feast_sketch_store.structures.goals import Goal
 from feast_sketch_store.view.opening import open_view
 from feast_sketch_store.view.sealing import SealPolicy
-from feast_sketch_store.view.settings import FeatureSettings, ViewSettings
 
 VOCABULARY = 10_000
 BATCH = 10_000  # rows, what Spark hands over at once
@@ -114,7 +114,7 @@ def _compare_tasks(num_users: int, rounds: int) -> None:
     for _ in range(rounds):
         for side, times in samples.items():
             with temporary_folder() as folder:
-                store = sketch(folder, UserRows(1, Int64), seal="job")
+                store = sketch(folder, UserRows(1, Int64), compaction="job")
                 artifacts = SerializedArtifacts.serialize(store.view, store.config)  # type: ignore[attr-defined]
                 before = _processor_seconds()
                 if side == "ours":

@@ -39,7 +39,9 @@ def run(*, quick: bool) -> None:
     num_users, gigabytes = (5_000, 0.05) if quick else (50_000, 1.0)
     with temporary_folder() as folder:
         rows = UserRows(num_users)
-        store = sketch(folder, rows, seal_min_rows=0, error_rate=0.01)  # a filter, which can be enlarged
+        store = sketch(
+            folder, rows, compaction={"min_rows": 0}, target="error 0.01"
+        )  # a filter, which can be enlarged
         store.write(rows.to_feast())
         snapshot = Path(enlarge(store, rows, int(gigabytes * 1e9)).where())
         size = f"{snapshot.stat().st_size / 1e9:.2f} GB"

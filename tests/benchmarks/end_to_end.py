@@ -119,7 +119,7 @@ class _Run:
             {"type": OURS, "deduplicate": "seal"},
             path=f"{self._bucket}/features",
             storage_options=self._server.options,
-            seal="job",
+            compaction="job",
             shards=self._num_shards,
         )
 
@@ -169,7 +169,7 @@ class _Run:
             "type": "sketch",
             "path": f"{self._bucket}/features",
             "storage_options": self._server.options,
-            "role": "replica",
+            "read_only": True,
             "cache_path": str(cache),
             "shards": self._num_shards,
         }

@@ -19,8 +19,6 @@ from measure import interleaved, number, print_set_up, print_table
 from numpy.typing import NDArray
 from rbloom import Bloom
 
-from feast_sketch_store import kernel
-from feast_sketch_store.kernel import reference
 from feast_sketch_store.rows.entity_keys import hash_int64_keys
 from feast_sketch_store.succinct import Asked, ShiftingBloomFilter, ShiftingBloomFilterBuilder, new_salt
 
@@ -30,7 +28,6 @@ BATCH = 1_000
 LOOP_USERS = 5  # per turn of the other libraries, which take milliseconds per entity
 
 OURS, OURS_AS_LISTS = "shifting Bloom filter", "shifting Bloom filter, as Python lists"
-OURS_WITH_NUMPY = "shifting Bloom filter, NumPy kernel"
 LIBRARIES = ("rbloom, one int per fact", "fastbloom-rs, one int per fact, batch call")
 REFERENCE = "loop over pure Python, md5 (reference)"
 
@@ -78,10 +75,6 @@ class Table:
     def enumerate(self, users: Users) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
         return self.bloom.possible_symbols(self.hashes(users), self._asked)
 
-    def enumerate_with_numpy(self, users: Users) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-        table = kernel.Table(self.bloom.words, self.bloom.num_words, self.bloom.salt)
-        return reference.possible_symbols(table, self._asked, self.hashes(users))
-
     def enumerate_as_lists(self, users: Users) -> list[list[int]]:
         indptr, values = (array.tolist() for array in self.enumerate(users))
         return [values[start:stop] for start, stop in pairwise(indptr)]
@@ -100,7 +93,6 @@ def _compare(num_users: int, vocabulary: int, rounds: int) -> None:
     table = Table(facts, vocabulary)
     batches: dict[str, Callable[[Users], object]] = {
         OURS: table.enumerate,
-        OURS_WITH_NUMPY: table.enumerate_with_numpy,
         OURS_AS_LISTS: table.enumerate_as_lists,
     }
     singles: dict[str, Callable[[int], list[int]]] = {

@@ -34,7 +34,7 @@ class Side:
         folder.mkdir()
         options = {"type": kind, "path": str(folder / "online")}
         if kind == SKETCH:
-            options["seal_min_rows"] = str(10**9)
+            options["compaction"] = {"min_rows": 10**9}
         if kind == FLOOR:
             options = {"type": floor_store.NAME}
         self._config = RepoConfig(

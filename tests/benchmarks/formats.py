@@ -45,7 +45,7 @@ def run(*, quick: bool) -> None:
 
 def _measured(rows: UserRows, given: list[Any]) -> dict[str, int]:
     with temporary_folder() as folder, redis_server() as port:
-        ours = sketch(folder, rows, error_rate="auto")
+        ours = sketch(folder, rows, target="auto")
         ours.write(given)
         stats = ours.online.view(ours.config, ours.view).stats()  # type: ignore[attr-defined]
         other = redis(folder, rows, port)

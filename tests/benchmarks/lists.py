@@ -63,12 +63,12 @@ def _drawn(num_users: int) -> Items:
 def _store(folder: Path) -> FeatureStore:
     (folder / "feature_store.yaml").write_text(
         "project: news\nprovider: local\nregistry: registry.db\nentity_key_serialization_version: 3\n"
-        "online_store: {type: sketch, path: sketch, seal_min_rows: 100000000}\n"
+        "online_store: {type: sketch, path: sketch, compaction: {min_rows: 100000000}}\n"
     )
     pd.DataFrame({"user_id": [0], "read": [[0]], "event": [pd.Timestamp.now("UTC")]}).to_parquet(
         folder / "rows.parquet"
     )
-    tags = {"sketch.codec": "list", "sketch.list.resolution": "1h", "sketch.list.limit": str(ITEMS)}
+    tags = {"sketch.codec": "list", "sketch.list": f"{{resolution: 1h, limit: {ITEMS}}}"}
     user = Entity(name="user", join_keys=["user_id"], value_type=ValueType.INT64)
     view = FeatureView(
         name="history",

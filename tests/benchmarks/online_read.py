@@ -46,7 +46,7 @@ def run(*, quick: bool) -> None:
         with temporary_folder() as folder, redis_server(folder / "redis.sock") as port:
             backends = {
                 SKETCH: sketch(folder / "default", rows),
-                SKETCH_FILTER: sketch(folder / "filter", rows, error_rate=ERROR_RATE),
+                SKETCH_FILTER: sketch(folder / "filter", rows, target=f"error {ERROR_RATE}"),
                 SQLITE: sqlite(folder, rows),
                 REDIS: redis(folder, rows, port),
                 REDIS_SOCKET: redis(folder, rows, port, folder / "redis.sock"),

@@ -52,7 +52,7 @@ def _measure(rows: UserRows, rounds: int) -> dict[str, float]:
         fresh = _fresh_folders(folder)
         makers: dict[str, Callable[[], Backend]] = {
             "sketch": lambda: sketch(fresh(), rows),
-            "sketch, row log only": lambda: sketch(fresh(), rows, seal_min_rows=NEVER),
+            "sketch, row log only": lambda: sketch(fresh(), rows, compaction={"min_rows": NEVER}),
             "sqlite": lambda: sqlite(fresh(), rows),
             "redis": lambda: redis(fresh(), rows, port),
         }

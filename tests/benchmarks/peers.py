@@ -100,7 +100,7 @@ class SketchFilter(Sketch):
 
     name = f"sketch, Bloom filter at {ERROR_RATE:.0%}"
     is_exact = False
-    options: ClassVar[dict[str, Any]] = {"error_rate": ERROR_RATE}
+    options: ClassVar[dict[str, Any]] = {"target": f"error {ERROR_RATE}"}
 
 
 def run(*, quick: bool) -> None:

@@ -64,7 +64,7 @@ def main() -> None:
     with temporary_folder() as folder, _place(folder, arguments.bucket) as place, _session(kind):
         source = folder / "rows"
         write_rows(source, arguments.users)
-        options = {**place, **({"seal": "job"} if arguments.seal == "job" else {})}
+        options = {**place, **({"compaction": "job"} if arguments.seal == "job" else {})}
         config = config_of(folder, {"type": arguments.engine}, kind, **options)
         store = applied(config, _source(kind, source))
         found: dict[str, Any] = {"engine": arguments.engine, "users": arguments.users, "place": place["path"]}

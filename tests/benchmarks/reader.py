@@ -87,7 +87,7 @@ def questions(rows: UserRows) -> list[tuple[str, int, Ask]]:
 
 
 def _reader(rows: UserRows, megabytes: int, folder: Path) -> SketchReader:
-    store: Backend = sketch(folder, rows, error_rate=0.01)
+    store: Backend = sketch(folder, rows, target="error 0.01")
     store.write(rows.to_feast())
     enlarge(store, rows, megabytes * 10**6)
     reader = SketchReader(folder / "sketch", "history", "shop", refresh_interval_seconds=1e9)

@@ -37,7 +37,7 @@ def run(*, quick: bool) -> None:
 
 
 def _open(folder: Path, rows: UserRows, gigabytes: float, rounds: int) -> None:
-    store = sketch(folder, rows, error_rate=0.01)  # a filter, which can be made as large as it takes
+    store = sketch(folder, rows, target="error 0.01")  # a filter, which can be made as large as it takes
     store.write(rows.to_feast())
     snapshot = enlarge(store, rows, int(gigabytes * 1e9))
     view: View = store.online.view(store.config, store.view)  # type: ignore[attr-defined]
@@ -136,4 +136,4 @@ def _write(folder: Path, num_users: int, mode: Any, counts: Any) -> None:
 
 
 def _store(folder: Path, rows: UserRows) -> Backend:
-    return sketch(folder, rows, seal_share=0.02, seal_min_rows=0)
+    return sketch(folder, rows, compaction={"share": 0.02, "min_rows": 0})

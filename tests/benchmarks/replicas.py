@@ -22,9 +22,9 @@ sys.path.insert(0, str(Path(__file__).parents[2]))  # the tests' servers
 from feast.protos.feast.types.Value_pb2 import Int64Set, Value
 
 from feast_sketch_store.rows.codecs import FeatureCodec
+from feast_sketch_store.settings.view_settings import FeatureSettings, ViewSettings
 from feast_sketch_store.storage.buckets import open_bucket
 from feast_sketch_store.view.sealing import SealPolicy
-from feast_sketch_store.view.settings import FeatureSettings, ViewSettings
 from feast_sketch_store.view.view import View
 from tests.helpers import object_servers
 from tests.helpers.keys import user_hashes, user_key
@@ -219,10 +219,10 @@ def _serve(pipe: Connection, url: str, options: dict[str, str], cache: Path) -> 
 
 
 def _values_of_first(view: View, hashes: Any) -> list[int]:
-    for answer in view.read(hashes[:1], ["viewed"]):
-        feature = answer.features["viewed"]
-        for value in feature.decoder.values(feature.states, feature.indptr, feature.symbols):
-            return list(value.int64_set_val.val)
+    answer = view.read(hashes[:1], ["viewed"])
+    feature = answer.features["viewed"]
+    for value in feature.decoder.values(feature.states, feature.indptr, feature.symbols):
+        return list(value.int64_set_val.val)
     return []
 
 

@@ -19,7 +19,6 @@ BENCHMARKS = (
     "growth",
     "reader",
     "structures",
-    "numpy_kernel",
     "peers",
     "online_read",
     "several_views",

@@ -18,8 +18,8 @@ from measure import number, print_set_up, print_table, seconds
 from stores import UserRows, set_up_of, sketch, sqlite, temporary_folder
 
 from feast_sketch_store.rows.codecs import FeatureCodec
+from feast_sketch_store.settings.view_settings import FeatureSettings, ViewSettings
 from feast_sketch_store.storage.local import LocalStorage
-from feast_sketch_store.view.settings import FeatureSettings, ViewSettings
 from feast_sketch_store.view.view import View
 
 NEVER = 10**9  # rows
@@ -42,7 +42,7 @@ def run(*, quick: bool) -> None:
     for element in (Int64, String):
         with temporary_folder() as folder:
             rows = UserRows(num_users, element)
-            store = sketch(folder, rows, seal_min_rows=NEVER)
+            store = sketch(folder, rows, compaction={"min_rows": NEVER})
             peer = sqlite(folder, rows)
             ours = theirs = 0.0
             for first in range(0, num_users, BATCH):

@@ -86,7 +86,7 @@ def _sizes(rows: ShapeRows) -> dict[str, int]:
     """Bytes of the same rows in each store."""
     with temporary_folder() as folder, redis_server() as port:
         given = rows.to_feast()
-        ours = sketch(folder, rows, error_rate="auto")
+        ours = sketch(folder, rows, target="auto")
         ours.write(given)
         stats = ours.online.view(ours.config, ours.view).stats()  # type: ignore[attr-defined]
         other = redis(folder, rows, port)

@@ -1,11 +1,9 @@
 """A fill by Spark: Feast's engine as it is and `SketchSparkEngine`, with the same rows, in turns.
 
 Parquet files of a local folder, one row for each user, two cores. Feast's engine has one seal after it, which
-``seal: job`` leaves to a command; ours seals at the end of its job. The second table has what Spark takes for
-parts of either job without any store: reading, the window that finds the newest rows, and handing them over
-to Python.
-
-Needs the extra ``engines-spark`` and Java.
+``compaction: job`` leaves to a command; ours seals at the end of its job. The second table has what Spark
+takes for parts of either job without any store: reading, the window that finds the newest rows, and handing
+them over to Python.
 """
 
 import itertools
@@ -214,7 +212,7 @@ def _fill(engine: str, folder: Path, source: Path, num_users: int) -> Callable[[
         rows = SparkSource(
             name="rows", path=str(source), file_format="parquet", timestamp_field="event_timestamp"
         )
-        seal = {"seal": "job"} if engine == FEASTS else {}
+        seal = {"compaction": "job"} if engine == FEASTS else {}
         store = applied(config_of(own, {"type": engine}, **seal), rows)
         materialize(store)
         view = open_view(store, "history")

@@ -231,7 +231,7 @@ def _concurrent(folder: Path, rows: UserRows, total: int) -> list[Goal]:
         seconds += _timed(view.settle)
         rates[f"... {batch:,} rows a batch, until the last seal is done"] = len(batches) / seconds
     for num_threads, batch in ((1, 10_000), (8, 1_000)):
-        side = sketch(_made(folder / f"g{num_threads}"), rows, seal_min_rows=10**9)
+        side = sketch(_made(folder / f"g{num_threads}"), rows, compaction={"min_rows": 10**9})
         parts = [batches[n : n + batch] for n in range(0, len(batches), batch)]
         with ThreadPoolExecutor(num_threads) as pool:
             seconds = _timed(lambda side=side, parts=parts, pool=pool: list(pool.map(side.write, parts)))

@@ -25,7 +25,7 @@ def run(*, quick: bool) -> None:
     with temporary_folder() as folder:
         readers = {}
         for structure in STRUCTURES:
-            store = sketch(folder / structure, rows, error_rate=0.01, structure=structure)
+            store = sketch(folder / structure, rows, target="error 0.01", structure=structure)
             store.write(rows.to_feast())
             readers[structure] = SketchReader(
                 folder / structure / "sketch", "history", "shop", refresh_interval_seconds=1e9

@@ -89,16 +89,15 @@ def _sealed(rows: UserRows) -> Iterator[tuple[float, float, SnapshotFile, Sketch
     """Seal a copy of the same row log for each error rate: the rate, the seconds, the file, its layer."""
     with temporary_folder() as folder:
         unsealed = folder / "unsealed"
-        sketch(unsealed, rows, seal_min_rows=NEVER).write(rows.to_feast())
+        sketch(unsealed, rows, compaction={"min_rows": NEVER}).write(rows.to_feast())
         for rate in ERROR_RATES:
             copy = folder / str(rate)
             shutil.copytree(unsealed, copy)
             backend = sketch(
                 copy,
                 rows,
-                error_rate=rate,
-                presence_error_rate=PRESENCE_RATE,
-                scalar_error_rate=SCALAR_RATE,
+                target=f"error {rate}",
+                advanced={"presence_error": PRESENCE_RATE, "scalar_error": SCALAR_RATE},
             )
             view = backend.online.view(backend.config, rows.view)  # type: ignore[attr-defined]
             seal_seconds, _ = seconds(view.seal)
@@ -150,7 +149,7 @@ def _bytes_of(arrays: Mapping[str, NDArray[Any]], prefix: str) -> int:
 def _compare_stores(rows: UserRows) -> None:
     """The same rows in other stores; each is asked for the bytes that it keeps them in."""
     with temporary_folder() as folder, redis_server() as port:
-        ours = sketch(folder, rows, error_rate=SHOWN_RATE)
+        ours = sketch(folder, rows, target=f"error {SHOWN_RATE}")
         ours.write(rows.to_feast())
         stats = ours.online.view(ours.config, ours.view).stats()  # type: ignore[attr-defined]
         lite = sqlite(folder, rows)

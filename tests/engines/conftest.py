@@ -59,17 +59,19 @@ class Repository:
 
 @pytest.fixture
 def make_repository(tmp_path, monkeypatch):
-    """Makes a repository; ``source`` makes its batch source of a folder and options."""
+    """Makes a repository; ``source`` makes its batch source of a folder and options, and ``has_null`` has one
+    row without a key, which the store refuses."""
 
-    def make(engine, offline_store, source=FileSource, num_users=1_000, **online_store):
+    def make(engine, offline_store, source=FileSource, num_users=1_000, has_null=False, **online_store):
         folder = tmp_path / "rows"
         folder.mkdir()
         for part in range(FILES):
-            users = range(part, num_users, FILES)
+            users = [*range(part, num_users, FILES)]
+            keys = [None if has_null and user == num_users // 2 else user for user in users]
             # Each user has an older row, too, which must lose.
             table = pa.table(
                 {
-                    "user_id": pa.array([*users, *users], pa.int64()),
+                    "user_id": pa.array([*keys, *users], pa.int64()),
                     "viewed": [items_of(user) for user in users] + [["old"]] * len(users),
                     "event_timestamp": pa.array(
                         [NOON] * len(users) + [NOON - timedelta(hours=1)] * len(users),

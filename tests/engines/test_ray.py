@@ -60,7 +60,7 @@ def test_a_bucket_is_filled(ray_repository, object_server, engine):
 
 
 def test_feasts_engine_loses_no_row_with_its_worker(ray_repository, monkeypatch, tmp_path):
-    repository = ray_repository(FEASTS, seal="job")
+    repository = ray_repository(FEASTS, compaction="job")
     write = partial(faulty.feasts_ray_write_and_die, folder=str(tmp_path))
     monkeypatch.setattr(nodes, "write_to_online_store", write)
     repository.materialize()
@@ -85,8 +85,8 @@ def test_a_job_loses_no_row_with_its_worker(ray_repository, monkeypatch, tmp_pat
 
 
 def test_a_row_that_cannot_be_written_fails_the_job(ray_repository):
-    repository = ray_repository(OWN, max_vocabulary=10)
-    with pytest.raises(Exception, match="max_vocabulary"):
+    repository = ray_repository(OWN, has_null=True)
+    with pytest.raises(Exception, match="user_id"):
         repository.materialize()
     (of_registry,) = repository.store.list_feature_views()
     assert of_registry.materialization_intervals == []
@@ -94,10 +94,10 @@ def test_a_row_that_cannot_be_written_fails_the_job(ray_repository):
 
 def test_feasts_engine_hides_a_write_that_failed(ray_repository):
     # As the page of the engines warns; when Feast raises, the warning goes.
-    repository = ray_repository(FEASTS, max_vocabulary=10)
+    repository = ray_repository(FEASTS, has_null=True)
     repository.materialize()
     assert repository.view.stats().unsealed_rows == 0
 
 
 def test_shards_are_filled_and_sealed_by_tasks(ray_repository, check_shards):
-    check_shards(ray_repository(OWN, seal="job", shards=4), "ray")
+    check_shards(ray_repository(OWN, compaction="job", shards=4), "ray")

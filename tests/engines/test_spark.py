@@ -111,7 +111,7 @@ def spark_repository(session, make_repository):
 
 
 def test_feasts_engine_loses_no_row_with_its_executor(spark_repository, monkeypatch, tmp_path):
-    repository = spark_repository({"type": "spark.engine"}, seal="job")
+    repository = spark_repository({"type": "spark.engine"}, compaction="job")
     folder = str(tmp_path)
 
     def write(batches, serialized_artifacts, mode="online"):
@@ -156,7 +156,7 @@ def written_by_two_executors(folder):
 def test_twins_under_feasts_engine_write_twice_and_harm_nothing(
     spark_repository, twins_of_slow_tasks, monkeypatch, tmp_path
 ):
-    repository = spark_repository({"type": "spark.engine"}, seal="job")
+    repository = spark_repository({"type": "spark.engine"}, compaction="job")
     write = partial(faulty.written_by_twins, write=nodes.map_in_arrow, folder=str(tmp_path))
     monkeypatch.setattr(nodes, "map_in_arrow", write)
     repository.materialize()
@@ -184,7 +184,7 @@ def test_of_twins_one_counts(spark_repository, twins_of_slow_tasks, monkeypatch,
 
 
 def test_the_memory_of_feasts_task_does_not_grow_with_its_rows(spark_repository, monkeypatch):
-    repository = spark_repository({"type": "spark.engine"}, seal="job")
+    repository = spark_repository({"type": "spark.engine"}, compaction="job")
     monkeypatch.setattr(worker_views, "is_worker", lambda: True)  # this process stands for one
     monkeypatch.setattr(worker_views, "_shared", {})
     artifacts = SerializedArtifacts.serialize(
@@ -226,7 +226,7 @@ def test_a_bucket_is_filled(spark_repository, object_server, engine):
 @pytest.mark.parametrize(("deduplicate", "rows"), [("auto", 1), ("seal", 2)])
 def test_the_newest_row_counts_whoever_finds_it(spark_repository, deduplicate, rows):
     # Each user has two rows: too many for `auto` to leave them to the seal.
-    repository = spark_repository({**OWN, "deduplicate": deduplicate}, seal="job")
+    repository = spark_repository({**OWN, "deduplicate": deduplicate}, compaction="job")
     repository.materialize()
     written = RowLog(repository.view.storage).read()
     assert sum(map(len, written.batches())) == rows * repository.num_users
@@ -237,8 +237,8 @@ def test_the_newest_row_counts_whoever_finds_it(spark_repository, deduplicate, r
 
 
 def test_a_row_that_cannot_be_written_fails_the_job(spark_repository):
-    repository = spark_repository(OWN, max_vocabulary=10)
-    with pytest.raises(Exception, match="max_vocabulary"):
+    repository = spark_repository(OWN, has_null=True)
+    with pytest.raises(Exception, match="user_id"):
         repository.materialize()
     view = repository.view
     assert view.stats().unsealed_rows == 0
@@ -252,4 +252,4 @@ def test_the_private_method_of_feasts_engine_is_there():
 
 
 def test_shards_are_filled_and_sealed_by_tasks(spark_repository, check_shards):
-    check_shards(spark_repository(OWN, seal="job", shards=4), "spark")
+    check_shards(spark_repository(OWN, compaction="job", shards=4), "spark")

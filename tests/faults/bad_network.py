@@ -48,7 +48,7 @@ _VIEW = FeatureView(
     entities=[Entity(name="user", join_keys=["user_id"], value_type=ValueType.INT64)],
     schema=[Field(name="user_id", dtype=Int64), Field(name="viewed", dtype=Set(Int64))],
     source=FileSource(path="none.parquet", timestamp_field="event_timestamp"),
-    tags={"sketch.presence_error_rate": "1e-9"},
+    tags={"sketch.advanced": "{presence_error: 1e-9}"},
 )
 
 
@@ -91,9 +91,9 @@ def _config(url: str, options: dict[str, str], **more: Any) -> RepoConfig:
             "type": "sketch",
             "path": url,
             "storage_options": {"timeout": "5s", "connect_timeout": "2s", **options},
-            "refresh_interval_seconds": _INTERVAL_SECONDS,
-            "scalar_error_rate": 1e-9,
-            "seal_min_rows": 10**9,
+            "refresh": f"{_INTERVAL_SECONDS}s",
+            "advanced": {"scalar_error": 1e-9},
+            "compaction": {"min_rows": 10**9},
             **more,
         },
     )
@@ -119,7 +119,7 @@ class _Campaign:
         theirs.close()
         port = self._network.recv()
         options = {**server.options, "endpoint": f"http://127.0.0.1:{port}"}
-        self._config = _config(url, options, role="replica", cache_path=str(folder / "cache"))
+        self._config = _config(url, options, read_only=True, cache_path=str(folder / "cache"))
 
     def p99(self, part: str) -> float:
         """The 99th percentile of seconds of the reads on a ``quiet`` network, or among ``faults``."""

@@ -95,14 +95,14 @@ def snapshots() -> list[bytes]:
     ]
     exact = [*membership, *(FeatureCodec(c.feature, c.value_field, EXACT) for c in several[1:])]
     weighted, sets = Goal("noise_ratio", 1.0, "weighted_bloom"), Goal("error_rate", 1e-2, "sets")
-    trees, clustered = Goal("error_rate", 1e-2, "compact_sets"), Goal("noise_ratio", 1.0, "learned_bloom", 2)
+    clustered = Goal("noise_ratio", 1.0, "learned_bloom", 2)
     return [
         snapshot_of(codecs, users, *targets)
         for codecs, users, *targets in (
             *((membership, 8), (categorical, 8), (several, 8), (several, 70), (several, 0)),
             *((exact, 8), (exact, 70), (several, 70, weighted), (membership, 0, sets)),
             *((several[:4], 8, sets), (several[:4], 70, sets, weighted)),
-            *((several[:4], 70, trees), (several[:4], 70, clustered)),
+            (several[:4], 70, clustered),
         )
     ]
 
@@ -169,7 +169,6 @@ def build_stores(folder: Path) -> list[Store]:
         "unsealed": (0, [*early, delete, kill.plan_write(5)], 3),
         "sealed": (0, [*early, late, kill.plan_write(5)], None, 4),
         "delta over sets": (1, [*early, delete, kill.plan_write(5), late], None, 2, 5),
-        "delta over trees": (2, [*early, delete, kill.plan_write(5), late], None, 3, 6),
         "compacted": (0, [*early, delete, kill.plan_write(5), kill.plan_write(7)], None, 5),
         "outside": (0, [OUTSIDE, OUTSIDE], 1),
     }
@@ -462,7 +461,6 @@ def read_snapshot(content: bytes) -> str:
                 return "snapshots refused when they are read"
             for answer in answers.values():
                 answer.decoder.values(answer.states, answer.indptr, answer.symbols)
-                answer.bits()
     assert all(layer.features[name].structure and layer.size_bytes_of(name) >= 0 for name in layer.codecs)
     assert min(layer.num_facts, layer.fact_bits) >= 0
     assert layer.ideal_bits >= 0

@@ -59,6 +59,7 @@ from feast_sketch_store.operations.verification import verify_view
 from feast_sketch_store.storage import local
 from feast_sketch_store.storage.base import Storage
 from feast_sketch_store.storage.local import LocalStorage
+from feast_sketch_store.view.rebuilding import rebuild
 from feast_sketch_store.view.removal import remove_view
 from feast_sketch_store.view.semantics import REPLACE
 from feast_sketch_store.view.view import View
@@ -134,7 +135,7 @@ def apply_write(view: View, write: Write) -> None:
         return staging
 
     if write.rebuilds:
-        view.rebuild(fill)
+        rebuild(view, fill)
     elif write.deletes:
         delete_rows(view, write.entities)
     else:

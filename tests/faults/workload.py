@@ -16,10 +16,10 @@ from feast.protos.feast.types.Value_pb2 import StringSet, Value
 from feast_sketch_store.layers import Goal
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.encoding import deletions
+from feast_sketch_store.settings.view_settings import FeatureSettings, ViewSettings
 from feast_sketch_store.storage.base import Storage
 from feast_sketch_store.view.sealing import SealPolicy
 from feast_sketch_store.view.semantics import RowSemantics
-from feast_sketch_store.view.settings import FeatureSettings, ViewSettings
 from feast_sketch_store.view.view import View
 from tests.helpers.keys import user_hashes, user_key
 
@@ -43,10 +43,7 @@ def _settings_with(goal: Goal | float) -> ViewSettings:
 
 
 # Who seals builds one of these structures, over what others left.
-SETTINGS = [
-    _settings_with(goal)
-    for goal in (_RATE, *(Goal("error_rate", _RATE, structure) for structure in ("sets", "compact_sets")))
-]
+SETTINGS = [_settings_with(goal) for goal in (_RATE, Goal("error_rate", _RATE, "sets"))]
 POLICIES = [SealPolicy(share=0.5, min_rows=5), BY_DELTAS]
 
 
@@ -114,14 +111,14 @@ def delete_rows(view: View, entities: Iterable[int]) -> None:
 def read_rows(view: View, num_entities: int) -> dict[int, tuple[int, set[str]]]:
     """Per entity its ``write``, -1 if that is not a number, and what it ``viewed`` and ``bought``."""
     rows = {}
-    for answer in view.read(user_hashes(range(num_entities)), [codec.feature for codec in CODECS]):
-        columns = (f.decoder.values(f.states, f.indptr, f.symbols) for f in answer.features.values())
-        for position, viewed, bought, number in zip(answer.found.tolist(), *columns, strict=True):
-            text = number.string_val if number is not None else ""
-            items = set(viewed.string_set_val.val) if viewed is not None else set()
-            if bought is not None:
-                items |= {_bought(item) for item in bought.string_set_val.val}
-            rows[position] = (int(text) if text.isdecimal() else -1, items)
+    answer = view.read(user_hashes(range(num_entities)), [codec.feature for codec in CODECS])
+    columns = (f.decoder.values(f.states, f.indptr, f.symbols) for f in answer.features.values())
+    for position, viewed, bought, number in zip(answer.found.tolist(), *columns, strict=True):
+        text = number.string_val if number is not None else ""
+        items = set(viewed.string_set_val.val) if viewed is not None else set()
+        if bought is not None:
+            items |= {_bought(item) for item in bought.string_set_val.val}
+        rows[position] = (int(text) if text.isdecimal() else -1, items)
     return rows
 
 

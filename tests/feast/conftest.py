@@ -95,7 +95,7 @@ def make_config(tmp_path: Path) -> Callable[..., RepoConfig]:
     def make(project: str = "shop", **options: Any) -> RepoConfig:
         # Filters, unless a test asks for what the default chooses: they have more to get wrong. Each seal
         # draws a salt, so tests that compare whole answers need a rate that shows no false value in years.
-        online_store = {"type": "sketch", "path": str(tmp_path / "sketch"), "error_rate": 1e-6, **options}
+        online_store = {"type": "sketch", "path": str(tmp_path / "sketch"), "target": "error 1e-6", **options}
         if online_store["type"] == "sqlite":
             online_store = {"type": "sqlite", "path": str(tmp_path / "online.db")}
         return RepoConfig(

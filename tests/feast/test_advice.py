@@ -10,10 +10,9 @@ from feast.types import Array, Float32, Float64, Int64, Json, Set, String
 
 from feast_sketch_store import online_store
 from feast_sketch_store.operations import maintenance
-from feast_sketch_store.storage.names import ADVICE_FILE
 from tests.helpers.keys import user_key
 
-SEALED = {"seal_min_rows": 0, "seal_share": 1e-9}
+SEALED = {"compaction": {"min_rows": 0, "share": 1e-9}}
 
 
 @pytest.fixture
@@ -35,31 +34,19 @@ def test_nothing_is_advised_for_sets_and_categories(advised):
 
 @pytest.mark.parametrize("dtype", [Array(Int64), Array(Float32)], ids=str)
 def test_an_array_may_lose_what_matters(advised, dtype):
-    _, (message,) = advised({"last": dtype}, default_codec="sketch")
+    field = Field(name="last", dtype=dtype, tags={"sketch.target": "error 1%"})
+    _, (message,) = advised([field])
     assert "feature 'last' of view 'history' is an Array" in message
     assert '"sketch.codec": "exact"' in message
     assert ("floats" in message) == (dtype == Array(Float32))
-    assert advised({"last": dtype}, default_codec="sketch")[1] == []  # told once
-
-
-def test_what_is_told_is_told_once_for_each_change(advised):
-    """By any process: the view remembers it."""
-    assert len(advised({"last": Array(Int64)})[1]) == 1
-    assert advised({"last": Array(Int64)}, error_rate=0.2)[1] == []
-    _, (message,) = advised({"last": Array(Int64), "first": Array(String)})
-    assert "feature 'first'" in message
-    assert "'last'" not in message
-    assert advised([Field(name="first", dtype=Array(String), tags={"sketch.codec": "exact"})])[1] == []
-    assert len(advised({"first": Array(String)})[1]) == 1  # it changed, and changed back
 
 
 def test_what_the_order_of_an_array_costs_is_told_with_its_bytes(make_harness, make_view, make_value, caplog):
-    harness = make_harness(view=make_view({"last": Array(Int64)}), seal_min_rows=0, error_rate="auto")
+    harness = make_harness(view=make_view({"last": Array(Int64)}), compaction={"min_rows": 0}, target="auto")
     assert "which takes about log2(different values) bits an element" in caplog.text
     values = [{"last": make_value("int64_list_val", range(user, user + 16))} for user in range(64)]
     harness.write_many([(harness.key(user_id=n), v, harness.noon(), None) for n, v in enumerate(values)])
     harness.store.seal(harness.config, harness.view)
-    harness.store.storage(harness.config, harness.view).delete([ADVICE_FILE])
     (message,) = apply_all(harness, [harness.view], caplog)
     (layer,) = harness.store.view(harness.config, harness.view).sealed()[0].layers
     # 64 rows of 16 elements, each one of 79 values, which takes 7 bits.
@@ -79,7 +66,7 @@ def test_what_an_exact_feature_takes_is_told(make_harness, make_view, make_value
     costs = ["3072 bytes a row", "8 bytes an element", "the bytes of its values", "", ""]
     for field, cost in zip(fields, costs, strict=True):
         caplog.clear()
-        harness = make_harness(view=make_view([field], name=f"of_{field.name}"), seal_min_rows=0)
+        harness = make_harness(view=make_view([field], name=f"of_{field.name}"), compaction={"min_rows": 0})
         messages = [message for message in caplog.messages if "kept exactly" in message]
         assert len(messages) == bool(cost)
         if cost:
@@ -89,29 +76,13 @@ def test_what_an_exact_feature_takes_is_told(make_harness, make_view, make_value
     harness = make_harness(view=view)
     harness.write(1, {"prices": make_value("double_list_val", [0.1] * 1000)})
     assert harness.store.seal(harness.config, view)
-    harness.store.storage(harness.config, view).delete([ADVICE_FILE])
     (message,) = apply_all(harness, [view], caplog)
     assert re.search(r"kept exactly, at \d+ bytes for 1 rows\.", message)
-
-
-def test_advice_that_cannot_be_read_is_given_again(advised):
-    harness, _ = advised({"last": Array(Int64)})
-    harness.store.storage(harness.config, harness.view).replace(ADVICE_FILE, b"{damaged")
-    assert len(advised({"last": Array(Int64)})[1]) == 1
-    assert advised({"last": Array(Int64)})[1] == []
 
 
 @pytest.mark.parametrize("codec", ["membership", "exact"])
 def test_who_has_chosen_is_not_advised(advised, codec):
     assert advised([Field(name="last", dtype=Array(Int64), tags={"sketch.codec": codec})])[1] == []
-
-
-def test_a_vocabulary_near_its_end(advised, make_value):
-    harness, _ = advised({"x": Set(Int64)}, max_vocabulary=10, **SEALED)
-    harness.write(1, {"x": make_value("int64_set_val", range(9))})
-    _, (message,) = advised({"x": Set(Int64)}, max_vocabulary=10, **SEALED)
-    assert "has 9 different values" in message
-    assert "max_vocabulary = 10" in message
 
 
 def apply_all(harness, views, caplog):
@@ -122,70 +93,20 @@ def apply_all(harness, views, caplog):
     return [record.getMessage() for record in caplog.records]
 
 
-def test_nothing_is_advised_of_scalars_that_a_view_does_not_have(make_harness, make_view, make_value, caplog):
-    """The rate makes a filter, which even for one row is larger than the row would be in a list."""
-    views = [make_view({"viewed": Set(String)}, f"view_{n}") for n in range(3)]
-    for view in views:
-        harness = make_harness(view=view, **SEALED)
-        harness.write(1, {"viewed": make_value("string_set_val", ["a"])})
-        shards, _ = harness.store.view(harness.config, view).sealed()
-        assert [f.structure for f in shards.features("viewed")] == ["bloom"]
-    assert apply_all(harness, views, caplog) == []
-
-
-def test_a_view_of_a_few_rows_is_not_worth_a_change(make_harness, make_value, advised):
-    harness, _ = advised(dict.fromkeys("abcd", String), **SEALED)
-    harness.write(1, {name: make_value("string_val", "x") for name in "abcd"})
-    assert advised(dict.fromkeys("abcd", String), **SEALED)[1] == []
-
-
 def test_one_warning_sums_up_what_concerns_many_views(make_harness, make_view, make_value, caplog):
-    views = [make_view({"last": Array(Int64), "x": Set(Int64)}, f"view_{n}") for n in range(8)]
-    for view in views[:2]:
-        harness = make_harness(view=view, max_vocabulary=10, **SEALED)
-        harness.write(1, {"x": make_value("int64_set_val", range(9))})
-    for view in views[:2]:
-        harness.store.storage(harness.config, view).delete([ADVICE_FILE])
+    views = [make_view({"last": Array(Int64)}, f"view_{n}") for n in range(8)]
+    harness = make_harness(view=make_view({"x": String}, "other"), **SEALED)
     (message,) = apply_all(harness, views, caplog)
     assert "8 features are Arrays" in message
     assert "view_0.last, view_1.last, view_2.last, view_3.last, view_4.last and 3 more" in message
-    assert "2 features have nearly as many different values" in message
-    assert "view_0.x, view_1.x." in message
-    assert message.count('"sketch.codec": "exact"') == 2
-    assert apply_all(harness, views, caplog) == []  # told once
-    (message,) = apply_all(harness, [*views, make_view({"last": Array(Int64)}, "new")], caplog)
-    assert "feature 'last' of view 'new' is an Array" in message
-
-
-def test_scalars_that_would_be_smaller_exactly(advised, make_value):
-    features = dict.fromkeys("abcd", String)
-    harness, _ = advised(features, default_codec="sketch", **SEALED)
-    rows = [
-        (harness.key(user_id=n), {name: make_value("string_val", f"{n % 20}") for name in features})
-        for n in range(2000)
-    ]
-    harness.write_many([(key, values, harness.noon(), None) for key, values in rows])
-    before = harness.store.view(harness.config, harness.view).sealed()[0].size_bytes
-    _, (message,) = advised(features, default_codec="sketch", **SEALED)
-    assert "with exact scalars it would take about" in message
-    # As foretold, or less: the estimate leaves room for timestamps.
-    foretold = int(message.split("about ")[1].split()[0])
-    exact, _ = advised(features, default_codec="exact", **SEALED)
-    exact.store.seal(exact.config, exact.view)
-    after = exact.store.view(exact.config, exact.view).sealed()[0].size_bytes
-    assert after <= foretold < before
-    # Left to choose, a seal makes columns of them itself.
-    chosen, messages = advised(features, **SEALED)
-    assert messages == []
-    chosen.store.seal(chosen.config, chosen.view)
-    assert chosen.store.view(chosen.config, chosen.view).sealed()[0].size_bytes <= foretold
+    assert message.count('"sketch.codec": "exact"') == 1
 
 
 def test_inspect_tells_what_exact_and_binned_features_take(make_config, make_view, make_value):
     fields = [
         Field(name="viewed", dtype=Set(Int64)),
         Field(name="price", dtype=Float64, tags={"sketch.codec": "exact"}),
-        Field(name="age", dtype=Int64, tags={"sketch.precision": "10"}),
+        Field(name="age", dtype=Int64, tags={"sketch.round": "10"}),
     ]
     store = FeatureStore(config=make_config(**SEALED))
     user = Entity(name="user", join_keys=["user_id"], value_type=ValueType.INT64)
@@ -223,6 +144,6 @@ def test_rows_need_not_expire(make_harness, make_view, make_value, options):
     view.ttl = timedelta(hours=1)
     row = {"country": make_value("string_val", "FR")}
     for expire, wanted in ((True, None), (False, row)):
-        harness = make_harness(view=view, project=f"expire_{expire}", expire_rows=expire, **options)
+        harness = make_harness(view=view, project=f"expire_{expire}", ttl={"expire": expire}, **options)
         harness.write(1, row)  # at a noon long ago
         assert harness.read(1)[0][1] == wanted

@@ -70,12 +70,12 @@ def users(numbers, hours=0, text="bio"):
 class Shop:
     """A repository with a backing store."""
 
-    def __init__(self, folder, backing, **options):
+    def __init__(self, folder, backing, on_error="fail", owned=False, **options):
         self.folder = folder
         folder.mkdir(exist_ok=True)
         online = {"type": "sketch", "path": "online", **options}
         if backing:
-            online["backing_store"] = backing
+            online["backing_store"] = {"store": backing, "on_error": on_error, "owned": owned}
         content = {"project": "shop_" + folder.parent.name.replace("-", "_"), "provider": "local"}
         content |= {"registry": "registry.db", "entity_key_serialization_version": 3, "online_store": online}
         (folder / "feature_store.yaml").write_text(repr(content))
@@ -258,10 +258,10 @@ def test_reads_fail_or_go_on_without_the_backing_store(tmp_path, monkeypatch):
         raise ConnectionError("it is down")
 
     monkeypatch.setattr(SqliteOnlineStore, "online_read", refuse)
-    with pytest.raises(StorageError, match=r"'users'.*sqlite.*it is down.*backing_on_error: missing"):
+    with pytest.raises(StorageError, match=r"'users'.*sqlite.*it is down.*on_error: missing"):
         shop.read(range(3))
     assert shop.read(range(3), ["users:country"])["country"] == ["AT", "DE", "CH"]
-    lenient = Shop(tmp_path / "repo", options, backing_on_error="missing")
+    lenient = Shop(tmp_path / "repo", options, on_error="missing")
     answer = lenient.store.get_online_features(REFERENCES, [{"user_id": 1}, {"user_id": 77}])
     assert answer.to_dict()["country"] == ["DE", None]
     assert answer.to_dict()["bio"] == [None, None]
@@ -328,7 +328,7 @@ def test_delete_empties_the_backing_store(shop):
 
 @pytest.mark.parametrize("owns", [True, False])
 def test_teardown_reaches_a_backing_store_that_is_owned(tmp_path, owns):
-    shop = Shop(tmp_path / "repo", {"type": "sqlite", "path": "behind.db"}, owns_backing=owns).applied()
+    shop = Shop(tmp_path / "repo", {"type": "sqlite", "path": "behind.db"}, owned=owns).applied()
     shop.write(users([1]))
     shop.store.teardown()
     assert (shop.folder / "behind.db").exists() is not owns
@@ -369,7 +369,7 @@ def test_backing_needs_a_backing_store(tmp_path):
     with pytest.raises(SettingsError, match=r"'bio'.*names no backing_store"):
         Shop(tmp_path / "repo", None).applied()
     for wrong in ({"path": "x"}, {"type": "sketch"}):
-        with pytest.raises(Exception, match="backing_store needs the type of another online store"):
+        with pytest.raises(Exception, match="needs the type of another online store"):
             Shop(tmp_path / "other", wrong)
     with pytest.raises(SettingsError, match=r"backing_store.*'nonsense'"):
         Shop(tmp_path / "third", {"type": "nonsense"}).applied()

@@ -67,8 +67,8 @@ def repo(tmp_path):
     (tmp_path / "features.py").write_text(FEATURES)
     (tmp_path / "feature_store.yaml").write_text(
         "project: shop\nprovider: local\nregistry:\n  path: data/registry.db\n  cache_ttl_seconds: 1\n"
-        "online_store:\n  type: sketch\n  path: data/sketch\n  refresh_interval_seconds: 0.1\n"
-        "  seal_min_rows: 100\nentity_key_serialization_version: 3\n"
+        "online_store:\n  type: sketch\n  path: data/sketch\n  refresh: 0.1s\n"
+        "  compaction: {min_rows: 100}\nentity_key_serialization_version: 3\n"
     )
     write_source(tmp_path / "data" / "rows.parquet", 300, "FR", 1)
     return tmp_path
@@ -108,13 +108,9 @@ def test_apply_materialize_read_teardown(repo, warm, warm_feast_cli):
 def test_a_refused_feature_fails_apply_with_one_clear_error(repo, warm_feast_cli):
     features = (repo / "features.py").read_text()
     (repo / "features.py").write_text(
-        features.replace('"country", dtype=String', '"price", dtype=Float64').replace(
-            "import Array", "import Array, Float64"
-        )
-    )
-    text = (repo / "feature_store.yaml").read_text()
-    (repo / "feature_store.yaml").write_text(
-        text.replace("seal_min_rows", "default_codec: sketch\n  seal_min_rows")
+        features.replace(
+            '"country", dtype=String', '"price", tags={"sketch.codec": "membership"}, dtype=Float64'
+        ).replace("import Array", "import Array, Float64")
     )
     output = warm_feast_cli(repo, "apply", expect_failure=True)
     assert "'price'" in output
@@ -124,8 +120,8 @@ def test_a_refused_feature_fails_apply_with_one_clear_error(repo, warm_feast_cli
 
 def test_an_unknown_option_fails_with_its_name(repo, warm_feast_cli):
     text = (repo / "feature_store.yaml").read_text()
-    (repo / "feature_store.yaml").write_text(text.replace("seal_min_rows", "seal_min_row"))
-    assert "seal_min_row" in warm_feast_cli(repo, "apply", expect_failure=True)
+    (repo / "feature_store.yaml").write_text(text.replace("compaction", "compactions"))
+    assert "compactions" in warm_feast_cli(repo, "apply", expect_failure=True)
 
 
 def _write_rows(repo):
@@ -139,7 +135,7 @@ def test_inside_the_hybrid_store(repo, warm, warm_feast_cli):
     (repo / "feature_store.yaml").write_text(
         "project: shop\nprovider: local\nregistry: data/registry.db\n"
         "online_store:\n  type: hybrid\n  routing_tag: tribe\n  online_stores:\n"
-        "    - type: sketch\n      conf: {path: data/sketch, seal_min_rows: 100}\n"
+        "    - type: sketch\n      conf: {path: data/sketch, compaction: {min_rows: 100}}\n"
         "entity_key_serialization_version: 3\n"
     )
     warm_feast_cli(repo, "apply")

@@ -1,12 +1,17 @@
 """What ``feast-sketch`` tells a user who begins, or makes a mistake."""
 
+import shutil
+
 import pandas as pd
 import pytest
+import yaml
 from click.testing import CliRunner
+from feast import FeatureStore
 from feast.data_source import PushMode
-from feast.types import Int64
+from feast.types import Array, Float64, Int64, Set, String
 
 from feast_sketch_store.cli import cli
+from feast_sketch_store.storage import buckets
 from tests.helpers.repository import make_repository
 
 
@@ -22,6 +27,14 @@ def repository(tmp_path):
     rows = {"user_id": [1, 2], "viewed": [["a"], ["b"]], "event": pd.Timestamp("2026-05-01", tz="UTC")}
     store.push("history clicks", pd.DataFrame(rows), to=PushMode.ONLINE)
     return tmp_path
+
+
+def test_settings_are_printed_without_a_repository():
+    printed = CliRunner().invoke(cli, ["settings"]).output
+    for kind in ("options", "tags"):
+        assert CliRunner().invoke(cli, ["settings", kind]).output.strip() in printed
+    assert "| `compaction: {min_rows}` | count | 1000 |" in printed
+    assert "| `sketch.target` | view, feature |" in printed
 
 
 def test_the_list_of_commands_shows_whole_sentences():
@@ -48,25 +61,183 @@ def test_an_interval_without_watch_is_refused(repository):
     assert "give --watch" in told
 
 
-def test_a_source_without_rows_is_not_copied_silently(repository):
-    _, told = run(repository, "copy", "mistyped", "target", status=1)
-    assert "mistyped" in told
-    assert "history" in told
-    assert not (repository / "target").exists()
-
-
-def test_a_view_without_rows_beside_others_is_told(tmp_path):
-    store = make_repository(tmp_path, ("history", "empty"))
-    rows = {"user_id": [1], "viewed": [["a"]], "event": pd.Timestamp("2026-05-01", tz="UTC")}
-    store.push("history clicks", pd.DataFrame(rows), to=PushMode.ONLINE)
-    table, _ = run(tmp_path, "copy", "sketch", "target")
-    assert {line.split()[0]: line.split(maxsplit=1)[1] for line in table.splitlines()[2:4]} == {
-        "empty": "no rows, not copied",
-        "history": "1",
-    }
-
-
 def test_a_plan_of_scalars_says_what_can_be_planned(tmp_path):
     make_repository(tmp_path, features={"age": Int64})
     _, told = run(tmp_path, "plan", "--view", "history", status=1)
     assert "`plan` needs a Set, an Array that is not kept exactly, or a list" in told
+
+
+def test_a_pin_hides_no_rows_without_asking(repository):
+    def seen():
+        store = FeatureStore(repo_path=str(repository))
+        rows = [{"user_id": 3}]
+        return store.get_online_features(["history:viewed"], rows).to_dict()["viewed"]
+
+    run(repository, "seal")
+    rows = {"user_id": [3], "viewed": [["c"]], "event": pd.Timestamp("2026-05-02", tz="UTC")}
+    FeatureStore(repo_path=str(repository)).push("history clicks", pd.DataFrame(rows), to=PushMode.ONLINE)
+    _, told = run(repository, "pin", "history", status=1)
+    assert "1 rows were written since" in told
+    assert seen() == [{"c"}]
+    run(repository, "pin", "history", "--seal")
+    assert seen() == [{"c"}]
+    run(repository, "unpin", "history")
+    rows["viewed"] = [["d"]]
+    rows["event"] += pd.Timedelta(days=1)
+    FeatureStore(repo_path=str(repository)).push("history clicks", pd.DataFrame(rows), to=PushMode.ONLINE)
+    assert seen() == [{"d"}]
+    run(repository, "pin", "history", "--yes")
+    assert seen() == [{"c"}]
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+def test_rows_go_back_to_another_store(tmp_path, shards):
+    features = {"viewed": Set(String), "age": Int64, "tags": Array(Float64)}
+    store = make_repository(tmp_path, features=features, shards=shards, structure="sets")
+    rows = {
+        "user_id": range(40),
+        "viewed": [[f"item {number % 7}"] if number % 5 else [] for number in range(40)],
+        "age": [number % 9 if number % 4 else None for number in range(40)],
+        "tags": [[0.5, float(number), 0.5] for number in range(40)],
+        "event": pd.Timestamp("2026-05-01", tz="UTC"),
+    }
+    store.push("history clicks", pd.DataFrame(rows).astype({"age": "Int64"}), to=PushMode.ONLINE)
+    run(tmp_path, "seal")
+    run(tmp_path, "delete", "history", "user_id=3")
+    late = pd.DataFrame(rows).astype({"age": "Int64"}).iloc[:2]
+    late["event"] += pd.Timedelta(days=1)
+    store.push("history clicks", late, to=PushMode.ONLINE)
+    asked = [f"history:{name}" for name in features], [{"user_id": user} for user in range(41)]
+    ours = FeatureStore(repo_path=str(tmp_path)).get_online_features(*asked)
+    path = tmp_path / "feature_store.yaml"
+    other = tmp_path / "sqlite.yaml"
+    online = {"type": "sqlite", "path": "online.db"}
+    other.write_text(yaml.safe_dump({**yaml.safe_load(path.read_text()), "online_store": online}))
+    _, _ = run(tmp_path, "export", "history", "--to", str(other))
+    theirs = FeatureStore(repo_path=str(tmp_path), fs_yaml_file=other).get_online_features(*asked)
+    assert theirs.to_dict() == ours.to_dict()
+    assert ours.to_dict()["viewed"][3] is None
+    assert ours.to_dict()["tags"][4] == [0.5, 4.0, 0.5]
+
+
+def test_serve_takes_all_options_of_feast_serve():
+    from feast.cli.serve import serve_command
+
+    theirs = {name for option in serve_command.params for name in (*option.opts, *option.secondary_opts)}
+    ours = {
+        name for option in cli.commands["serve"].params for name in (*option.opts, *option.secondary_opts)
+    }
+    assert theirs - ours == set()
+
+
+# -- every command under every failure ------------------------------------------------------------
+
+
+def no_repository(folder):
+    (folder / "feature_store.yaml").unlink()
+
+
+def no_yaml(folder):
+    (folder / "feature_store.yaml").write_text("a: [")
+
+
+def another_store(folder):
+    change_options(folder, {"type": "sqlite", "path": "online.db"})
+
+
+def wrong_option(folder):
+    change_options(folder, {"type": "sketch", "path": "sketch", "eror_rate": 1})
+
+
+def no_such_bucket(folder):
+    endpoint = {"endpoint": "http://127.0.0.1:1", "access_key_id": "a", "secret_access_key": "b"}
+    change_options(folder, {"type": "sketch", "path": "s3://bucket", "storage_options": endpoint})
+
+
+def change_options(folder, options):
+    path = folder / "feature_store.yaml"
+    path.write_text(yaml.safe_dump({**yaml.safe_load(path.read_text()), "online_store": options}))
+
+
+def not_applied(folder):
+    (folder / "registry.db").unlink()
+
+
+def damaged_registry(folder):
+    (folder / "registry.db").write_bytes(b"damaged")
+
+
+def path_is_a_file(folder):
+    shutil.rmtree(folder / "sketch")
+    (folder / "sketch").write_text("")
+
+
+def view_is_a_file(folder):
+    shutil.rmtree(folder / "sketch" / "shop" / "history")
+    (folder / "sketch" / "shop" / "history").write_text("")
+
+
+def damaged_files(folder):
+    run(folder, "seal")
+    for path in (folder / "sketch").rglob("*"):
+        if path.is_file():
+            path.write_bytes(path.read_bytes()[::-1])
+
+
+def no_rows(folder):
+    shutil.rmtree(folder / "sketch")
+
+
+SURE = [no_repository, no_yaml, wrong_option]  # no command can do anything
+FAILURES = [
+    *SURE,
+    *(another_store, no_such_bucket, not_applied, damaged_registry),
+    *(path_is_a_file, view_is_a_file, damaged_files, no_rows),
+]
+COMMANDS = {
+    **{name: [] for name in ("inspect", "verify", "health", "seal", "vacuum")},
+    **{name: ["history"] for name in ("pin", "unpin", "refill")},
+    "rebuild": ["history", "--yes"],
+    "delete": ["history", "user_id=1"],
+    "survey": ["--from", "{folder}/feature_store.yaml"],
+    "import": ["history", "--from", "{folder}/feature_store.yaml"],
+    "export": ["history", "--to", "{folder}/feature_store.yaml"],
+    "plan": ["--view", "history"],
+    "serve": ["--port", "0"],
+    "check-bucket": ["s3://bucket/x", "-o", "endpoint=http://127.0.0.1:1", "-o", "skip_signature=true"],
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("failure", FAILURES)
+def test_every_command_that_fails_says_why(repository, failure, monkeypatch):
+    monkeypatch.setattr("feast_sketch_store.serve.run", lambda store, **options: None)
+    monkeypatch.setattr(buckets, "_RETRIES", 0)
+    failure(repository)
+    assert {*COMMANDS, "settings"} == {*cli.commands}  # which opens nothing
+    for command, arguments in COMMANDS.items():
+        arguments = [argument.format(folder=repository) for argument in arguments]
+        done = CliRunner().invoke(cli, ["-c", str(repository), command, *arguments])
+        case = f"{failure.__name__}, {command}: {done.output}"
+        assert done.exception is None or isinstance(done.exception, SystemExit), (case, done.exception)
+        assert "Traceback" not in done.output, case
+        assert done.exit_code == 0 or done.output.strip(), case
+        assert done.exit_code > 0 or failure not in SURE, case
+
+
+@pytest.mark.parametrize("command", [["inspect"], ["verify"], ["plan", "--view", "history"]])
+def test_a_view_that_was_never_filled_is_told_so_at_once(tmp_path, command):
+    make_repository(tmp_path)
+    pd.DataFrame({"user_id": [], "viewed": [], "event": pd.to_datetime([], utc=True)}).to_parquet(
+        tmp_path / "rows.parquet"
+    )
+    is_plan = command[0] == "plan"
+    _, told = run(tmp_path, *command, status=int(is_plan))
+    assert told.startswith(
+        "history: nothing was materialized yet" + ("; sampling its offline source" * is_plan)
+    )
+
+
+def test_a_filled_view_is_not_told_to_be_empty(repository):
+    for command in ("inspect", "verify", "seal", "inspect"):
+        assert "nothing was materialized" not in run(repository, command)[1]

@@ -1,4 +1,4 @@
-"""Cluster ids and scores: computed at seals, at reads of unsealed rows and for training rows, all alike."""
+"""Scores: computed at seals, at reads of unsealed rows and for training rows, all alike."""
 
 import json
 from datetime import UTC, datetime, timedelta
@@ -16,23 +16,16 @@ from feast_sketch_store.errors import RowError, SettingsError
 from feast_sketch_store.operations import maintenance
 from feast_sketch_store.operations.verification import verify_view
 
-NUM_USERS, NUM_TASTES, PER_TASTE = 300, 3, 20
+NUM_USERS, NUM_VALUES = 300, 60
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 VIEWED = Field(name="viewed", dtype=Set(Int64), tags={"sketch.vocabulary": "{top: 5}"})
 LIKED = Field(name="liked", dtype=Set(String))
-TASTE = Field(
-    name="taste",
-    dtype=Int64,
-    tags={"sketch.codec": "cluster", "sketch.cluster_of": "viewed, liked", "sketch.clusters": "3"},
-)
 SCORE = Field(
     name="click_score",
     dtype=Float64,
     tags={
         "sketch.codec": "score",
-        "sketch.score_of": "viewed,liked",
-        "sketch.score.weights": "weights.json",
-        "sketch.score.bits": "6",
+        "sketch.score": "{of: [viewed,liked], weights: weights.json, bits: 6}",
     },
 )
 
@@ -42,13 +35,9 @@ def weight(value):
 
 
 def histories(seed=0, number=NUM_USERS):
-    """Each user has values of one of three tastes, which do not overlap."""
+    """Each user has a few of the values."""
     rng = np.random.default_rng(seed)
-    rows = []
-    for user in range(number):
-        first = user % NUM_TASTES * PER_TASTE
-        rows.append(sorted(int(v) for v in first + rng.choice(PER_TASTE, rng.integers(3, 9), replace=False)))
-    return rows
+    return [sorted(rng.choice(NUM_VALUES, rng.integers(3, 9), replace=False).tolist()) for _ in range(number)]
 
 
 def likes(viewed):
@@ -61,8 +50,8 @@ def exact_score(viewed):
 
 def write_weights(folder, scale=1.0):
     content = {
-        "viewed": [[v, scale * weight(v)] for v in range(NUM_TASTES * PER_TASTE)],
-        "liked": [[f"v{v}", scale * 0.5] for v in range(NUM_TASTES * PER_TASTE)],
+        "viewed": [[v, scale * weight(v)] for v in range(NUM_VALUES)],
+        "liked": [[f"v{v}", scale * 0.5] for v in range(NUM_VALUES)],
     }
     (folder / "weights.json").write_text(json.dumps(content))
 
@@ -77,8 +66,8 @@ def values(viewed):
 @pytest.fixture
 def harness(make_harness, make_view, tmp_path):
     write_weights(tmp_path)
-    view = make_view([VIEWED, LIKED, TASTE, SCORE])
-    return make_harness(view=view, seal_min_rows=10**6, error_rate="auto")
+    view = make_view([VIEWED, LIKED, SCORE])
+    return make_harness(view=view, compaction={"min_rows": 10**6}, target="auto")
 
 
 def write(harness, rows, first=0, hours=0):
@@ -97,10 +86,6 @@ def read(harness, users, *features):
     return picked if len(features) > 1 else picked[0]
 
 
-def tastes(harness, users):
-    return [value.int64_val for value in read(harness, users, "taste")]
-
-
 def scores(harness, users):
     return np.array([value.double_val for value in read(harness, users, "click_score")])
 
@@ -111,23 +96,13 @@ def report(harness, name):
     return found
 
 
-def test_a_cluster_id_tells_tastes_apart(harness):
-    write(harness, histories())
-    seal(harness)
-    found = np.array(tastes(harness, range(NUM_USERS)))
-    assert [len({*found[taste::NUM_TASTES]}) for taste in range(NUM_TASTES)] == [1, 1, 1]
-    assert len({*found}) == NUM_TASTES
-
-
-def test_a_row_that_is_not_sealed_gets_the_cluster_and_score_of_its_twin(harness):
+def test_a_row_that_is_not_sealed_gets_the_score_of_its_twin(harness):
     rows = histories()
     write(harness, rows)
     seal(harness)
     write(harness, rows[:50], first=1000)
-    write(harness, rows[1:2], first=0, hours=1)  # user 0 has another taste now
+    write(harness, rows[1:2], first=0, hours=1)  # user 0 has other values now
     twins = harness.reopened()
-    assert tastes(twins, range(1001, 1050)) == tastes(twins, range(1, 50))
-    assert tastes(twins, [0]) == tastes(twins, [1])
     assert scores(twins, range(1001, 1050)).tolist() == scores(twins, range(1, 50)).tolist()
     assert scores(twins, [0]) == scores(twins, [1])
 
@@ -152,11 +127,12 @@ def test_training_rows_get_what_reads_give(harness):
     reader = SketchReader(harness.config.online_store.path, "history", "shop")
     training = pd.DataFrame({"viewed": rows, "history__liked": [likes(viewed) for viewed in rows]})
     shown = through_sketch(training, reader)
-    assert shown["taste"].tolist() == tastes(harness, range(NUM_USERS))
     assert shown["click_score"].tolist() == scores(harness, range(NUM_USERS)).tolist()
-    with pytest.raises(RowError, match="no column 'liked' or history__liked, which 'taste' is computed from"):
-        through_sketch(training[["viewed"]], reader, ["taste"])
-    assert "taste" not in through_sketch(training[["viewed"]], reader)
+    with pytest.raises(
+        RowError, match="no column 'liked' or history__liked, which 'click_score' is computed from"
+    ):
+        through_sketch(training[["viewed"]], reader, ["click_score"])
+    assert "click_score" not in through_sketch(training[["viewed"]], reader)
 
 
 def test_reads_without_the_settings_compute_as_well(harness):
@@ -165,36 +141,23 @@ def test_reads_without_the_settings_compute_as_well(harness):
     seal(harness)
     write(harness, rows[5:6], first=7000)
     reader = SketchReader(harness.config.online_store.path, "history", "shop")
-    one, other = reader.arrow("taste", [7000, 5]).to_pylist()
+    one, other = reader.arrow("click_score", [7000, 5]).to_pylist()
     assert one == other is not None
 
 
-def test_ids_stay_over_seals_and_new_weights_are_a_new_version(harness, tmp_path, caplog):
+def test_scores_stay_over_seals_and_new_weights_are_a_new_version(harness, tmp_path, caplog):
     rows = histories()
     write(harness, rows[:200])
     seal(harness)
-    before = tastes(harness, range(200))
     write(harness, rows[200:], first=200)
     seal(harness)
-    assert tastes(harness, range(200)) == before
-    assert [report(harness, name).version for name in ("taste", "click_score")] == [1, 1]
+    assert report(harness, "click_score").version == 1
     write_weights(tmp_path, scale=2.0)
     seal(harness)
-    assert [report(harness, name).version for name in ("taste", "click_score")] == [1, 2]
+    assert report(harness, "click_score").version == 2
     assert "'click_score' of view 'history' has version 2 now" in caplog.text
     exact = 2 * np.array([exact_score(viewed) for viewed in rows])
     assert np.abs(scores(harness, range(NUM_USERS)) - exact).max() <= report(harness, "click_score").max_error
-
-
-def test_other_tastes_are_learned_anew(harness):
-    write(harness, histories())
-    seal(harness)
-    others = [[value + 1000 for value in row] for row in histories(seed=1)]
-    write(harness, others, hours=1)
-    seal(harness)
-    assert report(harness, "taste").version == 2
-    found = np.array(tastes(harness, range(NUM_USERS)))
-    assert [len({*found[taste::NUM_TASTES]}) for taste in range(NUM_TASTES)] == [1, 1, 1]
 
 
 def test_what_is_sealed_is_verified(harness):
@@ -206,21 +169,21 @@ def test_what_is_sealed_is_verified(harness):
     assert found.compared_entities == NUM_USERS
 
 
-def test_a_delta_has_the_clusters_of_its_base(make_harness, make_view, tmp_path):
+def test_a_delta_has_the_scores_of_its_base(make_harness, make_view, tmp_path):
     write_weights(tmp_path)
     harness = make_harness(
-        view=make_view([VIEWED, LIKED, TASTE, SCORE]), seal_min_rows=10**6, error_rate="auto"
+        view=make_view([VIEWED, LIKED, SCORE]), compaction={"min_rows": 10**6}, target="auto"
     )
     rows = histories()
     write(harness, rows)
     seal(harness)
     write(harness, rows[:30], first=1000)
     opened = harness.store.view(harness.config, harness.view)
-    before = tastes(harness, range(1000, 1030)), scores(harness, range(1000, 1030)).tolist()
+    before = scores(harness, range(1000, 1030)).tolist()
     assert opened.seal(as_delta=True)
     assert len(opened.sealed()[0].layers) == 1
     assert opened.stats().unsealed_rows == 0
-    assert (tastes(harness, range(1000, 1030)), scores(harness, range(1000, 1030)).tolist()) == before
+    assert scores(harness, range(1000, 1030)).tolist() == before
     found = verify_view(opened.storage, opened.settings.codecs, 0)
     assert found.problems == []
 
@@ -234,24 +197,26 @@ def test_an_entity_without_values_has_a_score_of_zero_and_a_stranger_has_none(ha
 
 
 def test_nobody_writes_what_is_computed(harness):
-    row = {**values([1, 2]), "taste": Value(int64_val=3)}
+    row = {**values([1, 2]), "click_score": Value(double_val=3.0)}
     with pytest.raises(
-        RowError, match="'taste' has the codec 'cluster', so it is computed from other features, but row 0"
+        RowError,
+        match="'click_score' has the codec 'score', so it is computed from other features, but row 0",
     ):
         harness.write(1, row)
-    harness.write(1, {**values([1, 2]), "taste": Value()})
-    assert harness.store.view(harness.config, harness.view).stored_schema().get_field_index("taste") == -1
+    harness.write(1, {**values([1, 2]), "click_score": Value()})
+    stored = harness.store.view(harness.config, harness.view).stored_schema()
+    assert stored.get_field_index("click_score") == -1
 
 
 def test_through_feast_with_a_source_that_has_a_column_of_nulls(tmp_path):
     write_weights(tmp_path)
     (tmp_path / "feature_store.yaml").write_text(
         "project: shop\nprovider: local\nregistry: registry.db\nentity_key_serialization_version: 3\n"
-        "online_store: {type: sketch, path: sketch, refresh_interval_seconds: 0, seal_min_rows: 100}\n"
+        "online_store: {type: sketch, path: sketch, refresh: 0, compaction: {min_rows: 100}}\n"
     )
     rows = histories()
     frame = pd.DataFrame({"user_id": range(NUM_USERS), "viewed": rows, "liked": [likes(v) for v in rows]})
-    frame = frame.assign(taste=pd.array([None] * NUM_USERS, "Int64"), click_score=np.nan, event=NOON)
+    frame = frame.assign(click_score=np.nan, event=NOON)
     frame.to_parquet(tmp_path / "rows.parquet")
     store = FeatureStore(repo_path=str(tmp_path))
     user = Entity(name="user", join_keys=["user_id"], value_type=ValueType.INT64)
@@ -259,58 +224,56 @@ def test_through_feast_with_a_source_that_has_a_column_of_nulls(tmp_path):
     view = FeatureView(
         name="history",
         entities=[user],
-        schema=[VIEWED, LIKED, TASTE, SCORE],
+        schema=[VIEWED, LIKED, SCORE],
         source=PushSource(name="pushed", batch_source=batch),
         ttl=timedelta(days=36_500),
     )
     store.apply([user, view])
     store.materialize(NOON - timedelta(days=1), NOON + timedelta(days=1))
-    features = ["history:taste", "history:click_score"]
+    features = ["history:click_score"]
     before = store.get_online_features(features, [{"user_id": 4}]).to_dict()
     assert before["click_score"][0] == pytest.approx(exact_score(rows[4]), abs=0.1)
     pushed = frame[frame["user_id"] == 4].assign(user_id=9000, event=NOON + timedelta(hours=1))
     store.push("pushed", pushed, to=PushMode.ONLINE)
     after = store.get_online_features(features, [{"user_id": 9000}]).to_dict()
-    assert {name: after[name] for name in ("taste", "click_score")} == {
-        name: before[name] for name in ("taste", "click_score")
-    }
+    assert after["click_score"] == before["click_score"]
 
 
 @pytest.mark.parametrize(
     ("field", "message"),
     [
         (
-            Field(name="taste", dtype=String, tags=TASTE.tags),
-            "has type String, and the codec 'cluster' gives Int64",
+            Field(name="s", dtype=String, tags=SCORE.tags),
+            "has type String, which the codec 'score' does not take",
         ),
-        (Field(name="taste", dtype=Int64, tags={"sketch.codec": "cluster"}), "no tag sketch.cluster_of"),
+        (Field(name="s", dtype=Float64, tags={"sketch.codec": "score"}), "needs the tag sketch.score"),
         (
-            Field(name="taste", dtype=Int64, tags={**TASTE.tags, "sketch.cluster_of": "seen"}),
+            Field(
+                name="s",
+                dtype=Float64,
+                tags={**SCORE.tags, "sketch.score": "{of: [seen], weights: weights.json}"},
+            ),
             r"computed from \['seen'\], which are not Sets",
         ),
         (
-            Field(name="taste", dtype=Int64, tags={**TASTE.tags, "sketch.clusters": "1000"}),
-            "between 2 and 256",
+            Field(name="s", dtype=Float64, tags={**SCORE.tags, "sketch.clusters": "8"}),
+            "no effect: sketch.clusters",
         ),
         (
-            Field(name="taste", dtype=Int64, tags={**TASTE.tags, "sketch.score.bits": "8"}),
-            "no effect: sketch.score.bits",
+            Field(name="s", dtype=Float64, tags={"sketch.score": "{of: [viewed]}"}),
+            "no effect: sketch.score",
         ),
         (
-            Field(name="taste", dtype=Int64, tags={"sketch.cluster_of": "viewed"}),
-            "only the codec 'cluster' takes",
+            Field(name="s", dtype=Float64, tags={**SCORE.tags, "sketch.score": "{of: [viewed,viewed]}"}),
+            "each once",
         ),
         (
-            Field(name="taste", dtype=Int64, tags={**TASTE.tags, "sketch.cluster_of": "viewed,viewed"}),
-            "each once, separated by commas",
+            Field(name="s", dtype=Float64, tags={"sketch.codec": "score", "sketch.score": "{of: [viewed]}"}),
+            "needs the tag sketch.score",
         ),
         (
-            Field(name="s", dtype=Float64, tags={"sketch.codec": "score", "sketch.score_of": "viewed"}),
-            "no tag sketch.score.weights",
-        ),
-        (
-            Field(name="s", dtype=Float64, tags={**SCORE.tags, "sketch.score.bits": "17"}),
-            "between 1 and 16",
+            Field(name="s", dtype=Float64, tags={**SCORE.tags, "sketch.score": "{bits: 17}"}),
+            "from 1 to 16",
         ),
     ],
 )

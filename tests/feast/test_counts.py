@@ -23,7 +23,7 @@ COUNTED = {"sketch.codec": "counts"}
 def make_view(path, tags=COUNTED, counts=True, dtype=String, fields=(), counts_tags=None, view_tags=None):
     schema = [Field(name="viewed", dtype=Array(dtype), tags=tags)]
     if counts:
-        counts_tags = counts_tags or {"sketch.counts_of": "viewed"}
+        counts_tags = counts_tags or {"sketch.of": "viewed"}
         schema.append(Field(name="views", dtype=Array(Int64), tags=counts_tags))
     source = FileSource(path=str(path / "rows.parquet"), timestamp_field="event")
     return FeatureView(
@@ -43,7 +43,7 @@ def make_store(tmp_path):
     def make(**parts):
         (tmp_path / "feature_store.yaml").write_text(
             "project: shop\nprovider: local\nregistry: registry.db\nentity_key_serialization_version: 3\n"
-            "online_store: {type: sketch, path: sketch, refresh_interval_seconds: 0, seal_min_rows: 9999}\n"
+            "online_store: {type: sketch, path: sketch, refresh: 0, compaction: {min_rows: 9999}}\n"
         )
         frame([(1, ["a", "b"], [3, 1])]).to_parquet(tmp_path / "rows.parquet")
         store = FeatureStore(repo_path=str(tmp_path))
@@ -161,7 +161,7 @@ def test_a_hundred_pushes_keep_the_counts(store, tmp_path):
 @pytest.mark.has_long_form
 def test_a_hundred_pushes_keep_the_error(make_store, tmp_path):
     """The values are exact, and each count is at most the error away from the newest that was pushed."""
-    store = make_store(tags={**COUNTED, "sketch.counts.error": "20%"})
+    store = make_store(tags={**COUNTED, "sketch.target": "error 20%"})
     rng, truth = np.random.default_rng(6), {}
     for push in range(by_length(10, 100)):
         users = rng.choice(40, 20, replace=False).tolist()
@@ -196,7 +196,7 @@ def test_values_without_counts_are_counted_by_their_places(make_store, tmp_path)
 
 
 def test_counts_stand_beside_other_features(make_store, tmp_path):
-    tags = {**COUNTED, "sketch.counts.error": "20%"}
+    tags = {**COUNTED, "sketch.target": "error 20%"}
     bought = Field(name="bought", dtype=Array(String), tags={"sketch.structure": "sets"})
     fields = [Field(name="price", dtype=Float32), bought]
     store = make_store(tags=tags, dtype=Int64, fields=fields)
@@ -218,7 +218,7 @@ def test_counts_stand_beside_other_features(make_store, tmp_path):
 
 
 def test_training_rows_have_counts_as_reads_show_them(make_store, tmp_path):
-    store = make_store(tags={**COUNTED, "sketch.counts.error": "30%"})
+    store = make_store(tags={**COUNTED, "sketch.target": "error 30%"})
     rows = [(n, ["a", "b"], [n + 1, 2 * n + 7]) for n in range(40)]
     store.push("clicks", frame(rows))
     maintenance.seal(store, "history")
@@ -256,7 +256,7 @@ def test_counts_in_deltas(store, tmp_path):
     assert view.seal()
     store.push("clicks", frame([(n, ["b", "x"], [9, n]) for n in (3, 5)], 1))
     assert view.seal(as_delta=True)
-    assert [len(delta) for delta in view._state.deltas] == [2]
+    assert [len(delta) for delta in view.shards[0]._state.deltas] == [2]
     truth = [{"b": 9, "x": 3}, {"a": 5, "b": 2}, {"b": 9, "x": 5}]
     assert read(store, [3, 4, 5]) == truth
     assert read_csr(SketchReader(tmp_path, "history"), [3, 4, 5]) == truth
@@ -265,7 +265,7 @@ def test_counts_in_deltas(store, tmp_path):
 
 def test_counts_in_shards(make_store, tmp_path):
     """Shards number values alike, so the vocabulary is given to each."""
-    store = make_store(view_tags={"sketch.shards": "4"}, tags={**COUNTED, "sketch.counts.error": "10%"})
+    store = make_store(view_tags={"sketch.shards": "4"}, tags={**COUNTED, "sketch.target": "error 10%"})
     rows = [(n, ["a", f"v{n % 9}"], [n + 1, 2]) for n in range(80)]
     store.push("clicks", frame(rows))
     maintenance.seal(store, "history")
@@ -308,21 +308,21 @@ def test_rows_whose_counts_cannot_be_kept_are_refused(store, values, counts, wor
 @pytest.mark.parametrize(
     ("parts", "words"),
     [
-        ({"tags": {**COUNTED, "sketch.counts.error": "x"}}, "whole number of counts"),
-        ({"tags": {**COUNTED, "sketch.counts.error": "60%"}}, "at most 0.5"),
-        ({"tags": {**COUNTED, "sketch.error_rate": "0.1"}}, "no effect: sketch.error_rate"),
-        ({"tags": {"sketch.counts.error": "2"}}, "and no counts"),
+        ({"tags": {**COUNTED, "sketch.target": "error x"}}, "is not a number"),
+        ({"tags": {**COUNTED, "sketch.target": "error 60%"}}, "at most 50%"),
+        ({"tags": {**COUNTED, "sketch.target": "error 0.1"}}, "whole number, such as"),
+        ({"tags": {"sketch.target": "error 2"}}, "an error rate must be between"),
         ({"tags": {}}, "no feature of that name with the codec 'counts'"),
-        ({"counts_tags": {"sketch.counts_of": "seen"}}, "no feature of that name"),
+        ({"counts_tags": {"sketch.of": "seen"}}, "no feature of that name"),
         (
-            {"fields": [Field(name="more", dtype=Array(Int64), tags={"sketch.counts_of": "viewed"})]},
+            {"fields": [Field(name="more", dtype=Array(Int64), tags={"sketch.of": "viewed"})]},
             "2 features with the counts of 'viewed'",
         ),
         (
-            {"fields": [Field(name="tags", dtype=Array(String), tags={"sketch.counts_of": "viewed"})]},
-            "needs an Array of Int64 or Int32",
+            {"fields": [Field(name="tags", dtype=Array(String), tags={"sketch.of": "viewed"})]},
+            "or an Array of Int64 or Int32 for counts",
         ),
-        ({"fields": [Field(name="n", dtype=Int64, tags=COUNTED)]}, "needs an Array"),
+        ({"fields": [Field(name="n", dtype=Int64, tags=COUNTED)]}, "does not take"),
     ],
 )
 def test_tags_that_cannot_work_are_refused(make_store, parts, words):

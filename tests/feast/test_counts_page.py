@@ -20,7 +20,7 @@ def test_the_example_runs(tmp_path, monkeypatch):
     repository.mkdir()
     (repository / "feature_store.yaml").write_text(
         "project: videos\nprovider: local\nregistry: registry.db\nentity_key_serialization_version: 3\n"
-        "online_store: {type: sketch, path: sketch, refresh_interval_seconds: 0}\n"
+        "online_store: {type: sketch, path: sketch, refresh: 0}\n"
     )
     shutil.copy(ROOT / "tests/statistics/data/kuairand_author_views.parquet", tmp_path)
     monkeypatch.chdir(tmp_path)

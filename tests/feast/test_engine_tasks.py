@@ -14,9 +14,10 @@ from feast_sketch_store.engines import tasks
 from feast_sketch_store.engines.job import WriteJob
 from feast_sketch_store.errors import RowError, ShardError, SketchStoreError, StorageError
 from feast_sketch_store.rows import limits
-from feast_sketch_store.storage.names import SHARDS_FILE
+from feast_sketch_store.settings.table import Refresh
 from feast_sketch_store.view import worker_views
 from feast_sketch_store.view.shard_map import ShardMap
+from feast_sketch_store.view.view_file import put_map
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 
@@ -77,7 +78,7 @@ def test_rows_of_all_tasks_count_and_are_sealed_once(harness):
 
 
 def test_a_view_that_a_job_seals_is_not_sealed(make_harness):
-    harness = make_harness(seal="job")
+    harness = make_harness(compaction="job")
     with job_of(harness) as job:
         job.finish([run(job, batch([1]))], 1)
     assert view_of(harness).stats().unsealed_rows == 1
@@ -191,20 +192,22 @@ def test_rows_of_lists_go_the_same_way(make_harness, make_view):
 def test_a_job_does_not_commit_into_shards_that_the_view_had_before(harness):
     job = job_of(harness)
     report = run(job, batch([1, 2]))
-    for _, fence in harness.store._fences.values():
-        fence.seconds = 0.0  # as if the job had taken longer
+    for _, view in harness.store._views.values():
+        view._fence.seconds = 0.0  # as if the job had taken longer
     storage = harness.store.storage(harness.config, harness.view)
-    with storage.create(SHARDS_FILE) as file:  # as a move of all rows ends
-        file.write(ShardMap().followed_by(4).encode())
-    with pytest.raises(ShardError, match="divided into 4 shards; nothing was written"), job:
+    settings = harness.store.view(harness.config, harness.view).settings
+    put_map(storage, settings, ShardMap().followed_by(4))  # as a move of all rows ends
+    with (
+        pytest.raises(ShardError, match="divided into 4 shards while tasks wrote files for 1; nothing was"),
+        job,
+    ):
         job.finish([report], 2)
-    assert files_of(harness) == []
 
 
 def test_a_replica_does_not_start_a_job(harness):
     config = harness.config.model_copy()
-    config._online_store = harness.config.online_store.model_copy(update={"role": "replica"})
-    with pytest.raises(StorageError, match="only reads"):
+    config._online_store = harness.config.online_store.model_copy(update={"read_only": True})
+    with pytest.raises(StorageError, match="read_only: true"):
         WriteJob(config, harness.view, harness.store)
 
 
@@ -243,7 +246,9 @@ def test_stores_of_a_worker_share_their_views(harness, in_worker):
 def test_a_view_of_a_worker_is_opened_anew_for_other_options(harness, in_worker):
     first = harness.reopened().store.view(harness.config, harness.view)
     other = copy.copy(harness.config)
-    other._online_store = harness.config.online_store.model_copy(update={"refresh_interval_seconds": 7.0})
+    other._online_store = harness.config.online_store.model_copy(
+        update={"refresh": Refresh(timedelta(seconds=7))}
+    )
     assert harness.reopened().store.view(other, harness.view) is not first
 
 

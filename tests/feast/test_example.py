@@ -185,10 +185,10 @@ def test_feast_commands_reach_a_reader_that_was_there_before(tmp_path, warm, war
     shutil.copytree(EXAMPLE, repo, ignore=shutil.ignore_patterns("sketch", "registry.db", "__pycache__"))
     assert "feast_sketch_store" not in (repo / "features.py").read_text()
     settings = repo / "feature_store.yaml"
-    at_once = "type: sketch\n  refresh_interval_seconds: 0"  # so that nothing here depends on time
+    at_once = "type: sketch\n  refresh: 0"  # so that nothing here depends on time
     text = settings.read_text().replace("type: sketch", at_once)
-    assert "seal_min_rows: 1000" in text
-    settings.write_text(text.replace("seal_min_rows: 1000", "seal_min_rows: 30"))
+    assert "compaction: {min_rows: 1000}" in text
+    settings.write_text(text.replace("compaction: {min_rows: 1000}", "compaction: {min_rows: 30}"))
     source = repo / "data/online_retail_purchases.parquet"
     purchases = pq.read_table(source, filters=[("customer_id", "<", 12_500)])  # one in thirty customers
     pq.write_table(purchases, source)

@@ -38,9 +38,9 @@ APRIL = MAY[0] - timedelta(20)
 STORES = {
     "sqlite": {"type": "sqlite", "path": "data/online.db"},
     "unsealed": {"type": "sketch"},
-    "sealed": {"type": "sketch", "seal_min_rows": 0, "seal_share": 1e-9},
+    "sealed": {"type": "sketch", "compaction": {"min_rows": 0, "share": 1e-9}},
 }
-EXACT = {"error_rate": 1e-9, "scalar_error_rate": 1e-9, "presence_error_rate": 1e-9}
+EXACT = {"target": "error 1e-9", "advanced": {"scalar_error": 1e-9, "presence_error": 1e-9}}
 
 USER = Entity(name="user", join_keys=["user_id"], value_type=ValueType.INT64)
 SHOP = Entity(name="shop", join_keys=["shop_id"], value_type=ValueType.STRING)

@@ -46,11 +46,10 @@ ONLINE_STORES = {
     "sketch": {
         "type": "sketch",
         "path": "data/sketch",
-        "refresh_interval_seconds": 0.1,
-        "seal_min_rows": 5,
-        "error_rate": 1e-9,
-        "scalar_error_rate": 1e-9,
-        "presence_error_rate": 1e-9,
+        "refresh": "0.1s",
+        "compaction": {"min_rows": 5},
+        "target": "error 1e-9",
+        "advanced": {"scalar_error": 1e-9, "presence_error": 1e-9},
     },
 }
 

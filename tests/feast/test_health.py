@@ -17,7 +17,7 @@ EVENT = datetime(2026, 5, 1, tzinfo=UTC)
 @pytest.fixture
 def store(tmp_path):
     """A repository with a view of one row."""
-    store = make_repository(tmp_path, max_staleness_seconds=60)
+    store = make_repository(tmp_path, refresh={"max_staleness": "60s"})
     store.push("history clicks", pd.DataFrame({"user_id": [7], "viewed": [["a"]], "event": EVENT}))
     return store
 

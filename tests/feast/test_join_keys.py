@@ -14,7 +14,7 @@ from tests.helpers.keys import entity_key
 FRANCE = {"country": Value(string_val="FR")}
 MODES = [
     pytest.param({}, id="unsealed"),
-    pytest.param({"seal_min_rows": 0, "seal_share": 1e-9}, id="sealed"),
+    pytest.param({"compaction": {"min_rows": 0, "share": 1e-9}}, id="sealed"),
 ]
 
 # Keys that are none of a view over `user_id`, an Int64, and what is told of them.

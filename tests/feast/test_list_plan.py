@@ -46,7 +46,7 @@ def repository(tmp_path_factory, items):
     folder = tmp_path_factory.mktemp("lists")
     (folder / "feature_store.yaml").write_text(
         "project: news\nprovider: local\nregistry: registry.db\nentity_key_serialization_version: 3\n"
-        "online_store: {type: sketch, path: sketch, refresh_interval_seconds: 0, seal_min_rows: 9999999}\n"
+        "online_store: {type: sketch, path: sketch, refresh: 0, compaction: {min_rows: 9999999}}\n"
     )
     frame = pd.DataFrame({"user_id": items[0], "read": items[1], "read_at": items[2]})
     frame["read_at"] = pd.to_datetime(frame["read_at"], unit="s")
@@ -54,7 +54,7 @@ def repository(tmp_path_factory, items):
     rows.to_parquet(folder / "rows.parquet")
     rows.head(0).to_parquet(folder / "none.parquet")
     user = Entity(name="user", join_keys=["user_id"], value_type=ValueType.INT64)
-    tags = {"sketch.codec": "list", "sketch.list.resolution": "1h", "sketch.list.limit": "80", "team": "news"}
+    tags = {"sketch.codec": "list", "sketch.list": "{resolution: 1h, limit: 80}", "team": "news"}
 
     def view(name, path):
         return FeatureView(
@@ -62,7 +62,7 @@ def repository(tmp_path_factory, items):
             entities=[user],
             schema=[
                 Field(name="read", dtype=Array(Int64), tags=tags, description="articles"),
-                Field(name="read_at", dtype=Array(UnixTimestamp), tags={"sketch.list.times_of": "read"}),
+                Field(name="read_at", dtype=Array(UnixTimestamp), tags={"sketch.of": "read"}),
             ],
             source=FileSource(path=str(folder / path), timestamp_field="event"),
             ttl=timedelta(days=365),
@@ -98,8 +98,7 @@ def test_a_plan_says_what_a_seal_takes(store, history, items):
     assert plan.is_current
     assert point.settings["read"] == {
         "sketch.codec": "list",
-        "sketch.list.resolution": "1h",
-        "sketch.list.limit": "80",
+        "sketch.list": "{resolution: 1h, limit: 80}",
     }
     distinct = len(np.unique(np.stack(items), axis=1).T)
     assert plan.facts.value == distinct
@@ -114,9 +113,11 @@ def test_finer_ticks_and_higher_limits_take_more(history):
     ticks = [of(plan, f"tick {tick}") for tick in ("1d", "1h", "1min", "1s")]
     assert np.all(np.diff([point.memory_bytes for point in ticks]) > 0)
     assert all(point.kept_share == 1 for point in ticks)
-    limits = [of(plan, f"tick 1h, limit {limit}") for limit in (50, 80)] + [of(plan, "tick 1h")]
-    assert np.all(np.diff([point.memory_bytes for point in limits]) > 0)
-    assert np.all(np.diff([point.kept_share for point in limits]) > 0)
+    small, declared, whole = (of(plan, f"tick 1h{text}") for text in (", limit 50", ", limit 80", ""))
+    assert (
+        small.memory_bytes < declared.memory_bytes == whole.memory_bytes
+    )  # 160 items are all that there are
+    assert small.kept_share < declared.kept_share == whole.kept_share == 1
     assert not [point for point in plan.points if "limit 200" in point.label]  # which cuts no list
     assert not of(plan, "tick 1d", IN_ORDER).settings
 
@@ -176,11 +177,11 @@ def test_lists_are_exact(store, target):
 def test_the_command_prints_fields_to_paste(store, plan_once, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("feast_sketch_store.cli.planning.plan_view", plan_once)
-    done = CliRunner().invoke(cli, ["-c", str(store.repo_path), "plan", "--view", "history"])
+    done = CliRunner().invoke(cli, ["-c", str(store.repo_path), "plan", "--view", "history", "--all"])
     assert done.exit_code == 0, done.output
-    for text in ("tick 1min", "limit 50", "chosen", "in order", "has these settings already", "limit': '80'"):
-        assert text.replace("'", '"') in done.output.replace("'", '"')
-    assert '"team": "news"' in done.output
+    assert done.stdout.startswith("history: keep what you have (")
+    for text in ("tick 1min", "limit 50", "chosen", "in order"):
+        assert text in done.output
     assert "tick 1h, limit 80" in (tmp_path / "history.plan.html").read_text()
     done = CliRunner().invoke(cli, ["-c", str(store.repo_path), "plan", "--view", "history", "--json"])
     points = json.loads(done.stdout)["points"]

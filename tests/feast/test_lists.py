@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 from feast import Entity, FeatureStore, FeatureView, Field, FileSource, PushSource, ValueType
 from feast.data_source import PushMode
@@ -19,7 +20,12 @@ from tests.helpers.processes import answering
 
 NOW = datetime.now(UTC).replace(microsecond=0, second=0)
 TTL = timedelta(days=30)
-LIST = {"sketch.codec": "list", "sketch.list.resolution": "1h", "sketch.list.limit": "4"}
+LIST = {"sketch.codec": "list", "sketch.list": "{resolution: 1h, limit: 4}"}
+
+
+# Python represents them where they are given, and not in UTC.
+TOO_LATE = datetime(9999, 12, 31, 23, tzinfo=timezone(timedelta(hours=-12)))
+TOO_EARLY = datetime(1, 1, 1, tzinfo=timezone(timedelta(hours=14)))
 
 
 def ago(**units):
@@ -30,7 +36,7 @@ def make_view(path, tags=LIST, ttl=TTL, times=True, **more):
     source = FileSource(path=str(path / "rows.parquet"), timestamp_field="event")
     schema = [Field(name="read", dtype=Array(String), tags=tags)]
     if times:
-        tags = {"sketch.list.times_of": "read"}
+        tags = {"sketch.of": "read"}
         schema.append(Field(name="read_at", dtype=Array(UnixTimestamp), tags=tags))
     return FeatureView(
         name="history",
@@ -49,10 +55,11 @@ USER = Entity(name="user", join_keys=["user_id"], value_type=ValueType.INT64)
 def make_store(tmp_path):
     """Makes a repository with one view of lists."""
 
-    def make(*views, registry="registry.db"):
+    def make(*views, registry="registry.db", options=""):
         (tmp_path / "feature_store.yaml").write_text(
             f"project: news\nprovider: local\nregistry: {registry}\nentity_key_serialization_version: 3\n"
-            "online_store: {type: sketch, path: sketch, refresh_interval_seconds: 0, seal_min_rows: 9999}\n"
+            "online_store: {type: sketch, path: sketch, refresh: 0, compaction: {min_rows: 9999}"
+            f"{options}}}\n"
         )
         frame([(1, ["a", "b"], [ago(days=3), ago(days=2)], ago(days=2))]).to_parquet(
             tmp_path / "rows.parquet"
@@ -201,7 +208,20 @@ def test_lists_refuse_what_they_cannot_keep(store, tmp_path):
         (lambda: lists.add([1], [7]), "these are not values of the list 'read'"),
         (lambda: lists.add([1], ["a"], [NOW, NOW]), "1 timestamps are needed, not 2"),
         (lambda: lists.add(["x"], ["a"]), "not entities of feature view 'history'"),
-        (lambda: lists.add([1], ["a"], [4e11]), "after the year 9999"),
+        (
+            lambda: lists.add([1], ["a"], [4e11]),
+            "row 0 for the list 'read' .* 400000000000.0, .* after the year",
+        ),
+        (lambda: lists.add([1, 2], ["a", "b"], [0.5, np.nan]), "row 1 for the list 'read' has the time nan"),
+        (lambda: lists.add([1], ["a"], [np.inf]), "row 0 for the list 'read' has the time inf"),
+        (lambda: lists.add([1], ["a"], [-np.inf]), "row 0 for the list 'read' has the time -inf"),
+        (lambda: lists.add([1], ["a"], [1e300]), r"row 0 for the list 'read' has the time 1e\+300"),
+        (lambda: lists.add([1], ["a"], np.array([2**62])), "after the year 9999"),
+        (lambda: lists.add([1], ["a"], [-(2**62)]), "before the year 1"),
+        (lambda: lists.add([1], ["a"], np.array([2**62], "datetime64[s]")), "these are not timestamps"),
+        (lambda: lists.replace([1], [0, 1], ["a"], [np.nan]), "row 0 for the list 'read' has the time nan"),
+        (lambda: lists.add([1], ["a"], [TOO_LATE]), "after the year 9999"),
+        (lambda: lists.remove([1], "a", TOO_EARLY), "before the year 1"),
         (lambda: lists.add([1], ["a"], ["soon"]), "these are not timestamps"),
         (lambda: lists.add([1], ["a"], [None]), "1 timestamps are needed, not 1 nulls"),
         (lambda: lists.add([1], [None]), "takes 1 values here, not 1 nulls"),
@@ -213,12 +233,13 @@ def test_lists_refuse_what_they_cannot_keep(store, tmp_path):
     ]:
         with pytest.raises(RowError, match=message):
             refused()
+    assert lists.get([1]).to_arrow().to_pylist() == [[]]
     with pytest.raises(UnsupportedFeatureError, match=r"no list 'read_at'; its lists are \['read'\]"):
         Lists(store, "history", "read_at")
     config = tmp_path / "feature_store.yaml"
-    config.write_text(config.read_text().replace("type: sketch", "type: sketch, role: replica"))
+    config.write_text(config.read_text().replace("type: sketch", "type: sketch, read_only: true"))
     replica = Lists(tmp_path, "history", "read")
-    with pytest.raises(StorageError, match="role: replica"):
+    with pytest.raises(StorageError, match="read_only: true"):
         replica.add([1], ["a"])
 
 
@@ -311,12 +332,17 @@ def test_verify_finds_items_that_a_snapshot_lacks(store, monkeypatch):
     lists = Lists(store, "history", "read")
     lists.add([1, 1], ["a", "b"], [ago(hours=9), ago(hours=6)])
     open_view(store, "history").seal()
-    from feast_sketch_store.structures.lists import ListFeature
+    from feast_sketch_store.layers import SketchLayer
 
-    honest = ListFeature.items
-    monkeypatch.setattr(
-        ListFeature, "items", lambda feature, rows, limit, since: honest(feature, rows, 1, since)
-    )
+    honest = SketchLayer.read
+
+    def forgetful(layer, *arguments):
+        answer = honest(layer, *arguments)
+        items = answer.features["read"]
+        items.csr = items.csr.masked(np.arange(len(items.csr.ids)) < 1)
+        return answer
+
+    monkeypatch.setattr(SketchLayer, "read", forgetful)
     (problem,) = maintenance.verify(store, "history").problems
     assert "has other items of feature 'read' than the row log" in problem
 
@@ -333,6 +359,74 @@ def test_a_seal_keeps_the_log_small_and_forgets_what_was_removed(store):
     for path in (store.repo_path / "sketch").rglob("*"):
         assert path.is_dir() or path.stat().st_size == 0 or b"secret" not in path.read_bytes()
     assert lists.get([1, 2]).to_arrow().to_pylist() == [[], ["b"] * 4]
+
+
+def shown_by(store, user, limit=None):
+    """The items of a user as each way of reading shows them, newest first or as a set."""
+    reader = SketchReader(str(store.repo_path), "history")
+    matrix, values = reader.csr("read", [user]), reader.vocabulary("read").to_pylist()
+    lists = Lists(store, "history", "read")
+    everything = {values[number] for number in matrix.ids}
+    assert {values[number] for number in reader.ids("read", user)} == everything
+    assert {values[n] for n in np.flatnonzero(reader.multi_hot("read", [user])[0])} == everything
+    for one in (user, [user]):
+        contained = reader.contains("read", one, pa.array(values)).reshape(-1)
+        assert {value for value, is_in in zip(values, contained, strict=True) if is_in} == everything
+    assert reader.scores("read", [user], np.ones(len(values))).tolist() == [len(everything)]
+    assert reader.arrow("read", [user]).to_pylist()[0] == read(store, [user])[0][0]
+    together = reader.lists("read", [user, 999], limit=limit).to_arrow().to_pylist()
+    assert together == lists.get([user, 999], limit=limit).to_arrow().to_pylist()
+    ways = [
+        together[0],
+        *(reader.lists("read", u, limit=limit).to_arrow().to_pylist()[0] for u in (user, [user])),
+    ]
+    if limit is None:
+        assert everything == {*ways[0]}
+        ways.append(read(store, [user])[0][0])
+    assert all(way == ways[0] for way in ways)
+    return ways[0]
+
+
+@pytest.mark.parametrize("num_shards", [1, 4])
+@pytest.mark.parametrize("seals", [(), (1,), (2,), (1, 2)])
+def test_all_reads_show_the_limit_and_a_removal_brings_older_items_back(
+    make_store, tmp_path, seals, num_shards
+):
+    view = make_view(tmp_path, {**LIST, "sketch.list": "{limit: 2}"})
+    store = make_store(view, options=f", shards: {num_shards}")
+    lists, view = Lists(store, "history", "read"), open_view(store, "history")
+    lists.add([1] * 5, [*"abcde"], [ago(hours=hours) for hours in (5, 4, 3, 2, 1)])
+    if 1 in seals:
+        assert view.seal()
+    assert (shown_by(store, 1), shown_by(store, 1, 1), shown_by(store, 1, 9)) == (
+        ["e", "d"],
+        ["e"],
+        ["e", "d"],
+    )
+    lists.remove([1] * 2, ["e", "d"])
+    for _ in range(2):
+        assert (shown_by(store, 1), shown_by(store, 1, 1)) == (["c", "b"], ["c"])
+        if 2 in seals:
+            assert view.seal()
+    lists.add([1], ["f"], [ago(minutes=1)])
+    assert shown_by(store, 1) == ["f", "c"]
+    lists.remove([1] * 4, ["f", "c", "b", "a"])
+    assert shown_by(store, 1) == []
+    assert maintenance.verify(store, "history").problems == []
+
+
+def test_past_the_reserve_reads_show_fewer_items_until_the_next_seal(make_store, tmp_path):
+    store = make_store(make_view(tmp_path, {**LIST, "sketch.list": "{limit: 2}"}))
+    lists, view = Lists(store, "history", "read"), open_view(store, "history")
+    items = [f"item {hours:02}" for hours in range(1, 31)]  # the newest first
+    lists.add([1] * 30, items, [ago(hours=hours) for hours in range(1, 31)])
+    assert view.seal()
+    assert view.stats().sealed_facts == 2 + 16
+    for removed, shown in ((16, 2), (17, 1), (18, 0)):
+        lists.remove([1] * removed, items[:removed])
+        assert shown_by(store, 1) == items[removed : removed + shown]
+    assert view.seal()
+    assert shown_by(store, 1) == items[18:20]
 
 
 def test_lists_are_sealed_as_a_base_where_a_delta_is_asked_for(store):
@@ -352,7 +446,7 @@ def test_versions_of_a_view_have_lists_of_their_own(make_store, tmp_path):
     store = make_store(make_view(tmp_path), registry=registry)
     Lists(store, "history", "read").add([1], ["old"], [ago(hours=1)])
     assert read(store, [1])[0] == [["old"]]
-    store.apply([make_view(tmp_path, {**LIST, "sketch.list.limit": "2"}, description="two at most")])
+    store.apply([make_view(tmp_path, {**LIST, "sketch.list": "{limit: 2}"}, description="two at most")])
     lists = Lists(store, "history", "read")
     lists.add([1] * 3, ["a", "b", "c"], [ago(hours=h) for h in (3, 2, 1)])
     assert lists.get([1]).to_arrow().to_pylist() == [["c", "b"]]
@@ -376,7 +470,7 @@ def test_a_new_version_is_filled_and_then_switched_to_without_a_gap(make_store, 
     Lists(store, "history", "read").add([1] * 3, *zip(*history, strict=True))
     with answering(warm, _reader_of, str(tmp_path)) as ask:
         assert ask(1) == ["c", "b", "a"]
-        store.apply([make_view(tmp_path, {**LIST, "sketch.list.limit": "2"})], no_promote=True)
+        store.apply([make_view(tmp_path, {**LIST, "sketch.list": "{limit: 2}"})], no_promote=True)
         old, new = (Lists(store, name, "read") for name in ("history@v0", "history@v1"))
         for value, moment in history:
             new.add([1], [value], [moment])
@@ -411,29 +505,29 @@ def test_versions_that_are_not_there_are_refused(store, make_store, tmp_path):
         ({"ttl": timedelta(0)}, "has lists, whose items need a time to live"),
         ({"fields": [Field(name="country", dtype=String)]}, r"\['country'\], which rows replace"),
         (
-            {"tags": {**LIST, "sketch.error_rate": "0.1"}},
-            "is a list, so these tags have no effect: sketch.err",
+            {"tags": {**LIST, "sketch.target": "error 0.1"}},
+            "no effect: sketch.target",
         ),
-        ({"tags": {"sketch.list.limit": "5"}}, "has tags of a list, and is not a list"),
+        ({"tags": {"sketch.list": "{limit: 5}"}}, "no effect: sketch.list"),
         ({"ttl": None}, "has lists, whose items need a time to live"),
-        ({"tags": {**LIST, "sketch.list.resolution": "0"}}, "at least a microsecond"),
+        ({"tags": {**LIST, "sketch.list": "{resolution: 0}"}}, "at least a microsecond"),
         (
-            {"tags": {**LIST, "sketch.list.resolution": "-1h"}},
-            "list.resolution='-1h': a duration must be 0, or",
+            {"tags": {**LIST, "sketch.list": "{resolution: -1h}"}},
+            "resolution: a duration is 0, or",
         ),
-        ({"tags": {**LIST, "sketch.list.resolution": "1.5us"}}, "one of s, min, h and d"),
-        ({"tags": {**LIST, "sketch.list.resolution": "0.0000015s"}}, "whole microseconds"),
-        ({"tags": {**LIST, "sketch.list.limit": "0"}}, "sketch.list.limit"),
-        ({"tags": {**LIST, "sketch.list.limit": "-5"}}, "sketch.list.limit"),
-        ({"tags": {**LIST, "sketch.list.limit": "many"}}, "sketch.list.limit"),
-        ({"tags": {"sketch.codec": "exact"}}, "but the view has no list of that name"),
+        ({"tags": {**LIST, "sketch.list": "{resolution: 1.5us}"}}, "one of ms, s, min, h and d"),
+        ({"tags": {**LIST, "sketch.list": "{resolution: 0.0000015s}"}}, "whole microseconds"),
+        ({"tags": {**LIST, "sketch.list": "{limit: 0}"}}, "limit: it must be a whole number"),
+        ({"tags": {**LIST, "sketch.list": "{limit: -5}"}}, "limit: it must be a whole number"),
+        ({"tags": {**LIST, "sketch.list": "{limit: many}"}}, "limit: it must be a whole number"),
+        ({"tags": {"sketch.codec": "exact"}}, "but the view has no feature of that name"),
         (
             {"fields": [Field(name="n", dtype=Int64, tags={"sketch.codec": "list"})]},
-            "needs an Array",
+            "does not take",
         ),
         (
-            {"fields": [Field(name="n", dtype=Array(Int64), tags={"sketch.list.times_of": "read"})]},
-            r"needs Array\(UnixTimestamp\)",
+            {"fields": [Field(name="n", dtype=Array(Int64), tags={"sketch.of": "read"})]},
+            "no feature of that name with the codec 'counts'",
         ),
     ],
 )

@@ -20,7 +20,7 @@ from tests.helpers.length import by_length
 
 NUM_USERS = by_length(10_000, 25_000)
 USERS_PER_DAY = NUM_USERS // 25
-SEAL_OPTIONS = by_length(", seal_min_rows: 400", "")  # the rows of a day; 1,000 are the default
+SEAL_OPTIONS = by_length(", compaction: {min_rows: 400}", "")  # the rows of a day; 1,000 are the default
 DAYS = by_length(10, 30)
 FIRST_DAY = datetime(2026, 4, 1, tzinfo=UTC)
 VOCABULARY = 2_000

@@ -64,7 +64,7 @@ def make_store(repo: Path, path: str) -> FeatureStore:
         project="shop",
         provider="local",
         registry=str(repo / "registry.db"),
-        online_store={"type": "sketch", "path": path, "seal_min_rows": 10**9, "refresh_interval_seconds": 0},
+        online_store={"type": "sketch", "path": path, "compaction": {"min_rows": 10**9}, "refresh": "0"},
         entity_key_serialization_version=3,
         repo_path=repo,
     )

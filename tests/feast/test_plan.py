@@ -24,7 +24,7 @@ from tests.helpers.length import IS_LONG
 NUM_USERS = 400
 PARTS = 8  # of a larger view, each with the rows of the users
 EVENT = datetime(2026, 5, 1, tzinfo=UTC)
-WEIGHTED = {"sketch.structure": "weighted_bloom", "sketch.noise_ratio": "0.1"}
+WEIGHTED = {"sketch.structure": "weighted_bloom", "sketch.target": "noise 0.1"}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -61,7 +61,7 @@ def new_store(folder, options):
     """A feature repository in a folder."""
     (folder / "feature_store.yaml").write_text(
         "project: shop\nprovider: local\nregistry: registry.db\nentity_key_serialization_version: 3\n"
-        "online_store: {type: sketch, path: sketch, refresh_interval_seconds: 0, seal_min_rows: 100000, "
+        "online_store: {type: sketch, path: sketch, refresh: 0, compaction: {min_rows: 100000}, "
         f"{options}}}\n"
     )
     return FeatureStore(repo_path=str(folder))
@@ -71,7 +71,7 @@ def new_store(folder, options):
 def repository(tmp_path_factory, rows):
     """A folder with a view that has rows, and others of the same that have none yet or nothing to plan."""
     folder = tmp_path_factory.mktemp("repository")
-    store = new_store(folder, "error_rate: 0.01")
+    store = new_store(folder, "target: error 0.01")
     rows.rename(columns={"viewed": "articles"}).to_parquet(folder / "rows.parquet")
     rows.head(0).to_parquet(folder / "none.parquet")
     user = Entity(name="user", join_keys=["user_id"], value_type=ValueType.INT64)
@@ -212,11 +212,11 @@ def test_plan_and_inspect_mean_the_same_by_bits_per_fact(tmp_path, rows, structu
     """Half of the entities are sampled; what is sealed has the planned bits within 5 %."""
     noise = {
         "sets": {},
-        "bloom": {"sketch.error_rate": "0.01"},
-        "weighted_bloom": {"sketch.noise_ratio": "0.1"},
+        "bloom": {"sketch.target": "error 0.01"},
+        "weighted_bloom": {"sketch.target": "noise 0.1"},
     }
     tags = {"sketch.structure": structure, **noise[structure]}
-    store = new_store(tmp_path, "error_rate: 0.01")
+    store = new_store(tmp_path, "target: error 0.01")
     user = Entity(name="user", join_keys=["user_id"], value_type=ValueType.INT64)
     frame = pd.concat([rows.assign(user_id=rows.user_id + NUM_USERS * part) for part in range(PARTS)])
     frame = frame[["user_id", "viewed", "event"]]
@@ -291,9 +291,9 @@ def test_labels_that_the_features_say_nothing_of_choose_nothing(labels, run, tmp
     frame["label"] = np.random.default_rng(8).integers(0, 2, len(frame))
     labels = tmp_path / "labels.parquet"
     frame.to_parquet(labels)
-    status, output, messages = run("--view", "history", "--auc", str(labels))
+    status, output, messages = run("--view", "history", "--auc", str(labels), "--all")
     assert status == 0
-    assert "Nothing chosen: the labels do not decide" in output
+    assert "history: the labels do not decide" in output
     assert "Chosen:" not in output
     assert "Field(" not in output
     first_note = next(line for line in output.splitlines() if line.startswith("- "))
@@ -344,10 +344,15 @@ def test_labelled_entities_outside_of_the_sample_count(store, labels):
 @pytest.mark.parametrize(
     ("options", "tags", "target", "is_current"),
     [
-        ("error_rate: auto", {}, PlanTarget(), True),
-        ("error_rate: 0.01", {}, PlanTarget(), False),
-        ("error_rate: 0.01", {"sketch.structure": "weighted_bloom", "sketch.noise_ratio": "1"}, 1.0, True),
-        ("error_rate: 0.01", {"sketch.structure": "weighted_bloom", "sketch.noise_ratio": "2"}, 1.0, False),
+        ("target: auto", {}, PlanTarget(), True),
+        ("target: error 0.01", {}, PlanTarget(), False),
+        ("target: error 0.01", {"sketch.structure": "weighted_bloom", "sketch.target": "noise 1"}, 1.0, True),
+        (
+            "target: error 0.01",
+            {"sketch.structure": "weighted_bloom", "sketch.target": "noise 2"},
+            1.0,
+            False,
+        ),
     ],
 )
 def test_a_choice_that_the_view_has_already_is_told(tmp_path, rows, options, tags, target, is_current):
@@ -370,7 +375,7 @@ def test_a_curve_has_one_error_rate(history):
     for point in history.points:
         if "error rate" in point.curve:
             rate = point.curve.rpartition(" ")[2]
-            assert {tags["sketch.error_rate"] for tags in point.settings.values()} == {rate}
+            assert {tags["sketch.target"] for tags in point.settings.values()} == {f"error {rate}"}
             assert "error rate" not in point.label
 
 
@@ -421,8 +426,13 @@ class TestCommandLine:
     """``feast-sketch plan``."""
 
     def test_the_table(self, run, tmp_path):
-        status, output, _ = run("--view", "history")
+        status, short, _ = run("--view", "history")
         assert status == 0
+        assert short.startswith("history: set the tags below (")
+        assert POPULAR_SETS not in short
+        assert "--all shows them" in short
+        status, output, _ = run("--view", "history", "--all")
+        assert output.startswith(short.partition("\n")[0])
         for text in (
             SETS,
             WEIGHTED_BLOOM,
@@ -430,7 +440,7 @@ class TestCommandLine:
             "chosen",
             "knee",
             "Redis",
-            "as with error_rate: auto",
+            "as with `target: auto`",
         ):
             assert text in output
         assert 'Field(name="viewed", dtype=Set(Int64), tags={"sketch.structure": ' in output
@@ -454,7 +464,7 @@ class TestCommandLine:
         }
 
     def test_labels(self, run, labels):
-        status, output, _ = run("--view", "history", "--auc", str(labels), "--model", "logistic")
+        status, output, _ = run("--view", "history", "--all", "--auc", str(labels), "--model", "logistic")
         assert status == 0
         assert CHOSEN_SETS in output
         assert "AUC without the features" in output

@@ -16,7 +16,7 @@ from feast.types import Array, Bytes, Float64, Int32, Int64, Set, String, UnixTi
 from feast_sketch_store import SketchReader, SketchStoreError
 from feast_sketch_store.errors import RowError, SettingsError, UnsupportedFeatureError
 
-RATES = {"error_rate": 1e-3, "scalar_error_rate": 1e-9, "presence_error_rate": 1e-9}
+RATES = {"target": "error 1e-3", "advanced": {"scalar_error": 1e-9, "presence_error": 1e-9}}
 FEATURES = {"viewed": Set(Int64), "tags": Array(String), "country": String, "seen": Set(UnixTimestamp)}
 NUM_USERS = 60
 
@@ -241,7 +241,7 @@ def test_exact_features_have_no_ids_unless_given(make_harness, make_view):
 
 
 def test_new_values_come_behind_until_a_seal(make_harness):
-    harness = make_harness({"viewed": Set(String)}, refresh_interval_seconds=0, **RATES)
+    harness = make_harness({"viewed": Set(String)}, refresh="0", **RATES)
     harness.write(1, {"viewed": Value(string_set_val=StringSet(val=["a"]))})
     harness.store.seal(harness.config, harness.view)
     reader = reader_of(harness)
@@ -375,8 +375,7 @@ def test_ways_to_a_view(make_harness, tmp_path, monkeypatch):
     make_harness({"country": String}, project="other")
     with pytest.raises(SettingsError, match=r"projects \['other', 'shop'\]"):
         SketchReader(tmp_path / "sketch", "history")
-    with pytest.raises(SettingsError, match="has no rows yet"):
-        SketchReader(tmp_path / "sketch", "history", "other")
+    assert SketchReader(tmp_path / "sketch", "history", "other").arrow("country", [1]).to_pylist() == [None]
     config.write_text("project: shop\nonline_store: {type: redis}\n")
     with pytest.raises(SettingsError, match="'redis', not sketch"):
         SketchReader(tmp_path, "history")

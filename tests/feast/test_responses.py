@@ -10,8 +10,9 @@ from feast.protos.feast.types.Value_pb2 import Int64Set, StringList, Value
 from feast.repo_config import RepoConfig
 from feast.types import Array, Int64, Set, String
 
-from feast_sketch_store import SketchOnlineStore, SketchStoreError, online_store
+from feast_sketch_store import SketchOnlineStore, SketchStoreError
 from feast_sketch_store.adapter import responses
+from feast_sketch_store.adapter.plans import Keys
 from tests.helpers.keys import entity_key
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
@@ -65,7 +66,7 @@ def rows_of(view, first, count):
 def store(request, tmp_path_factory):
     """A repository that tests only read."""
     tmp_path = tmp_path_factory.mktemp("shop")
-    rates = {"error_rate": 1e-9, "scalar_error_rate": 1e-9, "presence_error_rate": 1e-9}
+    rates = {"target": "error 1e-9", "advanced": {"scalar_error": 1e-9, "presence_error": 1e-9}}
     config = RepoConfig(
         project="shop",
         provider="local",
@@ -143,6 +144,43 @@ def test_requests_do_not_take_feasts_way(store, monkeypatch):
         assert not isinstance(answer(store.get_online_features, REQUESTS[name]), tuple), name
 
 
+@pytest.fixture(scope="module")
+def services(store):
+    """The same service without precomputed vectors and with them, of which there are none."""
+
+    def made(name, precompute_online):
+        return FeatureService(name=name, features=VIEWS, precompute_online=precompute_online)
+
+    store.apply([made("plain", False), made("fast", True)])
+    return [store.get_feature_service(name) for name in ("plain", "fast")]
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("is_async", [False, True])
+@pytest.mark.parametrize("full_feature_names", [False, True])
+@pytest.mark.parametrize("times", [1, 20])
+@pytest.mark.parametrize("way", ["prepared", "arrays", "Feast's"])
+def test_a_precomputed_service_is_answered_as_its_views(
+    store, services, is_async, full_feature_names, times, way, monkeypatch
+):
+    if way != "prepared":
+        monkeypatch.setattr(SketchOnlineStore, "_planned", lambda *arguments: None)
+    if way == "Feast's":
+        for name in ("_read_features_per_fv", "_read_features_per_fv_async"):
+            monkeypatch.setattr(SketchOnlineStore, name, getattr(OnlineStore, name))
+
+    def ask(service):
+        entities = {"user_id": USERS * times, "shop_id": SHOPS * times}
+        arguments = {"features": service, "entity_rows": entities, "full_feature_names": full_feature_names}
+        if is_async:
+            return asyncio.run(store.get_online_features_async(**arguments)).proto
+        return store.get_online_features(**arguments).proto
+
+    plain, fast = map(ask, services)
+    assert fast == plain
+    assert len(fast.results) == 2 + sum(len(view.features) for view in VIEWS)
+
+
 @pytest.mark.parametrize("entities", [{}, {"user_id": []}, {"shop_id": ["a"]}, {"user_id": [None]}])
 def test_wrong_requests_fail_as_with_feasts_own_way(store, monkeypatch, entities):
     ours = answer(store.get_online_features, (USER_FEATURES, entities, {}))
@@ -155,7 +193,8 @@ def test_what_no_response_can_hold_is_an_error_that_says_so(store, monkeypatch):
     assert store.get_online_features(["history:country"], {"user_id": [1]}).to_dict()["country"] == [
         "country-0"
     ]
-    with pytest.raises(SketchStoreError, match=r"'country' of 40 entities takes \d+ bytes.* fewer entities"):
+    too_long = r"'country' of 40 entities take more than the 100 bytes.* fewer entities"
+    with pytest.raises(SketchStoreError, match=too_long):
         store.get_online_features(["history:country"], {"user_id": list(range(40))})
 
 
@@ -163,9 +202,9 @@ def test_the_keys_of_a_large_request_are_hashed_once_for_all_views(store, monkey
     history = [VIEWS[0][[name]].with_name(f"of_{name}") for name in ("country", "viewed")]
     service = FeatureService(name="twice", features=[*history, VIEWS[1]])
     store.apply(service)
-    calls, hash_join_keys = [], online_store.hash_join_keys
+    calls, hashes = [], Keys.hashes
     monkeypatch.setattr(
-        online_store, "hash_join_keys", lambda keys: calls.append(list(keys)) or hash_join_keys(keys)
+        Keys, "hashes", lambda keys, columns: calls.append([*keys._places]) or hashes(keys, columns)
     )
     entities = {"user_id": list(range(300)), "shop_id": [f"shop-{number}" for number in range(300)]}
     answer = store.get_online_features(service, entities).to_dict()

@@ -68,7 +68,9 @@ def ask(tmp_path_factory):
         for documented, shards in {7001: "[0, 1]", 7002: "[2, 3]"}.items():
             part = folder / str(documented)
             part.mkdir()
-            own = yaml.replace("path: sketch", f"path: {whole / 'sketch'}, serve_shards: {shards}")
+            own = yaml.replace("path: sketch", f"path: {whole / 'sketch'}").replace(
+                "shards: 4", f"shards: {{count: 4, serve: {shards}}}"
+            )
             (part / "feature_store.yaml").write_text(own)
             stack.enter_context(served(part, ports[documented]))
         stack.enter_context(proxied(folder, ports))

@@ -11,11 +11,12 @@ from feast.protos.feast.types.Value_pb2 import StringSet, Value
 from feast.types import Set, String
 
 from feast_sketch_store.row_log.data_file import DataFile
+from feast_sketch_store.settings.table import Ttl
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 MODES = [
-    pytest.param({"seal_min_rows": 10**9}, id="unsealed"),
-    pytest.param({"seal_min_rows": 0, "seal_share": 1e-9}, id="sealed"),
+    pytest.param({"compaction": {"min_rows": 10**9}}, id="unsealed"),
+    pytest.param({"compaction": {"min_rows": 0, "share": 1e-9}}, id="sealed"),
 ]
 
 
@@ -126,7 +127,7 @@ class TestDeletes:
 
 
 def test_a_daily_overwrite_returns_the_latest_rows_and_does_not_grow(make_harness):
-    harness = make_harness({"viewed": Set(String)}, seal_min_rows=100)
+    harness = make_harness({"viewed": Set(String)}, compaction={"min_rows": 100})
     sizes = []
     for day in range(12):
         harness.write_many(
@@ -153,7 +154,7 @@ def test_a_daily_overwrite_returns_the_latest_rows_and_does_not_grow(make_harnes
 
 
 def test_a_running_reader_outlives_compaction_and_vacuum(make_harness):
-    writer = make_harness({"country": String}, refresh_interval_seconds=0, seal_min_rows=10**9)
+    writer = make_harness({"country": String}, refresh="0", compaction={"min_rows": 10**9})
     reader = writer.reopened()
     for number in range(5):
         writer.write(1, country(f"c{number}"), NOON + timedelta(seconds=number))
@@ -166,7 +167,7 @@ def test_a_running_reader_outlives_compaction_and_vacuum(make_harness):
 
 
 def test_a_vacuum_between_looking_and_reading_is_survived(make_harness, monkeypatch):
-    writer = make_harness({"country": String}, seal_min_rows=10**9)
+    writer = make_harness({"country": String}, compaction={"min_rows": 10**9})
     for user in range(3):
         writer.write(user, country(f"c{user}"))
     writer.absorb()
@@ -185,7 +186,7 @@ def test_a_vacuum_between_looking_and_reading_is_survived(make_harness, monkeypa
 
 
 def test_when_the_newest_snapshot_is_damaged_deleted_rows_do_not_come_back(make_harness, caplog):
-    harness = make_harness({"country": String}, seal_min_rows=10**9)
+    harness = make_harness({"country": String}, compaction={"min_rows": 10**9})
     harness.write(1, country("gone"))
     harness.write(2, country("stays"))
     seal(harness)
@@ -213,13 +214,13 @@ def test_vacuum_keeps_young_orphans_and_live_files(make_harness):
 
 @pytest.mark.parametrize("options", MODES)
 class TestTimeToLive:
-    """With ``expire_rows`` the view's ``ttl`` is applied to reads and seals."""
+    """With ``ttl: {expire: true}`` the view's ``ttl`` is applied to reads and seals."""
 
     @pytest.fixture
     def harness(self, make_harness, make_view, options):
         view = make_view({"country": String})
         view.ttl = timedelta(days=15)
-        return make_harness(view=view, expire_rows=True, **options)
+        return make_harness(view=view, ttl={"expire": True}, **options)
 
     def test_expired_rows_are_not_returned(self, harness):
         now = datetime.now(UTC)
@@ -270,15 +271,16 @@ class TestExpiredRowsAreKeptForAWhile:
 
     @pytest.fixture(params=["filter", "sets", "exact"])
     def make(self, request, make_harness, make_view):
-        def make(ttl=timedelta(days=2), **options):
+        def make(ttl=timedelta(days=2), keep="7d", **options):
             features = {"country": String}
             if request.param == "exact":
                 options["default_codec"] = "exact"
             if request.param == "sets":  # which list their rows, by steps of time
-                features, options["error_rate"] = {**features, "viewed": Set(String)}, "auto"
+                features, options["target"] = {**features, "viewed": Set(String)}, "auto"
             view = make_view(features)
             view.ttl = ttl
-            return make_harness(view=view, expire_rows=True, seal_min_rows=10**9, **options)
+            options |= {"ttl": {"expire": True, "keep": keep}, "compaction": {"min_rows": 10**9}}
+            return make_harness(view=view, **options)
 
         return make
 
@@ -363,18 +365,18 @@ class TestExpiredRowsAreKeptForAWhile:
             assert countries(harness.reopened(), *range(4)) == ["FR", None, None, None]
         (warning,) = caplog.messages
         assert "2 of 4 rows read of feature view 'history'" in warning
-        assert "expire_rows: false" in warning
+        assert "`expire: false`" in warning
 
     def test_nothing_is_told_where_rows_do_not_expire(self, make, caplog):
         harness = make()
-        harness.config.online_store.expire_rows = False
+        harness.config.online_store.ttl = Ttl(expire=False)
         self.write(harness, [timedelta(days=400)])
         assert countries(harness.reopened(), 0) == ["FR"]
         assert caplog.messages == []
 
     @pytest.mark.parametrize(
         ("options", "kept"),
-        [({}, 4), ({"expired_kept_for": "0"}, 2), ({"expired_kept_for": "36h"}, 3)],
+        [({}, 4), ({"keep": "0"}, 2), ({"keep": "36h"}, 3)],
         ids=["a week by default", "not at all", "36 hours"],
     )
     def test_rows_leave_the_disk_when_they_expired_long_ago(self, make, options, kept):
@@ -391,14 +393,14 @@ class TestExpiredRowsAreKeptForAWhile:
         assert sorted(row["user_id"] for row in rows) == list(range(kept))
 
     def test_a_tag_of_the_view_counts_before_the_option(self, make):
-        harness = make(expired_kept_for="1d")
-        harness.view.tags["sketch.expired_kept_for"] = "0"
+        harness = make(keep="1d")
+        harness.view.tags["sketch.ttl"] = "{keep: 0}"
         self.write(harness, [timedelta(days=d) for d in (0, 2.5)])
         seal(harness)
         assert harness.store.view(harness.config, harness.view).stats().sealed_entities == 1
 
     def test_a_row_from_the_future_drops_no_other(self, make):
-        harness = make(expired_kept_for="0")
+        harness = make(keep="0")
         self.write(harness, [timedelta(days=-3650), *self.AGES])
         seal(harness)
         assert countries(harness.reopened(), *range(25)) == ["FR"] * 25
@@ -413,3 +415,31 @@ class TestExpiredRowsAreKeptForAWhile:
         clock(timedelta(0))
         rest = len(self.AGES) - 1
         assert countries(harness.reopened(), *range(rest + 1)) == [None, *["FR"] * rest]
+
+
+@pytest.mark.parametrize("num_shards", [1, 4])
+@pytest.mark.parametrize("options", MODES)
+def test_rows_that_come_too_late_to_count_are_logged_once(
+    make_harness, make_view, caplog, options, num_shards
+):
+    view = make_view({"country": String}, name=f"late_{num_shards}_{options['compaction']['min_rows']}")
+    harness = make_harness(view=view, shards=num_shards, **options)
+    users = range(20)
+
+    def write(hours):
+        rows = [(harness.key(user_id=u), country(f"{hours}"), harness.noon(hours), None) for u in users]
+        harness.write_many(rows)
+        assert len({*countries(harness, *users)}) == 1
+
+    write(0)
+    write(0)  # the same rows again are not late
+    write(2)
+    assert not [r for r in caplog.records if "are ignored" in r.message]
+    write(1)
+    write(1)
+    (record,) = [r for r in caplog.records if "are ignored" in r.message]
+    assert f"feature view {view.name!r}" in record.message
+    number = record.args[1]
+    assert number == record.args[2]
+    assert number == 20 if num_shards == 1 else 0 < number <= 20  # each shard has its own rows of the batch
+    assert countries(harness, *users) == ["2"] * 20

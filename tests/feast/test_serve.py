@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import signal
+import socket
 import threading
 import time
 import urllib.error
@@ -35,20 +36,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from prometheus_client import REGISTRY
 
-from feast_sketch_store import kernel
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.serve import app as serve_app
 from feast_sketch_store.serve import over_feast
+from tests.helpers.asgi import PATH, ask
 from tests.helpers.keys import entity_key
-from tests.helpers.ports import free_port
+from tests.helpers.ports import free_ports
 from tests.helpers.processes import PATIENCE_SECONDS, start_command
 from tests.helpers.values import elements_of, make_value
 
-if not kernel.IS_COMPILED:
-    pytest.skip("without the compiled kernel Feast's server answers everything", allow_module_level=True)
-
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
-PATH = "/get-online-features"
 NUM_ROWS = 24
 
 USER = Entity(name="user", join_keys=["user_id"], value_type=ValueType.INT64)
@@ -136,14 +133,16 @@ def store(tmp_path_factory):
         project="shop",
         provider="local",
         registry=str(folder / "registry.db"),
-        online_store={"type": "sketch", "path": str(folder / "sketch"), "refresh_interval_seconds": 0.05},
+        online_store={"type": "sketch", "path": str(folder / "sketch"), "refresh": "0.05s"},
         entity_key_serialization_version=3,
         repo_path=folder,
     )
     store = FeatureStore(config=config)
     friends = HISTORY.with_name("friends").with_join_key_map({"user_id": "friend_id"})
+    both = [HISTORY[["country", "viewed"]], PRICES]
     services = [
-        FeatureService(name="both", features=[HISTORY[["country", "viewed"]], PRICES]),
+        FeatureService(name="both", features=both),
+        FeatureService(name="fast", features=both, precompute_online=True),
         FeatureService(name="friends", features=[friends[["country", "viewed"]], PRICES]),
         FeatureService(name="computed", features=[doubled]),
     ]
@@ -212,47 +211,6 @@ class AppsWithExpiry(Apps):
 
     def feasts_own(self):
         return {"get_online_features_async": OnlineStore.get_online_features_async}
-
-
-async def ask(app, request, path=PATH, method="POST", kind=b"application/json", chunks=1):
-    """The status, headers and body of an answer, as ASGI has them."""
-    body = request if isinstance(request, bytes) else json.dumps(request).encode()
-    size = len(body) // chunks + 1
-    parts = [body[place : place + size] for place in range(0, len(body), size)] or [b""]
-    messages = [
-        {"type": "http.request", "body": part, "more_body": n < len(parts)} for n, part in enumerate(parts, 1)
-    ]
-    sent = []
-
-    async def receive():
-        return messages.pop(0) if messages else {"type": "http.disconnect"}
-
-    async def send(message):
-        sent.append(message)
-
-    headers = [(b"host", b"localhost"), (b"content-length", str(len(body)).encode())]
-    headers += [] if kind is None else [(b"content-type", kind)]
-    scope = {
-        "type": "http",
-        "asgi": {"version": "3.0"},
-        "http_version": "1.1",
-        "method": method,
-        "scheme": "http",
-        "path": path,
-        "raw_path": path.encode(),
-        "query_string": b"",
-        "root_path": "",
-        "headers": headers,
-        "client": ("127.0.0.1", 1),
-        "server": ("127.0.0.1", 2),
-    }
-    try:
-        await app(scope, receive, send)
-    except Exception:
-        if not sent:  # Feast's app answers an error, and then raises it for the server's log
-            raise
-    start, *rest = sent
-    return start["status"], start["headers"], b"".join(message.get("body", b"") for message in rest)
 
 
 @pytest.fixture(scope="module")
@@ -407,6 +365,20 @@ def test_views_under_other_names_and_join_keys(apps):
         assert ("friends__country" in body.decode()) == full
 
 
+def test_a_precomputed_service_is_answered_as_its_views(apps):
+    numbers = [*range(NUM_ROWS + 2), 3]
+    entities = {key: [place_of(key, number) for number in numbers] for key in ("user_id", "shop_id")}
+    before = apps.handed_over
+    answers = [
+        apps.ask(app, {"feature_service": service, "entities": entities})
+        for app in (apps.ours, apps.feast)
+        for service in ("both", "fast")
+    ]
+    assert answers[0][0] == 200
+    assert answers == answers[:1] * 4
+    assert apps.handed_over == before
+
+
 def test_many_entities(apps):
     users = [number % 40 - 5 for number in range(2_000)]
     _, is_own = apps.assert_alike({"features": FEATURES[:4], "entities": {"user_id": users}})
@@ -500,7 +472,7 @@ def test_expired_rows_are_told_as_feast_does(tmp_path):
         project="shop",
         provider="local",
         registry=str(tmp_path / "registry.db"),
-        online_store={"type": "sketch", "path": str(tmp_path / "sketch"), "expire_rows": True},
+        online_store={"type": "sketch", "path": str(tmp_path / "sketch"), "ttl": {"expire": True}},
         entity_key_serialization_version=3,
         repo_path=tmp_path,
     )
@@ -515,7 +487,7 @@ def test_expired_rows_are_told_as_feast_does(tmp_path):
     with AppsWithExpiry(store) as apps:
         for users in ([0], [1], [0, 1]):
             (_, _, body), is_own = apps.assert_alike({**GOOD, "entities": {"user_id": users}})
-            assert is_own == (1 not in users)
+            assert is_own
             wanted = ["OUTSIDE_MAX_AGE" if user else "PRESENT" for user in users]
             assert json.loads(body)["results"][1]["statuses"] == wanted
 
@@ -625,12 +597,12 @@ def test_the_command_serves(apps, store, tmp_path):
         "entity_key_serialization_version": 3,
     }
     (tmp_path / "feature_store.yaml").write_text(json.dumps(document))  # which is YAML
-    port = free_port()
+    port, metrics_port = free_ports(2)
     request = {**GOOD, "entities": {"user_id": [1, 2, 99]}}
     wanted = apps.ask(apps.feast, request)[2]
     with (tmp_path / "server.log").open("w") as log:
         process = start_command(
-            ["feast-sketch", "serve", "-p", str(port), "-w", "2"],
+            ["feast-sketch", "serve", "-p", str(port), "-w", "2", "-m", "--metrics-port", str(metrics_port)],
             cwd=tmp_path,
             stdout=log.fileno(),
             stderr=log.fileno(),
@@ -638,6 +610,11 @@ def test_the_command_serves(apps, store, tmp_path):
         try:
             for _ in range(5):
                 assert _answer_of(port, request, process) == wanted, (tmp_path / "server.log").read_text()
+            with urllib.request.urlopen(f"http://127.0.0.1:{metrics_port}/metrics") as answer:
+                assert b"feast_feature_server_request_total{" in answer.read()
+            for each in (port, metrics_port):  # a socket on all interfaces would take this address, too
+                with pytest.raises(ConnectionRefusedError):
+                    socket.create_connection(("127.0.0.2", each))
         finally:
             os.kill(process.pid, signal.SIGTERM)
             process.join(PATIENCE_SECONDS)

@@ -21,9 +21,10 @@ from feast_sketch_store.engines import seal_job, seal_tasks
 from feast_sketch_store.errors import SettingsError, ShardError, SketchStoreError, StorageError
 from feast_sketch_store.layers import build
 from feast_sketch_store.online_store import online_store_of
-from feast_sketch_store.operations import copying, maintenance, resharding
+from feast_sketch_store.operations import maintenance, resharding
 from feast_sketch_store.view import sealing, shard_map
-from feast_sketch_store.view.shard_map import shards_of
+from feast_sketch_store.view.shard_map import ShardMap, shards_of
+from feast_sketch_store.view.view_file import ViewFile
 from tests.helpers.keys import user_hashes
 from tests.helpers.length import by_length
 
@@ -43,12 +44,16 @@ def frame_of(users, country="FR"):
     )
 
 
+def storage_of(store):
+    return online_store_of(store).storage(store.config, store.get_feature_view("history"))
+
+
 def make_repository(folder, num_shards=4, more="", tags=None, fields=None):
     """A repository with a view of 200 users, applied and not filled."""
     folder.mkdir(exist_ok=True)
     (folder / "feature_store.yaml").write_text(
         "project: shop\nprovider: local\nregistry: registry.db\nentity_key_serialization_version: 3\n"
-        "online_store: {type: sketch, path: sketch, refresh_interval_seconds: 0, seal_min_rows: 100, "
+        "online_store: {type: sketch, path: sketch, refresh: 0, compaction: {min_rows: 100}, "
         f"structure: sets, shards: {num_shards}{more}}}\n"
     )
     frame_of(range(NUM_USERS)).to_parquet(folder / "rows.parquet")
@@ -121,7 +126,9 @@ def test_a_repository_may_serve_a_part(repositories, tmp_path):
     yaml = (folder / "feature_store.yaml").read_text()
     registry, rows = folder / "registry.db", folder / "sketch"
     yaml = yaml.replace("registry.db", str(registry)).replace("path: sketch", f"path: {rows}")
-    (tmp_path / "feature_store.yaml").write_text(yaml.replace("}", ", serve_shards: [0, 2]}"))
+    (tmp_path / "feature_store.yaml").write_text(
+        yaml.replace("shards: 4", "shards: {count: 4, serve: [0, 2]}")
+    )
     part = FeatureStore(repo_path=str(tmp_path))
     numbers = shards_of(user_hashes(range(NUM_USERS)), 4)
     ours, theirs = np.flatnonzero(numbers % 2 == 0), np.flatnonzero(numbers == 3)
@@ -137,14 +144,16 @@ def test_a_repository_may_serve_a_part(repositories, tmp_path):
 def test_what_shards_cannot_have_is_refused_at_apply(tmp_path):
     backed = Field(name="x", dtype=String, tags={"sketch.codec": "backing"})
     with pytest.raises(SettingsError, match=r"'x' of view 'history' is kept by the backing store.*shards=1"):
-        make_repository(tmp_path, more=", backing_store: {type: sqlite, path: other.db}", fields=[backed])
+        make_repository(
+            tmp_path, more=", backing_store: {store: {type: sqlite, path: other.db}}", fields=[backed]
+        )
 
 
-def test_a_tag_sets_the_shards_of_a_view(tmp_path):
+def test_a_tag_sets_the_shards_of_a_view(tmp_path, caplog):
     store = make_repository(tmp_path, 1, tags={"sketch.shards": "8"})
     assert len(open_view(store, "history").parts) == 8
-    with pytest.raises(ShardError, match=r"has 8 shards, and its settings say 1.*rebuild history --shards 1"):
-        make_repository(tmp_path, 1)
+    make_repository(tmp_path, 1)
+    assert re.search(r"has 8 shards, and its settings say 1.*rebuild history --shards 1", caplog.text)
 
 
 def test_vectors_and_numbers_are_kept_exactly_in_shards(tmp_path):
@@ -191,7 +200,7 @@ def test_verification_finds_rows_in_the_wrong_shard(tmp_path):
     store = fill(make_repository(tmp_path))
     shards = open_view(store, "history").shards
     table = next(shards[1].kept_rows().batches())[1]
-    shards[2].write(table)
+    shards[2].append(table)
     shards[2].absorb()
     (problem,) = maintenance.verify(store, "history").problems
     assert f"{len(table)} rows are of entities of other shards than 2" in problem
@@ -218,11 +227,10 @@ def test_rows_are_divided_anew(tmp_path):
         assert entities == NUM_USERS + 2
         assert len(open_view(store, "history").parts) == number
         assert online(store, users) == expected
-        assert online(former, users) == expected, "who was there before reads on"
-        with pytest.raises(ShardError, match=f"divided into {number} shards; nothing was written"):
-            written_now(former)
+        assert online(former, users) == expected, "who was there before follows"
+        assert len(open_view(former, "history").parts) == number
         store.write_to_online_store("history", frame_of([900 + number], "ES"))
-        assert online(store, [900 + number])["country"] == ["ES"]
+        assert online(former, [900 + number])["country"] == ["ES"]
         maintenance.delete(store, "history", [{"user_id": 900 + number}])
         assert maintenance.verify(store, "history").problems == []
         assert maintenance.verify(store, "history").leftovers != []
@@ -233,8 +241,8 @@ def test_rows_are_divided_anew(tmp_path):
 
 def written_now(store):
     """Write, as a process does that has not looked at the shards for a while."""
-    for _, fence in online_store_of(store)._fences.values():
-        fence._looked_at = -math.inf
+    for _, view in online_store_of(store)._views.values():
+        view._fence._looked_at = -math.inf
     store.write_to_online_store("history", frame_of([1], "DE"))
 
 
@@ -258,6 +266,7 @@ def test_writes_are_refused_while_rows_move(tmp_path):
 def test_rows_that_are_written_in_spite_of_the_fence_stop_the_move(tmp_path, monkeypatch):
     store = fill(make_repository(tmp_path, 1))
     writer = open_view(FeatureStore(repo_path=str(tmp_path)), "history")
+    writer.registration = None  # it does not look, as one that hangs between its look and its row
     real = resharding._fill
 
     def fill_and_write(part, moved):
@@ -269,7 +278,7 @@ def test_rows_that_are_written_in_spite_of_the_fence_stop_the_move(tmp_path, mon
     with pytest.raises(StorageError, match="was written while its rows were divided into shards"):
         resharding.reshard(store, "history", 4, lambda seconds: None)
     monkeypatch.undo()
-    assert not (tmp_path / "sketch/shop/history/shards.json").exists()
+    assert ShardMap.read(storage_of(store)) == ShardMap()
     written_now(store)
     assert reshard(tmp_path, 4)[0] == NUM_USERS
     with pytest.raises(SettingsError, match="has 4 shards already"):
@@ -287,13 +296,14 @@ def kill_a_move(tmp_path, monkeypatch):
     def run(number):
         real = resharding._fill
 
-        def fill_and_die(part, moved):
-            real(part, moved)
-            raise Killed
-
         with monkeypatch.context() as patch:
+
+            def fill_and_die(part, moved):
+                real(part, moved)
+                patch.setattr(resharding, "put_map", lambda *_: None)
+                raise Killed
+
             patch.setattr(resharding, "_fill", fill_and_die)
-            patch.setattr(resharding, "_take_back", lambda storage, shard_map: None)
             with pytest.raises(Killed):
                 resharding.reshard(FeatureStore(repo_path=str(tmp_path)), "history", number, lambda s: None)
 
@@ -356,23 +366,23 @@ def test_two_moves_do_not_overtake_each_other(tmp_path, monkeypatch):
 def test_former_shards_stay_if_rows_begin_to_move_while_they_are_listed(tmp_path, monkeypatch):
     fill(make_repository(tmp_path, 2))
     _, store = reshard(tmp_path, 4)
-    storage = online_store_of(store).storage(store.config, store.get_feature_view("history"))
+    storage = storage_of(store)
     real = resharding.former_files
 
     def list_and_move(storage, shards):
         names = real(storage, shards)
-        storage.replace("shards.json", replace(shards, is_moving=True).encode())
+        storage.replace("view.json", ViewFile(replace(shards, is_moving=True)).encode())
         return names
 
     monkeypatch.setattr(resharding, "former_files", list_and_move)
     assert resharding.remove_former(storage) == 0
-    assert (tmp_path / "sketch/shop/history/shards-0").exists()
+    assert (tmp_path / "sketch/shop/history/shards-0-2").exists()
 
 
 def test_verification_misses_the_folder_of_a_shard(tmp_path):
     store = fill(make_repository(tmp_path, 2))
     assert maintenance.verify(store, "history").problems == []
-    shutil.rmtree(tmp_path / "sketch/shop/history/shards-0/01")
+    shutil.rmtree(tmp_path / "sketch/shop/history/shards-0-2/01")
     (problem,) = maintenance.verify(FeatureStore(repo_path=str(tmp_path)), "history").problems
     assert "the shards 1 have no rows, and all others have" in problem
 
@@ -391,7 +401,7 @@ def test_the_command_divides_rows_anew(tmp_path, monkeypatch):
 def test_rows_that_are_too_many_for_a_seal_are_kept_and_can_be_divided(tmp_path, monkeypatch):
     monkeypatch.setattr(sealing, "MAX_ROWS", NUM_USERS - 1)
     monkeypatch.setattr(build, "MAX_ROWS", NUM_USERS - 1)
-    store = fill(make_repository(tmp_path, 1, ", seal: job"))
+    store = fill(make_repository(tmp_path, 1, ", compaction: job"))
     told = "view 'history': 200 entities have rows, and a seal takes at most 199; the rows are kept"
     with pytest.raises(SketchStoreError, match=re.escape(told)) as error:
         maintenance.seal(store, "history")
@@ -445,24 +455,12 @@ def test_rows_are_rebuilt_from_the_offline_store(tmp_path):
     assert all(values.equals(vocabularies[0]) for values in vocabularies)
 
 
-def test_views_with_shards_are_copied(tmp_path):
-    store = fill(make_repository(tmp_path))
-    source, target = (str(tmp_path / name) for name in ("sketch", "copy"))
-    assert copying.copy(store, "history", source, target) == copying.Copied(NUM_USERS, False)
-    assert copying.copy(store, "history", source, target) == copying.Copied(NUM_USERS, True)
-    users = np.arange(NUM_USERS)
-    ours, theirs = (SketchReader(path, "history", "shop").csr("viewed", users) for path in (source, target))
-    assert (ours.ids == theirs.ids).all()
-    yaml = tmp_path / "feature_store.yaml"
-    yaml.write_text(yaml.read_text().replace("shards: 4", "shards: 2"))
-    with pytest.raises(SettingsError, match="has 2 shards, and the rows for it are divided into 4"):
-        copying.copy(FeatureStore(repo_path=str(tmp_path)), "history", source, str(tmp_path / "other"))
-
-
 def test_files_of_tasks_are_committed_in_their_shards(tmp_path):
     store = make_repository(tmp_path)
     view = open_view(store, "history")
-    table = next(open_view(fill(make_repository(tmp_path / "from", 1)), "history").kept_rows().batches())[1]
+    table = next(
+        open_view(fill(make_repository(tmp_path / "from", 1)), "history").shards[0].kept_rows().batches()
+    )[1]
     reports = [file.to_report() for file in view.stage([table[:90], table[90:]], "job-1-")]
     list(view.stage([table], "job-2-"))  # of a task that ran again
     other = open_view(FeatureStore(repo_path=str(tmp_path)), "history")
@@ -485,7 +483,9 @@ def in_turns(task, requests):
 @pytest.mark.parametrize("number", [1, 4])
 def test_a_seal_by_tasks_is_that_of_one_process(tmp_path, monkeypatch, number):
     monkeypatch.setattr("feast_sketch_store.layers.build.new_salt", lambda: (3, 5))
-    stores = [fill(make_repository(tmp_path / name, number, ", seal: job")) for name in ("tasks", "own")]
+    stores = [
+        fill(make_repository(tmp_path / name, number, ", compaction: job")) for name in ("tasks", "own")
+    ]
     for store in stores:
         maintenance.delete(store, "history", [{"user_id": 7}])
     assert seal_job.seal_by(stores[0], "history", in_turns)
@@ -508,7 +508,7 @@ def test_a_seal_by_tasks_is_that_of_one_process(tmp_path, monkeypatch, number):
 
 
 def test_a_task_that_fails_publishes_nothing(tmp_path):
-    store = fill(make_repository(tmp_path, 4, ", seal: job"))
+    store = fill(make_repository(tmp_path, 4, ", compaction: job"))
 
     def run(task, requests):
         done = [task(request) for request in requests]
@@ -526,11 +526,12 @@ def test_a_task_that_fails_publishes_nothing(tmp_path):
 
 @pytest.mark.parametrize("number", [1, 4])
 def test_seals_of_two_processes_do_not_meet(tmp_path, number):
-    store = fill(make_repository(tmp_path, number, ", seal: job"))
+    store = fill(make_repository(tmp_path, number, ", compaction: job"))
     met = []
 
     def run(task, requests):
         other = FeatureStore(repo_path=str(tmp_path))
+        online_store_of(other).lock_timeout_seconds = 0.0
         with pytest.raises(StorageError, match="another process is sealing this view"):
             seal_job.seal_by(other, "history", in_turns)
         met.append(maintenance.seal(other, "history"))

@@ -19,44 +19,36 @@ from feast_sketch_store.operations.resharding import reshard
 from feast_sketch_store.planning.planner import plan_view
 from feast_sketch_store.planning.source import PlannedView, sample_view
 
-NUM_USERS, NUM_TASTES, PER_TASTE = 400, 4, 15
+NUM_USERS, NUM_VALUES = 400, 60
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 USER = Entity(name="user", join_keys=["user_id"], value_type=ValueType.INT64)
-LIST = {"sketch.codec": "list", "sketch.list.resolution": "1h", "sketch.list.limit": "5"}
+LIST = {"sketch.codec": "list", "sketch.list": "{resolution: 1h, limit: 5}"}
 VIEWED = Field(name="viewed", dtype=Set(Int64))
 BINNED = [
-    Field(name="bins", dtype=Float64, tags={"sketch.bins": "8"}),
-    Field(name="edges", dtype=Float64, tags={"sketch.edges": "0,10,50"}),
-    Field(name="steps", dtype=Float64, tags={"sketch.precision": "0.5"}),
+    Field(name="bins", dtype=Float64, tags={"sketch.round": "8 bins"}),
+    Field(name="steps", dtype=Float64, tags={"sketch.round": "0.5"}),
 ]
 COMPUTED = [
-    Field(
-        name="taste",
-        dtype=Int64,
-        tags={"sketch.codec": "cluster", "sketch.cluster_of": "viewed", "sketch.clusters": str(NUM_TASTES)},
-    ),
     Field(
         name="score",
         dtype=Float64,
         tags={
             "sketch.codec": "score",
-            "sketch.score_of": "viewed",
-            "sketch.score.weights": "weights.json",
-            "sketch.score.bits": "8",
+            "sketch.score": "{of: [viewed], weights: weights.json, bits: 8}",
         },
     ),
 ]
 LISTED = [
     Field(name="read", dtype=Array(String), tags=LIST),
-    Field(name="read_at", dtype=Array(UnixTimestamp), tags={"sketch.list.times_of": "read"}),
+    Field(name="read_at", dtype=Array(UnixTimestamp), tags={"sketch.of": "read"}),
 ]
 
 
 @cache
 def viewed(user):
-    """Values of one of a few tastes, which do not overlap."""
+    """Values, of which a quarter of the users share a quarter."""
     rng = np.random.default_rng(user)
-    return sorted(int(user % NUM_TASTES * PER_TASTE + v) for v in rng.choice(PER_TASTE, 6, replace=False))
+    return sorted(user % 4 * 15 + v for v in rng.choice(15, 6, replace=False).tolist())
 
 
 def rows(users=range(NUM_USERS)):
@@ -65,7 +57,7 @@ def rows(users=range(NUM_USERS)):
         {
             "user_id": list(users),
             "viewed": [viewed(user) for user in users],
-            **{name: [numbers[user] for user in users] for name in ("bins", "edges", "steps")},
+            **{name: [numbers[user] for user in users] for name in ("bins", "steps")},
             "event": NOON,
         }
     )
@@ -73,17 +65,17 @@ def rows(users=range(NUM_USERS)):
 
 def histories(users=range(NUM_USERS)):
     """Rows without what is computed from them."""
-    return rows(users)[["user_id", "viewed", "event"]].assign(taste=None, score=None)
+    return rows(users)[["user_id", "viewed", "event"]].assign(score=None)
 
 
 def make(folder, num_shards, fields, ttl=timedelta(0), more=""):
     folder.mkdir()
     (folder / "feature_store.yaml").write_text(
         "project: shop\nprovider: local\nregistry: registry.db\nentity_key_serialization_version: 3\n"
-        "online_store: {type: sketch, path: sketch, refresh_interval_seconds: 0, seal: job, structure: sets, "
+        "online_store: {type: sketch, path: sketch, refresh: 0, compaction: job, structure: sets, "
         f"shards: {num_shards}{more}}}\n"
     )
-    weights = {"viewed": [[v, (v % 7 - 3) / 10] for v in range(NUM_TASTES * PER_TASTE)]}
+    weights = {"viewed": [[v, (v % 7 - 3) / 10] for v in range(NUM_VALUES)]}
     (folder / "weights.json").write_text(json.dumps(weights))
     rows().to_parquet(folder / "rows.parquet")
     store = FeatureStore(repo_path=str(folder))
@@ -144,25 +136,21 @@ def test_bins_are_those_of_all_rows(pair, seal):
 
 @SEALS
 def test_formulas_are_those_of_all_rows(pair, seal):
-    fields, names = [VIEWED, *COMPUTED], ["viewed", "taste", "score"]
+    fields, names = [VIEWED, *COMPUTED], ["viewed", "score"]
     whole, sharded = pair(fields)
     for store in (whole, sharded):
         store.write_to_online_store("history", histories())
     assert maintenance.seal(whole, "history")
     assert seal(sharded, "history")
     ours, theirs = (online(store, names, range(NUM_USERS)) for store in (sharded, whole))
-    assert (ours["viewed"], ours["score"]) == (theirs["viewed"], theirs["score"])
-    # Ids are those of the clusters that were learned, which one formula gives to all shards.
-    found = np.array(ours["taste"])
-    assert [len({*found[taste::NUM_TASTES]}) for taste in range(NUM_TASTES)] == [1] * NUM_TASTES
-    assert len({*found}) == NUM_TASTES
+    assert ours == theirs
     formulas = [part.sealed()[0].formulas for part in open_view(sharded, "history").parts.values()]
-    assert len({formula["taste"].digest for formula in formulas}) == 1
+    assert len({formula["score"].digest for formula in formulas}) == 1
     # Rows that are not sealed get the same, and so do those of the next seal.
     new = range(NUM_USERS, NUM_USERS + 40)
     sharded.write_to_online_store("history", histories(new))
     before = online(sharded, names, new)
-    assert [before["taste"][n] for n in range(40)] == [int(found[user % NUM_TASTES]) for user in new]
+    assert None not in before["score"]
     assert seal(sharded, "history")
     assert online(sharded, names, new) == before
     assert maintenance.verify(sharded, "history").problems == []
@@ -172,7 +160,7 @@ def test_formulas_are_those_of_all_rows(pair, seal):
 @pytest.mark.parametrize("structure", ["sets", "bloom"])
 def test_the_memory_of_a_feature_is_that_of_all_shards(pair, seal, structure):
     size = 2_600
-    tags = {"sketch.memory": f"{size}B", "sketch.structure": structure}
+    tags = {"sketch.target": f"{size}B", "sketch.structure": structure}
     whole, sharded = pair([Field(name="viewed", dtype=Set(Int64), tags=tags)])
     sharded.write_to_online_store("history", rows()[["user_id", "viewed", "event"]])
     assert seal(sharded, "history")
@@ -189,7 +177,7 @@ def test_the_memory_of_a_feature_is_that_of_all_shards(pair, seal, structure):
         fill(whole, ["viewed"])
         (only,) = open_view(whole, "history").parts.values()
         left = only.sealed()[0].layers[0].numbering("viewed").values.to_pylist()
-        assert 0 < len(vocabularies[0]) <= len(left) < NUM_TASTES * PER_TASTE
+        assert 0 < len(vocabularies[0]) <= len(left) < NUM_VALUES
         assert vocabularies[0] == left[: len(vocabularies[0])]
         kept = set(vocabularies[0])
         shown = online(sharded, ["viewed"], range(NUM_USERS))["viewed"]
@@ -198,7 +186,7 @@ def test_the_memory_of_a_feature_is_that_of_all_shards(pair, seal, structure):
 
 
 def test_too_little_memory_for_a_shard_is_told(pair):
-    _, sharded = pair([Field(name="viewed", dtype=Set(Int64), tags={"sketch.memory": "100B"})])
+    _, sharded = pair([Field(name="viewed", dtype=Set(Int64), tags={"sketch.target": "100B"})])
     sharded.write_to_online_store("history", rows()[["user_id", "viewed", "event"]])
     with pytest.raises(SettingsError, match="feature 'viewed' cannot be kept for a memory of"):
         maintenance.seal(sharded, "history")

@@ -19,7 +19,7 @@ STATIC = {"sketch.codec": "static"}
 def make(tmp_path, schema):
     (tmp_path / "feature_store.yaml").write_text(
         "project: shop\nprovider: local\nregistry: registry.db\nentity_key_serialization_version: 3\n"
-        "online_store: {type: sketch, path: sketch, refresh_interval_seconds: 0, seal_min_rows: 100}\n"
+        "online_store: {type: sketch, path: sketch, refresh: 0, compaction: {min_rows: 100}}\n"
     )
     users = range(NUM_USERS)
     pd.DataFrame(

@@ -1,6 +1,9 @@
 """The store in Feast's hands: async calls, initialize and close, projects, teardown, stores beside it."""
 
 import asyncio
+import math
+import shutil
+import sys
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -10,13 +13,14 @@ import pandas as pd
 import pytest
 from feast import Entity, FeatureService, FeatureStore, FeatureView, Field, FileSource, PushSource, ValueType
 from feast.data_source import PushMode
-from feast.protos.feast.core.PrecomputedFeatureVector_pb2 import PrecomputedFeatureVector
 from feast.protos.feast.types.Value_pb2 import Value
 from feast.repo_config import RepoConfig
-from feast.types import Int64, String
+from feast.types import Int64, Set, String
 
-from feast_sketch_store import SketchOnlineStore, online_store
-from feast_sketch_store.errors import RowError, VocabularyOverflowError
+from feast_sketch_store import SketchOnlineStore, online_store, open_view
+from feast_sketch_store.errors import RowError
+from feast_sketch_store.operations import maintenance
+from feast_sketch_store.settings.table import Advanced
 from feast_sketch_store.view.live import LiveView
 from tests.helpers.keys import user_key
 
@@ -25,7 +29,7 @@ NEVER = 10**6  # seconds: a refresh interval that no test reaches
 STORES = {
     "sqlite": {"type": "sqlite", "path": "data/online.db"},
     "unsealed": {"type": "sketch"},
-    "sealed": {"type": "sketch", "seal_min_rows": 0, "seal_share": 1e-9},
+    "sealed": {"type": "sketch", "compaction": {"min_rows": 0, "share": 1e-9}},
 }
 SKETCH = ["unsealed", "sealed"]
 USER = Entity(name="user", join_keys=["user_id"], value_type=ValueType.INT64)
@@ -164,7 +168,7 @@ class TestAsync:
 
     def test_a_write_that_waits_does_not_hold_up_the_loop(self, store):
         view = store.registry.get_feature_view("history", "shop")
-        lock = store._get_provider().online_store.view(store.config, view)._row_log._fresh._lock
+        lock = store._get_provider().online_store.view(store.config, view).shards[0]._row_log._fresh._lock
 
         async def run():
             with lock:  # as another thread that writes or seals
@@ -219,6 +223,26 @@ def test_initialize_then_close_and_use_again(kind, make_store, make_history):
     assert ask(store, 1, 2) == ["FR", "DE"]
 
 
+def test_initialize_reads_all_snapshots(make_store, make_history, monkeypatch, caplog):
+    monkeypatch.setattr("feast_sketch_store.view.warming._MIN_BYTES", 0)
+    store = make_store("sealed")
+    store.apply([USER, make_history(), make_history("past"), make_history("odd")])
+    for view in ("history", "past", "odd"):
+        store.write_to_online_store(view, countries([f"country {number}" for number in range(200)]))
+    path = store._get_provider().online_store.storage(store.config, store.get_feature_view("odd")).path
+    for manifest in (path / "snapshots").glob("*.json"):
+        manifest.write_text("damaged")
+    fresh = make_store("sealed")
+    asyncio.run(fresh.initialize())
+    assert "'odd' is not ready" in caplog.text
+    for name in ("history", "past"):
+        view = fresh._get_provider().online_store.view(fresh.config, fresh.get_feature_view(name))
+        checks = [check for layer in view.sealed()[0].layers for check in layer.checks]
+        assert checks
+        assert not any(check.unchecked.any() for check in checks)
+    asyncio.run(fresh.close())
+
+
 needs_proc = pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="reads /proc")
 
 
@@ -252,7 +276,7 @@ def test_replaced_snapshots_are_let_go(make_harness, make_view, tmp_path):
 
 def test_close_waits_for_a_refresh_that_runs(make_store, make_history, monkeypatch):
     others = _own_threads()
-    store = make_store("sealed", refresh_interval_seconds=NEVER)
+    store = make_store("sealed", refresh=f"{NEVER}s")
     store.apply([USER, make_history()])
     store.write_to_online_store("history", countries(["FR"]))
     assert ask(store, 1) == ["FR"]
@@ -266,7 +290,9 @@ def test_close_waits_for_a_refresh_that_runs(make_store, make_history, monkeypat
     monkeypatch.setattr(LiveView, "_refresh", slow_refresh)
     monkeypatch.setattr(LiveView, "_is_outdated", lambda self: True)  # as after another process' write
     history = store.registry.get_feature_view("history", "shop")
-    store._get_provider().online_store.view(store.config, history)._looked_at -= 0.75 * NEVER
+    view = store._get_provider().online_store.view(store.config, history)
+    view.shards[0]._looked_at -= 0.75 * NEVER
+    view._good_until = -math.inf
     assert ask(store, 1) == ["FR"]
     assert len(_own_threads() - others) == 1
 
@@ -341,7 +367,7 @@ def test_hybrid_beside_sqlite(make_store, make_history, tmp_path):
 @pytest.mark.parametrize("kind", SKETCH)
 class TestPrecomputedVectors:
     """Feast 0.67 makes them for Redis alone, and writes them to a view that was never applied, which SQLite
-    refuses; so they are written here by hand."""
+    refuses; so they are written here by hand. No read needs them."""
 
     def write(self, store, user, vector):
         arguments = (store.config, "fast", "shop", user_key(user), vector)
@@ -358,20 +384,32 @@ class TestPrecomputedVectors:
         assert asyncio.run(read(*arguments)) == [b"\0\xff", None, b"new"]
         assert online_store.read_precomputed_vectors(store.config, "slow", "shop", [user_key(1)]) == [None]
 
-    def test_a_feature_service_is_answered_from_them(self, kind, make_store, make_history):
+    @pytest.mark.parametrize("has_redis", [True, False])
+    def test_a_service_is_answered_from_its_views(
+        self, kind, has_redis, make_store, make_history, caplog, monkeypatch
+    ):
+        if not has_redis:  # then Feast logs a traceback instead of a warning
+            monkeypatch.setitem(sys.modules, "redis", None)
+            monkeypatch.delitem(sys.modules, "feast.infra.online_stores.redis", raising=False)
         store = make_store(kind)
         history = make_history()
         store.apply([USER, history, FeatureService(name="fast", features=[history], precompute_online=True)])
-        for user, country in enumerate(["FR", "DE"]):
-            vector = PrecomputedFeatureVector(
-                feature_names=["history__country"], values=[Value(string_val=country)]
-            )
-            self.write(store, user, vector.SerializeToString())
+        self.write(store, 1, b"not a vector")
+        store.materialize(NOON - timedelta(1), NOON + timedelta(1))
         fast = store.get_feature_service("fast")
-        answer = store.get_online_features(fast, entity_rows(1, 0, 1), full_feature_names=True).to_dict()
-        assert answer["history__country"] == ["DE", "FR", "DE"]
-        with pytest.raises(RuntimeError, match="could not be read"):
-            store.get_online_features(fast, entity_rows(1, 9), full_feature_names=True)
+        answer = store.get_online_features(fast, entity_rows(1, 9, 1)).to_dict()
+        assert answer["country"] == ["FR", None, "FR"]
+        store.push("events", countries(["DE"], moment=NOON + timedelta(2)))
+        assert store.get_online_features(fast, entity_rows(1)).to_dict()["country"] == ["DE"]
+        assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == []
+
+    def test_other_stores_are_still_warned_of(self, kind, make_store, make_history, caplog):
+        make_store(kind)._get_provider().online_store  # noqa: B018  # made when it is asked for
+        store = make_store("sqlite", project="other")
+        history = make_history()
+        store.apply([USER, history, FeatureService(name="fast", features=[history], precompute_online=True)])
+        store.push("events", countries(["DE"]))
+        assert any("precompute" in record.getMessage() for record in caplog.records)
 
 
 class TestSettingsOfAView:
@@ -390,7 +428,7 @@ class TestSettingsOfAView:
         return views
 
     def test_writes_deletions_and_seals_share_them(self, make_harness, resolved):
-        harness = make_harness({"country": String}, seal_min_rows=10**9)
+        harness = make_harness({"country": String}, compaction={"min_rows": 10**9})
         del resolved[:]
         other = harness.reopened()
         for user in range(5):
@@ -402,23 +440,60 @@ class TestSettingsOfAView:
     @pytest.mark.parametrize(
         "change",
         [
-            lambda harness: harness.view.features[0].tags.update({"sketch.max_vocabulary": "1"}),
-            lambda harness: harness.view.tags.update({"sketch.max_vocabulary": "1"}),
-            lambda harness: setattr(harness.config.online_store, "max_vocabulary", 1),
+            lambda harness: harness.view.tags.update({"sketch.advanced": "{max_vocabulary: 1}"}),
+            lambda harness: setattr(harness.config.online_store, "advanced", Advanced(max_vocabulary=1)),
         ],
-        ids=["tag of a feature", "tag of a view", "option"],
+        ids=["tag of a view", "option"],
     )
-    def test_a_change_counts_from_the_next_write_on(self, make_harness, change):
-        harness = make_harness({"country": String}, default_codec="sketch")
-        harness.write(1, {"country": Value(string_val="FR")})
-        change(harness)
-        with pytest.raises(VocabularyOverflowError):
-            harness.write(2, {"country": Value(string_val="DE")})
+    def test_a_changed_limit_counts_at_the_next_seal(self, make_harness, make_value, change, caplog):
+        harness = make_harness({"viewed": Set(String)}, structure="bloom", compaction={"min_rows": 10**9})
+        for number in range(2):
+            harness.write(1, {"viewed": make_value("string_set_val", ["FR", "DE"])})
+            assert harness.store.seal(harness.config, harness.view)
+            structures = harness.store.view(harness.config, harness.view).stats().structures
+            assert structures == {"viewed": ("bloom", "sets")[number]}
+            told = [text for text in caplog.messages if "max_vocabulary = 1," in text]
+            assert len(told) == number
+            change(harness)
 
     def test_a_changed_ttl_counts_at_the_next_seal(self, make_harness):
-        harness = make_harness({"country": String}, expire_rows=True, seal_min_rows=10**9)
+        harness = make_harness({"country": String}, ttl={"expire": True}, compaction={"min_rows": 10**9})
         for user, age in enumerate((0, 400)):
             harness.write(user, {"country": Value(string_val="FR")}, datetime.now(UTC) - timedelta(age))
         harness.view.ttl = timedelta(30)
         assert harness.store.seal(harness.config, harness.view)
         assert harness.store.view(harness.config, harness.view).stats().sealed_entities == 1
+
+
+def test_a_store_moves_with_its_files(make_store, tmp_path):
+    source = tmp_path / "rows.parquet"
+    frame = pd.DataFrame(
+        {"user_id": range(6), "country": [f"c{n}" for n in range(6)], "event_timestamp": NOON}
+    )
+    frame.to_parquet(source)
+    view = FeatureView(
+        name="history",
+        entities=[USER],
+        schema=[Field(name="country", dtype=String)],
+        source=FileSource(path=str(source), timestamp_field="event_timestamp"),
+    )
+
+    def countries(store):
+        rows = [{"user_id": user} for user in range(7)]
+        return store.get_online_features(COUNTRIES, rows).to_dict()["country"]
+
+    here = make_store("sealed", path=str(tmp_path / "here"))
+    here.apply([USER, view])
+    here.write_to_online_store("history", frame)
+    late = pd.DataFrame({"user_id": [6], "country": ["c6"], "event_timestamp": NOON})
+    open_view(here, "history").settle()
+    make_store("unsealed", path=str(tmp_path / "here")).write_to_online_store("history", late)
+    expected = countries(here)
+    assert expected == [f"c{n}" for n in range(7)]
+    shutil.copytree(tmp_path / "here", tmp_path / "there")
+    shutil.rmtree(tmp_path / "here")
+    there = make_store("unsealed", path=str(tmp_path / "there"))
+    assert countries(there) == expected
+    assert maintenance.seal(there, "history")
+    assert maintenance.verify(there, "history").problems == []
+    assert countries(there) == expected

@@ -12,7 +12,6 @@ from feast.types import Array, Int64, Set, String
 from feast_sketch_store import SketchReader, open_view, through_sketch
 from feast_sketch_store.cli import cli
 from feast_sketch_store.errors import SettingsError
-from feast_sketch_store.online_store import SketchOnlineStoreConfig
 from feast_sketch_store.operations import maintenance
 
 NUM_USERS = 200
@@ -26,7 +25,7 @@ def make_store(tmp_path):
     def make(options="", viewed_tags=None, sizes_tags=None):
         (tmp_path / "feature_store.yaml").write_text(
             "project: shop\nprovider: local\nregistry: registry.db\nentity_key_serialization_version: 3\n"
-            "online_store: {type: sketch, path: sketch, refresh_interval_seconds: 0, seal_min_rows: 100"
+            "online_store: {type: sketch, path: sketch, refresh: 0, compaction: {min_rows: 100}"
             f"{', ' if options else ''}{options}}}\n"
         )
         users = range(NUM_USERS)
@@ -71,7 +70,7 @@ def features_of(store):
 
 
 def test_options_of_the_configuration_file(make_store):
-    store = make_store("error_rate: auto, vocabulary: {top: 5}")
+    store = make_store("target: auto, vocabulary: {top: 5}")
     viewed, sizes, country = values(store, 1)
     assert viewed >= {"tea", "coffee"}
     assert sizes >= {0}
@@ -91,7 +90,7 @@ def test_options_of_the_configuration_file(make_store):
 def test_tags_say_how_a_feature_is_kept(make_store):
     store = make_store(
         viewed_tags={"sketch.structure": "sets", "sketch.vocabulary": "[tea, coffee, tea, never]"},
-        sizes_tags={"sketch.structure": "weighted_bloom", "sketch.noise_ratio": "0.01"},
+        sizes_tags={"sketch.structure": "weighted_bloom", "sketch.target": "noise 0.01"},
     )
     assert values(store, 1)[0] == {"tea", "coffee"}
     assert values(store, 6)[0] == {"tea"}
@@ -114,8 +113,8 @@ def test_tags_say_how_a_feature_is_kept(make_store):
 @pytest.mark.parametrize("style", ["learned_bloom", "sandwiched_bloom", "weighted_bloom"])
 def test_filters_by_cluster(make_store, style):
     store = make_store(
-        viewed_tags={"sketch.structure": style, "sketch.clusters": "4", "sketch.false_per_read": "1"},
-        sizes_tags={"sketch.structure": style, "sketch.clusters": "4", "sketch.noise_ratio": "0.2"},
+        viewed_tags={"sketch.structure": style, "sketch.clusters": "4", "sketch.target": "noise 0.1"},
+        sizes_tags={"sketch.structure": style, "sketch.clusters": "4", "sketch.target": "noise 0.2"},
     )
     view = open_view(store, "history")
     for user in range(0, NUM_USERS, 7):
@@ -148,7 +147,7 @@ def test_filters_by_cluster(make_store, style):
 def test_the_command_line_shows_them(make_store):
     store = make_store(
         viewed_tags={"sketch.structure": "sets", "sketch.vocabulary": "{top: 2}"},
-        sizes_tags={"sketch.structure": "weighted_bloom", "sketch.false_per_read": "0.5"},
+        sizes_tags={"sketch.structure": "weighted_bloom", "sketch.target": "noise 0.1"},
     )
     for arguments in (["inspect"], ["inspect", "history", "--json"], ["verify"]):
         done = CliRunner().invoke(cli, ["-c", str(store.repo_path), *arguments], catch_exceptions=False)
@@ -193,53 +192,8 @@ def test_a_vocabulary_file_that_cannot_be_used_is_refused_at_apply(make_store, t
 
 
 def test_a_rebuild_keeps_the_options(make_store):
-    store = make_store("error_rate: auto, structure: sets, vocabulary: {top: 2}")
+    store = make_store("target: auto, structure: sets, vocabulary: {top: 2}")
     assert maintenance.rebuild(store, "history") == NUM_USERS
     assert values(store, 1) == ({"tea", "coffee"}, {0}, "FR")
     assert features_of(store)["viewed"].structure == "sets"
     assert maintenance.verify(store, "history").problems == []
-
-
-@pytest.mark.parametrize(
-    "option",
-    [
-        {"error_rate": None},
-        {"error_rate": "automatic"},
-        {"error_rate": 0.9},
-        {"error_rate": [0.1]},
-        {"structure": "uniform"},
-        {"vocabulary": 5},
-        {"vocabulary": {"top": 0}},
-        {"vocabulary": {"top": None}},
-        {"vocabulary": {"top": 1.5}},
-        {"vocabulary": {"top": 5, "min_share": 0.1}},
-        {"vocabulary": {"bottom": 5}},
-        {"vocabulary": "no, list"},
-    ],
-    ids=str,
-)
-def test_options_that_cannot_work_are_refused(option):
-    with pytest.raises(ValueError, match=next(iter(option))):
-        SketchOnlineStoreConfig(**option)
-
-
-@pytest.mark.parametrize(
-    ("option", "match"),
-    [
-        ({"filter": "sets"}, "the option 'filter' is called 'structure' now"),
-        ({"structure": "uniform"}, "'uniform' is called 'bloom' now"),
-        ({"structure": "tiers"}, "'tiers' is called 'weighted_bloom' now"),
-    ],
-)
-def test_an_old_name_of_an_option_is_refused_with_the_new_one(option, match):
-    with pytest.raises(ValueError, match=match):
-        SketchOnlineStoreConfig(**option)
-
-
-@pytest.mark.parametrize(
-    "given", [None, {"top": 5}, {"min_share": 0.25}, {"file": "x.json"}, ["a", "b"], "top: 3"]
-)
-def test_options_can_be_made_of_their_own_parts(given):
-    """As Feast does when it copies a configuration."""
-    options = SketchOnlineStoreConfig(vocabulary=given, error_rate="auto", structure="weighted_bloom")
-    assert SketchOnlineStoreConfig(**options.model_dump()) == options

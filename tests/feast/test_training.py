@@ -22,7 +22,7 @@ def history(seed=0):
 def filled(make_harness, make_view):
     def fill(tags, more=(), seal=True, **options):
         view = make_view([Field(name="viewed", dtype=Set(Int64), tags=tags), *more])
-        harness = make_harness(view=view, seal_min_rows=10**6, **options)
+        harness = make_harness(view=view, compaction={"min_rows": 10**6}, **options)
         rows = [
             (
                 harness.key(user_id=user),
@@ -53,7 +53,7 @@ def false_values(before, after):
 
 @pytest.mark.parametrize(
     "tags",
-    [{"sketch.error_rate": "0.02"}, {"sketch.false_per_read": "9.8", "sketch.structure": "weighted_bloom"}],
+    [{"sketch.target": "error 0.02"}, {"sketch.target": "noise 1", "sketch.structure": "weighted_bloom"}],
 )
 def test_rows_of_other_dates_show_the_noise_of_reads(filled, tags):
     reader, training = filled(tags), pd.DataFrame({"viewed": history(seed=1)})
@@ -69,7 +69,7 @@ def test_rows_of_other_dates_show_the_noise_of_reads(filled, tags):
 
 
 def test_values_come_in_the_order_of_a_read(filled):
-    reader = filled({"sketch.error_rate": "0.02"})
+    reader = filled({"sketch.target": "error 0.02"})
     shown = through_sketch(pd.DataFrame({"viewed": history()}), reader)
     places = {value: place for place, value in enumerate(reader.vocabulary("viewed").to_pylist())}
     for values in shown["viewed"]:
@@ -78,7 +78,7 @@ def test_values_come_in_the_order_of_a_read(filled):
 
 
 def test_the_seed_decides_and_other_columns_stay(filled):
-    reader = filled({"sketch.error_rate": "0.1"})
+    reader = filled({"sketch.target": "error 0.1"})
     training = pd.DataFrame({"history__viewed": history(), "label": 1}, index=range(5, 5 + NUM_USERS))
     one, again, other = (through_sketch(training, reader, ["viewed"], seed=seed) for seed in (3, 3, 4))
     assert [v.tolist() for v in one["history__viewed"]] == [v.tolist() for v in again["history__viewed"]]
@@ -101,7 +101,7 @@ def test_sets_show_what_there_is_of_the_kept_values(filled):
 
 def test_a_row_of_which_a_cut_leaves_nothing_shows_nothing(filled):
     """As reads of such a row do: the filter is not asked about it."""
-    reader = filled({"sketch.error_rate": "0.2", "sketch.vocabulary": "{top: 50}"})
+    reader = filled({"sketch.target": "error 0.2", "sketch.vocabulary": "{top: 50}"})
     kept = set(reader.vocabulary("viewed").to_pylist())
     nothing_left = [user for user, viewed in enumerate(history()) if not kept & set(viewed)]
     others = np.setdiff1d(np.arange(NUM_USERS), nothing_left)
@@ -117,9 +117,9 @@ def test_a_row_of_which_a_cut_leaves_nothing_shows_nothing(filled):
 
 @pytest.mark.parametrize("codec", ["binned", "exact"])
 def test_scalars(filled, codec):
-    tags = {"sketch.codec": codec} | ({"sketch.bins": "8"} if codec == "binned" else {})
+    tags = {"sketch.codec": codec} | ({"sketch.round": "8 bins"} if codec == "binned" else {})
     more = [Field(name="country", dtype=String), Field(name="spent", dtype=Float64, tags=tags)]
-    reader = filled({"sketch.error_rate": "0.01"}, more, scalar_error_rate=1e-9)
+    reader = filled({"sketch.target": "error 0.01"}, more, advanced={"scalar_error": 1e-9})
     users = np.arange(NUM_USERS)
     training = pd.DataFrame({"spent": users / 7, "country": [f"country-{user % 5}" for user in users]})
     training.loc[3, ["spent", "country"]] = None

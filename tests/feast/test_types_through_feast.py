@@ -61,7 +61,7 @@ CASES = {
 STORES = {
     "sqlite": {"type": "sqlite"},
     "unsealed": {"default_codec": "exact"},
-    "sealed": {"default_codec": "exact", "seal_min_rows": 0, "error_rate": 1e-9},
+    "sealed": {"default_codec": "exact", "compaction": {"min_rows": 0}, "target": "error 1e-9"},
 }
 
 

@@ -1,5 +1,6 @@
 """Who sees a write, and when: this object, this process, other processes."""
 
+import math
 import os
 import threading
 from contextlib import ExitStack
@@ -9,12 +10,12 @@ import pytest
 from feast.protos.feast.types.Value_pb2 import StringSet, Value
 from feast.types import Set, String
 
-from feast_sketch_store.view import view as view_module
+from feast_sketch_store.view import shard as shard_module
 from feast_sketch_store.view.live import LiveView
 from tests.helpers.processes import PATIENCE_SECONDS, answering
 
 NEVER = 10**6  # seconds: a refresh interval that no test reaches
-SEAL_AT_ONCE = {"seal_min_rows": 0, "seal_share": 1e-9}
+SEAL_AT_ONCE = {"compaction": {"min_rows": 0, "share": 1e-9}}
 
 
 def country(name):
@@ -27,7 +28,7 @@ def countries(harness, *users):
 
 @pytest.mark.parametrize("options", [{}, SEAL_AT_ONCE], ids=["unsealed", "sealed"])
 def test_a_process_reads_its_own_write_whatever_object_wrote_it(make_harness, options):
-    writer = make_harness({"country": String}, refresh_interval_seconds=NEVER, **options)
+    writer = make_harness({"country": String}, refresh=f"{NEVER}s", **options)
     reader = writer.reopened()
     assert countries(reader, 1) == [None]
     writer.write(1, country("FR"))
@@ -36,8 +37,8 @@ def test_a_process_reads_its_own_write_whatever_object_wrote_it(make_harness, op
 
 
 def test_a_write_to_one_view_leaves_reads_of_the_others_in_memory(make_harness, make_view):
-    written = make_harness(view=make_view({"country": String}, "written"), refresh_interval_seconds=NEVER)
-    other = make_harness(view=make_view({"country": String}, "other"), refresh_interval_seconds=NEVER)
+    written = make_harness(view=make_view({"country": String}, "written"), refresh=f"{NEVER}s")
+    other = make_harness(view=make_view({"country": String}, "other"), refresh=f"{NEVER}s")
     other.write(1, country("DE"))
     readers = [harness.reopened() for harness in (written, other)]
     assert [countries(reader, 1) for reader in readers] == [[None], ["DE"]]
@@ -49,8 +50,8 @@ def test_a_write_to_one_view_leaves_reads_of_the_others_in_memory(make_harness, 
 
 def test_a_process_reads_its_own_write_whichever_way_leads_to_the_folder(make_harness, tmp_path):
     (tmp_path / "link").symlink_to(tmp_path / "sketch", target_is_directory=True)
-    writer = make_harness({"country": String}, refresh_interval_seconds=NEVER)
-    reader = make_harness({"country": String}, refresh_interval_seconds=NEVER, path=str(tmp_path / "link"))
+    writer = make_harness({"country": String}, refresh=f"{NEVER}s")
+    reader = make_harness({"country": String}, refresh=f"{NEVER}s", path=str(tmp_path / "link"))
     assert countries(reader, 1) == [None]
     writer.write(1, country("FR"))
     assert countries(reader, 1) == ["FR"]
@@ -71,7 +72,7 @@ def other_process(warm):
 
 @pytest.mark.parametrize("options", [{}, SEAL_AT_ONCE], ids=["unsealed", "sealed"])
 def test_a_running_process_sees_the_write_of_another(make_harness, other_process, options):
-    writer = make_harness({"country": String}, refresh_interval_seconds=0, **options)
+    writer = make_harness({"country": String}, refresh="0", **options)
     ask = other_process(writer)
     assert ask(1) is None
     for name in ("FR", "DE"):
@@ -80,7 +81,7 @@ def test_a_running_process_sees_the_write_of_another(make_harness, other_process
 
 
 def test_an_interval_delays_other_processes_but_not_a_fresh_one(make_harness, other_process):
-    writer = make_harness({"country": String}, refresh_interval_seconds=NEVER)
+    writer = make_harness({"country": String}, refresh=f"{NEVER}s")
     early = other_process(writer)
     assert early(1) is None
     writer.write(1, country("FR"))
@@ -89,7 +90,7 @@ def test_an_interval_delays_other_processes_but_not_a_fresh_one(make_harness, ot
 
 
 def test_a_reader_follows_a_teardown_and_a_new_start(make_harness, other_process):
-    writer = make_harness({"country": String}, refresh_interval_seconds=0, **SEAL_AT_ONCE)
+    writer = make_harness({"country": String}, refresh="0", **SEAL_AT_ONCE)
     writer.write(1, country("FR"))
     ask = other_process(writer)
     assert ask(1) == "FR"
@@ -106,9 +107,9 @@ def _write_many(harness, number, rows):
         writer.write(number * 1000 + row, country(f"w{number}r{row}"))
 
 
-@pytest.mark.parametrize("options", [{}, {"seal_min_rows": 7}], ids=["unsealed", "sealing"])
+@pytest.mark.parametrize("options", [{}, {"compaction": {"min_rows": 7}}], ids=["unsealed", "sealing"])
 def test_several_processes_write_at_once(make_harness, warm, options):
-    harness = make_harness({"country": String}, refresh_interval_seconds=0, **options)
+    harness = make_harness({"country": String}, refresh="0", **options)
     writers = [warm.Process(target=_write_many, args=(harness, n, 10)) for n in range(3)]
     for writer in writers:
         writer.start()
@@ -120,7 +121,7 @@ def test_several_processes_write_at_once(make_harness, warm, options):
 
 
 def test_threads_read_while_one_writes(make_harness):
-    harness = make_harness({"viewed": Set(String)}, refresh_interval_seconds=0, seal_min_rows=5)
+    harness = make_harness({"viewed": Set(String)}, refresh="0", compaction={"min_rows": 5})
     stop = threading.Event()
     failures = []
 
@@ -148,7 +149,7 @@ def test_threads_read_while_one_writes(make_harness):
 
 
 def test_late_rows_lose_against_sealed_ones_in_every_process(make_harness, other_process):
-    harness = make_harness({"country": String}, refresh_interval_seconds=0, seal_min_rows=10)
+    harness = make_harness({"country": String}, refresh="0", compaction={"min_rows": 10})
     now = harness.write.__defaults__[0]
     rows = [(harness.key(user_id=u), country("new"), now + timedelta(seconds=u), None) for u in range(20)]
     harness.write_many(rows)
@@ -179,11 +180,11 @@ def _in_a_fork(task):
 
 @pytest.mark.parametrize("options", [{}, SEAL_AT_ONCE], ids=["unsealed", "sealed"])
 def test_a_forked_worker_reads_on_whatever_its_parent_was_doing(make_harness, options):
-    harness = make_harness({"country": String}, refresh_interval_seconds=0, **options)
+    harness = make_harness({"country": String}, refresh="0", **options)
     harness.write(1, country("FR"))
     assert countries(harness, 1) == ["FR"]
     view = harness.store.view(harness.config, harness.view)
-    with view._seal_lock, view._commits._lock, view._refresh_lock:  # another thread of the parent is at work
+    with view._seal_lock, view._commits._lock, view.shards[0]._refresh_lock:  # of another thread
         assert _in_a_fork(lambda: countries(harness, 1, 2)) == "['FR', None]"
     ready, go = os.pipe()
 
@@ -203,12 +204,12 @@ def test_a_forked_worker_reads_on_whatever_its_parent_was_doing(make_harness, op
 
 def test_reads_go_on_while_news_is_taken_up_beside_them(make_harness, monkeypatch):
     """Half an interval after the last look a thread takes up what is new; the read does not wait for it."""
-    writer = make_harness({"country": String}, refresh_interval_seconds=NEVER)
+    writer = make_harness({"country": String}, refresh=f"{NEVER}s")
     writer.write(1, country("FR"))
     reader = writer.reopened()
     assert countries(reader, 1) == ["FR"]
     view = reader.store.view(reader.config, reader.view)
-    monkeypatch.setattr(view_module, "note_write", lambda folder: -1)  # as another process would write it
+    monkeypatch.setattr(shard_module, "note_write", lambda folder: -1)  # as another process would write it
     writer.write(1, country("DE"))
 
     may_go_on, refreshed = threading.Event(), threading.Event()
@@ -220,7 +221,8 @@ def test_reads_go_on_while_news_is_taken_up_beside_them(make_harness, monkeypatc
         refreshed.set()
 
     monkeypatch.setattr(LiveView, "_refresh", slow_refresh)
-    view._looked_at -= 0.75 * NEVER
+    view.shards[0]._looked_at -= 0.75 * NEVER
+    view._good_until = -math.inf
     assert countries(reader, 1) == ["FR"]
     assert countries(reader, 1) == ["FR"]
     may_go_on.set()

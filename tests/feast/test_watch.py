@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 
 import pandas as pd
 import pytest
+import yaml
 from click.testing import CliRunner
 from feast import FeatureStore
 from feast.repo_config import FeastConfigError
@@ -30,7 +31,7 @@ VIEWS = ["history", "other"]
 @pytest.fixture
 def store(tmp_path):
     """A repository of two views whose writers never seal."""
-    return make_repository(tmp_path, VIEWS, seal_min_rows=1_000_000)
+    return make_repository(tmp_path, VIEWS, compaction={"min_rows": 1_000_000})
 
 
 def push(store, view, users):
@@ -147,18 +148,20 @@ def test_options_of_the_watch_need_it(store):
 
 def test_with_seal_job_writes_only_append(store):
     settings = store.repo_path / "feature_store.yaml"
-    text = settings.read_text()
-    settings.write_text(text.replace("seal_min_rows: 1000000", "seal: job\n  seal_min_rows: 5"))
+    options = yaml.safe_load(settings.read_text())
+    options["online_store"]["compaction"] = "job"
+    settings.write_text(yaml.safe_dump(options))
     writer = another(store)
     push(writer, "history", list(range(11)))
-    push(writer, "history", list(range(11, 40)))
+    push(writer, "history", list(range(11, 1100)))
     view = open_view(writer, "history")
     view.settle()
     assert view.stats().sealed_entities == 0
     with Watch(another(store)) as watch:
         watch.wait_for(1)
     assert watch.sealed == ["history"]
-    assert view.stats().sealed_entities == 40
-    settings.write_text(text.replace("seal_min_rows: 1000000", "seal: never"))
-    with pytest.raises(FeastConfigError, match="'auto' or 'job'"):
+    assert view.stats().sealed_entities == 1100
+    options["online_store"]["compaction"] = "never"
+    settings.write_text(yaml.safe_dump(options))
+    with pytest.raises(FeastConfigError, match="compaction: it must be a mapping"):
         another(store)

@@ -43,8 +43,8 @@ from feast_sketch_store.rows.encoding import (
 )
 from feast_sketch_store.rows.entity_keys import hash_serialized_keys
 from feast_sketch_store.rows.limits import MAX_ELEMENTS
+from feast_sketch_store.settings.view_settings import FeatureSettings, ViewSettings
 from feast_sketch_store.storage.local import LocalStorage
-from feast_sketch_store.view.settings import FeatureSettings, ViewSettings
 from feast_sketch_store.view.view import View
 from tests.helpers.length import by_length
 
@@ -425,13 +425,13 @@ def hashes_of(names, table):
 def read_all(view, types, hashes):
     """Per row its event timestamp and its values; Sets without order."""
     found = {}
-    for answer in view.read(hashes, [*types]):
-        values = {n: f.decoder.values(f.states, f.indptr, f.symbols) for n, f in answer.features.items()}
-        for row, position in enumerate(answer.found.tolist()):
-            found[position] = (
-                int(answer.event_timestamps[row]),
-                {name: plain(values[name][row]) for name in values},
-            )
+    answer = view.read(hashes, [*types])
+    values = {n: f.decoder.values(f.states, f.indptr, f.symbols) for n, f in answer.features.items()}
+    for row, position in enumerate(answer.found.tolist()):
+        found[position] = (
+            int(answer.event_timestamps[row]),
+            {name: plain(values[name][row]) for name in values},
+        )
     assert [*sorted(found)] == [*range(len(hashes))]
     return found
 

@@ -8,17 +8,19 @@ import pytest
 from feast.protos.feast.types.EntityKey_pb2 import EntityKey
 from feast.protos.feast.types.Value_pb2 import Int64Set, Value
 
+from feast_sketch_store.kernel import row_hashes
 from feast_sketch_store.layers import FeatureBudget, Goal, SketchLayer, build_layer
 from feast_sketch_store.rows.codecs import VALUE, FeatureCodec
 from feast_sketch_store.rows.encoding import to_arrow
 from feast_sketch_store.rows.entity_keys import hash_serialized_keys, serialize_entity_keys
+from feast_sketch_store.settings.view_settings import FeatureSettings, ViewSettings
 from feast_sketch_store.storage.local import LocalStorage
 from feast_sketch_store.structures.cluster_sizing import STYLES
 from feast_sketch_store.structures.table import TOLERANCE
 from feast_sketch_store.view.sealing import SealPolicy
-from feast_sketch_store.view.settings import FeatureSettings, ViewSettings
 from feast_sketch_store.view.view import View
 from tests.helpers.filters import measured_fill
+from tests.helpers.reads import assert_agrees
 from tests.properties.test_structures import (
     LIMIT,
     PRESENCE,
@@ -53,8 +55,8 @@ def layer_of(shape, rows, style, num_clusters=4):
 def expected_of(layer, rows, name):
     """False values of a read by the ones that the table has, over the cells of cluster and value."""
     sealed, feature = layer.features[name], rows.features[name]
-    found = layer.presence.find(rows.keys.entity_hashes, [name], -(2**63))
-    clusters = sealed.clusters.take(found.rows)
+    presence = layer.presence
+    clusters = sealed.clusters.take(presence.index.find(row_hashes(rows.keys.entity_hashes, presence.salt)))
     filled = np.flatnonzero(feature.states == VALUE)
     shown = measured_fill(sealed.filter) ** sealed.hashes_of[clusters[filled]]
     ids = sealed.vocabulary.find(feature.vocabulary.values)[feature.symbols]
@@ -102,7 +104,6 @@ def test_a_snapshot_reads_as_the_layer_did(style):
     for name in ("a", "b"):
         ours, theirs = (one.read(rows.keys.entity_hashes, [name]).features[name] for one in (layer, again))
         assert ours.csr.ids.tolist() == theirs.csr.ids.tolist()
-        assert (ours.bits() == theirs.bits()).all()
         assert again.features[name].false_positive_rate == layer.features[name].false_positive_rate
     assert again.size_bytes == layer.size_bytes
 
@@ -112,14 +113,7 @@ def test_questions_of_an_answer_agree_with_its_symbols(style):
     shape = Shape(200, 300, 10, zipf=1.0)
     rows = rows_of(shape)
     layer = layer_of(shape, rows, style)
-    answer = layer.read(rows.keys.entity_hashes, ["a"]).features["a"]
-    num_values = len(answer.decoder.vocabulary)
-    has = np.zeros((len(rows), num_values), np.bool_)
-    has[answer.csr.rows, answer.csr.ids] = True
-    for asked in (np.arange(num_values), np.array([3, 0, num_values - 1])):  # whole rows, and few bits
-        assert (answer.contains(asked.astype(np.int32)) == has[:, asked]).all()
-    weights = np.arange(num_values, dtype=float)
-    assert answer.scores(weights).tolist() == (has @ weights).tolist()
+    assert_agrees(layer, "a", rows.keys.entity_hashes)
 
 
 @pytest.mark.parametrize("style", STYLES)
@@ -149,7 +143,7 @@ def test_through_a_view_with_newer_rows_and_a_second_seal(style, tmp_path):
             EntityKey(join_keys=["user_id"], entity_values=[Value(int64_val=user)])
             for user in sorted(written)
         ]
-        (answer,) = view.read(hash_serialized_keys(serialize_entity_keys(keys)), ["viewed"])
+        answer = view.read(hash_serialized_keys(serialize_entity_keys(keys)), ["viewed"])
         found = answer.features["viewed"]
         shown = [
             set(v.int64_set_val.val) for v in found.decoder.values(found.states, found.indptr, found.symbols)

@@ -1,13 +1,13 @@
 """The filter against a set of facts; positions of bits against numpy.unpackbits."""
 
 import numpy as np
-from hypothesis import example, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from feast_sketch_store.kernel.reference import set_bits
 from feast_sketch_store.succinct import Asked, ShiftingBloomFilterBuilder
 from tests.helpers.filters import add_facts, contains_facts, measured_fill
+from tests.oracle.bits import set_bits
 
 REPEATABLE = settings(derandomize=True, deadline=None, database=None)
 NUM_ENTITIES = 8
@@ -61,17 +61,3 @@ def test_a_filter_has_no_more_ones_than_were_set(drawn):
     facts, _, num_hashes, _, bloom = drawn
     ones = round(measured_fill(bloom) * bloom.num_bits)
     assert min(1, len(facts)) <= ones <= num_hashes * len(facts)
-
-
-@REPEATABLE
-@given(arrays.arrays(np.uint64, st.tuples(st.integers(0, 5), st.integers(0, 5)), elements=HALVES))
-@example(np.full((2, 3), 2**64 - 1, np.uint64))
-@example(np.zeros((2, 3), np.uint64))
-def test_set_bits_agrees_with_unpackbits(words):
-    indptr, positions = set_bits(words)
-    bits = np.unpackbits(
-        words.view(np.uint8).reshape(len(words), 8 * words.shape[1]), axis=1, bitorder="little"
-    )
-    rows, columns = np.nonzero(bits)
-    assert positions.tolist() == columns.tolist()
-    assert np.repeat(np.arange(len(words)), np.diff(indptr)).tolist() == rows.tolist()

@@ -14,9 +14,6 @@ from hypothesis import strategies as st
 
 from feast_sketch_store import kernel
 
-if not kernel.IS_COMPILED:
-    pytest.skip("the kernel is not compiled here, or not wanted", allow_module_level=True)
-
 FIELDS = Value.DESCRIPTOR.oneofs_by_name["val"].fields
 NOT_WRITTEN = {"map_val", "map_list_val", "struct_val", "struct_list_val"} | {
     "scalar_map_val",

@@ -42,10 +42,9 @@ class ListMachine(RuleBasedStateMachine):
         self.resources = ExitStack()
         self.folder = self.resources.enter_context(tempfile.TemporaryDirectory(prefix="list-machine-"))
         self.files = {}
-        # A tick begins now; what a seal leaves out is older than what any read shows.
+        # A tick begins now.
         self.now = (time.time_ns() // 1000 // TICK + 2) * TICK
         self.truth = {}  # per user {(value, time): number of the write}
-        self.shown = {}  # the same without what a seal has cut
         self.number = self.version = 0
         names = ("writer", "reader", "reader that seldom looks")
         self.views = {name: self.start(name) for name in names}
@@ -76,9 +75,8 @@ class ListMachine(RuleBasedStateMachine):
         """Write rows ``(user, [(value, time)])`` as one commit."""
         self.views[process](("write", rows, self.now - TTL, operation))
 
-    def both(self, user):
-        for lists in (self.truth, self.shown):
-            yield lists.setdefault(user, {})
+    def known(self, user):
+        return self.truth.setdefault(user, {})
 
     @rule(process=PROCESS, batch=BATCH)
     def add(self, process, batch):
@@ -87,19 +85,16 @@ class ListMachine(RuleBasedStateMachine):
         for user, items in rows:
             for item in items:
                 self.number += 1
-                for known in self.both(user):
-                    known[item] = self.number
+                self.known(user)[item] = self.number
 
     @rule(process=PROCESS, user=USER, items=st.lists(ITEM, max_size=7))
     def replace(self, process, user, items):
-        for known in self.both(user):
-            known.clear()
+        self.known(user).clear()
         ordered = sorted(((value, self.at(moment)) for value, moment in items), key=lambda item: item[1])
         self.write(process, [(user, ordered)], REPLACE)
         for item in ordered:
             self.number += 1
-            for known in self.both(user):
-                known[item] = self.number
+            self.known(user)[item] = self.number
 
     @rule(process=PROCESS, users=st.sets(USER, min_size=1), value=VALUE, until=st.just((-5, 0)) | TIME)
     def remove(self, process, users, value, until):
@@ -107,24 +102,22 @@ class ListMachine(RuleBasedStateMachine):
         until = self.at(until) // TICK * TICK - 1
         self.write(process, [(user, [(value, until)]) for user in sorted(users)], REMOVE)
         for user in users:
-            for known in self.both(user):
-                for item in [item for item in known if item[0] == value and item[1] <= until]:
-                    del known[item]
+            known = self.known(user)
+            for item in [item for item in known if item[0] == value and item[1] <= until]:
+                del known[item]
 
     @rule(process=PROCESS, users=st.sets(USER, min_size=1, max_size=2))
     def clear(self, process, users):
         self.views[process](("delete", sorted(users)))
         for user in users:
-            for known in self.both(user):
-                known.clear()
+            self.known(user).clear()
 
     @rule(process=PROCESS, task=st.sampled_from(["reopen", "refresh", "seal", "seal", "absorb", "vacuum"]))
     def keep_house(self, process, task):
         if task == "reopen":
             self.reopen()
-        elif self.views[process](("keep_house", task)):
-            for user, items in self.truth.items():
-                self.shown[user] = {item: items[item] for item in self.newest(items, 0)}
+        else:
+            self.views[process](("keep_house", task))
 
     @rule(process=PROCESS, seals=st.booleans())
     def switch_version(self, process, seals):
@@ -141,8 +134,6 @@ class ListMachine(RuleBasedStateMachine):
         for view in others:
             self.check(view)
         self.version += 1
-        for user, items in self.truth.items():
-            self.shown[user] = {item: items[item] for item in self.newest(items, 0)} if seals else dict(items)
         for view in others:
             view(("open", self.version))
             self.check(view)
@@ -153,12 +144,12 @@ class ListMachine(RuleBasedStateMachine):
         self.now += ticks * TICK
 
     @staticmethod
-    def newest(items, since, limit=LIMIT, tick=TICK):
+    def newest(items, since, limit=LIMIT):
         """Items in the order of their times, each value once in a tick."""
         kept, ticks = [], set()
         for value, moment in sorted(items, key=lambda item: (-item[1], -items[item])):
-            if moment >= since and (value, moment // tick) not in ticks:
-                ticks.add((value, moment // tick))
+            if moment >= since and (value, moment // TICK) not in ticks:
+                ticks.add((value, moment // TICK))
                 kept.append((value, moment))
         return kept[:limit]
 
@@ -184,24 +175,20 @@ class ListMachine(RuleBasedStateMachine):
         since = max(since, self.now - TTL)
         rows, is_sealed = view(("read", len(USERS), since, limit, has_settings))
         for user, items in zip(USERS, rows, strict=True):
-            known = self.shown.get(user, {})
-            most = min(LIMIT, limit or LIMIT)
-            tick = TICK
-            if not has_settings and not is_sealed:
-                most, tick = 10**9, SECOND  # only a seal tells how lists are declared
-            wanted = self.newest(known, since, 10**9, tick)
+            known, most = self.truth.get(user, {}), min(LIMIT, limit or LIMIT)
+            wanted = self.newest(known, since, 10**9)
             assert [moment for _, moment in items] == sorted((t for _, t in items), reverse=True)
             assert len(items) == min(len(wanted), most)
             assert all(moment >= since for _, moment in items)
             # Which items of the last tick are cut is not specified once they are sealed.
-            ticks = [(moment // tick, value) for value, moment in items]
-            all_ticks = [(moment // tick, value) for value, moment in wanted]
+            ticks = [(moment // TICK, value) for value, moment in items]
+            all_ticks = [(moment // TICK, value) for value, moment in wanted]
             last = min(ticks, default=(0, ""))[0]
             assert sorted(t for t in ticks if t[0] > last) == sorted(t for t in all_ticks if t[0] > last)
             assert set(ticks) <= set(all_ticks)
             assert len(set(ticks)) == len(ticks)
             if not is_sealed:
-                exact = self.newest(known, since, most, tick)
+                exact = self.newest(known, since, most)
                 assert items == exact
 
 

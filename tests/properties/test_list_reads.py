@@ -5,29 +5,22 @@ from datetime import UTC, datetime
 import numpy as np
 import pyarrow as pa
 import pytest
-from feast.protos.feast.serving.ServingService_pb2 import GetOnlineFeaturesResponse
 from feast.protos.feast.types.Value_pb2 import Int64List, StringList, Value
 
-from feast_sketch_store import SketchReader, kernel
-from feast_sketch_store.adapter import single
-from feast_sketch_store.adapter.responses import add_vectors, to_rows
-from feast_sketch_store.reading.ragged import read_lists
+from feast_sketch_store import SketchReader
 from feast_sketch_store.rows.codecs import LIST, TIMES, FeatureCodec
 from feast_sketch_store.rows.encoding import NO_TIMESTAMP, deletion_rows
 from feast_sketch_store.rows.list_log import REMOVE, REPLACE, ListRows
 from feast_sketch_store.rows.listing import Listing
+from feast_sketch_store.settings.view_settings import FeatureSettings, ViewSettings
 from feast_sketch_store.storage.local import LocalStorage
 from feast_sketch_store.view.sealing import SealPolicy
-from feast_sketch_store.view.settings import FeatureSettings, ViewSettings
-from feast_sketch_store.view.state import NO_LIMIT
 from feast_sketch_store.view.view import View
 from tests.helpers.keys import user_hashes, user_key
 from tests.helpers.length import by_length
+from tests.helpers.reads import assert_vectors, read_row, to_rows
 
-pytestmark = [
-    pytest.mark.has_long_form,
-    pytest.mark.skipif(not kernel.IS_COMPILED, reason="the kernel is not compiled"),
-]
+pytestmark = pytest.mark.has_long_form
 
 SECOND = 1_000_000
 TICK = 600 * SECOND
@@ -129,24 +122,21 @@ def sinces(writer):
 
 
 def check_values(state, since):
-    """Rows, vectors and candidates, whose ids have no names in common."""
+    """Rows and vectors, whose ids have no names in common."""
+    hashes = user_hashes(range(NUM_USERS + 1))
     for features in QUESTIONS:
-        rows = state.prepared(features)
-        for user in range(NUM_USERS + 1):
-            key, hashes = single.hash_entity_key(user_key(user)), user_hashes([user])
-            answers = state.read(hashes, features, since)
-            row = single.read_row(rows, key, features, since)
-            if row is None:
-                assert any(len(answer.expired) for answer in answers), (
-                    "only what expired is left to another way"
-                )
-                continue
-            assert row == to_rows(answers, 1)[0]
-            slow, fast = GetOnlineFeaturesResponse(), GetOnlineFeaturesResponse()
-            num_present = add_vectors(slow, features, answers, 1, None)
-            found = sum(len(answer.found) for answer in answers)
-            assert single.add_vectors(fast, rows, key, since) == (num_present, found)
-            assert fast == slow
+        rows, answer = state.prepared(features), state.read(hashes, features, since)
+        for own, wanted in zip(hashes, to_rows(answer, len(hashes)), strict=True):
+            assert (read_row(rows, own.tobytes(), features, since) or (None, None)) == wanted
+        assert_vectors(rows, features, hashes, answer, since)
+
+
+def named(state, feature, hashes, since, limit, numbering):
+    """The times and the ids of the items of an entity whose values have ids."""
+    items = state.read(hashes, (feature,), since, limit).features[feature]
+    values = items.decoder.vocabulary.values.take(pa.array(items.csr.ids))
+    ids = numbering.vocabulary.find(values)
+    return [items.csr.weights[ids >= 0].tolist(), ids[ids >= 0].tolist()]
 
 
 def check_reader(reader, writer, since):
@@ -154,10 +144,8 @@ def check_reader(reader, writer, since):
     minimum = None if since == NO_TIMESTAMP else datetime.fromtimestamp(since // SECOND, UTC)
     users = np.arange(NUM_USERS + 1)
     state = reader._view.current()
-    state.read(user_hashes(users.tolist()), tuple(CODECS), NO_TIMESTAMP)  # which checks the blocks of files
     for feature in ("read", "rated"):
-        numbering = reader._prepared(feature).numbering
-        rows, codec = reader._prepared(feature).rows, CODECS[feature]
+        numbering = reader._single_of(state, feature).numbering
         weights = writer.random.normal(size=len(numbering))
         asked = numbering.values.take(pa.array(writer.random.permutation(len(numbering))[:5]))
         candidates = reader.candidates(feature, asked)
@@ -165,24 +153,23 @@ def check_reader(reader, writer, since):
         for user in users.tolist():
             hashes = user_hashes([user])
             for limit in (None, 1, 4):
-                assert rows.items(hashes.tobytes(), since, limit or NO_LIMIT) is not None
-                wanted = read_lists(state, codec, hashes, (since, limit), numbering.vocabulary)
-                found = reader.lists(feature, user, minimum, limit)
-                np.testing.assert_array_equal(found.microseconds, wanted.microseconds)
-                np.testing.assert_array_equal(found.ids, wanted.ids)
+                wanted = named(state, feature, hashes, since, limit, numbering)
+                for found in (
+                    reader.lists(feature, user, minimum, limit),
+                    reader.lists(feature, [user], minimum, limit),
+                ):
+                    assert [found.microseconds.tolist(), found.ids.tolist()] == wanted
             if since > NO_TIMESTAMP:
                 continue
-            ids.append(np.unique(read_lists(state, codec, hashes, (since, None), numbering.vocabulary).ids))
+            ids.append(np.unique(named(state, feature, hashes, since, None, numbering)[1]).astype(int))
             np.testing.assert_array_equal(np.unique(reader.ids(feature, user)), ids[-1])
             assert len(reader.ids(feature, user)) == len(ids[-1])
-            assert rows.score(hashes.tobytes(), since, weights) is not None
             assert reader.scores(feature, user, weights) == pytest.approx(weights[ids[-1]].sum())
             has = np.isin(numbering.vocabulary.find(candidates._asked.values), ids[-1])
             np.testing.assert_array_equal(reader.contains(feature, user, candidates), has)
             if feature not in reader._vocabularies:
                 np.testing.assert_array_equal(reader.contains(feature, user, asked), has)
         if since == NO_TIMESTAMP:
-            assert reader._csr_at_once(feature, reader.hash(users)) is not None
             matrix = reader.csr(feature, users)
             np.testing.assert_array_equal(matrix.ids, np.concatenate(ids))
             np.testing.assert_array_equal(np.diff(matrix.indptr), [len(of_user) for of_user in ids])

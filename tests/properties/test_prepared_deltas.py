@@ -11,19 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from feast_sketch_store import SketchReader, kernel
-from feast_sketch_store.adapter import single
-from feast_sketch_store.adapter.responses import to_rows
 from feast_sketch_store.layers import Goal
 from feast_sketch_store.rows.codecs import EXACT, FeatureCodec
 from feast_sketch_store.rows.encoding import NO_TIMESTAMP, deletions
+from feast_sketch_store.settings.view_settings import FeatureSettings, ViewSettings
 from feast_sketch_store.storage.local import LocalStorage
 from feast_sketch_store.structures.goals import NOISE_RATIO
 from feast_sketch_store.view.sealing import SealPolicy
-from feast_sketch_store.view.settings import FeatureSettings, ViewSettings
 from feast_sketch_store.view.view import View
 from tests.helpers.keys import user_hashes, user_key
-
-pytestmark = pytest.mark.skipif(kernel.prepared_rows() is None, reason="the kernel is not compiled")
+from tests.helpers.reads import read_row, to_rows
 
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 NEVER = SealPolicy(1.0, 10**9)
@@ -95,15 +92,9 @@ def test_one_call_sees_what_arrays_see(structure, steps):
         for expire_before in (NO_TIMESTAMP, int(EPOCH.timestamp() + len(steps) // 2) * 10**6):
             wanted = to_rows(state.read(hashes, names, expire_before), len(asked))
             prepared = state.prepared(tuple(names))
-            assert prepared is not None
             for user in asked:
-                key = single.hash_entity_key(user_key(user))
-                row = single.read_row(prepared, key, names, expire_before)
-                if row is None:  # left to the other way
-                    assert wanted[user] == (None, None)
-                    assert expire_before > NO_TIMESTAMP, "only a row that has expired is"
-                else:
-                    assert row == wanted[user]
+                row = read_row(prepared, hashes[user].tobytes(), names, expire_before)
+                assert (row or (None, None)) == wanted[user]
         reader = SketchReader(folder, "v", "p", refresh_interval_seconds=0)
         found = reader.csr("viewed", {"user_id": [*asked]})
         rows = to_rows(reader._view.read(hashes, names), len(asked))
@@ -112,16 +103,14 @@ def test_one_call_sees_what_arrays_see(structure, steps):
             items = set(values["viewed"].int64_set_val.val) if values else set()
             assert set(found.vocabulary.take(ids).to_pylist()) == items
             assert set(found.vocabulary.take(reader.ids("viewed", user)).to_pylist()) == items
-        if structure == "sets":
-            assert reader._csr_at_once("viewed", hashes) is not None
 
 
 def test_a_list_that_is_not_that_of_the_rows_is_refused():
-    layer, rows = kernel.prepared_rows(), kernel.prepared_rows()
+    layer, rows = kernel.PreparedRows(), kernel.PreparedRows()
     hashes = np.array([[1, 1], [2, 2]], np.uint64)
     layer.exact(hashes, np.zeros(2, np.int64), np.zeros(2, np.bool_))
     layer.feature(b"\x0a", False, 0, np.zeros(1, np.int64), None, None)
-    layer.from_rows(np.full(2, 3, np.uint8), np.array([0, 1, 2]), np.zeros(2, np.int32))
+    layer.from_rows(np.full(2, 3, np.uint8), np.array([0, 1, 2]), np.zeros(2, np.int32), None)
     for listed, deleted in ((hashes, np.zeros(1, np.bool_)), (hashes, None), (None, np.zeros(2, np.bool_))):
         with pytest.raises(ValueError, match="do not fit"):
             rows.layer(layer, None, listed, deleted)
@@ -129,4 +118,5 @@ def test_a_list_that_is_not_that_of_the_rows_is_refused():
     rows.layer(layer, None, listed, np.array([True, False]))
     answers = [rows.ids(bytes(hashes[0]), NO_TIMESTAMP), rows.ids(bytes(hashes[1]), NO_TIMESTAMP)]
     assert answers == [False, False], "one is deleted, the other is none of the delta's"
-    assert rows.ids(bytes(listed[1]), NO_TIMESTAMP) is None, "it is listed and has no row"
+    with pytest.raises(kernel.ReadFault, match="contradict"):  # it is listed and has no row
+        rows.ids(bytes(listed[1]), NO_TIMESTAMP)

@@ -26,10 +26,10 @@ from feast_sketch_store.rows.codecs import EMPTY, EXACT, VALUE, FeatureCodec
 from feast_sketch_store.rows.encoding import EncodedFeature, EncodedRows, RowKeys, to_arrow
 from feast_sketch_store.rows.entity_keys import hash_serialized_keys, serialize_entity_keys
 from feast_sketch_store.rows.vocabulary import Vocabulary
+from feast_sketch_store.settings.view_settings import FeatureSettings, ViewSettings
 from feast_sketch_store.storage.local import LocalStorage
 from feast_sketch_store.structures.table import TOLERANCE
 from feast_sketch_store.view.sealing import SealPolicy
-from feast_sketch_store.view.settings import FeatureSettings, ViewSettings
 from feast_sketch_store.view.view import View
 from tests.helpers.filters import measured_fill
 from tests.helpers.length import by_length
@@ -359,7 +359,7 @@ def test_through_a_view(fixed_salts, tmp_path, shape, has_exact):
         view = View(LocalStorage(tmp_path / structure), settings, SealPolicy(1.0, 10**9), 0.0)
         view.write(table)
         assert view.seal()
-        (answer,) = view.read(hash_serialized_keys(serialize_entity_keys(keys)), ["viewed", "size"])
+        answer = view.read(hash_serialized_keys(serialize_entity_keys(keys)), ["viewed", "size"])
         found = answer.features["viewed"]
         shown = [
             set(v.int64_set_val.val) for v in found.decoder.values(found.states, found.indptr, found.symbols)

@@ -13,9 +13,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from feast_sketch_store.layers import Goal
 from feast_sketch_store.rows.codecs import EXACT, FeatureCodec
 from feast_sketch_store.rows.encoding import deletions
+from feast_sketch_store.settings.view_settings import FeatureSettings, ViewSettings
 from feast_sketch_store.storage.local import LocalStorage
 from feast_sketch_store.view.sealing import SealPolicy
-from feast_sketch_store.view.settings import FeatureSettings, ViewSettings
 from feast_sketch_store.view.view import View
 from tests.helpers.keys import user_hashes, user_key
 from tests.helpers.length import by_length
@@ -94,11 +94,11 @@ def plain(value):
 def read(view):
     """``{user: (event in microseconds, {feature: plain value or None})}``."""
     rows = {}
-    for answer in view.read(user_hashes(USERS), NAMES):
-        values = {n: f.decoder.values(f.states, f.indptr, f.symbols) for n, f in answer.features.items()}
-        for row, user in enumerate(answer.found.tolist()):
-            assert user not in rows
-            rows[user] = (int(answer.event_timestamps[row]), {n: plain(values[n][row]) for n in NAMES})
+    answer = view.read(user_hashes(USERS), NAMES)
+    values = {n: f.decoder.values(f.states, f.indptr, f.symbols) for n, f in answer.features.items()}
+    for row, user in enumerate(answer.found.tolist()):
+        assert user not in rows
+        rows[user] = (int(answer.event_timestamps[row]), {n: plain(values[n][row]) for n in NAMES})
     return rows
 
 

@@ -22,10 +22,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from feast_sketch_store.kernel import row_hashes
 from feast_sketch_store.layers import FeatureBudget, Goal, build_layer
 from feast_sketch_store.rows.codecs import VALUE, FeatureCodec
 from feast_sketch_store.rows.csr import Csr
-from feast_sketch_store.rows.encoding import NO_TIMESTAMP, EncodedFeature, EncodedRows, RowKeys
+from feast_sketch_store.rows.encoding import EncodedFeature, EncodedRows, RowKeys
 from feast_sketch_store.rows.vocabulary import Vocabulary
 from feast_sketch_store.structures.clusters import SMOOTHING, count
 from tests.helpers.length import by_length
@@ -106,7 +107,7 @@ def test_a_table_takes_at_most_3_percent_more_than_the_least(rows, style, ratio)
     layer = build_layer(rows, FeatureBudget(1e-5, {"viewed": goal}))
     (structure,) = layer.structures
     hashes, members = rows.keys.entity_hashes, rows.features["viewed"].csr
-    clusters = structure.clusters.take(layer.presence.find(hashes, [], NO_TIMESTAMP).rows)
+    clusters = structure.clusters.take(layer.presence.index.find(row_hashes(hashes, layer.presence.salt)))
     sizes = np.bincount(clusters, minlength=NUM_TASTES)[:, None]
     facts = count(members, clusters, (NUM_TASTES, NUM_VALUES))
     shares = (facts + SMOOTHING * facts.sum(0) / NUM_ROWS) / (sizes + SMOOTHING)

@@ -1,4 +1,4 @@
-"""The figures of the text on learned Bloom filters, and filters of the package that are held to them.
+"""Filters of the package, held to the formulas of the text on learned Bloom filters.
 
 Source of all sections and formulas: Mitzenmacher, "A Model for Learned Bloom Filters, and Optimizing by
 Sandwiching", NeurIPS 2018. There ``alpha ** b`` is the rate of a Bloom filter of b bits a key, with alpha =
@@ -16,7 +16,7 @@ from feast_sketch_store.layers import FeatureBudget, Goal, build_layer
 from feast_sketch_store.rows.codecs import VALUE, FeatureCodec
 from feast_sketch_store.rows.encoding import EncodedFeature, EncodedRows, RowKeys
 from feast_sketch_store.rows.vocabulary import Vocabulary
-from feast_sketch_store.structures.bounds import chance_of_difference, within
+from feast_sketch_store.structures.bounds import within
 from feast_sketch_store.structures.cluster_sizing import ClusterFacts, size
 from feast_sketch_store.succinct import Asked, ShiftingBloomFilterBuilder
 from tests.helpers.filters import add_facts, contains_facts, measured_fill
@@ -42,12 +42,6 @@ def optimal_backup_bits(f_p=F_P, f_n=F_N):
 def sandwiched_rate(bits, backup_bits, f_p=F_P, f_n=F_N):
     """Section 5.2: the rate of b1 = bits - b2 bits before and b2 behind the function."""
     return ALPHA ** (bits - backup_bits) * learned_rate(backup_bits, f_p, f_n)
-
-
-def test_section_2_a_perfect_hash_with_fingerprints_saves_about_30_percent():
-    """log2(1 / eps) bits where a Bloom filter takes log2(1 / eps) / ln 2."""
-    assert math.isclose(ALPHA, 0.6185, abs_tol=5e-5)
-    assert 1 - math.log(2) == pytest.approx(0.307, abs=5e-4)
 
 
 @pytest.mark.parametrize("num_hashes", [3, 6])
@@ -90,65 +84,6 @@ def test_section_3_2_the_rate_depends_on_what_is_asked(random_hashes, binomial_i
         assert f_p + (1 - f_p) * rate == pytest.approx(stated, abs=6e-5)
         low, high = binomial_interval(len(asked) - 501, backup_rate)
         assert low < says_yes[asked].sum() - 501 < high
-
-
-def test_section_4_a_byte_a_key():
-    """With a function of 3 bits a key, a learned filter has .0181 where a filter of 8 bits has .0214."""
-    assert pytest.approx(0.0214, abs=5e-5) == ALPHA**8
-    assert learned_rate(5) == pytest.approx(0.0181, abs=5e-5)
-    assert 1 - learned_rate(5) / ALPHA**8 > 0.15
-
-
-@pytest.mark.parametrize(("bits", "most"), [(5, 3.36), (8, 1.51), (10, -0.42)])
-def test_section_4_how_large_the_function_may_be(bits, most):
-    """zeta <= log_alpha(F_p + (1 - F_p) alpha^(b / F_n)) - b: at more, a filter of all bits is better."""
-    zeta = log_alpha(learned_rate(bits)) - bits
-    assert zeta == pytest.approx(most, abs=0.08)
-    assert learned_rate(bits) == pytest.approx(ALPHA ** (bits + zeta))
-
-
-def test_section_5_the_optimal_split():
-    """b2* = 4.78 for F_p = .01 and F_n = .5, whatever the budget; the backup rate is then F_p F_n / ..."""
-    best = optimal_backup_bits()
-    assert best == pytest.approx(4.78, abs=5e-3)
-    for bits in (8, 10):
-        splits = np.linspace(0, bits, 100_001)
-        rates = ALPHA ** (bits - splits) * (F_P + (1 - F_P) * ALPHA ** (splits / F_N))
-        assert splits[rates.argmin()] == pytest.approx(best, abs=1e-3)
-    assert ALPHA ** (best / F_N) == pytest.approx(F_P * F_N / ((1 - F_P) * (1 - F_N)))
-
-
-def test_section_5_what_a_sandwich_gains():
-    """At 8 bits .010 falls to .0043, over a factor of 2; at 10 bits almost an order of magnitude."""
-    best = optimal_backup_bits()
-    rates = {bits: (learned_rate(bits), sandwiched_rate(bits, best)) for bits in (8, 10)}
-    assert rates[8] == pytest.approx((0.01045, 0.00426), abs=6e-6)
-    assert rates[8][0] / rates[8][1] == pytest.approx(2.45, abs=0.005)
-    assert rates[10][0] / rates[10][1] == pytest.approx(6.2, abs=0.05)
-
-
-def test_section_5_the_gain_condition():
-    """zeta below log_alpha(F_p / (1 - F_n)) - b2* = 3.36, whatever the budget."""
-    best = optimal_backup_bits()
-    most = log_alpha(F_P / (1 - F_N)) - best
-    assert most == pytest.approx(3.36, abs=5e-3)
-    for bits in (6, 8, 12):
-        assert sandwiched_rate(bits, best) == pytest.approx(ALPHA ** (bits + most))
-
-
-@pytest.mark.parametrize(
-    ("num_tested", "num_asked", "difference"),
-    [(1000, 1000, 0.08), (5000, 2000, 0.05), (20_000, 20_000, 0.02)],
-)
-def test_theorem_4(num_tested, num_asked, difference):
-    """Rates on T and Q differ by e or more at most so often; 20,000 pairs of samples at p = .3."""
-    rng = np.random.default_rng(4)
-    tested = rng.binomial(num_tested, 0.3, 20_000) / num_tested
-    asked = rng.binomial(num_asked, 0.3, 20_000) / num_asked
-    bound = chance_of_difference(difference, num_tested, num_asked)
-    exact = 2 * math.exp(-(difference**2) * num_tested / 2) + 2 * math.exp(-(difference**2) * num_asked / 2)
-    assert bound == min(1.0, exact)
-    assert np.mean(abs(tested - asked) >= difference) <= bound < 1
 
 
 @pytest.mark.parametrize("rate", [0.0, 1e-5, 1e-3, 0.01, 0.3])

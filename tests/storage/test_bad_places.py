@@ -14,6 +14,7 @@ from obstore.store import MemoryStore
 
 from feast_sketch_store.errors import SettingsError, StorageError
 from feast_sketch_store.rows.codecs import FeatureCodec
+from feast_sketch_store.settings.view_settings import FeatureSettings, ViewSettings
 from feast_sketch_store.storage import buckets, file_cache
 from feast_sketch_store.storage.base import MissingFileError
 from feast_sketch_store.storage.buckets import _objects, open_bucket
@@ -21,7 +22,6 @@ from feast_sketch_store.storage.object_store import ObjectStorage
 from feast_sketch_store.storage.objects import Objects
 from feast_sketch_store.view import last_known
 from feast_sketch_store.view.sealing import SealPolicy
-from feast_sketch_store.view.settings import FeatureSettings, ViewSettings
 from feast_sketch_store.view.view import View
 from tests.helpers.http_proxy import Answer, Request, request_proxy
 from tests.helpers.keys import user_hashes, user_key
@@ -31,13 +31,11 @@ ACCESS, SECRET, TOKEN, SIGNATURE = "access-key-4711", "secret-key-4712", "token-
 WORDS = (ACCESS, SECRET, TOKEN, SIGNATURE)
 S3 = {
     "region": "us-east-1",
-    "allow_http": "true",
     "access_key_id": ACCESS,
     "secret_access_key": SECRET,
     "session_token": TOKEN,
 }
 AZURE = {
-    "allow_http": "true",
     "account_name": "account",
     "sas_key": f"sv=2021-08-06&sig={SIGNATURE}",
 }
@@ -168,11 +166,11 @@ def put(view, user, *items, second=0):
 
 def read(view):
     found = {}
-    for answer in view.read(user_hashes(range(5)), ["viewed"]):
-        feature = answer.features["viewed"]
-        values = feature.decoder.values(feature.states, feature.indptr, feature.symbols)
-        for user, value in zip(answer.found, values, strict=True):
-            found[int(user)] = set(value.string_set_val.val)
+    answer = view.read(user_hashes(range(5)), ["viewed"])
+    feature = answer.features["viewed"]
+    values = feature.decoder.values(feature.states, feature.indptr, feature.symbols)
+    for user, value in zip(answer.found, values, strict=True):
+        found[int(user)] = set(value.string_set_val.val)
     return found
 
 

@@ -14,13 +14,14 @@ from feast_sketch_store.errors import StorageError
 from feast_sketch_store.operations.verification import verify_view
 from feast_sketch_store.row_log import RowLog
 from feast_sketch_store.rows.codecs import FeatureCodec
+from feast_sketch_store.settings.view_settings import FeatureSettings, ViewSettings
 from feast_sketch_store.storage import buckets, object_lease, objects
 from feast_sketch_store.storage.base import UncertainWriteError
 from feast_sketch_store.storage.buckets import open_bucket
 from feast_sketch_store.storage.object_store import ObjectStorage
 from feast_sketch_store.storage.objects import Objects
+from feast_sketch_store.view.rebuilding import rebuild
 from feast_sketch_store.view.sealing import SealPolicy
-from feast_sketch_store.view.settings import FeatureSettings, ViewSettings
 from feast_sketch_store.view.view import View
 from tests.faults.publishing import STEPS
 from tests.helpers.http_proxy import Request, request_proxy
@@ -166,11 +167,11 @@ def write(view, users, item, second=0):
 
 def read(view):
     found = {}
-    for answer in view.read(user_hashes(range(60)), ["viewed"]):
-        feature = answer.features["viewed"]
-        values = feature.decoder.values(feature.states, feature.indptr, feature.symbols)
-        for user, value in zip(answer.found.tolist(), values, strict=True):
-            found[user] = set(value.string_set_val.val)
+    answer = view.read(user_hashes(range(60)), ["viewed"])
+    feature = answer.features["viewed"]
+    values = feature.decoder.values(feature.states, feature.indptr, feature.symbols)
+    for user, value in zip(answer.found.tolist(), values, strict=True):
+        found[user] = set(value.string_set_val.val)
     return found
 
 
@@ -248,7 +249,7 @@ def check_rebuild(bucket, step, kind):
         return staging
 
     try:
-        view.rebuild(fill)
+        rebuild(view, fill)
     except StorageError:
         assert fault.kind in FAILING
         is_done = False
@@ -260,7 +261,7 @@ def check_rebuild(bucket, step, kind):
     assert wanted in ([new] if is_done else [old, new])
     check_goes_on(bucket, view, wanted)
     fault = None
-    assert view.rebuild(fill)
+    assert rebuild(view, fill)
     assert read(view) == read(opened(bucket)) == new
 
 
@@ -318,7 +319,7 @@ def test_a_rebuild_that_is_done_after_it_failed_shows_with_the_next_seal(bucket)
         return staging
 
     with pytest.raises(StorageError):
-        view.rebuild(fill)
+        rebuild(view, fill)
     assert read(view) == old
     fault.end()
     bucket.fault = None

@@ -12,12 +12,13 @@ from feast.protos.feast.types.Value_pb2 import StringSet, Value
 
 from feast_sketch_store.row_log import RowLog
 from feast_sketch_store.rows.codecs import FeatureCodec
+from feast_sketch_store.settings.view_settings import FeatureSettings, ViewSettings
 from feast_sketch_store.storage import object_lease
 from feast_sketch_store.storage.buckets import open_bucket
 from feast_sketch_store.storage.stores import StorePlace
+from feast_sketch_store.view.rebuilding import rebuild
 from feast_sketch_store.view.removal import remove_project
 from feast_sketch_store.view.sealing import SealPolicy
-from feast_sketch_store.view.settings import FeatureSettings, ViewSettings
 from feast_sketch_store.view.view import View
 from tests.helpers.keys import user_hashes, user_key
 from tests.helpers.length import by_length
@@ -81,11 +82,11 @@ def write(view, users, item):
 
 def read(view, users):
     found = {}
-    for answer in view.read(user_hashes(users), ["viewed"]):
-        feature = answer.features["viewed"]
-        values = feature.decoder.values(feature.states, feature.indptr, feature.symbols)
-        for position, value in zip(answer.found, values, strict=True):
-            found[users[position]] = set(value.string_set_val.val)
+    answer = view.read(user_hashes(users), ["viewed"])
+    feature = answer.features["viewed"]
+    values = feature.decoder.values(feature.states, feature.indptr, feature.symbols)
+    for position, value in zip(answer.found, values, strict=True):
+        found[users[position]] = set(value.string_set_val.val)
     return found
 
 
@@ -112,25 +113,25 @@ def test_of_two_sealers_one_publishes_and_both_are_right(object_server, name, ha
     published = []
     inside = threading.Barrier(2)
     if has_leases:
-        fold = views[0]._fold
+        fold = views[0].shards[0]._fold
 
         def fold_beside_the_other(log):
             published.append(views[1].seal())
             return fold(log)
 
-        views[0]._fold = fold_beside_the_other
+        views[0].shards[0]._fold = fold_beside_the_other
         published.append(views[0].seal())
         assert published == [False, True]
     else:
         for view in views[:2]:
-            draft = view._draft
+            draft = view.shards[0]._draft
 
             def draft_together(*arguments, draft=draft):
                 made = draft(*arguments)
                 inside.wait(60)
                 return made
 
-            view._draft = draft_together
+            view.shards[0]._draft = draft_together
         with ThreadPoolExecutor(2) as pool:
             assert list(pool.map(lambda view: view.seal(), views[:2])) == [True, True]
     write(views[2], users[:5], "b")
@@ -149,7 +150,7 @@ def test_a_seal_of_rows_that_were_rebuilt_meanwhile_is_not_served(object_server)
         view.storage.lease = no_lease
     users = list(range(40))
     write(sealer, users, "old")
-    draft = sealer._draft
+    draft = sealer.shards[0]._draft
 
     def fill(staging):
         filled = View(staging, SETTINGS, NEVER, 0.0)
@@ -157,10 +158,10 @@ def test_a_seal_of_rows_that_were_rebuilt_meanwhile_is_not_served(object_server)
         return staging
 
     def draft_after_the_rebuild(*arguments):
-        rebuilder.rebuild(fill)
+        rebuild(rebuilder, fill)
         return draft(*arguments)
 
-    sealer._draft = draft_after_the_rebuild
+    sealer.shards[0]._draft = draft_after_the_rebuild
     sealer.seal()
     fresh = opened(server, url)
     for view in (sealer, rebuilder, fresh):
@@ -175,7 +176,7 @@ def test_a_teardown_waits_for_the_seal_of_another_process(object_server):
         write(view, [1, 2], "a")
     sealer = View(place.view("shop", "history"), SETTINGS, NEVER, 0.0)
     inside, tried = threading.Event(), threading.Event()
-    draft, take = sealer._draft, object_lease._take
+    draft, take = sealer.shards[0]._draft, object_lease._take
 
     def draft_slowly(*arguments):
         inside.set()
@@ -189,7 +190,7 @@ def test_a_teardown_waits_for_the_seal_of_another_process(object_server):
             tried.set()
         return taken
 
-    sealer._draft = draft_slowly
+    sealer.shards[0]._draft = draft_slowly
     with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(2) as pool:
         patch.setattr(object_lease, "_take", take_and_tell)
         sealed = pool.submit(sealer.seal)

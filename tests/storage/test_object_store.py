@@ -279,7 +279,7 @@ def test_the_environment_has_credentials(moto, monkeypatch):
     for name, variable in names.items():
         monkeypatch.setenv(variable, moto.options[name])
     _objects.cache_clear()
-    storage = open_bucket(url, {"allow_http": True})
+    storage = open_bucket(url)
     put(storage, "a", b"x")
     assert storage.read("a") == b"x"
     _objects.cache_clear()

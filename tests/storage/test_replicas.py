@@ -15,9 +15,9 @@ from obstore.store import MemoryStore
 
 from feast_sketch_store import SketchReader
 from feast_sketch_store.errors import StorageError
-from feast_sketch_store.layers.answer import stack
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.encoding import deletions
+from feast_sketch_store.settings.view_settings import FeatureSettings, ViewSettings
 from feast_sketch_store.storage import buckets
 from feast_sketch_store.storage.buckets import _objects, open_bucket
 from feast_sketch_store.storage.object_store import ObjectStorage
@@ -26,7 +26,6 @@ from feast_sketch_store.view import last_known, live
 from feast_sketch_store.view.last_known import Moment
 from feast_sketch_store.view.polling import Poller
 from feast_sketch_store.view.sealing import SealPolicy
-from feast_sketch_store.view.settings import FeatureSettings, ViewSettings
 from feast_sketch_store.view.view import View
 from tests.helpers import object_servers
 from tests.helpers.keys import user_hashes, user_key
@@ -125,11 +124,11 @@ def bucket(moto, link, tmp_path, filled):
 def served(view, num_users=30):
     """What reads give: user -> items."""
     found = {}
-    for answer in view.read(user_hashes(range(num_users)), ["viewed"]):
-        feature = answer.features["viewed"]
-        values = feature.decoder.values(feature.states, feature.indptr, feature.symbols)
-        for user, value in zip(answer.found, values, strict=True):
-            found[int(user)] = set(value.string_set_val.val)
+    answer = view.read(user_hashes(range(num_users)), ["viewed"])
+    feature = answer.features["viewed"]
+    values = feature.decoder.values(feature.states, feature.indptr, feature.symbols)
+    for user, value in zip(answer.found, values, strict=True):
+        found[int(user)] = set(value.string_set_val.val)
     return found
 
 
@@ -175,9 +174,9 @@ def test_a_reader_starts_from_the_cache(bucket, tmp_path, is_sealed):
         "type": "sketch",
         "path": bucket.url.removesuffix("/store"),
         "storage_options": bucket.link.options(bucket.options),
-        "role": "replica",
+        "read_only": True,
         "cache_path": "cache",
-        "refresh_interval_seconds": LONG_SECONDS,
+        "refresh": f"{LONG_SECONDS}s",
     }
     config = tmp_path / "feature_store.yaml"
     config.write_text(json.dumps({"project": "store", "online_store": online_store}))
@@ -380,7 +379,8 @@ def test_no_read_waits_for_the_bucket(bucket, monkeypatch):
     monkeypatch.setattr(Objects, "names", hang)
     poller = Poller(replica, 0.001)
     assert looks.wait(60)
-    replica._looked_at -= 2 * LONG_SECONDS  # as if nothing had been answered for long
+    replica.shards[0]._looked_at -= 2 * LONG_SECONDS  # as if nothing had been answered for long
+    replica._good_until = -np.inf
     assert served(replica) == expected
     assert replica.is_fresh()
     assert replica.freshness().state == "REFRESHING"
@@ -444,7 +444,7 @@ def test_replicas_at_one_version_give_the_same(bucket):
     found = []
     for number in range(3):
         replica = bucket.replica(cache=number < 2)
-        answers = stack(replica.read(np.concatenate([user_hashes(range(30)), absent]), ["viewed"]))
+        answers = replica.read(np.concatenate([user_hashes(range(30)), absent]), ["viewed"])
         feature = answers.features["viewed"]
         values = feature.decoder.values(feature.states, feature.indptr, feature.symbols)
         values = [value.SerializeToString(deterministic=True) for value in values]
@@ -459,13 +459,13 @@ def test_replicas_at_one_version_give_the_same(bucket):
 def fetched_by(view):
     """Gives the names of files that a replica fetches from now on, beside manifests and the row log."""
     names = []
-    map_file = view._snapshots.storage.map
+    map_file = view.shards[0]._snapshots.storage.map
 
     def note(name, known=None):
         names.append(name.partition(".")[2].partition(".")[0])
         return map_file(name, known)
 
-    view._snapshots.storage.map = note
+    view.shards[0]._snapshots.storage.map = note
     return names
 
 
@@ -512,9 +512,9 @@ def test_a_cache_lets_go_of_what_a_new_base_replaced(bucket):
         for path in bucket.cache.iterdir():  # an hour passes
             passed = path.stat().st_mtime - 3601
             os.utime(path, (passed, passed))
-        replica._loader._kept_copies_at = -np.inf  # so what is in use is told again
+        replica.shards[0]._loader._kept_copies_at = -np.inf  # so what is in use is told again
         replica.poll()
-    needed = {file.size_bytes for file in bucket.writer._snapshots.list()[0].manifest().all_files}
+    needed = {file.size_bytes for file in bucket.writer.shards[0]._snapshots.list()[0].manifest().all_files}
     files = [path for path in bucket.cache.iterdir() if not path.suffix]
     assert len(files) == 2, "the last base, and the one before, which the next fetch deletes"
     assert {path.stat().st_size for path in files} & needed
@@ -569,8 +569,8 @@ def test_a_copy_that_was_damaged_on_the_host_is_fetched_again(bucket, is_open, c
 def test_a_snapshot_that_is_damaged_in_the_bucket_gives_way_to_the_one_before(bucket, caplog):
     expected = fill(bucket)
     bucket.writer.seal()
-    snapshots = bucket.writer._snapshots.storage
-    newest = bucket.writer._snapshots.list()[0]
+    snapshots = bucket.writer.shards[0]._snapshots.storage
+    newest = bucket.writer.shards[0]._snapshots.list()[0]
     name = newest.manifest().files["base"].name
     snapshots.replace(name, bytes(newest.size_bytes()))
     replica = bucket.replica()
@@ -581,7 +581,7 @@ def test_a_snapshot_that_is_damaged_in_the_bucket_gives_way_to_the_one_before(bu
 
 def test_what_is_uploaded_in_part_is_not_looked_at(bucket):
     expected = fill(bucket)
-    folder = bucket.writer._snapshots
+    folder = bucket.writer.shards[0]._snapshots
     manifest = folder.list()[0].manifest()
     with folder.storage.create(manifest.files["base"].name.replace("0001-", "9999-")) as file:
         file.write(b"the half of it")

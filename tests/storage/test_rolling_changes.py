@@ -12,6 +12,7 @@ import feast_sketch_store
 from feast_sketch_store.operations.verification import verify_view
 from feast_sketch_store.row_log import fresh_objects, table
 from feast_sketch_store.rows.codecs import FeatureCodec
+from feast_sketch_store.settings.view_settings import FeatureSettings, ViewSettings
 from feast_sketch_store.snapshot import files
 from feast_sketch_store.storage import buckets, object_lease
 from feast_sketch_store.storage.buckets import open_bucket
@@ -19,7 +20,6 @@ from feast_sketch_store.storage.object_store import ObjectStorage
 from feast_sketch_store.structures.goals import NOISE_RATIO, Goal
 from feast_sketch_store.view import last_known, live
 from feast_sketch_store.view.sealing import SealPolicy
-from feast_sketch_store.view.settings import FeatureSettings, ViewSettings
 from feast_sketch_store.view.view import View
 from tests.helpers.keys import user_hashes, user_key
 from tests.storage.memory import Files, ObjectsInMemory
@@ -158,16 +158,16 @@ class Fleet:
     def _look(self, name, view, seen):
         versions = set()
         found = 0
-        for answer in view.read(user_hashes(range(USERS)), ["viewed"]):
-            feature = answer.features["viewed"]
-            values = feature.decoder.values(feature.states, feature.indptr, feature.symbols)
-            found += len(values)
-            for value in values:
-                items = set(value.string_set_val.val)
-                if "all" not in items:
-                    self.problems.append(f"{name}: a false negative")
-                # A filter may show more; what was written last is there.
-                versions.add(max(int(item.removeprefix("commit ")) for item in items - {"all"}))
+        answer = view.read(user_hashes(range(USERS)), ["viewed"])
+        feature = answer.features["viewed"]
+        values = feature.decoder.values(feature.states, feature.indptr, feature.symbols)
+        found += len(values)
+        for value in values:
+            items = set(value.string_set_val.val)
+            if "all" not in items:
+                self.problems.append(f"{name}: a false negative")
+            # A filter may show more; what was written last is there.
+            versions.add(max(int(item.removeprefix("commit ")) for item in items - {"all"}))
         if found != USERS:
             self.problems.append(f"{name}: {found} users")
         if min(versions) < seen:
@@ -242,7 +242,9 @@ def test_replicas_serve_through_an_upgrade_that_begins_with_them(fleet, monkeypa
         writer = fleet.writer(kind=WrittenByOlderRelease)
         fleet.commit(writer)
         writer.seal()
-        assert not any(file.chunks for file in fleet.writer()._snapshots.list()[0].manifest().all_files)
+        assert not any(
+            file.chunks for file in fleet.writer().shards[0]._snapshots.list()[0].manifest().all_files
+        )
         for name in ("a", "b"):
             fleet.start(name, kind=SeenByOlderRelease)
         fleet.start("a")
@@ -254,7 +256,7 @@ def test_replicas_serve_through_an_upgrade_that_begins_with_them(fleet, monkeypa
     with changed(fleet):
         fleet.commit(writer)
         writer.seal(as_delta=True)
-    assert any(file.chunks for file in fleet.writer()._snapshots.list()[0].manifest().all_files)
+    assert any(file.chunks for file in fleet.writer().shards[0]._snapshots.list()[0].manifest().all_files)
     with changed(fleet):
         fleet.commit(writer)
         writer.seal()
@@ -310,7 +312,7 @@ def test_a_writer_whose_clock_is_an_hour_off_loses_nothing(fleet, monkeypatch, h
     right.seal()
     for name in ("a", "b"):
         fleet.start(name)
-    draft = right._draft
+    draft = right.shards[0]._draft
     # The storage, in tests.storage.memory or a server, has its own clock.
     for module in (files, table, object_lease, fresh_objects, last_known, live):
         monkeypatch.setattr(module, "time", Clock(3600 * hours))
@@ -324,11 +326,11 @@ def test_a_writer_whose_clock_is_an_hour_off_loses_nothing(fleet, monkeypatch, h
         off.vacuum()  # by default what is a day old
         return made
 
-    right._draft = draft_beside_the_other
+    right.shards[0]._draft = draft_beside_the_other
     with changed(fleet):
         fleet.commit(right)
         assert right.seal()
-    del right._draft
+    del right.shards[0]._draft
     with changed(fleet):
         fleet.commit(off)
         off.seal()

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from feast_sketch_store.rows.binning import Edges, Precision, Quantiles, fit
+from feast_sketch_store.rows.binning import Precision, Quantiles, fit
 
 NAN, INF = np.nan, np.inf
 
@@ -57,23 +57,6 @@ def test_counts_weigh_as_repetitions_do():
     assert (weighed.representatives == repeated.representatives).all()
 
 
-# -- edges -----------------------------------------------------------------------------------------
-
-
-def test_the_middle_of_a_bin_stands_for_it_and_the_outer_edge_for_what_lies_beyond():
-    numbers = [-5.0, 0.0, 9.99, 10.0, 24.0, 25.0, 1e300]
-    assert binned(Edges((0, 10, 25)), numbers).tolist() == [0, 5, 5, 17.5, 17.5, 25, 25]
-
-
-def test_bins_of_whole_numbers_have_whole_middles():
-    numbers = [-5, 0, 1, 2, 3, 4, 9, 10, 99]
-    assert binned(Edges((0, 1, 2, 5, 10)), numbers).tolist() == [0, 0, 1, 3, 3, 3, 7, 10, 10]
-
-
-def test_one_edge_leaves_one_number():
-    assert binned(Edges((3,)), [-1.0, 3.0, 9.0]).tolist() == [3, 3, 3]
-
-
 # -- precision -------------------------------------------------------------------------------------
 
 
@@ -109,9 +92,7 @@ def test_numbers_coarser_than_the_step_are_kept():
 
 # -- all -------------------------------------------------------------------------------------------
 
-ALL = pytest.mark.parametrize(
-    "binning", [Quantiles(5), Edges((-1, 0, 1)), Precision(0.25)], ids=["quantiles", "edges", "precision"]
-)
+ALL = pytest.mark.parametrize("binning", [Quantiles(5), Precision(0.25)], ids=["quantiles", "precision"])
 
 
 @ALL
@@ -150,11 +131,6 @@ def test_bins_ascend_and_hold_their_numbers(binning):
     [
         lambda: Quantiles(0),
         lambda: Quantiles(2**16 + 1),
-        lambda: Edges(()),
-        lambda: Edges((1, 1)),
-        lambda: Edges((2, 1)),
-        lambda: Edges((0, INF)),
-        lambda: Edges((NAN,)),
         lambda: Precision(0),
         lambda: Precision(-1),
         lambda: Precision(INF),

@@ -1,6 +1,5 @@
 """Vocabularies of which not all values are kept."""
 
-import numpy as np
 import pyarrow as pa
 import pytest
 from feast.protos.feast.types.Value_pb2 import Int64Set, StringSet, Value
@@ -57,13 +56,10 @@ def items_of(read, layer, users=range(8)):
     [
         (Cut(top=2), {"tea", "coffee"}, 3),
         (Cut(top=100), {"tea", "coffee", "milk", "rare"}, 0),
-        (Cut(min_share=0.25), {"tea", "coffee", "milk"}, 1),  # of the eight rows
-        (Cut(min_share=0.26), {"tea"}, 5),
         (Cut(values=pa.array([b"milk", b"never", b"tea"], pa.large_binary())), {"tea", "milk"}, 3),
-        (Cut(top=1, min_share=0.9), set(), 9),
         (Cut(values=pa.array([], pa.large_binary())), set(), 9),
     ],
-    ids=["top", "top of more", "share", "larger share", "values", "nothing left", "no values"],
+    ids=["top", "top of more", "values", "no values"],
 )
 def test_what_a_cut_leaves(layer_of, read, structure, cut, kept, num_cut):
     layer = layer_of(cut, structure)
@@ -107,14 +103,6 @@ def test_a_layer_without_cuts_tells_of_none(layer_of):
 def test_a_cut_of_no_rows(layer_of):
     layer = layer_of(Cut(top=1), rows=ROWS[5:6])
     assert (layer.cut, len(layer.features["viewed"].vocabulary)) == ({"viewed": 0}, 0)
-
-
-def test_shares_are_of_all_rows_and_not_of_those_with_values():
-    vocabulary, counts = Vocabulary(pa.array([7, 8, 9])), np.array([50, 10, 9])
-    assert Cut(min_share=0.1).kept(vocabulary, counts, 100).tolist() == [True, True, False]
-    assert Cut(min_share=1.0).kept(vocabulary, counts, 50).tolist() == [True, False, False]
-    assert Cut().kept(vocabulary, counts, 100).all()
-    assert Cut(1, 0.1, pa.array([8])).kept(vocabulary, counts, 100).tolist() == [False, False, False]
 
 
 def test_rows_within_a_vocabulary_have_only_its_values(make_rows):

@@ -10,10 +10,10 @@ from feast_sketch_store.layers import Cut, Goal
 from feast_sketch_store.operations.verification import verify_view
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.encoding import deletions
+from feast_sketch_store.settings.values import KeptValues
+from feast_sketch_store.settings.view_settings import FeatureSettings, ViewSettings
 from feast_sketch_store.storage.local import LocalStorage
 from feast_sketch_store.view.sealing import SealPolicy, may_have_deltas, num_kept
-from feast_sketch_store.view.setting_values import VocabularySetting
-from feast_sketch_store.view.settings import FeatureSettings, ViewSettings
 from feast_sketch_store.view.view import View
 from tests.helpers.keys import user_hashes, user_key
 from tests.storage.memory import Files, ObjectsInMemory
@@ -54,12 +54,12 @@ class Life:
     def check(self, num_users=100):
         for view in (self.view, View(self.storage, self.settings, NEVER, 0.0)):
             found = {}
-            for answer in view.read(user_hashes(range(num_users)), ["viewed"]):
-                feature = answer.features["viewed"]
-                values = feature.decoder.values(feature.states, feature.indptr, feature.symbols)
-                for user, value in zip(answer.found, values, strict=True):
-                    assert int(user) not in found
-                    found[int(user)] = set(value.string_set_val.val)
+            answer = view.read(user_hashes(range(num_users)), ["viewed"])
+            feature = answer.features["viewed"]
+            values = feature.decoder.values(feature.states, feature.indptr, feature.symbols)
+            for user, value in zip(answer.found, values, strict=True):
+                assert int(user) not in found
+                found[int(user)] = set(value.string_set_val.val)
             assert found == self.expected
         verified = verify_view(self.storage, self.settings.codecs)
         assert verified.problems == []
@@ -67,11 +67,11 @@ class Life:
     @property
     def deltas(self):
         """How many entities each lists."""
-        return [len(delta) for delta in self.view._state.deltas]
+        return [len(delta) for delta in self.view.shards[0].state.deltas]
 
     @property
     def files(self):
-        return {info.name for info in self.view._snapshots.storage.walk()}
+        return {info.name for info in self.view.shards[0]._snapshots.storage.walk()}
 
 
 @pytest.fixture
@@ -87,8 +87,8 @@ def test_a_delta_lies_over_its_base(life):
     life.seal(as_delta=True)
     assert life.deltas == [10]
     assert before < life.files  # nothing was written again
-    assert (life.view._state.unsealed_rows, life.view._state.exact) == (0, ())
-    assert life.view._state.sealed.num_entities == 50
+    assert (life.view.shards[0].state.unsealed_rows, life.view.shards[0].state.exact) == (0, ())
+    assert life.view.shards[0].state.sealed.num_entities == 50
     assert len(life.view.row_keys()) == 55
     assert life.view.stats().sealed_facts > 100
     life.seal(as_delta=True)
@@ -179,16 +179,16 @@ def test_a_row_of_the_base_is_never_hidden(tmp_path):
     assert life.view.seal(as_delta=True)
     assert life.deltas == [200]
     found = {}
-    for answer in life.view.read(user_hashes(range(1200)), ["viewed"]):
-        feature = answer.features["viewed"]
-        values = feature.decoder.values(feature.states, feature.indptr, feature.symbols)
-        found |= {int(u): set(v.string_set_val.val) for u, v in zip(answer.found, values, strict=True)}
+    answer = life.view.read(user_hashes(range(1200)), ["viewed"])
+    feature = answer.features["viewed"]
+    values = feature.decoder.values(feature.states, feature.indptr, feature.symbols)
+    found |= {int(u): set(v.string_set_val.val) for u, v in zip(answer.found, values, strict=True)}
     assert all("in the base" in found[user] for user in range(1000))
     assert all("in the delta" in found[user] for user in range(1000, 1200))
 
 
 def test_values_that_the_base_cuts_stay_cut(tmp_path):
-    feature = FeatureSettings(CODEC, 1e-9, 10**6, VocabularySetting(top=1))
+    feature = FeatureSettings(CODEC, 1e-9, 10**6, KeptValues(top=1))
     settings = ViewSettings("history", 1e-9, {"viewed": feature})
     assert settings.budget.cuts == {"viewed": Cut(1)}
     life = Life(LocalStorage(tmp_path), settings)
@@ -213,16 +213,16 @@ def test_the_policy_chooses(tmp_path):
     life = Life(LocalStorage(tmp_path), policy=SealPolicy(1.0, 4, by_deltas=True))
     life.put(range(64), "a")
     life.view.settle()
-    assert (life.deltas, life.view._state.sealed.num_entities) == ([], 64)
+    assert (life.deltas, life.view.shards[0].state.sealed.num_entities) == ([], 64)
     life.put(range(4), "b", second=1)
     life.view.settle()
-    assert (life.deltas, life.view._state.unsealed_rows) == ([], 4)
+    assert (life.deltas, life.view.shards[0].state.unsealed_rows) == ([], 4)
     life.put([4], "b", second=1)
     life.view.settle()
     assert life.deltas == [5]
     life.put(range(10, 72), "c", second=2)
     life.view.settle()
-    assert (life.deltas, life.view._state.sealed.num_entities) == ([], 72)
+    assert (life.deltas, life.view.shards[0].state.sealed.num_entities) == ([], 72)
     life.check()
 
 
@@ -232,19 +232,19 @@ def test_a_damaged_delta_gives_way_to_the_snapshot_before(life, part, caplog):
     life.seal()
     life.put([1], "b", second=1)
     life.seal(as_delta=True)
-    newest = life.view._snapshots.list()[0]
+    newest = life.view.shards[0]._snapshots.list()[0]
     name = newest.manifest().deltas[0].files[part].name
-    content = bytearray(life.view._snapshots.storage.read(name))
+    content = bytearray(life.view.shards[0]._snapshots.storage.read(name))
     content[-1] ^= 1
-    life.view._snapshots.storage.replace(name, bytes(content))
+    life.view.shards[0]._snapshots.storage.replace(name, bytes(content))
     view = View(life.storage, SETTINGS, NEVER, 0.0)
     if part == "base":
-        assert len(view.read(user_hashes([1]), ["viewed"])) == 1
+        assert len(view.read(user_hashes([1]), ["viewed"]).found) == 1
         assert "falling back to the snapshot before it" in caplog.text
-        assert view._state.snapshot == life.view._snapshots.list()[1]
+        assert view.shards[0].state.snapshot == life.view.shards[0]._snapshots.list()[1]
     else:
         with pytest.raises(DamagedFileError):
-            view.row_keys() if view.read(user_hashes([1]), ["viewed"]) else None
+            view.row_keys() if len(view.read(user_hashes([1]), ["viewed"]).found) else None
     assert verify_view(life.storage, SETTINGS.codecs).problems
 
 
@@ -268,7 +268,7 @@ def test_a_base_that_deltas_need_outlives_its_own_snapshot(life):
         life.put([number], "b", second=1 + number)
         assert life.view.seal(as_delta=True)
     life.view.vacuum(0)
-    assert len(life.view._snapshots.list()) == 1
+    assert len(life.view.shards[0]._snapshots.list()) == 1
     assert base < life.files
     life.check()
 

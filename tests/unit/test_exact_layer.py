@@ -40,7 +40,7 @@ def test_rows_come_back(layer_of, read):
 def test_positions_ascend_and_repeat_with_the_batch(layer_of, hashes_of):
     layer = layer_of([(user, {}, 0) for user in range(10)])
     answer = layer.read(hashes_of([5, 99, 5, 1]), [])
-    assert answer.found.tolist() == answer.decided.tolist() == [0, 2, 3]
+    assert answer.found.tolist() == [0, 2, 3]
 
 
 def test_an_empty_layer_finds_nothing(layer_of, read):
@@ -57,19 +57,19 @@ def test_unknown_features_are_left_out(layer_of, read):
     assert read(layer, [1], ["colour", "size"]) == {1: (7, {"size": Value(int64_val=3)})}
 
 
-def test_expired_rows_are_decided_but_not_found(layer_of, hashes_of):
+def test_expired_rows_are_not_found(layer_of, hashes_of):
     layer = layer_of([(user, {}, user) for user in range(5)])
     answer = layer.read(hashes_of(range(5)), NAMES, expire_before=3)
-    assert answer.decided.tolist() == [0, 1, 2, 3, 4]
+    assert answer.expired.tolist() == [0, 1, 2]
     assert answer.found.tolist() == [3, 4]
     assert answer.event_timestamps.tolist() == [3, 4]
 
 
-def test_deleted_rows_are_decided_but_not_found(make_table, key_of, at, hashes_of):
+def test_deleted_rows_are_not_found(make_table, key_of, at, hashes_of):
     rows = make_table([(1, {}, 5), (2, {}, 5)], CODECS)
     table = pa.concat_tables([rows, deletions([key_of(1)], at(1))], promote_options="default")
     answer = ExactLayer(encode(*newest_rows(table), CODECS)).read(hashes_of([1, 2]), NAMES)
-    assert (answer.decided.tolist(), answer.found.tolist()) == ([0, 1], [1])
+    assert (answer.expired.tolist(), answer.found.tolist()) == ([], [1])
 
 
 def test_merging_keeps_the_newest_row(layer_of, read):

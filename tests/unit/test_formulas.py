@@ -4,16 +4,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from feast_sketch_store.rows.codecs import CATEGORICAL, CLUSTER, MISSING, SCORE, VALUE, FeatureCodec
+from feast_sketch_store.rows.codecs import CATEGORICAL, MISSING, VALUE, FeatureCodec
 from feast_sketch_store.rows.encoding import EncodedFeature, EncodedRows, RowKeys, encode_column
 from feast_sketch_store.rows.formulas import Formula, Source, with_formulas
 from feast_sketch_store.rows.vocabulary import Vocabulary
-from feast_sketch_store.view import formulas as fitting
-from feast_sketch_store.view.computed_settings import Computed
-from feast_sketch_store.view.formulas import Sampled, cluster_formula, score_formula
+from feast_sketch_store.view.formulas import Sampled, score_formula
 
 CODEC = FeatureCodec("viewed", "int64_list_val")
-NUM_ROWS, NUM_VALUES, NUM_CLUSTERS = 500, 40, 5
+NUM_ROWS, NUM_VALUES = 500, 40
 
 
 def encoded(lists, deleted=()):
@@ -45,46 +43,43 @@ def lists():
 
 @pytest.fixture(scope="module")
 def weights():
-    return np.random.default_rng(3).integers(0, 256, (NUM_VALUES, NUM_CLUSTERS)).astype(np.uint8)
+    return np.random.default_rng(3).integers(-(2**31), 2**31, NUM_VALUES).astype(np.int32)
 
 
 @pytest.fixture(scope="module")
-def cluster(weights):
+def formula(weights):
     source = Source("viewed", Vocabulary(pa.array(np.arange(NUM_VALUES))), weights)
-    codec = FeatureCodec("taste", "int64_val", CATEGORICAL)
-    return Formula(codec, CLUSTER, (source,), np.array([3, 2, 9, 9, -700]))
+    return Formula(FeatureCodec("worth", "double_val", CATEGORICAL), (source,), unit=0.5, step=2.0)
 
 
 @pytest.mark.parametrize("rows_per_chunk", [1 << 12, 64])
-def test_a_cluster_is_the_first_place_of_the_greatest_sum(
-    lists, weights, cluster, rows_per_chunk, monkeypatch
-):
+def test_a_score_is_the_nearest_multiple_of_its_sum(lists, weights, formula, rows_per_chunk, monkeypatch):
     monkeypatch.setattr("feast_sketch_store.rows.formulas._ROWS_PER_CHUNK", rows_per_chunk)
-    sums = [cluster.offsets + weights[[v for v in row if v < NUM_VALUES]].sum(0, np.int64) for row in lists]
-    assert shown(cluster.of(encoded(lists))) == [int(own.argmax()) for own in sums]
-    assert shown(cluster.of(encoded([[], [NUM_VALUES + 1]]))) == [2, 2]
+    sums = [weights[[v for v in row if v < NUM_VALUES]].sum(dtype=np.int64) for row in lists]
+    assert shown(formula.of(encoded(lists))) == [round(int(own) / 4) * 2.0 for own in sums]
+    assert shown(formula.of(encoded([[], [NUM_VALUES + 1]]))) == [0.0, 0.0]
 
 
-def test_neither_order_nor_batch_matters(lists, cluster):
-    together = shown(cluster.of(encoded(lists)))
-    alone = [shown(cluster.of(encoded([row[::-1]])))[0] for row in lists[:50]]
+def test_neither_order_nor_batch_matters(lists, formula):
+    together = shown(formula.of(encoded(lists)))
+    alone = [shown(formula.of(encoded([row[::-1]])))[0] for row in lists[:50]]
     assert alone == together[:50]
-    assert shown(cluster.of(encoded(lists[::-1]))) == together[::-1]
+    assert shown(formula.of(encoded(lists[::-1]))) == together[::-1]
 
 
-def test_deletions_have_no_value_and_missing_sources_add_nothing(cluster):
+def test_deletions_have_no_value_and_missing_sources_add_nothing(formula):
     rows = encoded([[1], [2], []], deleted=[1])
-    feature = with_formulas(rows, {"taste": cluster}).features["taste"]
+    feature = with_formulas(rows, {"worth": formula}).features["worth"]
     assert feature.states.tolist() == [VALUE, MISSING, VALUE]
     assert shown(feature)[1] is None
     without = EncodedRows(rows.keys, {})
-    assert shown(cluster.of(without)) == [2, None, 2]
+    assert shown(formula.of(without)) == [0.0, None, 0.0]
 
 
 def score_of(lists, bits=4, known=None, scale=1.0):
     weights = scale * np.random.default_rng(4).normal(size=NUM_VALUES)
     features = encoded(lists).features
-    sampled = Sampled(features, len(lists), len(lists))
+    sampled = Sampled(features, len(lists))
     vocabulary = Vocabulary(pa.array(np.arange(NUM_VALUES)))
     return weights, score_formula("worth", {"viewed": (vocabulary, weights)}, bits, sampled, known)
 
@@ -109,62 +104,16 @@ def test_the_version_of_a_score_is_that_of_its_weights(lists):
     assert first.digest != others.digest
 
 
-def sampled_groups(seed, first=0):
-    """Rows of two groups, which have values of their own."""
-    chance = np.random.default_rng(seed)
-    rows = [(first + n % 2 * 20 + chance.choice(20, 6, replace=False)).tolist() for n in range(300)]
-    features = encoded(rows).features
-    return Sampled(features, len(rows), len(rows)), features
-
-
-def test_clusters_stay_while_they_fit():
-    how = Computed(("viewed",), 2)
-    sample, _ = sampled_groups(1)
-    known = cluster_formula("taste", how, sample)
-    later, features = sampled_groups(2)
-    assert cluster_formula("taste", how, later, known) is known
-    found = known.clusters(features, 300)
-    assert len({*found[::2]}) == len({*found[1::2]}) == 1
-    assert len({*found}) == 2
-
-
-def test_clusters_of_new_values_or_another_number_are_learned_anew():
-    sample, _ = sampled_groups(1)
-    known = cluster_formula("taste", Computed(("viewed",), 2), sample)
-    new_values, features = sampled_groups(2, first=100)
-    anew = cluster_formula("taste", Computed(("viewed",), 2), new_values, known)
-    assert anew.version == 2
-    assert len({*anew.clusters(features, 300)}) == 2
-    more = cluster_formula("taste", Computed(("viewed",), 4), sample, known)
-    assert (more.version, more.num_clusters) == (2, 4)
-
-
-def test_a_formula_keeps_the_values_that_tell_most(monkeypatch):
-    """Of values that everybody has as often nothing can be learned."""
-    monkeypatch.setattr(fitting, "_LEAST_CELLS", 2 * 40)
-    monkeypatch.setattr(fitting, "_CELLS_PER_ROW", 0)
-    chance = np.random.default_rng(5)
-    rows = [
-        (n % 2 * 20 + chance.choice(20, 6, replace=False)).tolist()
-        + (100 + chance.choice(60, 30, replace=False)).tolist()
-        for n in range(300)
-    ]
-    features = encoded(rows).features
-    formula = cluster_formula("taste", Computed(("viewed",), 2), Sampled(features, 300, 300))
-    (source,) = formula.sources
-    assert sorted(source.vocabulary.values.to_pylist()) == list(range(40))
-
-
-def test_parts_that_do_not_fit_are_refused(cluster):
-    codec = FeatureCodec("worth", "double_val", CATEGORICAL)
-    source = cluster.sources[0]
+def test_parts_that_do_not_fit_are_refused(formula):
+    codec, (source,) = formula.codec, formula.sources
     for arguments in (
-        (codec, CLUSTER, (source,), cluster.offsets),
-        (codec, SCORE, (source,), cluster.offsets),
-        (cluster.codec, CLUSTER, (), cluster.offsets),
-        (cluster.codec, CLUSTER, (source, source), cluster.offsets),
-        (cluster.codec, CLUSTER, (source,), cluster.offsets[1:]),
-        (cluster.codec, "mean", (source,), cluster.offsets),
+        (FeatureCodec("worth", "int64_val", CATEGORICAL), (source,)),
+        (codec, ()),
+        (codec, (source, source)),
+        (codec, (Source("viewed", source.vocabulary, source.weights[1:]),)),
+        (codec, (Source("viewed", source.vocabulary, source.weights.astype(np.int64)),)),
+        (codec, (source,), 0.0),
+        (codec, (source,), 1.0, np.inf),
     ):
         with pytest.raises(ValueError, match="formula"):
             Formula(*arguments)

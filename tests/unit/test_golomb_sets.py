@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
+from feast_sketch_store.rows.spill import SpilledWords
 from feast_sketch_store.succinct import EliasFano, GolombSets, SetCode
 from feast_sketch_store.succinct.gap_levels import LEFT_LEVELS, Levels, levels_of
 from feast_sketch_store.succinct.golomb_sets import ideal_bits
-from feast_sketch_store.succinct.joined_bits import InMemory
 
 
 def coded(rows, num_symbols, counts=None):
@@ -126,7 +126,7 @@ def test_sets_that_come_in_blocks_have_the_same_bits(block, mean):
             bounds = indptr[2 * first : 2 * min(100, first + block) + 1]
             yield headers[first : first + block], bounds - bounds[0], ids[bounds[0] : bounds[-1]]
 
-    joined = GolombSets.build_in_blocks(codes, 100, blocks(), InMemory())
+    joined = GolombSets.build_in_blocks(codes, 100, blocks(), SpilledWords())
     assert joined.num_bits == whole.num_bits
     assert joined.words.tolist() == whole.words.tolist()
     rows = np.arange(100)

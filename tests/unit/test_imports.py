@@ -17,7 +17,6 @@ PACKAGE = Path(feast_sketch_store.__file__).parent
 ROOMS = [
     "cli",
     "serve",
-    "conformance",
     "bridges",
     "planning",
     "operations",
@@ -27,6 +26,7 @@ ROOMS = [
     "adapter",
     "reading",
     "view",
+    "settings",
     "row_log",
     "snapshot",
     "layers",
@@ -46,12 +46,13 @@ MAY_IMPORT_FEAST = {
     "adapter.options",
     "adapter.planned",
     "adapter.plans",
+    "adapter.precomputed",
     "adapter.responses",
-    "adapter.single",
     "bridges.base",
     "bridges.bigtable",
     "bridges.cassandra",
     "bridges.datastore",
+    "bridges.exporting",
     "bridges.hashed_keys",
     "bridges.hbase",
     "bridges.importing",
@@ -75,7 +76,6 @@ MAY_IMPORT_FEAST = {
     "lists",
     "online_store",
     "operations.backing",
-    "operations.copying",
     "operations.health",
     "operations.maintenance",
     "operations.resharding",
@@ -89,12 +89,8 @@ MAY_IMPORT_FEAST = {
     "serve.app",
     "serve.security",
     "serve.server",
-    "view.codec_choice",
-    "view.computed_settings",
-    "view.count_settings",
-    "view.list_settings",
-    "view.repairs",
-    "view.settings",
+    "settings.codecs",
+    "settings.resolve",
 }
 # Modules that neither read nor write files, nor import anything that does.
 PURE_ROOMS = ["succinct", "kernel"]
@@ -252,6 +248,21 @@ def test_the_package_itself_costs_nothing_to_import():
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     loaded = set(ast.literal_eval(done.stdout))
     assert not loaded & {"feast", "numpy", "pyarrow", "deltalake", "google", "mmh3"}
+
+
+def test_the_command_line_needs_no_extra():
+    script = """
+import sys
+for name in ("obstore", "sklearn", "pyspark", "ray", "redis", "psycopg", "pymysql", "boto3", "cassandra", "happybase"):
+    sys.modules[name] = None  # an import of it fails
+from feast_sketch_store.cli import cli
+cli(["check-bucket", "s3://bucket"])
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stderr.splitlines() == [
+        "Error: a path on an object store needs the package obstore; install feast_sketch_store[object-store]"
+    ]
 
 
 @pytest.mark.parametrize("name", sorted(set(feast_sketch_store.__all__) - {"__version__"}))

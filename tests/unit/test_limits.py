@@ -1,5 +1,6 @@
 """Limits of rows: what is written can be read, and what cannot be read is not written."""
 
+import mmh3
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -10,9 +11,11 @@ from feast_sketch_store.errors import DamagedFileError, RowError
 from feast_sketch_store.row_log.data_file import DataFile
 from feast_sketch_store.rows import codecs as codecs_module
 from feast_sketch_store.rows import limits
+from feast_sketch_store.rows.arrow_rows import from_columns
 from feast_sketch_store.rows.codecs import EXACT, Decoder, FeatureCodec
 from feast_sketch_store.rows.encoding import deletions, encode, newest_rows, row_keys
 from feast_sketch_store.rows.large_types import large_schema, with_large_types
+from feast_sketch_store.rows.limits import FIRST_MOMENT, LAST_MOMENT
 from feast_sketch_store.rows.newest import NewestRows
 from feast_sketch_store.storage.local import LocalStorage
 
@@ -194,22 +197,12 @@ def test_files_with_narrow_types_are_read_with_large_ones(tmp_path):
         }
     )
     pq.write_table(table, tmp_path / "a.parquet")
-    file = DataFile(LocalStorage(tmp_path), "a.parquet", None, None)
+    checksum = mmh3.mmh3_x64_128_digest((tmp_path / "a.parquet").read_bytes()).hex()
+    file = DataFile(LocalStorage(tmp_path), "a.parquet", len(table), checksum)
     (read,) = file.batches()
     assert read.to_pydict() == table.to_pydict()
     assert read.schema == large_schema(table.schema) == file.schema()
     assert with_large_types(read) is read
-
-
-def test_every_field_of_a_value_is_told_by_its_column_large_or_not():
-    for codec in EVERY_FIELD:
-        small = {pa.large_string(): pa.string(), pa.large_binary(): pa.binary()}
-        kind = codec.arrow_type
-        element = kind.value_type if codec.is_collection else kind
-        narrow = small.get(element, element)
-        told = FeatureCodec.field_of(kind)
-        assert told == FeatureCodec.field_of(pa.list_(narrow) if codec.is_collection else narrow)
-        assert told is not None
 
 
 def test_values_are_parsed_in_messages_of_bounded_size(monkeypatch, make_rows):
@@ -251,3 +244,20 @@ def test_keys_of_another_program_are_damage(make_table):
         wrong = table.set_column(table.column_names.index(name), name, pa.array([["x"]]))
         with pytest.raises(DamagedFileError, match="row log"):
             row_keys(wrong)
+
+
+@pytest.mark.parametrize("column", ["event", "created"])
+@pytest.mark.parametrize("unit", ["s", "ms", "us"])
+def test_arrow_rows_with_times_that_no_reader_can_represent_are_refused(column, unit):
+    scale = {"s": 1_000_000, "ms": 1_000, "us": 1}[unit]
+    for moment in (FIRST_MOMENT, LAST_MOMENT):
+        for beyond in (0, scale if moment > 0 else -scale):
+            times = pa.array([0, (moment + beyond) // scale]).cast(pa.timestamp(unit, "UTC"))
+            given = {"event": pa.array([0, 0]).cast(times.type), "created": pa.array([0, 0]).cast(times.type)}
+            table = pa.table({"user_id": [1, 2], **given, column: times})
+            arguments = table, [], {"user_id": "int64_val"}, "event", "created"
+            if not beyond:
+                assert len(from_columns(*arguments)) == 2
+                continue
+            with pytest.raises(RowError, match=f"row 1 of the batch has in column '{column}' a timestamp"):
+                from_columns(*arguments)

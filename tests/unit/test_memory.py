@@ -102,7 +102,7 @@ def test_a_filter_counts_its_vocabulary(rows, structure, num_bytes):
     assert layer.features["viewed"].false_positive_rate < 0.5
 
 
-@pytest.mark.parametrize("structure", ["auto", "sets", "compact_sets", "bloom", "weighted_bloom"])
+@pytest.mark.parametrize("structure", ["auto", "sets", "bloom", "weighted_bloom"])
 def test_too_little_memory_names_the_least_that_does(rows, structure):
     with pytest.raises(
         SettingsError, match=r"'viewed' cannot be kept for a memory of 2,000 bytes: .* at least"

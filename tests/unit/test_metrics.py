@@ -22,9 +22,9 @@ from feast_sketch_store import metrics
 from feast_sketch_store.errors import RowError, StorageError
 from feast_sketch_store.operations.exporting import exported
 from feast_sketch_store.rows.codecs import FeatureCodec
+from feast_sketch_store.settings.view_settings import FeatureSettings, ViewSettings
 from feast_sketch_store.storage.local import LocalStorage
 from feast_sketch_store.view.sealing import SealPolicy
-from feast_sketch_store.view.settings import FeatureSettings, ViewSettings
 from feast_sketch_store.view.state import StateLoader
 from feast_sketch_store.view.view import View
 from tests.helpers.keys import user_hashes, user_key
@@ -165,7 +165,7 @@ def test_a_seal_that_fails_is_counted(view, scrape, monkeypatch):
     def fail(*_, **__):
         raise StorageError("full")
 
-    monkeypatch.setattr(type(view._snapshots), "publish", fail)
+    monkeypatch.setattr(type(view.shards[0]._snapshots), "publish", fail)
     with pytest.raises(StorageError):
         view.seal()
     assert [scrape(m) for m in (metrics.SEALS, metrics.SEAL_FAILURES)] == [0, 1]
@@ -175,7 +175,7 @@ def test_a_fallback_is_counted_once(view, scrape, tmp_path):
     for user in range(2):
         view.write([row(user, "x")])
         view.seal()
-    newest = view._snapshots.list()[0]
+    newest = view.shards[0]._snapshots.list()[0]
     (view.storage.path / "snapshots" / f"{newest.name}.base.safetensors").write_bytes(b"damaged")
     other = View(view.storage, SETTINGS, SealPolicy(1.0, 10**9), 0.0)
     for _ in range(3):
@@ -228,7 +228,7 @@ def test_reads_and_writes_go_on_where_the_disk_of_metrics_is_full(view, monkeypa
     monkeypatch.setattr(metrics, "_children", {})
     view.write([row(1, "x")])
     assert view.seal()
-    (answer,) = view.read(user_hashes([1]), ["viewed"])
+    answer = view.read(user_hashes([1]), ["viewed"])
     view.metrics.flush()
     assert len(answer.found) == 1
     assert caplog.text.count("metrics are incomplete") == 1
@@ -238,7 +238,7 @@ def test_reads_and_writes_go_on_where_the_disk_of_metrics_is_full(view, monkeypa
 def test_a_process_that_seals_exports_them(view):
     view.write([row(1, "x")])
     view.seal()
-    with exported(0) as port:
+    with exported("127.0.0.1", 0) as port:
         answer = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60).read().decode()
     project, name = view.metrics.labels
     assert f'feast_sketch_seals_total{{project="{project}",view="{name}"}} 1.0' in answer
@@ -250,7 +250,9 @@ NAMES = {metric.name for metric in metrics.ALL}
 
 
 def named_in(text):
-    return set(re.findall(r"\bfeast_sketch_(?!store\b)[a-z_]+[a-z]", text))
+    return {
+        name.removesuffix("_bucket") for name in re.findall(r"\bfeast_sketch_(?!store\b)[a-z_]+[a-z]", text)
+    }
 
 
 @pytest.mark.parametrize("page", ["fleet.md", "grafana-dashboard.json", "prometheus-alerts.yaml"])
@@ -264,6 +266,34 @@ def test_each_metric_is_documented():
     assert named_in((DOCS / "fleet.md").read_text()) == NAMES
 
 
+def unit_of(expression):
+    if "_seconds" in expression:
+        return "time"
+    return "flag" if re.search("_(stale|pinned){", expression) else "number"
+
+
+def test_a_view_has_its_series_before_its_first_read(view):
+    view.current()
+    labels = tuple(zip(("project", "view"), view.metrics.labels, strict=True))
+    for metric in (metrics.READS, metrics.ENTITIES_READ, metrics.ABSENT_ENTITIES, metrics.SEALS):
+        assert scraped()[metric.name, labels] == 0
+
+
+def test_the_time_of_reads_is_counted(view):
+    for seconds in (9e-6, 3e-5, 3e-5, 2.0):
+        view.metrics.count_read(1, 1, seconds)
+    view.metrics.count_read(1, 1)
+    view.metrics.flush()
+    labels = dict(zip(("project", "view"), view.metrics.labels, strict=True))
+
+    def at(suffix, **more):
+        return scraped()[f"feast_sketch_read_seconds_{suffix}", tuple(sorted({**labels, **more}.items()))]
+
+    buckets = [at("bucket", le=bound) for bound in ("1e-05", "2.5e-05", "5e-05", "1.0", "+Inf")]
+    assert buckets == [1, 1, 3, 3, 4]
+    assert (at("count"), at("sum")) == (4, pytest.approx(2.000069))
+
+
 def test_the_dashboard_and_the_alerts_are_whole():
     dashboard = json.loads((DOCS / "grafana-dashboard.json").read_text())
     panels = dashboard["panels"]
@@ -271,6 +301,7 @@ def test_the_dashboard_and_the_alerts_are_whole():
     for panel in panels:
         assert panel["title"]
         assert all(named_in(target["expr"]) for target in panel["targets"])
+        assert len({unit_of(target["expr"]) for target in panel["targets"]}) == 1, panel["title"]
     rules = [
         rule
         for group in yaml.safe_load((DOCS / "prometheus-alerts.yaml").read_text())["groups"]

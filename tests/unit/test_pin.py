@@ -9,9 +9,9 @@ from feast_sketch_store import metrics
 from feast_sketch_store.errors import SettingsError, StorageError
 from feast_sketch_store.operations.verification import verify_view
 from feast_sketch_store.rows.codecs import FeatureCodec
+from feast_sketch_store.settings.view_settings import FeatureSettings, ViewSettings
 from feast_sketch_store.storage.local import LocalStorage
 from feast_sketch_store.view.sealing import SealPolicy
-from feast_sketch_store.view.settings import FeatureSettings, ViewSettings
 from feast_sketch_store.view.view import View
 from tests.helpers.keys import user_hashes, user_key
 from tests.storage.memory import MemoryStorage
@@ -46,11 +46,11 @@ def fill(view, number, users=(1, 2)):
 
 def read(view, user=1):
     """What a read of a user shows."""
-    for answer in view.read(user_hashes([user]), ["viewed"]):
-        feature = answer.features["viewed"]
-        values = feature.decoder.values(feature.states, feature.indptr, feature.symbols)
-        if len(answer.found):
-            return list(values[0].string_set_val.val)
+    answer = view.read(user_hashes([user]), ["viewed"])
+    feature = answer.features["viewed"]
+    values = feature.decoder.values(feature.states, feature.indptr, feature.symbols)
+    if len(answer.found):
+        return list(values[0].string_set_val.val)
     return None
 
 
@@ -79,7 +79,7 @@ def test_writes_are_kept_and_shown_when_it_ends(make_view):
         fill(writer, number, [1, 7])
         assert read(writer) == ["fill 1"]
         assert read(writer, 7) is None
-    assert len(writer._snapshots.list()) == 1, "no write seals"
+    assert len(writer.shards[0]._snapshots.list()) == 1, "no write seals"
     assert not make_view().seal_if_due()
     writer.unpin()
     for view in (writer, make_view()):
@@ -95,14 +95,14 @@ def test_seals_and_vacuums_keep_the_snapshot(make_view):
         assert writer.seal(), "which somebody asked for"
         writer.vacuum(0.0)
         assert read(writer) == read(make_view()) == ["fill 1"]
-    assert [snapshot.version for snapshot in writer._snapshots.list()] == [5, 1]
+    assert [snapshot.version for snapshot in writer.shards[0]._snapshots.list()] == [5, 1]
     assert verify_view(writer.storage, [CODEC]).problems == []
     assert verify_view(writer.storage, [CODEC]).leftovers == []
     writer.unpin()
     assert read(writer) == ["fill 5"]
     fill(writer, 6)
     writer.vacuum(0.0)
-    assert [snapshot.version for snapshot in writer._snapshots.list()] == [6]
+    assert [snapshot.version for snapshot in writer.shards[0]._snapshots.list()] == [6]
 
 
 def test_another_pin_takes_the_place_of_the_first(make_view):
@@ -115,14 +115,14 @@ def test_another_pin_takes_the_place_of_the_first(make_view):
     for version in (2, 3, 2):
         assert view.pin(version).version == version
         assert read(view) == read(make_view()) == [f"fill {version}"]
-    assert len(view._snapshots.look().pins) == 1
+    assert len(view.shards[0]._snapshots.look().pins) == 1
 
 
 def test_a_version_that_is_not_there_is_refused(make_view):
-    with pytest.raises(SettingsError, match="there is no snapshot; there are the versions: none"):
+    with pytest.raises(SettingsError, match="there is no snapshot of the shards 0"):
         make_view().pin()
     fill(make_view(), 1)
-    with pytest.raises(SettingsError, match="no snapshot of version 7; there are the versions: 1"):
+    with pytest.raises(SettingsError, match="no snapshots of version 7; there are the versions: 1"):
         make_view().pin(7)
     assert make_view().pinned is None
 
@@ -134,7 +134,7 @@ def test_a_snapshot_that_is_gone_never_becomes_another_one(make_view):
     assert read(serving) == ["fill 1"]
     fill(serving, 2)
     serving.seal()
-    serving._snapshots.discard(serving.pinned)
+    serving.shards[0]._snapshots.discard(serving.pinned)
     assert read(serving) == ["fill 1"], "what it has, it serves on"
     with pytest.raises(StorageError, match=r"pinned to the snapshot .*, which is gone; `feast-sketch unpin`"):
         read(make_view())
@@ -167,21 +167,21 @@ def test_a_pinned_delta_keeps_what_it_lies_over(make_view):
     writer.seal()
     fill(writer, 2, everybody[:10])
     assert writer.seal(as_delta=True)
-    assert len(writer._state.deltas) == 1
-    held = writer.pin()
+    assert len(writer.shards[0]._state.deltas) == 1
+    held = writer.pin().version
     for number, as_delta in ((3, True), (4, True), (5, False)):
         fill(writer, number, everybody[:15])
         writer.seal(as_delta=as_delta)
         writer.vacuum(0.0)
         for view in (writer, make_view(NEVER)):
             assert (read(view), read(view, 30)) == (["fill 2"], ["fill 1"])
-            assert view.pinned == held
+            assert view.pinned.version == held
     writer.unpin()
     for view in (writer, make_view(NEVER)):
         assert (read(view), read(view, 30)) == (["fill 5"], ["fill 1"])
     writer.vacuum(0.0)
-    kept = {info.name for info in writer._snapshots.storage.walk()}
-    (newest,) = writer._snapshots.list()
+    kept = {info.name for info in writer.shards[0]._snapshots.storage.walk()}
+    (newest,) = writer.shards[0]._snapshots.list()
     assert kept == {newest.manifest_name, *newest.file_names()}
     assert verify_view(writer.storage, [CODEC]).problems == []
 
@@ -195,9 +195,9 @@ def test_a_base_is_pinned_beneath_its_deltas(make_view):
     assert make_view(NEVER).pin(1).version == 1
     for view in (writer, make_view(NEVER)):
         assert read(view) == ["fill 1"]
-        assert not view._state.deltas
+        assert not view.shards[0]._state.deltas
     writer.vacuum(0.0)
     writer.unpin()
     for view in (writer, make_view(NEVER)):
         assert read(view) == ["fill 2"]
-        assert len(view._state.deltas) == 1
+        assert len(view.shards[0]._state.deltas) == 1

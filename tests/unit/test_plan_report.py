@@ -25,7 +25,7 @@ def point(curve="bloom", label="error rate 0.01", **changes):
         "false_per_read": 2.5,
         "noise_ratio": 0.05,
         "kept_share": 1.0,
-        "settings": {"viewed": {"sketch.error_rate": "0.01"}},
+        "settings": {"viewed": {"sketch.target": "error 0.01"}},
     }
     fields |= changes
     known = {"memory_low": fields["memory_bytes"], "memory_high": fields["memory_bytes"]}
@@ -59,7 +59,7 @@ def plan_with_auc():
             noise_ratio=10.0**-number / 45,
             kept_share=1 - 0.1 * number,
             auc=Estimate(0.73 + 0.001 * number, 0.72, 0.74),
-            settings={"viewed": {"sketch.memory": f"{2**number}MB"}, "liked": {"sketch.structure": curve}},
+            settings={"viewed": {"sketch.target": f"{2**number}MB"}, "liked": {"sketch.structure": curve}},
         )
         for curve in ("bloom", "weighted_bloom")
         for number in range(3)
@@ -235,7 +235,7 @@ def test_what_is_not_finite_is_not_drawn():
 @pytest.mark.parametrize(
     "settings",
     [
-        {"viewed": {"sketch.error_rate": "auto"}},
+        {"viewed": {"sketch.target": "auto"}},
         {
             "viewed": {"sketch.structure": "sets", "sketch.vocabulary": "{file: plans/history.viewed.json}"},
             "b": {},
@@ -258,17 +258,19 @@ def test_settings_are_python_to_paste(settings):
 
 def test_short_settings_take_a_line_and_long_ones_stay_narrow():
     short, long = (
-        {"sketch.error_rate": "0.01"},
+        {"sketch.target": "error 0.01"},
         {"sketch.structure": "sets", "sketch.vocabulary": "{top: 1000}"},
     )
     data = Page(to_html(plan(point(settings={"viewed": short, "viewed_categories": long})))).data()
     lines = data["points"][0]["fields"].splitlines()
-    assert lines[0] == 'Field(name="viewed", dtype=..., tags={"sketch.error_rate": "0.01"}),'
+    assert lines[0] == 'Field(name="viewed", dtype=..., tags={"sketch.target": "error 0.01"}),'
     assert lines[1] == "Field("
     assert '        "sketch.vocabulary": "{top: 1000}",' in lines
 
 
-DECLARED = PlannedField("Set(Int64)", 'what "they" saw', {"owner": "ads", "sketch.max_vocabulary": "9"})
+DECLARED = PlannedField(
+    "Set(Int64)", 'what "they" saw', {"owner": "ads", "sketch.advanced": "{max_vocabulary: 9}"}
+)
 
 
 def test_fields_are_pasted_as_they_are_declared():
@@ -278,7 +280,7 @@ def test_fields_are_pasted_as_they_are_declared():
     name, dtype, description, tags = (ast.unparse(keyword.value) for keyword in call.keywords)
     assert (name, dtype) == ("'viewed'", "Set(Int64)")
     assert ast.literal_eval(description) == DECLARED.description
-    assert ast.literal_eval(tags) == {**DECLARED.tags, "sketch.error_rate": "0.01"}
+    assert ast.literal_eval(tags) == {**DECLARED.tags, "sketch.target": "error 0.01"}
     assert "..." not in text
 
 
@@ -386,7 +388,7 @@ def test_a_page_with_cuts_draws_the_facts_kept_and_a_line_per_curve(tmp_path):
     (tmp_path / "plan.html").write_text(to_html(plan(*points)), encoding="utf-8")
     page = Page(re.sub(r"<br>|<hr>|<input[^>]*>", "", browse(tmp_path / "plan.html", tmp_path)))
     assert "Share of facts kept; higher is better" in page.texts("text")
-    assert "sketch.error_rate" in page.text_of("fields")
+    assert "sketch.target" in page.text_of("fields")
     named = [text.strip() for text in page.texts("button") if "error rate" in text]
     assert sorted(named) == sorted({point.curve for point in points})  # the legend
 

@@ -5,13 +5,11 @@ import pyarrow as pa
 import pytest
 
 from feast_sketch_store.layers import Goal
-from feast_sketch_store.planning.choice import PlanTarget, choose_point, knee
-from feast_sketch_store.planning.curves import compact_sets, sets
+from feast_sketch_store.planning.curves import sets
 from feast_sketch_store.structures.goals import NOISE_RATIO
 from tests.unit.test_planning import HEADER_BYTES, PRESENCE, draw, feature_of, sample_of, sealed_as_sets, zipf
 
 NUM_ROWS = 2_000
-PRICED = {"sets": sets, "compact_sets": compact_sets}
 
 
 @pytest.fixture(scope="module")
@@ -23,38 +21,19 @@ def chain():
     return [shown, viewed, viewed & (chance.random(shown.shape) < 0.2)]
 
 
-@pytest.mark.parametrize("structure", PRICED)
-def test_a_chain_of_features_has_the_size_of_its_seal(chain, structure):
+def test_a_chain_of_features_has_the_size_of_its_seal(chain):
     values = pa.array(np.arange(300))
-    layer = sealed_as_sets([(has, values) for has in chain], Goal(NOISE_RATIO, 0.1, structure))
-    point = PRICED[structure](sample_of(*map(feature_of, chain)), PRESENCE).point
+    layer = sealed_as_sets([(has, values) for has in chain], Goal(NOISE_RATIO, 0.1, "sets"))
+    point = sets(sample_of(*map(feature_of, chain)), PRESENCE).point
     of_timestamps = NUM_ROWS / 8  # which are all alike here
     assert point.memory_bytes - HEADER_BYTES - of_timestamps == pytest.approx(layer.size_bytes, rel=0.02)
-    assert point.settings == {f"f{number}": {"sketch.structure": structure} for number in range(3)}
+    assert point.settings == {f"f{number}": {"sketch.structure": "sets"} for number in range(3)}
 
 
-@pytest.mark.parametrize("structure", PRICED)
-def test_together_they_cost_less_than_one_by_one(chain, structure):
-    price = PRICED[structure]
-    together = price(sample_of(*map(feature_of, chain)), PRESENCE).point
-    alone = [price(sample_of(feature_of(has)), PRESENCE).point for has in chain]
+def test_together_they_cost_less_than_one_by_one(chain):
+    together = sets(sample_of(*map(feature_of, chain)), PRESENCE).point
+    alone = [sets(sample_of(feature_of(has)), PRESENCE).point for has in chain]
     facts = [int(has.sum()) for has in chain]
     each = sum(point.table_bits_per_fact * n for point, n in zip(alone, facts, strict=True))
     index = 2 * NUM_ROWS * 24  # bits of two more lists of entities, at most
     assert together.table_bits_per_fact * sum(facts) < 0.95 * (each - index)
-
-
-def test_count_trees_are_the_smaller_ones(chain):
-    sample = sample_of(*map(feature_of, chain))
-    small, usual = compact_sets(sample, PRESENCE).point, sets(sample, PRESENCE).point
-    assert small.table_bits_per_fact < usual.table_bits_per_fact
-
-
-def test_count_trees_are_chosen_where_only_they_fit(chain):
-    sample = sample_of(*map(feature_of, chain))
-    points = [price(sample, PRESENCE).point for price in PRICED.values()]
-    usual, small = (point.memory_bytes for point in points)
-    assert choose_point(points, PlanTarget()) == 0
-    assert choose_point(points, PlanTarget(memory_bytes=usual + 1)) == 0
-    assert choose_point(points, PlanTarget(memory_bytes=(small + usual) / 2)) == 1
-    assert knee(points) == 0

@@ -60,7 +60,7 @@ def test_settings_are_those_of_the_point(tastes):
     assert points[-1].settings == {
         "f0": {
             "sketch.structure": "weighted_bloom",
-            "sketch.noise_ratio": "1",
+            "sketch.target": "noise 1",
             "sketch.clusters": "16",
         }
     }

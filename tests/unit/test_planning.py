@@ -279,7 +279,7 @@ class TestCurves:
         )
         absent = len(sample.features["f0"].vocabulary) - sample.num_facts / 20_000
         assert point.false_per_read == pytest.approx(0.01 * absent, rel=1e-6)
-        assert point.settings == {"f0": {"sketch.structure": "bloom", "sketch.error_rate": "0.01"}}
+        assert point.settings == {"f0": {"sketch.structure": "bloom", "sketch.target": "error 0.01"}}
 
     @pytest.mark.parametrize("ratio", [2.0, 0.1, 0.01])
     def test_a_weighted_filter_keeps_their_noise(self, sample, ratio):
@@ -324,15 +324,9 @@ class TestCurves:
         tags = candidate.point.settings["f0"]
         assert tags["sketch.structure"] == "sets"
         setting = yaml.safe_load(tags["sketch.vocabulary"])
-        has_share = sample.features["f0"].counts / len(sample) >= setting["min_share"]
-        assert (has_share == candidate.kept["f0"]).all()
-
-    def test_the_share_of_a_rare_value_is_a_number_to_yaml(self):
-        has = np.zeros((300_000, 2), np.bool_)
-        has[:, 0] = True
-        has[:2, 1] = True
-        tags = sets(sample_of(feature_of(has)), PRESENCE, 1e-5).point.settings["f0"]
-        assert yaml.safe_load(tags["sketch.vocabulary"]) == {"min_share": 1e-5}
+        counts = sample.features["f0"].counts
+        assert 0 < setting["top"] == candidate.kept["f0"].sum() < len(counts)
+        assert counts[candidate.kept["f0"]].min() > counts[~candidate.kept["f0"]].max()
 
     @pytest.mark.parametrize("has", [np.ones((1, 1)), np.zeros((5, 0)), np.eye(2)[:, :1]])
     def test_tiny_features_have_points_as_well(self, facts, has):

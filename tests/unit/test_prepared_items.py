@@ -3,25 +3,25 @@
 from datetime import UTC, datetime, timedelta
 
 import numpy as np
+import pyarrow as pa
 import pytest
-from feast.protos.feast.serving.ServingService_pb2 import GetOnlineFeaturesResponse
 from feast.protos.feast.types.EntityKey_pb2 import EntityKey
 from feast.protos.feast.types.Value_pb2 import Int64List, StringList, Value
 
 from feast_sketch_store import kernel
-from feast_sketch_store.adapter import single
-from feast_sketch_store.adapter.responses import add_vectors, to_rows
 from feast_sketch_store.layers import Goal
+from feast_sketch_store.layers.prepared import stack
 from feast_sketch_store.rows.codecs import COUNTS, COUNTS_OF, LIST, TIMES, FeatureCodec
 from feast_sketch_store.rows.encoding import NO_TIMESTAMP, deletions
 from feast_sketch_store.rows.entity_keys import hash_entity_keys
 from feast_sketch_store.rows.listing import Listing
+from feast_sketch_store.settings.view_settings import FeatureSettings, ViewSettings
 from feast_sketch_store.storage.local import LocalStorage
-from feast_sketch_store.view.settings import FeatureSettings, ViewSettings
+from feast_sketch_store.view.append import Append
 from feast_sketch_store.view.view import View
+from tests.helpers.reads import assert_vectors, read_row, to_rows
 
-pytestmark = pytest.mark.skipif(not kernel.IS_COMPILED, reason="the kernel is not compiled")
-
+NOBODY = b"\0" * 16
 FIRST = datetime(2026, 3, 1, tzinfo=UTC)
 NUM_USERS, TICK, LIMIT = 120, 600_000_000, 12
 USERS = range(-2, NUM_USERS + 3)
@@ -104,9 +104,9 @@ def asked(request, tmp_path_factory):
 
 def slow_rows(state, features, expire_before):
     """Per user its row, and whether rows of it expired."""
-    answers = state.read(hash_entity_keys([key(user) for user in USERS]), features, expire_before)
-    expired = {place for answer in answers for place in answer.expired.tolist()}
-    rows = to_rows(answers, len(USERS))
+    answer = state.read(hash_entity_keys([key(user) for user in USERS]), features, expire_before)
+    expired = set(answer.expired.tolist())
+    rows = to_rows(answer, len(USERS))
     return [(user, rows[place], place in expired) for place, user in enumerate(USERS)]
 
 
@@ -116,34 +116,23 @@ def test_rows_are_the_same(asked, hours):
     codecs, state, _ = asked
     expire_before = NO_TIMESTAMP if hours is None else int((FIRST + timedelta(hours=hours)).timestamp() * 1e6)
     for features in (tuple(codecs), tuple(codecs)[::-1], *((name,) for name in codecs)):
-        rows, found, refused = state.prepared(features), 0, 0
+        rows, found = state.prepared(features), 0
         for user, wanted, is_expired in slow_rows(state, features, expire_before):
-            row = single.read_row(rows, single.hash_entity_key(key(user)), features, expire_before)
-            if row is None:
-                refused += 1
-                continue
-            assert not is_expired
-            assert row == wanted
+            row = read_row(rows, hash_entity_keys([key(user)]).tobytes(), features, expire_before)
+            assert (row is None) == is_expired
+            assert (row or (None, None)) == wanted
             found += wanted[1] is not None
         if hours is None:
             assert found > 70
-            assert refused == 0
 
 
 def test_vectors_are_the_same(asked):
     codecs, state, _ = asked
-    features, compared = tuple(codecs), 0
-    rows = state.prepared(features)
-    for user in USERS:
-        answers = state.read(hash_entity_keys([key(user)]), features, NO_TIMESTAMP)
-        slow, fast = GetOnlineFeaturesResponse(), GetOnlineFeaturesResponse()
-        num_present = add_vectors(slow, features, answers, 1, None)
-        added = single.add_vectors(fast, rows, single.hash_entity_key(key(user)), NO_TIMESTAMP)
-        if added is not None:
-            assert added == (num_present, sum(len(answer.found) for answer in answers))
-            assert fast == slow
-            compared += 1
-    assert compared > 90
+    features = tuple(codecs)
+    hashes = hash_entity_keys([key(user) for user in USERS])
+    for expire_before in (NO_TIMESTAMP, int((FIRST - timedelta(hours=12)).timestamp() * 1e6)):
+        answer = state.read(hashes, features, expire_before)
+        assert_vectors(state.prepared(features), features, hashes, answer, expire_before)
 
 
 @pytest.mark.parametrize("hours", [None, -12])
@@ -154,61 +143,54 @@ def test_items_are_the_same(asked, hours, limit):
     for name in ("read", "rated"):
         if name not in codecs:
             return
-        rows, compared = state.prepared((name,)), 0
+        values, names = names_of(state, name)
+        named = stack(state.newest_first, Append(list(codecs.values())).wanted((name,)), names)
         for user in USERS:
             hashes = hash_entity_keys([key(user)])
-            items = rows.items(hashes.tobytes(), since, limit)
-            if items is None:
-                continue
-            answers = state.read(hashes, (name,), since, limit)
-            feature = answers[0].features.get(name) if answers and len(answers[0].found) else None
-            ids, times = ([], []) if feature is None else (feature.csr.ids, feature.csr.weights)
-            of_ids, of_times = items or (b"", b"")
-            np.testing.assert_array_equal(np.frombuffer(of_ids, np.int32), ids)
-            np.testing.assert_array_equal(np.frombuffer(of_times, np.int64), times)
-            compared += 1
-        assert compared > 90
+            feature = state.read(hashes, (name,), since, limit).features[name]
+            wanted = feature.decoder.vocabulary.values.take(pa.array(feature.csr.ids)).to_pylist()
+            check_items(named.items(hashes.tobytes(), since, limit), feature, list(map(values.index, wanted)))
+
+
+def names_of(state, name):
+    """All values of a feature, and for each layer the places of its values among them."""
+    vocabularies = [layer.numbering(name) for layer in state.newest_first]
+    values = sorted({value for known in vocabularies for value in known.values.to_pylist()})
+    places = [[values.index(value) for value in known.values.to_pylist()] for known in vocabularies]
+    return values, [np.array(own, np.int32) for own in places]
+
+
+def check_items(items, feature, ids):
+    of_ids, of_times = items or (b"", b"")
+    np.testing.assert_array_equal(np.frombuffer(of_ids, np.int32), ids)
+    np.testing.assert_array_equal(np.frombuffer(of_times, np.int64), feature.csr.weights)
 
 
 def test_ids_of_one_and_of_many_are_distinct(asked):
     codecs, state, _ = asked
-    name, weights = next(iter(codecs)), np.random.default_rng(5).normal(size=100)
-    rows, wanted, places = state.prepared((name,)), [], []
-    for user in USERS:
-        hashes = hash_entity_keys([key(user)])
-        ids = rows.ids(hashes.tobytes(), NO_TIMESTAMP)
-        if ids is None:
-            continue
-        places.append(hashes)
-        answers = state.read(hashes, (name,), NO_TIMESTAMP)
-        feature = answers[0].features.get(name) if answers and len(answers[0].found) else None
-        of_user = np.zeros(0, np.int32) if feature is None else feature.csr.ids
-        wanted.append(np.unique(of_user) if codecs[name].is_list else of_user)
+    name, weights = next(iter(codecs)), np.random.default_rng(5).normal(size=200)
+    values, names = names_of(state, name)
+    rows, wanted = stack(state.newest_first, state.row_semantics.wanted((name,)), names), []
+    hashes = hash_entity_keys([key(user) for user in USERS])
+    answer = state.read(hashes, (name,), NO_TIMESTAMP)
+    feature, found = answer.features[name], answer.found.tolist()
+    read = feature.decoder.vocabulary.values.take(pa.array(feature.csr.ids)).to_pylist()
+    for place, entity in enumerate(hashes):
+        row = found.index(place) if place in found else None
+        own = [] if row is None else read[feature.indptr[row] : feature.indptr[row + 1]]
+        own = list(map(values.index, own))
+        wanted.append(sorted(set(own)) if codecs[name].is_list else own)
+        ids = rows.ids(entity.tobytes(), NO_TIMESTAMP)
         np.testing.assert_array_equal(np.frombuffer(ids or b"", np.int32), wanted[-1])
-        assert rows.score(hashes.tobytes(), NO_TIMESTAMP, weights) == pytest.approx(weights[wanted[-1]].sum())
-    indptr = np.empty(len(places) + 1, np.int64)
-    matrix = rows.csr(np.concatenate(places), NO_TIMESTAMP, indptr)
+        assert rows.score(entity.tobytes(), NO_TIMESTAMP, weights) == pytest.approx(weights[wanted[-1]].sum())
+    indptr = np.empty(len(hashes) + 1, np.int64)
+    matrix = rows.csr(hashes, NO_TIMESTAMP, indptr)
     np.testing.assert_array_equal(np.diff(indptr), [len(ids) for ids in wanted])
     np.testing.assert_array_equal(np.frombuffer(matrix[0], np.int32), np.concatenate(wanted))
 
 
-def test_blocks_are_checked_before_they_are_read(tmp_path):
-    for kind, (codecs, semantics, row) in KINDS.items():
-        view = view_of(tmp_path / kind, codecs, semantics)
-        view.write([row(user, np.random.default_rng(user), FIRST) for user in range(20)])
-        view.seal()
-        opened = view_of(tmp_path / kind, codecs, semantics)
-        opened.refresh()
-        features, entity_hash = tuple(codecs), single.hash_entity_key(key(3))
-        rows = opened.current().prepared(features)
-        assert rows.row(entity_hash, NO_TIMESTAMP) is None
-        wanted = to_rows(opened.current().read(hash_entity_keys([key(3)]), features, NO_TIMESTAMP), 1)
-        assert single.read_row(rows, entity_hash, features, NO_TIMESTAMP) == wanted[0]
-        assert wanted[0][1]
-
-
 def test_what_does_not_fit_is_refused():
-    rows = kernel.prepared_rows()
+    rows = kernel.PreparedRows()
     with pytest.raises(ValueError, match="no feature"):
         rows.from_weights(np.zeros(1, np.uint8), np.zeros(2, np.int64), np.zeros(0, np.int64))
     rows.exact(np.zeros((1, 2), np.uint64), np.zeros(1, np.int64), np.zeros(1, np.bool_))
@@ -216,18 +198,20 @@ def test_what_does_not_fit_is_refused():
     with pytest.raises(ValueError, match="do not fit"):
         rows.from_weights(np.zeros(1, np.uint8), np.zeros(3, np.int64), np.zeros(0, np.int64))
     rows.from_weights(np.full(1, 3, np.uint8), np.array([0, 2]), np.array([5, 7]))
-    stack = kernel.prepared_rows()
+    rows_of = kernel.PreparedRows()
     with pytest.raises(ValueError, match="do not fit"):
-        stack.limits(np.ones(1, np.int64), np.ones(1, np.int64), False, 1)
-    stack.layer(rows, None, None, None)
-    assert stack.ids(b"\0" * 16, NO_TIMESTAMP) is None
-    assert stack.items(b"\0" * 16, NO_TIMESTAMP, 3) is None
-    assert stack.row(b"\0" * 16, NO_TIMESTAMP)[2] == b"\x0a\x06\x0a\x04\x0a\x02\x05\x07"
+        rows_of.limits(np.ones(1, np.int64), np.ones(1, np.int64), 1, False, 1)
+    rows_of.layer(rows, None, None, None)
+    for read in (lambda: rows_of.ids(NOBODY, NO_TIMESTAMP), lambda: rows_of.items(NOBODY, NO_TIMESTAMP, 3)):
+        with pytest.raises(kernel.ReadFault, match="contradict"):
+            read()
+    assert rows_of.rows(NOBODY, NO_TIMESTAMP)[0][0][2] == b"\x0a\x06\x0a\x04\x0a\x02\x05\x07"
     with pytest.raises(ValueError, match="below 1"):
-        stack.items(b"\0" * 16, NO_TIMESTAMP, 0)
+        rows_of.items(NOBODY, NO_TIMESTAMP, 0)
     with pytest.raises(ValueError, match="do not fit"):
-        stack.limits(np.ones(2, np.int64), np.ones(2, np.int64), False, 1)
+        rows_of.limits(np.ones(2, np.int64), np.ones(2, np.int64), 1, False, 1)
     with pytest.raises(ValueError, match="a tick takes"):
-        stack.limits(np.ones(1, np.int64), np.zeros(1, np.int64), False, 1)
-    stack.limits(np.ones(1, np.int64), np.ones(1, np.int64), False, 1)
-    assert stack.row(b"\0" * 16, NO_TIMESTAMP) is None
+        rows_of.limits(np.ones(1, np.int64), np.zeros(1, np.int64), 1, False, 1)
+    rows_of.limits(np.ones(1, np.int64), np.ones(1, np.int64), 1, False, 1)
+    with pytest.raises(kernel.ReadFault, match="contradict"):
+        rows_of.rows(NOBODY, NO_TIMESTAMP)

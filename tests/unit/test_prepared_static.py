@@ -8,23 +8,20 @@ from feast.protos.feast.types.EntityKey_pb2 import EntityKey
 from feast.protos.feast.types.Value_pb2 import Value
 
 from feast_sketch_store import kernel
-from feast_sketch_store.adapter import single
-from feast_sketch_store.adapter.responses import to_rows
-from feast_sketch_store.kernel.reference_static import masks_of
+from feast_sketch_store.kernel import masks_of
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.encoding import NO_TIMESTAMP, deletions
 from feast_sketch_store.rows.entity_keys import hash_entity_keys
+from feast_sketch_store.settings.view_settings import FeatureSettings, ViewSettings
 from feast_sketch_store.storage.local import LocalStorage
-from feast_sketch_store.view.settings import FeatureSettings, ViewSettings
 from feast_sketch_store.view.view import View
+from tests.helpers.reads import read_row, to_rows
 
 NUM_ROWS = 700
 FIRST = datetime(2026, 3, 1, tzinfo=UTC)
 FEATURES = ("country", "level", "nothing")
 USERS = range(-20, NUM_ROWS + 20)
-NO_BLOCKS = (None, 0)
-
-pytestmark = pytest.mark.skipif(not kernel.IS_COMPILED, reason="the kernel is not compiled")
+NO_BLOCKS = (None,)
 
 
 def key(user):
@@ -66,13 +63,12 @@ def state(request, tmp_path_factory):
 @pytest.mark.parametrize("days", [None, 2])
 def test_rows_are_the_same(state, days):
     expire_before = NO_TIMESTAMP if days is None else int((FIRST + timedelta(days=days)).timestamp() * 1e6)
-    answers = state.read(hash_entity_keys([key(user) for user in USERS]), FEATURES, expire_before)
-    wanted = to_rows(answers, len(USERS))  # which checks blocks that were not
+    hashes = hash_entity_keys([key(user) for user in USERS])
+    wanted = to_rows(state.read(hashes, FEATURES, expire_before), len(USERS))
     rows, found = state.prepared(FEATURES), 0
-    assert rows is not None
-    for user, expected in zip(USERS, wanted, strict=True):
-        row = single.read_row(rows, single.hash_entity_key(key(user)), FEATURES, expire_before)
-        assert row == expected or (row is None and expected == (None, None))  # of a row that is withheld
+    for own, expected in zip(hashes, wanted, strict=True):
+        row = read_row(rows, own.tobytes(), FEATURES, expire_before)
+        assert (row or (None, None)) == expected
         found += expected[1] is not None
     assert found > 150
 
@@ -102,14 +98,14 @@ def parts(left=(), marks=NO_BLOCKS, num_symbols=6):
 
 
 def asked(arguments, expire_before=NO_TIMESTAMP, states=(0, 3), divisor=2):
-    layer, rows = kernel.prepared_rows(), kernel.prepared_rows()
+    layer, rows = kernel.PreparedRows(), kernel.PreparedRows()
     layer.numbered(*arguments)
     layer.feature(b"\x0a", False, 0, np.arange(7, 10), None, None)
     layer.from_number(divisor)
     packed = np.array([states[0] | states[1] << 2, 0], np.uint64)
-    layer.states(packed, 2, 0, 2, *NO_BLOCKS)
+    layer.states(packed, 2, 0, 2, *NO_BLOCKS, 0)
     rows.layer(layer, None, None, None)
-    return rows.row(HASH, expire_before)
+    return rows.rows(HASH, expire_before)[0][0]
 
 
 def test_a_number_is_a_shape_and_digits():
@@ -118,14 +114,9 @@ def test_a_number_is_a_shape_and_digits():
     timestamp, states, values = asked(parts(left=[OWN]))  # 5 is the second shape, and digit 2
     assert (timestamp, list(states)) == (20, [3])
     assert 9 in values
-    assert asked(parts(), expire_before=11) is None  # withheld
+    assert asked(parts(), expire_before=11) is False  # withheld
     assert asked(parts(left=[OWN]), expire_before=11) is not None
-    assert asked(parts(num_symbols=0)) is False
-
-
-def test_blocks_that_were_not_checked_are_refused():
-    assert asked(parts(marks=(np.array([0, 1], np.uint8), 20))) is None
-    assert asked(parts(marks=(np.array([0, 0], np.uint8), 20))) is not None
+    assert asked(parts(num_symbols=0)) is None
 
 
 @pytest.mark.parametrize(
@@ -145,7 +136,7 @@ def test_parts_that_do_not_fit_are_refused(place, junk):
     arguments = [*parts()]
     arguments[place] = junk
     with pytest.raises(ValueError, match="do not fit"):
-        kernel.prepared_rows().numbered(*arguments)
+        kernel.PreparedRows().numbered(*arguments)
 
 
 @pytest.mark.parametrize("divisor", [0, 1, 3])
@@ -155,11 +146,12 @@ def test_divisors_that_cannot_be_are_refused(divisor):
 
 
 def test_an_impossible_state_is_refused():
-    layer = kernel.prepared_rows()
+    layer = kernel.PreparedRows()
     layer.numbered(*parts())
     layer.feature(b"\x0a", False, 0, np.arange(0), None, None)
     layer.from_number(2)
-    layer.states(np.array([15, 0], np.uint64), 2, 0, 2, *NO_BLOCKS)
-    rows = kernel.prepared_rows()
+    layer.states(np.array([15, 0], np.uint64), 2, 0, 2, *NO_BLOCKS, 0)
+    rows = kernel.PreparedRows()
     rows.layer(layer, None, None, None)
-    assert rows.row(HASH, NO_TIMESTAMP) is None  # a value of a feature that has none
+    with pytest.raises(kernel.ReadFault, match="contradict"):  # a value of a feature that has none
+        rows.rows(HASH, NO_TIMESTAMP)

@@ -10,9 +10,10 @@ import pytest
 from feast_sketch_store.rows.codecs import EMPTY, MISSING, NULL, VALUE, FeatureCodec
 from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.vocabulary import Vocabulary
-from feast_sketch_store.structures.base import FoundRows, RowsToSeal
+from feast_sketch_store.structures.base import RowsToSeal
 from feast_sketch_store.structures.parts import Parts
 from feast_sketch_store.structures.scalars import Scalars, scalar_bytes
+from tests.helpers.reads import read_structure
 
 NUM_ROWS = 300
 
@@ -53,9 +54,7 @@ def built(*features, order=None):
 
 
 def read(scalars, name, rows):
-    nothing = np.zeros(len(rows), np.int64)
-    found = FoundRows(np.arange(len(rows)), nothing, np.zeros((len(rows), 2), np.uint64), {}, rows)
-    return scalars.features[name].read(found)
+    return read_structure(scalars, name, rows, scalars.num_rows)
 
 
 def assert_reads_back(scalars, features, order):

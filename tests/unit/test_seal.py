@@ -24,7 +24,6 @@ GOALS = {
     "bloom": Goal("error_rate", 1e-9, "bloom"),
     "weighted_bloom": Goal("false_per_read", 1e-9, "weighted_bloom"),
     "sets": Goal("error_rate", 0.01, "sets"),
-    "compact_sets": Goal("error_rate", 0.01, "compact_sets"),
 }
 STRUCTURES = pytest.mark.parametrize("structure", GOALS)
 
@@ -119,6 +118,56 @@ def test_a_layer_is_the_same_however_many_rows_are_in_memory(make_rows, monkeypa
         for name, array in whole.arrays.items():
             assert array.tobytes() == parts.arrays[name].tobytes()
     assert min(blocks) > 5
+
+
+@pytest.mark.parametrize(
+    ("goal", "limit", "structure", "is_told"),
+    [
+        (Goal("error_rate", 1e-9, "bloom"), 20, "bloom", False),
+        (Goal("error_rate", 1e-9, "bloom"), 19, "sets", True),
+        (Goal("noise_ratio", 1.0, "learned_bloom", 2), 19, "sets", True),
+        (Goal("memory", 4000.0, "bloom"), 19, "sets", True),
+        (Goal("error_rate", 1e-9, "sets"), 19, "sets", False),
+        (Goal("error_rate", 0.5), 19, "sets", False),
+    ],
+    ids=str,
+)
+def test_a_filter_with_too_many_values_becomes_sets(rows, goal, limit, structure, is_told):
+    budget = FeatureBudget(1e-9, {"viewed": goal}, max_vocabulary={"viewed": limit})
+    sealed = seal(rows.keys, batches_of(rows), [VIEWED], budget)
+    layer = SketchLayer.from_snapshot(sealed.description, sealed.arrays)
+    assert layer.features["viewed"].structure == structure
+    assert sealed.failed_over.keys() == ({"viewed"} if is_told else set())
+    if is_told:
+        assert "it has 20 different values" in sealed.failed_over["viewed"]
+        assert "max_vocabulary = 19" in sealed.failed_over["viewed"]
+
+
+def test_the_limit_counts_the_values_that_a_cut_leaves(rows):
+    goal, cuts = Goal("error_rate", 1e-9, "bloom"), {"viewed": Cut(top=5)}
+    budget = FeatureBudget(1e-9, {"viewed": goal}, cuts=cuts, max_vocabulary={"viewed": 5})
+    sealed = seal(rows.keys, batches_of(rows), [VIEWED], budget)
+    layer = SketchLayer.from_snapshot(sealed.description, sealed.arrays)
+    assert layer.features["viewed"].structure == "bloom"
+
+
+def test_a_scalar_with_too_many_values_becomes_a_column(make_rows):
+    city = FeatureCodec("city", "string_val")
+    values = [
+        {
+            "viewed": Value(int64_set_val=Int64Set(val=[user % 3])),
+            "city": Value(string_val=f"city {user % 9}"),
+        }
+        for user in range(90)
+    ]
+    rows = make_rows([(user, own, user) for user, own in enumerate(values)], [VIEWED, city])
+    for limit, structures in ((9, ["bloom", "bloom"]), (8, ["bloom", "column"])):
+        targets = {"viewed": Goal("error_rate", 1e-3, "bloom"), "city": 1e-5}
+        budget = FeatureBudget(1e-9, targets, max_vocabulary={"viewed": limit, "city": limit})
+        sealed = seal(rows.keys, batches_of(rows), [VIEWED, city], budget)
+        layer = SketchLayer.from_snapshot(sealed.description, sealed.arrays)
+        assert [layer.features[name].structure for name in ("viewed", "city")] == structures
+        assert sealed.failed_over == {}
 
 
 def test_it_tells_what_is_not_kept_as_it_is_wanted(rows):

@@ -6,12 +6,11 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from feast.protos.feast.types.Value_pb2 import StringSet, Value
 
-from feast_sketch_store.errors import RowError, VocabularyOverflowError
+from feast_sketch_store.errors import RowError
 from feast_sketch_store.rows.codecs import FeatureCodec
+from feast_sketch_store.settings.view_settings import FeatureSettings, ViewSettings
 from feast_sketch_store.storage.local import LocalStorage
-from feast_sketch_store.view import written_values
 from feast_sketch_store.view.sealing import SealPolicy
-from feast_sketch_store.view.settings import FeatureSettings, ViewSettings
 from feast_sketch_store.view.state import StateLoader
 from feast_sketch_store.view.view import View
 from tests.helpers.keys import user_hashes, user_key
@@ -30,23 +29,19 @@ def row(user, *items, event=MOMENT):
 def values(view, *users):
     """What a read of users shows, by user."""
     shown = {}
-    for answer in view.read(user_hashes(users), ["viewed"]):
-        feature = answer.features["viewed"]
-        decoded = feature.decoder.values(feature.states, feature.indptr, feature.symbols)
-        for position, value in zip(answer.found, decoded, strict=True):
-            shown[users[position]] = set(value.string_set_val.val)
+    answer = view.read(user_hashes(users), ["viewed"])
+    if not len(answer.found):
+        return shown
+    feature = answer.features["viewed"]
+    decoded = feature.decoder.values(feature.states, feature.indptr, feature.symbols)
+    for position, value in zip(answer.found, decoded, strict=True):
+        shown[users[position]] = set(value.string_set_val.val)
     return shown
 
 
 @pytest.fixture
 def make_view(tmp_path):
     return lambda policy=BY_JOB: View(LocalStorage(tmp_path / "view"), SETTINGS, policy, 0.0)
-
-
-@pytest.fixture
-def another_process(monkeypatch):
-    """What this process wrote is forgotten, as another one would not know it."""
-    return lambda: monkeypatch.setattr(written_values, "_written", {})
 
 
 @pytest.fixture
@@ -71,7 +66,7 @@ def test_a_write_takes_nothing_up_and_never_seals(make_view, looks, kind):
             asyncio.run(view.write_async([row(user, "x")]))
     view.settle()
     assert looks == []
-    assert view._snapshots.list() == []
+    assert view.shards[0]._snapshots.list() == []
     assert sorted(values(view, *range(20))) == list(range(20)), "its own process reads what it wrote"
     assert looks != []
 
@@ -114,34 +109,3 @@ def test_rows_that_cannot_be_kept_are_refused(make_view):
     with pytest.raises(RowError, match="feature 'viewed' takes string_set_val"):
         view.write([(user_key(7), {"viewed": Value(int64_val=1)}, MOMENT, None)])
     assert values(view, 7) == {}
-
-
-def test_values_past_the_limit_are_refused(make_view):
-    view = make_view()
-    for number in range(0, LIMIT, 10):
-        view.write([row(number, *(f"v{n}" for n in range(number, number + 10)))])
-    with pytest.raises(VocabularyOverflowError, match=f"would have {LIMIT + 1} distinct values"):
-        view.write([row(1, "one more")])
-    view.write([row(2, "v0", "v49")])
-    assert values(view, 1, 2) == {2: {"v0", "v49"}}
-
-
-def test_what_others_wrote_counts_once_it_is_sealed(make_view, another_process):
-    make_view().write([row(0, *(f"v{n}" for n in range(LIMIT)))])
-    make_view().seal()
-    another_process()
-    with pytest.raises(VocabularyOverflowError, match=f"would have {LIMIT + 1} distinct values"):
-        make_view().write([row(1, "one more")])
-    make_view().write([row(2, *(f"v{n}" for n in range(LIMIT)))])  # counted with the view open
-    assert len(values(make_view(), 2)[2]) == LIMIT
-
-
-def test_a_note_that_somebody_else_wrote_is_ignored(make_view, another_process, looks):
-    view = make_view()
-    view.storage.replace("vocabulary_sizes.json", b'{"viewed": true}')
-    view.write([row(1, "x")])
-    another_process()
-    view.storage.replace("vocabulary_sizes.json", b"no JSON")
-    view.write([row(2, "y")])
-    assert looks == []
-    assert sorted(values(view, 1, 2)) == [1, 2]

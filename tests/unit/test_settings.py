@@ -1,9 +1,10 @@
-"""Settings: a feature's tag beats its view's, which beats the store's option."""
+"""Settings: one table; a feature's tag beats its view's, which beats the store's option."""
 
 from datetime import timedelta
 from types import SimpleNamespace
 
 import pytest
+import yaml
 from feast import Entity, FeatureView, Field, FileSource, ValueType
 from feast.types import (
     Array,
@@ -19,32 +20,40 @@ from feast.types import (
     Map,
     Set,
     String,
-    Struct,
     TimeUuid,
     UnixTimestamp,
     Uuid,
 )
+from pydantic import ValidationError
 
 from feast_sketch_store.errors import SettingsError, UnsupportedFeatureError
 from feast_sketch_store.layers import Cut, Goal
+from feast_sketch_store.online_store import SketchOnlineStoreConfig
 from feast_sketch_store.rows.codecs import CATEGORICAL, EXACT, MEMBERSHIP
 from feast_sketch_store.rows.encoding import OWN_COLUMNS
-from feast_sketch_store.structures.goals import AUTO, ERROR_RATE, FALSE_PER_READ, MEMORY, NOISE_RATIO
-from feast_sketch_store.view.setting_values import VocabularySetting, duration
-from feast_sketch_store.view.settings import resolve
+from feast_sketch_store.settings import values
+from feast_sketch_store.settings.resolve import resolve
+from feast_sketch_store.settings.table import (
+    FEATURE,
+    SETTINGS,
+    STORE,
+    TAG_PREFIX,
+    VIEW,
+    Advanced,
+    Backing,
+    Compaction,
+    Refresh,
+    Sharding,
+    Ttl,
+    names_of,
+)
+from feast_sketch_store.settings.values import KeptValues, Target
+from feast_sketch_store.structures.goals import AUTO, ERROR_RATE, MEMORY, NOISE_RATIO
 
-OPTIONS = SimpleNamespace(
-    backing_store=None,
-    error_rate=0.01,
-    structure="auto",
-    vocabulary=None,
-    presence_error_rate=1e-5,
-    scalar_error_rate=1e-6,
-    max_vocabulary=1000,
-    default_codec="sketch",
-    expire_rows=True,
-    expired_kept_for=timedelta(days=7),
-    shards=1,
+OPTIONS = SketchOnlineStoreConfig(
+    target="error 1%",
+    ttl={"expire": True},
+    advanced={"scalar_error": 1e-6, "max_vocabulary": 1000},
 )
 
 
@@ -59,140 +68,418 @@ def view_of(*fields, tags=None, ttl=timedelta(0)):
     )
 
 
-def only(dtype, tags=None, view_tags=None):
+def only(dtype, tags=None, view_tags=None, options=OPTIONS):
     """The settings of a feature ``x`` of a view."""
-    return resolve(OPTIONS, view_of(Field(name="x", dtype=dtype, tags=tags or {}), tags=view_tags)).features[
-        "x"
-    ]
+    field = Field(name="x", dtype=dtype, tags=tags or {})
+    return resolve(options, view_of(field, tags=view_tags)).features["x"]
 
 
-def test_options_are_the_defaults():
-    settings = resolve(OPTIONS, view_of(Field(name="a", dtype=Set(String)), Field(name="b", dtype=String)))
-    assert (settings.view, settings.presence_error_rate, settings.ttl_microseconds) == ("history", 1e-5, None)
-    assert list(settings.features) == ["a", "b"]
-    assert [(f.target, f.max_vocabulary, f.vocabulary) for f in settings.features.values()] == [
-        (Goal(ERROR_RATE, 0.01, AUTO), 1000, None),
-        (1e-6, 1000, None),
-    ]
-    assert [codec.name for codec in settings.codecs] == [MEMBERSHIP, CATEGORICAL]
-    assert settings.budget.targets == {"a": Goal(ERROR_RATE, 0.01, AUTO), "b": 1e-6}
-    assert settings.budget.cuts == {}
-    assert settings.budget.presence_error_rate == 1e-5
+def refused(dtype, tags=None, view_tags=None, options=OPTIONS):
+    """The message with which settings are refused."""
+    with pytest.raises((SettingsError, UnsupportedFeatureError)) as caught:
+        only(dtype, tags, view_tags, options)
+    return str(caught.value)
+
+
+# -- options -------------------------------------------------------------------------------------------
+
+# Each option as YAML spells it, and what it says.
+GIVEN = [
+    ("path: s3://bucket/folder", "path", "s3://bucket/folder"),
+    ("storage_options: {}", "storage_options", {}),
+    ("cache_path: cache", "cache_path", "cache"),
+    ("read_only: on", "read_only", True),
+    ("read_only: false", "read_only", False),
+    ("target: auto", "target", Target(AUTO)),
+    ("target: noise 0.1", "target", Target("noise", 0.1)),
+    ("target: noise 1e-5", "target", Target("noise", 1e-5)),
+    ("target: error 1%", "target", Target("error", 0.01, True)),
+    ("target: error 1 %", "target", Target("error", 0.01, True)),
+    ("target: 470MB", "target", Target("memory", 470e6)),
+    ("target: 1.5 kB", "target", Target("memory", 1500.0)),
+    ("structure: learned_bloom", "structure", "learned_bloom"),
+    ("vocabulary: {top: 5}", "vocabulary", KeptValues(top=5)),
+    ("vocabulary: {file: x.json}", "vocabulary", KeptValues(file="x.json")),
+    ("vocabulary: [a, b]", "vocabulary", KeptValues(values=("a", "b"))),
+    ("default_codec: exact", "default_codec", "exact"),
+    ("ttl: {expire: true}", "ttl", Ttl(True)),
+    ("ttl: {keep: 36h}", "ttl", Ttl(False, timedelta(hours=36))),
+    ("ttl: {expire: yes, keep: 0}", "ttl", Ttl(True, timedelta(0))),
+    ("backing_store: {store: {type: redis, x: 1}}", "backing_store", Backing({"type": "redis", "x": 1})),
+    (
+        "backing_store: {store: {type: a.B}, on_error: missing, owned: true}",
+        "backing_store",
+        Backing({"type": "a.B"}, "missing", True),
+    ),
+    ("shards: 16", "shards", Sharding(16)),
+    ("shards: {count: 16, serve: [0, 1]}", "shards", Sharding(16, (0, 1))),
+    ("refresh: 0", "refresh", Refresh(timedelta(0))),
+    ("refresh: 50ms", "refresh", Refresh(timedelta(milliseconds=50))),
+    (
+        "refresh: {interval: 2min, max_staleness: 1h}",
+        "refresh",
+        Refresh(timedelta(minutes=2), timedelta(hours=1)),
+    ),
+    ("compaction: auto", "compaction", Compaction()),
+    ("compaction: job", "compaction", Compaction(by_job=True)),
+    ("compaction: {share: 1e-9, min_rows: 0}", "compaction", Compaction(False, 1e-9, 0)),
+    ("advanced: {presence_error: 1e-5, scalar_error: 1%}", "advanced", Advanced(1e-5, 0.01)),
+    ("advanced: {max_vocabulary: 10}", "advanced", Advanced(max_vocabulary=10)),
+]
+
+
+@pytest.mark.parametrize(("text", "name", "expected"), GIVEN, ids=[text for text, *_ in GIVEN])
+def test_an_option_is_read_as_yaml_spells_it_and_again_from_a_dump(text, name, expected):
+    options = SketchOnlineStoreConfig(**yaml.safe_load(text))
+    assert getattr(options, name) == expected
+    assert SketchOnlineStoreConfig(**options.model_dump()) == options
+    dumped = options.model_dump(mode="json", exclude={"storage_options"})
+    assert SketchOnlineStoreConfig(**dumped) == options
+
+
+def test_every_option_of_the_table_is_one_of_the_configuration():
+    assert {name for _, name, _ in GIVEN} == set(names_of(STORE))
+    fields = SketchOnlineStoreConfig.model_fields
+    assert list(fields) == ["type", *names_of(STORE)]
+    empty = SketchOnlineStoreConfig()
+    for setting in SETTINGS:
+        if STORE in setting.places:
+            assert getattr(empty, setting.name) == setting.default, setting.name
 
 
 @pytest.mark.parametrize(
-    ("dtype", "view_tags", "tags", "rate"),
+    ("text", "words"),
     [
-        (Set(String), {"sketch.error_rate": "0.1"}, {}, 0.1),
-        (Set(String), {}, {"sketch.error_rate": "0.2"}, 0.2),
-        (Set(String), {"sketch.error_rate": "0.1"}, {"sketch.error_rate": "0.2"}, 0.2),
-        (Set(String), {"sketch.scalar_error_rate": "0.1"}, {}, 0.01),
-        (String, {"sketch.error_rate": "0.1"}, {}, 1e-6),
-        (String, {"sketch.scalar_error_rate": "0.1"}, {}, 0.1),
-        (String, {}, {"sketch.error_rate": "0.2"}, 0.2),
-        (String, {"sketch.scalar_error_rate": "0.1"}, {"sketch.error_rate": "0.2"}, 0.2),
-        (String, {"sketch.error_rate": "0.3"}, {"sketch.error_rate": "0.2"}, 0.2),
-        (String, {"sketch.error_rate": "0.3", "sketch.scalar_error_rate": "0.1"}, {}, 0.1),
+        ("{error_rates: 0.1}", "no option 'error_rates'; options, nearest first: target, "),
+        ("{min_row: 0}", "no option 'min_row'; options, nearest first: compaction, "),
+        ("{targets: auto}", "no option 'targets'; options, nearest first: target, "),
+        ("{structures: sets, pth: x}", "nearest first: structure, .*'pth'; options, nearest first: path, "),
+        ("{path: ''}", "path: it must be a text"),
+        ("{path: 'gs://bucket/x'}", "gs://"),
+        ("{path: 'data/${STORE}'}", "path: the environment variable STORE is not set"),
+        ("{storage_options: {key: '${KEY}'}}", "environment variable KEY is not set"),
+        ("{backing_store: {store: {type: redis, p: '${P}'}}}", "environment variable P is not set"),
+        ("{storage_options: 5}", "storage_options: it must be a mapping"),
+        ("{read_only: maybe}", "read_only: it must be true or false"),
+        ("{target: 0.1}", "target: a target is auto, or such as"),
+        ("{target: error 0.9}", "target: an error rate must be between"),
+        ("{target: error lots}", "'lots' is not a number"),
+        ("{target: noise 0}", "target: .* above 0"),
+        ("{target: [noise, 1]}", "target: a target is"),
+        ("{target: null}", "target: a target is"),
+        ("{target: 470XB}", "target: a target is"),
+        ("{structure: set}", "structure: it must be one of sets, "),
+        ("{vocabulary: {top: 0}}", "vocabulary: it must be a whole number of at least 1"),
+        ("{vocabulary: {top: 5, file: x}}", "vocabulary: it must be {top: COUNT}"),
+        ("{vocabulary: 5}", "vocabulary: it must be {top: COUNT}"),
+        ("{default_codec: sketch}", "default_codec: it must be one of "),
+        ("{ttl: {expires: true}}", "ttl: it has no part 'expires'; parts: expire, keep"),
+        ("{ttl: {keep: a while}}", "ttl: keep: a duration is 0, or"),
+        ("{ttl: 7d}", "ttl: it must be a mapping, such as {expire: ...}"),
+        ("{backing_store: {type: redis}}", "backing_store: it has no part 'type'; parts: "),
+        ("{backing_store: {store: {path: x}}}", "needs the type of another online store"),
+        ("{backing_store: {store: {type: sketch}}}", "needs the type of another online store"),
+        ("{backing_store: {owned: true}}", "backing_store: it needs the part 'store'"),
+        ("{shards: 3}", "power of two"),
+        ("{shards: 8192}", "power of two"),
+        ("{shards: {serve: []}}", "shards: serve: it must name at least one shard"),
+        ("{shards: {serve: [-1]}}", "shards: serve: it must be a whole number"),
+        ("{refresh: 1}", "refresh: interval: a duration is 0, or"),
+        ("{refresh: -1s}", "refresh: interval: a duration is 0, or"),
+        ("{refresh: {max_staleness: 0}}", "max_staleness: it must be longer than 0"),
+        ("{compaction: never}", "compaction: "),
+        ("{compaction: {share: 0}}", "compaction: share: it must be a number above 0"),
+        ("{compaction: {min_rows: 1.5}}", "compaction: min_rows: it must be a whole number"),
+        ("{advanced: {presence_error: 0}}", "advanced: presence_error: an error rate"),
+        ("{advanced: {max_vocabulary: 0}}", "advanced: max_vocabulary: it must be a whole"),
     ],
 )
-def test_which_error_rate_counts(dtype, view_tags, tags, rate):
-    target = rate if dtype is String else Goal(ERROR_RATE, rate, AUTO)
-    assert only(dtype, tags, view_tags).target == target
+def test_an_option_that_cannot_work_is_refused(text, words):
+    with pytest.raises(ValidationError, match=words):
+        SketchOnlineStoreConfig(**yaml.safe_load(text))
 
 
-def test_which_max_vocabulary_counts():
-    tag = "sketch.max_vocabulary"
-    assert only(String, {}, {tag: "5"}).max_vocabulary == 5
-    assert only(String, {tag: "7"}, {tag: "5"}).max_vocabulary == 7
+# -- tags ----------------------------------------------------------------------------------------------
 
 
-def test_presence_error_rate_of_a_view():
-    view = view_of(Field(name="x", dtype=String), tags={"sketch.presence_error_rate": "0.25"})
-    assert resolve(OPTIONS, view).budget.presence_error_rate == 0.25
+def test_options_are_where_a_view_begins():
+    view = view_of(
+        Field(name="a", dtype=Set(String)),
+        Field(name="b", dtype=String),
+        Field(name="c", dtype=Array(String), tags={"sketch.codec": "exact"}),
+    )
+    settings = resolve(OPTIONS, view)
+    assert (settings.view, settings.presence_error_rate, settings.ttl_microseconds) == ("history", 1e-5, None)
+    assert [codec.name for codec in settings.codecs] == [MEMBERSHIP, CATEGORICAL, EXACT]
+    assert settings.budget.targets["a"] == Goal(ERROR_RATE, 0.01, AUTO)
+    assert settings.budget.targets["b"] == 1e-6
+    assert (settings.budget.cuts, settings.num_shards, settings.semantics) == ({}, 1, "replace")
+    options = SketchOnlineStoreConfig(structure="weighted_bloom", vocabulary={"top": 5}, shards=4)
+    settings = resolve(options, view)
+    assert settings.features["a"].target == Goal(NOISE_RATIO, 0.1, "weighted_bloom")
+    assert (settings.budget.cuts, settings.num_shards) == ({"a": Cut(top=5)}, 4)
+
+
+@pytest.mark.parametrize(
+    ("tags", "view_tags", "target"),
+    [
+        ({}, {}, Goal(ERROR_RATE, 0.01, AUTO)),
+        ({"sketch.target": "auto"}, {}, Goal(NOISE_RATIO, 0.1, AUTO)),
+        ({}, {"sketch.target": "auto"}, Goal(NOISE_RATIO, 0.1, AUTO)),
+        ({"sketch.target": "error 0.2"}, {"sketch.target": "auto"}, Goal(ERROR_RATE, 0.2, AUTO)),
+        ({"sketch.target": "error 20%"}, {}, Goal(ERROR_RATE, 0.2, AUTO)),
+        ({"sketch.target": "noise 1e3"}, {"sketch.target": "1MB"}, Goal(NOISE_RATIO, 1000.0, AUTO)),
+        ({"sketch.target": "470MB"}, {}, Goal(MEMORY, 470e6, AUTO)),
+        ({"sketch.structure": "sets"}, {}, Goal(ERROR_RATE, 0.01, "sets")),
+        ({"sketch.structure": "sets"}, {"sketch.structure": "bloom"}, Goal(ERROR_RATE, 0.01, "sets")),
+        ({}, {"sketch.structure": "learned_bloom"}, Goal(ERROR_RATE, 0.01, "learned_bloom", 16)),
+        (
+            {"sketch.structure": "weighted_bloom", "sketch.clusters": "4"},
+            {},
+            Goal(ERROR_RATE, 0.01, "weighted_bloom", 4),
+        ),
+    ],
+)
+def test_what_a_set_is_kept_for(tags, view_tags, target):
+    assert only(Set(String), tags, view_tags).target == target
+
+
+@pytest.mark.parametrize(
+    ("tags", "view_tags", "rate"),
+    [
+        ({}, {}, 1e-6),
+        ({}, {"sketch.advanced": "{scalar_error: 0.1}"}, 0.1),
+        ({"sketch.target": "error 20%"}, {"sketch.advanced": "{scalar_error: 0.1}"}, 0.2),
+    ],
+)
+def test_how_often_a_scalar_is_wrong(tags, view_tags, rate):
+    assert only(String, tags, view_tags).target == rate
+
+
+def test_a_tag_of_a_view_gives_parts_and_leaves_the_others():
+    options = SketchOnlineStoreConfig(advanced={"scalar_error": 1e-3, "max_vocabulary": 9}, shards=4)
+    tags = {"sketch.advanced": "{max_vocabulary: 7, presence_error: 25%}", "sketch.shards": "8"}
+    field = Field(name="x", dtype=String, tags={"sketch.codec": "categorical"})
+    settings = resolve(options, view_of(field, tags=tags))
+    (feature,) = settings.features.values()
+    assert (feature.target, feature.max_vocabulary, settings.presence_error_rate) == (1e-3, 7, 0.25)
+    assert settings.num_shards == 8
 
 
 def test_tags_of_others_are_left_alone():
     assert only(String, {"owner": "me", "sketchy": "1"}, {"team": "x"}).target == 1e-6
 
 
-@pytest.mark.parametrize("text", ["0", "1", "0.51", "-0.1", "1e-10", "nan", "inf", "", "a", "1%"])
 @pytest.mark.parametrize(
-    "tag", ["sketch.error_rate", "sketch.scalar_error_rate", "sketch.presence_error_rate"]
-)
-def test_an_error_rate_that_cannot_work_is_refused(tag, text):
-    with pytest.raises(SettingsError, match=f"view 'history' has the tag {tag}="):
-        only(String, {}, {tag: text})
-
-
-@pytest.mark.parametrize("text", ["1e-9", "0.5", " 0.01 "])
-def test_error_rates_at_the_bounds_are_taken(text):
-    assert only(String, {"sketch.error_rate": text}).target == float(text)
-
-
-@pytest.mark.parametrize("text", ["0", "-1", "1.5", "", "many", "1e3"])
-def test_a_max_vocabulary_that_cannot_work_is_refused(text):
-    with pytest.raises(
-        SettingsError, match=r"feature 'x' of view 'history' has the tag sketch\.max_vocabulary="
-    ):
-        only(String, {"sketch.max_vocabulary": text})
-
-
-@pytest.mark.parametrize(
-    ("tags", "view_tags", "where"),
+    ("dtype", "tags", "view_tags", "words"),
     [
-        ({"sketch.error-rate": "0.1"}, {}, "feature 'x' of view 'history'"),
-        ({"sketch.": "0.1"}, {}, "feature 'x'"),
-        ({"sketch.presence_error_rate": "0.1"}, {}, "feature 'x'"),
-        ({"sketch.scalar_error_rate": "0.1"}, {}, "feature 'x'"),
-        ({}, {"sketch.codec": CATEGORICAL}, "feature view 'history'"),
-        ({}, {"sketch.errorrate": "0.1"}, "feature view 'history'"),
+        (
+            String,
+            {"sketch.eror_rate": "0.1"},
+            {},
+            "'x' of view 'history' has the unknown tag 'sketch.eror_rate'; tags of a feature, nearest "
+            "first: sketch.target, ",
+        ),
+        (Set(String), {"sketch.targets": "auto"}, {}, "tags of a feature, nearest first: sketch.target, "),
+        (String, {}, {"sketch.shrads": "2"}, "tags of a view, nearest first: sketch.shards, "),
+        (String, {"sketch.shards": "2"}, {}, "has the unknown tag 'sketch.shards'"),
+        (String, {}, {"sketch.codec": "exact"}, "has the unknown tag 'sketch.codec'"),
+        (
+            String,
+            {},
+            {"sketch.ttl": "{expire: true}"},
+            "sketch.ttl='{expire: true}': it has no part 'expire'",
+        ),
+        (String, {}, {"sketch.shards": "{serve: [0]}"}, "it has no part 'serve'"),
+        (
+            Set(String),
+            {"sketch.target": "error 0.9"},
+            {},
+            "target `error 0.9`: an error rate must be between",
+        ),
+        (Set(String), {}, {"sketch.target": "noise 0"}, "sketch.target='noise 0'"),
+        (Set(String), {"sketch.target": "0.1"}, {}, "a target is auto, or such as"),
+        (Set(String), {"sketch.structure": "uniform"}, {}, "it must be one of "),
+        (Set(String), {"sketch.clusters": "1"}, {}, "from 2 to 256"),
+        (Set(String), {"sketch.clusters": "4"}, {}, "no effect on structure 'auto'"),
+        (
+            Set(String),
+            {"sketch.clusters": "4", "sketch.structure": "weighted_bloom", "sketch.target": "1MB"},
+            {},
+            "with clusters cannot be sized",
+        ),
+        (Set(String), {"sketch.vocabulary": "{bottom: 5}"}, {}, "{top: COUNT}"),
+        (Set(String), {"sketch.vocabulary": "{top: }"}, {}, "whole number"),
+        (Set(String), {"sketch.vocabulary": "[a"}, {}, "it is not YAML"),
+        (String, {"sketch.target": "noise 0.1"}, {}, "is not an Array or Set"),
+        (String, {"sketch.structure": "sets"}, {}, "no effect: sketch.structure"),
+        (Array(String), {"sketch.codec": "exact", "sketch.target": "1MB"}, {}, "no effect: sketch.target"),
+        (Float64, {"sketch.codec": "exact", "sketch.round": "9 bins"}, {}, "no effect: sketch.round"),
+        (Float64, {"sketch.round": "many bins"}, {}, "a step above 0, such as 0.01, or"),
+        (Float64, {"sketch.round": "0"}, {}, "a step above 0"),
+        (Float64, {"sketch.round": "0 bins"}, {}, "sketch.round='0 bins'"),
+        (Set(String), {"sketch.round": "8 bins"}, {}, "does not take; set the tag sketch.codec to one of"),
+        (Float64, {"sketch.codec": "membership"}, {}, "does not take"),
+        (String, {"sketch.codec": "precise"}, {}, "it must be one of "),
+        (String, {"sketch.codec": "backing"}, {}, "names no backing_store"),
+        (Array(String), {"sketch.list": "{limit: 5}"}, {}, "no effect: sketch.list"),
+        (Array(String), {"sketch.codec": "counts", "sketch.target": "noise 1"}, {}, "whole number, such as"),
+        (
+            Array(String),
+            {"sketch.codec": "counts", "sketch.target": "error 0.5"},
+            {},
+            "whole number, such as",
+        ),
+        (Array(String), {"sketch.codec": "counts", "sketch.target": "error 60%"}, {}, "at most 50%"),
+        (Array(String), {"sketch.of": "viewed"}, {}, "needs Array(UnixTimestamp)"),
+        (Float64, {"sketch.codec": "score"}, {}, "needs the tag sketch.score"),
+        (Float64, {"sketch.codec": "score", "sketch.score": "{of: [a, a]}"}, {}, "each once"),
+        (Float64, {"sketch.codec": "score", "sketch.score": "{bits: 17}"}, {}, "from 1 to 16"),
+        (String, {"sketch.score": "{of: [a], weights: x}"}, {}, "no effect: sketch.score"),
+        (String, {}, {"sketch.target": "noise 0.1"}, "no effect on any of its features: sketch.target"),
+        (Set(String), {}, {"sketch.clusters": "4"}, "no effect on any of its features: sketch.clusters"),
+        (Json, {}, {"sketch.advanced": "{max_vocabulary: 9}"}, "features: sketch.advanced={max_vocabulary}"),
+        (Array(String), {}, {"sketch.advanced": "{max_vocabulary: many}"}, "whole number"),
+        (String, {"sketch.target": "${RATE}"}, {}, "environment variable RATE is not set"),
     ],
 )
-def test_an_unknown_tag_is_refused_and_the_known_ones_are_told(tags, view_tags, where):
-    with pytest.raises(SettingsError, match=f"^{where}.* unknown tag .*known here: .*sketch.error_rate"):
-        only(String, tags, view_tags)
+def test_a_tag_that_cannot_work_or_has_no_effect_is_refused(dtype, tags, view_tags, words):
+    message = refused(dtype, tags, view_tags)
+    assert words in message
+    assert "Paste" not in message
 
 
-@pytest.mark.parametrize("dtype", [String, Int32, Int64, Bool, Bytes, Uuid, TimeUuid], ids=str)
-def test_scalars_with_few_values_are_categorical(dtype):
-    assert only(dtype).codec.name == CATEGORICAL
+def test_a_refusal_names_all_that_is_wrong():
+    view = view_of(
+        Field(name="a", dtype=Set(String), tags={"sketch.targets": "auto", "sketch.structure": "set"}),
+        Field(name="b", dtype=Set(String), tags={"sketch.vocabulary": "{file: nowhere.json}"}),
+        Field(name="c", dtype=Float64, tags={"sketch.codec": "membership"}),
+        tags={"sketch.shard": "2"},
+    )
+    with pytest.raises(SettingsError) as caught:
+        resolve(OPTIONS, view)
+    first, *others = str(caught.value).splitlines()
+    assert first == "5 settings must change:"
+    for word, line in zip(
+        ("'sketch.shard'", "'sketch.targets'", "'set'", "'c'", "nowhere.json"), others, strict=True
+    ):
+        assert word in line
+
+
+def test_every_tag_of_the_table_is_taken():
+    tags = {
+        VIEW: {
+            "target": "noise 0.5",
+            "structure": "learned_bloom",
+            "clusters": "4",
+            "vocabulary": "{top: 9}",
+            "default_codec": "auto",
+            "ttl": "{keep: 1d}",
+            "shards": "2",
+            "advanced": "{scalar_error: 1%}",
+        },
+        FEATURE: {},
+    }
+    assert set(tags[VIEW]) == set(names_of(VIEW))
+    view = view_of(
+        Field(name="a", dtype=Set(String)),
+        Field(name="b", dtype=Float64, tags={"sketch.round": "0.01"}),
+        Field(name="c", dtype=Array(Int64), tags={"sketch.of": "d"}),
+        Field(name="d", dtype=Array(String), tags={"sketch.codec": "counts", "sketch.target": "error 10%"}),
+        tags={TAG_PREFIX + name: text for name, text in tags[VIEW].items()},
+    )
+    settings = resolve(OPTIONS, view)
+    assert settings.features["a"].target == Goal(NOISE_RATIO, 0.5, "learned_bloom", 4)
+    assert settings.features["d"].codec.counting.relative == 0.1
+    assert settings.features["d"].codec.counting.feature == "c"
+    assert settings.features["b"].codec.binning.step == 0.01
+    timed = view_of(
+        Field(
+            name="a",
+            dtype=Array(String),
+            tags={"sketch.codec": "list", "sketch.list": "{resolution: 1min, limit: 3}"},
+        ),
+        Field(name="b", dtype=Array(UnixTimestamp), tags={"sketch.of": "a"}),
+        ttl=timedelta(days=1),
+    )
+    listed, times = resolve(OPTIONS, timed).codecs
+    assert (listed.listing.resolution_microseconds, listed.listing.limit) == (60_000_000, 3)
+    assert times.times_of == "a"
+
+
+# -- types ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    "dtype", [Array(Float32), Array(Map), Array(Array(Int64)), Set(UnixTimestamp), Set(Uuid)], ids=str
+    ("dtype", "codec"),
+    [
+        *((kind, CATEGORICAL) for kind in (String, Int32, Int64, Bool, Bytes, Uuid, TimeUuid)),
+        *((kind, EXACT) for kind in (Float32, Float64, UnixTimestamp, Decimal, Json, Map)),
+        *((Set(kind), MEMBERSHIP) for kind in (String, Int64, Float64, UnixTimestamp)),
+        *((Array(kind), MEMBERSHIP) for kind in (String, Int32, Int64, Bytes, Uuid)),
+        *((Array(kind), EXACT) for kind in (Float32, Float64, UnixTimestamp, Bool, Json, Map)),
+    ],
+    ids=str,
 )
-def test_arrays_and_sets_are_membership(dtype):
-    assert only(dtype).codec.name == MEMBERSHIP
+def test_every_type_is_kept_by_default(dtype, codec):
+    kept = only(dtype)
+    assert (kept.codec.name, kept.may_be_column, kept.by_type) == (codec, codec == CATEGORICAL, True)
+    exactly = only(dtype, options=SketchOnlineStoreConfig(default_codec="exact"))
+    assert exactly.codec.name == (MEMBERSHIP if kept.codec.is_set else EXACT)
 
 
-@pytest.mark.parametrize("dtype", [Float32, Float64, UnixTimestamp, Decimal, Json, Map], ids=str)
-def test_other_scalars_need_a_tag(dtype):
-    with pytest.raises(UnsupportedFeatureError, match=r"feature 'x' .*sketch\.codec.*categorical"):
-        only(dtype)
-    assert only(dtype, {"sketch.codec": CATEGORICAL}).codec.name == CATEGORICAL
+@pytest.mark.parametrize(
+    ("dtype", "tags", "codec"),
+    [
+        (Array(Float64), {"sketch.target": "error 0.1"}, MEMBERSHIP),
+        (Float64, {"sketch.target": "error 0.1"}, CATEGORICAL),
+        (Float64, {"sketch.round": "9 bins"}, "binned"),
+        (Float64, {"sketch.codec": "binned"}, "binned"),
+        (Json, {"sketch.codec": "categorical"}, CATEGORICAL),
+    ],
+    ids=str,
+)
+def test_a_tag_that_a_sketch_has_asks_for_one(dtype, tags, codec):
+    assert only(dtype, tags).codec.name == codec
 
 
-@pytest.mark.parametrize(("dtype", "codec"), [(String, MEMBERSHIP), (Set(String), CATEGORICAL)], ids=str)
-def test_a_codec_that_does_not_take_the_type_is_refused(dtype, codec):
-    with pytest.raises(SettingsError, match=f"the codec '{codec}' does not take"):
-        only(dtype, {"sketch.codec": codec})
+def test_an_embedding_is_kept_exactly_or_not_at_all():
+    def field(tags=None):
+        return Field(name="x", dtype=Array(Float32), vector_index=True, tags=tags or {})
+
+    assert resolve(OPTIONS, view_of(field())).features["x"].codec.is_exact
+    with pytest.raises(SettingsError, match=r"embedding.*sketch\.codec"):
+        resolve(OPTIONS, view_of(field({"sketch.codec": "membership"})))
 
 
-@pytest.mark.parametrize("codec", ["", "Membership", "bloom"])
-def test_an_unknown_codec_is_refused(codec):
-    with pytest.raises(SettingsError, match=r"sketch\.codec="):
-        only(String, {"sketch.codec": codec})
+BACKED = SketchOnlineStoreConfig(backing_store={"store": {"type": "redis"}})
 
 
-def test_an_embedding_is_refused():
-    field = Field(name="x", dtype=Array(Float32), vector_index=True, vector_search_metric="L2")
-    with pytest.raises(UnsupportedFeatureError, match="embedding"):
-        resolve(OPTIONS, view_of(field))
+@pytest.mark.parametrize(
+    ("dtype", "tags", "codec"),
+    [
+        (Json, {}, "backing"),
+        (Map, {}, "backing"),
+        (Array(Float32), {}, "backing"),
+        (Array(Float32), {"sketch.codec": "exact"}, EXACT),
+        (Float64, {}, EXACT),
+        (Set(String), {}, MEMBERSHIP),
+        (String, {"sketch.codec": "backing"}, "backing"),
+    ],
+    ids=str,
+)
+def test_what_a_backing_store_keeps(dtype, tags, codec):
+    assert only(dtype, tags, options=BACKED).codec.name == codec
+
+
+def test_shards_and_a_backing_store_exclude_each_other():
+    message = refused(Json, {}, {"sketch.shards": "2"}, BACKED)
+    assert "is kept by the backing store" in message
+    assert "sketch.shards=1" in message
 
 
 def test_a_type_that_feast_cannot_carry_is_refused():
-    with pytest.raises(UnsupportedFeatureError, match="feature 'x'"):
-        only(Invalid, {"sketch.codec": CATEGORICAL})
+    assert "feature 'x'" in refused(Invalid, {"sketch.codec": CATEGORICAL})
 
 
 @pytest.mark.parametrize("name", OWN_COLUMNS)
@@ -235,7 +522,7 @@ def test_expired_rows_are_kept_as_the_option_or_a_tag_of_the_view_says():
 
     day = 86_400_000_000
     assert kept() == 8 * day
-    assert kept({"sketch.expired_kept_for": "12h"}) == 1.5 * day
+    assert kept({"sketch.ttl": "{keep: 12h}"}) == 1.5 * day
     assert kept(ttl=timedelta(0)) is None
 
 
@@ -246,19 +533,21 @@ def test_expired_rows_are_kept_as_the_option_or_a_tag_of_the_view_says():
         (" 1.5 h ", timedelta(minutes=90)),
         ("90min", timedelta(minutes=90)),
         ("30 s", timedelta(seconds=30)),
+        ("250ms", timedelta(milliseconds=250)),
+        ("1e-3s", timedelta(milliseconds=1)),
         ("0", timedelta(0)),
         (0, timedelta(0)),
         (timedelta(3), timedelta(3)),
     ],
 )
 def test_durations(text, wanted):
-    assert duration(text) == wanted
+    assert values.duration(text) == wanted
 
 
 @pytest.mark.parametrize("text", ["7", 7, "d", "-1d", "7 weeks", "", None, "1e999d", timedelta(-1), "nan d"])
 def test_what_is_no_duration_is_refused(text):
     with pytest.raises(ValueError, match="duration"):
-        duration(text)
+        values.duration(text)
 
 
 @pytest.mark.parametrize(
@@ -276,180 +565,6 @@ def test_time_to_live(ttl, microseconds):
     assert settings.ttl_microseconds == settings.budget.ttl_microseconds == microseconds
 
 
-# -- what a feature is kept for, how, and which values ---------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("tags", "view_tags", "target"),
-    [
-        ({"sketch.error_rate": "auto"}, {}, Goal(NOISE_RATIO, 0.1, AUTO)),
-        ({}, {"sketch.error_rate": "auto"}, Goal(NOISE_RATIO, 0.1, AUTO)),
-        ({"sketch.error_rate": "0.2"}, {"sketch.error_rate": "auto"}, Goal(ERROR_RATE, 0.2, AUTO)),
-        ({"sketch.noise_ratio": "0.5"}, {}, Goal(NOISE_RATIO, 0.5, AUTO)),
-        ({"sketch.noise_ratio": "1e3"}, {"sketch.memory": "1MB"}, Goal(NOISE_RATIO, 1000.0, AUTO)),
-        (
-            {"sketch.false_per_read": "2"},
-            {"sketch.error_rate": "0.1"},
-            Goal(FALSE_PER_READ, 2.0, AUTO),
-        ),
-        ({}, {"sketch.false_per_read": "2"}, Goal(FALSE_PER_READ, 2.0, AUTO)),
-        ({"sketch.memory": "470MB"}, {}, Goal(MEMORY, 470e6, AUTO)),
-        ({"sketch.memory": "1.5 kB"}, {}, Goal(MEMORY, 1500.0, AUTO)),
-        ({"sketch.memory": "1e3"}, {}, Goal(MEMORY, 1000.0, AUTO)),
-        ({"sketch.memory": "7B"}, {}, Goal(MEMORY, 7.0, AUTO)),
-        ({"sketch.memory": "7mb"}, {}, Goal(MEMORY, 7e6, AUTO)),
-        ({"sketch.structure": "sets"}, {}, Goal(ERROR_RATE, 0.01, "sets")),
-        ({"sketch.structure": "learned_bloom"}, {}, Goal(ERROR_RATE, 0.01, "learned_bloom", 16)),
-        (
-            {"sketch.structure": "sandwiched_bloom", "sketch.clusters": "8"},
-            {"sketch.noise_ratio": "1"},
-            Goal(NOISE_RATIO, 1.0, "sandwiched_bloom", 8),
-        ),
-        (
-            {"sketch.structure": "weighted_bloom"},
-            {"sketch.clusters": "32"},
-            Goal(ERROR_RATE, 0.01, "weighted_bloom", 32),
-        ),
-        ({"sketch.structure": "sets"}, {"sketch.clusters": "32"}, Goal(ERROR_RATE, 0.01, "sets")),
-        (
-            {"sketch.structure": "weighted_bloom"},
-            {"sketch.structure": "sets"},
-            Goal(ERROR_RATE, 0.01, "weighted_bloom"),
-        ),
-        ({}, {"sketch.structure": "bloom", "sketch.memory": "2GB"}, Goal(MEMORY, 2e9, "bloom")),
-        ({"sketch.structure": "sets"}, {"sketch.noise_ratio": "3"}, Goal(NOISE_RATIO, 3.0, "sets")),
-    ],
-)
-def test_what_a_set_is_kept_for(tags, view_tags, target):
-    assert only(Set(String), tags, view_tags).target == target
-
-
-@pytest.mark.parametrize(
-    ("tag", "texts"),
-    [
-        ("noise_ratio", ["0", "-1", "inf", "nan", "", "auto", "a"]),
-        ("false_per_read", ["0", "-1", "inf", "nan", "", "auto", "1%"]),
-        ("memory", ["0", "0MB", "-1MB", "MB", "1 MiB", "1.2.3MB", "", "auto", "inf"]),
-        ("structure", ["", "Sets", "uniform", "column"]),
-        ("clusters", ["", "1", "257", "-3", "2.5", "many"]),
-        (
-            "vocabulary",
-            [
-                *("", "5", "a", "{}", "[1", "{top: 0}", "{top: -1}", "{top: x}", "{top: 1.5}", "{top: null}"),
-                *(
-                    "{top: true}",
-                    "{top: [1]}",
-                    "{top: .inf}",
-                    "{min_share: 0}",
-                    "{min_share: 1.5}",
-                    "{file: 3}",
-                ),
-                *("{min_share: null}", "{min_share: .nan}", "{min_share: []}", "{bottom: 5}", "{file: null}"),
-                *("{top: 1, min_share: 0.5}", "{values: [1]}", "null"),
-            ],
-        ),
-    ],
-)
-def test_values_that_cannot_work_are_refused(tag, texts):
-    for text in texts:
-        with pytest.raises(SettingsError, match=rf"feature 'x' of view 'history' has the tag sketch\.{tag}="):
-            only(Set(String), {f"sketch.{tag}": text})
-
-
-@pytest.mark.parametrize(
-    ("tags", "match"),
-    [
-        ({"sketch.filter": "sets"}, r"has the tag 'sketch\.filter', which is called sketch\.structure now"),
-        ({"sketch.structure": "uniform"}, r"sketch\.structure='uniform': 'uniform' is called 'bloom' now"),
-        ({"sketch.structure": "tiers"}, "'tiers' is called 'weighted_bloom' now"),
-    ],
-)
-def test_an_old_name_of_a_tag_is_refused_with_the_new_one(tags, match):
-    with pytest.raises(SettingsError, match=match):
-        only(Set(String), tags)
-    with pytest.raises(SettingsError, match=match):
-        only(Set(String), {}, tags)
-
-
-def test_two_measures_at_once_are_refused():
-    both = {"sketch.error_rate": "0.1", "sketch.memory": "1MB"}
-    with pytest.raises(SettingsError, match=r"has sketch\.error_rate, sketch\.memory; remove all but one"):
-        only(Set(String), both)
-    with pytest.raises(SettingsError, match="remove all but one"):
-        only(Set(String), {}, both)
-    # The feature's own counts, so its view's do not matter.
-    assert only(Set(String), {"sketch.noise_ratio": "1"}, both).target == Goal(NOISE_RATIO, 1.0, AUTO)
-
-
-@pytest.mark.parametrize(
-    ("tag", "text"),
-    [
-        ("error_rate", "auto"),
-        ("noise_ratio", "0.1"),
-        ("false_per_read", "1"),
-        ("memory", "1MB"),
-        ("structure", "sets"),
-        ("clusters", "16"),
-        ("vocabulary", "{top: 5}"),
-    ],
-)
-def test_a_scalar_takes_none_of_them_of_its_own(tag, text):
-    with pytest.raises(SettingsError, match=f"not an Array or Set, so .*{tag}"):
-        only(String, {f"sketch.{tag}": text})
-    kept = only(String, {}, {f"sketch.{tag}": text})
-    assert (kept.target, kept.vocabulary) == (1e-6, None)
-
-
-@pytest.mark.parametrize(
-    ("tags", "match"),
-    [
-        (
-            {"sketch.clusters": "8"},
-            "has sketch.clusters, which has no effect on structure 'auto'; remove the tag, or choose "
-            "learned_bloom, sandwiched_bloom or weighted_bloom",
-        ),
-        ({"sketch.clusters": "8", "sketch.structure": "sets"}, "no effect on structure 'sets'"),
-        (
-            {"sketch.structure": "learned_bloom", "sketch.memory": "1MB"},
-            "has sketch.memory, for which 'learned_bloom' with clusters cannot be sized; give a sketch.noise",
-        ),
-        (
-            {"sketch.structure": "weighted_bloom", "sketch.clusters": "4", "sketch.memory": "1MB"},
-            "'weighted_bloom' with clusters cannot be sized",
-        ),
-    ],
-)
-def test_clusters_are_of_filters_for_a_noise(tags, match):
-    with pytest.raises(SettingsError, match=f"feature 'x' of view 'history' .*{match}"):
-        only(Set(String), tags)
-
-
-@pytest.mark.parametrize("tag", ["noise_ratio", "false_per_read", "memory", "structure", "vocabulary"])
-def test_a_feature_that_is_kept_exactly_takes_none_of_them(tag):
-    text = {"structure": "sets", "vocabulary": "{top: 5}"}.get(tag, "1")
-    with pytest.raises(SettingsError, match=rf"these tags have no effect: sketch\.{tag}"):
-        only(Array(String), {"sketch.codec": "exact", f"sketch.{tag}": text})
-
-
-@pytest.mark.parametrize(
-    ("text", "setting"),
-    [
-        ("{top: 900}", VocabularySetting(top=900)),
-        ("top: 900", VocabularySetting(top=900)),
-        ("{min_share: 0.001}", VocabularySetting(min_share=0.001)),
-        ("{min_share: 1}", VocabularySetting(min_share=1.0)),
-        ("{file: values.json}", VocabularySetting(file="values.json")),
-        ("[a, b]", VocabularySetting(values=("a", "b"))),
-        ("[]", VocabularySetting(values=())),
-    ],
-)
-def test_which_values_are_kept(text, setting):
-    assert only(Set(String), {"sketch.vocabulary": text}).vocabulary == setting
-    assert only(Set(String), {}, {"sketch.vocabulary": text}).vocabulary == setting
-    nearer = only(Set(String), {"sketch.vocabulary": "{top: 1}"}, {"sketch.vocabulary": text})
-    assert nearer.vocabulary == VocabularySetting(top=1)
-
-
 def cut_of(dtype, text, folder=None):
     """What is kept of a feature ``x``."""
     view = view_of(Field(name="x", dtype=dtype, tags={"sketch.vocabulary": text}))
@@ -460,7 +575,6 @@ def test_values_are_taken_as_they_are_stored(tmp_path):
     assert cut_of(Set(String), "[b, a, b, null]").values.to_pylist() == [b"b", b"a", b"b"]
     assert cut_of(Array(Int64), "[3, -1]").values.to_pylist() == [3, -1]
     assert cut_of(Set(String), "{top: 3}") == Cut(top=3)
-    assert cut_of(Set(String), "{min_share: 0.5}") == Cut(min_share=0.5)
     (tmp_path / "values.json").write_text('["é", "x"]', "utf-8")
     for path in ("values.json", str(tmp_path / "values.json")):
         assert cut_of(Set(String), f"{{file: {path}}}", tmp_path).values.to_pylist() == ["é".encode(), b"x"]
@@ -498,155 +612,3 @@ def test_values_of_another_type_are_refused(tmp_path, dtype, text):
     if "yes" not in text:
         with pytest.raises(SettingsError, match=r"values\.json, which has a value of another type"):
             cut_of(dtype, "{file: values.json}", tmp_path)
-
-
-def test_options_of_the_store_are_where_it_begins():
-    options = SimpleNamespace(**vars(OPTIONS) | {"error_rate": "auto", "structure": "weighted_bloom"})
-    options.vocabulary = VocabularySetting(top=5)
-    view = view_of(
-        Field(name="a", dtype=Set(String)),
-        Field(name="b", dtype=String),
-        Field(name="c", dtype=Array(String), tags={"sketch.codec": "exact"}),
-    )
-    settings = resolve(options, view)
-    assert settings.features["a"].target == Goal(NOISE_RATIO, 0.1, "weighted_bloom")
-    assert settings.features["b"].target == 1e-6
-    assert settings.budget.cuts == {"a": Cut(top=5)}
-
-
-AUTO_OPTIONS = SimpleNamespace(**vars(OPTIONS) | {"default_codec": "auto"})
-
-
-def chosen(field):
-    return resolve(AUTO_OPTIONS, view_of(field)).features[field.name]
-
-
-@pytest.mark.parametrize(
-    ("dtype", "codec"),
-    [
-        *((kind, CATEGORICAL) for kind in (String, Int32, Int64, Bool, Bytes, Uuid, TimeUuid)),
-        *((kind, EXACT) for kind in (Float32, Float64, UnixTimestamp, Decimal, Json, Map)),
-        *((Set(kind), MEMBERSHIP) for kind in (String, Int64, Float64, UnixTimestamp)),
-        *((Array(kind), MEMBERSHIP) for kind in (String, Int32, Int64, Bytes, Uuid)),
-        *((Array(kind), EXACT) for kind in (Float32, Float64, UnixTimestamp, Bool, Json, Map)),
-    ],
-    ids=str,
-)
-def test_every_type_is_kept_by_default(dtype, codec):
-    kept = chosen(Field(name="x", dtype=dtype))
-    assert (kept.codec.name, kept.may_be_column) == (codec, codec == CATEGORICAL)
-    assert kept.is_bounded == (codec != MEMBERSHIP)
-
-
-def test_an_embedding_is_kept_exactly_by_default():
-    assert chosen(Field(name="x", dtype=Array(Float32), vector_index=True)).codec.is_exact
-
-
-@pytest.mark.parametrize(
-    ("dtype", "tag", "codec"),
-    [
-        (Array(Float64), {"sketch.error_rate": "0.1"}, MEMBERSHIP),
-        (Float64, {"sketch.error_rate": "0.1"}, CATEGORICAL),
-        (Float64, {"sketch.bins": "9"}, "binned"),
-        (String, {"sketch.max_vocabulary": "9"}, CATEGORICAL),
-        (String, {"sketch.codec": "categorical"}, CATEGORICAL),
-    ],
-    ids=str,
-)
-def test_a_tag_that_a_sketch_has_asks_for_one(dtype, tag, codec):
-    kept = chosen(Field(name="x", dtype=dtype, tags=tag))
-    assert kept.codec.name == codec
-    if dtype == String:
-        assert not kept.may_be_column
-
-
-@pytest.mark.parametrize("tag", ["bins", "edges", "precision"])
-@pytest.mark.parametrize(
-    ("options", "more", "may_be_column"),
-    [(AUTO_OPTIONS, {}, True), (AUTO_OPTIONS, {"sketch.max_vocabulary": "9"}, False), (OPTIONS, {}, False)],
-    ids=["auto", "with a limit", "sketch"],
-)
-def test_bins_may_be_columns_where_nothing_asks_for_a_filter(tag, options, more, may_be_column):
-    fields = [Field(name="x", dtype=Float64, tags={f"sketch.{tag}": "1", **more})]
-    assert resolve(options, view_of(*fields)).features["x"].may_be_column == may_be_column
-
-
-def test_a_view_may_limit_its_scalars():
-    fields = [Field(name="x", dtype=String)]
-    kept = resolve(AUTO_OPTIONS, view_of(*fields, tags={"sketch.max_vocabulary": "9"})).features["x"]
-    assert (kept.may_be_column, kept.max_vocabulary, kept.is_bounded) == (False, 9, False)
-
-
-def test_a_refusal_names_all_features_and_ends_with_lines_to_paste():
-    fields = [
-        Field(name="price", dtype=Float32, description='a "price"', tags={"team": "a"}),
-        Field(name="viewed", dtype=Set(String)),
-        Field(name="place", dtype=Struct({"lat": Float64}), tags={"sketch.error_rate": "0.1"}),
-        Field(name="vector", dtype=Array(Float32), vector_index=True, vector_length=3),
-        Field(name="kept", dtype=Json, tags={"sketch.codec": "exact", "sketch.max_vocabulary": "9"}),
-    ]
-    with pytest.raises(SettingsError) as caught:
-        resolve(OPTIONS, view_of(*fields))
-    message = str(caught.value)
-    assert message.startswith("4 settings must change:\n- feature 'price' of view 'history'")
-    pasted = message.partition("\nPaste:\n")[2]
-    assert [line.strip() for line in pasted.splitlines()] == [
-        'Field(name="price", dtype=Float32, description="a \\"price\\"", '
-        'tags={"team": "a", "sketch.codec": "exact"}),',
-        'Field(name="place", dtype=Struct({"lat": Float64}), tags={"sketch.codec": "exact"}),',
-        'Field(name="vector", dtype=Array(Float32), vector_index=True, vector_length=3, '
-        'tags={"sketch.codec": "exact"}),',
-        'Field(name="kept", dtype=Json, tags={"sketch.codec": "exact"}),',
-    ]
-    names = {"Field": Field, "Float32": Float32, "Float64": Float64, "Array": Array, "Json": Json}
-    repaired = eval(f"[{pasted}]", names | {"Struct": Struct})
-    kept = resolve(OPTIONS, view_of(*repaired)).features
-    assert [feature.codec.is_exact for feature in kept.values()] == [True] * 4
-
-
-@pytest.mark.parametrize(
-    ("dtype", "tags", "kept"),
-    [
-        (Set(String), {"sketch.filter": "tiers"}, {"sketch.structure": "weighted_bloom"}),
-        (Set(String), {"sketch.structure": "uniform"}, {"sketch.structure": "bloom"}),
-        (Set(String), {"sketch.eror_rate": "0.1", "sketch.memory": "1MB"}, {"sketch.memory": "1MB"}),
-        (Set(String), {"sketch.noise_ratio": "1", "sketch.memory": "1MB"}, {"sketch.noise_ratio": "1"}),
-        (String, {"team": "a", "sketch.memory": "1MB"}, {"team": "a"}),
-        (String, {"sketch.codec": "membership"}, {}),
-        (Float64, {"sketch.bins": "8", "sketch.precision": "0.1"}, {"sketch.bins": "8"}),
-    ],
-)
-def test_a_refusal_of_a_tag_ends_with_the_line_to_paste(dtype, tags, kept):
-    with pytest.raises(SettingsError) as caught:
-        only(dtype, tags)
-    pasted = str(caught.value).partition("\nPaste:\n")[2]
-    (repaired,) = eval(f"[{pasted}]", {"Field": Field, "Set": Set, "String": String, "Float64": Float64})
-    assert (repaired.name, repaired.dtype, repaired.tags) == ("x", dtype, kept)
-    assert resolve(OPTIONS, view_of(repaired))
-
-
-def test_a_refusal_of_a_tag_of_the_view_has_no_line_of_a_feature():
-    with pytest.raises(SettingsError) as caught:
-        only(Set(String), {}, {"sketch.noise_ratio": "1", "sketch.memory": "1MB"})
-    pasted = str(caught.value).partition("\nPaste:\n")[2]
-    assert pasted.strip() == 'tags={"sketch.noise_ratio": "1"},  # of feature view \'history\''
-
-
-@pytest.mark.parametrize(
-    ("dtype", "tags", "codec"),
-    [
-        (Array(Float32), {}, "backing"),
-        (Json, {}, "backing"),
-        (Map, {}, "backing"),
-        (Float64, {}, "exact"),
-        (String, {}, "categorical"),
-        (Array(Int64), {}, "membership"),
-        (Array(Float32), {"sketch.codec": "exact"}, "exact"),
-        (Set(String), {"sketch.codec": "backing"}, "backing"),
-    ],
-)
-def test_what_a_backing_store_keeps(dtype, tags, codec):
-    options = SimpleNamespace(**vars(AUTO_OPTIONS) | {"backing_store": {"type": "redis"}})
-    field = Field(name="feature", dtype=dtype, tags=tags)
-    view = SimpleNamespace(name="history", tags={}, ttl=None, features=[field])
-    assert resolve(options, view).features["feature"].codec.name == codec

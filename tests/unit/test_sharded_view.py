@@ -18,7 +18,6 @@ from feast_sketch_store.errors import (
     SettingsError,
     ShardError,
     StorageError,
-    VocabularyOverflowError,
 )
 from feast_sketch_store.layers import Goal
 from feast_sketch_store.operations.resharding import remove_former
@@ -26,18 +25,16 @@ from feast_sketch_store.row_log import RowLog
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.encoding import deletions
 from feast_sketch_store.rows.entity_keys import hash_entity_keys
+from feast_sketch_store.settings.values import KeptValues, shard_count
+from feast_sketch_store.settings.view_settings import FeatureSettings, ViewSettings
 from feast_sketch_store.storage.local import LocalStorage
-from feast_sketch_store.view import written_values
 from feast_sketch_store.view.opening import open_view
 from feast_sketch_store.view.removal import remove_view
 from feast_sketch_store.view.sealing import SealPolicy
-from feast_sketch_store.view.setting_values import VocabularySetting
-from feast_sketch_store.view.settings import FeatureSettings, ViewSettings
-from feast_sketch_store.view.shard_map import ShardMap, check_shard_count, shard_of_hash, shards_of
-from feast_sketch_store.view.sharded import ShardedView
-from feast_sketch_store.view.view import View
+from feast_sketch_store.view.shard import Shard
+from feast_sketch_store.view.shard_map import ShardMap, shard_of_hash, shards_of
+from feast_sketch_store.view.view_file import ViewFile
 from tests.helpers.keys import entity_key, user_hashes, user_key
-from tests.helpers.length import by_length
 
 VIEWED, CITY = FeatureCodec("viewed", "int64_set_val"), FeatureCodec("city", "string_val")
 MOMENT = datetime(2026, 1, 1, tzinfo=UTC)
@@ -52,7 +49,7 @@ def settings_of(num_shards, structure="sets", limit=1_000, top=None):
         "history",
         1e-9,
         {
-            "viewed": FeatureSettings(VIEWED, goal, limit, VocabularySetting(top=top) if top else None),
+            "viewed": FeatureSettings(VIEWED, goal, limit, KeptValues(top=top) if top else None),
             "city": FeatureSettings(CITY, 1e-9, limit),
         },
         num_shards=num_shards,
@@ -94,13 +91,13 @@ def read_by(tmp_path):
 def shown(view, users, features=("viewed", "city")):
     """What a read shows, by user."""
     found = {}
-    for answer in view.read(user_hashes(users), list(features)):
-        for name, feature in answer.features.items():
-            values = feature.decoder.values(feature.states, feature.indptr, feature.symbols)
-            for place, value in zip(answer.found.tolist(), values, strict=True):
-                assert (users[place], name) not in found
-                is_set = value.HasField("int64_set_val")
-                found[users[place], name] = sorted(value.int64_set_val.val) if is_set else value.string_val
+    answer = view.read(user_hashes(users), list(features))
+    for name, feature in answer.features.items():
+        values = feature.decoder.values(feature.states, feature.indptr, feature.symbols)
+        for place, value in zip(answer.found.tolist(), values, strict=True):
+            assert (users[place], name) not in found
+            is_set = value.HasField("int64_set_val")
+            found[users[place], name] = sorted(value.int64_set_val.val) if is_set else value.string_val
     return found
 
 
@@ -131,7 +128,7 @@ def test_a_client_computes_the_shard_of_an_entity():
 @pytest.mark.parametrize("number", [0, -2, 3, 4097, 8192, "x", None, 2.5, True])
 def test_only_powers_of_two_are_numbers_of_shards(number):
     with pytest.raises(ValueError, match="shards"):
-        check_shard_count(number)
+        shard_count(number)
 
 
 @pytest.mark.parametrize("structure", ["sets", "bloom"])
@@ -209,25 +206,28 @@ def test_unsealed_values_get_ids_after_the_joint_ones(make_view, read_by):
     assert matrix.vocabulary.take(matrix.ids).to_pylist() == [1000 + user for user in range(30)]
 
 
-def test_the_number_of_shards_is_fixed(make_view, tmp_path):
+def test_the_number_of_shards_is_that_of_the_first_row(make_view, caplog):
     make_view(4, store="fixed").write([row(1)])
     for wanted in (1, 2, 16):
-        with pytest.raises(ShardError, match=f"has 4 shards, .* say {wanted}.*--shards {wanted}"):
-            make_view(wanted, store="fixed")
-    assert isinstance(make_view(4, store="fixed"), ShardedView)
+        assert len(make_view(wanted, store="fixed").shards) == 4
+        assert f"has 4 shards, and its settings say {wanted}: they count only when" in caplog.messages[-1]
     make_view(1, store="plain").write([row(1)])
-    with pytest.raises(ShardError, match="has no shards, and its settings say 4"):
-        make_view(4, store="plain")
-    assert isinstance(make_view(1, store="plain"), View)
+    assert len(make_view(4, store="plain").shards) == 1
+    assert "has 1 shard, and its settings say 4" in caplog.messages[-1]
 
 
 def test_two_processes_that_create_a_view_agree_on_its_shards(make_view):
     first, second, other = (make_view(number, store="new") for number in (4, 4, 8))
     first.write([row(1)])
     second.write([row(2)])
-    with pytest.raises(ShardError, match="has 4 shards"):
-        other.write([row(3)])
-    assert sorted({user for user, _ in shown(first, [1, 2, 3])}) == [1, 2]
+    other.write([row(3)])
+    for view in (first, second, other):
+        view.refresh()
+        assert len(view.shards) == 4
+        assert sorted({user for user, _ in shown(view, [1, 2, 3])}) == [1, 2, 3]
+
+
+SOUND_FILE = json.loads(ViewFile(ShardMap.first(4)).encode())
 
 
 @pytest.mark.parametrize(
@@ -236,15 +236,17 @@ def test_two_processes_that_create_a_view_agree_on_its_shards(make_view):
         b"{}",
         b"[]",
         b"not JSON",
-        json.dumps({"folder": "shards-0/", "format_version": 2, "num_shards": 4}).encode(),
-        json.dumps({"folder": "../x/", "format_version": 1, "num_shards": 4}).encode(),
-        json.dumps({"folder": "shards-0/", "format_version": 1, "num_shards": 5}).encode(),
+        json.dumps({**SOUND_FILE, "format_version": 2}).encode(),
+        json.dumps({**SOUND_FILE, "shards": {"folder": "../x/", "num_shards": 4}}).encode(),
+        json.dumps({**SOUND_FILE, "shards": {"folder": "shards-0-5/", "num_shards": 5}}).encode(),
+        json.dumps({**SOUND_FILE, "features": [{"codec": "membership", "name": "viewed"}]}).encode(),
+        json.dumps({**SOUND_FILE, "features": None}).encode(),
     ],
 )
 def test_a_damaged_file_of_shards_is_told(make_view, tmp_path, content):
     make_view(4, store="damaged").write([row(1)])
-    (tmp_path / "damaged/shop/history/shards.json").write_bytes(content)
-    with pytest.raises(DamagedFileError, match=r"shards\.json"):
+    (tmp_path / "damaged/shop/history/view.json").write_bytes(content)
+    with pytest.raises(DamagedFileError, match=r"view\.json"):
         make_view(4, store="damaged")
 
 
@@ -303,7 +305,7 @@ def test_a_view_is_dropped_between_absorptions_of_its_shards(make_view, monkeypa
         return absorb(self, *arguments)
 
     monkeypatch.setattr(RowLog, "_absorb", absorb_while_dropped)
-    view.shards[0].absorb()
+    view.absorb()
     drops[0].join()
     assert not view.storage.path.exists()
     other = make_view(2)
@@ -341,7 +343,7 @@ def test_a_drop_waits_for_shards_that_have_no_log_yet(make_view, monkeypatch):
             writers[0].start()
             writers[0].join(0.2)
             assert writers[0].is_alive()
-            assert not list(storage.path.glob("shards-0/*/fresh/*.log"))
+            assert not list(storage.path.glob("shards-0-4/*/fresh/*.log"))
         delete_all(storage)
 
     monkeypatch.setattr(LocalStorage, "delete_all", write_and_delete)
@@ -374,39 +376,37 @@ def test_rows_written_after_a_drop_are_of_a_view_with_shards(make_view, monkeypa
 def test_a_drop_does_not_need_to_read_the_file_of_shards(make_view):
     view = make_view(2)
     view.write([row(1)])
-    view.storage.replace("shards.json", b"[")
+    view.storage.replace("view.json", b"[")
     remove_view(view.storage)
     assert not view.storage.path.exists()
 
 
-@pytest.mark.parametrize(("is_moving", "left"), [(False, ["shards-1"]), (True, ["shards-0", "shards-1"])])
+@pytest.mark.parametrize(
+    ("is_moving", "left"), [(False, ["shards-1-2"]), (True, ["shards-0-2", "shards-1-2"])]
+)
 def test_only_shards_that_are_not_those_of_now_are_former(tmp_path, is_moving, left):
     """A process that opened the view before its rows were divided anew vacuums it."""
     storage = LocalStorage(tmp_path)
-    for folder in ("shards-0", "shards-1"):
+    for folder in ("shards-0-2", "shards-1-2"):
         storage.replace(f"{folder}/00/fresh/lock", b"")
-    now = ShardMap(2, "shards-0/" if is_moving else "shards-1/", is_moving)
-    storage.replace("shards.json", now.encode())
+    now = ShardMap(2, "shards-0-2/" if is_moving else "shards-1-2/", is_moving)
+    storage.replace("view.json", ViewFile(now).encode())
     assert remove_former(storage) == (0 if is_moving else 1)
     assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == left
 
 
-@pytest.mark.has_long_form
-def test_a_limit_counts_the_values_of_all_shards(make_view, monkeypatch):
-    num_shards = by_length(4, 8)
-    for policy in (BY_JOB, SealPolicy()):
-        monkeypatch.setattr(written_values, "_written", {})
-        view = make_view(num_shards, policy, limit=60, store=str(policy.by_job))
-        view.write([row(user, [user]) for user in range(60)])
-        with pytest.raises(VocabularyOverflowError, match="61 distinct values"):
-            view.write([row(99, [60])])
-        view.seal()
-        monkeypatch.setattr(written_values, "_written", {})
-        again = make_view(num_shards, policy, limit=60, store=str(policy.by_job))
-        with pytest.raises(VocabularyOverflowError, match="61 distinct values"):
-            again.write([row(99, [60])])
-        again.write([row(99, [59])])
-        assert 99 not in {user for user, _ in shown(again, [98])}
+def test_a_limit_counts_the_values_of_all_shards_and_is_told_once(make_view, caplog):
+    """A shard has fewer values than the view, which decides for all of them."""
+    view = make_view(4, structure="bloom", limit=59)
+    view.write([row(user, [user]) for user in range(60)])
+    assert view.seal()
+    for shard in view.shards.values():
+        (layer,) = shard.sealed()[0].layers
+        assert (layer.features["viewed"].structure, len(layer.features["viewed"].vocabulary)) == ("sets", 60)
+        assert layer.features["city"].structure == "column"
+    (message,) = [text for text in caplog.messages if "max_vocabulary" in text]
+    assert "feature 'viewed' of view 'history' is sealed exactly: it has 60 different values" in message
+    assert shown(view, [7, 59], ["viewed"]) == {(7, "viewed"): [7], (59, "viewed"): [59]}
 
 
 def test_newer_rows_win_and_deletions_hold_across_seals(make_view):
@@ -436,7 +436,7 @@ def test_a_write_that_fails_in_some_shards_tells_which(make_view, monkeypatch):
     view = make_view(4)
     failing = view.shards[2]
     monkeypatch.setattr(
-        failing, "write", lambda part: (_ for _ in ()).throw(StorageError("the disk is full"))
+        failing, "append", lambda *part: (_ for _ in ()).throw(StorageError("the disk is full"))
     )
     with pytest.raises(
         StorageError, match=r"rows of 3 shards were written.*shards 2 were not: the disk is full"
@@ -454,14 +454,14 @@ def test_a_write_that_fails_in_some_shards_tells_which(make_view, monkeypatch):
 def test_a_seal_that_fails_in_one_shard_publishes_none(make_view, monkeypatch):
     view = make_view(4)
     view.write([row(user) for user in range(NUM_USERS)])
-    real = View.draft
+    real = Shard.draft
 
     def draft(shard, *arguments):
         if shard is view.shards[3]:
             raise StorageError("the disk is full")
         return real(shard, *arguments)
 
-    monkeypatch.setattr(View, "draft", draft)
+    monkeypatch.setattr(Shard, "draft", draft)
     with pytest.raises(StorageError, match="the disk is full"):
         view.seal()
     for shard in view.shards.values():
@@ -480,7 +480,7 @@ def test_a_damaged_snapshot_of_a_shard_falls_back_to_the_one_before(make_view, r
     view.seal()
     newest = view.shards[1]._snapshots.list()[0]
     path = max(
-        (tmp_path / "4/shop/history/shards-0/01/snapshots").glob("*.base*"), key=lambda p: p.stat().st_mtime
+        (tmp_path / "4/shop/history/shards-0-4/01/snapshots").glob("*.base*"), key=lambda p: p.stat().st_mtime
     )
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 0xFF
@@ -507,12 +507,9 @@ def test_a_few_rows_leave_shards_empty(make_view, read_by):
     assert reader.arrow("viewed", np.array([late])).to_pylist() == [[7]]
 
 
-def test_the_policy_and_settings_of_now_reach_all_shards(make_view):
+def test_the_settings_of_now_reach_all_shards(make_view):
     view = make_view(4)
     view.settings = replace(view.settings, presence_error_rate=1e-4)
-    view.policy = SealPolicy(0.5, 7)
     for shard in view.shards.values():
         assert shard.settings.presence_error_rate == 1e-4
-        assert shard.policy.min_rows > 1e9
-        assert not shard.policy.by_job
-    assert ShardMap.first(4).followed_by(8) == ShardMap(8, "shards-1/")
+    assert ShardMap.first(4).followed_by(8) == ShardMap(8, "shards-1-8/")

@@ -1,18 +1,16 @@
 """The shifting Bloom filter: layout, wrapping, limits."""
 
-from importlib import import_module
-
 import numpy as np
 import pytest
 
 from feast_sketch_store import kernel
-from feast_sketch_store.kernel import MAX_NUM_HASHES, Table, reference
-from feast_sketch_store.kernel.reference import set_bits
+from feast_sketch_store.kernel import MAX_NUM_HASHES, Table
 from feast_sketch_store.succinct import Asked, ShiftingBloomFilter, ShiftingBloomFilterBuilder, new_salt
 from tests.helpers.filters import add_facts, contains_facts, measured_fill
+from tests.oracle.bits import set_bits
+from tests.oracle.filters import bit_of
 
 SALT = (0x0123456789ABCDEF, 0xFEDCBA9876543210)
-MASK = 2**64 - 1
 
 
 def random_hashes(n, seed=1):
@@ -25,27 +23,13 @@ def build(hashes, entities, symbols, *, num_bits, window_words, num_hashes, salt
     return builder.build()
 
 
-def expected_bit(entity_hash, symbol, j, num_words):
-    """The position of a fact as the module's docstring tells it, in Python's integers."""
-
-    def mix(x):
-        x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9 & MASK
-        x = (x ^ x >> 27) * 0x94D049BB133111EB & MASK
-        return x ^ x >> 31
-
-    step = mix(int(entity_hash[1]) ^ SALT[1]) | 1
-    mixed = mix(mix(int(entity_hash[0]) ^ SALT[0]) + step * j & MASK)
-    offset, rotation = (mixed >> 32) * num_words >> 32, mixed & 63
-    return 64 * ((offset + symbol // 64) % num_words) + (symbol % 64 + rotation) % 64
-
-
 @pytest.mark.parametrize("num_words", [4, 5, 64, 1000])
 def test_a_fact_sets_exactly_the_bits_of_the_formula(num_words):
     hashes = random_hashes(1, seed=num_words)
     for symbol in (0, 1, 63, 64, 200, 255):
         bloom = build(hashes, [0], [symbol], num_bits=64 * num_words, window_words=4, num_hashes=7)
         _, positions = set_bits(bloom.words[None, :num_words])
-        assert set(positions.tolist()) == {expected_bit(hashes[0], symbol, j, num_words) for j in range(7)}
+        assert set(positions.tolist()) == {bit_of(hashes[0], symbol, j, SALT, num_words) for j in range(7)}
 
 
 def test_the_head_is_repeated_behind_the_end():
@@ -104,27 +88,8 @@ def test_a_part_of_a_window_equals_that_part_of_the_whole(first_word, num_words)
     assert 0 < np.bitwise_count(part).sum() < part.size * 64
 
 
-@pytest.mark.parametrize("num_words", [1, 8])
-def test_chunks_make_no_difference(monkeypatch, num_words):
-    hashes = random_hashes(100)
-    entities, symbols = np.arange(400) % 100, np.arange(400) % 512
-    arguments = {"num_bits": 2000, "window_words": 8, "num_hashes": 3}
-    bloom = build(hashes, entities, symbols, **arguments)
-    answers = bloom.windows(hashes, Asked(0, 64 * num_words, 3))
-    monkeypatch.setattr("feast_sketch_store.succinct.shifting_bloom.kernel", reference)
-    monkeypatch.setattr(reference, "_CHUNK_BYTES", 1)
-    monkeypatch.setattr(reference, "_FACTS_PER_CHUNK", 7)
-    again = build(hashes, entities, symbols, **arguments)
-    assert again.words.tolist() == bloom.words.tolist()
-    assert again.windows(hashes, Asked(0, 64 * num_words, 3)).tolist() == answers.tolist()
-
-
 @pytest.mark.parametrize("num_symbols", [0, 1, 63, 64, 65, 200, 448])
-@pytest.mark.parametrize("chunk_bytes", [1, 100, 1 << 18, None])
-def test_possible_symbols_are_the_ones_of_the_window(monkeypatch, num_symbols, chunk_bytes):
-    if chunk_bytes:
-        monkeypatch.setattr("feast_sketch_store.succinct.shifting_bloom.kernel", reference)
-        monkeypatch.setattr(reference, "_CHUNK_BYTES", chunk_bytes)
+def test_possible_symbols_are_the_ones_of_the_window(num_symbols):
     rng = np.random.default_rng(8)
     hashes, wanted = random_hashes(40), rng.integers(0, 2, 40).astype(bool)
     facts = rng.integers(0, 40, 2000), rng.integers(0, 640, 2000)
@@ -190,7 +155,7 @@ def test_salts_are_two_random_64_bit_integers():
 
 
 def test_measured_fill_leaves_the_repeated_head_out():
-    words = np.array([MASK, 0, 0, 0, MASK], np.uint64)
+    words = np.array([2**64 - 1, 0, 0, 0, 2**64 - 1], np.uint64)
     assert measured_fill(ShiftingBloomFilter(words, 4, SALT)) == 0.25
 
 
@@ -221,24 +186,20 @@ def test_a_table_beyond_32_bit_offsets_is_refused():
 
 @pytest.mark.parametrize("num_hashes", [-1, 0, MAX_NUM_HASHES + 1, 128, 2**40])
 @pytest.mark.parametrize("num_entities", [0, 2])
-@pytest.mark.parametrize("side", ["reference", "compiled"])
-def test_a_number_of_hashes_that_cannot_be_is_refused(side, num_hashes, num_entities):
-    """The same limit, in the same words, whichever kernel is used and whatever is asked."""
-    if side == "compiled" and not kernel.IS_COMPILED:
-        pytest.skip("the kernel is not compiled here, or not wanted")
-    functions = import_module(f"feast_sketch_store.kernel.{side}")
+def test_a_number_of_hashes_that_cannot_be_is_refused(num_hashes, num_entities):
+    """The same limit, in the same words, whatever is asked."""
     words, hashes = np.zeros(12, np.uint64), random_hashes(num_entities)
     read = Table(words, 10, SALT), Asked(0, 128, num_hashes), hashes
     rows = np.zeros(0, np.int32), np.zeros(1, np.int64), np.zeros(0, np.int32)
     for refused in (
-        lambda: functions.windows(*read),
-        lambda: functions.possible_symbols(*read),
-        lambda: functions.contains(*read, np.zeros(3, np.int32)),
-        lambda: functions.scores(*read, np.zeros(128)),
-        lambda: functions.touched_blocks(*read, 4, np.ones(3, np.uint8)),
-        lambda: functions.add_facts(words, 0, (10, 2, SALT), hashes, rows, 0, num_hashes),
+        lambda: kernel.windows(*read),
+        lambda: kernel.possible_symbols(*read),
+        lambda: kernel.contains(*read, np.zeros(3, np.int32)),
+        lambda: kernel.scores(*read, np.zeros(128)),
+        lambda: kernel.touched_blocks(*read, 4, np.ones(3, np.uint8)),
+        lambda: kernel.add_facts(words, 0, (10, 2, SALT), hashes, rows, 0, num_hashes),
     ):
         with pytest.raises(ValueError, match=f"^{num_hashes} hashes; a fact has 1 to {MAX_NUM_HASHES}$"):
             refused()
     most = Table(words, 10, SALT), Asked(0, 128, MAX_NUM_HASHES), hashes
-    assert not functions.windows(*most).any()
+    assert not kernel.windows(*most).any()

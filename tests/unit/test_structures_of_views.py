@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 from feast.protos.feast.types.Value_pb2 import StringSet, Value
 
-from feast_sketch_store.errors import SettingsError, SketchStoreError
+from feast_sketch_store.errors import SettingsError
 from feast_sketch_store.layers import Goal
 from feast_sketch_store.operations.verification import verify_view
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.encoding import deletions, to_arrow
+from feast_sketch_store.settings.values import KeptValues
+from feast_sketch_store.settings.view_settings import FeatureSettings, ViewSettings
 from feast_sketch_store.storage.local import LocalStorage
 from feast_sketch_store.view.sealing import SealPolicy
-from feast_sketch_store.view.setting_values import VocabularySetting
-from feast_sketch_store.view.settings import FeatureSettings, ViewSettings
 from feast_sketch_store.view.view import View
 from tests.helpers.keys import user_hashes, user_key
 
@@ -26,7 +26,6 @@ TARGETS = {
     "bloom": Goal("error_rate", 1e-9, "bloom"),
     "weighted_bloom": Goal("false_per_read", 1e-6, "weighted_bloom"),
     "sets": Goal("noise_ratio", 0.1, "sets"),
-    "compact_sets": Goal("noise_ratio", 0.1, "compact_sets"),
 }
 STRUCTURES = pytest.mark.parametrize("structure", TARGETS)
 
@@ -68,12 +67,12 @@ def write(view, rows, settings, second=0, policy=NEVER):
 def read(view, *users):
     """Per user the items, or None of a null; users that are not found are left out."""
     found = {}
-    for answer in view.read(user_hashes(users), ["viewed", "name"]):
-        viewed, names = (f.decoder.values(f.states, f.indptr, f.symbols) for f in answer.features.values())
-        for position, items, name in zip(answer.found, viewed, names, strict=True):
-            assert name.string_val == f"user {users[position]}"
-            is_set = items.WhichOneof("val") == "string_set_val"
-            found[users[position]] = set(items.string_set_val.val) if is_set else None
+    answer = view.read(user_hashes(users), ["viewed", "name"])
+    viewed, names = (f.decoder.values(f.states, f.indptr, f.symbols) for f in answer.features.values())
+    for position, items, name in zip(answer.found, viewed, names, strict=True):
+        assert name.string_val == f"user {users[position]}"
+        is_set = items.WhichOneof("val") == "string_set_val"
+        found[users[position]] = set(items.string_set_val.val) if is_set else None
     return found
 
 
@@ -89,7 +88,7 @@ def popular_rows():
 
 @STRUCTURES
 def test_unsealed_rows_show_kept_values_only_once_a_cut_is_sealed(view, structure):
-    settings = settings_of(structure, VocabularySetting(top=2))
+    settings = settings_of(structure, KeptValues(top=2))
     write(view, popular_rows(), settings)
     assert read(view, 1, 2) == {1: {"tea", "coffee", "item 1"}, 2: {"tea", "item 2"}}, "nothing is sealed yet"
     seal(view, settings)
@@ -109,7 +108,7 @@ def test_unsealed_rows_show_kept_values_only_once_a_cut_is_sealed(view, structur
 @STRUCTURES
 def test_rows_are_whole_again_after_a_seal_without_a_cut(view, structure):
     """The row log has all values."""
-    cut, whole = settings_of(structure, VocabularySetting(top=1)), settings_of(structure)
+    cut, whole = settings_of(structure, KeptValues(top=1)), settings_of(structure)
     write(view, popular_rows(), cut)
     seal(view, cut)
     write(view, {50: ["coffee"]}, whole, 1)
@@ -119,7 +118,7 @@ def test_rows_are_whole_again_after_a_seal_without_a_cut(view, structure):
 
 
 @STRUCTURES
-@pytest.mark.parametrize("cut", [None, VocabularySetting(top=2), VocabularySetting(values=())], ids=str)
+@pytest.mark.parametrize("cut", [None, KeptValues(top=2), KeptValues(values=())], ids=str)
 def test_a_sealed_view_is_sound(view, structure, cut):
     settings = settings_of(structure, cut)
     write(view, {**popular_rows(), 30: [], 31: None}, settings)
@@ -134,7 +133,7 @@ def test_a_sealed_view_is_sound(view, structure, cut):
 
 @STRUCTURES
 def test_a_view_whose_rows_were_all_deleted_goes_on(view, structure):
-    settings = settings_of(structure, VocabularySetting(top=2))
+    settings = settings_of(structure, KeptValues(top=2))
     write(view, popular_rows(), settings)
     view.delete(deletions([user_key(user) for user in range(30)], EPOCH))
     seal(view, settings)
@@ -177,7 +176,7 @@ def with_another(feature):
 
 
 @STRUCTURES
-@pytest.mark.parametrize("cut", [None, VocabularySetting(min_share=0.001)], ids=["whole", "cut"])
+@pytest.mark.parametrize("cut", [None, KeptValues(top=10**6)], ids=["whole", "cut"])
 def test_a_lost_fact_is_found(view, monkeypatch, structure, cut):
     """A fact that the layer lacks though its vocabulary has the value."""
     settings = settings_of(structure, cut)
@@ -219,20 +218,6 @@ def test_a_lost_value_of_the_vocabulary_is_found_unless_it_was_cut(view, monkeyp
     assert any(
         "lacks 1 values of feature 'viewed'" in text for text in verify_view(view.storage, CODECS).problems
     )
-
-
-@STRUCTURES
-@pytest.mark.parametrize("cut", [None, VocabularySetting(top=2)], ids=["whole", "cut"])
-def test_a_write_past_the_limit_of_values_is_refused(view, structure, cut):
-    """What is kept in a filter, plain or weighted, or in sets has a vocabulary that can be too large."""
-    settings = settings_of(structure, cut, max_vocabulary=8)
-    write(view, {user: [f"item {user}"] for user in range(8)}, settings)
-    seal(view, settings)
-    write(view, {9: ["item 1"]}, settings, 1)
-    if cut is None:
-        with pytest.raises(SketchStoreError, match="vocabulary"):
-            write(view, {10: ["more", "and more"]}, settings, 2)
-        assert read(view, 9, 10) == {9: {"item 1"}}
 
 
 @pytest.mark.parametrize("structure", ["auto", "bloom", "weighted_bloom"])

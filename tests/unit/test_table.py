@@ -14,12 +14,12 @@ from feast_sketch_store.layers import FeatureBudget, Goal, SketchLayer, build_la
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.entity_keys import hash_serialized_keys, serialize_entity_keys
+from feast_sketch_store.settings.view_settings import FeatureSettings, ViewSettings
 from feast_sketch_store.storage.local import LocalStorage
 from feast_sketch_store.structures import table
 from feast_sketch_store.structures.sizing import FactClass, WeightedFacts, size_for_rates
 from feast_sketch_store.structures.table import TOLERANCE, TablePart, fill_table
 from feast_sketch_store.view.sealing import SealPolicy
-from feast_sketch_store.view.settings import FeatureSettings, ViewSettings
 from feast_sketch_store.view.view import View
 from tests.helpers.filters import measured_fill
 
@@ -172,7 +172,7 @@ def test_what_no_table_keeps_is_sealed_exactly_and_told(tmp_path, monkeypatch, c
     assert len(told) == len(codecs)
     assert "feature 'viewed' of view 'history' is sealed exactly: a table of " in told[0]
     names = [codec.feature for codec in codecs]
-    (answer,) = view.read(hash_serialized_keys(serialize_entity_keys([key(user) for user in users])), names)
+    answer = view.read(hash_serialized_keys(serialize_entity_keys([key(user) for user in users])), names)
     found = answer.features["viewed"]
     shown = found.decoder.values(found.states, found.indptr, found.symbols)
     assert [set(value.string_set_val.val) for value in shown] == list(written.values())

@@ -3,6 +3,7 @@
 import datetime
 import errno
 import fcntl
+import math
 import os
 import resource
 import shutil
@@ -13,7 +14,6 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 from feast.protos.feast.types.Value_pb2 import StringSet, Value
 
@@ -21,14 +21,15 @@ from feast_sketch_store.errors import StorageError
 from feast_sketch_store.row_log import RowLog
 from feast_sketch_store.row_log.table import Table
 from feast_sketch_store.rows.codecs import FeatureCodec
+from feast_sketch_store.settings.view_settings import FeatureSettings, ViewSettings
 from feast_sketch_store.snapshot.files import SnapshotFolder
 from feast_sketch_store.storage import local
 from feast_sketch_store.storage.local import LocalStorage
 from feast_sketch_store.view.live import Freshness
 from feast_sketch_store.view.process_writes import last_write
+from feast_sketch_store.view.rebuilding import rebuild
 from feast_sketch_store.view.removal import remove_view
 from feast_sketch_store.view.sealing import SealPolicy
-from feast_sketch_store.view.settings import FeatureSettings, ViewSettings
 from feast_sketch_store.view.state import StateLoader
 from feast_sketch_store.view.view import View
 from tests.helpers.keys import user_hashes, user_key
@@ -65,11 +66,11 @@ def make_view(tmp_path):
 
         def get(*users):
             found = {}
-            for answer in view.read(user_hashes(users), ["viewed"]):
-                feature = answer.features["viewed"]
-                values = feature.decoder.values(feature.states, feature.indptr, feature.symbols)
-                for position, value in zip(answer.found, values, strict=True):
-                    found[users[position]] = set(value.string_set_val.val)
+            answer = view.read(user_hashes(users), ["viewed"])
+            feature = answer.features["viewed"]
+            values = feature.decoder.values(feature.states, feature.indptr, feature.symbols)
+            for position, value in zip(answer.found, values, strict=True):
+                found[users[position]] = set(value.string_set_val.val)
             return found
 
         return SimpleNamespace(view=view, put=put, put_all=put_all, get=get)
@@ -92,9 +93,8 @@ def test_an_entity_is_answered_once_and_by_its_newest_layer(make_view):
     view.put(2, "sealed", policy=ALWAYS)
     view.put(1, "newer", second=1)
     view.put(3, "unsealed")
-    answers = view.view.read(user_hashes([3, 2, 1, 4, 1]), ["viewed"])
-    found = np.concatenate([answer.found for answer in answers])
-    assert sorted(found.tolist()) == [0, 1, 2, 4]
+    answer = view.view.read(user_hashes([3, 2, 1, 4, 1]), ["viewed"])
+    assert answer.found.tolist() == [0, 1, 2, 4]
     assert view.get(1, 2, 3, 4) == {1: {"newer"}, 2: {"sealed"}, 3: {"unsealed"}}
 
 
@@ -103,7 +103,7 @@ def test_layers_of_unsealed_rows_stay_few(make_view):
     for user in range(70):
         view.put(user, f"item {user}")
         assert view.get(user) == {user: {f"item {user}"}}
-    assert len(view.view._state.exact) <= 8
+    assert len(view.view.shards[0]._state.exact) <= 8
     assert view.get(*range(70)) == {user: {f"item {user}"} for user in range(70)}
 
 
@@ -282,8 +282,8 @@ def test_an_open_view_holds_no_descriptor(make_view, tmp_path):
     try:
         views = [View(LocalStorage(folder), SETTINGS, NEVER, 0.0) for folder in folders]
         for view in views:
-            assert [len(answer.found) for answer in view.read(user_hashes([1, 2]), ["viewed"])] == [1, 1]
-            assert view._loader._order is not None
+            assert view.read(user_hashes([1, 2]), ["viewed"]).found.tolist() == [0, 1]
+            assert view.shards[0]._loader._order is not None
         assert len(os.listdir("/proc/self/fd")) <= len(before) + 20
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
@@ -366,7 +366,7 @@ def rebuilt_with(view, user, item):
         other.write([(user_key(user), rows, datetime.datetime(2026, 2, 1), None)])
         return storage
 
-    view.view.rebuild(fill)
+    rebuild(view.view, fill)
 
 
 def test_rows_of_a_rebuild_before_the_first_write_are_sealed_only(make_view):
@@ -484,7 +484,7 @@ def test_a_view_tells_how_fresh_it_is(make_view, monkeypatch):
     now = time.monotonic
     monkeypatch.setattr("feast_sketch_store.view.live.time.monotonic", lambda: now() + 3600)
     with monkeypatch.context() as broken:
-        broken.setattr(reader.view._loader, "load", fail)
+        broken.setattr(reader.view.shards[0]._loader, "load", fail)
         assert reader.get(1) == {1: {"a"}}
         stale = reader.view.freshness()
         assert (stale.state, 3600 <= stale.age_seconds < 3700) == ("STALE", True)
@@ -506,7 +506,7 @@ def test_a_probe_looks_for_itself_and_is_told_what_fails(make_view, monkeypatch)
         raise StorageError("cannot be reached")
 
     with monkeypatch.context() as broken:
-        broken.setattr(reader.view._loader, "load", fail)
+        broken.setattr(reader.view.shards[0]._loader, "load", fail)
         asked = reader.view.freshness(look=True)
         assert (asked.state, asked.age_seconds, asked.problem) == ("EMPTY", None, "cannot be reached")
         assert not asked.is_ready
@@ -518,7 +518,7 @@ def test_a_view_tells_what_it_waits_for_at_its_start(make_view, monkeypatch):
     writer, reader = make_view(), make_view()
     writer.put(1, "a")
     seen = []
-    loader = reader.view._loader
+    loader = reader.view.shards[0]._loader
     for place, name in ((loader._snapshots, "look"), (loader._row_log, "read")):
         real = getattr(place, name)
 
@@ -537,7 +537,7 @@ def test_a_view_tells_that_it_refreshes(make_view):
     writer.put(1, "a")
     reader.get(1)
     writer.put(2, "b")
-    seen, load = threading.Event(), reader.view._loader.load
+    seen, load = threading.Event(), reader.view.shards[0]._loader.load
     goes_on = threading.Event()
 
     def load_slowly(state):
@@ -545,10 +545,11 @@ def test_a_view_tells_that_it_refreshes(make_view):
         goes_on.wait(60)
         return load(state)
 
-    reader.view._loader.load = load_slowly
+    reader.view.shards[0]._loader.load = load_slowly
     # As if another process had written, and more than half the interval ago.
-    reader.view._seen_process_write = last_write(reader.view._process_key)
-    reader.view._looked_at -= 600
+    reader.view.shards[0]._seen_process_write = last_write(reader.view.shards[0]._process_key)
+    reader.view.shards[0]._looked_at -= 600
+    reader.view._good_until = -math.inf
     reader.get(1)
     assert seen.wait(60)
     assert reader.view.freshness().state == "REFRESHING"

@@ -12,10 +12,10 @@ from feast_sketch_store.errors import DamagedFileError
 from feast_sketch_store.layers import Goal
 from feast_sketch_store.metrics import is_loaded
 from feast_sketch_store.rows.codecs import FeatureCodec
+from feast_sketch_store.settings.view_settings import FeatureSettings, ViewSettings
 from feast_sketch_store.snapshot.blocks import BLOCK_BYTES, BlockChecks, block_checksums
 from feast_sketch_store.storage.local import LocalStorage
 from feast_sketch_store.view import live, warming
-from feast_sketch_store.view.settings import FeatureSettings, ViewSettings
 from feast_sketch_store.view.view import View
 from feast_sketch_store.view.warming import WARMER, Warmer
 
@@ -152,7 +152,7 @@ def test_a_view_warms_up_each_snapshot_that_it_opens(tmp_path):
     for first in (0, 500):
         write(writer, first)
         reader.refresh()
-        assert reader._warmer.wait(60)
+        assert reader.shards[0]._warmer.wait(60)
         (layer,) = reader.current().sealed.layers
         assert layer.checks
         assert all(check.all_checked for check in layer.checks)
@@ -160,7 +160,7 @@ def test_a_view_warms_up_each_snapshot_that_it_opens(tmp_path):
     writer.close()
 
 
-@pytest.mark.parametrize("look", [View.refresh, View.poll])
+@pytest.mark.parametrize("look", [View.refresh, lambda view: view.shards[0].poll()])
 def test_reads_meet_a_new_snapshot_when_it_is_ready_for_them(tmp_path, monkeypatch, look):
     """No read waits for a thread to check its blocks, nor for its questions to be prepared."""
     monkeypatch.setattr(live, "_AHEAD_SECONDS", 1e6)
@@ -171,7 +171,7 @@ def test_reads_meet_a_new_snapshot_when_it_is_ready_for_them(tmp_path, monkeypat
     before.prepared(("viewed",))
     write(writer, 500)
     look(reader)
-    state = reader.state
+    state = reader.shards[0].state
     assert state.snapshot != before.snapshot
     assert all(check.all_checked for layer in state.sealed.layers for check in layer.checks)
     assert list(state._prepared) == [("viewed",)]
@@ -190,14 +190,14 @@ def test_opening_a_filter_reads_no_block_of_it(tmp_path, monkeypatch):
     reader.refresh()
     (layer,) = reader.state.sealed.layers
     assert all(check.unchecked.all() for check in layer.checks)
-    reader._warmer.stop()
+    reader.shards[0]._warmer.stop()
     assert not measured
     monkeypatch.setattr(warming, "_HEAD_START_SECONDS", 0)
     write(writer, 500)
-    assert writer._warmer.wait(60)
+    assert writer.shards[0]._warmer.wait(60)
     measured.clear()
     reader.refresh()
-    assert reader._warmer.wait(60)
+    assert reader.shards[0]._warmer.wait(60)
     assert [list(rates) for rates in measured] == [["viewed"]]
     reader.close()
     writer.close()
@@ -212,6 +212,6 @@ def test_few_questions_are_prepared_again(tmp_path):
         reader.current().prepared((f"unknown {number}",))
     write(writer, 500)
     reader.refresh()
-    assert list(reader.state._prepared) == [(f"unknown {number}",) for number in range(12, 20)]
+    assert list(reader.shards[0].state._prepared) == [(f"unknown {number}",) for number in range(12, 20)]
     reader.close()
     writer.close()

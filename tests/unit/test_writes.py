@@ -1,6 +1,7 @@
 """Writes of a view: commits that are shared, seals beside them, children that were forked."""
 
 import concurrent.futures.thread
+import math
 import multiprocessing
 import os
 import sys
@@ -13,15 +14,16 @@ from datetime import UTC, datetime
 import pytest
 from feast.protos.feast.types.Value_pb2 import StringSet, Value
 
-from feast_sketch_store.errors import RowError, VocabularyOverflowError
+from feast_sketch_store.errors import RowError
 from feast_sketch_store.rows.codecs import FeatureCodec
+from feast_sketch_store.settings.view_settings import FeatureSettings, ViewSettings
 from feast_sketch_store.storage import local
 from feast_sketch_store.storage.local import LocalStorage
 from feast_sketch_store.threads import leaves_a_core
 from feast_sketch_store.view import sealing
-from feast_sketch_store.view import view as view_module
+from feast_sketch_store.view import shard as shard_module
+from feast_sketch_store.view.rebuilding import rebuild
 from feast_sketch_store.view.sealing import SealPolicy
-from feast_sketch_store.view.settings import FeatureSettings, ViewSettings
 from feast_sketch_store.view.state import StateLoader
 from feast_sketch_store.view.view import View
 from tests.helpers.keys import user_hashes, user_key
@@ -38,21 +40,16 @@ def row(user, *items):
 
 
 def found(view, *users):
-    return sorted(users[p] for answer in view.read(user_hashes(users), ["viewed"]) for p in answer.found)
+    return sorted(users[p] for p in view.read(user_hashes(users), ["viewed"]).found)
 
 
 def values(view, *users):
-    answers = [
-        (answer.found, answer.features["viewed"]) for answer in view.read(user_hashes(users), ["viewed"])
-    ]
+    answer = view.read(user_hashes(users), ["viewed"])
+    feature = answer.features["viewed"]
+    read = feature.decoder.values(feature.states, feature.indptr, feature.symbols)
     return {
         users[position]: set(value.string_set_val.val)
-        for positions, feature in answers
-        for position, value in zip(
-            positions,
-            feature.decoder.values(feature.states, feature.indptr, feature.symbols),
-            strict=True,
-        )
+        for position, value in zip(answer.found, read, strict=True)
     }
 
 
@@ -64,20 +61,20 @@ def make_view(tmp_path):
 def slowly(view, monkeypatch):
     """Snapshots are published when the event is set that is returned; the other one tells that one waits."""
     begun, may_publish = threading.Event(), threading.Event()
-    publish = view._snapshots.publish
+    publish = view.shards[0]._snapshots.publish
 
     def slow_publish(draft):
         begun.set()
         assert may_publish.wait(60)
         return publish(draft)
 
-    monkeypatch.setattr(view._snapshots, "publish", slow_publish)
+    monkeypatch.setattr(view.shards[0]._snapshots, "publish", slow_publish)
     return begun, may_publish
 
 
 def test_writes_of_threads_share_commits(make_view, monkeypatch):
     view, first = make_view(), threading.Event()
-    append, tables = view._row_log.append, []
+    append, tables = view.shards[0]._row_log.append, []
 
     def slow_append(table):
         tables.append(len(table))
@@ -85,7 +82,7 @@ def test_writes_of_threads_share_commits(make_view, monkeypatch):
             first.wait(0.001)
         return append(table)
 
-    monkeypatch.setattr(view._row_log, "append", slow_append)
+    monkeypatch.setattr(view.shards[0]._row_log, "append", slow_append)
     with ThreadPoolExecutor(16) as pool:
         list(pool.map(lambda user: view.write([row(user, "x")]), range(16)))
     assert tables == [1, 15]
@@ -95,7 +92,7 @@ def test_writes_of_threads_share_commits(make_view, monkeypatch):
 def test_a_bad_row_is_refused_alone(make_view, monkeypatch):
     view = make_view()
     bad = (user_key(7), {"viewed": Value(int64_val=1)}, MOMENT, None)
-    append, tables = view._row_log.append, []
+    append, tables = view.shards[0]._row_log.append, []
 
     def slow_append(table):
         tables.append(len(table))
@@ -103,7 +100,7 @@ def test_a_bad_row_is_refused_alone(make_view, monkeypatch):
             threading.Event().wait(0.001)
         return append(table)
 
-    monkeypatch.setattr(view._row_log, "append", slow_append)
+    monkeypatch.setattr(view.shards[0]._row_log, "append", slow_append)
     with ThreadPoolExecutor(4) as pool:
         begun = [pool.submit(view.write, [row(1, "x")])]
         while not tables:
@@ -129,7 +126,7 @@ def test_seals_beside_writes_give_way_to_reads(make_view, monkeypatch):
         return sealing.fold(*arguments)
 
     priorities, own = [], priority()
-    monkeypatch.setattr(view_module, "fold", fold)
+    monkeypatch.setattr(shard_module, "fold", fold)
     view = make_view(SealPolicy(0.5, 3))
     for user in range(6):
         view.write([row(user, "x")])
@@ -180,14 +177,14 @@ def test_the_writer_of_a_large_batch_waits_for_its_seal_alone(make_view, monkeyp
 def write_and_end(folder):
     """Write so much that a seal is due, which comes to its threads when the interpreter ends."""
     view = View(LocalStorage(folder), SETTINGS, SealPolicy(0.5, 20), 0.0)
-    fold = view._fold
+    fold = view.shards[0]._fold
 
     def late_fold(*arguments):
         while not concurrent.futures.thread._shutdown:
             threading.Event().wait(0.001)
         return fold(*arguments)
 
-    view._fold = late_fold
+    view.shards[0]._fold = late_fold
     for user in range(25):
         view.write([row(user, "x")])
 
@@ -275,7 +272,7 @@ def test_writes_wait_for_no_step_of_a_seal(tmp_path, monkeypatch, act, is_read):
 
     def step():
         if threading.current_thread() is sealer and not appends:
-            view._was_read = is_read  # as if another thread read all the time
+            view.shards[0]._was_read = is_read  # as if another thread read all the time
             written.append(100 + len(written))
             writer.submit(view.write, [row(written[-1], "y")]).result(60)
 
@@ -446,7 +443,7 @@ def test_rows_that_were_not_taken_up_count_in_the_order_of_all_commits(tmp_path)
 
 
 def test_so_many_bytes_are_taken_up_without_a_read(tmp_path, encoded, monkeypatch):
-    monkeypatch.setattr(view_module, "_MAX_DEFERRED_BYTES", 1_000)
+    monkeypatch.setattr(shard_module, "_MAX_DEFERRED_BYTES", 1_000)
     view = slow_view(tmp_path)
     for user in range(10):
         view.write([row(user, "x" * 2_000)])
@@ -454,20 +451,21 @@ def test_so_many_bytes_are_taken_up_without_a_read(tmp_path, encoded, monkeypatc
 
 
 def test_so_many_rows_are_taken_up_without_a_read(tmp_path, encoded, monkeypatch):
-    monkeypatch.setattr(view_module, "_MAX_DEFERRED_ROWS", 5)
+    monkeypatch.setattr(shard_module, "_MAX_DEFERRED_ROWS", 5)
     view = slow_view(tmp_path)
     for user in range(13):
         view.write([row(user, "x")])
-    assert encoded == [5, 5]
+    assert encoded == [6, 6]
     assert found(view, *range(13)) == list(range(13))
-    assert encoded == [5, 5, 3]
+    assert encoded == [6, 6, 1]
 
 
 def test_who_looks_for_the_writes_of_others_takes_up_nothing_if_there_are_none(tmp_path, encoded):
     view = slow_view(tmp_path)
     for user in range(10):
         view.write([row(user, "x")])
-        view._looked_at -= 5400.0
+        view.shards[0]._looked_at -= 5400.0
+        view._good_until = -math.inf
     assert encoded == []
     slow_view(tmp_path).write([row(10, "x")])
     encoded.clear()
@@ -480,7 +478,7 @@ def test_who_has_deferred_rows_notices_that_all_others_were_replaced(tmp_path, m
     """The writer of a rebuild is killed, and leaves only the announcement and the new rows."""
     view, other = slow_view(tmp_path), slow_view(tmp_path)
     view.write([row(0, "x")])
-    compact = other._row_log.compact
+    compact = other.shards[0]._row_log.compact
 
     def write_and_compact(*arguments, **options):
         view.refresh()  # reads the announcement
@@ -494,19 +492,20 @@ def test_who_has_deferred_rows_notices_that_all_others_were_replaced(tmp_path, m
         filled.write([row(3, "y")])
         return staging
 
-    monkeypatch.setattr(other._row_log, "compact", write_and_compact)
+    monkeypatch.setattr(other.shards[0]._row_log, "compact", write_and_compact)
     with pytest.raises(KeyboardInterrupt):
-        other.rebuild(fill)
-    view._looked_at -= 5400.0
-    assert not view.knows_all()
+        rebuild(other, fill)
+    view.shards[0]._looked_at -= 5400.0
+    view._good_until = -math.inf
     assert values(view, 0, 1, 2, 3) == {1: {"x"}, 2: {"x"}, 3: {"y"}}
 
 
 def test_a_write_does_not_wait_for_a_refresh_of_another_thread(tmp_path):
     view = slow_view(tmp_path)
     view.write([row(0, "x")])
-    view._looked_at -= 5400.0
-    with view._refresh_lock:
+    view.shards[0]._looked_at -= 5400.0
+    view._good_until = -math.inf
+    with view.shards[0]._refresh_lock:
         writer = threading.Thread(target=view.write, args=([row(1, "x")],))
         writer.start()
         writer.join(30)
@@ -527,14 +526,3 @@ def test_rows_that_are_not_taken_up_yet_count_for_a_seal(tmp_path):
     view.write([row(41, "x")])
     view.settle()
     assert view.stats().sealed_entities == 42
-
-
-def test_rows_that_are_not_taken_up_yet_count_for_the_vocabulary(tmp_path):
-    settings = ViewSettings("history", 1e-5, {"viewed": FeatureSettings(CODEC, 0.01, 30)})
-    view = slow_view(tmp_path, settings=settings)
-    for user in range(30):
-        view.write([row(user, f"item {user}")])
-    with pytest.raises(VocabularyOverflowError):
-        view.write([row(30, "item 30")])
-    view.write([row(30, "item 0")])
-    assert found(view, *range(31)) == list(range(31))

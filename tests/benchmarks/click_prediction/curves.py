@@ -38,12 +38,12 @@ _EXACT_SETS = {"sketch.structure": "sets"}
 SETTINGS: Mapping[str, Sequence[Setting]] = {
     "bloom": _each(
         "error rate {:g}",
-        {"sketch.structure": "bloom", "sketch.error_rate": "{:g}"},
+        {"sketch.structure": "bloom", "sketch.target": "error {:g}"},
         (0.36, 0.25, 0.15, 0.1, 0.05, 0.02, 0.01, 0.003, 0.001, 0.0001),
     ),
     "weighted_bloom": _each(
         "noise ratio {:g}",
-        {"sketch.structure": "weighted_bloom", "sketch.noise_ratio": "{:g}"},
+        {"sketch.structure": "weighted_bloom", "sketch.target": "noise {:g}"},
         (16, 8, 4, 2, 1, 0.5, 0.2, 0.1, 0.03, 0.01),
     ),
     "sets, popular values": [
@@ -52,7 +52,7 @@ SETTINGS: Mapping[str, Sequence[Setting]] = {
     "sets, values that a model chose": [
         Setting(f"{share:.0%} of the values", _EXACT_SETS, MODEL, share) for share in _SHARES
     ],
-    "auto": [Setting("auto", {"sketch.error_rate": "auto"})],
+    "auto": [Setting("auto", {"sketch.target": "auto"})],
 }
 
 

@@ -39,7 +39,7 @@ def main() -> None:
 def compare(task: Task, share: float) -> None:
     """Plan, seal and measure some points of each curve."""
     with temporary_folder() as folder:
-        online_store = {"type": "sketch", "path": "sketch", "refresh_interval_seconds": 0}
+        online_store = {"type": "sketch", "path": "sketch", "refresh": "0"}
         with Repository(folder / "repository", task, online_store) as repository:
             repository.materialize()
             store = FeatureStore(repo_path=str(repository.folder))

@@ -57,7 +57,7 @@ def measured(task: Task) -> dict[tuple[str, str], int]:
     sizes = {}
     importance = ClickModel(task, task.history).importance()
     with temporary_folder() as folder:
-        online_store = {"type": "sketch", "path": "sketch", "refresh_interval_seconds": 0}
+        online_store = {"type": "sketch", "path": "sketch", "refresh": "0"}
         with Repository(folder / "sketch", task, online_store) as repository:
             repository.materialize()
             for curve, settings in SETTINGS.items():

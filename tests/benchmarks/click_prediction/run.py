@@ -106,7 +106,7 @@ def measure_task(task: Task, curves: Sequence[str], *, quick: bool) -> dict[str,
     with temporary_folder() as folder:
         with redis_server() as port:
             result["redis"] = _measure_redis(task, exact, decided[EXACT], folder / "redis", port, quick=quick)
-        online_store = {"type": "sketch", "path": "sketch", "refresh_interval_seconds": 0}
+        online_store = {"type": "sketch", "path": "sketch", "refresh": "0"}
         with Repository(folder / "sketch", task, online_store) as repository:
             repository.materialize()
             importance = exact.importance()

@@ -42,7 +42,8 @@ from feast_sketch_store.rows.encoding import (
     NULLS,
 )
 from feast_sketch_store.rows.entity_keys import serialize_columns
-from feast_sketch_store.storage.names import view_storage
+from feast_sketch_store.storage.local import LocalStorage
+from feast_sketch_store.storage.names import view_path
 
 NUM_PEOPLE = 2_300_000
 ROWS_PER_COMMIT = 100_000
@@ -72,7 +73,7 @@ def main() -> None:
 def measure(task: Task, num_people: int, tags: dict[str, str]) -> dict[str, Any]:
     """Write, seal and read so many people."""
     sources = np.random.default_rng(_SEED).choice(task.written, num_people)
-    online_store = {"type": "sketch", "path": "sketch", "refresh_interval_seconds": 0}
+    online_store = {"type": "sketch", "path": "sketch", "refresh": "0"}
     result: dict[str, Any] = {"people": num_people, "tags": tags}
     with temporary_folder() as folder:
         with Repository(folder / "small", task, online_store) as small:
@@ -91,7 +92,7 @@ def measure(task: Task, num_people: int, tags: dict[str, str]) -> dict[str, Any]
 
 
 def _append(task: Task, sources: NDArray[np.int64], repository: Path) -> int:
-    log = RowLog(view_storage(repository / "sketch", PROJECT, VIEW))
+    log = RowLog(LocalStorage(view_path(repository / "sketch", PROJECT, VIEW)))
     facts = 0
     for first in range(0, len(sources), ROWS_PER_COMMIT):
         rows, count = _rows(task, first, sources[first : first + ROWS_PER_COMMIT])

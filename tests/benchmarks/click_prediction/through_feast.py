@@ -25,7 +25,7 @@ from feast_sketch_store import SketchReader
 
 PROJECT, VIEW = "click_prediction", "history"
 ROWS = "rows.parquet"
-COMPUTED = {"cluster": pa.int64(), "score": pa.float64()}  # features that a setting may add, by their codecs
+SCORE = "score"  # a feature that a setting may add
 _CLEAR_PEAK = Path("/proc/self/clear_refs")  # with a 5 the peak begins anew
 
 
@@ -101,10 +101,10 @@ class Repository:
             history[name] = sparse.csr_matrix((ones, answer.ids, answer.indptr), shape)
         return history
 
-    def computed(self, name: str) -> NDArray[np.float64]:
-        """A computed feature of all people as the store has it; NaN of those without a row."""
-        values = SketchReader(self.folder, VIEW).arrow(name, self._task.people)
-        return np.array(values.cast(pa.float64()).to_numpy(zero_copy_only=False), np.float64)
+    def score(self) -> NDArray[np.float64]:
+        """The score of all people as the store has it; NaN of those without a row."""
+        values = SketchReader(self.folder, VIEW).arrow(SCORE, self._task.people)
+        return np.array(values.to_numpy(zero_copy_only=False), np.float64)
 
     def check(self, history: Mapping[str, sparse.csr_matrix], places: NDArray[np.int64]) -> None:
         """Check that ``get_online_features`` gives some people the same history.
@@ -146,7 +146,7 @@ def _rows(task: Task) -> pa.Table:
         values = pa.array(task.vocabularies[name]).take(pa.array(matrix.indices))
         columns[name] = pa.ListArray.from_arrays(offsets, values)
     moments = np.full(len(written), int(task.moment.timestamp()) * 1_000_000)
-    columns |= {name: pa.nulls(len(written), kind) for name, kind in COMPUTED.items()}
+    columns[SCORE] = pa.nulls(len(written), pa.float64())
     columns["event_timestamp"] = pa.array(moments, pa.timestamp("us", tz="UTC"))
     return pa.table(columns)
 
@@ -169,12 +169,8 @@ def _in_writer(
         )
         for name, element in schema.items()
     ]
-    of_computed = {"cluster": feast.types.Int64, "score": feast.types.Float64}
-    fields += [
-        Field(name=name, dtype=dtype, tags=dict(tags.of_features[name]))
-        for name, dtype in of_computed.items()
-        if name in tags.of_features
-    ]
+    if SCORE in tags.of_features:
+        fields.append(Field(name=SCORE, dtype=feast.types.Float64, tags=dict(tags.of_features[SCORE])))
     view = FeatureView(
         name=VIEW,
         entities=[person],

@@ -28,9 +28,10 @@ from feast_sketch_store import SketchReader, through_sketch
 
 SETTINGS: Mapping[str, Mapping[str, str]] = {
     **{
-        f"bloom, error rate {rate:g}": {"sketch.error_rate": f"{rate:g}"} for rate in (0.1, 0.03, 0.01, 0.001)
+        f"bloom, error rate {rate:g}": {"sketch.target": f"error {rate:g}"}
+        for rate in (0.1, 0.03, 0.01, 0.001)
     },
-    "weighted_bloom, noise ratio 1": {"sketch.structure": "weighted_bloom", "sketch.noise_ratio": "1"},
+    "weighted_bloom, noise ratio 1": {"sketch.structure": "weighted_bloom", "sketch.target": "noise 1"},
     "sets, the 500 most popular values of each feature": {
         "sketch.structure": "sets",
         "sketch.vocabulary": "{top: 500}",
@@ -54,7 +55,7 @@ def compare(task: Task, num_settings: int) -> None:
     bootstrap = Bootstrap(task, 1)
     exact, lines = ClickModel(task, task.history), []
     with temporary_folder() as folder:
-        online_store = {"type": "sketch", "path": "sketch", "refresh_interval_seconds": 0}
+        online_store = {"type": "sketch", "path": "sketch", "refresh": "0"}
         with Repository(folder / "repository", task, online_store) as repository:
             repository.materialize()
             for label, tags in list(SETTINGS.items())[:num_settings]:

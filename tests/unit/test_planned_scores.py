@@ -1,4 +1,4 @@
-"""Points of cluster ids and scores: bytes are those of a seal, and AUCs those of a model that reads them."""
+"""Points of scores: bytes are those of a seal, and AUCs those of a model that reads them."""
 
 import numpy as np
 import pyarrow as pa
@@ -6,18 +6,10 @@ import pytest
 
 from feast_sketch_store.layers import Cut, FeatureBudget, Goal, seal
 from feast_sketch_store.layers.sketch import SketchLayer
-from feast_sketch_store.planning.curves import SETS, sets, sets_of
+from feast_sketch_store.planning.curves import SETS, sets
 from feast_sketch_store.planning.labels import Labels, Task
-from feast_sketch_store.planning.summaries import (
-    CLUSTER_CURVE,
-    CUT_CURVE,
-    SCORE_CURVE,
-    Names,
-    as_encoded,
-    clusters,
-    scores,
-)
-from feast_sketch_store.rows.codecs import CLUSTER, SCORE, FeatureCodec
+from feast_sketch_store.planning.scores import SCORE_CURVE, as_encoded, score_name, scores
+from feast_sketch_store.rows.codecs import SCORE, FeatureCodec
 from feast_sketch_store.rows.encoding import EncodedRows, RowKeys
 from feast_sketch_store.rows.formulas import with_formulas
 from feast_sketch_store.structures.goals import NOISE_RATIO
@@ -63,14 +55,6 @@ def of_scores(people, task, written):
     return list(scores(people[1], PRESENCE, task.weights(), "model_score", write))
 
 
-@pytest.fixture(scope="module")
-def of_clusters(people):
-    sample = people[1]
-    popular = {name: feature.counts >= 150 for name, feature in sample.features.items()}
-    cut = sets_of(sample, PRESENCE, popular, "cut", "popular", {name: {} for name in sample.features})
-    return list(clusters(sample, PRESENCE, [cut], "cluster_id"))
-
-
 def sealed(sample, candidate):
     """What a seal makes of the rows, with the settings of a point."""
     order = np.lexsort((sample.entity_hashes[:, 1], sample.entity_hashes[:, 0]))
@@ -90,8 +74,8 @@ def sealed(sample, candidate):
     return SketchLayer.from_snapshot(layer.description, layer.arrays)
 
 
-def test_bytes_are_those_of_a_seal(people, of_scores, of_clusters):
-    for candidate in (*of_scores, *of_clusters):
+def test_bytes_are_those_of_a_seal(people, of_scores):
+    for candidate in of_scores:
         size = sealed(people[1], candidate).size_bytes
         of_timestamps = NUM_ROWS / 8  # which are all alike here
         assert candidate.point.memory_bytes - HEADER_BYTES - of_timestamps == pytest.approx(size, rel=0.05)
@@ -110,22 +94,7 @@ def test_a_score_keeps_what_sets_keep_at_a_fraction_of_their_bytes(people, task,
     assert best.point.kept_share == 0.0
 
 
-def test_a_cluster_id_tells_the_group(people, task, of_clusters):
-    groups, sample = people
-    alone, beside = of_clusters
-    assert (alone.point.curve, beside.point.curve) == (CLUSTER_CURVE, CUT_CURVE)
-    (formula,) = alone.formulas
-    found = formula.clusters(as_encoded(sample), NUM_ROWS)
-    # Of each cluster most are of one group.
-    largest = [np.bincount(groups[found == number], minlength=4).max() for number in range(found.max() + 1)]
-    assert sum(largest) > 0.9 * NUM_ROWS
-    assert task.uplift(alone.kept, alone.rates, alone.formulas).value > 0.3
-    nothing = {name: np.zeros_like(mask) for name, mask in sample.everything.items()}
-    without = task.uplift(nothing, {name: np.zeros(0) for name in nothing})
-    assert without.value == 0.0
-
-
-def test_settings_can_be_pasted(of_scores, of_clusters, written):
+def test_settings_can_be_pasted(of_scores, written):
     nothing = {"sketch.structure": "sets", "sketch.vocabulary": "[]"}
     number = max(written)
     assert sum(length for length, _ in written[number].values()) == number
@@ -134,22 +103,13 @@ def test_settings_can_be_pasted(of_scores, of_clusters, written):
         "f1": nothing,
         "model_score": {
             "sketch.codec": "score",
-            "sketch.score_of": "f0, f1",
-            "sketch.score.weights": f"plans/{number}.json",
-            "sketch.score.bits": "6",
+            "sketch.score": f"{{of: [f0, f1], weights: plans/{number}.json, bits: 6}}",
         },
     }
-    tags = {"sketch.codec": "cluster", "sketch.cluster_of": "f0, f1", "sketch.clusters": "64"}
-    assert of_clusters[0].point.settings == {"f0": nothing, "f1": nothing, "cluster_id": tags}
-    assert of_clusters[1].point.settings == {"f0": {}, "f1": {}, "cluster_id": tags}
 
 
-def test_names_are_those_of_the_view_or_new_ones():
-    assert Names.of([FeatureCodec("viewed", "int64_set_val")]) == Names("cluster_id", "model_score")
-    codecs = [
-        FeatureCodec("taste", "int64_val", CLUSTER),
-        FeatureCodec("worth", "double_val", SCORE),
-        FeatureCodec("cluster_id", "string_val"),
-    ]
-    assert Names.of(codecs) == Names("taste", "worth")
-    assert Names.of(codecs[2:]) == Names("cluster_id_", "model_score")
+def test_the_name_is_that_of_the_view_or_a_new_one():
+    viewed = FeatureCodec("viewed", "int64_set_val")
+    assert score_name([viewed]) == "model_score"
+    assert score_name([viewed, FeatureCodec("worth", "double_val", SCORE)]) == "worth"
+    assert score_name([FeatureCodec("model_score", "string_val")]) == "model_score_"

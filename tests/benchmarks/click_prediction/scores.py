@@ -1,6 +1,6 @@
-"""What a cluster id or a score keeps of a history's uplift, and at how many bits, through the real store.
+"""What a score keeps of a history's uplift, and at how many bits, through the real store.
 
-    python tests/benchmarks/click_prediction/summaries.py [--data FOLDER] [--resamples N]
+    python tests/benchmarks/click_prediction/scores.py [--data FOLDER] [--resamples N]
 
 KuaiRand only. Each setting is applied, sealed by another process and read back by a new `SketchReader`; a
 model is fitted on what that reads. The weights of scores are those of the exact model, which saw the training
@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 from stores import temporary_folder
 from tasks import Task, add_data_argument, load_or_exit
-from through_feast import COMPUTED, VIEW, Repository, Tags
+from through_feast import SCORE, VIEW, Repository, Tags
 
 from feast_sketch_store import SketchReader, through_sketch
 
@@ -39,7 +39,7 @@ CHECKED_PEOPLE = 500
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Uplift kept by cluster ids and scores.")
+    parser = argparse.ArgumentParser(description="Uplift kept by scores.")
     add_data_argument(parser)
     parser.add_argument("--resamples", type=int, default=200)
     arguments = parser.parse_args()
@@ -54,7 +54,7 @@ def measure(task: Task, resamples: int) -> None:
     gain = bootstrap.aucs(exact.decide(task.history)) - without
     lines = []
     with temporary_folder() as folder:
-        online_store = {"type": "sketch", "path": "sketch", "refresh_interval_seconds": 0}
+        online_store = {"type": "sketch", "path": "sketch", "refresh": "0"}
         with Repository(folder / "repository", task, online_store) as repository:
             repository.materialize()
             for label, tags in settings(task, exact):
@@ -88,28 +88,19 @@ def settings(task: Task, exact: ClickModel) -> Iterator[tuple[str, Tags]]:
     importance = exact.importance()
     nothing = dict.fromkeys(task.history, NOTHING)
     sources = ", ".join(task.history)
-    cluster = {"sketch.codec": "cluster", "sketch.cluster_of": sources, "sketch.clusters": "64"}
     for share in WEIGHT_SHARES:
         for bits in BITS if share == 0.25 else (6,):
             weights = strongest(task, exact, importance, share)
             score = {
                 "sketch.codec": "score",
-                "sketch.score_of": sources,
-                "sketch.score.weights": "plans/score.json",
-                "sketch.score.bits": str(bits),
+                "sketch.score": f"{{of: [{sources}], weights: plans/score.json, bits: {bits}}}",
             }
             number = sum(map(len, weights.values()))
             label = f"score, {bits} bits, weights of {number:,} values"
             yield label, Tags({}, {**nothing, "score": score}, {"plans/score.json": weights})
-    yield "cluster id, 64 clusters", Tags({}, {**nothing, "cluster": cluster})
     for share in CUT_SHARES:
         cut = tags_of(Setting("", {"sketch.structure": "sets"}, MODEL, share), task, importance)
-        label = f"{share:.0%} of the values, as sets"
-        yield label, cut
-        yield (
-            f"cluster id, and {label}",
-            Tags(cut.of_view, {**cut.of_features, "cluster": cluster}, cut.files),
-        )
+        yield f"{share:.0%} of the values, as sets", cut
 
 
 def strongest(
@@ -132,15 +123,14 @@ def strongest(
 def read(repository: Repository, task: Task, tags: Tags) -> dict[str, sparse.csr_matrix]:
     """What a model sees of everybody, and a check that training rows get the same."""
     shown = repository.read()
-    for name in COMPUTED:
-        if name in tags.of_features:
-            values = repository.computed(name)
-            check(repository, task, name, values)
-            shown[name] = columns(name, values)
+    if SCORE in tags.of_features:
+        values = repository.score()
+        check(repository, task, values)
+        shown[SCORE] = column(values)
     return shown
 
 
-def check(repository: Repository, task: Task, name: str, values: NDArray[np.float64]) -> None:
+def check(repository: Repository, task: Task, values: NDArray[np.float64]) -> None:
     """Check that `through_sketch` gives some people what reads give.
 
     Raises
@@ -153,18 +143,14 @@ def check(repository: Repository, task: Task, name: str, values: NDArray[np.floa
         for source, matrix in task.history.items()
     }
     reader = SketchReader(repository.folder, VIEW)
-    trained = through_sketch(pd.DataFrame(histories), reader, [name])[name]
+    trained = through_sketch(pd.DataFrame(histories), reader, [SCORE])[SCORE]
     if not np.array_equal(trained.to_numpy(np.float64), values[places]):
-        raise AssertionError(f"training rows have another {name} than reads")
+        raise AssertionError("training rows have another score than reads")
 
 
-def columns(name: str, values: NDArray[np.float64]) -> sparse.csr_matrix:
-    """A computed feature as columns: one of a score, one of each cluster."""
+def column(values: NDArray[np.float64]) -> sparse.csr_matrix:
+    """A score as a column."""
     known = np.flatnonzero(~np.isnan(values))
-    if name == "cluster":
-        places = values[known].astype(np.int64)
-        ones = np.full(len(known), COLUMN_SCALE, np.float32)
-        return sparse.csr_matrix((ones, (known, places)), (len(values), int(places.max()) + 1))
     scaled = np.zeros(len(values), np.float32)
     scaled[known] = values[known] * COLUMN_SCALE / values[known].std()
     return sparse.csr_matrix(scaled[:, None])

@@ -1,0 +1,262 @@
+"""Runs the same random operations on two versions of the package, and compares all answers.
+
+    python tests/differential/compare.py --other OLD/.venv/bin/python --operations 100000
+
+The other version needs an environment of its own with the package and Feast. Both draw the same salts, so
+filters show the same wrong values unless the versions number the values differently. Then both must have
+every value that was written, and the answer is counted apart. So are operations at which only the other
+version raised an error. Without ``--other`` it compares this version with itself.
+"""
+
+import argparse
+import json
+import random
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from views import SPELLINGS, VIEWS
+
+WORKER = Path(__file__).parent / "worker.py"
+NUM_ENTITIES = 40
+WORDS = ["", "a", "b", "ä", "a long word " * 5]
+CHANGES_A_MESSAGE, READS_A_MESSAGE, MESSAGES_A_HISTORY = 3, 60, 60
+
+
+class Version:
+    """A process with one version, and a repository of its own."""
+
+    def __init__(self, python: str, spelling: str, shards: int):
+        command = [python, "-W", "ignore", str(WORKER), spelling, str(shards)]
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+
+    def send(self, operations: list[dict[str, Any]]) -> None:
+        """Have operations carried out."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps(operations) + "\n")
+        self.process.stdin.flush()
+
+    def answers(self) -> list[Any]:
+        """The answers of the operations that were sent."""
+        assert self.process.stdout is not None
+        assert self.process.stderr is not None
+        line = self.process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"a version ended:\n{self.process.stderr.read()[-4_000:]}")
+        answers: list[Any] = json.loads(line)
+        return answers
+
+    def end(self) -> None:
+        """End the process."""
+        self.process.communicate()
+
+
+class History:
+    """Random operations, and what was written."""
+
+    def __init__(self, rng: random.Random):
+        self.rng = rng
+        self.written: dict[tuple[str, int], tuple[int, set[Any]]] = {}  # of lossy views: event and elements
+
+    def message(self) -> list[dict[str, Any]]:
+        """Some changes, then some reads."""
+        changes = [self.change() for _ in range(self.rng.randint(1, CHANGES_A_MESSAGE))]
+        return changes + [self.read() for _ in range(READS_A_MESSAGE)]
+
+    def entities(self, most: int) -> list[int]:
+        return self.rng.sample(range(NUM_ENTITIES), self.rng.randint(1, most))
+
+    def change(self) -> dict[str, Any]:
+        """A write more often than anything else."""
+        rng, view = self.rng, self.rng.choice(list(VIEWS))
+        what = rng.choices(["write", "delete", "seal", "delta", "vacuum", "reopen"], [12, 1, 3, 3, 0.5, 0.5])[
+            0
+        ]
+        if what == "reopen":
+            return {"do": "reopen"}
+        if what == "vacuum":
+            return {"do": "vacuum", "view": view}
+        if what in ("seal", "delta"):
+            return {"do": "seal", "view": view, "as_delta": what == "delta"}
+        if what == "delete":
+            entities = self.entities(5 if rng.random() < 0.9 else NUM_ENTITIES)
+            for entity in entities:
+                self.written.pop((view, entity), None)
+            return {"do": "delete", "view": view, "entities": entities}
+        if view == "timed" and rng.random() < 0.8:
+            entities = self.entities(12)
+            times = [rng.randint(0, 10_000) for _ in entities]
+            if rng.random() < 0.15:
+                value = rng.randint(0, 30)
+                return {"do": "remove", "view": view, "entity": entities[0], "value": value, "until": 20_000}
+            values = [rng.randint(0, 30) for _ in entities]
+            return {"do": "items", "view": view, "entities": entities, "values": values, "times": times}
+        return {"do": "write", "view": view, "rows": [self.row(view, e) for e in self.entities(25)]}
+
+    def row(self, view: str, entity: int) -> dict[str, Any]:
+        rng, event = self.rng, self.rng.randint(0, 1_000)
+        values = {}
+        for name, (kind, meaning) in VIEWS[view].features.items():
+            if meaning in ("times", "counts of", "score") or rng.random() < 0.05:
+                continue
+            values[name] = None if rng.random() < 0.05 else self.content(kind, meaning)
+        if values.get("items") is not None:
+            times = sorted(rng.randint(0, 10_000) for _ in values["items"])
+            values["items_at"] = [1_767_225_600 + t for t in times]
+        if VIEWS[view].is_lossy and self.written.get((view, entity), (-1, set()))[0] <= event:
+            self.written[view, entity] = event, set(values.get("viewed") or ())
+        return {"entity": entity, "event": event, "values": values}
+
+    def content(self, kind: str, meaning: str) -> Any:
+        rng = self.rng
+        if "(" in kind:
+            number = min(rng.choice([0, 1, 3, 10, 40]), 500)
+            numbers = [min(int(rng.paretovariate(0.7)), 300) for _ in range(number)]
+            if kind.startswith("Set"):
+                numbers = sorted(set(numbers))
+            return [f"v{n}" for n in numbers] if "String" in kind else numbers
+        if kind == "String":
+            return rng.choice(WORDS)
+        return rng.randint(0, 90) if kind != "Float64" else rng.randint(-40, 40) / 8
+
+    def read(self) -> dict[str, Any]:
+        """A read of some view by one of the ways."""
+        rng, view = self.rng, self.rng.choice(list(VIEWS))
+        most = rng.choice([1, 1, 3, 10, NUM_ENTITIES])
+        entities = [n + rng.choice([0, 0, 0, 0, 100]) for n in self.entities(most)]
+        what = rng.choices(["online_read", "get", "reader", "verify"], [4, 4, 4, 0.2])[0]
+        if what == "verify":
+            return {"do": "verify", "view": view}
+        if what == "get":
+            views = [view, *rng.sample(list(VIEWS), rng.choice([0, 0, 1, 3]))]
+            return {"do": "get", "views": list(dict.fromkeys(views)), "entities": entities}
+        names = list(VIEWS[view].features)
+        if what == "online_read":
+            features = rng.choice([None, rng.sample(names, rng.randint(1, len(names)))])
+            return {"do": "online_read", "view": view, "entities": entities, "features": features}
+        meanings = {name: meaning for name, (_, meaning) in VIEWS[view].features.items()}
+        feature = rng.choice(
+            [name for name in names if meanings[name] not in ("times", "counts of", "score")]
+        )
+        kind = VIEWS[view].features[feature][0]
+        candidates: list[Any] = [rng.randint(1, 320) for _ in range(12)]
+        if "String" in kind:
+            candidates = [f"v{number}" for number in candidates]
+        elif kind in ("Float64", "Map"):
+            candidates = [number / 8 for number in candidates]
+        return {
+            "do": "reader",
+            "view": view,
+            "entities": entities,
+            "feature": feature,
+            "candidates": candidates,
+        }
+
+
+def is_raised(answer: Any) -> bool:
+    """Whether an operation raised an error."""
+    return isinstance(answer, list) and bool(answer) and answer[0] == "raised"
+
+
+def is_lossy_alike(operation: dict[str, Any], one: Any, other: Any, history: History) -> bool:
+    """Whether two answers of lossy views differ only in values that were not written."""
+    views = operation.get("views") or [operation.get("view")]
+    if is_raised(one) or is_raised(other):
+        return False
+    if not any(VIEWS[view].is_lossy for view in views) or operation["do"] == "verify":
+        return False
+    return all(_has_written(operation, answer, history) for answer in (one, other))
+
+
+def _has_written(operation: dict[str, Any], answer: Any, history: History) -> bool:
+    entities = operation["entities"]
+    if operation["do"] == "online_read":
+        shown = [None if row is None else row[1].get("viewed", "not asked") for row in answer]
+        pairs = [(operation["view"], shown)]
+    elif operation["do"] == "get":
+        pairs = [
+            (v, [row[0] for row in answer[f"{v}__viewed"]]) for v in operation["views"] if VIEWS[v].is_lossy
+        ]
+    else:
+        pairs = [(operation["view"], [["", row] for row in answer["arrow"]])]
+    for view, rows in pairs:
+        for entity, row in zip(entities, rows, strict=True):
+            wanted = history.written.get((view, entity), (0, set()))[1]
+            if view == "cut" or row == "not asked":
+                continue
+            if wanted and (row is None or row[1] is None or not wanted <= set(row[1])):
+                return False
+    return True
+
+
+def main() -> int:
+    """Compare, print the counts of operations, and exit with 1 at the first difference."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--other", default=sys.executable, help="Python of the other version's environment")
+    parser.add_argument("--other-spelling", default=list(SPELLINGS)[-1], choices=list(SPELLINGS))
+    parser.add_argument("--operations", type=int, default=5_000)
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+    began, compared, number = time.monotonic(), Counter[str](), 0
+    while compared.total() < arguments.operations:
+        rng = random.Random(f"{arguments.seed} {number}")
+        shards = rng.choice([1, 1, 4])
+        versions = [
+            Version(sys.executable, list(SPELLINGS)[-1], shards),
+            Version(arguments.other, arguments.other_spelling, shards),
+        ]
+        history, done = History(rng), []
+        for _ in range(MESSAGES_A_HISTORY):
+            message = history.message()
+            for version in versions:
+                version.send(message)
+            for operation, one, other in zip(message, *(v.answers() for v in versions), strict=True):
+                done.append(operation)
+                compared[operation["do"]] += 1
+                if one == other or (is_raised(one) and is_raised(other)):
+                    continue
+                if is_raised(other) and not is_raised(one):
+                    compared[operation["do"]] -= 1
+                    compared[f"the other raised {other[1]}"] += 1
+                    continue
+                if is_lossy_alike(operation, one, other, history):
+                    compared[operation["do"]] -= 1
+                    compared["other wrong values of filters"] += 1
+                    continue
+                print(
+                    f"seed {arguments.seed}, history {number}, {shards} shards: operation {len(done)} differs"
+                )
+                print(
+                    json.dumps(operation),
+                    f"this:  {json.dumps(one)[:3000]}",
+                    f"other: {json.dumps(other)[:3000]}",
+                    sep="\n",
+                )
+                about = {operation.get("view"), *operation.get("views", ())}
+                changes = [
+                    o
+                    for o in done
+                    if o.get("view") in about
+                    and o["do"] in ("write", "items", "remove", "delete", "seal", "vacuum")
+                ]
+                Path("difference.json").write_text(json.dumps([*changes, operation]))
+                for version in versions:
+                    version.end()
+                return 1
+        for version in versions:
+            version.end()
+        number += 1
+        print(f"{compared.total():,} operations, {time.monotonic() - began:.0f} s", flush=True)
+    print(f"{number} histories, 0 differences:", dict(compared))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

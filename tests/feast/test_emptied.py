@@ -1,0 +1,42 @@
+"""Views and shards that a seal leaves without rows: all ways of reading answer, as a dictionary does."""
+
+import pytest
+
+from feast_sketch_store.operations import maintenance
+from tests.helpers.length import by_length
+from tests.helpers.view_model import IN_ONE, KINDS, OLD, USERS, Model
+
+# Whose rows go in each round, and when those are from that take their place: they expired.
+ROUNDS = {
+    1: by_length([(USERS, None), (USERS, OLD)], [(u, e) for u in (IN_ONE, USERS) for e in (None, OLD)]),
+    4: by_length([(IN_ONE, None), (USERS, OLD)], [(u, e) for u in (IN_ONE, USERS) for e in (None, OLD)]),
+}
+
+
+@pytest.mark.has_long_form
+@pytest.mark.parametrize("num_shards", ROUNDS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_read_fails_and_pushed_rows_are_seen(tmp_path, monkeypatch, kind, num_shards):
+    monkeypatch.setattr(maintenance, "_SAMPLES", 500)
+    model = Model(tmp_path, kind, num_shards)
+    model.write(USERS)
+    model.seal()
+    model.check()
+    for users, event in ROUNDS[num_shards]:
+        model.delete(users)
+        if event is not None:
+            model.write(users, event)
+        model.check()
+        model.seal()
+        model.check()
+        model.check_files()
+        model.write(IN_ONE[:1])  # on top of what is empty
+        model.check()
+        if kind != "list":
+            model.delete(IN_ONE[:1])
+            model.seal_delta()  # a delta that deletes, and has no row
+            model.check()
+        model.write(USERS)
+        model.seal()
+        model.check()
+        model.check_files()

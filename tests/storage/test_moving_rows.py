@@ -1,0 +1,239 @@
+"""Rebuilds and new divisions of a view beside processes that read and write it: folders and a bucket."""
+
+import math
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from feast.protos.feast.types.Value_pb2 import StringSet, Value
+
+from feast_sketch_store.errors import ShardError, StorageError
+from feast_sketch_store.operations.resharding import divide, remove_former
+from feast_sketch_store.row_log import RowLog
+from feast_sketch_store.rows.codecs import FeatureCodec
+from feast_sketch_store.rows.encoding import deletions
+from feast_sketch_store.settings.view_settings import FeatureSettings, ViewSettings
+from feast_sketch_store.storage.local import LocalStorage
+from feast_sketch_store.structures.goals import NOISE_RATIO, Goal
+from feast_sketch_store.view.opening import open_live, open_view
+from feast_sketch_store.view.rebuilding import rebuild
+from feast_sketch_store.view.removal import remove_view
+from feast_sketch_store.view.sealing import SealPolicy
+from tests.helpers.keys import user_hashes, user_key
+from tests.storage.memory import Files, ObjectsInMemory
+
+NUM_USERS = 60
+CODEC = FeatureCodec("viewed", "string_set_val")
+SETS = ViewSettings(
+    "history", 1e-9, {"viewed": FeatureSettings(CODEC, Goal(NOISE_RATIO, 0.1, "sets"), 10**6)}
+)
+NEVER = SealPolicy(1.0, 10**9)
+MOMENT = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+class Separate:
+    """A storage that is to each view as if it was in a process of its own."""
+
+    @property
+    def identity(self):
+        return f"{super().identity} {id(self)}"
+
+
+class Folder:
+    def __init__(self, path):
+        self._path = path
+
+    def open(self):
+        return type("Opened", (Separate, LocalStorage), {})(self._path)
+
+
+class Bucket:
+    def __init__(self):
+        self._files = Files()
+
+    def open(self):
+        return type("Opened", (Separate, ObjectsInMemory), {})(self._files)
+
+
+@pytest.fixture(params=["folder", "bucket"])
+def place(request, tmp_path):
+    (tmp_path / "history").mkdir()
+    return Folder(tmp_path / "history") if request.param == "folder" else Bucket()
+
+
+def opened(place, num_shards):
+    return open_view(place.open(), replace(SETS, num_shards=num_shards), NEVER, 0.0)
+
+
+def put(view, users, words, second=0):
+    """Write a set of words for some users. Returns what reads have to give of them."""
+    event = MOMENT + timedelta(seconds=second)
+    view.write(
+        [
+            (user_key(user), {"viewed": Value(string_set_val=StringSet(val=words))}, event, None)
+            for user in users
+        ]
+    )
+    return {user: set(words) for user in users}
+
+
+def shown(view, users=range(NUM_USERS)):
+    """What reads give: user -> words."""
+    users = list(users)
+    answer = view.read(user_hashes(users), ["viewed"])
+    if not len(answer.found):
+        return {}
+    feature = answer.features["viewed"]
+    values = feature.decoder.values(feature.states, feature.indptr, feature.symbols)
+    found = {}
+    for index, value in zip(answer.found.tolist(), values, strict=True):
+        found[users[index]] = set(value.string_set_val.val)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("num_shards", "filled_shards", "keep"), [(1, 1, False), (4, 4, False), (4, 1, True), (1, 4, True)]
+)
+def test_what_others_write_during_a_rebuild_stays(place, num_shards, filled_shards, keep):
+    view, writer = opened(place, num_shards), opened(place, num_shards)
+    before = put(view, range(40), ["old"])
+    expected = put_new = {}
+
+    def fill(staging):
+        nonlocal expected, put_new
+        filled = open_view(staging, replace(SETS, num_shards=filled_shards), NEVER, 0.0)
+        put_new = put(filled, range(30), ["new"], second=1)
+        meanwhile = put(writer, range(20, 50), ["pushed"], second=2) | put(writer, [60], ["late"], second=-1)
+        writer.delete(deletions([user_key(3)], datetime.now(UTC), None))
+        put(writer, [4], ["too old"], second=0)
+        if staging.supports_leases:
+            assert not writer.seal(), "nobody else seals meanwhile"
+        expected = (before if keep else {}) | put_new | meanwhile
+        del expected[3]
+        return staging
+
+    view.seal()
+    assert rebuild(view, fill, keep=keep)
+    for one in (view, writer, opened(place, num_shards)):
+        assert shown(one, range(70)) == expected
+    assert view.seal()
+    assert shown(opened(place, num_shards), range(70)) == expected
+
+
+READERS = {
+    "view": lambda place: opened(place, 1),  # with settings of then
+    "reader": lambda place: open_live(place.open(), "history", 0.0)[0],
+    "replica": lambda place: open_view(place.open(), SETS, NEVER, 1_000.0, is_replica=True),
+}
+
+
+@pytest.mark.parametrize("numbers", [(1, 4), (4, 1), (2, 4, 2)], ids=str)
+@pytest.mark.parametrize("is_sealed", [False, True])
+def test_readers_and_writers_follow_the_rows(place, numbers, is_sealed):
+    """Those that look between the division and the vacuum, and those that look only after the vacuum."""
+    writer = opened(place, numbers[0])
+    expected = put(writer, range(40), ["first"])
+    if is_sealed:
+        writer.seal()
+    expected |= put(writer, range(30, 50), ["second"], second=1)
+    readers = {name: make(place) for name, make in READERS.items()}
+    late = {name: make(place) for name, make in READERS.items()}
+    never_read = {name: make(place) for name, make in READERS.items()}
+    for one in (*readers.values(), *late.values()):
+        assert shown(one) == expected
+    for number in numbers[1:]:
+        assert divide(place.open(), replace(SETS, num_shards=number), NEVER, lambda seconds: None) == 50
+        for name, one in readers.items():
+            one.poll() if name == "replica" else None
+            assert shown(one) == expected, name
+            assert len(one.shards) == number
+        remove_former(place.open())
+    for name, one in (*late.items(), *never_read.items()):
+        one.poll() if name == "replica" else None
+        assert shown(one) == expected, name
+        assert len(one.shards) == numbers[-1]
+    writer._fence._looked_at = writer.registration._looked_at = -math.inf  # in a bucket: ten seconds later
+    expected |= put(writer, range(45, 60), ["third"], second=2)
+    for name, one in (*readers.items(), *late.items()):
+        one.poll() if name == "replica" else None
+        assert shown(one) == expected, name
+        one.close()
+
+
+def test_a_view_that_is_dropped_and_made_again_with_other_shards_is_followed(place):
+    put(opened(place, 4), range(10), ["old"])
+    readers = [make(place) for make in READERS.values()]
+    for one in readers:
+        shown(one)
+    remove_view(place.open())
+    expected = put(opened(place, 8), range(20), ["new"])
+    for one in readers:
+        one.poll()
+        assert shown(one) == expected
+        one.close()
+
+
+@pytest.mark.parametrize("num_shards", [1, 4])
+def test_a_write_that_meets_the_division_is_refused_or_kept(place, num_shards, monkeypatch):
+    """The rows reach the former shards after the last look at them, so their writer must hear of it."""
+    writer = opened(place, num_shards)
+    expected = put(writer, range(10), ["before"])
+    append = RowLog.append
+
+    def divide_and_append(self, table):
+        monkeypatch.undo()
+        divide(place.open(), replace(SETS, num_shards=2), NEVER, lambda seconds: None)
+        writer.registration._looked_at = -math.inf  # in a bucket: the move waits so long
+        return append(self, table)
+
+    monkeypatch.setattr(RowLog, "append", divide_and_append)
+    with pytest.raises(ShardError, match="divided into 2 shards; write the batch again"):
+        put(writer, range(5), ["meanwhile"], second=1)
+    expected |= put(writer, range(5), ["meanwhile"], second=1)
+    assert shown(writer) == shown(opened(place, 2)) == expected
+
+
+def test_reads_that_are_held_are_not_moved(place):
+    writer = opened(place, 1)
+    expected = put(writer, range(10), ["before"])
+    writer.seal()
+    writer.pin()
+    with pytest.raises(StorageError, match=r"held at a snapshot.*unpin history"):
+        divide(place.open(), replace(SETS, num_shards=4), NEVER, lambda seconds: None)
+    assert shown(opened(place, 1)) == expected
+
+
+def test_who_seals_checks_or_vacuums_waits_for_the_seal_of_another(tmp_path, monkeypatch):
+    """The other one holds the lease until the waiting one has looked at it several times."""
+    view, other = opened(Folder(tmp_path), 4), opened(Folder(tmp_path), 4)
+    put(view, range(40), ["a"])
+    lease, looks, may_end = LocalStorage.lease, [], threading.Event()
+
+    def watched(storage, *arguments, **options):
+        if threading.current_thread() is not threading.main_thread():
+            looks.append(storage)
+            if len(looks) > 3:
+                may_end.set()
+        return lease(storage, *arguments, **options)
+
+    def check():
+        with view.unchanging():
+            return True
+
+    monkeypatch.setattr(LocalStorage, "lease", watched)
+    with other.unchanging():
+        assert not view.seal(timeout_seconds=0.02)
+        with pytest.raises(StorageError, match=r"sealing this view, for 0 seconds.*--lock-timeout SECONDS"):
+            check()
+    view.lock_timeout_seconds = 60.0
+    for wait in (lambda: view.seal(timeout_seconds=60.0), check, lambda: view.vacuum(0.0) >= 0):
+        looks.clear()
+        may_end.clear()
+        with ThreadPoolExecutor(1) as pool:
+            with other.unchanging():
+                waiting = pool.submit(wait)
+                assert may_end.wait(60)
+                assert not waiting.done()
+            assert waiting.result(60)
