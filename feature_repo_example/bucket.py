@@ -47,5 +47,5 @@ if __name__ == "__main__":
     role = sys.argv[1] if len(sys.argv) == 2 else ""
     if role not in ("writer", "replica"):
         sys.exit(__doc__)
-    os.environ["ROLE"] = role
+    os.environ["READ_ONLY"] = "false" if role == "writer" else "true"
     write() if role == "writer" else read()

@@ -50,12 +50,12 @@ def main() -> int:
         f"\n  rows in the sketch, rows still exact:  {stats.sealed_entities:,}, {stats.unsealed_rows:,}"
     )
     with tempfile.TemporaryDirectory() as folder:
-        filters = copied_store(store, exact, folder, {"type": "sketch", "error_rate": ERROR_RATE})
+        filters = copied_store(store, exact, folder, {"type": "sketch", "target": f"error {ERROR_RATE}"})
         open_view(filters, VIEW).refresh()
         lost_by_filter, false, candidates, _ = compare_all(filters, exact)
         filter_stats = open_view(filters, VIEW).stats()
         print(
-            f"\nThe same rows with `error_rate: {ERROR_RATE}`, in a Bloom filter"
+            f"\nThe same rows with `target: error {ERROR_RATE}`, in a Bloom filter"
             f"\n  lost by the filter:                    {lost_by_filter}"
             f"\n  added by the filter:                   {false:,}, {false / len(exact):.1f} a customer"
             f"\n  false-positive rate:                   {false / candidates:.5f} measured, "

@@ -94,11 +94,13 @@ class List extends Numbered {
     super(parts, entry);
     this.resolution = bigInteger(entry, "resolution_microseconds", "layer.parts");
     this.newestTick = bigInteger(entry, "newest_tick", "layer.parts");
+    this.limit = entry.limit === null ? undefined : integer(entry, "limit", "layer.parts");
     must(this.resolution >= 1n, "lists", "a tick takes no time");
   }
 
   read({ row, states }) {
-    const { values, ages } = this.items(row);
+    const all = this.items(row);
+    const [values, ages] = [all.values, all.ages].map((each) => each.slice(0, this.limit)); // the newest
     return { state: states.get(this.name), values, times: ages.map((age) => (this.newestTick - age) * this.resolution) };
   }
 }

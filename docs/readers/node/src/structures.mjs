@@ -4,9 +4,8 @@ import { Columns, Scalars } from "./columns.mjs";
 import { Backed, Bloom, Clustered, Static } from "./filters.mjs";
 import { Counts, Lists } from "./lists.mjs";
 import { Sets } from "./sets.mjs";
-import { CompactSets } from "./trees.mjs";
 
-const KINDS = [Bloom, Columns, Scalars, Sets, CompactSets, Lists, Counts, Backed, Clustered, Static];
+const KINDS = [Bloom, Columns, Scalars, Sets, Lists, Counts, Backed, Clustered, Static];
 
 /** By the names that descriptions give them. */
 export const STRUCTURES = new Map(KINDS.map((kind) => [kind.kind, kind]));
