@@ -16,7 +16,7 @@ from feast_sketch_store.rows.encoding import EncodedFeature
 from feast_sketch_store.rows.spill import KeptArrays, Spill
 from feast_sketch_store.rows.vocabulary import Vocabulary, VocabularyBuilder, narrow
 from feast_sketch_store.structures.columns import scalar_bytes, states_width
-from feast_sketch_store.structures.costs import Popularity, descending
+from feast_sketch_store.structures.costs import Popularity
 from feast_sketch_store.structures.feature_rows import Part, first_rows
 from feast_sketch_store.structures.set_columns import SetColumns
 
@@ -218,8 +218,8 @@ class CollectedFeature:
             if trial.is_large or num_coded == len(self.states):
                 gaps = trial.gaps
         num_empty = int((self.states != VALUE).sum())
-        counts, width = descending(self.counts), states_width(self.states)
-        return Popularity(counts, len(self.states), num_empty, coded, width, gaps=gaps)
+        width = states_width(self.states)
+        return Popularity(self.counts, len(self.states), num_empty, coded, width, gaps=gaps)
 
     @property
     def column_bytes(self) -> int:

@@ -162,8 +162,8 @@ class BloomTable(Structure):
             feature.release()
         bloom, by_name = table.builder.build(), {}
         for (feature, _), symbols in zip(features, table.ranges, strict=False):
-            codec, own = feature.sealed_codec, symbols.with_counts(feature.counts)
-            by_name[codec.feature] = BloomFeature(codec, feature.vocabulary, own, bloom)
+            codec = feature.sealed_codec
+            by_name[codec.feature] = BloomFeature(codec, feature.vocabulary, symbols, bloom)
         return cls(by_name, table.ranges[len(features) :], bloom)
 
     @property

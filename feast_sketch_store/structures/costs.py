@@ -35,7 +35,7 @@ class Popularity:
 
     Parameters
     ----------
-    counts : int64[V], the rows with each symbol, descending.
+    counts : int64[V], the rows with each symbol.
     num_rows : number of all rows.
     num_empty : rows without symbols; their reads show none.
     coded : int64[m], bits of the sets of some rows, coded on trial; None if there was no trial.
@@ -78,29 +78,6 @@ class Popularity:
         """Bytes of a column of the states of the rows."""
         width = int(self.num_empty > 0) if self.state_width is None else self.state_width
         return packed_bytes(self.num_rows, width)
-
-
-def descending(counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The counts of symbols, made non-increasing: int64[V], in the order of the symbols.
-
-    Neighbours in the wrong order share their facts evenly. A weighted filter treats them in the same way: it
-    gives them equal hashes, so their false values together depend only on the sum of their facts.
-    """
-    if (np.diff(counts) <= 0).all():
-        return counts
-    sums: list[int] = []
-    sizes: list[int] = []
-    for count in counts.tolist():
-        size = 1
-        # The last symbol of the previous run has fewer facts than the first of this one.
-        while sums and sums[-1] // sizes[-1] < -(-count // size):
-            count, size = count + sums.pop(), size + sizes.pop()
-        sums.append(count)
-        sizes.append(size)
-    shares, rests = np.divmod(np.array(sums), np.array(sizes))
-    ends = np.cumsum(sizes)
-    places = np.arange(len(counts)) - np.repeat(ends - np.array(sizes), sizes)
-    return np.asarray(np.repeat(shares, sizes) + (places < np.repeat(rests, sizes)))
 
 
 def packed_bytes(length: int, width: int) -> int:

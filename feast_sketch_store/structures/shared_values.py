@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from feast_sketch_store.rows.codecs import EMPTY, NULL
 from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.vocabulary import Vocabulary
-from feast_sketch_store.structures.costs import descending
 from feast_sketch_store.structures.elements import offsets_of
 from feast_sketch_store.structures.feature_rows import FeatureRows, first_rows
+from feast_sketch_store.structures.sizing import non_increasing_runs
 from feast_sketch_store.succinct import GolombSets, SetCode
 
 NO_SET = NULL + 1  # number of header values for rows without a set
@@ -228,8 +228,8 @@ class _Trial:
                 num_others, num_seen, num_own = (
                     np.bincount(keys >> 32, minlength=self.num_rows) for keys in (others, seen, members)
                 )
-                counts = np.bincount(others & (2**32 - 1), minlength=len(ids)) * _FINENESS
-                smooth = [descending(counts[:num_known]), descending(counts[num_known:])]
+                counts = np.bincount(others & (2**32 - 1), minlength=len(ids))
+                smooth = [_smooth(counts[:num_known]), _smooth(counts[num_known:])]
                 told = num_others[(num_seen > 0) & (num_own > 0)]
                 code = SetCode.fit(np.concatenate(smooth), headers, no_set, told)
             if are_fitted:
@@ -278,6 +278,12 @@ class _Trial:
     def _in(self, ids: NDArray[np.int64], keys: NDArray[np.int64]) -> NDArray[np.int64]:
         """Keys with other ids, ascending."""
         return np.sort(keys >> 32 << 32 | ids[keys & (2**32 - 1)])
+
+
+def _smooth(counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Counts, made non-increasing, as multiples of a part of a fact."""
+    sums, sizes = non_increasing_runs(counts)
+    return np.repeat(_FINENESS * sums // np.maximum(1, sizes), sizes)
 
 
 def _are_among(some: NDArray[np.int64], others: NDArray[np.int64]) -> NDArray[np.bool_]:

@@ -117,9 +117,13 @@ class FactClass:
 class WeightedFacts:
     """Facts whose symbols get hashes by their popularity, for a number of false symbols per read.
 
+    No symbol gets more hashes than one after it. Where a symbol has more facts than one before it, as in a
+    part of the rows for which a vocabulary was made, all symbols from one to the other get hashes by their
+    mean.
+
     Parameters
     ----------
-    counts : int64[V], facts per symbol, descending.
+    counts : int64[V], facts per symbol; about descending, or filters are larger than they need be.
     num_entities : number of entities, at least the facts of any symbol.
     false_per_read : the expected number of false symbols in a read of a row, more than 0.
     """
@@ -129,8 +133,8 @@ class WeightedFacts:
     false_per_read: float
 
     def __post_init__(self) -> None:
-        if (np.diff(self.counts) > 0).any() or not (self.counts >= 0).all():
-            raise ValueError("the counts are not in the order of popularity")
+        if not (self.counts >= 0).all():
+            raise ValueError("a symbol has fewer facts than none")
         if self.counts.max(initial=0) > self.num_entities:
             raise ValueError(f"a symbol has more facts than there are entities, {self.num_entities}")
         if not self.false_per_read > 0:
@@ -212,18 +216,21 @@ class WeightedFacts:
     def _between(self, fill: float, more: NDArray[np.int64], fewer: NDArray[np.int64]) -> Hashes:
         """Hashes between ``more`` and ``fewer``, int64[groups]: as many symbols as possible have ``fewer``.
 
-        Symbols with equal counts change their hashes together as noise grows. Here the first of them may get
+        The symbols of a group change their hashes together as noise grows. Here the first of them may get
         fewer hashes than the last.
         """
         first, densities, sizes = self._groups
         few, many = np.power(fill, fewer), np.power(fill, more)
-        spare = self.false_per_read * (1 - 1e-9) - float((sizes * (1 - densities)) @ many)
-        added = (1 - densities) * (few - many)  # by each symbol
-        is_whole = np.cumsum(sizes * added) <= spare
-        spare -= float((sizes * added)[is_whole].sum())
+        absent = sizes * (1 - densities)
+        spare = self.false_per_read * (1 - 1e-9) - float(absent @ many)
+        added = absent * (few - many)
+        is_whole = np.cumsum(added) <= spare
+        spare -= float(added[is_whole].sum())
         starts, per_run = first, np.where(is_whole, fewer, more)
         if not is_whole.all() and added[split := int(np.argmin(is_whole))] > 0:
-            num_fewer = min(int(spare / added[split]), int(sizes[split]) - 1)
+            lacking = 1 - self.counts[first[split] :][: sizes[split] - 1] / self.num_entities
+            added_from_first = np.cumsum(lacking) * (few[split] - many[split])
+            num_fewer = int(np.searchsorted(added_from_first, spare, side="right"))
             if num_fewer > 0:
                 per_run = np.insert(per_run, split, fewer[split])
                 starts = np.insert(first, split + 1, first[split] + num_fewer)
@@ -248,12 +255,31 @@ class WeightedFacts:
 
     @cached_property
     def _groups(self) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.int64]]:
-        """Groups of symbols with equal counts: the first symbol, the density, and the size of each."""
-        changes = np.flatnonzero(np.diff(self.counts, prepend=self.counts[:1] + 1))
-        first = changes if len(changes) else np.zeros(1, np.int64)
-        counts = self.counts[changes] if len(changes) else np.zeros(1, np.int64)
-        sizes = np.diff(np.append(first, len(self.counts)))
-        return first, counts / max(1, self.num_entities), sizes
+        """Groups of symbols of one density: the first symbol, the mean density, and the size of each."""
+        sums, sizes = non_increasing_runs(self.counts)
+        return np.cumsum(sizes) - sizes, sums / np.maximum(1, sizes * self.num_entities), sizes
+
+
+def non_increasing_runs(counts: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The non-increasing fit of counts with the least squares, which is constant on runs.
+
+    Returns
+    -------
+    int64[runs], the sum of the counts of each run; and int64[runs], its length. There is a run at least.
+
+    Source: Barlow, Bartholomew, Bremner and Brunk, "Statistical Inference under Order Restrictions", 1972,
+    the pool-adjacent-violators algorithm.
+    """
+    first = np.flatnonzero(np.diff(counts, prepend=-1))
+    lengths = np.diff(np.append(first, len(counts)))
+    sums: list[int] = []
+    sizes: list[int] = []
+    for total, size in zip((counts[first] * lengths).tolist(), lengths.tolist(), strict=True):
+        while sums and sums[-1] * size <= total * sizes[-1]:  # the mean of the run before is not larger
+            total, size = total + sums.pop(), size + sizes.pop()
+        sums.append(total)
+        sizes.append(size)
+    return np.array(sums or [0]), np.array(sizes or [0])
 
 
 AnyFacts: TypeAlias = FactClass | WeightedFacts

@@ -3,12 +3,11 @@
 import itertools
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from feast_sketch_store.kernel import MAX_NUM_HASHES
 from feast_sketch_store.structures.parts import checked, report_of
@@ -45,12 +44,6 @@ class SymbolRange:
         if isinstance(facts, WeightedFacts):
             first_symbols, rate = hashes, float(facts.symbol_rates(hashes, fill).mean())
         return cls(first_word, num_symbols, facts.facts_per_hash(hashes), first_symbols, rate)
-
-    def with_counts(self, counts: NDArray[np.int64]) -> "SymbolRange":
-        """The range with the facts of each symbol: int64[num_symbols]."""
-        behind = np.append(np.cumsum(counts[::-1])[::-1], 0)
-        firsts = list(self.first_symbols) or [0] * self.num_hashes
-        return replace(self, facts_per_hash=tuple(behind[firsts].tolist()))
 
     @property
     def num_facts(self) -> int:

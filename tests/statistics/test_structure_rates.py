@@ -7,6 +7,7 @@ import pyarrow as pa
 import pytest
 
 from feast_sketch_store.layers import FeatureBudget, Goal, build_layer
+from feast_sketch_store.layers.build import SketchLayerBuilder
 from feast_sketch_store.rows.codecs import EMPTY, VALUE, FeatureCodec
 from feast_sketch_store.rows.encoding import EncodedFeature, EncodedRows, RowKeys
 from feast_sketch_store.rows.vocabulary import Vocabulary
@@ -86,6 +87,37 @@ def test_false_symbols_per_read(zipf, measure, amount):
     wanted = amount if measure == "false_per_read" else amount * len(zipf.symbols) / NUM_ROWS
     # The fill of so large a table differs from its expectation by less than a percent.
     assert 0.95 * wanted <= excess.mean() <= 1.02 * wanted + 4 * excess.std(ddof=1) / math.sqrt(NUM_ROWS)
+
+
+@pytest.mark.parametrize("num_rows", [1, 2])
+@pytest.mark.parametrize(("rate", "most"), [(1e-6, 0.0), (0.01, 0.01)])
+def test_a_part_of_a_view_of_few_rows_keeps_its_target(monkeypatch, num_rows, rate, most):
+    """A shard numbers values as the whole view does, so its own rows may lack the first of them.
+
+    Interval: 4 standard errors of the mean over independent layers. At a rate of 1e-6, 100 layers have no
+    false value with a probability of 0.96 or more.
+    """
+    rng = np.random.default_rng(8)
+    monkeypatch.setattr(
+        "feast_sketch_store.layers.build.new_salt", lambda: tuple(rng.integers(2**63, size=2))
+    )
+    values, per_row = Vocabulary(pa.array(np.arange(200))), 5
+    codec, rates = FeatureCodec("viewed", "int64_set_val"), []
+    for _ in range(100):
+        hashes = np.sort(rng.integers(0, 2**64, (num_rows, 2), np.uint64), axis=0)
+        zeros, nothing = np.zeros(num_rows, np.int64), np.zeros(num_rows, np.bool_)
+        symbols = np.concatenate([np.sort(rng.choice(200, per_row, False)) for _ in range(num_rows)])
+        states, indptr = np.full(num_rows, VALUE, np.uint8), np.arange(num_rows + 1) * per_row
+        viewed = EncodedFeature(codec, values, states, indptr, symbols.astype(np.int32))
+        rows = EncodedRows(RowKeys(hashes, zeros, zeros, nothing, nothing), {"viewed": viewed})
+        builder = SketchLayerBuilder(rows.keys, [codec])
+        builder.add(np.arange(num_rows), rows)
+        goal = Goal("error_rate", rate, "weighted_bloom")
+        layer = builder.build(FeatureBudget(1e-5, {"viewed": goal}), {"viewed": values})
+        answer = layer.read(hashes, ["viewed"]).features["viewed"]
+        num_false = len(answer.symbols) - len(symbols)
+        rates.append(num_false / (num_rows * (len(values) - per_row)))
+    assert np.mean(rates) <= most + 4 * np.std(rates) / math.sqrt(len(rates)) * (most > 0)
 
 
 def test_rate_of_each_number_of_hashes(zipf, random_hashes, binomial_interval):

@@ -14,7 +14,6 @@ from feast_sketch_store.structures.base import RowsToSeal
 from feast_sketch_store.structures.columns import Column, scalar_bytes
 from feast_sketch_store.structures.costs import (
     Popularity,
-    descending,
     index_bytes,
     packed_bytes,
     set_bits,
@@ -183,33 +182,3 @@ def test_bits_of_sets_are_guessed_without_any_rows():
 def test_no_sets_take_nothing():
     assert sets_bytes([]) == 0
     assert sets_bytes([Popularity(np.zeros(0, np.int64), 0)]) < 64
-
-
-@pytest.mark.parametrize(
-    ("counts", "expected"),
-    [
-        ([], []),
-        ([5, 5, 3, 0], [5, 5, 3, 0]),
-        ([3, 5], [4, 4]),
-        ([3, 4], [4, 3]),
-        ([1, 9, 2, 2, 7, 0], [5, 5, 4, 4, 3, 0]),
-        ([0, 0, 7], [3, 2, 2]),
-        ([9, 7, 8, 7, 8, 1], [9, 8, 8, 7, 7, 1]),
-    ],
-    ids=str,
-)
-def test_counts_that_do_not_descend_are_evened_out(counts, expected):
-    assert descending(np.array(counts, np.int64)).tolist() == expected
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_evened_counts_keep_what_lies_behind_each_run(seed):
-    """Where neighbours differ by more than rounding, as many facts stand before and behind as did."""
-    rng = np.random.default_rng(seed)
-    counts = np.sort(rng.integers(0, 1000, 200))[::-1] + rng.integers(-30, 30, 200).clip(0)
-    evened = descending(counts)
-    assert (np.diff(evened) <= 0).all()
-    assert evened.sum() == counts.sum()
-    ends = np.flatnonzero(np.diff(evened) < -1)
-    assert len(ends)
-    assert np.cumsum(evened)[ends].tolist() == np.cumsum(counts)[ends].tolist()
