@@ -5,7 +5,8 @@
 The other version needs an environment of its own with the package and Feast. Both draw the same salts, so
 filters show the same wrong values unless the versions number the values differently. Then both must have
 every value that was written, and the answer is counted apart. So are operations at which only the other
-version raised an error. Without ``--other`` it compares this version with itself.
+version raised an error. Where both raise, the errors must be of one type. Without ``--other`` it compares
+this version with itself.
 """
 
 import argparse
@@ -158,15 +159,16 @@ class History:
         }
 
 
-def is_raised(answer: Any) -> bool:
-    """Whether an operation raised an error."""
-    return isinstance(answer, list) and bool(answer) and answer[0] == "raised"
+def raised_by(answer: Any) -> str | None:
+    """The type of the error that an operation raised; None if it raised none."""
+    is_raised = isinstance(answer, list) and bool(answer) and answer[0] == "raised"
+    return answer[1] if is_raised else None
 
 
 def is_lossy_alike(operation: dict[str, Any], one: Any, other: Any, history: History) -> bool:
     """Whether two answers of lossy views differ only in values that were not written."""
     views = operation.get("views") or [operation.get("view")]
-    if is_raised(one) or is_raised(other):
+    if raised_by(one) or raised_by(other):
         return False
     if not any(VIEWS[view].is_lossy for view in views) or operation["do"] == "verify":
         return False
@@ -220,11 +222,12 @@ def main() -> int:
             for operation, one, other in zip(message, *(v.answers() for v in versions), strict=True):
                 done.append(operation)
                 compared[operation["do"]] += 1
-                if one == other or (is_raised(one) and is_raised(other)):
+                error, other_error = raised_by(one), raised_by(other)
+                if one == other or (error and error == other_error):
                     continue
-                if is_raised(other) and not is_raised(one):
+                if other_error and not error:
                     compared[operation["do"]] -= 1
-                    compared[f"the other raised {other[1]}"] += 1
+                    compared[f"the other raised {other_error}"] += 1
                     continue
                 if is_lossy_alike(operation, one, other, history):
                     compared[operation["do"]] -= 1

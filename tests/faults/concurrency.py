@@ -8,7 +8,8 @@ The first writer also seals and vacuums now and then. The event timestamp of a w
 its number; no two writes have the same, so of a shared entity the highest number wins, whoever wrote it.
 Each call that returned is noted in memory that all processes share. While they run
 
-- nothing raises, and nothing is logged: no file of the view is damaged;
+- nothing raises, and nothing is logged except, once by each writer, that rows came too late: no file of
+  the view is damaged;
 - a row is whole: all its values are of one write;
 - a row of a shared entity never goes back to an older write;
 - what was noted a refresh interval before a read began is in it: writes, and deletions;
@@ -171,7 +172,7 @@ def writer_task(folder: Path, board: Board, writer: int, seed: int, end: float) 
     """Write until the end, reading back each call's effect."""
     settings, policy = SETTINGS[writer % len(SETTINGS)], POLICIES[writer % len(POLICIES)]
     view = CountedView(LocalStorage(folder), settings, policy, REFRESH_SECONDS)
-    log = Log(f"writer {writer}", lambda: not board.lasts(read_in))
+    log = Log(f"writer {writer}", lambda: not board.lasts(read_in), is_late=True)
     chance = random.Random(f"{seed} {writer}")
     own = board.own(writer)
     counts: Counter[str] = Counter()

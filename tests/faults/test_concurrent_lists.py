@@ -9,4 +9,6 @@ from tests.helpers.length import by_length
 def test_processes_may_write_and_read_lists_at_once(run_campaign):
     seconds = by_length("2", "10")
     processes = "--writers", "3", "--readers", "2"
-    run_campaign("concurrent_lists.py", "--seconds", seconds, *processes, "--seed", "11")
+    counts = run_campaign("concurrent_lists.py", "--seconds", seconds, *processes, "--seed", "11")
+    assert counts["adds"] > 0
+    assert counts["lists"] > 0

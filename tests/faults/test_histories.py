@@ -7,6 +7,6 @@ from tests.helpers.length import by_length
 
 @pytest.mark.has_long_form
 def test_every_way_of_reading_agrees_with_a_dictionary(run_campaign):
-    most = by_length("4", "40")
-    limits = "--seconds", "600", "--most", most, "--seed", "7"
-    run_campaign("histories.py", *limits, counted=(f"{most} histories",))
+    most = by_length(4, 40)
+    counts = run_campaign("histories.py", "--seconds", "600", "--most", str(most), "--seed", "7")
+    assert counts["histories"] == most
