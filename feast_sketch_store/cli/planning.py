@@ -31,7 +31,6 @@ def _size(context: click.Context, parameter: click.Parameter, text: str | None) 
 
 @click.command()
 @click.option("--view", required=True, help="The feature view to plan.")
-@click.option("--false-per-read", type=float, metavar="X", help="Allow at most X false values per read.")
 @click.option(
     "--noise-ratio", type=float, metavar="X", help="Allow at most X false values for each true one."
 )
@@ -70,7 +69,6 @@ def _size(context: click.Context, parameter: click.Parameter, text: str | None) 
 def plan(
     open_store: Callable[[], FeatureStore],
     view: str,
-    false_per_read: float | None,
     noise_ratio: float | None,
     memory: float | None,
     labels: Path | None,
@@ -91,7 +89,7 @@ def plan(
     (name,) = views_of(store, [view])
     if not offline:
         tell_unfilled(store, [name], "; sampling its offline source, which is read as a whole")
-    target = PlanTarget(false_per_read, noise_ratio, memory, labels is not None)
+    target = PlanTarget(noise_ratio, memory, labels is not None)
     progress = Progress(sys.stderr)
     try:
         made = plan_view(store, name, target, labels, sample, offline, progress)

@@ -26,35 +26,28 @@ _STEPS = 12  # of a search for what fits into the bytes
 
 @dataclass(frozen=True)
 class PlanTarget:
-    """What the chosen point must meet. Set at most one of the first three.
+    """What the chosen point must meet. Set at most one of the first two.
 
     Parameters
     ----------
-    false_per_read : the most expected false values of a read.
     noise_ratio : the most expected false values for each true value.
     memory_bytes : the most bytes for all entities.
     auc : whether the AUC of a model decides.
     """
 
-    false_per_read: float | None = None
     noise_ratio: float | None = None
     memory_bytes: float | None = None
     auc: bool = False
 
     def __post_init__(self) -> None:
-        limits = (self.false_per_read, self.noise_ratio, self.memory_bytes)
+        limits = (self.noise_ratio, self.memory_bytes)
         given = [limit for limit in limits if limit is not None]
         if len(given) > 1:
-            raise PlanError("set only one of false_per_read, noise_ratio and memory")
+            raise PlanError("set only one of noise_ratio and memory")
         if not all(0 < limit < math.inf for limit in given):
             raise PlanError(f"{given[0]:g} cannot be a target; it must be more than 0")
 
     def __str__(self) -> str:
-        if self.false_per_read is not None:
-            return (
-                f"the smallest structure of the whole vocabulary whose reads show at most "
-                f"{self.false_per_read:g} false values"
-            )
         if self.noise_ratio is not None:
             return (
                 f"the smallest structure of the whole vocabulary whose reads show at most "
@@ -74,7 +67,6 @@ class PlanTarget:
     def name(self) -> str:
         """The target as part of a file name; empty without a target."""
         limits = {
-            "false-per-read": self.false_per_read,
             "noise-ratio": self.noise_ratio,
             "memory": self.memory_bytes,
         }
@@ -85,7 +77,7 @@ class PlanTarget:
     @property
     def allowed_noise(self) -> float | None:
         """The highest noise ratio of the whole vocabulary; None if the target is of another kind."""
-        if self.false_per_read is not None or self.memory_bytes is not None:
+        if self.memory_bytes is not None:
             return None
         if self.noise_ratio is not None:
             return self.noise_ratio
@@ -96,10 +88,6 @@ def made_to_measure(sample: Sample, presence_error_rate: float, target: PlanTarg
     """Points that just meet a target, in addition to those of the grid."""
     if target.noise_ratio is not None:
         return [weighted_bloom(sample, presence_error_rate, target.noise_ratio)]
-    if target.false_per_read is not None:
-        ratio = target.false_per_read * len(sample) / max(1, _num_facts(sample))
-        rounded = float(f"{ratio * 0.994:.3g}")  # digits round up, too
-        return [weighted_bloom(sample, presence_error_rate, rounded)]
     if target.memory_bytes is None:
         return []
     budget = target.memory_bytes
@@ -156,9 +144,7 @@ def choose_point(points: Sequence[Point], target: PlanTarget) -> int:
         if target.auc and any(points[n].auc for n in fitting):
             return max(fitting, key=lambda n: (_auc(points[n]), -size(n)))
         return min(fitting, key=lambda n: (points[n].noise_ratio, -points[n].kept_share, size(n)))
-    if target.false_per_read is not None:
-        meeting = [n for n in whole if points[n].false_per_read <= target.false_per_read]
-    elif target.allowed_noise is not None:
+    if target.allowed_noise is not None:
         meeting = [n for n in whole if points[n].noise_ratio <= target.allowed_noise]
     else:
         enough = max(_auc(points[n]) for n in numbers) - _AUC_LOSS
@@ -228,7 +214,3 @@ def _auc(point: Point) -> float:
 def _f1(point: Point) -> float:
     precision = 1 / (1 + point.noise_ratio)
     return 2 * precision * point.kept_share / max(precision + point.kept_share, 1e-12)
-
-
-def _num_facts(sample: Sample) -> int:
-    return sum(feature.num_facts for feature in sample.features.values())

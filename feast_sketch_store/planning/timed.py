@@ -88,7 +88,7 @@ def plan_lists(view: PlannedView, target: PlanTarget, max_entities: int, offline
     ------
     PlanError : the target is of another kind, there are no rows, or nothing fits.
     """
-    if target.noise_ratio is not None or target.false_per_read is not None or target.auc:
+    if target.noise_ratio is not None or target.auc:
         raise PlanError(
             f"feature view {view.table.name!r} has lists, which are exact; plan them by memory, or without a "
             "target"

@@ -6,7 +6,6 @@ from feast_sketch_store.structures.costs import Popularity, table_bytes
 from feast_sketch_store.structures.goals import (
     BLOOM,
     ERROR_RATE,
-    FALSE_PER_READ,
     MEMORY,
     NOISE_RATIO,
     WEIGHTED_BLOOM,
@@ -87,7 +86,6 @@ def _false_per_read(goal: Goal, popularity: Popularity) -> float:
     return {
         ERROR_RATE: goal.amount * popularity.mean_absent,
         NOISE_RATIO: goal.amount * popularity.num_facts / popularity.num_filled,
-        FALSE_PER_READ: goal.amount,
     }[goal.measure]
 
 

@@ -15,7 +15,6 @@ DEFAULT_CLUSTERS: Final = 16  # of a structure that always has clusters
 
 ERROR_RATE: Final = "error_rate"
 NOISE_RATIO: Final = "noise_ratio"
-FALSE_PER_READ: Final = "false_per_read"
 MEMORY: Final = "memory"
 
 
@@ -25,9 +24,8 @@ class Goal:
 
     Parameters
     ----------
-    measure : ``error_rate``, the probability that an absent value reads as present; ``false_per_read``, the
-        mean number of false values in a read; ``noise_ratio``, the false values per true one; or ``memory``,
-        the most bytes.
+    measure : ``error_rate``, the probability that an absent value reads as present; ``noise_ratio``, the
+        false values per true one; or ``memory``, the most bytes.
     amount : the value of the measure.
     structure : the name of a structure, or ``auto``. With ``auto``, an error rate leads to a Bloom filter,
         any other measure to the smallest structure.

@@ -167,8 +167,8 @@ CLUSTERED_CODECS = [
 CLUSTERED_BUDGET = FeatureBudget(
     1e-9,
     {
-        "viewed": Goal("false_per_read", 0.5, "learned_bloom", 2),
-        "sizes": Goal("false_per_read", 0.2, "sandwiched_bloom", 3),
+        "viewed": Goal("noise_ratio", 0.2, "learned_bloom", 2),
+        "sizes": Goal("noise_ratio", 0.07, "sandwiched_bloom", 3),
         "topics": Goal("noise_ratio", 0.1, "weighted_bloom", 2),
     },
 )

@@ -258,7 +258,6 @@ def test_deleted_entities_do_not_count(store, rows):
     ("target", "limit", "most"),
     [
         (PlanTarget(noise_ratio=0.3), "noise_ratio", 0.3),
-        (PlanTarget(false_per_read=2), "false_per_read", 2),
         (PlanTarget(memory_bytes=6_000), "memory_bytes", 6_000),
     ],
 )
@@ -454,13 +453,12 @@ class TestCommandLine:
         assert (tmp_path / "here.html").exists()
 
     def test_each_target_has_a_file_of_its_own(self, run, tmp_path):
-        for arguments in ([], ["--memory", "6kB"], ["--noise-ratio", "0.3"], ["--false-per-read", "2"]):
+        for arguments in ([], ["--memory", "6kB"], ["--noise-ratio", "0.3"]):
             assert run("--view", "history", *arguments)[0] == 0
         assert {path.name for path in tmp_path.glob("*.html")} == {
             "history.plan.html",
             "history.memory-6000.plan.html",
             "history.noise-ratio-0.3.plan.html",
-            "history.false-per-read-2.plan.html",
         }
 
     def test_labels(self, run, labels):

@@ -120,7 +120,7 @@ def test_questions_of_an_answer_agree_with_its_symbols(style):
 def test_through_a_view_with_newer_rows_and_a_second_seal(style, tmp_path):
     viewed = FeatureCodec("viewed", "int64_set_val")
     settings = ViewSettings(
-        "history", PRESENCE, {"viewed": FeatureSettings(viewed, Goal("false_per_read", 0.5, style, 4), 10**6)}
+        "history", PRESENCE, {"viewed": FeatureSettings(viewed, Goal("noise_ratio", 0.1, style, 4), 10**6)}
     )
     rng = np.random.default_rng(8)
 

@@ -56,7 +56,7 @@ TARGET = st.one_of(
     ),
     st.builds(
         Goal,
-        st.sampled_from(["noise_ratio", "false_per_read"]),
+        st.just("noise_ratio"),
         st.sampled_from([1e-6, 0.1, 2.0]),
         st.sampled_from(["auto", "bloom", "weighted_bloom", "sets"]),
     ),

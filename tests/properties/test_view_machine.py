@@ -49,7 +49,7 @@ SETTINGS["listed"] = ViewSettings(
     },
 )
 # In sets a layer lists its rows as well.
-for _structure, _measure in [("sets", "error_rate"), ("weighted_bloom", "false_per_read")]:
+for _structure, _measure in [("sets", "error_rate"), ("weighted_bloom", "noise_ratio")]:
     SETTINGS[_structure] = ViewSettings(
         "history",
         1e-12,

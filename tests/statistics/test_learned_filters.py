@@ -172,7 +172,7 @@ def test_filters_show_the_rate_of_the_formula(oracle, style, bits, monkeypatch):
     hashes = hashes[np.lexsort((hashes[:, 1], hashes[:, 0]))]
     zeros, nothing = np.zeros(NUM_ROWS, np.int64), np.zeros(NUM_ROWS, np.bool_)
     encoded = EncodedRows(RowKeys(hashes, zeros, zeros, nothing, nothing), {"viewed": feature})
-    goal = Goal("false_per_read", 1_000 * rate, style, 1)
+    goal = Goal("noise_ratio", 1_000 * rate * NUM_ROWS / oracle.sum(), style, 1)
     layer = build_layer(encoded, FeatureBudget(1e-5, {"viewed": goal}))
     false = layer.read(hashes, ["viewed"]).features["viewed"].csr.lengths - oracle.sum(1)
     (initial, both), fill = layer.features["viewed"].hashes, measured_fill(layer.structures[0].filter)

@@ -35,7 +35,7 @@ def layer_of(make_rows):
     def make(cut, structure="sets", rows=ROWS):
         targets = {"viewed": Goal("error_rate", 1e-9, structure), "size": 1e-9}
         if structure == "weighted_bloom":
-            targets["viewed"] = Goal("false_per_read", 1e-9, structure)
+            targets["viewed"] = Goal("noise_ratio", 1e-9, structure)
         return build_layer(
             make_rows(rows, [VIEWED, SIZE]), FeatureBudget(1e-9, targets, cuts={"viewed": cut} if cut else {})
         )

@@ -415,11 +415,6 @@ class TestChoice:
     def test_what_is_not_the_whole_vocabulary_has_no_low_noise(self):
         found = [point(memory=1, kept=0.5), point(memory=2)]
         assert choose_point(found, PlanTarget(noise_ratio=0.1)) == 1
-        assert choose_point(found, PlanTarget(false_per_read=0.1)) == 1
-
-    def test_false_per_read(self):
-        found = [point(memory=1, noise=0.2), point(memory=2, noise=0.1), point(memory=3)]
-        assert choose_point(found, PlanTarget(false_per_read=1.5)) == 1
 
     def test_memory_takes_the_least_noise_and_then_the_most_facts(self):
         found = [point(memory=1, noise=0.1), point(memory=1, kept=0.4), point(memory=2, kept=0.5)]
@@ -459,8 +454,6 @@ class TestChoice:
     def test_a_target_is_met_by_a_point_made_for_it(self, sample):
         (made,) = made_to_measure(sample, PRESENCE, PlanTarget(noise_ratio=0.37))
         assert made.point.noise_ratio == pytest.approx(0.37, rel=0.02)
-        (made,) = made_to_measure(sample, PRESENCE, PlanTarget(false_per_read=3))
-        assert 2.9 < made.point.false_per_read <= 3
         assert not made_to_measure(sample, PRESENCE, PlanTarget())
 
     def test_memory_is_used(self, sample):

@@ -22,7 +22,7 @@ LIKED = FeatureCodec("liked", "int64_set_val")
 NUM_USERS = 300
 GOALS = {
     "bloom": Goal("error_rate", 1e-9, "bloom"),
-    "weighted_bloom": Goal("false_per_read", 1e-9, "weighted_bloom"),
+    "weighted_bloom": Goal("noise_ratio", 1e-9, "weighted_bloom"),
     "sets": Goal("error_rate", 0.01, "sets"),
 }
 STRUCTURES = pytest.mark.parametrize("structure", GOALS)

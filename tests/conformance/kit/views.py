@@ -306,8 +306,8 @@ def clustered() -> SealedView:
     for row in range(0, num_rows, 10):
         values["viewed"][row], values["sizes"][row] = None, ...
     targets = {
-        "viewed": Goal("false_per_read", 0.5, "learned_bloom", 2),
-        "sizes": Goal("false_per_read", 0.2, "sandwiched_bloom", 3),
+        "viewed": Goal("noise_ratio", 0.2, "learned_bloom", 2),
+        "sizes": Goal("noise_ratio", 0.07, "sandwiched_bloom", 3),
         "topics": Goal("noise_ratio", 0.1, "weighted_bloom", 2),
     }
     return view(users(range(num_rows)), codecs, values, FeatureBudget(1e-9, targets), unknown_users())
