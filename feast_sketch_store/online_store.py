@@ -59,7 +59,7 @@ from feast_sketch_store.settings.table import Sharding
 from feast_sketch_store.storage.base import Storage
 from feast_sketch_store.storage.buckets import is_url
 from feast_sketch_store.storage.stores import StorePlace
-from feast_sketch_store.view.live import expire_before_of
+from feast_sketch_store.view.live_shard import expire_before_of
 from feast_sketch_store.view.opening import open_view as open_stored_view
 from feast_sketch_store.view.opening import undivided
 from feast_sketch_store.view.removal import remove_project, remove_view

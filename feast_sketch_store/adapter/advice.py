@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from feast.feature_view import FeatureView
 from feast.field import Field
 
-from feast_sketch_store.layers import Shards
+from feast_sketch_store.layers import SealedRows
 from feast_sketch_store.rows.codecs import EXACT, MEMBERSHIP, FeatureCodec
 from feast_sketch_store.settings.codecs import is_embedding
 from feast_sketch_store.settings.table import TAG_PREFIX
@@ -53,7 +53,7 @@ def _told(topic: str, hints: list[Hint]) -> str:
     return _SUMMARIES[topic].format(number=len(hints), names=names)
 
 
-def advice(table: FeatureView, settings: ViewSettings, sealed: Shards | None) -> Iterator[Hint]:
+def advice(table: FeatureView, settings: ViewSettings, sealed: SealedRows | None) -> Iterator[Hint]:
     """Hints for the user who applies a view.
 
     Parameters
@@ -65,7 +65,7 @@ def advice(table: FeatureView, settings: ViewSettings, sealed: Shards | None) ->
     yield from _costly_hints(table, settings, sealed)
 
 
-def _array_hints(table: FeatureView, settings: ViewSettings, sealed: Shards | None) -> Iterator[Hint]:
+def _array_hints(table: FeatureView, settings: ViewSettings, sealed: SealedRows | None) -> Iterator[Hint]:
     for field in table.features:
         codec, where = settings.features[field.name].codec, f"feature {field.name!r} of view {table.name!r}"
         if TAG_PREFIX + "codec" in (field.tags or {}) or codec.name != MEMBERSHIP or codec.is_set:
@@ -80,7 +80,7 @@ def _array_hints(table: FeatureView, settings: ViewSettings, sealed: Shards | No
         )
 
 
-def _cost_of_order(name: str, sealed: Shards | None) -> str:
+def _cost_of_order(name: str, sealed: SealedRows | None) -> str:
     """The bytes that an Array takes now, and would take with its order."""
     features = [] if sealed is None else sealed.features(name)
     if sealed is None or not features:
@@ -94,7 +94,7 @@ def _cost_of_order(name: str, sealed: Shards | None) -> str:
     return f", which takes at least about {round(exactly)} bytes instead of {round(now)}"
 
 
-def _costly_hints(table: FeatureView, settings: ViewSettings, sealed: Shards | None) -> Iterator[Hint]:
+def _costly_hints(table: FeatureView, settings: ViewSettings, sealed: SealedRows | None) -> Iterator[Hint]:
     """Hints about features that are kept exactly because of their type, and may be large."""
     for field in table.features:
         codec = settings.features[field.name].codec
@@ -111,7 +111,7 @@ def _costly_hints(table: FeatureView, settings: ViewSettings, sealed: Shards | N
         )
 
 
-def _exact_bytes(field: Field, codec: FeatureCodec, sealed: Shards | None) -> str:
+def _exact_bytes(field: Field, codec: FeatureCodec, sealed: SealedRows | None) -> str:
     if sealed is not None and field.name in sealed.codecs:
         size = sum(layer.size_bytes_of(field.name) for layer in sealed.layers)
         return f"{round(size)} bytes for {sealed.num_entities} rows"

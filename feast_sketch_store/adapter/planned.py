@@ -14,7 +14,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from feast_sketch_store.adapter.expiry import warn_of_read
 from feast_sketch_store.adapter.plans import Plan, Question
 from feast_sketch_store.adapter.responses import Vectors, read_vectors
-from feast_sketch_store.view.live import expire_before_of
+from feast_sketch_store.view.live_shard import expire_before_of
 
 Columns = Sequence[Sequence[Any]]
 

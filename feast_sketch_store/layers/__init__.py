@@ -11,22 +11,20 @@ from feast_sketch_store.layers.build import (
 )
 from feast_sketch_store.layers.delta import DeltaLayer
 from feast_sketch_store.layers.exact import ExactLayer
-from feast_sketch_store.layers.shards import EVERYTHING, HashRange, Shards
+from feast_sketch_store.layers.inspection import SealedRows
 from feast_sketch_store.layers.sketch import SketchLayer
 from feast_sketch_store.structures.goals import Goal
 from feast_sketch_store.structures.parts import is_checked_where_read
 
 __all__ = [
-    "EVERYTHING",
     "Cut",
     "DeltaLayer",
     "ExactLayer",
     "FeatureBudget",
     "Goal",
-    "HashRange",
     "LayerAnswer",
     "SealedLayer",
-    "Shards",
+    "SealedRows",
     "SketchLayer",
     "SketchLayerBuilder",
     "build_layer",

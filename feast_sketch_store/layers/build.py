@@ -5,7 +5,7 @@ besides its bits in the structures.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -23,7 +23,6 @@ from feast_sketch_store.layers.memory import fit_to_memory
 from feast_sketch_store.layers.plan import Kept, LayerPlan
 from feast_sketch_store.layers.presence import Presence
 from feast_sketch_store.layers.shapes import ShapedRows
-from feast_sketch_store.layers.shards import EVERYTHING, HashRange
 from feast_sketch_store.layers.sketch import SketchLayer
 from feast_sketch_store.layers.static_rows import StaticRows
 from feast_sketch_store.rows.binning import Bins
@@ -69,7 +68,6 @@ def seal(
     codecs: Sequence[FeatureCodec],
     budget: FeatureBudget,
     vocabularies: Mapping[str, Vocabulary] | None = None,
-    hash_range: HashRange = EVERYTHING,
     formulas: Mapping[str, Formula] | None = None,
     bins: Mapping[str, Bins] | None = None,
 ) -> SealedLayer:
@@ -83,8 +81,6 @@ def seal(
     budget : what the layer is sized for.
     vocabularies : for some features, the values in the order of their ids: all values of the rows, or those
         that a cut leaves. By default a layer numbers its own values, the most popular one first.
-    hash_range : seal only the rows in this range. The layer gets a share of each feature's memory, by the
-        number of its rows.
     formulas : by computed feature; stored with the layer for rows that are not sealed.
     bins : of some binned features; by default a layer makes its own.
 
@@ -94,10 +90,6 @@ def seal(
     SketchStoreError : there are more rows than `MAX_ROWS`.
     ValueError : a row has a value outside of the given vocabulary.
     """
-    if hash_range != EVERYTHING:
-        first, end = hash_range.rows_of(keys.entity_hashes)
-        budget = budget.shared((end - first) / max(1, len(keys)))
-        keys, batches = keys.take(np.arange(first, end)), _between(batches, first, end)
     builder = SketchLayerBuilder(keys, codecs)
     for places, rows in batches:
         builder.add(places, rows)
@@ -125,15 +117,6 @@ def values_within_memory(
     for places, rows in batches:
         builder.add(places, rows)
     return builder.values_within_memory(budget, joint)
-
-
-def _between(
-    batches: Iterable[tuple[NDArray[np.integer], EncodedRows]], first: int, end: int
-) -> Iterator[tuple[NDArray[np.integer], EncodedRows]]:
-    """The rows of the keys from ``first`` up to ``end``, with their places counted from ``first``."""
-    for places, rows in batches:
-        inside = np.flatnonzero((places >= first) & (places < end))
-        yield places[inside] - first, rows.take(inside)
 
 
 def build_layer(rows: EncodedRows, budget: FeatureBudget, salt: tuple[int, int] | None = None) -> SketchLayer:

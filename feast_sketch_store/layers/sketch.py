@@ -113,7 +113,7 @@ class SketchLayer(Layer):
         """The codecs of all features, by name."""
         return {name: feature.codec for name, feature in self.features.items()}
 
-    @property
+    @cached_property
     def cut_vocabularies(self) -> dict[str, Vocabulary]:
         """By feature that lost some values, those that it kept."""
         numberings = {name: self.numbering(name) for name in self.cut}

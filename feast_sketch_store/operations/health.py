@@ -7,7 +7,7 @@ from feast import FeatureStore
 
 from feast_sketch_store.errors import SketchStoreError
 from feast_sketch_store.operations.maintenance import opened_view, views_of
-from feast_sketch_store.view.freshness import EMPTY
+from feast_sketch_store.view.loading import EMPTY
 
 
 @dataclass(frozen=True)

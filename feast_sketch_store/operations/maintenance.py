@@ -25,7 +25,7 @@ from feast.value_type import ValueType
 
 from feast_sketch_store.adapter.backing import NOWHERE
 from feast_sketch_store.errors import RowError, SketchStoreError
-from feast_sketch_store.layers import Shards, SketchLayer
+from feast_sketch_store.layers import SealedRows, SketchLayer
 from feast_sketch_store.online_store import SketchOnlineStore, any_feature_view, online_store_of
 from feast_sketch_store.operations.backing import differences, refill
 from feast_sketch_store.operations.resharding import former_files, remove_former
@@ -37,9 +37,9 @@ from feast_sketch_store.settings.table import Backing
 from feast_sketch_store.storage.base import Storage
 from feast_sketch_store.structures.bounds import within
 from feast_sketch_store.view import rebuilding
-from feast_sketch_store.view.live import expire_before_of
-from feast_sketch_store.view.registry import named
+from feast_sketch_store.view.live_shard import expire_before_of
 from feast_sketch_store.view.sealing import SealPolicy
+from feast_sketch_store.view.semantics import named
 from feast_sketch_store.view.shard import Dropped
 from feast_sketch_store.view.view import View
 
@@ -157,7 +157,8 @@ def inspect(store: FeatureStore, view: str) -> ViewReport:
     sealed_facts += sum(sum(layer.cut.values()) for layer in layers)
     presence, features = None, []
     if sealed is not None:
-        presence, rates = sampled_rates(sealed[0])
+        presence = sealed[0].sampled_presence(_SAMPLES)
+        rates = sealed[0].sampled_rates(sealed[0].codecs, _SAMPLES)
         declared = [field.name for field in table.features]
         names = sorted(sealed[0].codecs, key=lambda n: declared.index(n) if n in declared else len(declared))
         features = [_feature_report(sealed[0], name, rates[name]) for name in names]
@@ -199,13 +200,13 @@ def _structure_bytes(layers: Sequence[SketchLayer], features: Sequence[FeatureRe
     return sizes
 
 
-def _feature_report(shards: Shards, name: str, sampled_rate: float) -> FeatureReport:
-    features = shards.features(name)
+def _feature_report(sealed: SealedRows, name: str, sampled_rate: float) -> FeatureReport:
+    features = sealed.features(name)
     feature = features[0]
-    roundings = [layer.roundings[name] for layer in shards.layers if name in layer.roundings]
+    roundings = [layer.roundings[name] for layer in sealed.layers if name in layer.roundings]
     errors = [(rounding.max_error, rounding.mean_error) for rounding in roundings]
     errors += [own for feature in features if (own := feature.rounding_errors) is not None]
-    formula = shards.formulas.get(name)
+    formula = sealed.formulas.get(name)
     max_errors = [largest for largest, _ in errors]
     if formula is not None:
         max_errors.append(formula.max_error)
@@ -213,10 +214,10 @@ def _feature_report(shards: Shards, name: str, sampled_rate: float) -> FeatureRe
         name,
         BINNED if roundings else feature.codec.name if formula is None else SCORE,
         feature.structure,
-        _num_values(shards, name),
+        _num_values(sealed, name),
         sum(part.num_facts for part in features),
-        shards.cut.get(name, 0),
-        round(sum(layer.size_bytes_of(name) for layer in shards.layers)),
+        sealed.cut.get(name, 0),
+        round(sum(layer.size_bytes_of(name) for layer in sealed.layers)),
         max(part.false_positive_rate or 0.0 for part in features),
         sampled_rate,
         max(max_errors, default=None),
@@ -226,34 +227,18 @@ def _feature_report(shards: Shards, name: str, sampled_rate: float) -> FeatureRe
     )
 
 
-def _num_values(shards: Shards, name: str) -> int | None:
+def _num_values(sealed: SealedRows, name: str) -> int | None:
     """How many values a feature has in all shards; None if that is not known.
 
     Each shard chooses the smallest structure for its own rows, with ids or without. Shards with ids have the
-    same ids, and bins are common to all shards.
+    same ids, and bins are common to all sealed.
     """
-    for layer in shards.layers:
+    for layer in sealed.layers:
         if name in layer.roundings:
             representatives = layer.roundings[name].bins.representatives
             return len(pc.unique(layer.codecs[name].from_numbers(representatives)))
-    vocabularies = (feature.vocabulary for feature in shards.features(name))
+    vocabularies = (feature.vocabulary for feature in sealed.features(name))
     return next((len(vocabulary) for vocabulary in vocabularies if vocabulary is not None), None)
-
-
-def sampled_rates(shards: Shards, num_samples: int = _SAMPLES) -> tuple[float, dict[str, float]]:
-    """Measure false positives, by asking layers about entities that were never written.
-
-    Returns
-    -------
-    The share of the entities that seem present, and per feature the share of (entity, value) pairs.
-    """
-    chance = np.random.default_rng()
-    hashes = chance.integers(0, 2**64, (num_samples, 2), np.uint64)
-    rates = {
-        name: float(np.mean([f.sampled_rate(hashes, chance) for f in shards.features(name)]))
-        for name in shards.codecs
-    }
-    return float(shards.have(hashes).mean()), rates
 
 
 def seal(store: FeatureStore, view: str) -> bool:

@@ -30,9 +30,8 @@ from feast_sketch_store.rows.newest import Batches
 from feast_sketch_store.rows.vocabulary import Vocabulary, VocabularyBuilder
 from feast_sketch_store.settings.resolve import resolve
 from feast_sketch_store.settings.view_settings import ViewSettings
-from feast_sketch_store.view.live import expire_before_of
-from feast_sketch_store.view.registry import named
-from feast_sketch_store.view.semantics import FoldedRows
+from feast_sketch_store.view.live_shard import expire_before_of
+from feast_sketch_store.view.semantics import FoldedRows, named
 from feast_sketch_store.view.view import View
 
 

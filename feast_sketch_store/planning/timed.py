@@ -27,9 +27,8 @@ from feast_sketch_store.settings.table import TAG_PREFIX
 from feast_sketch_store.structures.choice import Beside
 from feast_sketch_store.succinct import TimedLists
 from feast_sketch_store.succinct.timed_lists import classes_of, code_lengths
-from feast_sketch_store.view.append import Append, AppendedRows
-from feast_sketch_store.view.live import expire_before_of
-from feast_sketch_store.view.registry import named
+from feast_sketch_store.view.live_shard import expire_before_of
+from feast_sketch_store.view.semantics import Append, AppendedRows, named
 
 LISTS = "lists, sets per tick"
 IN_ORDER = "lists in order"

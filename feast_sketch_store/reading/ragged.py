@@ -11,8 +11,8 @@ from feast_sketch_store.errors import RowError
 from feast_sketch_store.layers import LayerAnswer
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.csr import Csr
-from feast_sketch_store.view.live import expire_before_of
-from feast_sketch_store.view.sharded_state import AnyState
+from feast_sketch_store.view.live_shard import expire_before_of
+from feast_sketch_store.view.state import State
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -72,7 +72,7 @@ def since_of(min_timestamp: datetime | None, ttl_microseconds: int | None) -> in
 
 
 def read_lists(
-    state: AnyState, codec: FeatureCodec, entity_hashes: NDArray[np.uint64], newest: tuple[int, int | None]
+    state: State, codec: FeatureCodec, entity_hashes: NDArray[np.uint64], newest: tuple[int, int | None]
 ) -> RaggedLists:
     """The lists of entities in a state; values are numbered as they are met.
 

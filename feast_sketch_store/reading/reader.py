@@ -22,7 +22,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from feast_sketch_store.errors import RowError, SettingsError, UnsupportedFeatureError
 from feast_sketch_store.kernel import FOUND, SEED, PreparedRows, contains_rows, to_bits
-from feast_sketch_store.layers import LayerAnswer, Shards
+from feast_sketch_store.layers import LayerAnswer, SealedRows
 from feast_sketch_store.layers.prepared import NO_LIMIT, Column, read
 from feast_sketch_store.reading.candidates import Asked, Candidates, as_wanted
 from feast_sketch_store.reading.entities import Entities, EntityColumns
@@ -34,9 +34,9 @@ from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.entity_keys import JOIN_KEY_TYPES, SingleKeys
 from feast_sketch_store.rows.vocabulary import Vocabulary
 from feast_sketch_store.structures.answer import weighted_sums
-from feast_sketch_store.view.live import expire_before_of
+from feast_sketch_store.view.live_shard import expire_before_of
 from feast_sketch_store.view.opening import open_live
-from feast_sketch_store.view.sharded_state import AnyState
+from feast_sketch_store.view.state import State
 
 Entity: TypeAlias = int | str | bytes | Mapping[str, int | str | bytes]
 
@@ -136,7 +136,7 @@ class SketchReader:
         self._unions: dict[str, tuple[tuple[Vocabulary, ...], Numbering]] = {}
         self._entities = EntityColumns(feature_view, self._join_keys)
         self._keys = SingleKeys(self._join_keys)
-        self._single: tuple[AnyState | None, dict[str, _Single]] = None, {}
+        self._single: tuple[State | None, dict[str, _Single]] = None, {}
 
     @property
     def name(self) -> str:
@@ -154,7 +154,7 @@ class SketchReader:
         return list(self._join_keys)
 
     @property
-    def sealed(self) -> Shards | None:
+    def sealed(self) -> SealedRows | None:
         """The rows of the newest snapshot, as of now; None before the first seal."""
         return self._view.with_state(lambda state: state.sealed)
 
@@ -205,7 +205,7 @@ class SketchReader:
         hashes = self.hash(entities)
         return self._view.with_state(lambda state: self._csr(state, feature, hashes, counts))
 
-    def _csr(self, state: AnyState, feature: str, hashes: NDArray[np.uint64], counts: bool) -> CsrMatrix:
+    def _csr(self, state: State, feature: str, hashes: NDArray[np.uint64], counts: bool) -> CsrMatrix:
         single, expire_before = self._single_of(state, feature), expire_before_of(self._ttl_microseconds)
         numbering = single.numbering
         if counts or single.rows is None:
@@ -218,7 +218,7 @@ class SketchReader:
         return CsrMatrix(indptr, np.frombuffer(ids, np.int32), numbering.values)
 
     def _translated(
-        self, state: AnyState, feature: str, hashes: NDArray[np.uint64], numbering: Numbering
+        self, state: State, feature: str, hashes: NDArray[np.uint64], numbering: Numbering
     ) -> Csr:
         """All values of entities, with their counts, by ids of a numbering. Rows are those of the
         entities."""
@@ -227,7 +227,7 @@ class SketchReader:
         parts = [] if part is None else [(answer.found, numbering.translate(part))]
         return Csr.placed(parts, len(hashes))
 
-    def _read(self, state: AnyState, feature: str, hashes: NDArray[np.uint64]) -> LayerAnswer:
+    def _read(self, state: State, feature: str, hashes: NDArray[np.uint64]) -> LayerAnswer:
         answer = state.read(hashes, (feature,), expire_before_of(self._ttl_microseconds))
         self._view.metrics.count_read(len(hashes), len(answer.found))
         return answer
@@ -249,7 +249,7 @@ class SketchReader:
             return self.csr(feature, _alone(entity)).ids
         return self._view.with_state(lambda state: self._ids(state, feature, entity_hash))
 
-    def _ids(self, state: AnyState, feature: str, entity_hash: bytes) -> NDArray[np.int32]:
+    def _ids(self, state: State, feature: str, entity_hash: bytes) -> NDArray[np.int32]:
         single = self._single_of(state, feature)
         if single.rows is None:
             return self._csr(state, feature, np.frombuffer(entity_hash, np.uint64).reshape(1, 2), False).ids
@@ -266,7 +266,7 @@ class SketchReader:
         hashes = self.hash(entities)
         return self._view.with_state(lambda state: self._bits(state, feature, hashes))
 
-    def _bits(self, state: AnyState, feature: str, hashes: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    def _bits(self, state: State, feature: str, hashes: NDArray[np.uint64]) -> NDArray[np.uint64]:
         single, expire_before = self._single_of(state, feature), expire_before_of(self._ttl_microseconds)
         num_values = len(single.numbering)
         if single.rows is None:
@@ -355,7 +355,7 @@ class SketchReader:
 
     def _contains(
         self,
-        state: AnyState,
+        state: State,
         feature: str,
         hashes: NDArray[np.uint64],
         wanted: pa.Array,
@@ -383,7 +383,7 @@ class SketchReader:
         return contains_rows(matrix.indptr, matrix.ids, num_values, ids)
 
     def _contains_of_one(
-        self, state: AnyState, feature: str, entity_hash: bytes, asked: Asked, candidates: Candidates | None
+        self, state: State, feature: str, entity_hash: bytes, asked: Asked, candidates: Candidates | None
     ) -> NDArray[np.bool_]:
         """`contains` of one entity: bool[m].
 
@@ -448,7 +448,7 @@ class SketchReader:
             return self._score_of_one(feature, entities, entity_hash, weights)
         hashes, given = self.hash(entities), np.asarray(weights, np.float64)
 
-        def read(state: AnyState) -> NDArray[np.float64]:
+        def read(state: State) -> NDArray[np.float64]:
             self._check_weights(feature, given, self._numbering(feature, state))
             single = self._single_of(state, feature)
             if single.is_filter and single.rows is not None:
@@ -473,7 +473,7 @@ class SketchReader:
         if (weights.dtype is not _FLOATS and weights.dtype != _FLOATS) or not weights.flags.c_contiguous:
             weights = np.ascontiguousarray(weights, _FLOATS)
 
-        def read(state: AnyState) -> float | None:
+        def read(state: State) -> float | None:
             single = self._single_of(state, feature)
             if single.rows is None:
                 return None
@@ -494,7 +494,7 @@ class SketchReader:
         """
         codec, hashes = self._codec(feature), self.hash(entities)
 
-        def read(state: AnyState) -> pa.Array:
+        def read(state: State) -> pa.Array:
             answer, states = self._read(state, feature, hashes), np.zeros(len(hashes), np.uint8)
             part = answer.features.get(feature)
             if part is None:
@@ -538,7 +538,7 @@ class SketchReader:
             return self._view.with_state(lambda state: self._items(state, codec, entity_hash, since, limit))
         hashes = self.hash(entities)
 
-        def read_all(state: AnyState) -> RaggedLists:
+        def read_all(state: State) -> RaggedLists:
             single = self._single_of(state, feature)
             assert single.rows is not None
             column = Column(feature, codec, single.numbering.vocabulary)
@@ -547,7 +547,7 @@ class SketchReader:
         return self._view.with_state(read_all)
 
     def _items(
-        self, state: AnyState, codec: FeatureCodec, entity_hash: bytes, since: int, limit: int | None
+        self, state: State, codec: FeatureCodec, entity_hash: bytes, since: int, limit: int | None
     ) -> RaggedLists:
         single = self._single_of(state, codec.feature)
         assert single.rows is not None
@@ -583,7 +583,7 @@ class SketchReader:
                 '"sketch.codec": "counts"'
             )
 
-    def _single_of(self, state: AnyState, feature: str) -> _Single:
+    def _single_of(self, state: State, feature: str) -> _Single:
         """The rows of a state with one feature, whose ids are those of the vocabulary."""
         known = self._single
         if known[0] is not state:  # a refresh replaced the state
@@ -593,7 +593,7 @@ class SketchReader:
             single = known[1][feature] = self._prepare(feature, state)
         return single
 
-    def _prepare(self, feature: str, state: AnyState) -> _Single:
+    def _prepare(self, feature: str, state: State) -> _Single:
         numbering, names = self._numbering(feature, state), []
         if self._codec(feature).is_exact:
             return _Single(None, numbering, (len(numbering),))
@@ -609,7 +609,7 @@ class SketchReader:
         )
         return _Single(state.prepared((feature,), names), numbering, (len(numbering),), is_filter)
 
-    def _numbering(self, feature: str, state: AnyState) -> Numbering:
+    def _numbering(self, feature: str, state: State) -> Numbering:
         """The ids of the feature's values in a state."""
         codec = self._codec(feature)
         if feature in self._vocabularies:

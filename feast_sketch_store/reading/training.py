@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from feast_sketch_store.errors import RowError, SettingsError, UnsupportedFeatureError
-from feast_sketch_store.layers import Shards
+from feast_sketch_store.layers import SealedRows
 from feast_sketch_store.reading.reader import SketchReader
 from feast_sketch_store.rows.codecs import EMPTY, FeatureCodec
 from feast_sketch_store.rows.encoding import (
@@ -131,7 +131,7 @@ def _feature(
     return _encoded(dataframe, view, column, codec)
 
 
-def _sources(dataframe: "pd.DataFrame", sealed: Shards, view: str, name: str) -> EncodedRows:
+def _sources(dataframe: "pd.DataFrame", sealed: SealedRows, view: str, name: str) -> EncodedRows:
     """The rows with the features that a computed feature needs."""
     why = f", which {name!r} is computed from"
     sources = [source.feature for source in sealed.formulas[name].sources]

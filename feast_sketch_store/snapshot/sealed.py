@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feast_sketch_store.errors import DamagedFileError
-from feast_sketch_store.layers import DeltaLayer, SealedLayer, Shards, SketchLayer, is_checked_where_read
+from feast_sketch_store.layers import DeltaLayer, SealedLayer, SketchLayer, is_checked_where_read
 from feast_sketch_store.rows.encoding import RowKeys
 from feast_sketch_store.snapshot.blocks import CHECKSUMS, BlockChecks, block_checksums
 from feast_sketch_store.snapshot.files import Draft, SnapshotFile, SnapshotFolder, created_by
@@ -62,11 +62,6 @@ def with_checksums(arrays: Mapping[str, NDArray[np.generic]]) -> dict[str, NDArr
         if is_checked_where_read(name)
     }
     return {**arrays, **checksums}
-
-
-def open_shards(snapshot: SnapshotFile) -> Shards:
-    """Map the sealed rows of a snapshot as one layer for all hashes. Errors are those of `open_layer`."""
-    return Shards((open_layer(snapshot),))
 
 
 def open_deltas(snapshot: SnapshotFile, check_all: bool = False) -> tuple[DeltaLayer, ...]:

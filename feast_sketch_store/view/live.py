@@ -1,59 +1,50 @@
-"""The reading side of a view: its current state, and the rules for when to look for new rows.
+"""The reading side of a view: a `LiveShard` for each shard that this process serves.
 
-A state is one immutable object. Refreshing builds the next one and swaps the reference, so reads take no
-lock. While reads go on, a thread loads new rows.
+A read goes to one state of all of them. If the rows are divided into other shards, reads follow them.
 """
 
-import functools
 import logging
 import os
+import random
 import threading
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from feast_sketch_store.errors import DamagedFileError, SketchStoreError, StorageError
+from feast_sketch_store.errors import DamagedFileError, SettingsError, SketchStoreError, StorageError
 from feast_sketch_store.kernel import ReadFault
-from feast_sketch_store.layers import LayerAnswer, Shards
-from feast_sketch_store.metrics import FALLBACKS, LAG_COMMITS, REFRESHES, ViewMetrics, is_loaded
-from feast_sketch_store.row_log import RowLog
+from feast_sketch_store.layers import LayerAnswer, SealedRows
+from feast_sketch_store.metrics import ViewMetrics
 from feast_sketch_store.rows.codecs import FeatureCodec
-from feast_sketch_store.rows.encoding import NO_TIMESTAMP, RowKeys
-from feast_sketch_store.snapshot.files import SnapshotFile, SnapshotFolder
-from feast_sketch_store.snapshot.order import load_order
+from feast_sketch_store.rows.encoding import RowKeys
+from feast_sketch_store.snapshot.files import SnapshotFile
 from feast_sketch_store.storage.base import Storage
-from feast_sketch_store.storage.names import SNAPSHOTS_FOLDER
-from feast_sketch_store.structures.base import SealedFeature
-from feast_sketch_store.view.freshness import (
-    EMPTY,
-    REFRESHING,
-    SERVING,
-    STALE,
-    Freshness,
-)
-from feast_sketch_store.view.last_known import LastKnown
-from feast_sketch_store.view.process_writes import last_write
-from feast_sketch_store.view.rates import expected_rates, sampled_rates
-from feast_sketch_store.view.readable import Readable
-from feast_sketch_store.view.semantics import REPLACE, RowSemantics
-from feast_sketch_store.view.state import State, StateLoader
-from feast_sketch_store.view.warming import Warmer
+from feast_sketch_store.threads import Threads
+from feast_sketch_store.view.live_shard import Freshness, LiveShard, expire_before_of, last_of_all
+from feast_sketch_store.view.loading import EMPTY
+from feast_sketch_store.view.semantics import RowSemantics
+from feast_sketch_store.view.shard_map import ShardMap
+from feast_sketch_store.view.state import ShardState, State
 
 _logger = logging.getLogger(__name__)
 
+_PART_OF_INTERVAL = 1 / 32
+_MAX_LOOKS = 16  # at the shards of a view in a bucket at once
+POLLER = "feast_sketch_store poll"  # the name of threads
+_EARLIEST = 0.75  # share of an interval: keeps replicas that start together from looking together
+
 T = TypeVar("T")
+V = TypeVar("V", bound=LiveShard)
 
-REFRESHER = "feast_sketch_store refresh"  # the name of threads
-_AHEAD_SECONDS = 0.02  # for which a new snapshot is read before reads use it; some reads and writes wait then
-
-_views: "weakref.WeakSet[LiveView]" = weakref.WeakSet()
+_views: "weakref.WeakSet[LiveView[Any]]" = weakref.WeakSet()
 
 
 def _reset_locks() -> None:
@@ -87,83 +78,196 @@ class ViewStats:
     fact_bytes: int = 0
     structures: dict[str, str] = field(default_factory=dict)
 
+    @classmethod
+    def of(cls, shards: Sequence[ShardState]) -> "ViewStats":
+        """The sizes of some shards together."""
+        layers = [layer for shard in shards for layer in shard.sealed_layers]
+        bases = [shard.sealed for shard in shards if shard.sealed is not None]
+        vocabulary_sizes: dict[str, int] = {}
+        for layer in layers:
+            for name, feature in layer.features.items():
+                if feature.vocabulary is not None:
+                    vocabulary_sizes[name] = max(len(feature.vocabulary), vocabulary_sizes.get(name, 0))
+        return cls(
+            sum(base.num_entities for base in bases),
+            sum(layer.num_facts for layer in layers),
+            sum(shard.unsealed_rows for shard in shards),
+            sum(shard.unsealed_bytes for shard in shards),
+            sum(layer.table_bytes for layer in layers),
+            sum(layer.ideal_bits for layer in layers),
+            sum(layer.vocabulary_bytes for layer in layers),
+            sum(shard.snapshot.layers_bytes() for shard in shards if shard.snapshot is not None),
+            SealedRows(tuple(bases)).expected_rates(),
+            vocabulary_sizes,
+            -(-sum(layer.fact_bits for layer in layers) // 8),
+            {name: feature.structure for layer in layers for name, feature in layer.features.items()},
+        )
 
-class LiveView:
-    """A view that is read and never written. Safe to use from several threads.
+
+@dataclass(frozen=True)
+class Parts(Generic[V]):
+    """The shards of a view, as of one division of its rows.
 
     Parameters
     ----------
-    storage : the view's own; it may be empty.
-    codecs : one per feature of the view.
-    refresh_interval_seconds : how old the writes of other processes may be before a read looks for them.
-    semantics : of the view's rows.
-    max_staleness_seconds : how old answers may be for the view to count as ready; None for any age.
-    is_replica : whether a thread calls `poll` once per interval, so that no read but the first waits. If the
-        storage cannot be read, a replica starts from the host's last known state.
+    shard_map : of the view.
+    shards : that this process has opened, by number.
+    served : of them, those that reads may be about.
     """
 
-    # What to do if the rows have other types than the view was opened with.
-    remedy = "the view was removed and made again since it was opened: open it again"
+    shard_map: ShardMap
+    shards: Mapping[int, V]
+    served: Mapping[int, V]
+
+
+class LiveView(Generic[V]):
+    """A view that is read: its shards, of which each refreshes by itself. Safe to use from several threads.
+
+    Parameters
+    ----------
+    storage : of the view.
+    name : of the view, for messages.
+    shard_map : of the view.
+    open_shard : opens a shard, given its storage and whether it is served; None if `_open_shard` does.
+    served : the shards that reads may be about; None for all. After another division of the rows these are
+        the shards with the same entities.
+    opens_all : whether to open shards that are not served, too.
+
+    Raises
+    ------
+    SettingsError : there is no such shard to be served.
+    """
 
     def __init__(
         self,
         storage: Storage,
-        codecs: Sequence[FeatureCodec],
-        refresh_interval_seconds: float = 1.0,
-        semantics: RowSemantics = REPLACE,
-        max_staleness_seconds: float | None = None,
-        is_replica: bool = False,
+        name: str,
+        shard_map: ShardMap,
+        open_shard: Callable[[Storage, bool], V] | None,
+        served: Sequence[int] | None = None,
+        opens_all: bool = False,
     ):
         self.storage = storage
-        self.metrics = ViewMetrics.at(storage.location)
-        self._process_key = storage.identity
-        self._refresh_interval_seconds = refresh_interval_seconds
-        self._row_log = RowLog(storage)
-        self._snapshots = SnapshotFolder(storage.within(SNAPSHOTS_FOLDER))
-        host_path = storage.host_path if is_replica else None
-        last_known = None if host_path is None else LastKnown(host_path)
-        self._loader = StateLoader(
-            self._row_log, self._snapshots, codecs, semantics.of(codecs), self.remedy, last_known
-        )
-        self._polls = is_replica and refresh_interval_seconds > 0
-        self._refresh_lock = threading.Lock()  # guards the attributes below
-        self._state = State(semantics.of(codecs))
-        self._is_open = False  # until the storage was read for the first time
-        self._starts_over = False  # whether the next refresh reads everything again
-        self._was_read = False  # since a write reset it
-        self._looked_at = -np.inf  # time.monotonic() as the look began that gave the state
-        self._seen_process_write = -1
-        self._answered_at: float | None = None  # the same, unless a look failed since
-        self._problem = ""  # why the last look failed; empty if it did not
-        self.max_staleness_seconds = max_staleness_seconds
+        self.name = name
+        self._factory, self._opens_all = open_shard, opens_all
+        self._asked_at = 0.0  # time.monotonic() when the view's file was last asked for its shards
         self._last_warning = ""
-        self._refresher: threading.Thread | None = None  # the latest one, which may be done
-        self._warmer = Warmer()
-        self.on_change: Callable[[], None] = lambda: None  # called when there is another state
-        self.emptied_at = 0.0  # time.monotonic() when the rows that were there were gone; 0 if they were not
+        self._max_staleness_seconds: float | None = None
+        self._metrics = ViewMetrics.at(storage.location)
+        self._good_until, self._seen_writes = -np.inf, -1
+        self._joined: State | None = None  # of the last read
+        self._next: State | None = None  # made ready before reads use it
+        self._parts = self._opened(shard_map, checked_served(name, shard_map, served))
+        self._polls = next(iter(self.served.values())).is_polled
+        self.reset_locks()
         _views.add(self)
 
     def reset_locks(self) -> None:
         """Replace locks that another thread of the parent process may have held when it forked."""
-        self._row_log.reset()
-        self._refresh_lock = threading.Lock()
-        self._refresher = None
-        self._warmer = Warmer()
-        self.metrics.forget()
+        self._follow_lock = threading.Lock()
+        self._poller: Poller | None = None
+        self._poller_lock = threading.Lock()
+
+    def _open_shard(self, storage: Storage, is_served: bool) -> V:
+        assert self._factory is not None
+        return self._factory(storage, is_served)
+
+    def _opened(self, shard_map: ShardMap, served: Sequence[int]) -> Parts[V]:
+        shards = {
+            number: self._open_shard(part, number in served)
+            for number, part in enumerate(shard_map.storages(self.storage))
+            if self._opens_all or number in served
+        }
+        for number, shard in shards.items():
+            shard.max_staleness_seconds = self._max_staleness_seconds
+            self._listen(number, shard)
+        parts = Parts(shard_map, shards, {number: shards[number] for number in served})
+        self._label(parts)
+        return parts
+
+    def _listen(self, number: int, shard: V) -> None:
+        this = weakref.ref(self)  # what is replaced is let go at once, without the garbage collector
+
+        def forget() -> None:
+            if (view := this()) is not None:
+                view._joined, view._good_until = None, -np.inf
+                made = view._next
+                if made is not None and made.shards.get(number) is not shard.state:
+                    view._next = None
+
+        def make_ready(state: ShardState) -> None:
+            if (view := this()) is not None:
+                view._prepare(number, state)
+
+        shard.on_change, shard.before_change = forget, make_ready
+
+    def _prepare(self, number: int, state: ShardState) -> None:
+        """Prepare what reads asked last, for when a shard has another state."""
+        parts, before = self._parts, self._joined or self._next
+        if before is not None and number in parts.served:
+            states = [state if n == number else shard.state for n, shard in parts.served.items()]
+            made = self._joint(parts, states)
+            made.prepare_as(before)
+            self._next = made
+
+    @property
+    def shard_map(self) -> ShardMap:
+        """The division of the rows that reads and writes use now."""
+        return self._parts.shard_map
+
+    @property
+    def shards(self) -> Mapping[int, V]:
+        """The shards that this process has opened, by number."""
+        return self._parts.shards
+
+    @property
+    def served(self) -> Mapping[int, V]:
+        """The shards that reads may be about."""
+        return self._parts.served
+
+    @property
+    def serves_all(self) -> bool:
+        """Whether reads may be about any entity."""
+        return len(self.served) == self.shard_map.num_shards
+
+    @property
+    def metrics(self) -> ViewMetrics:
+        """Metrics of reads. Each of several shards has its own for everything else, labelled
+        ``<view>/<shard>``.
+        """
+        return self._metrics
+
+    @metrics.setter
+    def metrics(self, metrics: ViewMetrics) -> None:
+        self._metrics = metrics
+        self._label(self._parts)
+
+    def _label(self, parts: Parts[V]) -> None:
+        project, view = self._metrics.labels
+        for number, shard in parts.shards.items():
+            is_only = parts.shard_map.num_shards == 1
+            shard.metrics = self._metrics if is_only else ViewMetrics(project, f"{view}/{number:02}")
+
+    @property
+    def max_staleness_seconds(self) -> float | None:
+        """How old answers may be for the view to count as ready; None for any age."""
+        return self._max_staleness_seconds
+
+    @max_staleness_seconds.setter
+    def max_staleness_seconds(self, seconds: float | None) -> None:
+        self._max_staleness_seconds = seconds
+        for shard in self.shards.values():
+            shard.max_staleness_seconds = seconds
 
     def close(self) -> None:
-        """Wait for a refresh that is under way, so that the view's files can be closed."""
-        with self._refresh_lock:  # held from before a thread starts until it is done
-            refresher = self._refresher
-        if refresher is not None:
-            refresher.join()
-        self._warmer.stop()
+        """Wait for refreshes that are under way, so that the view's files can be closed."""
+        with self._poller_lock:
+            poller, self._poller = self._poller, None
+        if poller is not None:
+            poller.stop()
+        for shard in self.shards.values():
+            shard.close()
         self.metrics.flush()
-
-    def warm_up(self) -> None:
-        """Open the view, and wait until its snapshot is in memory, so that the first reads do not."""
-        self.current()
-        self._warmer.wait()
 
     # -- read ----------------------------------------------------------------------------------
 
@@ -173,7 +277,7 @@ class LiveView:
         features: Sequence[str],
         ttl_microseconds: int | None = None,
     ) -> LayerAnswer:
-        """Read a batch of entities.
+        """Read a batch of entities, each in its shard.
 
         Parameters
         ----------
@@ -181,6 +285,9 @@ class LiveView:
         features : names; one that the view does not have is left out.
         ttl_microseconds : rows whose event timestamp is older are not returned; None for no limit.
 
+        Raises
+        ------
+        ShardError : an entity is of a shard that this process does not serve; nothing was read.
         """
         expire_before = expire_before_of(ttl_microseconds)
         answer = self.with_state(lambda state: state.read(entity_hashes, features, expire_before))
@@ -190,8 +297,8 @@ class LiveView:
     def with_state(self, read: Callable[[State], T]) -> T:
         """Apply a function to the state that reads see now.
 
-        If it meets damage in a part of the snapshot that was not used before, it is called again with an
-        older state.
+        If it meets damage in a part of a snapshot that was not used before, it is called again with an older
+        state.
 
         Raises
         ------
@@ -202,69 +309,123 @@ class LiveView:
             try:
                 return read(state)
             except (DamagedFileError, ReadFault) as error:
-                self.give_up_snapshot(state, damage_of(state, error))
+                self._give_up_snapshot(state, _damage_of(state, error))
 
     def current(self) -> State:
-        """The state that reads see now; read it with `with_state`."""
-        self._was_read = True
-        if (  # as `_refresh_if_due` finds in several calls, which would take a tenth of a read
-            self._polls
-            or self._starts_over
-            or not self._is_open
-            or self._has_unseen_write()
-            or time.monotonic() - self._looked_at >= self._refresh_interval_seconds / 2
-        ):
-            self._refresh_if_due()
-        return self._state
+        """The state that reads see now.
+
+        Each shard checks whether a look is due, but not twice within a small part of the interval.
+        """
+        now, seen = time.monotonic(), last_of_all()
+        joined = self._joined
+        if joined is not None and now < self._good_until and seen == self._seen_writes:
+            return joined
+        parts = self._parts
+        served = list(parts.served.values())
+        states = [view.current() for view in served]
+        if self._polls:
+            self._start_poller()
+        if self._may_have_moved(served, states, now) and self._follow_or_stay(parts):
+            return self.current()
+        soon = now + _PART_OF_INTERVAL * served[0].refresh_interval_seconds
+        known = (made for made in (self._joined, self._next) if made and made.is_of(parts.shard_map, states))
+        joined = self._joined = next(known, None) or self._joint(parts, states)
+        self._next = None
+        self._seen_writes = seen
+        self._good_until = min(soon, *(view.good_until for view in served))
+        if any(view.state is not known for view, known in zip(served, states, strict=True)):
+            self._good_until = -np.inf  # another thread loaded a state meanwhile
+        return joined
+
+    def _may_have_moved(self, served: Sequence[V], states: Sequence[ShardState], now: float) -> bool:
+        """Whether the view's file has to be asked for its shards before these states are read."""
+        if any(view.has_moved or view.emptied_at > self._asked_at for view in served):
+            return True
+        # Former shards are removed some time after the rows were divided, and so are dropped views. Who looks
+        # once per interval finds out while they are there.
+        is_due = now - self._asked_at >= served[0].refresh_interval_seconds / 2
+        return ((is_due and not self._polls) or not self._asked_at) and any(
+            state.is_empty for state in states
+        )
+
+    def _follow_or_stay(self, parts: Parts[V]) -> bool:
+        """Follow the rows. While the view's file cannot be read, stay where rows are."""
+        try:
+            return self._follow(parts)
+        except (DamagedFileError, StorageError) as error:
+            if any(view.emptied_at > self._asked_at for view in parts.served.values()):
+                raise
+            if str(error) != self._last_warning:
+                self._last_warning = str(error)
+                _logger.warning("%s; serving what was read before", error)
+            return False
+
+    def follow(self) -> bool:
+        """Use the shards that the view's file names now. Returns whether these are others.
+
+        Raises
+        ------
+        DamagedFileError, StorageError : the file cannot be read.
+        """
+        return self._follow(self._parts)
+
+    def _follow(self, parts: Parts[V]) -> bool:
+        with self._follow_lock:
+            if self._parts is not parts:
+                return True
+            asked_at = time.monotonic()
+            there = ShardMap.read(self.storage)
+            self._asked_at = asked_at
+            if there is None or there.settled == parts.shard_map:
+                return False
+            _logger.warning(
+                "%s: the rows are divided into %d shards now", self.storage.location, there.num_shards
+            )
+            served = _same_entities(list(parts.served), parts.shard_map, there)
+            self._parts = self._opened(there.settled, served)
+            self._joined, self._good_until = None, -np.inf
+        for view in parts.shards.values():
+            view.close()
+        return True
+
+    def _joint(self, parts: Parts[V], states: Sequence[ShardState]) -> State:
+        return State(self.name, parts.shard_map, dict(zip(parts.served, states, strict=True)))
 
     @property
     def state(self) -> State:
         """The state as of the last look, without a new look."""
-        return self._state
+        parts = self._parts
+        return self._joint(parts, [view.state for view in parts.served.values()])
 
-    def _with_state(self, read: Callable[[State], T]) -> T:
-        self._refresh_if_due()
-        while True:
-            state = self._state
-            try:
-                return read(state)
-            except DamagedFileError as error:
-                self.give_up_snapshot(state, error)
+    def _start_poller(self) -> None:
+        if self._poller is None:
+            with self._poller_lock:
+                if self._poller is None:
+                    interval = next(iter(self.served.values())).refresh_interval_seconds
+                    self._poller = Poller(self, interval)
 
-    # -- what is stored ------------------------------------------------------------------------
+    def poll(self) -> None:
+        """Look at the storage and load what is new. Raises nothing, because the next look may succeed."""
+        parts = self._parts
+        served = list(parts.served.values())
+        if len(served) > 1 and self.storage.fetches:
+            with Threads(min(len(served), _MAX_LOOKS)) as pool:
+                list(pool.map(LiveShard.poll, served))
+        else:
+            for view in served:
+                view.poll()
+        with suppress(SketchStoreError):  # a read meets the error
+            if self._may_have_moved(served, [view.state for view in served], time.monotonic()):
+                self._follow(parts)
 
-    @property
-    def codecs(self) -> Sequence[FeatureCodec]:
-        """How features are read."""
-        return self._loader.codecs
-
-    @property
-    def semantics(self) -> RowSemantics:
-        """How several rows of an entity combine."""
-        return self._loader.semantics
-
-    @property
-    def has_moved(self) -> bool:
-        """Whether the rows were divided into other shards, as of the last look; the state stays as it was."""
-        return self._loader.has_moved
-
-    @property
-    def is_polled(self) -> bool:
-        """Whether a thread looks at the storage once per interval."""
-        return self._polls
-
-    def note_move(self) -> None:
-        """Tell reading processes that the rows are in other shards now.
-
-        Raises
-        ------
-        StorageError : the storage cannot be written.
-        """
-        self._snapshots.note_move()
-
-    def stored_schema(self) -> pa.Schema:
-        """The columns of the row log; empty without rows."""
-        return pa.schema(self._row_log.columns())
+    def _give_up_snapshot(self, state: State, error: DamagedFileError) -> None:
+        """Serve an older snapshot of the shard whose file an error names, or raise the error."""
+        for number, view in self.served.items():
+            shard = state.shards.get(number)
+            if shard is not None and shard.snapshot is not None and view.storage.location in str(error):
+                view.give_up_snapshot(shard, error)
+                return
+        raise error
 
     # -- refresh -------------------------------------------------------------------------------
 
@@ -275,321 +436,160 @@ class LiveView:
         ------
         DamagedFileError : a file cannot be read, and there is no earlier state to keep serving.
         """
-        with self._refresh_lock:
-            self._refresh(self._state, self._was_read)
-
-    def _refresh(self, state: State | None, reads_go_on: bool = False) -> None:
-        """Take up what is new.
-
-        Parameters
-        ----------
-        state : to start from; None to read everything.
-        reads_go_on : whether reads use the state before meanwhile, so that this one is made ready for them.
-        """
-        seen, now = last_write(self._process_key), time.monotonic()
-        before = self._state
-        new = self._loader.load(None if self._starts_over else state)
-        self._make_ready(before, new, reads_go_on and before.sealed is not None)
-        self._state = new
-        if not new.is_empty:
-            self.emptied_at = 0.0
-        elif not before.is_empty:
-            self.emptied_at = now
-        self._is_open, self._starts_over = True, False
-        self._seen_process_write, self._looked_at = seen, now
-        self._answered_at, self._problem = now, ""
-        self.on_change()
-        if is_loaded():
-            self._measure(before, new)
-
-    def _make_ready(self, before: State, state: State, ahead: bool) -> None:
-        """Have a new snapshot read ahead of time, and make what the next reads need."""
-        if state.sealed is not None and state.snapshot != before.snapshot:
-            layers = [*state.sealed.layers, *(delta.layer for delta in state.deltas)]
-            checks = [check for layer in layers for check in layer.checks]
-            # A read of a block that nobody checked takes many times as long.
-            seconds = min(_AHEAD_SECONDS, self._refresh_interval_seconds / 8) if ahead else 0.0
-            self._warmer.start(checks, seconds, functools.partial(self._measure_rates, state.sealed))
-        if ahead:
-            state.prepare_as(before)
-
-    def _measure(self, before: State, state: State) -> None:
-        """Update metrics of what is served."""
-        metrics = self.metrics
-        metrics.looked(True)
-        lag = self._loader.lag_commits(state)
-        metrics.serves(state.unsealed_rows, state.unsealed_bytes, lag, bool(state.pinned))
-        if state.position != before.position or state.newest_seen != before.newest_seen:
-            metrics.add(REFRESHES)
-        if state.newest_seen not in (before.newest_seen, state.snapshot):
-            metrics.add(FALLBACKS)
-        if state.snapshot is not None and state.sealed is not None and state.snapshot != before.snapshot:
-            with suppress(SketchStoreError):  # reads meet the error and handle it
-                published_at = state.snapshot.published_at()
-                metrics.opened(state.snapshot.version, published_at, expected_rates(state.sealed))
-
-    def _measure_rates(self, sealed: Shards) -> None:
-        """Update the metric of error rates, with a sample that touches many blocks of a filter."""
-        if is_loaded():
-            with suppress(SketchStoreError, ValueError):  # the same
-                self.metrics.sampled(sampled_rates(sealed))
-
-    def freshness(self, look: bool = False) -> Freshness:
-        """How up to date answers are: for probes and metrics.
-
-        Parameters
-        ----------
-        look : whether to look at the storage first, as a read would, if a look is due. A probe should look,
-            because without reads nothing else does. The answer reports a failed look.
-        """
-        if look:
-            with suppress(SketchStoreError):
-                self._refresh_if_due()
-        state, answered_at, problem = self._state, self._answered_at, self._problem
-        if not self._is_open:
-            phase = self._loader.phase if self._refresh_lock.locked() else EMPTY
-        elif problem:
-            phase = STALE
-        else:
-            phase = REFRESHING if self._refresh_lock.locked() else SERVING
-        return Freshness(
-            phase,
-            None if answered_at is None else max(0.0, time.monotonic() - answered_at),
-            self.max_staleness_seconds,
-            problem,
-            state.position.number + 1,
-        )
-
-    @property
-    def good_until(self) -> float:
-        """When the next read has to look for writes of others, by time.monotonic(); -inf for now."""
-        is_unknown = not self._is_open or self._starts_over or self._has_unseen_write()
-        return -np.inf if is_unknown else self._looked_at + self._refresh_interval_seconds
-
-    @property
-    def refresh_interval_seconds(self) -> float:
-        """How old the writes of other processes may be before a read looks for them."""
-        return self._refresh_interval_seconds
+        parts = self._parts
+        for view in parts.served.values():
+            view.refresh()
+        served = list(parts.served.values())
+        states = [view.state for view in served]
+        if self._may_have_moved(served, states, time.monotonic()) and self._follow(parts):
+            self.refresh()
 
     def is_fresh(self) -> bool:
         """Whether a read would be answered from memory, without a look at the storage."""
-        if self._polls and self._is_polled():
-            return True
-        return not self._is_stale(self._refresh_interval_seconds / 2)
+        return all(view.is_fresh() and not view.has_moved for view in self.served.values())
 
-    def _refresh_if_due(self) -> None:
-        """Look at the storage if a look is due.
-
-        A read that must see a write of its own process waits for the look. So does a read after a pause.
-        While reads follow each other closely, a thread loads new rows half an interval ahead of time, and the
-        reads go on with the old state.
-        """
-        if self._polls and self._is_polled():
-            return
-        if self._is_stale(self._refresh_interval_seconds / 2):
-            self._look()
-
-    def _look(self) -> None:
-        """Look at the storage, unless another thread does and the state is fresh enough."""
-        # A second reader may use the old state during a refresh, if that is not too old.
-        if not self._refresh_lock.acquire(blocking=self._is_stale(self._refresh_interval_seconds)):
-            return
-        in_thread = False
-        try:
-            if self._is_stale(self._refresh_interval_seconds):
-                self._refresh_or_warn()
-            elif self._is_stale(self._refresh_interval_seconds / 2) and self._is_outdated():
-                in_thread = True
-                self._refresher = threading.Thread(target=self._refresh_in_thread, name=REFRESHER)
-                self._refresher.start()
-        finally:
-            if not in_thread:
-                self._refresh_lock.release()
-
-    def _is_polled(self) -> bool:
-        """Whether a thread looks at the storage, so that this read need not."""
-        return not (self._starts_over or not self._is_open or self._has_unseen_write())
-
-    def poll(self) -> None:
-        """Look at the storage and load what is new. Raises nothing, because the next look may succeed."""
-        try:
-            with self._refresh_lock:
-                if self._is_outdated():
-                    self._refresh_or_warn(reads_go_on=True)
-        except Exception as error:
-            self._problem = str(error) or type(error).__name__
-            if self._problem != self._last_warning:
-                self._last_warning = self._problem
-                _logger.warning("%s: cannot be refreshed", self.storage.location, exc_info=True)
-
-    def _is_stale(self, seconds: float) -> bool:
-        """Whether the state lacks a write of this process, or is too old to have the writes of others."""
-        return self._has_unseen_write() or self._is_older_than(seconds)
-
-    def _is_older_than(self, seconds: float) -> bool:
-        is_unknown = not self._is_open or self._starts_over
-        return is_unknown or time.monotonic() - self._looked_at >= seconds
-
-    def _is_outdated(self, state: State | None = None) -> bool:
-        """Whether there is anything to take up, by this thread or others.
+    def freshness(self, look: bool = False) -> Freshness:
+        """How up to date answers are: the age of the oldest shard, and the commits of all.
 
         Parameters
         ----------
-        state : what this object knows; None for what it serves.
+        look : see `LiveShard.freshness`.
         """
-        state, now = state or self._state, time.monotonic()
-        try:
-            is_outdated = self._loader.is_outdated(state)
-        except SketchStoreError:
-            return True  # the refresh meets the error again and reports it
-        if not is_outdated:
-            self._looked_at = self._answered_at = now
-            self._problem = ""
-            self.metrics.looked(True)
-        self.metrics.put(LAG_COMMITS, max(is_outdated, self._loader.lag_commits(state)))
-        return is_outdated
-
-    def _refresh_in_thread(self) -> None:
-        """Load new rows, then release the lock, which the starter of the thread acquired."""
-        try:
-            self._refresh_or_warn(reads_go_on=True)
-        finally:
-            self._refresh_lock.release()
-
-    def _refresh_or_warn(self, reads_go_on: bool = False) -> None:
-        """Refresh. If that fails, keep the current state, if there is one."""
-        seen, now = last_write(self._process_key), time.monotonic()
-        try:
-            self._refresh(self._state, reads_go_on)
-        except (DamagedFileError, StorageError) as error:
-            self._problem = str(error)
-            if not self._is_open and not self._start_from_last_known():
-                raise
-            self._seen_process_write, self._looked_at = seen, now  # not again at every read
-            self.metrics.looked(False)
-            if str(error) != self._last_warning:  # once, not at every refresh
-                self._last_warning = str(error)
-                _logger.warning("%s; serving what was read before", error)
-
-    def _start_from_last_known(self) -> bool:
-        """Serve this host's last known state, if there is one."""
-        found = self._loader.last_known()
-        if found is None:
-            return False
-        self._state, age_seconds = found
-        self._answered_at = time.monotonic() - age_seconds
-        self._is_open, self._starts_over = True, False
-        self.on_change()
-        return True
-
-    def give_up_snapshot(self, state: State, error: DamagedFileError) -> None:
-        """Serve an older snapshot after a read met a damaged block. Raises without an older one."""
-        with self._refresh_lock:
-            if state.snapshot is None:
-                raise error
-            if self._state.snapshot == state.snapshot:  # otherwise another thread was first
-                if not self._loader.mend(state.snapshot):
-                    self._loader.give_up(state.snapshot, error)
-                self._refresh(None)
-
-    def _has_unseen_write(self) -> bool:
-        return self._seen_process_write != last_write(self._process_key)
-
-    # -- sizes ---------------------------------------------------------------------------------
-
-    def sealed(self) -> tuple[Shards, SnapshotFile] | None:
-        """The sealed rows and their file, as of the last refresh; None before the first seal."""
-        state = self._state
-        if state.sealed is None or state.snapshot is None:
-            return None
-        return state.sealed, state.snapshot
-
-    def row_keys(self) -> RowKeys:
-        """The keys of all rows as of the last refresh, one per entity, in the order of their hashes.
-
-        Sealed, unsealed and expired rows all count.
-
-        Raises
-        ------
-        DamagedFileError, StorageError : the order index of the snapshot cannot be read.
-        """
-        state = self._state
-        parts = [] if state.snapshot is None else [load_order(state.snapshot)]
-        for number, delta in enumerate(state.deltas):
-            assert state.snapshot is not None
-            order, everywhere = load_order(state.snapshot, number), np.ones(len(delta), np.bool_)
-            parts.append(replace(order, deleted=delta.deleted, fences=everywhere))  # nothing below counts
-        parts += [layer.rows.keys for layer in state.exact]
-        if not parts:
-            return RowKeys.none()
-        _, keys = RowKeys.concatenate(parts).newest()
-        return keys.take(np.flatnonzero(~keys.deleted & (keys.event_timestamps > NO_TIMESTAMP)))
+        if look:
+            with suppress(SketchStoreError):
+                self.current()  # follows the rows if they were divided anew
+        told = [view.freshness(look) for view in self.served.values()]
+        worst = max(told, key=_badness)
+        return replace(worst, num_commits=sum(one.num_commits for one in told))
 
     @property
     def pinned(self) -> SnapshotFile | None:
-        """The snapshot that reads are held at, as of the last refresh; None if they follow the writes."""
-        return self._state.snapshot if self._state.pinned else None
+        """The snapshot that reads of the first shard are held at, as of the last refresh; None if they follow
+        the writes.
+        """
+        held = [view.pinned for view in self.served.values()]
+        return next((snapshot for snapshot in held if snapshot is not None), None)
+
+    # -- what is stored ------------------------------------------------------------------------
+
+    @property
+    def codecs(self) -> Sequence[FeatureCodec]:
+        """How features are read."""
+        return next(iter(self.shards.values())).codecs
+
+    @property
+    def semantics(self) -> RowSemantics:
+        """How rows of an entity come together."""
+        return next(iter(self.shards.values())).semantics
+
+    def stored_schema(self) -> pa.Schema:
+        """The columns of the row logs of all shards; empty without rows."""
+        return pa.unify_schemas([view.stored_schema() for view in self.shards.values()])
+
+    # -- sizes ---------------------------------------------------------------------------------
+
+    def sealed(self) -> tuple[SealedRows, SnapshotFile] | None:
+        """The sealed rows of the shards that are served, as of the last refresh, and the newest of their
+        files; None before the first seal.
+        """
+        state = self.state
+        files = [shard.snapshot for shard in state.shards.values() if shard.snapshot is not None]
+        sealed = state.sealed
+        if sealed is None or not files:
+            return None
+        return sealed, max(files, key=lambda file: file.published_at())
+
+    def row_keys(self) -> RowKeys:
+        """See `LiveShard.row_keys`; shards divide hashes in ascending order, so theirs follow each other."""
+        return RowKeys.concatenate([view.row_keys() for view in self.served.values()])
 
     def unsealed_facts(self) -> dict[str, int]:
         """The number of values of each feature in the unsealed rows that count."""
-        state = self._state
-        if not state.exact:
-            return {}
-        rows = functools.reduce(state.semantics.merge, (layer.rows for layer in state.exact))
-        alive = ~rows.keys.deleted
-        names = [codec.feature for codec in self.codecs if codec.feature in rows.features]
-        return {name: int(np.diff(rows.features[name].indptr)[alive].sum()) for name in names}
+        facts: Counter[str] = Counter()
+        for view in self.served.values():
+            facts.update(view.unsealed_facts())
+        return dict(facts)
 
     def stats(self) -> ViewStats:
-        """Sizes of the view as of now."""
+        """Sizes of all served shards together, as of now."""
         self.refresh()
-        state = self._state
-        unsealed = state.unsealed_bytes
-        if state.sealed is None or state.snapshot is None:
-            return ViewStats(0, 0, state.unsealed_rows, unsealed, 0, 0.0, 0, 0)
-        layers = [*state.sealed.layers, *(delta.layer for delta in state.deltas)]
-        features = [(name, feature) for layer in layers for name, feature in layer.features.items()]
-        return ViewStats(
-            state.sealed.num_entities,
-            sum(layer.num_facts for layer in layers),
-            state.unsealed_rows,
-            unsealed,
-            sum(layer.table_bytes for layer in layers),
-            sum(layer.ideal_bits for layer in layers),
-            sum(layer.vocabulary_bytes for layer in layers),
-            state.snapshot.layers_bytes(),
-            expected_rates(state.sealed),
-            _vocabulary_sizes(features),
-            -(-sum(layer.fact_bits for layer in layers) // 8),
-            {name: feature.structure for name, feature in features},
-        )
+        return ViewStats.of(list(self.state.shards.values()))
 
 
-def _vocabulary_sizes(features: Sequence[tuple[str, SealedFeature]]) -> dict[str, int]:
-    sizes: dict[str, int] = {}
-    for name, feature in features:
-        if feature.vocabulary is not None:
-            sizes[name] = max(len(feature.vocabulary), sizes.get(name, 0))
-    return sizes
-
-
-def damage_of(state: Readable, error: Exception) -> DamagedFileError:
+def _damage_of(state: State, error: DamagedFileError | ReadFault) -> DamagedFileError:
     """The damage that a read of a state met.
 
     Raises
     ------
     SketchStoreError : it met something else.
     """
-    if isinstance(error, ReadFault):
-        explained = state.error_of(error)
-        if not isinstance(explained, DamagedFileError):
-            raise explained
-        explained.__cause__ = error
-        return explained
-    assert isinstance(error, DamagedFileError)
-    return error
+    if isinstance(error, DamagedFileError):
+        return error
+    explained = state.error_of(error)
+    if not isinstance(explained, DamagedFileError):
+        raise explained
+    explained.__cause__ = error
+    return explained
 
 
-def expire_before_of(ttl_microseconds: int | None) -> int:
-    """The event timestamp before which rows have expired, in microseconds since 1970."""
-    return NO_TIMESTAMP if ttl_microseconds is None else time.time_ns() // 1000 - ttl_microseconds
+def checked_served(name: str, shard_map: ShardMap, served: Sequence[int] | None) -> list[int]:
+    """The shards to be served, in ascending order.
+
+    Raises
+    ------
+    SettingsError : there is no such shard.
+    """
+    if served is None:
+        return list(range(shard_map.num_shards))
+    wrong = [number for number in served if not 0 <= number < shard_map.num_shards]
+    if wrong or not served:
+        raise SettingsError(
+            f"feature view {name!r} has the shards 0 to {shard_map.num_shards - 1}, and serve_shards names "
+            f"{wrong or 'none'}; name shards that there are"
+        )
+    return sorted(set(served))
+
+
+def _same_entities(served: Sequence[int], former: ShardMap, now: ShardMap) -> list[int]:
+    """The shards of now that have the entities of some former shards."""
+    numbers = set()
+    for number in served:
+        first = number * now.num_shards // former.num_shards
+        end = (number + 1) * now.num_shards // former.num_shards
+        numbers |= set(range(first, max(end, first + 1)))
+    return sorted(numbers)
+
+
+def _badness(one: Freshness) -> tuple[bool, bool, float]:
+    return not one.is_ready, one.state == EMPTY, one.age_seconds or 0.0
+
+
+class Poller:
+    """Calls ``poll`` of a view once per interval, until it is stopped or the view is gone.
+
+    Parameters
+    ----------
+    polled : is not kept alive.
+    interval_seconds : above 0; a look comes up to a quarter of it early.
+    """
+
+    def __init__(self, polled: LiveView[Any], interval_seconds: float):
+        stop = self._stop = threading.Event()
+        self._polled = weakref.ref(polled, lambda _: stop.set())
+        self._interval_seconds = interval_seconds
+        self._thread = threading.Thread(target=self._run, name=POLLER, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop, and wait for a look that is under way."""
+        self._stop.set()
+        if self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stop.wait(self._interval_seconds * random.uniform(_EARLIEST, 1)):
+            polled = self._polled()
+            if polled is None:
+                return
+            polled.poll()
+            del polled

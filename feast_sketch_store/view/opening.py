@@ -8,10 +8,10 @@ from feast_sketch_store.errors import DamagedFileError, SettingsError, StorageEr
 from feast_sketch_store.settings.view_settings import ViewSettings
 from feast_sketch_store.storage.base import Storage
 from feast_sketch_store.view.live import LiveView
-from feast_sketch_store.view.registry import named
+from feast_sketch_store.view.live_shard import LiveShard
 from feast_sketch_store.view.sealing import SealPolicy
+from feast_sketch_store.view.semantics import named
 from feast_sketch_store.view.shard_map import ShardMap
-from feast_sketch_store.view.sharded_live import ShardedLiveView
 from feast_sketch_store.view.view import View
 from feast_sketch_store.view.view_file import ViewFile, stored_map
 
@@ -99,7 +99,7 @@ def open_live(
     refresh_interval_seconds: float,
     is_replica: bool = False,
     served: Sequence[int] | None = None,
-) -> tuple[ShardedLiveView[LiveView], ViewFile]:
+) -> tuple[LiveView[LiveShard], ViewFile]:
     """A view to be read as its file says, and the file; parameters as of `open_view`.
 
     Raises
@@ -117,13 +117,13 @@ def open_live(
     except ValueError as error:
         raise DamagedFileError(f"{storage.location}: {error}") from error
 
-    def open_shard(part: Storage, is_served: bool) -> LiveView:
-        return LiveView(part, file.codecs, refresh_interval_seconds, semantics, is_replica=is_replica)
+    def open_shard(part: Storage, is_served: bool) -> LiveShard:
+        return LiveShard(part, file.codecs, refresh_interval_seconds, semantics, is_replica=is_replica)
 
     shard_map = file.shard_map.settled
     # A view that is not divided is served whole, and stays so when it is.
     numbers = served if shard_map.num_shards > 1 else None
-    return ShardedLiveView(storage, name, shard_map, open_shard, numbers), file
+    return LiveView(storage, name, shard_map, open_shard, numbers), file
 
 
 def _file_of(storage: Storage, is_replica: bool) -> ViewFile | None:

@@ -30,9 +30,7 @@ from feast_sketch_store.snapshot.files import Draft, SnapshotFile
 from feast_sketch_store.snapshot.sealed import write_layer
 from feast_sketch_store.storage.base import Storage
 from feast_sketch_store.view.formulas import Sampled, as_stored, computed_rows, sample_of
-from feast_sketch_store.view.live import LiveView, expire_before_of
-from feast_sketch_store.view.process_writes import note_write
-from feast_sketch_store.view.registry import named
+from feast_sketch_store.view.live_shard import LiveShard, expire_before_of, note_write
 from feast_sketch_store.view.sealing import (
     Sizes,
     fold,
@@ -41,8 +39,8 @@ from feast_sketch_store.view.sealing import (
     num_kept,
     wants_compaction,
 )
-from feast_sketch_store.view.semantics import FoldedRows
-from feast_sketch_store.view.state import State
+from feast_sketch_store.view.semantics import FoldedRows, named
+from feast_sketch_store.view.state import ShardState
 from feast_sketch_store.view.view_file import REMEDY
 
 _logger = logging.getLogger(__name__)
@@ -141,7 +139,7 @@ class _Deferred:
         return 0 < self.position.number - number <= len(self.tables)
 
 
-class Shard(LiveView):
+class Shard(LiveShard):
     """A shard of a feature view in a storage of its own. Safe to use from several threads.
 
     It decides nothing: the view says when it loads, absorbs and seals, and holds the lease for that.
@@ -151,7 +149,7 @@ class Shard(LiveView):
     storage : the shard's own; it may be empty.
     settings : of the view.
     refresh_interval_seconds : how old the writes of other processes may be before a read looks for them.
-    max_staleness_seconds, is_replica : see `LiveView`.
+    max_staleness_seconds, is_replica : see `LiveShard`.
     """
 
     remedy = REMEDY
@@ -266,13 +264,13 @@ class Shard(LiveView):
         is_much = deferred.num_rows > _MAX_DEFERRED_ROWS or deferred.num_bytes > _MAX_DEFERRED_BYTES
         return self._refresh_lock.acquire(blocking=is_much)
 
-    def _refresh(self, state: State | None, reads_go_on: bool = False) -> None:
-        """See `LiveView._refresh`; deferred rows are loaded from memory."""
+    def _refresh(self, state: ShardState | None, reads_go_on: bool = False) -> None:
+        """See `LiveShard._refresh`; deferred rows are loaded from memory."""
         if state is not None and not self._starts_over:
             state = self._with_deferred(state)
         super()._refresh(state, reads_go_on)
 
-    def _with_deferred(self, state: State) -> State:
+    def _with_deferred(self, state: ShardState) -> ShardState:
         """A state with the deferred rows, if nothing else has to be read first."""
         deferred, known = self._last_deferred, state.position.number
         table = deferred.behind(known)
@@ -665,8 +663,8 @@ class Shard(LiveView):
     @property
     def snapshot_version(self) -> int | None:
         """The number of commits that the served snapshot covers; None without a snapshot."""
-        found = self.sealed()
-        return None if found is None else found[1].version
+        snapshot = self._state.snapshot
+        return None if snapshot is None else snapshot.version
 
     def unpin(self) -> bool:
         """Let reads follow the writes again. Returns whether they were held.

@@ -27,20 +27,20 @@ from feast_sketch_store.rows.list_log import ListRows, list_tables
 from feast_sketch_store.settings.view_settings import ViewSettings
 from feast_sketch_store.storage.base import Storage
 from feast_sketch_store.storage.names import IMPORT_FOLDER, REBUILD_FOLDER, SEAL_LOCK, staged_files
-from feast_sketch_store.threads import Threads
+from feast_sketch_store.threads import Threads, give_way
 from feast_sketch_store.view import joint_seal
-from feast_sketch_store.view.background_seals import BackgroundSeals
 from feast_sketch_store.view.group_commit import GroupCommit
-from feast_sketch_store.view.registry import named
+from feast_sketch_store.view.live import LiveView, Parts
 from feast_sketch_store.view.sealing import SealPolicy, Sizes, may_have_deltas
+from feast_sketch_store.view.semantics import named
 from feast_sketch_store.view.shard import Shard
 from feast_sketch_store.view.shard_files import ShardFile, check_division, divided, gathered, shard_of_entry
 from feast_sketch_store.view.shard_map import OtherShardsError, ShardMap, WriteFence
-from feast_sketch_store.view.sharded_live import Parts, ShardedLiveView
 from feast_sketch_store.view.view_file import Registration
 
 _logger = logging.getLogger(__name__)
 
+SEALER = "feast_sketch_store seal"  # the name of threads
 _LOOKS_AT_LEASE_SECONDS = 0.005  # while another process holds it; in a bucket a hundred times as long
 _MAX_THREADS = 16  # threads that write to shards at once, because each waits for the disk
 
@@ -53,7 +53,7 @@ class PinnedShards(NamedTuple):
     version: int
 
 
-class View(BackgroundSeals, ShardedLiveView[Shard]):
+class View(LiveView[Shard]):
     """A feature view in its storage. Safe to use from several threads.
 
     **A batch is atomic per shard**: if a write fails, some shards may have their rows and others not. Writing
@@ -65,7 +65,7 @@ class View(BackgroundSeals, ShardedLiveView[Shard]):
     settings : of the view.
     policy : when a write seals; all shards are sealed together.
     refresh_interval_seconds : how old the writes of other processes may be before a read looks for them.
-    max_staleness_seconds, is_replica : see `LiveView`.
+    max_staleness_seconds, is_replica : see `LiveShard`.
     served : the shards that reads may be about; None for all. A process that serves a part does not seal
         beside its writes.
     shard_map : of the view; None for the one of a new view with these settings.
@@ -107,7 +107,10 @@ class View(BackgroundSeals, ShardedLiveView[Shard]):
         super().reset_locks()
         self._commits: GroupCommit[Batch] = GroupCommit()
         self._seal_lock = threading.RLock()  # one seal, rebuild or vacuum at a time in this process
-        self._reset_sealer()
+        self._sealer_lock = threading.Lock()
+        self._sealer: threading.Thread | None = None  # the latest one; a fork has no threads
+        self._is_maintained = False  # by that thread
+        self._has_ended = False  # so that no thread begins
 
     @property
     def settings(self) -> ViewSettings:
@@ -507,6 +510,66 @@ class View(BackgroundSeals, ShardedLiveView[Shard]):
                 return self.seal(as_delta=True)
             if self._wants_absorption():
                 self.absorb()
+            return False
+
+    # -- seal beside writes, in a thread of the process whose write made one due -----------------
+
+    def settle(self) -> None:
+        """Wait for a seal that runs in the background, if there is one."""
+        with self._sealer_lock:
+            sealer = self._sealer
+        if sealer is not None:
+            sealer.join()
+
+    def end_seals(self) -> None:
+        """Wait for the seal that runs in the background, and begin no other one there.
+
+        `settle` waits for all that become due meanwhile, which has no end while others write.
+        """
+        with self._sealer_lock:
+            self._has_ended = True
+        self.settle()
+
+    def _maintain_beside(self) -> None:
+        """Seal or absorb in a thread, unless a thread already does."""
+        with self._sealer_lock:
+            if self._is_maintained or self._has_ended:
+                return
+            sealer = threading.Thread(target=self._maintain_while_due, name=SEALER)
+            try:
+                sealer.start()
+            except RuntimeError as error:  # the writes of the commit are durable, whatever becomes of this
+                _logger.warning(
+                    "%s: cannot be sealed: %s; a later write tries again", self.storage.location, error
+                )
+            else:
+                self._sealer, self._is_maintained = sealer, True
+
+    def _maintain_while_due(self) -> None:
+        """Seal or absorb until the rows written meanwhile are few enough to wait."""
+        give_way(leave_a_core=True)  # to reads, of this process and others
+        is_needed = True
+        while is_needed:
+            is_sealed = False
+            try:
+                is_sealed = self._maintain()
+            finally:
+                with self._sealer_lock:  # a commit that comes after this starts another thread
+                    is_needed = is_sealed and not self._has_ended and self._is_due()
+                    self._is_maintained = is_needed
+
+    def _maintain(self) -> bool:
+        """Seal or absorb if it is still due. Of several threads, the first one does it.
+
+        Returns
+        -------
+        Whether there is a new snapshot.
+        """
+        try:
+            return self._seal_if_due()
+        except SketchStoreError as error:
+            # The rows are durable and readable; a failed seal must not look like a failed write.
+            _logger.warning("%s; the rows are kept, a later write seals them", error)
             return False
 
     # -- hold --------------------------------------------------------------------------------------

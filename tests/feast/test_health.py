@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from feast_sketch_store.cli import cli
-from feast_sketch_store.view import live
+from feast_sketch_store.view import live_shard
 from tests.helpers.repository import make_repository
 
 EVENT = datetime(2026, 5, 1, tzinfo=UTC)
@@ -52,13 +52,13 @@ def test_a_view_that_cannot_be_read_is_not_ready(store):
 
 
 def test_answers_that_are_too_old_are_not_ready(store, monkeypatch):
-    look = live.LiveView._refresh_if_due
+    look = live_shard.LiveShard._refresh_if_due
 
     def long_ago(view):
         look(view)
         view._answered_at -= 100
 
-    monkeypatch.setattr(live.LiveView, "_refresh_if_due", long_ago)
+    monkeypatch.setattr(live_shard.LiveShard, "_refresh_if_due", long_ago)
     assert probe(store)[0] == 1
     assert probe(store, "--max-staleness", "1000")[0] == 0
 

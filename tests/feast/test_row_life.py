@@ -257,7 +257,7 @@ def clock(monkeypatch):
     def now_ns():
         return real() + offset // timedelta(microseconds=1) * 1000
 
-    monkeypatch.setattr("feast_sketch_store.view.live.time.time_ns", now_ns)
+    monkeypatch.setattr("feast_sketch_store.view.live_shard.time.time_ns", now_ns)
 
     def set_offset(to):
         nonlocal offset

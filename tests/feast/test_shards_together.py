@@ -144,7 +144,7 @@ def test_formulas_are_those_of_all_rows(pair, seal):
     assert seal(sharded, "history")
     ours, theirs = (online(store, names, range(NUM_USERS)) for store in (sharded, whole))
     assert ours == theirs
-    formulas = [part.sealed()[0].formulas for part in open_view(sharded, "history").parts.values()]
+    formulas = [part.state.sealed.formulas for part in open_view(sharded, "history").parts.values()]
     assert len({formula["score"].digest for formula in formulas}) == 1
     # Rows that are not sealed get the same, and so do those of the next seal.
     new = range(NUM_USERS, NUM_USERS + 40)
@@ -165,7 +165,7 @@ def test_the_memory_of_a_feature_is_that_of_all_shards(pair, seal, structure):
     sharded.write_to_online_store("history", rows()[["user_id", "viewed", "event"]])
     assert seal(sharded, "history")
     parts = open_view(sharded, "history").parts.values()
-    layers = [part.sealed()[0].layers[0] for part in parts]
+    layers = [part.state.sealed for part in parts]
     taken = [
         layer.size_bytes_of("viewed") + (layer.presence.index_bytes if structure == "sets" else 0)
         for layer in layers
@@ -176,7 +176,7 @@ def test_the_memory_of_a_feature_is_that_of_all_shards(pair, seal, structure):
     if structure == "sets":  # each shard has its copy of the vocabulary, so fewer values are left
         fill(whole, ["viewed"])
         (only,) = open_view(whole, "history").parts.values()
-        left = only.sealed()[0].layers[0].numbering("viewed").values.to_pylist()
+        left = only.state.sealed.numbering("viewed").values.to_pylist()
         assert 0 < len(vocabularies[0]) <= len(left) < NUM_VALUES
         assert vocabularies[0] == left[: len(vocabularies[0])]
         kept = set(vocabularies[0])

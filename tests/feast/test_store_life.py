@@ -21,7 +21,7 @@ from feast_sketch_store import SketchOnlineStore, online_store, open_view
 from feast_sketch_store.errors import RowError
 from feast_sketch_store.operations import maintenance
 from feast_sketch_store.settings.table import Advanced
-from feast_sketch_store.view.live import LiveView
+from feast_sketch_store.view.live_shard import LiveShard
 from tests.helpers.keys import user_key
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
@@ -281,14 +281,14 @@ def test_close_waits_for_a_refresh_that_runs(make_store, make_history, monkeypat
     store.write_to_online_store("history", countries(["FR"]))
     assert ask(store, 1) == ["FR"]
     may_go_on = threading.Event()
-    refresh = LiveView._refresh
+    refresh = LiveShard._refresh
 
     def slow_refresh(self, *arguments):
         assert may_go_on.wait(60)
         refresh(self, *arguments)
 
-    monkeypatch.setattr(LiveView, "_refresh", slow_refresh)
-    monkeypatch.setattr(LiveView, "_is_outdated", lambda self: True)  # as after another process' write
+    monkeypatch.setattr(LiveShard, "_refresh", slow_refresh)
+    monkeypatch.setattr(LiveShard, "_is_outdated", lambda self: True)  # as after another process' write
     history = store.registry.get_feature_view("history", "shop")
     view = store._get_provider().online_store.view(store.config, history)
     view.shards[0]._looked_at -= 0.75 * NEVER

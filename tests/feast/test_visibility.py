@@ -11,7 +11,7 @@ from feast.protos.feast.types.Value_pb2 import StringSet, Value
 from feast.types import Set, String
 
 from feast_sketch_store.view import shard as shard_module
-from feast_sketch_store.view.live import LiveView
+from feast_sketch_store.view.live_shard import LiveShard
 from tests.helpers.processes import PATIENCE_SECONDS, answering
 
 NEVER = 10**6  # seconds: a refresh interval that no test reaches
@@ -213,14 +213,14 @@ def test_reads_go_on_while_news_is_taken_up_beside_them(make_harness, monkeypatc
     writer.write(1, country("DE"))
 
     may_go_on, refreshed = threading.Event(), threading.Event()
-    refresh = LiveView._refresh
+    refresh = LiveShard._refresh
 
     def slow_refresh(self, *arguments):
         assert may_go_on.wait(PATIENCE_SECONDS)
         refresh(self, *arguments)
         refreshed.set()
 
-    monkeypatch.setattr(LiveView, "_refresh", slow_refresh)
+    monkeypatch.setattr(LiveShard, "_refresh", slow_refresh)
     view.shards[0]._looked_at -= 0.75 * NEVER
     view._good_until = -math.inf
     assert countries(reader, 1) == ["FR"]

@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from feast_sketch_store.operations.verification import verify_view
 from feast_sketch_store.rows.list_log import REMOVE, REPLACE
 from feast_sketch_store.storage.local import LocalStorage
-from feast_sketch_store.view.append import APPEND
+from feast_sketch_store.view.semantics import APPEND
 from tests.helpers.length import by_length
 from tests.helpers.list_worker import CODEC, LIMIT, SECOND, TICK, TTL, ListWorker, worker_in
 from tests.helpers.processes import answering, warm_context

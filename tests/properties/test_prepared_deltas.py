@@ -88,7 +88,7 @@ def test_one_call_sees_what_arrays_see(structure, steps):
         state = view.current()
         view.read(hashes, names)
         state = view.current()
-        assert state.deltas
+        assert state.shards[0].deltas
         for expire_before in (NO_TIMESTAMP, int(EPOCH.timestamp() + len(steps) // 2) * 10**6):
             wanted = to_rows(state.read(hashes, names, expire_before), len(asked))
             prepared = state.prepared(tuple(names))

@@ -22,9 +22,9 @@ from feast_sketch_store.storage import buckets
 from feast_sketch_store.storage.buckets import _objects, open_bucket
 from feast_sketch_store.storage.object_store import ObjectStorage
 from feast_sketch_store.storage.objects import Objects
-from feast_sketch_store.view import last_known, live
+from feast_sketch_store.view import last_known, live_shard
 from feast_sketch_store.view.last_known import Moment
-from feast_sketch_store.view.polling import Poller
+from feast_sketch_store.view.live import Poller
 from feast_sketch_store.view.sealing import SealPolicy
 from feast_sketch_store.view.view import View
 from tests.helpers import object_servers
@@ -545,7 +545,7 @@ def test_a_part_that_arrives_changed_is_fetched_again(bucket, monkeypatch):
 
 @pytest.mark.parametrize("is_open", [True, False])
 def test_a_copy_that_was_damaged_on_the_host_is_fetched_again(bucket, is_open, caplog, monkeypatch):
-    monkeypatch.setattr(live, "is_loaded", lambda: False)  # metrics would read the blocks before
+    monkeypatch.setattr(live_shard, "is_loaded", lambda: False)  # metrics would read the blocks before
     expected = fill(bucket)
     replica = bucket.replica()
     replica.refresh()  # opens the snapshot; blocks are checked where they are read

@@ -18,7 +18,7 @@ from feast_sketch_store.storage import buckets, object_lease
 from feast_sketch_store.storage.buckets import open_bucket
 from feast_sketch_store.storage.object_store import ObjectStorage
 from feast_sketch_store.structures.goals import NOISE_RATIO, Goal
-from feast_sketch_store.view import last_known, live
+from feast_sketch_store.view import last_known, live_shard
 from feast_sketch_store.view.sealing import SealPolicy
 from feast_sketch_store.view.view import View
 from tests.helpers.keys import user_hashes, user_key
@@ -314,7 +314,7 @@ def test_a_writer_whose_clock_is_an_hour_off_loses_nothing(fleet, monkeypatch, h
         fleet.start(name)
     draft = right.shards[0]._draft
     # The storage, in tests.storage.memory or a server, has its own clock.
-    for module in (files, table, object_lease, fresh_objects, last_known, live):
+    for module in (files, table, object_lease, fresh_objects, last_known, live_shard):
         monkeypatch.setattr(module, "time", Clock(3600 * hours))
     off = fleet.writer()
 

@@ -5,8 +5,7 @@ import pyarrow as pa
 import pytest
 
 from feast_sketch_store.errors import SettingsError
-from feast_sketch_store.layers import FeatureBudget, Goal, HashRange, SketchLayer, build_layer, seal
-from feast_sketch_store.layers.shards import EVERYTHING
+from feast_sketch_store.layers import FeatureBudget, Goal, SketchLayer, build_layer, seal
 from feast_sketch_store.rows.codecs import EMPTY, VALUE, FeatureCodec
 from feast_sketch_store.rows.encoding import EncodedFeature, EncodedRows, RowKeys
 from feast_sketch_store.rows.vocabulary import Vocabulary
@@ -114,12 +113,12 @@ def test_too_little_memory_names_the_least_that_does(rows, structure):
         sealed(rows, least - 8, structure)
 
 
-def sealed_with(rows, num_bytes, structure, given, hash_range=EVERYTHING):
+def sealed_with(rows, num_bytes, structure, given):
     """The layer of some of the rows, with a numbering of the values that other layers have, too."""
     goal = Goal("memory", num_bytes, structure)
     budget = FeatureBudget(1e-5, {"viewed": goal, "country": 1e-5})
     batches = [(np.arange(NUM_ROWS), rows)]
-    layer = seal(rows.keys, batches, [VIEWED, COUNTRY], budget, {"viewed": given}, hash_range)
+    layer = seal(rows.keys, batches, [VIEWED, COUNTRY], budget, {"viewed": given})
     assert not layer.failed_over
     return SketchLayer.from_snapshot(layer.description, layer.arrays)
 
@@ -141,12 +140,3 @@ def test_a_vocabulary_that_is_given_and_does_not_fit_is_refused_with_the_least(r
     least = int(str(refused.value).split(" bytes ")[0].split()[-1].replace(",", ""))
     assert 60_000 < least <= WHOLE
     assert bytes_of(sealed_with(rows, least, structure, given)) <= least
-
-
-def test_layers_of_hash_ranges_share_a_memory(rows):
-    given, enough = rows.features["viewed"].vocabulary, 2 * WHOLE
-    ranges = HashRange.split(3)
-    sizes = [bytes_of(sealed_with(rows, enough, "auto", given, hash_range)) for hash_range in ranges]
-    assert sum(sizes) <= enough
-    with pytest.raises(SettingsError, match="at least"):
-        sealed_with(rows, 60_000, "auto", given, ranges[0])

@@ -24,8 +24,8 @@ from feast_sketch_store.operations.exporting import exported
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.settings.view_settings import FeatureSettings, ViewSettings
 from feast_sketch_store.storage.local import LocalStorage
+from feast_sketch_store.view.loading import ShardLoader
 from feast_sketch_store.view.sealing import SealPolicy
-from feast_sketch_store.view.state import StateLoader
 from feast_sketch_store.view.view import View
 from tests.helpers.keys import user_hashes, user_key
 
@@ -150,7 +150,7 @@ def test_a_look_that_fails_is_told_until_one_succeeds(view, scrape, monkeypatch)
         raise StorageError("gone")
 
     with monkeypatch.context() as patch:
-        patch.setattr(StateLoader, "load", fail)
+        patch.setattr(ShardLoader, "load", fail)
         view.read(user_hashes([1]), [])
         assert [scrape(m) for m in (metrics.STALE, metrics.REFRESH_FAILURES)] == [1, 1]
         assert scrape(metrics.LAST_LOOK) == before

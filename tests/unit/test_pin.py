@@ -147,7 +147,7 @@ def test_metrics_say_so(make_view, monkeypatch):
     monkeypatch.setattr(metrics, "is_loaded", lambda: True)
     monkeypatch.setattr(metrics, "add", lambda *_: None)
     monkeypatch.setattr(metrics, "put", lambda metric, labels, value: told.update({metric.name: value}))
-    monkeypatch.setattr("feast_sketch_store.view.live.is_loaded", lambda: True)
+    monkeypatch.setattr("feast_sketch_store.view.live_shard.is_loaded", lambda: True)
     view = make_view()
     for number in (1, 2):
         fill(view, number)

@@ -17,7 +17,7 @@ from feast_sketch_store.rows.entity_keys import hash_entity_keys
 from feast_sketch_store.rows.listing import Listing
 from feast_sketch_store.settings.view_settings import FeatureSettings, ViewSettings
 from feast_sketch_store.storage.local import LocalStorage
-from feast_sketch_store.view.append import Append
+from feast_sketch_store.view.semantics import Append
 from feast_sketch_store.view.view import View
 from tests.helpers.reads import assert_vectors, read_row, to_rows
 
@@ -170,7 +170,7 @@ def test_ids_of_one_and_of_many_are_distinct(asked):
     codecs, state, _ = asked
     name, weights = next(iter(codecs)), np.random.default_rng(5).normal(size=200)
     values, names = names_of(state, name)
-    rows, wanted = stack(state.newest_first, state.row_semantics.wanted((name,)), names), []
+    rows, wanted = stack(state.newest_first, state.semantics.wanted((name,)), names), []
     hashes = hash_entity_keys([key(user) for user in USERS])
     answer = state.read(hashes, (name,), NO_TIMESTAMP)
     feature, found = answer.features[name], answer.found.tolist()

@@ -10,8 +10,8 @@ from feast_sketch_store.errors import RowError
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.settings.view_settings import FeatureSettings, ViewSettings
 from feast_sketch_store.storage.local import LocalStorage
+from feast_sketch_store.view.loading import ShardLoader
 from feast_sketch_store.view.sealing import SealPolicy
-from feast_sketch_store.view.state import StateLoader
 from feast_sketch_store.view.view import View
 from tests.helpers.keys import user_hashes, user_key
 
@@ -49,9 +49,9 @@ def looks(monkeypatch):
     """Counts how often a view takes up what is there."""
     taken = []
     for name in ("load", "take_up", "sealed"):
-        real = getattr(StateLoader, name)
+        real = getattr(ShardLoader, name)
         monkeypatch.setattr(
-            StateLoader, name, lambda *args, real=real, name=name: taken.append(name) or real(*args)
+            ShardLoader, name, lambda *args, real=real, name=name: taken.append(name) or real(*args)
         )
     return taken
 

@@ -11,7 +11,7 @@ from feast_sketch_store.rows.listing import Listing
 from feast_sketch_store.settings.view_settings import FeatureSettings, ViewSettings
 from feast_sketch_store.storage.local import LocalStorage
 from feast_sketch_store.view.opening import open_live, open_view
-from feast_sketch_store.view.registry import SEMANTICS
+from feast_sketch_store.view.semantics import SEMANTICS
 from tests.helpers.keys import user_key
 
 

@@ -401,7 +401,7 @@ def test_a_limit_counts_the_values_of_all_shards_and_is_told_once(make_view, cap
     view.write([row(user, [user]) for user in range(60)])
     assert view.seal()
     for shard in view.shards.values():
-        (layer,) = shard.sealed()[0].layers
+        layer = shard.state.sealed
         assert (layer.features["viewed"].structure, len(layer.features["viewed"].vocabulary)) == ("sets", 60)
         assert layer.features["city"].structure == "column"
     (message,) = [text for text in caplog.messages if "max_vocabulary" in text]

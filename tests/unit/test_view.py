@@ -25,12 +25,11 @@ from feast_sketch_store.settings.view_settings import FeatureSettings, ViewSetti
 from feast_sketch_store.snapshot.files import SnapshotFolder
 from feast_sketch_store.storage import local
 from feast_sketch_store.storage.local import LocalStorage
-from feast_sketch_store.view.live import Freshness
-from feast_sketch_store.view.process_writes import last_write
+from feast_sketch_store.view.live_shard import Freshness, last_write
+from feast_sketch_store.view.loading import ShardLoader
 from feast_sketch_store.view.rebuilding import rebuild
 from feast_sketch_store.view.removal import remove_view
 from feast_sketch_store.view.sealing import SealPolicy
-from feast_sketch_store.view.state import StateLoader
 from feast_sketch_store.view.view import View
 from tests.helpers.keys import user_hashes, user_key
 from tests.helpers.length import by_length
@@ -129,7 +128,7 @@ def test_a_view_that_is_dropped_while_its_snapshot_is_opened_is_not_mixed_with_t
     writer, reader = make_view(), make_view()
     writer.put(1, "old")
     writer.view.seal()
-    opened = StateLoader._opened
+    opened = ShardLoader._opened
 
     def drop_then(self, snapshot):
         monkeypatch.undo()
@@ -141,7 +140,7 @@ def test_a_view_that_is_dropped_while_its_snapshot_is_opened_is_not_mixed_with_t
             writer.view.seal()
         return state
 
-    monkeypatch.setattr(StateLoader, "_opened", drop_then)
+    monkeypatch.setattr(ShardLoader, "_opened", drop_then)
     for _ in range(2):
         assert reader.get(1, 2, 3) == {2: {"new"}, 3: {"new"}}
 
@@ -482,7 +481,7 @@ def test_a_view_tells_how_fresh_it_is(make_view, monkeypatch):
 
     # Time goes on by an hour, during which nothing can be reached.
     now = time.monotonic
-    monkeypatch.setattr("feast_sketch_store.view.live.time.monotonic", lambda: now() + 3600)
+    monkeypatch.setattr("feast_sketch_store.view.live_shard.time.monotonic", lambda: now() + 3600)
     with monkeypatch.context() as broken:
         broken.setattr(reader.view.shards[0]._loader, "load", fail)
         assert reader.get(1) == {1: {"a"}}

@@ -15,7 +15,7 @@ from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.settings.view_settings import FeatureSettings, ViewSettings
 from feast_sketch_store.snapshot.blocks import BLOCK_BYTES, BlockChecks, block_checksums
 from feast_sketch_store.storage.local import LocalStorage
-from feast_sketch_store.view import live, warming
+from feast_sketch_store.view import live_shard, warming
 from feast_sketch_store.view.view import View
 from feast_sketch_store.view.warming import WARMER, Warmer
 
@@ -163,7 +163,7 @@ def test_a_view_warms_up_each_snapshot_that_it_opens(tmp_path):
 @pytest.mark.parametrize("look", [View.refresh, lambda view: view.shards[0].poll()])
 def test_reads_meet_a_new_snapshot_when_it_is_ready_for_them(tmp_path, monkeypatch, look):
     """No read waits for a thread to check its blocks, nor for its questions to be prepared."""
-    monkeypatch.setattr(live, "_AHEAD_SECONDS", 1e6)
+    monkeypatch.setattr(live_shard, "_AHEAD_SECONDS", 1e6)
     write, writer, reader = make_views(tmp_path, refresh_interval_seconds=1e9)
     write(writer, 0)
     reader.refresh()
@@ -171,10 +171,12 @@ def test_reads_meet_a_new_snapshot_when_it_is_ready_for_them(tmp_path, monkeypat
     before.prepared(("viewed",))
     write(writer, 500)
     look(reader)
-    state = reader.shards[0].state
-    assert state.snapshot != before.snapshot
-    assert all(check.all_checked for layer in state.sealed.layers for check in layer.checks)
-    assert list(state._prepared) == [("viewed",)]
+    shard = reader.shards[0].state
+    assert shard.snapshot != before.shards[0].snapshot
+    assert all(check.all_checked for check in shard.sealed.checks)
+    assert list(reader._next._prepared) == [("viewed",)]
+    assert reader.current() is not before
+    assert list(reader.current()._prepared) == [("viewed",)]
     reader.close()
     writer.close()
 
@@ -212,6 +214,6 @@ def test_few_questions_are_prepared_again(tmp_path):
         reader.current().prepared((f"unknown {number}",))
     write(writer, 500)
     reader.refresh()
-    assert list(reader.shards[0].state._prepared) == [(f"unknown {number}",) for number in range(12, 20)]
+    assert list(reader.current()._prepared) == [(f"unknown {number}",) for number in range(12, 20)]
     reader.close()
     writer.close()

@@ -22,9 +22,9 @@ from feast_sketch_store.storage.local import LocalStorage
 from feast_sketch_store.threads import leaves_a_core
 from feast_sketch_store.view import sealing
 from feast_sketch_store.view import shard as shard_module
+from feast_sketch_store.view.loading import ShardLoader
 from feast_sketch_store.view.rebuilding import rebuild
 from feast_sketch_store.view.sealing import SealPolicy
-from feast_sketch_store.view.state import StateLoader
 from feast_sketch_store.view.view import View
 from tests.helpers.keys import user_hashes, user_key
 
@@ -389,13 +389,13 @@ def test_a_write_does_not_read_back_what_it_wrote(make_view, monkeypatch):
 @pytest.fixture
 def encoded(monkeypatch):
     """Collects how many rows are taken up at a time."""
-    sizes, take_up = [], StateLoader._with_rows
+    sizes, take_up = [], ShardLoader._with_rows
 
     def counting(self, state, table, *arguments):
         sizes.append(len(table))
         return take_up(self, state, table, *arguments)
 
-    monkeypatch.setattr(StateLoader, "_with_rows", counting)
+    monkeypatch.setattr(ShardLoader, "_with_rows", counting)
     return sizes
 
 

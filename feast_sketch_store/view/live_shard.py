@@ -1,0 +1,523 @@
+"""The reading side of a shard: its current state, and the rules for when to look for new rows.
+
+A state is one immutable object. Refreshing builds the next one and swaps the reference, so reads take no
+lock. While reads go on, a thread loads new rows.
+"""
+
+import functools
+import itertools
+import logging
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+
+from feast_sketch_store.errors import DamagedFileError, SketchStoreError, StorageError
+from feast_sketch_store.layers import SealedRows
+from feast_sketch_store.metrics import FALLBACKS, LAG_COMMITS, REFRESHES, ViewMetrics, is_loaded
+from feast_sketch_store.row_log import RowLog
+from feast_sketch_store.rows.codecs import FeatureCodec
+from feast_sketch_store.rows.encoding import NO_TIMESTAMP, RowKeys
+from feast_sketch_store.snapshot.files import SnapshotFile, SnapshotFolder
+from feast_sketch_store.snapshot.order import load_order
+from feast_sketch_store.storage.base import Storage
+from feast_sketch_store.storage.names import SNAPSHOTS_FOLDER
+from feast_sketch_store.view.last_known import LastKnown
+from feast_sketch_store.view.loading import EMPTY, REFRESHING, SERVING, STALE, ShardLoader
+from feast_sketch_store.view.semantics import REPLACE, RowSemantics
+from feast_sketch_store.view.state import ShardState
+from feast_sketch_store.view.warming import Warmer
+
+_logger = logging.getLogger(__name__)
+
+REFRESHER = "feast_sketch_store refresh"  # the name of threads
+_AHEAD_SECONDS = 0.02  # for which a new snapshot is read before reads use it; some reads and writes wait then
+_SAMPLES = 1_000  # entities that were never written, to measure error rates with
+
+# A process always reads what it wrote. Several objects may share one storage: after a write through one of
+# them the next read of the others must look at the files, and reads of other views need not.
+_numbers = itertools.count(1)
+_last_writes: dict[str, int] = {}
+_last = [0]  # of any storage
+
+_views: "weakref.WeakSet[LiveShard]" = weakref.WeakSet()
+
+
+def _reset_locks() -> None:
+    for view in _views:
+        view.reset_locks()
+
+
+os.register_at_fork(after_in_child=_reset_locks)
+
+
+@dataclass(frozen=True)
+class Freshness:
+    """How up to date answers are, for probes and metrics.
+
+        EMPTY -> FETCHING -> CATCHING_UP -> SERVING <-> REFRESHING
+                                            SERVING <-> STALE
+
+    Parameters
+    ----------
+    state : one of these.
+    age_seconds : since the last successful look at the storage; the answers have everything written before
+        it. None if there was no such look.
+    max_staleness_seconds : the greatest age at which the view counts as ready; None for any age.
+    problem : why the last look failed; empty if it did not.
+    num_commits : of the row log that the answers hold.
+    """
+
+    state: str
+    age_seconds: float | None
+    max_staleness_seconds: float | None = None
+    problem: str = ""
+    num_commits: int = 0
+
+    @property
+    def has_answers(self) -> bool:
+        """Whether reads are answered without waiting for the storage."""
+        return self.state in (SERVING, REFRESHING, STALE)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether reads should be sent here: there are answers, and they are fresh enough."""
+        if not self.has_answers or self.max_staleness_seconds is None:
+            return self.has_answers
+        return self.age_seconds is not None and self.age_seconds <= self.max_staleness_seconds
+
+
+class LiveShard:
+    """A shard that is read and never written. Safe to use from several threads.
+
+    Parameters
+    ----------
+    storage : the view's own; it may be empty.
+    codecs : one per feature of the view.
+    refresh_interval_seconds : how old the writes of other processes may be before a read looks for them.
+    semantics : of the view's rows.
+    max_staleness_seconds : how old answers may be for the view to count as ready; None for any age.
+    is_replica : whether a thread calls `poll` once per interval, so that no read but the first waits. If the
+        storage cannot be read, a replica starts from the host's last known state.
+    """
+
+    # What to do if the rows have other types than the view was opened with.
+    remedy = "the view was removed and made again since it was opened: open it again"
+
+    def __init__(
+        self,
+        storage: Storage,
+        codecs: Sequence[FeatureCodec],
+        refresh_interval_seconds: float = 1.0,
+        semantics: RowSemantics = REPLACE,
+        max_staleness_seconds: float | None = None,
+        is_replica: bool = False,
+    ):
+        self.storage = storage
+        self.metrics = ViewMetrics.at(storage.location)
+        self._process_key = storage.identity
+        self._refresh_interval_seconds = refresh_interval_seconds
+        self._row_log = RowLog(storage)
+        self._snapshots = SnapshotFolder(storage.within(SNAPSHOTS_FOLDER))
+        host_path = storage.host_path if is_replica else None
+        last_known = None if host_path is None else LastKnown(host_path)
+        self._loader = ShardLoader(
+            self._row_log, self._snapshots, codecs, semantics.of(codecs), self.remedy, last_known
+        )
+        self._polls = is_replica and refresh_interval_seconds > 0
+        self._refresh_lock = threading.Lock()  # guards the attributes below
+        self._state = ShardState(semantics.of(codecs))
+        self._is_open = False  # until the storage was read for the first time
+        self._starts_over = False  # whether the next refresh reads everything again
+        self._was_read = False  # since a write reset it
+        self._looked_at = -np.inf  # time.monotonic() as the look began that gave the state
+        self._seen_process_write = -1
+        self._answered_at: float | None = None  # the same, unless a look failed since
+        self._problem = ""  # why the last look failed; empty if it did not
+        self.max_staleness_seconds = max_staleness_seconds
+        self._last_warning = ""
+        self._refresher: threading.Thread | None = None  # the latest one, which may be done
+        self._warmer = Warmer()
+        self.on_change: Callable[[], None] = lambda: None  # called when there is another state
+        self.before_change: Callable[[ShardState], None] = lambda state: (
+            None
+        )  # called with it, to make it ready
+        self.emptied_at = 0.0  # time.monotonic() when the rows that were there were gone; 0 if they were not
+        _views.add(self)
+
+    def reset_locks(self) -> None:
+        """Replace locks that another thread of the parent process may have held when it forked."""
+        self._row_log.reset()
+        self._refresh_lock = threading.Lock()
+        self._refresher = None
+        self._warmer = Warmer()
+        self.metrics.forget()
+
+    def close(self) -> None:
+        """Wait for a refresh that is under way, so that the view's files can be closed."""
+        with self._refresh_lock:  # held from before a thread starts until it is done
+            refresher = self._refresher
+        if refresher is not None:
+            refresher.join()
+        self._warmer.stop()
+        self.metrics.flush()
+
+    def warm_up(self) -> None:
+        """Open the view, and wait until its snapshot is in memory, so that the first reads do not."""
+        self.current()
+        self._warmer.wait()
+
+    # -- read ----------------------------------------------------------------------------------
+
+    def current(self) -> ShardState:
+        """The state that reads see now."""
+        self._was_read = True
+        if (  # as `_refresh_if_due` finds in several calls, which would take a tenth of a read
+            self._polls
+            or self._starts_over
+            or not self._is_open
+            or self._has_unseen_write()
+            or time.monotonic() - self._looked_at >= self._refresh_interval_seconds / 2
+        ):
+            self._refresh_if_due()
+        return self._state
+
+    @property
+    def state(self) -> ShardState:
+        """The state as of the last look, without a new look."""
+        return self._state
+
+    # -- what is stored ------------------------------------------------------------------------
+
+    @property
+    def codecs(self) -> Sequence[FeatureCodec]:
+        """How features are read."""
+        return self._loader.codecs
+
+    @property
+    def semantics(self) -> RowSemantics:
+        """How several rows of an entity combine."""
+        return self._loader.semantics
+
+    @property
+    def has_moved(self) -> bool:
+        """Whether the rows were divided into other shards, as of the last look; the state stays as it was."""
+        return self._loader.has_moved
+
+    @property
+    def is_polled(self) -> bool:
+        """Whether a thread looks at the storage once per interval."""
+        return self._polls
+
+    def note_move(self) -> None:
+        """Tell reading processes that the rows are in other shards now.
+
+        Raises
+        ------
+        StorageError : the storage cannot be written.
+        """
+        self._snapshots.note_move()
+
+    def stored_schema(self) -> pa.Schema:
+        """The columns of the row log; empty without rows."""
+        return pa.schema(self._row_log.columns())
+
+    # -- refresh -------------------------------------------------------------------------------
+
+    def refresh(self) -> None:
+        """Load everything that was written or sealed before this call.
+
+        Raises
+        ------
+        DamagedFileError : a file cannot be read, and there is no earlier state to keep serving.
+        """
+        with self._refresh_lock:
+            self._refresh(self._state, self._was_read)
+
+    def _refresh(self, state: ShardState | None, reads_go_on: bool = False) -> None:
+        """Take up what is new.
+
+        Parameters
+        ----------
+        state : to start from; None to read everything.
+        reads_go_on : whether reads use the state before meanwhile, so that this one is made ready for them.
+        """
+        seen, now = last_write(self._process_key), time.monotonic()
+        before = self._state
+        new = self._loader.load(None if self._starts_over else state)
+        self._make_ready(before, new, reads_go_on and before.sealed is not None)
+        self._state = new
+        if not new.is_empty:
+            self.emptied_at = 0.0
+        elif not before.is_empty:
+            self.emptied_at = now
+        self._is_open, self._starts_over = True, False
+        self._seen_process_write, self._looked_at = seen, now
+        self._answered_at, self._problem = now, ""
+        self.on_change()
+        if is_loaded():
+            self._measure(before, new)
+
+    def _make_ready(self, before: ShardState, state: ShardState, ahead: bool) -> None:
+        """Have a new snapshot read ahead of time, and make what the next reads need."""
+        if state.sealed is not None and state.snapshot != before.snapshot:
+            checks = [check for layer in state.sealed_layers for check in layer.checks]
+            # A read of a block that nobody checked takes many times as long.
+            seconds = min(_AHEAD_SECONDS, self._refresh_interval_seconds / 8) if ahead else 0.0
+            sealed = SealedRows((state.sealed,))
+            self._warmer.start(checks, seconds, functools.partial(self._measure_rates, sealed))
+        if ahead:
+            self.before_change(state)
+
+    def _measure(self, before: ShardState, state: ShardState) -> None:
+        """Update metrics of what is served."""
+        metrics = self.metrics
+        metrics.looked(True)
+        lag = self._loader.lag_commits(state)
+        metrics.serves(state.unsealed_rows, state.unsealed_bytes, lag, bool(state.pinned))
+        if state.position != before.position or state.newest_seen != before.newest_seen:
+            metrics.add(REFRESHES)
+        if state.newest_seen not in (before.newest_seen, state.snapshot):
+            metrics.add(FALLBACKS)
+        if state.snapshot is not None and state.sealed is not None and state.snapshot != before.snapshot:
+            with suppress(SketchStoreError):  # reads meet the error and handle it
+                published_at = state.snapshot.published_at()
+                rates = SealedRows((state.sealed,)).expected_rates()
+                metrics.opened(state.snapshot.version, published_at, rates)
+
+    def _measure_rates(self, sealed: SealedRows) -> None:
+        """Update the metric of error rates, with a sample that touches many blocks of a filter."""
+        if is_loaded():
+            with suppress(SketchStoreError, ValueError):  # the same
+                self.metrics.sampled(sealed.sampled_rates(sealed.expected_rates(), _SAMPLES))
+
+    def freshness(self, look: bool = False) -> Freshness:
+        """How up to date answers are: for probes and metrics.
+
+        Parameters
+        ----------
+        look : whether to look at the storage first, as a read would, if a look is due. A probe should look,
+            because without reads nothing else does. The answer reports a failed look.
+        """
+        if look:
+            with suppress(SketchStoreError):
+                self._refresh_if_due()
+        state, answered_at, problem = self._state, self._answered_at, self._problem
+        if not self._is_open:
+            phase = self._loader.phase if self._refresh_lock.locked() else EMPTY
+        elif problem:
+            phase = STALE
+        else:
+            phase = REFRESHING if self._refresh_lock.locked() else SERVING
+        return Freshness(
+            phase,
+            None if answered_at is None else max(0.0, time.monotonic() - answered_at),
+            self.max_staleness_seconds,
+            problem,
+            state.position.number + 1,
+        )
+
+    @property
+    def good_until(self) -> float:
+        """When the next read has to look for writes of others, by time.monotonic(); -inf for now."""
+        is_unknown = not self._is_open or self._starts_over or self._has_unseen_write()
+        return -np.inf if is_unknown else self._looked_at + self._refresh_interval_seconds
+
+    @property
+    def refresh_interval_seconds(self) -> float:
+        """How old the writes of other processes may be before a read looks for them."""
+        return self._refresh_interval_seconds
+
+    def is_fresh(self) -> bool:
+        """Whether a read would be answered from memory, without a look at the storage."""
+        if self._polls and self._is_polled():
+            return True
+        return not self._is_stale(self._refresh_interval_seconds / 2)
+
+    def _refresh_if_due(self) -> None:
+        """Look at the storage if a look is due.
+
+        A read that must see a write of its own process waits for the look. So does a read after a pause.
+        While reads follow each other closely, a thread loads new rows half an interval ahead of time, and the
+        reads go on with the old state.
+        """
+        if self._polls and self._is_polled():
+            return
+        if self._is_stale(self._refresh_interval_seconds / 2):
+            self._look()
+
+    def _look(self) -> None:
+        """Look at the storage, unless another thread does and the state is fresh enough."""
+        # A second reader may use the old state during a refresh, if that is not too old.
+        if not self._refresh_lock.acquire(blocking=self._is_stale(self._refresh_interval_seconds)):
+            return
+        in_thread = False
+        try:
+            if self._is_stale(self._refresh_interval_seconds):
+                self._refresh_or_warn()
+            elif self._is_stale(self._refresh_interval_seconds / 2) and self._is_outdated():
+                in_thread = True
+                self._refresher = threading.Thread(target=self._refresh_in_thread, name=REFRESHER)
+                self._refresher.start()
+        finally:
+            if not in_thread:
+                self._refresh_lock.release()
+
+    def _is_polled(self) -> bool:
+        """Whether a thread looks at the storage, so that this read need not."""
+        return not (self._starts_over or not self._is_open or self._has_unseen_write())
+
+    def poll(self) -> None:
+        """Look at the storage and load what is new. Raises nothing, because the next look may succeed."""
+        try:
+            with self._refresh_lock:
+                if self._is_outdated():
+                    self._refresh_or_warn(reads_go_on=True)
+        except Exception as error:
+            self._problem = str(error) or type(error).__name__
+            if self._problem != self._last_warning:
+                self._last_warning = self._problem
+                _logger.warning("%s: cannot be refreshed", self.storage.location, exc_info=True)
+
+    def _is_stale(self, seconds: float) -> bool:
+        """Whether the state lacks a write of this process, or is too old to have the writes of others."""
+        return self._has_unseen_write() or self._is_older_than(seconds)
+
+    def _is_older_than(self, seconds: float) -> bool:
+        is_unknown = not self._is_open or self._starts_over
+        return is_unknown or time.monotonic() - self._looked_at >= seconds
+
+    def _is_outdated(self, state: ShardState | None = None) -> bool:
+        """Whether there is anything to take up, by this thread or others.
+
+        Parameters
+        ----------
+        state : what this object knows; None for what it serves.
+        """
+        state, now = state or self._state, time.monotonic()
+        try:
+            is_outdated = self._loader.is_outdated(state)
+        except SketchStoreError:
+            return True  # the refresh meets the error again and reports it
+        if not is_outdated:
+            self._looked_at = self._answered_at = now
+            self._problem = ""
+            self.metrics.looked(True)
+        self.metrics.put(LAG_COMMITS, max(is_outdated, self._loader.lag_commits(state)))
+        return is_outdated
+
+    def _refresh_in_thread(self) -> None:
+        """Load new rows, then release the lock, which the starter of the thread acquired."""
+        try:
+            self._refresh_or_warn(reads_go_on=True)
+        finally:
+            self._refresh_lock.release()
+
+    def _refresh_or_warn(self, reads_go_on: bool = False) -> None:
+        """Refresh. If that fails, keep the current state, if there is one."""
+        seen, now = last_write(self._process_key), time.monotonic()
+        try:
+            self._refresh(self._state, reads_go_on)
+        except (DamagedFileError, StorageError) as error:
+            self._problem = str(error)
+            if not self._is_open and not self._start_from_last_known():
+                raise
+            self._seen_process_write, self._looked_at = seen, now  # not again at every read
+            self.metrics.looked(False)
+            if str(error) != self._last_warning:  # once, not at every refresh
+                self._last_warning = str(error)
+                _logger.warning("%s; serving what was read before", error)
+
+    def _start_from_last_known(self) -> bool:
+        """Serve this host's last known state, if there is one."""
+        found = self._loader.last_known()
+        if found is None:
+            return False
+        self._state, age_seconds = found
+        self._answered_at = time.monotonic() - age_seconds
+        self._is_open, self._starts_over = True, False
+        self.on_change()
+        return True
+
+    def give_up_snapshot(self, state: ShardState, error: DamagedFileError) -> None:
+        """Serve an older snapshot after a read met a damaged block. Raises without an older one."""
+        with self._refresh_lock:
+            if state.snapshot is None:
+                raise error
+            if self._state.snapshot == state.snapshot:  # otherwise another thread was first
+                if not self._loader.mend(state.snapshot):
+                    self._loader.give_up(state.snapshot, error)
+                self._refresh(None)
+
+    def _has_unseen_write(self) -> bool:
+        return self._seen_process_write != last_write(self._process_key)
+
+    # -- sizes ---------------------------------------------------------------------------------
+
+    def row_keys(self) -> RowKeys:
+        """The keys of all rows as of the last refresh, one per entity, in the order of their hashes.
+
+        Sealed, unsealed and expired rows all count.
+
+        Raises
+        ------
+        DamagedFileError, StorageError : the order index of the snapshot cannot be read.
+        """
+        state = self._state
+        parts = [] if state.snapshot is None else [load_order(state.snapshot)]
+        for number, delta in enumerate(state.deltas):
+            assert state.snapshot is not None
+            order, everywhere = load_order(state.snapshot, number), np.ones(len(delta), np.bool_)
+            parts.append(replace(order, deleted=delta.deleted, fences=everywhere))  # nothing below counts
+        parts += [layer.rows.keys for layer in state.exact]
+        if not parts:
+            return RowKeys.none()
+        _, keys = RowKeys.concatenate(parts).newest()
+        return keys.take(np.flatnonzero(~keys.deleted & (keys.event_timestamps > NO_TIMESTAMP)))
+
+    @property
+    def pinned(self) -> SnapshotFile | None:
+        """The snapshot that reads are held at, as of the last refresh; None if they follow the writes."""
+        return self._state.snapshot if self._state.pinned else None
+
+    def unsealed_facts(self) -> dict[str, int]:
+        """The number of values of each feature in the unsealed rows that count."""
+        state = self._state
+        if not state.exact:
+            return {}
+        rows = functools.reduce(state.semantics.merge, (layer.rows for layer in state.exact))
+        alive = ~rows.keys.deleted
+        names = [codec.feature for codec in self.codecs if codec.feature in rows.features]
+        return {name: int(np.diff(rows.features[name].indptr)[alive].sum()) for name in names}
+
+
+def expire_before_of(ttl_microseconds: int | None) -> int:
+    """The event timestamp before which rows have expired, in microseconds since 1970."""
+    return NO_TIMESTAMP if ttl_microseconds is None else time.time_ns() // 1000 - ttl_microseconds
+
+
+def note_write(storage: str) -> int:
+    """Record a write of this process to the view whose storage has this identity.
+
+    Returns
+    -------
+    The number of the write.
+    """
+    number = _last_writes[storage] = _last[0] = next(_numbers)
+    return number
+
+
+def last_of_all() -> int:
+    """A number that differs after each write of this process, whatever view it was to."""
+    return _last[0]
+
+
+def last_write(storage: str) -> int:
+    """The number of this process's last write to the view in a storage; 0 if there was none."""
+    return _last_writes.get(storage, 0)

@@ -1,0 +1,452 @@
+"""Loads the state of a shard from its files.
+
+newest snapshot -> sealed layer, deltas over them;  commits since -> exact layers on top
+"""
+
+import itertools
+import logging
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from feast_sketch_store.errors import DamagedFileError, StorageError, UnsupportedFeatureError
+from feast_sketch_store.layers import ExactLayer
+from feast_sketch_store.row_log import START, LogRead, Position, RowLog
+from feast_sketch_store.rows.codecs import FeatureCodec
+from feast_sketch_store.rows.encoding import RowKeys
+from feast_sketch_store.rows.entity_keys import find_sorted
+from feast_sketch_store.rows.formulas import with_formulas
+from feast_sketch_store.snapshot.files import Listing, SnapshotFile, SnapshotFolder
+from feast_sketch_store.snapshot.manifest import Manifest
+from feast_sketch_store.snapshot.order import load_order
+from feast_sketch_store.snapshot.sealed import open_deltas, open_layer
+from feast_sketch_store.storage.base import MissingFileError
+from feast_sketch_store.view.last_known import LastKnown, Moment
+from feast_sketch_store.view.semantics import RowSemantics
+from feast_sketch_store.view.state import ShardState
+
+_logger = logging.getLogger(__name__)
+
+# What a shard does, see `live_shard.Freshness`.
+EMPTY = "EMPTY"  # nothing was read yet
+FETCHING = "FETCHING"  # the sealed rows are being opened for the first time
+CATCHING_UP = "CATCHING_UP"  # the rows written since are being read for the first time
+SERVING = "SERVING"
+REFRESHING = "REFRESHING"  # a look at the storage is under way; reads go on
+STALE = "STALE"  # the last look failed; reads go on
+
+_KEEP_SECONDS = 1_200.0  # between two marks that fetched files are in use
+
+
+class ShardLoader:
+    """Loads states from the files of a view. Not safe to use from several threads at once.
+
+    Parameters
+    ----------
+    row_log, snapshots : of the view.
+    codecs : one per feature of the view.
+    semantics : of the view's rows.
+    remedy : what to do if rows have other types than the codecs.
+    last_known : where the host keeps the last state, for starts while the storage is out of reach.
+    """
+
+    def __init__(
+        self,
+        row_log: RowLog,
+        snapshots: SnapshotFolder,
+        codecs: Sequence[FeatureCodec],
+        semantics: RowSemantics,
+        remedy: str,
+        last_known: LastKnown | None = None,
+    ):
+        self._row_log = row_log
+        self._snapshots = snapshots
+        self.codecs = codecs
+        self.semantics = semantics
+        self._remedy = remedy
+        self._damaged: set[str] = set()  # snapshots that turned out to be damaged while they were read
+        self._manifest: tuple[SnapshotFile, Manifest] | None = None  # of the snapshot that orders are of
+        self._orders: dict[str, RowKeys] = {}  # by the names of files of one snapshot
+        self._last_known = last_known
+        self._kept_copies: SnapshotFile | None = (
+            None  # name of the snapshot whose files were marked as in use ...
+        )
+        self._kept_copies_at = -np.inf  # ... and when, by time.monotonic()
+        self._last_warning = ""
+        self.num_late = 0  # rows that were left out because their entities have newer ones
+        self.phase = EMPTY  # what `load` does, or did last
+        self.newest_number = -1  # the last commit that the newest snapshot covers, as of the last look
+        self.has_moved = False  # whether the rows are elsewhere now, as of the last look
+
+    @property
+    def _empty(self) -> ShardState:
+        return ShardState(self.semantics)
+
+    def load(self, state: ShardState | None = None) -> ShardState:
+        """Load the current state. A given state saves reading what it already holds.
+
+        If the rows were divided into other shards, it is the given state; see `has_moved`.
+
+        Raises
+        ------
+        DamagedFileError : a needed file cannot be read.
+        UnsupportedFeatureError : a feature was sealed with another type than it has.
+        """
+        start = self._empty if state is None else state
+        while True:
+            self.phase = FETCHING
+            listing = self._look()
+            if listing.has_moved:
+                return start
+            if listing.pinned:
+                return self._held(start, listing)
+            newest = listing.newest
+            try:
+                state = self._load(start, newest)
+            except (DamagedFileError, StorageError):
+                if self._look().newest == newest and not self.has_moved:
+                    raise
+                continue  # a seal was published meanwhile, so the rows are in newer files
+            is_lost = (start.snapshot and not state.snapshot) or (state.is_empty and not start.is_empty)
+            if is_lost and self._look().has_moved:  # and files are being removed
+                return start
+            return state
+
+    def _load(self, state: ShardState, newest: SnapshotFile | None) -> ShardState:
+        if newest is None and state.snapshot is not None:
+            state = self._empty  # the view was dropped
+        if newest is not None and newest != state.newest_seen:
+            state = self._newest_readable(state)
+        state = replace(state, newest_seen=newest, pinned="")
+        self.phase = CATCHING_UP
+        log = self._row_log.read(state.position, state.snapshot.name if state.snapshot else "")
+        if log.starts_over:
+            if self._newest_snapshot() != newest:
+                raise StorageError(f"{self._row_log.where}: rows were sealed while they were read")
+            state = replace(self._empty, newest_seen=newest)
+        elif state.snapshot is not None and state.position.identity is None and not state.snapshot.exists():
+            # If the view was dropped and written again, this is the new log. Its numbers do not show that.
+            raise StorageError(f"{state.snapshot.where()}: was removed before the log after it was read")
+        self._keep(state, log)
+        table = log.table()
+        if table is None or not len(table):
+            return replace(state, position=log.position)
+        return self._with_rows(state, table, log.position, log.num_commits)
+
+    def last_known(self) -> tuple[ShardState, float] | None:
+        """The host's last known state, and how many seconds ago the storage last answered.
+
+        Returns
+        -------
+        None if nothing was kept, or a needed file is missing.
+        """
+        found = None if self._last_known is None else self._last_known.read()
+        if found is None:
+            return None
+        known, tables = found
+        state = self._empty
+        try:
+            if known.snapshot:
+                snapshot = self._snapshots.named(known.snapshot, known.manifest)
+                if snapshot is None:
+                    return None
+                state = self._opened(snapshot)
+            if tables:
+                table = pa.concat_tables(tables, promote_options="default")
+                state = self._with_rows(state, table, known.position, len(tables))
+        except (StorageError, DamagedFileError, pa.ArrowException) as error:
+            _logger.warning("%s: what this host knows of the view cannot be used: %s", self.where, error)
+            return None
+        state = replace(state, position=known.position, newest_seen=state.snapshot)
+        return state, known.answered.seconds_until(Moment.now())
+
+    def _keep(self, state: ShardState, log: LogRead) -> None:
+        """Keep on this host what a state was made of."""
+        if self._last_known is None:
+            with suppress(StorageError, DamagedFileError):
+                self._keep_copies(state)
+            return
+
+        def all_rows() -> LogRead:
+            first = Position(state.snapshot.version - 1) if state.snapshot else START
+            return self._row_log.read(first, state.snapshot.name if state.snapshot else "")
+
+        try:
+            self._last_known.save(state.snapshot, log, state.position.number, all_rows)
+            self._keep_copies(state)
+        except (StorageError, DamagedFileError) as error:
+            if str(error) != self._last_warning:
+                self._last_warning = str(error)
+                _logger.warning("%s; a start while the storage is down would lack it", error)
+
+    def _keep_copies(self, state: ShardState) -> None:
+        """Tell the cache from time to time which files are in use, and at once which ones no longer are."""
+        snapshot, before = state.snapshot, self._kept_copies
+        if snapshot is None or not snapshot.storage.fetches:
+            return
+        if snapshot != before or time.monotonic() - self._kept_copies_at > _KEEP_SECONDS:
+            self._kept_copies, self._kept_copies_at = snapshot, time.monotonic()
+            snapshot.keep_copies()
+            if before is not None and before != snapshot:
+                before.let_go_of_copies(snapshot)
+
+    @property
+    def where(self) -> str:
+        """The place of the view's rows, for messages."""
+        return self._row_log.where
+
+    def take_up(
+        self, state: ShardState, table: pa.Table, position: Position, num_commits: int = 1
+    ) -> ShardState | None:
+        """The state with rows that this process has appended, without a look at the files.
+
+        Parameters
+        ----------
+        table : the rows of the last ``num_commits`` commits up to a position, in their order.
+
+        Returns
+        -------
+        None if commits between the state and these rows have to be read, or if the state's snapshot was
+        replaced and files that these rows need were removed.
+        """
+        if state.pinned:
+            return None
+        known = state.position
+        is_next = position.number == known.number + num_commits and known.identity in (
+            None,
+            position.identity,
+        )
+        is_start = position.number == num_commits - 1
+        if not is_next or position.cursor is None or (known.identity is None and not is_start):
+            return None
+        position = position.awaiting_as(known)
+        try:
+            return self._with_rows(state, table, position, num_commits)
+        except MissingFileError:  # `load` finds the newer snapshot, or says so if there is none
+            return None
+
+    def sealed(self) -> ShardState:
+        """The state of the newest snapshot that can be read, without the commits since.
+
+        Raises
+        ------
+        DamagedFileError : none of them can be read.
+        """
+        return replace(self._newest_readable(self._empty), newest_seen=self._newest_snapshot())
+
+    def is_outdated(self, state: ShardState) -> bool:
+        """Whether the state lacks anything; looks at a few file names."""
+        listing = self._look()
+        if listing.has_moved:
+            return True
+        if listing.pinned or state.pinned:
+            is_outdated = listing.pinned != state.pinned
+        else:
+            is_outdated = listing.newest != state.newest_seen or not self._row_log.is_at_end(state.position)
+        if not is_outdated:
+            if self._last_known is not None:
+                self._last_known.note_answer()
+            with suppress(StorageError, DamagedFileError):
+                self._keep_copies(state)
+        return is_outdated
+
+    def give_up(self, snapshot: SnapshotFile, error: DamagedFileError) -> None:
+        """Do not open a snapshot again after a read of it failed."""
+        if snapshot.name not in self._damaged:
+            self._damaged.add(snapshot.name)
+            _logger.warning("%s; falling back to the snapshot before it", error)
+
+    def mend(self, snapshot: SnapshotFile) -> bool:
+        """Delete this host's copies of a snapshot's files if they are damaged."""
+        try:
+            is_mended = snapshot.drop_damaged()
+        except (DamagedFileError, StorageError):
+            return False
+        if is_mended:
+            _logger.warning("%s: its copy on this host was damaged; fetching it again", snapshot.where())
+        return is_mended
+
+    def lag_commits(self, state: ShardState) -> int:
+        """The least number of commits that the last look found and a state lacks."""
+        return max(0, self.newest_number - state.position.number)
+
+    def _look(self) -> Listing:
+        listing = self._snapshots.look()
+        self.newest_number = -1 if listing.newest is None else listing.newest.version - 1
+        self.has_moved = listing.has_moved
+        return listing
+
+    def _held(self, state: ShardState, listing: Listing) -> ShardState:
+        """The state of the snapshot that readers are held at."""
+        if state.pinned == listing.pinned:
+            return state
+        snapshot = listing.pinned_snapshot
+        if snapshot is None:
+            raise StorageError(
+                f"{self._row_log.where}: the view is pinned to the snapshot {listing.pinned}, which is gone; "
+                "`feast-sketch unpin` lets it follow the newest one"
+            )
+        _logger.warning(
+            "%s: pinned; reads answer from this snapshot, and rows written since are kept and not shown, "
+            "until `feast-sketch unpin`",
+            snapshot.where(),
+        )
+        held = replace(self._opened(snapshot), newest_seen=snapshot, pinned=snapshot.name)
+        self._keep(held, LogRead(held.position, starts_over=True))
+        return held
+
+    def _newest_snapshot(self) -> SnapshotFile | None:
+        return self._snapshots.look().newest
+
+    def _newest_readable(self, current: ShardState) -> ShardState:
+        """The state of the newest snapshot that can be read, or the current one if that is it."""
+        published = self._snapshots.list()
+        for number, snapshot in enumerate(published):
+            if snapshot == current.snapshot:
+                return current
+            try:
+                return self._opened(snapshot)
+            except StorageError:
+                if snapshot.exists():
+                    raise
+                # Pruned since it was listed, so newer ones have been published.
+                return self._newest_readable(current)
+            except DamagedFileError as error:
+                if snapshot.name not in self._damaged and self.mend(snapshot):
+                    return self._newest_readable(current)
+                if number == len(published) - 1:
+                    raise DamagedFileError(
+                        f"{error}. The rows are safe in {self._row_log.where}: `feast-sketch seal` makes a "
+                        "new snapshot of them"
+                    ) from error
+                if snapshot.name not in self._damaged:
+                    _logger.warning("%s; falling back to the snapshot before it", error)
+        return current
+
+    def _opened(self, snapshot: SnapshotFile) -> ShardState:
+        if snapshot.name in self._damaged:
+            raise DamagedFileError(f"{snapshot.where()}: a block of it is damaged")
+        snapshot = snapshot.with_manifest()
+        sealed, deltas = open_layer(snapshot), open_deltas(snapshot)
+        if sealed.semantics != self.semantics.name:
+            raise UnsupportedFeatureError(
+                f"{snapshot.where()}: the rows of the view {sealed.semantics}, and are declared to "
+                f"{self.semantics.name} now; {self._remedy}"
+            )
+        changed = {
+            codec.feature: f"feature {codec.feature!r} was sealed as {known.value_field} and is declared as "
+            f"{codec.value_field} now"
+            for codec, codecs in itertools.product(self.codecs, [sealed.codecs, *(d.codecs for d in deltas)])
+            if (known := codecs.get(codec.feature)) is not None and known.value_field != codec.value_field
+        }
+        if changed:
+            raise UnsupportedFeatureError(
+                f"{'; '.join(changed.values())}; {self._remedy} ({snapshot.where()})"
+            )
+        # A snapshot's version is the number of commits that it covers.
+        position = Position(snapshot.version - 1)
+        return replace(self._empty, position=position, snapshot=snapshot, sealed=sealed, deltas=deltas)
+
+    def _with_rows(
+        self, state: ShardState, table: pa.Table, position: Position, num_commits: int
+    ) -> ShardState:
+        """The state with the rows of further commits, which are in order."""
+        try:
+            rows = state.semantics.encode(table, self.codecs)
+        except DamagedFileError:
+            self._check_types(table)
+            raise
+        if state.sealed is not None:
+            # Before values are cut, which count in what is computed.
+            rows = with_formulas(rows, state.sealed.formulas)
+            # Values that a seal would cut are not shown before the seal either, because models know only the
+            # kept ones.
+            rows = rows.within(state.sealed.cut_vocabularies)
+        late = state.semantics.late(rows.keys, state.exact, lambda: self._order_of(state, rows.keys))
+        self.num_late += int(late.sum())
+        rows = rows.take(np.flatnonzero(~late))
+        layers = list(state.exact)
+        if len(rows):
+            layers.append(ExactLayer(rows))
+        # Merging layers of similar size keeps their number logarithmic, and each row is merged
+        # a logarithmic number of times.
+        while len(layers) > 1 and 2 * len(layers[-1]) >= len(layers[-2]):
+            newer, older = layers.pop(), layers.pop()
+            layers.append(ExactLayer(state.semantics.merge(older.rows, newer.rows)))
+        return replace(
+            state,
+            position=position,
+            exact=tuple(layers),
+            unsealed_rows=state.unsealed_rows + len(table),
+            unsealed_commits=state.unsealed_commits + num_commits,
+        )
+
+    def _check_types(self, table: pa.Table) -> None:
+        """Check that columns of the row log have the types of the features."""
+        declared = self.semantics.columns(self.codecs)
+        for name in {*declared.names} & {*table.column_names}:
+            if declared.field(name).type != table.schema.field(name).type:
+                raise UnsupportedFeatureError(
+                    f"{self.where}: feature {name!r} was written as {table.schema.field(name).type} and is "
+                    f"declared as {declared.field(name).type} now; {self._remedy}"
+                )
+
+    def late(self, state: ShardState, keys: RowKeys, num_deltas: int | None = None) -> NDArray[np.bool_]:
+        """Which new rows are older than the sealed row of their entity: bool[n].
+
+        Parameters
+        ----------
+        num_deltas : compare with this many deltas, from the oldest on; None for all.
+        """
+        return state.semantics.late(keys, (), lambda: self._order_of(state, keys, num_deltas))
+
+    def _order_of(self, state: ShardState, keys: RowKeys, num_deltas: int | None = None) -> RowKeys | None:
+        """The keys of sealed entities that rows may be late for; it may return more keys.
+
+        A commit is newer than the seal, so only an older event timestamp, or an equal one with an older
+        created timestamp, can lose. Files are mapped at the first row that may be late: of each entity in
+        the newest layer that lists it.
+        """
+        if state.sealed is None or state.snapshot is None:
+            return None
+        found: list[RowKeys] = []
+        rest = keys
+        for number in reversed(range(len(state.deltas) if num_deltas is None else num_deltas)):
+            delta = state.deltas[number]
+            listed, places = delta.find(rest.entity_hashes)
+            if (rest.event_timestamps[listed] <= delta.max_event_timestamp).any():
+                order = self._order(state.snapshot, number)
+                if len(order) != len(delta):
+                    raise DamagedFileError(f"{state.snapshot.where('order')}: is the order index of others")
+                found.append(order.take(places[~delta.deleted[places]]))
+            rest = rest.take(np.delete(np.arange(len(rest)), listed))
+        if (rest.event_timestamps <= state.sealed.max_event_timestamp).any():
+            order = self._order(state.snapshot, None)
+            if len(rest) == len(keys):
+                return order  # except entities that a delta lists, and so may have deleted
+            _, places = find_sorted(order.entity_hashes, rest.entity_hashes)
+            found.append(order.take(places))
+        if not found:
+            return None
+        together = RowKeys.concatenate(found)
+        hashes = together.entity_hashes
+        return together.take(np.lexsort((hashes[:, 1], hashes[:, 0])))
+
+    def _order(self, snapshot: SnapshotFile, delta: int | None) -> RowKeys:
+        """The order index of a base or delta, mapped once."""
+        if self._manifest is None or self._manifest[0] != snapshot:
+            self._manifest = snapshot, snapshot.manifest()
+        manifest = self._manifest[1]
+        names = [file.name for file in manifest.all_files]
+        self._orders = {name: order for name, order in self._orders.items() if name in names}
+        files = manifest.files if delta is None else manifest.deltas[delta].files
+        name = files["order"].name
+        order = self._orders.get(name)  # a seal may do the same in another thread
+        if order is None:
+            order = self._orders[name] = load_order(snapshot, delta)
+        return order
