@@ -28,6 +28,10 @@ class ShardError(SettingsError):
     serve."""
 
 
+class FeastPartError(SketchStoreError):
+    """The installed release of Feast lacks a part that a command or an engine needs, or has another one."""
+
+
 class RowError(SketchStoreError, ValueError):
     """A row cannot be kept as it was given; nothing of its batch was written."""
 

@@ -23,9 +23,9 @@ from feast.protos.feast.types.EntityKey_pb2 import EntityKey as EntityKeyProto
 from feast.protos.feast.types.Value_pb2 import Value as ValueProto
 from feast.repo_config import RepoConfig
 from feast.types import FeastType
-from feast.utils import _get_table_entity_values
 from pydantic import SecretStr
 
+from feast_sketch_store import feast_parts
 from feast_sketch_store.adapter import backing, planned
 from feast_sketch_store.adapter.advice import Hint, advice, summary
 from feast_sketch_store.adapter.backing import BackingStore, Steps
@@ -295,7 +295,9 @@ class SketchOnlineStore(OnlineStore):
         with_versions: bool,
     ) -> tuple[Plan, planned.Columns] | None:
         """The plan of a request, and its entities; None if Feast's own method must answer."""
-        columns = None if self._in_worker else planned.columns_of(entity_rows)
+        if self._in_worker or feast_parts.reads_changed():
+            return None
+        columns = planned.columns_of(entity_rows)
         if columns is None:
             return None
         question = planned.question_of(features, columns, full_feature_names, with_versions)
@@ -309,33 +311,16 @@ class SketchOnlineStore(OnlineStore):
         values = list(columns.values())
         return None if plan is None or not planned.takes(plan, values) else (plan, values)
 
-    def _read_features_per_fv(
-        self,
-        config: RepoConfig,
-        grouped_refs: list[tuple[FeatureView, list[str]]],
-        join_key_values: dict[str, list[ValueProto]],
-        entity_name_to_join_key_map: dict[str, str],
-        online_features_response: GetOnlineFeaturesResponse,
-        full_feature_names: bool,
-        include_feature_view_version_metadata: bool,
-    ) -> None:
+    def _read_features_per_fv(self, *arguments: Any, **options: Any) -> None:
         """Reads for `OnlineStore.get_online_features`, without a Python object per row and value.
 
         Gives what Feast's own method gives; a test compares both. Feast's method handles requests with
         unusual entities, and raises their errors.
         """
-        self._finish(
-            config,
-            self._vectors(
-                config,
-                grouped_refs,
-                join_key_values,
-                entity_name_to_join_key_map,
-                online_features_response,
-                full_feature_names,
-                include_feature_view_version_metadata,
-            ),
-        )
+        if feast_parts.reads_changed():
+            super()._read_features_per_fv(*arguments, **options)
+        else:
+            self._finish(arguments[0], self._vectors(*arguments, **options))
 
     def _vectors(
         self,
@@ -350,7 +335,7 @@ class SketchOnlineStore(OnlineStore):
         """See `_read_features_per_fv`. Makes one lookup in the backing store per view that needs it."""
         hashed: dict[tuple[tuple[str, int], ...], bytes | None] = {}  # by columns of join keys
         for table, features in grouped_refs:
-            join_keys = _get_table_entity_values(table, entity_name_to_join_key_map, join_key_values)
+            join_keys = feast_parts.JOIN_KEY_VALUES(table, entity_name_to_join_key_map, join_key_values)
             # Feast refuses a request that lacks a join key of any view if one of the views has no join keys.
             is_usual = all(join_keys.values()) and len(join_keys) == len(table.entities)
             entity_hashes: bytes | None = None
@@ -388,10 +373,7 @@ class SketchOnlineStore(OnlineStore):
                 if name not in [known.name for known in metadata.feature_view_metadata]:
                     version = getattr(table, "current_version_number", 0) or 0
                     metadata.feature_view_metadata.add(name=name, version=version)
-            # Not at the head: Feast's metrics are set up when they are first used.
-            from feast.metrics import track_feature_statuses
-
-            track_feature_statuses(table.name, num_present, len(features) * num_rows - num_present)
+            feast_parts.COUNT_STATUSES(table.name, num_present, len(features) * num_rows - num_present)
 
     def _add_vectors(
         self,
@@ -409,22 +391,24 @@ class SketchOnlineStore(OnlineStore):
         response.MergeFromString(vectors.message)
         return vectors.num_present
 
-    async def _read_features_per_fv_async(
-        self, config: RepoConfig, grouped_refs: list[tuple[FeatureView, list[str]]], *arguments: Any
-    ) -> None:
+    async def _read_features_per_fv_async(self, *arguments: Any, **options: Any) -> None:
         """The same on the event loop, or in a thread if a look at the disk is due.
 
         Except for large batches, a read of memory takes less time than a hop to a thread and back. In a
         thread it would hold the interpreter just as long.
         """
+        if feast_parts.reads_changed():
+            await super()._read_features_per_fv_async(*arguments, **options)
+            return
+        config, grouped_refs = arguments[:2]
         views = [self.view(config, table) for table, _ in grouped_refs]
         if config.online_store.backing_store is not None:
             await _refresh_beside(views)
-            await self._finish_async(config, self._vectors(config, grouped_refs, *arguments))
+            await self._finish_async(config, self._vectors(*arguments, **options))
         elif all(view.is_fresh() for view in views):
-            self._read_features_per_fv(config, grouped_refs, *arguments)
+            self._read_features_per_fv(*arguments, **options)
         else:
-            await asyncio.to_thread(self._read_features_per_fv, config, grouped_refs, *arguments)
+            await asyncio.to_thread(self._read_features_per_fv, *arguments, **options)
 
     @property
     def async_supported(self) -> SupportedAsyncMethods:
@@ -778,7 +762,7 @@ def online_store_of(store: FeatureStore) -> SketchOnlineStore:
     ------
     SketchStoreError : it is of another type.
     """
-    online_store = store._get_provider().online_store
+    online_store = feast_parts.GET_PROVIDER.of(store)().online_store
     if not isinstance(online_store, SketchOnlineStore):
         raise SketchStoreError(
             f"project {store.project!r} has an online store of type {type(online_store).__name__}; "

@@ -27,6 +27,7 @@ from feast.repo_config import RepoConfig, get_online_config_from_type
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
+from feast_sketch_store import feast_parts
 from feast_sketch_store.adapter.responses import EPOCH, RawRow, Row, row_of
 from feast_sketch_store.errors import SettingsError, StorageError
 from feast_sketch_store.kernel import FOUND
@@ -104,9 +105,7 @@ class BackingStore:
                 f"project {config.project!r}: the backing_store of type {self.kind!r} cannot be opened: "
                 f"{error}"
             ) from error
-        self._config = config.model_copy()
-        self._config._online_store = options
-        self._config.online_config = dict(self._given)
+        self._config = feast_parts.with_online_store(config, options, dict(self._given))
 
     @classmethod
     def of(cls, config: RepoConfig) -> "BackingStore | None":

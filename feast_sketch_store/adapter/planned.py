@@ -11,6 +11,7 @@ from feast.protos.feast.serving.ServingService_pb2 import FieldStatus, GetOnline
 from feast.protos.feast.types.Value_pb2 import Value
 from google.protobuf.timestamp_pb2 import Timestamp
 
+from feast_sketch_store import feast_parts
 from feast_sketch_store.adapter.expiry import warn_of_read
 from feast_sketch_store.adapter.plans import Plan, Question
 from feast_sketch_store.adapter.responses import Vectors, read_vectors
@@ -77,14 +78,11 @@ def read(plan: Plan, columns: Columns) -> list[Vectors] | None:
 
 def count(plan: Plan, answers: Sequence[Vectors], num_entities: int, seconds: float) -> None:
     """Count an answered read in Feast's metrics and in those of the views."""
-    # Imported here, because Feast sets up its metrics when they are first used.
-    from feast.metrics import track_feature_statuses, track_online_store_read
-
     for asked, vectors in zip(plan.views, answers, strict=True):
         asked.view.metrics.count_read(num_entities, vectors.num_found, vectors.seconds)
         num_values = num_entities * len(asked.features)
-        track_feature_statuses(asked.name, vectors.num_present, num_values - vectors.num_present)
-    track_online_store_read(seconds)
+        feast_parts.COUNT_STATUSES(asked.name, vectors.num_present, num_values - vectors.num_present)
+    feast_parts.COUNT_READ(seconds)
 
 
 def respond(plan: Plan, columns: Columns) -> OnlineResponse | None:

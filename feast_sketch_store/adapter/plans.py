@@ -10,11 +10,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from feast import FeatureService, FeatureView, ValueType
-from feast.infra.online_stores.online_store import OnlineStore
 from feast.protos.feast.serving.ServingService_pb2 import GetOnlineFeaturesResponse
 from feast.repo_config import RepoConfig
-from feast.utils import _get_cached_request_context, _get_table_entity_values
 
+from feast_sketch_store import feast_parts
 from feast_sketch_store.rows.entity_keys import JOIN_KEY_TYPES, SingleKeys, hash_int64_keys
 from feast_sketch_store.settings.resolve import ttl_microseconds
 from feast_sketch_store.view.view import View
@@ -183,7 +182,9 @@ class Plans:
     def _made(
         self, question: Question, features: Any, registry: Any, project: str, config: RepoConfig
     ) -> Plan | None:
-        context = _get_cached_request_context(registry, project, features, question.full_feature_names)
+        context = feast_parts.request_context(registry, project, features, question.full_feature_names)
+        if context is None:
+            return None
         _, on_demand, join_key_of, types, join_keys, groups, asked, request_data, is_entityless = context
         kinds = [_KINDS[types[name]] for name in question.columns if types.get(name) in _KINDS]
         if on_demand or request_data or is_entityless or len(kinds) != len(question.columns):
@@ -195,7 +196,7 @@ class Plans:
         views = []
         numbers: dict[str, Any] = {name: number for number, name in enumerate(question.columns)}
         for table, of_view in groups:
-            places: dict[str, Any] = _get_table_entity_values(table, join_key_of, numbers)
+            places: dict[str, Any] = feast_parts.JOIN_KEY_VALUES(table, join_key_of, numbers)
             if len(places) != len(table.entities) or not places:
                 return None
             view = self._open_view(config, table)
@@ -211,7 +212,7 @@ class Plans:
             tuple(Keys(dict(places), kinds) for places in keys),
             tuple(views),
             _response(names, groups if question.with_versions else ()),
-            OnlineStore._build_feature_types(groups),
+            feast_parts.FEATURE_TYPES(groups),
         )
 
 

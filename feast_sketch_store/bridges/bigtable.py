@@ -14,6 +14,7 @@ from google.api_core.exceptions import GoogleAPICallError, RetryError
 from google.auth.exceptions import GoogleAuthError
 from google.cloud.bigtable import row_filters
 
+from feast_sketch_store import feast_parts
 from feast_sketch_store.bridges.base import HashKeyedBridge, OtherRow, OtherView, values_of
 from feast_sketch_store.errors import StorageError
 
@@ -31,8 +32,10 @@ class BigtableBridge(HashKeyedBridge):
         options: Any = view.config.online_store
         self._family = BigtableOnlineStore.feature_column_family
         self._suffix = f"#{view.table.name}".encode()
-        self._client: Any = self._called(lambda: BigtableOnlineStore()._get_client(options))
-        name = BigtableOnlineStore._get_table_name(view.config, view.table)
+        self._client: Any = self._called(
+            lambda: feast_parts.BIGTABLE_CLIENT.of(BigtableOnlineStore())(options)
+        )
+        name = feast_parts.BIGTABLE_TABLE(view.config, view.table)
         self._table: Any = self._client.instance(instance_id=options.instance).table(name)
 
     def close(self) -> None:

@@ -15,6 +15,7 @@ from cassandra.cluster import NoHostAvailable
 from cassandra.query import SimpleStatement
 from feast.infra.key_encoding_utils import deserialize_entity_key
 
+from feast_sketch_store import feast_parts
 from feast_sketch_store.bridges.base import HashOrderedBridge, OtherRow, OtherView, Page, values_of
 from feast_sketch_store.errors import StorageError
 from feast_sketch_store.rows.entity_keys import SERIALIZATION_VERSION
@@ -38,8 +39,10 @@ class CassandraBridge(HashOrderedBridge):
         super().__init__(view)
         module, name = _STORES[type(view.config.online_store).__name__].split(":")
         self._store: Any = getattr(import_module(f"feast.infra.online_stores.{module}"), name)()
-        self._session: Any = self._called(lambda: self._store._get_session(view.config))
-        self._table = f'"{self._store._keyspace}"."{view.config.project}_{view.table.name}"'
+        self._session: Any = self._called(lambda: feast_parts.CASSANDRA_SESSION.of(self._store)(view.config))
+        self._table = (
+            f'"{feast_parts.CASSANDRA_KEYSPACE.of(self._store)}"."{view.config.project}_{view.table.name}"'
+        )
 
     def pages(self, position: str | None = None) -> Iterator[Page]:
         """Pages of whole entities, in the order of their tokens."""
@@ -60,7 +63,7 @@ class CassandraBridge(HashOrderedBridge):
 
     def close(self) -> None:
         """Close the connections."""
-        self._store._cluster.shutdown()
+        feast_parts.CASSANDRA_CLUSTER.of(self._store).shutdown()
 
     def _selected(self, statement: Any) -> Iterator[Any]:
         """Rows, one call after another."""

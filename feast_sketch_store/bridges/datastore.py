@@ -13,6 +13,7 @@ from google.api_core.exceptions import GoogleAPICallError, RetryError
 from google.auth.exceptions import GoogleAuthError
 from google.protobuf.message import DecodeError
 
+from feast_sketch_store import feast_parts
 from feast_sketch_store.bridges.base import HashKeyedBridge, OtherRow, OtherView, values_of
 from feast_sketch_store.errors import StorageError
 
@@ -27,7 +28,9 @@ class DatastoreBridge(HashKeyedBridge):
     def __init__(self, view: OtherView):
         super().__init__(view)
         self._path = ("Project", view.config.project, "Table", view.table.name)
-        self._client: Any = self._called(lambda: DatastoreOnlineStore()._get_client(view.config.online_store))
+        self._client: Any = self._called(
+            lambda: feast_parts.DATASTORE_CLIENT.of(DatastoreOnlineStore())(view.config.online_store)
+        )
 
     def close(self) -> None:
         """Close the connections."""

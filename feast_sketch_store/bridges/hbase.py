@@ -14,6 +14,7 @@ from feast.infra.online_stores.hbase_online_store.hbase import HbaseOnlineStore
 from feast.infra.utils.hbase_utils import HbaseConstants
 from thriftpy2.thrift import TException
 
+from feast_sketch_store import feast_parts
 from feast_sketch_store.bridges.base import HashKeyedBridge, OtherRow, OtherView, values_of
 from feast_sketch_store.errors import StorageError
 
@@ -30,7 +31,7 @@ class HBaseBridge(HashKeyedBridge):
         super().__init__(view)
         self._table = f"{view.config.project}:{view.table.name}"
         self._suffix = f"#{view.table.name}".encode()
-        self._pool: Any = self._called(lambda: HbaseOnlineStore()._get_conn(view.config))
+        self._pool: Any = self._called(lambda: feast_parts.HBASE_POOL.of(HbaseOnlineStore())(view.config))
 
     def close(self) -> None:
         """Close the connections."""

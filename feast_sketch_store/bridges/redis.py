@@ -21,6 +21,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from redis.cluster import RedisCluster
 from redis.exceptions import RedisError
 
+from feast_sketch_store import feast_parts
 from feast_sketch_store.bridges.base import Bridge, Counted, OtherRow, OtherView, Page, entity_key, values_of
 from feast_sketch_store.bridges.scaling import relative_spread
 from feast_sketch_store.errors import RowError, StorageError
@@ -48,7 +49,9 @@ class RedisBridge(Bridge):
 
     def __init__(self, view: OtherView):
         super().__init__(view)
-        self._client: Any = self._called(lambda: RedisOnlineStore()._get_client(view.config.online_store))
+        self._client: Any = self._called(
+            lambda: feast_parts.REDIS_CLIENT.of(RedisOnlineStore())(view.config.online_store)
+        )
         self._project = view.config.project.encode()
         self._fields = [_field(f"{view.name}:{name}") for name in view.features]
         self._timestamp_field = f"_ts:{view.name}".encode()

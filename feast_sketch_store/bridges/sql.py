@@ -17,6 +17,7 @@ from urllib.parse import quote
 
 from feast.infra.key_encoding_utils import deserialize_entity_key
 
+from feast_sketch_store import feast_parts
 from feast_sketch_store.bridges.base import Bridge, Counted, OtherRow, OtherView, Page, values_of
 from feast_sketch_store.errors import StorageError
 from feast_sketch_store.planning.plan import Estimate
@@ -205,9 +206,7 @@ class PostgresBridge(SqlBridge):
         return None if size is None else Estimate.exactly(float(size) / max(1, self.count().num_keys))
 
     def _connect(self) -> Any:
-        from feast.infra.utils.postgres.connection_utils import _get_conn
-
-        connection: Any = _get_conn(self.view.config.online_store)
+        connection: Any = feast_parts.POSTGRES_CONNECTION(self.view.config.online_store)
         connection.autocommit = True
         connection.read_only = True
         return connection

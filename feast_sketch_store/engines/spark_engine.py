@@ -22,6 +22,7 @@ from feast.repo_config import RepoConfig
 from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as F
 
+from feast_sketch_store import feast_parts
 from feast_sketch_store.engines.job import WriteJob
 from feast_sketch_store.engines.tasks import TASK_REPORT, write
 from feast_sketch_store.settings.resolve import resolve
@@ -60,7 +61,7 @@ class SketchSparkEngine(SparkComputeEngine):
         job_id = f"{task.feature_view.name}-{task.start_time}-{task.end_time}"
         try:
             context = self.get_execution_context(registry, task)
-            session = self._get_feature_view_spark_session(task.feature_view)
+            session = feast_parts.SPARK_SESSION.of(self)(task.feature_view)
             _Builder(registry, session, task, self.repo_config).build().execute(context)
         except Exception as error:
             return SparkMaterializationJob(job_id, MaterializationJobStatus.ERROR, error)

@@ -5,8 +5,8 @@ from typing import Any
 
 import pyarrow as pa
 from feast.infra.common.serde import SerializedArtifacts
-from feast.utils import _convert_arrow_to_proto
 
+from feast_sketch_store import feast_parts
 from feast_sketch_store.online_store import seal_policy
 from feast_sketch_store.row_log.staging import REPORT
 from feast_sketch_store.rows.arrow_rows import from_source
@@ -64,7 +64,7 @@ def _as_logged(view: View, feature_view: Any, table: pa.Table) -> pa.Table:
     if settings.semantics == REPLACE.name:
         return from_source(table, feature_view, settings.codecs)
     types = {column.name: column.dtype.to_value_type() for column in feature_view.entity_columns}
-    rows = _convert_arrow_to_proto(table.combine_chunks(), feature_view, types)
+    rows = feast_parts.ARROW_TO_PROTO(table.combine_chunks(), feature_view, types)
     return view.as_logged(rows)
 
 

@@ -23,6 +23,7 @@ from feast.protos.feast.types.EntityKey_pb2 import EntityKey
 from feast.type_map import python_values_to_proto_values
 from feast.value_type import ValueType
 
+from feast_sketch_store import feast_parts
 from feast_sketch_store.adapter.backing import NOWHERE
 from feast_sketch_store.errors import RowError, SketchStoreError
 from feast_sketch_store.layers import SealedRows, SketchLayer
@@ -462,7 +463,6 @@ def rebuild(
     opened = online_store.writer(store.config, table)
 
     def fill(staging: Storage) -> Storage:
-        config = store.config.model_copy()
         options = store.config.online_store
         changed: dict[str, Any] = {
             "path": staging.location,
@@ -471,7 +471,7 @@ def rebuild(
         if options.backing_store is not None:
             changed["backing_store"] = Backing({"type": NOWHERE})  # keeps the old rows until this is done
         options = options.model_copy(update=changed)
-        config.online_config, config._online_store = options.model_dump(), options
+        config = feast_parts.with_online_store(store.config, options, options.model_dump())
         # Feast prints its progress on standard output, which belongs to the caller.
         with contextlib.redirect_stdout(sys.stderr):
             filled = FeatureStore(repo_path=str(store.repo_path), config=config)

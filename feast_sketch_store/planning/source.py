@@ -13,9 +13,9 @@ import pyarrow.compute as pc
 from feast import FeatureStore
 from feast.feature_view import FeatureView
 from feast.protos.feast.types.Value_pb2 import Value
-from feast.utils import _convert_arrow_to_proto, _get_column_names
 from numpy.typing import NDArray
 
+from feast_sketch_store import feast_parts
 from feast_sketch_store.errors import PlanError
 from feast_sketch_store.online_store import any_feature_view, online_store_of
 from feast_sketch_store.planning.sample import FeatureSample, Sample, total_of
@@ -330,8 +330,8 @@ def _offline_rows(view: PlannedView) -> pa.Table:
     end = datetime.now(UTC)
     start = end - table.ttl if table.ttl else datetime(1970, 1, 2, tzinfo=UTC)
     entities = [store.get_entity(name) for name in table.entities if name != "__dummy"]
-    join_keys, features, timestamp, created = _get_column_names(table, entities)
-    offline_store: Any = store._get_provider().offline_store
+    join_keys, features, timestamp, created = feast_parts.COLUMN_NAMES(table, entities)
+    offline_store: Any = feast_parts.GET_PROVIDER.of(store)().offline_store
     with redirect_stdout(stderr):
         job = offline_store.pull_latest_from_table_or_query(
             config=store.config,
@@ -363,5 +363,5 @@ def logged_offline_rows(view: PlannedView) -> pa.Table:
     """
     table, settings = _offline_rows(view).combine_chunks(), view.settings
     types = {column.name: column.dtype.to_value_type() for column in view.table.entity_columns}
-    rows = _convert_arrow_to_proto(table, view.table, types) if len(table) else []
+    rows = feast_parts.ARROW_TO_PROTO(table, view.table, types) if len(table) else []
     return named(settings.semantics).of(settings.codecs).to_log(rows, settings.codecs, settings.join_keys)

@@ -8,14 +8,11 @@ from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 from feast import FeatureStore
-from feast import metrics as feast_metrics
-from feast.feature_server import _resolve_feature_counts, bin_feature_count
-from feast.feature_server_utils import convert_response_to_dict
 from feast.infra.feature_servers.base_config import MetricsConfig
 from feast.permissions.security_manager import get_security_manager
 from feast.protos.feast.serving.ServingService_pb2 import GetOnlineFeaturesResponse
 
-from feast_sketch_store import kernel
+from feast_sketch_store import feast_parts, kernel
 from feast_sketch_store.adapter import planned
 from feast_sketch_store.adapter.plans import Plan, Plans, Question
 from feast_sketch_store.online_store import SketchOnlineStore
@@ -51,13 +48,13 @@ class Answers:
         self._store = store
         self._plans = Plans(online.view, online.serves, store.config)
         self._told: WeakKeyDictionary[Plan, _Told] = WeakKeyDictionary()
-        metrics = getattr(getattr(store.config, "feature_server", None), "metrics", None)
-        self._bins = getattr(metrics, "feature_count_bins", MetricsConfig().feature_count_bins)
+        options = getattr(getattr(store.config, "feature_server", None), "metrics", None) or MetricsConfig()
+        self._bins = getattr(options, "feature_count_bins", None)  # None before Feast 0.67
 
     async def to(self, body: bytes) -> bytes | None:
         """Answer the body of a request; None if Feast must answer, or raise its error."""
         started = time.monotonic()
-        if get_security_manager() is not None or feast_metrics._config.audit_logging:
+        if get_security_manager() is not None or feast_parts.METRICS_FLAGS.value.audit_logging:
             return None
         asked = read_body(body)
         if asked is None:
@@ -95,16 +92,16 @@ class Answers:
 
         plan = self._plans.of(question, features, registry, project, store.config)
         if plan is not None and plan not in self._told:
-            feature_count, view_count = _resolve_feature_counts(plan.features)
-            self._told[plan] = _Told(
-                _end(plan), bin_feature_count(int(feature_count), self._bins), view_count
-            )
+            feature_count, view_count = feast_parts.FEATURE_COUNTS(plan.features)
+            if self._bins is not None and feast_parts.BIN_FEATURE_COUNT.exists():
+                feature_count = feast_parts.BIN_FEATURE_COUNT(int(feature_count), self._bins)
+            self._told[plan] = _Told(_end(plan), feature_count, view_count)
         return plan
 
 
 def _end(plan: Plan) -> bytes:
     """The text after the vectors in an answer."""
-    metadata = convert_response_to_dict(GetOnlineFeaturesResponse.FromString(plan.response))["metadata"]
+    metadata = feast_parts.RESPONSE_TO_DICT(GetOnlineFeaturesResponse.FromString(plan.response))["metadata"]
     return f'],"metadata":{_to_json(metadata)}}}'.encode()
 
 
@@ -153,10 +150,10 @@ def _of_request(columns: Sequence[Sequence[Any]]) -> bytes:
 
 def _count(told: _Told, num_entities: int, started: float) -> None:
     """Count a request that was answered, as Feast's server does."""
-    feast_metrics.track_online_features_entities(num_entities)
-    if feast_metrics._config.request:
-        latency = feast_metrics.request_latency.labels(
+    feast_parts.COUNT_ENTITIES(num_entities)
+    if feast_parts.METRICS_FLAGS.value.request:
+        latency = feast_parts.REQUEST_LATENCY.value.labels(
             endpoint=PATH, feature_count=told.feature_count, feature_view_count=told.view_count
         )
         latency.observe(time.monotonic() - started)
-        feast_metrics.request_count.labels(endpoint=PATH, status="success").inc()
+        feast_parts.REQUEST_COUNT.value.labels(endpoint=PATH, status="success").inc()

@@ -10,6 +10,7 @@ from feast.constants import DEFAULT_FEATURE_SERVER_REGISTRY_TTL
 from feast.feature_server import get_app
 from feast.infra.passthrough_provider import PassthroughProvider
 
+from feast_sketch_store import feast_parts
 from feast_sketch_store.online_store import SketchOnlineStore, online_store_of
 from feast_sketch_store.serve.answers import PATH, Answers
 from feast_sketch_store.serve.security import set_up_security
@@ -55,7 +56,11 @@ def over_feast(store: FeatureStore, feast_app: App) -> App:
 
 def why_not(store: FeatureStore) -> str:
     """The reason why no request of a repository can be answered here; empty if some can."""
-    provider = store._get_provider()
+    if changed := feast_parts.changed(
+        (*feast_parts.READS, *feast_parts.SERVER), "Feast's own server answers all requests"
+    ):
+        return changed
+    provider = feast_parts.GET_PROVIDER.of(store)()
     if getattr(type(provider), "get_online_features_async", None) is not (
         PassthroughProvider.get_online_features_async
     ):

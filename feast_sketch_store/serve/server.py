@@ -7,6 +7,7 @@ from typing import Any
 from feast import FeatureStore, metrics
 from feast.feature_server import FeastServeApplication
 
+from feast_sketch_store import feast_parts
 from feast_sketch_store.operations.exporting import exported_by_child
 from feast_sketch_store.serve.app import over_feast
 from feast_sketch_store.serve.security import set_up_security
@@ -55,6 +56,6 @@ def run(
     with exporting:
         if has_metrics:
             # What Feast's `start_metrics_server` does, but that one listens on all interfaces.
-            metrics._config = metrics.build_metrics_flags(configured)
+            metrics._config = feast_parts.BUILD_METRICS_FLAGS(configured)
         set_up_security(store)
         _Application(store, has_metrics, **options).run()

@@ -1,7 +1,9 @@
 """This package's feature server against Feast's own, in one process: answers are the same, byte for byte."""
 
 import asyncio
+import importlib.metadata
 import json
+import math
 import os
 import signal
 import socket
@@ -34,6 +36,7 @@ from feast.repo_config import RepoConfig
 from feast.types import Array, Bool, Bytes, Float32, Float64, Int32, Int64, Map, Set, String, UnixTimestamp
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from packaging.version import Version
 from prometheus_client import REGISTRY
 
 from feast_sketch_store.rows.codecs import FeatureCodec
@@ -47,6 +50,7 @@ from tests.helpers.values import elements_of, make_value
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 NUM_ROWS = 24
+FEAST_ANSWERS_NAN = Version(importlib.metadata.version("feast")) >= Version("0.67.dev0")  # before: status 500
 
 USER = Entity(name="user", join_keys=["user_id"], value_type=ValueType.INT64)
 SHOP = Entity(name="shop", join_keys=["shop_id"], value_type=ValueType.STRING)
@@ -96,6 +100,8 @@ def value_of(dtype, number):
     codec = FeatureCodec.for_feature("x", dtype)
     elements = [e for e in elements_of(codec) if not isinstance(e, str | bytes) or len(e) < 200]
     elements = [e for e in elements if not isinstance(e, Value) or e.WhichOneof("val") != "map_val"]
+    if not FEAST_ANSWERS_NAN:
+        elements = [e for e in elements if not isinstance(e, float) or math.isfinite(e)]
     if number % 5 == 2:
         return Value()
     if codec.is_collection:
