@@ -8,7 +8,7 @@ from feast.field import Field
 
 from feast_sketch_store.layers import SealedRows
 from feast_sketch_store.rows.codecs import EXACT, MEMBERSHIP, FeatureCodec
-from feast_sketch_store.settings.codecs import is_embedding
+from feast_sketch_store.settings.features import is_embedding
 from feast_sketch_store.settings.table import TAG_PREFIX
 from feast_sketch_store.settings.view_settings import ViewSettings
 

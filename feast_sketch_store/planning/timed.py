@@ -9,6 +9,7 @@ one.
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import timedelta
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +25,7 @@ from feast_sketch_store.rows.encoding import NO_TIMESTAMP, EncodedFeature, Encod
 from feast_sketch_store.rows.listing import Listing
 from feast_sketch_store.rows.lists import as_sealed
 from feast_sketch_store.settings.table import TAG_PREFIX
+from feast_sketch_store.settings.values import duration_text
 from feast_sketch_store.structures.choice import Beside
 from feast_sketch_store.succinct import TimedLists
 from feast_sketch_store.succinct.timed_lists import classes_of, code_lengths
@@ -35,7 +37,6 @@ IN_ORDER = "lists in order"
 TICKS = (1_000_000, 60_000_000, 3_600_000_000, 86_400_000_000)
 LIMITS = (None, 200, 50)
 
-_UNITS = {"d": 86_400_000_000, "h": 3_600_000_000, "min": 60_000_000, "s": 1_000_000}
 _HEADER_BYTES = 4_000  # about, of a snapshot's file
 _CODEC = TAG_PREFIX + "codec"
 _LIST = TAG_PREFIX + "list"
@@ -163,7 +164,9 @@ def _points(view: PlannedView, sample: ListSample, tick: int, num_items: int) ->
             continue
         lists = whole if limit is None else sample.cut(view.codecs, Listing(tick, limit))
         kept = sum(len(feature.symbols) for feature in lists.values()) / max(1, num_whole)
-        text = f"tick {duration_text(tick)}" + ("" if limit is None else f", limit {limit}")
+        text = f"tick {duration_text(timedelta(microseconds=tick))}" + (
+            "" if limit is None else f", limit {limit}"
+        )
         tags = {codec.feature: _tags(tick, limit) for codec in view.codecs}
         row_bits = sum((_row_bits(feature, tick) for feature in lists.values()), np.zeros(len(sample.rows)))
         yield _point(LISTS, text, sample, lists, row_bits, (num_items, kept), tags)
@@ -264,7 +267,7 @@ def _chosen(points: Sequence[Point], view: PlannedView, target: PlanTarget) -> i
 
 def _tags(tick: int, limit: int | None) -> dict[str, str]:
     limited = "" if limit is None else f", limit: {limit}"
-    return {_CODEC: "list", _LIST: f"{{resolution: {duration_text(tick)}{limited}}}"}
+    return {_CODEC: "list", _LIST: f"{{resolution: {duration_text(timedelta(microseconds=tick))}{limited}}}"}
 
 
 def _declared(view: PlannedView) -> dict[str, dict[str, str]]:
@@ -287,14 +290,6 @@ def _fields(view: PlannedView) -> dict[str, PlannedField]:
         for field in view.table.features
         if field.name in names
     }
-
-
-def duration_text(microseconds: int) -> str:
-    """A duration as in a tag, in the largest unit that divides it."""
-    for unit, length in _UNITS.items():
-        if not microseconds % length:
-            return f"{microseconds // length}{unit}"
-    return f"{microseconds / 1_000_000:.6f}s"
 
 
 def _target_text(target: PlanTarget) -> str:

@@ -1,12 +1,13 @@
 """The table of settings: each option of the store and each tag once, with its reader, default and meaning.
 
-What an option or tag may be, the errors about it, and the tables of ``docs/configuration.md`` come from here.
-An option with parts, such as ``ttl``, is a mapping; a tag is the same as text.
+What an option or tag may be, the errors about it, and the tables of ``docs/configuration.md`` come from
+here. An option with parts, such as ``ttl``, is a mapping, and each part a field of a dataclass; a tag is the
+same as text.
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
 from datetime import timedelta
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
@@ -22,8 +23,7 @@ from feast_sketch_store.rows.codecs import (
     SCORE,
 )
 from feast_sketch_store.settings import values
-from feast_sketch_store.settings.values import KeptValues, Reader, Target, nearest_first
-from feast_sketch_store.storage.buckets import check_url, is_url
+from feast_sketch_store.settings.values import KeptValues, Reader, Target, duration_text, nearest_first
 from feast_sketch_store.structures.goals import AUTO
 from feast_sketch_store.structures.static import STATIC
 
@@ -32,9 +32,10 @@ TAG_PREFIX: Final = "sketch."
 STORE: Final = "store"
 VIEW: Final = "view"
 FEATURE: Final = "feature"
+_ABOVE: Final = (STORE, VIEW)
+_EVERYWHERE: Final = (STORE, VIEW, FEATURE)
 
 DEFAULT_PATH: Final = "data/sketch"
-DEFAULT_CODECS: Final = (AUTO, EXACT)
 FAIL: Final = "fail"
 MISSING_FEATURES: Final = "missing"
 JOB: Final = "job"
@@ -42,12 +43,42 @@ JOB: Final = "job"
 _VARIABLE: Final = re.compile(r"\$\{(\w+)\}")
 
 
+# -- settings with parts -------------------------------------------------------------------------------
+
+
+class Part(NamedTuple):
+    """What the table says of a part of a setting."""
+
+    read: Reader
+    help: str
+    places: Sequence[str]
+    shown: str | None
+
+
+def part(
+    read: Reader,
+    default: Any,
+    help_text: str,
+    places: Sequence[str] = (STORE,),
+    shown: str | None = None,
+) -> Any:
+    """A field of a dataclass; the parameters are those of `Setting`."""
+    return field(default=default, metadata={"part": Part(read, help_text, places, shown)})
+
+
 @dataclass(frozen=True)
 class Ttl:
     """Whether reads hide rows that are older than their view's ttl, and how long seals keep these."""
 
-    expire: bool = False
-    keep: timedelta = timedelta(days=7)
+    expire: bool = part(
+        values.flag,
+        False,
+        "whether reads withhold rows that are older than their view's `ttl`. If false, rows stay until they "
+        "are replaced, as in Feast's other stores",
+    )
+    keep: timedelta = part(
+        values.duration, timedelta(days=7), "how long seals keep rows that have expired", _ABOVE
+    )
 
 
 @dataclass(frozen=True)
@@ -55,25 +86,54 @@ class Backing:
     """The options of another online store, what a read does while it cannot be reached, and whether a
     teardown tears it down, too."""
 
-    store: Mapping[str, Any]
-    on_error: str = FAIL
-    owned: bool = False
+    store: Mapping[str, Any] = part(values.other_store, MISSING, "its options, `type` among them", shown="")
+    on_error: str = part(
+        values.one_of(FAIL, MISSING_FEATURES),
+        FAIL,
+        "what a read does while it cannot be reached: fail, or answer with its features missing",
+    )
+    owned: bool = part(
+        values.flag,
+        False,
+        "whether a teardown tears it down, too, which removes everything of the project there",
+    )
 
 
 @dataclass(frozen=True)
 class Sharding:
     """The number of shards of a new view, and the shards that this process serves; None for all."""
 
-    count: int = 1
-    serve: tuple[int, ...] | None = None
+    count: int = part(
+        values.shard_count,
+        1,
+        "number of parts that a view's rows are divided into, by the hash of their entity; counts when the "
+        "view is created",
+        _ABOVE,
+    )
+    serve: tuple[int, ...] | None = part(
+        values.shard_numbers,
+        None,
+        "the shards that this process serves, such as `[0, 1]`; reads of entities of other shards fail. "
+        "Views of one shard are served whole",
+        shown="all",
+    )
 
 
 @dataclass(frozen=True)
 class Refresh:
     """How old answers may be, and the age of the last look from which on a view is not ready."""
 
-    interval: timedelta = timedelta(seconds=1)
-    max_staleness: timedelta | None = None
+    interval: timedelta = part(
+        values.duration,
+        timedelta(seconds=1),
+        "longest time until a read sees what another process wrote; `0` looks at every read",
+    )
+    max_staleness: timedelta | None = part(
+        values.longer_than_0,
+        None,
+        "after this time without an answer from the storage, a view counts as not ready, see "
+        "[Replicas](object_stores.md#replicas-serve-from-many-machines); it still answers reads",
+    )
 
     @property
     def interval_seconds(self) -> float:
@@ -91,25 +151,57 @@ class Compaction:
     """Whether only jobs seal, or else from which share and number of unsealed rows on a write does."""
 
     by_job: bool = False
-    share: float = 0.25
-    min_rows: int = 1_000
+    share: float = part(
+        values.positive,
+        0.25,
+        "a write seals when the unsealed rows exceed this share of the sealed rows, by number or by bytes of "
+        "memory, and there are more than `min_rows` of them",
+    )
+    min_rows: int = part(
+        values.whole(0), 1_000, "while there are at most this many unsealed rows, no write seals"
+    )
 
 
 @dataclass(frozen=True)
 class Advanced:
     """Error rates of presence and scalars, and the most values with which a feature may be in a filter."""
 
-    presence_error: float = 1e-5
-    scalar_error: float = 1e-5
-    max_vocabulary: int = 1_000_000
+    presence_error: float = part(
+        values.error_rate,
+        1e-5,
+        "chance that an entity which was never written reads as a row",
+        _ABOVE,
+        "1e-5",
+    )
+    scalar_error: float = part(
+        values.error_rate,
+        1e-5,
+        "chance that a scalar reads as another value of its vocabulary",
+        _ABOVE,
+        "1e-5",
+    )
+    max_vocabulary: int = part(
+        values.whole(1),
+        1_000_000,
+        "different values with which a feature may be in a filter, because a read asks the filter about each "
+        "of them. With more, a seal keeps the feature in sets or columns",
+        _ABOVE,
+    )
 
 
 @dataclass(frozen=True)
 class ListItems:
     """The tick of a list's times, and how many items a list keeps; None for all."""
 
-    resolution: timedelta = timedelta(seconds=1)
-    limit: int | None = None
+    resolution: timedelta = part(
+        values.resolution,
+        timedelta(seconds=1),
+        "the tick: a list has a value at most once in a tick, and sealed rows keep the tick of an item",
+        (FEATURE,),
+    )
+    limit: int | None = part(
+        values.whole(1), None, "how many items a read returns, the newest", (FEATURE,), "all"
+    )
 
 
 @dataclass(frozen=True)
@@ -123,20 +215,14 @@ class Score:
     bits : the step is chosen so that the sealed rows have about ``2**bits`` scores at most.
     """
 
-    of: tuple[str, ...] = ()
-    weights: str = ""
-    bits: int = 8
+    of: tuple[str, ...] = part(values.feature_names, (), "the Sets whose values have weights", (FEATURE,), "")
+    weights: str = part(
+        values.text, "", "path of the JSON file with the weights, relative to the repository", (FEATURE,)
+    )
+    bits: int = part(values.whole(1, values.MAX_SCORE_BITS), 8, "of a score", (FEATURE,))
 
 
-class Part(NamedTuple):
-    """A part of a setting that is a mapping."""
-
-    name: str
-    read: Reader
-    form: str
-    default: str
-    help: str
-    places: tuple[str, ...] = (STORE,)
+# -- the table -----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -146,434 +232,216 @@ class Setting:
     Parameters
     ----------
     name : of the option; a tag has the prefix `TAG_PREFIX`.
-    form : how it is written, for the reference page.
+    read : its reader, or the dataclass that has its parts.
     default : what holds where it is not set.
-    default_text : the same, for the reference page.
-    places : where it may be set.
     help : what it means, in Markdown.
-    read, read_above : read it, if it has no parts.
-    parts : of a mapping.
-    kind : the dataclass that has the parts.
-    first : the part that may be written in place of the mapping.
+    places : where it may be set.
+    shown : the default on the reference page; None for the default itself.
+    form : how it is written, if its reader does not say.
+    first : the part that may be written in place of a mapping.
+    words : texts that stand for a whole mapping.
+    of_feature : its reader as a tag of a feature, if that is another one.
     """
 
     name: str
-    form: str
+    read: Reader | type
     default: Any
-    default_text: str
-    places: tuple[str, ...]
     help: str
-    read: Reader = values.text
-    read_above: Reader | None = None  # reads it as an option or a tag of a view, if that differs
-    parts: tuple[Part, ...] = ()
-    kind: Callable[..., Any] | None = None
+    places: Sequence[str] = (STORE,)
+    shown: str | None = None
+    form: str = ""
     first: str = ""
-    words: Mapping[str, Any] = field(default_factory=dict)  # texts that stand for a whole value
+    words: Mapping[str, Any] = field(default_factory=dict)
+    of_feature: Reader | None = None
 
-    def value(self, given: Any, place: str, base: Any = None) -> Any:
-        """Read the setting.
+    def parts(self, place: str) -> dict[str, Part]:
+        """The parts that may be set in a place, by name; none if it is no mapping."""
+        found = {each.name: each.metadata["part"] for each in self._fields() if "part" in each.metadata}
+        return {name: part for name, part in found.items() if place in part.places}
 
-        Parameters
-        ----------
-        base : has the parts that are not given; by default those of the default.
+    def _fields(self) -> Sequence[Any]:
+        return fields(self.read) if is_dataclass(self.read) else ()
+
+    def option(self, given: Any) -> Any:
+        """Read the setting as an option of the store.
 
         Raises
         ------
         ValueError : it cannot work; the message does not name the setting.
         """
-        if self.kind is None:
-            return (self.read_above if self.read_above and place != FEATURE else self.read)(given)
-        if isinstance(self.kind, type) and isinstance(given, self.kind):
+        if isinstance(self.read, Reader):
+            return None if given is None and self.default is None else self.read(given)
+        if isinstance(given, self.read) or (given is None and self.default is None):
             return given
         if isinstance(given, str) and given in self.words:
             return self.words[given]
-        readers = {part.name: part.read for part in self.parts if place in part.places}
-        found = values.parts(readers, self.first)(given)
-        base = self.default if base is None else base
-        if base is None and (first := self.parts[0].name) not in found:
-            raise ValueError(f"it needs the part {first!r}")
-        return self.kind(**found) if base is None else replace(base, **found)
+        found = self._given_parts(given, STORE)
+        for each in self._fields():
+            if each.default is MISSING and each.name not in found:
+                raise ValueError(f"it needs the part {each.name!r}")
+        return self.read(**found)
 
+    def tag(self, given: Any, place: str) -> Any:
+        """Read the setting as a tag: its value, or a dict with those parts that are given.
 
-def _path(given: Any) -> str:
-    """Read the folder or URL of the store."""
-    path = values.text(given)
-    if is_url(path):
-        try:
-            check_url(path)
-        except ValueError as error:
-            raise ValueError(str(error).removeprefix("path: ")) from error
-    return path
+        Raises
+        ------
+        ValueError : it cannot work; the message does not name the setting.
+        """
+        if isinstance(self.read, Reader):
+            return (self.of_feature if self.of_feature and place == FEATURE else self.read)(given)
+        return self._given_parts(given, place)
 
+    def _given_parts(self, given: Any, place: str) -> dict[str, Any]:
+        known, content = self.parts(place), values.from_yaml(given)
+        if not isinstance(content, Mapping):
+            if not self.first:
+                raise ValueError(f"it must be a mapping, such as {{{next(iter(known))}: ...}}")
+            content = {self.first: given}
+        found = {}
+        for name, value in content.items():
+            if name not in known:
+                raise ValueError(f"it has no part {name!r}; parts: {nearest_first(str(name), known)}")
+            try:
+                found[name] = known[name].read(value)
+            except ValueError as error:
+                raise ValueError(f"{name}: {error}") from error
+        return found
 
-def _other_store(given: Any) -> dict[str, Any]:
-    """Read the options of another online store."""
-    if not isinstance(given, Mapping) or not isinstance(given.get("type"), str) or _is_own(given["type"]):
-        raise ValueError("it needs the type of another online store, such as {type: redis}")
-    return dict(given)
-
-
-def _is_own(kind: str) -> bool:
-    return kind == "sketch" or kind.endswith("SketchOnlineStore")
-
-
-def _texts(given: Any) -> dict[str, Any]:
-    """Read a mapping of names to values."""
-    if not isinstance(given, Mapping):
-        raise ValueError("it must be a mapping of names to values")  # noqa: TRY004
-    return {str(name): value for name, value in given.items()}
-
-
-_EVERYWHERE: Final = (STORE, VIEW, FEATURE)
-_ABOVE: Final = (STORE, VIEW)
 
 SETTINGS: Final = (
     Setting(
         "path",
-        "folder or URL",
+        values.path,
         DEFAULT_PATH,
-        "`data/sketch`",
-        (STORE,),
         "where the files are: relative to the feature repository or absolute, on a local file system; or "
         "[in a bucket](object_stores.md), `s3://bucket/folder` or `az://container/folder`",
-        _path,
     ),
     Setting(
         "storage_options",
-        "mapping",
+        values.mapping,
         MappingProxyType({}),
-        "none",
-        (STORE,),
         "how the object store of a URL is reached, see "
         "[its options](object_stores.md#credentials-and-options)",
-        _texts,
+        shown="none",
     ),
     Setting(
         "cache_path",
-        "folder",
+        values.text,
         None,
-        "none",
-        (STORE,),
         "local folder into which one process of a host fetches sealed rows from a bucket, for all to map; "
         "without it each process fetches them into its own memory",
+        form="folder",
     ),
     Setting(
         "read_only",
-        "boolean",
+        values.flag,
         False,
-        "false",
-        (STORE,),
         "whether this process is a replica, which only reads: it needs no other permission, never seals, and "
         "refuses writes, `feast apply` and teardown",
-        values.flag,
     ),
     Setting(
         "target",
-        "`auto`, `noise 0.1`, `error 1%` or `470MB`",
+        values.target_of_sets,
         Target(AUTO),
-        "`auto`",
-        _EVERYWHERE,
         "what Arrays and Sets are kept for: wrong values for each right one that a read shows; the chance "
         "that a value which a row lacks reads as its element; or the bytes that a feature may take, with its "
         "vocabulary and index. `auto` is `noise 0.1`. See "
         "[What an Array or Set is kept for](#what-an-array-or-set-is-kept-for). As a tag of a scalar "
-        "feature: "
-        "`error 0.1%`, its own `scalar_error`; of [counts](counts.md): `error 2` or `error 10%`, how far a "
-        "sealed count may be off",
-        values.target,
-        values.target_of_sets,
-    ),
-    Setting(
-        "structure",
-        "`auto`, `bloom`, `weighted_bloom`, `learned_bloom`, `sandwiched_bloom`, `sets`",
-        AUTO,
-        "`auto`",
+        "feature: `error 0.1%`, its own `scalar_error`; of [counts](counts.md): `error 2` or `error 10%`, "
+        "how far a sealed count may be off",
         _EVERYWHERE,
-        "how Arrays and Sets are kept",
-        values.structure,
+        of_feature=values.target,
     ),
+    Setting("structure", values.structure, AUTO, "how Arrays and Sets are kept", _EVERYWHERE),
     Setting(
         "clusters",
-        "2 to 256",
-        None,
-        "16, but none of `weighted_bloom`,",
-        (VIEW, FEATURE),
-        "clusters of entities for `weighted_bloom`, `learned_bloom` and `sandwiched_bloom`. Features of a "
-        "view "
-        "share the clusters of the one that has the most",
         values.clusters,
+        None,
+        "clusters of entities for `weighted_bloom`, `learned_bloom` and `sandwiched_bloom`. Features of a "
+        "view share the clusters of the one that has the most",
+        (VIEW, FEATURE),
+        "16, but none of `weighted_bloom`,",
     ),
     Setting(
         "vocabulary",
-        "`{top: 900}`, `{file: PATH}` or a list",
-        None,
-        "all values",
-        _EVERYWHERE,
-        "which values of Arrays and Sets are kept, see [below](#what-an-array-or-set-is-kept-for)",
         values.kept_values,
+        None,
+        "which values of Arrays and Sets are kept, see [below](#what-an-array-or-set-is-kept-for)",
+        _EVERYWHERE,
+        "all values",
     ),
     Setting(
         "default_codec",
-        "`auto`, `exact`",
+        values.one_of(AUTO, EXACT),
         AUTO,
-        "`auto`",
-        _ABOVE,
         "how a feature without a codec is kept, see [Types](#types)",
-        values.one_of(*DEFAULT_CODECS),
-    ),
-    Setting(
-        "ttl",
-        "mapping",
-        Ttl(),
-        "",
         _ABOVE,
-        "see [Expired rows](#expired-rows)",
-        parts=(
-            Part(
-                "expire",
-                values.flag,
-                "boolean",
-                "false",
-                "whether reads withhold rows that are older than their view's `ttl`. If false, rows stay "
-                "until "
-                "they are replaced, as in Feast's other stores",
-            ),
-            Part(
-                "keep",
-                values.duration,
-                "duration",
-                "`7d`",
-                "how long seals keep rows that have expired",
-                _ABOVE,
-            ),
-        ),
-        kind=Ttl,
     ),
+    Setting("ttl", Ttl, Ttl(), "see [Expired rows](#expired-rows)", _ABOVE),
     Setting(
         "backing_store",
-        "mapping",
+        Backing,
         None,
-        "none",
-        (STORE,),
         "another online store of Feast, which keeps [what a sketch is not made for](backing_store.md)",
-        parts=(
-            Part("store", _other_store, "mapping", "", "its options, `type` among them"),
-            Part(
-                "on_error",
-                values.one_of(FAIL, MISSING_FEATURES),
-                "`fail`, `missing`",
-                "`fail`",
-                "what a read does while it cannot be reached: fail, or answer with its features missing",
-            ),
-            Part(
-                "owned",
-                values.flag,
-                "boolean",
-                "false",
-                "whether a teardown tears it down, too, which removes everything of the project there",
-            ),
-        ),
-        kind=Backing,
     ),
     Setting(
         "shards",
-        "count, or mapping",
+        Sharding,
         Sharding(),
-        "",
-        _ABOVE,
         "see [Shards](scaling.md#divide-a-view-into-shards); `shards: 16` is `shards: {count: 16}`",
-        parts=(
-            Part(
-                "count",
-                values.shard_count,
-                "power of two, up to 4096",
-                "1",
-                "number of parts that a view's rows are divided into, by the hash of their entity; counts "
-                "when the view is created",
-                _ABOVE,
-            ),
-            Part(
-                "serve",
-                values.shard_numbers,
-                "list of numbers",
-                "all",
-                "the shards that this process serves, such as `[0, 1]`; reads of entities of other shards "
-                "fail. Views of one shard are served whole",
-            ),
-        ),
-        kind=Sharding,
+        _ABOVE,
+        form="count, or mapping",
         first="count",
     ),
     Setting(
         "refresh",
-        "duration, or mapping",
+        Refresh,
         Refresh(),
-        "",
-        (STORE,),
         "`refresh: 1s` is `refresh: {interval: 1s}`",
-        parts=(
-            Part(
-                "interval",
-                values.duration,
-                "duration",
-                "`1s`",
-                "longest time until a read sees what another process wrote; `0` looks at every read",
-            ),
-            Part(
-                "max_staleness",
-                values.longer_than_0,
-                "duration",
-                "none",
-                "after this time without an answer from the storage, a view counts as not ready, see "
-                "[Replicas](object_stores.md#replicas-serve-from-many-machines); it still answers reads",
-            ),
-        ),
-        kind=Refresh,
+        form="duration, or mapping",
         first="interval",
     ),
     Setting(
         "compaction",
-        "`auto`, `job`, or mapping",
+        Compaction,
         Compaction(),
-        "`auto`",
-        (STORE,),
         "who seals. `auto`: a write, once the limits below are exceeded. `job`: only "
         "[`feast-sketch seal`](operations.md#when-to-seal-and-vacuum); writes only append. Set `job` for "
-        "fills "
-        "by several processes, and for a store in a bucket that several machines write",
-        parts=(
-            Part(
-                "share",
-                values.positive,
-                "share",
-                "0.25",
-                "a write seals when the unsealed rows exceed this share of the sealed rows, by number or by "
-                "bytes of memory, and there are more than `min_rows` of them",
-            ),
-            Part(
-                "min_rows",
-                values.whole(0),
-                "count",
-                "1000",
-                "while there are at most this many unsealed rows, no write seals",
-            ),
-        ),
-        kind=Compaction,
+        "fills by several processes, and for a store in a bucket that several machines write",
+        shown="`auto`",
+        form="`auto`, `job`, or mapping",
         words={AUTO: Compaction(), JOB: Compaction(by_job=True)},
     ),
-    Setting(
-        "advanced",
-        "mapping",
-        Advanced(),
-        "",
-        _ABOVE,
-        "seldom set",
-        parts=(
-            Part(
-                "presence_error",
-                values.error_rate,
-                "1e-9 to 0.5",
-                "1e-5",
-                "chance that an entity which was never written reads as a row",
-                _ABOVE,
-            ),
-            Part(
-                "scalar_error",
-                values.error_rate,
-                "1e-9 to 0.5",
-                "1e-5",
-                "chance that a scalar reads as another value of its vocabulary",
-                _ABOVE,
-            ),
-            Part(
-                "max_vocabulary",
-                values.whole(1),
-                "count",
-                "1,000,000",
-                "different values with which a feature may be in a filter, because a read asks the filter "
-                "about each of them. With more, a seal keeps the feature in sets or columns",
-                _ABOVE,
-            ),
-        ),
-        kind=Advanced,
-    ),
+    Setting("advanced", Advanced, Advanced(), "seldom set", _ABOVE),
     Setting(
         "codec",
-        "`membership`, `categorical`, `static`, `binned`, `exact`, `list`, `counts`, "
-        "[`backing`](backing_store.md), [`score`](#scores)",
+        values.one_of(MEMBERSHIP, CATEGORICAL, STATIC, BINNED, EXACT, LIST, COUNTS, BACKING, SCORE),
         None,
+        "what a read returns of the feature, see [Types](#types), [backing](backing_store.md) and "
+        "[scores](#scores)",
+        (FEATURE,),
         "by the type",
-        (FEATURE,),
-        "what a read returns of the feature, see [Types](#types)",
-        values.one_of(MEMBERSHIP, CATEGORICAL, BINNED, EXACT, BACKING, LIST, COUNTS, STATIC, SCORE),
     ),
-    Setting(
-        "list",
-        "mapping",
-        ListItems(),
-        "",
-        (FEATURE,),
-        "of a [list](lists.md)",
-        parts=(
-            Part(
-                "resolution",
-                values.resolution,
-                "duration",
-                "`1s`",
-                "the tick: a list has a value at most once in a tick, and sealed rows keep the tick of an "
-                "item",
-                (FEATURE,),
-            ),
-            Part(
-                "limit",
-                values.whole(1),
-                "count",
-                "all",
-                "how many items a read returns, the newest",
-                (FEATURE,),
-            ),
-        ),
-        kind=ListItems,
-    ),
+    Setting("list", ListItems, ListItems(), "of a [list](lists.md)", (FEATURE,)),
     Setting(
         "of",
-        "name of a feature",
+        values.text,
         None,
-        "none",
-        (FEATURE,),
         "on an Array of timestamps: the [list](lists.md) whose times it gives; on an Array of integers: the "
         "feature whose [counts](counts.md) it has",
-    ),
-    Setting(
-        "score",
-        "mapping",
-        Score(),
-        "",
         (FEATURE,),
-        "of a [score](#scores)",
-        parts=(
-            Part("of", values.feature_names, "names", "", "the Sets whose values have weights", (FEATURE,)),
-            Part(
-                "weights",
-                values.text,
-                "path",
-                "",
-                "the JSON file with the weights, relative to the repository",
-                (FEATURE,),
-            ),
-            Part("bits", values.whole(1, values.MAX_SCORE_BITS), "1 to 16", "8", "of a score", (FEATURE,)),
-        ),
-        kind=Score,
+        form="name of a feature",
     ),
+    Setting("score", Score, Score(), "of a [score](#scores)", (FEATURE,)),
     Setting(
         "round",
-        "`0.01` or `64 bins`",
+        values.rounding,
         None,
-        "`256 bins`",
-        (FEATURE,),
         "of a [binned number](#binned-numbers): the step to round to, or the number of quantile bins, 1 to "
         "65,536",
-        values.rounding,
+        (FEATURE,),
+        "`256 bins`",
     ),
 )
 
@@ -585,9 +453,7 @@ def names_of(place: str) -> list[str]:
     return [setting.name for setting in SETTINGS if place in setting.places]
 
 
-def default_of(name: str) -> Any:
-    """What holds where a setting is not set."""
-    return _BY_NAME[name].default
+# -- options and tags ----------------------------------------------------------------------------------
 
 
 def read_options(given: Mapping[str, Any], where: str = "online_store") -> dict[str, Any]:
@@ -611,13 +477,9 @@ def read_options(given: Mapping[str, Any], where: str = "online_store") -> dict[
                 f"{where} has no option {name!r}; options, nearest first: {_nearest(name, STORE)}"
             )
             continue
-        setting = _BY_NAME[name]
-        if value is None and setting.default is None:
-            found[name] = None
-            continue
         try:
             _check_variables(value)
-            found[name] = setting.value(value, STORE)
+            found[name] = _BY_NAME[name].option(value)
         except ValueError as error:
             problems.append(f"{where}: {name}: {error}")
     if problems:
@@ -625,39 +487,12 @@ def read_options(given: Mapping[str, Any], where: str = "online_store") -> dict[
     return found
 
 
-def _nearest(given: Any, place: str, prefix: str = "") -> str:
-    """The names of the settings of a place, those first that are most like what was given."""
-    words = {
-        prefix + setting.name: [
-            setting.name,
-            *re.findall("[a-z_]{3,}", setting.form),
-            *(part.name for part in setting.parts),
-        ]
-        for setting in SETTINGS
-        if place in setting.places
-    }
-    return nearest_first(str(given), words, words)
-
-
-def _check_variables(given: Any) -> None:
-    """Refuse an environment variable that is not set, which Feast leaves as it is written."""
-    if isinstance(given, str):
-        if (found := _VARIABLE.search(given)) is not None:
-            raise ValueError(f"the environment variable {found[1]} is not set")
-    elif isinstance(given, Mapping):
-        for value in given.values():
-            _check_variables(value)
-    elif isinstance(given, list | tuple):
-        for value in given:
-            _check_variables(value)
-
-
 def read_tags(tags: Mapping[str, str] | None, place: str, where: str) -> tuple[dict[str, Any], list[str]]:
-    """Check the tags of a view or feature that are the store's.
+    """Read the tags of a view or feature that are the store's.
 
     Returns
     -------
-    The texts of the tags that can work, by the names of the settings, for `tag_value`; and all problems.
+    By the names of the settings what the tags give, for `settled`; and all problems.
     """
     found, problems = dict[str, Any](), list[str]()
     for tag, value in (tags or {}).items():
@@ -670,39 +505,48 @@ def read_tags(tags: Mapping[str, str] | None, place: str, where: str) -> tuple[d
             continue
         try:
             _check_variables(value)
-            _BY_NAME[name].value(value, place)
-            found[name] = value
+            found[name] = _BY_NAME[name].tag(value, place)
         except ValueError as error:
             problems.append(f"{where} has the tag {tag}={value!r}: {error}")
     return found, problems
 
 
-def tag_value(name: str, tags: Mapping[str, Any], place: str, base: Any = None) -> Any:
-    """The value of a tag that `read_tags` accepted; ``base``, or the default, if it is not there.
-
-    Parameters
-    ----------
-    base : what holds without the tag; it also has the parts that the tag does not give.
-    """
-    if name not in tags:
-        return _BY_NAME[name].default if base is None else base
-    return _BY_NAME[name].value(tags[name], place, base)
+def settled(name: str, base: Any, *tags: Mapping[str, Any]) -> Any:
+    """What holds of a setting: a base, and what tags of `read_tags` change of it, the last ones first."""
+    for given in tags:
+        if name in given:
+            base = replace(base, **given[name]) if isinstance(given[name], dict) else given[name]
+    return base
 
 
-def read_parts(name: str, tags: Mapping[str, Any], place: str) -> dict[str, Any]:
-    """The parts that a tag gives; none if it is not there."""
-    if name not in tags:
-        return {}
-    setting = _BY_NAME[name]
-    readers = {part.name: part.read for part in setting.parts if place in part.places}
-    found: dict[str, Any] = values.parts(readers, setting.first)(tags[name])
-    return found
+def _nearest(given: Any, place: str, prefix: str = "") -> str:
+    """The names of the settings of a place, those first that are most like what was given."""
+    words = {
+        prefix + setting.name: [
+            setting.name,
+            *re.findall("[a-z_]{3,}", _form(setting)),
+            *setting.parts(place),
+        ]
+        for setting in SETTINGS
+        if place in setting.places
+    }
+    return nearest_first(str(given), words, words)
+
+
+def _check_variables(given: Any) -> None:
+    """Refuse an environment variable that is not set, which Feast leaves as it is written."""
+    if isinstance(given, str):
+        if (found := _VARIABLE.search(given)) is not None:
+            raise ValueError(f"the environment variable {found[1]} is not set")
+    elif isinstance(given, Mapping | list | tuple):
+        for value in given.values() if isinstance(given, Mapping) else given:
+            _check_variables(value)
 
 
 def plain(value: Any) -> Any:
     """A value of a setting as YAML, which its reader takes."""
     if isinstance(value, timedelta):
-        return f"{value.total_seconds()!r}s"
+        return duration_text(value)
     if isinstance(value, Target):
         return str(value)
     if isinstance(value, KeptValues):
@@ -714,44 +558,10 @@ def plain(value: Any) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
         parts = {each.name: plain(getattr(value, each.name)) for each in fields(value)}
         return {name: part for name, part in parts.items() if part is not None}
-    if isinstance(value, tuple):
-        return [plain(each) for each in value]
-    return dict(value) if isinstance(value, MappingProxyType) else value
+    return [plain(each) for each in value] if isinstance(value, tuple) else value
 
 
-# -- the reference page ------------------------------------------------------------------------------
-
-
-def option_rows() -> Iterator[tuple[str, str, str, str]]:
-    """The rows of the table of options: name, form, default, meaning."""
-    for setting in SETTINGS:
-        if STORE in setting.places:
-            yield from _rows(setting, STORE, setting.name)
-
-
-def tag_rows() -> Iterator[tuple[str, str, str, str]]:
-    """The rows of the table of tags: name, where it may be set, form, meaning."""
-    for setting in SETTINGS:
-        places = [place for place in (VIEW, FEATURE) if place in setting.places]
-        if not places:
-            continue
-        name, on = TAG_PREFIX + setting.name, ", ".join(places)
-        if STORE in setting.places:
-            parts = [part.name for part in setting.parts if VIEW in part.places]
-            form = f"`{{{', '.join(f'{part}: ...' for part in parts)}}}`" if parts else setting.form
-            if setting.first:
-                form = "count"
-            yield f"`{name}`", on, form, "as the option"
-        else:
-            for title, form, default, meaning in _rows(setting, FEATURE, name):
-                yield title, on, form, meaning + (f"; {default} by default" if default else "")
-
-
-def _rows(setting: Setting, place: str, name: str) -> Iterator[tuple[str, str, str, str]]:
-    yield f"`{name}`", setting.form, setting.default_text, setting.help
-    for part in setting.parts:
-        if place in part.places:
-            yield f"`{name}: {{{part.name}}}`", part.form, part.default, part.help
+# -- the reference page --------------------------------------------------------------------------------
 
 
 def markdown(kind: str) -> str:
@@ -760,6 +570,45 @@ def markdown(kind: str) -> str:
         "options": ("option", "written as", "default", "meaning"),
         "tags": ("tag", "on", "written as", "meaning"),
     }
-    rows = {"options": option_rows, "tags": tag_rows}[kind]()
+    rows = {"options": _option_rows, "tags": _tag_rows}[kind]()
     lines = [heads[kind], ("---",) * 4, *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _option_rows() -> Iterator[tuple[str, str, str, str]]:
+    for setting in SETTINGS:
+        if STORE in setting.places:
+            yield from _rows(setting, STORE, setting.name)
+
+
+def _tag_rows() -> Iterator[tuple[str, str, str, str]]:
+    for setting in SETTINGS:
+        name, on = TAG_PREFIX + setting.name, ", ".join(place for place in setting.places if place != STORE)
+        if STORE not in setting.places:
+            for title, form, default, meaning in _rows(setting, FEATURE, name):
+                yield title, on, form, meaning + (f"; {default} by default" if default else "")
+        elif on:
+            parts = "{" + ", ".join(f"{part}: ..." for part in setting.parts(VIEW)) + "}"
+            form = setting.first or (f"`{parts}`" if setting.parts(VIEW) else _form(setting))
+            yield f"`{name}`", on, form, "as the option"
+
+
+def _rows(setting: Setting, place: str, name: str) -> Iterator[tuple[str, str, str, str]]:
+    default = "" if is_dataclass(setting.default) and setting.parts(place) else _shown(setting.default)
+    yield f"`{name}`", _form(setting), default if setting.shown is None else setting.shown, setting.help
+    defaults = {each.name: each.default for each in setting._fields()}
+    for title, part in setting.parts(place).items():
+        default = _shown(defaults[title]) if part.shown is None else part.shown
+        yield f"`{name}: {{{title}}}`", part.read.form, default, part.help
+
+
+def _form(setting: Setting) -> str:
+    return setting.form or (setting.read.form if isinstance(setting.read, Reader) else "mapping")
+
+
+def _shown(default: Any) -> str:
+    if default is None or isinstance(default, bool):
+        return "none" if default is None else str(default).lower()
+    if isinstance(default, int | float):
+        return f"{default:,}"
+    return f"`{plain(default)}`" if default else ""

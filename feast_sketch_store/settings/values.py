@@ -1,6 +1,7 @@
 """Reads the values of options and tags: YAML values, or the text of a tag.
 
-Every reader takes what it returned, too, because Feast validates configurations that it has dumped.
+Every reader takes what it returned, too, because Feast validates configurations that it has dumped. It raises
+a ValueError that says what the value must be, and does not name the setting.
 """
 
 import difflib
@@ -10,11 +11,13 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from decimal import Decimal
+from functools import partial
 from typing import Any, Final
 
 import yaml
 
 from feast_sketch_store.rows.binning import Binning, Precision, Quantiles
+from feast_sketch_store.storage.buckets import check_url, is_url
 from feast_sketch_store.structures import registry
 from feast_sketch_store.structures.clusters import MAX_CLUSTERS
 from feast_sketch_store.structures.goals import AUTO
@@ -30,7 +33,21 @@ _DURATIONS: Final = {"ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86_400
 _SIZES: Final = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 _NUMBER: Final = r"[0-9.]+(?:e[-+]?[0-9]+)?"
 
-Reader = Callable[[Any], Any]
+
+@dataclass(frozen=True)
+class Reader:
+    """A function that reads a value, and how the reference page says it is written."""
+
+    form: str
+    function: Callable[[Any], Any]
+
+    def __call__(self, given: Any) -> Any:
+        """Read a value."""
+        return self.function(given)
+
+
+def _reads(form: str) -> Callable[[Callable[[Any], Any]], Reader]:
+    return partial(Reader, form)
 
 
 @dataclass(frozen=True)
@@ -54,9 +71,7 @@ class Target:
             return f"{self.amount:.0f}B"
         if self.measure == AUTO:
             return AUTO
-        return (
-            f"{self.measure} {self.amount * 100!r}%" if self.is_share else f"{self.measure} {self.amount!r}"
-        )
+        return f"{self.measure} " + (f"{self.amount * 100!r}%" if self.is_share else f"{self.amount!r}")
 
 
 @dataclass(frozen=True)
@@ -68,13 +83,55 @@ class KeptValues:
     values: tuple[Any, ...] | None = None
 
 
-def number(given: Any) -> float:
-    """Read a number, which may be a percentage.
+# -- texts and numbers ---------------------------------------------------------------------------------
 
-    Raises
-    ------
-    ValueError : it is not a number.
-    """
+
+@_reads("text")
+def text(given: Any) -> str:
+    """Read a text that is not empty."""
+    if not isinstance(given, str) or not given.strip():
+        raise ValueError("it must be a text, and not empty")
+    return given
+
+
+@_reads("folder or URL")
+def path(given: Any) -> str:
+    """Read the folder or URL of the store."""
+    if is_url(found := str(text(given))):
+        try:
+            check_url(found)
+        except ValueError as error:
+            raise ValueError(str(error).removeprefix("path: ")) from error
+    return found
+
+
+@_reads("mapping")
+def mapping(given: Any) -> dict[str, Any]:
+    """Read a mapping of names to values."""
+    if not isinstance(given, Mapping):
+        raise ValueError("it must be a mapping of names to values")  # noqa: TRY004
+    return {str(name): value for name, value in given.items()}
+
+
+@_reads("mapping")
+def other_store(given: Any) -> dict[str, Any]:
+    """Read the options of another online store."""
+    kind = given.get("type") if isinstance(given, Mapping) else None
+    if not isinstance(kind, str) or kind == "sketch" or kind.endswith("SketchOnlineStore"):
+        raise ValueError("it needs the type of another online store, such as {type: redis}")
+    return dict(given)
+
+
+@_reads("boolean")
+def flag(given: Any) -> bool:
+    """Read true or false."""
+    if (found := {"true": True, "false": False}.get(str(given).lower())) is None:
+        raise ValueError("it must be true or false")
+    return found
+
+
+def number(given: Any) -> float:
+    """Read a number, which may be a percentage."""
     text = str(given).strip()
     try:
         if not isinstance(given, bool):
@@ -84,21 +141,17 @@ def number(given: Any) -> float:
     raise ValueError(f"{given!r} is not a number")
 
 
+@_reads("share")
 def positive(given: Any) -> float:
-    """Read a number above 0; raises as `number`."""
-    found = number(given)
-    if not 0 < found < math.inf:
+    """Read a number above 0."""
+    if not 0 < (found := number(given)) < math.inf:
         raise ValueError("it must be a number above 0")
     return found
 
 
+@_reads("1e-9 to 0.5")
 def error_rate(given: Any) -> float:
-    """Read an error rate: ``1e-5`` or ``1%``.
-
-    Raises
-    ------
-    ValueError : it is not a number between 1e-9 and 0.5.
-    """
+    """Read an error rate: ``1e-5`` or ``1%``."""
     if not 1e-9 <= (rate := number(given)) <= 0.5:
         raise ValueError("an error rate must be between 1e-9 and 0.5")
     return rate
@@ -108,33 +161,25 @@ def whole(least: int, most: int | None = None) -> Reader:
     """Make a reader of whole numbers within bounds."""
     bounds = f"of at least {least}" if most is None else f"from {least} to {most}"
 
+    @_reads("count" if most is None else f"{least} to {most}")
     def read(given: Any) -> int:
-        text = str(given).strip()
-        if isinstance(given, bool | float) or re.fullmatch(r"-?[0-9]{1,18}", text) is None:
+        is_whole = not isinstance(given, bool | float) and re.fullmatch(r"\s*-?[0-9]{1,18}\s*", str(given))
+        if not is_whole or int(given) < least or (most is not None and int(given) > most):
             raise ValueError(f"it must be a whole number {bounds}")
-        if int(text) < least or (most is not None and int(text) > most):
-            raise ValueError(f"it must be a whole number {bounds}")
-        return int(text)
+        return int(given)
 
     return read
 
 
+@_reads(f"power of two, up to {MAX_SHARDS}")
 def shard_count(given: Any) -> int:
-    """Read a number of shards.
-
-    Raises
-    ------
-    ValueError : it is not a power of two up to `MAX_SHARDS`.
-    """
-    try:
-        count: int = whole(1, MAX_SHARDS)(given)
-    except ValueError:
-        count = 0
-    if count < 1 or count & (count - 1):
+    """Read a number of shards."""
+    if (count := number(given)) not in {1 << power for power in range(MAX_SHARDS.bit_length())}:
         raise ValueError(f"the number of shards must be a power of two from 1 to {MAX_SHARDS}")
-    return count
+    return int(count)
 
 
+@_reads("list of numbers")
 def shard_numbers(given: Any) -> tuple[int, ...]:
     """Read the numbers of shards: a list."""
     if not isinstance(given, list | tuple) or not given:
@@ -142,41 +187,21 @@ def shard_numbers(given: Any) -> tuple[int, ...]:
     return tuple(whole(0, MAX_SHARDS - 1)(each) for each in given)
 
 
-def flag(given: Any) -> bool:
-    """Read true or false."""
-    found = {"true": True, "false": False}.get(str(given).lower())
-    if found is None:
-        raise ValueError("it must be true or false")
-    return found
-
-
-def text(given: Any) -> str:
-    """Read a text that is not empty."""
-    if not isinstance(given, str) or not given.strip():
-        raise ValueError("it must be a text, and not empty")
-    return given
-
-
+@_reads("size")
 def size(given: Any) -> float:
-    """Read a size such as ``470MB``; without a unit it is in bytes.
-
-    Raises
-    ------
-    ValueError : it is not a size.
-    """
+    """Read a size such as ``470MB``; without a unit it is in bytes."""
     found = re.fullmatch(rf"\s*({_NUMBER})\s*([kMGT]?B)?\s*", str(given), re.IGNORECASE)
     if found is None:
         raise ValueError("a size is a number and one of B, kB, MB, GB and TB, such as 470MB")
-    return positive(found[1]) * _SIZES[(found[2] or "B").upper()]
+    return float(positive(found[1])) * _SIZES[(found[2] or "B").upper()]
 
 
+# -- durations -----------------------------------------------------------------------------------------
+
+
+@_reads("duration")
 def duration(given: Any) -> timedelta:
-    """Read a duration such as ``7d``.
-
-    Raises
-    ------
-    ValueError : it is not a duration, or below 0.
-    """
+    """Read a duration such as ``7d``."""
     if isinstance(given, timedelta) and given >= timedelta(0):
         return given
     found = re.fullmatch(rf"\s*(?:0|({_NUMBER})\s*(ms|s|min|h|d))\s*", str(given))
@@ -188,16 +213,28 @@ def duration(given: Any) -> timedelta:
     raise ValueError("a duration is 0, or a number and one of ms, s, min, h and d, such as 7d")
 
 
+def duration_text(given: timedelta) -> str:
+    """A duration as it is written, in the largest unit that divides it."""
+    for unit, seconds in reversed(_DURATIONS.items()):
+        if given and not given % timedelta(seconds=seconds):
+            return f"{given // timedelta(seconds=seconds)}{unit}"
+    return f"{given.total_seconds():.6f}s" if given else "0"
+
+
+@_reads("duration")
 def longer_than_0(given: Any) -> timedelta:
     """Read a duration above 0."""
-    if not (found := duration(given)):
+    found: timedelta = duration(given)
+    if not found:
         raise ValueError("it must be longer than 0")
     return found
 
 
+@_reads("duration")
 def resolution(given: Any) -> timedelta:
-    """Read a duration of one or more whole microseconds; raises as `duration`."""
-    if (tick := duration(given)) < timedelta(microseconds=1):
+    """Read a duration of one or more whole microseconds."""
+    tick: timedelta = duration(given)
+    if tick < timedelta(microseconds=1):
         raise ValueError("a resolution must be at least a microsecond, such as 1s, 1min or 1h")
     found = re.fullmatch(r"\s*([0-9.]+)\s*(ms|s|min|h|d)\s*", str(given))
     if found is not None and Decimal(found[1]) * int(_DURATIONS[found[2]] * 1000) * 1000 % 1:
@@ -205,13 +242,12 @@ def resolution(given: Any) -> timedelta:
     return tick
 
 
-def target(given: Any) -> Target:
-    """Read what a feature is kept for: ``noise 0.1``, ``error 1%``, ``470MB`` or ``auto``.
+# -- what features are kept for, and how ---------------------------------------------------------------
 
-    Raises
-    ------
-    ValueError : it is none of these.
-    """
+
+@_reads("`auto`, `noise 0.1`, `error 1%` or `470MB`")
+def target(given: Any) -> Target:
+    """Read what a feature is kept for; the error of a count may be any number."""
     if isinstance(given, Target):
         return given
     words = str(given).split()
@@ -219,36 +255,26 @@ def target(given: Any) -> Target:
         return Target(AUTO)
     if words and words[0] in (NOISE, ERROR):
         amount = "".join(words[1:])
-        return Target(words[0], positive_or_0(amount), amount.endswith("%"))
+        if not 0 <= (found := number(amount)) < math.inf:
+            raise ValueError("it must be a number of at least 0")
+        return Target(words[0], found, amount.endswith("%"))
     if re.fullmatch(rf"\s*{_NUMBER}\s*[kMGT]?B\s*", str(given), re.IGNORECASE):
         return Target(MEMORY, size(given))
     raise ValueError("a target is auto, or such as `noise 0.1`, `error 1%` or `470MB`")
 
 
+@_reads(target.form)
 def target_of_sets(given: Any) -> Target:
-    """Read what Arrays and Sets are kept for; raises as `target`."""
-    found = target(given)
-    if found.measure == ERROR:
-        error_rate(found.amount)
-    elif found.measure != AUTO:
-        positive(found.amount)
+    """Read what Arrays and Sets are kept for."""
+    found: Target = target(given)
+    if found.measure != AUTO:
+        (error_rate if found.measure == ERROR else positive)(found.amount)
     return found
 
 
-def positive_or_0(given: Any) -> float:
-    """Read a number of at least 0."""
-    if not 0 <= (found := number(given)) < math.inf:
-        raise ValueError("it must be a number of at least 0")
-    return found
-
-
+@_reads("`{top: 900}`, `{file: PATH}` or a list")
 def kept_values(given: Any) -> KeptValues:
-    """Read which values are kept: ``{top: 900}``, ``{file: PATH}`` or a list.
-
-    Raises
-    ------
-    ValueError : it has another form.
-    """
+    """Read which values are kept."""
     if isinstance(given, KeptValues):
         return given
     content = from_yaml(given)
@@ -261,13 +287,9 @@ def kept_values(given: Any) -> KeptValues:
     raise ValueError("it must be {top: COUNT}, {file: PATH OF A JSON LIST} or a list of values")
 
 
+@_reads("`0.01` or `64 bins`")
 def rounding(given: Any) -> Binning:
-    """Read how numbers are rounded: to a step such as ``0.01``, or into bins such as ``64 bins``.
-
-    Raises
-    ------
-    ValueError : it is neither.
-    """
+    """Read how numbers are rounded: to a step, or into bins."""
     if (found := re.fullmatch(r"\s*([0-9]{1,9})\s+bins\s*", str(given))) is not None:
         return Quantiles(int(found[1]))
     try:
@@ -276,13 +298,9 @@ def rounding(given: Any) -> Binning:
         raise ValueError("it must be a step above 0, such as 0.01, or such as `64 bins`") from error
 
 
+@_reads("names")
 def feature_names(given: Any) -> tuple[str, ...]:
-    """Read names of features: a list, or a text with commas.
-
-    Raises
-    ------
-    ValueError : there is no name, or a name twice.
-    """
+    """Read names of features: a list, or a text with commas."""
     names = given if isinstance(given, list | tuple) else str(given).split(",")
     found = tuple(str(name).strip() for name in names)
     if not found or not all(found) or len({*found}) < len(found):
@@ -291,8 +309,9 @@ def feature_names(given: Any) -> tuple[str, ...]:
 
 
 def one_of(*names: str) -> Reader:
-    """Make a reader that accepts some names, and raises a ValueError for any other text."""
+    """Make a reader that takes some names."""
 
+    @_reads(", ".join(f"`{name}`" for name in names))
     def read(given: Any) -> str:
         if given not in names:
             raise ValueError(f"it must be one of {nearest_first(str(given), names)}")
@@ -301,52 +320,19 @@ def one_of(*names: str) -> Reader:
     return read
 
 
-def structure(given: Any) -> str:
-    """Read the name of a structure, or ``auto``."""
-    return str(one_of(AUTO, *registry.tag_names())(given))
-
-
+structure: Final = one_of(AUTO, *registry.tag_names())
 clusters: Final = whole(2, MAX_CLUSTERS)
 
 
 def from_yaml(given: Any) -> Any:
-    """The content of a text that is YAML; other values are returned.
-
-    Raises
-    ------
-    ValueError : the text is not YAML.
-    """
+    """The content of a text that is YAML; other values are returned."""
     try:
         return yaml.safe_load(given) if isinstance(given, str) else given
     except yaml.YAMLError as error:
         raise ValueError(f"it is not YAML: {' '.join(str(error).split())}") from error
 
 
-def parts(readers: Mapping[str, Reader], first: str = "") -> Reader:
-    """Make a reader of mappings with some keys. It returns what was given, read.
-
-    Parameters
-    ----------
-    first : the key for a value that is not a mapping, such as ``16`` for ``{count: 16}``; empty for none.
-    """
-
-    def read(given: Any) -> dict[str, Any]:
-        content = from_yaml(given)
-        if not isinstance(content, Mapping):
-            if not first:
-                raise ValueError(f"it must be a mapping, such as {{{next(iter(readers))}: ...}}")
-            content = {first: given}
-        found = {}
-        for name, value in content.items():
-            if name not in readers:
-                raise ValueError(f"it has no part {name!r}; parts: {nearest_first(str(name), readers)}")
-            try:
-                found[name] = readers[name](value)
-            except ValueError as error:
-                raise ValueError(f"{name}: {error}") from error
-        return found
-
-    return read
+# -- lists of names in messages ------------------------------------------------------------------------
 
 
 def nearest_first(given: str, names: Iterable[str], words: Mapping[str, Iterable[str]] | None = None) -> str:

@@ -15,7 +15,7 @@ from feast_sketch_store import Lists, open_view
 from feast_sketch_store.cli import cli
 from feast_sketch_store.errors import PlanError
 from feast_sketch_store.planning import PlanTarget, plan_view
-from feast_sketch_store.planning.timed import IN_ORDER, LISTS, _order_bits, duration_text
+from feast_sketch_store.planning.timed import IN_ORDER, LISTS, _order_bits
 from feast_sketch_store.rows.codecs import LIST, VALUE, FeatureCodec
 from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.encoding import EncodedFeature
@@ -185,8 +185,3 @@ def test_the_command_prints_fields_to_paste(store, plan_once, tmp_path, monkeypa
     done = CliRunner().invoke(cli, ["-c", str(store.repo_path), "plan", "--view", "history", "--json"])
     points = json.loads(done.stdout)["points"]
     assert {point["curve"] for point in points} == {LISTS, IN_ORDER}
-
-
-def test_durations_are_written_as_tags_take_them():
-    texts = {1_000_000: "1s", 90_000_000: "90s", 3_600_000_000: "1h", 500_000: "0.500000s"}
-    assert {duration_text(number) for number in texts} == set(texts.values())

@@ -542,6 +542,12 @@ def test_expired_rows_are_kept_as_the_option_or_a_tag_of_the_view_says():
 )
 def test_durations(text, wanted):
     assert values.duration(text) == wanted
+    assert values.duration(values.duration_text(wanted)) == wanted
+
+
+def test_durations_are_written_in_the_largest_unit_that_divides_them():
+    texts = {"0": 0, "1s": 1, "90s": 90, "1h": 3600, "7d": 7 * 86_400, "500ms": 0.5, "0.000250s": 0.00025}
+    assert [values.duration_text(timedelta(seconds=number)) for number in texts.values()] == list(texts)
 
 
 @pytest.mark.parametrize("text", ["7", 7, "d", "-1d", "7 weeks", "", None, "1e999d", timedelta(-1), "nan d"])
