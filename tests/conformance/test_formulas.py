@@ -5,6 +5,7 @@ import pytest
 
 from feast_sketch_store.layers import SketchLayer
 from tests.conformance.test_golden import FORMULAS
+from tests.helpers.cases import for_each
 from tests.helpers.snapshots import load
 
 
@@ -23,7 +24,7 @@ def test_the_file_itself_is_opened_with_its_formulas():
     }
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("number", "key", "value"),
     [
         (0, "name", "nobody"),
@@ -48,7 +49,7 @@ def test_a_description_that_does_not_fit_is_refused(number, key, value):
         open_with([(number, key, value)])
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "change"),
     [
         ("formulas.0.0.weights", lambda a: a[:-1]),

@@ -21,6 +21,7 @@ from feast_sketch_store.storage.local import LocalStorage
 from tests.conformance.kit import answers, write_kit
 from tests.conformance.kit.__main__ import main
 from tests.conformance.kit.rules import RULES, name_of
+from tests.helpers.cases import for_each
 from tests.helpers.length import by_length
 from tests.helpers.processes import BARE_FEAST
 from tests.helpers.snapshots import load
@@ -162,7 +163,7 @@ def test_the_reader_for_node_passes_them(kit):
 FILES = sorted(GOLDEN.glob("*.safetensors"))
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+@for_each("path", FILES)
 def test_a_golden_file_is_decoded_and_encoded_to_the_same_bytes(path):
     description, arrays = load(path)
     if "layer" in description:
@@ -172,6 +173,6 @@ def test_a_golden_file_is_decoded_and_encoded_to_the_same_bytes(path):
     assert b"".join(encode(description, arrays)) == path.read_bytes()
 
 
-@pytest.mark.parametrize("path", sorted(GOLDEN.glob("*.json")), ids=lambda path: path.name)
+@for_each("path", sorted(GOLDEN.glob("*.json")))
 def test_a_golden_manifest_is_decoded_and_encoded_to_the_same_bytes(path):
     assert Manifest.decode(path.read_bytes(), path.name).encode() == path.read_bytes()

@@ -16,10 +16,10 @@ import pytest
 from feast_sketch_store.errors import DamagedFileError
 from feast_sketch_store.layers import SketchLayer, is_checked_where_read
 from feast_sketch_store.snapshot.sealed import open_layer
-from tests.helpers.cases import case
+from tests.helpers.cases import case, for_each
 from tests.helpers.keys import user_hashes
 from tests.helpers.length import by_length
-from tests.helpers.snapshots import load, published
+from tests.helpers.snapshots import load, parts_of, published
 
 GOLDEN = Path(__file__).parent / "golden"
 FILES = {name: GOLDEN / f"v1.{name}.safetensors" for name in ("listed", "sets", "counts")}
@@ -38,12 +38,6 @@ NUM_ROWS = {"counts": 50}  # others have 70
 REFUSALS = (ValueError, KeyError, TypeError)
 
 
-def parts_of(file):
-    """The description and the arrays of a layer, free to be changed."""
-    description, arrays = LOADED[file]
-    return copy.deepcopy(description["layer"]), dict(arrays)
-
-
 def read_all(layer, file):
     """Everything of all rows, as bytes; the decoders must not fail."""
     answer = layer.read(HASHES, NAMES[file])
@@ -59,20 +53,20 @@ def read_all(layer, file):
 @pytest.fixture(scope="module")
 def truth():
     """Makes what a file reads as."""
-    return {file: read_all(SketchLayer.from_snapshot(*parts_of(file)), file) for file in FILES}
+    return {file: read_all(SketchLayer.from_snapshot(*parts_of(FILES[file])), file) for file in FILES}
 
 
 @pytest.mark.parametrize("file", FILES)
 def test_the_parts_fit_as_they_are(file, truth):
     assert len(truth[file][0]) == NUM_ROWS.get(file, 70)
-    assert read_all(SketchLayer.from_snapshot(*parts_of(file)), file) == truth[file]
+    assert read_all(SketchLayer.from_snapshot(*parts_of(FILES[file])), file) == truth[file]
 
 
-@pytest.mark.parametrize("file", FILES)
+@for_each("file", FILES)
 def test_a_missing_array_is_refused(file):
     """When it is opened; words may be missing if there are none, so that may show when they are read."""
     for name in ARRAYS_OF[file]:
-        description, arrays = parts_of(file)
+        description, arrays = parts_of(FILES[file])
         del arrays[name]
         with case(name), pytest.raises(REFUSALS):
             read_all(SketchLayer.from_snapshot(description, arrays), file)
@@ -86,7 +80,7 @@ HARMLESS = {
 }
 
 
-@pytest.mark.parametrize("file", FILES)
+@for_each("file", FILES)
 def test_an_array_of_another_shape_is_refused(file):
     for name in ARRAYS_OF[file]:
         array = LOADED[file][1][name]
@@ -98,18 +92,18 @@ def test_an_array_of_another_shape_is_refused(file):
         }
         for how, other in others.items():
             if len(array) and (file, name, how) not in HARMLESS:
-                description, arrays = parts_of(file)
+                description, arrays = parts_of(FILES[file])
                 arrays[name] = other
                 with case(name, how), pytest.raises(REFUSALS):
                     read_all(SketchLayer.from_snapshot(description, arrays), file)
 
 
 @pytest.mark.has_long_form
-@pytest.mark.parametrize(("file", "name"), [each for each in ARRAYS if is_checked_where_read(each[1])])
+@for_each(("file", "name"), [each for each in ARRAYS if is_checked_where_read(each[1])])
 def test_any_words_are_refused_or_safe_to_read(file, name):
     """Checksums that are right for words that nobody wrote."""
     rng = np.random.default_rng(1)
-    description, arrays = parts_of(file)
+    description, arrays = parts_of(FILES[file])
     true = arrays[name]
     refused = 0
     for number in by_length(range(14, 26), range(40)):
@@ -136,11 +130,11 @@ def leaves(content, path=()):
 
 
 @pytest.mark.has_long_form
-@pytest.mark.parametrize("file", FILES)
+@for_each("file", FILES)
 def test_any_other_content_is_refused_or_safe_to_read(file):
     junk = (None, True, 0, 1, -1, 2, 64, 65, 70, 71, 2**62, 2**70, 1.5, "", "x", "exact", "binned", "bytes")
     values = (*junk, [], [0], {}, {"a": 1}, "numbers", "dictionary")
-    true, arrays = parts_of(file)
+    true, arrays = parts_of(FILES[file])
     for path in filter(None, leaves(true)):
         for value in values[by_length(len(repr(path)) % 4, 0) :: by_length(4, 1)]:
             description = copy.deepcopy(true)
@@ -152,7 +146,7 @@ def test_any_other_content_is_refused_or_safe_to_read(file):
                 read_all(SketchLayer.from_snapshot(description, arrays), file)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("file", "path", "value"),
     [
         ("listed", ["structures", 1, "features", 0, "bounds", "base"], 1),
@@ -208,10 +202,9 @@ def test_any_other_content_is_refused_or_safe_to_read(file):
         ("sets", ["structures", 0, "features", 0, "first_symbols"], []),
         ("sets", ["structures", 0, "features", 0, "first_symbols"], [0, 4, 8]),
     ],
-    ids=str,
 )
 def test_a_description_that_does_not_fit_is_refused(file, path, value):
-    description, arrays = parts_of(file)
+    description, arrays = parts_of(FILES[file])
     *parents, last = path
     place = description
     for step in parents:
@@ -223,7 +216,7 @@ def test_a_description_that_does_not_fit_is_refused(file, path, value):
 
 def test_buckets_of_timestamps_that_the_rows_do_not_have_are_refused():
     """Rows would expire by the newest timestamp of another bucket."""
-    description, arrays = parts_of("sets")
+    description, arrays = parts_of(FILES["sets"])
     true = arrays["presence.bucket_bounds"]
     swapped, joined, missing = true[:, ::-1].copy(), true.copy(), np.delete(true, 5, axis=0)
     joined[:-1, 1] = true[1:, 0]
@@ -235,7 +228,7 @@ def test_buckets_of_timestamps_that_the_rows_do_not_have_are_refused():
 
 
 def test_strings_that_are_none_are_refused_when_they_are_read():
-    description, arrays = parts_of("listed")
+    description, arrays = parts_of(FILES["listed"])
     content = arrays["columns.1.content.words"].copy()
     content.view(np.uint8)[:] = 0xFF
     arrays["columns.1.content.words"] = content

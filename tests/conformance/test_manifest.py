@@ -15,6 +15,7 @@ from feast_sketch_store.snapshot.manifest import MAX_MANIFEST_BYTES, DeltaFiles,
 from feast_sketch_store.snapshot.order import load_order
 from feast_sketch_store.snapshot.sealed import open_deltas, open_layer
 from feast_sketch_store.storage.local import LocalStorage
+from tests.helpers.cases import for_each
 
 GOLDEN = Path(__file__).parent / "golden"
 CONTENT = (GOLDEN / "v1.manifest.json").read_bytes()
@@ -169,14 +170,13 @@ def test_a_newer_version_says_what_to_do():
     refused(forged(format_version=2), "has manifest version 2, this release reads 1; upgrade")
 
 
-@pytest.mark.parametrize(
+@for_each(
     "chunks",
     [
         *({"size_bytes": value} for value in (0, -1, "10", 4.0, True, None, 11, 3)),
         *({"checksums": value} for value in ([], ["0" * 32] * 4, ["0" * 31] * 3, [0] * 3, None, "0", {})),
         {"more": 1},
     ],
-    ids=str,
 )
 def test_chunks_that_cannot_be_are_refused(chunks):
     sound = {"size_bytes": 4, "checksums": ["0" * 32] * 3}
@@ -184,7 +184,7 @@ def test_chunks_that_cannot_be_are_refused(chunks):
     refused(forged(CHUNKED, files=files(chunks={**sound, **chunks})))
 
 
-@pytest.mark.parametrize(
+@for_each(
     "changes",
     [
         *(
@@ -202,20 +202,18 @@ def test_chunks_that_cannot_be_are_refused(chunks):
         *({"created_by": value} for value in (None, 1, [])),
         *({"format_version": value} for value in (None, "1", 0, HUGE)),
     ],
-    ids=str,
 )
 def test_what_cannot_be_is_refused(changes):
     refused(forged(**changes))
 
 
-@pytest.mark.parametrize(
+@for_each(
     "content",
     [
         *(b"", b"{", b"[]", b"null", b"1", b'"x"', b"{}", b"\xff\xfe", b"[" * 60_000, b"PAR1" * 100),
         b" " * (MAX_MANIFEST_BYTES + 1),
         b'{"format_version":1,"number":' + b"9" * 10_000 + b"}",
     ],
-    ids=lambda content: repr(content[:10]),
 )
 def test_another_file_is_no_manifest(content):
     refused(content)

@@ -32,6 +32,7 @@ from feast_sketch_store.errors import FeastPartError
 from feast_sketch_store.feast_parts import Part
 from feast_sketch_store.serve import over_feast
 from feast_sketch_store.settings.table import Compaction
+from tests.helpers.cases import for_each
 
 PACKAGE = Path(feast_sketch_store.__file__).parent
 ROOT = Path(__file__).parents[2]
@@ -72,7 +73,7 @@ def test_private_names_of_feast_are_used_behind_one_module():
     assert inherited & set(vars(SketchOnlineStore)) == overridden
 
 
-@pytest.mark.parametrize("part", feast_parts.ALL, ids=lambda part: part.place)
+@for_each("part", feast_parts.ALL)
 def test_a_part_is_the_one_that_is_known(part):
     try:
         problem = part.problem()
@@ -85,7 +86,7 @@ def test_a_part_is_the_one_that_is_known(part):
     assert inspect.iscoroutinefunction(part.value) == part.name.endswith("_async")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("part", "reason"),
     [
         (Part("feast.utils:_none"), "there is none"),
@@ -184,13 +185,13 @@ def test_feasts_own_methods_read_where_a_part_has_changed(
         assert f"Feast's own server answers all requests: {part.place}" in caplog.text
 
 
-@pytest.mark.parametrize("name", ["_read_features_per_fv", "_read_features_per_fv_async"])
+@for_each("name", ["_read_features_per_fv", "_read_features_per_fv_async"])
 def test_feast_reads_through_the_methods_that_are_overridden(name):
     caller = OnlineStore.get_online_features_async if "async" in name else OnlineStore.get_online_features
     assert f"self.{name}(" in inspect.getsource(caller)
 
 
-@pytest.mark.parametrize("name", sorted(set(vars(SketchOnlineStore)) & set(vars(OnlineStore))))
+@for_each("name", sorted(set(vars(SketchOnlineStore)) & set(vars(OnlineStore))))
 def test_public_methods_take_what_feast_passes(name):
     own, feasts = (getattr(kind, name) for kind in (SketchOnlineStore, OnlineStore))
     if is_private(name) or name.startswith("__") or not inspect.isfunction(own):

@@ -35,6 +35,7 @@ from feast_sketch_store.planning.curves import SETS
 from feast_sketch_store.planning.planner import plan_view
 from feast_sketch_store.rows.entity_keys import hash_int64_keys
 from feast_sketch_store.storage.local import LocalStorage
+from tests.helpers.cases import for_each
 from tests.helpers.cql_server import running_cql
 from tests.helpers.google_fakes import BigtableInMemory, DatastoreInMemory
 from tests.helpers.hbase_server import running_hbase
@@ -569,7 +570,7 @@ def test_the_walk_of_the_page(redis_port, tmp_path, monkeypatch):
     assert answered() == before
 
 
-@pytest.mark.parametrize("length", range(1, 34))
+@for_each("length", range(1, 34))
 def test_hashes_of_int64_keys_are_computed_back(length):
     """Whatever place the value has in the blocks of the hash."""
     join_key, values = "k" * length, [0, 1, -1, 2**63 - 1, -(2**63), 123456789]

@@ -4,7 +4,7 @@ import ast
 import re
 from pathlib import Path
 
-import pytest
+from tests.helpers.cases import for_each
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "feast.md").read_text()
@@ -30,7 +30,7 @@ def test_the_matrix_has_all_rows_of_feasts_own():
     assert len({name for name, _, _ in ROWS}) == len(ROWS)
 
 
-@pytest.mark.parametrize(("row", "answer", "tests"), ROWS, ids=[row[0] for row in ROWS])
+@for_each(("row", "answer", "tests"), ROWS)
 def test_what_is_claimed_is_tested(row, answer, tests):
     named = re.findall(r"`([^`]+)`", tests)
     assert bool(named) == (answer != "no"), f"{row}: {answer!r}, shown by {tests!r}"

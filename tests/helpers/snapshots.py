@@ -1,5 +1,8 @@
 """Loads snapshot files by path, and makes snapshots with any content."""
 
+import copy
+import functools
+
 from feast_sketch_store.snapshot import files
 from feast_sketch_store.snapshot.files import SnapshotFile, SnapshotFolder
 from feast_sketch_store.snapshot.manifest import Manifest, PartFile, checksum_of
@@ -9,6 +12,17 @@ from feast_sketch_store.storage.local import LocalStorage
 def load(path, *skip):
     """The description and the arrays of a file, with or without a manifest."""
     return files.load(LocalStorage(path.parent), path.name, *skip)
+
+
+@functools.cache
+def _loaded(path):
+    return load(path)
+
+
+def parts_of(path):
+    """The description and the arrays of the layer in a file that tests only read, free to be changed."""
+    description, arrays = _loaded(path)
+    return copy.deepcopy(description["layer"]), dict(arrays)
 
 
 def published(folder, version, base, order=b""):

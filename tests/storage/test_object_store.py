@@ -15,6 +15,7 @@ from feast_sketch_store.storage.base import FileExistsAlreadyError, UncertainWri
 from feast_sketch_store.storage.buckets import _objects, check_url, open_bucket
 from feast_sketch_store.storage.object_store import ObjectStorage
 from feast_sketch_store.storage.objects import Objects
+from tests.helpers.cases import for_each
 from tests.helpers.length import IS_LONG, by_length
 from tests.helpers.object_servers import SECRET_KEY
 from tests.storage.contract import StorageContract, in_threads, names_of, put
@@ -288,12 +289,12 @@ def test_the_environment_has_credentials(moto, monkeypatch):
 # -- URLs --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("url", ["s3://bucket", "s3://bucket/", "S3://bucket/a/b c/", "az://box/folder"])
+@for_each("url", ["s3://bucket", "s3://bucket/", "S3://bucket/a/b c/", "az://box/folder"])
 def test_urls(url):
     check_url(url)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("url", "words"),
     [
         ("gs://bucket", "Google Cloud Storage is not supported"),

@@ -28,6 +28,7 @@ from feast_sketch_store.view.live import Poller
 from feast_sketch_store.view.sealing import SealPolicy
 from feast_sketch_store.view.view import View
 from tests.helpers import object_servers
+from tests.helpers.cases import for_each
 from tests.helpers.keys import user_hashes, user_key
 from tests.helpers.object_servers import copy_objects
 from tests.helpers.proxy import proxy
@@ -347,7 +348,7 @@ def test_the_age_of_answers_goes_on_over_a_restart(bucket, monkeypatch):
     assert not told.is_ready
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("earlier", "later", "seconds"),
     [
         (Moment("x", 100.0, 5000.0), Moment("x", 160.0, 1400.0), 60.0),

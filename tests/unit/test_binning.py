@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from feast_sketch_store.rows.binning import Precision, Quantiles, fit
+from tests.helpers.cases import for_each
 
 NAN, INF = np.nan, np.inf
 
@@ -18,7 +19,7 @@ def binned(binning, numbers):
 # -- quantiles -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("count", [1, 2, 10, 256])
+@for_each("count", [1, 2, 10, 256])
 def test_quantile_bins_hold_about_equally_many(count):
     numbers = np.random.default_rng(count).lognormal(0, 2, 20_000)
     kept, sizes = np.unique(binned(Quantiles(count), numbers), return_counts=True)
@@ -27,7 +28,7 @@ def test_quantile_bins_hold_about_equally_many(count):
     assert np.isin(kept, numbers).all()
 
 
-@pytest.mark.parametrize("count", [2, 10, 256])
+@for_each("count", [2, 10, 256])
 def test_a_quantile_bin_is_represented_by_its_median(count):
     numbers = np.random.default_rng(count).normal(size=5000)
     kept = binned(Quantiles(count), numbers)
@@ -60,7 +61,7 @@ def test_counts_weigh_as_repetitions_do():
 # -- precision -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("step", [0.01, 0.1, 0.5, 1, 2.5, 100])
+@for_each("step", [0.01, 0.1, 0.5, 1, 2.5, 100])
 def test_no_number_is_further_away_than_half_a_step(step):
     numbers = np.random.default_rng(1).normal(0, 1000, 10_000)
     assert np.abs(binned(Precision(step), numbers) - numbers).max() <= step / 2 * (1 + 1e-9)
@@ -126,7 +127,7 @@ def test_bins_ascend_and_hold_their_numbers(binning):
     assert (numbers < np.append(bins.lows, INF)[places + 1]).all()
 
 
-@pytest.mark.parametrize(
+@for_each(
     "make",
     [
         lambda: Quantiles(0),

@@ -5,6 +5,7 @@ import pytest
 
 from feast_sketch_store.errors import DamagedFileError
 from feast_sketch_store.snapshot.blocks import BLOCK_BYTES, BlockChecks, block_checksums
+from tests.helpers.cases import for_each
 
 BLOCK_WORDS = BLOCK_BYTES // 8
 
@@ -18,7 +19,7 @@ def starts(*places):
     return np.array(places, np.int64)
 
 
-@pytest.mark.parametrize("num_words", [0, 1, BLOCK_WORDS - 1, BLOCK_WORDS, BLOCK_WORDS + 1])
+@for_each("num_words", [0, 1, BLOCK_WORDS - 1, BLOCK_WORDS, BLOCK_WORDS + 1])
 def test_an_array_of_any_length_fits_its_checksums(num_words):
     words = np.arange(num_words, dtype=np.uint64)
     check = BlockChecks(words, block_checksums(words), "some file")

@@ -17,7 +17,7 @@ from feast_sketch_store.structures.costs import (
 )
 from feast_sketch_store.structures.goals import ERROR_RATE, MEMORY, NOISE_RATIO, Goal
 from feast_sketch_store.structures.sizing import FactClass, WeightedFacts, expected_fill, size_for_rates
-from tests.helpers.cases import case
+from tests.helpers.cases import case, for_each
 from tests.helpers.length import by_length
 
 RATE = 1e-5
@@ -63,14 +63,14 @@ def false_per_read(facts, known=KNOWN):
     return known.mean_absent * fill ** len(geometry.hashes[0])
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("measure", "amount", "wanted"),
     [
         (ERROR_RATE, 0.01, 0.01 * (VOCABULARY - PER_ROW)),
         (NOISE_RATIO, 0.5, 0.5 * PER_ROW),
     ],
 )
-@pytest.mark.parametrize(("structure", "kind"), [("bloom", FactClass), ("weighted_bloom", WeightedFacts)])
+@for_each(("structure", "kind"), [("bloom", FactClass), ("weighted_bloom", WeightedFacts)])
 def test_a_filter_shows_as_many_false_symbols_as_wanted(measure, amount, wanted, structure, kind):
     facts = choice(measure, amount, structure)
     assert type(facts) is kind
@@ -78,7 +78,7 @@ def test_a_filter_shows_as_many_false_symbols_as_wanted(measure, amount, wanted,
     assert 0.95 * wanted <= false_per_read(facts) <= wanted * (1 + 1e-9)
 
 
-@pytest.mark.parametrize("measure", [ERROR_RATE, NOISE_RATIO, MEMORY])
+@for_each("measure", [ERROR_RATE, NOISE_RATIO, MEMORY])
 def test_sets_that_are_asked_for_are_sets(measure):
     assert choice(measure, 0.01, "sets") is None
 
@@ -87,8 +87,8 @@ def test_an_error_rate_makes_a_bloom_filter_by_default():
     assert choice(ERROR_RATE, 1e-9, is_listed=True) == FactClass(FACTS, 1e-9)
 
 
-@pytest.mark.parametrize("structure", ["bloom", "weighted_bloom"])
-@pytest.mark.parametrize("num_bytes", [FACTS / 4, FACTS, 1.5 * FACTS])
+@for_each("structure", ["bloom", "weighted_bloom"])
+@for_each("num_bytes", [FACTS / 4, FACTS, 1.5 * FACTS])
 def test_a_filter_fits_in_the_memory_and_uses_it(structure, num_bytes):
     facts = choice(MEMORY, num_bytes, structure, is_listed=True)
     assert 0.97 * 8 * num_bytes <= filter_bits(facts) <= 8 * num_bytes + 1
@@ -99,13 +99,13 @@ def test_a_weighted_filter_of_the_same_memory_shows_less():
     assert false_per_read(weighted) < 0.8 * false_per_read(plain)
 
 
-@pytest.mark.parametrize("structure", ["bloom", "weighted_bloom"])
+@for_each("structure", ["bloom", "weighted_bloom"])
 def test_more_memory_than_is_of_use_is_taken_for_the_lowest_rate(structure):
     facts = choice(MEMORY, 1e12, structure)
     assert filter_bits(facts) < 100 * FACTS
 
 
-@pytest.mark.parametrize("structure", ["bloom", "weighted_bloom"])
+@for_each("structure", ["bloom", "weighted_bloom"])
 def test_memory_that_holds_no_filter_is_refused(structure):
     with pytest.raises(SettingsError, match=f"feature 'x' .* memory of 1 bytes: .* too few for {FACTS}"):
         choice(MEMORY, 1, structure)
@@ -137,7 +137,7 @@ def layer_bytes(*facts, sets=0, is_listed=False):
     return table_bytes(size_for_rates([*facts, FactClass(NUM_ROWS, RATE)]).num_bits, symbols + 1)
 
 
-@pytest.mark.parametrize("is_listed", [False, True])
+@for_each("is_listed", [False, True])
 def test_sets_are_chosen_exactly_where_the_layer_is_smaller(is_listed):
     chosen = []
     for amount in np.geomspace(1e-6, 10, 12):
@@ -200,8 +200,8 @@ def test_scalars_that_are_smaller_as_columns_weigh_in():
     assert choose({"x": Goal(NOISE_RATIO, float(amount))}, {"x": KNOWN}, beside)["x"] is None
 
 
-@pytest.mark.parametrize("structure", ["auto", "bloom", "weighted_bloom"])
-@pytest.mark.parametrize("amount", [1e-34, 1e-40, 1e-320])
+@for_each("structure", ["auto", "bloom", "weighted_bloom"])
+@for_each("amount", [1e-34, 1e-40, 1e-320])
 def test_what_no_filter_keeps_is_in_sets(amount, structure):
     assert choice(NOISE_RATIO, amount, structure) is None
     assert choice(NOISE_RATIO, amount, structure, is_listed=True) is None
@@ -217,7 +217,7 @@ def test_what_no_table_keeps_together_is_in_sets():
     assert kept == {1e-9: FactClass(FACTS, 0.1), 1e-33: FactClass(FACTS, 0.1), 1e-40: None}
 
 
-@pytest.mark.parametrize("growth", [1.0, 1.5, 3.0])
+@for_each("growth", [1.0, 1.5, 3.0])
 def test_tables_that_have_to_be_larger_are_chosen_less(growth):
     chosen = [
         choose({"x": Goal(NOISE_RATIO, float(amount))}, {"x": KNOWN}, BESIDE, growth)["x"] is None
@@ -239,7 +239,7 @@ EDGES = {
 }
 
 
-@pytest.mark.parametrize("known", EDGES.values(), ids=EDGES)
+@for_each("known", EDGES.values())
 def test_edges_can_be_kept_in_any_way(known):
     goals = [(ERROR_RATE, 0.01), (NOISE_RATIO, 0.1), (MEMORY, 1000)]
     structures = ["auto", "bloom", "weighted_bloom", "sets"]
@@ -267,9 +267,9 @@ def test_a_symbol_that_all_rows_have_takes_one_hash():
     assert set(hashes[1:]) == {1}
 
 
-@pytest.mark.parametrize("structure", ["auto", "bloom", "weighted_bloom", "sandwiched_bloom"])
-@pytest.mark.parametrize(("measure", "amount"), [(NOISE_RATIO, 0.1), (ERROR_RATE, 0.01)])
-@pytest.mark.parametrize("num_lacking", [0, 1])
+@for_each("structure", ["auto", "bloom", "weighted_bloom", "sandwiched_bloom"])
+@for_each(("measure", "amount"), [(NOISE_RATIO, 0.1), (ERROR_RATE, 0.01)])
+@for_each("num_lacking", [0, 1])
 def test_an_offer_tells_no_more_false_symbols_than_rows_lack(measure, amount, structure, num_lacking):
     known = Popularity(np.full(20, NUM_ROWS - num_lacking), NUM_ROWS)
     offer = Choice({"x": Goal(measure, amount, structure)}, {"x": known}, BESIDE).offers()["x"]

@@ -9,6 +9,7 @@ import pytest
 from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.structures.cluster_sizing import STYLES, ClusterFacts, size
 from feast_sketch_store.structures.clusters import Scorer, count, learn
+from tests.helpers.cases import for_each
 
 
 def planted(num_rows=400, num_groups=4, per_group=30, per_row=8, seed=0):
@@ -48,7 +49,7 @@ def test_a_sample_of_many_facts_finds_them_as_well(monkeypatch):
     assert sum(np.bincount(clusters[groups == group]).max() for group in range(4)) >= 0.95 * len(groups)
 
 
-@pytest.mark.parametrize("lengths", [[], [0, 0, 0], [0, 2, 0]])
+@for_each("lengths", [[], [0, 0, 0], [0, 2, 0]])
 def test_few_rows(lengths):
     members = Csr.of_lengths(np.array(lengths, np.int64), np.arange(sum(lengths), dtype=np.int32))
     clusters = learn(members, 5, 16)
@@ -74,9 +75,9 @@ def cells(num_clusters=2, num_values=3, seed=1):
     return (rng.random((num_clusters, num_values)) ** 3 * num_rows[:, None]).astype(np.int64), num_rows
 
 
-@pytest.mark.parametrize("style", STYLES)
-@pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("false_per_read", [0.02, 0.3])
+@for_each("style", STYLES)
+@for_each("seed", range(4))
+@for_each("false_per_read", [0.02, 0.3])
 def test_no_other_split_of_few_cells_has_fewer_ones(style, seed, false_per_read):
     """Every split of six cells into levels 0 to 9 that the style permits, at a fill of one half."""
     facts = ClusterFacts(*cells(seed=seed), false_per_read, style)
@@ -95,13 +96,13 @@ def test_no_other_split_of_few_cells_has_fewer_ones(style, seed, false_per_read)
     assert facts.num_ones(split) <= best + counts.max() * split.hashes[-1] / 2
 
 
-@pytest.mark.parametrize("style", STYLES)
+@for_each("style", STYLES)
 def test_a_target_that_no_table_keeps_is_refused(style):
     with pytest.raises(ValueError, match="take more than 64 hashes"):
         size([ClusterFacts(*cells(), 1e-30, style)])
 
 
-@pytest.mark.parametrize("style", STYLES)
+@for_each("style", STYLES)
 def test_facts_share_a_table(style):
     facts = [ClusterFacts(*cells(3, 40, seed), 0.2 * (1 + seed), style) for seed in range(3)]
     num_bits, splits = size(facts)
@@ -110,7 +111,7 @@ def test_facts_share_a_table(style):
     assert all(own.excess(split, fill) <= 1.001 for own, split in zip(facts, splits, strict=True))
 
 
-@pytest.mark.parametrize("style", STYLES)
+@for_each("style", STYLES)
 def test_a_feature_without_values(style):
     (split,) = size([ClusterFacts(np.zeros((1, 0), np.int64), np.zeros(1, np.int64), 1.0, style)])[1]
     assert split.level_of.shape == (1, 0)

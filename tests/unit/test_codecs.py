@@ -46,6 +46,7 @@ from feast_sketch_store.rows.codecs import (
     FeatureCodec,
 )
 from feast_sketch_store.rows.vocabulary import Vocabulary
+from tests.helpers.cases import for_each
 
 # Null is a state of any feature, not a field of its own.
 FIELDS = sorted(set(Value.DESCRIPTOR.fields_by_name) - {"null_val"})
@@ -86,11 +87,10 @@ def through_the_store(codec, values):
     return Decoder(codec, vocabulary).values(states, indptr, symbols)
 
 
-@pytest.fixture(params=FIELDS)
-def codec(request):
-    return FeatureCodec("x", request.param)
+CODECS = [FeatureCodec("x", field) for field in FIELDS]
 
 
+@for_each("codec", CODECS)
 def test_every_element_comes_back_in_its_field(codec, elements_of, make_value, same, exact):
     elements = elements_of(codec)
     contents = [[e] for e in elements] if codec.is_collection else elements
@@ -100,6 +100,7 @@ def test_every_element_comes_back_in_its_field(codec, elements_of, make_value, s
     assert len({exact(v) for v in back}) == len(elements)
 
 
+@for_each("codec", CODECS)
 def test_a_value_is_the_one_that_protobuf_would_have_built(codec, elements_of, make_value):
     """Varints are padded inside; nothing of it shows after parsing."""
     elements = elements_of(codec)
@@ -113,6 +114,7 @@ def test_a_value_is_the_one_that_protobuf_would_have_built(codec, elements_of, m
         assert back.SerializeToString(deterministic=True) == value.SerializeToString(deterministic=True)
 
 
+@for_each("codec", CODECS)
 def test_states_are_told_apart(codec, elements_of, make_value, same):
     elements = elements_of(codec)
     full = make_value(codec.value_field, elements if codec.is_collection else elements[0])
@@ -126,11 +128,13 @@ def test_states_are_told_apart(codec, elements_of, make_value, same):
     assert all(same(back[row], values[row]) for row in range(3, len(values)) if row != 4)
 
 
+@for_each("codec", CODECS)
 def test_a_batch_without_any_value_keeps_its_type(codec):
     for values in ([], [None, None], [Value(), None]):
         assert through_the_store(codec, values) == values
 
 
+@for_each("codec", CODECS)
 def test_a_value_of_another_field_is_refused(codec, make_value):
     is_string = codec.value_field == "string_val"
     other = make_value("bytes_val", b"1") if is_string else make_value("string_val", "1")
@@ -143,8 +147,8 @@ def test_a_set_is_not_a_list(make_value):
         FeatureCodec("x", "int64_list_val").to_arrow([make_value("int64_set_val", [1])])
 
 
-@pytest.mark.parametrize("field", ["unix_timestamp_val", "unix_timestamp_list_val", "unix_timestamp_set_val"])
-@pytest.mark.parametrize("second", [LAST_SECOND + 1, -LAST_SECOND - 1, 2**63 - 1, -(2**63)])
+@for_each("field", ["unix_timestamp_val", "unix_timestamp_list_val", "unix_timestamp_set_val"])
+@for_each("second", [LAST_SECOND + 1, -LAST_SECOND - 1, 2**63 - 1, -(2**63)])
 def test_a_timestamp_that_no_column_holds_is_refused(field, second, make_value):
     content = [0, second] if "_list_" in field or "_set_" in field else second
     with pytest.raises(RowError, match="feature 'x' has a timestamp"):
@@ -175,8 +179,8 @@ def test_nan_is_one_element(kind, make_value):
 
 
 # Lengths of a packed field and of a message on both sides of one byte and of two.
-@pytest.mark.parametrize("count", [127, 128, 16_383, 16_384])
-@pytest.mark.parametrize("field", ["int64_list_val", "string_list_val", "double_list_val"])
+@for_each("count", [127, 128, 16_383, 16_384])
+@for_each("field", ["int64_list_val", "string_list_val", "double_list_val"])
 def test_long_collections_come_back(field, count, make_value, same):
     element = {"i": int, "s": str, "d": float}[field[0]]
     value = make_value(field, [element(n) for n in range(count)])
@@ -192,7 +196,7 @@ def test_every_decoded_value_is_fresh():
     assert other.string_val == "a"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("dtype", "field", "name"),
     [
         (String, "string_val", CATEGORICAL),
@@ -220,7 +224,6 @@ def test_every_decoded_value_is_fresh():
         (Set(Uuid), "uuid_set_val", MEMBERSHIP),
         (Set(Set(Int64)), "set_val", MEMBERSHIP),
     ],
-    ids=str,
 )
 def test_codec_of_a_feast_type(dtype, field, name):
     codec = FeatureCodec.for_feature("x", dtype)

@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 from feast_sketch_store.errors import RowError
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.conversions import converted, is_convertible
+from tests.helpers.cases import for_each
 
 BIG = 2**53 + 1  # no double
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("target", "source", "number", "kept"),
     [
         ("float_val", "double_val", 0.1, float(np.float32(0.1))),
@@ -44,7 +45,7 @@ def test_what_can_be_meant_is_converted(make_value, target, source, number, kept
         assert (column[2].as_py(), nulls) == (None, [])
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("target", "source", "number", "reason"),
     [
         ("int64_val", "string_val", "7", r"has string_val '7'; correct"),

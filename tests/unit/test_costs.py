@@ -24,12 +24,13 @@ from feast_sketch_store.structures.costs import (
 from feast_sketch_store.structures.set_columns import SetColumns
 from feast_sketch_store.succinct import FingerprintIndex, PackedInts, SetCode, ShiftingBloomFilterBuilder
 from feast_sketch_store.succinct.fingerprints import expected_twins
+from tests.helpers.cases import for_each
 
 LENGTHS = [0, 1, 63, 64, 65, 1000]
 
 
-@pytest.mark.parametrize("length", LENGTHS)
-@pytest.mark.parametrize("largest", [0, 1, 2, 1000, 2**40])
+@for_each("length", LENGTHS)
+@for_each("largest", [0, 1, 2, 1000, 2**40])
 def test_packed_integers(length, largest):
     numbers = np.arange(length) % (largest + 1)
     numbers[-1:] = largest
@@ -37,7 +38,7 @@ def test_packed_integers(length, largest):
     assert packed_bytes(length, packed.width) == packed.size_bytes
 
 
-@pytest.mark.parametrize(("num_bits", "window_words"), [(1, 1), (64, 1), (65, 1), (1000, 3), (10, 40)])
+@for_each(("num_bits", "window_words"), [(1, 1), (64, 1), (65, 1), (1000, 3), (10, 40)])
 def test_a_table_is_no_shorter_than_its_window(num_bits, window_words):
     bloom = ShiftingBloomFilterBuilder(num_bits, window_words, (1, 2)).build()
     assert table_bytes(num_bits, window_words) == bloom.words.nbytes
@@ -47,8 +48,8 @@ def test_a_table_without_symbols_has_a_window_of_a_word():
     assert table_bytes(1, 0) == 16
 
 
-@pytest.mark.parametrize("num_rows", [10, 1000, 8192, 50_000])
-@pytest.mark.parametrize("rate", [0.1, 1e-5, 1e-9])
+@for_each("num_rows", [10, 1000, 8192, 50_000])
+@for_each("rate", [0.1, 1e-5, 1e-9])
 def test_the_list_of_rows(num_rows, rate):
     hashes = np.sort(np.random.default_rng(1).integers(0, 2**64, num_rows, np.uint64))
     index = FingerprintIndex.build(hashes, rate)
@@ -57,10 +58,9 @@ def test_the_list_of_rows(num_rows, rate):
     assert index_bytes(num_rows, rate) == pytest.approx(index.size_bytes, abs=twins + 8)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "timestamps",
     [[], [5], [5] * 100, [1, 10**15] * 50, list(range(100)), [0, 1, 2] * 30],
-    ids=["none", "one row", "one time", "far apart", "all different", "three"],
 )
 def test_timestamps(timestamps):
     events = np.array(timestamps, np.int64)
@@ -82,8 +82,8 @@ SCALARS = {
 }
 
 
-@pytest.mark.parametrize("without", [0, 1, 30], ids=lambda n: f"{n} rows without a value")
-@pytest.mark.parametrize(("field", "values"), SCALARS.values(), ids=SCALARS)
+@for_each("without", [0, 1, 30])
+@for_each(("field", "values"), SCALARS.values())
 def test_columns_of_scalars(field, values, without):
     codec = FeatureCodec("size", field)
     distinct, ids, counts = np.unique(np.array(values, object), return_inverse=True, return_counts=True)
@@ -107,8 +107,8 @@ def some_sets(seed, num_rows, num_symbols, density, with_nulls):
     return states, Csr.of_lengths(has.sum(axis=1), symbols.astype(np.int32)), has.sum(axis=0)
 
 
-@pytest.mark.parametrize("with_nulls", [False, True])
-@pytest.mark.parametrize(("num_rows", "num_symbols", "density"), [(1, 5, 1), (40, 3, 0.2), (3000, 200, 0.5)])
+@for_each("with_nulls", [False, True])
+@for_each(("num_rows", "num_symbols", "density"), [(1, 5, 1), (40, 3, 0.2), (3000, 200, 0.5)])
 def test_sets_that_are_coded_on_trial(num_rows, num_symbols, density, with_nulls):
     """Offsets may take a bit per row more or less, as the order of the rows is another one."""
     codecs = [FeatureCodec(name, "int64_set_val") for name in "ab"]

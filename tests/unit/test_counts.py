@@ -12,6 +12,7 @@ from feast_sketch_store.rows.count_log import counts_of_rows
 from feast_sketch_store.rows.counting import MAX_COUNT, Counting, Rounded
 from feast_sketch_store.rows.encoding import EncodedRows, RowKeys, encode_counts
 from feast_sketch_store.structures.counts import Counts
+from tests.helpers.cases import for_each
 from tests.helpers.keys import user_hashes
 
 errors = st.one_of(
@@ -45,7 +46,7 @@ def test_each_count_is_within_the_error(counting, pairs):
         assert np.array_equal(read, written)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("counting", "read"),
     [
         (Counting(), [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]),
@@ -66,9 +67,7 @@ def test_a_count_stands_for_the_mean_of_its_run():
     assert rounded.read.tolist() == [11, 13]  # 12.94 is further from 10 than a quarter of it
 
 
-@pytest.mark.parametrize(
-    "error", [{"absolute": -1}, {"relative": 0.6}, {"relative": -0.1}, {"relative": np.nan}]
-)
+@for_each("error", [{"absolute": -1}, {"relative": 0.6}, {"relative": -0.1}, {"relative": np.nan}])
 def test_errors_that_cannot_be_are_refused(error):
     with pytest.raises(ValueError, match="counts cannot be wrong"):
         Counting(**error)

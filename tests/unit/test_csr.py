@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from feast_sketch_store.rows.csr import Csr
+from tests.helpers.cases import for_each
 
 ROWS = [[10, 20], [], [30]]
 
@@ -27,14 +28,14 @@ def test_rows_and_lengths():
     assert matrix.rows.tolist() == [0, 0, 2]
 
 
-@pytest.mark.parametrize("rows", [[], [1], [2, 0, 2], [1, 1, 0]], ids=str)
+@for_each("rows", [[], [1], [2, 0, 2], [1, 1, 0]])
 def test_taking_rows(rows):
     taken = csr(ROWS, [1, 2, 3]).take(np.array(rows, np.int64))
     assert plain(taken) == [ROWS[row] for row in rows]
     assert taken.weights.tolist() == [id_ / 10 for id_ in taken.ids]
 
 
-@pytest.mark.parametrize("kept", [[], [10], [20, 30], [10, 20, 30]], ids=str)
+@for_each("kept", [[], [10], [20, 30], [10, 20, 30]])
 def test_masking_ids(kept):
     matrix = csr(ROWS, [1, 2, 3])
     masked = matrix.masked(np.isin(matrix.ids, kept))
@@ -42,7 +43,7 @@ def test_masking_ids(kept):
     assert masked.weights.tolist() == [id_ / 10 for id_ in masked.ids]
 
 
-@pytest.mark.parametrize("new_ids", [[2, 0, 1], [2, -1, 1], [-1, -1, -1]], ids=str)
+@for_each("new_ids", [[2, 0, 1], [2, -1, 1], [-1, -1, -1]])
 def test_renaming_ids_leaves_out_those_without_a_name(new_ids):
     rows = [[0, 1], [], [2, 0]]
     mapped = csr(rows, [5, 6, 7, 8]).mapped(np.array(new_ids))

@@ -15,6 +15,7 @@ from feast_sketch_store.settings.view_settings import FeatureSettings, ViewSetti
 from feast_sketch_store.storage.local import LocalStorage
 from feast_sketch_store.view.sealing import SealPolicy, may_have_deltas, num_kept
 from feast_sketch_store.view.view import View
+from tests.helpers.cases import for_each
 from tests.helpers.keys import user_hashes, user_key
 from tests.storage.memory import Files, ObjectsInMemory
 
@@ -111,7 +112,7 @@ def test_deltas_stay_few_and_become_a_base(life):
     life.check()
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("deltas", "num_rows", "kept"),
     [
         ([], 5, 0),

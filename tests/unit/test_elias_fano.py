@@ -8,6 +8,7 @@ import pytest
 from feast_sketch_store.kernel import SAMPLED
 from feast_sketch_store.succinct import EliasFano, PackedInts
 from feast_sketch_store.succinct.elias_fano import expected_bytes
+from tests.helpers.cases import for_each
 
 SHAPES = {
     "none": ([], 1),
@@ -41,7 +42,7 @@ def test_bytes_are_those_expected(numbers_and_bound, by_value):
     assert kept.size_bytes == expected_bytes(len(numbers), bound, by_value)
 
 
-@pytest.mark.parametrize("step", [1, 3, 100, 12_345, 10**9])
+@for_each("step", [1, 3, 100, 12_345, 10**9])
 def test_numbers_take_two_bits_beside_the_logarithm_of_their_distance(step):
     numbers = np.cumsum(np.random.default_rng(2).integers(0, 2 * step, 20_000)).astype(np.uint64)
     kept = EliasFano.build(numbers, int(numbers[-1]) + 1)
@@ -63,7 +64,7 @@ def parts_of(kept):
     }  # fmt: skip
 
 
-@pytest.mark.parametrize(
+@for_each(
     "change",
     [
         {"highs": np.zeros(1, np.uint64)},
@@ -76,7 +77,6 @@ def parts_of(kept):
         {"samples": PackedInts.pack(np.arange(1, 5), base=1)},
         {"samples": PackedInts.pack(np.arange(3), base=0)},
     ],
-    ids=lambda change: str(next(iter(change))),
 )
 def test_parts_that_do_not_fit_are_refused(change):
     kept = EliasFano.build(np.arange(0, 100_000, 100, dtype=np.uint64), 100_000)
@@ -109,7 +109,7 @@ def checked(kept):
     return EliasFano(kept.highs, lows, samples, kept.num_buckets, kept.by_value, Checked(kept.highs))
 
 
-@pytest.mark.parametrize("place", [0, 1, SAMPLED - 1, SAMPLED, 2000, 9999])
+@for_each("place", [0, 1, SAMPLED - 1, SAMPLED, 2000, 9999])
 def test_words_are_checked_before_they_are_used(place):
     """Whatever was not checked may be damaged, and the number comes back."""
     numbers = np.sort(np.random.default_rng(3).integers(0, 10**6, 10_000)).astype(np.uint64)

@@ -6,13 +6,14 @@ import pytest
 
 from feast_sketch_store.errors import RowError
 from feast_sketch_store.reading.entities import EntityColumns
+from tests.helpers.cases import for_each
 from tests.helpers.keys import user_hashes
 
 USERS = EntityColumns("history", {"user_id": pa.int64()})
 VISITS = EntityColumns("history", {"user_id": pa.int64(), "shop": pa.large_string()})
 
 
-@pytest.mark.parametrize(
+@for_each(
     "given",
     [
         [7, 8],
@@ -23,13 +24,12 @@ VISITS = EntityColumns("history", {"user_id": pa.int64(), "shop": pa.large_strin
         {"user_id": np.array([7, 8])},
         user_hashes([7, 8]),
     ],
-    ids=["list", "int64", "int32", "arrow", "mapping", "mapping of int64", "hashes"],
 )
 def test_every_form_gives_the_same_hashes(given):
     assert USERS.hash(given).tolist() == user_hashes([7, 8]).tolist()
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("columns", "given", "reason"),
     [
         (USERS, ["a"], "is not int64"),

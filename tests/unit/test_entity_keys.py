@@ -21,6 +21,7 @@ from feast_sketch_store.rows.entity_keys import (
     serialize_columns,
     serialize_entity_keys,
 )
+from tests.helpers.cases import for_each
 from tests.helpers.keys import entity_key as key
 
 KEYS = {
@@ -48,7 +49,7 @@ KEYS = {
 }
 
 
-@pytest.mark.parametrize("entity_key", KEYS.values(), ids=KEYS.keys())
+@for_each("entity_key", KEYS.values())
 def test_bytes_are_those_of_feast(entity_key):
     assert serialize_entity_keys([entity_key]) == [serialize_entity_key(entity_key, 3)]
 
@@ -71,7 +72,7 @@ def test_random_int64_keys_have_feasts_bytes():
 
 # Made with feast.infra.key_encoding_utils.serialize_entity_key(key, 3) of feast 0.67.0 and
 # mmh3.hash_bytes of mmh3 5.3.1 or hashlib.blake2b. A change would orphan every row that was written before.
-@pytest.mark.parametrize(
+@for_each(
     ("entity_key", "serialized", "hashed"),
     [
         (
@@ -110,7 +111,6 @@ def test_random_int64_keys_have_feasts_bytes():
             "60063957211ec786fb589383d2d8bf83",
         ),
     ],
-    ids=["int64", "int64 lowest", "string", "composite", "entityless", "bytes", "unix_timestamp"],
 )
 def test_vectors(entity_key, serialized, hashed):
     (found,) = serialize_entity_keys([entity_key])
@@ -211,14 +211,14 @@ def keys_of(columns):
     return keys
 
 
-@pytest.mark.parametrize("columns", COLUMNS.values(), ids=COLUMNS.keys())
+@for_each("columns", COLUMNS.values())
 def test_columns_have_the_bytes_of_feast(columns):
     wanted = [serialize_entity_key(k, 3) for k in keys_of(columns)]
     assert serialize_columns(columns).to_pylist() == wanted
     assert hash_columns(columns).tolist() == hash_serialized_keys(wanted).tolist()
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("columns", "error"),
     [
         ({"a": pa.array([1, None])}, ValueError),
@@ -262,13 +262,13 @@ def test_no_keys_make_no_hashes():
     assert hash_serialized_keys([]).shape == (0, 2)
 
 
-@pytest.mark.parametrize("value", [Value(double_val=1.0), Value(bool_val=True), Value()])
+@for_each("value", [Value(double_val=1.0), Value(bool_val=True), Value()])
 def test_a_type_that_feast_refuses_is_refused(value):
     with pytest.raises(ValueError, match="not supported"):
         serialize_entity_keys([key(user_id=value)])
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("listed", "wanted", "positions", "places"),
     [
         ([], [(1, 1)], [], []),

@@ -13,6 +13,7 @@ from feast_sketch_store.errors import StorageError
 from feast_sketch_store.storage import file_cache
 from feast_sketch_store.storage.chunks import Chunks, KnownFile
 from feast_sketch_store.storage.file_cache import FileCache
+from tests.helpers.cases import for_each
 
 PART = 1 << 10
 SIZE = 10 * PART + 5
@@ -164,7 +165,7 @@ def test_a_folder_that_cannot_be_used_is_told(tmp_path):
         FileCache(tmp_path / "file").map("a", SIZE, Source())
 
 
-@pytest.mark.parametrize("cuts", [(), (1, 2), (PART,), (PART - 1, PART + 1, 5 * PART)])
+@for_each("cuts", [(), (1, 2), (PART,), (PART - 1, PART + 1, 5 * PART)])
 def test_chunks_do_not_depend_on_the_pieces(cuts):
     bounds = [0, *cuts, SIZE]
     pieces = [CONTENT[first:end] for first, end in itertools.pairwise(bounds)]

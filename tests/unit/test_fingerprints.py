@@ -6,6 +6,7 @@ import pytest
 from feast_sketch_store.kernel import fingerprints_of
 from feast_sketch_store.succinct import EliasFano, FingerprintIndex
 from feast_sketch_store.succinct.fingerprints import expected_bits, expected_twins, range_for
+from tests.helpers.cases import for_each
 from tests.unit.test_elias_fano import checked
 
 COUNTS = pytest.mark.parametrize("num_rows", [0, 1, 2, 7, 8, 15, 16, 17, 5000])
@@ -72,7 +73,7 @@ def test_rows_that_are_all_near_each_other():
     assert index.find(hashes - np.uint64(1 << 63)).tolist() == [-1] * 1000
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("num_rows", "rate", "size"),
     [
         (0, 0.01, 100),
@@ -97,8 +98,8 @@ def test_twins_are_as_many_as_expected(num_rows, rate):
     assert abs(found - expected) <= 5 * np.sqrt(2 * expected)
 
 
-@pytest.mark.parametrize("num_rows", [1_000, 26_469, 100_000])
-@pytest.mark.parametrize("rate", [1e-3, 1e-5, 1e-7])
+@for_each("num_rows", [1_000, 26_469, 100_000])
+@for_each("rate", [1e-3, 1e-5, 1e-7])
 def test_a_fingerprint_takes_two_bits_beside_its_rate(num_rows, rate):
     index = FingerprintIndex.build(hashes_for(num_rows), rate)
     rounding = 64 * 4 / num_rows  # parts have whole words
@@ -110,7 +111,7 @@ def parts_of(index):
     return {"fingerprints": index.fingerprints, "range": index.range, "twins": index.twins}
 
 
-@pytest.mark.parametrize(
+@for_each(
     "change",
     [
         {"range": 0},
@@ -120,7 +121,6 @@ def parts_of(index):
         {"twins": np.array([5, 5], np.uint64)},
         {"fingerprints": EliasFano.build(np.arange(100, dtype=np.uint64), 10_000_000)},
     ],
-    ids=str,
 )
 def test_parts_that_do_not_fit_are_refused(change):
     index = FingerprintIndex.build(hashes_for(100), 1e-5)

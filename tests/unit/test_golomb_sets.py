@@ -7,6 +7,7 @@ from feast_sketch_store.rows.spill import SpilledWords
 from feast_sketch_store.succinct import EliasFano, GolombSets, SetCode
 from feast_sketch_store.succinct.gap_levels import LEFT_LEVELS, Levels, levels_of
 from feast_sketch_store.succinct.golomb_sets import ideal_bits
+from tests.helpers.cases import for_each
 
 
 def coded(rows, num_symbols, counts=None):
@@ -43,8 +44,8 @@ def random_rows(num_rows, num_symbols, mean, seed=1):
     return [rng.integers(0, num_symbols, rng.poisson(mean)).tolist() for _ in range(num_rows)]
 
 
-@pytest.mark.parametrize("num_symbols", [0, 1, 2, 64, 2**17])
-@pytest.mark.parametrize("num_rows", [0, 1, 2, 15, 16, 17, 100])
+@for_each("num_symbols", [0, 1, 2, 64, 2**17])
+@for_each("num_rows", [0, 1, 2, 15, 16, 17, 100])
 def test_rows_and_symbols_of_any_number(num_rows, num_symbols):
     rows = random_rows(num_rows, num_symbols, 3) if num_symbols else [[]] * num_rows
     assert_reads_as(rows, num_symbols)
@@ -109,8 +110,8 @@ def test_several_features_stand_side_by_side():
         assert ids.tolist() == np.concatenate([row[feature] for row in rows]).tolist()
 
 
-@pytest.mark.parametrize("block", [1, 7, 64, 99, 100, 1000])
-@pytest.mark.parametrize("mean", [0, 0.3, 40])
+@for_each("block", [1, 7, 64, 99, 100, 1000])
+@for_each("mean", [0, 0.3, 40])
 def test_sets_that_come_in_blocks_have_the_same_bits(block, mean):
     rng = np.random.default_rng(4)
     sets = [np.unique(rng.integers(0, 500, rng.poisson(mean))).astype(np.int32) for _ in range(200)]
@@ -162,7 +163,7 @@ def test_as_many_runs_of_levels_as_there_may_be():
     assert code.ends[-1] == 5_000
 
 
-@pytest.mark.parametrize("seed", range(4))
+@for_each("seed", range(4))
 def test_levels_that_are_fitted_make_sets_smaller(seed):
     """Rows with tastes: each has values of one of 20 groups, beside some of all."""
     rng = np.random.default_rng(seed)

@@ -18,6 +18,7 @@ from feast_sketch_store.rows.large_types import large_schema, with_large_types
 from feast_sketch_store.rows.limits import FIRST_MOMENT, LAST_MOMENT
 from feast_sketch_store.rows.newest import NewestRows
 from feast_sketch_store.storage.local import LocalStorage
+from tests.helpers.cases import for_each
 
 CODECS = [
     FeatureCodec("numbers", "int64_list_val"),
@@ -246,8 +247,8 @@ def test_keys_of_another_program_are_damage(make_table):
             row_keys(wrong)
 
 
-@pytest.mark.parametrize("column", ["event", "created"])
-@pytest.mark.parametrize("unit", ["s", "ms", "us"])
+@for_each("column", ["event", "created"])
+@for_each("unit", ["s", "ms", "us"])
 def test_arrow_rows_with_times_that_no_reader_can_represent_are_refused(column, unit):
     scale = {"s": 1_000_000, "ms": 1_000, "us": 1}[unit]
     for moment in (FIRST_MOMENT, LAST_MOMENT):

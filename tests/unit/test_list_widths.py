@@ -5,10 +5,10 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-import pytest
 
 from feast_sketch_store.succinct import TimedLists, list_widths
 from feast_sketch_store.succinct.list_widths import Gaps, fitted, widths_of_independent
+from tests.helpers.cases import for_each
 
 DATA = Path(__file__).parents[2] / "feature_repo_example/data"
 
@@ -62,7 +62,7 @@ def test_runs_take_the_fewest_bits():
         assert cost(list_widths._cheapest(bits)) == best
 
 
-@pytest.mark.parametrize(("num_symbols", "stretch"), [(1, 1), (40, 40), (3000, 60), (3000, 3000)])
+@for_each(("num_symbols", "stretch"), [(1, 1), (40, 40), (3000, 60), (3000, 3000)])
 def test_fitted_widths_take_no_more_bits_than_those_of_independent_symbols(num_symbols, stretch):
     counts, gaps = drawn(3, num_symbols, 400, stretch)
     runs, usual = fitted(counts, gaps), independent(counts)
@@ -92,7 +92,7 @@ def test_a_sample_is_enough(monkeypatch):
     assert whole.num_bits <= part.num_bits < 1.01 * whole.num_bits
 
 
-@pytest.mark.parametrize(("tick", "most"), [(86_400, 9.7), (3_600, 13.9), (60, 20.6)])
+@for_each(("tick", "most"), [(86_400, 9.7), (3_600, 13.9), (60, 20.6)])
 def test_bits_of_a_reading_history(tick, most):
     """Clicks of KuaiRand that come with the example; figures are those of this code, rounded up."""
     clicks = pd.read_parquet(DATA / "kuairand_clicks.parquet")

@@ -7,6 +7,7 @@ from feast_sketch_store.row_log import tables as module
 from feast_sketch_store.row_log.fresh import encode_payload
 from feast_sketch_store.row_log.tables import TableReader
 from feast_sketch_store.rows.large_types import with_large_types
+from tests.helpers.cases import for_each
 
 ROWS = pa.table(
     {
@@ -55,8 +56,8 @@ def test_metadata_of_a_schema_are_those_of_its_own_stream():
         assert reader.read(encode_payload(rows)).schema.equals(rows.schema, check_metadata=True)
 
 
-@pytest.mark.parametrize("is_first", [True, False])
-@pytest.mark.parametrize("length", [0, 4, 100, -20])
+@for_each("is_first", [True, False])
+@for_each("length", [0, 4, 100, -20])
 def test_a_cut_stream_is_refused(is_first, length):
     reader, stream = TableReader(), encode_payload(ROWS)
     if not is_first:

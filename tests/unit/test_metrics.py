@@ -27,6 +27,7 @@ from feast_sketch_store.storage.local import LocalStorage
 from feast_sketch_store.view.loading import ShardLoader
 from feast_sketch_store.view.sealing import SealPolicy
 from feast_sketch_store.view.view import View
+from tests.helpers.cases import for_each
 from tests.helpers.keys import user_hashes, user_key
 
 CODEC = FeatureCodec("viewed", "string_set_val")
@@ -255,7 +256,7 @@ def named_in(text):
     }
 
 
-@pytest.mark.parametrize("page", ["fleet.md", "grafana-dashboard.json", "prometheus-alerts.yaml"])
+@for_each("page", ["fleet.md", "grafana-dashboard.json", "prometheus-alerts.yaml"])
 def test_metrics_that_a_page_names_exist(page):
     named = named_in((DOCS / page).read_text())
     assert named

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from feast_sketch_store.succinct import PackedInts
-from tests.helpers.cases import case
+from tests.helpers.cases import case, for_each
 
 INT64 = np.iinfo(np.int64)
 
@@ -22,7 +22,7 @@ def numbers_of(width, length, base, seed=1):
     return (numbers + np.uint64(base % 2**64)).view(np.int64)
 
 
-@pytest.mark.parametrize("width", [1, 7, 8, 31, 32, 33, 63, 64])
+@for_each("width", [1, 7, 8, 31, 32, 33, 63, 64])
 def test_numbers_come_back(width):
     for length, least in itertools.product([2, 63, 64, 65, 128, 70_001], [0, -5, INT64.min]):
         base = least if least + 2**width - 1 <= INT64.max else INT64.min
@@ -36,13 +36,13 @@ def test_numbers_come_back(width):
             assert (packed.take(np.array([length - 1, 0, 0])) == numbers[[-1, 0, 0]]).all()
 
 
-@pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.int32, np.int64])
+@for_each("dtype", [np.uint8, np.uint16, np.int32, np.int64])
 def test_numbers_of_narrow_types(dtype):
     numbers = np.array([3, 0, np.iinfo(dtype).max], dtype)
     assert PackedInts.pack(numbers).take(np.arange(3)).tolist() == numbers.tolist()
 
 
-@pytest.mark.parametrize("length", [0, 1, 100])
+@for_each("length", [0, 1, 100])
 def test_equal_numbers_take_no_bits_unless_asked_for(length):
     packed = PackedInts.pack(np.full(length, -7))
     assert (packed.width, packed.size_bytes) == (0, 0)
@@ -52,7 +52,7 @@ def test_equal_numbers_take_no_bits_unless_asked_for(length):
     assert bool(wider.size_bytes) == bool(length)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("width", "base", "length"),
     [(65, 0, 64), (-1, 0, 64), (8, 0, -1), (8, 2**63, 64), (8, -(2**63) - 1, 64), (9, 0, 64), (8, 0, 65)],
 )

@@ -10,6 +10,7 @@ from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.packed_values import packed_arrays, values_from
 from feast_sketch_store.rows.vocabulary import Vocabulary
 from feast_sketch_store.structures.parts import Parts, prefixed
+from tests.helpers.cases import for_each
 
 BINARY, INT64 = pa.large_binary(), pa.int64()
 
@@ -76,7 +77,7 @@ def changed(arrays, name, value):
     return {**arrays, name: np.asarray(value, arrays[name].dtype)}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("arrays", "kind"),
     [
         (NUMBERS, BINARY),

@@ -3,9 +3,8 @@
 import re
 from pathlib import Path
 
-import pytest
-
 from feast_sketch_store.storage.names import folder_name, project_path, view_path
+from tests.helpers.cases import for_each
 
 HOSTILE = [
     "",
@@ -34,12 +33,12 @@ HOSTILE = [
 ]
 
 
-@pytest.mark.parametrize("name", ["history", "user_history", "h", "_x", "9", "a-b", "a" * 64])
+@for_each("name", ["history", "user_history", "h", "_x", "9", "a-b", "a" * 64])
 def test_a_plain_name_stands_for_itself(name):
     assert folder_name(name) == name
 
 
-@pytest.mark.parametrize("name", HOSTILE)
+@for_each("name", HOSTILE)
 def test_any_other_name_becomes_one_safe_component(name):
     assert re.fullmatch(r"([a-z0-9_][a-z0-9_-]{0,39})?~[0-9a-f]{16}", folder_name(name))
 
@@ -50,7 +49,7 @@ def test_no_two_names_share_a_folder():
 
 
 # Folders that exist on disk: a change would lose them.
-@pytest.mark.parametrize(
+@for_each(
     ("name", "folder"),
     [
         ("History", "history~a604edf6bc39f9d9"),

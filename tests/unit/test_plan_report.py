@@ -12,6 +12,7 @@ import pytest
 
 from feast_sketch_store.planning.plan import Estimate, Plan, PlannedField, Point
 from feast_sketch_store.planning.report import to_html
+from tests.helpers.cases import for_each
 
 HOSTILE = "</script><script>alert('1')</script><!-- \"q\" & {{plan}} \\ \u2028 é\n</code>"
 VOID = {"meta"}
@@ -200,7 +201,7 @@ def test_one_point_may_be_chosen_and_the_knee():
     assert Page(to_html(plan())).rows()[0][1][1] == "error rate 0.01 chosen knee"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("number", "text"),
     [
         (0, "0 B"),
@@ -215,7 +216,7 @@ def test_bytes_are_told_in_the_unit_that_keeps_them_short(number, text):
     assert Page(to_html(plan(point(memory_bytes=number)))).rows()[0][1][2] == text
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("number", "text"),
     [(0, "0"), (1.2e-7, "1.2e-07"), (99.96, "100"), (2100, "2,100"), (float("inf"), "-")],
 )
@@ -232,7 +233,7 @@ def test_what_is_not_finite_is_not_drawn():
     assert drawn["auc"] == {"value": 0.7, "low": None, "high": None}
 
 
-@pytest.mark.parametrize(
+@for_each(
     "settings",
     [
         {"viewed": {"sketch.target": "auto"}},

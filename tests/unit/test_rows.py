@@ -22,6 +22,7 @@ from feast_sketch_store.rows.encoding import (
     newest_rows,
     to_arrow,
 )
+from tests.helpers.cases import for_each
 from tests.helpers.keys import entity_key
 
 VIEWED, SIZE = FeatureCodec("viewed", "string_set_val"), FeatureCodec("size", "int64_val")
@@ -136,7 +137,7 @@ def test_the_entityless_key_has_no_column():
     assert len(table[ENTITY_KEY][0].as_py()) > 0
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("field", "values"),
     [
         ("int64_val", [0, -1, 1, 2**63 - 1, -(2**63)]),

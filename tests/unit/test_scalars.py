@@ -13,6 +13,7 @@ from feast_sketch_store.rows.vocabulary import Vocabulary
 from feast_sketch_store.structures.base import RowsToSeal
 from feast_sketch_store.structures.parts import Parts
 from feast_sketch_store.structures.scalars import Scalars, scalar_bytes
+from tests.helpers.cases import for_each
 from tests.helpers.reads import read_structure
 
 NUM_ROWS = 300
@@ -66,10 +67,8 @@ def assert_reads_back(scalars, features, order):
         assert answer.symbols.tolist() == wanted.ids.tolist()
 
 
-@pytest.mark.parametrize(
-    "sizes", [[5], [1], [1, 1, 3], [9] * 30, [2] * 70, [2**16, 3, 2**15, 2**17, 2**16, 5]], ids=str
-)
-@pytest.mark.parametrize("states", [(VALUE,), (VALUE, NULL), (MISSING, NULL, EMPTY, VALUE), (NULL,)], ids=str)
+@for_each("sizes", [[5], [1], [1, 1, 3], [9] * 30, [2] * 70, [2**16, 3, 2**15, 2**17, 2**16, 5]])
+@for_each("states", [(VALUE,), (VALUE, NULL), (MISSING, NULL, EMPTY, VALUE), (NULL,)])
 def test_every_row_reads_back(sizes, states):
     features = [Rows(f"f{n}", size, states, n) for n, size in enumerate(sizes)]
     order = np.random.default_rng(3).permutation(NUM_ROWS)
@@ -86,7 +85,7 @@ def test_values_that_no_row_has_and_no_rows():
     assert_reads_back(built(empty), [empty], np.arange(0))
 
 
-@pytest.mark.parametrize(("size", "number"), [(3, 39), (9, 30), (50, 10), (255, 7), (1000, 6)])
+@for_each(("size", "number"), [(3, 39), (9, 30), (50, 10), (255, 7), (1000, 6)])
 def test_a_scalar_takes_the_logarithm_of_its_symbols(size, number):
     features = [Rows(f"f{n}", size, seed=n, num_rows=6400) for n in range(number)]
     scalars = built(*features)
@@ -114,7 +113,7 @@ def test_a_snapshot_has_the_same_rows():
     assert restored.to_snapshot()[0] == description
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("path", "value"),
     [
         (["features"], []),
@@ -131,7 +130,6 @@ def test_a_snapshot_has_the_same_rows():
         (["numbers", 0, "base"], 1),
         (["numbers", 0, "length"], 299),
     ],
-    ids=str,
 )
 def test_a_description_that_does_not_fit_is_refused(path, value):
     _, description, arrays = described()

@@ -13,6 +13,7 @@ from feast_sketch_store.rows.vocabulary import Vocabulary
 from feast_sketch_store.structures.base import RowsToSeal
 from feast_sketch_store.structures.set_columns import SetColumns
 from feast_sketch_store.structures.shared_values import find_chains
+from tests.helpers.cases import for_each
 
 NUM_ROWS = 800
 
@@ -76,8 +77,8 @@ def implied(seed=1, share=0.4, num_others=1.0):
     return base, inside | is_drawn(rng, 300, num_others)
 
 
-@pytest.mark.parametrize("value_field", ["int64_set_val", "string_set_val", "int64_list_val"])
-@pytest.mark.parametrize("share", [0.02, 0.4, 0.6, 0.97, 1.0])
+@for_each("value_field", ["int64_set_val", "string_set_val", "int64_list_val"])
+@for_each("share", [0.02, 0.4, 0.6, 0.97, 1.0])
 def test_a_feature_that_is_implied_is_coded_with_the_other(share, value_field):
     base, dependent = implied(share=share)
     features = [
@@ -150,7 +151,7 @@ def test_two_chains_in_one_layer():
     assert sorted(sorted(chain) for chain in chains_of(layer)) == [["a", "c"], ["b", "d"]]
 
 
-@pytest.mark.parametrize("seed", range(6))
+@for_each("seed", range(6))
 def test_chains_of_several_features_with_rows_that_have_none(seed):
     rng = np.random.default_rng(seed)
     base = is_drawn(rng, 200, rng.uniform(0.5, 40))
@@ -168,7 +169,7 @@ def test_chains_of_several_features_with_rows_that_have_none(seed):
     assert_reads_as_written(rows, SketchLayer.from_snapshot(*layer.to_snapshot()))
 
 
-@pytest.mark.parametrize("num_rows", [1, 2, 17])
+@for_each("num_rows", [1, 2, 17])
 def test_chains_of_few_rows(num_rows):
     has = is_drawn(np.random.default_rng(3), 20, 9, num_rows)
     has[0, :3] = True

@@ -6,6 +6,7 @@ import pytest
 from feast_sketch_store import kernel
 from feast_sketch_store.kernel import MAX_NUM_HASHES, Table
 from feast_sketch_store.succinct import Asked, ShiftingBloomFilter, ShiftingBloomFilterBuilder, new_salt
+from tests.helpers.cases import for_each
 from tests.helpers.filters import add_facts, contains_facts, measured_fill
 from tests.oracle.bits import set_bits
 from tests.oracle.filters import bit_of
@@ -23,7 +24,7 @@ def build(hashes, entities, symbols, *, num_bits, window_words, num_hashes, salt
     return builder.build()
 
 
-@pytest.mark.parametrize("num_words", [4, 5, 64, 1000])
+@for_each("num_words", [4, 5, 64, 1000])
 def test_a_fact_sets_exactly_the_bits_of_the_formula(num_words):
     hashes = random_hashes(1, seed=num_words)
     for symbol in (0, 1, 63, 64, 200, 255):
@@ -40,7 +41,7 @@ def test_the_head_is_repeated_behind_the_end():
     assert bloom.words[16:].tolist() == bloom.words[:4].tolist()
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("num_bits", "window_words", "num_words"), [(0, 1, 1), (1, 1, 1), (64, 1, 1), (65, 1, 2), (64, 10, 10)]
 )
 def test_a_table_holds_whole_words_and_at_least_one_window(num_bits, window_words, num_words):
@@ -48,8 +49,8 @@ def test_a_table_holds_whole_words_and_at_least_one_window(num_bits, window_word
 
 
 # Tables as short as one window wrap nearly every window.
-@pytest.mark.parametrize("num_words", [3, 4, 7, 40])
-@pytest.mark.parametrize("num_hashes", [1, 2, 7, 64])
+@for_each("num_words", [3, 4, 7, 40])
+@for_each("num_hashes", [1, 2, 7, 64])
 def test_added_facts_are_possibly_present(num_words, num_hashes):
     rng = np.random.default_rng(num_words)
     hashes = random_hashes(20)
@@ -68,7 +69,7 @@ def test_a_table_without_facts_holds_nothing():
 
 
 # Windows of at most 4 words are gathered in another way than wider ones.
-@pytest.mark.parametrize(
+@for_each(
     ("first_word", "num_words"), [(0, 1), (9, 1), (0, 4), (6, 4), (0, 5), (5, 5), (1, 6), (4, 6), (0, 10)]
 )
 def test_a_part_of_a_window_equals_that_part_of_the_whole(first_word, num_words):
@@ -88,7 +89,7 @@ def test_a_part_of_a_window_equals_that_part_of_the_whole(first_word, num_words)
     assert 0 < np.bitwise_count(part).sum() < part.size * 64
 
 
-@pytest.mark.parametrize("num_symbols", [0, 1, 63, 64, 65, 200, 448])
+@for_each("num_symbols", [0, 1, 63, 64, 65, 200, 448])
 def test_possible_symbols_are_the_ones_of_the_window(num_symbols):
     rng = np.random.default_rng(8)
     hashes, wanted = random_hashes(40), rng.integers(0, 2, 40).astype(bool)
@@ -167,7 +168,7 @@ def test_a_read_only_table_can_be_read():
     assert bloom.words.tolist() == before
 
 
-@pytest.mark.parametrize("symbol", [-1, 128, 2**31 - 1])
+@for_each("symbol", [-1, 128, 2**31 - 1])
 def test_a_symbol_outside_the_window_is_refused(symbol):
     builder = ShiftingBloomFilterBuilder(6400, 2, SALT)
     with pytest.raises(IndexError, match="window of 2 words holds 128"):
@@ -184,8 +185,8 @@ def test_a_table_beyond_32_bit_offsets_is_refused():
         ShiftingBloomFilterBuilder(64 * 2**32, 1, SALT)
 
 
-@pytest.mark.parametrize("num_hashes", [-1, 0, MAX_NUM_HASHES + 1, 128, 2**40])
-@pytest.mark.parametrize("num_entities", [0, 2])
+@for_each("num_hashes", [-1, 0, MAX_NUM_HASHES + 1, 128, 2**40])
+@for_each("num_entities", [0, 2])
 def test_a_number_of_hashes_that_cannot_be_is_refused(num_hashes, num_entities):
     """The same limit, in the same words, whatever is asked."""
     words, hashes = np.zeros(12, np.uint64), random_hashes(num_entities)

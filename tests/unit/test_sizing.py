@@ -18,12 +18,11 @@ from feast_sketch_store.structures.sizing import (
     size_for_rates,
     weighted_for_bits,
 )
+from tests.helpers.cases import for_each
 
 
 # Bits per fact of a standard Bloom filter, log2(1 / rate) / ln 2.
-@pytest.mark.parametrize(
-    ("rate", "bits"), [(0.5, 1.4427), (0.1, 4.7925), (0.01, 9.5851), (0.001, 14.3776), (1e-9, 43.1328)]
-)
+@for_each(("rate", "bits"), [(0.5, 1.4427), (0.1, 4.7925), (0.01, 9.5851), (0.001, 14.3776), (1e-9, 43.1328)])
 def test_ideal_bits_are_those_of_the_textbook(rate, bits):
     assert ideal_bits([FactClass(1000, rate)]) == pytest.approx(1000 * bits, rel=1e-4)
 
@@ -33,7 +32,7 @@ def test_ideal_bits_of_classes_add_up():
     assert ideal_bits(classes) == pytest.approx(sum(ideal_bits([c]) for c in classes))
 
 
-@pytest.mark.parametrize(("rate", "hashes"), [(0.5, 1), (0.1, 3), (0.01, 7), (0.001, 10), (1e-9, 30)])
+@for_each(("rate", "hashes"), [(0.5, 1), (0.1, 3), (0.01, 7), (0.001, 10), (1e-9, 30)])
 def test_one_class_takes_the_whole_number_of_hashes_nearest_to_its_optimum(rate, hashes):
     geometry = size_for_rates([FactClass(10_000, rate)])
     assert geometry.num_hashes == (hashes,)
@@ -62,7 +61,7 @@ def test_no_facts_take_one_bit_and_are_never_met():
     assert expected_fill(classes, geometry.hashes, geometry.num_bits) == 0
 
 
-@pytest.mark.parametrize("rate", [0.0, 1.0, -0.1, 1.5, math.nan, math.inf])
+@for_each("rate", [0.0, 1.0, -0.1, 1.5, math.nan, math.inf])
 def test_a_rate_outside_0_to_1_is_refused(rate):
     with pytest.raises(ValueError, match="between 0 and 1"):
         FactClass(1, rate)
@@ -89,7 +88,7 @@ def test_a_rate_beyond_the_limit_of_hashes_is_refused():
         size_for_rates([FactClass(1, 1e-300)])
 
 
-@pytest.mark.parametrize("rate", [0.5, 0.1, 0.01, 1e-5])
+@for_each("rate", [0.5, 0.1, 0.01, 1e-5])
 def test_the_bits_of_a_rate_buy_that_rate(rate):
     classes = [FactClass(100_000, rate)]
     geometry = size_for_bits(classes, size_for_rates(classes).num_bits)
@@ -104,14 +103,14 @@ def test_a_bit_budget_keeps_the_shares_of_the_classes():
 
 
 # Rate 0.7 needs 0.83 bits a fact with one hash, so there is a geometry for any budget above that.
-@pytest.mark.parametrize("num_bits", [850, 1000, 1200, 1400])
+@for_each("num_bits", [850, 1000, 1200, 1400])
 def test_a_small_budget_still_buys_a_poor_rate(num_bits):
     geometry = size_for_bits([FactClass(1000, 0.01)], num_bits)
     assert geometry.num_bits == num_bits
     assert geometry.false_positive_rates[0] <= 0.71
 
 
-@pytest.mark.parametrize("num_bits", [-1, 0, 1, 100])
+@for_each("num_bits", [-1, 0, 1, 100])
 def test_too_few_bits_are_refused(num_bits):
     with pytest.raises(ValueError, match=f"{num_bits} bits are too few for 1000 facts"):
         size_for_bits([FactClass(1000, 0.01)], num_bits)
@@ -174,8 +173,8 @@ SHAPES_OF_COUNTS = {
 }
 
 
-@pytest.mark.parametrize("noise", [1e-14, 1e-9, 1e-5, 0.01, 1.0, 100.0])
-@pytest.mark.parametrize("counts", SHAPES_OF_COUNTS.values(), ids=SHAPES_OF_COUNTS)
+@for_each("noise", [1e-14, 1e-9, 1e-5, 0.01, 1.0, 100.0])
+@for_each("counts", SHAPES_OF_COUNTS.values())
 def test_weighted_facts_keep_their_noise_at_every_fill_they_have_hashes_for(counts, noise):
     facts = WeightedFacts(counts, 5000, noise)
     for fill in (0.1, 0.3, 0.5, 0.7, 0.9, 0.98, 0.999):
@@ -195,8 +194,8 @@ def test_weighted_facts_keep_their_noise_at_every_fill_they_have_hashes_for(coun
     assert facts.expected_false(geometry.hashes[0], fill) <= noise * (1 + 1e-6)
 
 
-@pytest.mark.parametrize("noise", [1e-6, 0.01, 1.0])
-@pytest.mark.parametrize("counts", SHAPES_OF_COUNTS.values(), ids=SHAPES_OF_COUNTS)
+@for_each("noise", [1e-6, 0.01, 1.0])
+@for_each("counts", SHAPES_OF_COUNTS.values())
 def test_weighted_facts_never_take_more_than_equal_hashes(counts, noise):
     facts = WeightedFacts(counts, 5000, noise)
     rate = noise / (1 - counts / 5000).sum()
@@ -268,7 +267,7 @@ def test_strict_classes_keep_others_from_fills_that_they_cannot_use():
     assert max(both.num_hashes) <= MAX_NUM_HASHES
 
 
-@pytest.mark.parametrize("rate", [0.3, 0.01, 1e-9])
+@for_each("rate", [0.3, 0.01, 1e-9])
 def test_the_fill_limit_is_where_the_first_target_is_missed(rate):
     classes = [FactClass(1000, rate), WeightedFacts(COUNTS, 1000, 0.5)]
     hashes = [c.hashes_at(0.5) for c in classes]
@@ -286,7 +285,7 @@ def test_many_rates_are_sized_in_as_few_bits():
     assert all(c.excess(h, geometry.fill) <= 1 + 1e-6 for c, h in zip(classes, geometry.hashes, strict=True))
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("counts", "num_entities", "noise", "match"),
     [
         ([2, -1], 10, 1.0, "fewer facts than none"),

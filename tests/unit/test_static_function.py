@@ -15,6 +15,7 @@ from feast_sketch_store.succinct.static_function import (
     expected_bytes,
     width_for,
 )
+from tests.helpers.cases import for_each
 from tests.oracle import static
 
 REPEATABLE = settings(derandomize=True, deadline=None, database=None, max_examples=40)
@@ -45,7 +46,7 @@ def test_so_many_keys_that_some_are_left_over():
     assert 8 * function.size_bytes / len(hashes) < 1.035 * 19
 
 
-@pytest.mark.parametrize("num_keys", [0, 1, 2, 40, 5_000, 60_000])
+@for_each("num_keys", [0, 1, 2, 40, 5_000, 60_000])
 def test_other_keys_are_absent_at_the_rate(num_keys):
     """Four standard deviations.
 
@@ -59,9 +60,7 @@ def test_other_keys_are_absent_at_the_rate(num_keys):
     assert abs(wrong - 200_000 * rate) < 4 * math.sqrt(200_000 * rate)
 
 
-@pytest.mark.parametrize(
-    ("num_symbols", "rate", "width"), [(5, 1e-5, 19), (8, 1e-5, 20), (1, 0.5, 1), (2, 0.5, 2)]
-)
+@for_each(("num_symbols", "rate", "width"), [(5, 1e-5, 19), (8, 1e-5, 20), (1, 0.5, 1), (2, 0.5, 2)])
 def test_bits_of_a_slot(num_symbols, rate, width):
     assert width_for(num_symbols, rate) == width
 
@@ -91,13 +90,13 @@ def test_functions_are_built_and_read_as_equations_say(num_keys, width, seed):
     assert (found[: len(hashes)] ^ masks_of(hashes, width) == values)[~left].all()
 
 
-@pytest.mark.parametrize("num_slots", [0, 63, 65, -64, 2**32])
+@for_each("num_slots", [0, 63, 65, -64, 2**32])
 def test_slots_that_cannot_be_are_refused(num_slots):
     with pytest.raises(ValueError, match="do not fit"):
         kernel.look_up(np.zeros(8, np.uint64), 4, num_slots, keys_of(3))
 
 
-@pytest.mark.parametrize(
+@for_each(
     "change",
     [
         {"width": 0},

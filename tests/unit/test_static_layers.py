@@ -12,6 +12,7 @@ from feast_sketch_store.layers import FeatureBudget, SketchLayer, build_layer
 from feast_sketch_store.rows.codecs import MISSING, NULL, VALUE, FeatureCodec
 from feast_sketch_store.rows.encoding import EncodedFeature, EncodedRows, RowKeys
 from feast_sketch_store.rows.vocabulary import Vocabulary
+from tests.helpers.cases import for_each
 
 RATE = 1e-5
 
@@ -63,9 +64,9 @@ def assert_equal(layer, rows):
     assert list(layer.missing(rows)) == []
 
 
-@pytest.mark.parametrize("null_share", [0.0, 0.3])
-@pytest.mark.parametrize("num_timestamps", [1, 5, 1_000])
-@pytest.mark.parametrize("sizes", [[5], [3, 40], [1, 1_000]], ids=str)
+@for_each("null_share", [0.0, 0.3])
+@for_each("num_timestamps", [1, 5, 1_000])
+@for_each("sizes", [[5], [3, 40], [1, 1_000]])
 def test_rows_read_as_they_were_sealed(sizes, num_timestamps, null_share):
     rows = rows_of(2_000, sizes, null_share, num_timestamps)
     layer = layer_of(rows)
@@ -76,7 +77,7 @@ def test_rows_read_as_they_were_sealed(sizes, num_timestamps, null_share):
     assert sum(map(layer.size_bytes_of, rows.features)) <= layer.size_bytes
 
 
-@pytest.mark.parametrize("num_rows", [0, 1, 2])
+@for_each("num_rows", [0, 1, 2])
 def test_few_rows(num_rows):
     rows = rows_of(num_rows, [5])
     assert_equal(layer_of(rows), rows)
@@ -121,7 +122,7 @@ def test_rows_that_do_not_fit_are_listed(sizes, null_share, reason):
 NUM_ROWS = 30_000
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("sizes", "static", "listed"),
     [
         ([5], 19.6, 21.95),
@@ -130,7 +131,6 @@ NUM_ROWS = 30_000
         ([5, 8], 22.75, 24.95),
         ([50] * 6, 52.3, 52.95),  # 52.32 on average of twelve salts, by a standard deviation of 0.14
     ],
-    ids=str,
 )
 def test_bits_of_a_row_against_those_of_a_list(sizes, static, listed):
     """A static function takes 3 % of the bits of a row more than the least, a list two bits and more."""
@@ -141,7 +141,7 @@ def test_bits_of_a_row_against_those_of_a_list(sizes, static, listed):
     assert found["static"] < found["listed"]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("num_rows", "sizes", "null_share", "num_timestamps", "kind"),
     [
         (30_000, [8], 0.0, 1, "static"),
@@ -155,7 +155,6 @@ def test_bits_of_a_row_against_those_of_a_list(sizes, static, listed):
         (300, [8], 0.0, 1, "list"),  # slots come in stretches of 64
         (1, [8], 0.0, 1, "shapes"),
     ],
-    ids=str,
 )
 def test_what_is_left_to_choose_is_static_where_that_is_smallest(
     num_rows, sizes, null_share, num_timestamps, kind
@@ -168,14 +167,13 @@ def test_what_is_left_to_choose_is_static_where_that_is_smallest(
     assert_equal(chosen, rows)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "change",
     [
         {"lists_rows": True},  # as other layers do
         {"may_be_columns": frozenset()},  # values are wanted in a filter
         {"may_be_columns": frozenset({"s0"})},
     ],
-    ids=str,
 )
 def test_nothing_is_static_where_it_is_not_left_to_choose(change):
     rows = rows_of(10_000, [5, 8])
@@ -184,7 +182,7 @@ def test_nothing_is_static_where_it_is_not_left_to_choose(change):
     assert build_layer(rows, replace(budget, **change)).presence.kind != "static"
 
 
-@pytest.mark.parametrize("size", [5, 8, 64, 1_000])
+@for_each("size", [5, 8, 64, 1_000])
 def test_three_probes_never_win_at_these_costs(size):
     """XOR and Chazelle's construction take 1.23 times the bits of a slot: 24.1 for 8 values."""
     bits = math.log2(size) + math.log2(1 / RATE)
@@ -195,8 +193,8 @@ def test_three_probes_never_win_at_these_costs(size):
     assert bits_of(layer_of(rows), rows) < 1.23 * bits
 
 
-@pytest.mark.parametrize("size", [5, 8, 64])
-@pytest.mark.parametrize("mode_share", [0.3, 0.5, 0.8, 0.95])
+@for_each("size", [5, 8, 64])
+@for_each("mode_share", [0.3, 0.5, 0.8, 0.95])
 def test_the_mode_as_an_oracle_never_wins(size, mode_share):
     """A learned Bloomier filter whose function gives every key the most frequent value.
 
@@ -224,8 +222,8 @@ def parts():
     return layer_of(rows_of(300, [5, 9], 0.2)).to_snapshot()
 
 
-@pytest.mark.parametrize("key", ["salt", "width", "num_shapes", "num_entities", "features"])
-@pytest.mark.parametrize("junk", [None, -1, 0, 1, 63, 10**9, 1.5, "x", [], {}])
+@for_each("key", ["salt", "width", "num_shapes", "num_entities", "features"])
+@for_each("junk", [None, -1, 0, 1, 63, 10**9, 1.5, "x", [], {}])
 def test_other_descriptions_are_refused_or_safe_to_read(parts, key, junk):
     description, arrays = copy.deepcopy(parts[0]), parts[1]
     description["structures"][0][key] = junk

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from feast_sketch_store import kernel
 from feast_sketch_store.succinct import ListCode, TimedLists
 from feast_sketch_store.succinct.timed_lists import bit_lengths, classes_of, code_lengths, prefix_codes
+from tests.helpers.cases import for_each
 from tests.helpers.length import by_length
 from tests.oracle.bits import DamagedError
 from tests.oracle.lists import read_list
@@ -120,7 +121,7 @@ def test_classes_and_their_codes():
         assert sum(code % 2**length == one for code in begins_so) == 1
 
 
-@pytest.mark.parametrize(
+@for_each(
     "change",
     [
         {"lengths": np.full((3, 128), 1, np.uint8)},  # more codes than there are

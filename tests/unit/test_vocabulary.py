@@ -5,6 +5,7 @@ import pyarrow as pa
 import pytest
 
 from feast_sketch_store.rows.vocabulary import Vocabulary
+from tests.helpers.cases import for_each
 
 
 def binary(*values):
@@ -59,7 +60,7 @@ def test_a_union_with_an_empty_part_changes_nothing():
         assert sorted(map(len, ids)) == [0, 2]
 
 
-@pytest.mark.parametrize(
+@for_each(
     "values",
     [
         pa.array([], pa.int64()),
@@ -71,7 +72,6 @@ def test_a_union_with_an_empty_part_changes_nothing():
         pa.array([9, 1, 2, 9]).slice(1, 2),
         binary(b"left out", b"").slice(1, 1),
     ],
-    ids=["no numbers", "numbers", "no bytes", "empty bytes", "bytes", "slice", "number slice", "empty slice"],
 )
 def test_arrays_give_the_vocabulary_back(values):
     arrays = Vocabulary(values).to_arrays()
@@ -82,7 +82,7 @@ def test_arrays_give_the_vocabulary_back(values):
     }
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("offsets", "size"),
     [([], 0), ([1, 2], 2), ([0, 2], 1), ([0, 2], 3), ([0, 3, 2], 2), ([0, -1, 2], 2)],
 )
