@@ -1,4 +1,4 @@
-/* Reads of one entity from lists: items with times, or values with counts; see structures/lists.py and counts.py. */
+/* Reads of one entity from lists: items with times, or values with counts; see structures/lists.py. */
 
 #include <stdlib.h>
 

@@ -3,7 +3,7 @@
 The layer keeps the state of every row and feature, so this structure keeps only names.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -16,27 +16,35 @@ from feast_sketch_store.rows.codecs import BACKING, Decoder, FeatureCodec
 from feast_sketch_store.rows.encoding import EncodedFeature
 from feast_sketch_store.rows.vocabulary import Vocabulary
 from feast_sketch_store.structures.answer import Answer
-from feast_sketch_store.structures.base import RowsToSeal, SealedFeature, Structure
-from feast_sketch_store.structures.costs import Popularity
+from feast_sketch_store.structures.base import SeparateFeature, SeparateFeatures
 from feast_sketch_store.structures.feature_rows import FeatureRows
-from feast_sketch_store.structures.goals import Goal, Offer
 from feast_sketch_store.structures.parts import Described, Parts, checked
 from feast_sketch_store.structures.prepared import begin_feature
 
 
 @dataclass(frozen=True)
-class BackedFeature(SealedFeature):
+class BackedFeature(SeparateFeature):
     """A feature of which only states are known. For a row with a value, its answer has no symbol."""
 
     codec: FeatureCodec
 
     structure = BACKING
     num_facts = 0
+    size_bytes = 0
 
     @property
     def vocabulary(self) -> Vocabulary:  # type: ignore[override]
         """No values."""
         return Vocabulary(pa.array([], self.codec.storage_type))
+
+    def __len__(self) -> int:
+        return 0
+
+    @classmethod
+    def build(cls, feature: FeatureRows, order: NDArray[np.int64] | None) -> Self:
+        """See `SeparateFeature.build`."""
+        feature.release()
+        return cls(feature.sealed_codec)
 
     def prepare(self, rows: PreparedRows) -> None:
         """See `SealedFeature.prepare`."""
@@ -55,49 +63,19 @@ class BackedFeature(SealedFeature):
         if differ:
             yield f"has wrong states of feature {self.codec.feature!r} in {differ} rows"
 
+    def to_snapshot(self) -> Described:
+        """See `SeparateFeature.to_snapshot`."""
+        return {"name": self.codec.feature, "value_field": self.codec.value_field}, {}
 
-@dataclass(frozen=True)
-class Backed(Structure):
+    @classmethod
+    def from_snapshot(cls, entry: Mapping[str, Any], parts: Parts) -> Self:
+        """See `SeparateFeature.from_snapshot`."""
+        return cls(FeatureCodec(checked(entry["name"], str), entry["value_field"], BACKING))
+
+
+class Backed(SeparateFeatures):
     """The backed features of a layer."""
-
-    features: Mapping[str, BackedFeature]
 
     kind = "backed"
     codecs = (BACKING,)
-    size_bytes = 0
-    fact_bits = 0
-
-    def size_bytes_of(self, feature: str) -> float:
-        """Nothing."""
-        return 0.0
-
-    @classmethod
-    def offer(cls, goal: Goal, popularity: Popularity) -> Offer | None:
-        """See `Structure.offer`: a codec chooses this structure, never a goal."""
-        return None
-
-    @classmethod
-    def build(cls, features: Sequence[tuple[FeatureRows, Any]], rows: RowsToSeal) -> Self:
-        """See `Structure.build`; there are no plans."""
-        for feature, _ in features:
-            feature.release()
-        codecs = [feature.sealed_codec for feature, _ in features]
-        return cls({codec.feature: BackedFeature(codec) for codec in codecs})
-
-    def to_snapshot(self) -> Described:
-        """See `Structure.to_snapshot`."""
-        codecs = [feature.codec for feature in self.features.values()]
-        entries = [{"name": codec.feature, "value_field": codec.value_field} for codec in codecs]
-        return {"features": entries}, {}
-
-    @classmethod
-    def from_snapshot(cls, description: Mapping[str, Any], parts: Parts) -> Self:
-        """See `Structure.from_snapshot`."""
-        codecs = [
-            FeatureCodec(checked(entry["name"], str), entry["value_field"], BACKING)
-            for entry in description["features"]
-        ]
-        features = {codec.feature: BackedFeature(codec) for codec in codecs}
-        if len(features) != len(codecs):
-            raise ValueError("a backed feature is named twice")
-        return cls(features)
+    feature_type = BackedFeature

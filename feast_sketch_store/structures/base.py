@@ -17,7 +17,7 @@ from feast_sketch_store.structures.answer import Answer
 from feast_sketch_store.structures.costs import Popularity
 from feast_sketch_store.structures.feature_rows import FeatureRows
 from feast_sketch_store.structures.goals import Goal, Offer
-from feast_sketch_store.structures.parts import Described, Parts
+from feast_sketch_store.structures.parts import Described, Parts, prefixed
 from feast_sketch_store.structures.sizing import FactClass
 
 
@@ -221,9 +221,10 @@ class Structure(ABC):
         raise ValueError(f"there is no structure of the kind {cls.kind!r}")
 
     @classmethod
-    @abstractmethod
     def offer(cls, goal: Goal, popularity: Popularity) -> Offer | None:
         """How it would keep a feature, and the cost.
+
+        By default None: a codec or a list of rows asks for the structure, never a goal.
 
         Returns
         -------
@@ -234,6 +235,7 @@ class Structure(ABC):
         ------
         ValueError : the memory limit of the feature is too small.
         """
+        return None
 
     @classmethod
     def joint_bytes(cls, offers: Sequence[Offer]) -> float:
@@ -272,9 +274,9 @@ class Structure(ABC):
         return sum(feature.num_facts for feature in self.features.values())
 
     @property
-    @abstractmethod
     def fact_bits(self) -> int:
-        """Bits of these facts, including those needed to find them."""
+        """Bits of these facts, including those needed to find them; 0 if no report divides them."""
+        return 0
 
     @property
     def table_bytes(self) -> int:
@@ -313,3 +315,92 @@ class Structure(ABC):
         ------
         ValueError, KeyError, TypeError : the parts do not fit each other.
         """
+
+
+class SeparateFeature(SealedFeature):
+    """A feature that shares nothing with others. Its length is the number of its rows."""
+
+    @abstractmethod
+    def __len__(self) -> int:
+        pass
+
+    @classmethod
+    @abstractmethod
+    def build(cls, feature: FeatureRows, order: NDArray[np.int64] | None) -> Self:
+        """Build it from a feature of rows, in the order of the layer's list if it has one."""
+
+    @property
+    @abstractmethod
+    def size_bytes(self) -> int:
+        """Bytes of all parts, the vocabulary included."""
+
+    @property
+    def fact_bits(self) -> int:
+        """Bits of its facts, including those needed to find them; 0 if no report divides them."""
+        return 0
+
+    @abstractmethod
+    def to_snapshot(self) -> Described:
+        """The feature as a JSON-serializable description and named arrays."""
+
+    @classmethod
+    @abstractmethod
+    def from_snapshot(cls, entry: Mapping[str, Any], parts: Parts) -> Self:
+        """The reverse of `to_snapshot`; raises as `Structure.from_snapshot`."""
+
+
+class SeparateFeatures(Structure):
+    """Features that share nothing: each describes itself. A subclass says of which type they are."""
+
+    feature_type: ClassVar[type[SeparateFeature]]
+
+    features: Mapping[str, SeparateFeature]
+
+    def __init__(self, features: Mapping[str, SeparateFeature]):
+        self.features = features
+
+    @classmethod
+    def build(cls, features: Sequence[tuple[FeatureRows, Any]], rows: RowsToSeal) -> Self:
+        """See `Structure.build`; there are no plans."""
+        return cls({f.sealed_codec.feature: cls.feature_type.build(f, rows.order) for f, _ in features})
+
+    @property
+    def num_rows(self) -> int:
+        """See `Structure`."""
+        return len(next(iter(self.features.values())))
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all features."""
+        return sum(feature.size_bytes for feature in self.features.values())
+
+    def size_bytes_of(self, feature: str) -> float:
+        """Bytes of one feature."""
+        return self.features[feature].size_bytes
+
+    @property
+    def fact_bits(self) -> int:
+        """Bits of all features' facts."""
+        return sum(feature.fact_bits for feature in self.features.values())
+
+    def to_snapshot(self) -> Described:
+        """See `Structure.to_snapshot`."""
+        entries = []
+        arrays: dict[str, NDArray[np.generic]] = {}
+        for number, feature in enumerate(self.features.values()):
+            entry, own = feature.to_snapshot()
+            entries.append(entry)
+            arrays |= prefixed(str(number), own)
+        return {"features": entries}, arrays
+
+    @classmethod
+    def from_snapshot(cls, description: Mapping[str, Any], parts: Parts) -> Self:
+        """See `Structure.from_snapshot`."""
+        features = [
+            cls.feature_type.from_snapshot(entry, parts.at(str(number)))
+            for number, entry in enumerate(description["features"])
+        ]
+        by_name = {feature.codec.feature: feature for feature in features}
+        if len(by_name) != len(features) or len({len(feature) for feature in features}) != 1:
+            raise ValueError("a feature is there twice, or the features differ in their number of rows")
+        return cls(by_name)

@@ -3,7 +3,7 @@
 A column is read by row number, independently of other rows. It has states and elements (`elements`).
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Self
@@ -18,8 +18,8 @@ from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.encoding import EncodedFeature
 from feast_sketch_store.rows.vocabulary import Vocabulary
 from feast_sketch_store.structures.answer import Answer
-from feast_sketch_store.structures.base import RowsToSeal, SealedFeature, Structure
-from feast_sketch_store.structures.costs import Popularity, packed_bytes
+from feast_sketch_store.structures.base import SeparateFeature, SeparateFeatures
+from feast_sketch_store.structures.costs import packed_bytes
 from feast_sketch_store.structures.elements import (
     DictionaryElements,
     Elements,
@@ -29,14 +29,12 @@ from feast_sketch_store.structures.elements import (
     smallest,
 )
 from feast_sketch_store.structures.feature_rows import FeatureRows, in_order
-from feast_sketch_store.structures.goals import Goal, Offer
 from feast_sketch_store.structures.parts import (
     WORDS,
     Described,
     Parts,
     checked,
     describe_packed,
-    prefixed,
     report_of,
 )
 from feast_sketch_store.structures.prepared import begin_feature
@@ -65,7 +63,7 @@ def scalar_bytes(
     """
     num_rows, size = len(states), packed_bytes(len(states), _steps_of(states)[1])
     num_values, is_binary = len(vocabulary), codec.storage_type == pa.large_binary()
-    if num_rows > counts.sum() and (is_binary or not num_values):  # as in `Column.build`
+    if num_rows > counts.sum() and (is_binary or not num_values):  # as in `Column.of`
         vocabulary, _ = Vocabulary.union([vocabulary, _filler(codec)])
     ids = packed_bytes(num_rows, max(1, (len(vocabulary) - 1).bit_length()))
     if not is_binary:
@@ -105,7 +103,7 @@ def expected_bytes(vocabulary: Vocabulary, num_rows: int) -> float:
 
 
 @dataclass(frozen=True)
-class Column(SealedFeature):
+class Column(SeparateFeature):
     """One feature of n rows.
 
     Parameters
@@ -129,14 +127,21 @@ class Column(SealedFeature):
     vocabulary = None
 
     @classmethod
-    def build(
+    def build(cls, feature: FeatureRows, order: NDArray[np.int64] | None) -> Self:
+        """See `SeparateFeature.build`."""
+        assert order is not None
+        values = in_order([feature], order)
+        return cls.of(feature.sealed_codec, feature.states[order], feature.vocabulary, values)
+
+    @classmethod
+    def of(
         cls,
         codec: FeatureCodec,
         states: NDArray[np.uint8],
         vocabulary: Vocabulary,
         rows: Csr,
         min_width: int = 1,
-    ) -> "Column":
+    ) -> Self:
         """A column of rows, given by their states, uint8[n], and ids of a vocabulary.
 
         Numbers take at least ``min_width`` bits; use 0 if the number of rows is stored elsewhere.
@@ -277,13 +282,8 @@ class Column(SealedFeature):
         return description, arrays
 
     @classmethod
-    def from_snapshot(cls, description: Mapping[str, Any], parts: Parts, min_width: int = 1) -> "Column":
-        """The reverse of `to_snapshot`; ``min_width`` as in `build`.
-
-        Raises
-        ------
-        ValueError, KeyError, TypeError : the parts do not fit each other.
-        """
+    def from_snapshot(cls, description: Mapping[str, Any], parts: Parts, min_width: int = 1) -> Self:
+        """See `SeparateFeature.from_snapshot`; ``min_width`` as in `of`."""
         codec = FeatureCodec(
             checked(description["name"], str),
             description["value_field"],
@@ -299,74 +299,11 @@ class Column(SealedFeature):
         return cls(codec, states, bounds, elements, state_step)
 
 
-@dataclass(frozen=True)
-class Columns(Structure):
-    """The columns of a layer; they share nothing."""
-
-    features: Mapping[str, Column]
+class Columns(SeparateFeatures):
+    """The columns of a layer."""
 
     kind = "columns"
     lists_rows = True
     tells_states = True
-
-    @classmethod
-    def offer(cls, goal: Goal, popularity: Popularity) -> Offer | None:
-        """See `Structure.offer`: a codec or a list of rows asks for columns, never a goal."""
-        return None
-
-    @classmethod
-    def build(cls, features: Sequence[tuple[FeatureRows, Any]], rows: RowsToSeal) -> Self:
-        """See `Structure.build`; there are no plans."""
-        assert rows.order is not None
-        columns = {}
-        for feature, _ in features:
-            codec, states = feature.sealed_codec, feature.states[rows.order]
-            values = in_order([feature], rows.order)
-            columns[codec.feature] = Column.build(codec, states, feature.vocabulary, values)
-        return cls(columns)
-
-    @property
-    def num_rows(self) -> int:
-        """See `Structure`."""
-        return len(next(iter(self.features.values())))
-
-    @property
-    def size_bytes(self) -> int:
-        """Bytes of all columns."""
-        return sum(column.size_bytes for column in self.features.values())
-
-    def size_bytes_of(self, feature: str) -> float:
-        """Bytes of one column."""
-        return self.features[feature].size_bytes
-
-    @property
-    def num_facts(self) -> int:
-        """Zero: the bytes of a column are not divided by facts."""
-        return 0
-
-    @property
-    def fact_bits(self) -> int:
-        """Zero: there are no facts to divide them by."""
-        return 0
-
-    def to_snapshot(self) -> Described:
-        """See `Structure.to_snapshot`."""
-        entries = []
-        arrays: dict[str, NDArray[np.generic]] = {}
-        for number, column in enumerate(self.features.values()):
-            entry, parts = column.to_snapshot()
-            entries.append(entry)
-            arrays |= prefixed(str(number), parts)
-        return {"features": entries}, arrays
-
-    @classmethod
-    def from_snapshot(cls, description: Mapping[str, Any], parts: Parts) -> Self:
-        """See `Structure.from_snapshot`."""
-        columns = [
-            Column.from_snapshot(entry, parts.at(str(number)))
-            for number, entry in enumerate(description["features"])
-        ]
-        by_name = {column.codec.feature: column for column in columns}
-        if len(by_name) != len(columns) or len({len(column) for column in columns}) != 1:
-            raise ValueError("a feature has two columns, or the columns differ in their number of rows")
-        return cls(by_name)
+    num_facts = 0  # the bytes of a column are not divided by facts
+    feature_type = Column

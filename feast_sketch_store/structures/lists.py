@@ -1,6 +1,17 @@
-"""Lists: the items of listed rows, values with times, newest first."""
+"""Lists and counts: the values of listed rows with a number each, in timed lists.
 
-from collections.abc import Iterator, Mapping, Sequence
+A *list* has items, values with times, newest first. Its numbers are ages in ticks before the newest one.
+
+*Counts* are the values of a row with the number of times that each was counted. They are grouped by count, as
+the items of a list are grouped by tick (`TimedLists`): a count takes the place of an age. Counts are numbered
+by descending frequency, so the gaps between the groups of a row are small. So a count costs only the bits
+that it adds within *its* row. A row whose values were all counted once has one group, and takes a few bits
+more than a set. Counts that need not be exact are first rounded to few distinct numbers (`rows.counting`),
+which makes fewer and larger groups. They stay exact if rounding saves next to nothing.
+"""
+
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -8,51 +19,135 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feast_sketch_store.kernel import PreparedRows
-from feast_sketch_store.rows.codecs import LIST, FeatureCodec
+from feast_sketch_store.rows.codecs import COUNTS, EMPTY, LIST, VALUE, FeatureCodec
+from feast_sketch_store.rows.counting import MAX_COUNT, Counting, Rounded
 from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.encoding import EncodedFeature
 from feast_sketch_store.rows.listing import Listing
 from feast_sketch_store.rows.vocabulary import Vocabulary
 from feast_sketch_store.structures.answer import Answer
-from feast_sketch_store.structures.base import RowsToSeal, SealedFeature, Structure
-from feast_sketch_store.structures.costs import Popularity
+from feast_sketch_store.structures.base import SeparateFeature, SeparateFeatures
 from feast_sketch_store.structures.feature_rows import FeatureRows
-from feast_sketch_store.structures.goals import Goal, Offer
 from feast_sketch_store.structures.parts import (
+    WORDS,
     Described,
     Parts,
     arrays_of_ascending,
     checked,
     describe_ascending,
+    describe_packed,
     prefixed,
     report_of,
     words_of_codes,
 )
 from feast_sketch_store.structures.prepared import begin_feature
-from feast_sketch_store.succinct import ListCode, TimedLists
+from feast_sketch_store.succinct import ListCode, PackedInts, TimedLists
 
 LISTS = "lists"
 
 _MICROSECONDS = 1_000_000
 _MAX_TIME = 1 << 61  # so that the kernel can compute differences
+_WORTH_ROUNDING = 0.99  # if rounding leaves a larger share of the bytes, counts stay exact
 
 
 @dataclass(frozen=True)
-class ListFeature(SealedFeature):
-    """One list of n rows.
+class NumberedValues(SeparateFeature):
+    """The values of n rows, with a number each.
 
     Parameters
     ----------
-    codec, vocabulary : of the list.
-    num_items : of all rows.
-    lists : the items, with ages in ticks before ``newest_tick``.
-    newest_tick : of all items.
+    codec, vocabulary : of the feature.
+    num_items : number of values of all rows.
+    lists : the values of rows; their numbers are called ages.
     """
 
     codec: FeatureCodec
     vocabulary: Vocabulary
     num_items: int
     lists: TimedLists
+
+    def __len__(self) -> int:
+        return self.lists.num_rows
+
+    @property
+    def num_facts(self) -> int:
+        """See `SealedFeature`."""
+        return self.num_items
+
+    @property
+    def fact_bits(self) -> int:
+        """See `SeparateFeature`."""
+        return 8 * self.lists.size_bytes
+
+    @property
+    def code_bytes(self) -> int:
+        """Bytes of the values and their numbers, without the vocabulary."""
+        return self.lists.size_bytes
+
+    @property
+    def size_bytes(self) -> int:
+        """See `SeparateFeature`."""
+        return self.code_bytes + self.vocabulary.packed_bytes
+
+    def to_snapshot(self) -> Described:
+        """See `SeparateFeature.to_snapshot`."""
+        described, own = self._describe_numbers()
+        lists = self.lists
+        arrays: dict[str, NDArray[np.generic]] = {
+            **words_of_codes(lists.words, lists.num_bits),
+            **arrays_of_ascending("starts", lists.starts),
+            "lengths": lists.code.lengths,
+            "run_ends": lists.code.run_ends,
+            "run_widths": lists.code.run_widths,
+            **own,
+            **prefixed("vocabulary", self.vocabulary.to_packed()),
+        }
+        described["report"]["num_items"] = self.num_items
+        return {
+            "name": self.codec.feature,
+            "value_field": self.codec.value_field,
+            **described,
+            "num_bits": lists.num_bits,
+            "starts": describe_ascending(lists.starts),
+        }, arrays
+
+    @classmethod
+    def from_snapshot(cls, entry: Mapping[str, Any], parts: Parts) -> Self:
+        """See `SeparateFeature.from_snapshot`."""
+        codec = cls._codec_from(checked(entry["name"], str), entry)
+        vocabulary = parts.vocabulary("vocabulary", codec)
+        code = ListCode(
+            parts.array("lengths", np.uint8, 2),
+            parts.array("run_ends", np.int64),
+            parts.array("run_widths", np.uint8),
+        )
+        num_bits, num_items = checked(entry["num_bits"], int), checked(report_of(entry)["num_items"], int)
+        words, check = parts.codes(num_bits)
+        starts = parts.ascending("starts", entry["starts"], by_value=False)
+        lists = TimedLists(code, words, num_bits, starts, check)
+        if code.num_symbols != len(vocabulary) or num_items < 0:
+            raise ValueError(f"the vocabulary of {codec.feature!r} does not fit its code")
+        return cls(codec, vocabulary, num_items, lists, *cls._numbers_from(codec.feature, entry, parts))
+
+    @abstractmethod
+    def _describe_numbers(self) -> Described:
+        """The entries, the report among them, and the arrays that say what numbers mean."""
+
+    @classmethod
+    @abstractmethod
+    def _codec_from(cls, name: str, entry: Mapping[str, Any]) -> FeatureCodec:
+        """The codec that an entry describes."""
+
+    @classmethod
+    @abstractmethod
+    def _numbers_from(cls, name: str, entry: Mapping[str, Any], parts: Parts) -> tuple[Any, ...]:
+        """The further fields of the feature."""
+
+
+@dataclass(frozen=True)
+class ListFeature(NumberedValues):
+    """One list of n rows; ``newest_tick`` is that of all items, from which ages count."""
+
     newest_tick: int
 
     structure = LISTS
@@ -61,10 +156,16 @@ class ListFeature(SealedFeature):
         if abs(self.newest_tick) * self.resolution >= _MAX_TIME:
             raise ValueError(f"the times of feature {self.codec.feature!r} are out of range")
 
-    @property
-    def num_facts(self) -> int:
-        """See `SealedFeature`."""
-        return self.num_items
+    @classmethod
+    def build(cls, feature: FeatureRows, order: NDArray[np.int64] | None) -> Self:
+        """See `SeparateFeature.build`."""
+        codec, items = feature.sealed_codec, _in_order(feature, order)
+        assert codec.listing is not None
+        times = np.zeros(0, np.int64) if items.weights is None else items.weights
+        ticks = times // codec.listing.resolution_microseconds
+        newest = int(ticks.max()) if len(ticks) else 0
+        counts = np.bincount(items.ids, minlength=len(feature.vocabulary))
+        return cls(codec, feature.vocabulary, len(ticks), _coded(counts, items, newest - ticks), newest)
 
     @property
     def resolution(self) -> int:
@@ -107,143 +208,205 @@ class ListFeature(SealedFeature):
         if not np.array_equal(ours, theirs):
             yield f"has other items of feature {self.codec.feature!r} than the row log"
 
+    def _describe_numbers(self) -> Described:
+        listing = self.codec.listing
+        assert listing is not None
+        return {
+            "resolution_microseconds": listing.resolution_microseconds,
+            "limit": listing.limit,
+            "newest_tick": self.newest_tick,
+            "report": {},
+        }, {}
+
+    @classmethod
+    def _codec_from(cls, name: str, entry: Mapping[str, Any]) -> FeatureCodec:
+        limit = None if entry["limit"] is None else checked(entry["limit"], int)
+        listing = Listing(checked(entry["resolution_microseconds"], int), limit)
+        return FeatureCodec(name, entry["value_field"], LIST, listing=listing)
+
+    @classmethod
+    def _numbers_from(cls, name: str, entry: Mapping[str, Any], parts: Parts) -> tuple[Any, ...]:
+        return (checked(entry["newest_tick"], int),)
+
 
 @dataclass(frozen=True)
-class Lists(Structure):
-    """The lists of a layer; they share nothing."""
+class CountsFeature(NumberedValues):
+    """The counts of n rows.
 
-    features: Mapping[str, ListFeature]
+    Parameters
+    ----------
+    counts : int64[C], the count that each number stands for, the most frequent one first.
+    firsts : int64[C], the smallest count that is read as each; None if counts are exact.
+    max_error, mean_error : of all values, the distances between counts and what was written.
+    """
+
+    counts: NDArray[np.int64]
+    firsts: NDArray[np.int64] | None = None
+    max_error: int = 0
+    mean_error: float = 0.0
+
+    structure = COUNTS
+
+    @classmethod
+    def build(cls, feature: FeatureRows, order: NDArray[np.int64] | None) -> "CountsFeature":
+        """See `SeparateFeature.build`."""
+        codec, items = feature.sealed_codec, _in_order(feature, order)
+        assert codec.counting is not None
+        weights = np.ones(len(items.ids), np.int64) if items.weights is None else items.weights
+        written, places, times = np.unique(weights, return_inverse=True, return_counts=True)
+
+        def coded(counting: Counting) -> CountsFeature:
+            rounded = Rounded.of(written, times, counting)
+            by_frequency = np.argsort(-np.bincount(rounded.places, times, len(rounded.read)), kind="stable")
+            numbers = np.empty(len(by_frequency), np.int64)
+            numbers[by_frequency] = np.arange(len(by_frequency))
+            lists = _coded(feature.counts, items, numbers[rounded.places[places]])
+            errors = rounded.max_error, rounded.mean_error(times)
+            firsts = None if counting.is_exact else rounded.firsts[by_frequency]
+            read = rounded.read[by_frequency]
+            return cls(codec, feature.vocabulary, len(items.ids), lists, read, firsts, *errors)
+
+        exact = coded(Counting())
+        if codec.counting.is_exact:
+            return exact
+        rounded = coded(codec.counting)
+        return rounded if rounded.code_bytes < _WORTH_ROUNDING * exact.code_bytes else exact
+
+    @property
+    def code_bytes(self) -> int:
+        """See `NumberedValues`."""
+        tables = [self.counts] if self.firsts is None else [self.counts, self.firsts]
+        return self.lists.size_bytes + sum(PackedInts.pack(table).size_bytes for table in tables)
+
+    @property
+    def counting(self) -> Counting:
+        """How exact the counts are."""
+        assert self.codec.counting is not None
+        return self.codec.counting
+
+    @property
+    def rounding_errors(self) -> tuple[float, float] | None:
+        """See `SealedFeature`."""
+        return None if self.counting.is_exact else (float(self.max_error), self.mean_error)
+
+    def prepare(self, rows: PreparedRows) -> None:
+        """See `SealedFeature.prepare`."""
+        begin_feature(rows, self.codec, self.vocabulary)
+        rows.from_list(*self.lists.arguments, 0, 1, self.counts, 0)
+
+    def prepare_weights(self, rows: PreparedRows, codec: FeatureCodec) -> None:
+        """See `SealedFeature.prepare_weights`."""
+        begin_feature(rows, codec, None)
+        rows.from_list(*self.lists.arguments, 0, 1, self.counts, 1)
+
+    def shown(self, rows: EncodedFeature, entity_hashes: NDArray[np.uint64]) -> Answer:
+        """See `SealedFeature.shown`: the values in the vocabulary, with counts as they are read."""
+        csr = self.known(rows)
+        states = np.where((rows.states == VALUE) & (csr.lengths == 0), np.uint8(EMPTY), rows.states)
+        counts = np.ones(len(csr.ids), np.int64) if csr.weights is None else csr.weights
+        return Answer(self.decoder, states, Csr(csr.indptr, csr.ids, self._as_sealed(counts)))
+
+    def _as_sealed(self, counts: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Counts as they are read. A count that no row has stays as it is if the nearest one is too far."""
+        if self.firsts is None:
+            return counts
+        order = np.argsort(self.firsts)
+        runs = np.searchsorted(self.firsts[order], counts, side="right") - 1
+        read = self.counts[order][np.maximum(runs, 0)]
+        least, most = self.counting.bounds(counts)
+        return np.where((read >= least) & (read <= most), read, counts)
+
+    def missing(
+        self, rows: EncodedFeature, entity_hashes: NDArray[np.uint64], answer: Answer
+    ) -> Iterator[str]:
+        """See `SealedFeature.missing`: a row has exactly its values, with counts within the error."""
+        name = self.codec.feature
+        ids = self.vocabulary.find(rows.vocabulary.values)
+        width = len(self.vocabulary) + 1
+        written, stored = rows.csr, answer.csr
+        assert written.weights is not None
+        assert stored.weights is not None
+        # A value outside the vocabulary has the id -1, which no stored value has.
+        ours, theirs = written.rows * width + ids[written.ids] + 1, stored.rows * width + stored.ids + 1
+        order, other = np.argsort(ours), np.argsort(theirs)
+        if not np.array_equal(ours[order], theirs[other]):
+            yield f"has other values of feature {name!r} than the row log"
+            return
+        least, most = self.counting.bounds(written.weights[order])
+        counts = stored.weights[other]
+        if num_wrong := int(((counts < least) | (counts > most)).sum()):
+            yield f"has {num_wrong} counts of feature {name!r} that are too far from the row log"
+
+    def _describe_numbers(self) -> Described:
+        described: dict[str, Any] = {"counts_feature": self.counting.feature}
+        arrays: dict[str, NDArray[np.generic]] = {}
+        for name, table in (("counts", self.counts), ("firsts", self.firsts)):
+            described[name] = None
+            if table is not None:
+                packed = PackedInts.pack(table)
+                described[name], arrays[f"{name}.{WORDS}"] = describe_packed(packed), packed.words
+        described["report"] = {
+            "absolute_error": self.counting.absolute,
+            "relative_error": float(self.counting.relative),
+            "max_error": self.max_error,
+            "mean_error": self.mean_error,
+        }
+        return described, arrays
+
+    @classmethod
+    def _codec_from(cls, name: str, entry: Mapping[str, Any]) -> FeatureCodec:
+        report = report_of(entry)
+        counting = Counting(
+            checked(report["absolute_error"], int),
+            checked(report["relative_error"], float),
+            checked(entry["counts_feature"], str),
+        )
+        return FeatureCodec(name, entry["value_field"], COUNTS, counting=counting)
+
+    @classmethod
+    def _numbers_from(cls, name: str, entry: Mapping[str, Any], parts: Parts) -> tuple[Any, ...]:
+        def table(name: str) -> NDArray[np.int64]:
+            packed = parts.packed(name, entry[name])
+            return packed.take(np.arange(packed.length))
+
+        counts, firsts = table("counts"), None if entry["firsts"] is None else table("firsts")
+        report = report_of(entry)
+        max_error, mean_error = checked(report["max_error"], int), checked(report["mean_error"], float)
+        if (firsts is not None and len(firsts) != len(counts)) or max_error < 0:
+            raise ValueError(f"the rounded counts of {name!r} do not fit each other")
+        if len(counts) and not 1 <= counts.min() <= counts.max() <= 2 * MAX_COUNT:
+            raise ValueError(f"a count of {name!r} is out of range")
+        return counts, firsts, max_error, mean_error
+
+
+class Lists(SeparateFeatures):
+    """The lists of a layer."""
 
     kind = LISTS
     codecs = (LIST,)
     lists_rows = True
-
-    @classmethod
-    def offer(cls, goal: Goal, popularity: Popularity) -> Offer | None:
-        """See `Structure.offer`: a codec asks for lists, never a goal."""
-        return None
-
-    @classmethod
-    def build(cls, features: Sequence[tuple[FeatureRows, Any]], rows: RowsToSeal) -> Self:
-        """See `Structure.build`; there are no plans."""
-        assert rows.order is not None
-        return cls({f.sealed_codec.feature: _built(f, rows.order) for f, _ in features})
-
-    @property
-    def num_rows(self) -> int:
-        """See `Structure`."""
-        return next(iter(self.features.values())).lists.num_rows
-
-    @property
-    def size_bytes(self) -> int:
-        """Bytes of the lists, of their index, and of vocabularies."""
-        return round(sum(self.size_bytes_of(name) for name in self.features))
-
-    def size_bytes_of(self, feature: str) -> float:
-        """Bytes of one feature."""
-        own = self.features[feature]
-        return own.lists.size_bytes + own.vocabulary.packed_bytes
-
-    @property
-    def fact_bits(self) -> int:
-        """Bits of the lists and of their index."""
-        return 8 * sum(feature.lists.size_bytes for feature in self.features.values())
-
-    def to_snapshot(self) -> Described:
-        """See `Structure.to_snapshot`."""
-        entries = []
-        arrays: dict[str, NDArray[np.generic]] = {}
-        for number, feature in enumerate(self.features.values()):
-            lists, listing = feature.lists, feature.codec.listing
-            assert listing is not None
-            codes, own = describe_codes(lists)
-            entries.append(
-                {
-                    "name": feature.codec.feature,
-                    "value_field": feature.codec.value_field,
-                    "resolution_microseconds": listing.resolution_microseconds,
-                    "limit": listing.limit,
-                    "newest_tick": feature.newest_tick,
-                    "report": {"num_items": feature.num_items},
-                    **codes,
-                }
-            )
-            own |= prefixed("vocabulary", feature.vocabulary.to_packed())
-            arrays |= prefixed(str(number), own)
-        return {"features": entries}, arrays
-
-    @classmethod
-    def from_snapshot(cls, description: Mapping[str, Any], parts: Parts) -> Self:
-        """See `Structure.from_snapshot`."""
-        features = [
-            _from_snapshot(entry, parts.at(str(number)))
-            for number, entry in enumerate(description["features"])
-        ]
-        by_name = {feature.codec.feature: feature for feature in features}
-        if len(by_name) != len(features) or len({f.lists.num_rows for f in features}) != 1:
-            raise ValueError("a feature has two lists, or the lists differ in their number of rows")
-        return cls(by_name)
+    feature_type = ListFeature
 
 
-def _built(feature: FeatureRows, order: NDArray[np.int64]) -> ListFeature:
-    """A list of rows in a given order."""
-    codec = feature.sealed_codec
-    assert codec.listing is not None
-    parts = [(places.astype(np.int64), part) for places, part in feature.rows()]
-    items = Csr.placed(parts, len(order)).take(order)
-    ticks = (
-        np.zeros(0, np.int64)
-        if items.weights is None
-        else items.weights // codec.listing.resolution_microseconds
+class Counts(SeparateFeatures):
+    """The counts of a layer."""
+
+    kind = COUNTS
+    codecs = (COUNTS,)
+    lists_rows = True
+    feature_type = CountsFeature
+
+
+def _in_order(feature: FeatureRows, order: NDArray[np.int64] | None) -> Csr:
+    """The values of rows in a given order, with their weights."""
+    assert order is not None
+    return Csr.placed([(places.astype(np.int64), part) for places, part in feature.rows()], len(order)).take(
+        order
     )
-    newest = int(ticks.max()) if len(ticks) else 0
-    ages, ids = newest - ticks, items.ids.astype(np.int32)
+
+
+def _coded(counts: NDArray[np.int64], items: Csr, ages: NDArray[np.int64]) -> TimedLists:
+    """Items with an age each, int64[nnz], given how often each symbol occurs, int64[V]."""
+    ids = items.ids.astype(np.int32)
     within = np.lexsort((ids, ages, items.rows))
-    ids, ages = ids[within], ages[within]
-    counts = np.bincount(ids, minlength=len(feature.vocabulary))
-    lists = TimedLists.build(counts, items.indptr, ids, ages)
-    return ListFeature(codec, feature.vocabulary, len(ids), lists, newest)
-
-
-def _from_snapshot(entry: Mapping[str, Any], parts: Parts) -> ListFeature:
-    limit = entry["limit"]
-    listing = Listing(
-        checked(entry["resolution_microseconds"], int), None if limit is None else checked(limit, int)
-    )
-    codec = FeatureCodec(checked(entry["name"], str), entry["value_field"], LIST, listing=listing)
-    vocabulary = parts.vocabulary("vocabulary", codec)
-    lists = codes_from(entry, parts)
-    num_items, newest_tick = checked(report_of(entry)["num_items"], int), checked(entry["newest_tick"], int)
-    if lists.code.num_symbols != len(vocabulary) or num_items < 0 or abs(newest_tick) >= 2**62:
-        raise ValueError(f"the vocabulary of {codec.feature!r} does not fit its code")
-    return ListFeature(codec, vocabulary, num_items, lists, newest_tick)
-
-
-def describe_codes(lists: TimedLists) -> Described:
-    """The codes of timed lists as a description and arrays."""
-    arrays: dict[str, NDArray[np.generic]] = {
-        **words_of_codes(lists.words, lists.num_bits),
-        **arrays_of_ascending("starts", lists.starts),
-        "lengths": lists.code.lengths,
-        "run_ends": lists.code.run_ends,
-        "run_widths": lists.code.run_widths,
-    }
-    return {"num_bits": lists.num_bits, "starts": describe_ascending(lists.starts)}, arrays
-
-
-def codes_from(entry: Mapping[str, Any], parts: Parts) -> TimedLists:
-    """The codes that `describe_codes` described.
-
-    Raises
-    ------
-    ValueError, KeyError, TypeError : the parts do not fit each other.
-    """
-    code = ListCode(
-        parts.array("lengths", np.uint8, 2),
-        parts.array("run_ends", np.int64),
-        parts.array("run_widths", np.uint8),
-    )
-    num_bits = checked(entry["num_bits"], int)
-    words, check = parts.codes(num_bits)
-    starts = parts.ascending("starts", entry["starts"], by_value=False)
-    return TimedLists(code, words, num_bits, starts, check)
+    return TimedLists.build(counts, items.indptr, ids[within], ages[within])

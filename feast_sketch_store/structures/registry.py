@@ -8,9 +8,8 @@ from feast_sketch_store.structures.base import Structure
 from feast_sketch_store.structures.bloom import BloomTable
 from feast_sketch_store.structures.clustered import ClusteredFilters
 from feast_sketch_store.structures.columns import Columns
-from feast_sketch_store.structures.counts import Counts
 from feast_sketch_store.structures.goals import Goal
-from feast_sketch_store.structures.lists import Lists
+from feast_sketch_store.structures.lists import Counts, Lists
 from feast_sketch_store.structures.scalars import Scalars
 from feast_sketch_store.structures.set_columns import SetColumns
 from feast_sketch_store.structures.static import StaticScalars

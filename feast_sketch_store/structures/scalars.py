@@ -26,9 +26,7 @@ from feast_sketch_store.rows.vocabulary import Vocabulary
 from feast_sketch_store.structures.answer import Answer
 from feast_sketch_store.structures.base import RowsToSeal, SealedFeature, Structure
 from feast_sketch_store.structures.columns import COLUMN
-from feast_sketch_store.structures.costs import Popularity
 from feast_sketch_store.structures.feature_rows import FeatureRows, in_order
-from feast_sketch_store.structures.goals import Goal, Offer
 from feast_sketch_store.structures.parts import (
     WORDS,
     Described,
@@ -109,11 +107,6 @@ class Scalars(Structure):
     tells_states = True
 
     @classmethod
-    def offer(cls, goal: Goal, popularity: Popularity) -> Offer | None:
-        """See `Structure.offer`: a list of rows chooses it for scalars, never a goal."""
-        return None
-
-    @classmethod
     def build(cls, features: Sequence[tuple[FeatureRows, Any]], rows: RowsToSeal) -> Self:
         """See `Structure.build`; there are no plans."""
         assert rows.order is not None
@@ -176,11 +169,6 @@ class Scalars(Structure):
     @property
     def num_facts(self) -> int:
         """Zero: the bytes of a column are not divided by facts."""
-        return 0
-
-    @property
-    def fact_bits(self) -> int:
-        """Zero: there are no facts to divide them by."""
         return 0
 
     def to_snapshot(self) -> Described:

@@ -24,9 +24,7 @@ from feast_sketch_store.rows.encoding import EncodedFeature
 from feast_sketch_store.rows.vocabulary import Vocabulary
 from feast_sketch_store.structures.answer import Answer
 from feast_sketch_store.structures.base import RowsToSeal, SealedFeature, Structure
-from feast_sketch_store.structures.costs import Popularity
 from feast_sketch_store.structures.feature_rows import FeatureRows
-from feast_sketch_store.structures.goals import Goal, Offer
 from feast_sketch_store.structures.parts import (
     WORDS,
     Described,
@@ -94,11 +92,6 @@ class StaticScalars(Structure):
     kind = STATIC
     holds_rows = True
 
-    @classmethod
-    def offer(cls, goal: Goal, popularity: Popularity) -> Offer | None:
-        """See `Structure.offer`: scalars have no goal."""
-        return None
-
     @staticmethod
     def expected_bytes(num_rows: int, num_shapes: int, sizes: Sequence[int], rate: float) -> float:
         """Approximate bytes for features with these numbers of values, without vocabularies.
@@ -139,11 +132,6 @@ class StaticScalars(Structure):
     @property
     def num_facts(self) -> int:
         """Zero: the bytes of a column are not divided by facts."""
-        return 0
-
-    @property
-    def fact_bits(self) -> int:
-        """Zero: there are no facts to divide them by."""
         return 0
 
     def to_snapshot(self) -> Described:

@@ -91,7 +91,7 @@ def test_columns_of_scalars(field, values, without):
     states = np.array([VALUE] * len(values) + [MISSING, NULL, NULL] * (without // 3) + [NULL] * (without % 3))
     states = states.astype(np.uint8)
     indptr = np.concatenate(([0], np.cumsum(states == VALUE)))
-    column = Column.build(codec, states, vocabulary, Csr(indptr, ids.astype(np.int32)))
+    column = Column.of(codec, states, vocabulary, Csr(indptr, ids.astype(np.int32)))
     assert scalar_bytes(codec, states, vocabulary, counts.astype(np.int64)) == column.size_bytes
 
 

@@ -11,7 +11,7 @@ from feast_sketch_store.rows.codecs import COUNTS, FeatureCodec
 from feast_sketch_store.rows.count_log import counts_of_rows
 from feast_sketch_store.rows.counting import MAX_COUNT, Counting, Rounded
 from feast_sketch_store.rows.encoding import EncodedRows, RowKeys, encode_counts
-from feast_sketch_store.structures.counts import Counts
+from feast_sketch_store.structures.lists import Counts
 from tests.helpers.cases import for_each
 from tests.helpers.keys import user_hashes
 
