@@ -19,24 +19,8 @@ _Ints = NDArray[np.int64]
 _Words = NDArray[np.uint64]
 _Writable = NDArray[Any] | bytearray
 
-# -- shifting Bloom filters: table.c; `arrays.Table` and `arrays.Asked` describe the first arguments
+# -- shifting Bloom filters: filter.c; `arrays.Table` and `arrays.Asked` describe the first arguments
 
-def windows(
-    words: _Words,
-    num_words: int,
-    salt: int,
-    other_salt: int,
-    entity_hashes: _Words,
-    first_word: int,
-    num_symbols: int,
-    num_hashes: int,
-    firsts: _Ints | None,
-    ends: _Ints | None,
-    masks: _Words | None,
-    clusters: _Ids | None,
-    out: _Words,
-    /,
-) -> None: ...
 def possible_symbols(
     words: _Words,
     num_words: int,
@@ -75,24 +59,6 @@ def contains(
     out: _Bools,
     /,
 ) -> None: ...
-def scores(
-    words: _Words,
-    num_words: int,
-    salt: int,
-    other_salt: int,
-    entity_hashes: _Words,
-    first_word: int,
-    num_symbols: int,
-    num_hashes: int,
-    firsts: _Ints | None,
-    ends: _Ints | None,
-    masks: _Words | None,
-    clusters: _Ids | None,
-    wanted: _Bools | None,
-    weights: NDArray[np.float64],
-    out: NDArray[np.float64],
-    /,
-) -> None: ...
 def touch_blocks(
     words: _Words,
     num_words: int,
@@ -129,9 +95,6 @@ def add_facts(
     num_hashes: int,
     firsts: _Ints | None,
     /,
-) -> None: ...
-def contains_rows(
-    indptr: _Ints, ids: _Ids, num_symbols: int, symbols: _Ids, per_row: int, out: _Bools, /
 ) -> None: ...
 
 # -- keys: keys.c
@@ -239,7 +202,7 @@ def find_rows(
     /,
 ) -> None: ...
 
-# -- sets, lists, static functions: sets.c, lists.c, static.c
+# -- sets, static functions: sets.c, bloomier.c
 
 def write_sets(
     parameters: _Ints,
@@ -253,44 +216,6 @@ def write_sets(
     out_ends: _Ints,
     /,
 ) -> None: ...
-def read_sets(
-    parameters: _Ints,
-    level_starts: _Ints,
-    levels: _Bytes,
-    left: _Bytes,
-    words: _Words,
-    num_bits: int,
-    highs: _Words,
-    num_buckets: int,
-    length: int,
-    lows: _Words,
-    low_width: int,
-    samples: _Words,
-    sample_width: int,
-    rows: _Ints,
-    feature: int,
-    own_ids: _Ids | None,
-    begin: int,
-    out_headers: _Ids,
-    out_indptr: _Ints,
-    out_ids: _Ids,
-    /,
-) -> int: ...
-def read_lists(
-    tables: NDArray[np.uint16],
-    widths: _Bytes,
-    num_symbols: int,
-    words: _Words,
-    starts: _Ints,
-    stops: _Ints,
-    limit: int,
-    oldest: int,
-    begin: int,
-    out_indptr: _Ints,
-    out_ids: _Ids,
-    out_ages: _Ints,
-    /,
-) -> int: ...
 def band_rows(
     hashes: _Words,
     values: _Words,
@@ -309,9 +234,9 @@ class PreparedRows:
     """A layer of rows, or a stack of layers from the newest to the oldest.
 
     The first methods build it. It does not change once it is shared; then any number of threads may read it.
-    Reads take the hashes of entities, 16 bytes each, and the time before which rows have expired. Those of
-    one entity return False if it has no row, or its row is withheld. A block of a file is checked when a read
-    first needs it. Reads raise the error of a damaged block's `Check`, or a `ReadFault`. See ``prepared.h``.
+    Reads take the hashes of entities, 16 bytes each in bytes or in an array, and the time before which rows
+    have expired. A block of a file is checked when a read first needs it. Reads raise the error of a damaged
+    block's `Check`, or a `ReadFault`. See ``types.h``.
     """
 
     def listed(self, *arguments: Any) -> None:
@@ -400,63 +325,61 @@ class PreparedRows:
     def shards(self, shift: int, first_layers: Any, is_served: Any) -> None:
         """Divide the layers among shards, by the highest bits of entities' hashes."""
 
-    def ids(self, entity_hash: bytes, expire_before: int) -> bytearray | Literal[False]:
-        """The ids of the first feature, int32."""
-
-    def items(
-        self, entity_hash: bytes, since: int, limit: int
-    ) -> tuple[bytearray, bytearray] | Literal[False]:
-        """The items of the first feature, newest first, none older than ``since`` and at most ``limit`` of
-        them: their ids, int32, and times, int64."""
-
-    def score(self, entity_hash: bytes, expire_before: int, weights: Any) -> float | Literal[False]:
-        """The sum of the weights of the ids of the first feature."""
-
-    def contains_ids(self, entity_hash: bytes, expire_before: int, names: Any, places: Any, out: Any) -> bool:
-        """Set ``out`` at ``places`` where the first feature has the given ascending ids."""
-
-    def contains_numbers(
-        self, entity_hash: bytes, expire_before: int, seed: int, values: Any, out: Any
-    ) -> bool:
-        """Set ``out`` where the first feature has the given numbers."""
-
-    def contains_bytes(
-        self, entity_hash: bytes, expire_before: int, seed: int, offsets: Any, data: Any, out: Any
-    ) -> bool:
-        """Set ``out`` where the first feature has the given binary values."""
-
-    def contains_objects(
-        self, entity_hash: bytes, expire_before: int, seed: int, values: list[Any], is_text: bool, out: Any
-    ) -> bool:
-        """`contains_bytes` for a list of strings, or of bytes; TypeError if it has other objects."""
-
     def rows(
-        self, entity_hashes: bytes, expire_before: int
+        self, entity_hashes: Any, expire_before: int
     ) -> tuple[list[tuple[int, bytes, bytes] | Literal[False] | None], int]:
         """For each entity its timestamp, the states of all features and a message of their values; None if it
         has no row, and False if that has expired. And the number of rows found."""
 
     def vectors(
-        self, entity_hashes: bytes, expire_before: int, statuses: bytes, max_size: int
+        self, entity_hashes: Any, expire_before: int, statuses: bytes, max_size: int
     ) -> tuple[bytes, int, int, int]:
         """The vectors of all features of some entities as parts of a response; the numbers of present values,
         of rows, and of expired rows."""
 
-    def csr(self, entity_hashes: Any, expire_before: int, indptr: Any) -> tuple[bytearray, int]:
-        """The int32 ids of the first feature of many entities, uint64[n, 2], and the number of rows;
-        ``indptr``, int64[n + 1], receives where the ids of each entity begin."""
+    def csr(
+        self, entity_hashes: Any, expire_before: int, limit: int, has_weights: bool, indptr: Any
+    ) -> tuple[bytearray, bytearray, int]:
+        """The ids of the first feature, int32, each once; and the number of rows.
+
+        With ``has_weights``, the items of lists, newest first and at most ``limit``, and their times, or
+        values and their counts, int64. ``indptr``, int64[n + 1] or None, receives where those of each entity
+        begin.
+        """
 
     def bits(self, entity_hashes: Any, expire_before: int, num_words: int, out: Any) -> int:
-        """Set the bits of the ids of the first feature in ``out``, uint64[n, num_words]. The number of
-        rows."""
+        """Set the bits of the ids of the first feature in ``out``, uint64[n, num_words], which is zero. The
+        number of rows."""
 
     def contains(
-        self, entity_hashes: Any, expire_before: int, num_words: int, wanted: Any, per_entity: int, out: Any
+        self, entity_hashes: Any, expire_before: int, num_ids: int, wanted: Any, per_entity: int, out: Any
     ) -> int:
-        """Whether the first feature of entities has ids, int32. The number of rows."""
+        """Whether the first feature has ids, int32[m] below ``num_ids``, or int32[n, m] if ``per_entity`` is
+        not 0; no entity has -1. ``out`` is bool[n, m]. The number of rows."""
 
-    def scores(self, entity_hashes: Any, expire_before: int, weights: Any, out: Any) -> int:
-        """The sums of the weights of the ids of the first feature of entities. The number of rows."""
+    def contains_values(
+        self,
+        entity_hashes: Any,
+        expire_before: int,
+        seed: int,
+        numbers: Any,
+        offsets: Any,
+        data: Any,
+        objects: list[Any] | None,
+        is_text: bool,
+        per_entity: int,
+        out: Any,
+    ) -> int:
+        """`contains` for values: int64 numbers, binary values, or a list of strings or of bytes.
+
+        Raises
+        ------
+        TypeError : the list has other objects.
+        """
+
+    def scores(self, entity_hashes: Any, expire_before: int, weights: Any, is_counted: bool, out: Any) -> int:
+        """The sums of the weights of the ids of the first feature, each as often as it was counted if you ask
+        for that: float64[n]. The number of rows."""
 
     def found(self, entity_hashes: Any, expire_before: int, statuses: Any, timestamps: Any) -> None:
         """Whether entities have rows, uint8[n], and the timestamps of these, int64[n]."""

@@ -14,7 +14,6 @@ from feast_sketch_store.kernel import _compiled
 from feast_sketch_store.kernel.arrays import (
     AscendingNumbers,
     Asked,
-    ListCodes,
     PackedNumbers,
     RowIndex,
     SetCodes,
@@ -35,16 +34,6 @@ _Question = tuple[
     *tuple[NDArray[np.uint64] | None, NDArray[np.int32] | None],
 ]
 _Numbers = tuple[NDArray[np.uint64], int, int, NDArray[np.uint64], int, NDArray[np.uint64], int]
-
-
-def windows(table: Table, asked: Asked, entity_hashes: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """The answers for all symbols of each entity, given by its hash, uint64[n, 2]: uint64[n, words].
-
-    Bit ``s % 64`` of word ``s // 64`` answers symbol ``64 * first_word + s``; bits after the last are zero.
-    """
-    answers = np.empty((len(entity_hashes), asked.num_words), np.uint64)
-    _compiled.windows(*_question(table, asked, entity_hashes), answers)
-    return answers
 
 
 def possible_symbols(
@@ -97,42 +86,6 @@ def contains(
     question = _question(table, asked, entity_hashes)
     _compiled.contains(*question, wanted, _plain(symbols, np.int32), per_entity, found)
     return found
-
-
-def contains_rows(
-    indptr: NDArray[np.int64], ids: NDArray[np.integer], num_symbols: int, symbols: NDArray[np.int32]
-) -> NDArray[np.bool_]:
-    """Whether rows have symbols.
-
-    Parameters
-    ----------
-    indptr, ids : int64[p + 1] and int[nnz], the ids of each row, below ``num_symbols``, in any order.
-    symbols : int32[m], for all rows, or int32[p, m]; -1 matches no symbol.
-
-    Returns
-    -------
-    bool[p, m]
-    """
-    found = np.empty((len(indptr) - 1, symbols.shape[-1]), np.bool_)
-    per_row = symbols.shape[1] if symbols.ndim > 1 else 0
-    if found.size:
-        own, wanted = _plain(ids, np.int32), _plain(symbols, np.int32)
-        _compiled.contains_rows(_plain(indptr, np.int64), own, num_symbols, wanted, per_row, found)
-    return found
-
-
-def scores(
-    table: Table,
-    asked: Asked,
-    entity_hashes: NDArray[np.uint64],
-    weights: NDArray[np.float64],
-    wanted: NDArray[np.bool_] | None = None,
-) -> NDArray[np.float64]:
-    """The sum of the weights, float64[num_symbols], of each entity's possible symbols: float64[n]."""
-    sums = np.zeros(len(entity_hashes))
-    question = _question(table, asked, entity_hashes)
-    _compiled.scores(*question, wanted, _plain(weights, np.float64), sums)
-    return sums
 
 
 def touched_blocks(
@@ -409,83 +362,6 @@ def _written(
     return words, ends
 
 
-def read_sets(
-    codes: SetCodes,
-    words: NDArray[np.uint64],
-    num_bits: int,
-    starts: AscendingNumbers,
-    rows: NDArray[np.int64],
-    feature: int,
-    own_ids: NDArray[np.int32] | None = None,
-) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int32]]:
-    """The sets of one feature of some rows: the reverse of `write_sets`.
-
-    Parameters
-    ----------
-    words, num_bits : the codes.
-    starts : the bit at which each row begins.
-    rows : int64[m], row numbers.
-    own_ids : int32[V], the feature's own id for each coded id, ascending, or -1 for one that it never has;
-        None if they are the same.
-
-    Returns
-    -------
-    The headers, int32[m], and the sets as a CSR matrix: indptr, int64[m + 1], and ids, int32[nnz].
-
-    Raises
-    ------
-    ValueError : the codes are damaged.
-    """
-    num_symbols = int(codes.level_starts[feature + 1] - codes.level_starts[feature])
-    arguments = (*codes, words, num_bits, *_flat(starts), rows, feature, own_ids)
-    return _all_sets(_compiled.read_sets, arguments, len(rows), num_symbols)
-
-
-def _all_sets(
-    read: Callable[..., int], arguments: tuple[Any, ...], wanted: int, num_symbols: int
-) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int32]]:
-    """All sets from a function that stops when there is no more room."""
-    headers, indptr = np.empty(wanted, np.int32), np.zeros(wanted + 1, np.int64)
-    ids = np.empty(wanted * min(num_symbols, _EXPECTED_IDS), np.int32)
-    done = read(*arguments, 0, headers, indptr, ids)
-    while done < wanted:
-        count = int(indptr[done])
-        room = max(count * wanted // (done + 1) * 5 // 4, count + num_symbols)
-        ids = np.concatenate((ids[:count], np.empty(room - count, np.int32)))
-        done = read(*arguments, done, headers, indptr, ids)
-    return headers, indptr, ids[: indptr[-1]]
-
-
-def read_lists(
-    codes: ListCodes,
-    words: NDArray[np.uint64],
-    spans: tuple[NDArray[np.int64], NDArray[np.int64]],
-    limit: int,
-    oldest: int,
-) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int64]]:
-    """The newest items of lists.
-
-    Parameters
-    ----------
-    codes : of the lists.
-    words : uint64[n], the codes and two words more.
-    spans : where each list begins and ends, in bits: int64[m] each.
-    limit : the most items of each list.
-    oldest : the highest age, in ticks.
-
-    Returns
-    -------
-    A CSR matrix, int64[m + 1] and int32[nnz], and the age of each item, int64[nnz]. Ages ascend, and so do
-    ids within an age.
-
-    Raises
-    ------
-    ValueError : the codes are damaged.
-    """
-    arguments = codes.tables, codes.widths, codes.widths.shape[1], words, *spans, limit, oldest
-    return _all_lists(_compiled.read_lists, arguments, len(spans[0]), limit)
-
-
 def band_rows(
     hashes: NDArray[np.uint64], values: NDArray[np.uint64], num_slots: int
 ) -> tuple[NDArray[np.uint64], NDArray[np.uint64], NDArray[np.bool_]]:
@@ -529,24 +405,6 @@ def look_up(
     numbers = np.empty(len(hashes), np.uint64)
     _compiled.look_up(words, width, num_slots, _plain(hashes, np.uint64), numbers)
     return numbers
-
-
-def _all_lists(
-    read: Callable[..., int], arguments: tuple[Any, ...], wanted: int, limit: int
-) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int64]]:
-    """All lists from a function that stops when there is no more room."""
-    room = wanted * min(limit, _EXPECTED_IDS)
-    indptr, ids, ages = np.zeros(wanted + 1, np.int64), np.empty(room, np.int32), np.empty(room, np.int64)
-    done = read(*arguments, 0, indptr, ids, ages)
-    while done < wanted:
-        count = int(indptr[done])
-        room = max(2 * room, count * wanted // (done + 1) * 5 // 4, _EXPECTED_IDS)
-        ids, ages = (
-            np.concatenate((part[:count], np.empty(room - count, part.dtype))) for part in (ids, ages)
-        )
-        done = read(*arguments, done, indptr, ids, ages)
-    count = int(indptr[-1])
-    return indptr, ids[:count], ages[:count]
 
 
 def _plain(array: NDArray[Any], dtype: type[_Number]) -> NDArray[_Number]:

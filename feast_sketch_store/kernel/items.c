@@ -1,83 +1,6 @@
-/* Reads of one entity from lists: items with times, or values with counts; see structures/lists.py. */
-
-#include <stdlib.h>
+/* Features in lists: items with times, or values with counts; see structures/lists.py. */
 
 #include "prepared.h"
-
-/* from_list(tables, widths, num_symbols, words, num_bits, check, starts ..., newest_tick, resolution,
- *           counts, unit)
- *
- * The feature has items: each an id, and an age in ticks of `resolution` microseconds before `newest_tick`; or with
- * `counts`, int64, the number of one of these. The elements are the ids; or if `unit` is above 0, times in units of as
- * many microseconds, or counts. `states` says which rows have values. */
-PREPARED_METHOD(from_list) {
-    Prepared *self = (Prepared *)call->self;
-    Feature *feature = begun(self, LISTED);
-    Array counts;
-    Py_ssize_t num_bits, newest_tick, resolution, unit;
-    int64_t all_bits;
-    if (!feature || take_list_code(call, &feature->code, &all_bits) < 0 || take(call, "n", &num_bits) < 0 ||
-        take_blocks(call, &feature->content_blocks) < 0 || take_checked(call, &feature->starts, 0) < 0 ||
-        take(call, "nn8?n.", &newest_tick, &resolution, &counts, &unit) < 0)
-        return NULL;
-    const int64_t most = 1ll << 62; /* so that no time overflows */
-    if (num_bits < 0 || num_bits > all_bits || feature->starts.numbers.length != self->num_rows || resolution < 1 ||
-        newest_tick >= most / resolution || newest_tick <= -most / resolution || unit < 0 ||
-        (feature->values.length && feature->values.length != feature->code.num_symbols))
-        return refuse(DO_NOT_FIT);
-    feature->num_code_bits = (uint64_t)num_bits;
-    feature->newest_tick = newest_tick;
-    feature->resolution = resolution;
-    feature->counts = counts.data;
-    feature->num_counts = counts.length;
-    feature->unit = unit;
-    if (keep(self, call) < 0) return NULL;
-    feature->form = IN_LISTS;
-    Py_RETURN_NONE;
-}
-
-/* from_weights(states, indptr, weights): uint8[n], int64[n + 1], int64[nnz]; the elements are the weights. */
-PREPARED_METHOD(from_weights) {
-    Prepared *self = (Prepared *)call->self;
-    Feature *feature = begun(self, EXACT);
-    Array states, indptr, weights;
-    if (!feature || take(call, "188.", &states, &indptr, &weights) < 0) return NULL;
-    if (states.length != self->num_rows || indptr.length != self->num_rows + 1) return refuse(DO_NOT_FIT);
-    feature->row_states = states.data;
-    feature->indptr = indptr.data;
-    feature->weights = weights.data;
-    feature->num_ids = weights.length;
-    if (keep(self, call) < 0) return NULL;
-    feature->form = IN_WEIGHTS;
-    Py_RETURN_NONE;
-}
-
-/* limits(limits, resolutions, num_shown, is_named, seed): rows of one entity add up from now on.
- *
- * Only the first features are shown in answers. `limits`, int64, say how many items the list of each feature shows, and `resolutions`, int64, within how many
- * microseconds it shows a value once. `is_named` says whether the names of ids are those of one vocabulary. */
-PREPARED_METHOD(limits) {
-    Prepared *self = (Prepared *)call->self;
-    Array limits, resolutions;
-    Py_ssize_t num_shown, is_named;
-    uint64_t seed;
-    if (take(call, "88nnw.", &limits, &resolutions, &num_shown, &is_named, &seed) < 0) return NULL;
-    if (self->kind != STACK || self->limits || limits.length != self->layers->rows->num_features ||
-        resolutions.length != limits.length || num_shown < 0 || num_shown > limits.length)
-        return refuse(DO_NOT_FIT);
-    for (Py_ssize_t f = 0; f < resolutions.length; f++)
-        if (((const int64_t *)resolutions.data)[f] < 1) return refuse("a tick takes a microsecond or more");
-    for (Py_ssize_t l = 0; l < self->num_layers; l++)
-        if (self->layers[l].hashes || (self->layers[l].rows->kind != LISTED && self->layers[l].rows->kind != EXACT))
-            return refuse("items are in listed and exact rows only");
-    if (keep(self, call) < 0) return NULL;
-    self->limits = limits.data;
-    self->resolutions = resolutions.data;
-    self->num_shown = num_shown;
-    self->is_named = is_named != 0;
-    self->seed = seed;
-    Py_RETURN_NONE;
-}
 
 /* The bits of a row's codes, if they are checked; 0 or FAILED. */
 static int find_codes(const Layer *layer, int64_t row, const Feature *feature, uint64_t *start, uint64_t *stop) {
@@ -148,7 +71,7 @@ int read_all_items(const Place *place, const Layer *layer, int64_t row, const Fe
     return read_newest(place, layer, row, feature, INT64_MAX, 1, arena, content, times);
 }
 
-int read_items(const Place *place, const Feature *feature, Arena *arena, Content *content) {
+static int read_items(const Place *place, const Feature *feature, Arena *arena, Content *content) {
     int64_t *weights, unit = feature->unit ? feature->unit : 1;
     if (read_newest(place, place->layer, place->row, feature, limit_of(place, feature), unit, arena, content, &weights) < 0)
         return FAILED;
@@ -161,57 +84,77 @@ int read_items(const Place *place, const Feature *feature, Arena *arena, Content
     return 0;
 }
 
-static int compare(const void *a, const void *b) {
-    int32_t one = *(const int32_t *)a, other = *(const int32_t *)b;
-    return (one > other) - (one < other);
-}
-
-int64_t distinct(int32_t *ids, int64_t count) {
-    int64_t kept = 0;
-    qsort(ids, (size_t)count, sizeof *ids, compare);
-    for (int64_t i = 0; i < count; i++)
-        if (!kept || ids[kept - 1] != ids[i]) ids[kept++] = ids[i];
-    return kept;
-}
-
-/* items(hash, since, limit) -> (bytearray of int32, bytearray of int64), or False for an entity without a row
+/* from_list(tables, widths, num_symbols, words, num_bits, check, starts ..., newest_tick, resolution,
+ *           counts, unit)
  *
- * The names of the ids of the first feature, which has items, and their times in microseconds: newest first, none older
- * than `since`, and at most `limit`. */
-PREPARED_METHOD(items) {
-    uint64_t hash[2];
-    int64_t since;
-    Py_ssize_t limit;
-    const Prepared *stack = (Prepared *)call->self;
-    if (take_question(call, hash, &since) < 0 || take(call, "n.", &limit) < 0) return NULL;
-    if (limit < 1) return refuse("a limit below 1 shows nothing");
-    Arena arena;
-    Place place;
-    Content content = {MISSING, 0, NULL, NULL, NULL, NULL};
-    arena_init(&arena);
-    int status = locate(stack, hash, since, &arena, &place);
-    if (status == ABSENT || status == EXPIRED) return absent(&arena);
-    place.limit = limit;
-    const Feature *feature;
-    if (status != FOUND || read_feature(&place, 0, &feature, &arena, &content) < 0 ||
-        (feature->form != IN_LISTS && feature->form != IN_ITEMS && !(feature->form == UNKNOWN && stack->limits)) ||
-        (content.count && !(content.ids && content.weights)))
-        return failed_at(hash, &arena);
-    int32_t *names = arena_get(&arena, (size_t)content.count * sizeof *names);
-    int64_t *times = arena_get(&arena, (size_t)content.count * sizeof *times), count = 0;
-    if (!names || !times) return failed_at(hash, &arena);
-    for (int64_t i = 0; i < content.count; i++) {
-        int32_t name = name_of(place.layer, content.ids[i]);
-        if (name == -2) return failed_at(hash, &arena);
-        if (name < 0) continue;
-        names[count] = name;
-        times[count++] = content.weights[i];
-    }
-    PyObject *of_names = PyByteArray_FromStringAndSize((const char *)names, (Py_ssize_t)(count * 4));
-    PyObject *of_times = PyByteArray_FromStringAndSize((const char *)times, (Py_ssize_t)(count * 8));
-    arena_free(&arena);
-    if (of_names && of_times) return Py_BuildValue("(NN)", of_names, of_times);
-    Py_XDECREF(of_names);
-    Py_XDECREF(of_times);
-    return NULL;
+ * The feature has items: each an id, and an age in ticks of `resolution` microseconds before `newest_tick`; or with
+ * `counts`, int64, the number of one of these. The elements are the ids; or if `unit` is above 0, times in units of as
+ * many microseconds, or counts. `states` says which rows have values. */
+PREPARED_METHOD(from_list) {
+    Prepared *self = (Prepared *)call->self;
+    Feature *feature = begun(self, LISTED);
+    Array counts;
+    Py_ssize_t num_bits, newest_tick, resolution, unit;
+    int64_t all_bits;
+    if (!feature || take_list_code(call, &feature->code, &all_bits) < 0 || take(call, "n", &num_bits) < 0 ||
+        take_blocks(call, &feature->content_blocks) < 0 || take_checked(call, &feature->starts, 0) < 0 ||
+        take(call, "nn8?n.", &newest_tick, &resolution, &counts, &unit) < 0)
+        return NULL;
+    const int64_t most = 1ll << 62; /* so that no time overflows */
+    if (num_bits < 0 || num_bits > all_bits || feature->starts.numbers.length != self->num_rows || resolution < 1 ||
+        newest_tick >= most / resolution || newest_tick <= -most / resolution || unit < 0 ||
+        (feature->values.length && feature->values.length != feature->code.num_symbols))
+        return refuse(DO_NOT_FIT);
+    feature->num_code_bits = (uint64_t)num_bits;
+    feature->newest_tick = newest_tick;
+    feature->resolution = resolution;
+    feature->counts = counts.data;
+    feature->num_counts = counts.length;
+    feature->unit = unit;
+    if (keep(self, call) < 0) return NULL;
+    feature->read = read_items;
+    Py_RETURN_NONE;
+}
+
+/* from_weights(states, indptr, weights): uint8[n], int64[n + 1], int64[nnz]; the elements are the weights. */
+PREPARED_METHOD(from_weights) {
+    Prepared *self = (Prepared *)call->self;
+    Feature *feature = begun(self, EXACT);
+    Array states, indptr, weights;
+    if (!feature || take(call, "188.", &states, &indptr, &weights) < 0) return NULL;
+    if (states.length != self->num_rows || indptr.length != self->num_rows + 1) return refuse(DO_NOT_FIT);
+    feature->row_states = states.data;
+    feature->indptr = indptr.data;
+    feature->weights = weights.data;
+    feature->num_ids = weights.length;
+    if (keep(self, call) < 0) return NULL;
+    feature->read = read_exact;
+    Py_RETURN_NONE;
+}
+
+/* limits(limits, resolutions, num_shown, is_named, seed): rows of one entity add up from now on.
+ *
+ * Only the first features are shown in answers. `limits`, int64, say how many items the list of each feature shows, and `resolutions`, int64, within how many
+ * microseconds it shows a value once. `is_named` says whether the names of ids are those of one vocabulary. */
+PREPARED_METHOD(limits) {
+    Prepared *self = (Prepared *)call->self;
+    Array limits, resolutions;
+    Py_ssize_t num_shown, is_named;
+    uint64_t seed;
+    if (take(call, "88nnw.", &limits, &resolutions, &num_shown, &is_named, &seed) < 0) return NULL;
+    if (self->kind != STACK || self->limits || limits.length != self->layers->rows->num_features ||
+        resolutions.length != limits.length || num_shown < 0 || num_shown > limits.length)
+        return refuse(DO_NOT_FIT);
+    for (Py_ssize_t f = 0; f < resolutions.length; f++)
+        if (((const int64_t *)resolutions.data)[f] < 1) return refuse("a tick takes a microsecond or more");
+    for (Py_ssize_t l = 0; l < self->num_layers; l++)
+        if (self->layers[l].hashes || (self->layers[l].rows->kind != LISTED && self->layers[l].rows->kind != EXACT))
+            return refuse("items are in listed and exact rows only");
+    if (keep(self, call) < 0) return NULL;
+    self->limits = limits.data;
+    self->resolutions = resolutions.data;
+    self->num_shown = num_shown;
+    self->is_named = is_named != 0;
+    self->seed = seed;
+    Py_RETURN_NONE;
 }

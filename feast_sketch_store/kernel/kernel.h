@@ -158,7 +158,7 @@ static inline int read_varint(const uint8_t **place, const uint8_t *stop, uint64
 /* Wire types. */
 enum { VARINT = 0, FIXED64 = 1, DELIMITED = 2, FIXED32 = 5 };
 
-int is_utf8(const uint8_t *place, int64_t length); /* as protobuf requires of strings: wire.c */
+int is_utf8(const uint8_t *place, int64_t length); /* as protobuf requires of strings: response.c */
 
 /* -- packed and ascending numbers, and the rows of entities: rows.c ----------------------------------- */
 
@@ -291,6 +291,26 @@ void mark_wanted(const Codes *codes, Py_ssize_t feature, uint8_t *marks);
 int64_t read_row(const Sets *sets, uint64_t start, Py_ssize_t last, const RowOfSets *row, int32_t *ids, int64_t first,
                  int64_t room);
 
+/* A set of a row as it was read. */
+typedef struct {
+    int32_t header;
+    const int32_t *ids;
+} SetOfRow;
+
+/* A set to be read: `bit` is where its header begins, then its codes, and then the bit after them. */
+typedef struct {
+    uint64_t bit;
+    int64_t size;
+    int32_t *ids;
+    int32_t header;
+} Job;
+
+/* Reads the headers of sets of one feature, and adds up their sizes. -1 if they are damaged. */
+int read_headers(const Sets *sets, const Code *code, Job *jobs, Py_ssize_t number, int64_t *total);
+
+/* Reads non-empty sets of one feature that are coded by themselves. -1 if they are damaged. */
+int read_alone(const Sets *sets, const Code *code, Job **jobs, Py_ssize_t number);
+
 /* -- lists: lists.c ----------------------------------------------------------------------------------- */
 
 /* How the lists of one feature are coded. */
@@ -309,28 +329,6 @@ int take_list_code(Call *call, ListCode *code, int64_t *num_bits);
 int64_t read_list(const ListCode *code, uint64_t bit, uint64_t stop, int64_t limit, int64_t oldest, int64_t room,
                   int32_t *ids, int64_t *ages);
 
-/* -- static functions: static.c ------------------------------------------------------------------------ */
-
-typedef struct {
-    const uint64_t *words;
-    int64_t width, num_slots;
-    uint64_t num_symbols; /* numbers below it mean that a key is present */
-    const uint64_t *left_hashes; /* ascending: keys that are not in the table, and their numbers */
-    const int64_t *left_numbers;
-    int64_t num_left;
-} StaticFunction;
-
-/* -- shifting Bloom filters: table.c ------------------------------------------------------------------- */
-
-/* Consecutive symbols of a table, to ask entities about. */
-typedef struct Reader SymbolsOfTable;
-
-/* Takes the arguments with which reads of table.c begin, without entities; NULL with an exception. It is scratch memory
- * of the call. */
-SymbolsOfTable *take_symbols(Call *call);
-int64_t number_of_symbols(const SymbolsOfTable *symbols);
-int64_t number_of_clusters(const SymbolsOfTable *symbols); /* on which hashes depend; 0 if they do not */
-
 /* Writes up to two ones of a word without a branch that depends on them, because most words have no more. Up to two ids
  * after the last one are overwritten. */
 static inline Py_ssize_t write_ids(uint64_t word, int32_t first_id, int32_t *ids, Py_ssize_t count) {
@@ -347,11 +345,11 @@ static inline Py_ssize_t write_ids(uint64_t word, int32_t first_id, int32_t *ids
 /* -- what the module has ------------------------------------------------------------------------------ */
 
 #define EACH_KERNEL_FUNCTION(DO)                                                                     \
-    DO(possible_symbols) DO(windows) DO(contains) DO(scores) DO(touch_blocks) DO(add_facts)          \
+    DO(possible_symbols) DO(contains) DO(touch_blocks) DO(add_facts)          \
     DO(hash_int64_keys) DO(parse_int64_keys) DO(hash_keys) DO(parse_packed_lists)                    \
     DO(index_int64) DO(find_int64) DO(index_bytes) DO(find_bytes) DO(sort_rows) DO(encode_values)    \
-    DO(take_packed) DO(take_ascending) DO(row_hashes) DO(find_rows) DO(write_sets) DO(read_sets)     \
-    DO(read_lists) DO(hash_int64_key) DO(hash_key) DO(hash_message) DO(contains_rows)    \
+    DO(take_packed) DO(take_ascending) DO(row_hashes) DO(find_rows) DO(write_sets)                   \
+    DO(hash_int64_key) DO(hash_key) DO(hash_message)                                                 \
     DO(check_blocks) DO(band_rows) DO(solve_slots) DO(look_up) DO(vectors_to_json)
 
 #define DECLARE(NAME) PyObject *kernel_##NAME(PyObject *module, PyObject *const *arguments, Py_ssize_t number);

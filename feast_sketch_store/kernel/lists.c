@@ -82,36 +82,3 @@ int take_list_code(Call *call, ListCode *code, int64_t *num_bits) {
     *num_bits = 64 * (words.length - 2);
     return 0;
 }
-
-/* read_lists(tables, widths, num_symbols, words, starts, stops, limit, oldest, begin, indptr, ids, ages) -> lists done
- *
- * List `i` lies in the bits from `starts[i]` to `stops[i]`, int64[m] each. Continues with list `begin`, and stops
- * before a list whose items do not fit. `indptr` is int64[m + 1]. */
-KERNEL_FUNCTION(read_lists) {
-    Array starts, stops, indptr, ids, ages;
-    Py_ssize_t limit, oldest, begin;
-    ListCode code;
-    int64_t num_bits;
-    if (take_list_code(call, &code, &num_bits) < 0 ||
-        take(call, "88nnn8!4!8!.", &starts, &stops, &limit, &oldest, &begin, &indptr, &ids, &ages) < 0)
-        return NULL;
-    Py_ssize_t m = starts.length;
-    if (stops.length != m || begin < 0 || begin > m || indptr.length != m + 1 || ids.length != ages.length)
-        return refuse(DO_NOT_FIT);
-    const int64_t *start = starts.data, *stop = stops.data;
-    int64_t *ends = indptr.data, count = ends[begin];
-    if (count < 0 || count > ids.length) return refuse(DO_NOT_FIT);
-    Py_ssize_t i = begin;
-    for (; i < m; i++) {
-        if (start[i] < 0 || stop[i] < start[i] || stop[i] > num_bits) goto damaged;
-        if (i + 2 < m) PREFETCH(code.words + (start[i + 2] >= 0 && start[i + 2] <= num_bits ? start[i + 2] >> 6 : 0));
-        int64_t found = read_list(&code, (uint64_t)start[i], (uint64_t)stop[i], limit, oldest, ids.length - count,
-                                  (int32_t *)ids.data + count, (int64_t *)ages.data + count);
-        if (found == -2) break;
-        if (found < 0) goto damaged;
-        ends[i + 1] = count += found;
-    }
-    return PyLong_FromSsize_t(i);
-damaged:
-    return refuse("a list cannot be read");
-}

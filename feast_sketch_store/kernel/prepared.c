@@ -1,6 +1,6 @@
-/* PreparedRows: a layer of rows, or a stack of such layers, in the form for reads of one entity.
+/* PreparedRows: a layer of rows, or a stack of such layers, in the form in which they are read.
  *
- * The methods here build one before it is shared; `layers/prepared.py` calls them. It keeps its arrays alive. */
+ * The methods before reads build one before it is shared; `layers/prepared.py` calls them. It keeps its arrays alive. */
 
 #include "prepared.h"
 
@@ -24,7 +24,7 @@ int keep(Prepared *self, Call *call) {
 }
 
 /* Keeps the arguments and returns None. */
-static PyObject *done(Prepared *self, Call *call) {
+PyObject *done(Prepared *self, Call *call) {
     if (keep(self, call) < 0) return NULL;
     Py_RETURN_NONE;
 }
@@ -77,57 +77,14 @@ int take_checked(Call *call, CheckedAscending *checked, int by_value) {
     return 0;
 }
 
-#define CONSTRUCTION(DO) DO(listed) DO(exact) DO(sets) DO(feature) DO(from_set) DO(from_column) DO(from_digits)  \
-    DO(from_rows) DO(layer) DO(shards)
+#define CONSTRUCTION(DO) DO(sets) DO(layer) DO(shards)
 
 CONSTRUCTION(DECLARE_METHOD)
 
-static int is_first(const Prepared *self) {
+int is_first(const Prepared *self) {
     if (self->kind == NOTHING) return 1;
     refuse("the rows are there already");
     return 0;
-}
-
-/* listed(salt, salt, fingerprints ..., range, twins, timestamps ..., distinct_timestamps, bucket_bounds)
- *
- * Rows in the order of their fingerprints, see layers/listed.py; `...` are the arguments of `take_checked` and
- * `take_numbers`. */
-PREPARED_METHOD(listed) {
-    Prepared *self = (Prepared *)call->self;
-    Array twins, distinct, bounds;
-    if (!is_first(self) || take(call, "ww", &self->salt[0], &self->salt[1]) < 0 ||
-        take_checked(call, &self->fingerprints, 1) < 0 || take(call, "w8", &self->index.range, &twins) < 0 ||
-        take_numbers(call, &self->timestamps) < 0 || take(call, "8?8?.", &distinct, &bounds) < 0)
-        return NULL;
-    self->index.fingerprints = self->fingerprints.numbers;
-    self->index.twins = twins.data;
-    self->index.num_twins = twins.length;
-    int64_t num_rows = self->index.fingerprints.length;
-    if (!is_row_index(&self->index) || (int64_t)self->timestamps.length != num_rows || bounds.length % 2)
-        return refuse(DO_NOT_FIT);
-    self->num_rows = num_rows;
-    self->distinct_timestamps = distinct.data;
-    self->num_distinct_timestamps = distinct.length;
-    self->bucket_bounds = bounds.data;
-    self->num_buckets = bounds.length / 2;
-    if (keep(self, call) < 0) return NULL;
-    self->kind = LISTED;
-    Py_RETURN_NONE;
-}
-
-/* exact(hashes, event_timestamps, deleted): uint64[n, 2] ascending, int64[n], bool[n]. */
-PREPARED_METHOD(exact) {
-    Prepared *self = (Prepared *)call->self;
-    Array hashes, timestamps, deleted;
-    if (!is_first(self) || take(call, "881.", &hashes, &timestamps, &deleted) < 0) return NULL;
-    if (hashes.length != 2 * timestamps.length || deleted.length != timestamps.length) return refuse(DO_NOT_FIT);
-    self->hashes = hashes.data;
-    self->event_timestamps = timestamps.data;
-    self->deleted = deleted.data;
-    self->num_rows = timestamps.length;
-    if (keep(self, call) < 0) return NULL;
-    self->kind = EXACT;
-    Py_RETURN_NONE;
 }
 
 /* sets(parameters, level_starts, levels, words, num_bits, check, starts ...) */
@@ -145,112 +102,6 @@ PREPARED_METHOD(sets) {
     if (keep(self, call) < 0) return NULL;
     self->marks = marks;
     Py_RETURN_NONE;
-}
-
-/* feature(tag, is_collection, wire_type, numbers, offsets, data)
- *
- * Begins a feature that the rows do not have yet. Its ids stand for int64 numbers, for bytes, or for nothing. */
-PREPARED_METHOD(feature) {
-    Prepared *self = (Prepared *)call->self;
-    Array tag, numbers, offsets, data;
-    Py_ssize_t is_collection, wire;
-    if (take(call, "1nn8?8?1?.", &tag, &is_collection, &wire, &numbers, &offsets, &data) < 0) return NULL;
-    if ((self->kind != LISTED && self->kind != EXACT && self->kind != SHAPED && self->kind != NUMBERED) || wire < VARINT || wire > FIXED32 ||
-        tag.length > (Py_ssize_t)sizeof self->features->tag || (offsets.data && !offsets.length))
-        return refuse(DO_NOT_FIT);
-    size_t size = sizeof(Feature) * (size_t)(self->num_features + 1);
-    Feature *features = PyMem_Realloc(self->features, size);
-    if (!features) return PyErr_NoMemory();
-    self->features = features;
-    if (keep(self, call) < 0) return NULL;
-    Feature *feature = features + self->num_features++;
-    memset(feature, 0, sizeof *feature);
-    memcpy(feature->tag, tag.data, (size_t)tag.length);
-    feature->tag_size = tag.length;
-    feature->is_collection = is_collection != 0;
-    feature->wire = (int)wire;
-    feature->values = (Values){numbers.data, offsets.data, data.data, numbers.length, data.length};
-    if (offsets.data) feature->values.length = offsets.length - 1;
-    Py_RETURN_NONE;
-}
-
-Feature *begun(Prepared *self, int kind) {
-    if (self->kind == (unsigned)kind && self->num_features && self->features[self->num_features - 1].form == UNKNOWN)
-        return self->features + self->num_features - 1;
-    refuse("no feature was begun");
-    return NULL;
-}
-
-/* from_set(number, own_ids): the feature is in the sets. */
-PREPARED_METHOD(from_set) {
-    Prepared *self = (Prepared *)call->self;
-    Feature *feature = begun(self, LISTED);
-    Array own_ids;
-    if (!feature || take(call, "n4?.", &feature->number, &own_ids) < 0) return NULL;
-    if (!self->marks || feature->number < 0 || feature->number >= self->sets.codes.number ||
-        (own_ids.data && own_ids.length != self->sets.codes.of[feature->number].num_symbols))
-        return refuse(DO_NOT_FIT);
-    feature->own_ids = own_ids.data;
-    mark_wanted(&self->sets.codes, feature->number, self->marks);
-    if (feature->number > self->last_set) self->last_set = feature->number;
-    feature->form = IN_SETS;
-    return done(self, call);
-}
-
-/* from_column(states ..., step, bounds ... of a collection, else Nones, elements ..., elements_are, is_text,
- *             content, check): see structures/columns.py. */
-PREPARED_METHOD(from_column) {
-    Prepared *self = (Prepared *)call->self;
-    Feature *feature = begun(self, LISTED);
-    Array content;
-    Py_ssize_t step, elements_are, is_text;
-    if (!feature || take_numbers(call, &feature->states) < 0 || take(call, "n", &step) < 0 ||
-        take_numbers(call, &feature->bounds) < 0 || take_numbers(call, &feature->elements) < 0 ||
-        take(call, "nn8?", &elements_are, &is_text, &content) < 0 || take_blocks(call, &feature->content_blocks) < 0 ||
-        take(call, ".") < 0)
-        return NULL;
-    if (step < 1 || elements_are < AS_IDS || elements_are > AS_BYTES) return refuse(DO_NOT_FIT);
-    feature->state_step = step;
-    feature->has_bounds = feature->bounds.length != 0;
-    feature->elements_are = (unsigned)elements_are;
-    feature->is_text = is_text != 0;
-    feature->content = content.data;
-    feature->num_content_bytes = 8 * content.length;
-    feature->form = IN_COLUMN;
-    return done(self, call);
-}
-
-/* from_digits(numbers ..., divisor, others): `others` are states, uint8; see structures/scalars.py. */
-PREPARED_METHOD(from_digits) {
-    Prepared *self = (Prepared *)call->self;
-    Feature *feature = begun(self, LISTED);
-    Array others;
-    if (!feature || take_numbers(call, &feature->elements) < 0 || take(call, "w1.", &feature->divisor, &others) < 0)
-        return NULL;
-    feature->num_others = (uint64_t)others.length;
-    feature->num_symbols = (uint64_t)feature->values.length + feature->num_others;
-    if (!feature->divisor || !feature->num_symbols) return refuse(DO_NOT_FIT);
-    feature->others = others.data;
-    feature->form = IN_DIGITS;
-    return done(self, call);
-}
-
-/* from_rows(states, indptr, ids, weights): uint8[n], int64[n + 1], int32[nnz]; and int64[nnz] or None. */
-PREPARED_METHOD(from_rows) {
-    Prepared *self = (Prepared *)call->self;
-    Feature *feature = begun(self, EXACT);
-    Array states, indptr, ids, weights;
-    if (!feature || take(call, "1848?.", &states, &indptr, &ids, &weights) < 0) return NULL;
-    if (states.length != self->num_rows || indptr.length != self->num_rows + 1 ||
-        (weights.data && weights.length != ids.length))
-        return refuse(DO_NOT_FIT);
-    feature->row_states = states.data;
-    feature->indptr = indptr.data;
-    feature->ids = ids.data;
-    feature->weights = weights.data;
-    feature->num_ids = ids.length;
-    feature->form = IN_ROWS;
-    return done(self, call);
 }
 
 /* layer(rows, names, hashes, deleted): add a layer below the others.
@@ -306,7 +157,6 @@ PREPARED_METHOD(shards) {
 static PyObject *make(PyTypeObject *type, PyObject *arguments, PyObject *keywords) {
     if (PyTuple_Size(arguments) || (keywords && PyDict_Size(keywords))) return refuse("PreparedRows takes no arguments");
     Prepared *self = (Prepared *)((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0); /* all zero */
-    if (self) self->last_set = -1;
     return (PyObject *)self;
 }
 
@@ -328,7 +178,8 @@ static void release(PyObject *object) {
 }
 
 #define METHOD(NAME) {#NAME, (PyCFunction)(void (*)(void))prepared_##NAME, METH_FASTCALL, NULL},
-static PyMethodDef methods[] = {CONSTRUCTION(METHOD) FILTER_METHODS(METHOD) LIST_METHODS(METHOD) PREPARED_METHODS(METHOD){NULL, NULL, 0, NULL}};
+static PyMethodDef methods[] = {
+    CONSTRUCTION(METHOD) ROW_METHODS(METHOD) FEATURE_METHODS(METHOD) FILTER_METHODS(METHOD) LIST_METHODS(METHOD) READ_METHODS(METHOD){NULL, NULL, 0, NULL}};
 
 static PyType_Slot slots[] = {
     {Py_tp_new, (void *)make}, {Py_tp_dealloc, (void *)release}, {Py_tp_methods, methods}, {0, NULL}};

@@ -326,52 +326,162 @@ int take_words_of_sets(Call *call, Sets *sets) {
     return 0;
 }
 
-/* read_sets(parameters, level_starts, levels, words, num_bits, *starts, rows, feature, own_ids, begin, headers, indptr,
- *           ids) -> rows done
- *
- * `starts` are the arguments of `take_ascending`: the bit at which each row begins. Continues with number `begin` of
- * `rows`, int64[m], and stops before a row whose ids might not fit. `headers` is int32[m], `indptr` int64[m + 1]. If
- * `own_ids`, int32, is given, `own_ids[s]` is the feature's own id for the coded id `s`. */
-KERNEL_FUNCTION(read_sets) {
-    Array rows, own_ids, headers, indptr, ids;
-    Py_ssize_t feature, begin;
-    Sets sets;
-    if (take_words_of_sets(call, &sets) < 0 || take_ascending(call, &sets.starts, 0) < 0 ||
-        take(call, "8n4?n4!8!4!.", &rows, &feature, &own_ids, &begin, &headers, &indptr, &ids) < 0)
-        return NULL;
-    Py_ssize_t m = rows.length;
-    if (feature < 0 || feature >= sets.codes.number || begin < 0 || begin > m || headers.length != m ||
-        indptr.length != m + 1 || (own_ids.data && own_ids.length != sets.codes.of[feature].num_symbols))
-        return refuse(DO_NOT_FIT);
-    void *memory = scratch(call, room_for_row(&sets.codes));
-    if (!memory) return NULL;
-    RowOfSets row;
-    init_row(&row, &sets.codes, memory);
-    memset(row.marks, 0, (size_t)sets.codes.number);
-    mark_wanted(&sets.codes, feature, row.marks);
-    const int64_t *number = rows.data;
-    int64_t *ends = indptr.data;
-    int32_t *id = ids.data;
-    if (ends[begin] < 0) return refuse("a set cannot be read");
-    for (Py_ssize_t k = begin; k < m; k++)
-        if (number[k] < 0 || number[k] >= sets.starts.length) return refuse("a set cannot be read");
-    Py_ssize_t i = begin;
-    uint64_t next = i < m ? get_ascending(&sets.starts, number[i]) : 0;
-    for (; i < m; i++) {
-        uint64_t start = next;
-        if (i + 1 < m) { /* prefetch its first words while this row is read */
-            next = get_ascending(&sets.starts, number[i + 1]);
-            if (next < sets.num_bits) PREFETCH(sets.words + (next >> 6));
-        }
-        int64_t failed = read_row(&sets, start, feature, &row, id, ends[i], ids.length);
-        if (failed > 0) return PyLong_FromSsize_t(i);
-        for (int64_t k = ends[i]; !failed && own_ids.data && k < row.ends[feature]; k++) {
-            id[k] = ((const int32_t *)own_ids.data)[id[k]];
-            if (id[k] < 0) failed = -1;
-        }
-        if (failed) return refuse("a set cannot be read");
-        ((int32_t *)headers.data)[i] = row.headers[feature];
-        ends[i + 1] = row.ends[feature];
+/* -- sets of several rows ------------------------------------------------------------------------------ */
+
+/* A code can be read only after the one before it, so sets of several rows are read in turns. */
+enum { LANES = 4 };
+
+/* The state of a set with `left` codes still to be read. */
+typedef struct {
+    uint64_t bit;
+    int64_t next, left;
+    int32_t *ids;
+    Job *job;
+} Lane;
+
+/* The results of `width_of_gap`, by the difference of two levels. */
+enum { NUM_LEVELS = 256 };
+static uint8_t widths_of_gaps[2 * NUM_LEVELS];
+
+static void prepare_widths(void) {
+    for (int i = 0; i < 2 * NUM_LEVELS; i++) {
+        int width = (i - NUM_LEVELS) >> 2;
+        widths_of_gaps[i] = (uint8_t)(width < 0 ? 0 : width > MAX_WIDTH ? MAX_WIDTH : width);
     }
-    return PyLong_FromSsize_t(i);
 }
+
+enum { LONGEST_CODE = 57 };
+
+static ALWAYS_INLINE uint64_t read_number(const uint8_t *bytes, uint64_t *bit, uint32_t width) {
+    uint64_t code;
+    memcpy(&code, bytes + (*bit >> 3), sizeof code);
+    code >>= *bit & 7; /* the longest code fits the bits that are left */
+    uint32_t quotient = LOWEST(~code | 1ull << 63);
+    if (quotient >= LONGEST_UNARY) {
+        *bit += LONGEST_UNARY + 32;
+        return code >> LONGEST_UNARY & 0xFFFFFFFF;
+    }
+    *bit += quotient + 1 + width;
+    return (uint64_t)quotient << width | (code >> (quotient + 1) & ((1ull << width) - 1));
+}
+
+/* Reads the codes of one lane until this many are left; -1 if they are damaged. */
+static ALWAYS_INLINE int read_until(const Sets *sets, const Code *code, Lane *lane, int64_t left) {
+    const uint8_t *bytes = (const uint8_t *)sets->words;
+    for (; lane->left > left; lane->left--) {
+        if (lane->bit > sets->num_bits || lane->next >= code->num_symbols) return -1;
+        lane->next += (int64_t)read_number(bytes, &lane->bit, (uint32_t)width_of_gap(code, lane->next, lane->left));
+        *lane->ids++ = (int32_t)lane->next++;
+    }
+    return 0;
+}
+
+/* Begins a set, and reads those codes of a long set for which lanes have no widths. */
+static ALWAYS_INLINE int begin(const Sets *sets, const Code *code, Lane *lane, Job *job) {
+    *lane = (Lane){job->bit, 0, job->size, job->ids, job};
+    return job->size < NUM_TOLD ? 0 : read_until(sets, code, lane, NUM_TOLD - 1);
+}
+
+/* The next code of a lane, whose number is constant here. */
+#define READ_GAP(LANE, K)                                                                                       \
+    if (next[LANE] >= num_symbols) return -1;                                                                   \
+    next[LANE] += (int64_t)read_number(bytes, bit + LANE, width_of[(int)levels[next[LANE]] - (int)left[LANE][-(K)]]); \
+    ids[LANE][K] = (int32_t)next[LANE]++;
+
+/* Reads the same number of codes of each lane, in turns, so that no lane waits for another. -1 if one is damaged. */
+static ALWAYS_INLINE int read_in_turns(const uint8_t *bytes, const Code *code, Lane *lanes, int64_t number) {
+    const uint8_t *levels = code->levels, *width_of = widths_of_gaps + NUM_LEVELS, *left[LANES];
+    const int64_t num_symbols = code->num_symbols;
+    uint64_t bit[LANES];
+    int64_t next[LANES];
+    int32_t *ids[LANES];
+    for (int i = 0; i < LANES; i++)
+        bit[i] = lanes[i].bit, next[i] = lanes[i].next, ids[i] = lanes[i].ids, left[i] = code->left + lanes[i].left;
+    for (int64_t k = 0; k < number; k++) {
+        READ_GAP(0, k)
+        READ_GAP(1, k)
+        READ_GAP(2, k)
+        READ_GAP(3, k)
+    }
+    for (int i = 0; i < LANES; i++)
+        lanes[i].bit = bit[i], lanes[i].next = next[i], lanes[i].ids += number, lanes[i].left -= number;
+    return 0;
+}
+
+/* How many codes of each lane can be read without a check for the end of the words. */
+static ALWAYS_INLINE int64_t fewest_left(const Sets *sets, const Lane *lanes) {
+    int64_t fewest = INT64_MAX;
+    for (int i = 0; i < LANES; i++) {
+        int64_t left = lanes[i].left;
+        if (lanes[i].bit > sets->num_bits) return 0;
+        if (left > (int64_t)((sets->num_bits - lanes[i].bit) / LONGEST_CODE)) left = 0;
+        if (left < fewest) fewest = left;
+    }
+    return fewest;
+}
+
+/* Decodes non-empty sets of one feature that are coded by themselves; -1 if one is damaged. */
+#define DECODE(NAME)                                                                                            \
+    static int NAME(const Sets *sets, const Code *code, Job **jobs, Py_ssize_t number) {                        \
+        Lane lanes[LANES];                                                                                      \
+        Py_ssize_t taken = 0;                                                                                   \
+        int busy = 0;                                                                                           \
+        for (; busy < LANES && taken < number; busy++)                                                          \
+            if (begin(sets, code, lanes + busy, jobs[taken++]) < 0) return -1;                                  \
+        for (int64_t all; busy == LANES && (all = fewest_left(sets, lanes)) > 0;) {                             \
+            if (read_in_turns((const uint8_t *)sets->words, code, lanes, all) < 0) return -1;                   \
+            for (int i = 0; i < busy;) {                                                                        \
+                if (lanes[i].left) {                                                                            \
+                    i++;                                                                                        \
+                    continue;                                                                                   \
+                }                                                                                               \
+                if (lanes[i].next > code->num_symbols) return -1;                                               \
+                lanes[i].job->bit = lanes[i].bit;                                                               \
+                if (taken == number)                                                                            \
+                    lanes[i] = lanes[--busy];                                                                   \
+                else if (begin(sets, code, lanes + i++, jobs[taken++]) < 0)                                     \
+                    return -1;                                                                                  \
+            }                                                                                                   \
+        }                                                                                                       \
+        for (int i = 0;; i++) {                                                                                 \
+            if (i >= busy) {                                                                                    \
+                if (taken == number) return 0;                                                                  \
+                if (begin(sets, code, lanes + (i = 0), jobs[taken++]) < 0) return -1;                           \
+                busy = 1;                                                                                       \
+            }                                                                                                   \
+            if (read_until(sets, code, lanes + i, 0) < 0 || lanes[i].next > code->num_symbols) return -1;       \
+            lanes[i].job->bit = lanes[i].bit;                                                                   \
+        }                                                                                                       \
+    }
+
+/* There is a second version for processors with shifts that keep the flags; one is chosen when the module is loaded. */
+DECODE(decode_anywhere)
+static int (*decode)(const Sets *, const Code *, Job **, Py_ssize_t) = decode_anywhere;
+
+#if defined(__x86_64__) && defined(__GNUC__)
+__attribute__((target("bmi,bmi2"))) DECODE(decode_bmi2)
+
+void kernel_choose_decoder(void) {
+    prepare_widths();
+    __builtin_cpu_init();
+    if (__builtin_cpu_supports("bmi2")) decode = decode_bmi2;
+}
+#else
+void kernel_choose_decoder(void) { prepare_widths(); }
+#endif
+
+int read_headers(const Sets *sets, const Code *code, Job *jobs, Py_ssize_t number, int64_t *total) {
+    *total = 0;
+    for (Py_ssize_t i = 0; i < number; i++) {
+        if (jobs[i].bit > sets->num_bits) return -1;
+        int64_t header = (int64_t)read_number((const uint8_t *)sets->words, &jobs[i].bit, (uint32_t)code->header_width);
+        jobs[i].header = (int32_t)header;
+        jobs[i].size = header < code->no_set ? 0 : header - code->no_set;
+        if (jobs[i].size > code->num_symbols || (jobs[i].size && jobs[i].size + (int64_t)jobs[i].bit > (int64_t)sets->num_bits + 1))
+            return -1; /* an id takes a bit or more */
+        *total += jobs[i].size;
+    }
+    return 0;
+}
+
+int read_alone(const Sets *sets, const Code *code, Job **jobs, Py_ssize_t number) { return decode(sets, code, jobs, number); }

@@ -80,9 +80,7 @@ class Candidates:
         self._codec = codec
         self._asked = Asked(codec, values)
         assert len(self._asked.values) == len(self._asked)
-        self._named: tuple[Numbering | None, NDArray[np.int32], NDArray[np.int64]] = (
-            None, np.zeros(0, np.int32), np.zeros(0, np.int64)
-        )  # fmt: skip
+        self._known: tuple[Numbering | None, NDArray[np.int32]] = None, np.zeros(0, np.int32)
 
     def __len__(self) -> int:
         return len(self._asked)
@@ -98,15 +96,12 @@ class Candidates:
             raise RowError(f"these candidates are of {self._codec.feature!r}, not of {codec.feature!r}")
         return self._asked
 
-    def names(self, numbering: Numbering) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-        """Ascending ids of the candidates that have one, int32[p], and their places among them, int64[p]."""
-        named = self._named
-        if named[0] is not numbering:
-            ids = numbering.vocabulary.find(self._asked.values)
-            places = np.argsort(ids, kind="stable")
-            places = places[np.searchsorted(ids[places], 0) :]
-            named = self._named = numbering, ids[places], places
-        return named[1:]
+    def ids(self, numbering: Numbering) -> NDArray[np.int32]:
+        """The id of each candidate, int32[m]; -1 for one that has none."""
+        known = self._known
+        if known[0] is not numbering:
+            known = self._known = numbering, numbering.vocabulary.find(self._asked.values)
+        return known[1]
 
 
 def as_wanted(codec: FeatureCodec, values: Any) -> pa.Array:

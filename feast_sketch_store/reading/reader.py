@@ -21,13 +21,13 @@ import pyarrow as pa
 from numpy.typing import ArrayLike, NDArray
 
 from feast_sketch_store.errors import RowError, SettingsError, UnsupportedFeatureError
-from feast_sketch_store.kernel import FOUND, SEED, PreparedRows, contains_rows, to_bits
-from feast_sketch_store.layers import LayerAnswer, SealedRows
-from feast_sketch_store.layers.prepared import NO_LIMIT, Column, read
-from feast_sketch_store.reading.candidates import Asked, Candidates, as_wanted
+from feast_sketch_store.kernel import FOUND, SEED, PreparedRows, to_bits
+from feast_sketch_store.layers import SealedRows
+from feast_sketch_store.layers.prepared import NO_LIMIT
+from feast_sketch_store.reading.candidates import Asked, Candidates
 from feast_sketch_store.reading.entities import Entities, EntityColumns
 from feast_sketch_store.reading.numbering import Numbering
-from feast_sketch_store.reading.ragged import RaggedLists, check_limit, lists_of, since_of
+from feast_sketch_store.reading.ragged import RaggedLists, check_limit, since_of
 from feast_sketch_store.reading.repository import find_view
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.csr import Csr
@@ -205,32 +205,24 @@ class SketchReader:
         hashes = self.hash(entities)
         return self._view.with_state(lambda state: self._csr(state, feature, hashes, counts))
 
-    def _csr(self, state: State, feature: str, hashes: NDArray[np.uint64], counts: bool) -> CsrMatrix:
-        single, expire_before = self._single_of(state, feature), expire_before_of(self._ttl_microseconds)
-        numbering = single.numbering
-        if counts or single.rows is None:
-            rows = self._translated(state, feature, hashes, numbering)
-            weights = np.zeros(0, np.int64) if counts and rows.weights is None else rows.weights
-            return CsrMatrix(rows.indptr, rows.ids, numbering.values, weights)
-        indptr = np.empty(len(hashes) + 1, np.int64)
-        ids, num_found = single.rows.csr(np.ascontiguousarray(hashes), expire_before, indptr)
+    def _csr(self, state: State, feature: str, hashes: NDArray[np.uint64], counts: bool = False) -> CsrMatrix:
+        single, indptr = self._single_of(state, feature), np.empty(len(hashes) + 1, np.int64)
+        values, expire_before = single.numbering.values, expire_before_of(self._ttl_microseconds)
+        if single.rows is None:
+            rows = self._named(state, feature, hashes, single.numbering)
+            return CsrMatrix(rows.indptr, rows.ids, values)
+        ids, weights, num_found = single.rows.csr(hashes, expire_before, NO_LIMIT, counts, indptr)
         self._view.metrics.count_read(len(hashes), num_found)
-        return CsrMatrix(indptr, np.frombuffer(ids, np.int32), numbering.values)
+        of_values = np.frombuffer(weights, np.int64) if counts else None
+        return CsrMatrix(indptr, np.frombuffer(ids, np.int32), values, of_values)
 
-    def _translated(
-        self, state: State, feature: str, hashes: NDArray[np.uint64], numbering: Numbering
-    ) -> Csr:
-        """All values of entities, with their counts, by ids of a numbering. Rows are those of the
-        entities."""
-        answer = self._read(state, feature, hashes)
+    def _named(self, state: State, feature: str, hashes: NDArray[np.uint64], numbering: Numbering) -> Csr:
+        """The ids of values that only the vocabulary numbers which was given. Rows are those of entities."""
+        answer = state.read(hashes, (feature,), expire_before_of(self._ttl_microseconds))
+        self._view.metrics.count_read(len(hashes), len(answer.found))
         part = answer.features.get(feature)
         parts = [] if part is None else [(answer.found, numbering.translate(part))]
         return Csr.placed(parts, len(hashes))
-
-    def _read(self, state: State, feature: str, hashes: NDArray[np.uint64]) -> LayerAnswer:
-        answer = state.read(hashes, (feature,), expire_before_of(self._ttl_microseconds))
-        self._view.metrics.count_read(len(hashes), len(answer.found))
-        return answer
 
     def ids(self, feature: str, entity: Entity) -> NDArray[np.int32]:
         """The ids of the possibly-present values of one entity: int32[p], as `csr` has them.
@@ -252,10 +244,11 @@ class SketchReader:
     def _ids(self, state: State, feature: str, entity_hash: bytes) -> NDArray[np.int32]:
         single = self._single_of(state, feature)
         if single.rows is None:
-            return self._csr(state, feature, np.frombuffer(entity_hash, np.uint64).reshape(1, 2), False).ids
-        ids = single.rows.ids(entity_hash, expire_before_of(self._ttl_microseconds))
-        self._view.metrics.count_read(1, ids is not False)
-        return np.frombuffer(ids or b"", np.int32)
+            return self._csr(state, feature, _as_array(entity_hash)).ids
+        expire_before = expire_before_of(self._ttl_microseconds)
+        ids, _, num_found = single.rows.csr(entity_hash, expire_before, NO_LIMIT, False, None)
+        self._view.metrics.count_read(1, num_found)
+        return np.frombuffer(ids, np.int32)
 
     def bits(self, feature: str, entities: Entities) -> NDArray[np.uint64]:
         """The possibly-present values of each entity as bits: uint64[n, ceil(V / 64)].
@@ -270,10 +263,10 @@ class SketchReader:
         single, expire_before = self._single_of(state, feature), expire_before_of(self._ttl_microseconds)
         num_values = len(single.numbering)
         if single.rows is None:
-            rows = self._translated(state, feature, hashes, single.numbering)
+            rows = self._named(state, feature, hashes, single.numbering)
             return to_bits(rows.indptr, rows.ids, num_values)
         words = np.zeros((len(hashes), -(-num_values // 64)), np.uint64)
-        found = single.rows.bits(np.ascontiguousarray(hashes), expire_before, words.shape[1], words)
+        found = single.rows.bits(hashes, expire_before, words.shape[1], words)
         self._view.metrics.count_read(len(hashes), found)
         return words
 
@@ -334,74 +327,40 @@ class SketchReader:
         UnsupportedFeatureError : the feature does not exist.
         """
         codec, entity_hash = self._codec(feature), self._keys.hash(entities)
+        hashes = self.hash(entities) if entity_hash is None else entity_hash
+        number = len(hashes) if entity_hash is None else 1
         candidates = values if isinstance(values, Candidates) else None
-        asked: Any = values if candidates is None else candidates.of(codec)
-        if entity_hash is not None:
-            one = asked if isinstance(asked, Asked) else Asked(codec, asked)
-            return self._view.with_state(
-                lambda state: self._contains_of_one(state, feature, entity_hash, one, candidates)
-            )
-        hashes = self.hash(entities)
-        shape = (len(asked),) if isinstance(asked, Asked | pa.Array) else np.shape(asked)
-        if len(shape) not in (1, 2) or (len(shape) == 2 and shape[0] != len(hashes)):
-            raise RowError(
-                f"values have the shape {shape}; give m values, or m for each of {len(hashes)} entities"
-            )
-        if isinstance(asked, Asked):
-            wanted = asked.values
+        given: Any = values
+        per_entity = 0  # values for each entity in turn; 0 if all are for all
+        if candidates is not None:
+            asked = candidates.of(codec)
+        elif entity_hash is not None or isinstance(given, pa.Array) or len(shape := np.shape(given)) == 1:
+            asked = Asked(codec, given)
+        elif len(shape) == 2 and shape[0] == number:
+            asked, per_entity = Asked(codec, np.reshape(np.asarray(given), -1)), shape[1]
         else:
-            wanted = as_wanted(codec, asked if len(shape) == 1 else np.reshape(np.asarray(asked), -1))
-        return self._view.with_state(lambda state: self._contains(state, feature, hashes, wanted, shape))
+            raise RowError(
+                f"values have the shape {shape}; give m values, or m for each of {number} entities"
+            )
+        out = np.empty((number, per_entity or len(asked)), np.bool_)
+        # Of one entity the values are looked at, which are fewer than those of the vocabulary.
+        is_by_value = codec.is_exact or feature in self._vocabularies  # given values may lack others
+        is_by_value |= candidates is None and entity_hash is not None
 
-    def _contains(
-        self,
-        state: State,
-        feature: str,
-        hashes: NDArray[np.uint64],
-        wanted: pa.Array,
-        shape: tuple[int, ...],
-    ) -> NDArray[np.bool_]:
-        """`contains` of any number of entities; the values, in one array, were given in the shape."""
-        if self._codec(feature).is_exact or feature in self._vocabularies:  # given values may lack others
-            answer = self._read(state, feature, hashes)
-            part = answer.features.get(feature)
-            if part is None:
-                return np.zeros((len(hashes), shape[-1]), np.bool_)
-            rows, vocabulary = Csr.placed([(answer.found, part.csr)], len(hashes)), part.decoder.vocabulary
-            ids = vocabulary.find(wanted).reshape(shape)
-            return contains_rows(rows.indptr, rows.ids, len(vocabulary), ids)
-        single = self._single_of(state, feature)
-        ids, num_values = single.numbering.vocabulary.find(wanted).reshape(shape), len(single.numbering)
-        if single.is_filter and single.rows is not None:
-            out = np.empty((len(hashes), shape[-1]), np.bool_)
-            asked = np.ascontiguousarray(hashes), expire_before_of(self._ttl_microseconds)
-            per_entity = shape[1] if len(shape) > 1 else 0
-            found = single.rows.contains(*asked, -(-num_values // 64), ids, per_entity, out)
-            self._view.metrics.count_read(len(hashes), found)
-            return out
-        matrix = self._csr(state, feature, hashes, False)
-        return contains_rows(matrix.indptr, matrix.ids, num_values, ids)
-
-    def _contains_of_one(
-        self, state: State, feature: str, entity_hash: bytes, asked: Asked, candidates: Candidates | None
-    ) -> NDArray[np.bool_]:
-        """`contains` of one entity: bool[m].
-
-        Parameters
-        ----------
-        candidates : that ``asked`` is of, if any.
-        """
-        expire_before = expire_before_of(self._ttl_microseconds)
-        out = np.zeros(len(asked), np.bool_)
-        if candidates is not None and not self._codec(feature).is_exact and feature not in self._vocabularies:
+        def read(state: State) -> int:
+            expire_before = expire_before_of(self._ttl_microseconds)
+            if is_by_value:
+                objects = None if entity_hash is None else asked.objects
+                rows = state.prepared((feature,))
+                return _contains_values(rows, (hashes, expire_before), asked, objects, per_entity, out)
             single = self._single_of(state, feature)
             assert single.rows is not None
-            names, places = candidates.names(single.numbering)
-            done = single.rows.contains_ids(entity_hash, expire_before, names, places, out)
-        else:
-            done = _contains_values(state.prepared((feature,)), (entity_hash, expire_before), asked, out)
-        self._view.metrics.count_read(1, done)
-        return out
+            numbering = single.numbering
+            ids = numbering.vocabulary.find(asked.values) if candidates is None else candidates.ids(numbering)
+            return single.rows.contains(hashes, expire_before, len(numbering), ids, per_entity, out)
+
+        self._view.metrics.count_read(number, self._view.with_state(read))
+        return out if entity_hash is None else out[0]
 
     @overload
     def scores(  # type: ignore[overload-overlap]
@@ -439,52 +398,31 @@ class SketchReader:
         ValueError : the number of weights is not the number of values.
         UnsupportedFeatureError, RowError : see `csr`.
         """
-        entity_hash = self._keys.hash(entities)
         if counts:
             self._check_counted(feature)
-            if entity_hash is not None:
-                return float(self.scores(feature, _alone(entities), weights, counts=True)[0])
-        elif entity_hash is not None:
-            return self._score_of_one(feature, entities, entity_hash, weights)
-        hashes, given = self.hash(entities), np.asarray(weights, np.float64)
+        entity_hash = self._keys.hash(entities)
+        hashes = self.hash(entities) if entity_hash is None else entity_hash
+        out = np.empty(len(hashes) if entity_hash is None else 1)
+        given: NDArray[Any] = weights if type(weights) is np.ndarray else np.asarray(weights)
+        if (given.dtype is not _FLOATS and given.dtype != _FLOATS) or not given.flags.c_contiguous:
+            given = np.ascontiguousarray(given, _FLOATS)
 
-        def read(state: State) -> NDArray[np.float64]:
-            self._check_weights(feature, given, self._numbering(feature, state))
+        def read(state: State) -> int | None:
             single = self._single_of(state, feature)
-            if single.is_filter and single.rows is not None:
-                out = np.empty(len(hashes))
-                asked = np.ascontiguousarray(hashes), expire_before_of(self._ttl_microseconds)
-                found = single.rows.scores(*asked, np.ascontiguousarray(given), out)
-                self._view.metrics.count_read(len(hashes), found)
-                return out
-            matrix = self._csr(state, feature, hashes, counts)
-            return weighted_sums(Csr(matrix.indptr, matrix.ids, matrix.counts), given)
-
-        return self._view.with_state(read)
-
-    def _check_weights(self, feature: str, weights: NDArray[Any], numbering: Numbering) -> None:
-        if weights.shape != (len(numbering),):
-            raise ValueError(
-                f"weights have the shape {weights.shape}, but {feature!r} has {len(numbering)} values"
-            )
-
-    def _score_of_one(self, feature: str, entity: Any, entity_hash: bytes, given: ArrayLike) -> float:
-        weights = given if type(given) is np.ndarray else np.asarray(given)
-        if (weights.dtype is not _FLOATS and weights.dtype != _FLOATS) or not weights.flags.c_contiguous:
-            weights = np.ascontiguousarray(weights, _FLOATS)
-
-        def read(state: State) -> float | None:
-            single = self._single_of(state, feature)
+            if given.shape != single.shape:
+                raise ValueError(
+                    f"weights have the shape {given.shape}, but {feature!r} has {single.shape[0]} values"
+                )
             if single.rows is None:
+                rows = self._named(state, feature, _as_array(hashes), single.numbering)
+                out[:] = weighted_sums(rows, given)
                 return None
-            if weights.shape != single.shape:
-                self._check_weights(feature, weights, single.numbering)
-            score = single.rows.score(entity_hash, expire_before_of(self._ttl_microseconds), weights)
-            self._view.metrics.count_read(1, score is not False)
-            return score or 0.0
+            return single.rows.scores(hashes, expire_before_of(self._ttl_microseconds), given, counts, out)
 
-        score = self._view.with_state(read)
-        return float(self.scores(feature, _alone(entity), weights)[0]) if score is None else score
+        num_found = self._view.with_state(read)
+        if num_found is not None:
+            self._view.metrics.count_read(len(out), num_found)
+        return out if entity_hash is None else float(out[0])
 
     def arrow(self, feature: str, entities: Entities) -> pa.Array:
         """The values of each entity as an Arrow array; an array of lists if the feature is an Array or a Set.
@@ -495,7 +433,9 @@ class SketchReader:
         codec, hashes = self._codec(feature), self.hash(entities)
 
         def read(state: State) -> pa.Array:
-            answer, states = self._read(state, feature, hashes), np.zeros(len(hashes), np.uint8)
+            answer = state.read(hashes, (feature,), expire_before_of(self._ttl_microseconds))
+            self._view.metrics.count_read(len(hashes), len(answer.found))
+            states = np.zeros(len(hashes), np.uint8)
             part = answer.features.get(feature)
             if part is None:
                 storage = pa.array([], codec.storage_type)
@@ -534,28 +474,20 @@ class SketchReader:
             raise UnsupportedFeatureError(f"feature {feature!r} of view {self._name!r} is not a list")
         since = since_of(min_timestamp, self._ttl_microseconds)
         check_limit(limit)
-        if entity_hash is not None:
-            return self._view.with_state(lambda state: self._items(state, codec, entity_hash, since, limit))
-        hashes = self.hash(entities)
+        hashes = self.hash(entities) if entity_hash is None else entity_hash
+        number = len(hashes) if entity_hash is None else 1
 
-        def read_all(state: State) -> RaggedLists:
-            single = self._single_of(state, feature)
+        def read(state: State) -> RaggedLists:
+            single, indptr = self._single_of(state, feature), np.empty(number + 1, np.int64)
             assert single.rows is not None
-            column = Column(feature, codec, single.numbering.vocabulary)
-            return lists_of(read(single.rows, [column], hashes, since, limit), codec, len(hashes))
+            ids, times, num_found = single.rows.csr(hashes, since, limit or NO_LIMIT, True, indptr)
+            self._view.metrics.count_read(number, num_found)
+            storage = single.numbering.vocabulary.values
+            return RaggedLists(
+                indptr, np.frombuffer(ids, np.int32), np.frombuffer(times, np.int64), storage, codec
+            )
 
-        return self._view.with_state(read_all)
-
-    def _items(
-        self, state: State, codec: FeatureCodec, entity_hash: bytes, since: int, limit: int | None
-    ) -> RaggedLists:
-        single = self._single_of(state, codec.feature)
-        assert single.rows is not None
-        ids, times = single.rows.items(entity_hash, since, limit or NO_LIMIT) or (b"", b"")
-        indptr, values = np.array((0, len(ids) // 4)), single.numbering.vocabulary.values
-        return RaggedLists(
-            indptr, np.frombuffer(ids, np.int32), np.frombuffer(times, np.int64), values, codec
-        )
+        return self._view.with_state(read)
 
     def close(self) -> None:
         """Release files and threads. Do not use the reader afterwards."""
@@ -601,13 +533,7 @@ class SketchReader:
             vocabulary = layer.numbering(feature) if feature in layer.codecs else None
             is_named = vocabulary is None or numbering.is_same(vocabulary)
             names.append(None if is_named or vocabulary is None else numbering.map_of(vocabulary))
-        is_filter = any(
-            structure.is_filter
-            for layer in (() if state.sealed is None else state.sealed.layers)
-            for structure in layer.structures
-            if feature in structure.features
-        )
-        return _Single(state.prepared((feature,), names), numbering, (len(numbering),), is_filter)
+        return _Single(state.prepared((feature,), names), numbering, (len(numbering),))
 
     def _numbering(self, feature: str, state: State) -> Numbering:
         """The ids of the feature's values in a state."""
@@ -637,24 +563,31 @@ class _Single(NamedTuple):
     rows : None if the values have no ids in the layers, only in the vocabulary that was given.
     numbering : of the values.
     shape : of an array with one number for each value.
-    is_filter : whether sealed rows are in a filter, which answers some questions without listing values.
     """
 
     rows: PreparedRows | None
     numbering: Numbering
     shape: tuple[int]
-    is_filter: bool = False
 
 
 def _contains_values(
-    rows: PreparedRows, question: tuple[bytes, int], asked: Asked, out: NDArray[np.bool_]
-) -> bool:
-    if asked.objects is not None:
+    rows: PreparedRows,
+    question: tuple[bytes | NDArray[np.uint64], int],
+    asked: Asked,
+    objects: list[Any] | None,
+    per_entity: int,
+    out: NDArray[np.bool_],
+) -> int:
+    if objects is not None:
         with suppress(TypeError):  # they are of another type, and may be converted
-            return rows.contains_objects(*question, SEED, asked.objects, asked.is_text, out)
-    if asked.numbers is not None:
-        return rows.contains_numbers(*question, SEED, asked.numbers, out)
-    return rows.contains_bytes(*question, SEED, *asked.parts, out)
+            return rows.contains_values(*question, SEED, None, None, None, objects, asked.is_text, 0, out)
+    numbers = asked.numbers
+    offsets, data = (None, None) if numbers is not None else asked.parts
+    return rows.contains_values(*question, SEED, numbers, offsets, data, None, False, per_entity, out)
+
+
+def _as_array(hashes: bytes | NDArray[np.uint64]) -> NDArray[np.uint64]:
+    return np.frombuffer(hashes, np.uint64).reshape(-1, 2) if isinstance(hashes, bytes) else hashes
 
 
 def _alone(entity: Any) -> Any:

@@ -27,7 +27,6 @@ distributed integer alphabets", 1975. Golomb-coded sets of hashes, without popul
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -254,53 +253,10 @@ class GolombSets:
         _, ends = kernel.write_sets(_joint(codes), headers, indptr, ids)
         return np.diff(ends, prepend=0)
 
-    def read(
-        self, rows: NDArray[np.int64], feature: int, own_ids: NDArray[np.int32] | None = None
-    ) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int32]]:
-        """The sets of one feature in some rows.
-
-        Parameters
-        ----------
-        rows : int64[m], row numbers.
-        feature : its number among ``codes``.
-        own_ids : int32[V], the ids in the answer for the coded ones, ascending; negative for those that the
-            feature never has. None if both are the same.
-
-        Returns
-        -------
-        The headers, int32[m]; and a CSR matrix: indptr, int64[m + 1], and ids, int32[nnz], ascending.
-
-        Raises
-        ------
-        ValueError : the codes, which came from a file, are damaged.
-        """
-        if not self.starts.all_checked or (self.check is not None and not self.check.all_checked):
-            self._check_rows(rows)
-        return kernel.read_sets(
-            self.joint_codes, self.words, self.num_bits, self.starts.parts, rows, feature, own_ids
-        )
-
-    @cached_property
-    def joint_codes(self) -> SetCodes:
-        """The codes in the form that the kernel takes."""
-        return _joint(self.codes)
-
     @property
     def arguments(self) -> tuple[Any, ...]:
-        """The sets in the form that the compiled kernel takes for reads of one row; see `PreparedRows`."""
-        return *self.joint_codes, self.words, self.num_bits, unfinished(self.check), *self.starts.arguments
-
-    def _check_rows(self, rows: NDArray[np.int64]) -> None:
-        """Check the words of rows and of their index. A row ends where the next one begins."""
-        following = np.minimum(rows + 1, self.num_rows - 1)
-        first, last = self.starts.take(rows), self.starts.take(following)
-        last = np.where(rows + 1 < self.num_rows, last, self.num_bits)
-        if len(rows) and not 0 <= first.min() <= last.max() <= self.num_bits:
-            raise ValueError("a row of sets lies outside of their codes")
-        first_word = first >> 6
-        if self.check is not None:
-            # A code is read with the word after the one in which it begins.
-            self.check(first_word, np.maximum(last >> 6, first_word) + 2 - first_word)
+        """The sets in the form in which the kernel reads them; see `PreparedRows`."""
+        return *_joint(self.codes), self.words, self.num_bits, unfinished(self.check), *self.starts.arguments
 
 
 def _joint(codes: Sequence[SetCode]) -> SetCodes:

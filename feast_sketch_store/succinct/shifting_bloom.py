@@ -198,24 +198,6 @@ class ShiftingBloomFilter:
         """Bits of the table, without the repeated head."""
         return self.num_words * 64
 
-    def windows(self, entity_hashes: NDArray[np.uint64], asked: Asked) -> NDArray[np.uint64]:
-        """The answers for consecutive symbols of each entity.
-
-        Parameters
-        ----------
-        entity_hashes : uint64[n, 2]
-        asked : the symbols.
-
-        Returns
-        -------
-        uint64[n, num_words]: a one is "possibly present", a zero "definitely absent". Bit ``s % 64`` of
-        word ``s // 64`` answers symbol ``64 * first_word + s``. Bits after the last symbol are zero.
-        """
-        if not asked.num_symbols:
-            return np.zeros((len(entity_hashes), 0), np.uint64)
-        self._check_blocks(entity_hashes, asked)
-        return kernel.windows(self._table, asked, entity_hashes)
-
     def possible_symbols(
         self,
         entity_hashes: NDArray[np.uint64],
@@ -260,29 +242,8 @@ class ShiftingBloomFilter:
         self._check_blocks(entity_hashes, asked)
         return kernel.contains(self._table, asked, entity_hashes, symbols, wanted)
 
-    def scores(
-        self,
-        entity_hashes: NDArray[np.uint64],
-        asked: Asked,
-        weights: NDArray[np.float64],
-        wanted: NDArray[np.bool_] | None = None,
-    ) -> NDArray[np.float64]:
-        """The sum of the weights of each entity's possibly-present symbols: float64[n].
-
-        Parameters
-        ----------
-        entity_hashes : uint64[n, 2]
-        asked : the symbols.
-        weights : float64[num_symbols]
-        wanted : bool[n], entities to answer; the others get 0. None for all.
-        """
-        if not asked.num_symbols:
-            return np.zeros(len(entity_hashes))
-        self._check_blocks(entity_hashes, asked)
-        return kernel.scores(self._table, asked, entity_hashes, weights, wanted)
-
     def arguments(self, asked: Asked, *more: Any) -> tuple[Any, ...]:
-        """Symbols in the form that the kernel takes for reads of one entity; see `PreparedRows`."""
+        """Symbols in the form in which the kernel reads them; see `PreparedRows`."""
         nobody = np.zeros((0, 2), np.uint64)
         table = self.words, self.num_words, *self.salt, nobody, *asked
         return *table, *more, unfinished(self._check)

@@ -282,47 +282,12 @@ class TimedLists:
         starts = np.concatenate(([0], ends))[: len(ends)].view(np.uint64)
         return cls(code, words, num_bits, EliasFano.build(starts, num_bits + 1))
 
-    def read(
-        self, rows: NDArray[np.int64], limit: int | None = None, oldest: int | None = None
-    ) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int64]]:
-        """The newest items of some rows.
-
-        Parameters
-        ----------
-        rows : int64[m], row numbers.
-        limit : the most items of a row; None for all.
-        oldest : the highest age; None for any.
-
-        Returns
-        -------
-        A CSR matrix, int64[m + 1] and int32[nnz], and ages, int64[nnz], which ascend within a row.
-
-        Raises
-        ------
-        ValueError : the codes, which came from a file, are damaged.
-        """
-        spans = self._spans(rows)
-        limit, oldest = _NO_LIMIT if limit is None else limit, _NO_LIMIT if oldest is None else oldest
-        return kernel.read_lists(self.code.tables, self.words, spans, limit, oldest)
-
     @property
     def arguments(self) -> tuple[Any, ...]:
-        """The lists in the form that the kernel takes for reads of one row; see `PreparedRows`."""
+        """The lists in the form in which the kernel reads them; see `PreparedRows`."""
         tables = self.code.tables
         code = tables.tables, tables.widths, tables.widths.shape[1], self.words, self.num_bits
         return *code, unfinished(self.check), *self.starts.arguments
-
-    def _spans(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Where rows begin and end. Checks the words between."""
-        following = np.minimum(rows + 1, self.num_rows - 1)
-        first, last = self.starts.take(rows), self.starts.take(following)
-        last[rows + 1 == self.num_rows] = self.num_bits
-        if len(rows) and not (first.min() >= 0 and (first <= last).all() and last.max() <= self.num_bits):
-            raise ValueError("a row of lists lies outside of their codes")
-        if self.check is not None and not self.check.all_checked:
-            # A code is read with the word after the one in which it begins.
-            self.check(first >> 6, (last >> 6) + 2 - (first >> 6))
-        return first, last
 
 
 def _written(

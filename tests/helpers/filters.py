@@ -3,6 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
+from feast_sketch_store.kernel import to_bits
 from feast_sketch_store.succinct import Asked, ShiftingBloomFilter, ShiftingBloomFilterBuilder
 
 
@@ -51,3 +52,10 @@ def contains_facts(
 def measured_fill(bloom: ShiftingBloomFilter) -> float:
     """Share of ones in the table, the repeated head not counted."""
     return float(np.bitwise_count(bloom.words[: bloom.num_words]).sum(dtype=np.int64)) / bloom.num_bits
+
+
+def windows(
+    bloom: ShiftingBloomFilter, entity_hashes: NDArray[np.uint64], asked: Asked
+) -> NDArray[np.uint64]:
+    """The possibly-present symbols of entities as bits: uint64[n, words]."""
+    return to_bits(*bloom.possible_symbols(entity_hashes, asked), asked.num_symbols)

@@ -1,4 +1,4 @@
-"""Rows and vectors of Feast, made in Python from the arrays of an answer, to compare the kernel's with."""
+"""Reads of prepared rows, and what they must give: Feast's rows and vectors, made of arrays of an answer."""
 
 from datetime import timedelta
 
@@ -10,11 +10,11 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from feast_sketch_store.adapter import responses
 from feast_sketch_store.adapter.responses import EPOCH, row_of
-from feast_sketch_store.kernel import row_hashes
-from feast_sketch_store.layers.listed import ListedRows
-from feast_sketch_store.layers.prepared import Wanted, stack
+from feast_sketch_store.kernel import NAMES, SEED, WITH_WEIGHTS, PreparedRows, row_hashes
+from feast_sketch_store.layers import listed
+from feast_sketch_store.layers.prepared import NO_LIMIT, Wanted, stack
 from feast_sketch_store.layers.sketch import SketchLayer
-from feast_sketch_store.rows.codecs import MISSING
+from feast_sketch_store.rows.codecs import MISSING, VALUE
 from feast_sketch_store.rows.encoding import NO_TIMESTAMP
 from feast_sketch_store.succinct import FingerprintIndex
 
@@ -68,14 +68,119 @@ def assert_vectors(rows, features, hashes, answer, expire_before):
     assert GetOnlineFeaturesResponse.FromString(message) == expected
 
 
+def csr_of(rows, hashes, expire_before=NO_TIMESTAMP, limit=NO_LIMIT, has_weights=False):
+    """The first feature of entities, uint64[n, 2]: ids, their weights, indptr, and the number of rows."""
+    indptr = np.full(len(hashes) + 1, -1)
+    ids, weights, num_found = rows.csr(
+        np.ascontiguousarray(hashes), expire_before, limit, has_weights, indptr
+    )
+    return np.frombuffer(ids, np.int32), np.frombuffer(weights, np.int64), indptr, num_found
+
+
+def ids_of(rows, entity_hash, expire_before=NO_TIMESTAMP):
+    """The ids of one entity, given by its hash as bytes or array; None without a row."""
+    ids, _, num_found = rows.csr(np.frombuffer(entity_hash, np.uint64), expire_before, NO_LIMIT, False, None)
+    return np.frombuffer(ids, np.int32) if num_found else None
+
+
+def assert_joined(ids, indptr, rows):
+    """Arrays are those of rows, one after the other; None stands for an entity without a row."""
+    rows = [np.zeros(0, np.int32) if row is None else row for row in rows]
+    np.testing.assert_array_equal(indptr, [0, *np.cumsum([len(row) for row in rows])])
+    np.testing.assert_array_equal(ids, np.concatenate([np.zeros(0, np.int32), *rows]))
+
+
+def score_of(rows, entity_hash, weights, expire_before=NO_TIMESTAMP):
+    """The sum of the weights of the ids of one entity."""
+    out = np.full(1, -1.0)
+    rows.scores(entity_hash, expire_before, weights, False, out)
+    return out[0]
+
+
+def has_names(rows, hashes, num_names, wanted, expire_before=NO_TIMESTAMP):
+    """Whether entities have names, int32[m] or int32[n, m]: bool[n, m]."""
+    out = np.ones((len(hashes), wanted.shape[-1]), np.bool_)
+    per_entity = out.shape[1] if wanted.ndim > 1 else 0
+    rows.contains(np.ascontiguousarray(hashes), expire_before, num_names, wanted, per_entity, out)
+    return out
+
+
+def has_values(rows, hashes, values, per_entity=0, expire_before=NO_TIMESTAMP):
+    """Whether entities have int64 numbers, binary values as their parts, or those of a list: bool[n, m]."""
+    numbers, parts, objects, is_text = None, (None, None), None, False
+    if isinstance(values, list):
+        objects, number, is_text = values, len(values), bool(values) and isinstance(values[0], str)
+    elif isinstance(values, tuple):
+        parts, number = values, len(values[0]) - 1
+    else:
+        numbers, number = values, len(values)
+    out = np.ones((len(hashes), per_entity or number), np.bool_)
+    asked = np.ascontiguousarray(hashes), expire_before, SEED, numbers, *parts, objects, is_text
+    rows.contains_values(*asked, per_entity, out)
+    return out
+
+
+class ListedRows:
+    """Rows that are read by their numbers: ``layer`` takes their features, one of which is read."""
+
+    def __init__(self, num_rows):
+        hashes, salt = np.random.default_rng(0).integers(0, 2**64, (num_rows, 2), np.uint64), (1, 2)
+        own = row_hashes(hashes, salt)
+        order = np.argsort(own)
+        self.hashes, index = hashes[order], FingerprintIndex.build(own[order], 1e-9)
+        self.listed = listed.ListedRows.build(
+            salt, index, np.zeros(num_rows, np.int64), np.zeros((0, 2), np.int64), {}
+        )
+        self.layer = self.listed.prepare()
+
+    def read(self, rows, limit=NO_LIMIT, since=NO_TIMESTAMP):
+        """The states of some rows, and their ids and weights as arrays for each row."""
+        stacked, number = PreparedRows(), len(rows)
+        stacked.layer(self.layer, None, None, None)
+        statuses, times, states = (
+            np.zeros(number, np.uint8),
+            np.zeros(number, np.int64),
+            np.zeros(number, np.uint8),
+        )
+        indptr, kinds = np.zeros(number + 1, np.int64), bytes([NAMES + WITH_WEIGHTS])
+        asked = np.ascontiguousarray(self.hashes[rows]), since, limit, kinds
+        ((ids, _, weights),) = stacked.columns(*asked, statuses, times, states, indptr)
+        parts = np.frombuffer(ids, np.int32), np.frombuffer(weights, np.int64)
+        return states, *(np.split(part, indptr[1:-1]) if number else [] for part in parts)
+
+
 def read_structure(structure, name, rows, num_rows):
     """A feature of a structure that is read by row number: the answer about some rows."""
-    hashes, salt = np.random.default_rng(0).integers(0, 2**64, (num_rows, 2), np.uint64), (1, 2)
-    own = row_hashes(hashes, salt)
-    order = np.argsort(own)
-    index = FingerprintIndex.build(own[order], 1e-9)
-    listed = ListedRows.build(salt, index, np.zeros(num_rows, np.int64), np.zeros((0, 2), np.int64), {})
-    return SketchLayer(listed, [structure], num_rows, 0).read(hashes[order][rows], [name]).features[name]
+    numbered = ListedRows(num_rows)
+    layer = SketchLayer(numbered.listed, [structure], num_rows, 0)
+    return layer.read(numbered.hashes[rows], [name]).features[name]
+
+
+def read_sets(arguments, num_rows, num_symbols, feature, no_set, rows, own_ids=None):
+    """Headers and ids of sets of some rows, in the form that the kernel takes."""
+    numbered = ListedRows(num_rows)
+    numbered.layer.sets(*arguments)
+    numbered.layer.feature(b"", True, 0, np.arange(num_symbols if own_ids is None else 2**12), None, None)
+    numbered.layer.from_set(feature, own_ids)
+    states, ids, _ = numbered.read(rows)
+    sizes = [len(own) for own in ids]
+    headers = [
+        state if state < no_set else no_set + size for state, size in zip(states.tolist(), sizes, strict=True)
+    ]
+    return headers, [own.tolist() for own in ids]
+
+
+def read_items(lists, rows, limit=NO_LIMIT, oldest=None):
+    """The items of lists of some rows: pairs of an age and an id."""
+    numbered = ListedRows(lists.num_rows)
+    numbered.layer.feature(b"", True, 0, None, None, None)
+    numbered.layer.from_list(*lists.arguments, 0, 1, None, 0)
+    numbered.layer.states(np.zeros(0, np.uint64), 0, VALUE, lists.num_rows, None, 0)
+    _, ids, times = numbered.read(rows, limit, NO_TIMESTAMP if oldest is None else -oldest)
+    return [
+        list(zip((-own_times).tolist(), own.tolist(), strict=True))
+        for own, own_times in zip(ids, times, strict=True)
+    ]
 
 
 def assert_agrees(layer, name, hashes):
@@ -86,29 +191,27 @@ def assert_agrees(layer, name, hashes):
     matrix = np.zeros((len(hashes), len(vocabulary)), np.bool_)
     own = answer.features[name]
     matrix[np.repeat(answer.found, np.diff(own.indptr)), np.asarray(own.symbols)] = True
-    indptr = np.empty(len(hashes) + 1, np.int64)
     words = np.zeros((len(hashes), -(-len(vocabulary) // 64)), np.uint64)
-    ids, num_found = rows.csr(hashes, NO_TIMESTAMP, indptr)
+    ids, _, indptr, num_found = csr_of(rows, hashes)
     assert num_found == rows.bits(hashes, NO_TIMESTAMP, words.shape[1], words) == len(answer.found)
     by_csr = np.zeros_like(matrix)
-    by_csr[np.repeat(np.arange(len(hashes)), np.diff(indptr)), np.frombuffer(ids, np.int32)] = True
+    by_csr[np.repeat(np.arange(len(hashes)), np.diff(indptr)), ids] = True
     np.testing.assert_array_equal(by_csr, matrix)
     bits = np.unpackbits(words.view(np.uint8), axis=1, bitorder="little")
     np.testing.assert_array_equal(bits[:, : len(vocabulary)].astype(bool), matrix)
     assert not bits[:, len(vocabulary) :].any()
     weights = np.arange(1.0, len(vocabulary) + 1)
     sums, wanted = np.empty(len(hashes)), np.arange(-1, len(vocabulary), dtype=np.int32)
-    assert rows.scores(hashes, NO_TIMESTAMP, weights, sums) == num_found
+    assert rows.scores(hashes, NO_TIMESTAMP, weights, False, sums) == num_found
     np.testing.assert_allclose(sums, matrix @ weights)
     for many in (wanted, np.broadcast_to(wanted, (len(hashes), len(wanted))).copy()):
-        out, per_entity = np.ones((len(hashes), len(wanted)), np.bool_), len(wanted) if many.ndim > 1 else 0
-        rows.contains(hashes, NO_TIMESTAMP, words.shape[1], many, per_entity, out)
+        out = has_names(rows, hashes, len(vocabulary), many)
         np.testing.assert_array_equal(out[:, 1:], matrix)
         assert not out[:, 0].any()
-    names = np.arange(len(vocabulary), dtype=np.int32)
+    few = wanted[1:][-2:].copy()  # whose own bits are read, where values are in a filter
+    np.testing.assert_array_equal(has_names(rows, hashes, len(vocabulary), few), matrix[:, few])
     for entity, row in zip(hashes, matrix, strict=True):
-        ask, has = (entity.tobytes(), NO_TIMESTAMP), np.zeros(len(vocabulary), np.bool_)
-        assert np.frombuffer(rows.ids(*ask) or b"", np.int32).tolist() == row.nonzero()[0].tolist()
-        assert (rows.score(*ask, weights) or 0.0) == pytest.approx(weights[row].sum())
-        rows.contains_ids(*ask, names, names.astype(np.int64), has)
-        np.testing.assert_array_equal(has, row)
+        ids = ids_of(rows, entity)
+        assert (np.zeros(0) if ids is None else ids).tolist() == row.nonzero()[0].tolist()
+        assert score_of(rows, entity, weights) == pytest.approx(weights[row].sum())
+        np.testing.assert_array_equal(has_names(rows, entity[None], len(vocabulary), wanted[1:])[0], row)

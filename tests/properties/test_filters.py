@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from feast_sketch_store.succinct import Asked, ShiftingBloomFilterBuilder
-from tests.helpers.filters import add_facts, contains_facts, measured_fill
+from tests.helpers.filters import add_facts, contains_facts, measured_fill, windows
 from tests.oracle.bits import set_bits
 
 REPEATABLE = settings(derandomize=True, deadline=None, database=None)
@@ -29,9 +29,9 @@ def filters(draw):
     return facts, hashes, num_hashes, window_words, builder.build()
 
 
-def facts_in(windows):
-    indptr, symbols = set_bits(windows)
-    entities = np.repeat(np.arange(len(windows)), np.diff(indptr))
+def facts_in(answers):
+    indptr, symbols = set_bits(answers)
+    entities = np.repeat(np.arange(len(answers)), np.diff(indptr))
     return set(zip(entities.tolist(), symbols.tolist(), strict=True))
 
 
@@ -39,7 +39,7 @@ def facts_in(windows):
 @given(filters())
 def test_no_added_fact_is_definitely_absent(drawn):
     facts, hashes, num_hashes, window_words, bloom = drawn
-    assert facts_in(bloom.windows(hashes, Asked(0, 64 * window_words, num_hashes))) >= facts
+    assert facts_in(windows(bloom, hashes, Asked(0, 64 * window_words, num_hashes))) >= facts
 
 
 @REPEATABLE
@@ -51,8 +51,8 @@ def test_a_window_answers_as_single_questions_do(drawn, data):
     entities = np.repeat(np.arange(NUM_ENTITIES), 64 * num_words)
     symbols = np.tile(np.arange(64 * num_words), NUM_ENTITIES)
     single = contains_facts(bloom, hashes[entities], 64 * first_word + symbols, num_hashes)
-    windows = bloom.windows(hashes, Asked(first_word, 64 * num_words, num_hashes))
-    assert facts_in(windows) == set(zip(entities[single].tolist(), symbols[single].tolist(), strict=True))
+    found = windows(bloom, hashes, Asked(first_word, 64 * num_words, num_hashes))
+    assert facts_in(found) == set(zip(entities[single].tolist(), symbols[single].tolist(), strict=True))
 
 
 @REPEATABLE

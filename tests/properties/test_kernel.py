@@ -3,6 +3,7 @@
 import hashlib
 import itertools
 import struct
+from functools import partial
 
 import mmh3
 import numpy as np
@@ -22,11 +23,10 @@ from feast_sketch_store.kernel import (
     RowIndex,
     SetCodes,
     Table,
-    _compiled,
-    to_bits,
 )
 from feast_sketch_store.succinct import EliasFano, FingerprintIndex, PackedInts
 from tests.helpers.length import by_length
+from tests.helpers.reads import read_sets
 from tests.oracle import bits, filters
 from tests.oracle import messages as plain_messages
 from tests.oracle import sets as plain_sets
@@ -103,7 +103,6 @@ def assert_equal(ours, theirs):
 def test_reads_of_a_table(read, data):
     table, asked, hashes = read
     possible = filters.possible(*read)
-    assert_equal(kernel.windows(*read), to_bits(*rows_of(possible), asked.num_symbols))
     wanted = data.draw(st.none() | arrays.arrays(np.bool_, len(hashes)))
     possible &= True if wanted is None else wanted[:, None]
     assert_equal(kernel.possible_symbols(*read, wanted), rows_of(possible))
@@ -114,10 +113,6 @@ def test_reads_of_a_table(read, data):
     is_known = (own >= 0) & (own < asked.num_symbols)
     found = is_known & np.take_along_axis(possible, np.where(is_known, own, 0).astype(np.int64), axis=1)
     assert_equal(kernel.contains(*read, symbols, wanted), found)
-
-    # Sums of small whole numbers are exact in whatever order.
-    weights = np.random.default_rng(0).integers(-50, 50, asked.num_symbols).astype(float)
-    assert_equal(kernel.scores(*read, weights, wanted), possible @ weights)
 
     block_words = data.draw(st.integers(1, 50))
     num_blocks = -(-len(table.words) // block_words)
@@ -150,9 +145,9 @@ def test_masks_that_do_not_fit_are_refused(name, value):
     table, hashes = Table(np.zeros(12, np.uint64), 10, (1, 2)), np.zeros((2, 2), np.uint64)
     zeros = np.zeros((2, 1, 2), np.uint64), np.zeros(2, np.int32)
     asked = Asked(0, 128, 3, None, np.array([1, 3]), *zeros)
-    assert not kernel.windows(table, asked, hashes).any()
+    assert not kernel.possible_symbols(table, asked, hashes)[0].any()
     with pytest.raises(ValueError, match="the masks do not fit the symbols"):
-        kernel.windows(table, asked._replace(**{name: value}), hashes)
+        kernel.possible_symbols(table, asked._replace(**{name: value}), hashes)
 
 
 @pytest.mark.parametrize("num_words", [0, 1, 7, 8, 30])
@@ -328,44 +323,6 @@ def test_distinct_ids_of_rows(rows):
     before = ids.copy()
     assert_equal(kernel.distinct_per_row(indptr, ids), as_csr([sorted(set(row)) for row in rows], np.int32))
     assert_equal(ids, before)
-
-
-@REPEATABLE
-@given(st.data(), st.lists(st.lists(st.integers(0, 200), max_size=30), max_size=6), st.integers(201, 300))
-def test_rows_that_have_symbols(data, rows, num_symbols):
-    indptr = np.cumsum([0, *map(len, rows)])
-    ids = np.array([number for row in rows for number in row], np.int32)
-    asked = data.draw(st.lists(st.integers(-1, num_symbols - 1), min_size=1, max_size=40))
-    for symbols in (
-        np.array(asked, np.int32),
-        np.array([asked[number:] + asked[:number] for number in range(len(rows))], np.int32).reshape(
-            len(rows), len(asked)
-        ),
-    ):
-        found = kernel.contains_rows(indptr, ids, num_symbols, symbols)
-        own = np.broadcast_to(symbols, (len(rows), len(asked))).tolist()
-        assert found.tolist() == [[n in row for n in wanted] for row, wanted in zip(rows, own, strict=True)]
-
-
-def test_symbols_that_do_not_fit_the_rows_are_refused():
-    indptr, ids, out = np.array([0, 2]), np.array([0, 4], np.int32), np.zeros(2, np.bool_)
-    good = [indptr, ids, 5, np.array([1, -1], np.int32), 0, out]
-    assert _compiled.contains_rows(*good) is None
-    for place, value in [
-        (0, np.array([0, 3])),
-        (0, np.array([1, 0])),
-        (1, np.array([0, 5], np.int32)),
-        (1, np.array([-1, 0], np.int32)),
-        (2, 4),
-        (2, -1),
-        (3, np.array([5, 0], np.int32)),
-        (3, np.array([-2, 0], np.int32)),
-        (4, -1),
-        (4, 1),
-        (5, out[:1].copy()),
-    ]:
-        with pytest.raises(ValueError, match="do not fit"):
-            _compiled.contains_rows(*good[:place], value, *good[place + 1 :])
 
 
 def test_hashes_are_those_of_the_libraries():
@@ -554,9 +511,18 @@ def coded_sets(draw):
     return codes, headers, indptr, np.concatenate([*sets, np.zeros(0)]).astype(np.int32)
 
 
+def set_reader(codes, words, ends, feature):
+    """Reads the headers and ids of the sets of one feature."""
+    num_bits, starts = int(ends[-1]) if len(ends) else 0, starts_of(ends)
+    num_symbols = int(np.diff(codes.level_starts)[feature])
+    arguments = *codes, words, num_bits, None, *starts.arguments
+    no_set = int(codes.parameters[feature, 1])
+    return partial(read_sets, arguments, len(ends), num_symbols, feature, no_set)
+
+
 def starts_of(ends):
     starts = np.concatenate(([0], ends))[: len(ends)].astype(np.uint64)
-    return EliasFano.build(starts, int(ends[-1]) + 1 if len(ends) else 1).parts
+    return EliasFano.build(starts, int(ends[-1]) + 1 if len(ends) else 1)
 
 
 @REPEATABLE
@@ -569,20 +535,18 @@ def test_sets(sets, data):
     assert ends.tolist() == wanted_ends
     num_rows, num_features = headers.shape
     rows = np.array(data.draw(st.lists(st.integers(0, num_rows - 1))) if num_rows else [], np.int64)
-    starts = starts_of(ends)
     for feature in range(num_features):
-        arguments = codes, words, int(ends[-1]) if num_rows else 0, starts, rows, feature
-        found = kernel.read_sets(*arguments)
+        read = set_reader(codes, words, ends, feature)
         segments = rows * num_features + feature
-        wanted = [ids[a:b] for a, b in zip(indptr[segments], indptr[segments + 1], strict=True)]
-        assert_equal(found, (headers[rows, feature], *as_csr(wanted, np.int32)))
+        wanted = [ids[a:b].tolist() for a, b in zip(indptr[segments], indptr[segments + 1], strict=True)]
+        assert read(rows) == (headers[rows, feature].tolist(), wanted)
         num_symbols = int(np.diff(codes.level_starts)[feature])
         own_ids = (7 + 3 * np.arange(num_symbols)).astype(np.int32)
-        assert (kernel.read_sets(*arguments, own_ids)[2] == 7 + 3 * found[2]).all()
-        if len(found[2]):
-            own_ids[found[2][-1]] = -1
-            with pytest.raises(ValueError, match="cannot be read"):
-                kernel.read_sets(*arguments, own_ids)
+        assert read(rows, own_ids)[1] == [[7 + 3 * number for number in own] for own in wanted]
+        if any(wanted):
+            own_ids[max(wanted)[-1]] = -1
+            with pytest.raises(kernel.ReadFault):
+                read(rows, own_ids)
 
 
 @REPEATABLE
@@ -595,16 +559,16 @@ def test_damaged_sets_are_read_alike_or_refused_by_both(sets, data):
         return
     rng = np.random.default_rng(data.draw(st.integers(0, 99)))
     words[rng.integers(0, len(words))] ^= rng.integers(0, 2**64, dtype=np.uint64)
-    starts = starts_of(ends)
+    starts = starts_of(ends).parts
     for row, feature in itertools.product(range(num_rows), range(num_features)):
+        read = set_reader(codes, words, ends, feature)
         try:
             wanted = plain_sets.read_row(codes, words, int(ends[-1]), starts, row, feature)
         except DamagedError:
-            with pytest.raises(ValueError, match="cannot be read"):
-                kernel.read_sets(codes, words, int(ends[-1]), starts, np.array([row]), feature)
+            with pytest.raises(kernel.ReadFault):
+                read(np.array([row]))
         else:
-            header, _, ids = kernel.read_sets(codes, words, int(ends[-1]), starts, np.array([row]), feature)
-            assert (header.tolist(), ids.tolist()) == ([wanted[0]], wanted[1])
+            assert read(np.array([row])) == ([wanted[0]], [wanted[1]])
 
 
 @pytest.mark.parametrize(
@@ -624,6 +588,5 @@ def test_sets_for_which_there_is_no_room_at_first():
     codes = SetCodes(np.array([[3, 0, -1]]), np.array([0, 5000]), np.zeros(5000, np.uint8), left)
     headers, indptr = np.full((40, 1), 5000, np.int32), np.arange(41) * 5000
     words, ends = kernel.write_sets(codes, headers, indptr, np.tile(np.arange(5000, dtype=np.int32), 40))
-    found = kernel.read_sets(codes, words, int(ends[-1]), starts_of(ends), np.arange(40), 0)
-    assert found[1].tolist() == indptr.tolist()
-    assert found[2].tolist() == list(range(5000)) * 40
+    found = set_reader(codes, words, ends, 0)(np.arange(40))
+    assert found == ([5000] * 40, [list(range(5000))] * 40)

@@ -20,7 +20,7 @@ from feast_sketch_store.structures.goals import NOISE_RATIO
 from feast_sketch_store.view.sealing import SealPolicy
 from feast_sketch_store.view.view import View
 from tests.helpers.keys import user_hashes, user_key
-from tests.helpers.reads import read_row, to_rows
+from tests.helpers.reads import ids_of, read_row, to_rows
 
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 NEVER = SealPolicy(1.0, 10**9)
@@ -116,7 +116,7 @@ def test_a_list_that_is_not_that_of_the_rows_is_refused():
             rows.layer(layer, None, listed, deleted)
     listed = np.array([[1, 1], [3, 3]], np.uint64)
     rows.layer(layer, None, listed, np.array([True, False]))
-    answers = [rows.ids(bytes(hashes[0]), NO_TIMESTAMP), rows.ids(bytes(hashes[1]), NO_TIMESTAMP)]
-    assert answers == [False, False], "one is deleted, the other is none of the delta's"
+    answers = [ids_of(rows, hashes[0]), ids_of(rows, hashes[1])]
+    assert answers == [None, None], "one is deleted, the other is none of the delta's"
     with pytest.raises(kernel.ReadFault, match="contradict"):  # it is listed and has no row
-        rows.ids(bytes(listed[1]), NO_TIMESTAMP)
+        ids_of(rows, listed[1])

@@ -19,6 +19,7 @@ from feast_sketch_store.settings.view_settings import FeatureSettings, ViewSetti
 from feast_sketch_store.storage.local import LocalStorage
 from feast_sketch_store.structures.set_columns import SetColumns
 from feast_sketch_store.view.view import View
+from tests.helpers.reads import assert_joined, csr_of, ids_of
 
 NUM_ROWS = 700  # some blocks of rows that are looked up together
 FIRST = datetime(2026, 3, 1, tzinfo=UTC)
@@ -77,15 +78,12 @@ def test_a_batch_is_as_its_entities_one_by_one(state, feature, is_renamed):
         names = [np.maximum(random.permutation(4_000).astype(np.int32) - 400, -1) for _ in layers]
     rows, hashes = stack(layers, Wanted((feature,)), names), entities(USERS)
     for expire_before in (NO_TIMESTAMP, int((FIRST + timedelta(seconds=25)).timestamp() * 1e6)):
-        answers = [rows.ids(one.tobytes(), expire_before) for one in hashes]
-        assert 0 < sum(answer is not False for answer in answers) < len(answers)
-        for number in (0, 1, 3, 127, 128, 129, len(USERS)):
-            indptr = np.full(number + 1, -1)
-            content, num_found = rows.csr(hashes[:number], expire_before, indptr)
-            wanted = answers[:number]
-            assert indptr.tolist() == [0, *np.cumsum([len(answer or b"") // 4 for answer in wanted])]
-            assert bytes(content) == b"".join(answer or b"" for answer in wanted)
-            assert num_found == sum(answer is not False for answer in wanted)
+        answers = [ids_of(rows, one, expire_before) for one in hashes]
+        assert 0 < sum(answer is not None for answer in answers) < len(answers)
+        for number in (0, 1, 3, 63, 64, 65, len(USERS)):
+            ids, _, indptr, num_found = csr_of(rows, hashes[:number], expire_before)
+            assert_joined(ids, indptr, answers[:number])
+            assert num_found == sum(answer is not None for answer in answers[:number])
 
 
 def test_damaged_codes_are_refused_or_read_as_one_by_one(state):
@@ -104,26 +102,28 @@ def test_damaged_codes_are_refused_or_read_as_one_by_one(state):
             damaged = replace(columns, sets=sets, features={**columns.features, name: feature})
             others = [s for s in layer.structures if s is not columns]
             rows = stack([replace(layer, structures=[damaged, *others])], Wanted((name,)))
-            indptr = np.zeros(NUM_ROWS + 1, np.int64)
             singly = []
             for one in hashes:
                 with suppress(kernel.ReadFault):
-                    singly.append(rows.ids(one.tobytes(), NO_TIMESTAMP) or b"")
+                    singly.append(ids_of(rows, one))
             try:
-                content, _ = rows.csr(hashes, NO_TIMESTAMP, indptr)
+                ids, _, indptr, _ = csr_of(rows, hashes)
             except kernel.ReadFault:
                 assert len(singly) < NUM_ROWS
                 refused += 1
             else:
-                assert bytes(content) == b"".join(singly)
+                assert_joined(ids, indptr, singly)
     assert 0 < refused < 120
 
 
 def test_what_does_not_fit_is_refused(state):
     rows, indptr = state.prepared(("few",)), np.zeros(3, np.int64)
+    more = NO_TIMESTAMP, 1, False
     with pytest.raises(ValueError, match="do not fit"):
-        rows.csr(np.zeros((3, 2), np.uint64), NO_TIMESTAMP, indptr)
+        rows.csr(np.zeros((3, 2), np.uint64), *more, indptr)
     with pytest.raises(ValueError, match="do not fit"):
-        rows.csr(np.zeros((1, 2), np.uint64), NO_TIMESTAMP, np.zeros(0, np.int64))
+        rows.csr(np.zeros((1, 2), np.uint64), *more, np.zeros(0, np.int64))
+    with pytest.raises(ValueError, match="16 bytes"):
+        rows.csr(np.zeros(3, np.uint64), *more, indptr)
     with pytest.raises(ValueError, match="no layers"):
-        kernel.PreparedRows().csr(np.zeros((2, 2), np.uint64), NO_TIMESTAMP, indptr)
+        kernel.PreparedRows().csr(np.zeros((2, 2), np.uint64), *more, indptr)

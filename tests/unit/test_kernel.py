@@ -25,13 +25,25 @@ ENDS = np.zeros(2, np.int64)
 CODES = (PARAMETERS, STARTS, LEVELS, LEFT, WORDS, 100)
 ASCENDING = (np.array([0b101], np.uint64), 8, 2, WORDS, 9, WORDS, 9)  # one in bucket 0 and one in bucket 1
 INDEX = (*ASCENDING, 8 << 9, np.zeros(1, np.uint64))
-ONE_SET = np.zeros(1, np.int32), np.zeros(2, np.int64), np.zeros(9, np.int32)
+CHECKED = (*ASCENDING, None, None, None)  # all blocks of highs, lows and samples
 TABLES, WIDTHS = np.full(3 * 4096, 1, np.uint16), np.zeros(15, np.uint8)
-LISTS = (
-    *(TABLES, WIDTHS, 3, WORDS, np.zeros(1, np.int64), np.full(1, 9), 5, 9, 0),
-    *(np.zeros(2, np.int64), np.zeros(9, np.int32), np.zeros(9, np.int64)),
-)
+LISTS = (TABLES, WIDTHS, 3, WORDS, 9, None, *CHECKED, 0, 1, None, 0)
 INDPTR, IDS = np.zeros(4, np.int64), np.zeros(500, np.int32)
+
+
+def listed():
+    """Two rows without features."""
+    rows, times = compiled.PreparedRows(), (np.zeros(0, np.uint64), 0, 0, 2, None)
+    rows.listed(*SALT, *CHECKED, *INDEX[7:], *times, None, None)
+    return rows
+
+
+def with_sets():
+    """The same with sets, and a feature of 3 values that is not in them yet."""
+    rows = listed()
+    rows.sets(*CODES, None, *CHECKED)
+    rows.feature(b"", True, 0, np.zeros(3, np.int64), None, None)
+    return rows
 
 
 def replaced(arguments, place, value):
@@ -82,16 +94,14 @@ def test_reads_outside_of_a_table_are_refused(place, value):
     ],
 )
 def test_masks_that_do_not_fit_are_refused(place, value):
-    compiled.windows(*MASKED, np.zeros((3, 2), np.uint64))
+    compiled.possible_symbols(*MASKED, None, 0, INDPTR.copy(), IDS.copy())
     refuse_reads(replaced(MASKED, place, value))
 
 
 def refuse_reads(read):
     for ask in (
-        lambda: compiled.windows(*read, np.zeros((3, 2), np.uint64)),
         lambda: compiled.possible_symbols(*read, None, 0, INDPTR.copy(), IDS.copy()),
         lambda: compiled.contains(*read, None, IDS[:5].copy(), 5, np.zeros((3, 5), np.bool_)),
-        lambda: compiled.scores(*read, None, np.zeros(128), np.zeros(3)),
         lambda: compiled.touch_blocks(*read, 4, np.ones(3, np.uint8), np.zeros(3, np.uint8)),
     ):
         with pytest.raises(ValueError, match=r"symbols do not lie|do not fit|another type"):
@@ -117,12 +127,10 @@ MISFITS = {
     "numbers that are read": lambda: compiled.look_up(
         np.zeros(6, np.uint64), 3, 64, np.zeros(2, np.uint64), np.zeros(3, np.uint64)
     ),
-    "answers": lambda: compiled.windows(*READ, np.zeros(5, np.uint64)),
     "wanted": lambda: compiled.possible_symbols(*READ, np.ones(2, np.bool_), 0, INDPTR.copy(), IDS.copy()),
     "indptr": lambda: compiled.possible_symbols(*READ, None, 0, np.zeros(3, np.int64), IDS.copy()),
     "begin": lambda: compiled.possible_symbols(*READ, None, 4, INDPTR.copy(), IDS.copy()),
     "symbols": lambda: compiled.contains(*READ, None, IDS[:4].copy(), 5, np.zeros((3, 5), np.bool_)),
-    "weights": lambda: compiled.scores(*READ, None, np.zeros(127), np.zeros(3)),
     "blocks": lambda: compiled.touch_blocks(*READ, 4, np.ones(2, np.uint8), np.zeros(2, np.uint8)),
     "hashes out": lambda: compiled.hash_int64_keys(b"x", np.zeros(2, np.int64), np.zeros(3, np.uint64)),
     "offsets": lambda: compiled.hash_keys(np.array([0, 5]), np.zeros(4, np.uint8), np.zeros(2, np.uint64)),
@@ -189,22 +197,14 @@ MISFITS = {
     "unknown ids": lambda: compiled.write_sets(
         PARAMETERS, STARTS, LEVELS, LEFT, *SETS[:2], np.array([0, 3, 2], np.int32), WORDS.copy(), ENDS.copy()
     ),
-    "feature": lambda: compiled.read_sets(*CODES, *ASCENDING, np.array([0]), 1, None, 0, *ONE_SET),
-    "bits": lambda: compiled.read_sets(
-        *CODES[:4], WORDS[:2], 128, *ASCENDING, np.array([0]), 0, None, 0, *ONE_SET
-    ),
-    "headers": lambda: compiled.read_sets(*CODES, *ASCENDING, np.array([0, 1]), 0, None, 0, *ONE_SET),
-    "own ids": lambda: compiled.read_sets(
-        *CODES, *ASCENDING, np.array([0]), 0, np.zeros(2, np.int32), 0, *ONE_SET
-    ),
-    "tables": lambda: compiled.read_lists(TABLES[:9].copy(), *LISTS[1:]),
-    "widths": lambda: compiled.read_lists(TABLES, WIDTHS[:9].copy(), *LISTS[2:]),
-    "stops": lambda: compiled.read_lists(*LISTS[:5], np.zeros(2, np.int64), *LISTS[6:]),
-    "ages": lambda: compiled.read_lists(*LISTS[:-1], np.zeros(2, np.int64)),
-    "count": lambda: compiled.read_lists(*LISTS[:9], np.array([-1, 0]), *LISTS[10:]),
-    "starts": lambda: compiled.read_sets(
-        *CODES, *ASCENDING[:3], WORDS[:1], *ASCENDING[4:], np.array([0]), 0, None, 0, *ONE_SET
-    ),
+    "codes of sets": lambda: listed().sets(*CODES[:4], WORDS[:2], 128, None, *CHECKED),
+    "starts of sets": lambda: listed().sets(*CODES, None, *CHECKED[:3], WORDS[:1], *CHECKED[4:]),
+    "number of a set": lambda: with_sets().from_set(1, None),
+    "own ids": lambda: with_sets().from_set(0, np.zeros(2, np.int32)),
+    "tables": lambda: with_sets().from_list(TABLES[:9].copy(), *LISTS[1:]),
+    "widths": lambda: with_sets().from_list(TABLES, WIDTHS[:9].copy(), *LISTS[2:]),
+    "bits of lists": lambda: with_sets().from_list(*LISTS[:4], 64 * 11, *LISTS[5:]),
+    "resolution": lambda: with_sets().from_list(*LISTS[:-3], 0, *LISTS[-2:]),
 }  # fmt: skip
 
 
@@ -212,12 +212,6 @@ def test_arrays_that_do_not_fit_are_refused():
     for name, misfit in MISFITS.items():
         with case(name), pytest.raises(ValueError, match="do not fit"):
             misfit()
-
-
-@pytest.mark.parametrize("row", [-1, 2])
-def test_sets_of_rows_that_do_not_exist_are_refused(row):
-    with pytest.raises(ValueError, match="cannot be read"):
-        compiled.read_sets(*CODES, *ASCENDING, np.array([row]), 0, None, 0, *ONE_SET)
 
 
 # Of each function, arguments that it takes, made of arrays alone that are given up to be replaced.
@@ -232,10 +226,8 @@ CALLS = {
         *(*READ[:8], np.array([0, 5, 9]), None, None, None),
         *(np.ones(3, np.bool_), 0, INDPTR, IDS),
     ),
-    "windows, masked": (*MASKED, np.zeros((3, 2), np.uint64)),
-    "windows": (*READ, np.zeros((3, 2), np.uint64)),
+    "possible_symbols, masked": (*MASKED, None, 0, INDPTR, IDS),
     "contains": (*READ, None, IDS[:5], 5, np.zeros((3, 5), np.bool_)),
-    "scores": (*READ, None, np.zeros(128), np.zeros(3)),
     "touch_blocks": (*READ, 4, np.ones(3, np.uint8), np.zeros(3, np.uint8)),
     "add_facts": FACTS,
     "add_facts, narrow": (*FACTS[:9], np.array([1], np.uint16), None, *FACTS[11:13], np.array([0, 0, 1])),
@@ -259,17 +251,7 @@ CALLS = {
     "take_ascending": (*INDEX[:7], np.array([1]), np.zeros(1, np.uint64)),
     "find_rows": (*INDEX, *FOUND),
     "write_sets": (PARAMETERS, STARTS, LEVELS, LEFT, *SETS, WORDS, ENDS),
-    "read_sets": (*CODES, *ASCENDING, np.array([0]), 0, None, 0, *ONE_SET),
     "check_blocks": (WORDS, np.zeros(48, np.uint8), 4, np.ones(3, np.uint8), 1, 2),
-    "read_lists": LISTS,
-    "contains_rows": (
-        np.array([0, 2]),
-        np.array([0, 4], np.int32),
-        5,
-        np.zeros(2, np.int32),
-        0,
-        np.zeros(2, np.bool_),
-    ),
     "band_rows": (*(np.zeros(3, np.uint64), np.ones(3, np.uint64)), 64, *RIBBON, np.zeros(3, np.uint8)),
     "solve_slots": (*RIBBON, 3, np.zeros(6, np.uint64)),
     "look_up": (np.zeros(6, np.uint64), 3, 64, np.zeros(2, np.uint64), np.zeros(2, np.uint64)),
@@ -367,10 +349,10 @@ def test_no_id_is_written_behind_the_room_for_them(num_ones, room):
 
 
 def test_read_only_output_is_refused():
-    answers = np.zeros((3, 2), np.uint64)
-    answers.flags.writeable = False
+    indptr = INDPTR.copy()
+    indptr.flags.writeable = False
     with pytest.raises((TypeError, BufferError, ValueError)):
-        compiled.windows(*READ, answers)
+        compiled.possible_symbols(*READ, None, 0, indptr, IDS.copy())
 
 
 def test_a_package_without_its_kernel_says_how_to_get_it():

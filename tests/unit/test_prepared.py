@@ -34,7 +34,15 @@ from feast_sketch_store.settings.view_settings import FeatureSettings, ViewSetti
 from feast_sketch_store.snapshot import SnapshotFolder
 from feast_sketch_store.storage.local import LocalStorage
 from feast_sketch_store.view.view import View
-from tests.helpers.reads import assert_vectors, read_row, to_rows
+from tests.helpers.reads import (
+    assert_vectors,
+    has_names,
+    has_values,
+    ids_of,
+    read_row,
+    score_of,
+    to_rows,
+)
 
 NUM_ROWS = 300
 FIRST = datetime(2026, 3, 1, tzinfo=UTC)
@@ -173,31 +181,23 @@ def test_ids_scores_and_candidates_are_the_same(state, feature):
         hashes = hash_entity_keys([key(user)])
         answers = state.read(hashes, (feature,), NO_TIMESTAMP)
         answer = answers.features.get(feature)
-        found, out = np.zeros(len(candidates), np.bool_), np.ones(len(candidates), np.bool_)
+        found = np.zeros(len(candidates), np.bool_)
         if answer is not None:
             ids = answer.decoder.vocabulary.find(candidates)
             found = np.isin(ids, answer.symbols) & (ids >= 0)
-        ask = hashes.tobytes(), NO_TIMESTAMP
-        if is_text:
-            is_found = rows.contains_bytes(*ask, kernel.SEED, *parts_of(candidates), out)
-            for objects in (texts, [text.encode() for text in texts]):
-                again, is_str = np.ones(len(texts), np.bool_), isinstance(objects[0], str)
-                assert rows.contains_objects(*ask, kernel.SEED, objects, is_str, again) is is_found
-                np.testing.assert_array_equal(again, out)
-        else:
-            is_found = rows.contains_numbers(*ask, kernel.SEED, numbers, out)
-        assert is_found is (len(answers.found) > 0)
-        np.testing.assert_array_equal(out, found)
+        forms = [texts, [text.encode() for text in texts], parts_of(candidates)] if is_text else [numbers]
+        for values in forms:
+            np.testing.assert_array_equal(has_values(rows, hashes, values)[0], found)
         seen += found.sum()
         if has_ids:
             symbols = np.zeros(0, np.int32) if answer is None else answer.symbols
-            np.testing.assert_array_equal(np.frombuffer(rows.ids(*ask) or bytearray(), np.int32), symbols)
+            alone = ids_of(rows, hashes)
+            assert (alone is None) is (len(answers.found) == 0)
+            np.testing.assert_array_equal([] if alone is None else alone, symbols)
             weights = random.normal(size=1000)
-            assert rows.score(*ask, weights) == pytest.approx(weights[symbols].sum())
-            names = np.sort(random.integers(0, 300, 80).astype(np.int32))
-            places, out = random.permutation(80), np.zeros(80, np.bool_)
-            assert rows.contains_ids(*ask, names, places, out) is is_found
-            np.testing.assert_array_equal(out[places], np.isin(names, symbols))
+            assert score_of(rows, hashes, weights) == pytest.approx(weights[symbols].sum())
+            names = random.integers(-1, 300, 80).astype(np.int32)
+            np.testing.assert_array_equal(has_names(rows, hashes, 1000, names)[0], np.isin(names, symbols))
     assert seen > 5 or feature in ("nothing", "numbers")
 
 
@@ -232,7 +232,7 @@ def test_rows_are_held_as_long_as_they_are_prepared(tmp_path):
 def test_what_does_not_fit_is_refused():
     rows = kernel.PreparedRows()
     with pytest.raises(ValueError, match="no layers"):
-        rows.ids(b"0" * 16, 0)
+        ids_of(rows, b"0" * 16)
     with pytest.raises(ValueError, match="not a layer"):
         rows.layer(kernel.PreparedRows(), None, None, None)
     with pytest.raises(ValueError, match="not a layer"):
@@ -252,32 +252,34 @@ def test_what_does_not_fit_is_refused():
     with pytest.raises(ValueError, match="do not fit"):
         layer.from_rows(np.zeros(1, np.uint8), np.zeros(3, np.int64), np.zeros(0, np.int32), None)
     # Ids and places that contradict each other are refused where they are read.
-    layer.from_rows(np.full(2, 3, np.uint8), np.array([0, 2, 1]), np.array([0, 7], np.int32), None)
+    layer.from_rows(np.full(2, 3, np.uint8), np.array([0, 2, 1]), np.array([0, 700], np.int32), None)
     rows.layer(layer, None, None, None)
-    assert rows.ids(b"\0" * 16, NO_TIMESTAMP) == np.array([0, 7], np.int32).tobytes()
+    assert ids_of(rows, b"\0" * 16).tolist() == [0, 700]
     nobody = b"\0" * 16
     for read in (
         lambda: rows.rows(nobody, NO_TIMESTAMP),
-        lambda: rows.score(nobody, NO_TIMESTAMP, np.zeros(7)),
-        lambda: rows.contains_numbers(nobody, NO_TIMESTAMP, 1, times, np.zeros(2, np.bool_)),
+        lambda: score_of(rows, nobody, np.zeros(700)),
+        lambda: has_names(rows, np.zeros((1, 2), np.uint64), 600, np.zeros(2, np.int32)),
+        lambda: has_values(rows, np.zeros((1, 2), np.uint64), times),
     ):
         with pytest.raises(kernel.ReadFault, match="contradict"):
             read()
     with pytest.raises(ValueError, match="16 bytes"):
-        rows.ids(b"", 0)
+        rows.rows(b"0" * 15, 0)
 
 
 @pytest.mark.parametrize("other", [None, 3, b"tag 1", "\ud800", ["tag 1"]])
 def test_candidates_of_another_kind_are_refused(state, other):
     rows, out = state.prepared(("tags",)), np.zeros(2, np.bool_)
     for user in USERS:
-        ask = hash_entity_keys([key(user)]).tobytes(), NO_TIMESTAMP, kernel.SEED
+        hashes = hash_entity_keys([key(user)])
         with pytest.raises(TypeError, match="not all"):
-            rows.contains_objects(*ask, ["tag 1", other], True, out)
+            has_values(rows, hashes, ["tag 1", other])
+    ask = hashes, NO_TIMESTAMP, kernel.SEED, None, None, None
     with pytest.raises(ValueError, match="do not fit"):
-        rows.contains_objects(*ask, ["tag 1"], True, out)
+        rows.contains_values(*ask, ["tag 1"], True, 0, out)
     with pytest.raises(ValueError, match="do not fit"):
-        rows.contains_objects(*ask, ("tag 1", "tag 2"), True, out)
+        rows.contains_values(*ask, ("tag 1", "tag 2"), True, 0, out)
 
 
 def test_single_keys_are_hashed_as_many_are():

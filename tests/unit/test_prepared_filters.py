@@ -17,7 +17,7 @@ from feast_sketch_store.rows.entity_keys import hash_entity_keys
 from feast_sketch_store.settings.view_settings import FeatureSettings, ViewSettings
 from feast_sketch_store.storage.local import LocalStorage
 from feast_sketch_store.view.view import View
-from tests.helpers.reads import read_row, to_rows
+from tests.helpers.reads import assert_joined, csr_of, has_values, ids_of, read_row, score_of, to_rows
 
 NUM_ROWS = 400
 FIRST = datetime(2026, 3, 1, tzinfo=UTC)
@@ -26,6 +26,7 @@ FEATURES = (*SETS, *SCALARS, "score", "nothing")
 USERS = range(-20, 2 * NUM_ROWS)
 LEARNED = "learned_bloom"
 NOTHING = {"viewed": Value()}
+NOTHING_READ = np.zeros(0, np.int32)
 NO_MASKS = (None, None, None, None)  # nor first symbols of hashes
 
 
@@ -115,17 +116,18 @@ def test_rows_and_values_are_the_same(state, days):
     is_alone = len(state.newest_first) == 1  # then all ways give the ids of one layer
     random = np.random.default_rng(2)
     for user, wanted, ids in slow(state, USERS, expire_before):
-        ask = hash_entity_keys([key(user)]).tobytes(), expire_before
+        hashes = hash_entity_keys([key(user)])
+        ask = hashes.tobytes(), expire_before
         row = read_row(rows, ask[0], FEATURES, expire_before)
         assert (row or (None, None)) == wanted
         found += wanted[1] is not None
         for name, one in prepared.items() if is_alone else ():
-            symbols = ids.get(name, np.zeros(0, np.int32))
-            np.testing.assert_array_equal(np.frombuffer(one.ids(*ask) or b"", np.int32), symbols)
+            symbols = ids.get(name, NOTHING_READ)
+            alone = ids_of(one, *ask)
+            np.testing.assert_array_equal(NOTHING_READ if alone is None else alone, symbols)
             weights = random.normal(size=500)
-            assert one.score(*ask, weights) == pytest.approx(weights[symbols].sum())
-        out = np.ones(600, np.bool_)
-        prepared["viewed"].contains_numbers(*ask, kernel.SEED, np.arange(600), out)
+            assert score_of(one, ask[0], weights, expire_before) == pytest.approx(weights[symbols].sum())
+        (out,) = has_values(prepared["viewed"], hashes, np.arange(600), expire_before=expire_before)
         assert set(out.nonzero()[0].tolist()) == set((wanted[1] or NOTHING)["viewed"].int64_set_val.val)
     assert found > 150
 
@@ -135,14 +137,12 @@ def test_many_rows_come_in_one_call(state, name):
     """As each alone."""
     rows, all_hashes = state.prepared((name,)), hash_entity_keys([key(user) for user in USERS])
     for number in (0, 1, 7, 200):
-        indptr = np.full(number + 1, -1, np.int64)
         for first in range(0, len(USERS) - number, max(number, 100)):
             hashes = all_hashes[first : first + number]
-            alone = [rows.ids(entity.tobytes(), NO_TIMESTAMP) for entity in hashes]
-            content, num_found = rows.csr(hashes, NO_TIMESTAMP, indptr)
-            assert content == b"".join(one or b"" for one in alone)
-            assert indptr.tolist() == [0, *np.cumsum([len(one or b"") // 4 for one in alone]).tolist()]
-            assert num_found == sum(one is not False for one in alone)
+            alone = [ids_of(rows, entity) for entity in hashes]
+            ids, _, indptr, num_found = csr_of(rows, hashes)
+            assert_joined(ids, indptr, alone)
+            assert num_found == sum(one is not None for one in alone)
 
 
 class Check:
@@ -177,14 +177,14 @@ def test_blocks_are_checked_where_they_are_read():
         rows.layer(layer, None, None, None)
         return rows
 
-    everything = np.arange(30, dtype=np.int32).tobytes()
-    assert reads().ids(b"0123456789abcdef", NO_TIMESTAMP) == everything
+    everything = list(range(30))
+    assert ids_of(reads(), b"0123456789abcdef").tolist() == everything
     assert not check.unchecked.all()
     check.unchecked[:], words[12] = 1, 0
     rows, damaged = reads(), 0
     for number in range(200):  # some are in the other block alone
         try:
-            assert rows.ids(bytes([number]) * 16, NO_TIMESTAMP) == everything
+            assert ids_of(rows, bytes([number]) * 16).tolist() == everything
         except DamagedFileError:
             damaged += 1
     assert 0 < damaged < 200

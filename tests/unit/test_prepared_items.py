@@ -19,7 +19,7 @@ from feast_sketch_store.settings.view_settings import FeatureSettings, ViewSetti
 from feast_sketch_store.storage.local import LocalStorage
 from feast_sketch_store.view.semantics import Append
 from feast_sketch_store.view.view import View
-from tests.helpers.reads import assert_vectors, read_row, to_rows
+from tests.helpers.reads import assert_joined, assert_vectors, csr_of, ids_of, read_row, score_of, to_rows
 
 NOBODY = b"\0" * 16
 FIRST = datetime(2026, 3, 1, tzinfo=UTC)
@@ -149,7 +149,9 @@ def test_items_are_the_same(asked, hours, limit):
             hashes = hash_entity_keys([key(user)])
             feature = state.read(hashes, (name,), since, limit).features[name]
             wanted = feature.decoder.vocabulary.values.take(pa.array(feature.csr.ids)).to_pylist()
-            check_items(named.items(hashes.tobytes(), since, limit), feature, list(map(values.index, wanted)))
+            ids, times, _, _ = csr_of(named, hashes, since, limit, has_weights=True)
+            np.testing.assert_array_equal(ids, list(map(values.index, wanted)))
+            np.testing.assert_array_equal(times, feature.csr.weights)
 
 
 def names_of(state, name):
@@ -158,12 +160,6 @@ def names_of(state, name):
     values = sorted({value for known in vocabularies for value in known.values.to_pylist()})
     places = [[values.index(value) for value in known.values.to_pylist()] for known in vocabularies]
     return values, [np.array(own, np.int32) for own in places]
-
-
-def check_items(items, feature, ids):
-    of_ids, of_times = items or (b"", b"")
-    np.testing.assert_array_equal(np.frombuffer(of_ids, np.int32), ids)
-    np.testing.assert_array_equal(np.frombuffer(of_times, np.int64), feature.csr.weights)
 
 
 def test_ids_of_one_and_of_many_are_distinct(asked):
@@ -180,13 +176,11 @@ def test_ids_of_one_and_of_many_are_distinct(asked):
         own = [] if row is None else read[feature.indptr[row] : feature.indptr[row + 1]]
         own = list(map(values.index, own))
         wanted.append(sorted(set(own)) if codecs[name].is_list else own)
-        ids = rows.ids(entity.tobytes(), NO_TIMESTAMP)
-        np.testing.assert_array_equal(np.frombuffer(ids or b"", np.int32), wanted[-1])
-        assert rows.score(entity.tobytes(), NO_TIMESTAMP, weights) == pytest.approx(weights[wanted[-1]].sum())
-    indptr = np.empty(len(hashes) + 1, np.int64)
-    matrix = rows.csr(hashes, NO_TIMESTAMP, indptr)
-    np.testing.assert_array_equal(np.diff(indptr), [len(ids) for ids in wanted])
-    np.testing.assert_array_equal(np.frombuffer(matrix[0], np.int32), np.concatenate(wanted))
+        ids = ids_of(rows, entity)
+        np.testing.assert_array_equal([] if ids is None else ids, wanted[-1])
+        assert score_of(rows, entity, weights) == pytest.approx(weights[wanted[-1]].sum())
+    ids, _, indptr, _ = csr_of(rows, hashes)
+    assert_joined(ids, indptr, wanted)
 
 
 def test_what_does_not_fit_is_refused():
@@ -202,12 +196,12 @@ def test_what_does_not_fit_is_refused():
     with pytest.raises(ValueError, match="do not fit"):
         rows_of.limits(np.ones(1, np.int64), np.ones(1, np.int64), 1, False, 1)
     rows_of.layer(rows, None, None, None)
-    for read in (lambda: rows_of.ids(NOBODY, NO_TIMESTAMP), lambda: rows_of.items(NOBODY, NO_TIMESTAMP, 3)):
+    for has_weights in (False, True):
         with pytest.raises(kernel.ReadFault, match="contradict"):
-            read()
+            rows_of.csr(NOBODY, NO_TIMESTAMP, 3, has_weights, None)
     assert rows_of.rows(NOBODY, NO_TIMESTAMP)[0][0][2] == b"\x0a\x06\x0a\x04\x0a\x02\x05\x07"
-    with pytest.raises(ValueError, match="below 1"):
-        rows_of.items(NOBODY, NO_TIMESTAMP, 0)
+    with pytest.raises(ValueError, match="do not fit"):
+        rows_of.csr(NOBODY, NO_TIMESTAMP, 0, True, None)
     with pytest.raises(ValueError, match="do not fit"):
         rows_of.limits(np.ones(2, np.int64), np.ones(2, np.int64), 1, False, 1)
     with pytest.raises(ValueError, match="a tick takes"):

@@ -16,7 +16,7 @@ from feast_sketch_store.settings.view_settings import FeatureSettings, ViewSetti
 from feast_sketch_store.storage.local import LocalStorage
 from feast_sketch_store.view.view import View
 from tests.helpers.length import by_length
-from tests.helpers.reads import read_row
+from tests.helpers.reads import csr_of, read_row
 
 FIRST = datetime(2026, 3, 1, tzinfo=UTC)
 NUM_USERS, NUM_THREADS = 40, 4
@@ -63,8 +63,7 @@ def test_every_read_sees_a_whole_row_and_none_goes_back(tmp_path):
                 if version < seen or values != list(range(version, version + 10)):
                     wrong.append((user, seen, version, values))
                 seen = max(seen, version)
-            indptr = np.zeros(NUM_USERS + 1, np.int64)
-            sets.csr(hashes, NO_TIMESTAMP, indptr)
+            _, _, indptr, _ = csr_of(sets, hashes)
             if (indptr != np.arange(NUM_USERS + 1) * 10).any():
                 wrong.append((thread, indptr))
             num_reads[thread] += 1

@@ -1,17 +1,16 @@
 """Timed lists: what is coded comes back; damage is refused; bits are what they should be."""
 
-import itertools
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from feast_sketch_store import kernel
+from feast_sketch_store.kernel import ReadFault
 from feast_sketch_store.succinct import ListCode, TimedLists
 from feast_sketch_store.succinct.timed_lists import bit_lengths, classes_of, code_lengths, prefix_codes
 from tests.helpers.cases import for_each
 from tests.helpers.length import by_length
+from tests.helpers.reads import read_items
 from tests.oracle.bits import DamagedError
 from tests.oracle.lists import read_list
 
@@ -29,12 +28,7 @@ def coded(rows, num_symbols):
     return TimedLists.build(np.bincount(ids, minlength=num_symbols), indptr, ids, ages), items
 
 
-def read(lists, rows, limit, oldest):
-    indptr, ids, ages = kernel.read_lists(lists.code.tables, lists.words, lists._spans(rows), limit, oldest)
-    pairs = list(zip(ages.tolist(), ids.tolist(), strict=True))
-    return [pairs[a:b] for a, b in itertools.pairwise(indptr)]
-
-
+OLDEST = 2**62 - 1  # times are microseconds of 63 bits
 AGES = st.integers(0, 9) | st.integers(0, 2**59)
 
 
@@ -53,9 +47,9 @@ def test_what_is_coded_comes_back_newest_first(given_rows, data):
     everything = np.arange(len(rows))
     limit, oldest = data.draw(st.integers(1, 9)), data.draw(AGES)
     wanted = np.array(data.draw(st.lists(st.integers(0, len(rows) - 1))) if rows else [], np.int64)
-    assert read(lists, everything, 2**62, 2**62) == items
+    assert read_items(lists, everything) == items
     cut = [[item for item in items[row] if item[0] <= oldest][:limit] for row in wanted.tolist()]
-    assert read(lists, wanted, limit, oldest) == cut
+    assert read_items(lists, wanted, limit, oldest) == cut
 
 
 @REPEATABLE
@@ -69,21 +63,22 @@ def test_damaged_lists_are_read_alike_or_refused_by_both(given_rows, seed):
     words = lists.words.copy()
     words[rng.integers(0, len(words))] ^= rng.integers(0, 2**64, dtype=np.uint64)
     object.__setattr__(lists, "words", words)
+    bounds = [*lists.starts.take(np.arange(len(rows))).tolist(), lists.num_bits]
     for row in range(len(rows)):
-        ((start,), (stop,)) = lists._spans(np.array([row]))
+        start, stop = bounds[row : row + 2]
         try:
-            wanted = read_list(lists.code.tables, words, int(start), int(stop), 2**62, 2**62)
+            wanted = read_list(lists.code.tables, words, start, stop, 2**62, OLDEST)
         except DamagedError:
-            with pytest.raises(ValueError, match="cannot be read"):
-                read(lists, np.array([row]), 2**62, 2**62)
+            with pytest.raises(ReadFault):
+                read_items(lists, np.array([row]), oldest=OLDEST)
         else:
-            assert read(lists, np.array([row]), 2**62, 2**62) == [wanted]
+            assert read_items(lists, np.array([row]), oldest=OLDEST) == [wanted]
 
 
 def test_lists_for_which_there_is_no_room_at_first():
     rows = [{age: range(7) for age in range(500)}] * 3 + [{}]
     lists, items = coded(rows, 7)
-    assert read(lists, np.arange(4), 2**62, 2**62) == items
+    assert read_items(lists, np.arange(4)) == items
 
 
 def test_many_chunks_are_one_stream(monkeypatch):
@@ -94,7 +89,7 @@ def test_many_chunks_are_one_stream(monkeypatch):
     monkeypatch.setattr(timed_lists, "_ITEMS_PER_CHUNK", 10)
     parts, _ = coded(rows, 5)
     assert (parts.words == whole.words).all()
-    assert read(parts, np.arange(300), 2**62, 2**62) == items
+    assert read_items(parts, np.arange(300)) == items
 
 
 def test_ids_of_a_tick_take_about_the_bits_of_a_set():

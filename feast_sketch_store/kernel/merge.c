@@ -1,7 +1,9 @@
-/* Lists of one entity with items in several layers: unsealed rows over sealed ones.
+/* Lists of an entity with items in several layers: unsealed rows over sealed ones.
  *
- * view/append.py does the same for many entities, and rows/lists.py defines it. Values are numbered as they are met,
- * because each layer has its own vocabulary. */
+ * rows/lists.py defines how they add up. Values are numbered as they are met, because each layer has its own
+ * vocabulary. */
+
+#include <stdlib.h>
 
 #include "prepared.h"
 
@@ -35,7 +37,8 @@ PREPARED_METHOD(from_items) {
     feature->num_ids = ids.length;
     feature->unit = unit;
     if (keep(self, call) < 0) return NULL;
-    feature->form = IN_ITEMS;
+    feature->is_items = 1;
+    feature->read = read_exact;
     Py_RETURN_NONE;
 }
 
@@ -48,7 +51,7 @@ PREPARED_METHOD(removals) {
     Array states, indptr, ids, until, numbers, offsets, data;
     if (take(call, "18488?8?1?.", &states, &indptr, &ids, &until, &numbers, &offsets, &data) < 0) return NULL;
     Feature *feature = self->num_features ? self->features + self->num_features - 1 : NULL;
-    if (!feature || feature->form != IN_ITEMS || feature->removal_states || states.length != self->num_rows ||
+    if (!feature || !feature->is_items || feature->removal_states || states.length != self->num_rows ||
         indptr.length != self->num_rows + 1 || ids.length != until.length || (offsets.data && !offsets.length))
         return refuse(DO_NOT_FIT);
     feature->removal_states = states.data;
@@ -60,73 +63,6 @@ PREPARED_METHOD(removals) {
     if (offsets.data) feature->removed.length = offsets.length - 1;
     if (keep(self, call) < 0) return NULL;
     Py_RETURN_NONE;
-}
-
-/* -- the rows ----------------------------------------------------------------------------------------- */
-
-/* The row of an entity in one layer, and its timestamp: FOUND, ABSENT or FAILED. A deletion is ABSENT. `is_last` says
- * whether older layers have nothing to add. */
-static int find_piece(const Layer *layer, const uint64_t *hash, Place *place, int *is_last) {
-    const Prepared *rows = layer->rows;
-    *is_last = 0;
-    if (rows->kind == EXACT) {
-        place->row = find_exact(rows, hash);
-        if (place->row == NO_ROW) return ABSENT;
-        if (!rows->fences) return FAILED;
-        *is_last = rows->fences[place->row];
-        place->timestamp = rows->event_timestamps[place->row];
-        return rows->deleted[place->row] ? ABSENT : FOUND;
-    }
-    if (rows->kind != LISTED) return FAILED;
-    place->row = find_hashed(rows, row_hash(hash, rows->salt));
-    if (place->row == NO_ROW) return ABSENT;
-    if (place->row < 0 || place->row >= rows->num_rows) return FAILED;
-    place->layer = layer;
-    return date_listed(rows, INT64_MIN, place);
-}
-
-int locate_items(const Prepared *stack, const uint64_t *hash, Py_ssize_t first, Py_ssize_t end, int64_t expire_before,
-                 Arena *arena, Place *place) {
-    int64_t newest = INT64_MIN;
-    int is_last = 0;
-    place->pieces = arena_get(arena, (size_t)(end - first) * sizeof *place->pieces);
-    if (!place->pieces) return FAILED;
-    for (Py_ssize_t l = first; l < end && !is_last; l++) {
-        int status = find_piece(stack->layers + l, hash, place, &is_last);
-        if (status == FAILED) return FAILED;
-        if (status != FOUND) continue;
-        place->pieces[place->num_pieces++] = (Piece){stack->layers + l, place->row};
-        if (place->timestamp > newest) newest = place->timestamp;
-    }
-    place->timestamp = newest;
-    if (newest == INT64_MIN) return ABSENT; /* no rows, or rows that only remove, which do not count as a row */
-    place->layer = place->pieces[0].layer;
-    place->row = place->pieces[0].row;
-    if (place->num_pieces == 1 && place->layer->rows->kind == LISTED) {
-        place->num_pieces = 0;
-    } else {
-        place->together = (Layer){place->layer->rows, NULL, 0, NULL, NULL, 0};
-        place->layer = &place->together;
-    }
-    return newest >= expire_before ? FOUND : EXPIRED;
-}
-
-int has_items(Place *place) {
-    int64_t limit = place->limit;
-    int is_found = 0;
-    place->limit = 1;
-    for (Py_ssize_t f = 0; !is_found && f < place->layer->rows->num_features; f++) {
-        Arena arena;
-        Content content;
-        const Feature *feature;
-        arena_init(&arena);
-        int status = read_feature(place, f, &feature, &arena, &content);
-        arena_free(&arena);
-        if (status < 0) return FAILED;
-        is_found = content.count > 0;
-    }
-    place->limit = limit;
-    return is_found;
 }
 
 /* -- their items ------------------------------------------------------------------------------------- */
@@ -164,8 +100,8 @@ static int begin_run(const Place *place, Run *run, Arena *arena, int *state) {
     const Feature *feature = run->feature;
     run->count = run->next = 0;
     *state = MISSING;
-    if (feature->form == UNKNOWN) return 0;
-    if (feature->form == IN_LISTS) {
+    if (!feature->read) return 0;
+    if (feature->code.tables) {
         Content content = {MISSING, 0, NULL, NULL, NULL, NULL};
         int64_t *times;
         if (feature->counts || read_all_items(place, run->layer, run->row, feature, arena, &content, &times) < 0)
@@ -176,7 +112,7 @@ static int begin_run(const Place *place, Run *run, Arena *arena, int *state) {
         run->times = times;
         return 0;
     }
-    if (feature->form != IN_ITEMS) return FAILED;
+    if (!feature->is_items) return FAILED;
     int64_t start = feature->indptr[run->row], stop = feature->indptr[run->row + 1];
     if (start < 0 || stop < start || stop > feature->num_ids) return FAILED;
     *state = feature->row_states[run->row];
@@ -364,7 +300,7 @@ int read_together(Place *place, Py_ssize_t f, const Feature **feature, Arena *ar
     *content = (Content){state, 0, NULL, NULL, NULL, NULL};
     *feature = runs[0].feature;
     for (int r = 0; r < number; r++) { /* take the feature from a layer that has it */
-        if ((*feature)->form == UNKNOWN) *feature = runs[r].feature;
+        if (!(*feature)->read) *feature = runs[r].feature;
         int64_t removed = num_removals(runs + r);
         if (removed < 0) return FAILED;
         room += removed;
@@ -395,11 +331,99 @@ int read_together(Place *place, Py_ssize_t f, const Feature **feature, Arena *ar
     return spell(&met, values, content->count, arena, content);
 }
 
-int spell_again(const Place *place, Arena *arena, Content *content) {
-    Met met;
+static int compare(const void *a, const void *b) {
+    int32_t one = *(const int32_t *)a, other = *(const int32_t *)b;
+    return (one > other) - (one < other);
+}
+
+int64_t distinct(int32_t *ids, int64_t count) {
+    int64_t kept = 0;
+    qsort(ids, (size_t)count, sizeof *ids, compare);
+    for (int64_t i = 0; i < count; i++)
+        if (!kept || ids[kept - 1] != ids[i]) ids[kept++] = ids[i];
+    return kept;
+}
+
+int make_distinct(const Place *place, Arena *arena, Content *content) {
+    if (!content->count || !content->ids) return 0;
+    int32_t *ids = arena_get(arena, (size_t)content->count * sizeof *ids);
+    if (!ids) return FAILED;
+    memcpy(ids, content->ids, (size_t)content->count * sizeof *ids);
+    content->count = distinct(ids, content->count);
+    content->ids = ids;
+    content->weights = NULL;
+    if (!place->num_pieces) return 0;
+    Met met; /* look the values of these ids up again */
     memset(&met, 0, sizeof met);
     met.numbers = (int64_t *)place->spelled_numbers;
     met.slices = (Slice *)place->spelled_slices;
     met.names = (int32_t *)place->together.names;
-    return spell(&met, (int32_t *)content->ids, content->count, arena, content);
+    return spell(&met, ids, content->count, arena, content);
+}
+
+/* -- where they are -------------------------------------------------------------------------------------- */
+
+/* Whether any feature of a place has items; FAILED if that cannot be read. */
+static int has_items(Place *place) {
+    int64_t limit = place->limit;
+    int is_found = 0;
+    place->limit = 1;
+    for (Py_ssize_t f = 0; !is_found && f < place->layer->rows->num_features; f++) {
+        Arena arena;
+        Content content = {MISSING, 0, NULL, NULL, NULL, NULL};
+        const Feature *feature = place->layer->rows->features + f;
+        arena_init(&arena);
+        int status = place->num_pieces ? read_together(place, f, &feature, &arena, &content)
+                     : feature->read   ? feature->read(place, feature, &arena, &content)
+                                       : 0;
+        arena_free(&arena);
+        if (status < 0) return FAILED;
+        is_found = content.count > 0;
+    }
+    place->limit = limit;
+    return is_found;
+}
+
+/* The row of an entity in one layer, and its timestamp: FOUND, ABSENT or FAILED. A deletion is ABSENT. `is_last` says
+ * whether older layers have nothing to add. */
+static int find_piece(const Layer *layer, const uint64_t *hash, Place *place, int *is_last) {
+    const Prepared *rows = layer->rows;
+    *is_last = 0;
+    place->row = rows->find(rows, hash, place);
+    if (place->row == NO_ROW) return ABSENT;
+    if (place->row < 0 || place->row >= rows->num_rows) return FAILED;
+    if (rows->kind == EXACT) {
+        if (!rows->fences) return FAILED;
+        *is_last = rows->fences[place->row];
+    }
+    place->layer = layer;
+    return rows->date(rows, INT64_MIN, place);
+}
+
+int locate_items(const Prepared *stack, const uint64_t *hash, Py_ssize_t first, Py_ssize_t end, int64_t expire_before,
+                 Arena *arena, Place *place) {
+    int64_t newest = INT64_MIN;
+    int is_last = 0;
+    place->pieces = arena_get(arena, (size_t)(end - first) * sizeof *place->pieces);
+    if (!place->pieces) return FAILED;
+    for (Py_ssize_t l = first; l < end && !is_last; l++) {
+        int status = find_piece(stack->layers + l, hash, place, &is_last);
+        if (status == FAILED) return FAILED;
+        if (status != FOUND) continue;
+        place->pieces[place->num_pieces++] = (Piece){stack->layers + l, place->row};
+        if (place->timestamp > newest) newest = place->timestamp;
+    }
+    place->timestamp = newest;
+    if (newest == INT64_MIN) return ABSENT; /* no rows, or rows that only remove, which do not count as a row */
+    place->layer = place->pieces[0].layer;
+    place->row = place->pieces[0].row;
+    if (place->num_pieces == 1 && place->layer->rows->kind == LISTED) {
+        place->num_pieces = 0;
+    } else {
+        place->together = (Layer){place->layer->rows, NULL, 0, NULL, NULL, 0};
+        place->layer = &place->together;
+    }
+    if (newest >= expire_before) return FOUND;
+    int found = has_items(place); /* which expire one by one */
+    return found == FAILED ? FAILED : found ? FOUND : EXPIRED;
 }

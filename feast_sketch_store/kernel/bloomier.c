@@ -121,53 +121,9 @@ KERNEL_FUNCTION(look_up) {
     Py_RETURN_NONE;
 }
 
-/* -- reads of one entity ------------------------------------------------------------------------------- */
+/* -- rows by number ------------------------------------------------------------------------------------ */
 
-/* numbered(salt, salt, words, width, num_slots, num_symbols, left_hashes, left_numbers, oldest, newest,
- *          check)
- *
- * Rows that a static function maps to numbers, see layers/static_rows.py. `oldest` and `newest`, int64, bound the
- * timestamps of each shape, which is the lowest digit. The blocks are those of the words. */
-PREPARED_METHOD(numbered) {
-    Prepared *self = (Prepared *)call->self;
-    StaticFunction *function = &self->function;
-    Array words, hashes, numbers, oldest, newest;
-    Py_ssize_t width, num_slots;
-    if (self->kind != NOTHING) return refuse("the rows are there already");
-    if (take(call, "ww8nnw8888", &self->salt[0], &self->salt[1], &words, &width, &num_slots, &function->num_symbols,
-             &hashes, &numbers, &oldest, &newest) < 0 ||
-        take_blocks(call, &self->function_blocks) < 0 || take(call, ".") < 0)
-        return NULL;
-    if (width < 1 || width > 64 || !is_number_of_slots(num_slots) || words.length != (num_slots / 64 + 1) * width ||
-        hashes.length != numbers.length || oldest.length < 1 || newest.length != oldest.length)
-        return refuse(DO_NOT_FIT);
-    function->words = words.data;
-    function->width = width;
-    function->num_slots = num_slots;
-    function->left_hashes = hashes.data;
-    function->left_numbers = numbers.data;
-    function->num_left = hashes.length;
-    self->oldest = oldest.data;
-    self->newest = newest.data;
-    self->num_rows = oldest.length;
-    if (keep(self, call) < 0) return NULL;
-    self->kind = NUMBERED;
-    Py_RETURN_NONE;
-}
-
-/* from_number(divisor): the feature is a digit of the numbers; `states` says which rows have values. */
-PREPARED_METHOD(from_number) {
-    Prepared *self = (Prepared *)call->self;
-    Feature *feature = begun(self, NUMBERED);
-    if (!feature || take(call, "w.", &feature->divisor) < 0) return NULL;
-    if (!feature->divisor || feature->divisor % (uint64_t)self->num_rows) return refuse(DO_NOT_FIT);
-    feature->divisor /= (uint64_t)self->num_rows; /* `find_number` removes the shape */
-    if (keep(self, call) < 0) return NULL;
-    feature->form = IN_NUMBER;
-    Py_RETURN_NONE;
-}
-
-int64_t find_number(const Prepared *rows, const uint64_t *hash, Place *place) {
+static int64_t find_number(const Prepared *rows, const uint64_t *hash, Place *place) {
     const StaticFunction *function = &rows->function;
     uint64_t own = row_hash(hash, rows->salt), slot = start_of(own, (uint64_t)function->num_slots);
     uint64_t first = (slot >> 6) * (uint64_t)function->width;
@@ -187,7 +143,7 @@ int64_t find_number(const Prepared *rows, const uint64_t *hash, Place *place) {
     return (int64_t)(number % (uint64_t)rows->num_rows);
 }
 
-int read_digit(const Place *place, const Feature *feature, Arena *arena, Content *content) {
+static int read_digit(const Place *place, const Feature *feature, Arena *arena, Content *content) {
     content->state = read_state(place, feature);
     if (content->state != VALUE) return content->state < 0 ? FAILED : 0;
     int32_t *id = arena_get(arena, sizeof *id);
@@ -196,4 +152,64 @@ int read_digit(const Place *place, const Feature *feature, Arena *arena, Content
     content->ids = id;
     content->count = 1;
     return 0;
+}
+
+static int date_number(const Prepared *rows, int64_t expire_before, Place *place) {
+    place->timestamp = rows->oldest[place->row];
+    return rows->newest[place->row] < expire_before ? EXPIRED : FOUND;
+}
+
+static void expect_number(const Prepared *rows, const uint64_t *hash) {
+    const StaticFunction *function = &rows->function;
+    uint64_t slot = start_of(row_hash(hash, rows->salt), (uint64_t)function->num_slots);
+    const uint64_t *words = function->words + (slot >> 6) * (uint64_t)function->width;
+    PREFETCH(words);
+    PREFETCH(words + 2 * function->width - 1);
+}
+
+/* numbered(salt, salt, words, width, num_slots, num_symbols, left_hashes, left_numbers, oldest, newest,
+ *          check)
+ *
+ * Rows that a static function maps to numbers, see layers/static_rows.py. `oldest` and `newest`, int64, bound the
+ * timestamps of each shape, which is the lowest digit. The blocks are those of the words. */
+PREPARED_METHOD(numbered) {
+    Prepared *self = (Prepared *)call->self;
+    StaticFunction *function = &self->function;
+    Array words, hashes, numbers, oldest, newest;
+    Py_ssize_t width, num_slots;
+    if (!is_first(self)) return NULL;
+    if (take(call, "ww8nnw8888", &self->salt[0], &self->salt[1], &words, &width, &num_slots, &function->num_symbols,
+             &hashes, &numbers, &oldest, &newest) < 0 ||
+        take_blocks(call, &self->function_blocks) < 0 || take(call, ".") < 0)
+        return NULL;
+    if (width < 1 || width > 64 || !is_number_of_slots(num_slots) || words.length != (num_slots / 64 + 1) * width ||
+        hashes.length != numbers.length || oldest.length < 1 || newest.length != oldest.length)
+        return refuse(DO_NOT_FIT);
+    function->words = words.data;
+    function->width = width;
+    function->num_slots = num_slots;
+    function->left_hashes = hashes.data;
+    function->left_numbers = numbers.data;
+    function->num_left = hashes.length;
+    self->oldest = oldest.data;
+    self->newest = newest.data;
+    self->num_rows = oldest.length;
+    if (keep(self, call) < 0) return NULL;
+    self->find = find_number;
+    self->date = date_number;
+    self->expect = expect_number;
+    self->kind = NUMBERED;
+    Py_RETURN_NONE;
+}
+
+/* from_number(divisor): the feature is a digit of the numbers; `states` says which rows have values. */
+PREPARED_METHOD(from_number) {
+    Prepared *self = (Prepared *)call->self;
+    Feature *feature = begun(self, NUMBERED);
+    if (!feature || take(call, "w.", &feature->divisor) < 0) return NULL;
+    if (!feature->divisor || feature->divisor % (uint64_t)self->num_rows) return refuse(DO_NOT_FIT);
+    feature->divisor /= (uint64_t)self->num_rows; /* `find_number` removes the shape */
+    if (keep(self, call) < 0) return NULL;
+    feature->read = read_digit;
+    Py_RETURN_NONE;
 }

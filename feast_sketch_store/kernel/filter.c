@@ -1,12 +1,7 @@
-/* Reads and fills the table of a shifting Bloom filter; succinct/shifting_bloom.py has the formulas. */
+/* Reads and fills the table of a shifting Bloom filter, whose formulas are in succinct/shifting_bloom.py; and rows and
+ * features that are in one. */
 
 #include "prepared.h"
-
-/* Where the windows of one entity begin, and by how much their words are rotated. */
-typedef struct {
-    uint64_t starts[MAX_NUM_HASHES];
-    uint32_t rotations[MAX_NUM_HASHES];
-} Windows;
 
 static inline uint64_t rotate_right(uint64_t word, uint32_t distance) {
     return word >> distance | word << (-distance & 63);
@@ -118,78 +113,62 @@ static inline void prefetch_windows(const uint64_t *words, const Windows *window
             PREFETCH(words + windows->starts[j] + 8 * line);
 }
 
-/* Returns the answers entity by entity, and prefetches the windows of the next entity. */
-typedef struct Reader {
-    const uint64_t *words, *hashes;
-    uint64_t num_words_of_table, first_word, salt[2];
-    Py_ssize_t num_table_words; /* with the repeated head */
-    Py_ssize_t num_entities, num_symbols, num_words;
-    int num_hashes;
-    const int64_t *firsts; /* first symbol covered by each hash; NULL if every hash covers all */
-    /* If hashes are in groups, all but the first skip symbols by the entity's cluster. Masks are
-     * [clusters][num_groups - 1][num_words], with ones for symbols that skip the hashes of the group; else NULL. */
-    const uint64_t *masks;
-    const int32_t *clusters; /* of each entity */
-    const int64_t *ends;     /* of groups, the hash after the last one */
-    int num_groups;
-    int64_t num_clusters; /* in the masks */
-    const uint8_t *wanted; /* whether an entity is to be answered; NULL if all are */
-    uint64_t last_word;    /* masks the bits after the last symbol */
-    Windows windows[2];
-} Reader;
-
-/* If it is not inlined, GCC 12 removes its stores as dead (-fipa-modref). */
-static ALWAYS_INLINE void look_ahead(Reader *reader, Py_ssize_t entity) {
-    if (entity >= reader->num_entities) return;
-    Windows *windows = &reader->windows[entity & 1];
-    place_windows(reader->num_words_of_table, reader->salt, reader->hashes + 2 * entity, reader->first_word,
-                  reader->num_hashes, windows);
-    prefetch_windows(reader->words, windows, reader->num_hashes, reader->num_words);
-}
-
 static inline Py_ssize_t words_for(int64_t num_symbols) { return (Py_ssize_t)((num_symbols + 63) / 64); }
 
+static inline void place_and_prefetch(const Symbols *symbols, const uint64_t *hash, Windows *windows) {
+    place_windows(symbols->num_words_of_table, symbols->salt, hash, symbols->first_word, symbols->num_hashes, windows);
+    prefetch_windows(symbols->words, windows, symbols->num_hashes, symbols->num_words);
+}
+
 /* First the hashes that cover all symbols of a word, then those that cover some. */
-static void and_suffixes(const Reader *reader, const Windows *windows, uint64_t *answers) {
-    const int64_t *firsts = reader->firsts;
-    for (int j = 0; j < reader->num_hashes; j++) {
+static void and_suffixes(const Symbols *symbols, const Windows *windows, uint64_t *answers) {
+    const int64_t *firsts = symbols->firsts;
+    for (int j = 0; j < symbols->num_hashes; j++) {
         Py_ssize_t word = words_for(firsts[j]);
-        Py_ssize_t stop = j + 1 < reader->num_hashes ? words_for(firsts[j + 1]) : reader->num_words;
-        if (word < stop) and_windows(reader->words + word, windows, j + 1, stop - word, answers + word);
+        Py_ssize_t stop = j + 1 < symbols->num_hashes ? words_for(firsts[j + 1]) : symbols->num_words;
+        if (word < stop) and_windows(symbols->words + word, windows, j + 1, stop - word, answers + word);
     }
-    for (int j = 1; j < reader->num_hashes; j++)
+    for (int j = 1; j < symbols->num_hashes; j++)
         if (firsts[j] % 64) {
             Py_ssize_t word = (Py_ssize_t)(firsts[j] / 64);
-            answers[word] &= rotate_right(reader->words[windows->starts[j] + (uint64_t)word], windows->rotations[j]) |
+            answers[word] &= rotate_right(symbols->words[windows->starts[j] + (uint64_t)word], windows->rotations[j]) |
                              ((1ull << firsts[j] % 64) - 1);
         }
 }
 
-/* Whether an entity is wanted. */
-static ALWAYS_INLINE int next_entity(Reader *reader, Py_ssize_t entity) {
-    look_ahead(reader, entity + 1);
-    return !reader->wanted || reader->wanted[entity];
+/* The masks of a cluster; NULL if there are none. */
+static inline const uint64_t *masks_of(const Symbols *symbols, int64_t cluster) {
+    return symbols->masks ? symbols->masks + cluster * (symbols->num_groups - 1) * symbols->num_words : NULL;
 }
 
-/* The masks of the cluster of an entity. */
-static inline const uint64_t *masks_of(const Reader *reader, Py_ssize_t entity) {
-    return reader->masks + reader->clusters[entity] * (reader->num_groups - 1) * reader->num_words;
-}
-
-/* `masks` are those of the entity's cluster; NULL if there are none. */
-static void read_windows(const Reader *reader, const Windows *windows, const uint64_t *masks, uint64_t *answers) {
+/* `masks` are those of the entity's cluster. */
+static void read_windows(const Symbols *symbols, const Windows *windows, const uint64_t *masks, uint64_t *answers) {
     if (masks)
-        and_masked(reader->words, windows, reader->ends, reader->num_groups, masks, reader->num_words, answers);
-    else if (reader->firsts)
-        and_suffixes(reader, windows, answers);
+        and_masked(symbols->words, windows, symbols->ends, symbols->num_groups, masks, symbols->num_words, answers);
+    else if (symbols->firsts)
+        and_suffixes(symbols, windows, answers);
     else
-        and_windows(reader->words, windows, reader->num_hashes, reader->num_words, answers);
-    answers[reader->num_words - 1] &= reader->last_word;
+        and_windows(symbols->words, windows, symbols->num_hashes, symbols->num_words, answers);
+    answers[symbols->num_words - 1] &= symbols->last_word;
 }
 
-static void read_entity(const Reader *reader, Py_ssize_t entity, uint64_t *answers) {
-    const uint64_t *masks = reader->masks ? masks_of(reader, entity) : NULL;
-    read_windows(reader, &reader->windows[entity & 1], masks, answers);
+/* Whether one symbol is possibly present. */
+static uint8_t is_set(const Symbols *symbols, const Windows *windows, const uint64_t *masks, uint32_t symbol) {
+    uint64_t bit = 1;
+    if (!masks) {
+        const int64_t *firsts = symbols->firsts;
+        for (int j = 0; j < symbols->num_hashes && bit && (!firsts || firsts[j] <= (int64_t)symbol); j++)
+            bit = symbols->words[windows->starts[j] + (symbol >> 6)] >> ((symbol + windows->rotations[j]) & 63) & 1;
+        return (uint8_t)bit;
+    }
+    for (int j = 0, group = 0; group < symbols->num_groups && bit; group++) {
+        int is_left_out = group && masks[(group - 1) * symbols->num_words + (symbol >> 6)] >> (symbol & 63) & 1;
+        for (; j < symbols->ends[group]; j++)
+            if (!is_left_out)
+                bit &= symbols->words[windows->starts[j] + (symbol >> 6)] >> ((symbol + windows->rotations[j]) & 63);
+        bit &= 1;
+    }
+    return (uint8_t)bit;
 }
 
 /* Whether the number of hashes is allowed; if not, sets an exception. */
@@ -210,90 +189,76 @@ static int are_firsts(const Array *firsts, Py_ssize_t num_hashes, Py_ssize_t num
     return fits;
 }
 
-/* Takes masks. Whether there are none, or they fit hashes in groups and the clusters of entities; if not, sets an
+/* Takes masks, and the clusters of some entities. Whether there are none, or they fit hashes in groups; if not, sets an
  * exception. */
-static int take_masks(Reader *reader, Call *call) {
-    Array ends, masks, clusters;
-    if (take(call, "8?8?4?", &ends, &masks, &clusters) < 0) return 0;
-    reader->masks = masks.data;
+static int take_masks(Symbols *symbols, Call *call, Py_ssize_t num_entities, const int32_t **clusters) {
+    Array ends, masks, own;
+    if (take(call, "8?8?4?", &ends, &masks, &own) < 0) return 0;
+    symbols->masks = masks.data;
+    symbols->num_clusters = 0;
+    *clusters = own.data;
     if (!masks.data) return 1;
     const int64_t *end = ends.data;
-    const int32_t *cluster = clusters.data;
-    Py_ssize_t stride = (ends.length - 1) * reader->num_words;
-    int fits = end && cluster && !reader->firsts && ends.length > 1 && ends.length <= MAX_NUM_HASHES + 1 &&
-               clusters.length == reader->num_entities && masks.length % stride == 0 && end[0] >= 0 &&
-               end[ends.length - 1] == reader->num_hashes;
+    const int32_t *cluster = own.data;
+    Py_ssize_t stride = (ends.length - 1) * symbols->num_words;
+    int fits = end && cluster && !symbols->firsts && ends.length > 1 && ends.length <= MAX_NUM_HASHES + 1 &&
+               own.length == num_entities && masks.length % stride == 0 && end[0] >= 0 &&
+               end[ends.length - 1] == symbols->num_hashes;
     for (Py_ssize_t group = 1; fits && group < ends.length; group++) fits = end[group - 1] <= end[group];
-    for (Py_ssize_t i = 0; fits && i < clusters.length; i++) fits = cluster[i] >= 0 && cluster[i] < masks.length / stride;
+    for (Py_ssize_t i = 0; fits && i < own.length; i++) fits = cluster[i] >= 0 && cluster[i] < masks.length / stride;
     if (!fits) refuse("the masks do not fit the symbols");
-    reader->clusters = cluster;
-    reader->num_clusters = fits ? masks.length / stride : 0;
-    reader->ends = end;
-    reader->num_groups = (int)ends.length;
+    symbols->num_clusters = fits ? masks.length / stride : 0;
+    symbols->ends = end;
+    symbols->num_groups = (int)ends.length;
     return fits;
 }
+
+/* Entities that are asked about symbols one after the other; the windows of the next one are prefetched. */
+typedef struct {
+    Symbols symbols;
+    const uint64_t *hashes;
+    const int32_t *clusters;
+    const uint8_t *wanted; /* whether an entity is to be answered; NULL if all are */
+    Py_ssize_t num_entities;
+    Windows windows[2];
+} Reader;
 
 /* Takes the arguments with which all reads begin:
  *
  *     words, num_words, salt, salt, hashes, first_word, num_symbols, num_hashes, firsts, ends, masks, clusters
  *
  * 0, or -1 with an exception. After 0, nothing outside the arrays is accessed. */
-static int take_reader(Reader *reader, Call *call) {
-    Array words, hashes, firsts;
+static int take_entities(Symbols *symbols, Call *call, Array *hashes, const int32_t **clusters) {
+    Array words, firsts;
     Py_ssize_t table_words, first_word, num_symbols, num_hashes;
-    if (take(call, "8nww8nnn8?", &words, &table_words, &reader->salt[0], &reader->salt[1], &hashes, &first_word,
+    if (take(call, "8nww8nnn8?", &words, &table_words, &symbols->salt[0], &symbols->salt[1], hashes, &first_word,
              &num_symbols, &num_hashes, &firsts) < 0 ||
         !is_number_of_hashes(num_hashes))
         return -1;
     Py_ssize_t num_words = num_symbols / 64 + (num_symbols % 64 != 0);
-    if (hashes.length % 2 || num_symbols < 1 || first_word < 0 || table_words < 1 || first_word > table_words ||
+    if (hashes->length % 2 || num_symbols < 1 || first_word < 0 || table_words < 1 || first_word > table_words ||
         num_words > words.length - table_words) {
         refuse("the symbols do not lie in the table's window");
         return -1;
     }
     if (!are_firsts(&firsts, num_hashes, num_symbols)) return -1;
-    reader->words = words.data;
+    symbols->words = words.data;
+    symbols->num_words_of_table = (uint64_t)table_words;
+    symbols->num_table_words = words.length;
+    symbols->first_word = (uint64_t)first_word;
+    symbols->num_symbols = num_symbols;
+    symbols->num_words = num_words;
+    symbols->num_hashes = (int)num_hashes;
+    symbols->firsts = firsts.data;
+    symbols->last_word = ~0ull >> (num_words * 64 - num_symbols);
+    return take_masks(symbols, call, hashes->length / 2, clusters) ? 0 : -1;
+}
+
+static int take_reader(Reader *reader, Call *call) {
+    Array hashes;
+    if (take_entities(&reader->symbols, call, &hashes, &reader->clusters) < 0) return -1;
     reader->hashes = hashes.data;
-    reader->num_words_of_table = (uint64_t)table_words;
-    reader->num_table_words = words.length;
-    reader->first_word = (uint64_t)first_word;
     reader->num_entities = hashes.length / 2;
-    reader->num_symbols = num_symbols;
-    reader->num_words = num_words;
-    reader->num_hashes = (int)num_hashes;
-    reader->firsts = firsts.data;
-    reader->wanted = NULL;
-    reader->last_word = ~0ull >> (num_words * 64 - num_symbols);
-    return take_masks(reader, call) ? 0 : -1;
-}
-
-SymbolsOfTable *take_symbols(Call *call) {
-    Reader *reader = scratch(call, sizeof *reader);
-    return reader && take_reader(reader, call) == 0 ? reader : NULL;
-}
-
-int64_t number_of_symbols(const SymbolsOfTable *symbols) { return symbols->num_symbols; }
-
-int64_t number_of_clusters(const SymbolsOfTable *symbols) { return symbols->masks ? symbols->num_clusters : 0; }
-
-void expect_symbols(const SymbolsOfTable *symbols, const uint64_t *hash) {
-    Windows windows;
-    place_windows(symbols->num_words_of_table, symbols->salt, hash, symbols->first_word, symbols->num_hashes, &windows);
-    prefetch_windows(symbols->words, &windows, symbols->num_hashes, symbols->num_words);
-}
-
-int read_symbols(const SymbolsOfTable *symbols, const Blocks *blocks, const uint64_t *hash, int64_t cluster,
-                 uint64_t *answers) {
-    const uint64_t *masks = symbols->masks;
-    if (masks) masks += cluster * (symbols->num_groups - 1) * symbols->num_words;
-    Windows windows;
-    place_windows(symbols->num_words_of_table, symbols->salt, hash, symbols->first_word, symbols->num_hashes, &windows);
-    for (int j = 0; blocks->unchecked && j < symbols->num_hashes; j++)
-        expect_words(blocks, windows.starts[j], windows.starts[j] + (uint64_t)symbols->num_words - 1);
-    for (int j = 0; j < symbols->num_hashes; j++)
-        if (!are_verified(blocks, windows.starts[j], windows.starts[j] + (uint64_t)symbols->num_words - 1)) return FAILED;
-    prefetch_windows(symbols->words, &windows, symbols->num_hashes, symbols->num_words);
-    read_windows(symbols, &windows, masks, answers);
     return 0;
 }
 
@@ -307,11 +272,31 @@ static uint64_t *take_wanting_reader(Reader *reader, Call *call) {
         return NULL;
     }
     reader->wanted = wanted.data;
-    return scratch(call, 8 * (size_t)reader->num_words);
+    return scratch(call, 8 * (size_t)reader->symbols.num_words);
+}
+
+/* If it is not inlined, GCC 12 removes its stores as dead (-fipa-modref). */
+static ALWAYS_INLINE void look_ahead(Reader *reader, Py_ssize_t entity) {
+    if (entity >= reader->num_entities) return;
+    place_and_prefetch(&reader->symbols, reader->hashes + 2 * entity, &reader->windows[entity & 1]);
+}
+
+/* Whether an entity is wanted. */
+static ALWAYS_INLINE int next_entity(Reader *reader, Py_ssize_t entity) {
+    look_ahead(reader, entity + 1);
+    return !reader->wanted || reader->wanted[entity];
+}
+
+static inline const uint64_t *masks_of_entity(const Reader *reader, Py_ssize_t entity) {
+    return reader->symbols.masks ? masks_of(&reader->symbols, reader->clusters[entity]) : NULL;
+}
+
+static void read_entity(const Reader *reader, Py_ssize_t entity, uint64_t *answers) {
+    read_windows(&reader->symbols, &reader->windows[entity & 1], masks_of_entity(reader, entity), answers);
 }
 
 static int is_worth_releasing(const Reader *reader, Py_ssize_t begin) {
-    return (reader->num_entities - begin) * reader->num_words * reader->num_hashes / 4 > WORTH_RELEASING_GIL;
+    return (reader->num_entities - begin) * reader->symbols.num_words * reader->symbols.num_hashes / 4 > WORTH_RELEASING_GIL;
 }
 
 /* possible_symbols(words, num_words, salt, salt, hashes, first_word, num_symbols, num_hashes, firsts, ends, masks,
@@ -326,7 +311,7 @@ KERNEL_FUNCTION(possible_symbols) {
     if (!answers || take(call, "n8!4!.", &begin, &indptr, &ids) < 0) return NULL;
     Py_ssize_t n = reader.num_entities;
     int64_t *ends = indptr.data;
-    if (begin < 0 || begin > n || indptr.length != n + 1 || reader.num_symbols > INT32_MAX || ends[begin] < 0)
+    if (begin < 0 || begin > n || indptr.length != n + 1 || reader.symbols.num_symbols > INT32_MAX || ends[begin] < 0)
         return refuse(DO_NOT_FIT);
     Py_ssize_t count = (Py_ssize_t)ends[begin], entity = begin;
     PyThreadState *state = is_worth_releasing(&reader, begin) ? PyEval_SaveThread() : NULL;
@@ -335,53 +320,15 @@ KERNEL_FUNCTION(possible_symbols) {
         if (next_entity(&reader, entity)) {
             read_entity(&reader, entity, answers);
             Py_ssize_t ones = 0;
-            for (Py_ssize_t w = 0; w < reader.num_words; w++) ones += POPULATION(answers[w]);
+            for (Py_ssize_t w = 0; w < reader.symbols.num_words; w++) ones += POPULATION(answers[w]);
             if (count + ones + 2 > ids.length) break; /* write_ids writes up to two more than it counts */
-            for (Py_ssize_t w = 0; w < reader.num_words; w++)
+            for (Py_ssize_t w = 0; w < reader.symbols.num_words; w++)
                 count = write_ids(answers[w], (int32_t)(64 * w), ids.data, count);
         }
         ends[entity + 1] = count;
     }
     if (state) PyEval_RestoreThread(state);
     return PyLong_FromSsize_t(entity);
-}
-
-/* windows(words, num_words, salt, salt, hashes, first_word, num_symbols, num_hashes, firsts, ends, masks, clusters,
- *         answers) */
-KERNEL_FUNCTION(windows) {
-    Reader reader;
-    Array answers;
-    if (take_reader(&reader, call) < 0 || take(call, "8!.", &answers) < 0) return NULL;
-    if (answers.length != reader.num_entities * reader.num_words) return refuse(DO_NOT_FIT);
-    PyThreadState *state = is_worth_releasing(&reader, 0) ? PyEval_SaveThread() : NULL;
-    look_ahead(&reader, 0);
-    for (Py_ssize_t entity = 0; entity < reader.num_entities; entity++) {
-        next_entity(&reader, entity);
-        read_entity(&reader, entity, (uint64_t *)answers.data + entity * reader.num_words);
-    }
-    if (state) PyEval_RestoreThread(state);
-    Py_RETURN_NONE;
-}
-
-static uint8_t is_masked_symbol_set(const Reader *reader, const Windows *windows, const uint64_t *masks,
-                                    uint32_t symbol) {
-    uint64_t bit = 1;
-    for (int j = 0, group = 0; group < reader->num_groups && bit; group++) {
-        int is_left_out = group && masks[(group - 1) * reader->num_words + (symbol >> 6)] >> (symbol & 63) & 1;
-        for (; j < reader->ends[group]; j++)
-            if (!is_left_out)
-                bit &= reader->words[windows->starts[j] + (symbol >> 6)] >> ((symbol + windows->rotations[j]) & 63);
-        bit &= 1;
-    }
-    return (uint8_t)bit;
-}
-
-static uint8_t is_symbol_set(const Reader *reader, const Windows *windows, Py_ssize_t entity, uint32_t symbol) {
-    if (reader->masks) return is_masked_symbol_set(reader, windows, masks_of(reader, entity), symbol);
-    uint64_t bit = 1;
-    for (int j = 0; j < reader->num_hashes && bit && (!reader->firsts || reader->firsts[j] <= (int64_t)symbol); j++)
-        bit = reader->words[windows->starts[j] + (symbol >> 6)] >> ((symbol + windows->rotations[j]) & 63) & 1;
-    return (uint8_t)bit;
 }
 
 /* contains(words, num_words, salt, salt, hashes, first_word, num_symbols, num_hashes, firsts, ends, masks, clusters,
@@ -401,8 +348,8 @@ KERNEL_FUNCTION(contains) {
         return refuse(DO_NOT_FIT);
     Py_ssize_t stride = symbols.length == per_entity ? 0 : per_entity;
     /* Many symbols are read faster from the whole row, few from their own bits. */
-    int whole_rows = per_entity * 4 > reader.num_words;
-    Py_ssize_t steps = n * reader.num_hashes * (whole_rows ? reader.num_words / 4 + 1 : per_entity * 4) + n * per_entity;
+    int whole_rows = per_entity * 4 > reader.symbols.num_words;
+    Py_ssize_t steps = n * reader.symbols.num_hashes * (whole_rows ? reader.symbols.num_words / 4 + 1 : per_entity * 4) + n * per_entity;
     PyThreadState *state = steps > WORTH_RELEASING_GIL ? PyEval_SaveThread() : NULL;
     look_ahead(&reader, 0);
     for (Py_ssize_t entity = 0; entity < n; entity++) {
@@ -411,42 +358,16 @@ KERNEL_FUNCTION(contains) {
         int is_wanted = next_entity(&reader, entity);
         if (is_wanted && whole_rows) read_entity(&reader, entity, answers);
         const Windows *windows = &reader.windows[entity & 1];
+        const uint64_t *masks = masks_of_entity(&reader, entity);
         for (Py_ssize_t i = 0; i < per_entity; i++) {
             uint32_t symbol = (uint32_t)asked[i];
-            if (!is_wanted || asked[i] < 0 || symbol >= reader.num_symbols)
+            if (!is_wanted || asked[i] < 0 || symbol >= reader.symbols.num_symbols)
                 found[i] = 0;
             else if (whole_rows)
                 found[i] = answers[symbol >> 6] >> (symbol & 63) & 1;
             else
-                found[i] = is_symbol_set(&reader, windows, entity, symbol);
+                found[i] = is_set(&reader.symbols, windows, masks, symbol);
         }
-    }
-    if (state) PyEval_RestoreThread(state);
-    Py_RETURN_NONE;
-}
-
-/* scores(words, num_words, salt, salt, hashes, first_word, num_symbols, num_hashes, firsts, ends, masks, clusters, wanted,
- *        weights, out)
- *
- * `weights` is float64[num_symbols]. Adds the sum of the weights of each entity's symbols to `out`, float64[n]. */
-KERNEL_FUNCTION(scores) {
-    Reader reader;
-    Array weights, out;
-    uint64_t *answers = take_wanting_reader(&reader, call);
-    if (!answers || take(call, "88!.", &weights, &out) < 0) return NULL;
-    Py_ssize_t n = reader.num_entities;
-    if (weights.length != reader.num_symbols || out.length != n) return refuse(DO_NOT_FIT);
-    PyThreadState *state = is_worth_releasing(&reader, 0) ? PyEval_SaveThread() : NULL;
-    look_ahead(&reader, 0);
-    for (Py_ssize_t entity = 0; entity < n; entity++) {
-        if (!next_entity(&reader, entity)) continue;
-        read_entity(&reader, entity, answers);
-        double sum = 0;
-        for (Py_ssize_t w = 0; w < reader.num_words; w++) {
-            const double *weight = (const double *)weights.data + 64 * w;
-            for (uint64_t word = answers[w]; word; word &= word - 1) sum += weight[LOWEST(word)];
-        }
-        ((double *)out.data)[entity] += sum;
     }
     if (state) PyEval_RestoreThread(state);
     Py_RETURN_NONE;
@@ -462,16 +383,16 @@ KERNEL_FUNCTION(touch_blocks) {
     Py_ssize_t block_words, count = 0;
     if (take_reader(&reader, call) < 0 || take(call, "n11!.", &block_words, &unchecked, &touched) < 0) return NULL;
     if (block_words < 1 || unchecked.length != touched.length ||
-        unchecked.length < (reader.num_table_words - 1) / block_words + 1)
+        unchecked.length < (reader.symbols.num_table_words - 1) / block_words + 1)
         return refuse(DO_NOT_FIT);
     const uint8_t *is_unchecked = unchecked.data;
     uint8_t *is_touched = touched.data;
     Windows *windows = &reader.windows[0];
     for (Py_ssize_t entity = 0; entity < reader.num_entities; entity++) {
-        place_windows(reader.num_words_of_table, reader.salt, reader.hashes + 2 * entity, reader.first_word,
-                      reader.num_hashes, windows);
-        for (int j = 0; j < reader.num_hashes; j++) {
-            uint64_t last = (windows->starts[j] + (uint64_t)reader.num_words - 1) / (uint64_t)block_words;
+        place_windows(reader.symbols.num_words_of_table, reader.symbols.salt, reader.hashes + 2 * entity, reader.symbols.first_word,
+                      reader.symbols.num_hashes, windows);
+        for (int j = 0; j < reader.symbols.num_hashes; j++) {
+            uint64_t last = (windows->starts[j] + (uint64_t)reader.symbols.num_words - 1) / (uint64_t)block_words;
             for (uint64_t block = windows->starts[j] / (uint64_t)block_words; block <= last; block++) {
                 count += is_unchecked[block] && !is_touched[block];
                 is_touched[block] |= is_unchecked[block];
@@ -537,5 +458,241 @@ KERNEL_FUNCTION(add_facts) {
         }
     }
     Py_END_ALLOW_THREADS
+    Py_RETURN_NONE;
+}
+
+/* -- rows and features in a filter --------------------------------------------------------------------- */
+
+/* Takes the arguments of `take_entities`, without entities; NULL with an exception. It is scratch memory of the call. */
+static Symbols *take_symbols(Call *call) {
+    Array nobody;
+    const int32_t *clusters;
+    Symbols *symbols = scratch(call, sizeof *symbols);
+    return symbols && take_entities(symbols, call, &nobody, &clusters) == 0 ? symbols : NULL;
+}
+
+/* The windows of an entity, computed and prefetched unless they are among the recent ones. */
+static const Windows *find_windows(RecentWindows *recent, const Symbols *symbols, const uint64_t *hash) {
+    for (int i = 0; i < NUM_RECENT; i++)
+        if (recent->hashes[i] == hash && recent->symbols[i] == symbols) return recent->windows + i;
+    int own = recent->next++ % NUM_RECENT;
+    recent->hashes[own] = hash;
+    recent->symbols[own] = symbols;
+    place_and_prefetch(symbols, hash, recent->windows + own);
+    return recent->windows + own;
+}
+
+void expect_windows(RecentWindows *recent, const Symbols *symbols, const uint64_t *hash) {
+    find_windows(recent, symbols, hash);
+}
+
+/* The windows of an entity in intact blocks; NULL if one is damaged. */
+static const Windows *verified_windows(const Place *place, const Symbols *symbols, const Blocks *blocks) {
+    const Windows *windows = find_windows(place->recent, symbols, place->hash);
+    if (!blocks->unchecked) return windows;
+    for (int j = 0; j < symbols->num_hashes; j++)
+        expect_words(blocks, windows->starts[j], windows->starts[j] + (uint64_t)symbols->num_words - 1);
+    for (int j = 0; j < symbols->num_hashes; j++)
+        if (!are_verified(blocks, windows->starts[j], windows->starts[j] + (uint64_t)symbols->num_words - 1)) return NULL;
+    return windows;
+}
+
+enum { MAX_SHAPE_WORDS = 8 }; /* at least as many shapes as a range may have */
+
+/* Takes the next range of shapes; NULL with an exception. */
+static Range *take_range(Prepared *self, Call *call) {
+    Range *ranges = PyMem_Realloc(self->ranges, sizeof(Range) * (size_t)(self->num_ranges + 1)), *range;
+    if (!ranges) {
+        PyErr_NoMemory();
+        return NULL;
+    }
+    self->ranges = ranges;
+    range = ranges + self->num_ranges;
+    range->is_wanted = !self->num_ranges;
+    range->shapes = take_symbols(call);
+    if (!range->shapes || take_blocks(call, &range->blocks) < 0) return NULL;
+    if (range->shapes->num_symbols <= 64 * MAX_SHAPE_WORDS && !range->shapes->num_clusters) return range;
+    refuse(DO_NOT_FIT);
+    return NULL;
+}
+
+/* The shapes of a range that an entity may have, as bits of words; 0 or FAILED. */
+static int read_shapes(const Place *place, const Range *range, uint64_t *words) {
+    const Windows *windows = verified_windows(place, range->shapes, &range->blocks);
+    if (!windows) return FAILED;
+    read_windows(range->shapes, windows, NULL, words);
+    return 0;
+}
+
+/* The first shape of a range that an entity may have, NO_ROW, or DAMAGED_INDEX. Notes if there are more. */
+static int64_t first_shape(const Range *range, Place *place) {
+    uint64_t words[MAX_SHAPE_WORDS];
+    int64_t shape = NO_ROW;
+    if (read_shapes(place, range, words) < 0) return DAMAGED_INDEX;
+    for (int64_t w = 0; w < range->shapes->num_words; w++) {
+        if (!words[w]) continue;
+        if (shape != NO_ROW || words[w] & (words[w] - 1)) place->is_ambiguous = 1;
+        if (shape == NO_ROW) shape = 64 * w + LOWEST(words[w]);
+    }
+    return shape;
+}
+
+static int64_t find_shape(const Prepared *rows, const uint64_t *hash, Place *place) {
+    (void)hash;
+    place->is_ambiguous = rows->num_ranges > 1;
+    if (!rows->num_ranges) return NO_ROW;
+    int64_t shape = first_shape(rows->ranges, place);
+    for (Py_ssize_t r = 1; shape >= 0 && r < rows->num_ranges; r++) {
+        if (!rows->ranges[r].is_wanted) continue;
+        int64_t other = first_shape(rows->ranges + r, place);
+        if (other < 0) shape = other;
+    }
+    return shape;
+}
+
+/* Of several possible shapes the one counts that hides least: the oldest time is reported, the newest expires. */
+static int date_shape(const Prepared *rows, int64_t expire_before, Place *place) {
+    int64_t newest = rows->newest[place->row];
+    place->timestamp = rows->oldest[place->row];
+    if (place->is_ambiguous) {
+        uint64_t words[MAX_SHAPE_WORDS];
+        if (read_shapes(place, rows->ranges, words) < 0) return FAILED;
+        for (int64_t shape = 0; shape < rows->num_rows; shape++) {
+            if (!(words[shape >> 6] >> (shape & 63) & 1)) continue;
+            if (rows->oldest[shape] < place->timestamp) place->timestamp = rows->oldest[shape];
+            if (rows->newest[shape] > newest) newest = rows->newest[shape];
+        }
+    }
+    return newest < expire_before ? EXPIRED : FOUND;
+}
+
+int read_state(const Place *place, const Feature *feature) {
+    const Prepared *rows = place->layer->rows;
+    int64_t state;
+    if (!place->is_ambiguous) {
+        if (get_number(&feature->states, (uint64_t)place->row, &state) < 0) return FAILED;
+        return state < MISSING || state > VALUE ? FAILED : (int)state;
+    }
+    uint64_t words[MAX_SHAPE_WORDS];
+    int highest = MISSING;
+    if (read_shapes(place, rows->ranges + feature->range, words) < 0) return FAILED;
+    for (uint64_t shape = 0; shape < feature->states.length; shape++) {
+        if (!(words[shape >> 6] >> (shape & 63) & 1)) continue;
+        if (get_number(&feature->states, shape, &state) < 0 || state < MISSING || state > VALUE) return FAILED;
+        if (state > highest) highest = (int)state;
+    }
+    return highest;
+}
+
+/* The windows of a row that has values, and the masks of its cluster; NULL if they cannot be read. */
+static const Windows *windows_of(const Place *place, const Feature *feature, const uint64_t **masks) {
+    const Symbols *symbols = feature->symbols;
+    int64_t cluster = 0;
+    if (symbols->num_clusters && (get_number(&feature->clusters, (uint64_t)place->row, &cluster) < 0 || cluster < 0 ||
+                                  cluster >= symbols->num_clusters))
+        return NULL;
+    *masks = masks_of(symbols, cluster);
+    return verified_windows(place, symbols, &feature->content_blocks);
+}
+
+int read_bits(const Place *place, const Feature *feature, uint64_t *words) {
+    const uint64_t *masks;
+    int state = read_state(place, feature);
+    if (state != VALUE) return state < 0 ? FAILED : 0;
+    const Windows *windows = windows_of(place, feature, &masks);
+    if (!windows) return FAILED;
+    read_windows(feature->symbols, windows, masks, words);
+    return 0;
+}
+
+int read_some(const Place *place, const Feature *feature, const int32_t *symbols, Py_ssize_t number, uint8_t *found) {
+    const uint64_t *masks;
+    int state = read_state(place, feature);
+    memset(found, 0, (size_t)number);
+    if (state != VALUE) return state < 0 ? FAILED : 0;
+    const Windows *windows = windows_of(place, feature, &masks);
+    if (!windows) return FAILED;
+    for (Py_ssize_t i = 0; i < number; i++)
+        if (symbols[i] >= 0 && symbols[i] < feature->symbols->num_symbols)
+            found[i] = is_set(feature->symbols, windows, masks, (uint32_t)symbols[i]);
+    return 0;
+}
+
+static int read_filter(const Place *place, const Feature *feature, Arena *arena, Content *content) {
+    const Symbols *symbols = feature->symbols;
+    const uint64_t *masks;
+    content->state = read_state(place, feature);
+    if (content->state != VALUE) return content->state < 0 ? FAILED : 0;
+    uint64_t *words = arena_get(arena, (size_t)symbols->num_words * sizeof *words);
+    const Windows *windows = words ? windows_of(place, feature, &masks) : NULL;
+    if (!windows) return FAILED;
+    read_windows(symbols, windows, masks, words);
+    for (int64_t w = 0; w < symbols->num_words; w++) content->count += POPULATION(words[w]);
+    int32_t *ids = arena_get(arena, ((size_t)content->count + 2) * sizeof *ids); /* two more may be overwritten */
+    if (!ids) return FAILED;
+    Py_ssize_t count = 0;
+    for (int64_t w = 0; w < symbols->num_words; w++) count = write_ids(words[w], (int32_t)(64 * w), ids, count);
+    content->ids = ids;
+    if (feature->is_collection) return 0;
+    /* The first value of a scalar is the most probable one. Without any, the shape is a false positive. */
+    if (!content->count) content->state = IS_NULL;
+    content->count = content->count != 0;
+    return 0;
+}
+
+/* shaped(range ..., check, oldest, newest)
+ *
+ * Rows whose shapes are in a filter, see layers/shapes.py. For each shape, the bounds of its rows' timestamps, int64.
+ * `...` are the arguments of `take_symbols`. Without shapes there are no rows; then the bounds alone are given. */
+PREPARED_METHOD(shaped) {
+    Prepared *self = (Prepared *)call->self;
+    Array oldest, newest;
+    if (!is_first(self)) return NULL;
+    Range *range = call->stop - call->next == 2 ? NULL : take_range(self, call);
+    if (PyErr_Occurred() || take(call, "88.", &oldest, &newest) < 0) return NULL;
+    int64_t number = range ? range->shapes->num_symbols : 0;
+    if (oldest.length != number || newest.length != number) return refuse(DO_NOT_FIT);
+    self->oldest = oldest.data;
+    self->newest = newest.data;
+    self->num_rows = number;
+    if (keep(self, call) < 0) return NULL;
+    self->num_ranges = range != NULL;
+    self->find = find_shape;
+    self->date = date_shape;
+    self->kind = SHAPED;
+    Py_RETURN_NONE;
+}
+
+/* shapes(range ..., check): the next range of shapes. */
+PREPARED_METHOD(shapes) {
+    Prepared *self = (Prepared *)call->self;
+    if (self->kind != SHAPED || !self->num_ranges) return refuse("there are no rows");
+    if (!take_range(self, call) || take(call, ".") < 0 || keep(self, call) < 0) return NULL;
+    self->num_ranges++;
+    Py_RETURN_NONE;
+}
+
+/* from_filter(range ..., check): the feature is in a filter; `states` says which rows have values. */
+PREPARED_METHOD(from_filter) {
+    Prepared *self = (Prepared *)call->self;
+    Feature *feature = self->kind == SHAPED ? begun(self, SHAPED) : begun(self, LISTED);
+    if (!feature) return NULL;
+    const Symbols *symbols = take_symbols(call);
+    if (!symbols || take_blocks(call, &feature->content_blocks) < 0 || take(call, ".") < 0) return NULL;
+    if (symbols->num_symbols != feature->values.length) return refuse(DO_NOT_FIT);
+    if (keep(self, call) < 0) return NULL;
+    feature->symbols = symbols;
+    feature->read = read_filter;
+    Py_RETURN_NONE;
+}
+
+/* clusters(numbers ...): of rows, for the last feature, which is in a filter. */
+PREPARED_METHOD(clusters) {
+    Prepared *self = (Prepared *)call->self;
+    Feature *feature = self->num_features ? self->features + self->num_features - 1 : NULL;
+    if (self->kind != LISTED || !feature || !feature->symbols) return refuse("no feature was begun");
+    if (take_numbers(call, &feature->clusters) < 0 || take(call, ".") < 0) return NULL;
+    if ((int64_t)feature->clusters.length != self->num_rows) return refuse(DO_NOT_FIT);
+    if (keep(self, call) < 0) return NULL;
     Py_RETURN_NONE;
 }

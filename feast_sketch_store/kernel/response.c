@@ -112,15 +112,12 @@ static uint8_t *write_value(uint8_t *place, const Part *part) {
 
 static inline int64_t size_of_field(int64_t size) { return 1 + size_of_varint((uint64_t)size) + size; }
 
-/* Finds a row and measures its features, one part each: FOUND, EXPIRED, ABSENT or FAILED. */
-static int read_parts(const Prepared *stack, const uint64_t *hash, int64_t expire_before, Arena *arena, Place *place,
-                      Part *parts) {
-    Py_ssize_t number = num_shown(stack);
-    int status = locate(stack, hash, expire_before, arena, place);
+/* Measures all features of a row, one part each; 0 or FAILED. */
+static int measure_row(Part *parts, Py_ssize_t number, int status, Place *place, Arena *arena) {
     if (status != FOUND) memset(parts, 0, sizeof(Part) * (size_t)number);
     for (Py_ssize_t f = 0; status == FOUND && f < number; f++)
-        if (measure(parts + f, place, f, arena) < 0) status = FAILED;
-    return status;
+        if (measure(parts + f, place, f, arena) < 0) return FAILED;
+    return 0;
 }
 
 /* A row as a tuple; `parts` are those of its features. */
@@ -142,35 +139,36 @@ static PyObject *row_of(const Part *parts, Py_ssize_t number, int64_t timestamp)
     return row;
 }
 
+typedef struct {
+    PyObject *all;
+    Py_ssize_t num_features, num_found;
+} Rows;
+
+static int add_row(void *self, Py_ssize_t i, int status, Place *place, Arena *arena) {
+    Rows *rows = self;
+    PyObject *row = Py_NewRef(status == EXPIRED ? Py_False : Py_None);
+    if (status == FOUND) {
+        Py_DECREF(row);
+        Part *parts = arena_get(arena, sizeof(Part) * (size_t)rows->num_features);
+        if (!parts || measure_row(parts, rows->num_features, status, place, arena) < 0) return FAILED;
+        row = row_of(parts, rows->num_features, place->timestamp);
+        rows->num_found++;
+    }
+    return !row || PyList_SetItem(rows->all, i, row) < 0 ? FAILED : 0;
+}
+
 /* rows(hashes, expire_before) -> list, number of rows
  *
- * For each entity, with 16 bytes in `hashes`, its timestamp, states and message; None if it has no row, and False if that
- * has expired. The message has the Value of each feature as an element of field 1, the states are a byte for each. */
+ * For each entity its timestamp, states and message; None if it has no row, and False if that has expired. The message
+ * has the Value of each feature as an element of field 1, the states are a byte for each. */
 PREPARED_METHOD(rows) {
-    Array hashes;
-    Py_ssize_t expire_before, num_found = 0;
-    const Prepared *stack = (Prepared *)call->self;
-    if (take(call, "1n.", &hashes, &expire_before) < 0) return NULL;
-    if (stack->kind != STACK) return refuse("there are no layers to read");
-    if (hashes.length % 16) return refuse(DO_NOT_FIT);
-    Py_ssize_t number = num_shown(stack), n = hashes.length / 16;
-    PyObject *all = PyList_New(n);
-    for (Py_ssize_t i = 0; all && i < n; i++) {
-        uint64_t hash[2];
-        Arena arena;
-        Place place;
-        memcpy(hash, (const uint8_t *)hashes.data + 16 * i, 16);
-        arena_init(&arena);
-        Part *parts = arena_get(&arena, sizeof(Part) * (size_t)number);
-        int status = parts ? read_parts(stack, hash, expire_before, &arena, &place, parts) : FAILED;
-        PyObject *row = status == FAILED  ? raise_fault(hash)
-                        : status == FOUND ? row_of(parts, number, place.timestamp)
-                                          : Py_NewRef(status == EXPIRED ? Py_False : Py_None);
-        arena_free(&arena);
-        num_found += status == FOUND;
-        if (!row || PyList_SetItem(all, i, row) < 0) Py_CLEAR(all);
-    }
-    return all ? Py_BuildValue("Nn", all, num_found) : NULL;
+    Walk walk;
+    if (begin_walk(call, &walk) < 0 || take(call, ".") < 0) return NULL;
+    Rows rows = {PyList_New(walk.n), num_shown(walk.stack), 0};
+    if (!rows.all) return NULL;
+    if (run_walk(&walk, add_row, &rows, 0) < 0) Py_CLEAR(rows.all); /* it makes objects */
+    free_walk(&walk);
+    return rows.all ? Py_BuildValue("Nn", rows.all, rows.num_found) : NULL;
 }
 
 /* A Timestamp in wire format, at most 32 bytes: returns its size. */
@@ -224,40 +222,28 @@ static uint8_t *write_vector(uint8_t *place, const Part *parts, const Moment *mo
 
 /* The vectors of all features of some entities. */
 typedef struct {
-    const Prepared *stack;
-    const uint8_t *hashes;
-    Py_ssize_t n, num_present, num_found, num_expired;
+    Py_ssize_t n, num_features, num_present, num_found, num_expired;
     Part *parts;
     Moment *moments;
     int64_t *sizes; /* of the vectors */
 } Vectors;
 
-/* Reads and measures everything: the size of the message, or FAILED. The entity that was met is `hash`. */
-static int64_t measure_all(Vectors *vectors, int64_t expire_before, int64_t max_size, Arena *arena, uint64_t *hash) {
-    Py_ssize_t number = num_shown(vectors->stack), n = vectors->n, largest = 0;
+static int measure_entity(void *self, Py_ssize_t i, int status, Place *place, Arena *arena) {
+    Vectors *vectors = self;
+    Moment *moment = vectors->moments + i;
+    moment->moment_size = status == FOUND ? write_timestamp(moment->moment, place->timestamp) : 0;
+    moment->is_expired = status == EXPIRED;
+    vectors->num_found += status == FOUND;
+    vectors->num_expired += status == EXPIRED;
+    return measure_row(vectors->parts + i * vectors->num_features, vectors->num_features, status, place, arena);
+}
+
+/* The size of the message; FAILED if it would be too long. */
+static int64_t measure_all(Vectors *vectors, int64_t max_size) {
+    Py_ssize_t number = vectors->num_features, largest = 0;
     int64_t total = 0;
-    vectors->parts = arena_get(arena, sizeof(Part) * (size_t)(n * number));
-    vectors->moments = arena_get(arena, sizeof(Moment) * (size_t)n);
-    vectors->sizes = arena_get(arena, sizeof(int64_t) * (size_t)number);
-    if (!vectors->parts || !vectors->moments || !vectors->sizes) return FAILED;
-    for (Py_ssize_t i = 0; i < n; i++) {
-        Place place;
-        Moment *moment = vectors->moments + i;
-        memcpy(hash, vectors->hashes + 16 * i, 16);
-        if (i + 1 < n) {
-            uint64_t next[2];
-            memcpy(next, vectors->hashes + 16 * (i + 1), 16);
-            expect(vectors->stack, next);
-        }
-        int status = read_parts(vectors->stack, hash, expire_before, arena, &place, vectors->parts + i * number);
-        if (status == FAILED) return FAILED;
-        moment->moment_size = status == FOUND ? write_timestamp(moment->moment, place.timestamp) : 0;
-        moment->is_expired = status == EXPIRED;
-        vectors->num_found += status == FOUND;
-        vectors->num_expired += status == EXPIRED;
-    }
     for (Py_ssize_t f = 0; f < number; f++) {
-        vectors->sizes[f] = size_of_vector(vectors->parts + f, vectors->moments, n, number);
+        vectors->sizes[f] = size_of_vector(vectors->parts + f, vectors->moments, vectors->n, number);
         if (vectors->sizes[f] > vectors->sizes[largest]) largest = f;
         total += size_of_field(vectors->sizes[f]);
     }
@@ -270,7 +256,7 @@ static int64_t measure_all(Vectors *vectors, int64_t expire_before, int64_t max_
 }
 
 static void write_all(Vectors *vectors, const uint8_t *statuses, uint8_t *target) {
-    Py_ssize_t number = num_shown(vectors->stack), n = vectors->n;
+    Py_ssize_t number = vectors->num_features, n = vectors->n;
     for (Py_ssize_t f = 0; f < number; f++) {
         *target++ = 0x12;
         target = write_varint(target, (uint64_t)vectors->sizes[f]);
@@ -285,30 +271,34 @@ static void write_all(Vectors *vectors, const uint8_t *statuses, uint8_t *target
  * entity. `statuses` has a byte for each state, its FieldStatus, the first for a missing feature; and one for features
  * of expired rows. The read fails if a vector would be longer than `max_size`. */
 PREPARED_METHOD(vectors) {
-    Array hashes, statuses;
-    Py_ssize_t expire_before, max_size;
-    const Prepared *stack = (Prepared *)call->self;
-    if (take(call, "1n1n.", &hashes, &expire_before, &statuses, &max_size) < 0) return NULL;
-    if (stack->kind != STACK) return refuse("there are no layers to read");
-    if (statuses.length != VALUE + 2 || hashes.length % 16) return refuse(DO_NOT_FIT);
     enum { STEPS_OF_A_VALUE = 100 };
-    Vectors vectors = {stack, hashes.data, hashes.length / 16, 0, 0, 0, NULL, NULL, NULL};
-    int is_long = vectors.n * num_shown(stack) * STEPS_OF_A_VALUE > WORTH_RELEASING_GIL;
-    uint64_t hash[2] = {0, 0};
-    Arena arena;
-    arena_init(&arena);
-    if (is_long) release_gil();
-    int64_t total = measure_all(&vectors, expire_before, max_size, &arena, hash);
-    if (is_long) retake_gil();
-    if (total == FAILED) return failed_at(hash, &arena);
-    PyObject *message = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)total);
+    static const uint64_t nobody[2];
+    Walk walk;
+    Array statuses;
+    Py_ssize_t max_size;
+    if (begin_walk(call, &walk) < 0 || take(call, "1n.", &statuses, &max_size) < 0) return NULL;
+    if (statuses.length != VALUE + 2) return refuse(DO_NOT_FIT);
+    Py_ssize_t number = num_shown(walk.stack), n = walk.n;
+    Vectors vectors = {n, number, 0, 0, 0, NULL, NULL, NULL};
+    walk.is_whole = 1;
+    vectors.parts = arena_get(&walk.arena, sizeof(Part) * (size_t)(n * number));
+    vectors.moments = arena_get(&walk.arena, sizeof(Moment) * (size_t)n);
+    vectors.sizes = arena_get(&walk.arena, sizeof(int64_t) * (size_t)number);
+    PyObject *message = NULL;
+    int64_t total = FAILED;
+    if (!vectors.parts || !vectors.moments || !vectors.sizes)
+        PyErr_NoMemory();
+    else if (run_walk(&walk, measure_entity, &vectors, STEPS_OF_A_VALUE * number) == 0 &&
+             (total = measure_all(&vectors, max_size)) == FAILED)
+        raise_fault(n ? walk.hash : nobody);
+    if (total != FAILED) message = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)total);
     uint8_t *target = message ? (uint8_t *)PyBytes_AsString(message) : NULL;
     if (target) {
-        if (is_long) release_gil();
+        if (walk.is_long) release_gil();
         write_all(&vectors, statuses.data, target);
-        if (is_long) retake_gil();
+        if (walk.is_long) retake_gil();
     }
-    arena_free(&arena);
+    free_walk(&walk);
     if (!message) return NULL;
     return Py_BuildValue("Nnnn", message, vectors.num_present, vectors.num_found, vectors.num_expired);
 }

@@ -1,0 +1,519 @@
+/* Reads of any number of entities in one walk: rows are looked up, and their sets decoded, several at a time, so that
+ * cache misses overlap; a sink gets one row after the other. Here are the sinks that fill arrays. */
+
+#include <stdlib.h>
+
+#include "prepared.h"
+
+/* -- the walk ------------------------------------------------------------------------------------------- */
+
+/* Takes the hashes of entities: 16 bytes each, in bytes or in an array. 0, or -1 with an exception. */
+static int take_hashes(Call *call, Walk *walk) {
+    Py_buffer *buffer = &call->buffers[call->num_buffers];
+    if (call->next == call->stop) {
+        refuse("there are no hashes");
+        return -1;
+    }
+    if (PyObject_GetBuffer(*call->next++, buffer, PyBUF_SIMPLE) < 0) return -1;
+    call->num_buffers++;
+    if (buffer->len % 16 || (uintptr_t)buffer->buf % 8) {
+        refuse("a hash has 16 bytes, aligned to 8");
+        return -1;
+    }
+    walk->hashes = buffer->buf;
+    walk->n = buffer->len / 16;
+    return 0;
+}
+
+int begin_walk(Call *call, Walk *walk) {
+    Py_ssize_t expire_before;
+    walk->stack = (Prepared *)call->self;
+    if (walk->stack->kind != STACK) {
+        refuse("there are no layers to read");
+        return -1;
+    }
+    if (take_hashes(call, walk) < 0 || take(call, "n", &expire_before) < 0) return -1;
+    walk->expire_before = expire_before;
+    walk->limit = INT64_MAX;
+    walk->is_whole = 0;
+    arena_init(&walk->arena);
+    return 0;
+}
+
+/* Rows that are read together. */
+typedef struct {
+    Py_ssize_t first, number;
+    int statuses[ROWS_AT_A_TIME];
+    Place places[ROWS_AT_A_TIME];
+    RecentWindows recent;
+} Rows;
+
+/* Prefetches what the next row needs of a filter: shapes, before it is found; or features of a row that was found. */
+static void expect_shapes(const Prepared *stack, RecentWindows *recent, const uint64_t *hash) {
+    for (Py_ssize_t l = 0; l < stack->num_layers && !stack->first_layers; l++) {
+        const Prepared *rows = stack->layers[l].rows;
+        for (Py_ssize_t r = 0; r < rows->num_ranges; r++)
+            if (rows->ranges[r].is_wanted) expect_windows(recent, rows->ranges[r].shapes, hash);
+    }
+}
+
+static void expect_features(const Prepared *rows, RecentWindows *recent, const uint64_t *hash) {
+    for (Py_ssize_t f = 0; f < rows->num_features; f++)
+        if (rows->features[f].symbols) expect_windows(recent, rows->features[f].symbols, hash);
+}
+
+/* Finds the next rows; 0 or FAILED. */
+static int locate_rows(Walk *walk, Rows *rows) {
+    const uint64_t *hashes = walk->hashes + 2 * rows->first;
+    for (Py_ssize_t i = 0; i < rows->number && rows->number > 1; i++) expect(walk->stack, hashes + 2 * i);
+    for (Py_ssize_t i = 0; i < rows->number; i++) {
+        Place *place = rows->places + i;
+        if (i + 1 < rows->number) expect_shapes(walk->stack, &rows->recent, hashes + 2 * (i + 1));
+        place->recent = &rows->recent;
+        place->limit = walk->limit;
+        walk->hash = hashes + 2 * i;
+        rows->statuses[i] = locate(walk->stack, walk->hash, walk->expire_before, &walk->arena, place);
+        if (rows->statuses[i] == FAILED) return FAILED;
+    }
+    return 0;
+}
+
+static int has_sets(const Rows *rows, Py_ssize_t i) {
+    const Place *place = rows->places + i;
+    return rows->statuses[i] == FOUND && !place->num_pieces && !place->sets && place->layer->rows->num_sets;
+}
+
+/* Reads the sets of all rows, layer by layer; 0 or FAILED. */
+static int read_all_sets(Walk *walk, Rows *rows) {
+    for (Py_ssize_t i = 0; i < rows->number; i++) {
+        Place *alike[ROWS_AT_A_TIME];
+        Py_ssize_t number = 0;
+        if (!has_sets(rows, i)) continue;
+        const Prepared *own = rows->places[i].layer->rows;
+        for (Py_ssize_t k = i; k < rows->number; k++)
+            if (has_sets(rows, k) && rows->places[k].layer->rows == own) alike[number++] = rows->places + k;
+        walk->hash = alike[0]->hash;
+        if (read_sets_of(own, alike, number, &walk->arena) < 0) return FAILED;
+    }
+    return 0;
+}
+
+static int read_rows(Walk *walk, Rows *rows, Sink sink, void *self) {
+    if (locate_rows(walk, rows) < 0 || read_all_sets(walk, rows) < 0) return FAILED;
+    for (Py_ssize_t i = 0; i < rows->number; i++) {
+        const Place *next = rows->places + i + 1;
+        if (i + 1 < rows->number && rows->statuses[i + 1] == FOUND && !next->num_pieces)
+            expect_features(next->layer->rows, &rows->recent, next->hash);
+        walk->hash = rows->places[i].hash;
+        if (sink(self, rows->first + i, rows->statuses[i], rows->places + i, &walk->arena) < 0) return FAILED;
+    }
+    return 0;
+}
+
+int run_walk(Walk *walk, Sink sink, void *self, Py_ssize_t steps_of_a_row) {
+    Rows rows;
+    int failed = 0;
+    walk->is_long = steps_of_a_row && walk->n > WORTH_RELEASING_GIL / steps_of_a_row;
+    memset(rows.recent.symbols, 0, sizeof rows.recent.symbols);
+    rows.recent.next = 0;
+    if (walk->is_long) release_gil();
+    for (rows.first = 0; !failed && rows.first < walk->n; rows.first += rows.number) {
+        rows.number = walk->n - rows.first < ROWS_AT_A_TIME ? walk->n - rows.first : ROWS_AT_A_TIME;
+        if (!walk->is_whole) arena_reset(&walk->arena);
+        failed = read_rows(walk, &rows, sink, self) < 0;
+    }
+    if (walk->is_long) retake_gil();
+    if (failed && !PyErr_Occurred()) raise_fault(walk->hash);
+    return failed ? -1 : 0;
+}
+
+/* The number of rows found, at the end of a method; NULL if it failed. */
+static PyObject *finish(Walk *walk, int failed, Py_ssize_t num_found) {
+    free_walk(walk);
+    return failed ? NULL : PyLong_FromSsize_t(num_found);
+}
+
+enum { STEPS_OF_A_ROW = 100 };
+
+/* -- which entities have rows --------------------------------------------------------------------------- */
+
+typedef struct {
+    uint8_t *statuses;
+    int64_t *timestamps;
+} Found;
+
+static int note_found(void *self, Py_ssize_t i, int status, Place *place, Arena *arena) {
+    Found *found = self;
+    (void)arena;
+    found->statuses[i] = (uint8_t)status;
+    found->timestamps[i] = status == FOUND ? place->timestamp : 0;
+    return 0;
+}
+
+/* found(hashes, expire_before, statuses, timestamps)
+ *
+ * For each entity a status, uint8[n], 1 if it has a row, 2 if that expired, and 0 if there is none; and the timestamp
+ * of a row, int64[n]. */
+PREPARED_METHOD(found) {
+    Walk walk;
+    Array statuses, timestamps;
+    if (begin_walk(call, &walk) < 0 || take(call, "1!8!.", &statuses, &timestamps) < 0) return NULL;
+    if (statuses.length != walk.n || timestamps.length != walk.n) return refuse(DO_NOT_FIT);
+    Found found = {statuses.data, timestamps.data};
+    int failed = run_walk(&walk, note_found, &found, STEPS_OF_A_ROW);
+    free_walk(&walk);
+    if (failed) return NULL;
+    Py_RETURN_NONE;
+}
+
+/* -- the ids of the first feature, as bits and as weights ------------------------------------------------- */
+
+int read_first(Place *place, const Feature **feature, Arena *arena, Content *content) {
+    if (read_feature(place, 0, feature, arena, content) < 0) return FAILED;
+    return place->limits ? make_distinct(place, arena, content) : 0;
+}
+
+/* Words that have a bit for each name. */
+typedef struct {
+    uint64_t *words;
+    Py_ssize_t num_words;
+} Bits;
+
+/* Sets or clears the bits of the names of ids; 0 or FAILED. */
+static int write_bits(const Bits *bits, const Place *place, const Content *content, int is_set) {
+    if (content->count && !content->ids) return FAILED;
+    for (int64_t i = 0; i < content->count; i++) {
+        int32_t name = name_of(place->layer, content->ids[i]);
+        if (name == -2 || name >> 6 >= bits->num_words) return FAILED;
+        if (name < 0) continue;
+        uint64_t bit = 1ull << (name & 63), *word = bits->words + (name >> 6);
+        *word = is_set ? *word | bit : *word & ~bit;
+    }
+    return 0;
+}
+
+/* Whether the bits of the first feature of a row are in a filter, in the order of names. */
+static int has_bits(const Place *place, const Bits *bits) {
+    const Feature *feature = place->layer->rows->features;
+    return !place->num_pieces && feature->symbols && feature->is_collection && !place->layer->names &&
+           feature->symbols->num_words <= bits->num_words;
+}
+
+typedef struct {
+    Bits bits; /* of the first entity, before those of the others */
+    Py_ssize_t num_found;
+} BitRows;
+
+static int set_bits(void *self, Py_ssize_t i, int status, Place *place, Arena *arena) {
+    BitRows *rows = self;
+    Bits bits = {rows->bits.words + i * rows->bits.num_words, rows->bits.num_words};
+    Content content;
+    const Feature *feature;
+    if (status != FOUND) return 0;
+    rows->num_found++;
+    if (has_bits(place, &bits)) return read_bits(place, place->layer->rows->features, bits.words);
+    return read_first(place, &feature, arena, &content) < 0 ? FAILED : write_bits(&bits, place, &content, 1);
+}
+
+/* bits(hashes, expire_before, num_words, out) -> number of rows
+ *
+ * Sets the bits of the names of the ids of the first feature of each entity in `out`, uint64[n, num_words], which is
+ * zero. */
+PREPARED_METHOD(bits) {
+    Walk walk;
+    Array out;
+    Py_ssize_t num_words;
+    if (begin_walk(call, &walk) < 0 || take(call, "n8!.", &num_words, &out) < 0) return NULL;
+    if (num_words < 0 || out.length != walk.n * num_words || !num_shown(walk.stack)) return refuse(DO_NOT_FIT);
+    BitRows rows = {{out.data, num_words}, 0};
+    return finish(&walk, run_walk(&walk, set_bits, &rows, STEPS_OF_A_ROW), rows.num_found);
+}
+
+typedef struct {
+    Bits bits; /* zero between rows */
+    const int32_t *wanted;
+    Py_ssize_t number, per_entity, num_found;
+    uint8_t *out;
+} Names;
+
+static int mark_names(void *self, Py_ssize_t i, int status, Place *place, Arena *arena) {
+    enum { WORDS_PER_NAME = 4 }; /* more words take longer to read than the name's own bits */
+    Names *names = self;
+    const int32_t *own = names->wanted + i * names->per_entity;
+    uint8_t *found = names->out + i * names->number;
+    const Bits *bits = &names->bits;
+    Content content;
+    const Feature *feature;
+    if (status != FOUND) {
+        memset(found, 0, (size_t)names->number);
+        return 0;
+    }
+    names->num_found++;
+    int is_filter = has_bits(place, bits);
+    if (is_filter && names->number * WORDS_PER_NAME < place->layer->rows->features->symbols->num_words)
+        return read_some(place, place->layer->rows->features, own, names->number, found);
+    if (is_filter ? read_bits(place, place->layer->rows->features, bits->words) < 0
+                  : read_first(place, &feature, arena, &content) < 0 || write_bits(bits, place, &content, 1) < 0)
+        return FAILED;
+    for (Py_ssize_t k = 0; k < names->number; k++)
+        found[k] = own[k] >= 0 && bits->words[own[k] >> 6] >> (own[k] & 63) & 1;
+    if (!is_filter) return write_bits(bits, place, &content, 0);
+    memset(bits->words, 0, (size_t)bits->num_words * 8);
+    return 0;
+}
+
+/* contains(hashes, expire_before, num_names, wanted, per_entity, out) -> number of rows
+ *
+ * Whether the first feature of each entity has names, int32, below `num_names`; no entity has -1. There are `per_entity`
+ * of them for each entity in turn, or 0 if all are for all. `out` is bool[n, ...]. */
+PREPARED_METHOD(contains) {
+    Walk walk;
+    Array wanted, out;
+    Py_ssize_t num_names, per_entity;
+    if (begin_walk(call, &walk) < 0 || take(call, "n4n1!.", &num_names, &wanted, &per_entity, &out) < 0) return NULL;
+    Py_ssize_t number = per_entity ? per_entity : wanted.length, num_words = num_names / 64 + 1;
+    if (num_names < 0 || per_entity < 0 || !num_shown(walk.stack) || out.length != walk.n * number ||
+        (per_entity && wanted.length != out.length))
+        return refuse(DO_NOT_FIT);
+    for (Py_ssize_t i = 0; i < wanted.length; i++)
+        if (((const int32_t *)wanted.data)[i] < -1 || ((const int32_t *)wanted.data)[i] >= num_names)
+            return refuse(DO_NOT_FIT);
+    uint64_t *words = scratch(call, (size_t)num_words * 8);
+    if (!words) return NULL;
+    memset(words, 0, (size_t)num_words * 8);
+    Names names = {{words, num_words}, wanted.data, number, per_entity, 0, out.data};
+    return finish(&walk, run_walk(&walk, mark_names, &names, STEPS_OF_A_ROW + number), names.num_found);
+}
+
+typedef struct {
+    const double *weights;
+    Py_ssize_t num_weights, num_found;
+    int is_counted;
+    double *out;
+} Scores;
+
+static int add_weights(void *self, Py_ssize_t i, int status, Place *place, Arena *arena) {
+    Scores *scores = self;
+    Content content;
+    const Feature *feature;
+    double sum = 0;
+    scores->out[i] = 0;
+    if (status != FOUND) return 0;
+    scores->num_found++;
+    int failed = scores->is_counted ? read_feature(place, 0, &feature, arena, &content)
+                                    : read_first(place, &feature, arena, &content);
+    if (failed < 0 || (content.count && !content.ids)) return FAILED;
+    const int64_t *counts = scores->is_counted ? content.weights : NULL;
+    for (int64_t k = 0; k < content.count; k++) {
+        int32_t name = name_of(place->layer, content.ids[k]);
+        if (name == -1) continue;
+        if (name < 0 || name >= scores->num_weights) return FAILED;
+        sum += counts ? (double)counts[k] * scores->weights[name] : scores->weights[name];
+    }
+    scores->out[i] = sum;
+    return 0;
+}
+
+/* scores(hashes, expire_before, weights, is_counted, out) -> number of rows
+ *
+ * The sum of the weights, float64, of the names of the ids of the first feature of each entity, float64[n]; with
+ * `is_counted` each weight as often as the id was counted. */
+PREPARED_METHOD(scores) {
+    Walk walk;
+    Array weights, out;
+    Py_ssize_t is_counted;
+    if (begin_walk(call, &walk) < 0 || take(call, "8n8!.", &weights, &is_counted, &out) < 0) return NULL;
+    if (!num_shown(walk.stack) || out.length != walk.n) return refuse(DO_NOT_FIT);
+    Scores scores = {weights.data, weights.length, 0, is_counted != 0, out.data};
+    return finish(&walk, run_walk(&walk, add_weights, &scores, STEPS_OF_A_ROW), scores.num_found);
+}
+
+/* -- all values ------------------------------------------------------------------------------------------- */
+
+/* What the elements of a column are: names of ids; numbers; or bytes. */
+enum { NAMES = 1, NUMBERS, BYTES, WITH_WEIGHTS = 8 };
+
+typedef struct {
+    int kind, has_weights;
+    uint8_t *states; /* NULL if these are not asked for */
+    int64_t *indptr, num_elements;
+    Buffer elements, ends, weights; /* `ends`: of bytes, int64 */
+} Column;
+
+/* Adds the names of the ids of a row, and their weights; 0 or FAILED. */
+static int add_names(Column *column, const Place *place, const Content *content, int64_t *weights) {
+    size_t size = (size_t)content->count * sizeof(int32_t);
+    int32_t *names = buffer_extend(&column->elements, size);
+    int64_t kept = 0;
+    if (!names) return FAILED;
+    if (!place->layer->names) {
+        memcpy(names, content->ids, size);
+        column->num_elements += content->count;
+        return 0;
+    }
+    for (int64_t i = 0; i < content->count; i++) {
+        int32_t name = name_of(place->layer, content->ids[i]);
+        if (name == -2) return FAILED;
+        if (name < 0) continue;
+        if (weights) weights[kept] = weights[i];
+        names[kept++] = name;
+    }
+    if (place->limits && !weights) kept = distinct(names, kept); /* ascending */
+    column->elements.length -= (size_t)(content->count - kept) * sizeof(int32_t);
+    if (weights) column->weights.length -= (size_t)(content->count - kept) * sizeof *weights;
+    column->num_elements += kept;
+    return 0;
+}
+
+/* Adds the content of a row to a column; 0 or FAILED. */
+static int add_content(Column *column, const Place *place, const Feature *feature, Content *content, Arena *arena) {
+    int64_t count = content->count;
+    if (column->kind != NAMES && resolve(feature, arena, content) < 0) return FAILED;
+    const void *elements = column->kind == NAMES     ? (const void *)content->ids
+                           : column->kind == NUMBERS ? (const void *)content->numbers
+                                                     : (const void *)content->slices;
+    if (!count) return 0;
+    int64_t *weights = column->has_weights ? buffer_extend(&column->weights, (size_t)count * 8) : NULL;
+    if (!elements || (column->has_weights && !weights)) return FAILED;
+    for (int64_t i = 0; weights && i < count; i++) weights[i] = content->weights ? content->weights[i] : 1;
+    if (column->kind == NAMES) return add_names(column, place, content, weights);
+    column->num_elements += count;
+    if (column->kind == NUMBERS) {
+        int64_t *numbers = buffer_extend(&column->elements, (size_t)count * 8);
+        if (numbers) memcpy(numbers, content->numbers, (size_t)count * 8);
+        return numbers ? 0 : FAILED;
+    }
+    for (int64_t i = 0; i < count; i++) {
+        const Slice *slice = content->slices + i;
+        if (feature->is_text && !is_utf8(slice->bytes, slice->length)) return FAILED;
+        uint8_t *bytes = buffer_extend(&column->elements, (size_t)slice->length);
+        int64_t *end = buffer_extend(&column->ends, 8);
+        if (!bytes || !end) return FAILED;
+        if (slice->length) memcpy(bytes, slice->bytes, (size_t)slice->length);
+        *end = (int64_t)column->elements.length;
+    }
+    return 0;
+}
+
+static PyObject *bytes_of(const Buffer *buffer) {
+    return PyByteArray_FromStringAndSize((const char *)buffer->bytes, (Py_ssize_t)buffer->length);
+}
+
+static void free_column(Column *column) {
+    free(column->elements.bytes);
+    free(column->ends.bytes);
+    free(column->weights.bytes);
+}
+
+typedef struct {
+    Column column;
+    Py_ssize_t num_found;
+} Csr;
+
+static int add_to_csr(void *self, Py_ssize_t i, int status, Place *place, Arena *arena) {
+    Csr *csr = self;
+    Column *column = &csr->column;
+    Content content;
+    const Feature *feature;
+    if (status == FOUND) {
+        csr->num_found++;
+        int failed = column->has_weights ? read_feature(place, 0, &feature, arena, &content)
+                                         : read_first(place, &feature, arena, &content);
+        if (failed < 0 || add_content(column, place, feature, &content, arena) < 0) return FAILED;
+    }
+    if (column->indptr) column->indptr[i + 1] = column->num_elements;
+    return 0;
+}
+
+/* csr(hashes, expire_before, limit, has_weights, indptr) -> (bytearray of int32, of int64, number of rows)
+ *
+ * The names of the ids of the first feature of each entity, each once; or with `has_weights` the items of lists, newest
+ * first and at most `limit`, with their times, or values with their counts. `indptr`, int64[n + 1], receives where those
+ * of each entity begin; it may be None. */
+PREPARED_METHOD(csr) {
+    Walk walk;
+    Array indptr;
+    Py_ssize_t limit, has_weights;
+    if (begin_walk(call, &walk) < 0 || take(call, "nn8?.", &limit, &has_weights, &indptr) < 0) return NULL;
+    if (limit < 1 || !num_shown(walk.stack) || (indptr.data && indptr.length != walk.n + 1)) return refuse(DO_NOT_FIT);
+    walk.limit = limit;
+    Csr csr = {{.kind = NAMES, .has_weights = has_weights != 0, .indptr = indptr.data}, 0};
+    if (indptr.data) csr.column.indptr[0] = 0;
+    int failed = run_walk(&walk, add_to_csr, &csr, STEPS_OF_A_ROW);
+    free_walk(&walk);
+    PyObject *answer = NULL;
+    if (!failed)
+        answer = Py_BuildValue("(NNn)", bytes_of(&csr.column.elements), bytes_of(&csr.column.weights), csr.num_found);
+    free_column(&csr.column);
+    return answer;
+}
+
+typedef struct {
+    Column *of;
+    Py_ssize_t number;
+    Found found;
+} Columns;
+
+static int add_to_columns(void *self, Py_ssize_t i, int status, Place *place, Arena *arena) {
+    Columns *columns = self;
+    note_found(&columns->found, i, status, place, arena);
+    for (Py_ssize_t f = 0; f < columns->number; f++) {
+        Column *column = columns->of + f;
+        Content content;
+        const Feature *feature;
+        if (status == FOUND) {
+            if (read_feature(place, f, &feature, arena, &content) < 0 ||
+                add_content(column, place, feature, &content, arena) < 0)
+                return FAILED;
+            column->states[i] = (uint8_t)content.state;
+        }
+        column->indptr[i + 1] = column->num_elements;
+    }
+    return 0;
+}
+
+/* columns(hashes, expire_before, limit, kinds, statuses, timestamps, states, indptr) -> list of (elements, ends, weights)
+ *
+ * Statuses and timestamps are as of `found`. For each feature, `states`, uint8[F, n], and `indptr`, int64[F, n + 1],
+ * receive the state of each entity and where its elements begin. `kinds` has a byte for each feature: 1 for names of its
+ * ids, int32, which only the first feature has if layers have different ids; 2 for numbers, int64; 3 for bytes, with their
+ * ends, int64; and 8 more for weights, int64. Lists have at most `limit` items. */
+PREPARED_METHOD(columns) {
+    Walk walk;
+    Array kinds, statuses, timestamps, states, indptr;
+    Py_ssize_t limit;
+    if (begin_walk(call, &walk) < 0 ||
+        take(call, "n11!8!1!8!.", &limit, &kinds, &statuses, &timestamps, &states, &indptr) < 0)
+        return NULL;
+    Py_ssize_t number = num_shown(walk.stack), n = walk.n;
+    if (limit < 1 || kinds.length != number || statuses.length != n || timestamps.length != n ||
+        states.length != number * n || indptr.length != number * (n + 1))
+        return refuse(DO_NOT_FIT);
+    walk.limit = limit;
+    Columns columns = {scratch(call, (size_t)(number + 1) * sizeof(Column)), number, {statuses.data, timestamps.data}};
+    if (!columns.of) return NULL;
+    memset(columns.of, 0, (size_t)(number + 1) * sizeof(Column));
+    memset(states.data, MISSING, (size_t)states.length);
+    for (Py_ssize_t f = 0; f < number; f++) {
+        Column *column = columns.of + f;
+        uint8_t kind = ((const uint8_t *)kinds.data)[f];
+        column->kind = kind % WITH_WEIGHTS;
+        column->has_weights = kind >= WITH_WEIGHTS;
+        column->states = (uint8_t *)states.data + f * n;
+        column->indptr = (int64_t *)indptr.data + f * (n + 1);
+        column->indptr[0] = 0;
+        if (column->kind < NAMES || column->kind > BYTES) return refuse(DO_NOT_FIT);
+    }
+    int failed = run_walk(&walk, add_to_columns, &columns, STEPS_OF_A_ROW * (1 + number));
+    free_walk(&walk);
+    PyObject *answer = failed ? NULL : PyList_New(number);
+    for (Py_ssize_t f = 0; f < number; f++) {
+        Column *column = columns.of + f;
+        if (answer) {
+            PyObject *parts = Py_BuildValue("(NNN)", bytes_of(&column->elements), bytes_of(&column->ends), bytes_of(&column->weights));
+            if (!parts || PyList_SetItem(answer, f, parts) < 0) Py_CLEAR(answer);
+        }
+        free_column(column);
+    }
+    return answer;
+}
