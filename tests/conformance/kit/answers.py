@@ -14,7 +14,7 @@ from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.entity_keys import hash_serialized_keys, serialize_columns
 from feast_sketch_store.snapshot.files import SnapshotFolder
 from feast_sketch_store.snapshot.order import load_order
-from feast_sketch_store.snapshot.sealed import open_deltas, open_shards
+from feast_sketch_store.snapshot.sealed import open_deltas, open_layer
 from feast_sketch_store.storage.local import LocalStorage
 from feast_sketch_store.view.shard_map import Routed, ShardMap
 from tests.conformance.kit.views import Key
@@ -62,7 +62,7 @@ def read(folder: Path, keys: Sequence[Key]) -> list[dict[str, Any] | None]:
     if shard_map is not None and shard_map.folder:
         return _read_shards(folder, shard_map, keys)
     (snapshot, *_) = SnapshotFolder(LocalStorage(folder / "snapshots")).list()
-    base, deltas = open_shards(snapshot), open_deltas(snapshot)
+    base, deltas = open_layer(snapshot), open_deltas(snapshot)
     for number in (None, *range(len(deltas))):
         load_order(snapshot, number)
     hashes = hashes_of(keys)
@@ -72,8 +72,7 @@ def read(folder: Path, keys: Sequence[Key]) -> list[dict[str, Any] | None]:
         answer = delta.read(hashes[left], list(delta.codecs))
         _fill(rows, left, answer, delta.codecs)
         left = np.delete(left, delta.find(hashes[left])[0])
-    for layer in base.layers:
-        _fill(rows, left, layer.read(hashes[left], list(layer.codecs)), layer.codecs)
+    _fill(rows, left, base.read(hashes[left], list(base.codecs)), base.codecs)
     return rows
 
 
