@@ -6,16 +6,18 @@
     fresh/00000000000000000512.log    the next one, after the first was closed
 
 A commit is one record: an append and one sync. Commits of all processes are ordered by the lock, and numbered
-without gaps. See `records` for the bytes.
+without gaps. See `records` for the bytes. Zeros follow the last record, which the next one overwrites: a sync
+that leaves the size of the file as it is does not wait for what others write to the same file system.
 
 Readers take no lock, so they may read a record whose sync then fails. The writer cuts that record off, and
 another one takes its number. Nothing reliably announces this, because the writer may be killed and the disk
 fails. So a reader knows which of its records may vanish: those that ``fresh/end`` did not cover when they
-were read.
+were read. Bytes behind the mark that are no record were never acknowledged; before it they are damage.
 """
 
 import itertools
 import json
+import math
 import re
 import secrets
 import threading
@@ -33,6 +35,7 @@ from feast_sketch_store.row_log.records import (
     FILE,
     IDENTITY_BYTES,
     PIECES_OF_A_RECORD,
+    RECORD_HEAD_BYTES,
     REPLACED,
     ROWS,
     SEGMENT_HEAD_BYTES,
@@ -167,11 +170,20 @@ class FreshLog:
     def is_at_end(self, cursor: Cursor) -> bool:
         """Whether nothing was written after a place, and its segment is still the same."""
         info = self._storage.info(cursor.segment)
-        if info is None or (info.token, info.size_bytes) != (cursor.token, cursor.offset):
+        if info is None or info.token != cursor.token or info.size_bytes < cursor.offset:
             return False
         if not self._is_same(cursor, info):
             return False
-        return not cursor.is_closed or self._storage.info(_segment_name(cursor.next_number)) is None
+        if cursor.is_closed:
+            return self._storage.info(_segment_name(cursor.next_number)) is None
+        with suppress(MissingFileError, RewrittenError):
+            # What is no record was left by a writer that died.
+            return not self._has_more(cursor) or self._read(cursor) == ([], cursor)
+        return False
+
+    def _has_more(self, cursor: Cursor) -> bool:
+        """Whether anything but zeros follows a place, where the head of a record would be."""
+        return any(self._storage.read(cursor.segment, cursor.offset, RECORD_HEAD_BYTES))
 
     def _is_same(self, cursor: Cursor, info: FileInfo) -> bool:
         """Whether the record before a place is still the one that was read; ``info`` is of its segment."""
@@ -188,9 +200,8 @@ class FreshLog:
         found = []
         for start in self.starts():
             end = self._read(start)
-            info = self._storage.info(start.segment)
-            if end is not None and info is not None and end[1].segment == start.segment:
-                found += [start.segment] * (info.size_bytes > end[1].offset)
+            if end is not None and end[1].segment == start.segment and self._has_more(end[1]):
+                found.append(start.segment)
         return found
 
     def start(self, number: int = 0) -> Cursor | None:
@@ -223,7 +234,7 @@ class FreshLog:
         try:
             return self._read(cursor)
         except DamagedFileError:
-            # A record that looked damaged may just have been half written.
+            # What looked damaged may just have been half written.
             with self._storage.lease(_LOCK, wait=True):
                 return self._read(cursor)
 
@@ -236,9 +247,13 @@ class FreshLog:
                 if not cursor.is_durable:
                     raise RewrittenError(self.where, is_certain=False)
                 return None
-            has_more = info.size_bytes > cursor.offset
             # Read before the records: records that were durable by then cannot change.
-            mark = self._mark() if has_more or not cursor.is_durable else None
+            mark = self._mark()
+            durable = _num_durable(mark, cursor)
+            try:
+                has_more = not cursor.is_closed and (durable > cursor.offset or self._has_more(cursor))
+            except MissingFileError:
+                return None
             if not self._is_same(cursor, info):
                 is_there = self._storage.info(cursor.segment) is not None
                 raise RewrittenError(self.where, is_certain=is_there)
@@ -248,7 +263,7 @@ class FreshLog:
                 except MissingFileError:
                     return None
                 source = self._storage.where(cursor.segment)
-                for record in decode_records(content, cursor.next_number, cursor.offset, source):
+                for record in decode_records(content, cursor.next_number, cursor.offset, source, durable):
                     is_closed = record.kind == CLOSED
                     if not is_closed:
                         commits.append(Commit(record.number, self._payload_of(record, source, tables)))
@@ -285,9 +300,9 @@ class FreshLog:
         head = decode_segment_head(content, self._storage.where(name))
         if head is not None and head.first != first:
             raise DamagedFileError(f"{self._storage.where(name)}: has the name of another segment")
-        # A truncated head has no identity, and the mark beside it cannot be of another log.
+        # A lost head has no identity, and the mark beside it cannot be of another log.
         if mark is not None and (mark[0] == head or (head is None and mark[0].first == first)):
-            self._check_end(name, info.size_bytes, mark)
+            self._check_end(name, 0 if head is None else info.size_bytes, mark)
         if head is None:
             return None
         return Cursor(name, info.token, head.identity, SEGMENT_HEAD_BYTES, first)
@@ -453,9 +468,15 @@ def _last_of(pieces: Sequence[bytes | memoryview], end: int) -> tuple[int, bytes
 
 def _reaches(mark: tuple[SegmentHead, int] | None, cursor: Cursor) -> bool:
     """Whether everything before a place is durable according to a mark."""
+    return _num_durable(mark, cursor) >= cursor.offset
+
+
+def _num_durable(mark: tuple[SegmentHead, int] | None, cursor: Cursor) -> float:
+    """How many bytes of a place's segment are durable according to a mark."""
     if mark is None or mark[0].identity != cursor.identity:
-        return False
-    return (mark[0].first, mark[1]) >= (_first_number(cursor.segment), cursor.offset)
+        return 0
+    first = _first_number(cursor.segment)
+    return mark[1] if mark[0].first == first else math.inf if mark[0].first > first else 0
 
 
 def _segment_name(first: int) -> str:

@@ -134,7 +134,9 @@ class ObjectFreshLog(FreshLog):
         content, source = self._storage.read(name), self._storage.where(name)
         if decode_segment_head(content, source) != SegmentHead(identity, number):
             raise DamagedFileError(f"{source}: has the name of another record, or is cut off")
-        records = list(decode_records(content[SEGMENT_HEAD_BYTES:], number, SEGMENT_HEAD_BYTES, source))
+        records = list(
+            decode_records(content[SEGMENT_HEAD_BYTES:], number, SEGMENT_HEAD_BYTES, source, len(content))
+        )
         if len(records) != 1 or records[0].end != len(content):
             raise DamagedFileError(f"{source}: holds {len(records)} whole records and not one")
         return records[0]

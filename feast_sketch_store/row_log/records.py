@@ -22,14 +22,15 @@ A mark next to the segments is rewritten after each commit and not synced, so it
                8 bytes  that many bytes of the segment were durable
               16 bytes  checksum of the 32 bytes before
 
-A checksum is MurmurHash3 x64 128. A record that the file does not hold whole was cut off when its writer
-died. It was never acknowledged, and the next writer overwrites it. Any other difference is damage, and
-so is a segment that ends before the mark.
+A checksum is MurmurHash3 x64 128. Zeros follow the last record: the file is longer than its records, so that
+a commit seldom changes its size. What is no whole record was cut off when its writer died: it was never
+acknowledged, and the next writer overwrites it. Before the mark it is damage, and so is a segment that ends
+there.
 """
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import mmh3
@@ -54,7 +55,7 @@ _MARK = struct.Struct("<16sQQ")
 _CHECKSUM_BYTES = 16
 _HEAD_CHECKSUM_BYTES = 8
 SEGMENT_HEAD_BYTES = _SEGMENT_HEAD.size + _CHECKSUM_BYTES
-_RECORD_HEAD_BYTES = _RECORD_HEAD.size + _HEAD_CHECKSUM_BYTES + _CHECKSUM_BYTES
+RECORD_HEAD_BYTES = _RECORD_HEAD.size + _HEAD_CHECKSUM_BYTES + _CHECKSUM_BYTES
 _ALIGNMENT = 8
 
 
@@ -96,7 +97,7 @@ def decode_segment_head(content: bytes, source: str) -> SegmentHead | None:
     DamagedFileError : the head was altered, or the file is of another kind.
     FormatVersionError : it is of another version.
     """
-    if len(content) < SEGMENT_HEAD_BYTES:
+    if len(content) < SEGMENT_HEAD_BYTES or not any(content[SEGMENT_HEAD_BYTES - 8 : SEGMENT_HEAD_BYTES]):
         return None
     magic, version, first, identity = _SEGMENT_HEAD.unpack_from(content)
     if magic != _SEGMENT_MAGIC:
@@ -132,44 +133,51 @@ def encode_record(kind: int, number: int, payload: bytes | memoryview = b"") -> 
     return [head, checksums, payload, bytes(-length % _ALIGNMENT)]
 
 
-def decode_records(content: bytes, first: int, offset: int, source: str) -> Iterator[Record]:
-    """The complete records at the end of a segment.
+def decode_records(
+    content: bytes, first: int, offset: int, source: str, durable: float = 0
+) -> Iterator[Record]:
+    """The records at the end of a segment.
 
     Parameters
     ----------
     content : what the segment holds from byte ``offset`` on, where a record begins.
     first : the number of the first of them.
     source : the segment's place, for messages.
+    durable : so many bytes of the segment were acknowledged.
 
     Raises
     ------
-    DamagedFileError : a complete record was altered.
+    DamagedFileError : a record that was acknowledged was altered.
     """
-    view, place, number = memoryview(content), 0, first
-    while len(view) - place >= _RECORD_HEAD_BYTES:
-        head = bytes(view[place : place + _RECORD_HEAD.size])
-        magic, kind, known, length = _RECORD_HEAD.unpack(head)
-        head_end = place + _RECORD_HEAD.size + _HEAD_CHECKSUM_BYTES
-        start = place + _RECORD_HEAD_BYTES
-        if (
-            magic != _RECORD_MAGIC
-            or view[place + _RECORD_HEAD.size : head_end] != _head_checksum(head)
-            or known != number
-            or not ROWS <= kind <= CLOSED
-        ):
-            raise DamagedFileError(f"{source}: the head of the record at byte {offset + place} is damaged")
-        end = start + length + -length % _ALIGNMENT
-        if end > len(view):
+    view, at, number = memoryview(content), 0, first
+    while offset + at < durable or len(view) - at >= RECORD_HEAD_BYTES:
+        found = _record_at(view, at, number)
+        if isinstance(found, str):
+            if offset + at < durable:
+                raise DamagedFileError(f"{source}: the record at byte {offset + at} is damaged: {found}")
             return
-        payload = view[start : start + length]
-        if mmh3.mmh3_x64_128_digest(payload) != view[head_end:start] or any(view[start + length : end]):
-            raise DamagedFileError(
-                f"{source}: the checksum of the record at byte {offset + place} does not match"
-            )
-        yield Record(kind, number, payload, bytes(view[place:start]), offset + place, offset + end)
-        if kind == CLOSED:
+        yield replace(found, start=offset + at, end=offset + found.end)
+        if found.kind == CLOSED:
             return
-        place, number = end, number + 1
+        at, number = found.end, number + 1
+
+
+def _record_at(view: memoryview, at: int, number: int) -> Record | str:
+    """The record at a byte, or what is wrong with it."""
+    head = bytes(view[at : at + _RECORD_HEAD.size])
+    head_end, start = at + _RECORD_HEAD.size + _HEAD_CHECKSUM_BYTES, at + RECORD_HEAD_BYTES
+    if start > len(view) or view[at + len(head) : head_end] != _head_checksum(head):
+        return "its head was altered"
+    magic, kind, known, length = _RECORD_HEAD.unpack(head)
+    if magic != _RECORD_MAGIC or known != number or not ROWS <= kind <= CLOSED:
+        return "its head was altered"
+    end = start + length + -length % _ALIGNMENT
+    payload = view[start : start + length]
+    if end > len(view) or any(view[start + length : end]):
+        return "it was cut off"
+    if mmh3.mmh3_x64_128_digest(payload) != view[head_end:start]:
+        return "its checksum does not match"
+    return Record(kind, number, payload, bytes(view[at:start]), at, end)
 
 
 def _head_checksum(head: bytes) -> bytes:

@@ -63,6 +63,9 @@ def checked_folder(folder: str, location: str) -> str:
     return folder
 
 
+ZEROS_AFTER = 64  # bytes behind what was appended; a log's reader looks for the next entry there
+
+
 @dataclass(frozen=True)
 class FileInfo:
     """Metadata of a file.
@@ -189,10 +192,12 @@ class Storage(ABC):
         """Write a file, new or not, in one durable step."""
 
     def append(self, name: str, at: int, pieces: Iterable[bytes | memoryview]) -> None:
-        """Write durably after byte ``at`` of a file, which is created if it does not exist.
+        """Write durably at byte ``at`` of a file, which is created if it does not exist.
 
-        Bytes after ``at`` are cut off: a writer that died left them. Callers hold a `lease`, so no
-        two of them append at once. If it raises, the file ends at ``at`` or, rarely, has all of the pieces.
+        `ZEROS_AFTER` zeros or more follow the pieces: what is there marks the end of what was appended, also
+        where a writer that died left something. The file grows in steps, so that few appends change its size.
+        Callers hold a `lease`, so no two of them append at once. If it raises, the file ends at ``at`` or,
+        rarely, has all of the pieces.
         """
         raise StorageError(f"{self.where(name)}: files of this storage cannot be appended to")
 

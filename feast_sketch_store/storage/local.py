@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from feast_sketch_store.errors import StorageError
 from feast_sketch_store.storage.base import (
+    ZEROS_AFTER,
     FileExistsAlreadyError,
     FileInfo,
     MissingFileError,
@@ -35,6 +36,10 @@ _UNFINISHED = ".tmp"  # ends the hidden name of a file that is being written
 _DROPPED = ".dropped"  # ends the hidden name of a folder that is being removed
 _READ_AND_WRITE = os.O_RDWR | os.O_CLOEXEC
 _JOINED_BYTES = 1 << 16  # up to here, joining pieces costs less than another call
+_LEAST_STEP, _LARGEST_STEP = (
+    1 << 12,
+    1 << 18,
+)  # a file of appended pieces doubles up to here, then grows by this
 _TRIES = 100  # to make or remove a folder that others remove or fill at the same time
 
 _Identity = tuple[int, int]  # of a file or folder: inode and time of birth
@@ -182,7 +187,7 @@ class LocalStorage(Storage):
             fsync_path(path.parent)
 
     def append(self, name: str, at: int, pieces: Iterable[bytes | memoryview]) -> None:
-        """Write after byte ``at`` of a file, see `Storage.append`."""
+        """Write at byte ``at`` of a file, see `Storage.append`."""
         path = self._path(name)
         with self._writing(path):
             descriptor = self._open_to_append(path) if at == 0 else os.open(path, _READ_AND_WRITE)
@@ -194,9 +199,7 @@ class LocalStorage(Storage):
                         "the file is damaged"
                     )
                 try:
-                    if status.st_size > at:
-                        os.ftruncate(descriptor, at)
-                    _write_at(descriptor, at, pieces)
+                    _write_at(descriptor, at, _with_zeros(pieces, at, status.st_size))
                     fdatasync(descriptor)
                     if not self._is_durable(path):
                         fsync_path(path.parent)
@@ -389,6 +392,17 @@ def _write_at(descriptor: int, at: int, pieces: Iterable[bytes | memoryview]) ->
         while len(rest):
             written = os.pwrite(descriptor, rest, at)
             at, rest = at + written, rest[written:]
+
+
+def _with_zeros(
+    pieces: Iterable[bytes | memoryview], at: int, size_bytes: int
+) -> Iterator[bytes | memoryview]:
+    """Pieces to append and the zeros after them, which fill a file that has to grow up to its next step."""
+    for piece in pieces:
+        at += memoryview(piece).nbytes
+        yield piece
+    is_full = at + ZEROS_AFTER > size_bytes
+    yield bytes(min(max(7 * at, _LEAST_STEP), _LARGEST_STEP) if is_full else ZEROS_AFTER)
 
 
 def _remove(path: Path) -> None:

@@ -268,7 +268,7 @@ class LastKnown:
         path = self._path.with_name(known.rows_file)
         content = path.read_bytes()[: known.rows_bytes]
         tables = []
-        for record in decode_records(content, 0, 0, str(path)):
+        for record in decode_records(content, 0, 0, str(path), len(content)):
             with pa.ipc.open_stream(pa.py_buffer(record.payload)) as stream:
                 tables.append(with_large_types(stream.read_all()))
         if len(tables) != known.num_records:

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from feast_sketch_store.errors import StorageError
-from feast_sketch_store.storage.base import FileExistsAlreadyError, MissingFileError
+from feast_sketch_store.storage.base import ZEROS_AFTER, FileExistsAlreadyError, MissingFileError
 from tests.helpers.length import by_length
 
 NOT_NAMES = ["", "/", "/a", "a/", "a//b", ".", "..", "../a", "a/../b", "a/./b", "a/..", "a\0b", "a/\ud800"]
@@ -58,6 +58,14 @@ def put(storage, name, content=b""):
 
 def names_of(storage):
     return sorted(info.name for info in storage.walk())
+
+
+def appended(storage, name):
+    """What was appended to a file, without the zeros after it."""
+    content = storage.read(name)
+    rest = content.rstrip(b"\0")
+    assert len(content) - len(rest) >= ZEROS_AFTER
+    return rest
 
 
 def in_threads(function, arguments):
@@ -371,25 +379,35 @@ class StorageContract:
         storage.append("rows/log", 0, [b"first"])
         token = storage.info("rows/log").token
         storage.append("rows/log", 5, [b"", b" second", memoryview(b" third")])
-        assert other.read("rows/log") == b"first second third"
-        assert other.info("rows/log").size_bytes == 18
+        assert appended(other, "rows/log") == b"first second third"
         assert other.info("rows/log").token == token
         assert other.list("rows/") == ["log"]
 
-    def test_the_end_of_a_dead_writer_is_cut_off(self, storage, other):
+    @pytest.mark.parametrize("num_torn", [1, 60, 10_000, 1_000_000])
+    def test_zeros_follow_over_the_end_of_a_dead_writer(self, storage, other, num_torn):
         self.appending(storage)
-        storage.append("log", 0, [b"sound", b" and torn"])
+        storage.append("log", 0, [b"sound", b"X" * num_torn])
         other.append("log", 5, [b"!"])
-        assert storage.read("log") == b"sound!"
+        assert storage.read("log", 0, 6 + ZEROS_AFTER) == b"sound!" + bytes(ZEROS_AFTER)
         storage.append("log", 2, [])
-        assert other.read("log") == b"so"
+        assert other.read("log", 0, 2 + ZEROS_AFTER) == b"so" + bytes(ZEROS_AFTER)
+
+    def test_the_size_of_a_file_seldom_changes(self, storage):
+        self.appending(storage)
+        at, sizes = 0, set()
+        for number in range(300):
+            storage.append("log", at, [bytes([1 + number % 255]) * 1000])
+            at += 1000
+            sizes.add(storage.info("log").size_bytes)
+        assert len(sizes) <= 10
+        assert len(appended(storage, "log")) == at
 
     def test_a_hole_is_refused(self, storage):
         self.appending(storage)
         storage.append("log", 0, [b"12345"])
         with pytest.raises(StorageError, match="log"):
-            storage.append("log", 6, [b"x"])
-        assert storage.read("log") == b"12345"
+            storage.append("log", storage.info("log").size_bytes + 1, [b"x"])
+        assert appended(storage, "log") == b"12345"
 
     def test_a_file_that_was_moved_away_does_not_begin_anew(self, storage):
         """The rest of it would lie alone where nobody looks for its beginning."""
@@ -412,13 +430,13 @@ class StorageContract:
             storage.append("log", 5, pieces())
         assert storage.read("log") == b"sound"
         storage.append("log", 5, [b" again"])
-        assert storage.read("log") == b"sound again"
+        assert appended(storage, "log") == b"sound again"
 
     def test_a_file_of_arrays_grows(self, storage):
         self.appending(storage)
         numbers = np.arange(1000, dtype="<u8")
         storage.append("log", 0, [numbers.data, memoryview(bytearray(b"abc"))])
-        assert storage.read("log") == numbers.tobytes() + b"abc"
+        assert appended(storage, "log") == numbers.tobytes() + b"abc"
 
     def test_readers_see_a_file_grow(self, make):
         writer, reader = make(), make()
@@ -434,9 +452,9 @@ class StorageContract:
         def read():
             known = b""
             while not done.is_set():
-                news = reader.read("log", len(known))
+                news = reader.read("log", len(known)).rstrip(b"\0")
                 known += news[: len(news) // 10 * 10]
-            return known + reader.read("log", len(known))
+            return known + reader.read("log", len(known)).rstrip(b"\0")
 
         with ThreadPoolExecutor(2) as pool:
             known = pool.submit(read)

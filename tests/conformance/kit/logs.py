@@ -10,6 +10,7 @@ from feast_sketch_store.row_log.records import (
     REPLACED,
     ROWS,
     SegmentHead,
+    encode_mark,
     encode_record,
     encode_segment_head,
 )
@@ -30,7 +31,7 @@ def logged() -> SealedView:
         + _record(ROWS, last, b"rows")
         + _record(CLOSED, version, b""),
         f"fresh/{version:020d}.log": _segment(version) + _record(REPLACED, version, b""),
-        f"fresh/{version + 1:020d}.log": _segment(version + 1) + cut_off,
+        f"fresh/{version + 1:020d}.log": _segment(version + 1) + cut_off + bytes(100),
         _commit_name(0): _commit(0, 0, last - 1, snapshot_name(1)),
         _commit_name(1): _commit(1, last, last),
     }
@@ -52,11 +53,20 @@ def logs(version: int) -> Iterator[tuple[str, str, dict[str, bytes]]]:
     yield "log.newer-other-rows", "log.newer", {_commit_name(0): replaced}
     bucket = {"fresh/log": _segment(0), f"fresh/{_IDENTITY.hex()}-{version:020d}.log": segment}
     yield "log.newer-rows-in-a-bucket", "log.newer", bucket
+    zeros = {name: segment + bytes(200), "fresh/end": _mark(version, len(segment))}
+    yield "log.newer-before-zeros", "log.newer", zeros
     damaged = bytearray(segment)
     damaged[len(_segment(version)) + 48] ^= 1
-    yield "log.damaged-a-record", "log.damaged", {name: bytes(damaged)}
+    mark = {"fresh/end": _mark(version, len(segment))}
+    yield "log.damaged-a-record", "log.damaged", {name: bytes(damaged), **mark}
+    yield "log.damaged-zeros-before-the-mark", "log.damaged", {name: _segment(version) + bytes(200), **mark}
+    yield "log.damaged-cut-before-the-mark", "log.damaged", {name: segment[:-8], **mark}
+    other = f"fresh/{_IDENTITY.hex()}-{version:020d}.log"
+    in_a_bucket = {"fresh/log": _segment(0), other: bytes(damaged)}
+    yield "log.damaged-a-record-in-a-bucket", "log.damaged", in_a_bucket
     yield "log.damaged-the-head-of-a-segment", "log.damaged", {name: b"x" + segment[1:]}
-    yield "log.damaged-a-gap", "log.damaged", {name: segment + _record(ROWS, version + 2, b"rows")}
+    gap = segment + _record(ROWS, version + 2, b"rows")
+    yield "log.damaged-a-gap", "log.damaged", {name: gap, "fresh/end": _mark(version, len(gap))}
 
 
 def _segment(first: int) -> bytes:
@@ -65,6 +75,10 @@ def _segment(first: int) -> bytes:
 
 def _record(kind: int, number: int, payload: bytes) -> bytes:
     return b"".join(map(bytes, encode_record(kind, number, payload)))
+
+
+def _mark(first: int, num_bytes: int) -> bytes:
+    return encode_mark(SegmentHead(_IDENTITY, first), num_bytes)
 
 
 def _commit_name(version: int) -> str:

@@ -232,9 +232,12 @@ RULES: Final[Mapping[str, Mapping[str, Sequence[str]]]] = {
         "when read: an entity of the list without a row": ["an entity without a row"],
     },
     "log.damaged": {
-        "a segment or a whole record that does not match its checksums": [
+        "a segment or an acknowledged record that does not match its checksums, or is cut": [
             "a record",
+            "a record in a bucket",
             "the head of a segment",
+            "zeros before the mark",
+            "cut before the mark",
         ],
         "records whose numbers have gaps": ["a gap"],
     },
@@ -243,6 +246,7 @@ RULES: Final[Mapping[str, Mapping[str, Sequence[str]]]] = {
             "rows",
             "a file",
             "behind a record that is cut",
+            "before zeros",
             "rows of the table",
             "other rows",
             "rows in a bucket",
