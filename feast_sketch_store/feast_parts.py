@@ -10,6 +10,7 @@ import importlib
 import importlib.metadata
 import inspect
 import logging
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from feast_sketch_store.errors import FeastPartError
@@ -139,8 +140,30 @@ METRICS_FLAGS = Part("feast.metrics:_config")
 BUILD_METRICS_FLAGS = Part("feast.metrics:build_metrics_flags", "metrics_config")
 REQUEST_LATENCY = Part("feast.metrics:request_latency")
 REQUEST_COUNT = Part("feast.metrics:request_count")
-SERVER = (FEATURE_COUNTS, RESPONSE_TO_DICT, COUNT_ENTITIES, METRICS_FLAGS, REQUEST_LATENCY, REQUEST_COUNT)
+AUDIT_READ = Part(
+    "feast.feature_server:_emit_online_audit", "request", "features", "entity_count", "status", "latency_ms"
+)
+SERVER = (
+    *(FEATURE_COUNTS, RESPONSE_TO_DICT, AUDIT_READ),
+    *(COUNT_ENTITIES, METRICS_FLAGS, REQUEST_LATENCY, REQUEST_COUNT),
+)
 BIN_FEATURE_COUNT = Part("feast.feature_server:bin_feature_count", "count", "bins")  # since Feast 0.67
+
+_AUDIT = "feast.audit.audit_middleware"  # since Feast 0.67
+AUDIT_PRINCIPAL = Part(f"{_AUDIT}:_principal_from_request", "request")
+AUDIT_IP = Part(f"{_AUDIT}:_extract_client_ip", "request")
+AUDIT_RESOURCES = Part(f"{_AUDIT}:_PATH_RESOURCE_MAP")
+AUDIT_SOURCE, AUDIT_RESOURCE = Part(f"{_AUDIT}:AuditSource"), Part(f"{_AUDIT}:AuditResource")
+AUDIT_LOG = (AUDIT_PRINCIPAL, AUDIT_IP, AUDIT_RESOURCES, AUDIT_SOURCE, AUDIT_RESOURCE)
+FEATURE_REFERENCES = Part("feast.utils:_get_features", "registry", "project", "features", "allow_cache")
+SERVICE_NAME = Part("feast:FeatureStore._resolve_feature_service_name", "self", "feature_refs")
+MLFLOW = (FEATURE_REFERENCES, SERVICE_NAME)
+CHECK_FEATURES = Part("feast.feature_server:_get_features", "request", "store")
+AUTH = (CHECK_FEATURES,)
+_OIDC = "feast.permissions.auth.oidc_token_parser:OidcTokenParser"
+OIDC_CLIENT = Part(f"{_OIDC}._get_jwks_client", "self")  # since Feast 0.66, which keeps the provider's keys
+VERIFY = Part(f"{_OIDC}.user_details_from_access_token", "self", "access_token")
+OIDC = (OIDC_CLIENT, VERIFY)
 
 # -- commands and engines ----------------------------------------------------------------------------------
 GET_PROVIDER = Part("feast:FeatureStore._get_provider", "self")
@@ -199,6 +222,20 @@ def request_context(*arguments: Any) -> Any:
         return context
     _warn(f"{REQUEST_CONTEXT.place} of Feast {_version()} gives {len(context)} values; {_SLOWER}")
     return None
+
+
+def oidc_keys(parser: Any) -> Any:
+    """The keys that an `OidcTokenParser` verifies tokens with, an object of their own after each fetch; None
+    if it must fetch them.
+    """
+    cache = getattr(getattr(parser, "_jwks_client", None), "jwk_set_cache", None)
+    return None if cache is None or cache.get() is None else cache.jwk_set_with_timestamp
+
+
+def registry_file(registry: Any) -> Path | None:
+    """The file of a registry; None if it is kept elsewhere."""
+    path = getattr(registry, "_file_path", None)
+    return path if isinstance(path, Path) else None
 
 
 @functools.cache

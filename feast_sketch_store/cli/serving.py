@@ -2,6 +2,7 @@
 
 import multiprocessing
 from collections.abc import Callable
+from typing import Any
 
 import click
 from feast import FeatureStore
@@ -74,6 +75,15 @@ _PORT = 6566  # Feast's
     show_default=True,
     help="Taken for the sake of scripts; for gRPC use `feast serve`.",
 )
+@click.option(
+    "--auth-cache-seconds",
+    type=click.FloatRange(min=0),
+    default=0.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Keep Feast's decisions that long where changes cannot be seen: Kubernetes users, and permissions "
+    "in a registry that is no local file. With 0 Feast's own server answers such requests.",
+)
 @click.pass_obj
 def serve(
     open_store: Callable[[], FeatureStore],
@@ -88,7 +98,7 @@ def serve(
     metrics_port: int,
     access_log: bool,
     protocol: str,
-    **options: int,
+    **options: Any,
 ) -> None:
     """Serve features over HTTP, as `feast serve` does.
 

@@ -3,23 +3,22 @@
 import json
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 from feast import FeatureStore
-from feast.infra.feature_servers.base_config import MetricsConfig
-from feast.permissions.security_manager import get_security_manager
 from feast.protos.feast.serving.ServingService_pb2 import GetOnlineFeaturesResponse
 
 from feast_sketch_store import feast_parts, kernel
 from feast_sketch_store.adapter import planned
 from feast_sketch_store.adapter.plans import Plan, Plans, Question
 from feast_sketch_store.online_store import SketchOnlineStore
+from feast_sketch_store.serve.guard import Guard
+from feast_sketch_store.serve.records import Labels, Records
 
 _logger = logging.getLogger(__name__)
 
-PATH = "/get-online-features"
 _NO_MOMENT = '"1970-01-01T00:00:00Z"'  # of what a request has itself
 
 # As Starlette does.
@@ -27,13 +26,10 @@ _to_json = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(","
 
 
 class _Told(NamedTuple):
-    """The parts of an answer that do not depend on the entities: the text after the vectors, and labels of
-    metrics.
-    """
+    """What does not depend on the entities: the text after the vectors, and labels of metrics."""
 
     end: bytes
-    feature_count: str
-    view_count: str
+    labels: Labels
 
 
 class Answers:
@@ -42,27 +38,26 @@ class Answers:
     Parameters
     ----------
     online : the online store of ``store``.
+    guard : says who is answered.
+    records : writes down what is answered.
     """
 
-    def __init__(self, store: FeatureStore, online: SketchOnlineStore):
-        self._store = store
+    def __init__(self, store: FeatureStore, online: SketchOnlineStore, guard: Guard, records: Records):
+        self._store, self._guard, self._records = store, guard, records
         self._plans = Plans(online.view, online.serves, store.config)
         self._told: WeakKeyDictionary[Plan, _Told] = WeakKeyDictionary()
-        options = getattr(getattr(store.config, "feature_server", None), "metrics", None) or MetricsConfig()
-        self._bins = getattr(options, "feature_count_bins", None)  # None before Feast 0.67
 
-    async def to(self, body: bytes) -> bytes | None:
+    async def to(self, scope: Mapping[str, Any], body: bytes) -> bytes | None:
         """Answer the body of a request; None if Feast must answer, or raise its error."""
         started = time.monotonic()
-        if get_security_manager() is not None or feast_parts.METRICS_FLAGS.value.audit_logging:
-            return None
         asked = read_body(body)
         if asked is None:
             return None
         question, columns = asked
         try:
-            plan = self._plan(question)
-            if plan is None or not planned.takes(plan, columns):
+            grant = await self._guard.grant(scope, question)
+            plan = None if grant is None else self._plan(question)
+            if grant is None or plan is None or not planned.takes(plan, columns):
                 return None
             began = time.monotonic()
             await planned.refresh(plan)
@@ -74,9 +69,10 @@ class Answers:
         if answers is None or None in vectors:
             return None
         number, told = len(columns[0]), self._told[plan]
-        planned.count(plan, answers, number, time.monotonic() - began)
+        read_seconds = time.monotonic() - began
+        planned.count(plan, answers, number, read_seconds)
         body = b",".join((b'{"results":[' + _of_request(columns), *vectors)) + told.end  # type: ignore[arg-type]
-        _count(told, number, started)
+        self._records.write(scope, question, plan, told.labels, grant, number, started, read_seconds)
         return body
 
     def _plan(self, question: Question) -> Plan | None:
@@ -92,10 +88,7 @@ class Answers:
 
         plan = self._plans.of(question, features, registry, project, store.config)
         if plan is not None and plan not in self._told:
-            feature_count, view_count = feast_parts.FEATURE_COUNTS(plan.features)
-            if self._bins is not None and feast_parts.BIN_FEATURE_COUNT.exists():
-                feature_count = feast_parts.BIN_FEATURE_COUNT(int(feature_count), self._bins)
-            self._told[plan] = _Told(_end(plan), feature_count, view_count)
+            self._told[plan] = _Told(_end(plan), self._records.labels(plan))
         return plan
 
 
@@ -146,14 +139,3 @@ def _of_request(columns: Sequence[Sequence[Any]]) -> bytes:
     statuses, moments = ",".join(['"PRESENT"'] * number), ",".join([_NO_MOMENT] * number)
     end = f',"statuses":[{statuses}],"event_timestamps":[{moments}]}}'
     return ",".join(f'{{"values":{_to_json(values)}{end}' for values in columns).encode()
-
-
-def _count(told: _Told, num_entities: int, started: float) -> None:
-    """Count a request that was answered, as Feast's server does."""
-    feast_parts.COUNT_ENTITIES(num_entities)
-    if feast_parts.METRICS_FLAGS.value.request:
-        latency = feast_parts.REQUEST_LATENCY.value.labels(
-            endpoint=PATH, feature_count=told.feature_count, feature_view_count=told.view_count
-        )
-        latency.observe(time.monotonic() - started)
-        feast_parts.REQUEST_COUNT.value.labels(endpoint=PATH, status="success").inc()

@@ -12,7 +12,9 @@ from feast.infra.passthrough_provider import PassthroughProvider
 
 from feast_sketch_store import feast_parts
 from feast_sketch_store.online_store import SketchOnlineStore, online_store_of
-from feast_sketch_store.serve.answers import PATH, Answers
+from feast_sketch_store.serve.answers import Answers
+from feast_sketch_store.serve.guard import Guard
+from feast_sketch_store.serve.records import PATH, Records
 from feast_sketch_store.serve.security import set_up_security
 
 _logger = logging.getLogger(__name__)
@@ -26,7 +28,9 @@ App = Callable[[MutableMapping[str, Any], _Receive, _Send], Awaitable[None]]
 
 
 def create_app(
-    store: FeatureStore | None = None, registry_ttl_sec: int = DEFAULT_FEATURE_SERVER_REGISTRY_TTL
+    store: FeatureStore | None = None,
+    registry_ttl_sec: int = DEFAULT_FEATURE_SERVER_REGISTRY_TTL,
+    auth_cache_seconds: float = 0.0,
 ) -> App:
     """Make the app for an ASGI server: ``uvicorn --factory feast_sketch_store.serve:create_app``.
 
@@ -35,31 +39,31 @@ def create_app(
     store : a feature repository; None for that in the folder that ``FEAST_SKETCH_STORE_REPOSITORY`` names in
         the environment, or else in the current folder.
     registry_ttl_sec : seconds after which Feast's registry is loaded again.
+    auth_cache_seconds : see `Guard`.
     """
     if store is None:
         store = FeatureStore(repo_path=os.environ.get(REPOSITORY, "."))
         set_up_security(store)
-    return over_feast(store, get_app(store, registry_ttl_sec))
+    return over_feast(store, get_app(store, registry_ttl_sec), auth_cache_seconds)
 
 
-def over_feast(store: FeatureStore, feast_app: App) -> App:
+def over_feast(store: FeatureStore, feast_app: App, auth_cache_seconds: float = 0.0) -> App:
     """Make the app that answers plain reads, and passes the rest to Feast's app of the same repository.
 
     If it could answer nothing, it returns Feast's app and logs a warning with the reason.
     """
-    reason = why_not(store)
+    guard, records = Guard(store, auth_cache_seconds), Records(store, feast_app)
+    reason = why_not(store) or guard.why_not() or records.why_not()
     if reason:
         _logger.warning("project %r: Feast's own server answers all requests: %s", store.project, reason)
         return feast_app
-    return FeatureServer(Answers(store, online_store_of(store)), feast_app)
+    return FeatureServer(Answers(store, online_store_of(store), guard, records), feast_app)
 
 
 def why_not(store: FeatureStore) -> str:
     """The reason why no request of a repository can be answered here; empty if some can."""
-    if changed := feast_parts.changed(
-        (*feast_parts.READS, *feast_parts.SERVER), "Feast's own server answers all requests"
-    ):
-        return changed
+    if feast_parts.reads_changed():
+        return "the store reads in Feast's own way"
     provider = feast_parts.GET_PROVIDER.of(store)()
     if getattr(type(provider), "get_online_features_async", None) is not (
         PassthroughProvider.get_online_features_async
@@ -67,18 +71,7 @@ def why_not(store: FeatureStore) -> str:
         return f"the provider {type(provider).__name__} reads in its own way"
     if type(provider.online_store) is not SketchOnlineStore:
         return f"the online store is of type {type(provider.online_store).__name__}"
-    if getattr(getattr(_server_options(store), "audit_logging", None), "enabled", False):
-        return "feature_server.audit_logging is on"
-    mlflow = getattr(store.config, "mlflow", None)
-    if getattr(mlflow, "enabled", False) and getattr(mlflow, "auto_log", False):
-        return "mlflow.auto_log is on"
-    if store.config.auth_config.type != "no_auth":
-        return f"auth is of type {store.config.auth_config.type}"
     return ""
-
-
-def _server_options(store: FeatureStore) -> Any:
-    return getattr(store.config, "feature_server", None)
 
 
 class FeatureServer:
@@ -92,7 +85,7 @@ class FeatureServer:
         """Serve one connection, as ASGI defines it."""
         if _is_read(scope):
             body, last = await _body(receive)
-            answer = await self._answers.to(body) if last["type"] == "http.request" else None
+            answer = await self._answers.to(scope, body) if last["type"] == "http.request" else None
             if answer is not None:
                 await _answer(send, answer)
                 return

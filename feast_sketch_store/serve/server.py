@@ -16,13 +16,13 @@ from feast_sketch_store.serve.security import set_up_security
 class _Application(FeastServeApplication):
     """Feast's gunicorn application, with another app in its workers."""
 
-    def __init__(self, store: FeatureStore, metrics_enabled: bool, **options: Any):
-        self._repository = store
+    def __init__(self, store: FeatureStore, metrics_enabled: bool, auth_cache_seconds: float, **options: Any):
+        self._repository, self._auth_cache_seconds = store, auth_cache_seconds
         super().__init__(store, metrics_enabled, **options)
 
     def load(self) -> Any:
         feast_app = super().load()  # type: ignore[no-untyped-call]
-        app = over_feast(self._repository, feast_app)
+        app = over_feast(self._repository, feast_app, self._auth_cache_seconds)
         # Exclude Feast's objects from garbage collection, which would delay a request by 0.1 s.
         gc.collect()
         gc.freeze()
@@ -35,6 +35,7 @@ def run(
     with_metrics: bool = False,
     metrics_host: str = "127.0.0.1",
     metrics_port: int = 8000,
+    auth_cache_seconds: float = 0.0,
     **options: Any,
 ) -> None:
     """Serve until interrupted.
@@ -43,6 +44,7 @@ def run(
     ----------
     with_metrics : whether metrics are exported, whatever ``feature_store.yaml`` says.
     metrics_host, metrics_port : where metrics are exported.
+    auth_cache_seconds : see `Guard`.
     options : settings of gunicorn, and ``registry_ttl_sec``: seconds after which Feast's registry is loaded
         again.
 
@@ -58,4 +60,4 @@ def run(
             # What Feast's `start_metrics_server` does, but that one listens on all interfaces.
             metrics._config = feast_parts.BUILD_METRICS_FLAGS(configured)
         set_up_security(store)
-        _Application(store, has_metrics, **options).run()
+        _Application(store, has_metrics, auth_cache_seconds, **options).run()

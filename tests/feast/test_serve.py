@@ -574,7 +574,6 @@ def test_metrics_count_the_same(apps, store, monkeypatch):
     ("change", "reason"),
     [
         ({"online_store": {"type": "sqlite", "path": "online.db"}}, "SqliteOnlineStore"),
-        ({"feature_server": {"type": "local", "audit_logging": {"enabled": True}}}, "audit_logging"),
         ({"auth": {"type": "kubernetes"}}, "kubernetes"),
     ],
     ids=lambda value: str(value)[:20],

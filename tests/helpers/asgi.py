@@ -5,7 +5,9 @@ import json
 PATH = "/get-online-features"
 
 
-async def ask(app, request, path=PATH, method="POST", kind=b"application/json", chunks=1):
+async def ask(
+    app, request, path=PATH, method="POST", kind=b"application/json", chunks=1, headers=(), query=b""
+):
     """The status, headers and body of an answer, as ASGI has them."""
     body = request if isinstance(request, bytes) else json.dumps(request).encode()
     size = len(body) // chunks + 1
@@ -21,7 +23,7 @@ async def ask(app, request, path=PATH, method="POST", kind=b"application/json", 
     async def send(message):
         sent.append(message)
 
-    headers = [(b"host", b"localhost"), (b"content-length", str(len(body)).encode())]
+    headers = [*headers, (b"host", b"localhost"), (b"content-length", str(len(body)).encode())]
     headers += [] if kind is None else [(b"content-type", kind)]
     scope = {
         "type": "http",
@@ -31,7 +33,7 @@ async def ask(app, request, path=PATH, method="POST", kind=b"application/json", 
         "scheme": "http",
         "path": path,
         "raw_path": path.encode(),
-        "query_string": b"",
+        "query_string": query,
         "root_path": "",
         "headers": headers,
         "client": ("127.0.0.1", 1),
