@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from feast_sketch_store.structures.answer import Answer
+from feast_sketch_store.structures.base import Answer
 
 
 class LayerAnswer(NamedTuple):

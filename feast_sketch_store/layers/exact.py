@@ -18,7 +18,7 @@ from feast_sketch_store.rows.encoding import EncodedFeature, EncodedRows
 from feast_sketch_store.rows.entity_keys import find_sorted
 from feast_sketch_store.rows.lists import removed_name
 from feast_sketch_store.rows.vocabulary import Vocabulary
-from feast_sketch_store.structures.prepared import begin_feature, begin_unknown
+from feast_sketch_store.structures.base import begin_feature, begin_unknown
 
 _MICROSECONDS = 1_000_000  # per second; times are read in seconds
 

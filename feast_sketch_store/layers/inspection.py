@@ -10,8 +10,7 @@ from feast_sketch_store.layers.sketch import SketchLayer
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.encoding import EncodedFeature
 from feast_sketch_store.rows.formulas import Formula
-from feast_sketch_store.structures.answer import Answer
-from feast_sketch_store.structures.base import SealedFeature
+from feast_sketch_store.structures.base import Answer, SealedFeature
 
 
 @dataclass(frozen=True)

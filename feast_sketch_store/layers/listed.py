@@ -16,7 +16,7 @@ from feast_sketch_store.layers.presence import Presence
 from feast_sketch_store.rows.codecs import EXACT, FeatureCodec
 from feast_sketch_store.rows.vocabulary import Vocabulary
 from feast_sketch_store.structures.base import Structure
-from feast_sketch_store.structures.elements import (
+from feast_sketch_store.structures.columns import (
     DictionaryElements,
     Elements,
     NumberElements,

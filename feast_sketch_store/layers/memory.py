@@ -15,9 +15,8 @@ from feast_sketch_store.errors import SettingsError
 from feast_sketch_store.layers.collect import CollectedFeature
 from feast_sketch_store.structures import registry
 from feast_sketch_store.structures.bloom import BloomTable
-from feast_sketch_store.structures.costs import Popularity, sets_bytes
+from feast_sketch_store.structures.costs import Popularity, noisiest_offer, sets_bytes
 from feast_sketch_store.structures.feature_rows import first_rows
-from feast_sketch_store.structures.filter_offers import noisiest_offer
 from feast_sketch_store.structures.goals import AUTO, Goal
 from feast_sketch_store.structures.set_columns import SETS, SetColumns
 

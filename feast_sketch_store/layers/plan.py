@@ -19,15 +19,14 @@ from feast_sketch_store.structures.base import RowSymbols
 from feast_sketch_store.structures.bloom import BloomTable
 from feast_sketch_store.structures.choice import Beside, Choice
 from feast_sketch_store.structures.columns import Columns
-from feast_sketch_store.structures.costs import Popularity, index_bytes, timestamps_bytes
-from feast_sketch_store.structures.filter_offers import FilterPlan
+from feast_sketch_store.structures.costs import FilterPlan, Popularity, index_bytes, timestamps_bytes
 from feast_sketch_store.structures.goals import AUTO, Offer
 from feast_sketch_store.structures.scalars import Scalars, scalar_bytes
 from feast_sketch_store.structures.set_columns import SetColumns
 from feast_sketch_store.structures.shared_values import SharedValues
 from feast_sketch_store.structures.sizing import FactClass
 from feast_sketch_store.structures.static import StaticScalars
-from feast_sketch_store.structures.symbols import words_for
+from feast_sketch_store.structures.table import words_for
 
 
 @dataclass(frozen=True)

@@ -29,8 +29,7 @@ from feast_sketch_store.rows.codecs import Decoder, FeatureCodec
 from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.encoding import NO_TIMESTAMP
 from feast_sketch_store.rows.vocabulary import Vocabulary
-from feast_sketch_store.structures.answer import Answer
-from feast_sketch_store.structures.prepared import begin_unknown
+from feast_sketch_store.structures.base import Answer, begin_unknown
 
 # Prepared forms that a layer keeps, one for each set of requested features.
 _MAX_QUESTIONS = 64

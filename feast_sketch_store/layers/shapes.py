@@ -20,7 +20,7 @@ from feast_sketch_store.rows.encoding import NO_TIMESTAMP
 from feast_sketch_store.structures.base import Structure
 from feast_sketch_store.structures.bloom import BloomTable
 from feast_sketch_store.structures.parts import Described, Parts, checked
-from feast_sketch_store.structures.symbols import SymbolRange
+from feast_sketch_store.structures.table import SymbolRange
 from feast_sketch_store.succinct import PackedInts
 from feast_sketch_store.succinct.fingerprints import expected_bits
 

@@ -27,8 +27,7 @@ from feast_sketch_store.rows.encoding import NO_TIMESTAMP, EncodedFeature, Encod
 from feast_sketch_store.rows.formulas import Formula
 from feast_sketch_store.rows.vocabulary import Vocabulary
 from feast_sketch_store.structures import registry
-from feast_sketch_store.structures.answer import Answer
-from feast_sketch_store.structures.base import SealedFeature, Structure
+from feast_sketch_store.structures.base import Answer, SealedFeature, Structure, begin_unknown
 from feast_sketch_store.structures.parts import (
     Arrays,
     Checks,
@@ -39,7 +38,6 @@ from feast_sketch_store.structures.parts import (
     prefixed,
     report_of,
 )
-from feast_sketch_store.structures.prepared import begin_unknown
 from feast_sketch_store.succinct.packed import Check
 
 _PRESENCES: Final[Mapping[str, type[Presence]]] = {

@@ -36,7 +36,7 @@ from feast_sketch_store.rows.entity_keys import find_sorted, hash_entity_keys
 from feast_sketch_store.settings.resolve import resolve, ttl_microseconds
 from feast_sketch_store.settings.table import Backing
 from feast_sketch_store.storage.base import Storage
-from feast_sketch_store.structures.bounds import within
+from feast_sketch_store.structures.sizing import within
 from feast_sketch_store.view import rebuilding
 from feast_sketch_store.view.live_shard import expire_before_of
 from feast_sketch_store.view.sealing import SealPolicy

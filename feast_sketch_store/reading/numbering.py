@@ -15,7 +15,7 @@ from feast_sketch_store.reading.entities import as_array
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.vocabulary import Vocabulary
-from feast_sketch_store.structures.answer import Answer
+from feast_sketch_store.structures.base import Answer
 
 
 class Numbering:

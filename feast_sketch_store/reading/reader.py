@@ -33,7 +33,7 @@ from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.entity_keys import JOIN_KEY_TYPES, SingleKeys
 from feast_sketch_store.rows.vocabulary import Vocabulary
-from feast_sketch_store.structures.answer import weighted_sums
+from feast_sketch_store.structures.base import weighted_sums
 from feast_sketch_store.view.live_shard import expire_before_of
 from feast_sketch_store.view.opening import open_live
 from feast_sketch_store.view.state import State

@@ -15,11 +15,9 @@ from feast_sketch_store.kernel import PreparedRows
 from feast_sketch_store.rows.codecs import BACKING, Decoder, FeatureCodec
 from feast_sketch_store.rows.encoding import EncodedFeature
 from feast_sketch_store.rows.vocabulary import Vocabulary
-from feast_sketch_store.structures.answer import Answer
-from feast_sketch_store.structures.base import SeparateFeature, SeparateFeatures
+from feast_sketch_store.structures.base import Answer, SeparateFeature, SeparateFeatures, begin_feature
 from feast_sketch_store.structures.feature_rows import FeatureRows
 from feast_sketch_store.structures.parts import Described, Parts, checked
-from feast_sketch_store.structures.prepared import begin_feature
 
 
 @dataclass(frozen=True)

@@ -8,17 +8,60 @@ from typing import Any, ClassVar, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from feast_sketch_store.kernel import PreparedRows
-from feast_sketch_store.rows.codecs import EMPTY, VALUE, Decoder, FeatureCodec
+from feast_sketch_store.kernel import PreparedRows, row_sums
+from feast_sketch_store.rows.codecs import EMPTY, VALUE, Decoder, FeatureCodec, Symbols
 from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.encoding import EncodedFeature
 from feast_sketch_store.rows.vocabulary import Vocabulary
-from feast_sketch_store.structures.answer import Answer
 from feast_sketch_store.structures.costs import Popularity
 from feast_sketch_store.structures.feature_rows import FeatureRows
 from feast_sketch_store.structures.goals import Goal, Offer
 from feast_sketch_store.structures.parts import Described, Parts, prefixed
 from feast_sketch_store.structures.sizing import FactClass
+
+
+def begin_unknown(rows: PreparedRows) -> None:
+    """Add a feature that the rows do not have."""
+    rows.feature(b"", False, 0, None, None, None)
+
+
+def begin_feature(rows: PreparedRows, codec: FeatureCodec, vocabulary: Vocabulary | None) -> None:
+    """Begin a feature; its ids are those of the vocabulary, if there is one."""
+    arrays = {} if vocabulary is None else vocabulary.to_arrays()
+    values, offsets, data = (arrays.get(name) for name in ("values", "offsets", "data"))
+    rows.feature(codec.tag, codec.is_collection, codec.element_wire_type, values, offsets, data)
+
+
+class Answer:
+    """One feature of p entities that have rows.
+
+    Parameters
+    ----------
+    decoder : has the vocabulary of the symbols.
+    states : uint8[p] of codecs.MISSING, NULL, EMPTY, VALUE.
+    csr : the symbols of each entity, with their weights if they have any.
+    """
+
+    def __init__(self, decoder: Decoder, states: NDArray[np.uint8], csr: Csr):
+        self.decoder = decoder
+        self.states = states
+        self.csr = csr
+
+    @property
+    def indptr(self) -> NDArray[np.int64]:
+        """Where the symbols of each entity begin: int64[p + 1]."""
+        return self.csr.indptr
+
+    @property
+    def symbols(self) -> Symbols:
+        """The symbols of all entities: int[nnz]."""
+        return self.csr.ids
+
+
+def weighted_sums(csr: Csr, weights: NDArray[np.float64]) -> NDArray[np.float64]:
+    """For each row, the sum of its ids' weights, float64[V], times the ids' own weights: float64[n]."""
+    values = np.asarray(weights[csr.ids], np.float64)
+    return row_sums(csr.indptr, values if csr.weights is None else values * csr.weights)
 
 
 class SealedFeature(ABC):

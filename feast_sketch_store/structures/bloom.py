@@ -22,16 +22,16 @@ from feast_sketch_store.rows.codecs import NULL, VALUE, FeatureCodec
 from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.encoding import EncodedFeature
 from feast_sketch_store.rows.vocabulary import Vocabulary
-from feast_sketch_store.structures.answer import Answer
 from feast_sketch_store.structures.base import (
+    Answer,
     RowsToSeal,
     SealedFeature,
     Shortfall,
     Structure,
+    begin_feature,
 )
-from feast_sketch_store.structures.costs import Popularity
+from feast_sketch_store.structures.costs import FilterPlan, Popularity, filter_offer
 from feast_sketch_store.structures.feature_rows import FeatureRows
-from feast_sketch_store.structures.filter_offers import FilterPlan, filter_offer
 from feast_sketch_store.structures.goals import AUTO, BLOOM, WEIGHTED_BLOOM, Goal, Offer
 from feast_sketch_store.structures.parts import (
     WORDS,
@@ -42,10 +42,8 @@ from feast_sketch_store.structures.parts import (
     prefixed,
     salt_from,
 )
-from feast_sketch_store.structures.prepared import begin_feature
 from feast_sketch_store.structures.sizing import ideal_bits
-from feast_sketch_store.structures.symbols import SymbolRange
-from feast_sketch_store.structures.table import TablePart, fill_table
+from feast_sketch_store.structures.table import SymbolRange, TablePart, fill_table
 from feast_sketch_store.succinct import (
     MAX_NUM_WORDS,
     ShiftingBloomFilter,

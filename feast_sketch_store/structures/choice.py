@@ -25,8 +25,13 @@ from numpy.typing import NDArray
 from feast_sketch_store.errors import SettingsError
 from feast_sketch_store.structures import registry
 from feast_sketch_store.structures.bloom import BloomTable
-from feast_sketch_store.structures.costs import Popularity, index_bytes, packed_bytes, table_bytes
-from feast_sketch_store.structures.filter_offers import offer_of_memory
+from feast_sketch_store.structures.costs import (
+    Popularity,
+    index_bytes,
+    offer_of_memory,
+    packed_bytes,
+    table_bytes,
+)
 from feast_sketch_store.structures.goals import AUTO, MEMORY, Goal, Offer
 from feast_sketch_store.structures.set_columns import SETS, SetColumns
 from feast_sketch_store.structures.sizing import AnyFacts, FactClass, candidate_fills, size_for_rates

@@ -31,8 +31,14 @@ from feast_sketch_store.rows.codecs import VALUE, FeatureCodec
 from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.encoding import EncodedFeature
 from feast_sketch_store.rows.vocabulary import Vocabulary
-from feast_sketch_store.structures.answer import Answer
-from feast_sketch_store.structures.base import RowsToSeal, SealedFeature, Shortfall, Structure
+from feast_sketch_store.structures.base import (
+    Answer,
+    RowsToSeal,
+    SealedFeature,
+    Shortfall,
+    Structure,
+    begin_feature,
+)
 from feast_sketch_store.structures.cluster_sizing import (
     MAX_LEVELS,
     STYLES,
@@ -42,9 +48,8 @@ from feast_sketch_store.structures.cluster_sizing import (
     size,
 )
 from feast_sketch_store.structures.clusters import MAX_CLUSTERS, Scorer, count, learn
-from feast_sketch_store.structures.costs import Popularity, packed_bytes
+from feast_sketch_store.structures.costs import Popularity, packed_bytes, wanted_false_per_read
 from feast_sketch_store.structures.feature_rows import FeatureRows, Part, in_order
-from feast_sketch_store.structures.filter_offers import wanted_false_per_read
 from feast_sketch_store.structures.goals import (
     DEFAULT_CLUSTERS,
     LEARNED_BLOOM,
@@ -64,9 +69,7 @@ from feast_sketch_store.structures.parts import (
     report_of,
     salt_from,
 )
-from feast_sketch_store.structures.prepared import begin_feature
-from feast_sketch_store.structures.symbols import words_for
-from feast_sketch_store.structures.table import TOLERANCE
+from feast_sketch_store.structures.table import TOLERANCE, words_for
 from feast_sketch_store.succinct import (
     MAX_NUM_WORDS,
     Asked,

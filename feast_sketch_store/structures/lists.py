@@ -25,8 +25,7 @@ from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.encoding import EncodedFeature
 from feast_sketch_store.rows.listing import Listing
 from feast_sketch_store.rows.vocabulary import Vocabulary
-from feast_sketch_store.structures.answer import Answer
-from feast_sketch_store.structures.base import SeparateFeature, SeparateFeatures
+from feast_sketch_store.structures.base import Answer, SeparateFeature, SeparateFeatures, begin_feature
 from feast_sketch_store.structures.feature_rows import FeatureRows
 from feast_sketch_store.structures.parts import (
     WORDS,
@@ -40,7 +39,6 @@ from feast_sketch_store.structures.parts import (
     report_of,
     words_of_codes,
 )
-from feast_sketch_store.structures.prepared import begin_feature
 from feast_sketch_store.succinct import ListCode, PackedInts, TimedLists
 
 LISTS = "lists"

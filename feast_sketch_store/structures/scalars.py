@@ -23,8 +23,7 @@ from feast_sketch_store.kernel import PreparedRows
 from feast_sketch_store.rows.codecs import EMPTY, MISSING, NULL, VALUE, Decoder, FeatureCodec
 from feast_sketch_store.rows.encoding import EncodedFeature
 from feast_sketch_store.rows.vocabulary import Vocabulary
-from feast_sketch_store.structures.answer import Answer
-from feast_sketch_store.structures.base import RowsToSeal, SealedFeature, Structure
+from feast_sketch_store.structures.base import Answer, RowsToSeal, SealedFeature, Structure, begin_feature
 from feast_sketch_store.structures.columns import COLUMN
 from feast_sketch_store.structures.feature_rows import FeatureRows, in_order
 from feast_sketch_store.structures.parts import (
@@ -36,7 +35,6 @@ from feast_sketch_store.structures.parts import (
     prefixed,
     report_of,
 )
-from feast_sketch_store.structures.prepared import begin_feature
 from feast_sketch_store.succinct import PackedInts
 
 _MAX_NUMBERS = 1 << 63

@@ -22,7 +22,7 @@ from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.spill import SpilledWords
 from feast_sketch_store.rows.vocabulary import Vocabulary
-from feast_sketch_store.structures.base import RowsToSeal, SealedFeature, Structure
+from feast_sketch_store.structures.base import RowsToSeal, SealedFeature, Structure, begin_feature
 from feast_sketch_store.structures.costs import Popularity, sets_bytes
 from feast_sketch_store.structures.feature_rows import FeatureRows, OrderedRows
 from feast_sketch_store.structures.goals import MEMORY, Goal, Offer
@@ -36,7 +36,6 @@ from feast_sketch_store.structures.parts import (
     report_of,
     words_of_codes,
 )
-from feast_sketch_store.structures.prepared import begin_feature
 from feast_sketch_store.structures.shared_values import NO_SET, find_chains, headers_of
 from feast_sketch_store.succinct import GolombSets, SetCode
 from feast_sketch_store.succinct.gap_levels import FIT_FACTS, Levels

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from feast_sketch_store.rows.codecs import EMPTY, NULL
 from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.vocabulary import Vocabulary
-from feast_sketch_store.structures.elements import offsets_of
+from feast_sketch_store.structures.columns import offsets_of
 from feast_sketch_store.structures.feature_rows import FeatureRows, first_rows
 from feast_sketch_store.structures.sizing import non_increasing_runs
 from feast_sketch_store.succinct import GolombSets, SetCode

@@ -31,7 +31,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -443,3 +443,26 @@ def candidate_fills(classes: Sequence[AnyFacts]) -> list[float]:
         least, most = (half - _NEAR_HALF, half + _NEAR_HALF) if has_weighted else (1, MAX_NUM_HASHES)
         fills |= {rate ** (1.0 / k) for k in range(max(1, least), min(most, MAX_NUM_HASHES) + 1)}
     return sorted(fill for fill in fills if _MIN_FILL <= fill <= _MAX_FILL) or [0.5]
+
+
+CONFIDENCE: Final = 0.95
+
+
+def within(rate: float, num_sampled: int, confidence: float = CONFIDENCE) -> float:
+    """A bound on the distance between the true rate and a sampled one, with a confidence.
+
+    For n independent questions with the true rate p, let x be the share of wrong answers. Then
+
+        P(|x - p| >= e) <= 2 exp(-e^2 n / 2)               for any p
+        P(|x - p| >= e) <= 2 exp(-e^2 n / (3 p))           for e <= p
+
+    The second is sharper at the rates that filters have. The true rate may be the larger one. So the bound is
+    taken at the largest rate p that is itself within the bound of ``rate``.
+
+    Source: Mitzenmacher and Upfal, "Probability and Computing", section 4.2.
+    """
+    if num_sampled < 1:
+        return 1.0
+    exponent = math.log(2 / (1 - confidence)) / num_sampled
+    half = 1.5 * exponent
+    return min(half + math.sqrt(half * half + 2 * half * rate), math.sqrt(2 * exponent), 1.0)

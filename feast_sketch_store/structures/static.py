@@ -22,8 +22,7 @@ from feast_sketch_store.kernel import PreparedRows, row_hashes
 from feast_sketch_store.rows.codecs import Decoder, FeatureCodec
 from feast_sketch_store.rows.encoding import EncodedFeature
 from feast_sketch_store.rows.vocabulary import Vocabulary
-from feast_sketch_store.structures.answer import Answer
-from feast_sketch_store.structures.base import RowsToSeal, SealedFeature, Structure
+from feast_sketch_store.structures.base import Answer, RowsToSeal, SealedFeature, Structure, begin_feature
 from feast_sketch_store.structures.feature_rows import FeatureRows
 from feast_sketch_store.structures.parts import (
     WORDS,
@@ -35,7 +34,6 @@ from feast_sketch_store.structures.parts import (
     report_of,
     salt_from,
 )
-from feast_sketch_store.structures.prepared import begin_feature
 from feast_sketch_store.succinct.static_function import MAX_WIDTH, StaticFunction, expected_bytes, width_for
 
 STATIC: Final = "static"

@@ -20,7 +20,7 @@ from feast_sketch_store.errors import DamagedFileError, RowError, SketchStoreErr
 from feast_sketch_store.online_store import online_store_of
 from feast_sketch_store.operations import maintenance
 from feast_sketch_store.settings.table import Ttl
-from feast_sketch_store.structures.bounds import within
+from feast_sketch_store.structures.sizing import within
 from tests.helpers.filters import measured_fill
 from tests.helpers.processes import run_command
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 from feast_sketch_store.rows.csr import Csr
-from feast_sketch_store.structures.answer import weighted_sums
+from feast_sketch_store.structures.base import weighted_sums
 
 INDPTR, IDS = np.array([0, 2, 2, 3, 3]), np.array([0, 3, 1], np.int32)
 WEIGHTS = np.array([1.0, 10.0, 100.0, 1000.0])

@@ -10,7 +10,7 @@ from feast_sketch_store.kernel import row_hashes
 from feast_sketch_store.layers import FeatureBudget, build_layer
 from feast_sketch_store.rows.binning import Precision, Quantiles
 from feast_sketch_store.rows.codecs import BINNED, EXACT, FeatureCodec
-from feast_sketch_store.structures.elements import BytesElements, DictionaryElements, NumberElements
+from feast_sketch_store.structures.columns import BytesElements, DictionaryElements, NumberElements
 from tests.helpers.length import by_length
 
 RATE = 1e-9
