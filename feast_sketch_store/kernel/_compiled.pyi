@@ -339,8 +339,8 @@ class PreparedRows:
 
     def csr(
         self, entity_hashes: Any, expire_before: int, limit: int, has_weights: bool, indptr: Any
-    ) -> tuple[bytearray, bytearray, int]:
-        """The ids of the first feature, int32, each once; and the number of rows.
+    ) -> tuple[bytearray, bytearray | None, int]:
+        """The ids of the first feature, int32, each once; None; and the number of rows.
 
         With ``has_weights``, the items of lists, newest first and at most ``limit``, and their times, or
         values and their counts, int64. ``indptr``, int64[n + 1] or None, receives where those of each entity

@@ -25,7 +25,7 @@ static int take_hashes(Call *call, Walk *walk) {
     return 0;
 }
 
-int begin_walk(Call *call, Walk *walk) {
+int begin_walk(Call *call, Walk *walk, int is_dated) {
     Py_ssize_t expire_before;
     walk->stack = (Prepared *)call->self;
     if (walk->stack->kind != STACK) {
@@ -35,6 +35,7 @@ int begin_walk(Call *call, Walk *walk) {
     if (take_hashes(call, walk) < 0 || take(call, "n", &expire_before) < 0) return -1;
     walk->expire_before = expire_before;
     walk->limit = INT64_MAX;
+    walk->is_dated = is_dated;
     walk->is_whole = 0;
     arena_init(&walk->arena);
     return 0;
@@ -71,6 +72,7 @@ static int locate_rows(Walk *walk, Rows *rows) {
         if (i + 1 < rows->number) expect_shapes(walk->stack, &rows->recent, hashes + 2 * (i + 1));
         place->recent = &rows->recent;
         place->limit = walk->limit;
+        place->is_dated = walk->is_dated;
         walk->hash = hashes + 2 * i;
         rows->statuses[i] = locate(walk->stack, walk->hash, walk->expire_before, &walk->arena, place);
         if (rows->statuses[i] == FAILED) return FAILED;
@@ -157,7 +159,7 @@ static int note_found(void *self, Py_ssize_t i, int status, Place *place, Arena 
 PREPARED_METHOD(found) {
     Walk walk;
     Array statuses, timestamps;
-    if (begin_walk(call, &walk) < 0 || take(call, "1!8!.", &statuses, &timestamps) < 0) return NULL;
+    if (begin_walk(call, &walk, 1) < 0 || take(call, "1!8!.", &statuses, &timestamps) < 0) return NULL;
     if (statuses.length != walk.n || timestamps.length != walk.n) return refuse(DO_NOT_FIT);
     Found found = {statuses.data, timestamps.data};
     int failed = run_walk(&walk, note_found, &found, STEPS_OF_A_ROW);
@@ -223,7 +225,7 @@ PREPARED_METHOD(bits) {
     Walk walk;
     Array out;
     Py_ssize_t num_words;
-    if (begin_walk(call, &walk) < 0 || take(call, "n8!.", &num_words, &out) < 0) return NULL;
+    if (begin_walk(call, &walk, 0) < 0 || take(call, "n8!.", &num_words, &out) < 0) return NULL;
     if (num_words < 0 || out.length != walk.n * num_words || !num_shown(walk.stack)) return refuse(DO_NOT_FIT);
     BitRows rows = {{out.data, num_words}, 0};
     return finish(&walk, run_walk(&walk, set_bits, &rows, STEPS_OF_A_ROW), rows.num_found);
@@ -270,7 +272,7 @@ PREPARED_METHOD(contains) {
     Walk walk;
     Array wanted, out;
     Py_ssize_t num_names, per_entity;
-    if (begin_walk(call, &walk) < 0 || take(call, "n4n1!.", &num_names, &wanted, &per_entity, &out) < 0) return NULL;
+    if (begin_walk(call, &walk, 0) < 0 || take(call, "n4n1!.", &num_names, &wanted, &per_entity, &out) < 0) return NULL;
     Py_ssize_t number = per_entity ? per_entity : wanted.length, num_words = num_names / 64 + 1;
     if (num_names < 0 || per_entity < 0 || !num_shown(walk.stack) || out.length != walk.n * number ||
         (per_entity && wanted.length != out.length))
@@ -322,7 +324,7 @@ PREPARED_METHOD(scores) {
     Walk walk;
     Array weights, out;
     Py_ssize_t is_counted;
-    if (begin_walk(call, &walk) < 0 || take(call, "8n8!.", &weights, &is_counted, &out) < 0) return NULL;
+    if (begin_walk(call, &walk, 0) < 0 || take(call, "8n8!.", &weights, &is_counted, &out) < 0) return NULL;
     if (!num_shown(walk.stack) || out.length != walk.n) return refuse(DO_NOT_FIT);
     Scores scores = {weights.data, weights.length, 0, is_counted != 0, out.data};
     return finish(&walk, run_walk(&walk, add_weights, &scores, STEPS_OF_A_ROW), scores.num_found);
@@ -425,7 +427,7 @@ static int add_to_csr(void *self, Py_ssize_t i, int status, Place *place, Arena 
     return 0;
 }
 
-/* csr(hashes, expire_before, limit, has_weights, indptr) -> (bytearray of int32, of int64, number of rows)
+/* csr(hashes, expire_before, limit, has_weights, indptr) -> (bytearray of int32, of int64 or None, number of rows)
  *
  * The names of the ids of the first feature of each entity, each once; or with `has_weights` the items of lists, newest
  * first and at most `limit`, with their times, or values with their counts. `indptr`, int64[n + 1], receives where those
@@ -434,16 +436,22 @@ PREPARED_METHOD(csr) {
     Walk walk;
     Array indptr;
     Py_ssize_t limit, has_weights;
-    if (begin_walk(call, &walk) < 0 || take(call, "nn8?.", &limit, &has_weights, &indptr) < 0) return NULL;
+    if (begin_walk(call, &walk, 0) < 0 || take(call, "nn8?.", &limit, &has_weights, &indptr) < 0) return NULL;
     if (limit < 1 || !num_shown(walk.stack) || (indptr.data && indptr.length != walk.n + 1)) return refuse(DO_NOT_FIT);
     walk.limit = limit;
     Csr csr = {{.kind = NAMES, .has_weights = has_weights != 0, .indptr = indptr.data}, 0};
     if (indptr.data) csr.column.indptr[0] = 0;
     int failed = run_walk(&walk, add_to_csr, &csr, STEPS_OF_A_ROW);
     free_walk(&walk);
-    PyObject *answer = NULL;
-    if (!failed)
-        answer = Py_BuildValue("(NNn)", bytes_of(&csr.column.elements), bytes_of(&csr.column.weights), csr.num_found);
+    PyObject *answer = failed ? NULL : PyTuple_New(3); /* faster than Py_BuildValue */
+    if (answer) {
+        PyObject *parts[3] = {bytes_of(&csr.column.elements),
+                              has_weights ? bytes_of(&csr.column.weights) : Py_NewRef(Py_None),
+                              PyLong_FromSsize_t(csr.num_found)};
+        for (int i = 0; i < 3; i++)
+            if (!parts[i] || PyTuple_SetItem(answer, i, parts[i]) < 0) failed = 1;
+        if (failed) Py_CLEAR(answer);
+    }
     free_column(&csr.column);
     return answer;
 }
@@ -482,7 +490,7 @@ PREPARED_METHOD(columns) {
     Walk walk;
     Array kinds, statuses, timestamps, states, indptr;
     Py_ssize_t limit;
-    if (begin_walk(call, &walk) < 0 ||
+    if (begin_walk(call, &walk, 1) < 0 ||
         take(call, "n11!8!1!8!.", &limit, &kinds, &statuses, &timestamps, &states, &indptr) < 0)
         return NULL;
     Py_ssize_t number = num_shown(walk.stack), n = walk.n;

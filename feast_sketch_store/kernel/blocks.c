@@ -60,7 +60,7 @@ static void expect_block(const Blocks *blocks, uint64_t block) {
 }
 
 void expect_words(const Blocks *blocks, uint64_t first_word, uint64_t last_word) {
-    if (!blocks->unchecked) return;
+    if (is_finished(blocks)) return;
     for (uint64_t b = first_word / blocks->block_words; b <= last_word / blocks->block_words && b < blocks->number; b++)
         if (blocks->unchecked[b]) expect_block(blocks, b);
 }
@@ -86,6 +86,7 @@ int verify_blocks(const Blocks *blocks, uint64_t first, uint64_t last) {
         fault = (Fault){DAMAGED, blocks, b, 0};
         are_intact = 0;
     }
+    if (!memchr(blocks->unchecked, 1, (size_t)blocks->number)) *blocks->pending = 0;
     if (is_held) retake_gil();
     return are_intact;
 }

@@ -188,7 +188,7 @@ PREPARED_METHOD(contains_values) {
     Wanted wanted;
     Array out;
     memset(&wanted, 0, sizeof wanted);
-    if (begin_walk(call, &walk) < 0) return NULL;
+    if (begin_walk(call, &walk, 0) < 0) return NULL;
     Py_ssize_t all = take_wanted(call, &wanted);
     if (all < 0 || take(call, "n1!.", &wanted.per_entity, &out) < 0) return NULL;
     wanted.number = wanted.per_entity ? wanted.per_entity : all;

@@ -18,7 +18,7 @@ static int begin_sets(const Prepared *rows, Place **places, Py_ssize_t number, J
         if (first > stop) return FAILED;
         PREFETCH(rows->sets.words + (first >> 6));
         jobs[i].bit = first;
-        if (!rows->code_blocks.unchecked) continue;
+        if (is_finished(&rows->code_blocks)) continue;
         if (row + 1 < rows->num_rows) stop = get_checked(&rows->starts, row + 1);
         if (first > stop || stop > rows->sets.num_bits ||
             !are_verified(&rows->code_blocks, first >> 6, (stop >> 6) + 1))

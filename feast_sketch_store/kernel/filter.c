@@ -489,7 +489,7 @@ void expect_windows(RecentWindows *recent, const Symbols *symbols, const uint64_
 /* The windows of an entity in intact blocks; NULL if one is damaged. */
 static const Windows *verified_windows(const Place *place, const Symbols *symbols, const Blocks *blocks) {
     const Windows *windows = find_windows(place->recent, symbols, place->hash);
-    if (!blocks->unchecked) return windows;
+    if (is_finished(blocks)) return windows;
     for (int j = 0; j < symbols->num_hashes; j++)
         expect_words(blocks, windows->starts[j], windows->starts[j] + (uint64_t)symbols->num_words - 1);
     for (int j = 0; j < symbols->num_hashes; j++)

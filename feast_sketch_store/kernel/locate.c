@@ -6,7 +6,7 @@
 
 /* Whether everything from a sample to the next one is intact; with samples of zeros, the lows as well. */
 static int is_sample_checked(const CheckedAscending *checked, uint64_t sample) {
-    if (!checked->highs.unchecked && !checked->lows.unchecked && !checked->samples.unchecked) return 1;
+    if (is_finished(&checked->highs) && is_finished(&checked->lows) && is_finished(&checked->samples)) return 1;
     const Ascending *numbers = &checked->numbers;
     int by_value = numbers->flipped != 0;
     uint64_t number = (uint64_t)(by_value ? numbers->num_buckets : numbers->length);
@@ -81,6 +81,7 @@ static int newest_of(const Prepared *rows, int64_t timestamp, int64_t *newest) {
 }
 
 static int date_listed(const Prepared *rows, int64_t expire_before, Place *place) {
+    if (!place->is_dated && expire_before == INT64_MIN) return FOUND;
     if (rows->num_distinct_timestamps == 1) {
         place->timestamp = rows->distinct_timestamps[0];
     } else {

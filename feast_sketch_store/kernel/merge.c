@@ -404,6 +404,7 @@ int locate_items(const Prepared *stack, const uint64_t *hash, Py_ssize_t first, 
                  Arena *arena, Place *place) {
     int64_t newest = INT64_MIN;
     int is_last = 0;
+    place->is_dated = 1; /* the newest of them counts */
     place->pieces = arena_get(arena, (size_t)(end - first) * sizeof *place->pieces);
     if (!place->pieces) return FAILED;
     for (Py_ssize_t l = first; l < end && !is_last; l++) {

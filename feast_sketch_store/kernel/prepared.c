@@ -30,32 +30,32 @@ PyObject *done(Prepared *self, Call *call) {
 }
 
 int take_blocks(Call *call, Blocks *blocks) {
-    static const char *const names[] = {"words", "checksums", "unchecked", "block_words"};
-    PyObject *check, *parts[4] = {NULL, NULL, NULL, NULL};
-    Array words, checksums, unchecked;
+    static const char *const names[] = {"words", "checksums", "unchecked", "pending", "block_words"};
+    PyObject *check, *parts[5] = {NULL, NULL, NULL, NULL, NULL};
+    Array words, checksums, unchecked, pending;
     Py_ssize_t block_words;
     memset(blocks, 0, sizeof *blocks);
     if (take(call, "o", &check) < 0) return -1;
     if (Py_IsNone(check)) return 0;
     int failed = 0;
-    for (int i = 0; i < 4 && !failed; i++) failed = !(parts[i] = PyObject_GetAttrString(check, names[i]));
+    for (int i = 0; i < 5 && !failed; i++) failed = !(parts[i] = PyObject_GetAttrString(check, names[i]));
     if (!failed) {
         PyObject *const *next = call->next, *const *stop = call->stop;
         call->next = parts;
-        call->stop = parts + 4;
-        failed = take(call, "811!n", &words, &checksums, &unchecked, &block_words) < 0;
+        call->stop = parts + 5;
+        failed = take(call, "811!1!n", &words, &checksums, &unchecked, &pending, &block_words) < 0;
         call->next = next;
         call->stop = stop;
     }
-    for (int i = 0; i < 4; i++) Py_XDECREF(parts[i]); /* the call has buffers of the arrays */
+    for (int i = 0; i < 5; i++) Py_XDECREF(parts[i]); /* the call has buffers of the arrays */
     if (failed) return -1;
     if (block_words < 1 || unchecked.length != words.length / block_words + (words.length % block_words != 0) ||
-        checksums.length != 16 * unchecked.length || call->num_objects == MAX_OBJECTS) {
+        checksums.length != 16 * unchecked.length || pending.length != 1 || call->num_objects == MAX_OBJECTS) {
         refuse("the checksums of blocks do not fit their array");
         return -1;
     }
     call->objects[call->num_objects++] = Py_NewRef(check);
-    *blocks = (Blocks){check, words.data, checksums.data, unchecked.data,
+    *blocks = (Blocks){check, words.data, checksums.data, unchecked.data, pending.data,
                        (uint64_t)words.length, (uint64_t)block_words, (uint64_t)unchecked.length};
     return 0;
 }

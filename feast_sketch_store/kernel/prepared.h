@@ -25,8 +25,10 @@ int verify_blocks(const Blocks *blocks, uint64_t first, uint64_t last);
 /* Asks the system to load the unchecked ones of the blocks of some words, which will be verified soon. */
 void expect_words(const Blocks *blocks, uint64_t first_word, uint64_t last_word);
 
+static inline int is_finished(const Blocks *blocks) { return !blocks->unchecked || !*blocks->pending; }
+
 static inline int are_verified(const Blocks *blocks, uint64_t first_word, uint64_t last_word) {
-    if (!blocks->unchecked) return 1;
+    if (is_finished(blocks)) return 1;
     uint64_t last = last_word / blocks->block_words;
     for (uint64_t b = first_word / blocks->block_words; b <= last && b < blocks->number; b++)
         if (blocks->unchecked[b]) return verify_blocks(blocks, b, last);
@@ -152,6 +154,7 @@ typedef struct {
     Py_ssize_t n;
     int64_t expire_before, limit; /* the most items of lists */
     int is_long;  /* whether other threads run meanwhile */
+    int is_dated; /* whether timestamps of rows are wanted */
     int is_whole; /* whether contents live until `free_walk` */
     Arena arena;
 } Walk;
@@ -160,7 +163,7 @@ typedef struct {
 typedef int (*Sink)(void *self, Py_ssize_t i, int status, Place *place, Arena *arena);
 
 /* Takes the hashes of entities, 16 bytes each, and `expire_before`. 0, or -1 with an exception. */
-int begin_walk(Call *call, Walk *walk);
+int begin_walk(Call *call, Walk *walk, int is_dated);
 
 /* Hands one entity after the other to a sink: 0, or -1 with an exception. */
 int run_walk(Walk *walk, Sink sink, void *self, Py_ssize_t steps_of_a_row);

@@ -163,7 +163,7 @@ static int add_row(void *self, Py_ssize_t i, int status, Place *place, Arena *ar
  * has the Value of each feature as an element of field 1, the states are a byte for each. */
 PREPARED_METHOD(rows) {
     Walk walk;
-    if (begin_walk(call, &walk) < 0 || take(call, ".") < 0) return NULL;
+    if (begin_walk(call, &walk, 1) < 0 || take(call, ".") < 0) return NULL;
     Rows rows = {PyList_New(walk.n), num_shown(walk.stack), 0};
     if (!rows.all) return NULL;
     if (run_walk(&walk, add_row, &rows, 0) < 0) Py_CLEAR(rows.all); /* it makes objects */
@@ -276,7 +276,7 @@ PREPARED_METHOD(vectors) {
     Walk walk;
     Array statuses;
     Py_ssize_t max_size;
-    if (begin_walk(call, &walk) < 0 || take(call, "1n.", &statuses, &max_size) < 0) return NULL;
+    if (begin_walk(call, &walk, 1) < 0 || take(call, "1n.", &statuses, &max_size) < 0) return NULL;
     if (statuses.length != VALUE + 2) return refuse(DO_NOT_FIT);
     Py_ssize_t number = num_shown(walk.stack), n = walk.n;
     Vectors vectors = {n, number, 0, 0, 0, NULL, NULL, NULL};

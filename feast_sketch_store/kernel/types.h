@@ -13,6 +13,7 @@ typedef struct {
     const uint64_t *words;
     const uint8_t *checksums; /* 16 bytes a block */
     uint8_t *unchecked;       /* marks of blocks; NULL if all are verified */
+    uint8_t *pending;         /* 0 once all are verified */
     uint64_t num_words, block_words, number;
 } Blocks;
 
@@ -269,6 +270,7 @@ struct Place {
     const uint64_t *hash; /* of the entity */
     RecentWindows *recent;
     int64_t row, timestamp;
+    int is_dated; /* whether the timestamp is wanted */
     uint64_t number;       /* the entity's number in a static function, without its shape */
     const int64_t *limits; /* of its stack */
     int64_t since, limit;  /* of items of lists: the oldest time, and the most items */

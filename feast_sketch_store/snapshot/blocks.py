@@ -61,11 +61,16 @@ class BlockChecks:
             raise DamagedFileError(f"{source}: the checksums of its blocks do not fit it")
         self.block_words = _BLOCK_WORDS
         self.unchecked = np.ones(num_blocks, np.uint8)
-        self.all_checked = num_blocks == 0
+        self.pending = np.array([num_blocks > 0], np.uint8)
         self.words = words
         self.checksums = np.ascontiguousarray(checksums, np.uint8)
         self._source = source
         self._fetch = fetch
+
+    @property
+    def all_checked(self) -> bool:
+        """Whether all blocks were checked."""
+        return not self.pending[0]
 
     def __call__(self, starts: NDArray[np.int64], num_words: int | NDArray[np.int64]) -> None:
         """Check every block that a stretch of words touches.
@@ -99,7 +104,7 @@ class BlockChecks:
         for block in blocks.tolist():
             self._check(block)
         if len(blocks):
-            self.all_checked = not self.unchecked.any()
+            self.pending[0] = self.unchecked.any()
 
     def look_at(self, first: int, number: int) -> None:
         """Check blocks ahead of time, beside other reads. A damaged block is left for a read to report."""
@@ -107,7 +112,7 @@ class BlockChecks:
         if self.all_checked or not self.unchecked[first : first + number].any():
             return
         kernel.check_blocks(self.words, self.checksums, self.block_words, self.unchecked, first, number)
-        self.all_checked = not self.unchecked.any()
+        self.pending[0] = self.unchecked.any()
 
     def report(self, block: int) -> None:
         """Raise the error of a block that the kernel found damaged."""

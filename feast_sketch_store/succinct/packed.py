@@ -14,14 +14,19 @@ class Check(Protocol):
     """Raises if words are damaged, before they are used.
 
     ``unchecked``, uint8[blocks], marks blocks of ``block_words`` words that were not checked yet;
-    ``all_checked`` is true once all were. ``checksums`` are uint8[blocks, 16], MurmurHash3 x64 128 of each.
+    ``pending``, uint8[1], is 0 once all were. ``checksums`` are uint8[blocks, 16], MurmurHash3 x64 128 of
+    each.
     """
 
     words: NDArray[np.uint64]
     checksums: NDArray[np.uint8]
     block_words: int
     unchecked: NDArray[np.uint8]
-    all_checked: bool
+    pending: NDArray[np.uint8]
+
+    @property
+    def all_checked(self) -> bool:
+        """Whether all blocks were checked."""
 
     def look_at(self, first: int, number: int) -> None:
         """Check ``number`` blocks from ``first`` on ahead of time. Reads report the damaged ones."""

@@ -74,7 +74,7 @@ def csr_of(rows, hashes, expire_before=NO_TIMESTAMP, limit=NO_LIMIT, has_weights
     ids, weights, num_found = rows.csr(
         np.ascontiguousarray(hashes), expire_before, limit, has_weights, indptr
     )
-    return np.frombuffer(ids, np.int32), np.frombuffer(weights, np.int64), indptr, num_found
+    return np.frombuffer(ids, np.int32), np.frombuffer(weights or b"", np.int64), indptr, num_found
 
 
 def ids_of(rows, entity_hash, expire_before=NO_TIMESTAMP):

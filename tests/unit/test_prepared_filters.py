@@ -152,7 +152,7 @@ class Check:
 
     def __init__(self, words):
         self.words, self.checksums = words, block_checksums_of(words, self.block_words)
-        self.unchecked = np.ones(len(self.checksums), np.uint8)
+        self.unchecked, self.pending = np.ones(len(self.checksums), np.uint8), np.ones(1, np.uint8)
 
     def report(self, block):
         raise DamagedFileError(f"block {block}")
@@ -180,7 +180,7 @@ def test_blocks_are_checked_where_they_are_read():
     everything = list(range(30))
     assert ids_of(reads(), b"0123456789abcdef").tolist() == everything
     assert not check.unchecked.all()
-    check.unchecked[:], words[12] = 1, 0
+    check.unchecked[:], check.pending[:], words[12] = 1, 1, 0
     rows, damaged = reads(), 0
     for number in range(200):  # some are in the other block alone
         try:
@@ -189,6 +189,7 @@ def test_blocks_are_checked_where_they_are_read():
             damaged += 1
     assert 0 < damaged < 200
     assert check.unchecked.tolist() == [0, 1]
+    assert check.pending.tolist() == [1]
 
 
 def test_what_does_not_fit_is_refused():
