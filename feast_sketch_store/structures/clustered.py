@@ -413,23 +413,10 @@ class _Entry(NamedTuple):
         return cls(codec, vocabulary, report["style"], hashes, facts, masks)
 
 
-class _Kept:
-    """A feature whose parts can be read more than once, for functions that consume them."""
-
-    def __init__(self, feature: FeatureRows):
-        self.states, self.vocabulary, self.counts = feature.states, feature.vocabulary, feature.counts
-        self.is_numbered, self.num_facts = feature.is_numbered, feature.num_facts
-        self.sealed_codec = feature.sealed_codec
-        self.lengths, self.kept_rows, self.rows = feature.lengths, feature.kept_rows, feature.kept_rows
-
-    def release(self) -> None:
-        """Do nothing: the parts stay."""
-
-
 def _members(features: Sequence[FeatureRows]) -> list[Csr]:
     """The symbols of each feature in the order of the keys, without repetitions in a row."""
     everyone = np.arange(len(features[0].states))
-    return [in_order([_Kept(feature)], everyone).distinct() for feature in features]
+    return [in_order([feature], everyone, stay=True).distinct() for feature in features]
 
 
 def side_by_side(members: Sequence[Csr], sizes: Sequence[int]) -> Csr:

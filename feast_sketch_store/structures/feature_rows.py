@@ -66,16 +66,16 @@ def in_order(
     features: Sequence[FeatureRows],
     order: NDArray[np.int64],
     new_ids: Sequence[NDArray[np.int32] | None] | None = None,
+    stay: bool = False,
 ) -> Csr:
     """The symbols of F features of all rows, in a given order.
-
-    Uses up the features' parts.
 
     Parameters
     ----------
     features : F features of n rows.
     order : int64[n], row numbers.
     new_ids : int32[V] for each feature, the new ids of its symbols; None to keep them.
+    stay : whether the features' parts stay for another call; otherwise they are used up.
 
     Returns
     -------
@@ -91,7 +91,7 @@ def in_order(
     whole = Csr(indptr, np.zeros(indptr[-1], np.int32))
     for number, feature in enumerate(features):
         names = None if new_ids is None else new_ids[number]
-        for places, part in feature.rows():
+        for places, part in feature.kept_rows() if stay else feature.rows():
             if names is not None:
                 part = Csr(part.indptr, names[part.ids])
             # Facts of a row are consecutive in the part, and must stay so.
