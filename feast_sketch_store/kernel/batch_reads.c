@@ -129,10 +129,11 @@ int run_walk(Walk *walk, Sink sink, void *self, Py_ssize_t steps_of_a_row) {
     return failed ? -1 : 0;
 }
 
-/* The number of rows found, at the end of a method; NULL if it failed. */
-static PyObject *finish(Walk *walk, int failed, Py_ssize_t num_found) {
+/* The number of rows found, at the end of a method; NULL if it failed.
+ * By address, because the walk, an argument itself, counts them. */
+static PyObject *finish(Walk *walk, int failed, const Py_ssize_t *num_found) {
     free_walk(walk);
-    return failed ? NULL : PyLong_FromSsize_t(num_found);
+    return failed ? NULL : PyLong_FromSsize_t(*num_found);
 }
 
 enum { STEPS_OF_A_ROW = 100 };
@@ -228,7 +229,7 @@ PREPARED_METHOD(bits) {
     if (begin_walk(call, &walk, 0) < 0 || take(call, "n8!.", &num_words, &out) < 0) return NULL;
     if (num_words < 0 || out.length != walk.n * num_words || !num_shown(walk.stack)) return refuse(DO_NOT_FIT);
     BitRows rows = {{out.data, num_words}, 0};
-    return finish(&walk, run_walk(&walk, set_bits, &rows, STEPS_OF_A_ROW), rows.num_found);
+    return finish(&walk, run_walk(&walk, set_bits, &rows, STEPS_OF_A_ROW), &rows.num_found);
 }
 
 typedef struct {
@@ -284,7 +285,7 @@ PREPARED_METHOD(contains) {
     if (!words) return NULL;
     memset(words, 0, (size_t)num_words * 8);
     Names names = {{words, num_words}, wanted.data, number, per_entity, 0, out.data};
-    return finish(&walk, run_walk(&walk, mark_names, &names, STEPS_OF_A_ROW + number), names.num_found);
+    return finish(&walk, run_walk(&walk, mark_names, &names, STEPS_OF_A_ROW + number), &names.num_found);
 }
 
 typedef struct {
@@ -327,7 +328,7 @@ PREPARED_METHOD(scores) {
     if (begin_walk(call, &walk, 0) < 0 || take(call, "8n8!.", &weights, &is_counted, &out) < 0) return NULL;
     if (!num_shown(walk.stack) || out.length != walk.n) return refuse(DO_NOT_FIT);
     Scores scores = {weights.data, weights.length, 0, is_counted != 0, out.data};
-    return finish(&walk, run_walk(&walk, add_weights, &scores, STEPS_OF_A_ROW), scores.num_found);
+    return finish(&walk, run_walk(&walk, add_weights, &scores, STEPS_OF_A_ROW), &scores.num_found);
 }
 
 /* -- all values ------------------------------------------------------------------------------------------- */
