@@ -19,7 +19,7 @@ _Ints = NDArray[np.int64]
 _Words = NDArray[np.uint64]
 _Writable = NDArray[Any] | bytearray
 
-# -- shifting Bloom filters: filter.c; `arrays.Table` and `arrays.Asked` describe the first arguments
+# -- shifting Bloom filters: filter.c; `arrays.Table` and `arrays.SymbolQuery` describe the first arguments
 
 def possible_symbols(
     words: _Words,

@@ -26,7 +26,7 @@ class Table(NamedTuple):
     salt: tuple[int, int]
 
 
-class Asked(NamedTuple):
+class SymbolQuery(NamedTuple):
     """Consecutive symbols: ``num_symbols`` from ``64 * first_word`` on, added with ``num_hashes`` hashes.
 
     Functions raise ValueError unless there are 1 to ``MAX_NUM_HASHES`` hashes. ``firsts``, int64[num_hashes],

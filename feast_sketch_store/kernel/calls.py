@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from feast_sketch_store.kernel import _compiled
 from feast_sketch_store.kernel.arrays import (
     AscendingNumbers,
-    Asked,
     PackedNumbers,
     RowIndex,
     SetCodes,
+    SymbolQuery,
     Table,
 )
 from feast_sketch_store.kernel.formulas import words_of_bits
@@ -38,7 +38,7 @@ _Numbers = tuple[NDArray[np.uint64], int, int, NDArray[np.uint64], int, NDArray[
 
 def possible_symbols(
     table: Table,
-    asked: Asked,
+    query: SymbolQuery,
     entity_hashes: NDArray[np.uint64],
     wanted: NDArray[np.bool_] | None = None,
 ) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
@@ -54,14 +54,14 @@ def possible_symbols(
     """
     num_entities = len(entity_hashes)
     indptr = np.zeros(num_entities + 1, np.int64)
-    ids = np.empty(num_entities * min(asked.num_symbols, _EXPECTED_SYMBOLS) + 2, np.int32)
+    ids = np.empty(num_entities * min(query.num_symbols, _EXPECTED_SYMBOLS) + 2, np.int32)
     read = _compiled.possible_symbols
-    arguments = *_question(table, asked, entity_hashes), wanted
+    arguments = *_question(table, query, entity_hashes), wanted
     done = read(*arguments, 0, indptr, ids)
     while done < num_entities:
         # Assume as many for the other entities as for those so far, and at least all for the next one.
         count = int(indptr[done])
-        room = max(count * num_entities // (done + 1) * 5 // 4, count + asked.num_symbols + 2)
+        room = max(count * num_entities // (done + 1) * 5 // 4, count + query.num_symbols + 2)
         ids = np.concatenate((ids[:count], np.empty(room - count, np.int32)))
         done = read(*arguments, done, indptr, ids)
     return indptr, ids[: indptr[-1]]
@@ -69,7 +69,7 @@ def possible_symbols(
 
 def contains(
     table: Table,
-    asked: Asked,
+    query: SymbolQuery,
     entity_hashes: NDArray[np.uint64],
     symbols: NDArray[np.int32],
     wanted: NDArray[np.bool_] | None = None,
@@ -78,26 +78,26 @@ def contains(
 
     Parameters
     ----------
-    symbols : int32[m], for every entity, or int32[n, m]; no entity has a symbol outside of ``asked``.
+    symbols : int32[m], for every entity, or int32[n, m]; no entity has a symbol outside of ``query``.
     wanted : bool[n], entities that may have symbols; None for all.
     """
     per_entity = symbols.shape[-1]
     found = np.empty((len(entity_hashes), per_entity), np.bool_)
-    question = _question(table, asked, entity_hashes)
+    question = _question(table, query, entity_hashes)
     _compiled.contains(*question, wanted, _plain(symbols, np.int32), per_entity, found)
     return found
 
 
 def touched_blocks(
     table: Table,
-    asked: Asked,
+    query: SymbolQuery,
     entity_hashes: NDArray[np.uint64],
     block_words: int,
     unchecked: NDArray[np.uint8],
 ) -> NDArray[np.int64]:
     """The blocks that a read would use and that are marked in ``unchecked``, uint8[blocks]: int64[t]."""
     touched = np.zeros(len(unchecked), np.uint8)
-    question = _question(table, asked, entity_hashes)
+    question = _question(table, query, entity_hashes)
     count = _compiled.touch_blocks(*question, block_words, unchecked, touched)
     return touched.nonzero()[0] if count else np.zeros(0, np.int64)
 
@@ -124,7 +124,7 @@ def add_facts(
         int32[nnz], each less by ``first_symbol`` than in the table.
     first_symbol : see ``rows``.
     num_hashes : k of these facts, 1 to ``MAX_NUM_HASHES``.
-    firsts : as in `Asked`, less by ``first_symbol``.
+    firsts : as in `SymbolQuery`, less by ``first_symbol``.
     """
     num_words, window_words, salt = table
     places, indptr, symbols = rows
@@ -308,12 +308,12 @@ def find_rows(index: RowIndex, hashes: NDArray[np.uint64]) -> NDArray[np.int64]:
     return rows
 
 
-def _question(table: Table, asked: Asked, entity_hashes: NDArray[np.uint64]) -> _Question:
-    """What entities are asked, as the C functions take it."""
+def _question(table: Table, query: SymbolQuery, entity_hashes: NDArray[np.uint64]) -> _Question:
+    """What entities are query, as the C functions take it."""
     hashes = _plain(entity_hashes, np.uint64)
     return (
-        *(table.words, table.num_words, *table.salt, hashes, asked.first_word, asked.num_symbols),
-        *(asked.num_hashes, asked.firsts, asked.ends, asked.masks, asked.clusters),
+        *(table.words, table.num_words, *table.salt, hashes, query.first_word, query.num_symbols),
+        *(query.num_hashes, query.firsts, query.ends, query.masks, query.clusters),
     )
 
 

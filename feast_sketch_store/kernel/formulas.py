@@ -5,8 +5,8 @@ from numpy.typing import NDArray
 
 MAX_NUM_HASHES = 64  # of a fact
 SAMPLED = 64  # the position of every 64th bit that is searched for is stored
-NUM_TOLD = 256  # numbers of ids left below this have a level of their own
-NUM_LEFT = NUM_TOLD + 64
+DIRECT_CODES = 256  # numbers of ids left below this have a level of their own
+NUM_LEFT = DIRECT_CODES + 64
 
 LONGEST_UNARY = 24  # of the code of a gap; this many ones precede a number of 32 bits
 

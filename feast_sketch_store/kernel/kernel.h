@@ -239,8 +239,8 @@ typedef struct {
 
 #define LONGEST_UNARY 24 /* this many ones precede a number of 32 bits */
 #define MAX_WIDTH 30
-#define NUM_TOLD 256
-#define NUM_LEFT (NUM_TOLD + 64)
+#define DIRECT_CODES 256
+#define NUM_LEFT (DIRECT_CODES + 64)
 
 /* Twice the logarithm of a count, rounded. */
 static inline int half_octaves(uint64_t count) {
@@ -250,7 +250,7 @@ static inline int half_octaves(uint64_t count) {
 
 /* The width of a gap that begins at a symbol, in a set with `left` ids left. */
 static ALWAYS_INLINE int width_of_gap(const Code *code, int64_t symbol, int64_t left) {
-    int own = code->left[left < NUM_TOLD ? left : NUM_TOLD + half_octaves((uint64_t)left)];
+    int own = code->left[left < DIRECT_CODES ? left : DIRECT_CODES + half_octaves((uint64_t)left)];
     int width = (code->levels[symbol] - own) >> 2;
     return width < 0 ? 0 : width > MAX_WIDTH ? MAX_WIDTH : width;
 }

@@ -379,7 +379,7 @@ static ALWAYS_INLINE int read_until(const Sets *sets, const Code *code, Lane *la
 /* Begins a set, and reads those codes of a long set for which lanes have no widths. */
 static ALWAYS_INLINE int begin(const Sets *sets, const Code *code, Lane *lane, Job *job) {
     *lane = (Lane){job->bit, 0, job->size, job->ids, job};
-    return job->size < NUM_TOLD ? 0 : read_until(sets, code, lane, NUM_TOLD - 1);
+    return job->size < DIRECT_CODES ? 0 : read_until(sets, code, lane, DIRECT_CODES - 1);
 }
 
 /* The next code of a lane, whose number is constant here. */

@@ -20,7 +20,7 @@ from feast_sketch_store.layers.collect import CollectedFeature
 from feast_sketch_store.layers.joint import JointVocabularies
 from feast_sketch_store.layers.listed import ListedRows
 from feast_sketch_store.layers.memory import fit_to_memory
-from feast_sketch_store.layers.plan import Kept, LayerPlan
+from feast_sketch_store.layers.plan import Assignment, LayerPlan
 from feast_sketch_store.layers.presence import Presence
 from feast_sketch_store.layers.shapes import ShapedRows
 from feast_sketch_store.layers.sketch import SketchLayer
@@ -184,8 +184,8 @@ class SketchLayerBuilder:
         self._finish(budget, vocabularies or {}, bins or {})
         budget, too_large = self._within_limits(budget)
         plan = LayerPlan(keys, features, self._within_memory(budget, vocabularies or {}))
-        presence, structures, kept = self._presence_and_structures(plan)
-        failed = {name: offer.failed for name, offer in kept.offers.items() if offer.failed}
+        presence, structures, assignment = self._presence_and_structures(plan)
+        failed = {name: offer.failed for name, offer in assignment.offers.items() if offer.failed}
         self._failed_over = {**too_large, **failed}
         return SketchLayer(
             presence,
@@ -235,35 +235,43 @@ class SketchLayerBuilder:
             targets[name] = fit_to_memory(feature, goal, list_bytes, may_cut=may_cut)
         return replace(budget, targets=targets)
 
-    def _presence_and_structures(self, plan: LayerPlan) -> tuple[Presence, list[Structure], Kept]:
+    def _presence_and_structures(self, plan: LayerPlan) -> tuple[Presence, list[Structure], Assignment]:
         """The first structures that meet their targets, and the presence that goes with them."""
         hashes, order, salt, growth = self._keys.entity_hashes, None, self._salt, 1.0
-        kept = plan.choose_offers(growth)
+        assignment = plan.choose_offers(growth)
         for tried in range(1, _MAX_TRIES + 2):
-            if kept.is_listed:
+            if assignment.is_listed:
                 order = order or _Order.find(self._keys, self._salt)
                 rows = RowsToSeal(hashes, order.salt, order.rows, growth=growth)
             else:
                 salt = salt or new_salt()
                 rows = RowsToSeal(hashes, salt, None, plan.row_symbols, growth)
-            structures = self._structures(kept, rows)
+            structures = self._structures(assignment, rows)
             if not isinstance(structures, Shortfall):
                 break
             growth, may_grow = structures.growth, tried < _MAX_TRIES and structures.growth < math.inf
-            kept = plan.choose_offers(growth) if may_grow else plan.exactly(kept, structures.reason)
+            assignment = (
+                plan.choose_offers(growth) if may_grow else plan.exactly(assignment, structures.reason)
+            )
         assert not isinstance(structures, Shortfall), "sets and columns keep what they are given"
-        if kept.is_listed and order is not None:
-            return _list_rows(plan, order, structures), structures, kept
-        if kept.holder == StaticScalars.kind:
-            return StaticRows(StaticScalars.among(structures), plan.shapes[0], plan.bounds), structures, kept
-        return ShapedRows(BloomTable.among(structures), plan.shapes, plan.bounds), structures, kept
+        if assignment.is_listed and order is not None:
+            return _list_rows(plan, order, structures), structures, assignment
+        if assignment.holder == StaticScalars.kind:
+            return (
+                StaticRows(StaticScalars.among(structures), plan.shapes[0], plan.bounds),
+                structures,
+                assignment,
+            )
+        return ShapedRows(BloomTable.among(structures), plan.shapes, plan.bounds), structures, assignment
 
-    def _structures(self, kept: Kept, rows: RowsToSeal) -> list[Structure] | Shortfall:
+    def _structures(self, assignment: Assignment, rows: RowsToSeal) -> list[Structure] | Shortfall:
         """One structure of each kind in use; or the shortfall of the first that misses its target."""
         structures = []
         for kind in registry.kinds():
-            features = [(self._features[n], o.plan) for n, o in kept.offers.items() if o.kind == kind.kind]
-            if features or (kind.kind == kept.holder and rows.symbols):
+            features = [
+                (self._features[n], o.plan) for n, o in assignment.offers.items() if o.kind == kind.kind
+            ]
+            if features or (kind.kind == assignment.holder and rows.symbols):
                 built = kind.build(features, rows)
                 if isinstance(built, Shortfall):
                     return built

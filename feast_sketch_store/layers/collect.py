@@ -13,7 +13,7 @@ from feast_sketch_store.rows.binning import Bins, Rounding
 from feast_sketch_store.rows.codecs import CATEGORICAL, EMPTY, MISSING, VALUE, FeatureCodec
 from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.encoding import EncodedFeature
-from feast_sketch_store.rows.spill import KeptArrays, Spill
+from feast_sketch_store.rows.spill import Spill, SpilledArrays
 from feast_sketch_store.rows.vocabulary import Vocabulary, VocabularyBuilder, narrow
 from feast_sketch_store.structures.columns import scalar_bytes, states_width
 from feast_sketch_store.structures.costs import Popularity
@@ -33,8 +33,8 @@ class _Parts:
     """
 
     def __init__(self, spill: Spill):
-        self.places, self.lengths = KeptArrays(spill), KeptArrays(spill)
-        self.symbols, self._times = KeptArrays(spill), KeptArrays(spill)
+        self.places, self.lengths = SpilledArrays(spill), SpilledArrays(spill)
+        self.symbols, self._times = SpilledArrays(spill), SpilledArrays(spill)
         self._has_times: list[bool] = []  # of a list, and of nothing else
 
     def __len__(self) -> int:

@@ -17,7 +17,7 @@ from feast_sketch_store.rows.encoding import RowKeys
 from feast_sketch_store.structures import registry
 from feast_sketch_store.structures.base import RowSymbols
 from feast_sketch_store.structures.bloom import BloomTable
-from feast_sketch_store.structures.choice import Beside, Choice
+from feast_sketch_store.structures.choice import LayerOverhead, StructureSelector
 from feast_sketch_store.structures.columns import Columns
 from feast_sketch_store.structures.costs import FilterPlan, Popularity, index_bytes, timestamps_bytes
 from feast_sketch_store.structures.goals import AUTO, Offer
@@ -30,7 +30,7 @@ from feast_sketch_store.structures.table import words_for
 
 
 @dataclass(frozen=True)
-class Kept:
+class Assignment:
     """How features are kept.
 
     Parameters
@@ -77,7 +77,7 @@ class LayerPlan:
         # A filter that is asked for holds the scalars as well.
         self._may_list = bool(budget.may_be_columns) and all(g.may_choose for g in self._goals.values())
 
-    def choose_offers(self, growth: float) -> Kept:
+    def choose_offers(self, growth: float) -> Assignment:
         """The smallest way to meet every target, if a table must be ``growth`` times its computed size.
 
         Raises
@@ -88,7 +88,9 @@ class LayerPlan:
             return self._with_scalars({name: Offer(SetColumns.kind) for name in self._goals}, True)
         is_wanted = self.budget.is_static
         reason = self._not_static if is_wanted else ""
-        static = Kept({name: Offer(StaticScalars.kind) for name in self.features}, False, StaticScalars.kind)
+        static = Assignment(
+            {name: Offer(StaticScalars.kind) for name in self.features}, False, StaticScalars.kind
+        )
         if is_wanted and not reason:
             return static
         offers = self._choice.offers(growth)
@@ -96,10 +98,12 @@ class LayerPlan:
         is_listed = is_listed or (self._may_list and self._choice.lists_rows(growth))
         if not is_wanted and self._is_smaller_static(is_listed, growth):
             return static
-        kept = self._with_scalars(offers, is_listed)
+        assignment = self._with_scalars(offers, is_listed)
         if not reason:
-            return kept
-        return replace(kept, offers={n: offer._replace(failed=reason) for n, offer in kept.offers.items()})
+            return assignment
+        return replace(
+            assignment, offers={n: offer._replace(failed=reason) for n, offer in assignment.offers.items()}
+        )
 
     @property
     def _not_static(self) -> str:
@@ -132,22 +136,22 @@ class LayerPlan:
         others = index + self._columns_bytes if is_listed else self._choice.size_bytes(growth)
         return self._static_bytes(len(self.shapes[0])) + vocabularies < others
 
-    def exactly(self, kept: Kept, reason: str) -> Kept:
+    def exactly(self, assignment: Assignment, reason: str) -> Assignment:
         """The same offers with sets and columns in place of a filter; ``reason`` is reported."""
         offers = {
             name: Offer(SetColumns.kind, failed=reason) if registry.kind(offer.kind).is_filter else offer
-            for name, offer in kept.offers.items()
+            for name, offer in assignment.offers.items()
             if name in self._goals
         }
         exact = self._with_scalars(offers, True)
         scalars = {
             name: offer._replace(failed=reason)
             for name, offer in exact.offers.items()
-            if name not in offers and kept.offers[name].kind == BloomTable.kind
+            if name not in offers and assignment.offers[name].kind == BloomTable.kind
         }
-        return Kept({**exact.offers, **scalars}, True)
+        return Assignment({**exact.offers, **scalars}, True)
 
-    def _with_scalars(self, offers: Mapping[str, Offer], is_listed: bool) -> Kept:
+    def _with_scalars(self, offers: Mapping[str, Offer], is_listed: bool) -> Assignment:
         """Add the offers of all other features, in the order of the view.
 
         Beside a list of rows a scalar takes log2(V) bits; in the filter it takes log2(V / error rate) / ln 2.
@@ -158,7 +162,7 @@ class LayerPlan:
         if not is_listed:
             others = {n: Offer(BloomTable.kind, FilterPlan(facts)) for n, facts in self._scalar_facts.items()}
         others |= self._kept
-        return Kept({name: offers.get(name) or others[name] for name in self.features}, is_listed)
+        return Assignment({name: offers.get(name) or others[name] for name in self.features}, is_listed)
 
     @property
     def row_symbols(self) -> list[RowSymbols]:
@@ -210,8 +214,8 @@ class LayerPlan:
         return sizes
 
     @cached_property
-    def _choice(self) -> Choice:
-        return Choice(self._goals, self._popularity, self._beside)
+    def _choice(self) -> StructureSelector:
+        return StructureSelector(self._goals, self._popularity, self._overhead)
 
     @cached_property
     def _popularity(self) -> dict[str, Popularity]:
@@ -227,14 +231,14 @@ class LayerPlan:
         }
 
     @cached_property
-    def _beside(self) -> Beside:
+    def _overhead(self) -> LayerOverhead:
         index = index_bytes(len(self.keys), self.budget.presence_error_rate)
         named = [registry.wanted(goal) for goal in self._goals.values() if goal.structure != AUTO]
         if self._must_list or any(kind.lists_rows for kind in named):
             # The list, columns and timestamps cost the same for every choice.
-            return Beside(self._must_list, (), 0, 0.0, index, 0.0)
+            return LayerOverhead(self._must_list, (), 0, 0.0, index, 0.0)
         scalars = [self.features[name] for name in self._scalar_facts]
-        return Beside(
+        return LayerOverhead(
             False,
             [*self._scalar_facts.values(), *self._shape_facts],
             sum(words_for(len(f.vocabulary)) for f in scalars) + sum(words_for(len(s)) for s in self.shapes),

@@ -102,9 +102,9 @@ class ShapedRows(Presence):
     def prepare(self) -> PreparedRows:
         """See `Presence.prepare`."""
         prepared, (oldest, newest) = PreparedRows(), self.bucket_bounds[self.shapes[0].buckets].T.copy()
-        prepared.shaped(*self.table.filter.arguments(self.ranges[0].asked), oldest, newest)
+        prepared.shaped(*self.table.filter.arguments(self.ranges[0].query), oldest, newest)
         for symbols in self.ranges[1:]:
-            prepared.shapes(*self.table.filter.arguments(symbols.asked))
+            prepared.shapes(*self.table.filter.arguments(symbols.query))
         return prepared
 
     def prepared_states(self, feature: str) -> tuple[Any, ...] | None:

@@ -12,7 +12,7 @@ from feast_sketch_store.planning.source import PlannedView
 from feast_sketch_store.settings.resolve import resolve
 from feast_sketch_store.settings.table import TAG_PREFIX
 from feast_sketch_store.settings.view_settings import ViewSettings
-from feast_sketch_store.structures.choice import Beside, Choice
+from feast_sketch_store.structures.choice import LayerOverhead, StructureSelector
 from feast_sketch_store.structures.costs import Popularity
 from feast_sketch_store.structures.goals import Goal, Offer
 
@@ -80,8 +80,8 @@ def offers(settings: ViewSettings, sample: Sample) -> dict[str, Offer]:
         num_without = sample.num_entities - filled[name]
         goals[name] = target
         popularity[name] = Popularity(counts.clip(max=filled[name]), sample.num_entities, num_without)
-    beside = Beside.rows(sample.num_entities, settings.presence_error_rate, settings.lists_rows)
-    return Choice(goals, popularity, beside).offers()
+    overhead = LayerOverhead.rows(sample.num_entities, settings.presence_error_rate, settings.lists_rows)
+    return StructureSelector(goals, popularity, overhead).offers()
 
 
 def _kept_tags(field: Any) -> dict[str, str]:

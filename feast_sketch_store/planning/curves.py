@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feast_sketch_store.planning.plan import Estimate, Point
-from feast_sketch_store.planning.sample import Kept, Sample, spread_of_total
+from feast_sketch_store.planning.sample import Sample, VocabularyMask, spread_of_total
 from feast_sketch_store.planning.sealed_sets import build_sets, vocabulary_bytes
 from feast_sketch_store.rows.formulas import Formula
 from feast_sketch_store.structures.goals import BLOOM, WEIGHTED_BLOOM
@@ -74,7 +74,7 @@ class Candidate:
     """
 
     point: Point
-    kept: Kept
+    kept: VocabularyMask
     rates: Mapping[str, NDArray[np.float64]]
     formulas: Sequence[Formula] = ()
 
@@ -152,7 +152,7 @@ def sets(sample: Sample, presence_error_rate: float, threshold: float | None = N
 def sets_of(
     sample: Sample,
     presence_error_rate: float,
-    kept: Kept,
+    kept: VocabularyMask,
     curve: str,
     label: str,
     tags: Mapping[str, str] | Mapping[str, Mapping[str, str]],
@@ -207,7 +207,7 @@ def as_candidate(
     curve: str,
     label: str,
     structure_bytes: float,
-    kept: Kept,
+    kept: VocabularyMask,
     rates: Mapping[str, NDArray[np.float64]],
     tags: Mapping[str, str] | Mapping[str, Mapping[str, str]],
     beside_bytes: float = 0.0,
@@ -254,7 +254,7 @@ def as_candidate(
 
 def memory_bounds(
     sample: Sample,
-    kept: Kept,
+    kept: VocabularyMask,
     rates: Mapping[str, NDArray[np.float64]],
     structure_bytes: float,
     memory_bytes: float,
@@ -311,7 +311,7 @@ def _bytes_of_unseen(sample: Sample, name: str, is_plain: bool) -> tuple[float, 
     return size(sizes.value) - size(sizes.low), size(sizes.high) - size(sizes.value)
 
 
-def shapes_of(sample: Sample, kept: Kept, presence_error_rate: float) -> FactClass:
+def shapes_of(sample: Sample, kept: VocabularyMask, presence_error_rate: float) -> FactClass:
     """The facts of shapes: one symbol per entity says which of its features have a value."""
     has_value = [np.diff(f.cut(kept[name]).indptr) > 0 for name, f in sample.features.items()]
     num_shapes = len(np.unique(np.stack(has_value, axis=1), axis=0))
@@ -319,7 +319,7 @@ def shapes_of(sample: Sample, kept: Kept, presence_error_rate: float) -> FactCla
 
 
 def _sets_bytes(
-    sample: Sample, kept: Kept, presence_error_rate: float
+    sample: Sample, kept: VocabularyMask, presence_error_rate: float
 ) -> tuple[float, float, NDArray[np.float64]]:
     """Bytes of the sets of all entities: the codes, their index, and the list of entities.
 
@@ -347,7 +347,7 @@ def _row_bits(built: GolombSets) -> NDArray[np.float64]:
     return np.diff(starts.astype(np.float64), append=float(built.num_bits))
 
 
-def _with_tops(tags: Mapping[str, str], sample: Sample, kept: Kept) -> dict[str, dict[str, str]]:
+def _with_tops(tags: Mapping[str, str], sample: Sample, kept: VocabularyMask) -> dict[str, dict[str, str]]:
     """The tags of each feature, with the number of its values that are kept if not all of them are."""
     found = {}
     for name in sample.features:
@@ -358,7 +358,7 @@ def _with_tops(tags: Mapping[str, str], sample: Sample, kept: Kept) -> dict[str,
     return found
 
 
-def kept_text(sample: Sample, kept: Kept) -> str:
+def kept_text(sample: Sample, kept: VocabularyMask) -> str:
     """The number of kept values, and their share of the facts."""
     counts = sample.kept_counts(kept)
     num_values = sum(map(len, counts.values()))

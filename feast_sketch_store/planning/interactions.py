@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from feast_sketch_store.planning.sample import FeatureSample, Kept, Sample
+from feast_sketch_store.planning.sample import FeatureSample, Sample, VocabularyMask
 
 _RANK, _SEED = 16, 7
 _LEAST_NORM = 1e-12
@@ -37,7 +37,7 @@ class Interactions:
     def __bool__(self) -> bool:
         return bool(self._candidates)
 
-    def columns(self, kept: Kept, histories: Mapping[str, Any]) -> NDArray[np.float32]:
+    def columns(self, kept: VocabularyMask, histories: Mapping[str, Any]) -> NDArray[np.float32]:
         """The columns of all rows: float32[n, c].
 
         Parameters

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from feast_sketch_store.errors import PlanError
 from feast_sketch_store.planning.interactions import Interactions
 from feast_sketch_store.planning.plan import Estimate
-from feast_sketch_store.planning.sample import Kept, Sample
+from feast_sketch_store.planning.sample import Sample, VocabularyMask
 from feast_sketch_store.planning.scores import as_encoded
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.entity_keys import find_sorted
@@ -200,7 +200,7 @@ class Task:
         return _estimate_of(self._areas(*self._exact))
 
     def auc(
-        self, kept: Kept, rates: Mapping[str, NDArray[np.float64]], formulas: Sequence[Formula] = ()
+        self, kept: VocabularyMask, rates: Mapping[str, NDArray[np.float64]], formulas: Sequence[Formula] = ()
     ) -> Estimate | None:
         """The AUC of a model that is trained and applied through a structure.
 
@@ -216,7 +216,7 @@ class Task:
         return None if areas is None else _estimate_of(areas)
 
     def uplift(
-        self, kept: Kept, rates: Mapping[str, NDArray[np.float64]], formulas: Sequence[Formula] = ()
+        self, kept: VocabularyMask, rates: Mapping[str, NDArray[np.float64]], formulas: Sequence[Formula] = ()
     ) -> Estimate | None:
         """The share of the exact features' gain that such a model keeps, on the same resamples.
 
@@ -235,7 +235,7 @@ class Task:
         return _estimate_of(((areas - without) / gains)[gains > 0])
 
     def _areas_through(
-        self, kept: Kept, rates: Mapping[str, NDArray[np.float64]], formulas: Sequence[Formula]
+        self, kept: VocabularyMask, rates: Mapping[str, NDArray[np.float64]], formulas: Sequence[Formula]
     ) -> NDArray[np.float64] | None:
         blocks = [(mask, rates[name][: int(mask.sum())].astype(np.float32)) for name, mask in kept.items()]
         key = b"".join(part.tobytes() for block in blocks for part in block)
@@ -251,7 +251,7 @@ class Task:
         bounds = np.cumsum([len(mask) for mask in everything.values()])[:-1]
         return dict(zip(everything, np.split(weights, bounds), strict=True))
 
-    def most_worth(self, share: float) -> Kept:
+    def most_worth(self, share: float) -> VocabularyMask:
         """The values that the exact model needs most for the bits they take.
 
         Parameters
@@ -328,7 +328,7 @@ class Task:
         """What reads of the labelled entities show."""
         from scipy import sparse
 
-        chance = np.random.default_rng(_SEED)
+        rng = np.random.default_rng(_SEED)
         parts = []
         for (mask, rates), feature in zip(blocks, self._labelled.features.values(), strict=True):
             part = feature.cut(mask)
@@ -340,7 +340,7 @@ class Task:
             # An entity without a row uses an empty last row.
             true = sparse.vstack([true, sparse.csr_matrix((1, num_values), dtype=np.float32)]).tocsr()
             shown = true[self._rows]
-            entities, values = _draw_false(chance, rates, self._num_entities)
+            entities, values = _draw_false(rng, rates, self._num_entities)
             if len(entities):
                 # Reads of entities without a row, or without any kept value, show nothing.
                 is_filled = (np.diff(shown.indptr) > 0)[entities]
@@ -455,11 +455,11 @@ def _areas_by_entity(
         of_scores, *of_others = [of(weights) for of in areas]
         return of_scores - sum(of_others)
 
-    chance = np.random.default_rng(_SEED)
+    rng = np.random.default_rng(_SEED)
     num_entities = int(entities.max()) + 1
     found = [area(np.ones(len(scores)))]
     for _ in range(_RESAMPLES):
-        drawn = np.bincount(chance.integers(0, num_entities, num_entities), minlength=num_entities)
+        drawn = np.bincount(rng.integers(0, num_entities, num_entities), minlength=num_entities)
         found.append(area(drawn[entities].astype(np.float64)))
     return np.array(found)
 
@@ -494,13 +494,13 @@ def _area_by_weight(
 
 
 def _draw_false(
-    chance: np.random.Generator, rates: NDArray[Any], num_entities: int
+    rng: np.random.Generator, rates: NDArray[Any], num_entities: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Draw each value for each entity at the value's rate: entities and values, int64[d] each."""
     entities, values = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
     for first, end in _runs(rates):
         rate, width = float(rates[first]), end - first
-        places = _draw_places(chance, rate, width * num_entities)
+        places = _draw_places(rng, rate, width * num_entities)
         entities.append(places // width)
         values.append(first + places % width)
     return np.concatenate(entities), np.concatenate(values)
@@ -514,12 +514,12 @@ def _runs(rates: NDArray[Any]) -> Iterator[tuple[int, int]]:
             yield first, end
 
 
-def _draw_places(chance: np.random.Generator, rate: float, num_places: int) -> NDArray[np.int64]:
+def _draw_places(rng: np.random.Generator, rate: float, num_places: int) -> NDArray[np.int64]:
     """Choose each place with a probability, by drawing the distances between chosen places."""
     places, at = [np.zeros(0, np.int64)], -1
     while at < num_places:
         expected = (num_places - at) * rate
-        steps = chance.geometric(rate, int(expected + 4 * expected**0.5) + 16)
+        steps = rng.geometric(rate, int(expected + 4 * expected**0.5) + 16)
         places.append(at + np.cumsum(steps))
         at = int(places[-1][-1])
     drawn = np.concatenate(places)

@@ -155,9 +155,9 @@ def size_class(sizes: Any) -> Any:
 
 
 def _sqlite_rows(rows: StoredRows, num_rows: int) -> Iterator[tuple[bytes, str, int, int, int | None]]:
-    chance, now = np.random.default_rng(0), 1_780_000_000
+    rng, now = np.random.default_rng(0), 1_780_000_000
     for place in range(num_rows):
-        key = chance.bytes(int(rows.key_bytes[place]))  # random, because rows are in the order of hashes
+        key = rng.bytes(int(rows.key_bytes[place]))  # random, because rows are in the order of hashes
         for name, sizes in rows.value_bytes.items():
             yield key, name, int(sizes[place]), now, now if rows.has_created else None
 

@@ -35,7 +35,7 @@ from feast_sketch_store.planning.curves import (
 from feast_sketch_store.planning.labels import WORTH_SHARES, Labels, Task, candidate_ids, require_scikit_learn
 from feast_sketch_store.planning.other_stores import points_of_other_stores
 from feast_sketch_store.planning.plan import Plan
-from feast_sketch_store.planning.sample import Kept, Sample
+from feast_sketch_store.planning.sample import Sample, VocabularyMask
 from feast_sketch_store.planning.source import PlannedView, sample_view
 from feast_sketch_store.storage.names import folder_name
 
@@ -225,7 +225,7 @@ def _write_json(path: Path, content: object) -> None:
         raise PlanError(f"{path}: cannot be written: {error}") from error
 
 
-def _list_files(view: PlannedView, kept: Kept) -> dict[str, str]:
+def _list_files(view: PlannedView, kept: VocabularyMask) -> dict[str, str]:
     """Paths, in the repository, of the lists of kept values of each feature that loses some.
 
     Cuts are nested, so two cuts with the same number of values are equal and can share a file.
@@ -238,7 +238,7 @@ def _list_files(view: PlannedView, kept: Kept) -> dict[str, str]:
     }
 
 
-def _write_lists(view: PlannedView, sample: Sample, kept: Kept) -> None:
+def _write_lists(view: PlannedView, sample: Sample, kept: VocabularyMask) -> None:
     codecs = {codec.feature: codec for codec in view.codecs}
     for name, file in _list_files(view, kept).items():
         values = sample.features[name].vocabulary.values.filter(pa.array(kept[name]))

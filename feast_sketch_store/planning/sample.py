@@ -14,7 +14,9 @@ from feast_sketch_store.planning.stored_rows import StoredRows
 from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.vocabulary import Vocabulary
 
-Kept = Mapping[str, NDArray[np.bool_]]  # per feature, which of its values a structure keeps: bool[V]
+VocabularyMask = Mapping[
+    str, NDArray[np.bool_]
+]  # per feature, which of its values a structure keeps: bool[V]
 
 _RESAMPLES, _SEED, _INTERVAL = 200, 7, (2.5, 97.5)
 
@@ -220,29 +222,29 @@ class Sample:
         return {name: f.num_values(len(self), self.num_entities) for name, f in self.features.items()}
 
     @cached_property
-    def everything(self) -> Kept:
+    def everything(self) -> VocabularyMask:
         """All values."""
         return {name: np.ones(len(feature.vocabulary), np.bool_) for name, feature in self.features.items()}
 
-    def at_least(self, count: float) -> Kept:
+    def at_least(self, count: float) -> VocabularyMask:
         """The values that at least ``count`` sampled entities have."""
         return {name: feature.counts >= count for name, feature in self.features.items()}
 
-    def kept_counts(self, kept: Kept) -> Mapping[str, NDArray[np.int64]]:
+    def kept_counts(self, kept: VocabularyMask) -> Mapping[str, NDArray[np.int64]]:
         """`full_counts` of some values only. Values missing from the sample count only if all are kept."""
         return {
             name: counts if kept[name].all() else counts[: len(kept[name])][kept[name]]
             for name, counts in self.full_counts.items()
         }
 
-    def num_filled(self, kept: Kept) -> Mapping[str, int]:
+    def num_filled(self, kept: VocabularyMask) -> Mapping[str, int]:
         """How many entities of the whole view have any of the kept values; reads of others show none."""
         return {
             name: max(1, round(np.count_nonzero(np.diff(f.cut(kept[name]).indptr)) * self.scale))
             for name, f in self.features.items()
         }
 
-    def vocabulary_bytes(self, kept: Kept) -> float:
+    def vocabulary_bytes(self, kept: VocabularyMask) -> float:
         """Bytes of some values of the whole view in a snapshot, packed by feature."""
         counts = self.kept_counts(kept)
         size = 0.0

@@ -12,7 +12,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from feast_sketch_store.planning.curves import Candidate, sets_of
-from feast_sketch_store.planning.sample import Kept, Sample
+from feast_sketch_store.planning.sample import Sample, VocabularyMask
 from feast_sketch_store.rows.codecs import SCORE, VALUE, FeatureCodec
 from feast_sketch_store.rows.encoding import EncodedFeature, EncodedRows, RowKeys
 from feast_sketch_store.rows.formulas import Formula
@@ -125,7 +125,7 @@ def _sampled(sample: Sample) -> Sampled:
     return Sampled(as_encoded(sample), len(sample))
 
 
-def _nothing(sample: Sample) -> Kept:
+def _nothing(sample: Sample) -> VocabularyMask:
     return {name: np.zeros_like(mask) for name, mask in sample.everything.items()}
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from feast_sketch_store.planning.sample import FeatureSample, Kept, Sample
+from feast_sketch_store.planning.sample import FeatureSample, Sample, VocabularyMask
 from feast_sketch_store.rows.codecs import EMPTY, VALUE, FeatureCodec
 from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.vocabulary import Vocabulary
@@ -21,7 +21,7 @@ def build_sets(parts: Mapping[str, FeatureSample], num_rows: int) -> SetColumns:
     return SetColumns.build([(_SampledRows(name, part), None) for name, part in parts.items()], rows)
 
 
-def vocabulary_bytes(sample: Sample, kept: Kept, sampled_bytes: float) -> float:
+def vocabulary_bytes(sample: Sample, kept: VocabularyMask, sampled_bytes: float) -> float:
     """Bytes of the vocabularies of the whole view, from those of the sampled values."""
     num_sampled = sum(int(np.count_nonzero(mask)) for mask in kept.values())
     num_values = sum(map(len, sample.kept_counts(kept).values()))

@@ -26,7 +26,7 @@ from feast_sketch_store.rows.listing import Listing
 from feast_sketch_store.rows.lists import as_sealed
 from feast_sketch_store.settings.table import TAG_PREFIX
 from feast_sketch_store.settings.values import duration_text
-from feast_sketch_store.structures.choice import Beside
+from feast_sketch_store.structures.choice import LayerOverhead
 from feast_sketch_store.succinct import TimedLists
 from feast_sketch_store.succinct.timed_lists import classes_of, code_lengths
 from feast_sketch_store.view.live_shard import expire_before_of
@@ -187,7 +187,7 @@ def _point(
     """A point with these bits per row; ``items`` has the sample's number of items, and the kept share."""
     num_items, kept_share = items
     code_bytes = float(row_bits.sum()) * sample.scale / 8
-    rows = Beside.rows(sample.num_entities, sample.presence_error_rate, True)
+    rows = LayerOverhead.rows(sample.num_entities, sample.presence_error_rate, True)
     row_bytes = rows.index_bytes + rows.columns_bytes
     # The index of rows: ascending numbers take the logarithm of their mean distance, and 2 bits each.
     starts = len(lists) * sample.num_entities * (2 + math.log2(max(1.0, row_bits.mean()))) / 8

@@ -17,7 +17,7 @@ from feast_sketch_store.rows.codecs import FeatureCodec
 _INTEGERS = np.dtype(np.int64)
 
 
-class Asked:
+class CandidateIds:
     """m values to look for. Each form is made when it is first used.
 
     Parameters
@@ -78,14 +78,14 @@ class Candidates:
 
     def __init__(self, codec: FeatureCodec, values: Any):
         self._codec = codec
-        self._asked = Asked(codec, values)
+        self._asked = CandidateIds(codec, values)
         assert len(self._asked.values) == len(self._asked)
         self._known: tuple[Numbering | None, NDArray[np.int32]] = None, np.zeros(0, np.int32)
 
     def __len__(self) -> int:
         return len(self._asked)
 
-    def of(self, codec: FeatureCodec) -> Asked:
+    def of(self, codec: FeatureCodec) -> CandidateIds:
         """The values, for the feature that they were made for.
 
         Raises

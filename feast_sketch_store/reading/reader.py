@@ -24,7 +24,7 @@ from feast_sketch_store.errors import RowError, SettingsError, UnsupportedFeatur
 from feast_sketch_store.kernel import FOUND, SEED, PreparedRows, to_bits
 from feast_sketch_store.layers import SealedRows
 from feast_sketch_store.layers.prepared import NO_LIMIT
-from feast_sketch_store.reading.candidates import Asked, Candidates
+from feast_sketch_store.reading.candidates import CandidateIds, Candidates
 from feast_sketch_store.reading.entities import Entities, EntityColumns
 from feast_sketch_store.reading.numbering import Numbering
 from feast_sketch_store.reading.ragged import RaggedLists, check_limit, since_of
@@ -335,9 +335,9 @@ class SketchReader:
         if candidates is not None:
             asked = candidates.of(codec)
         elif entity_hash is not None or isinstance(given, pa.Array) or len(shape := np.shape(given)) == 1:
-            asked = Asked(codec, given)
+            asked = CandidateIds(codec, given)
         elif len(shape) == 2 and shape[0] == number:
-            asked, per_entity = Asked(codec, np.reshape(np.asarray(given), -1)), shape[1]
+            asked, per_entity = CandidateIds(codec, np.reshape(np.asarray(given), -1)), shape[1]
         else:
             raise RowError(
                 f"values have the shape {shape}; give m values, or m for each of {number} entities"
@@ -574,7 +574,7 @@ class _Single(NamedTuple):
 def _contains_values(
     rows: PreparedRows,
     question: tuple[bytes | NDArray[np.uint64], int],
-    asked: Asked,
+    asked: CandidateIds,
     objects: list[Any] | None,
     per_entity: int,
     out: NDArray[np.bool_],

@@ -22,7 +22,7 @@ from feast_sketch_store.rows.encoding import (
     encode,
     row_keys,
 )
-from feast_sketch_store.rows.spill import KeptArrays, Spill
+from feast_sketch_store.rows.spill import Spill, SpilledArrays
 from feast_sketch_store.threads import in_threads
 
 # Reads the rows of a log in commit order, with the given columns; None for all columns.
@@ -111,7 +111,7 @@ class NewestRows:
 def _joined(parts: Iterable[RowKeys]) -> RowKeys:
     """The keys of all parts, which are set aside until all are there."""
     spill = Spill()
-    columns = {name: KeptArrays(spill) for name in RowKeys.__dataclass_fields__}
+    columns = {name: SpilledArrays(spill) for name in RowKeys.__dataclass_fields__}
     for part in parts:
         for name, arrays in columns.items():
             arrays.append(getattr(part, name).reshape(-1))

@@ -37,7 +37,7 @@ class Spill:
         self._descriptor = -1
         self._end = 0
 
-    def keep(self, array: NDArray[Any]) -> "Kept":
+    def keep(self, array: NDArray[Any]) -> "SpilledArray":
         """Set an array of one axis aside.
 
         If the file cannot be written, this array and all others stay in memory, with a warning.
@@ -54,9 +54,9 @@ class Spill:
                     error,
                 )
         self._room -= array.nbytes
-        return Kept(array.dtype, len(array), in_memory=array)
+        return SpilledArray(array.dtype, len(array), in_memory=array)
 
-    def _written(self, array: NDArray[Any]) -> "Kept":
+    def _written(self, array: NDArray[Any]) -> "SpilledArray":
         if self._descriptor < 0:
             self._descriptor = _unnamed_file()
             weakref.finalize(self, os.close, self._descriptor)
@@ -64,7 +64,7 @@ class Spill:
         while len(left):
             written = os.pwrite(self._descriptor, left, self._end)
             self._end, left = self._end + written, left[written:]
-        return Kept(array.dtype, len(array), self, self._descriptor, start)
+        return SpilledArray(array.dtype, len(array), self, self._descriptor, start)
 
 
 def _unnamed_file() -> int:
@@ -75,7 +75,7 @@ def _unnamed_file() -> int:
 
 
 @dataclass(frozen=True)
-class Kept:
+class SpilledArray:
     """An array of one axis that was set aside.
 
     Parameters
@@ -117,12 +117,12 @@ class Kept:
             place, left = place + number, left[number:]
 
 
-class KeptArrays(Sequence[NDArray[Any]]):
+class SpilledArrays(Sequence[NDArray[Any]]):
     """A list of arrays that are set aside, each read when it is asked for."""
 
     def __init__(self, spill: Spill):
         self._spill = spill
-        self._kept: list[Kept] = []
+        self._kept: list[SpilledArray] = []
 
     def append(self, array: NDArray[Any]) -> None:
         """Set another one aside."""
@@ -161,7 +161,7 @@ class SpilledWords:
 
     def __init__(self) -> None:
         self._spill = Spill(0)
-        self._parts: list[Kept] = []
+        self._parts: list[SpilledArray] = []
 
     def append(self, words: NDArray[np.uint64]) -> None:
         """Add words at the end."""

@@ -162,7 +162,7 @@ class SealedFeature(ABC):
         num_lost = len(np.setdiff1d(ours, theirs))
         return num_lost, len(theirs) - (len(ours) - num_lost)
 
-    def sampled_rate(self, entity_hashes: NDArray[np.uint64], chance: np.random.Generator) -> float:
+    def sampled_rate(self, entity_hashes: NDArray[np.uint64], rng: np.random.Generator) -> float:
         """The share of random values that entities without a row, uint64[n, 2], seem to have."""
         return 0.0
 

@@ -81,7 +81,7 @@ class BloomFeature(SealedFeature):
         """See `SealedFeature.prepare`."""
         begin_feature(rows, self.codec, self.vocabulary)
         if self.symbols.num_symbols:
-            rows.from_filter(*self.filter.arguments(self.symbols.asked))
+            rows.from_filter(*self.filter.arguments(self.symbols.query))
         else:
             rows.from_states()
 
@@ -99,7 +99,7 @@ class BloomFeature(SealedFeature):
         These follow the law of the layer's own rows: a filter treats all hashes that were not added alike.
         """
         own = self.known(rows)
-        noise = Csr(*self.filter.possible_symbols(entity_hashes, self.symbols.asked, rows.states == VALUE))
+        noise = Csr(*self.filter.possible_symbols(entity_hashes, self.symbols.query, rows.states == VALUE))
         both = own.joined(noise).distinct()
         if self.codec.is_collection:
             return Answer(self.decoder, rows.states, both)
@@ -110,14 +110,14 @@ class BloomFeature(SealedFeature):
         entities = written.rows
         is_read = answer.states[entities] == VALUE  # otherwise the filter is not asked
         symbols = written.ids.astype(np.int32, copy=False)[:, None]
-        found = self.filter.contains(entity_hashes[entities], self.symbols.asked, symbols, is_read)
+        found = self.filter.contains(entity_hashes[entities], self.symbols.query, symbols, is_read)
         return int((~found).sum()), 0
 
-    def sampled_rate(self, entity_hashes: NDArray[np.uint64], chance: np.random.Generator) -> float:
+    def sampled_rate(self, entity_hashes: NDArray[np.uint64], rng: np.random.Generator) -> float:
         """See `SealedFeature.sampled_rate`."""
         num_symbols = max(1, self.symbols.num_symbols)
-        ids = chance.integers(0, num_symbols, (len(entity_hashes), 1)).astype(np.int32)
-        return float(self.filter.contains(entity_hashes, self.symbols.asked, ids).mean())
+        ids = rng.integers(0, num_symbols, (len(entity_hashes), 1)).astype(np.int32)
+        return float(self.filter.contains(entity_hashes, self.symbols.query, ids).mean())
 
 
 @dataclass(frozen=True)

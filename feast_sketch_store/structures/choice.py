@@ -43,7 +43,7 @@ _WORD_BYTES = 8  # tables are rounded up to words
 
 
 @dataclass(frozen=True)
-class Beside:
+class LayerOverhead:
     """What a layer holds besides its membership features.
 
     Parameters
@@ -65,39 +65,41 @@ class Beside:
     may_list: bool = False
 
     @classmethod
-    def rows(cls, num_rows: int, presence_error_rate: float, is_listed: bool) -> "Beside":
+    def rows(cls, num_rows: int, presence_error_rate: float, is_listed: bool) -> "LayerOverhead":
         """A layer without scalars, whose rows have one shape and one timestamp."""
         facts = (FactClass(num_rows, presence_error_rate),)
         index = index_bytes(num_rows, presence_error_rate)
         return cls(is_listed, facts, 1, 0.0, index, packed_bytes(num_rows, 1))
 
 
-class Choice:
+class StructureSelector:
     """How to keep membership features.
 
     Parameters
     ----------
     goals, popularity : by feature.
-    beside : what else the layer holds.
+    overhead : what else the layer holds.
 
     Raises
     ------
     SettingsError : a feature does not fit into its memory limit, or the named structure cannot keep it.
     """
 
-    def __init__(self, goals: Mapping[str, Goal], popularity: Mapping[str, Popularity], beside: Beside):
+    def __init__(
+        self, goals: Mapping[str, Goal], popularity: Mapping[str, Popularity], overhead: LayerOverhead
+    ):
         self._goals, self._popularity = goals, popularity
         self._fixed: dict[str, Offer] = {}  # never in the filter
         self._filters: dict[str, Offer] = {}
         self._others: dict[str, Offer] = {}  # for some features, the best structure read by row number
         for name, goal in goals.items():
-            self._ask(name, goal, popularity[name], beside)
+            self._ask(name, goal, popularity[name], overhead)
         self._movable: list[str] = []  # may leave the filter to save bytes
-        lists = beside.is_listed or any(registry.kind(o.kind).lists_rows for o in self._fixed.values())
-        tables = _Tables({name: offer.plan.facts for name, offer in self._filters.items()}, beside.facts)
+        lists = overhead.is_listed or any(registry.kind(o.kind).lists_rows for o in self._fixed.values())
+        tables = _Tables({name: offer.plan.facts for name, offer in self._filters.items()}, overhead.facts)
         self._layers = [
-            _Layer({**self._fixed, **moved}, self._filters, is_listed, popularity, tables, beside)
-            for moved, is_listed in self._ways(lists, beside.may_list)
+            _Layer({**self._fixed, **moved}, self._filters, is_listed, popularity, tables, overhead)
+            for moved, is_listed in self._ways(lists, overhead.may_list)
         ]
 
     def lists_rows(self, growth: float = 1.0) -> bool:
@@ -142,7 +144,7 @@ class Choice:
                 fewer = min(tried, key=joint_bytes)
         return min(layers, key=joint_bytes)
 
-    def _ask(self, name: str, goal: Goal, popularity: Popularity, beside: Beside) -> None:
+    def _ask(self, name: str, goal: Goal, popularity: Popularity, overhead: LayerOverhead) -> None:
         """Collect the offers for a feature."""
         if goal.structure != AUTO and (kind := registry.wanted(goal)) is not BloomTable:
             offer = kind.offer(goal, popularity)
@@ -151,7 +153,7 @@ class Choice:
             self._fixed[name] = offer
             return
         other = _best_listed(goal, popularity) if goal.may_choose else None
-        list_bytes = 0.0 if beside.is_listed else beside.index_bytes
+        list_bytes = 0.0 if overhead.is_listed else overhead.index_bytes
         if other is not None and goal.measure == MEMORY and other.num_bytes + list_bytes <= goal.amount:
             self._fixed[name] = other
             return
@@ -213,7 +215,7 @@ class _Layer:
     is_listed: bool
     popularity: Mapping[str, Popularity]
     tables: "_Tables"
-    beside: Beside
+    overhead: LayerOverhead
 
     @property
     def in_filter(self) -> list[str]:
@@ -241,10 +243,10 @@ class _Layer:
         for kind in registry.kinds():
             size += kind.joint_bytes([offer for offer in self.others.values() if offer.kind == kind.kind])
         if not self.is_listed:
-            return size + self.beside.vocabulary_bytes
+            return size + self.overhead.vocabulary_bytes
         stateless = [n for n, offer in self.others.items() if not registry.kind(offer.kind).tells_states]
         size += sum(self.popularity[name].states_bytes for name in (*self.in_filter, *stateless))
-        return size + self.beside.index_bytes + self.beside.columns_bytes
+        return size + self.overhead.index_bytes + self.overhead.columns_bytes
 
     def within_memory(self, goals: Mapping[str, Goal], growth: float) -> dict[str, Offer]:
         """The offers of the filter, with those that have a memory limit fitted beside the others.
@@ -291,7 +293,7 @@ class _Layer:
     def _shares(self, offers: Mapping[str, Offer], growth: float) -> dict[str, float]:
         """Bytes of each feature's part of the table."""
         classes = [offer.plan.facts for offer in offers.values()]
-        classes += [] if self.is_listed else self.beside.facts
+        classes += [] if self.is_listed else self.overhead.facts
         geometry = size_for_rates(classes)
         ones = [c.num_ones(h) for c, h in zip(classes, geometry.hashes, strict=True)]
         size = table_bytes(geometry.num_bits * growth, self._window_words)
@@ -299,23 +301,25 @@ class _Layer:
 
     @property
     def _window_words(self) -> int:
-        beside = 0 if self.is_listed else self.beside.window_words
-        return beside + sum(self.popularity[name].window_words for name in self.in_filter)
+        overhead = 0 if self.is_listed else self.overhead.window_words
+        return overhead + sum(self.popularity[name].window_words for name in self.in_filter)
 
 
 class _Tables:
     """The bits of tables that any subset of some facts can share, at several fills."""
 
-    def __init__(self, facts: Mapping[str, AnyFacts], beside: Sequence[FactClass]):
-        fills = candidate_fills([*facts.values(), *beside])
+    def __init__(self, facts: Mapping[str, AnyFacts], overhead: Sequence[FactClass]):
+        fills = candidate_fills([*facts.values(), *overhead])
         self._ones_per_bit = -np.log1p(-np.array(fills))
         self._ones = {name: _ones_at(f, fills) for name, f in facts.items()}
-        self._beside = np.sum([np.zeros(len(fills)), *(_ones_at(f, fills) for f in beside)], axis=0)
+        self._overhead = np.sum([np.zeros(len(fills)), *(_ones_at(f, fills) for f in overhead)], axis=0)
 
     def num_bits(self, names: Iterable[str], is_listed: bool) -> float:
         """Bits of the smallest table of some features; infinite if there is none."""
         nothing = np.zeros(len(self._ones_per_bit))
-        ones = np.sum([nothing if is_listed else self._beside, *(self._ones[name] for name in names)], axis=0)
+        ones = np.sum(
+            [nothing if is_listed else self._overhead, *(self._ones[name] for name in names)], axis=0
+        )
         return float((ones / self._ones_per_bit).min())
 
 

@@ -72,10 +72,10 @@ from feast_sketch_store.structures.parts import (
 from feast_sketch_store.structures.table import TOLERANCE, words_for
 from feast_sketch_store.succinct import (
     MAX_NUM_WORDS,
-    Asked,
     PackedInts,
     ShiftingBloomFilter,
     ShiftingBloomFilterBuilder,
+    SymbolQuery,
 )
 from feast_sketch_store.threads import num_threads
 
@@ -102,7 +102,7 @@ class ClusteredFeature(SealedFeature):
     style : the name of its structure.
     first_word : the word of a window that holds its first symbol.
     hashes : of each level, ascending.
-    masks : uint64[C, levels - 1, words], see `Asked`.
+    masks : uint64[C, levels - 1, words], see `SymbolQuery`.
     facts_per_level : the number of facts at each level.
     clusters : of the rows; shared by all features.
     shares : float64[C], the share of the rows in each cluster; shared by all features.
@@ -150,9 +150,9 @@ class ClusteredFeature(SealedFeature):
             return 0.0
         return float(self.shares @ np.power(self.fill, self.hashes_of).mean(1))
 
-    def asked(self, clusters: NDArray[np.int64]) -> Asked:
+    def query(self, clusters: NDArray[np.int64]) -> SymbolQuery:
         """What to ask the filter about rows of these clusters: int64[n]."""
-        plain = Asked(self.first_word, self.num_values, self.hashes[-1])
+        plain = SymbolQuery(self.first_word, self.num_values, self.hashes[-1])
         if len(self.hashes) == 1:
             return plain
         ends = np.array(self.hashes, np.int64)
@@ -164,16 +164,16 @@ class ClusteredFeature(SealedFeature):
         if not self.num_values:
             rows.from_states()
             return
-        asked = self.asked(np.zeros(0, np.int64))
-        rows.from_filter(*self.filter.arguments(asked))
-        if asked.masks is not None:
+        query = self.query(np.zeros(0, np.int64))
+        rows.from_filter(*self.filter.arguments(query))
+        if query.masks is not None:
             rows.clusters(*self.clusters.arguments)
 
     def shown(self, rows: EncodedFeature, entity_hashes: NDArray[np.uint64]) -> Answer:
         """See `SealedFeature.shown`. False values are those of the clusters that the rows fit best."""
         own = self.known(rows)
-        asked = self.asked(self._scorer.clusters_of(own))
-        noise = Csr(*self.filter.possible_symbols(entity_hashes, asked, rows.states == VALUE))
+        query = self.query(self._scorer.clusters_of(own))
+        noise = Csr(*self.filter.possible_symbols(entity_hashes, query, rows.states == VALUE))
         return Answer(self.decoder, rows.states, own.joined(noise).distinct())
 
     @cached_property
@@ -196,15 +196,15 @@ class ClusteredFeature(SealedFeature):
         num_lost, _ = super().differences(written, entity_hashes, answer)
         return num_lost, 0
 
-    def sampled_rate(self, entity_hashes: NDArray[np.uint64], chance: np.random.Generator) -> float:
+    def sampled_rate(self, entity_hashes: NDArray[np.uint64], rng: np.random.Generator) -> float:
         """See `SealedFeature.sampled_rate`; each entity has the cluster of a random row."""
         if not self.num_values or not self.clusters.length:
             return 0.0
         num_asked = len(entity_hashes)
-        clusters = self.clusters.take(chance.integers(0, self.clusters.length, num_asked))
-        ids = chance.integers(0, self.num_values, (num_asked, 1)).astype(np.int32)
-        asked = self.asked(_checked_clusters(clusters, len(self.shares)))
-        return float(self.filter.contains(entity_hashes, asked, ids).mean())
+        clusters = self.clusters.take(rng.integers(0, self.clusters.length, num_asked))
+        ids = rng.integers(0, self.num_values, (num_asked, 1)).astype(np.int32)
+        query = self.query(_checked_clusters(clusters, len(self.shares)))
+        return float(self.filter.contains(entity_hashes, query, ids).mean())
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.csr import Csr
-from feast_sketch_store.rows.spill import Kept, Spill
+from feast_sketch_store.rows.spill import Spill, SpilledArray
 from feast_sketch_store.rows.vocabulary import Vocabulary
 
 Part = tuple[NDArray[np.int32], Csr]  # the numbers of some rows, and their symbols
@@ -183,8 +183,8 @@ class _DividedPart:
 
     row_bounds: NDArray[np.int64]
     id_bounds: NDArray[np.int64]
-    rows: Kept
-    ids: Kept
+    rows: SpilledArray
+    ids: SpilledArray
 
     def of_block(self, block: int) -> tuple[NDArray[np.int32], NDArray[Any]]:
         """The rows of a block, and their symbols."""

@@ -28,7 +28,7 @@ from feast_sketch_store.structures.sizing import (
     fill_limit,
     size_for_rates,
 )
-from feast_sketch_store.succinct import Asked, ShiftingBloomFilterBuilder
+from feast_sketch_store.succinct import ShiftingBloomFilterBuilder, SymbolQuery
 from feast_sketch_store.threads import num_threads
 
 
@@ -83,10 +83,10 @@ class SymbolRange:
         return words_for(self.num_symbols)
 
     @cached_property
-    def asked(self) -> Asked:
+    def query(self) -> SymbolQuery:
         """The range in the form that the filter takes."""
         firsts = np.array(self.first_symbols, np.int64) if self.first_symbols else None
-        return Asked(self.first_word, self.num_symbols, self.num_hashes, firsts)
+        return SymbolQuery(self.first_word, self.num_symbols, self.num_hashes, firsts)
 
     def fact_classes(self, fill: float) -> list[FactClass]:
         """The facts by their number of hashes."""

@@ -109,7 +109,7 @@ class SetCode:
     @property
     def left_levels(self) -> NDArray[np.uint8]:
         """The levels of numbers of ids left, as the kernel looks them up: uint8[320]."""
-        classes = kernel.half_octaves(np.arange(kernel.NUM_TOLD))
+        classes = kernel.half_octaves(np.arange(kernel.DIRECT_CODES))
         return np.concatenate((self.gaps.left[classes], self.gaps.left))
 
 

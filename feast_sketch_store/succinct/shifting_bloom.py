@@ -36,7 +36,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feast_sketch_store import kernel
-from feast_sketch_store.kernel import Asked, Table
+from feast_sketch_store.kernel import SymbolQuery, Table
 from feast_sketch_store.succinct.packed import Check, unfinished
 from feast_sketch_store.threads import Threads
 
@@ -111,7 +111,7 @@ class ShiftingBloomFilterBuilder:
         indptr, symbols : int64[n + 1], and uint16[nnz] or int32[nnz]: a CSR matrix.
         num_hashes : k of these facts, at least 1.
         first_symbol : added to all symbols, which then lie in ``[0, 64 * window_words)``.
-        firsts : int64[num_hashes], see `Asked`; None if all facts have all hashes.
+        firsts : int64[num_hashes], see `SymbolQuery`; None if all facts have all hashes.
 
         Raises
         ------
@@ -201,7 +201,7 @@ class ShiftingBloomFilter:
     def possible_symbols(
         self,
         entity_hashes: NDArray[np.uint64],
-        asked: Asked,
+        query: SymbolQuery,
         wanted: NDArray[np.bool_] | None = None,
     ) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
         """The ids of each entity's possibly-present symbols, out of consecutive symbols.
@@ -209,22 +209,22 @@ class ShiftingBloomFilter:
         Parameters
         ----------
         entity_hashes : uint64[n, 2]
-        asked : the symbols; the first counts as id 0.
+        query : the symbols; the first counts as id 0.
         wanted : bool[n], entities to answer; the others get no symbols. None for all.
 
         Returns
         -------
         A CSR matrix: indptr, int64[n + 1], and the ids, int32[nnz], ascending within an entity.
         """
-        if not asked.num_symbols:
+        if not query.num_symbols:
             return np.zeros(len(entity_hashes) + 1, np.int64), np.zeros(0, np.int32)
-        self._check_blocks(entity_hashes, asked)
-        return kernel.possible_symbols(self._table, asked, entity_hashes, wanted)
+        self._check_blocks(entity_hashes, query)
+        return kernel.possible_symbols(self._table, query, entity_hashes, wanted)
 
     def contains(
         self,
         entity_hashes: NDArray[np.uint64],
-        asked: Asked,
+        query: SymbolQuery,
         symbols: NDArray[np.int32],
         wanted: NDArray[np.bool_] | None = None,
     ) -> NDArray[np.bool_]:
@@ -233,26 +233,26 @@ class ShiftingBloomFilter:
         Parameters
         ----------
         entity_hashes : uint64[n, 2]
-        asked : the range of symbols, whose first counts as id 0.
+        query : the range of symbols, whose first counts as id 0.
         symbols : int32[m], for every entity, or int32[n, m]; a negative one matches no symbol.
         wanted : bool[n], entities that may have any. None for all.
         """
-        if not asked.num_symbols:
+        if not query.num_symbols:
             return np.zeros((len(entity_hashes), symbols.shape[-1]), np.bool_)
-        self._check_blocks(entity_hashes, asked)
-        return kernel.contains(self._table, asked, entity_hashes, symbols, wanted)
+        self._check_blocks(entity_hashes, query)
+        return kernel.contains(self._table, query, entity_hashes, symbols, wanted)
 
-    def arguments(self, asked: Asked, *more: Any) -> tuple[Any, ...]:
+    def arguments(self, query: SymbolQuery, *more: Any) -> tuple[Any, ...]:
         """Symbols in the form in which the kernel reads them; see `PreparedRows`."""
         nobody = np.zeros((0, 2), np.uint64)
-        table = self.words, self.num_words, *self.salt, nobody, *asked
+        table = self.words, self.num_words, *self.salt, nobody, *query
         return *table, *more, unfinished(self._check)
 
-    def _check_blocks(self, entity_hashes: NDArray[np.uint64], asked: Asked) -> None:
+    def _check_blocks(self, entity_hashes: NDArray[np.uint64], query: SymbolQuery) -> None:
         check = self._check
         if check is not None and not check.all_checked:
             check.check_blocks(
-                kernel.touched_blocks(self._table, asked, entity_hashes, check.block_words, check.unchecked)
+                kernel.touched_blocks(self._table, query, entity_hashes, check.block_words, check.unchecked)
             )
 
 

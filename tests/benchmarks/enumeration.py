@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from rbloom import Bloom
 
 from feast_sketch_store.rows.entity_keys import hash_int64_keys
-from feast_sketch_store.succinct import Asked, ShiftingBloomFilter, ShiftingBloomFilterBuilder, new_salt
+from feast_sketch_store.succinct import ShiftingBloomFilter, ShiftingBloomFilterBuilder, SymbolQuery, new_salt
 
 NUM_HASHES = 7
 BITS_PER_FACT = NUM_HASHES / np.log(2)  # fills half of the table
@@ -59,7 +59,7 @@ class Table:
     """A shifting Bloom filter with the facts of users 0, 1, ..."""
 
     def __init__(self, facts: NDArray[np.int64], vocabulary: int):
-        self._asked = Asked(0, vocabulary, NUM_HASHES)
+        self._asked = SymbolQuery(0, vocabulary, NUM_HASHES)
         num_bits = int(facts.size * BITS_PER_FACT)
         builder = ShiftingBloomFilterBuilder(num_bits, self._asked.num_words, new_salt())
         users, indptr = np.arange(len(facts), dtype=np.int32), np.arange(len(facts) + 1) * facts.shape[1]

@@ -16,7 +16,7 @@ from facts import FACTS_PER_ENTITY, draw_facts
 from measure import interleaved, number, print_set_up, print_table
 from numpy.typing import NDArray
 
-from feast_sketch_store.succinct import Asked, ShiftingBloomFilter, ShiftingBloomFilterBuilder, new_salt
+from feast_sketch_store.succinct import ShiftingBloomFilter, ShiftingBloomFilterBuilder, SymbolQuery, new_salt
 
 _MOST_ADDED_FACTS = 10_000_000  # the builder and its input stay within bounded time and memory
 _MEGABYTE = 10**6
@@ -43,9 +43,9 @@ class Shape:
         return int(self.num_facts * self.num_hashes / np.log(2))
 
     @property
-    def asked(self) -> Asked:
+    def asked(self) -> SymbolQuery:
         """All symbols."""
-        return Asked(first_word=0, num_symbols=self.vocabulary, num_hashes=self.num_hashes)
+        return SymbolQuery(first_word=0, num_symbols=self.vocabulary, num_hashes=self.num_hashes)
 
     @property
     def is_random(self) -> bool:

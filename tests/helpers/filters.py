@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feast_sketch_store.kernel import to_bits
-from feast_sketch_store.succinct import Asked, ShiftingBloomFilter, ShiftingBloomFilterBuilder
+from feast_sketch_store.succinct import ShiftingBloomFilter, ShiftingBloomFilterBuilder, SymbolQuery
 
 
 def add_facts(
@@ -45,8 +45,8 @@ def contains_facts(
     symbols : int[n]
     num_hashes : the k these symbols were added with.
     """
-    asked = Asked(0, (len(bloom.words) - bloom.num_words) * 64, num_hashes)
-    return bloom.contains(entity_hashes, asked, symbols.astype(np.int32)[:, None])[:, 0]
+    query = SymbolQuery(0, (len(bloom.words) - bloom.num_words) * 64, num_hashes)
+    return bloom.contains(entity_hashes, query, symbols.astype(np.int32)[:, None])[:, 0]
 
 
 def measured_fill(bloom: ShiftingBloomFilter) -> float:
@@ -55,7 +55,7 @@ def measured_fill(bloom: ShiftingBloomFilter) -> float:
 
 
 def windows(
-    bloom: ShiftingBloomFilter, entity_hashes: NDArray[np.uint64], asked: Asked
+    bloom: ShiftingBloomFilter, entity_hashes: NDArray[np.uint64], query: SymbolQuery
 ) -> NDArray[np.uint64]:
     """The possibly-present symbols of entities as bits: uint64[n, words]."""
-    return to_bits(*bloom.possible_symbols(entity_hashes, asked), asked.num_symbols)
+    return to_bits(*bloom.possible_symbols(entity_hashes, query), query.num_symbols)

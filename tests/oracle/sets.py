@@ -1,6 +1,6 @@
 """Sets in codes of Golomb and Rice, by the description in `succinct.golomb_sets`, one code at a time."""
 
-from feast_sketch_store.kernel import NUM_TOLD, words_of_bits
+from feast_sketch_store.kernel import DIRECT_CODES, words_of_bits
 from tests.oracle.bits import Bits, DamagedError, ascending_at, half_octaves
 
 MAX_WIDTH = 30
@@ -16,7 +16,7 @@ class Feature:
 
     def width(self, symbol, left):
         """The width of the gap that begins at a symbol, with ``left`` ids left."""
-        own = self.left[left if left < NUM_TOLD else NUM_TOLD + half_octaves(left)]
+        own = self.left[left if left < DIRECT_CODES else DIRECT_CODES + half_octaves(left)]
         return min(max((self.levels[symbol] - own) >> 2, 0), MAX_WIDTH)
 
     def put_gaps(self, bits, ids):

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from feast_sketch_store.succinct import Asked, ShiftingBloomFilterBuilder
+from feast_sketch_store.succinct import ShiftingBloomFilterBuilder, SymbolQuery
 from tests.helpers.filters import add_facts, contains_facts, measured_fill, windows
 from tests.oracle.bits import set_bits
 
@@ -39,7 +39,7 @@ def facts_in(answers):
 @given(filters())
 def test_no_added_fact_is_definitely_absent(drawn):
     facts, hashes, num_hashes, window_words, bloom = drawn
-    assert facts_in(windows(bloom, hashes, Asked(0, 64 * window_words, num_hashes))) >= facts
+    assert facts_in(windows(bloom, hashes, SymbolQuery(0, 64 * window_words, num_hashes))) >= facts
 
 
 @REPEATABLE
@@ -51,7 +51,7 @@ def test_a_window_answers_as_single_questions_do(drawn, data):
     entities = np.repeat(np.arange(NUM_ENTITIES), 64 * num_words)
     symbols = np.tile(np.arange(64 * num_words), NUM_ENTITIES)
     single = contains_facts(bloom, hashes[entities], 64 * first_word + symbols, num_hashes)
-    found = windows(bloom, hashes, Asked(first_word, 64 * num_words, num_hashes))
+    found = windows(bloom, hashes, SymbolQuery(first_word, 64 * num_words, num_hashes))
     assert facts_in(found) == set(zip(entities[single].tolist(), symbols[single].tolist(), strict=True))
 
 

@@ -18,10 +18,10 @@ from feast_sketch_store import kernel
 from feast_sketch_store.kernel import (
     NUM_LEFT,
     AscendingNumbers,
-    Asked,
     PackedNumbers,
     RowIndex,
     SetCodes,
+    SymbolQuery,
     Table,
 )
 from feast_sketch_store.succinct import EliasFano, FingerprintIndex, PackedInts
@@ -50,14 +50,14 @@ def firsts(draw, num_hashes, num_symbols):
 
 
 @st.composite
-def masks(draw, asked, num_entities, rng):
+def masks(draw, query, num_entities, rng):
     """Hashes in groups, and the symbols that do without them in each cluster."""
     ends = [
-        *sorted(draw(st.lists(st.integers(0, asked.num_hashes), min_size=1, max_size=5))),
-        asked.num_hashes,
+        *sorted(draw(st.lists(st.integers(0, query.num_hashes), min_size=1, max_size=5))),
+        query.num_hashes,
     ]
     num_clusters = draw(st.integers(1, 5))
-    shape = (num_clusters, len(ends) - 1, asked.num_words)
+    shape = (num_clusters, len(ends) - 1, query.num_words)
     return {
         "ends": np.array(ends),
         "masks": rng.integers(0, 2**64, shape, np.uint64) & rng.integers(0, 2**64, shape, np.uint64),
@@ -67,7 +67,7 @@ def masks(draw, asked, num_entities, rng):
 
 @st.composite
 def reads(draw):
-    """A table of random bits, what is asked of it, and hashes of entities."""
+    """A table of random bits, what is query of it, and hashes of entities."""
     window_words = draw(st.integers(1, 40))
     num_words = draw(st.integers(window_words, 300))
     rng = np.random.default_rng(draw(st.integers(0, 99)))
@@ -79,12 +79,12 @@ def reads(draw):
     num_symbols = draw(st.integers(1, 64 * (window_words - first_word)))
     num_hashes = draw(st.integers(1, 64))
     hashes = draw(arrays.arrays(np.uint64, (draw(st.integers(0, 9)), 2), elements=HALVES))
-    asked = Asked(first_word, num_symbols, num_hashes)
+    query = SymbolQuery(first_word, num_symbols, num_hashes)
     if draw(st.booleans()):
-        asked = asked._replace(firsts=draw(firsts(num_hashes, num_symbols)))
+        query = query._replace(firsts=draw(firsts(num_hashes, num_symbols)))
     else:
-        asked = asked._replace(**draw(masks(asked, len(hashes), rng)))
-    return Table(words, num_words, (draw(HALVES), draw(HALVES))), asked, hashes
+        query = query._replace(**draw(masks(query, len(hashes), rng)))
+    return Table(words, num_words, (draw(HALVES), draw(HALVES))), query, hashes
 
 
 def assert_equal(ours, theirs):
@@ -101,16 +101,16 @@ def assert_equal(ours, theirs):
 @REPEATABLE
 @given(reads(), st.data())
 def test_reads_of_a_table(read, data):
-    table, asked, hashes = read
+    table, query, hashes = read
     possible = filters.possible(*read)
     wanted = data.draw(st.none() | arrays.arrays(np.bool_, len(hashes)))
     possible &= True if wanted is None else wanted[:, None]
     assert_equal(kernel.possible_symbols(*read, wanted), rows_of(possible))
 
     shape = (*data.draw(st.sampled_from([(), (len(hashes),)])), data.draw(st.integers(0, 30)))
-    symbols = data.draw(arrays.arrays(np.int32, shape, elements=st.integers(-3, asked.num_symbols + 3)))
+    symbols = data.draw(arrays.arrays(np.int32, shape, elements=st.integers(-3, query.num_symbols + 3)))
     own = np.broadcast_to(symbols, (len(hashes), shape[-1]))
-    is_known = (own >= 0) & (own < asked.num_symbols)
+    is_known = (own >= 0) & (own < query.num_symbols)
     found = is_known & np.take_along_axis(possible, np.where(is_known, own, 0).astype(np.int64), axis=1)
     assert_equal(kernel.contains(*read, symbols, wanted), found)
 
@@ -144,10 +144,10 @@ def rows_of(marks):
 def test_masks_that_do_not_fit_are_refused(name, value):
     table, hashes = Table(np.zeros(12, np.uint64), 10, (1, 2)), np.zeros((2, 2), np.uint64)
     zeros = np.zeros((2, 1, 2), np.uint64), np.zeros(2, np.int32)
-    asked = Asked(0, 128, 3, None, np.array([1, 3]), *zeros)
-    assert not kernel.possible_symbols(table, asked, hashes)[0].any()
+    query = SymbolQuery(0, 128, 3, None, np.array([1, 3]), *zeros)
+    assert not kernel.possible_symbols(table, query, hashes)[0].any()
     with pytest.raises(ValueError, match="the masks do not fit the symbols"):
-        kernel.possible_symbols(table, asked._replace(**{name: value}), hashes)
+        kernel.possible_symbols(table, query._replace(**{name: value}), hashes)
 
 
 @pytest.mark.parametrize("num_words", [0, 1, 7, 8, 30])
@@ -168,8 +168,8 @@ def test_checked_blocks(num_words):
 
 def test_ids_for_which_there_is_no_room_at_first():
     table = Table(np.full(400, 2**64 - 1, np.uint64), 300, (1, 2))
-    asked, hashes = Asked(0, 6400, 3), np.arange(80, dtype=np.uint64).reshape(-1, 2)
-    indptr, ids = kernel.possible_symbols(table, asked, hashes)
+    query, hashes = SymbolQuery(0, 6400, 3), np.arange(80, dtype=np.uint64).reshape(-1, 2)
+    indptr, ids = kernel.possible_symbols(table, query, hashes)
     assert indptr.tolist() == [6400 * n for n in range(41)]
     assert ids.tolist() == list(range(6400)) * 40
 

@@ -8,7 +8,7 @@ rate ``measured_fill(bloom) ** k`` exactly, whatever facts the table holds.
 import numpy as np
 import pytest
 
-from feast_sketch_store.succinct import Asked
+from feast_sketch_store.succinct import SymbolQuery
 from tests.helpers.filters import contains_facts, measured_fill, windows
 from tests.oracle.bits import set_bits
 from tests.oracle.filters import position
@@ -91,7 +91,7 @@ def test_no_false_negatives(make_facts, build_filter, vocabulary, exponent):
 def enumerated_excess(bloom, facts, entities, vocabulary, num_hashes):
     """Per entity the symbols that a window gives beside the ones added; and the absent ones."""
     indptr, _ = set_bits(
-        windows(bloom, facts.hashes[entities], Asked(0, 64 * (-(-vocabulary // 64)), num_hashes))
+        windows(bloom, facts.hashes[entities], SymbolQuery(0, 64 * (-(-vocabulary // 64)), num_hashes))
     )
     added = np.bincount(facts.entities, minlength=len(facts.hashes))[entities]
     return np.diff(indptr) - added, vocabulary - added

@@ -18,7 +18,7 @@ from feast_sketch_store.rows.encoding import EncodedFeature, EncodedRows, RowKey
 from feast_sketch_store.rows.vocabulary import Vocabulary
 from feast_sketch_store.structures.cluster_sizing import ClusterFacts, size
 from feast_sketch_store.structures.sizing import within
-from feast_sketch_store.succinct import Asked, ShiftingBloomFilterBuilder
+from feast_sketch_store.succinct import ShiftingBloomFilterBuilder, SymbolQuery
 from tests.helpers.filters import add_facts, contains_facts, measured_fill
 
 ALPHA = 2 ** -math.log(2)
@@ -56,7 +56,7 @@ def test_section_2_the_share_of_zeros_and_the_rate(num_hashes, random_hashes, bi
     bloom = builder.build()
     assert contains_facts(bloom, hashes, zeros, num_hashes).all()
     low, high = binomial_interval(200_000, fill**num_hashes)
-    assert low < bloom.contains(others, Asked(0, 1, num_hashes), np.zeros(1, np.int32)).sum() < high
+    assert low < bloom.contains(others, SymbolQuery(0, 1, num_hashes), np.zeros(1, np.int32)).sum() < high
 
 
 def test_section_3_2_the_rate_depends_on_what_is_asked(random_hashes, binomial_interval):
@@ -73,7 +73,7 @@ def test_section_3_2_the_rate_depends_on_what_is_asked(random_hashes, binomial_i
     builder = ShiftingBloomFilterBuilder(math.ceil(500 * log_alpha(rate)), 1, (5, 7))
     add_facts(builder, hashes[others], np.arange(500), np.zeros(500, np.int64), num_hashes)
     backup_rate = builder.measured_fill() ** num_hashes
-    says_yes = builder.build().contains(hashes, Asked(0, 1, num_hashes), np.zeros(1, np.int32))[:, 0]
+    says_yes = builder.build().contains(hashes, SymbolQuery(0, 1, num_hashes), np.zeros(1, np.int32))[:, 0]
     says_yes[1000:2001] = True
     assert says_yes[keys].all()
     assert backup_rate == pytest.approx(rate, rel=0.5)  # so few words vary

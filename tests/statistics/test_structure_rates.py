@@ -128,7 +128,7 @@ def test_rate_of_each_number_of_hashes(zipf, random_hashes, binomial_interval):
     rng = np.random.default_rng(5)
     for k in sorted(set(num_hashes)):
         asked = rng.choice(np.flatnonzero(num_hashes == k), TRIALS).astype(np.int32)
-        hits = filter_of(layer).contains(random_hashes(TRIALS, 50 + k), symbols.asked, asked[:, None]).sum()
+        hits = filter_of(layer).contains(random_hashes(TRIALS, 50 + k), symbols.query, asked[:, None]).sum()
         low, high = binomial_interval(TRIALS, fill**k)
         assert low <= hits <= high
     assert symbols.false_positive_rate == pytest.approx((fill**num_hashes).mean(), rel=0.05)
@@ -140,7 +140,7 @@ def test_no_number_of_hashes_loses_a_fact(zipf):
     ids[layer.features["viewed"].vocabulary.values.to_numpy()] = np.arange(
         len(layer.features["viewed"].vocabulary)
     )
-    asked = symbols_of(layer).asked
+    asked = symbols_of(layer).query
     assert filter_of(layer).contains(zipf.hashes[zipf.entities], asked, ids[zipf.symbols][:, None]).all()
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from feast_sketch_store.errors import SettingsError
-from feast_sketch_store.structures.choice import Beside, Choice
+from feast_sketch_store.structures.choice import LayerOverhead, StructureSelector
 from feast_sketch_store.structures.costs import (
     Popularity,
     index_bytes,
@@ -28,7 +28,7 @@ KNOWN = Popularity(COUNTS, NUM_ROWS)
 FACTS = int(COUNTS.sum())
 PER_ROW = FACTS / NUM_ROWS
 TWO = dict.fromkeys("ab", KNOWN)
-BESIDE = Beside.rows(NUM_ROWS, RATE, False)
+OVERHEAD = LayerOverhead.rows(NUM_ROWS, RATE, False)
 
 
 @pytest.fixture(autouse=True)
@@ -37,16 +37,16 @@ def _few_fills(monkeypatch):
     monkeypatch.setattr("feast_sketch_store.structures.sizing._WEIGHTED_FILLS", (0.4, 0.5, 0.6, 0.7))
 
 
-def choose(goals, popularity, beside, growth=1.0):
+def choose(goals, popularity, overhead, growth=1.0):
     """Per feature the facts of its filter, or None if it is in sets."""
-    offers = Choice(goals, popularity, beside).offers(growth)
+    offers = StructureSelector(goals, popularity, overhead).offers(growth)
     assert {offer.kind for offer in offers.values()} <= {"bloom", "sets"}
     return {name: offer.plan.facts if offer.kind == "bloom" else None for name, offer in offers.items()}
 
 
 def choice(measure, amount, structure="auto", known=KNOWN, is_listed=False):
-    beside = Beside.rows(known.num_rows, RATE, is_listed)
-    return choose({"x": Goal(measure, amount, structure)}, {"x": known}, beside)["x"]
+    overhead = LayerOverhead.rows(known.num_rows, RATE, is_listed)
+    return choose({"x": Goal(measure, amount, structure)}, {"x": known}, overhead)["x"]
 
 
 def filter_bits(facts):
@@ -122,9 +122,9 @@ def test_sets_are_chosen_if_they_fit_in_the_memory_with_their_list_of_rows():
 def test_sets_fit_in_the_memory_without_the_list_that_others_pay():
     amount = sets_bytes([KNOWN]) + 1
     alone = {"a": Goal(MEMORY, amount)}
-    assert isinstance(choose(alone, {"a": KNOWN}, BESIDE, 1.0)["a"], WeightedFacts)
+    assert isinstance(choose(alone, {"a": KNOWN}, OVERHEAD, 1.0)["a"], WeightedFacts)
     both = {**alone, "b": Goal(ERROR_RATE, 0.1, "sets")}
-    assert choose(both, dict.fromkeys("ab", KNOWN), BESIDE) == {"a": None, "b": None}
+    assert choose(both, dict.fromkeys("ab", KNOWN), OVERHEAD) == {"a": None, "b": None}
 
 
 def layer_bytes(*facts, sets=0, is_listed=False):
@@ -153,9 +153,9 @@ def test_sets_are_chosen_exactly_where_the_layer_is_smaller(is_listed):
 
 @pytest.mark.has_long_form
 def test_features_share_the_cost_of_the_list():
-    def chosen(amount, **beside):
-        targets = {"a": Goal(NOISE_RATIO, amount), **beside}
-        return choose(targets, dict.fromkeys(targets, KNOWN), BESIDE)["a"]
+    def chosen(amount, **overhead):
+        targets = {"a": Goal(NOISE_RATIO, amount), **overhead}
+        return choose(targets, dict.fromkeys(targets, KNOWN), OVERHEAD)["a"]
 
     def together(amount):
         return chosen(amount, b=Goal(NOISE_RATIO, amount))
@@ -169,7 +169,7 @@ def test_features_share_the_cost_of_the_list():
 
 
 def test_a_bloom_filter_stays_one_beside_sets():
-    listed = Beside.rows(NUM_ROWS, RATE, True)
+    listed = LayerOverhead.rows(NUM_ROWS, RATE, True)
     fixed = choose({"a": Goal(NOISE_RATIO, 1e-4), "b": Goal(ERROR_RATE, 0.1)}, TWO, listed)
     assert fixed == {"a": None, "b": FactClass(FACTS, 0.1)}
 
@@ -180,7 +180,7 @@ def test_of_several_features_those_are_in_sets_that_gain_most():
     targets = {name: Goal(NOISE_RATIO, amount) for name, amount in amounts.items()}
     popularity = dict.fromkeys(targets, KNOWN)
     for is_listed in (False, True):
-        chosen = choose(targets, popularity, Beside.rows(NUM_ROWS, RATE, is_listed))
+        chosen = choose(targets, popularity, LayerOverhead.rows(NUM_ROWS, RATE, is_listed))
         filters = {name: choice(NOISE_RATIO, amount, "weighted_bloom") for name, amount in amounts.items()}
         sizes = {
             left: layer_bytes(*(filters[n] for n in left), sets=len(targets) - len(left), is_listed=is_listed)
@@ -196,8 +196,10 @@ def test_scalars_that_are_smaller_as_columns_weigh_in():
     amount = next(a for a in np.geomspace(10, 1e-9, 50) if choice(NOISE_RATIO, float(a)) is None) * 30
     assert choice(NOISE_RATIO, float(amount)) is not None
     scalars = [FactClass(NUM_ROWS, 1e-8)] * 5
-    beside = replace(BESIDE, facts=[*BESIDE.facts, *scalars], columns_bytes=5 * packed_bytes(NUM_ROWS, 8))
-    assert choose({"x": Goal(NOISE_RATIO, float(amount))}, {"x": KNOWN}, beside)["x"] is None
+    overhead = replace(
+        OVERHEAD, facts=[*OVERHEAD.facts, *scalars], columns_bytes=5 * packed_bytes(NUM_ROWS, 8)
+    )
+    assert choose({"x": Goal(NOISE_RATIO, float(amount))}, {"x": KNOWN}, overhead)["x"] is None
 
 
 @for_each("structure", ["auto", "bloom", "weighted_bloom"])
@@ -210,7 +212,7 @@ def test_what_no_filter_keeps_is_in_sets(amount, structure):
 def test_what_no_table_keeps_together_is_in_sets():
     kept = {
         rate: choose(
-            {"x": Goal(ERROR_RATE, 0.1)}, {"x": KNOWN}, replace(BESIDE, facts=[FactClass(10, rate)])
+            {"x": Goal(ERROR_RATE, 0.1)}, {"x": KNOWN}, replace(OVERHEAD, facts=[FactClass(10, rate)])
         )["x"]
         for rate in (1e-9, 1e-33, 1e-40)
     }
@@ -220,7 +222,7 @@ def test_what_no_table_keeps_together_is_in_sets():
 @for_each("growth", [1.0, 1.5, 3.0])
 def test_tables_that_have_to_be_larger_are_chosen_less(growth):
     chosen = [
-        choose({"x": Goal(NOISE_RATIO, float(amount))}, {"x": KNOWN}, BESIDE, growth)["x"] is None
+        choose({"x": Goal(NOISE_RATIO, float(amount))}, {"x": KNOWN}, OVERHEAD, growth)["x"] is None
         for amount in np.geomspace(1e-6, 100, 30)
     ]
     plain = [choice(NOISE_RATIO, float(amount)) is None for amount in np.geomspace(1e-6, 100, 30)]
@@ -272,9 +274,9 @@ def test_a_symbol_that_all_rows_have_takes_one_hash():
 @for_each("num_lacking", [0, 1])
 def test_an_offer_tells_no_more_false_symbols_than_rows_lack(measure, amount, structure, num_lacking):
     known = Popularity(np.full(20, NUM_ROWS - num_lacking), NUM_ROWS)
-    offer = Choice({"x": Goal(measure, amount, structure)}, {"x": known}, BESIDE).offers()["x"]
+    offer = StructureSelector({"x": Goal(measure, amount, structure)}, {"x": known}, OVERHEAD).offers()["x"]
     assert 0 <= offer.false_per_read <= 20 * num_lacking / NUM_ROWS
 
 
 def test_nothing_is_chosen_for_no_features():
-    assert choose({}, {}, BESIDE) == {}
+    assert choose({}, {}, OVERHEAD) == {}

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from feast_sketch_store import kernel
-from feast_sketch_store.kernel import Asked
+from feast_sketch_store.kernel import SymbolQuery
 from feast_sketch_store.kernel import _compiled as compiled
 from feast_sketch_store.structures import sizing
 from tests.helpers.cases import case
@@ -339,9 +339,9 @@ def test_arrays_are_given_back():
 def test_no_id_is_written_behind_the_room_for_them(num_ones, room):
     """Two more are written than there are in the end: an entity is only read if they, too, have room."""
     words = np.full(12, 2**num_ones - 1, np.uint64)
-    asked, hashes = Asked(0, 64, 1), HASHES[:1].copy()
+    query, hashes = SymbolQuery(0, 64, 1), HASHES[:1].copy()
     guarded, indptr = np.full(room + 4, -7, np.int32), np.zeros(2, np.int64)
-    done = compiled.possible_symbols(words, 11, *SALT, hashes, *asked, None, 0, indptr, guarded[:room])
+    done = compiled.possible_symbols(words, 11, *SALT, hashes, *query, None, 0, indptr, guarded[:room])
     assert done == (num_ones + 2 <= room)
     assert guarded[room:].tolist() == [-7] * 4
     if done:

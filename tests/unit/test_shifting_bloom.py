@@ -5,7 +5,7 @@ import pytest
 
 from feast_sketch_store import kernel
 from feast_sketch_store.kernel import MAX_NUM_HASHES, Table
-from feast_sketch_store.succinct import Asked, ShiftingBloomFilter, ShiftingBloomFilterBuilder, new_salt
+from feast_sketch_store.succinct import ShiftingBloomFilter, ShiftingBloomFilterBuilder, SymbolQuery, new_salt
 from tests.helpers.cases import for_each
 from tests.helpers.filters import add_facts, contains_facts, measured_fill, windows
 from tests.oracle.bits import set_bits
@@ -57,14 +57,14 @@ def test_added_facts_are_possibly_present(num_words, num_hashes):
     entities, symbols = rng.integers(0, 20, 60), rng.integers(0, 192, 60)
     bloom = build(hashes, entities, symbols, num_bits=64 * num_words, window_words=3, num_hashes=num_hashes)
     assert contains_facts(bloom, hashes[entities], symbols, num_hashes).all()
-    found = windows(bloom, hashes, Asked(0, 64 * 3, num_hashes))
+    found = windows(bloom, hashes, SymbolQuery(0, 64 * 3, num_hashes))
     assert ((found[entities, symbols // 64] >> (symbols % 64).astype(np.uint64)) & np.uint64(1)).all()
 
 
 def test_a_table_without_facts_holds_nothing():
     bloom = build(random_hashes(1), [], np.zeros(0, np.int64), num_bits=640, window_words=2, num_hashes=3)
     assert measured_fill(bloom) == 0
-    assert not windows(bloom, random_hashes(9), Asked(0, 64 * 2, 3)).any()
+    assert not windows(bloom, random_hashes(9), SymbolQuery(0, 64 * 2, 3)).any()
     assert not contains_facts(bloom, random_hashes(9), np.arange(9), 3).any()
 
 
@@ -83,8 +83,8 @@ def test_a_part_of_a_window_equals_that_part_of_the_whole(first_word, num_words)
         window_words=10,
         num_hashes=3,
     )
-    whole = windows(bloom, hashes, Asked(0, 64 * 10, 3))
-    part = windows(bloom, hashes, Asked(first_word, 64 * num_words, 3))
+    whole = windows(bloom, hashes, SymbolQuery(0, 64 * 10, 3))
+    part = windows(bloom, hashes, SymbolQuery(first_word, 64 * num_words, 3))
     assert part.tolist() == whole[:, first_word : first_word + num_words].tolist()
     assert 0 < np.bitwise_count(part).sum() < part.size * 64
 
@@ -98,7 +98,7 @@ def test_possible_symbols_are_the_ones_of_the_window(num_symbols):
     entities, symbols = np.divmod(np.arange(40 * num_symbols), max(1, num_symbols))
     possible = contains_facts(bloom, hashes[entities], 3 * 64 + symbols, 3)
     for mask in (None, wanted, np.zeros(40, bool)):
-        indptr, ids = bloom.possible_symbols(hashes, Asked(3, num_symbols, 3), mask)
+        indptr, ids = bloom.possible_symbols(hashes, SymbolQuery(3, num_symbols, 3), mask)
         kept = possible if mask is None else possible & mask[entities]
         assert ids.tolist() == symbols[kept].tolist()
         assert np.diff(indptr).tolist() == np.bincount(entities[kept], minlength=40).tolist()
@@ -108,8 +108,11 @@ def test_possible_symbols_are_the_ones_of_the_window(num_symbols):
 def test_no_entities_have_no_answers():
     bloom = build(random_hashes(1), [0], [5], num_bits=640, window_words=6, num_hashes=3)
     for num_words in (1, 6):
-        assert windows(bloom, random_hashes(0), Asked(0, 64 * num_words, 3)).shape == (0, num_words)
-        assert [a.tolist() for a in bloom.possible_symbols(random_hashes(0), Asked(0, 64, 3))] == [[0], []]
+        assert windows(bloom, random_hashes(0), SymbolQuery(0, 64 * num_words, 3)).shape == (0, num_words)
+        assert [a.tolist() for a in bloom.possible_symbols(random_hashes(0), SymbolQuery(0, 64, 3))] == [
+            [0],
+            [],
+        ]
     assert contains_facts(bloom, random_hashes(0), np.zeros(0, np.int64), 3).shape == (0,)
 
 
@@ -164,7 +167,7 @@ def test_a_read_only_table_can_be_read():
     bloom = build(random_hashes(9), np.arange(9), np.arange(9), num_bits=6400, window_words=1, num_hashes=3)
     bloom.words.flags.writeable = False
     before = bloom.words.tolist()
-    assert windows(bloom, random_hashes(9), Asked(0, 64 * 1, 3)).any()
+    assert windows(bloom, random_hashes(9), SymbolQuery(0, 64 * 1, 3)).any()
     assert bloom.words.tolist() == before
 
 
@@ -190,7 +193,7 @@ def test_a_table_beyond_32_bit_offsets_is_refused():
 def test_a_number_of_hashes_that_cannot_be_is_refused(num_hashes, num_entities):
     """The same limit, in the same words, whatever is asked."""
     words, hashes = np.zeros(12, np.uint64), random_hashes(num_entities)
-    read = Table(words, 10, SALT), Asked(0, 128, num_hashes), hashes
+    read = Table(words, 10, SALT), SymbolQuery(0, 128, num_hashes), hashes
     rows = np.zeros(0, np.int32), np.zeros(1, np.int64), np.zeros(0, np.int32)
     for refused in (
         lambda: kernel.possible_symbols(*read),
@@ -200,5 +203,5 @@ def test_a_number_of_hashes_that_cannot_be_is_refused(num_hashes, num_entities):
     ):
         with pytest.raises(ValueError, match=f"^{num_hashes} hashes; a fact has 1 to {MAX_NUM_HASHES}$"):
             refused()
-    most = Table(words, 10, SALT), Asked(0, 128, MAX_NUM_HASHES), hashes
+    most = Table(words, 10, SALT), SymbolQuery(0, 128, MAX_NUM_HASHES), hashes
     assert not kernel.possible_symbols(*most)[0].any()

@@ -10,7 +10,7 @@ import pytest
 
 from feast_sketch_store.errors import StorageError
 from feast_sketch_store.rows import spill
-from feast_sketch_store.rows.spill import KeptArrays, Spill, SpilledWords
+from feast_sketch_store.rows.spill import Spill, SpilledArrays, SpilledWords
 
 ARRAYS = [
     np.arange(1_000, dtype=np.int64) - 500,
@@ -110,7 +110,7 @@ def test_the_file_ends_with_what_needs_it(folder, monkeypatch):
 
 
 def test_lists_of_arrays(folder):
-    arrays = KeptArrays(Spill(0))
+    arrays = SpilledArrays(Spill(0))
     for array in ARRAYS:
         arrays.append(array)
     assert len(arrays) == len(ARRAYS)
