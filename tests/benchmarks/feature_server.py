@@ -128,12 +128,12 @@ def _serve_and_measure(backends: dict[str, Backend], rows: UserRows, plan: Plan)
     with ExitStack() as stack:
         of_redis = redis_client(backends[REDIS]).info("server")["process_id"]
         servers = {
-            name: stack.enter_context(_serving(name, backend, [of_redis] if name == REDIS else []))
+            name: stack.enter_context(serving(name, backend, [of_redis] if name == REDIS else []))
             for name, backend in backends.items()
         }
         generator = stack.enter_context(ProcessPoolExecutor(1, spawn, http_load.prefer, (own_core,)))
         for name, server in servers.items():
-            _await_health(server.port, backends[name])
+            await_health(server.port, backends[name])
             _check(name, server.port, rows)
             server.keep_to(cores[:-1] or cores)
         print_set_up(
@@ -337,9 +337,9 @@ def _cpu_seconds(pid: int) -> float:
 
 
 @contextmanager
-def _serving(name: str, backend: Backend, of_redis: Sequence[int]) -> Iterator[Server]:
-    """A feature server of a store. It may not answer yet."""
-    repo = _make_repository(backend)
+def serving(name: str, backend: Backend, of_redis: Sequence[int], **sections: Any) -> Iterator[Server]:
+    """A feature server of a store. It may not answer yet. Sections are more of ``feature_store.yaml``."""
+    repo = _make_repository(backend, sections)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -361,7 +361,7 @@ def _serving(name: str, backend: Backend, of_redis: Sequence[int]) -> Iterator[S
             process.wait(30)
 
 
-def _make_repository(backend: Backend) -> Path:
+def _make_repository(backend: Backend, sections: dict[str, Any]) -> Path:
     """The feature repository of a store, which stands in its folder already."""
     config = backend.feature_store.config
     document = {
@@ -370,13 +370,14 @@ def _make_repository(backend: Backend) -> Path:
         "registry": str(config.registry.path),
         "online_store": config.online_config,
         "entity_key_serialization_version": config.entity_key_serialization_version,
+        **sections,
     }
     repo: Path = config.repo_path
     (repo / "feature_store.yaml").write_text(json.dumps(document))  # which is YAML
     return repo
 
 
-def _await_health(port: int, backend: Backend) -> None:
+def await_health(port: int, backend: Backend) -> None:
     for _ in range(3_000):
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=10):
@@ -386,18 +387,18 @@ def _await_health(port: int, backend: Backend) -> None:
     raise TimeoutError((backend.config.repo_path / "server.log").read_text())
 
 
-def _body(users: Sequence[int]) -> bytes:
+def body_of(users: Sequence[int]) -> bytes:
     return json.dumps({"features": ["history:viewed"], "entities": {"user_id": users}}).encode()
 
 
 def _request(users: Sequence[int]) -> bytes:
-    return http_load.post(PATH, _body(users))
+    return http_load.post(PATH, body_of(users))
 
 
 def _ask(port: int, users: Sequence[int]) -> Any:
     """The values of users."""
     headers = {"Content-Type": "application/json"}
-    request = urllib.request.Request(f"http://127.0.0.1:{port}{PATH}", _body(users), headers)
+    request = urllib.request.Request(f"http://127.0.0.1:{port}{PATH}", body_of(users), headers)
     with urllib.request.urlopen(request, timeout=60) as response:
         answer = json.load(response)
     return answer["results"][answer["metadata"]["feature_names"].index("viewed")]["values"]

@@ -39,9 +39,10 @@ def prefer(core: int | None) -> None:
         os.sched_setaffinity(0, {core})
 
 
-def post(path: str, body: bytes) -> bytes:
-    """An HTTP request."""
+def post(path: str, body: bytes, *headers: str) -> bytes:
+    """An HTTP request, with more headers than it needs."""
     head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    head += "".join(f"{header}\r\n" for header in headers)
     return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
 
 

@@ -39,6 +39,7 @@ BENCHMARKS = (
     "looks",
     "startup",
     "cold_reads",
+    "server_auth",
     "server_profile",
     "feature_server",
 )
