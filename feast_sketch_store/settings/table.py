@@ -315,7 +315,7 @@ SETTINGS: Final = (
         values.path,
         DEFAULT_PATH,
         "where the files are: relative to the feature repository or absolute, on a local file system; or "
-        "[in a bucket](object_stores.md), `s3://bucket/folder` or `az://container/folder`",
+        "[in a bucket](object_stores.md), `s3://bucket/folder`, `az://container/folder` or `gs://bucket/folder`",
     ),
     Setting(
         "storage_options",

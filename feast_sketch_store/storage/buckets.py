@@ -1,4 +1,4 @@
-"""Stores whose path is a URL: ``s3://bucket/folder`` and ``az://container/folder``.
+"""Stores whose path is a URL: ``s3://bucket/folder``, ``az://container/folder``, ``gs://bucket/folder``.
 
 Credentials come from ``storage_options`` or the environment, never from the URL, and are in no message.
 """
@@ -17,20 +17,21 @@ if TYPE_CHECKING:
     from feast_sketch_store.storage.object_store import ObjectStorage
     from feast_sketch_store.storage.objects import Objects
 
-SCHEMES = ("s3", "az")
+SCHEMES = ("s3", "az", "gs")
 _URL = re.compile(r"([a-z0-9+.-]+)://", re.IGNORECASE)
 _ENDPOINT = re.compile(r"https?://[A-Za-z0-9._\[\]:-]+(/[A-Za-z0-9._/-]*)?")
 _BUCKET = re.compile(r"[A-Za-z0-9._-]+")
 _NOT_IN_KEYS = re.compile(r"[?#\[\\\x00-\x1f\x7f]")
 
 # Prefixes of environment variables for options that are not given.
-_ENVIRONMENT = {"s3": "AWS_", "az": "AZURE_"}
-_PREFIX = re.compile(r"(aws_|azure_)?(storage_)?", re.IGNORECASE)
+_ENVIRONMENT = {"s3": "AWS_", "az": "AZURE_", "gs": "GOOGLE_"}
+_PREFIX = re.compile(r"(aws_|azure_|google_)?(storage_)?", re.IGNORECASE)
 # Names of the endpoint, without a prefix: the first that is set counts. The last column is obstore's name of
 # the one that it prefers to all others.
 _ENDPOINTS = {
     "s3": (("endpoint_url_s3", "endpoint_url", "endpoint"), "aws_endpoint_url_s3"),
     "az": (("endpoint",), "endpoint"),
+    "gs": (("base_url",), "base_url"),
 }
 
 # Options of the connection; all others are the store's own.
@@ -72,15 +73,10 @@ def check_url(url: str) -> None:
     """
     match = _URL.match(url)
     scheme = match[1].lower() if match else ""
-    if scheme in ("gs", "gcs"):
-        raise ValueError(
-            "path: Google Cloud Storage is not supported, because no server was at hand to test it with; use "
-            "s3://, az:// or a local folder"
-        )
     if scheme not in SCHEMES:
         raise ValueError(
-            f"path: {scheme}:// is not supported; use s3://bucket/folder, az://container/folder or "
-            "a local folder"
+            f"path: {scheme}:// is not supported; use s3://bucket/folder, az://container/folder, "
+            "gs://bucket/folder or a local folder"
         )
     _, bucket, folder = _parts(url)
     if not _BUCKET.fullmatch(bucket):
@@ -161,7 +157,7 @@ def _parts(url: str) -> tuple[str, str, str]:
 @functools.lru_cache(maxsize=256)  # connections are kept open between calls
 def _objects(scheme: str, bucket: str, probe_folder: str, options: tuple[tuple[str, str], ...]) -> "Objects":
     from obstore.exceptions import BaseError
-    from obstore.store import AzureStore, S3Store
+    from obstore.store import AzureStore, GCSStore, S3Store
 
     from feast_sketch_store.storage.objects import Objects
 
@@ -182,7 +178,7 @@ def _objects(scheme: str, bucket: str, probe_folder: str, options: tuple[tuple[s
         config[preferred] = address
     if address.startswith("http://"):
         client.setdefault("allow_http", "true")
-    make: Any = S3Store if scheme == "s3" else AzureStore
+    make: Any = {"s3": S3Store, "az": AzureStore, "gs": GCSStore}[scheme]
     retry = {"max_retries": _RETRIES, "retry_timeout": _RETRY_TIMEOUT}
     try:
         store = make(bucket, config=config, client_options=client, retry_config=retry)

@@ -1,4 +1,4 @@
-"""`ObjectStorage`: objects of a bucket, on S3 or Azure.
+"""`ObjectStorage`: objects of a bucket, on S3, Azure or Google.
 
 Each file is one object, made by one put. The put of a new file is refused if there is already an object. So a
 crash leaves a file whole or absent, and an acknowledged put is durable. Nothing can be appended to, and

@@ -61,19 +61,24 @@ _CAUSES = (
     (r"kind: Timeout|TimedOut", "no answer within the timeouts; see timeout and connect_timeout"),
     (r"ConnectionReset|IncompleteMessage|UnexpectedEof", "the server cut the connection"),
 )
-# Requests for the credentials of a machine's role, by their paths on Amazon and Azure.
-_ROLE = re.compile(r"/latest/(api/token|meta-data/)|/metadata/identity/|Error performing token request")
+# Requests for the credentials of a machine's role, by their paths on Amazon, Azure and Google.
+_ROLE = re.compile(
+    r"/latest/(api/token|meta-data/)|/computeMetadata/|/metadata/identity/|Error performing token request"
+)
 
 
 @dataclass(frozen=True)
 class ObjectInfo:
-    """Metadata of an object. ``write_id`` is empty in a listing, or if another program wrote the object."""
+    """Metadata of an object. ``write_id`` is empty in a listing, or if another program wrote the object;
+    ``version`` is empty where the object store has none.
+    """
 
     key: str
     size_bytes: int
     e_tag: str
     modified_at: float
     write_id: str = ""
+    version: str = ""
 
     @property
     def token(self) -> str:
@@ -253,8 +258,10 @@ class Objects:
         UncertainWriteError : it is not known whether it was written.
         """
         self.require_conditions()
-        # obstore refuses a version that is None.
-        mode: Any = "overwrite" if known is None else {"e_tag": known.e_tag}
+        mode: Any = "overwrite"
+        if known is not None:
+            # Google compares versions, the others e-tags. obstore refuses a version that is None.
+            mode = {"e_tag": known.e_tag, **({"version": known.version} if known.version else {})}
         return self._put(key, content, secrets.token_hex(_WRITE_ID_BYTES), mode)
 
     def delete(self, keys: Sequence[str]) -> None:
@@ -374,4 +381,5 @@ def _info_of(meta: Any, attributes: Any = None) -> ObjectInfo:
         meta["e_tag"] or "",
         meta["last_modified"].timestamp(),
         (attributes or {}).get(_WRITE_ID, ""),
+        meta["version"] or "",
     )

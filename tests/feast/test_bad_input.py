@@ -41,7 +41,7 @@ def items(*values):
         ({"ttl": {"keep": "a while"}}, "duration"),
         ({"shards": 3}, "power of two"),
         ({"path": ""}, "path"),
-        ({"path": "gs://bucket/x"}, "path: Google Cloud Storage is not supported"),
+        ({"path": "gcs://bucket/x"}, "path: gcs:// is not supported; use .*gs://"),
         ({"path": "http://bucket/x"}, "http://"),
     ],
 )

@@ -244,7 +244,7 @@ def test_credentials_of_a_file_are_in_nothing_that_feast_shows(moto, url, tmp_pa
 
 @pytest.mark.parametrize(
     ("path", "words"),
-    [("gs://bucket/x", "Google Cloud Storage is not supported"), ("s3://a:secret@b/x", "storage_options")],
+    [("gcs://bucket/x", "gcs:// is not supported"), ("s3://a:secret@b/x", "storage_options")],
 )
 def test_a_bad_url_is_refused_with_the_configuration(path, words):
     with pytest.raises(ValueError, match=words):

@@ -24,8 +24,9 @@ from pathlib import Path
 
 import obstore
 import pytest
-from obstore.store import AzureStore, S3Store
+from obstore.store import AzureStore, GCSStore, S3Store
 
+from tests.helpers import gcs_server
 from tests.helpers.ports import free_port, free_ports
 
 ACCESS_KEY, SECRET_KEY = "tests-access-key", "tests-secret-key"
@@ -61,7 +62,7 @@ class ObjectServer:
         bucket = url.removeprefix(f"{self.scheme}://").partition("/")[0]
         client = {k: v for k, v in self.options.items() if k == "allow_http"}
         config = {k: v for k, v in self.options.items() if k != "allow_http"}
-        kind = AzureStore if self.scheme == "az" else S3Store
+        kind = {"s3": S3Store, "az": AzureStore, "gs": GCSStore}[self.scheme]
         return kind(bucket, config=config, client_options=client)
 
     def all_bytes(self, url):
@@ -112,7 +113,7 @@ def start(name, port=None):
     if port is not None:
         assert name == "moto", f"no port can be given for {name}"
         return nullcontext(ObjectServer("moto", "s3", port, _s3_options(port)))
-    return {"moto": moto, "weed": weed, "azurite": azurite, "s3rver": s3rver}[name]()
+    return {"moto": moto, "gcs": gcs, "weed": weed, "azurite": azurite, "s3rver": s3rver}[name]()
 
 
 @contextmanager
@@ -123,6 +124,18 @@ def moto():
     command = [sys.executable, "-P", Path(__file__).with_name("moto_server.py")]
     with _running([*command, "-p", str(port)], port, "/moto-api/"):
         yield ObjectServer("moto", "s3", port, _s3_options(port))
+
+
+@contextmanager
+def gcs():
+    port = free_port()
+    options = {
+        "base_url": f"http://127.0.0.1:{port}",
+        "bearer_token": gcs_server.TOKEN,
+        "allow_http": "true",
+    }
+    with _running([sys.executable, "-P", gcs_server.__file__, "-p", str(port)], port, "/"):
+        yield ObjectServer("gcs", "gs", port, options)
 
 
 @contextmanager

@@ -26,10 +26,12 @@ def check(url, options):
     return done.exit_code, [line.partition(":")[0] for line in done.stdout.splitlines()], done.stderr
 
 
-def test_a_bucket_that_holds(moto):
-    url = moto.bucket()
-    assert check(url, moto.options) == (0, ["holds"] * 6, "")
-    assert not moto.all_bytes(url)
+@pytest.mark.parametrize("name", ["moto", "gcs"])
+def test_a_bucket_that_holds(object_server, name):
+    server = object_server(name)
+    url = server.bucket()
+    assert check(url, server.options) == (0, ["holds"] * 6, "")
+    assert not server.all_bytes(url)
 
 
 def test_a_bucket_that_ignores_conditions(moto):

@@ -49,7 +49,7 @@ print(json.dumps(numbers))
 
 
 @pytest.mark.has_long_form
-@pytest.mark.parametrize("name", ["moto", WEED, AZURITE])
+@pytest.mark.parametrize("name", ["moto", "gcs", WEED, AZURITE])
 def test_eight_writers_keep_all_commits(object_server, name):
     server = object_server(name)
     url = f"{server.bucket()}/store"

@@ -30,6 +30,7 @@ def server_fixture(name):
 
 
 moto = server_fixture("moto")
+gcs = server_fixture("gcs")
 weed = server_fixture("weed")
 azurite = server_fixture("azurite")
 s3rver = server_fixture("s3rver")
@@ -54,6 +55,14 @@ class TestMoto(StorageContract):
     @pytest.fixture
     def make(self, moto):
         return maker(moto)
+
+
+class TestGoogle(StorageContract):
+    """A double, see its module."""
+
+    @pytest.fixture
+    def make(self, gcs):
+        return maker(gcs)
 
 
 @pytest.mark.has_long_form
@@ -286,10 +295,33 @@ def test_the_environment_has_credentials(moto, monkeypatch):
     _objects.cache_clear()
 
 
+# -- Google --------------------------------------------------------------------------------------
+
+
+def test_an_object_of_equal_content_is_another_one(gcs):
+    """An ETag of Google's is a checksum of the content; only the generation tells the objects apart."""
+    objects = maker(gcs)()._objects
+    objects.create("a", b"x")
+    known = objects.info("a")
+    assert objects.replace("a", b"x", known), "by another process"
+    assert objects.info("a").e_tag == known.e_tag
+    assert not objects.replace("a", b"y", known)
+    assert objects.read("a") == b"x"
+
+
+def test_google_without_a_token_names_the_cause(gcs):
+    _objects.cache_clear()
+    storage = open_bucket(gcs.bucket(), {**gcs.options, "bearer_token": "another"})
+    with pytest.raises(StorageError, match="access is denied"):
+        storage.read("a")
+
+
 # -- URLs --------------------------------------------------------------------------------------
 
 
-@for_each("url", ["s3://bucket", "s3://bucket/", "S3://bucket/a/b c/", "az://box/folder"])
+@for_each(
+    "url", ["s3://bucket", "s3://bucket/", "S3://bucket/a/b c/", "az://box/folder", "gs://bucket/folder"]
+)
 def test_urls(url):
     check_url(url)
 
@@ -297,7 +329,7 @@ def test_urls(url):
 @for_each(
     ("url", "words"),
     [
-        ("gs://bucket", "Google Cloud Storage is not supported"),
+        ("gcs://bucket", r"gcs:// is not supported; use .*gs://bucket/folder"),
         ("http://bucket", "http:// is not supported"),
         ("s3:///folder", "plain name of a bucket"),
         ("s3://key:secret@bucket/folder", "credentials and options go to storage_options"),

@@ -155,7 +155,7 @@ def test_every_option_of_the_table_is_one_of_the_configuration():
         ("{targets: auto}", "no option 'targets'; options, nearest first: target, "),
         ("{structures: sets, pth: x}", "nearest first: structure, .*'pth'; options, nearest first: path, "),
         ("{path: ''}", "path: it must be a text"),
-        ("{path: 'gs://bucket/x'}", "gs://"),
+        ("{path: 'gcs://bucket/x'}", "gcs://"),
         ("{path: 'data/${STORE}'}", "path: the environment variable STORE is not set"),
         ("{storage_options: {key: '${KEY}'}}", "environment variable KEY is not set"),
         ("{backing_store: {store: {type: redis, p: '${P}'}}}", "environment variable P is not set"),
