@@ -317,7 +317,7 @@ def _lists(values: pa.Array, codec: FeatureCodec) -> pa.Array:
 
 
 def _distinct(lengths: NDArray[np.int64], elements: pa.Array) -> tuple[NDArray[np.int64], pa.Array]:
-    """Each element once per row, at its first place; -0.0 and 0.0 are equal, as in Python's sets."""
+    """Each element once per row, at its first index; -0.0 and 0.0 are equal, as in Python's sets."""
     equal = pc.add(elements, pa.scalar(0, elements.type)) if pa.types.is_floating(elements.type) else elements
     encoded = equal.dictionary_encode()
     owners = np.repeat(np.arange(len(lengths)), lengths)

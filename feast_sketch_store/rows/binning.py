@@ -118,8 +118,8 @@ Binning = Quantiles | Precision
 
 def fit(binning: Binning, numbers: Numbers, counts: NDArray[np.int64]) -> Bins:
     """Fit bins to numbers, int64[n] or float64[n] of any kind, that occur ``counts`` times, int64[n]."""
-    distinct, places = np.unique(numbers, return_inverse=True)
-    totals = np.bincount(places, counts, len(distinct)).astype(np.int64)
+    distinct, indices = np.unique(numbers, return_inverse=True)
+    totals = np.bincount(indices, counts, len(distinct)).astype(np.int64)
     finite = np.isfinite(distinct)
     bins = binning.fit(distinct[finite], totals[finite]) if finite.any() else Bins(distinct[:0], distinct[:0])
     below, above = distinct[~finite & (distinct < 0)], distinct[~finite & ~(distinct < 0)]

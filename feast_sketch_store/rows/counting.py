@@ -61,12 +61,12 @@ class Rounded:
     Parameters
     ----------
     written : int64[n], ascending.
-    places : int64[n], the index of each one's number in ``read``.
+    indices : int64[n], the index of each one's number in ``read``.
     read : int64[m], ascending.
     """
 
     written: NDArray[np.int64]
-    places: NDArray[np.int64]
+    indices: NDArray[np.int64]
     read: NDArray[np.int64]
 
     @classmethod
@@ -88,14 +88,14 @@ class Rounded:
         starts: list[int] = []
         read: list[int] = []
         total = number = 0  # of the run
-        for place, (count, own) in enumerate(zip(written.tolist(), times.tolist(), strict=True)):
+        for index, (count, own) in enumerate(zip(written.tolist(), times.tolist(), strict=True)):
             total, number = total + count * own, number + own
             mean = (2 * total + number) // (2 * number)
             # Both bounds ascend, so it is enough to check the first and the last count of the run.
-            if starts and least[place] <= mean <= most[starts[-1]]:
+            if starts and least[index] <= mean <= most[starts[-1]]:
                 read[-1] = mean
             else:
-                starts.append(place)
+                starts.append(index)
                 read.append(count)
                 total, number = count * own, own
         lengths = np.diff(starts, append=len(written))
@@ -104,14 +104,14 @@ class Rounded:
     @property
     def firsts(self) -> NDArray[np.int64]:
         """The smallest count that is read as each number: int64[m]."""
-        return self.written[np.searchsorted(self.places, np.arange(len(self.read)))]
+        return self.written[np.searchsorted(self.indices, np.arange(len(self.read)))]
 
     def mean_error(self, times: NDArray[np.int64]) -> float:
         """The mean distance between counts and what was written, given how often each occurs: int64[n]."""
-        errors = np.abs(self.read[self.places] - self.written)
+        errors = np.abs(self.read[self.indices] - self.written)
         return float(errors @ times) / max(1, int(times.sum()))
 
     @property
     def max_error(self) -> int:
         """The largest distance between a count and what was written."""
-        return int(np.abs(self.read[self.places] - self.written).max(initial=0))
+        return int(np.abs(self.read[self.indices] - self.written).max(initial=0))

@@ -50,8 +50,8 @@ class Csr:
         lengths = (self.indptr[1:] - self.indptr[:-1])[rows]
         indptr = np.zeros(len(rows) + 1, np.int64)
         np.cumsum(lengths, out=indptr[1:])
-        places = np.repeat(self.indptr[rows] - indptr[:-1], lengths) + np.arange(indptr[-1])
-        return Csr(indptr, self.ids[places], None if self.weights is None else self.weights[places])
+        indices = np.repeat(self.indptr[rows] - indptr[:-1], lengths) + np.arange(indptr[-1])
+        return Csr(indptr, self.ids[indices], None if self.weights is None else self.weights[indices])
 
     def masked(self, is_kept: NDArray[np.bool_]) -> "Csr":
         """The same rows, with only the ids where ``is_kept``, bool[nnz], is true."""
@@ -78,8 +78,8 @@ class Csr:
     def joined(self, other: "Csr") -> "Csr":
         """The same rows, each followed by its ids in another matrix; without weights."""
         both = Csr(self.indptr + other.indptr, np.empty(len(self.ids) + len(other.ids), self.ids.dtype))
-        both.ids[self._places_from(both.indptr[:-1])] = self.ids
-        both.ids[other._places_from(both.indptr[:-1] + self.lengths)] = other.ids
+        both.ids[self._indices_from(both.indptr[:-1])] = self.ids
+        both.ids[other._indices_from(both.indptr[:-1] + self.lengths)] = other.ids
         return both
 
     def united(self, owners: NDArray[np.int64], num_owners: int) -> "Csr":
@@ -90,13 +90,13 @@ class Csr:
 
     def put_into(self, other: "Csr", rows: NDArray[np.integer]) -> None:
         """Write the rows over the rows ``rows``, int[n], of another matrix; they have the same lengths."""
-        places = self._places_from(other.indptr[rows])
-        other.ids[places] = self.ids
+        indices = self._indices_from(other.indptr[rows])
+        other.ids[indices] = self.ids
         if other.weights is not None:
-            other.weights[places] = 1 if self.weights is None else self.weights
+            other.weights[indices] = 1 if self.weights is None else self.weights
 
-    def _places_from(self, starts: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The place of each id if rows begin at ``starts``, int64[n]: int64[nnz]."""
+    def _indices_from(self, starts: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The index of each id if rows begin at ``starts``, int64[n]: int64[nnz]."""
         return np.repeat(starts - self.indptr[:-1], self.lengths) + np.arange(len(self.ids))
 
     @staticmethod
@@ -111,15 +111,15 @@ class Csr:
 
     @staticmethod
     def placed(parts: "Sequence[tuple[NDArray[np.int64], Csr]]", num_rows: int) -> "Csr":
-        """One matrix from the rows of several. Each part comes with the places of its rows; no place repeats.
+        """One matrix from the rows of several. Each part comes with the indices of its rows, which differ.
 
-        Places without a row are empty.
+        Rows of no part are empty.
         """
         if len(parts) == 1 and len(parts[0][0]) == num_rows and (np.diff(parts[0][0]) > 0).all():
             return parts[0][1]
         indptr = np.zeros(num_rows + 1, np.int64)
-        for places, part in parts:
-            indptr[places + 1] = part.lengths
+        for indices, part in parts:
+            indptr[indices + 1] = part.lengths
         np.cumsum(indptr, out=indptr)
         weights = [part.weights for _, part in parts if part.weights is not None]
         whole = Csr(
@@ -127,6 +127,6 @@ class Csr:
             np.zeros(indptr[-1], parts[0][1].ids.dtype if parts else np.int32),
             np.ones(indptr[-1], np.result_type(*weights)) if weights else None,
         )
-        for places, part in parts:
-            part.put_into(whole, places)
+        for indices, part in parts:
+            part.put_into(whole, indices)
         return whole

@@ -138,18 +138,18 @@ def length_of_serialized_key(content: bytes) -> int:
 
 def _parts_of_key(content: bytes) -> tuple[list[tuple[int, bytes]], int]:
     """The names of join keys, then their values, each with its type; and the number of bytes of it all."""
-    parts, place = [], 4
+    parts, offset = [], 4
     try:
         (num_join_keys,) = struct.unpack_from("<I", content)
         for _ in range(2 * num_join_keys):
-            kind, length = struct.unpack_from("<II", content, place)
-            place += 8 + length
-            parts.append((kind, content[place - length : place]))
-            if place > len(content):
+            kind, length = struct.unpack_from("<II", content, offset)
+            offset += 8 + length
+            parts.append((kind, content[offset - length : offset]))
+            if offset > len(content):
                 raise RowError("a serialized entity key is cut short")
     except struct.error as error:
         raise RowError("a serialized entity key is cut short") from error
-    return parts, place
+    return parts, offset
 
 
 def hash_serialized_keys(serialized_keys: Sequence[bytes] | pa.Array) -> NDArray[np.uint64]:
@@ -344,21 +344,21 @@ def find_sorted(
 
     Returns
     -------
-    The ascending positions of the found ones in ``wanted``, and their places in ``listed``: int64[p] each.
+    The ascending positions of the found ones in ``wanted``, and their indices in ``listed``: int64[p] each.
     """
-    places = np.searchsorted(listed[:, 0], wanted[:, 0])
+    indices = np.searchsorted(listed[:, 0], wanted[:, 0])
     unsettled = np.arange(len(wanted))
     positions, rows = [], []
     # One round is enough, unless another entity has the same first 64 bits.
     while unsettled.size:
-        unsettled = unsettled[places[unsettled] < len(listed)]
-        at_place = listed[places[unsettled]]
-        same_first = at_place[:, 0] == wanted[unsettled, 0]
-        same = same_first & (at_place[:, 1] == wanted[unsettled, 1])
+        unsettled = unsettled[indices[unsettled] < len(listed)]
+        at_index = listed[indices[unsettled]]
+        same_first = at_index[:, 0] == wanted[unsettled, 0]
+        same = same_first & (at_index[:, 1] == wanted[unsettled, 1])
         positions.append(unsettled[same])
-        rows.append(places[unsettled[same]])
+        rows.append(indices[unsettled[same]])
         unsettled = unsettled[same_first & ~same]
-        places[unsettled] += 1
+        indices[unsettled] += 1
     if not positions:
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
     if len(positions) == 1:

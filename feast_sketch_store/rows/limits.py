@@ -37,13 +37,13 @@ def impossible_moment(times: NDArray[np.int64]) -> tuple[int, str] | None:
 
     Returns
     -------
-    Its place, and what is wrong with it, in words; None if there is none.
+    Its index, and what is wrong with it, in words; None if there is none.
     """
     if not len(times) or (times.min() >= FIRST_MOMENT and times.max() <= LAST_MOMENT):
         return None
-    place = int(((times < FIRST_MOMENT) | (times > LAST_MOMENT)).argmax())
-    side = "before the year 1" if times[place] < FIRST_MOMENT else "after the year 9999"
-    return place, f"{side} in UTC"
+    index = int(((times < FIRST_MOMENT) | (times > LAST_MOMENT)).argmax())
+    side = "before the year 1" if times[index] < FIRST_MOMENT else "after the year 9999"
+    return index, f"{side} in UTC"
 
 
 def check_moments(times: pa.Array, what: str) -> pa.Array:

@@ -166,16 +166,16 @@ def once_a_tick(items: Csr, resolution: int) -> Csr:
     # Items of a tick are adjacent; most ticks have one item, which cannot repeat.
     shares = np.append(False, same)
     shares[:-1] |= same
-    places = np.flatnonzero(shares)
-    tick_of = np.cumsum(np.append(True, ~same))[places]
-    ids = items.ids[places].astype(np.int64)
+    indices = np.flatnonzero(shares)
+    tick_of = np.cumsum(np.append(True, ~same))[indices]
+    ids = items.ids[indices].astype(np.int64)
     keys = tick_of * (int(ids.max()) + 1) + ids
     order = np.argsort(keys, kind="stable")  # the newest of equal items comes first
     repeats = order[1:][np.diff(keys[order]) == 0]
     if not len(repeats):
         return items
     kept = np.ones(len(items.ids), np.bool_)
-    kept[places[repeats]] = False
+    kept[indices[repeats]] = False
     return items.masked(kept)
 
 
@@ -207,8 +207,8 @@ def newest_of(items: Csr, limit: int | None, since: int) -> Csr:
     if lengths.sum() == len(items.ids):
         return items
     indptr = Csr.of_lengths(lengths, items.ids).indptr
-    places = np.arange(indptr[-1]) + np.repeat(items.indptr[:-1] - indptr[:-1], lengths)
-    return Csr(indptr, items.ids[places], items.weights[places])
+    indices = np.arange(indptr[-1]) + np.repeat(items.indptr[:-1] - indptr[:-1], lengths)
+    return Csr(indptr, items.ids[indices], items.weights[indices])
 
 
 def united(rows: EncodedRows, backwards: bool = False) -> EncodedRows:

@@ -81,16 +81,16 @@ class NewestRows:
         return len(self.keys)
 
     def encoded(self, codecs: Sequence[FeatureCodec]) -> Iterator[tuple[NDArray[np.int64], EncodedRows]]:
-        """The rows in encoded batches, by all cores, each with the places of its rows among ``keys``."""
+        """The rows in encoded batches, by all cores, each with the indices of its rows among ``keys``."""
 
         def encode_batch(batch: tuple[NDArray[np.int64], pa.Table]) -> tuple[NDArray[np.int64], EncodedRows]:
-            places, table = batch
-            return places, encode(table, self.keys.take(places), codecs)
+            indices, table = batch
+            return indices, encode(table, self.keys.take(indices), codecs)
 
         return in_threads(encode_batch, self._taken([NULLS, *columns_of(codecs).names]))
 
     def batches(self) -> Iterator[tuple[NDArray[np.int64], pa.Table]]:
-        """Batches of rows in the order of the log, with their places among ``keys``, int64[n]."""
+        """Batches of rows in the order of the log, with their indices among ``keys``, int64[n]."""
         return self._taken(None)
 
     def _taken(self, columns: Sequence[str] | None) -> Iterator[tuple[NDArray[np.int64], pa.Table]]:

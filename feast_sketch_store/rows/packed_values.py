@@ -2,7 +2,7 @@
 
     numbers   shape (length, width, base); packed: the numbers, minus the base
     strings   shape (length, width); packed: their lengths; data: the bytes of all strings
-    sorted    shape (length, width of places, of prefixes, of suffixes); packed: the place of each string in
+    sorted    shape (length, width of indices, of prefixes, of suffixes); packed: the index of each string in
               sorted order; and in that order prefixes: bytes in common with the string before;
               suffixes: the number of other bytes; data: these other bytes
 
@@ -69,22 +69,22 @@ def values_from(arrays: Mapping[str, NDArray[np.generic]], storage_type: pa.Data
         return from_parts(_offsets(packed.take(np.arange(length)), len(data)), data)
     if len(shape) != _NUM_WIDTHS["sorted"]:
         raise ValueError("the vocabulary's strings do not fit their shape")
-    places = packed.take(np.arange(length))
+    indices = packed.take(np.arange(length))
     prefixes, suffixes = (
         PackedInts(_checked(arrays, name, np.uint64), own, 0, length).take(np.arange(length))
         for name, own in zip(("prefixes", "suffixes"), rest, strict=True)
     )
-    if length and (places.max() >= length or np.bincount(places, minlength=length).max() > 1):
-        raise ValueError("the places of the vocabulary's strings are not a permutation")
-    return _unsorted(prefixes, suffixes, data).take(pa.array(places))
+    if length and (indices.max() >= length or np.bincount(indices, minlength=length).max() > 1):
+        raise ValueError("the indices of the vocabulary's strings are not a permutation")
+    return _unsorted(prefixes, suffixes, data).take(pa.array(indices))
 
 
 def _sorted_arrays(values: pa.Array) -> PackedArrays:
     order = pc.sort_indices(values).to_numpy().astype(np.int64)
     offsets, data = parts_of(values.take(pa.array(order)))
     lengths = np.diff(offsets)
-    places = np.empty(len(order), np.int64)
-    places[order] = np.arange(len(order))
+    indices = np.empty(len(order), np.int64)
+    indices[order] = np.arange(len(order))
     prefixes = np.zeros(len(order), np.int64)
     alike = np.arange(1, len(order))  # strings that equal the one before them up to here
     for column in range(int(lengths.max())):
@@ -95,7 +95,7 @@ def _sorted_arrays(values: pa.Array) -> PackedArrays:
         prefixes[alike] += 1
     suffixes = lengths - prefixes
     kept = np.arange(len(data)) - np.repeat(offsets[:-1], lengths) >= np.repeat(prefixes, lengths)
-    packed = [PackedInts.pack(places, min_width=1, base=0)]
+    packed = [PackedInts.pack(indices, min_width=1, base=0)]
     packed += [PackedInts.pack(numbers, base=0) for numbers in (prefixes, suffixes)]
     names = ("packed", "prefixes", "suffixes")
     words = {name: numbers.words for name, numbers in zip(names, packed, strict=True)}

@@ -105,16 +105,16 @@ class SpilledArray:
             self._fill(array.data.cast("B"), self.start + first * self.dtype.itemsize)
         return array
 
-    def _fill(self, left: memoryview, place: int) -> None:
+    def _fill(self, left: memoryview, offset: int) -> None:
         """Read bytes of the file."""
         while len(left):
             try:
-                number = os.preadv(self.descriptor, [left], place)
+                number = os.preadv(self.descriptor, [left], offset)
             except OSError as error:
                 raise StorageError(f"a temporary file of a seal cannot be read: {error}") from error
             if not number:
                 raise StorageError("a temporary file of a seal is shorter than it was")
-            place, left = place + number, left[number:]
+            offset, left = offset + number, left[number:]
 
 
 class SpilledArrays(Sequence[NDArray[Any]]):

@@ -51,7 +51,7 @@ class Part(NamedTuple):
 
     read: Reader
     help: str
-    places: Sequence[str]
+    scopes: Sequence[str]
     shown: str | None
 
 
@@ -59,11 +59,11 @@ def part(
     read: Reader,
     default: Any,
     help_text: str,
-    places: Sequence[str] = (STORE,),
+    scopes: Sequence[str] = (STORE,),
     shown: str | None = None,
 ) -> Any:
     """A field of a dataclass; the parameters are those of `Setting`."""
-    return field(default=default, metadata={"part": Part(read, help_text, places, shown)})
+    return field(default=default, metadata={"part": Part(read, help_text, scopes, shown)})
 
 
 @dataclass(frozen=True)
@@ -235,7 +235,7 @@ class Setting:
     read : its reader, or the dataclass that has its parts.
     default : what holds where it is not set.
     help : what it means, in Markdown.
-    places : where it may be set.
+    scopes : where it may be set.
     shown : the default on the reference page; None for the default itself.
     form : how it is written, if its reader does not say.
     first : the part that may be written in place of a mapping.
@@ -247,17 +247,17 @@ class Setting:
     read: Reader | type
     default: Any
     help: str
-    places: Sequence[str] = (STORE,)
+    scopes: Sequence[str] = (STORE,)
     shown: str | None = None
     form: str = ""
     first: str = ""
     words: Mapping[str, Any] = field(default_factory=dict)
     of_feature: Reader | None = None
 
-    def parts(self, place: str) -> dict[str, Part]:
-        """The parts that may be set in a place, by name; none if it is no mapping."""
+    def parts(self, scope: str) -> dict[str, Part]:
+        """The parts that may be set in a scope, by name; none if it is no mapping."""
         found = {each.name: each.metadata["part"] for each in self._fields() if "part" in each.metadata}
-        return {name: part for name, part in found.items() if place in part.places}
+        return {name: part for name, part in found.items() if scope in part.scopes}
 
     def _fields(self) -> Sequence[Any]:
         return fields(self.read) if is_dataclass(self.read) else ()
@@ -281,7 +281,7 @@ class Setting:
                 raise ValueError(f"it needs the part {each.name!r}")
         return self.read(**found)
 
-    def tag(self, given: Any, place: str) -> Any:
+    def tag(self, given: Any, scope: str) -> Any:
         """Read the setting as a tag: its value, or a dict with those parts that are given.
 
         Raises
@@ -289,11 +289,11 @@ class Setting:
         ValueError : it cannot work; the message does not name the setting.
         """
         if isinstance(self.read, Reader):
-            return (self.of_feature if self.of_feature and place == FEATURE else self.read)(given)
-        return self._given_parts(given, place)
+            return (self.of_feature if self.of_feature and scope == FEATURE else self.read)(given)
+        return self._given_parts(given, scope)
 
-    def _given_parts(self, given: Any, place: str) -> dict[str, Any]:
-        known, content = self.parts(place), values.from_yaml(given)
+    def _given_parts(self, given: Any, scope: str) -> dict[str, Any]:
+        known, content = self.parts(scope), values.from_yaml(given)
         if not isinstance(content, Mapping):
             if not self.first:
                 raise ValueError(f"it must be a mapping, such as {{{next(iter(known))}: ...}}")
@@ -448,9 +448,9 @@ SETTINGS: Final = (
 _BY_NAME: Final = {setting.name: setting for setting in SETTINGS}
 
 
-def names_of(place: str) -> list[str]:
-    """The names of the settings of a place, in the order of the table."""
-    return [setting.name for setting in SETTINGS if place in setting.places]
+def names_of(scope: str) -> list[str]:
+    """The names of the settings of a scope, in the order of the table."""
+    return [setting.name for setting in SETTINGS if scope in setting.scopes]
 
 
 # -- options and tags ----------------------------------------------------------------------------------
@@ -487,7 +487,7 @@ def read_options(given: Mapping[str, Any], where: str = "online_store") -> dict[
     return found
 
 
-def read_tags(tags: Mapping[str, str] | None, place: str, where: str) -> tuple[dict[str, Any], list[str]]:
+def read_tags(tags: Mapping[str, str] | None, scope: str, where: str) -> tuple[dict[str, Any], list[str]]:
     """Read the tags of a view or feature that are the store's.
 
     Returns
@@ -499,13 +499,13 @@ def read_tags(tags: Mapping[str, str] | None, place: str, where: str) -> tuple[d
         if not tag.startswith(TAG_PREFIX):
             continue
         name = tag.removeprefix(TAG_PREFIX)
-        if name not in names_of(place):
-            known = _nearest(name, place, TAG_PREFIX)
-            problems.append(f"{where} has the unknown tag {tag!r}; tags of a {place}, nearest first: {known}")
+        if name not in names_of(scope):
+            known = _nearest(name, scope, TAG_PREFIX)
+            problems.append(f"{where} has the unknown tag {tag!r}; tags of a {scope}, nearest first: {known}")
             continue
         try:
             _check_variables(value)
-            found[name] = _BY_NAME[name].tag(value, place)
+            found[name] = _BY_NAME[name].tag(value, scope)
         except ValueError as error:
             problems.append(f"{where} has the tag {tag}={value!r}: {error}")
     return found, problems
@@ -519,16 +519,16 @@ def settled(name: str, base: Any, *tags: Mapping[str, Any]) -> Any:
     return base
 
 
-def _nearest(given: Any, place: str, prefix: str = "") -> str:
-    """The names of the settings of a place, those first that are most like what was given."""
+def _nearest(given: Any, scope: str, prefix: str = "") -> str:
+    """The names of the settings of a scope, those first that are most like what was given."""
     words = {
         prefix + setting.name: [
             setting.name,
             *re.findall("[a-z_]{3,}", _form(setting)),
-            *setting.parts(place),
+            *setting.parts(scope),
         ]
         for setting in SETTINGS
-        if place in setting.places
+        if scope in setting.scopes
     }
     return nearest_first(str(given), words, words)
 
@@ -577,14 +577,14 @@ def markdown(kind: str) -> str:
 
 def _option_rows() -> Iterator[tuple[str, str, str, str]]:
     for setting in SETTINGS:
-        if STORE in setting.places:
+        if STORE in setting.scopes:
             yield from _rows(setting, STORE, setting.name)
 
 
 def _tag_rows() -> Iterator[tuple[str, str, str, str]]:
     for setting in SETTINGS:
-        name, on = TAG_PREFIX + setting.name, ", ".join(place for place in setting.places if place != STORE)
-        if STORE not in setting.places:
+        name, on = TAG_PREFIX + setting.name, ", ".join(scope for scope in setting.scopes if scope != STORE)
+        if STORE not in setting.scopes:
             for title, form, default, meaning in _rows(setting, FEATURE, name):
                 yield title, on, form, meaning + (f"; {default} by default" if default else "")
         elif on:
@@ -593,11 +593,11 @@ def _tag_rows() -> Iterator[tuple[str, str, str, str]]:
             yield f"`{name}`", on, form, "as the option"
 
 
-def _rows(setting: Setting, place: str, name: str) -> Iterator[tuple[str, str, str, str]]:
-    default = "" if is_dataclass(setting.default) and setting.parts(place) else _shown(setting.default)
+def _rows(setting: Setting, scope: str, name: str) -> Iterator[tuple[str, str, str, str]]:
+    default = "" if is_dataclass(setting.default) and setting.parts(scope) else _shown(setting.default)
     yield f"`{name}`", _form(setting), default if setting.shown is None else setting.shown, setting.help
     defaults = {each.name: each.default for each in setting._fields()}
-    for title, part in setting.parts(place).items():
+    for title, part in setting.parts(scope).items():
         default = _shown(defaults[title]) if part.shown is None else part.shown
         yield f"`{name}: {{{title}}}`", part.read.form, default, part.help
 

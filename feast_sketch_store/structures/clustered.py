@@ -471,20 +471,20 @@ def _add(
     first_symbol: int,
 ) -> None:
     """Add the facts of a feature, each with the hashes of its level."""
-    for places, rows in _in_chunks(members):
-        levels = split.level_of[np.repeat(clusters[places], rows.lengths), rows.ids]
+    for indices, rows in _in_chunks(members):
+        levels = split.level_of[np.repeat(clusters[indices], rows.lengths), rows.ids]
         for level, num_hashes in enumerate(split.hashes):
             own = rows.masked(levels == level) if len(split.hashes) > 1 else rows
             if num_hashes and len(own.ids):
-                builder.add_rows(entity_hashes, places, own.indptr, own.ids, num_hashes, first_symbol)
+                builder.add_rows(entity_hashes, indices, own.indptr, own.ids, num_hashes, first_symbol)
 
 
 def _in_chunks(members: Csr) -> Iterator[Part]:
-    """Chunks of some thousand rows, each with the places of its rows."""
+    """Chunks of some thousand rows, each with the indices of its rows."""
     for first in range(0, len(members), _ROWS_PER_CHUNK):
         indptr = members.indptr[first : first + _ROWS_PER_CHUNK + 1]
-        places = np.arange(first, first + len(indptr) - 1, dtype=np.int32)
-        yield places, Csr(indptr - indptr[0], members.ids[indptr[0] : indptr[-1]])
+        indices = np.arange(first, first + len(indptr) - 1, dtype=np.int32)
+        yield indices, Csr(indptr - indptr[0], members.ids[indptr[0] : indptr[-1]])
 
 
 def _masks(split: Split) -> NDArray[np.uint64]:

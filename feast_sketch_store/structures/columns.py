@@ -59,9 +59,9 @@ class DictionaryElements:
         """Bytes in a process that reads them, including the whole vocabulary."""
         return self.ids.size_bytes + self.vocabulary.size_bytes
 
-    def take(self, places: NDArray[np.int64]) -> tuple[Vocabulary, NDArray[np.int64]]:
-        """The elements at some places: a vocabulary, and ids of it."""
-        ids = self.ids.take(places)
+    def take(self, indices: NDArray[np.int64]) -> tuple[Vocabulary, NDArray[np.int64]]:
+        """The elements at some indices: a vocabulary, and ids of it."""
+        ids = self.ids.take(indices)
         if len(ids) and not 0 <= ids.min() <= ids.max() < len(self.vocabulary):
             raise ValueError(f"an id lies outside a vocabulary of {len(self.vocabulary)} values")
         return self.vocabulary, ids
@@ -89,9 +89,9 @@ class NumberElements:
         """Bytes of the numbers."""
         return self.numbers.size_bytes
 
-    def take(self, places: NDArray[np.int64]) -> tuple[Vocabulary, NDArray[np.int64]]:
-        """The elements at some places: a vocabulary, and ids of it."""
-        return Vocabulary(pa.array(self.numbers.take(places))), np.arange(len(places))
+    def take(self, indices: NDArray[np.int64]) -> tuple[Vocabulary, NDArray[np.int64]]:
+        """The elements at some indices: a vocabulary, and ids of it."""
+        return Vocabulary(pa.array(self.numbers.take(indices))), np.arange(len(indices))
 
     def to_snapshot(self) -> Described:
         """A description and arrays."""
@@ -120,10 +120,10 @@ class BytesElements:
         """Bytes of the elements and their offsets."""
         return self.offsets.size_bytes + int(self.words.nbytes)
 
-    def take(self, places: NDArray[np.int64]) -> tuple[Vocabulary, NDArray[np.int64]]:
-        """The elements at some places: a vocabulary, and ids of it."""
-        starts, ends = self.offsets.take(places), self.offsets.take(places + 1)
-        if len(places) and not 0 <= starts.min() <= ends.max() <= self.words.nbytes:
+    def take(self, indices: NDArray[np.int64]) -> tuple[Vocabulary, NDArray[np.int64]]:
+        """The elements at some indices: a vocabulary, and ids of it."""
+        starts, ends = self.offsets.take(indices), self.offsets.take(indices + 1)
+        if len(indices) and not 0 <= starts.min() <= ends.max() <= self.words.nbytes:
             raise ValueError("an element lies outside its bytes")
         if (ends < starts).any():
             raise ValueError("an element ends before it begins")
@@ -132,7 +132,7 @@ class BytesElements:
             self.check(first, np.maximum(((ends + 7) >> 3) - first, 1).clip(max=len(self.words) - first))
         content = self.words.view(np.uint8)
         values = [content[a:b].tobytes() for a, b in zip(starts.tolist(), ends.tolist(), strict=True)]
-        return Vocabulary(pa.array(values, pa.large_binary())), np.arange(len(places))
+        return Vocabulary(pa.array(values, pa.large_binary())), np.arange(len(indices))
 
     def to_snapshot(self) -> Described:
         """A description and arrays."""
@@ -380,14 +380,14 @@ class Column(SeparateFeature):
         if self.bounds is None:
             has_value = states == VALUE
             np.cumsum(has_value, out=indptr[1:])
-            places = rows[has_value]
+            indices = rows[has_value]
         else:
             starts, ends = self.bounds.take(rows), self.bounds.take(rows + 1)
             if ((starts < 0) | (ends < starts) | (ends > len(self.elements))).any():
                 raise ValueError(f"feature {self.codec.feature!r} has a row that lies outside its elements")
             np.cumsum(ends - starts, out=indptr[1:])
-            places = np.arange(indptr[-1]) + np.repeat(starts - indptr[:-1], ends - starts)
-        vocabulary, symbols = self.elements.take(places)
+            indices = np.arange(indptr[-1]) + np.repeat(starts - indptr[:-1], ends - starts)
+        vocabulary, symbols = self.elements.take(indices)
         decoder = self._decoder
         if decoder is None:
             if len(vocabulary) > len(symbols):

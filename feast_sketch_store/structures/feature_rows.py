@@ -55,10 +55,10 @@ class FeatureRows(Protocol):
 def first_rows(feature: FeatureRows, num_rows: int) -> Csr:
     """The symbols of the first rows, int32. Rows are ordered by hash, so these are a random sample."""
     parts = []
-    for places, part in feature.kept_rows():
-        chosen = np.flatnonzero(places < num_rows)
+    for indices, part in feature.kept_rows():
+        chosen = np.flatnonzero(indices < num_rows)
         taken = part.take(chosen)
-        parts.append((places[chosen].astype(np.int64), Csr(taken.indptr, taken.ids.astype(np.int32))))
+        parts.append((indices[chosen].astype(np.int64), Csr(taken.indptr, taken.ids.astype(np.int32))))
     return Csr.placed(parts, num_rows)
 
 
@@ -85,17 +85,17 @@ def in_order(
     ranks[order] = np.arange(len(order)) * len(features)
     indptr = np.zeros(len(order) * len(features) + 1, np.int64)
     for number, feature in enumerate(features, start=1):
-        for places, lengths in feature.lengths():
-            indptr[ranks[places] + number] = lengths
+        for indices, lengths in feature.lengths():
+            indptr[ranks[indices] + number] = lengths
     np.cumsum(indptr, out=indptr)
     whole = Csr(indptr, np.zeros(indptr[-1], np.int32))
     for number, feature in enumerate(features):
         names = None if new_ids is None else new_ids[number]
-        for places, part in feature.kept_rows() if stay else feature.rows():
+        for indices, part in feature.kept_rows() if stay else feature.rows():
             if names is not None:
                 part = Csr(part.indptr, names[part.ids])
             # Facts of a row are consecutive in the part, and must stay so.
-            part.put_into(whole, ranks[places] + number)
+            part.put_into(whole, ranks[indices] + number)
     return whole
 
 
@@ -126,8 +126,8 @@ class OrderedRows:
         self._ranks[order] = np.arange(len(order), dtype=np.int32)
         self.sizes = np.zeros((len(order), len(features)), np.int32)
         for number, feature in enumerate(features):
-            for places, lengths in feature.lengths():
-                self.sizes[self._ranks[places], number] = lengths
+            for indices, lengths in feature.lengths():
+                self.sizes[self._ranks[indices], number] = lengths
         num_facts = int(self.sizes.sum(dtype=np.int64))
         self.block_rows = max(1, len(order) * BLOCK_FACTS // max(1, num_facts))
 
@@ -154,9 +154,9 @@ class OrderedRows:
             for number, parts in enumerate(divided):
                 for part in parts:
                     rows, ids = part.of_block(block)
-                    places = rows.astype(np.int64) - first
-                    piece = Csr.of_lengths(sizes[places, number], ids)
-                    piece.put_into(whole, places * len(divided) + number)
+                    indices = rows.astype(np.int64) - first
+                    piece = Csr.of_lengths(sizes[indices, number], ids)
+                    piece.put_into(whole, indices * len(divided) + number)
             yield whole
         self.sizes = self.sizes[:0].copy()  # not needed any more, either
 
@@ -165,8 +165,8 @@ class OrderedRows:
         names = None if self._new_ids is None else self._new_ids[number]
         bounds = [*self.starts, len(self._order)]
         parts = []
-        for places, part in self._features[number].rows():
-            ranks = self._ranks[places]
+        for indices, part in self._features[number].rows():
+            ranks = self._ranks[indices]
             order = np.argsort(ranks)
             rows, taken = ranks[order], part.take(order)
             ids = taken.ids if names is None else names[taken.ids]

@@ -251,14 +251,14 @@ class CountsFeature(NumberedValues):
         codec, items = feature.sealed_codec, _in_order(feature, order)
         assert codec.counting is not None
         weights = np.ones(len(items.ids), np.int64) if items.weights is None else items.weights
-        written, places, times = np.unique(weights, return_inverse=True, return_counts=True)
+        written, indices, times = np.unique(weights, return_inverse=True, return_counts=True)
 
         def coded(counting: Counting) -> CountsFeature:
             rounded = Rounded.of(written, times, counting)
-            by_frequency = np.argsort(-np.bincount(rounded.places, times, len(rounded.read)), kind="stable")
+            by_frequency = np.argsort(-np.bincount(rounded.indices, times, len(rounded.read)), kind="stable")
             numbers = np.empty(len(by_frequency), np.int64)
             numbers[by_frequency] = np.arange(len(by_frequency))
-            lists = _coded(feature.counts, items, numbers[rounded.places[places]])
+            lists = _coded(feature.counts, items, numbers[rounded.indices[indices]])
             errors = rounded.max_error, rounded.mean_error(times)
             firsts = None if counting.is_exact else rounded.firsts[by_frequency]
             read = rounded.read[by_frequency]
@@ -398,9 +398,8 @@ class Counts(SeparateFeatures):
 def _in_order(feature: FeatureRows, order: NDArray[np.int64] | None) -> Csr:
     """The values of rows in a given order, with their weights."""
     assert order is not None
-    return Csr.placed([(places.astype(np.int64), part) for places, part in feature.rows()], len(order)).take(
-        order
-    )
+    parts = [(indices.astype(np.int64), part) for indices, part in feature.rows()]
+    return Csr.placed(parts, len(order)).take(order)
 
 
 def _coded(counts: NDArray[np.int64], items: Csr, ages: NDArray[np.int64]) -> TimedLists:

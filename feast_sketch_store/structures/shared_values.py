@@ -78,7 +78,7 @@ class SharedValues:
         chosen = tuple(sorted(numbers))
         if chosen not in self._known:
             features = [self._features[number] for number in chosen]
-            chains = [[features[place] for place in chain] for chain in _implied(features)]
+            chains = [[features[index] for index in chain] for chain in _implied(features)]
             saved = (_Sample.of(chain, _TRIAL_FACTS).saved_bits for chain in chains if len(chain) > 1)
             self._known[chosen] = sum(saved)
         return self._known[chosen]
@@ -99,10 +99,10 @@ def _implied(features: Sequence[FeatureRows]) -> Iterator[list[int]]:
         sample = _Sample.of([features[number] for number in numbers], _TRIAL_FACTS)
         groups: list[tuple[list[int], NDArray[np.int64]]] = []
         for number, keys in zip(numbers, sample.keys, strict=True):
-            for place, (members, seen) in enumerate(groups):
+            for index, (members, seen) in enumerate(groups):
                 num_seen = int(_are_among(keys, seen).sum())
                 if len(members) < _MAX_CHAIN and 2 * num_seen >= len(keys) > 0:
-                    groups[place] = [*members, number], _union(seen, keys)
+                    groups[index] = [*members, number], _union(seen, keys)
                     break
             else:
                 groups.append(([number], keys))
@@ -129,7 +129,7 @@ class _Sample:
     ----------
     features : the features.
     values : of all of them together.
-    ids : for each feature int64[V], the place of each own id in ``values``.
+    ids : for each feature int64[V], the index of each own id in ``values``.
     keys : for each feature int64[facts]: row and id of the facts of these rows, ascending and distinct.
     num_rows : number of these rows.
     share : of all rows.
@@ -158,12 +158,12 @@ class _Sample:
     def bits(self, order: Sequence[int]) -> float:
         """The bits of the sets of some features in all rows, coded as a chain in this order."""
         ids = self.numbering(order)
-        members = [self._in(ids, self.keys[place]) for place in order]
+        members = [self._in(ids, self.keys[index]) for index in order]
         lengths = np.stack([np.bincount(keys >> 32, minlength=self.num_rows) for keys in members], axis=1)
         segments = np.concatenate([(keys >> 32) * len(order) + number for number, keys in enumerate(members)])
         everything = np.concatenate(members)[np.argsort(segments, kind="stable")]
         csr = Csr.of_lengths(lengths.reshape(-1), (everything & (2**32 - 1)).astype(np.int32))
-        headers = [self._headers(place)[0] for place in order]
+        headers = [self._headers(index)[0] for index in order]
         coded = GolombSets.lengths(self.codes(order), np.stack(headers, axis=1), csr.indptr, csr.ids)
         return float(coded.sum()) / self.share
 
@@ -173,12 +173,12 @@ class _Sample:
         codes: list[SetCode] = []
         seen = np.zeros(0, np.int64)
         num_known = 0
-        for place in order:
-            members = self._in(ids, self.keys[place])
-            headers, no_set = self._headers(place)
+        for index in order:
+            members = self._in(ids, self.keys[index])
+            headers, no_set = self._headers(index)
             if not codes:
                 counts = np.zeros(len(ids), np.int64)
-                counts[ids[self.ids[place]]] = self.features[place].counts
+                counts[ids[self.ids[index]]] = self.features[index].counts
                 others, code = members, SetCode.fit(counts, headers, no_set)
                 num_known = int((counts > 0).sum())
             else:
@@ -200,8 +200,8 @@ class _Sample:
     def numbering(self, order: Sequence[int]) -> NDArray[np.int64]:
         """The shared id of each value: int64[V]; values that no feature has come last."""
         counts = np.zeros((len(order), len(self.values)), np.int64)
-        for number, place in enumerate(order):
-            counts[number, self.ids[place]] = self.features[place].counts
+        for number, index in enumerate(order):
+            counts[number, self.ids[index]] = self.features[index].counts
         ids = np.empty(len(self.values), np.int64)
         ids[np.lexsort(-counts[::-1])] = np.arange(len(ids))
         return ids
@@ -209,7 +209,7 @@ class _Sample:
     @property
     def saved_bits(self) -> float:
         """The bits that a chain of all features saves in all rows, about; below 0 if it takes more."""
-        alone = sum(self.bits([place]) for place in range(len(self.features)))
+        alone = sum(self.bits([index]) for index in range(len(self.features)))
         num_marks = (len(self.features) - 1) * len(self.values)
         num_shared = sum(map(len, self.ids)) - len(self.values)
         return alone - self.bits(range(len(self.features))) + self._bits_per_value * num_shared - num_marks
@@ -222,10 +222,10 @@ class _Sample:
             return (int(numbers.max()) - int(numbers.min())).bit_length()
         return float(8 * offsets_of(values)[-1] / len(values))
 
-    def _headers(self, place: int) -> tuple[NDArray[np.int32], int]:
+    def _headers(self, index: int) -> tuple[NDArray[np.int32], int]:
         """The headers of these rows, and the number of header values for rows without a set in any row."""
-        states = self.features[place].states
-        sizes = np.bincount(self.keys[place] >> 32, minlength=self.num_rows)
+        states = self.features[index].states
+        sizes = np.bincount(self.keys[index] >> 32, minlength=self.num_rows)
         headers, _ = headers_of(states[: self.num_rows], sizes)
         no_set = 0 if (states >= EMPTY).all() else NO_SET
         if no_set and (states[: self.num_rows] >= EMPTY).all():
@@ -247,9 +247,9 @@ def _are_among(some: NDArray[np.int64], others: NDArray[np.int64]) -> NDArray[np
     """Which numbers are among others, both ascending and distinct."""
     if not len(others):
         return np.zeros(len(some), np.bool_)
-    places = np.searchsorted(others, some)
-    places[places == len(others)] = 0
-    found: NDArray[np.bool_] = others[places] == some
+    indices = np.searchsorted(others, some)
+    indices[indices == len(others)] = 0
+    found: NDArray[np.bool_] = others[indices] == some
     return found
 
 

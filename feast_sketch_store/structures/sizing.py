@@ -186,9 +186,9 @@ class WeightedFacts:
             is_kept = np.exp(log_fills * at(middle)) @ absent <= self.false_per_read
             low, high = np.where(is_kept, middle, low), np.where(is_kept, high, middle)
         more, fewer = at(low).astype(np.int64), at(high).astype(np.int64)
-        for place, fill in enumerate(unknown):
+        for index, fill in enumerate(unknown):
             self._known_hashes[fill] = (
-                self._between(fill, more[place], fewer[place]) if is_possible[place] else None
+                self._between(fill, more[index], fewer[index]) if is_possible[index] else None
             )
 
     def facts_per_hash(self, hashes: Hashes) -> tuple[int, ...]:

@@ -108,8 +108,8 @@ class StaticScalars(Structure):
         for feature, _ in features:
             codec, vocabulary = feature.sealed_codec, feature.vocabulary
             by_name[codec.feature] = StaticScalar(codec, vocabulary, len(numbers), divisor)
-            for places, part in feature.rows():
-                numbers[places[part.lengths > 0]] += part.ids.astype(np.int64) * divisor
+            for indices, part in feature.rows():
+                numbers[indices[part.lengths > 0]] += part.ids.astype(np.int64) * divisor
             divisor *= max(1, len(vocabulary))
         hashes, salt = _distinct_hashes(rows.entity_hashes, rows.salt)
         rate = shapes.facts.false_positive_rate * shapes.num_symbols

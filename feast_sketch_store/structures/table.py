@@ -201,7 +201,7 @@ def fill_table(
 
     Parameters
     ----------
-    entity_hashes : uint64[n, 2], to which the places of the rows refer.
+    entity_hashes : uint64[n, 2], to which the indices of the rows refer.
     parts : the facts.
     salt : two unsigned 64-bit integers.
     growth : at least 1.
@@ -213,9 +213,9 @@ def fill_table(
     builder = ShiftingBloomFilterBuilder(num_bits, max(1, ends[-1]), salt, num_threads())
     for part, hashes, first_word in zip(parts, geometry.hashes, ends, strict=False):
         firsts = np.array(hashes) if isinstance(part.facts, WeightedFacts) else None
-        for places, rows in part.rows():
+        for indices, rows in part.rows():
             builder.add_rows(
-                entity_hashes, places, rows.indptr, rows.ids, len(hashes), first_word * 64, firsts
+                entity_hashes, indices, rows.indptr, rows.ids, len(hashes), first_word * 64, firsts
             )
     # The rate must stay below 1 even if all bits are ones.
     fill = min(builder.measured_fill(), 1 - 0.5 / builder.num_bits)

@@ -103,16 +103,16 @@ class EliasFano:
         """
         low_width = low_width_for(len(numbers), bound)
         num_buckets = num_buckets_for(bound, low_width)
-        places = (numbers >> np.uint64(low_width)).view(np.int64)
-        for first in range(0, len(places), _CHUNK):  # so that no other array is as long
-            some = places[first : first + _CHUNK]
+        indices = (numbers >> np.uint64(low_width)).view(np.int64)
+        for first in range(0, len(indices), _CHUNK):  # so that no other array is as long
+            some = indices[first : first + _CHUNK]
             some += np.arange(first, first + len(some))
         num_bits = len(numbers) + num_buckets
         bits = np.zeros(words_of_bits(num_bits) * 64, np.bool_)
-        bits[places] = True
+        bits[indices] = True
         highs = np.packbits(bits, bitorder="little").view(np.uint64)
-        sampled = np.flatnonzero(~bits[:num_bits])[::SAMPLED] if by_value else places[::SAMPLED].copy()
-        del places, bits
+        sampled = np.flatnonzero(~bits[:num_bits])[::SAMPLED] if by_value else indices[::SAMPLED].copy()
+        del indices, bits
         lows = (numbers & np.uint64(2**low_width - 1)).view(np.int64)
         return cls(
             highs,
@@ -140,15 +140,15 @@ class EliasFano:
         packed = self.lows.words, self.lows.width, self.samples.words, self.samples.width
         return *numbers, *packed, *map(unfinished, (self.check, self.lows.check, self.samples.check))
 
-    def take(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
+    def take(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
         """The integers with the given indexes, int64[m]; only if they are found by index.
 
         Raises
         ------
         ValueError : parts from a file contradict each other.
         """
-        self.check_places(places)
-        return kernel.take_ascending(self.parts, places).view(np.int64)
+        self.check_indices(indices)
+        return kernel.take_ascending(self.parts, indices).view(np.int64)
 
     @property
     def all_checked(self) -> bool:
@@ -156,13 +156,13 @@ class EliasFano:
         checks = self.check, self.lows.check, self.samples.check
         return all(check is None or check.all_checked for check in checks)
 
-    def check_places(self, places: NDArray[np.int64]) -> None:
+    def check_indices(self, indices: NDArray[np.int64]) -> None:
         """Check the words needed to read the integers with the given indexes."""
         if self.all_checked:
             return
         if self.lows.check is not None and self.lows.width:
-            self.lows.check(places * self.lows.width >> 6, 2)
-        self._check_samples(np.unique(places // SAMPLED))
+            self.lows.check(indices * self.lows.width >> 6, 2)
+        self._check_samples(np.unique(indices // SAMPLED))
 
     def check_buckets(self, buckets: NDArray[np.int64]) -> None:
         """Check the words needed to read the integers of some buckets."""

@@ -95,7 +95,7 @@ class ShiftingBloomFilterBuilder:
     def add_rows(
         self,
         entity_hashes: NDArray[np.uint64],
-        places: NDArray[np.int32],
+        indices: NDArray[np.int32],
         indptr: NDArray[np.int64],
         symbols: NDArray[np.integer],
         num_hashes: int,
@@ -107,7 +107,7 @@ class ShiftingBloomFilterBuilder:
         Parameters
         ----------
         entity_hashes : uint64[m, 2]
-        places : int32[n], the hash of each row, as an index.
+        indices : int32[n], the hash of each row, as an index.
         indptr, symbols : int64[n + 1], and uint16[nnz] or int32[nnz]: a CSR matrix.
         num_hashes : k of these facts, at least 1.
         first_symbol : added to all symbols, which then lie in ``[0, 64 * window_words)``.
@@ -125,7 +125,7 @@ class ShiftingBloomFilterBuilder:
                     f"but a window of {self._window_words} words holds {self._window_words * 64}"
                 )
         table = self._num_words, self._window_words, self._salt
-        rows = places, indptr, symbols
+        rows = indices, indptr, symbols
         fills = [
             partial(
                 kernel.add_facts, part, first, table, entity_hashes, rows, first_symbol, num_hashes, firsts
@@ -158,14 +158,14 @@ class ShiftingBloomFilterBuilder:
         """Move the bits past the end of each part to the words where they belong."""
         own = [part[: -self._window_words] for part in self._parts]
         for first, words, part in zip(self._firsts, own, self._parts, strict=True):
-            tail, place = part[len(words) :], first + len(words)
+            tail, index = part[len(words) :], first + len(words)
             while len(tail):  # it may be longer than the next part
-                place %= self._num_words
-                number = int(np.searchsorted(self._firsts, place, side="right")) - 1
-                into = own[number][place - self._firsts[number] :][: len(tail)]
+                index %= self._num_words
+                number = int(np.searchsorted(self._firsts, index, side="right")) - 1
+                into = own[number][index - self._firsts[number] :][: len(tail)]
                 into |= tail[: len(into)]
                 tail[: len(into)] = 0
-                tail, place = tail[len(into) :], place + len(into)
+                tail, index = tail[len(into) :], index + len(into)
 
 
 class ShiftingBloomFilter:

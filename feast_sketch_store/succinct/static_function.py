@@ -146,8 +146,8 @@ class StaticFunction:
         numbers = kernel.look_up(self.words, self.width, self.num_slots, hashes).view(np.int64)
         numbers = np.where(numbers < self.num_symbols, numbers, ABSENT)
         if len(self.left_hashes):
-            places = np.searchsorted(self.left_hashes, hashes).clip(max=len(self.left_hashes) - 1)
-            numbers = np.where(self.left_hashes[places] == hashes, self.left_numbers[places], numbers)
+            indices = np.searchsorted(self.left_hashes, hashes).clip(max=len(self.left_hashes) - 1)
+            numbers = np.where(self.left_hashes[indices] == hashes, self.left_numbers[indices], numbers)
         return numbers
 
     def _check_words(self, hashes: NDArray[np.uint64]) -> None:

@@ -325,13 +325,13 @@ def _tokens(
     # The first id of a tick follows two numbers, of two parts each.
     before = np.zeros(len(ids), np.int64)
     before[ticks.starts] = 4
-    places = np.arange(len(ids)) + np.cumsum(before)
+    indices = np.arange(len(ids)) + np.cumsum(before)
     values, lengths = (
         np.zeros(len(ids) + before.sum(), np.uint64),
         np.zeros(len(ids) + before.sum(), np.uint8),
     )
-    values[places], lengths[places] = _id_tokens(code, ticks, ids.astype(np.int64))
-    heads = places[ticks.starts] - 4
+    values[indices], lengths[indices] = _id_tokens(code, ticks, ids.astype(np.int64))
+    heads = indices[ticks.starts] - 4
     kinds = np.where(ticks.is_first, AGES, GAPS)
     for at, kind, numbers in (
         (heads, kinds, ticks.gaps),
@@ -344,7 +344,7 @@ def _tokens(
         values[at + 1] = (numbers & ((1 << extra) - 1)).astype(np.uint64)
         lengths[at + 1] = extra
     sums = np.concatenate(([0], np.cumsum(lengths, dtype=np.int64)))
-    first_tokens = np.concatenate((places - before, [len(values)]))[indptr]
+    first_tokens = np.concatenate((indices - before, [len(values)]))[indptr]
     return values, lengths, np.diff(sums[first_tokens])
 
 

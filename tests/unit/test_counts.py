@@ -27,18 +27,18 @@ counts = st.integers(1, 300) | st.integers(1, MAX_COUNT)
 def test_each_count_is_within_the_error(counting, pairs):
     written, times = np.array(sorted(pairs), np.int64).reshape(-1, 2).T
     rounded = Rounded.of(written, times, counting)
-    read = rounded.read[rounded.places]
+    read = rounded.read[rounded.indices]
     least, most = counting.bounds(written)
     assert ((least <= read) & (read <= most)).all()
     assert (read >= 1).all()
     assert (np.abs(read - written) <= counting.absolute + counting.relative * written).all()
     assert (np.diff(rounded.read) > 0).all()
     assert len(rounded.read) <= len(written)
-    assert rounded.firsts.tolist() == [written[rounded.places == n][0] for n in range(len(rounded.read))]
+    assert rounded.firsts.tolist() == [written[rounded.indices == n][0] for n in range(len(rounded.read))]
     assert rounded.max_error == np.abs(read - written).max(initial=0)
     assert rounded.mean_error(times) <= rounded.max_error
     for place in range(len(rounded.read)):
-        of_run = rounded.places == place
+        of_run = rounded.indices == place
         pairs_of_run = zip(written[of_run].tolist(), times[of_run].tolist(), strict=True)
         bias = sum((int(rounded.read[place]) - c) * n for c, n in pairs_of_run)
         assert 2 * abs(bias) <= times[of_run].sum()
@@ -59,7 +59,7 @@ def test_runs_are_as_long_as_their_mean_allows(counting, read):
     """Worked by hand: a run ends before a count that is too far from the mean of all of it."""
     written = np.arange(1, 11)
     rounded = Rounded.of(written, np.ones(10, np.int64), counting)
-    assert rounded.read[rounded.places].tolist() == read
+    assert rounded.read[rounded.indices].tolist() == read
 
 
 def test_a_count_stands_for_the_mean_of_its_run():

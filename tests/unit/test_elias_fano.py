@@ -114,7 +114,7 @@ def test_words_are_checked_before_they_are_used(place):
     """Whatever was not checked may be damaged, and the number comes back."""
     numbers = np.sort(np.random.default_rng(3).integers(0, 10**6, 10_000)).astype(np.uint64)
     kept = checked(EliasFano.build(numbers, 10**6))
-    kept.check_places(np.array([place]))
+    kept.check_indices(np.array([place]))
     unchecked = [part.unchecked.astype(bool) for part in (kept.check, kept.lows.check, kept.samples.check)]
     assert any(part.any() for part in unchecked)
     damaged = [

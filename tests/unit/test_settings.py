@@ -143,7 +143,7 @@ def test_every_option_of_the_table_is_one_of_the_configuration():
     assert list(fields) == ["type", *names_of(STORE)]
     empty = SketchOnlineStoreConfig()
     for setting in SETTINGS:
-        if STORE in setting.places:
+        if STORE in setting.scopes:
             assert getattr(empty, setting.name) == setting.default, setting.name
 
 
