@@ -61,7 +61,6 @@ from feast_sketch_store.storage.buckets import is_url
 from feast_sketch_store.storage.stores import StorePlace
 from feast_sketch_store.view.live_shard import expire_before_of
 from feast_sketch_store.view.opening import open_view as open_stored_view
-from feast_sketch_store.view.opening import undivided
 from feast_sketch_store.view.removal import remove_project, remove_view
 from feast_sketch_store.view.sealing import SealPolicy
 from feast_sketch_store.view.view import View
@@ -71,7 +70,6 @@ _logger = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 _LOCK_TIMEOUT_SECONDS = 60.0
-_BACKED = "beside a backing store"  # unsupported for views with shards; completes an error message
 
 
 # What the declaration of an open view depends on: features with their types and tags, the view's tags, the
@@ -144,7 +142,7 @@ class SketchOnlineStore(OnlineStore):
             require_writer(config)
             view = self.writer(config, table)
             if view.settings.backed_codecs:
-                backing.write(undivided(view, _BACKED), table, data, self.backing(config))
+                backing.write(view, table, data, self.backing(config))
             else:
                 view.write(data)
             self._warn_of_write(config, table, data)
@@ -428,8 +426,7 @@ class SketchOnlineStore(OnlineStore):
             view = self.writer(config, table)
             if view.settings.backed_codecs:
                 store = self.backing(config)
-                whole = undivided(view, _BACKED)
-                await asyncio.to_thread(backing.write, whole, table, data, store)
+                await asyncio.to_thread(backing.write, view, table, data, store)
             else:
                 await view.write_async(data)
             self._warn_of_write(config, table, data)
@@ -624,7 +621,7 @@ class SketchOnlineStore(OnlineStore):
             except RowError as error:
                 raise RowError(f"feature view {table.name!r}: {error}") from error
             if view.settings.backed_codecs:
-                backing.delete(undivided(view, _BACKED), table, entity_keys, rows, self.backing(config))
+                backing.delete(view, table, entity_keys, rows, self.backing(config))
             else:
                 view.delete(rows)
 

@@ -33,9 +33,10 @@ from feast_sketch_store.errors import SettingsError, StorageError
 from feast_sketch_store.kernel import FOUND
 from feast_sketch_store.metrics import BACKING_FAILURES, BACKING_LOOKUPS, BACKING_LOST, ViewMetrics
 from feast_sketch_store.rows.codecs import VALUE, FeatureCodec
-from feast_sketch_store.rows.encoding import NO_TIMESTAMP, FeastRow, row_keys
+from feast_sketch_store.rows.encoding import NO_TIMESTAMP, FeastRow, RowKeys, row_keys
 from feast_sketch_store.rows.entity_keys import find_sorted
 from feast_sketch_store.settings.table import FAIL, MISSING_FEATURES
+from feast_sketch_store.view.shard_map import shards_of
 from feast_sketch_store.view.view import View
 
 _logger = logging.getLogger(__name__)
@@ -331,11 +332,12 @@ def winning(view: View, table: pa.Table) -> NDArray[np.int64]:
     Rows that lose by their timestamps must not reach the other store, which may not compare timestamps.
     """
     winners, keys = row_keys(table).newest()
-    statuses, events = view.with_state(lambda state: state.find(keys.entity_hashes, NO_TIMESTAMP))
+    statuses, events = view.with_all_shards(lambda state: state.find(keys.entity_hashes, NO_TIMESTAMP))
     events[statuses != FOUND] = NO_TIMESTAMP
     wins, ties = keys.event_timestamps > events, np.flatnonzero(keys.event_timestamps == events)
     if len(ties):  # answers do not say when rows were created
-        known = view.row_keys()
+        numbers = np.unique(shards_of(keys.entity_hashes[ties], view.shard_map.num_shards))
+        known = RowKeys.concatenate([view.shards[number].row_keys() for number in numbers.tolist()])
         found, places = find_sorted(known.entity_hashes, keys.entity_hashes[ties])
         wins[ties] = True
         wins[ties[found]] = keys.created_timestamps[ties[found]] >= known.created_timestamps[places]

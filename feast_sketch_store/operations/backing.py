@@ -21,7 +21,7 @@ from feast_sketch_store.online_store import any_feature_view, online_store_of
 from feast_sketch_store.rows.codecs import Decoder, FeatureCodec
 from feast_sketch_store.rows.encoding import ENTITY_KEY, FeastRow, encode, row_keys
 from feast_sketch_store.rows.entity_keys import SERIALIZATION_VERSION
-from feast_sketch_store.view.opening import undivided
+from feast_sketch_store.view.semantics import FoldedRows
 from feast_sketch_store.view.view import View
 
 _ROWS_A_BATCH = 1_000
@@ -40,6 +40,10 @@ class _Backed(NamedTuple):
     def features(self) -> list[str]:
         """The names of the backed features."""
         return [codec.feature for codec in self.codecs]
+
+    def kept_rows(self) -> list[FoldedRows]:
+        """The rows that count, of each shard that has some."""
+        return [kept for shard in self.view.shards.values() if (kept := shard.kept_rows()) is not None]
 
 
 def refill(
@@ -67,8 +71,9 @@ def refill(
     if backed is None:
         raise SettingsError(f"feature view {view!r} has no features that a backing store keeps")
     num_written = done = 0
-    kept = backed.view.shards[0].kept_rows()
-    for table, rows in _parts(backed, lambda places: places):
+    kept = backed.kept_rows()
+    total = sum(len(part.keys) for part in kept)
+    for table, rows in _parts(kept, backed.codecs):
         has_value = np.array([bool(values) for _, values, _, _ in rows])
         chosen = np.flatnonzero(has_value)
         backing.put(
@@ -76,7 +81,7 @@ def refill(
         )
         num_written += len(chosen)
         done += len(rows)
-        tell(done, len(kept.keys) if kept else done)
+        tell(done, total)
     return num_written
 
 
@@ -96,13 +101,14 @@ def differences(store: FeatureStore, view: str, num_rows: int = 1_000, seed: int
     StorageError : the backing store or the row log cannot be read.
     """
     backed = _backed(store, view)
-    kept = backed.view.shards[0].kept_rows() if backed else None
-    if backed is None or kept is None:
+    if backed is None:
         return []
-    chosen = np.random.default_rng(seed).permutation(len(kept.keys))[:num_rows]
+    kept = backed.kept_rows()
+    is_chosen = np.zeros(sum(len(part.keys) for part in kept), np.bool_)
+    is_chosen[np.random.default_rng(seed).permutation(len(is_chosen))[:num_rows]] = True
     missing: dict[str, list[str]] = {name: [] for name in backed.features}
     other: dict[str, list[str]] = {name: [] for name in backed.features}
-    for _, rows in _parts(backed, lambda places: places[np.isin(places, chosen)]):
+    for _, rows in _parts(kept, backed.codecs, is_chosen):
         keys = [key for key, _, _, _ in rows]
         lookup = Lookup(backed.table, keys, backed.features, backed.view.metrics)
         for (key, values, _, _), (_, theirs) in zip(rows, backed.store.fetch(lookup), strict=True):
@@ -120,7 +126,7 @@ def differences(store: FeatureStore, view: str, num_rows: int = 1_000, seed: int
                 few = ", ".join(entities[:_MAX_SHOWN])
                 problems.append(
                     f"feature {name!r} of view {view!r}: the backing store ({backed.store.kind}) {what} "
-                    f"{len(entities)} of {len(chosen)} entities, {few} among them{way_out}"
+                    f"{len(entities)} of {int(is_chosen.sum())} entities, {few} among them{way_out}"
                 )
     return problems
 
@@ -131,21 +137,26 @@ def _backed(store: FeatureStore, view: str) -> _Backed | None:
     codecs, there = opened.settings.backed_codecs, online_store.backing(store.config)
     if not codecs or there is None:
         return None
-    return _Backed(undivided(opened, "beside a backing store"), table, codecs, there)
+    return _Backed(opened, table, codecs, there)
 
 
 def _parts(
-    backed: _Backed, choose: Callable[[NDArray[np.int64]], NDArray[np.int64]]
+    kept: Sequence[FoldedRows], codecs: Sequence[FeatureCodec], is_chosen: NDArray[np.bool_] | None = None
 ) -> Iterator[tuple[pa.Table, list[FeastRow]]]:
-    """Newest rows in parts, each with the backed features of the rows whose numbers ``choose`` returns."""
-    kept = backed.view.shards[0].kept_rows()
-    if kept is None:
-        return
-    for places, table in kept.batches():
-        mine = np.flatnonzero(np.isin(places, choose(places)))
-        for first in range(0, len(mine), _ROWS_A_BATCH):
-            rows = table.take(mine[first : first + _ROWS_A_BATCH])
-            yield rows, feast_rows(rows, backed.codecs)
+    """Rows in parts, each with its backed features.
+
+    Parameters
+    ----------
+    is_chosen : of the rows of all shards, one shard after the other; None for all.
+    """
+    before = 0
+    for shard in kept:
+        for places, table in shard.batches():
+            mine = np.arange(len(table)) if is_chosen is None else np.flatnonzero(is_chosen[before + places])
+            for first in range(0, len(mine), _ROWS_A_BATCH):
+                rows = table.take(mine[first : first + _ROWS_A_BATCH])
+                yield rows, feast_rows(rows, codecs)
+        before += len(shard.keys)
 
 
 def _shown(key: EntityKey) -> str:

@@ -24,7 +24,7 @@ from feast_sketch_store.online_store import (
     seal_policy,
 )
 from feast_sketch_store.row_log import Position, RowLog
-from feast_sketch_store.settings.resolve import check_shardable, resolve
+from feast_sketch_store.settings.resolve import resolve
 from feast_sketch_store.settings.values import shard_count
 from feast_sketch_store.settings.view_settings import ViewSettings
 from feast_sketch_store.snapshot.files import MOVED, SnapshotFolder
@@ -57,7 +57,7 @@ def reshard(
 
     Raises
     ------
-    SettingsError : the view has this many shards already, or a feature cannot be in shards.
+    SettingsError : the view has this many shards already.
     StorageError : another process is sealing the view, divided its rows, or wrote to it despite the fence;
         nothing has changed.
     """
@@ -66,8 +66,6 @@ def reshard(
     storage, options = online_store.storage(store.config, table), store.config.online_store
     settings = replace(resolve(options, table, store.config.repo_path), num_shards=shard_count(num_shards))
     policy = replace(seal_policy(options), by_job=True)
-    if num_shards > 1:
-        check_shardable(settings)
     online_store.forget(store.config, table)
     return divide(storage, settings, policy, wait, online_store.lock_timeout_seconds)
 

@@ -74,8 +74,6 @@ def resolve(options: StoreOptions, table: "FeatureView", folder: Path | None = N
     problems += _source_problems(table.name, features)
     problems += _list_problems(settings)
     problems += _static_problems(table.name, features)
-    if settings.num_shards > 1:
-        problems += _shard_problems(settings)
     if problems:
         # Files are otherwise checked by `feast apply` alone; a refusal names all that is wrong.
         raise summed_up([*problems, *settings.file_problems()])
@@ -170,26 +168,6 @@ def _static_problems(view: str, features: Mapping[str, FeatureSettings]) -> Iter
             f"feature view {view!r} has features with the codec {STATIC!r}, and others: {listed(others)}. A "
             f"static function holds whole rows; give all features the codec {STATIC!r}, or move the others "
             "to a view of their own"
-        )
-
-
-def check_shardable(settings: ViewSettings) -> None:
-    """Check that the rows of a view can be divided into shards.
-
-    Raises
-    ------
-    SettingsError : a feature cannot be in shards.
-    """
-    if problems := list(_shard_problems(settings)):
-        raise summed_up(problems)
-
-
-def _shard_problems(settings: ViewSettings) -> Iterator[SketchStoreError]:
-    for codec in settings.backed_codecs:
-        yield SettingsError(
-            f"feature {codec.feature!r} of view {settings.view!r} is kept by the backing store, which views "
-            f"with shards do not have yet; keep it in another way, or give the view the tag {TAG_PREFIX}"
-            "shards=1"
         )
 
 

@@ -304,8 +304,22 @@ class LiveView(Generic[V]):
         ------
         DamagedFileError : there is no older state; the error names the file, and the block if one is damaged.
         """
+        return self._answer(read, self.current)
+
+    def with_all_shards(self, read: Callable[[State], T]) -> T:
+        """`with_state` for all shards that this process has opened, also those that it does not serve."""
+
+        def current() -> State:
+            parts = self._parts
+            return State(
+                self.name, parts.shard_map, {n: shard.current() for n, shard in parts.shards.items()}
+            )
+
+        return self._answer(read, current)
+
+    def _answer(self, read: Callable[[State], T], current: Callable[[], State]) -> T:
         while True:
-            state = self.current()
+            state = current()
             try:
                 return read(state)
             except (DamagedFileError, ReadFault) as error:
@@ -420,7 +434,7 @@ class LiveView(Generic[V]):
 
     def _give_up_snapshot(self, state: State, error: DamagedFileError) -> None:
         """Serve an older snapshot of the shard whose file an error names, or raise the error."""
-        for number, view in self.served.items():
+        for number, view in self.shards.items():
             shard = state.shards.get(number)
             if shard is not None and shard.snapshot is not None and view.storage.location in str(error):
                 view.give_up_snapshot(shard, error)

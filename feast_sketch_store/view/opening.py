@@ -71,18 +71,6 @@ def open_with(
     return view
 
 
-def undivided(view: View, what: str) -> View:
-    """Check that a view is in one shard.
-
-    Raises
-    ------
-    SettingsError : it has shards, so ``what`` cannot be done with it.
-    """
-    if view.shard_map.num_shards > 1:
-        raise SettingsError(f"feature view {view.name!r} has shards; such a view cannot be {what} yet")
-    return view
-
-
 def _map_of(storage: Storage, settings: ViewSettings) -> ShardMap:
     """The shards of a view; if the storage is out of reach, those of its settings."""
     try:

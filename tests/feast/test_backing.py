@@ -16,7 +16,7 @@ from feast_sketch_store.cli import cli
 from feast_sketch_store.errors import SettingsError, StorageError, UnsupportedFeatureError
 from feast_sketch_store.metrics import BACKING_LOOKUPS, BACKING_LOST
 from feast_sketch_store.online_store import open_view
-from feast_sketch_store.operations import maintenance
+from feast_sketch_store.operations import maintenance, resharding
 from tests.helpers.keys import entity_key
 from tests.helpers.redis_server import running_redis
 
@@ -113,17 +113,14 @@ class Shop:
         return store.online_read(config, table, [entity_key(user_id=number)], ["embedding", "bio"])[0][1]
 
 
-@pytest.fixture(params=["sqlite", "redis"])
-def options(request, tmp_path):
-    if request.param == "sqlite":
-        return {"type": "sqlite", "path": "behind.db"}
-    port = request.getfixturevalue("redis_port")
-    return {"type": "redis", "connection_string": f"127.0.0.1:{port}"}
-
-
-@pytest.fixture
-def shop(tmp_path, options):
-    return Shop(tmp_path / "repo", options).applied()
+@pytest.fixture(params=[("sqlite", 1), ("redis", 1), ("sqlite", 4)], ids=["sqlite", "redis", "shards"])
+def shop(request, tmp_path):
+    kind, num_shards = request.param
+    options = {"type": "sqlite", "path": "behind.db"}
+    if kind == "redis":
+        port = request.getfixturevalue("redis_port")
+        options = {"type": "redis", "connection_string": f"127.0.0.1:{port}"}
+    return Shop(tmp_path / "repo", options, shards=num_shards).applied()
 
 
 @pytest.fixture
@@ -182,7 +179,7 @@ def test_the_sealed_rows_hold_no_value_of_a_backed_feature(sqlite_shop):
     sqlite_shop.write(users(range(NUM_USERS), text="z" * 1000))
     sqlite_shop.view.seal()
     sealed = sqlite_shop.view.sealed()[0]
-    assert sealed.size_bytes < 10_000
+    assert sealed.layers[0].size_bytes < 10_000
     assert {n: f.structure for n, f in sealed.layers[0].features.items() if n in ("embedding", "bio")} == {
         "embedding": "backing",
         "bio": "backing",
@@ -215,6 +212,33 @@ def test_a_late_row_does_not_reach_the_backing_store(shop):
     assert shop.behind(1)["bio"].string_val == "new of 1"
     shop.write(users(range(4), hours=2, text="again"))
     assert shop.behind(1)["bio"].string_val == "again of 1"
+
+
+def test_a_process_that_serves_a_shard_writes_rows_of_all(tmp_path):
+    """A late row is one also where this process does not read."""
+    options = {"type": "sqlite", "path": "behind.db"}
+    shop = Shop(tmp_path / "repo", options, shards=4).applied()
+    shop.write(users(range(NUM_USERS), hours=2, text="new"))
+    shop.view.seal()
+    part = Shop(tmp_path / "repo", options, shards={"count": 4, "serve": [0]})
+    part.write(users(range(NUM_USERS), hours=1, text="late"))
+    part.write(users(range(0, NUM_USERS, 2), hours=3, text="newest"))
+    assert part.behind(1)["bio"].string_val == "new of 1"
+    again = Shop(tmp_path / "repo", options, shards=4)
+    even, odd = range(0, NUM_USERS, 2), range(1, NUM_USERS, 2)
+    assert ordered(again.read(even)) == expected(even, 3, "newest")
+    assert ordered(again.read(odd)) == expected(odd, 2, "new")
+    assert maintenance.verify(again.store, "users").problems == []
+
+
+def test_rows_are_divided_beside_a_backing_store(sqlite_shop):
+    sqlite_shop.write(users(range(NUM_USERS)))
+    sqlite_shop.view.seal()
+    resharding.reshard(sqlite_shop.store, "users", 4, wait=lambda seconds: None)
+    sqlite_shop.write(users(range(5), hours=1, text="new"))
+    assert ordered(sqlite_shop.read(range(5))) == expected(range(5), 1, "new")
+    assert ordered(sqlite_shop.read(range(5, NUM_USERS))) == expected(range(5, NUM_USERS))
+    assert maintenance.verify(sqlite_shop.store, "users").problems == []
 
 
 def test_a_row_without_a_value_empties_it(shop):

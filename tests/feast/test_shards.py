@@ -141,14 +141,6 @@ def test_a_repository_may_serve_a_part(repositories, tmp_path):
         SketchReader(tmp_path, "history").exists(theirs)
 
 
-def test_what_shards_cannot_have_is_refused_at_apply(tmp_path):
-    backed = Field(name="x", dtype=String, tags={"sketch.codec": "backing"})
-    with pytest.raises(SettingsError, match=r"'x' of view 'history' is kept by the backing store.*shards=1"):
-        make_repository(
-            tmp_path, more=", backing_store: {store: {type: sqlite, path: other.db}}", fields=[backed]
-        )
-
-
 def test_a_tag_sets_the_shards_of_a_view(tmp_path, caplog):
     store = make_repository(tmp_path, 1, tags={"sketch.shards": "8"})
     assert len(open_view(store, "history").parts) == 8

@@ -472,12 +472,6 @@ def test_what_a_backing_store_keeps(dtype, tags, codec):
     assert only(dtype, tags, options=BACKED).codec.name == codec
 
 
-def test_shards_and_a_backing_store_exclude_each_other():
-    message = refused(Json, {}, {"sketch.shards": "2"}, BACKED)
-    assert "is kept by the backing store" in message
-    assert "sketch.shards=1" in message
-
-
 def test_a_type_that_feast_cannot_carry_is_refused():
     assert "feature 'x'" in refused(Invalid, {"sketch.codec": CATEGORICAL})
 
