@@ -34,9 +34,9 @@ from feast_sketch_store.view import joint_seal
 from feast_sketch_store.view.opening import open_as_stored, open_with
 from feast_sketch_store.view.sealing import SealPolicy
 from feast_sketch_store.view.shard import Shard
-from feast_sketch_store.view.shard_map import ShardMap, WriteFence
+from feast_sketch_store.view.shard_map import ShardMap
 from feast_sketch_store.view.view import View
-from feast_sketch_store.view.view_file import put_map
+from feast_sketch_store.view.view_file import put_map, seconds_between_looks, shard_map_of
 
 
 def reshard(
@@ -83,7 +83,7 @@ def divide(
     former.lock_timeout_seconds = lock_timeout_seconds
     shard_map = former.shard_map.followed_by(num_shards)
     with former.unchanging():
-        there = ShardMap.of(storage)
+        there = shard_map_of(storage)
         if there.settled != former.shard_map:
             raise StorageError(
                 f"feature view {view!r}: another process divided its rows into {there.num_shards} shards "
@@ -104,7 +104,7 @@ def divide(
         put_map(storage, settings, replace(former.shard_map, is_moving=True))
         is_done = False
         try:
-            wait(2 * WriteFence(storage, view, former.shard_map).seconds)
+            wait(2 * seconds_between_looks(storage))
             _remove_unfinished(storage, shard_map)
             moved = open_with(storage, settings, shard_map, policy)
             ends = [(part, _fill(part, moved)) for part in former.parts.values()]
@@ -161,11 +161,11 @@ def former_files(storage: Storage, shard_map: ShardMap) -> list[str]:
 def remove_former(storage: Storage) -> int:
     """Remove former shards, and return the number of files. Removes nothing while rows are moving."""
     # Read the map now: another process may have divided the rows since this one opened the view.
-    shard_map = ShardMap.of(storage)
+    shard_map = shard_map_of(storage)
     if shard_map.is_moving:
         return 0
     names = former_files(storage, shard_map)
-    if ShardMap.of(storage) != shard_map:
+    if shard_map_of(storage) != shard_map:
         return 0  # what was found may be new shards, which are being filled
     folders = sorted({name.rpartition(SNAPSHOTS_FOLDER)[0] for name in names if SNAPSHOTS_FOLDER in name})
     for folder in folders:  # of a move that was killed before it told

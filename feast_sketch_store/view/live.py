@@ -33,6 +33,7 @@ from feast_sketch_store.view.loading import EMPTY
 from feast_sketch_store.view.semantics import RowSemantics
 from feast_sketch_store.view.shard_map import ShardMap
 from feast_sketch_store.view.state import ShardState, State
+from feast_sketch_store.view.view_file import ViewFile
 
 _logger = logging.getLogger(__name__)
 
@@ -388,10 +389,11 @@ class LiveView(Generic[V]):
             if self._parts is not parts:
                 return True
             asked_at = time.monotonic()
-            there = ShardMap.read(self.storage)
+            file = ViewFile.read(self.storage)
             self._asked_at = asked_at
-            if there is None or there.settled == parts.shard_map:
+            if file is None or file.shard_map.settled == parts.shard_map:
                 return False
+            there = file.shard_map
             _logger.warning(
                 "%s: the rows are divided into %d shards now", self.storage.location, there.num_shards
             )

@@ -143,6 +143,7 @@ def _known_file(storage: Storage) -> ViewFile | None:
     if (path := storage.host_path) is None:
         return None
     try:
-        return ViewFile.decode(path.with_name(path.name + _NOTE).read_bytes())
-    except (OSError, ValueError, KeyError, TypeError):
+        note = path.with_name(path.name + _NOTE)
+        return ViewFile.decode(note.read_bytes(), str(note))
+    except (OSError, DamagedFileError):
         return None

@@ -16,9 +16,9 @@ from feast_sketch_store.storage.base import Storage
 from feast_sketch_store.storage.names import REBUILD_FOLDER
 from feast_sketch_store.view import joint_seal
 from feast_sketch_store.view.shard import Dropped
-from feast_sketch_store.view.shard_files import divided, gathered
-from feast_sketch_store.view.shard_map import ShardMap
+from feast_sketch_store.view.shard_map import divided, gathered
 from feast_sketch_store.view.view import View
+from feast_sketch_store.view.view_file import shard_map_of
 
 _DIVIDED = "divided/"  # in the storage of a rebuild
 
@@ -77,7 +77,7 @@ def rebuild(
 
 def _divided(filled: Storage, staging: Storage, num_shards: int) -> Sequence[LogRead]:
     """The new rows of each shard."""
-    sources = [RowLog(source) for source in ShardMap.of(filled).storages(filled)]
+    sources = [RowLog(source) for source in shard_map_of(filled).storages(filled)]
     if len(sources) == num_shards:
         return [source.read() for source in sources]
     targets = [RowLog(staging.within(f"{_DIVIDED}{number}/")) for number in range(num_shards)]

@@ -6,7 +6,7 @@ from feast_sketch_store.errors import DamagedFileError
 from feast_sketch_store.storage.base import Storage
 from feast_sketch_store.storage.names import APPEND_LOCK, FRESH_FOLDER, SEAL_LOCK
 from feast_sketch_store.storage.stores import StorePlace
-from feast_sketch_store.view.shard_map import ShardMap
+from feast_sketch_store.view.view_file import shard_map_of
 
 
 def remove_project(place: StorePlace, project: str) -> None:
@@ -55,7 +55,6 @@ def _folders_of_shards(storage: Storage) -> set[str]:
     if not storage.supports_leases:
         return set()
     try:
-        shard_map = ShardMap.read(storage)
+        return set(shard_map_of(storage).folders)
     except DamagedFileError:
         return set()
-    return set() if shard_map is None else set(shard_map.folders)

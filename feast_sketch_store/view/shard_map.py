@@ -1,4 +1,4 @@
-"""Which shard an entity is in, and what the file of a view says of its shards.
+"""Which shard an entity is in, where shards are, and rows divided by shard.
 
     view.json              {"shards": {"folder": "shards-0-16/", "num_shards": 16}, ...}, see `view_file`
     shards-0-16/00/ ...    each shard: a complete small view
@@ -7,27 +7,29 @@ The rows of a view without shards lie in its own folder. Shards are fixed when t
 `feast-sketch rebuild VIEW --shards N` names another number and another folder.
 """
 
-import json
-import math
 import re
-import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
-from feast_sketch_store.errors import DamagedFileError, ShardError
+from feast_sketch_store.errors import ShardError, StorageError
+from feast_sketch_store.row_log.data_file import DataFile
+from feast_sketch_store.row_log.staging import StagedFile
+from feast_sketch_store.rows.encoding import ENTITY_KEY
+from feast_sketch_store.rows.entity_keys import hash_serialized_keys
 from feast_sketch_store.settings.values import shard_count
-from feast_sketch_store.storage.base import MissingFileError, Storage
-from feast_sketch_store.storage.names import VIEW_FILE
+from feast_sketch_store.storage.base import Storage
 from feast_sketch_store.structures.parts import checked
 
-FENCE_SECONDS = 1.0  # between two looks of a writer in a folder; in a bucket ten times as many
-
-FORMAT_VERSION = 1  # of a view's file
 _HASH_BITS = 64
+
+# Rows gathered before they are divided, because each part becomes a file.
+_ROWS = 1 << 20
+_BYTES = 1 << 28
 
 
 def shards_of(entity_hashes: NDArray[np.uint64], num_shards: int) -> NDArray[np.int64]:
@@ -100,29 +102,6 @@ class ShardMap:
         return replace(self, is_moving=False)
 
     @classmethod
-    def read(cls, storage: Storage) -> "ShardMap | None":
-        """Read the shards from the file of a view; None if there is none.
-
-        Raises
-        ------
-        DamagedFileError : the file is damaged.
-        StorageError : it cannot be read.
-        """
-        try:
-            content = storage.read(VIEW_FILE)
-        except MissingFileError:
-            return None
-        try:
-            return cls.of_entry(entries_of(content)["shards"])
-        except (ValueError, KeyError, TypeError) as error:
-            raise DamagedFileError(f"{storage.where(VIEW_FILE)}: {error!r}") from error
-
-    @classmethod
-    def of(cls, storage: Storage) -> "ShardMap":
-        """The map of a view, which is undivided if it has no file; raises as `read`."""
-        return cls.read(storage) or cls()
-
-    @classmethod
     def of_entry(cls, entry: Any) -> "ShardMap":
         """The reverse of `to_entry`.
 
@@ -152,19 +131,6 @@ class ShardMap:
         return [storage.within(folder) for folder in self.folders] or [storage]
 
 
-def entries_of(content: bytes) -> dict[str, Any]:
-    """The entries of a view's file.
-
-    Raises
-    ------
-    ValueError, KeyError, TypeError : the content is not that of a view's file.
-    """
-    entries: dict[str, Any] = checked(json.loads(content), dict)
-    if entries["format_version"] != FORMAT_VERSION:
-        raise ValueError("it is of another format version")
-    return entries
-
-
 class OtherShardsError(ShardError):
     """The rows of a view are divided into other shards than a process has opened."""
 
@@ -190,48 +156,6 @@ def check_map(view: str, there: ShardMap, opened: ShardMap) -> None:
         )
 
 
-def seconds_between_looks(storage: Storage) -> float:
-    """How often a writer looks at the shards of a view; in a bucket a look costs a request."""
-    return FENCE_SECONDS * (10 if storage.fetches else 1)
-
-
-class WriteFence:
-    """Notices within seconds that the rows of a view are being divided again. Safe to use from several
-    threads.
-
-    Parameters
-    ----------
-    storage : of the view.
-    view : its name, for messages.
-    shard_map : the one that the view was opened with.
-    """
-
-    def __init__(self, storage: Storage, view: str, shard_map: ShardMap):
-        self._storage, self._view, self._map = storage, view, shard_map
-        self._known: str | None = None  # the token of a file that allows writes
-        self._looked_at = -math.inf
-        self.seconds = seconds_between_looks(storage)
-
-    def check(self) -> None:
-        """Check, if a check is due, that the view may still be written as it was opened.
-
-        Raises
-        ------
-        ShardError : it has other shards now, or its rows are being divided again; nothing was written.
-        """
-        now = time.monotonic()
-        if now - self._looked_at < self.seconds:
-            return
-        info = self._storage.info(VIEW_FILE)
-        token = "" if info is None else info.token
-        if token != self._known:
-            # A view that has no file yet gets the shards of its settings with the first row.
-            if token:
-                check_map(self._view, ShardMap.of(self._storage), self._map)
-            self._known = token
-        self._looked_at = now
-
-
 def other_number(view: str, there: ShardMap, wanted: int) -> str:
     """The warning about a view that has another number of shards than its settings say."""
     return (
@@ -253,3 +177,89 @@ def not_served(view: str, shard: int, num_shards: int, served: Sequence[int]) ->
         "request "
         f"to a server of shard {shard}"
     )
+
+
+# -- rows, and the data files that tasks of a job write of them; see `row_log.staging` -----------------
+
+
+@dataclass(frozen=True)
+class ShardFile:
+    """A staged file of a shard, with the methods of `StagedFile`. Reports name the shard before the file."""
+
+    shard_map: ShardMap
+    shard: int
+    staged: StagedFile
+
+    @property
+    def file(self) -> DataFile:
+        """The file itself."""
+        return self.staged.file
+
+    def to_report(self) -> dict[str, Any]:
+        """An entry of a report."""
+        entry = self.staged.to_report()
+        return {**entry, "name": f"{self.shard_map.num_shards}/{self.shard}/{entry['name']}"}
+
+    def check(self) -> None:
+        """Check that the file exists and is complete."""
+        self.staged.check()
+
+
+def shard_of_entry(entry: dict[str, Any], view: str, shard_map: ShardMap) -> tuple[int, dict[str, Any]]:
+    """The shard of a report's entry, and the entry without it.
+
+    Raises
+    ------
+    StorageError : it names none.
+    ShardError : it names one of another division of the rows.
+    """
+    parts = str(entry["name"]).split("/", 2)
+    if len(parts) != 3 or not all(part.isdecimal() for part in parts[:2]):
+        raise StorageError(f"{entry['name']}: a task reported a file of no shard; nothing was committed")
+    check_division(view, int(parts[0]), shard_map)
+    shard = int(parts[1])
+    return shard, {**entry, "name": parts[2]}
+
+
+def check_division(view: str, num_shards: int, shard_map: ShardMap) -> None:
+    """Check that files for a number of shards may be committed.
+
+    Raises
+    ------
+    ShardError : the rows are divided into others by now.
+    """
+    if num_shards != shard_map.num_shards:
+        raise ShardError(
+            f"feature view {view!r}: its rows were divided into {shard_map.num_shards} shards while tasks "
+            f"wrote files for {num_shards}; nothing was committed. Run the job again"
+        )
+
+
+def divided(table: pa.Table, num_shards: int) -> dict[int, pa.Table]:
+    """The rows of each shard that has some, in their order."""
+    if not len(table):
+        return {}
+    if num_shards == 1:
+        return {0: table}
+    routed = Routed.of(hash_serialized_keys(table[ENTITY_KEY].combine_chunks()), num_shards)
+    if len(routed.shards) == 1:
+        return {routed.shards[0]: table}
+    return {
+        number: table.take(pa.array(places))
+        for number, places in zip(routed.shards, routed.places, strict=True)
+    }
+
+
+def gathered(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    """Join small consecutive tables with the same columns."""
+    waiting: list[pa.Table] = []
+    num_rows = num_bytes = 0
+    for table in tables:
+        is_other = waiting and not table.schema.equals(waiting[0].schema)
+        if waiting and (is_other or num_rows >= _ROWS or num_bytes >= _BYTES):
+            yield pa.concat_tables(waiting)
+            waiting, num_rows, num_bytes = [], 0, 0
+        waiting.append(table)
+        num_rows, num_bytes = num_rows + len(table), num_bytes + table.nbytes
+    if waiting:
+        yield pa.concat_tables(waiting)

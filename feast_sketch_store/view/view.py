@@ -34,8 +34,15 @@ from feast_sketch_store.view.live import LiveView, Parts
 from feast_sketch_store.view.sealing import SealPolicy, Sizes, may_have_deltas
 from feast_sketch_store.view.semantics import named
 from feast_sketch_store.view.shard import Shard
-from feast_sketch_store.view.shard_files import ShardFile, check_division, divided, gathered, shard_of_entry
-from feast_sketch_store.view.shard_map import OtherShardsError, ShardMap, WriteFence
+from feast_sketch_store.view.shard_map import (
+    OtherShardsError,
+    ShardFile,
+    ShardMap,
+    check_division,
+    divided,
+    gathered,
+    shard_of_entry,
+)
 from feast_sketch_store.view.view_file import Registration
 
 _logger = logging.getLogger(__name__)
@@ -94,8 +101,7 @@ class View(LiveView[Shard]):
         super().__init__(storage, settings.view, first, None, served, opens_all=True)
         self.max_staleness_seconds = max_staleness_seconds
         self.lock_timeout_seconds = 0.0
-        self.registration: Registration | None = Registration(storage, first)
-        self._fence = WriteFence(storage, settings.view, first)
+        self.registration: Registration | None = Registration(storage, settings.view, first)
 
     def _open_shard(self, storage: Storage, is_served: bool) -> Shard:
         interval, max_staleness, is_replica = self._intervals
@@ -155,10 +161,8 @@ class View(LiveView[Shard]):
 
     def _follow(self, parts: Parts[Shard]) -> bool:
         has_changed = super()._follow(parts)
-        if has_changed:
-            self._fence = WriteFence(self.storage, self.name, self.shard_map)
-            if self.registration is not None:
-                self.registration = Registration(self.storage, self.shard_map)
+        if has_changed and self.registration is not None:
+            self.registration = Registration(self.storage, self.name, self.shard_map)
         return has_changed
 
     def check_shards(self) -> None:
@@ -169,7 +173,8 @@ class View(LiveView[Shard]):
         ShardError : they are being divided now.
         """
         try:
-            self._fence.check()
+            if self.registration is not None:
+                self.registration.check()
         except OtherShardsError:
             if not self.follow():
                 raise

@@ -1,6 +1,7 @@
 """The file of a view: its shards, join keys and features, for processes that do not have its definition.
 
-    view.json    {"features": [...], "format_version": 1, "join_keys": {...}, "semantics": ..., "shards": ...}
+    view.json    {"checksum": "9c1e...", "features": [...], "format_version": 1, "join_keys": {...},
+                  "semantics": ..., "shards": ...}
 
 `feast apply` writes it, and so does the first write of a process, before the row, if it lacks what the row
 has. A feature that the definition no longer has stays in the file, because its rows stay in the row log.
@@ -19,6 +20,7 @@ import pyarrow as pa
 
 from feast_sketch_store.errors import (
     DamagedFileError,
+    FormatVersionError,
     SettingsError,
     SketchStoreError,
     StorageError,
@@ -33,13 +35,18 @@ from feast_sketch_store.rows.encoding import ENTITY_KEY
 from feast_sketch_store.rows.entity_keys import JoinKeys, join_keys_of, join_keys_text
 from feast_sketch_store.rows.listing import Listing
 from feast_sketch_store.settings.view_settings import ViewSettings
+from feast_sketch_store.snapshot.manifest import checksum_of
 from feast_sketch_store.storage.base import FileExistsAlreadyError, MissingFileError, Storage
 from feast_sketch_store.storage.names import FRESH_FOLDER, ROWS_FOLDER, VIEW_FILE, VIEW_LOCK
 from feast_sketch_store.structures.parts import checked
-from feast_sketch_store.view.shard_map import FORMAT_VERSION, ShardMap, check_map, entries_of, other_number
+from feast_sketch_store.view.shard_map import ShardMap, check_map, other_number
 
 _logger = logging.getLogger(__name__)
 
+FORMAT_VERSION = 1
+_NO_CHECKSUM = b"0" * 32  # in place of the checksum in the bytes that it is of
+
+FENCE_SECONDS = 1.0  # between two looks of a writer for other shards; in a bucket ten times as many
 _SECONDS = 10.0  # between two looks of a writer at the file in a bucket, where a look costs a request
 _MAX_ATTEMPTS = 20
 
@@ -89,20 +96,38 @@ class ViewFile:
             content = storage.read(VIEW_FILE)
         except MissingFileError:
             return None
-        try:
-            return cls.decode(content)
-        except (ValueError, KeyError, TypeError) as error:
-            raise DamagedFileError(f"{storage.where(VIEW_FILE)}: {error!r}") from error
+        return cls.decode(content, storage.where(VIEW_FILE))
 
     @classmethod
-    def decode(cls, content: bytes) -> Self:
+    def decode(cls, content: bytes, source: str) -> Self:
         """The reverse of `encode`.
+
+        Parameters
+        ----------
+        source : the file's name, for error messages.
 
         Raises
         ------
-        ValueError, KeyError, TypeError : the content is not that of a view's file.
+        DamagedFileError : the content is truncated, altered, or of another kind.
+        FormatVersionError : the file has another format version.
         """
-        entries = entries_of(content)
+        try:
+            entries: dict[str, Any] = checked(json.loads(content), dict)
+            version, told = entries["format_version"], checked(entries["checksum"], str)
+            if version != FORMAT_VERSION:
+                raise FormatVersionError.of(source, version, FORMAT_VERSION, kind="view file")
+            if checksum_of(content.replace(told.encode(), _NO_CHECKSUM, 1)) != told:
+                raise ValueError("its checksum does not match")  # noqa: TRY301
+            return cls._of_entries(entries)
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise DamagedFileError(
+                f"{source}: not the file of a view, or damaged: {error}. The rows are whole. Restore the "
+                "file from a copy; or, if the rows were never divided into other shards, remove it: `feast "
+                "apply` makes it again"
+            ) from error
+
+    @classmethod
+    def _of_entries(cls, entries: dict[str, Any]) -> Self:
         join_keys = entries["join_keys"]
         return cls(
             ShardMap.of_entry(entries["shards"]),
@@ -114,13 +139,15 @@ class ViewFile:
     def encode(self) -> bytes:
         """The content of the file."""
         content: dict[str, Any] = {
+            "checksum": _NO_CHECKSUM.decode(),
             "features": [_entry_of(codec) for codec in self.codecs],
             "format_version": FORMAT_VERSION,
             "join_keys": None if self.join_keys is None else dict(self.join_keys),
             "semantics": self.semantics,
             "shards": self.shard_map.to_entry(),
         }
-        return json.dumps(content, sort_keys=True).encode()
+        encoded = json.dumps(content, sort_keys=True).encode()
+        return encoded.replace(_NO_CHECKSUM, checksum_of(encoded).encode(), 1)
 
     @property
     def has_join_keys(self) -> bool:
@@ -258,21 +285,56 @@ def put_map(storage: Storage, settings: ViewSettings, shard_map: ShardMap) -> No
         storage.replace(VIEW_FILE, replace(there, shard_map=shard_map).encode())
 
 
+def shard_map_of(storage: Storage) -> ShardMap:
+    """The shards of a view, one if it has no file; raises as `ViewFile.read`."""
+    file = ViewFile.read(storage)
+    return ShardMap() if file is None else file.shard_map
+
+
+def seconds_between_looks(storage: Storage) -> float:
+    """How often a writer looks for other shards of a view; in a bucket a look costs a request."""
+    return FENCE_SECONDS * (10 if storage.fetches else 1)
+
+
 class Registration:
     """Keeps the file of a view while a process writes the view. Safe to use from several threads.
+
+    It notices within seconds that the rows are being divided into other shards.
 
     Parameters
     ----------
     storage : of the view.
+    view : its name, for messages.
     shard_map : the one that the view was opened with.
     """
 
-    def __init__(self, storage: Storage, shard_map: ShardMap):
-        self._storage, self._map = storage, shard_map
-        self._token = ""  # of a file that has what this process writes
+    def __init__(self, storage: Storage, view: str, shard_map: ShardMap):
+        self._storage, self._view, self._map = storage, view, shard_map
+        self._token = ""  # of a file that has what this process writes, and allows it
+        self._allowed: str | None = None  # of a file that allows it; empty for none
         self._has_join_keys = False
-        self._looked_at = -math.inf
-        self.seconds = _SECONDS if storage.fetches else 0.0  # between two looks
+        self._looked_at = self._checked_at = -math.inf
+        self.seconds = _SECONDS if storage.fetches else 0.0  # between two looks before writes
+        self.fence_seconds = seconds_between_looks(storage)  # between two looks for other shards
+
+    def check(self) -> None:
+        """Check, if a check is due, that the view may still be written as it was opened.
+
+        Raises
+        ------
+        ShardError : it has other shards now, or its rows are being divided again; nothing was written.
+        """
+        now = time.monotonic()
+        if now - self._checked_at < self.fence_seconds:
+            return
+        info = self._storage.info(VIEW_FILE)
+        token = "" if info is None else info.token
+        if token not in (self._token, self._allowed):
+            # A view that has no file yet gets the shards of its settings with the first row.
+            if token:
+                check_map(self._view, shard_map_of(self._storage), self._map)
+            self._allowed = token
+        self._checked_at = now
 
     def keep(self, settings: ViewSettings, rows: pa.Table | None = None) -> None:
         """Write the file, if it lacks something: before a write, and before the write returns.
@@ -309,7 +371,7 @@ class Registration:
                 with suppress(FileExistsAlreadyError), storage.create(VIEW_FILE) as file:
                     file.write(wanted.encode())
                 continue
-            check_map(settings.view, there.shard_map, self._map)
+            check_map(self._view, there.shard_map, self._map)
             is_other = there.check(storage, settings)
             merged = wanted if is_other else there.joined_by(wanted, overrides)
             if merged == there:

@@ -226,7 +226,7 @@ def test_writers_that_create_a_view_at_once_declare_all_features(tmp_path, user_
     assert sorted(codec.feature for codec in file.codecs) == names
     assert file.join_keys == {"user_id": "int64_val"}
     assert file.shard_map == ShardMap()
-    assert ViewFile.decode(file.encode()) == file
+    assert ViewFile.decode(file.encode(), "view.json") == file
 
 
 @pytest.fixture

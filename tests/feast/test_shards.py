@@ -22,9 +22,9 @@ from feast_sketch_store.errors import SettingsError, ShardError, SketchStoreErro
 from feast_sketch_store.layers import build
 from feast_sketch_store.online_store import online_store_of
 from feast_sketch_store.operations import maintenance, resharding
-from feast_sketch_store.view import sealing, shard_map
+from feast_sketch_store.view import sealing, view_file
 from feast_sketch_store.view.shard_map import ShardMap, shards_of
-from feast_sketch_store.view.view_file import ViewFile
+from feast_sketch_store.view.view_file import ViewFile, shard_map_of
 from tests.helpers.keys import user_hashes
 from tests.helpers.length import by_length
 
@@ -234,7 +234,7 @@ def test_rows_are_divided_anew(tmp_path):
 def written_now(store):
     """Write, as a process does that has not looked at the shards for a while."""
     for _, view in online_store_of(store)._views.values():
-        view._fence._looked_at = -math.inf
+        view.registration._checked_at = -math.inf
     store.write_to_online_store("history", frame_of([1], "DE"))
 
 
@@ -270,7 +270,7 @@ def test_rows_that_are_written_in_spite_of_the_fence_stop_the_move(tmp_path, mon
     with pytest.raises(StorageError, match="was written while its rows were divided into shards"):
         resharding.reshard(store, "history", 4, lambda seconds: None)
     monkeypatch.undo()
-    assert ShardMap.read(storage_of(store)) == ShardMap()
+    assert shard_map_of(storage_of(store)) == ShardMap()
     written_now(store)
     assert reshard(tmp_path, 4)[0] == NUM_USERS
     with pytest.raises(SettingsError, match="has 4 shards already"):
@@ -381,7 +381,7 @@ def test_verification_misses_the_folder_of_a_shard(tmp_path):
 
 def test_the_command_divides_rows_anew(tmp_path, monkeypatch):
     fill(make_repository(tmp_path, 2))
-    monkeypatch.setattr(shard_map, "FENCE_SECONDS", 0.0)
+    monkeypatch.setattr(view_file, "FENCE_SECONDS", 0.0)
     arguments = ["-c", str(tmp_path), "rebuild", "history", "--shards", "8"]
     done = CliRunner().invoke(cli, [*arguments, "--json"], catch_exceptions=False)
     assert json.loads(done.stdout) == [{"view": "history", "entities": NUM_USERS}]

@@ -21,7 +21,8 @@ from feast_sketch_store.structures.goals import NOISE_RATIO, Goal
 from feast_sketch_store.view.opening import open_as_stored, open_live, open_view
 from feast_sketch_store.view.removal import remove_view
 from feast_sketch_store.view.sealing import SealPolicy
-from feast_sketch_store.view.shard_map import ShardMap, shards_of
+from feast_sketch_store.view.shard_map import shards_of
+from feast_sketch_store.view.view_file import ViewFile
 from tests.helpers.keys import user_hashes, user_key
 from tests.helpers.length import by_length
 from tests.helpers.object_servers import copy_objects
@@ -290,10 +291,10 @@ def test_a_writer_creates_a_view_anew_that_was_dropped_elsewhere(place):
     put(view, range(NUM_USERS))
     remove_view(place.open())
     put(view, [1])
-    assert ShardMap.read(place.open()) is None  # a bucket is not asked at every write
+    assert ViewFile.read(place.open()) is None  # a bucket is not asked at every write
     view.registration.seconds = 0.0
     expected = put(view, [1, 2])
-    assert ShardMap.read(place.open()) == view.shard_map
+    assert ViewFile.read(place.open()).shard_map == view.shard_map
     assert shown(replica(place)) == expected
 
 

@@ -27,13 +27,14 @@ from feast_sketch_store.rows.encoding import deletions
 from feast_sketch_store.rows.entity_keys import hash_entity_keys
 from feast_sketch_store.settings.values import KeptValues, shard_count
 from feast_sketch_store.settings.view_settings import FeatureSettings, ViewSettings
+from feast_sketch_store.snapshot.manifest import checksum_of
 from feast_sketch_store.storage.local import LocalStorage
 from feast_sketch_store.view.opening import open_view
 from feast_sketch_store.view.removal import remove_view
 from feast_sketch_store.view.sealing import SealPolicy
 from feast_sketch_store.view.shard import Shard
 from feast_sketch_store.view.shard_map import ShardMap, shard_of_hash, shards_of
-from feast_sketch_store.view.view_file import ViewFile
+from feast_sketch_store.view.view_file import ViewFile, shard_map_of
 from tests.helpers.keys import entity_key, user_hashes, user_key
 
 VIEWED, CITY = FeatureCodec("viewed", "int64_set_val"), FeatureCodec("city", "string_val")
@@ -227,7 +228,14 @@ def test_two_processes_that_create_a_view_agree_on_its_shards(make_view):
         assert sorted({user for user, _ in shown(view, [1, 2, 3])}) == [1, 2, 3]
 
 
-SOUND_FILE = json.loads(ViewFile(ShardMap.first(4)).encode())
+SOUND = ViewFile(ShardMap.first(4), (VIEWED,)).encode()
+
+
+def view_file(**changes):
+    """A view's file with other entries, and their checksum."""
+    none = b"0" * 32
+    content = json.dumps({**json.loads(SOUND), **changes, "checksum": none.decode()}).encode()
+    return content.replace(none, checksum_of(content).encode())
 
 
 @pytest.mark.parametrize(
@@ -236,17 +244,22 @@ SOUND_FILE = json.loads(ViewFile(ShardMap.first(4)).encode())
         b"{}",
         b"[]",
         b"not JSON",
-        json.dumps({**SOUND_FILE, "format_version": 2}).encode(),
-        json.dumps({**SOUND_FILE, "shards": {"folder": "../x/", "num_shards": 4}}).encode(),
-        json.dumps({**SOUND_FILE, "shards": {"folder": "shards-0-5/", "num_shards": 5}}).encode(),
-        json.dumps({**SOUND_FILE, "features": [{"codec": "membership", "name": "viewed"}]}).encode(),
-        json.dumps({**SOUND_FILE, "features": None}).encode(),
+        b"",
+        SOUND[:-1],
+        SOUND.replace(b"viewed", b"wieved"),
+        SOUND.replace(b'"num_shards": 4', b'"num_shards": 8'),
+        SOUND.replace(json.loads(SOUND)["checksum"].encode(), b"", 1),
+        view_file(format_version=2),
+        view_file(shards={"folder": "../x/", "num_shards": 4}),
+        view_file(shards={"folder": "shards-0-5/", "num_shards": 5}),
+        view_file(features=[{"codec": "membership", "name": "viewed"}]),
+        view_file(features=None),
     ],
 )
 def test_a_damaged_file_of_shards_is_told(make_view, tmp_path, content):
     make_view(4, store="damaged").write([row(1)])
     (tmp_path / "damaged/shop/history/view.json").write_bytes(content)
-    with pytest.raises(DamagedFileError, match=r"view\.json"):
+    with pytest.raises(DamagedFileError, match=r"history/view\.json"):
         make_view(4, store="damaged")
 
 
@@ -318,7 +331,7 @@ def test_a_view_that_was_dropped_elsewhere_gets_its_shards_again(make_view):
     view.write([row(1)])
     remove_view(view.storage)
     view.write([row(2)])
-    assert ShardMap.read(view.storage) == view.shard_map
+    assert shard_map_of(view.storage) == view.shard_map
     assert make_view(2).stats().unsealed_rows == 1
 
 
@@ -369,7 +382,7 @@ def test_rows_written_after_a_drop_are_of_a_view_with_shards(make_view, monkeypa
         asyncio.run(view.write_async([row(2)]))
     else:
         view.write([row(2)])
-    assert ShardMap.read(view.storage) == view.shard_map
+    assert shard_map_of(view.storage) == view.shard_map
     assert make_view(2).stats().unsealed_rows == 1
 
 

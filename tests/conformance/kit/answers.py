@@ -17,6 +17,7 @@ from feast_sketch_store.snapshot.order import load_order
 from feast_sketch_store.snapshot.sealed import open_deltas, open_layer
 from feast_sketch_store.storage.local import LocalStorage
 from feast_sketch_store.view.shard_map import Routed, ShardMap
+from feast_sketch_store.view.view_file import shard_map_of
 from tests.conformance.kit.views import Key
 
 _KEY_TYPES = {
@@ -58,8 +59,8 @@ def read(folder: Path, keys: Sequence[Key]) -> list[dict[str, Any] | None]:
     ------
     DamagedFileError, ValueError : the files are damaged.
     """
-    shard_map = ShardMap.read(LocalStorage(folder))
-    if shard_map is not None and shard_map.folder:
+    shard_map = shard_map_of(LocalStorage(folder))
+    if shard_map.folder:
         return _read_shards(folder, shard_map, keys)
     (snapshot, *_) = SnapshotFolder(LocalStorage(folder / "snapshots")).list()
     base, deltas = open_layer(snapshot), open_deltas(snapshot)

@@ -79,6 +79,7 @@ RULES: Final[Mapping[str, Mapping[str, Sequence[str]]]] = {
     },
     "shards": {
         "a `view.json` that is not JSON, or of another format version": ["no JSON", "version 2"],
+        "a `view.json` with another checksum": ["altered"],
         "a number of shards that is not a power of two from 1 to 4,096": [
             "three",
             "too many",

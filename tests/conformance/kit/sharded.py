@@ -3,9 +3,11 @@
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 from feast_sketch_store.layers import FeatureBudget
 from feast_sketch_store.rows.codecs import FeatureCodec
+from feast_sketch_store.snapshot.manifest import checksum_of
 from feast_sketch_store.view.shard_map import Routed, ShardMap
 from feast_sketch_store.view.view_file import ViewFile
 from tests.conformance.kit.answers import hashes_of
@@ -68,8 +70,17 @@ def no_shards() -> Iterator[tuple[str, str, dict[str, bytes]]]:
         ("a number with a point", {"num_shards": 8.0}),
         ("another folder", {"folder": "../shards-0-4/"}),
     ):
-        content = json.dumps({**told, "shards": {**told["shards"], **change}}).encode()
+        content = _view_file({**told, "shards": {**told["shards"], **change}})
         yield f"shards {label}".replace(" ", "-"), "shards", {**whole, "view.json": content}
-    content = json.dumps({**told, "format_version": 2}).encode()
+    content = _view_file({**told, "format_version": 2})
     yield "shards-version-2", "shards", {**whole, "view.json": content}
     yield "shards-no-JSON", "shards", {**whole, "view.json": b"["}
+    content = whole["view.json"].replace(b"int64", b"int32")
+    yield "shards-altered", "shards", {**whole, "view.json": content}
+
+
+def _view_file(entries: dict[str, Any]) -> bytes:
+    """The content of a view's file, with its checksum."""
+    no_checksum = "0" * 32
+    content = json.dumps({**entries, "checksum": no_checksum}, sort_keys=True)
+    return content.replace(no_checksum, checksum_of(content.encode()), 1).encode()

@@ -3,7 +3,7 @@
 import { existsSync, readFileSync, readdirSync } from "node:fs";
 import { join } from "node:path";
 import { must, parseJson } from "./container.mjs";
-import { hashKey, serializeKey } from "./hashes.mjs";
+import { checksum, hashKey, serializeKey } from "./hashes.mjs";
 import { lookAtLog } from "./log.mjs";
 import { Shard } from "./shard.mjs";
 
@@ -17,7 +17,11 @@ const MAX_SHARDS = 4096;
 export function openView(folder, { allowOld = false } = {}) {
   const source = join(folder, "view.json");
   if (!existsSync(source)) return new View([new Shard(folder, { allowOld })]);
-  const file = parseJson(readFileSync(source, "utf8"), RULE, source);
+  const text = readFileSync(source, "utf8");
+  const file = parseJson(text, RULE, source);
+  const digits = /^[0-9a-f]{32}$/.test(file?.checksum) ? file.checksum : null;
+  const isWhole = digits && checksum(Buffer.from(text.replace(digits, "0".repeat(32)))) === digits;
+  must(isWhole, RULE, `${source}: its checksum does not match`);
   const told = file?.shards;
   const number = told?.num_shards;
   const isPower = Number.isSafeInteger(number) && number >= 1 && number <= MAX_SHARDS && (number & (number - 1)) === 0;
