@@ -128,7 +128,7 @@ def test_a_client_computes_the_shard_of_an_entity():
 
 @pytest.mark.parametrize("number", [0, -2, 3, 4097, 8192, "x", None, 2.5, True])
 def test_only_powers_of_two_are_numbers_of_shards(number):
-    with pytest.raises(ValueError, match="shards"):
+    with pytest.raises(ValueError, match="number of shards|is not a number"):
         shard_count(number)
 
 
