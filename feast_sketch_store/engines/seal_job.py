@@ -22,7 +22,7 @@ from feast_sketch_store.engines.seal_tasks import COUNT, DRAFT, FINISH, FIT, SAM
 from feast_sketch_store.errors import SettingsError
 from feast_sketch_store.layers.joint import JointVocabularies
 from feast_sketch_store.online_store import any_feature_view, online_store_of, require_writer
-from feast_sketch_store.view.joint_seal import numbered, publish_drafts
+from feast_sketch_store.view.joint_seal import inputs_of, numbered, publish_drafts
 
 Task: TypeAlias = Callable[[bytes], bytes]
 Run: TypeAlias = Callable[[Task, Sequence[bytes]], list[bytes]]  # a task for each request, results in order
@@ -59,8 +59,7 @@ def seal_by(store: FeatureStore, view: str, run: Run) -> bool:
     task = partial(run_step, artifacts=SerializedArtifacts.serialize(feature_view, store.config))  # type: ignore[no-untyped-call]
     parts = opened.parts
     with opened.unchanging():
-        found = {number: part.seal_input() for number, part in parts.items()}
-        given = {number: rows for number, rows in found.items() if rows is not None}
+        given = inputs_of(parts)
         if not given:
             return False
         codecs = {codec.feature: codec for codec in opened.settings.codecs}

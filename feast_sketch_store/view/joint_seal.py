@@ -22,7 +22,7 @@ from feast_sketch_store.view.shard import SealInput, Shard
 
 
 def seal_bases(shards: Mapping[int, Shard], settings: ViewSettings) -> bool:
-    """Seal all shards that have rows; the caller holds them all. Returns whether there are new snapshots.
+    """Seal all shards; the caller holds them all. Returns whether there are new snapshots: not without rows.
 
     One shard per core is in work at a time, which takes less memory than a seal of all rows.
 
@@ -31,8 +31,7 @@ def seal_bases(shards: Mapping[int, Shard], settings: ViewSettings) -> bool:
     DamagedFileError, StorageError : all shards keep their previous snapshots or, if publishing failed, some
         have new ones.
     """
-    found = {number: shard.seal_input() for number, shard in shards.items()}
-    given = {number: rows for number, rows in found.items() if rows is not None}
+    given = inputs_of(shards)
     if not given:
         return False
     joint = numbered_in_threads(settings, shards, {number: rows.log for number, rows in given.items()})
@@ -41,6 +40,22 @@ def seal_bases(shards: Mapping[int, Shard], settings: ViewSettings) -> bool:
     for number, (_, compacts) in drafts.items():
         shards[number].finish_seal(given[number], compacts)
     return True
+
+
+def inputs_of(shards: Mapping[int, Shard]) -> dict[int, SealInput]:
+    """What a seal folds in each shard; nothing if no shard has rows.
+
+    A shard without rows gets a base, too. Rows that are written to it later need what the shards share: the
+    formulas of scores, and the values that a cut leaves.
+
+    Raises
+    ------
+    DamagedFileError, StorageError : the rows stay where they are.
+    """
+    found = {number: shard.seal_input() for number, shard in shards.items()}
+    if all(rows is None for rows in found.values()):
+        return {}
+    return {number: rows or shards[number].begun_input() for number, rows in found.items()}
 
 
 def numbered_in_threads(
@@ -73,7 +88,7 @@ def numbered(
 
     Parameters
     ----------
-    sample, count, fit : call all shards that have rows; see `Shard.sample`, `Shard.count` and
+    sample, count, fit : call all shards; see `Shard.sample`, `Shard.count` and
         `Shard.values_within_memory`.
 
     Raises

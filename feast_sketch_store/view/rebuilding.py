@@ -8,7 +8,7 @@ number    the values of all shards together, if there are several
 replace   the table and the snapshot of one shard after the other
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 from feast_sketch_store.errors import StorageError
 from feast_sketch_store.row_log import LogRead, RowLog
@@ -58,9 +58,11 @@ def rebuild(
         staging = view.storage.within(REBUILD_FOLDER)
         staging.delete_all()  # of one that was killed
         try:
-            logs = _divided(fill(staging), staging, len(parts))
-            new = {number: log for number, log in enumerate(logs) if log}
-            _check(view, new, keep)
+            new = dict(enumerate(_divided(fill(staging), staging, len(parts))))
+            if not any(new.values()):
+                raise StorageError(
+                    f"{view.storage.location}: there are no rows to rebuild from; nothing has changed"
+                )
             if keep:
                 new = {n: parts[n].table_rows().followed_by(log) for n, log in new.items()}
             elif confirm is not None:
@@ -86,18 +88,3 @@ def _divided(filled: Storage, staging: Storage, num_shards: int) -> Sequence[Log
             for number, part in divided(batch, num_shards).items():
                 targets[number].append(part)
     return [target.read() for target in targets]
-
-
-def _check(view: View, new: Mapping[int, LogRead], keep: bool) -> None:
-    """Check that there are rows, and for each shard that has some, unless these stay.
-
-    Raises
-    ------
-    StorageError : there are none.
-    """
-    lost = [] if keep else [n for n, part in view.parts.items() if n not in new and part.has_rows]
-    if not new or lost:
-        raise StorageError(
-            f"{view.storage.location}: there are no rows to rebuild "
-            f"{'from' if not new else f'shard {lost[0]} from, which has some'}; nothing has changed"
-        )

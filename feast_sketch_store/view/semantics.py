@@ -11,6 +11,7 @@ Rows of one entity meet in four places, and a semantics decides in all of them:
 rows of an entity count, until they are removed or expire.
 """
 
+import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, Protocol
@@ -204,7 +205,7 @@ class AppendedRows:
         self._batches = batches
         self.num_rows = 0
         parts: list[EncodedRows] = []
-        for batch in batches(None):
+        for batch in itertools.chain([to_list_log([], codecs)], batches(None)):
             self.num_rows += len(batch)
             parts.append(encode_lists(batch, codecs))
             while len(parts) > 1 and 2 * len(parts[-1]) >= len(parts[-2]):

@@ -394,6 +394,17 @@ class Shard(LiveShard):
         # The table may hold more by now if another process seals despite the lease.
         return SealInput(log, replace(absorbed, number=log.position.number))
 
+    def begun_input(self) -> SealInput:
+        """`seal_input` of a shard that may have no row log yet; it gets one.
+
+        Raises
+        ------
+        DamagedFileError, StorageError : rows stay where they are.
+        """
+        absorbed, log = self.begin_rebuild(), self._row_log.absorbed()
+        assert log is not None
+        return SealInput(log, replace(absorbed, number=log.position.number))
+
     def input_of_entry(self, entry: Mapping[str, Any]) -> SealInput | None:
         """The rows that another process found, see `SealInput.to_entry`; None if the table has changed."""
         log = self._row_log.absorbed()
@@ -576,11 +587,6 @@ class Shard(LiveShard):
         self._row_log.extend(self._semantics.columns(self.settings.codecs), through)
         return through
 
-    @property
-    def has_rows(self) -> bool:
-        """Whether the table of the row log has rows, whether they count or not."""
-        return bool(self.table_rows().files)
-
     def table_rows(self) -> LogRead:
         """The rows of the table of the row log."""
         return self._row_log.absorbed() or LogRead()
@@ -609,7 +615,8 @@ class Shard(LiveShard):
         ------
         StorageError : another process changed the table meanwhile; nothing has changed.
         """
-        self._row_log.extend(log.schema(), through)
+        if log:
+            self._row_log.extend(log.schema(), through)
         rows = self._fold(log)
         try:
             self._replace_rows(rows, through, joint)

@@ -18,6 +18,8 @@ from feast_sketch_store.operations import maintenance
 from feast_sketch_store.operations.resharding import reshard
 from feast_sketch_store.planning.planner import plan_view
 from feast_sketch_store.planning.source import PlannedView, sample_view
+from feast_sketch_store.view.shard_map import shards_of
+from tests.helpers.keys import user_hashes
 
 NUM_USERS, NUM_VALUES = 400, 60
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
@@ -153,6 +155,68 @@ def test_formulas_are_those_of_all_rows(pair, seal):
     assert None not in before["score"]
     assert seal(sharded, "history")
     assert online(sharded, names, new) == before
+    assert maintenance.verify(sharded, "history").problems == []
+
+
+@SEALS
+@pytest.mark.parametrize("structure", ["sets", "bloom"])
+def test_rows_of_a_shard_that_had_none_show_what_those_of_others_do(pair, seal, structure):
+    """Scores and cuts are those of the last seal, in which their shard had no rows."""
+    cut = {"sketch.vocabulary": "{top: 20}", "sketch.structure": structure}
+    viewed_most = Field(name="viewed", dtype=Set(Int64), tags=cut)
+    names = ["viewed", "score"]
+    whole, sharded = pair([viewed_most, *COMPUTED])
+    numbers = shards_of(user_hashes(range(NUM_USERS)), 4)
+    first, others = np.flatnonzero(numbers == 1), np.flatnonzero(numbers != 1)
+    for store in (whole, sharded):
+        store.write_to_online_store("history", histories(first))
+        assert seal(store, "history")
+        store.write_to_online_store("history", histories(others))
+    sealed = open_view(sharded, "history").shards[1].state.sealed
+    kept = set(sealed.cut_vocabularies["viewed"].values.to_pylist())
+    assert len(kept) == 20
+    wanted = {
+        "viewed": [sorted(kept.intersection(viewed(user))) for user in others],
+        "score": online(whole, ["score"], others)["score"],
+    }
+    assert None not in wanted["score"]
+    again = FeatureStore(repo_path=sharded.repo_path)
+    assert online(sharded, names, others) == online(again, names, others) == wanted
+    reader = SketchReader(sharded.repo_path, "history")
+    found = reader.csr("viewed", others)
+    values = found.vocabulary.to_pylist()
+    ids = np.split(found.ids, found.indptr[1:-1])
+    assert [sorted(values[number] for number in row) for row in ids] == wanted["viewed"]
+    assert maintenance.verify(sharded, "history").problems == []
+
+
+def test_a_move_leaves_no_shard_without_what_all_share(pair):
+    """Most of sixteen shards have no rows when two users are moved."""
+    whole, sharded = pair([VIEWED, *COMPUTED])
+    for store in (whole, sharded):
+        store.write_to_online_store("history", histories(range(2)))
+        assert maintenance.seal(store, "history")
+    reshard(sharded, "history", 16, wait=lambda seconds: None)
+    for store in (whole, sharded):
+        store.write_to_online_store("history", histories(range(2, 40)))
+    names = ["viewed", "score"]
+    assert online(sharded, names, range(40)) == online(whole, names, range(40))
+
+
+def test_a_rebuild_may_leave_a_shard_without_rows(pair):
+    _, sharded = pair([VIEWED])
+    sharded.write_to_online_store("history", rows()[["user_id", "viewed", "event"]])
+    assert maintenance.seal(sharded, "history")
+    numbers = shards_of(user_hashes(range(NUM_USERS)), 4)
+    kept = np.flatnonzero(numbers != 2)
+    rows(kept).to_parquet(f"{sharded.repo_path}/rows.parquet")
+    told = []
+    maintenance.rebuild(
+        sharded, "history", NOON - timedelta(days=1), confirm=lambda dropped: not told.append(dropped)
+    )
+    assert told[0].entities == NUM_USERS - len(kept)
+    found = online(sharded, ["viewed"], range(NUM_USERS))["viewed"]
+    assert [user for user, values in enumerate(found) if values is not None] == kept.tolist()
     assert maintenance.verify(sharded, "history").problems == []
 
 
