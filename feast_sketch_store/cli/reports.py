@@ -101,7 +101,8 @@ def _view_cells(report: ViewReport) -> list[str]:
 
 
 def _version(report: ViewReport) -> str:
-    version = "-" if report.snapshot_version is None else str(report.snapshot_version)
+    versions = ["-" if version is None else str(version) for version in report.snapshot_versions]
+    version = ",".join(versions) if {*versions} != {"-"} else "-"
     return f"{version} (pinned)" if report.is_pinned else version
 
 
@@ -202,20 +203,22 @@ def health_command(
     The exit status is 0 if all views are ready, 1 if one is not, and 2 if the repository cannot be read.
     """
     found: dict[str, ViewHealth] = {}
-    problem = ""
+    problem = reason = ""
     try:
         store = open_store()
         names = views_of(store, views)
+        if not names:
+            reason = "the repository has no feature views in this store; run `feast apply`"
         if not live:
             found = health(store, names, max_staleness)
     except Exception as error:  # a probe reports what is wrong, whatever it is
         problem = error.message if isinstance(error, click.ClickException) else str(error)
-    is_ready = not problem and all(view.is_ready for view in found.values())
+    is_ready = not problem and (live or not reason) and all(view.is_ready for view in found.values())
     told: dict[str, Any] = {"status": "error" if problem else "ready" if is_ready else "not ready"}
     if live and is_ready:
         told["status"] = "live"
-    if problem:
-        told["problem"] = problem
+    if problem or reason:
+        told["problem"] = problem or reason
     told["views"] = {name: asdict(view) for name, view in found.items()}
     click.echo(json.dumps(told))
     sys.exit(2 if problem else 0 if is_ready else 1)

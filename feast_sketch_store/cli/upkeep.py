@@ -176,9 +176,18 @@ def vacuum(
     print_outcomes(done, as_json, "files removed")
 
 
+def _versions(context: click.Context, parameter: click.Parameter, given: str | None) -> list[int] | None:
+    """Read the versions of snapshots, one for each shard."""
+    if given is None:
+        return None
+    if not all(part.isdecimal() for part in given.split(",")):
+        raise click.BadParameter(f"{given!r} is not a version, or several with commas between")
+    return [int(part) for part in given.split(",")]
+
+
 @click.command()
 @click.argument("view")
-@click.argument("version", type=click.IntRange(min=0), required=False)
+@click.argument("versions", metavar="[VERSION]", required=False, callback=_versions)
 @click.option("--seal", "seals", is_flag=True, help="Seal first, so that reads keep showing all rows.")
 @click.option("--yes", is_flag=True, help="Hide rows that are not sealed without asking.")
 @JSON_OPTION
@@ -186,29 +195,29 @@ def vacuum(
 def pin(
     open_store: Callable[[], FeatureStore],
     view: str,
-    version: int | None,
+    versions: Sequence[int] | None,
     seals: bool,
     yes: bool,
     as_json: bool,
 ) -> None:
     """Hold reads of a VIEW at a snapshot.
 
-    Without a VERSION, which inspect shows, that is the newest snapshot. Serving processes follow within their
-    refresh interval. Until unpin, writes are kept but not shown, and do not seal. This undoes a bad fill in
-    one step.
+    Without a VERSION, which inspect shows, that is the newest snapshot. A view with shards has a version for
+    each of them, with commas between. Serving processes follow within their refresh interval. Until unpin,
+    writes are kept but not shown, and do not seal. This undoes a bad fill in one step.
 
     Rows that are not sealed are in no snapshot. If there are any, the command prints how many, and asks.
     """
-    if seals and version is not None:
+    if seals and versions is not None:
         raise click.UsageError("--seal makes a new snapshot, and VERSION names an old one: give one of them")
     store = open_store()
     (name,) = views_of(store, [view])
     if seals:
         maintenance.seal(store, name)
-    pinned = maintenance.pin(store, name, version, lambda rows: yes or _may_hide(name, rows))
+    pinned = maintenance.pin(store, name, versions, lambda rows: yes or _may_hide(name, rows))
     if pinned is None:
         raise click.ClickException(f"{name} was not pinned; reads follow the writes")
-    print_outcomes({name: pinned}, as_json, "pinned to version")
+    print_outcomes({name: pinned if as_json else ",".join(map(str, pinned))}, as_json, "pinned to version")
 
 
 def _may_hide(view: str, unsealed_rows: int) -> bool:

@@ -108,7 +108,7 @@ class ViewReport:
     table_bits_per_fact : of its tables and sets alone, with the index of rows that they need.
     memory_bytes : the snapshot, which processes share, and the unsealed rows, which each process has.
     disk_bytes : all files of the view.
-    snapshot_version : number of commits that the snapshot covers.
+    snapshot_versions : of each shard, the number of commits that its snapshot covers; None without one.
     is_pinned : whether reads are held at this snapshot; then the report is about it.
     snapshot_age_seconds : since it was sealed.
     newest_event : event timestamp of the newest row, sealed or not.
@@ -126,7 +126,7 @@ class ViewReport:
     table_bits_per_fact: float | None
     memory_bytes: int
     disk_bytes: int
-    snapshot_version: int | None
+    snapshot_versions: tuple[int | None, ...]
     is_pinned: bool
     snapshot_age_seconds: float | None
     newest_event: str | None
@@ -139,7 +139,7 @@ def is_filled(store: FeatureStore, view: str) -> bool:
     """Whether anything was ever written to a view; reads nothing but its newest commits."""
     online_store, table = _resolve(store, view)
     opened = online_store.writer(store.config, table)
-    return opened.stats().unsealed_rows > 0 or opened.snapshot_version is not None
+    return opened.stats().unsealed_rows > 0 or any(v is not None for v in opened.snapshot_versions)
 
 
 def inspect(store: FeatureStore, view: str) -> ViewReport:
@@ -177,7 +177,7 @@ def inspect(store: FeatureStore, view: str) -> ViewReport:
         per_fact(sum(layer.fact_bits for layer in layers)),
         stats.snapshot_bytes + stats.unsealed_bytes,
         sum(info.size_bytes for info in opened.storage.walk()),
-        opened.snapshot_version,
+        opened.snapshot_versions,
         opened.pinned is not None,
         None if sealed is None else max(0.0, time.time() - sealed[1].published_at()),
         _as_text(keys.event_timestamps.max()) if len(keys) else None,
@@ -296,27 +296,28 @@ def _seal_if_due(store: FeatureStore, view: str, policy: SealPolicy | None) -> b
 def pin(
     store: FeatureStore,
     view: str,
-    version: int | None = None,
+    versions: Sequence[int] | None = None,
     may_hide: Callable[[int], bool] = lambda unsealed_rows: True,
-) -> int | None:
+) -> tuple[int, ...] | None:
     """Hold reads of a view at a snapshot in all processes; see `View.pin`.
 
     Parameters
     ----------
-    store, view, version : the repository, the name of a feature view, and a snapshot; None for the newest.
+    store, view : the repository and the name of a feature view.
+    versions : of a snapshot of each shard; None for the newest ones.
     may_hide : asked if rows have been written since the newest snapshot, with their number. Reads will not
         show them. If it returns False, nothing is done.
 
     Returns
     -------
-    The version of the snapshot; None if reads are not held.
+    The versions of the snapshots; None if reads are not held.
     """
     opened = opened_view(store, view)
-    if version is None and opened.pinned is None:
+    if versions is None and opened.pinned is None:
         unsealed_rows = opened.stats().unsealed_rows
         if unsealed_rows and opened.sealed() and not may_hide(unsealed_rows):
             return None
-    return opened.pin(version).version
+    return opened.pin(versions)
 
 
 def unpin(store: FeatureStore, view: str) -> bool:

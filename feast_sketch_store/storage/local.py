@@ -86,7 +86,10 @@ class LocalStorage(Storage):
         try:
             with os.scandir(path) as entries:
                 names = [e.name for e in entries if e.name > after and e.is_file()]
-        except (FileNotFoundError, NotADirectoryError):
+        except FileNotFoundError:
+            return []
+        except NotADirectoryError:
+            self._check_folder()
             return []
         except OSError as error:
             raise StorageError(f"{path}: cannot be listed: {error}") from error
@@ -97,7 +100,10 @@ class LocalStorage(Storage):
         path = self._path(name)
         try:
             return _info_of(name, path)
-        except (FileNotFoundError, NotADirectoryError):
+        except FileNotFoundError:
+            return None
+        except NotADirectoryError:
+            self._check_folder()
             return None
         except OSError as error:
             raise StorageError(f"{path}: cannot be read: {error}") from error
@@ -139,6 +145,26 @@ class LocalStorage(Storage):
                 nothing.flags.writeable = False
                 return nothing
             return map_pages(file.fileno(), size)
+
+    def _check_folder(self) -> None:
+        """Check that no file is where the storage's folder should be.
+
+        Raises
+        ------
+        StorageError : there is one.
+        """
+        for path in (self.path, *self.path.parents):
+            try:
+                if not stat.S_ISDIR(path.stat().st_mode):
+                    raise StorageError(
+                        f"{path}: is a file, and the store needs a folder there; move it away, or set "
+                        "another path"
+                    )
+            except (FileNotFoundError, NotADirectoryError):
+                continue  # a folder above may be a file
+            except OSError:
+                return  # the caller meets it
+            return
 
     @contextmanager
     def _opened(self, name: str) -> Iterator[BinaryIO]:

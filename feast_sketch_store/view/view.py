@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 
@@ -25,6 +25,7 @@ from feast_sketch_store.errors import (
 from feast_sketch_store.rows.encoding import FeastRow
 from feast_sketch_store.rows.list_log import ListRows, list_tables
 from feast_sketch_store.settings.view_settings import ViewSettings
+from feast_sketch_store.snapshot.files import SnapshotFile
 from feast_sketch_store.storage.base import Storage
 from feast_sketch_store.storage.names import IMPORT_FOLDER, REBUILD_FOLDER, SEAL_LOCK, staged_files
 from feast_sketch_store.threads import Threads, give_way
@@ -52,12 +53,6 @@ _LOOKS_AT_LEASE_SECONDS = 0.005  # while another process holds it; in a bucket a
 _MAX_THREADS = 16  # threads that write to shards at once, because each waits for the disk
 
 Batch: TypeAlias = Sequence[FeastRow] | ListRows | pa.Table
-
-
-class PinnedShards(NamedTuple):
-    """The snapshots that reads of shards are held at: the sum of their versions."""
-
-    version: int
 
 
 class View(LiveView[Shard]):
@@ -579,14 +574,18 @@ class View(LiveView[Shard]):
 
     # -- hold --------------------------------------------------------------------------------------
 
-    def pin(self, version: int | None = None) -> PinnedShards:
+    def pin(self, versions: Sequence[int] | None = None) -> tuple[int, ...]:
         """Hold reads of all processes at a snapshot of each shard, until `unpin`.
 
         Writes are kept, and not shown. No write seals meanwhile; `seal` still does.
 
         Parameters
         ----------
-        version : the sum of what the snapshots cover, as `feast-sketch inspect` shows; None for the newest.
+        versions : of a snapshot of each shard, as `feast-sketch inspect` shows them; None for the newest.
+
+        Returns
+        -------
+        The versions of these snapshots.
 
         Raises
         ------
@@ -597,26 +596,32 @@ class View(LiveView[Shard]):
         if unsealed := [number for number, files in published.items() if not files]:
             raise SettingsError(
                 f"feature view {self.name!r}: there is no snapshot of the shards "
-                f"{', '.join(map(str, unsealed))} that reads could be held at; seal the view once each shard "
-                "has rows"
+                f"{', '.join(map(str, unsealed))} that reads could be held at; seal the view first"
             )
-        depth = max(map(len, published.values()))
-        choices = [{n: files[min(k, len(files) - 1)] for n, files in published.items()} for k in range(depth)]
-        versions = [sum(snapshot.version for snapshot in choice.values()) for choice in choices]
-        found = [c for c, there in zip(choices, versions, strict=True) if version in (None, there)]
-        if not found:
-            there = ", ".join(map(str, versions))
+        if versions is None:
+            versions = [files[0].version for files in published.values()]
+        if len(versions) != len(published):
             raise SettingsError(
-                f"{self.storage.location}: there are no snapshots of version {version}; there are the "
-                f"versions: {there}"
+                f"feature view {self.name!r} has {len(published)} shards, and {len(versions)} versions are "
+                "given; give the version of each shard, as `feast-sketch inspect` shows them"
             )
+        chosen: dict[int, SnapshotFile] = {}
+        for version, (number, files) in zip(versions, published.items(), strict=True):
+            found = next((snapshot for snapshot in files if snapshot.version == version), None)
+            if found is None:
+                there = ", ".join(str(snapshot.version) for snapshot in files)
+                raise SettingsError(
+                    f"{self.shards[number].storage.location}: there is no snapshot of version {version}; "
+                    f"there are the versions: {there}"
+                )
+            chosen[number] = found
         try:
-            for number, snapshot in found[0].items():
+            for number, snapshot in chosen.items():
                 self.shards[number].pin(snapshot)
         except BaseException:
             self.unpin()
             raise
-        return PinnedShards(sum(snapshot.version for snapshot in found[0].values()))
+        return tuple(versions)
 
     def unpin(self) -> bool:
         """Let reads of all shards follow the writes again. Returns whether they were held."""
@@ -624,10 +629,9 @@ class View(LiveView[Shard]):
         return any(was_pinned)
 
     @property
-    def snapshot_version(self) -> int | None:
-        """The sum of what the snapshots of shards cover; None without one."""
-        versions = [shard.snapshot_version for shard in self.shards.values()]
-        return None if all(v is None for v in versions) else sum(v or 0 for v in versions)
+    def snapshot_versions(self) -> tuple[int | None, ...]:
+        """The number of commits that the served snapshot of each shard covers; None for one without."""
+        return tuple(shard.snapshot_version for shard in self.shards.values())
 
     # -- clean up ------------------------------------------------------------------------------
 

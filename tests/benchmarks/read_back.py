@@ -74,7 +74,7 @@ def main() -> None:
             view = open_view(FeatureStore(config=config), "history")
             found["unsealed_rows"] = view.stats().unsealed_rows
             view.seal()
-        found["commits"] = view.snapshot_version
+        found["commits"] = sum(version or 0 for version in view.snapshot_versions)
         view.close()
         print(json.dumps(found), flush=True)
         start = time.perf_counter()

@@ -1,6 +1,7 @@
 """``feast-sketch health``: what probes are told, by exit status and one line of JSON."""
 
 import json
+import shutil
 from datetime import UTC, datetime
 
 import pandas as pd
@@ -38,10 +39,31 @@ def test_a_view_that_can_be_served_is_ready(store):
     assert probe(store, "--live") == (0, {"status": "live", "views": {}})
 
 
+def test_a_repository_without_views_is_live_and_not_ready(store):
+    store.apply([], objects_to_delete=[store.get_feature_view("history")], partial=False)
+    status, told = probe(store)
+    assert (status, told["status"]) == (1, "not ready")
+    assert "no feature views in this store; run `feast apply`" in told["problem"]
+    status, told = probe(store, "--live")
+    assert (status, told["status"]) == (0, "live")
+
+
+@pytest.mark.parametrize("file", ["sketch", "sketch/shop", "sketch/shop/history"])
+def test_a_file_in_place_of_a_folder_is_not_ready(store, file):
+    path = store.repo_path / file
+    shutil.rmtree(path)
+    path.write_bytes(b"")
+    status, told = probe(store)
+    assert (status, told["status"]) == (1, "not ready")
+    view = told["views"]["history"]
+    assert (view["state"], view["is_ready"]) == ("EMPTY", False)
+    assert f"{path}: is a file, and the store needs a folder there" in view["problem"]
+
+
 def test_a_view_that_cannot_be_read_is_not_ready(store):
     (segment,) = (store.repo_path / "sketch" / "shop" / "history" / "fresh").glob("*.log")
     content = bytearray(segment.read_bytes())
-    content[len(content) // 2] ^= 255
+    content[300] ^= 255  # of the first record
     segment.write_bytes(content)
     status, told = probe(store, "history")
     assert (status, told["status"]) == (1, "not ready")

@@ -400,7 +400,7 @@ def test_rows_that_are_too_many_for_a_seal_are_kept_and_can_be_divided(tmp_path,
     assert "`feast-sketch rebuild history --shards 16`" in str(error.value)
     before = online(store, range(NUM_USERS))
     assert before["country"] == ["FR"] * NUM_USERS
-    assert maintenance.inspect(store, "history").snapshot_version is None
+    assert maintenance.inspect(store, "history").snapshot_versions == (None,)
     _, divided = reshard(tmp_path, by_length(4, 16))
     assert maintenance.seal(divided, "history")
     assert online(divided, range(NUM_USERS)) == before
@@ -408,7 +408,8 @@ def test_rows_that_are_too_many_for_a_seal_are_kept_and_can_be_divided(tmp_path,
 
 def test_reads_are_held_at_a_snapshot_of_each_shard(tmp_path):
     store = fill(make_repository(tmp_path))
-    first = maintenance.inspect(store, "history").snapshot_version
+    first = maintenance.inspect(store, "history").snapshot_versions
+    assert len(first) == 4
     before = online(store, range(20))
     store.write_to_online_store("history", frame_of(range(20), "IT"))
     assert maintenance.seal(store, "history")
@@ -420,8 +421,15 @@ def test_reads_are_held_at_a_snapshot_of_each_shard(tmp_path):
     assert online(FeatureStore(repo_path=str(tmp_path)), range(20)) == before
     assert maintenance.unpin(store, "history")
     assert online(store, [3])["country"] == ["ES"]
-    with pytest.raises(SettingsError, match="no snapshots of version 12345; there are the versions"):
-        maintenance.pin(store, "history", 12345)
+    with pytest.raises(SettingsError, match=r"shards-0-4/01: there is no snapshot of version 9; there are"):
+        maintenance.pin(store, "history", [first[0], 9, *first[2:]])
+    with pytest.raises(SettingsError, match="has 4 shards, and 1 versions are given"):
+        maintenance.pin(store, "history", [1])
+    told = CliRunner().invoke(cli, ["-c", str(tmp_path), "pin", "history", ",".join(map(str, first))])
+    assert told.stdout.split()[-1] == ",".join(map(str, first))
+    report = json.loads(CliRunner().invoke(cli, ["-c", str(tmp_path), "inspect", "history", "--json"]).stdout)
+    assert report[0]["snapshot_versions"] == list(first)
+    assert CliRunner().invoke(cli, ["-c", str(tmp_path), "pin", "history", "1;2"]).exit_code == 2
 
 
 def test_rows_are_rebuilt_from_the_offline_store(tmp_path):
