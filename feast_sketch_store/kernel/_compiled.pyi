@@ -18,6 +18,7 @@ _Ids = NDArray[np.int32]
 _Ints = NDArray[np.int64]
 _Words = NDArray[np.uint64]
 _Writable = NDArray[Any] | bytearray
+_Owned = memoryview  # of the bytes of a read, which an object without methods owns
 
 # -- shifting Bloom filters: filter.c; `arrays.Table` and `arrays.SymbolQuery` describe the first arguments
 
@@ -339,7 +340,7 @@ class PreparedRows:
 
     def csr(
         self, entity_hashes: Any, expire_before: int, limit: int, has_weights: bool, indptr: Any
-    ) -> tuple[bytearray, bytearray | None, int]:
+    ) -> tuple[_Owned, _Owned | None, int]:
         """The ids of the first feature, int32, each once; None; and the number of rows.
 
         With ``has_weights``, the items of lists, newest first and at most ``limit``, and their times, or
@@ -384,5 +385,5 @@ class PreparedRows:
     def found(self, entity_hashes: Any, expire_before: int, statuses: Any, timestamps: Any) -> None:
         """Whether entities have rows, uint8[n], and the timestamps of these, int64[n]."""
 
-    def columns(self, *arguments: Any) -> list[tuple[bytearray, bytearray, bytearray]]:
+    def columns(self, *arguments: Any) -> list[tuple[_Owned, _Owned, _Owned]]:
         """All values of all features; see `layers.prepared.read`."""

@@ -53,19 +53,3 @@ void arena_free(Arena *arena) {
     free_before(arena->blocks);
     free(arena->blocks);
 }
-
-void *buffer_extend(Buffer *buffer, size_t size) {
-    if (!buffer->bytes || size > buffer->room - buffer->length) {
-        size_t room = 2 * buffer->length + size + 1024;
-        uint8_t *moved = realloc(buffer->bytes, room);
-        if (!moved) {
-            fail(NO_MEMORY);
-            return NULL;
-        }
-        buffer->bytes = moved;
-        buffer->room = room;
-    }
-    void *end = buffer->bytes + buffer->length;
-    buffer->length += size;
-    return end;
-}

@@ -398,10 +398,6 @@ static int add_content(Column *column, const Place *place, const Feature *featur
     return 0;
 }
 
-static PyObject *bytes_of(const Buffer *buffer) {
-    return PyByteArray_FromStringAndSize((const char *)buffer->bytes, (Py_ssize_t)buffer->length);
-}
-
 static void free_column(Column *column) {
     free(column->elements.bytes);
     free(column->ends.bytes);
@@ -428,7 +424,7 @@ static int add_to_csr(void *self, Py_ssize_t i, int status, Place *place, Arena 
     return 0;
 }
 
-/* csr(hashes, expire_before, limit, has_weights, indptr) -> (bytearray of int32, of int64 or None, number of rows)
+/* csr(hashes, expire_before, limit, has_weights, indptr) -> (int32 as bytes, int64 as bytes or None, number of rows)
  *
  * The names of the ids of the first feature of each entity, each once; or with `has_weights` the items of lists, newest
  * first and at most `limit`, with their times, or values with their counts. `indptr`, int64[n + 1], receives where those
@@ -446,8 +442,8 @@ PREPARED_METHOD(csr) {
     free_walk(&walk);
     PyObject *answer = failed ? NULL : PyTuple_New(3); /* faster than Py_BuildValue */
     if (answer) {
-        PyObject *parts[3] = {bytes_of(&csr.column.elements),
-                              has_weights ? bytes_of(&csr.column.weights) : Py_NewRef(Py_None),
+        PyObject *parts[3] = {buffer_give(&csr.column.elements),
+                              has_weights ? buffer_give(&csr.column.weights) : Py_NewRef(Py_None),
                               PyLong_FromSsize_t(csr.num_found)};
         for (int i = 0; i < 3; i++)
             if (!parts[i] || PyTuple_SetItem(answer, i, parts[i]) < 0) failed = 1;
@@ -519,7 +515,7 @@ PREPARED_METHOD(columns) {
     for (Py_ssize_t f = 0; f < number; f++) {
         Column *column = columns.of + f;
         if (answer) {
-            PyObject *parts = Py_BuildValue("(NNN)", bytes_of(&column->elements), bytes_of(&column->ends), bytes_of(&column->weights));
+            PyObject *parts = Py_BuildValue("(NNN)", buffer_give(&column->elements), buffer_give(&column->ends), buffer_give(&column->weights));
             if (!parts || PyList_SetItem(answer, f, parts) < 0) Py_CLEAR(answer);
         }
         free_column(column);

@@ -356,6 +356,7 @@ static inline Py_ssize_t write_ids(uint64_t word, int32_t first_id, int32_t *ids
 EACH_KERNEL_FUNCTION(DECLARE)
 
 int kernel_add_prepared(PyObject *module); /* 0, or -1 with an exception */
+int kernel_add_buffers(PyObject *module);
 void kernel_choose_width(void); /* call these before any of them */
 void kernel_choose_decoder(void);
 

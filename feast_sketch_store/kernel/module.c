@@ -8,7 +8,7 @@
 static PyMethodDef methods[] = {EACH_KERNEL_FUNCTION(METHOD){NULL, NULL, 0, NULL}};
 
 static int add_contents(PyObject *module) {
-    if (kernel_add_prepared(module) < 0) return -1;
+    if (kernel_add_prepared(module) < 0 || kernel_add_buffers(module) < 0) return -1;
     return PyModule_AddIntConstant(module, "MAX_NUM_HASHES", MAX_NUM_HASHES);
 }
 

@@ -56,7 +56,8 @@ void *arena_get(Arena *arena, size_t size);
 void arena_reset(Arena *arena); /* gives all memory back, for further use */
 void arena_free(Arena *arena);
 
-/* Bytes that grow. */
+/* -- bytes that grow: buffers.c ---------------------------------------------------------------------------- */
+
 typedef struct {
     uint8_t *bytes;
     size_t length, room;
@@ -64,6 +65,9 @@ typedef struct {
 
 /* Room for this many more bytes at the end, also for none; NULL if there is no memory. */
 void *buffer_extend(Buffer *buffer, size_t size);
+
+/* An object that owns the bytes; the buffer is empty then. NULL with an exception. */
+PyObject *buffer_give(Buffer *buffer);
 
 /* -- construction: prepared.c ---------------------------------------------------------------------------- */
 

@@ -6,7 +6,7 @@ lives as long as the layer.
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -244,7 +244,7 @@ def read(
     return LayerAnswer(found, timestamps[found], features, np.flatnonzero(statuses == EXPIRED))
 
 
-def _elements(column: Column, elements: bytearray, ends: bytearray) -> tuple[Vocabulary, NDArray[np.integer]]:
+def _elements(column: Column, elements: Any, ends: Any) -> tuple[Vocabulary, NDArray[np.integer]]:
     """A vocabulary, and the ids of elements in it."""
     if column.vocabulary is not None:
         return column.vocabulary, np.frombuffer(elements, np.int32)

@@ -1,0 +1,63 @@
+/* Bytes that grow during a read, and are then handed to Python without a copy. */
+
+#include <stdlib.h>
+
+#include "prepared.h"
+
+void *buffer_extend(Buffer *buffer, size_t size) {
+    if (!buffer->bytes || size > buffer->room - buffer->length) {
+        size_t room = 2 * buffer->length + size + 1024;
+        uint8_t *moved = realloc(buffer->bytes, room);
+        if (!moved) {
+            fail(NO_MEMORY);
+            return NULL;
+        }
+        buffer->bytes = moved;
+        buffer->room = room;
+    }
+    void *end = buffer->bytes + buffer->length;
+    buffer->length += size;
+    return end;
+}
+
+/* An object that owns bytes, and offers nothing but the buffer protocol. */
+typedef struct {
+    PyObject_HEAD
+    uint8_t *bytes;
+    Py_ssize_t length;
+} Owned;
+
+static PyTypeObject *owned_type;
+
+PyObject *buffer_give(Buffer *buffer) {
+    static uint8_t nothing;
+    Owned *owned = (Owned *)((allocfunc)PyType_GetSlot(owned_type, Py_tp_alloc))(owned_type, 0);
+    if (!owned) return NULL;
+    uint8_t *fitting = buffer->length ? realloc(buffer->bytes, buffer->length) : NULL;
+    owned->bytes = fitting ? fitting : buffer->length ? buffer->bytes : &nothing;
+    owned->length = (Py_ssize_t)buffer->length;
+    if (buffer->length) *buffer = (Buffer){NULL, 0, 0};
+    return (PyObject *)owned;
+}
+
+static int get_buffer(PyObject *object, Py_buffer *view, int flags) {
+    Owned *owned = (Owned *)object;
+    return PyBuffer_FillInfo(view, object, owned->bytes, owned->length, 0, flags);
+}
+
+static void release(PyObject *object) {
+    PyTypeObject *type = Py_TYPE(object);
+    if (((Owned *)object)->length) free(((Owned *)object)->bytes);
+    ((freefunc)PyType_GetSlot(type, Py_tp_free))(object);
+    Py_DECREF((PyObject *)type);
+}
+
+static PyType_Slot slots[] = {{Py_bf_getbuffer, (void *)get_buffer}, {Py_tp_dealloc, (void *)release}, {0, NULL}};
+
+static PyType_Spec spec = {"feast_sketch_store.kernel._compiled.Bytes", sizeof(Owned), 0,
+                           Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, slots};
+
+int kernel_add_buffers(PyObject *module) {
+    owned_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &spec, NULL);
+    return owned_type ? 0 : -1;
+}
