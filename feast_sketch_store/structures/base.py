@@ -93,7 +93,7 @@ class SealedFeature(ABC):
 
     @property
     def rounding_errors(self) -> tuple[float, float] | None:
-        """The largest and the mean rounding error of numbers beside the values; None without rounding."""
+        """The largest and the mean rounding error of the counts of values; None without rounding."""
         return None
 
     @property
@@ -116,7 +116,7 @@ class SealedFeature(ABC):
         """Add the feature to rows in the form that the kernel reads."""
 
     def prepare_weights(self, rows: PreparedRows, codec: FeatureCodec) -> None:
-        """Add what stands beside the values, times or counts, with its ``codec``."""
+        """Add the times or counts of the values, with their ``codec``."""
         raise NotImplementedError(f"{self.codec.feature!r} has neither times nor counts")
 
     def shown(self, rows: EncodedFeature, entity_hashes: NDArray[np.uint64]) -> Answer:

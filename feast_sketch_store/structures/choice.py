@@ -5,13 +5,17 @@ besides ``n`` true ones. A compressed set costs about ``log2(V / n) + 1.44`` and
 of about ``n / (3 * V)`` the set is smaller. But sets need a list of rows, which all sets of a layer share,
 while a filter needs only one more symbol to record a row. With a list, scalars are columns.
 
-The choice compares whole layers as they would be sealed, with one table for all features in the filter. In
-one layer no row is listed; in F others, for F features, those that gain most are in sets. One more layer
-lists the rows for the scalars alone, if these may be columns. What is said of sets holds for every structure
-that lists rows and makes offers.
+The choice compares whole layers as they would be sealed, with one table for all features in the filter. For
+F features these are up to F + 2 layers:
 
-Sets that imply each other take less together than apart. The saving is found by trial, and only if a filter
-would otherwise hold a feature that may be in sets. In all other cases it changes nothing.
+- all features are in the filter, and the rows are not listed;
+- the rows are listed for the scalars alone, if these may be columns;
+- the rows are listed, and the 1, 2, ... F features that gain most by it are in sets.
+
+What is said of sets holds for every structure that lists rows and makes offers.
+
+Sets that imply each other take less together than apart. The saving is estimated from some coded rows, and
+only if a filter would otherwise hold a feature that may be in sets. In all other cases it changes nothing.
 """
 
 import math

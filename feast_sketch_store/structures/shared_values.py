@@ -188,8 +188,8 @@ class _Sample:
                 )
                 counts = np.bincount(others & (2**32 - 1), minlength=len(ids))
                 smooth = [_smooth(counts[:num_known]), _smooth(counts[num_known:])]
-                told = num_others[(num_seen > 0) & (num_own > 0)]
-                code = SetCode.fit(np.concatenate(smooth), headers, no_set, told)
+                coded = num_others[(num_seen > 0) & (num_own > 0)]
+                code = SetCode.fit(np.concatenate(smooth), headers, no_set, coded)
             if are_fitted:
                 sizes = np.bincount(others >> 32, minlength=self.num_rows)
                 code = code.fitted(sizes, others & (2**32 - 1))

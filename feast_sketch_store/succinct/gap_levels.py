@@ -8,6 +8,9 @@ Both levels are in quarter octaves. Let ``p_s`` be the share of rows with symbol
 number of symbols of a row from ``s`` on. Then the next of ``k`` ids is about ``t_s / (k * p_s)`` symbols on.
 So
 
+    level_s = round(4 * log2(ln 2 * t_s / p_s)) + 2
+    left_k  = 4 * log2(k)
+
 is the best code for independent symbols. But symbols are not independent: rows have tastes, so gaps vary
 more. `fitted` finds levels with which given sets take fewer bits.
 
