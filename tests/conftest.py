@@ -1,17 +1,17 @@
-"""Fixtures for all tests: values of every type that Feast can carry."""
+"""Fixtures for all tests: values of every type that Feast can carry; and what all tests have in common.
 
-import compileall
+tests/README.md, "What is replaced", says what this file and helpers put in the place of plain tools, and why.
+"""
+
 import gc
 import os
-import sys
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from tests.helpers.examples import fix_examples, take_an_example
+from tests.helpers.examples import fix_examples
 from tests.helpers.length import IS_LONG, VARIABLE
-from tests.helpers.order import in_shares
 from tests.helpers.salts import SALTS, fix_salts
 
 # Processes run tests beside each other, and matrices are small: threads of BLAS would only wait, busily.
@@ -23,16 +23,9 @@ for _variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
 # quarter of the processor time of a test that writes. Storage, campaigns and the long form stay on the disk.
 _IN_MEMORY, _ROOM_BYTES = Path("/dev/shm"), 4 << 30
 
-
-_PACKAGE = Path(__file__).parents[1] / "feast_sketch_store"
-
-# pytest rewrites the assertions of each file that it imports, a third of what it takes to collect, and keeps
-# the result as byte code. Processes that run beside each other collect at once: each begins at other files
-# and finds those of the others done.
-_NUM_PROCESSES = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-_NUMBER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
-if _NUM_PROCESSES > 1:
-    sys.dont_write_bytecode = False
+# Folders whose tests are slow, all of them; elsewhere files and tests have the mark.
+_TESTS = Path(__file__).parent
+_SLOW = {_TESTS / name for name in ("engines", "faults", "properties", "statistics")}
 
 
 def _has_room() -> bool:
@@ -46,26 +39,22 @@ if _has_room():
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(_IN_MEMORY))
 
 fix_examples()
-
-# Modules and tests stay until the end: collections of garbage, each of which would go over all of them, leave
-# them out. The default of one after 700 new objects takes a tenth of a run.
-gc.disable()
-_OBJECTS_PER_COLLECTION = 20_000
-
-
-def pytest_configure(config):
-    # pip compiles what it installs, but no editable package: each of the processes that tests start would
-    # compile 150 modules anew, where Python writes no byte code itself.
-    if not hasattr(config, "workerinput"):
-        compileall.compile_dir(_PACKAGE, quiet=2)
+gc.set_threshold(20_000)  # the default of one collection after 700 new objects takes a tenth of a run
 
 
 def pytest_collection_finish():
-    take_an_example()  # before Hypothesis would not find who refers to its sources of chance
-    gc.freeze()
-    gc.set_threshold(_OBJECTS_PER_COLLECTION)
-    gc.enable()
     fix_salts()
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """Mark what is slow, and begin with it: what is quick fills the time of processes at the end."""
+    for item in items:
+        if item.path.parent in _SLOW:
+            item.add_marker("slow")
+    result = yield  # pytest brings together what shares a fixture
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+    return result
 
 
 @pytest.hookimpl(wrapper=True)
@@ -86,25 +75,6 @@ def pytest_report_header():
     if IS_LONG:
         return f"{VARIABLE}=long: tests of two lengths take the long one"
     return f"short form: {VARIABLE}=long pytest -m has_long_form runs in full what is shortened here"
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_make_collect_report(collector):
-    report = yield
-    if _NUM_PROCESSES > 1 and isinstance(collector, pytest.Directory) and report.passed:
-        first = len(report.result) * _NUMBER // _NUM_PROCESSES
-        report.result = report.result[first:] + report.result[:first]
-    return report
-
-
-@pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_collection_modifyitems(items):
-    if _NUM_PROCESSES > 1:
-        items.sort(key=lambda item: item.path)  # each process has them in the order of all
-    result = yield  # pytest brings together what shares a fixture
-    if _NUM_PROCESSES > 1:
-        items[:] = in_shares(items, _NUM_PROCESSES)
-    return result
 
 
 # The other helpers import Feast, which takes seconds. The process that hands tests to others loads this file

@@ -54,6 +54,7 @@ def test_every_flipped_bit_is_found(small):
     verify(content, "some file")
 
 
+@pytest.mark.slow
 def test_every_changed_byte_of_a_sealed_layer_is_found_by_load(golden_base, tmp_path):
     path = tmp_path / "base"
     path.write_bytes(golden_base)
@@ -69,6 +70,7 @@ def test_every_changed_byte_of_a_sealed_layer_is_found_by_load(golden_base, tmp_
     load(path)
 
 
+@pytest.mark.slow
 def test_every_truncation_is_found_by_load(golden_base, tmp_path):
     path = tmp_path / "base"
     path.write_bytes(golden_base)
@@ -322,6 +324,7 @@ def test_a_description_of_deep_nesting_is_refused(forge, depth):
     refused(forge(depth=depth))
 
 
+@pytest.mark.slow
 def test_sampled_flips_in_a_large_snapshot_are_found_by_load_and_by_reads(tmp_path):
     """A table of 40 blocks: every flip is found by a full check, and by reads of all its windows or none."""
     rng = np.random.default_rng(3)

@@ -240,6 +240,7 @@ def leaves(content, path=()):
             yield from leaves(value, (*path, key))
 
 
+@pytest.mark.slow
 def test_any_other_content_is_refused_or_safe_to_read():
     """No error but the ones that the view expects, and no read that fails later."""
     parts = parts_of(GOLDEN)

@@ -17,6 +17,7 @@ OURS = ("structures", 0)
 NAMES = ["viewed", "sizes", "topics"]
 
 
+@pytest.mark.slow
 @for_each(
     "path",
     [p for p in leaves(load(GOLDEN)[0]["layer"]) if p[:2] == OURS],

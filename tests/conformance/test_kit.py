@@ -26,6 +26,8 @@ from tests.helpers.length import by_length
 from tests.helpers.processes import BARE_FEAST
 from tests.helpers.snapshots import load
 
+pytestmark = pytest.mark.slow
+
 GOLDEN = Path(__file__).parent / "golden"
 ROOT = Path(__file__).parents[2]
 NODE = ROOT / "docs" / "readers" / "node"

@@ -98,6 +98,7 @@ def test_an_array_of_another_shape_is_refused(file):
                     read_all(SketchLayer.from_snapshot(description, arrays), file)
 
 
+@pytest.mark.slow
 @pytest.mark.has_long_form
 @for_each(("file", "name"), [each for each in ARRAYS if is_checked_where_read(each[1])])
 def test_any_words_are_refused_or_safe_to_read(file, name):
@@ -129,6 +130,7 @@ def leaves(content, path=()):
             yield from leaves(value, (*path, key))
 
 
+@pytest.mark.slow
 @pytest.mark.has_long_form
 @for_each("file", FILES)
 def test_any_other_content_is_refused_or_safe_to_read(file):
@@ -237,6 +239,7 @@ def test_strings_that_are_none_are_refused_when_they_are_read():
         read_all(layer, "listed")
 
 
+@pytest.mark.slow
 @pytest.mark.has_long_form
 @pytest.mark.parametrize("file", FILES)
 def test_every_changed_byte_is_found_at_the_latest_when_it_is_read(tmp_path, truth, file):

@@ -136,6 +136,7 @@ def test_it_publishes_its_files(tmp_path):
     assert open_layer(snapshot, check_all=True).num_entities == len(load_order(snapshot)) == 6
 
 
+@pytest.mark.slow
 @BOTH
 def test_every_changed_bit_is_found(content):
     for place in range(len(content)):

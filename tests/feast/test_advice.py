@@ -28,6 +28,7 @@ def advised(make_harness, caplog):
     return apply
 
 
+@pytest.mark.slow
 def test_nothing_is_advised_for_sets_and_categories(advised):
     assert advised({"viewed": Set(String), "country": String})[1] == []
 

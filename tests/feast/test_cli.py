@@ -22,6 +22,8 @@ from tests.helpers.length import IS_LONG
 from tests.helpers.ports import free_port
 from tests.helpers.processes import PATIENCE_SECONDS, answering, start_command
 
+pytestmark = pytest.mark.slow
+
 FEATURES = """
 from feast import Entity, FeatureService, FeatureView, Field, FileSource, ValueType
 from feast.types import Array, Int64, Set, String

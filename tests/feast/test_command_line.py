@@ -90,6 +90,7 @@ def test_a_pin_hides_no_rows_without_asking(repository):
     assert seen() == [{"c"}]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shards", [1, 2])
 def test_rows_go_back_to_another_store(tmp_path, shards):
     features = {"viewed": Set(String), "age": Int64, "tags": Array(Float64)}
@@ -208,6 +209,7 @@ COMMANDS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("failure", FAILURES)
 def test_every_command_that_fails_says_why(repository, failure, monkeypatch):

@@ -226,6 +226,7 @@ def test_scalars_come_back_in_their_own_field(make_harness, options, name):
     assert [values["f"] for _, values in harness.read(0, 1, 2)] == [one, other, one]
 
 
+@pytest.mark.slow
 def test_a_large_sealed_view_loses_nothing_and_keeps_its_error_rate(make_harness, monkeypatch):
     """20,000 users with 20 of 2,000 items each: no false negatives, and 1 % of the rest.
 

@@ -36,6 +36,7 @@ def stored(column, codec):
     return rows
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shards", [1, 16])
 def test_a_reader_follows_every_type_from_before_the_first_write(
     make_harness, elements_of, make_value, shards

@@ -13,6 +13,7 @@ ROUNDS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.has_long_form
 @pytest.mark.parametrize("num_shards", ROUNDS)
 @pytest.mark.parametrize("kind", KINDS)

@@ -159,6 +159,7 @@ def peak_of_task(job, num_batches):
         tracemalloc.stop()
 
 
+@pytest.mark.slow
 def test_the_memory_of_a_task_does_not_grow_with_its_rows(harness, monkeypatch):
     monkeypatch.setattr(tasks, "_ROWS", 2_000)
     monkeypatch.setattr(limits, "GROUP_ROWS", 2_000)

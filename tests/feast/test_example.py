@@ -19,6 +19,8 @@ from tests.helpers.length import IS_LONG, by_length
 from tests.helpers.ports import free_port
 from tests.helpers.processes import answering, run_as_user, run_command
 
+pytestmark = pytest.mark.slow
+
 EXAMPLE = Path(__file__).parents[2] / "feature_repo_example"
 
 

@@ -203,6 +203,7 @@ class TestMaterialize:
         store.materialize(MAY[1], MAY[3], feature_views=["history"])
         assert countries(store, 1, 2, 3) == ["FR", "DE", "IT"]
 
+    @pytest.mark.slow
     def test_materialize_incremental_goes_on_where_it_stopped(self, store, history, rows_source):
         store.apply([USER, history])
         store.materialize(APRIL, MAY[1])
@@ -399,6 +400,7 @@ class TestKindsOfViews:
         store.write_to_online_store("history", three_users())
         assert ask(store, ["lower:code"], 1, 2) == {"user_id": [1, 2], "code": ["fr", "de"]}
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("schema", [[], [USER_ID]], ids=["features alone", "with the join key"])
     def test_on_demand_on_write(self, store, history, schema):
         """Feast passes the join key among the features of such a view."""

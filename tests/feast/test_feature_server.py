@@ -221,6 +221,7 @@ def test_health(server):
             assert server.send("/health")[0] == 200
 
 
+@pytest.mark.slow
 def test_requests_by_features_and_by_service(server):
     body = {"feature_view_name": "history", "df": columns([10, 11], ["a", "b"], "FR")}
     server.post("/write-to-online-store", body)
@@ -357,6 +358,7 @@ def test_a_wrong_request_gets_an_error_and_the_next_an_answer(server, case):
     assert server.workers == workers
 
 
+@pytest.mark.slow
 def test_the_remote_online_store_of_another_repository(server, tmp_path):
     """Its client reads and writes through the server, and shares its registry."""
     config = RepoConfig(
@@ -392,6 +394,7 @@ def test_the_remote_online_store_of_another_repository(server, tmp_path):
         asyncio.run(client.close())
 
 
+@pytest.mark.slow
 @pytest.mark.has_long_form
 def test_reads_go_on_while_another_process_materializes(server, warm_feast_cli):
     """Each answer is one of before or of after, none is missing, and in the end all are of after."""

@@ -45,6 +45,8 @@ from tests.helpers.processes import PATIENCE_SECONDS, warm_context
 from tests.helpers.redis_server import running_cluster, running_redis
 from tests.helpers.sql_servers import running_mariadb, running_postgres
 
+pytestmark = pytest.mark.slow
+
 WALKED = by_length(2_000, 50_000)  # entities
 NOON = datetime(2026, 5, 1, 12, 0, 0, 123456, tzinfo=UTC)
 _CASSANDRA = "feast.infra.online_stores.cassandra_online_store"

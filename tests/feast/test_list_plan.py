@@ -146,6 +146,7 @@ def test_a_sample_estimates_the_whole(store, history):
     assert ours.memory_bytes == pytest.approx(theirs.memory_bytes, rel=0.15)
 
 
+@pytest.mark.slow
 def test_memory_takes_the_most_items_and_the_finest_ticks(store, history):
     plan = history
     hour = of(plan, "tick 1h").memory_bytes
@@ -159,6 +160,7 @@ def test_memory_takes_the_most_items_and_the_finest_ticks(store, history):
         plan_view(store, "history", PlanTarget(memory_bytes=100))
 
 
+@pytest.mark.slow
 def test_the_offline_source_tells_the_same(store, history):
     online, offline = history, plan_view(store, "unwritten")
     asked = plan_view(store, "history", offline=True)

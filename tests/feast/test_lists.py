@@ -387,6 +387,7 @@ def shown_by(store, user, limit=None):
     return ways[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_shards", [1, 4])
 @pytest.mark.parametrize("seals", [(), (1,), (2,), (1, 2)])
 def test_all_reads_show_the_limit_and_a_removal_brings_older_items_back(

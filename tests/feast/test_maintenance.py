@@ -24,6 +24,8 @@ from feast_sketch_store.structures.sizing import within
 from tests.helpers.filters import measured_fill
 from tests.helpers.processes import run_command
 
+pytestmark = pytest.mark.slow
+
 NUM_USERS = 300
 EVENT = datetime(2026, 5, 1, tzinfo=UTC)
 

@@ -40,6 +40,7 @@ def rows_of(users, day, chance):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.has_long_form
 def test_daily_increments_keep_the_latest_row_and_the_memory_bounded(tmp_path):
     """Memory: at most 1.35 times that of the same rows freshly sealed, on every day."""

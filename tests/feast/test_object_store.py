@@ -27,6 +27,8 @@ from tests.helpers.object_servers import SECRET_KEY
 from tests.helpers.processes import run_command
 from tests.helpers.proxy import proxy
 
+pytestmark = pytest.mark.slow
+
 EVENT = datetime(2026, 5, 1, tzinfo=UTC)
 NUM_USERS = 200
 CREDENTIALS = {"access_key_id": "AWS_ACCESS_KEY_ID", "secret_access_key": "AWS_SECRET_ACCESS_KEY"}

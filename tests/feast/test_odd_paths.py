@@ -98,6 +98,7 @@ CASES = [("of the repository", name) for name in NAMES] + [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.has_long_form
 @pytest.mark.parametrize(
     ("where", "name"),

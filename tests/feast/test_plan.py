@@ -21,6 +21,8 @@ from feast_sketch_store.planning.curves import CHOSEN_SETS, POPULAR_SETS, SETS, 
 from feast_sketch_store.planning.plan import Estimate, PlannedField
 from tests.helpers.length import IS_LONG
 
+pytestmark = pytest.mark.slow
+
 NUM_USERS = 400
 PARTS = 8  # of a larger view, each with the rows of the users
 EVENT = datetime(2026, 5, 1, tzinfo=UTC)

@@ -95,6 +95,7 @@ def check(point, num_bytes, num_facts, least):
     assert point.memory_low < point.memory_bytes < point.memory_high
 
 
+@pytest.mark.slow
 def test_sqlite(tmp_path, rows, planned):
     points, num_facts = planned
     store = written(tmp_path / "sqlite", "{type: sqlite, path: online.db}", rows)

@@ -41,6 +41,7 @@ def make_repository(template, tmp_path):
     return make
 
 
+@pytest.mark.slow
 def test_the_workflow_of_the_template_prints_what_it_prints_with_sqlite(make_repository):
     printed = {}
     for store_type in ("sqlite", "sketch"):
@@ -59,6 +60,7 @@ def test_the_workflow_of_the_template_prints_what_it_prints_with_sqlite(make_rep
     assert pushed["driver_metadata"][0] == {"vehicle_type": "truck", "rating": "5.0"}
 
 
+@pytest.mark.slow
 def test_the_quickstart_reads_what_it_reads_with_sqlite(make_repository, warm_feast_cli):
     read = {}
     now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S")

@@ -16,6 +16,8 @@ from feast.types import Array, Bytes, Float64, Int32, Int64, Set, String, UnixTi
 from feast_sketch_store import SketchReader, SketchStoreError
 from feast_sketch_store.errors import RowError, SettingsError, UnsupportedFeatureError
 
+pytestmark = pytest.mark.slow
+
 RATES = {"target": "error 1e-3", "advanced": {"scalar_error": 1e-9, "presence_error": 1e-9}}
 FEATURES = {"viewed": Set(Int64), "tags": Array(String), "country": String, "seen": Set(UnixTimestamp)}
 NUM_USERS = 60

@@ -13,6 +13,8 @@ from feast.types import Set, String
 from feast_sketch_store.row_log.data_file import DataFile
 from feast_sketch_store.settings.table import Ttl
 
+pytestmark = pytest.mark.slow
+
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 MODES = [
     pytest.param({"compaction": {"min_rows": 10**9}}, id="unsealed"),

@@ -48,6 +48,8 @@ from tests.helpers.ports import free_ports
 from tests.helpers.processes import PATIENCE_SECONDS, start_command
 from tests.helpers.values import elements_of, make_value
 
+pytestmark = pytest.mark.slow
+
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 NUM_ROWS = 24
 FEAST_ANSWERS_NAN = Version(importlib.metadata.version("feast")) >= Version("0.67.dev0")  # before: status 500

@@ -28,6 +28,8 @@ from feast_sketch_store.view.view_file import ViewFile, shard_map_of
 from tests.helpers.keys import user_hashes
 from tests.helpers.length import by_length
 
+pytestmark = pytest.mark.slow
+
 NUM_USERS = 200
 EVENT = datetime(2026, 5, 1, tzinfo=UTC)
 FEATURES = ["history:viewed", "history:country"]

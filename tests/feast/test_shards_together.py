@@ -21,6 +21,8 @@ from feast_sketch_store.planning.source import PlannedView, sample_view
 from feast_sketch_store.view.shard_map import shards_of
 from tests.helpers.keys import user_hashes
 
+pytestmark = pytest.mark.slow
+
 NUM_USERS, NUM_VALUES = 400, 60
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 USER = Entity(name="user", join_keys=["user_id"], value_type=ValueType.INT64)

@@ -384,6 +384,7 @@ class TestPrecomputedVectors:
         assert asyncio.run(read(*arguments)) == [b"\0\xff", None, b"new"]
         assert online_store.read_precomputed_vectors(store.config, "slow", "shop", [user_key(1)]) == [None]
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("has_redis", [True, False])
     def test_a_service_is_answered_from_its_views(
         self, kind, has_redis, make_store, make_history, caplog, monkeypatch

@@ -18,6 +18,8 @@ from feast_sketch_store.online_store import SketchOnlineStore
 from tests.helpers.length import by_length
 from tests.helpers.processes import BARE_FEAST
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 SPELLINGS = [
     "sketch",

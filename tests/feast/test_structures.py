@@ -110,6 +110,7 @@ def test_tags_say_how_a_feature_is_kept(make_store):
     assert all(f.size_bytes > 0 for f in report.features)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("style", ["learned_bloom", "sandwiched_bloom", "weighted_bloom"])
 def test_filters_by_cluster(make_store, style):
     store = make_store(

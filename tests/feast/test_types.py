@@ -266,6 +266,7 @@ def test_an_embedding_is_kept_exactly_or_not_at_all(make_harness, make_value, op
     assert harness.read(1)[0][1]["x"] == value
 
 
+@pytest.mark.slow
 def test_exact_features_have_no_vocabulary_to_overflow(make_harness, make_value):
     harness = make_harness({"x": Int64, "name": String}, advanced={"max_vocabulary": 2}, **exactly(SEALED))
     for user in range(20):

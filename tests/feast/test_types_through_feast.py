@@ -27,6 +27,8 @@ from feast.types import (
     Uuid,
 )
 
+pytestmark = pytest.mark.slow
+
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 ZONED = datetime(2026, 5, 1, 12, 30, 15, 123456, timezone(timedelta(hours=5, minutes=30)))
 ONE_UUID = str(uuid.UUID(int=1))

@@ -273,6 +273,7 @@ def test_a_changed_error_rate_serves_the_old_rows_and_holds_from_the_next_seal_o
 # -- drops that others are in the way of -----------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.has_long_form
 def test_a_view_can_be_dropped_while_it_is_written(make_harness):
     """Whatever writers do meanwhile: nothing of what was written before a drop comes back."""

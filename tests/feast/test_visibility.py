@@ -14,6 +14,8 @@ from feast_sketch_store.view import shard as shard_module
 from feast_sketch_store.view.live_shard import LiveShard
 from tests.helpers.processes import PATIENCE_SECONDS, answering
 
+pytestmark = pytest.mark.slow
+
 NEVER = 10**6  # seconds: a refresh interval that no test reaches
 SEAL_AT_ONCE = {"compaction": {"min_rows": 0, "share": 1e-9}}
 

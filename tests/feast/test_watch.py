@@ -24,6 +24,8 @@ from feast_sketch_store.view.view import View
 from tests.helpers.processes import PATIENCE_SECONDS, start_command
 from tests.helpers.repository import make_repository
 
+pytestmark = pytest.mark.slow
+
 EVENT = datetime(2026, 5, 1, tzinfo=UTC)
 VIEWS = ["history", "other"]
 

@@ -1,8 +1,7 @@
 """Makes Hypothesis give the same examples in each run, without a time limit."""
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
-from hypothesis.strategies import none
 
 
 def fix_examples() -> None:
@@ -15,11 +14,7 @@ def fix_examples() -> None:
         suppress_health_check=[HealthCheck.too_slow],
     )
     settings.load_profile("repeatable")
-    # Hypothesis also tries constants of imported modules, which depend on what the process ran before.
+    # Hypothesis also tries constants of imported modules, which depend on what the process ran before. It has
+    # no setting for that.
     if hasattr(providers, "is_local_module_file"):
         providers.is_local_module_file = lambda path: False
-
-
-@given(none())
-def take_an_example(_: None) -> None:
-    """Have Hypothesis register its sources of chance, whose owners it looks for among what may be garbage."""

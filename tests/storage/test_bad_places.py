@@ -27,6 +27,8 @@ from tests.helpers.http_proxy import Answer, Request, request_proxy
 from tests.helpers.keys import user_hashes, user_key
 from tests.helpers.object_servers import copy_objects
 
+pytestmark = pytest.mark.slow
+
 ACCESS, SECRET, TOKEN, SIGNATURE = "access-key-4711", "secret-key-4712", "token-4713", "signature-4714"
 WORDS = (ACCESS, SECRET, TOKEN, SIGNATURE)
 S3 = {

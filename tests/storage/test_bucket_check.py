@@ -26,6 +26,7 @@ def check(url, options):
     return done.exit_code, [line.partition(":")[0] for line in done.stdout.splitlines()], done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["moto", "gcs"])
 def test_a_bucket_that_holds(object_server, name):
     server = object_server(name)
@@ -34,6 +35,7 @@ def test_a_bucket_that_holds(object_server, name):
     assert not server.all_bytes(url)
 
 
+@pytest.mark.slow
 def test_a_bucket_that_ignores_conditions(moto):
     def without_conditions(request):
         request.headers = [

@@ -111,6 +111,7 @@ def raise_no_space(*_):
 # -- maps and descriptors --------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_maps_hold_no_descriptors(storage):
     for number in range(200):
         put(storage, f"{number}", b"%03d" % number)

@@ -27,6 +27,8 @@ from tests.faults.publishing import STEPS
 from tests.helpers.http_proxy import Request, request_proxy
 from tests.helpers.keys import user_hashes, user_key
 
+pytestmark = pytest.mark.slow
+
 CODEC = FeatureCodec("viewed", "string_set_val")
 SETTINGS = ViewSettings("history", 1e-9, {"viewed": FeatureSettings(CODEC, 1e-9, 1000)})
 NEVER = SealPolicy(1.0, 10**9)

@@ -24,6 +24,8 @@ from feast_sketch_store.view.sealing import SealPolicy
 from tests.helpers.keys import user_hashes, user_key
 from tests.storage.memory import Files, ObjectsInMemory
 
+pytestmark = pytest.mark.slow
+
 NUM_USERS = 60
 CODEC = FeatureCodec("viewed", "string_set_val")
 SETS = ViewSettings(

@@ -24,6 +24,8 @@ from tests.helpers.keys import user_hashes, user_key
 from tests.helpers.length import by_length
 from tests.helpers.processes import run_command
 
+pytestmark = pytest.mark.slow
+
 WEED, AZURITE = (pytest.param(name, marks=pytest.mark.object_servers) for name in ("weed", "azurite"))
 WRITERS, COMMITS = 8, by_length(3, 12)
 CODEC = FeatureCodec("viewed", "string_set_val")

@@ -20,6 +20,8 @@ from tests.helpers.length import IS_LONG, by_length
 from tests.helpers.object_servers import SECRET_KEY
 from tests.storage.contract import StorageContract, in_threads, names_of, put
 
+pytestmark = pytest.mark.slow
+
 
 def server_fixture(name):
     @pytest.fixture

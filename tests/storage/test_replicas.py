@@ -33,6 +33,8 @@ from tests.helpers.keys import user_hashes, user_key
 from tests.helpers.object_servers import copy_objects
 from tests.helpers.proxy import proxy
 
+pytestmark = pytest.mark.slow
+
 CODEC = FeatureCodec("viewed", "string_set_val")
 SETTINGS = ViewSettings("history", 1e-5, {"viewed": FeatureSettings(CODEC, 1e-6, 1000)})
 NEVER = SealPolicy(1.0, 10**9)

@@ -24,6 +24,8 @@ from feast_sketch_store.view.view import View
 from tests.helpers.keys import user_hashes, user_key
 from tests.storage.memory import Files, ObjectsInMemory
 
+pytestmark = pytest.mark.slow
+
 USERS = 40
 CODEC = FeatureCodec("viewed", "string_set_val")
 NEVER = SealPolicy(1.0, 10**9)

@@ -29,6 +29,8 @@ from tests.helpers.object_servers import copy_objects
 from tests.helpers.proxy import proxy
 from tests.storage.memory import Files, ObjectsInMemory
 
+pytestmark = pytest.mark.slow
+
 NUM_SHARDS, NUM_USERS = 4, 60
 CODEC = FeatureCodec("viewed", "string_set_val")
 SETS = ViewSettings(

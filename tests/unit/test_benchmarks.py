@@ -4,6 +4,8 @@ import json
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.helpers.processes import run_command
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
@@ -25,6 +27,7 @@ print(json.dumps(found))
 """
 
 
+@pytest.mark.slow
 def test_every_benchmark_begins():
     done = run_command([sys.executable, "-W", "ignore", "-c", SIGNATURES])
     assert done.returncode == 0, done.stderr

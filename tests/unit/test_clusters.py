@@ -11,6 +11,8 @@ from feast_sketch_store.structures.cluster_sizing import STYLES, ClusterFacts, s
 from feast_sketch_store.structures.clusters import Scorer, count, learn
 from tests.helpers.cases import for_each
 
+pytestmark = pytest.mark.slow
+
 
 def planted(num_rows=400, num_groups=4, per_group=30, per_row=8, seed=0):
     """Rows whose values are nearly all of one group of values, and the group of each row."""

@@ -137,6 +137,7 @@ def test_the_limit_of_a_row_is_that_of_the_format():
     assert MAX_ELEMENTS == 1 << 26
 
 
+@pytest.mark.slow
 @pytest.mark.has_long_form
 @pytest.mark.parametrize(
     ("num_rows", "values_per_row"),

@@ -15,6 +15,8 @@ from feast_sketch_store.row_log import RowLog
 from feast_sketch_store.storage.local import LocalStorage
 from tests.helpers.processes import run_command
 
+pytestmark = pytest.mark.slow
+
 FOLDER = ".delta-lake-reader"
 INSTALL = f"pip install --no-deps --target {FOLDER} delta-lake-reader==0.2.16"
 OTHER = Path(__file__).parents[2] / FOLDER

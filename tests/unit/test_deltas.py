@@ -96,6 +96,7 @@ def test_a_delta_lies_over_its_base(life):
     assert life.deltas == []  # where there is nothing new, a seal that is asked for makes a base
 
 
+@pytest.mark.slow
 def test_deltas_stay_few_and_become_a_base(life):
     life.put(range(90), "a")
     life.seal()

@@ -53,6 +53,7 @@ def test_the_package_itself_costs_nothing_to_import():
     assert not loaded & {"feast", "numpy", "pyarrow", "deltalake", "google", "mmh3"}
 
 
+@pytest.mark.slow
 def test_the_command_line_needs_no_extra():
     script = """
 import sys

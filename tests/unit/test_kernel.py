@@ -365,6 +365,7 @@ def test_a_package_without_its_kernel_says_how_to_get_it():
     assert "pip install --editable ." in done.stderr
 
 
+@pytest.mark.slow
 def test_types_name_what_there_is_and_python_uses_all_of_it():
     stub = ast.parse(Path(kernel.__file__).with_name("_compiled.pyi").read_text())
     rows = next(node for node in stub.body if isinstance(node, ast.ClassDef))

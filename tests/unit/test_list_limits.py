@@ -49,6 +49,7 @@ def test_equal_items_of_a_batch_are_one(worker):
         assert worker.read(1, 0, None)[0] == [[same, ("a", NOW - TICK)]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_batches", [1, 20])
 def test_many_more_items_than_the_limit_come_between_seals(worker, num_batches):
     chance = np.random.default_rng(3)

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 
 import numpy as np
 import pyarrow.parquet as pq
+import pytest
 from feast.protos.feast.types.Value_pb2 import Int64Set, Value
 
 from feast_sketch_store.layers import SketchLayer
@@ -86,6 +87,7 @@ def test_the_columns_of_a_table_are_looked_at_a_few_times(tmp_path, monkeypatch)
     assert num_looks <= 2
 
 
+@pytest.mark.slow
 def test_twice_the_features_take_twice_the_calls(tmp_path):
     counts = {}
     for number in (60, 120, 240):

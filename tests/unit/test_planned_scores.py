@@ -15,6 +15,8 @@ from feast_sketch_store.rows.formulas import with_formulas
 from feast_sketch_store.structures.goals import NOISE_RATIO
 from tests.unit.test_planning import HEADER_BYTES, PRESENCE, draw, feature_of, sample_of, zipf
 
+pytestmark = pytest.mark.slow
+
 NUM_ROWS, NUM_VALUES, NUM_GROUPS = 3_000, 120, 4
 
 

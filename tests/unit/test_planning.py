@@ -49,6 +49,8 @@ from feast_sketch_store.structures.sizing import FactClass, size_for_rates
 from feast_sketch_store.succinct.golomb_sets import GolombSets, SetCode
 from tests.helpers.length import by_length
 
+pytestmark = pytest.mark.slow
+
 PRESENCE = 1e-5
 HEADER_BYTES = 4_000  # what a plan adds for the header of the file
 

@@ -44,6 +44,8 @@ from tests.helpers.reads import (
     to_rows,
 )
 
+pytestmark = pytest.mark.slow
+
 NUM_ROWS = 300
 FIRST = datetime(2026, 3, 1, tzinfo=UTC)
 LATER = FIRST + timedelta(days=1)

@@ -108,6 +108,7 @@ def slow(state, users, expire_before=NO_TIMESTAMP):
     return [(user, rows[place], ids.get(place, {})) for place, user in enumerate(users)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("days", [None, 1])
 def test_rows_and_values_are_the_same(state, days):
     expire_before = NO_TIMESTAMP if days is None else int((FIRST + timedelta(days=days)).timestamp() * 1e6)

@@ -110,6 +110,7 @@ def slow_rows(state, features, expire_before):
     return [(user, rows[place], place in expired) for place, user in enumerate(USERS)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hours", [None, -40, -12, 0])
 def test_rows_are_the_same(asked, hours):
     """What expires does so item by item in lists."""
@@ -135,6 +136,7 @@ def test_vectors_are_the_same(asked):
         assert_vectors(state.prepared(features), features, hashes, answer, expire_before)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hours", [None, -12])
 @pytest.mark.parametrize("limit", [1, 5, 1 << 62])
 def test_items_are_the_same(asked, hours, limit):

@@ -60,6 +60,7 @@ def state(request, tmp_path_factory):
     return view.current()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("days", [None, 2])
 def test_rows_are_the_same(state, days):
     expire_before = NO_TIMESTAMP if days is None else int((FIRST + timedelta(days=days)).timestamp() * 1e6)

@@ -28,6 +28,7 @@ def key(user):
     return EntityKey(join_keys=["user"], entity_values=[Value(int64_val=user)])
 
 
+@pytest.mark.slow
 @pytest.mark.has_long_form
 def test_every_read_sees_a_whole_row_and_none_goes_back(tmp_path):
     """Version v of a row has the set {v, ..., v + 9}; a thread that has seen it never sees an older one."""

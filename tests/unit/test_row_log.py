@@ -56,6 +56,7 @@ def test_a_log_that_does_not_exist_is_empty(log):
     assert log.absorb() == START
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("absorbed_after", [None, 0, 5, 11])
 def test_rows_come_back_in_commit_order_from_any_position_on(log, absorbed_after):
     positions = []
@@ -325,6 +326,7 @@ def test_replaced_files_are_forgotten_by_no_compaction(log, storage):
     assert names_of(log.read()) == ["all 2"]
 
 
+@pytest.mark.slow
 def test_replaced_files_stay_for_slow_readers_and_do_not_pile_up(log, storage, monkeypatch):
     seconds = 1_700_000_000
     monkeypatch.setattr("feast_sketch_store.row_log.table.time.time_ns", lambda: seconds * 10**9)

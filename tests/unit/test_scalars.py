@@ -67,6 +67,7 @@ def assert_reads_back(scalars, features, order):
         assert answer.symbols.tolist() == wanted.ids.tolist()
 
 
+@pytest.mark.slow
 @for_each("sizes", [[5], [1], [1, 1, 3], [9] * 30, [2] * 70, [2**16, 3, 2**15, 2**17, 2**16, 5]])
 @for_each("states", [(VALUE,), (VALUE, NULL), (MISSING, NULL, EMPTY, VALUE), (NULL,)])
 def test_every_row_reads_back(sizes, states):

@@ -95,6 +95,7 @@ def sharing(make_rows):
     return make_rows([(user, v, user) for user, v in values.items()], [VIEWED, LIKED])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("goal", [GOALS["sets"], Goal("noise_ratio", 0.1)], ids=["named", "chosen"])
 @pytest.mark.parametrize("codecs", [[VIEWED], [VIEWED, LIKED]], ids=["one", "two"])
 @pytest.mark.parametrize("is_given", [False, True], ids=["own ids", "given ids"])

@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 
 import numpy as np
 import pyarrow as pa
+import pytest
 
 from feast_sketch_store.layers import Goal, memory
 from feast_sketch_store.rows import spill
@@ -55,6 +56,7 @@ def peak_of_a_seal(folder, num_users):
         view.close()
 
 
+@pytest.mark.slow
 def test_a_fact_takes_at_most_six_bytes(tmp_path, monkeypatch):
     # What does not grow with a view is made small enough for views of half a second.
     monkeypatch.setattr(spill, "MEMORY_BYTES", 1 << 16)

@@ -37,6 +37,8 @@ from feast_sketch_store.view.shard_map import ShardMap, shard_of_hash, shards_of
 from feast_sketch_store.view.view_file import ViewFile, shard_map_of
 from tests.helpers.keys import entity_key, user_hashes, user_key
 
+pytestmark = pytest.mark.slow
+
 VIEWED, CITY = FeatureCodec("viewed", "int64_set_val"), FeatureCodec("city", "string_val")
 MOMENT = datetime(2026, 1, 1, tzinfo=UTC)
 NUM_USERS = 200

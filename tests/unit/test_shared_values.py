@@ -77,6 +77,7 @@ def implied(seed=1, share=0.4, num_others=1.0):
     return base, inside | is_drawn(rng, 300, num_others)
 
 
+@pytest.mark.slow
 @for_each("value_field", ["int64_set_val", "string_set_val", "int64_list_val"])
 @for_each("share", [0.02, 0.4, 0.6, 0.97, 1.0])
 def test_a_feature_that_is_implied_is_coded_with_the_other(share, value_field):
@@ -151,6 +152,7 @@ def test_two_chains_in_one_layer():
     assert sorted(sorted(chain) for chain in chains_of(layer)) == [["a", "c"], ["b", "d"]]
 
 
+@pytest.mark.slow
 @for_each("seed", range(6))
 def test_chains_of_several_features_with_rows_that_have_none(seed):
     rng = np.random.default_rng(seed)

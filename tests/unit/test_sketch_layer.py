@@ -11,6 +11,8 @@ from feast_sketch_store.rows.encoding import NO_TIMESTAMP
 from feast_sketch_store.snapshot.format import decode, encode
 from tests.helpers.filters import contains_facts
 
+pytestmark = pytest.mark.slow
+
 VIEWED, SIZE = FeatureCodec("viewed", "string_set_val"), FeatureCodec("size", "int64_val")
 CODECS = [VIEWED, SIZE]
 NAMES = ["viewed", "size"]

@@ -70,6 +70,7 @@ def test_what_takes_too_many_bits_is_refused():
         StaticFunction.build(keys_of(3), np.zeros(3, np.int64), 2**50, 1e-5)
 
 
+@pytest.mark.slow
 @REPEATABLE
 @given(st.integers(0, 300), st.integers(1, 62), st.integers(0, 99))
 def test_functions_are_built_and_read_as_equations_say(num_keys, width, seed):

@@ -103,6 +103,7 @@ def test_rows_expire():
     assert answer.expired.tolist() == np.flatnonzero(~is_alive).tolist()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("sizes", "null_share", "reason"),
     [
@@ -141,6 +142,7 @@ def test_bits_of_a_row_against_those_of_a_list(sizes, static, listed):
     assert found["static"] < found["listed"]
 
 
+@pytest.mark.slow
 @for_each(
     ("num_rows", "sizes", "null_share", "num_timestamps", "kind"),
     [

@@ -117,6 +117,7 @@ def test_rows_are_whole_again_after_a_seal_without_a_cut(view, structure):
     assert read(view, 1, 50) == {1: {"tea", "coffee", "item 1"}, 50: {"coffee"}}
 
 
+@pytest.mark.slow
 @STRUCTURES
 @pytest.mark.parametrize("cut", [None, KeptValues(top=2), KeptValues(values=())], ids=str)
 def test_a_sealed_view_is_sound(view, structure, cut):
@@ -131,6 +132,7 @@ def test_a_sealed_view_is_sound(view, structure, cut):
     assert found.compared_facts > 60
 
 
+@pytest.mark.slow
 @STRUCTURES
 def test_a_view_whose_rows_were_all_deleted_goes_on(view, structure):
     settings = settings_of(structure, KeptValues(top=2))

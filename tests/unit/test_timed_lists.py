@@ -39,6 +39,7 @@ def rows_of_lists(draw):
     return draw(st.lists(st.dictionaries(AGES, ids, max_size=6), max_size=40)), num_symbols
 
 
+@pytest.mark.slow
 @REPEATABLE
 @given(rows_of_lists(), st.data())
 def test_what_is_coded_comes_back_newest_first(given_rows, data):
@@ -52,6 +53,7 @@ def test_what_is_coded_comes_back_newest_first(given_rows, data):
     assert read_items(lists, wanted, limit, oldest) == cut
 
 
+@pytest.mark.slow
 @REPEATABLE
 @given(rows_of_lists(), st.integers(0, 99))
 def test_damaged_lists_are_read_alike_or_refused_by_both(given_rows, seed):

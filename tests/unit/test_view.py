@@ -97,6 +97,7 @@ def test_an_entity_is_answered_once_and_by_its_newest_layer(make_view):
     assert view.get(1, 2, 3, 4) == {1: {"newer"}, 2: {"sealed"}, 3: {"unsealed"}}
 
 
+@pytest.mark.slow
 def test_layers_of_unsealed_rows_stay_few(make_view):
     view = make_view()
     for user in range(70):
@@ -250,6 +251,7 @@ def test_a_seal_by_another_process_replaces_the_unsealed_layers(make_view):
     assert reader.get(1)[1] >= {"x"}
 
 
+@pytest.mark.slow
 def test_stats_add_up(make_view, tmp_path):
     view = make_view()
     for user in range(100):
@@ -265,6 +267,7 @@ def test_stats_add_up(make_view, tmp_path):
     assert stats.snapshot_bytes == snapshot.stat().st_size > stats.table_bytes
 
 
+@pytest.mark.slow
 @pytest.mark.has_long_form
 def test_an_open_view_holds_no_descriptor(make_view, tmp_path):
     """A server has hundreds of views, and often no more than 1,024 descriptors for all it does."""

@@ -64,6 +64,7 @@ def bits_per_row(layer):
     return 8 * layer.size_bytes / NUM_ROWS
 
 
+@pytest.mark.slow
 def test_many_categories_are_columns_beside_a_list():
     features = [scalar(f"s{number}", 9, 0.1, number) for number in range(30)]
     layer, filtered = layer_of(features), layer_of(features, may_list=False)

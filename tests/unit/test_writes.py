@@ -257,6 +257,7 @@ def test_writes_go_on_while_a_view_is_sealed(make_view, monkeypatch):
     assert found(make_view(), 1, 2) == [1, 2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_read", [False, True])
 @pytest.mark.parametrize("act", [View.seal, View.absorb])
 def test_writes_wait_for_no_step_of_a_seal(tmp_path, monkeypatch, act, is_read):
