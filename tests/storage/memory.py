@@ -10,6 +10,7 @@ import numpy as np
 
 from feast_sketch_store.errors import StorageError
 from feast_sketch_store.storage.base import (
+    ZEROS_AFTER,
     FileExistsAlreadyError,
     FileInfo,
     MissingFileError,
@@ -94,6 +95,9 @@ class MemoryStorage(Storage):
             kept = content[:at]
             self.files.files[self._key(name)] = (token, time.time(), kept)
             grown = kept + b"".join(bytes(piece) for piece in pieces)
+            filled = len(grown) + ZEROS_AFTER
+            size_bytes = len(content) if filled <= len(content) else max(4096, 1 << filled.bit_length())
+            grown = grown.ljust(size_bytes, b"\0")
             self.files.files[self._key(name)] = (token, time.time(), grown)
 
     def delete(self, names):
