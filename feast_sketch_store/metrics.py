@@ -13,9 +13,8 @@ import os
 import sys
 import threading
 import time
-from bisect import bisect_left
-from collections import Counter, deque
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -149,14 +148,13 @@ def put(metric: Metric, labels: tuple[str, ...], value: float) -> None:
             _warn(error.strerror)
 
 
-def observe(metric: Metric, labels: tuple[str, ...], amounts: Sequence[float]) -> None:
-    """Add amounts to a histogram, each of its values at most once: that takes 1 us in a file."""
+def observe(metric: Metric, labels: tuple[str, ...], *amounts: float) -> None:
+    """Add amounts to a histogram, which without any is made."""
     if is_loaded():
         try:
             child = _child(metric, labels)
-            child._sum.inc(sum(amounts))
-            for place, count in Counter(bisect_left(_READ_BOUNDS, amount) for amount in amounts).items():
-                child._buckets[place].inc(count)
+            for amount in amounts:
+                child.observe(amount)
         except OSError as error:
             _warn(error.strerror)
 
@@ -200,7 +198,7 @@ class ViewMetrics:
 
     def __init__(self, project: str, view: str):
         self.labels = (project, view)
-        self._pending: deque[tuple[int, int, float | None]] = deque()
+        self._pending: deque[tuple[int, int]] = deque()
         self._flushed_at = 0.0
         self._has_begun = False
 
@@ -224,7 +222,7 @@ class ViewMetrics:
             self._has_begun = True
             for metric in _FROM_THE_START:
                 self.add(metric, 0)
-            observe(READ_SECONDS, self.labels, ())
+            observe(READ_SECONDS, self.labels)
             for reason in _REASONS:
                 add(REFUSED_COMMITS, (*self.labels, reason), 0)
 
@@ -234,7 +232,9 @@ class ViewMetrics:
         """Count a read, and how long it took if that is known. A read at least a tenth of a second later adds
         it to the counters.
         """
-        self._pending.append((num_entities, num_found, seconds))
+        self._pending.append((num_entities, num_found))
+        if seconds is not None:
+            observe(READ_SECONDS, self.labels, seconds)
         if time.monotonic() - self._flushed_at >= _FLUSH_SECONDS:
             self.flush()
 
@@ -242,21 +242,16 @@ class ViewMetrics:
         """Add what was read to the counters."""
         self._flushed_at = time.monotonic()
         reads = entities = found = 0
-        times = []
         while self._pending:
             try:
-                num_entities, num_found, seconds = self._pending.popleft()
+                num_entities, num_found = self._pending.popleft()
             except IndexError:  # another thread was faster
                 break
             reads, entities, found = reads + 1, entities + num_entities, found + num_found
-            if seconds is not None:
-                times.append(seconds)
         if reads and is_loaded():
             self.add(READS, reads)
             self.add(ENTITIES_READ, entities)
             self.add(ABSENT_ENTITIES, entities - found)
-            if times:
-                observe(READ_SECONDS, self.labels, times)
 
     def forget(self) -> None:
         """Reset in a forked child, which must not count the parent's reads again."""

@@ -5,10 +5,9 @@ needs none: it answers the service from its views, with the latest rows.
 """
 
 import logging
-from types import TracebackType
-from typing import Any
 
 from feast import FeatureService
+from feast.errors import FeastExtrasDependencyImportError
 from feast.feature_view import FeatureView
 from feast.field import Field
 from feast.types import Bytes
@@ -50,7 +49,7 @@ class _NoVectorsNeeded(logging.Filter):
     """Drops Feast's warnings that it computed no vectors in a store of the given class.
 
     Feast logs them after each materialization and push: either that it cannot scan entities, or, without the
-    client of Redis, a traceback.
+    client of Redis, the error of its import. The latter does not name the store; it is dropped for all.
     """
 
     def __init__(self, store_class: type):
@@ -67,18 +66,8 @@ class _NoVectorsNeeded(logging.Filter):
         if str(record.msg).startswith("Entity scanning not supported"):
             return record.args != (self._store_class.__name__,)
         if str(record.msg).startswith("Failed to precompute vectors") and record.exc_info:
-            return not isinstance(_local_of(record.exc_info[2], "online_store"), self._store_class)
+            return not isinstance(record.exc_info[1], FeastExtrasDependencyImportError)
         return True
-
-
-def _local_of(traceback: TracebackType | None, name: str) -> Any:
-    """A local variable of the function of Feast's that raised."""
-    while traceback is not None:
-        frame = traceback.tb_frame
-        if frame.f_code.co_name == "precompute_feature_service":
-            return frame.f_locals.get(name)
-        traceback = traceback.tb_next
-    return None
 
 
 def no_vectors_needed(store_class: type) -> None:

@@ -39,8 +39,7 @@ ROOT = Path(__file__).parents[2]
 FEAST = Version(importlib.metadata.version("feast"))
 
 OF_OBJECTS = {"_online_store", "_jwks_client", "_file_path"}  # attributes that the class does not have
-# Of named tuples, the extension, and histograms of prometheus_client.
-OF_OTHERS = {"_replace", "_asdict", "_fields", "_make", "_compiled", "_buckets", "_sum"}
+OF_OTHERS = {"_replace", "_asdict", "_fields", "_make", "_compiled"}  # of named tuples, and the extension
 SINCE = {feast_parts.BIN_FEATURE_COUNT: "0.67.dev0", feast_parts.OIDC_CLIENT: "0.66.dev0"}
 SINCE |= dict.fromkeys(feast_parts.AUDIT_LOG, "0.67.dev0")
 OF_CLIENTS = {  # and engines; their parts are checked where the libraries are installed
