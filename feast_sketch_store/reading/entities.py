@@ -63,7 +63,7 @@ class EntityColumns:
         return lengths.pop()
 
     def hash(self, entities: Entities) -> NDArray[np.uint64]:
-        """The hashes by which the store knows entities: uint64[n, 2]. Hashes are returned unchanged.
+        """The hashes by which the store knows entities: uint64[n, 2], C-contiguous. Hashes stay as they are.
 
         Parameters
         ----------
@@ -75,7 +75,7 @@ class EntityColumns:
         RowError : see `columns` and `number`.
         """
         if isinstance(entities, np.ndarray) and entities.dtype == _HASHES and entities.ndim == 2:
-            return entities
+            return np.ascontiguousarray(entities)
         given = self._by_name(entities)
         name, values = given[0]
         is_int64 = isinstance(values, np.ndarray) and values.dtype == _INTEGERS and values.ndim == 1

@@ -20,6 +20,7 @@ BENCHMARKS = (
     "reader",
     "structures",
     "peers",
+    "long_rows",
     "online_read",
     "several_views",
     "exact_views",

@@ -118,6 +118,9 @@ def test_one_user_is_read_as_many_are(filled, feature, has_vocabulary):
             for others in (asked, candidates, asked.to_pylist()):
                 np.testing.assert_array_equal(reader.contains(feature, alone, others), found[[row]])
     np.testing.assert_array_equal(reader.contains(feature, USERS, candidates), found)
+    some = reader.hash(USERS)[::-2]  # not one after the other in memory
+    np.testing.assert_array_equal(reader.contains(feature, some, asked), found[::-2])
+    np.testing.assert_array_equal(reader.scores(feature, some, weights), scores[::-2])
 
 
 def test_one_user_is_read_anew_after_a_write(filled):
