@@ -69,7 +69,7 @@ from feast_sketch_store.structures.parts import (
     report_of,
     salt_from,
 )
-from feast_sketch_store.structures.table import TOLERANCE, words_for
+from feast_sketch_store.structures.table import TOLERANCE, larger, words_for
 from feast_sketch_store.succinct import (
     MAX_NUM_WORDS,
     PackedInts,
@@ -452,9 +452,7 @@ def _fill(
         excess = max(own.excess(split, fill) for own, split in zip(facts, splits, strict=True))
         if excess <= 1 + TOLERANCE:
             return builder.build(), splits, fill
-        lower = fill_limit(facts, splits)
-        needed = min(2.0, 1.002 * math.log1p(-fill) / math.log1p(-lower)) if lower else 2.0
-        wanted_bits = max(math.ceil(builder.num_bits * needed), builder.num_bits + 64)
+        wanted_bits = math.ceil(larger(builder.num_bits, fill, fill_limit(facts, splits)))
         if wanted_bits > _MAX_GROWTH * num_bits + (1 << 16):
             break
     return Shortfall(

@@ -227,7 +227,14 @@ def fill_table(
     excess = max((facts.excess(h, fill) for facts, h in held), default=0.0)
     if excess <= 1 + TOLERANCE:
         return FilledTable(builder, ranges, excess, growth)
-    needed = min(_MAX_GROWTH, _HEADROOM * math.log1p(-fill) / math.log1p(-fill_limit(held)))
-    # At least one more word: a table of the same size would show the same noise.
-    more_bits = max(builder.num_bits * needed, builder.num_bits + 64)
+    more_bits = larger(builder.num_bits, fill, fill_limit(held))
     return FilledTable(builder, ranges, excess, more_bits / geometry.num_bits)
+
+
+def larger(num_bits: int, fill: float, limit: float) -> float:
+    """Bits of a table that would keep its targets, given the share of ones that it has and that it may have.
+
+    At least one more word: a table of the same size would show the same noise.
+    """
+    needed = _HEADROOM * math.log1p(-fill) / math.log1p(-limit) if limit else math.inf
+    return max(num_bits * min(_MAX_GROWTH, needed), num_bits + 64)
