@@ -579,7 +579,7 @@ class SketchOnlineStore(OnlineStore):
             _logger.warning("%s", summary(hints))
         for table in tables_to_delete:
             for version in range((getattr(table, "current_version_number", None) or 0) + 1):
-                storage = self._storage(config, table.name, version)
+                storage = self._storage(config, versioned_name(table.name, version))
                 if (known := self._views.pop(storage.location, None)) is not None:
                     known[1].end_seals()  # they would write into what is removed
                 self._settings.pop(storage.location, None)
@@ -632,16 +632,9 @@ class SketchOnlineStore(OnlineStore):
 
     def storage(self, config: RepoConfig, table: FeatureView) -> Storage:
         """The storage of a view, which may be empty."""
-        version = None
-        if config.registry.enable_online_feature_view_versioning:
-            version = getattr(table.projection, "version_tag", None)
-            if version is None:
-                version = getattr(table, "current_version_number", None)
-        return self._storage(config, table.name, version or 0)
+        return self._storage(config, name_in_store(config, table))
 
-    def _storage(self, config: RepoConfig, view: str, version: int) -> Storage:
-        # No view's name holds an "@": Feast itself writes it between view and version.
-        name = f"{view}@v{version}" if version else view
+    def _storage(self, config: RepoConfig, name: str) -> Storage:
         options = config.online_store
         given = tuple(options.storage_options.items())
         more = options.cache_path, options.read_only
@@ -777,6 +770,21 @@ def any_feature_view(store: FeatureStore, name: str) -> Any:
     """
     table: Any = store.registry.get_any_feature_view(name, store.project)
     return table
+
+
+def name_in_store(config: RepoConfig, table: FeatureView) -> str:
+    """The name of what the store keeps for a view, or for the version of it that is meant."""
+    version = None
+    if config.registry.enable_online_feature_view_versioning:
+        version = getattr(table.projection, "version_tag", None)
+        if version is None:
+            version = getattr(table, "current_version_number", None)
+    return versioned_name(table.name, version or 0)
+
+
+def versioned_name(view: str, version: int) -> str:
+    """No view's name holds an "@": Feast itself writes it between view and version."""
+    return f"{view}@v{version}" if version else view
 
 
 @functools.lru_cache(maxsize=1024)  # cached, because every read turns names into folders

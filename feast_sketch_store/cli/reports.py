@@ -34,7 +34,8 @@ def inspect(open_store: Callable[[], FeatureStore], views: Sequence[str], as_jso
     """Show sizes, error rates and ages.
 
     Unsealed rows count. bits/fact is the size of the snapshot per sealed value; "in tables" is the part of it
-    that the tables and sets take.
+    that the tables and sets take. "private" is the memory that a reading process takes beside the
+    snapshot, which all processes of a host share.
     """
     store = open_store()
     views = views_of(store, views)
@@ -71,6 +72,7 @@ _VIEW_COLUMNS = [
     "bits/fact",
     "in tables",
     "memory",
+    "private",
     "disk",
     "version",
     "snapshot age",
@@ -92,6 +94,7 @@ def _view_cells(report: ViewReport) -> list[str]:
             for bits in (report.bits_per_fact, report.table_bits_per_fact)
         ),
         readable_bytes(report.memory_bytes),
+        "-" if report.private_bytes is None else readable_bytes(report.private_bytes),
         readable_bytes(report.disk_bytes),
         _version(report),
         "-" if age is None else str(timedelta(seconds=int(age))),

@@ -27,8 +27,14 @@ from feast_sketch_store import feast_parts
 from feast_sketch_store.adapter.backing import NOWHERE
 from feast_sketch_store.errors import RowError, SketchStoreError
 from feast_sketch_store.layers import SealedRows, SketchLayer
-from feast_sketch_store.online_store import SketchOnlineStore, any_feature_view, online_store_of
+from feast_sketch_store.online_store import (
+    SketchOnlineStore,
+    any_feature_view,
+    name_in_store,
+    online_store_of,
+)
 from feast_sketch_store.operations.backing import differences, refill
+from feast_sketch_store.operations.reader_memory import reader_bytes
 from feast_sketch_store.operations.resharding import former_files, remove_former
 from feast_sketch_store.operations.verification import Verification, size_of, verify_view
 from feast_sketch_store.rows.codecs import BINNED, SCORE
@@ -36,6 +42,7 @@ from feast_sketch_store.rows.entity_keys import find_sorted, hash_entity_keys
 from feast_sketch_store.settings.resolve import resolve, ttl_microseconds
 from feast_sketch_store.settings.table import Backing
 from feast_sketch_store.storage.base import Storage
+from feast_sketch_store.storage.stores import StorePlace
 from feast_sketch_store.structures.sizing import within
 from feast_sketch_store.view import rebuilding
 from feast_sketch_store.view.live_shard import expire_before_of
@@ -107,6 +114,8 @@ class ViewReport:
     bits_per_fact : of the snapshot, per sealed fact, kept or cut.
     table_bits_per_fact : of its tables and sets alone, with the index of rows that they need.
     memory_bytes : the snapshot, which processes share, and the unsealed rows, which each process has.
+    private_bytes : what a process that reads all features takes for itself, beside the snapshot that it
+        shares, measured in such a process; None where the system does not tell.
     disk_bytes : all files of the view.
     snapshot_versions : of each shard, the number of commits that its snapshot covers; None without one.
     is_pinned : whether reads are held at this snapshot; then the report is about it.
@@ -125,6 +134,7 @@ class ViewReport:
     bits_per_fact: float | None
     table_bits_per_fact: float | None
     memory_bytes: int
+    private_bytes: int | None
     disk_bytes: int
     snapshot_versions: tuple[int | None, ...]
     is_pinned: bool
@@ -152,7 +162,9 @@ def inspect(store: FeatureStore, view: str) -> ViewReport:
     online_store, table = _resolve(store, view)
     opened = online_store.writer(store.config, table)
     stats, sealed, keys = opened.stats(), opened.sealed(), opened.row_keys()
-    expire_before = expire_before_of(ttl_microseconds(store.config.online_store, table))
+    options = store.config.online_store
+    place = StorePlace.of(store.config.repo_path, options.path, options.storage_options)
+    expire_before = expire_before_of(ttl_microseconds(options, table))
     layers = () if sealed is None else sealed[0].layers
     sealed_facts = sum(f.num_facts for layer in layers for f in layer.features.values())
     sealed_facts += sum(sum(layer.cut.values()) for layer in layers)
@@ -176,6 +188,7 @@ def inspect(store: FeatureStore, view: str) -> ViewReport:
         per_fact(8 * stats.snapshot_bytes),
         per_fact(sum(layer.fact_bits for layer in layers)),
         stats.snapshot_bytes + stats.unsealed_bytes,
+        reader_bytes(place, store.project, name_in_store(store.config, table)),
         sum(info.size_bytes for info in opened.storage.walk()),
         opened.snapshot_versions,
         opened.pinned is not None,

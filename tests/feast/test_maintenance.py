@@ -19,7 +19,8 @@ from feast_sketch_store.cli import cli
 from feast_sketch_store.errors import DamagedFileError, RowError, SketchStoreError, StorageError
 from feast_sketch_store.online_store import online_store_of
 from feast_sketch_store.operations import maintenance
-from feast_sketch_store.settings.table import Ttl
+from feast_sketch_store.settings.table import Compaction, Ttl
+from feast_sketch_store.storage.system import private_bytes
 from feast_sketch_store.structures.sizing import within
 from tests.helpers.filters import measured_fill
 from tests.helpers.processes import run_command
@@ -152,13 +153,27 @@ class TestInspect:
         assert 7 < report.table_bits_per_fact < report.bits_per_fact
         assert report.structure_bytes == {
             "bloom": viewed.size_bytes + country.size_bytes,
-            "rows": layer.size_bytes - viewed.size_bytes - country.size_bytes,
+            "rows": layer.layers[0].size_bytes - viewed.size_bytes - country.size_bytes,
         }
         assert report.expired_rows == 0
         assert 0 <= report.snapshot_age_seconds < 3600
         assert report.newest_event == EVENT.isoformat()
         files = [path for path in open_view(store, "history").storage.path.rglob("*") if path.is_file()]
         assert report.disk_bytes == sum(path.stat().st_size for path in files)
+
+    @pytest.mark.skipif(private_bytes() is None, reason="the system does not tell")
+    def test_private_memory_grows_with_unsealed_rows(self, store):
+        """A process takes no copy of the snapshot, and one of each unsealed row."""
+        store.config.online_store.compaction = Compaction(by_job=True)
+        push(store, range(9), EVENT + timedelta(hours=1), "scratch")
+        few = maintenance.inspect(store, "scratch")
+        push(store, range(100_000, 150_000), EVENT + timedelta(hours=1), "scratch")
+        many = maintenance.inspect(store, "scratch")
+        assert many.unsealed_rows == 50_009
+        more = many.memory_bytes - few.memory_bytes
+        assert 0.7 * more < many.private_bytes - few.private_bytes < 6 * more
+        maintenance.seal(store, "scratch")
+        assert maintenance.inspect(store, "scratch").private_bytes < many.private_bytes / 4
 
     def test_sampled_rates_are_the_expected_ones(self, store):
         """Interval: five standard deviations of 200,000 samples at the rate that the table's ones make. So
