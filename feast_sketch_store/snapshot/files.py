@@ -10,7 +10,7 @@ A name begins with the version of the row log that the snapshot covers. The next
 the version of the row log's table, plus a count of that table's seals (new settings seal the same rows
 again). Readers look only for manifests. A manifest is created after both other files, and deleted before
 them. So a snapshot exists whole or not at all, on any storage that can create a file. The order file stays
-out of memory: it is mapped only while a late row must be compared with a sealed one.
+out of memory: of it, blocks are read only to compare late rows with sealed ones.
 """
 
 import re
@@ -176,14 +176,27 @@ class SnapshotFile:
         DamagedFileError : the manifest or the part is damaged, or the part is missing.
         StorageError : a file cannot be read, or the snapshot has been pruned.
         """
-        manifest = self.manifest()
-        file = (manifest.files if delta is None else manifest.deltas[delta].files)[part]
+        file = self.file(part, delta)
         try:
             return load(self.storage, file.name, skip, file)
         except MissingFileError as error:
-            if not self.exists():
-                raise  # it was pruned just now
-            raise DamagedFileError(f"{error}, which {self.manifest_name} names") from error
+            raise self.damage_of(error) from error
+
+    def file(self, part: str, delta: int | None = None) -> PartFile:
+        """The file of a part; parameters and errors are those of `open`."""
+        manifest = self.manifest()
+        return (manifest.files if delta is None else manifest.deltas[delta].files)[part]
+
+    def damage_of(self, error: MissingFileError) -> DamagedFileError:
+        """The error of a file that is missing although the manifest names it.
+
+        Raises
+        ------
+        MissingFileError : the snapshot was pruned just now.
+        """
+        if not self.exists():
+            raise error
+        return DamagedFileError(f"{error}, which {self.manifest_name} names")
 
     def drop_damaged(self) -> bool:
         """Delete damaged fetched copies of its files. Returns whether there were any.

@@ -20,6 +20,7 @@ Source: github.com/huggingface/safetensors, "Format".
 import json
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import mmh3
@@ -119,6 +120,48 @@ def verify(
             raise DamagedFileError(f"{source}: the checksum of {entry['name']!r} does not match its bytes")
 
 
+@dataclass(frozen=True)
+class Stretch:
+    """Where an array lies in a file, and what its bytes are."""
+
+    name: str
+    start: int
+    size_bytes: int
+    shape: tuple[int, ...]
+    dtype: np.dtype[np.generic]
+    checksum: str
+
+    def decode(self, content: bytes, source: str) -> NDArray[np.generic]:
+        """The array, given its bytes.
+
+        Raises
+        ------
+        DamagedFileError : they are fewer, or differ from the checksum.
+        """
+        if len(content) != self.size_bytes or _checksum(content) != self.checksum:
+            raise DamagedFileError(f"{source}: the checksum of {self.name!r} does not match its bytes")
+        return np.frombuffer(content, self.dtype).reshape(self.shape)
+
+
+def locate(head: bytes, size_bytes: int, source: str) -> dict[str, Stretch]:
+    """Where the arrays of a file lie, given at least its header and its size.
+
+    Raises
+    ------
+    DamagedFileError : the header is truncated, altered, or of another kind.
+    FormatVersionError : the file has another format version.
+    """
+    own, start = _read_header(np.frombuffer(head, np.uint8), source, size_bytes)
+    found = {}
+    for entry in own["arrays"]:
+        size, dtype = _size_bytes(entry), np.dtype(_DTYPES[entry["dtype"]])
+        found[entry["name"]] = Stretch(
+            entry["name"], start, size, tuple(entry["shape"]), dtype, entry["checksum"]
+        )
+        start += size
+    return found
+
+
 def _header(own: Mapping[str, Any]) -> bytes:
     text = _canonical(own)
     header: dict[str, Any] = {"__metadata__": {"checksum": _checksum(text.encode()), _OWN_KEY: text}}
@@ -135,8 +178,11 @@ def _header(own: Mapping[str, Any]) -> bytes:
     return len(encoded).to_bytes(8, "little") + encoded
 
 
-def _read_header(content: NDArray[np.uint8], source: str) -> tuple[dict[str, Any], int]:
-    """The checked object in the header, and where the arrays begin."""
+def _read_header(
+    content: NDArray[np.uint8], source: str, size_bytes: int | None = None
+) -> tuple[dict[str, Any], int]:
+    """The checked object in the header, and where the arrays begin; a size is that of the whole file."""
+    size_bytes = len(content) if size_bytes is None else size_bytes
     length = int.from_bytes(content[:8].tobytes(), "little")
     start = 8 + length
     if len(content) < 8 or length > _MAX_HEADER_BYTES or start > len(content):
@@ -160,10 +206,8 @@ def _read_header(content: NDArray[np.uint8], source: str) -> tuple[dict[str, Any
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise DamagedFileError(f"{source}: not a snapshot, or damaged: {error}") from error
     told = start + sum(sizes)
-    if told != len(content):
-        raise DamagedFileError(
-            f"{source}: truncated or extended: {len(content)} bytes, the header says {told}"
-        )
+    if told != size_bytes:
+        raise DamagedFileError(f"{source}: truncated or extended: {size_bytes} bytes, the header says {told}")
     return own, start
 
 

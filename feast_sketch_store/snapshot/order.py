@@ -1,18 +1,47 @@
-"""The order index of a snapshot. It decides whether a late row is newer than the sealed one."""
+"""The order index of a snapshot. It decides whether a late row is newer than the sealed one.
 
+    rows           hash, event and created timestamp of each entity, ordered by hash, in blocks of 8
+    rows.checks    a checksum of each block
+    first_hashes   the first bits of each block's first hash
+
+Few rows are late. So a reader that fetches its files fetches the small arrays, and then only blocks with the
+entities of late rows. The whole file is fetched when that is little, or when many blocks are needed.
+"""
+
+from typing import TypeAlias
+
+import mmh3
 import numpy as np
 from numpy.typing import NDArray
 
 from feast_sketch_store.errors import DamagedFileError
 from feast_sketch_store.rows.encoding import RowKeys
-from feast_sketch_store.snapshot.files import SnapshotFile
+from feast_sketch_store.rows.entity_keys import find_sorted
+from feast_sketch_store.snapshot.files import SnapshotFile, header_of
+from feast_sketch_store.snapshot.format import Stretch, locate
+from feast_sketch_store.snapshot.manifest import checksum_of
+from feast_sketch_store.storage.base import MissingFileError
+from feast_sketch_store.threads import Threads
 
-_ARRAYS = ("entity_hashes", "event_timestamps", "created_timestamps")
+_Shaped: TypeAlias = NDArray[np.generic] | Stretch
+
+BLOCK_ROWS = 8
+_ROW_WORDS = 4
+_BLOCK_BYTES = 8 * _ROW_WORDS * BLOCK_ROWS
+_FIRST_BITS = 31
+
+_WHOLE_BYTES = 1 << 16  # a smaller file is fetched whole
+_WHOLE_SHARE = 1 / 8  # and so is one of which more blocks than this are needed
+_HEADER_BYTES = 4_096
+_FETCHERS = 16
 
 
 def order_arrays(keys: RowKeys) -> dict[str, NDArray[np.generic]]:
     """The arrays of an order file."""
-    return {name: getattr(keys, name) for name in _ARRAYS}
+    rows = np.empty((len(keys), _ROW_WORDS), np.uint64)
+    rows[:, :2] = keys.entity_hashes
+    rows[:, 2], rows[:, 3] = keys.event_timestamps.view(np.uint64), keys.created_timestamps.view(np.uint64)
+    return {"rows": rows, "rows.checks": _checks_of(rows), "first_hashes": _first_bits(rows[::BLOCK_ROWS, 0])}
 
 
 def load_order(snapshot: SnapshotFile, delta: int | None = None) -> RowKeys:
@@ -28,18 +57,184 @@ def load_order(snapshot: SnapshotFile, delta: int | None = None) -> RowKeys:
     DamagedFileError : the file is truncated, altered, or of another kind.
     StorageError : the file cannot be read.
     """
+    return _keys_of(_mapped(snapshot, delta)[0])
+
+
+class OrderIndex:
+    """Looks up entities in the order index of a base or a delta. Safe to use from several threads.
+
+    Parameters
+    ----------
+    snapshot, delta : see `load_order`.
+
+    Raises
+    ------
+    DamagedFileError : the file is truncated, altered, or of another kind; methods raise it, too.
+    StorageError : the file cannot be read; likewise.
+    """
+
+    def __init__(self, snapshot: SnapshotFile, delta: int | None = None):
+        self._snapshot, self._delta = snapshot, delta
+        self._file = snapshot.file("order", delta)
+        self._source = snapshot.storage.where(self._file.name)
+        self._rows: NDArray[np.uint64] | None = None  # mapped; otherwise blocks are fetched
+        self._fetched: dict[int, NDArray[np.uint64]] = {}
+        if not snapshot.storage.fetches or self._file.size_bytes <= _WHOLE_BYTES:
+            self._rows, _, self._first_hashes = _mapped(snapshot, delta)
+            self._num_rows = len(self._rows)
+        else:
+            self._open()
+
+    def __len__(self) -> int:
+        return self._num_rows
+
+    def take(self, rows: NDArray[np.int64]) -> RowKeys:
+        """The keys of rows, by their numbers, in ascending order."""
+        blocks = np.unique(rows // BLOCK_ROWS)
+        within = BLOCK_ROWS * np.searchsorted(blocks, rows // BLOCK_ROWS) + rows % BLOCK_ROWS
+        return _keys_of(self._blocks(blocks)[within])
+
+    def of(self, entity_hashes: NDArray[np.uint64]) -> RowKeys:
+        """The keys of those of some entities that are listed, ordered by hash.
+
+        Parameters
+        ----------
+        entity_hashes : uint64[n, 2], distinct.
+        """
+        if not self._num_rows:
+            return RowKeys.none()
+        first = _first_bits(entity_hashes[:, 0])
+        blocks = np.maximum(np.searchsorted(self._first_hashes, first, side="right") - 1, 0)
+        rest, found = np.arange(len(blocks)), [RowKeys.none()]
+        while len(rest):
+            keys = _keys_of(self._blocks(np.unique(blocks[rest])))
+            positions, places = find_sorted(keys.entity_hashes, entity_hashes[rest])
+            found.append(keys.take(places))
+            rest = np.delete(rest, positions)
+            # The block before may end with the same first bits.
+            rest = rest[(blocks[rest] > 0) & (self._first_hashes[blocks[rest]] == first[rest])]
+            blocks[rest] -= 1
+        together = RowKeys.concatenate(found)
+        hashes = together.entity_hashes
+        return together.take(np.lexsort((hashes[:, 1], hashes[:, 0])))
+
+    def _blocks(self, blocks: NDArray[np.int64]) -> NDArray[np.uint64]:
+        """The rows of blocks, which are given in ascending order: uint64[m, 4]."""
+        fetched = self._fetched  # another thread may come to need the whole file
+        if self._rows is None:
+            self._fetch([block for block in blocks.tolist() if block not in fetched], fetched)
+        if self._rows is None:
+            parts = [fetched[block] for block in blocks.tolist()]
+            return np.concatenate([np.zeros((0, _ROW_WORDS), np.uint64), *parts])
+        numbers = (BLOCK_ROWS * blocks[:, None] + np.arange(BLOCK_ROWS)).reshape(-1)
+        rows: NDArray[np.uint64] = self._rows[numbers[numbers < self._num_rows]]
+        return rows
+
+    # -- fetch ---------------------------------------------------------------------------------
+
+    def _open(self) -> None:
+        """Fetch everything but the rows."""
+        head = self._read(0, _HEADER_BYTES)
+        arrays = locate(head, self._file.size_bytes, self._source)
+        if checksum_of(header_of(np.frombuffer(head, np.uint8))) != self._file.header_checksum:
+            raise DamagedFileError(f"{self._source}: is not the file that its manifest names")
+        try:
+            rows, checks, first = (arrays[name] for name in ("rows", "rows.checks", "first_hashes"))
+        except KeyError as error:
+            raise DamagedFileError(f"{self._source}: is not an order index: {error} is missing") from error
+        _check_shapes(rows, checks, first, self._source)
+        self._checks, self._first_hashes = (
+            array.decode(self._read(array.start, array.size_bytes), self._source).view(np.int32)
+            for array in (checks, first)
+        )
+        self._start, self._num_rows = rows.start, rows.shape[0]
+
+    def _fetch(self, blocks: list[int], fetched: dict[int, NDArray[np.uint64]]) -> None:
+        """Fetch blocks, or the whole file if there are too many."""
+        if len(fetched) + len(blocks) > _WHOLE_SHARE * len(self._checks):
+            self._rows, _, _ = _mapped(self._snapshot, self._delta)
+            self._fetched = {}
+        elif len(blocks) == 1:
+            fetched[blocks[0]] = self._fetch_one(blocks[0])
+        elif blocks:
+            with Threads(min(len(blocks), _FETCHERS)) as pool:
+                fetched |= dict(zip(blocks, pool.map(self._fetch_one, blocks), strict=True))
+
+    def _fetch_one(self, block: int) -> NDArray[np.uint64]:
+        num_rows = min(BLOCK_ROWS, self._num_rows - BLOCK_ROWS * block)
+        content = self._read(self._start + _BLOCK_BYTES * block, 8 * _ROW_WORDS * num_rows)
+        rows = np.frombuffer(content, "<u8").reshape(-1, _ROW_WORDS)
+        if len(rows) != num_rows or _checks_of(rows)[0] != self._checks[block]:
+            raise DamagedFileError(
+                f"{self._source}: block {block} does not match its checksum; the file is damaged"
+            )
+        return rows
+
+    def _read(self, start: int, length: int) -> bytes:
+        """Bytes of the file.
+
+        Raises
+        ------
+        DamagedFileError : it is missing.
+        MissingFileError : the snapshot was pruned just now.
+        """
+        try:
+            return self._snapshot.storage.read(self._file.name, start, length)
+        except MissingFileError as error:
+            raise self._snapshot.damage_of(error) from error
+
+
+def _mapped(
+    snapshot: SnapshotFile, delta: int | None
+) -> tuple[NDArray[np.uint64], NDArray[np.int32], NDArray[np.int32]]:
+    """The arrays of a file, checked."""
     source = snapshot.where("order")
     _, arrays = snapshot.open("order", delta=delta)
     try:
-        hashes, event, created = (arrays[name] for name in _ARRAYS)
+        rows, checks, first = (arrays[name] for name in ("rows", "rows.checks", "first_hashes"))
     except KeyError as error:
         raise DamagedFileError(f"{source}: is not an order index: {error} is missing") from error
-    length = len(hashes)
-    wanted = (((length, 2), np.uint64), ((length,), np.int64), ((length,), np.int64))
-    if any(
-        (array.shape, array.dtype) != (shape, np.dtype(kind))
-        for array, (shape, kind) in zip((hashes, event, created), wanted, strict=True)
-    ):
+    _check_shapes(rows, checks, first, source)
+    return rows, checks, first  # type: ignore[return-value]
+
+
+def _check_shapes(rows: _Shaped, checks: _Shaped, first_hashes: _Shaped, source: str) -> None:
+    kinds = rows.dtype == np.uint64 and checks.dtype == np.int32 and first_hashes.dtype == np.int32
+    num_blocks = -(-rows.shape[0] // BLOCK_ROWS)
+    shapes = rows.shape[1:], checks.shape, first_hashes.shape
+    if not kinds or shapes != ((_ROW_WORDS,), (num_blocks,), (num_blocks,)):
         raise DamagedFileError(f"{source}: the parts of the order index do not fit each other")
-    nothing = np.zeros(length, np.bool_)
-    return RowKeys(hashes, event, created, nothing, nothing)  # type: ignore[arg-type]
+
+
+def verify_order(snapshot: SnapshotFile, delta: int | None = None) -> RowKeys:
+    """`load_order`, with a check that its small arrays are those of its rows.
+
+    Raises
+    ------
+    DamagedFileError : the file is truncated, altered, of another kind, or its parts contradict each other.
+    StorageError : the file cannot be read.
+    """
+    rows, checks, first = _mapped(snapshot, delta)
+    if (checks != _checks_of(rows)).any() or (first != _first_bits(rows[::BLOCK_ROWS, 0])).any():
+        source = snapshot.where("order")
+        raise DamagedFileError(f"{source}: the parts of the order index contradict each other")
+    return _keys_of(rows)
+
+
+def _keys_of(rows: NDArray[np.uint64]) -> RowKeys:
+    nothing = np.zeros(len(rows), np.bool_)
+    return RowKeys(rows[:, :2], rows[:, 2].view(np.int64), rows[:, 3].view(np.int64), nothing, nothing)
+
+
+def _first_bits(hashes: NDArray[np.uint64]) -> NDArray[np.int32]:
+    return (hashes >> np.uint64(64 - _FIRST_BITS)).astype(np.int32)
+
+
+def _checks_of(rows: NDArray[np.uint64]) -> NDArray[np.int32]:
+    """The first 4 bytes of the checksum of each block, the last one shorter: int32[blocks]."""
+    content = np.ascontiguousarray(rows).reshape(-1).view(np.uint8).data
+    digests = [
+        mmh3.mmh3_x64_128_digest(content[start : start + _BLOCK_BYTES])[:4]
+        for start in range(0, len(content), _BLOCK_BYTES)
+    ]
+    return np.frombuffer(b"".join(digests), "<i4").astype(np.int32)

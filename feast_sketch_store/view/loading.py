@@ -19,11 +19,10 @@ from feast_sketch_store.layers import ExactLayer
 from feast_sketch_store.row_log import START, LogRead, Position, RowLog
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.encoding import RowKeys
-from feast_sketch_store.rows.entity_keys import find_sorted
 from feast_sketch_store.rows.formulas import with_formulas
 from feast_sketch_store.snapshot.files import Listing, SnapshotFile, SnapshotFolder
 from feast_sketch_store.snapshot.manifest import Manifest
-from feast_sketch_store.snapshot.order import load_order
+from feast_sketch_store.snapshot.order import OrderIndex
 from feast_sketch_store.snapshot.sealed import open_deltas, open_layer
 from feast_sketch_store.storage.base import MissingFileError
 from feast_sketch_store.view.last_known import LastKnown, Moment
@@ -71,7 +70,7 @@ class ShardLoader:
         self._remedy = remedy
         self._damaged: set[str] = set()  # snapshots that turned out to be damaged while they were read
         self._manifest: tuple[SnapshotFile, Manifest] | None = None  # of the snapshot that orders are of
-        self._orders: dict[str, RowKeys] = {}  # by the names of files of one snapshot
+        self._orders: dict[str, OrderIndex] = {}  # by the names of files of one snapshot
         self._last_known = last_known
         self._kept_copies: SnapshotFile | None = (
             None  # name of the snapshot whose files were marked as in use ...
@@ -409,8 +408,8 @@ class ShardLoader:
         """The keys of sealed entities that rows may be late for; it may return more keys.
 
         A commit is newer than the seal, so only an older event timestamp, or an equal one with an older
-        created timestamp, can lose. Files are mapped at the first row that may be late: of each entity in
-        the newest layer that lists it.
+        created timestamp, can lose. Order indexes are asked about rows that may be late: those of the newest
+        layer that lists the entity.
         """
         if state.sealed is None or state.snapshot is None:
             return None
@@ -419,26 +418,25 @@ class ShardLoader:
         for number in reversed(range(len(state.deltas) if num_deltas is None else num_deltas)):
             delta = state.deltas[number]
             listed, places = delta.find(rest.entity_hashes)
-            if (rest.event_timestamps[listed] <= delta.max_event_timestamp).any():
+            may_be_late = rest.event_timestamps[listed] <= delta.max_event_timestamp
+            places = places[may_be_late & ~delta.deleted[places]]
+            if len(places):
                 order = self._order(state.snapshot, number)
                 if len(order) != len(delta):
                     raise DamagedFileError(f"{state.snapshot.where('order')}: is the order index of others")
-                found.append(order.take(places[~delta.deleted[places]]))
+                found.append(order.take(places))
             rest = rest.take(np.delete(np.arange(len(rest)), listed))
-        if (rest.event_timestamps <= state.sealed.max_event_timestamp).any():
-            order = self._order(state.snapshot, None)
-            if len(rest) == len(keys):
-                return order  # except entities that a delta lists, and so may have deleted
-            _, places = find_sorted(order.entity_hashes, rest.entity_hashes)
-            found.append(order.take(places))
+        may_be_late = rest.event_timestamps <= state.sealed.max_event_timestamp
+        if may_be_late.any():
+            found.append(self._order(state.snapshot, None).of(rest.entity_hashes[may_be_late]))
         if not found:
             return None
         together = RowKeys.concatenate(found)
         hashes = together.entity_hashes
         return together.take(np.lexsort((hashes[:, 1], hashes[:, 0])))
 
-    def _order(self, snapshot: SnapshotFile, delta: int | None) -> RowKeys:
-        """The order index of a base or delta, mapped once."""
+    def _order(self, snapshot: SnapshotFile, delta: int | None) -> OrderIndex:
+        """The order index of a base or delta, opened once."""
         if self._manifest is None or self._manifest[0] != snapshot:
             self._manifest = snapshot, snapshot.manifest()
         manifest = self._manifest[1]
@@ -448,5 +446,5 @@ class ShardLoader:
         name = files["order"].name
         order = self._orders.get(name)  # a seal may do the same in another thread
         if order is None:
-            order = self._orders[name] = load_order(snapshot, delta)
+            order = self._orders[name] = OrderIndex(snapshot, delta)
         return order

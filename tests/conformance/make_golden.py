@@ -44,6 +44,7 @@ from feast_sketch_store.snapshot.manifest import (
     PartFile,
     checksum_of,
 )
+from feast_sketch_store.snapshot.order import order_arrays
 from feast_sketch_store.snapshot.sealed import with_checksums
 from feast_sketch_store.storage.chunks import Chunks
 
@@ -314,10 +315,7 @@ def base(
 def contents() -> dict[str, bytes]:
     """The golden files: name -> bytes."""
     encoded = rows()
-    order = {
-        name: getattr(encoded.keys, name)
-        for name in ("entity_hashes", "event_timestamps", "created_timestamps")
-    }
+    order = order_arrays(encoded.keys)
     version = f"v{snapshot_format.FORMAT_VERSION}"
     sealed = base(encoded, BUDGET), b"".join(snapshot_format.encode({}, order))
     return {

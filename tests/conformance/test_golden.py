@@ -4,6 +4,7 @@ import hashlib
 from collections import Counter
 from pathlib import Path
 
+import mmh3
 import numpy as np
 import pytest
 import safetensors.numpy
@@ -416,12 +417,16 @@ def test_the_order_file_lists_hashes_and_timestamps():
     assert description == {}
     hashes = user_hashes(ROWS)
     order = np.lexsort((hashes[:, 1], hashes[:, 0]))
-    assert arrays["entity_hashes"].tolist() == hashes[order].tolist()
-    assert arrays["event_timestamps"].tolist() == [NOON + HOUR * int(user) for user in order]
+    rows = arrays["rows"]
+    assert rows[:, :2].tolist() == hashes[order].tolist()
+    assert rows[:, 2].view(np.int64).tolist() == [NOON + HOUR * int(user) for user in order]
     # Odd users have a created timestamp one minute later, the others none.
-    assert arrays["created_timestamps"].tolist() == [
+    assert rows[:, 3].view(np.int64).tolist() == [
         NOON + HOUR * int(user) + 60_000_000 if user % 2 else -(2**63) for user in order
     ]
+    # The first 31 bits of the first hash, and the first 4 bytes of the checksum, of each block of 8 rows.
+    assert arrays["first_hashes"].tolist() == [int(rows[0, 0]) >> 33]
+    assert arrays["rows.checks"].tobytes() == mmh3.mmh3_x64_128_digest(rows.tobytes())[:4]
 
 
 @FILES

@@ -473,7 +473,7 @@ def fetched_by(view):
 
 
 def test_the_order_index_is_fetched_for_late_rows_only(bucket):
-    """32 bytes a row: as much again as the sealed rows."""
+    """A small one is fetched whole."""
     bucket.put({user: [f"a{user}", "milk"] for user in range(20)}, second=1)
     bucket.writer.seal()
     replica = bucket.replica()
