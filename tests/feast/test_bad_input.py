@@ -1,5 +1,6 @@
 """Bad input gives one clear error or a correct result, and the state before it stays readable."""
 
+import ast
 import asyncio
 import json
 import os
@@ -276,8 +277,11 @@ def test_a_running_reader_warns_once_of_a_damaged_commit(make_harness, caplog):
     harness.write(1, items("a"))
     assert harness.read(1)[0][1] == items("a")
     (segment,) = (harness.folder / "fresh").glob("*.log")
-    with segment.open("ab") as file:
-        file.write(b"{" * 100)
+    num_known = len(segment.read_bytes().rstrip(b"\0"))
+    harness.reopened().write(1, items("b"))
+    content = bytearray(segment.read_bytes())
+    content[num_known + 100] ^= 1
+    segment.write_bytes(content)
     for _ in range(3):
         assert harness.read(1)[0][1] == items("a")
     assert caplog.text.count("serving what was read before") == 1
@@ -308,7 +312,10 @@ def test_no_value_of_the_store_is_ever_pickled_or_executed():
     for module in package.rglob("*.py"):
         text = module.read_text()
         assert "pickle" not in text, module
-        assert "eval(" not in text, module
+        called = [node.func for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)]
+        assert not {"eval", "exec"} & {
+            function.id for function in called if isinstance(function, ast.Name)
+        }, module
 
 
 def test_the_interpreter_starts_clean():

@@ -33,7 +33,7 @@ def test_settings_are_printed_without_a_repository():
     printed = CliRunner().invoke(cli, ["settings"]).output
     for kind in ("options", "tags"):
         assert CliRunner().invoke(cli, ["settings", kind]).output.strip() in printed
-    assert "| `compaction: {min_rows}` | count | 1000 |" in printed
+    assert "| `compaction: {min_rows}` | count | 1,000 |" in printed
     assert "| `sketch.target` | view, feature |" in printed
 
 
