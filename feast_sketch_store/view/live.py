@@ -187,13 +187,13 @@ class LiveView(Generic[V]):
         return parts
 
     def _listen(self, number: int, shard: V) -> None:
-        this = weakref.ref(self)  # what is replaced is let go at once, without the garbage collector
+        this = weakref.ref(self)
 
-        def forget() -> None:
+        def forget(state: ShardState) -> None:
             if (view := this()) is not None:
                 view._joined, view._good_until = None, -np.inf
                 made = view._next
-                if made is not None and made.shards.get(number) is not shard.state:
+                if made is not None and made.shards.get(number) is not state:
                     view._next = None
 
         def make_ready(state: ShardState) -> None:

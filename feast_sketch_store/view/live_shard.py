@@ -144,10 +144,10 @@ class LiveShard:
         self._last_warning = ""
         self._refresher: threading.Thread | None = None  # the latest one, which may be done
         self._warmer = Warmer()
-        self.on_change: Callable[[], None] = lambda: None  # called when there is another state
-        self.before_change: Callable[[ShardState], None] = lambda state: (
-            None
-        )  # called with it, to make it ready
+        # Called with another state: before reads have it, to make it ready, and afterwards. Neither holds the
+        # shard, so that a replaced shard is let go at once, without the garbage collector.
+        self.before_change: Callable[[ShardState], None] = lambda state: None
+        self.on_change: Callable[[ShardState], None] = lambda state: None
         self.emptied_at = 0.0  # time.monotonic() when the rows that were there were gone; 0 if they were not
         _views.add(self)
 
@@ -260,7 +260,7 @@ class LiveShard:
         self._is_open, self._starts_over = True, False
         self._seen_process_write, self._looked_at = seen, now
         self._answered_at, self._problem = now, ""
-        self.on_change()
+        self.on_change(self._state)
         if is_loaded():
             self._measure(before, new)
 
@@ -442,7 +442,7 @@ class LiveShard:
         self._state, age_seconds = found
         self._answered_at = time.monotonic() - age_seconds
         self._is_open, self._starts_over = True, False
-        self.on_change()
+        self.on_change(self._state)
         return True
 
     def give_up_snapshot(self, state: ShardState, error: DamagedFileError) -> None:

@@ -335,7 +335,7 @@ class Shard(LiveShard):
             note_write(self._process_key)  # the next read takes them up
             return
         self._state = state
-        self.on_change()
+        self.on_change(self._state)
         # The other views of this process on the same folder have to look for them.
         was_up_to_date = not self._has_unseen_write()
         number = note_write(self._process_key)
