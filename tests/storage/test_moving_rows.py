@@ -184,12 +184,15 @@ def test_a_write_that_meets_the_division_is_refused_or_kept(place, num_shards, m
     """The rows reach the former shards after the last look at them, so their writer must hear of it."""
     writer = opened(place, num_shards)
     expected = put(writer, range(10), ["before"])
-    append = RowLog.append
+    append, lock, divided = RowLog.append, threading.Lock(), []
 
     def divide_and_append(self, table):
-        monkeypatch.undo()
-        divide(place.open(), replace(SETS, num_shards=2), NEVER, lambda seconds: None)
-        writer.registration._looked_at = -math.inf  # in a bucket: the move waits so long
+        with lock:  # shards are written by several threads
+            if not divided:
+                divided.append(True)
+                monkeypatch.undo()
+                divide(place.open(), replace(SETS, num_shards=2), NEVER, lambda seconds: None)
+                writer.registration._looked_at = -math.inf  # in a bucket: the move waits so long
         return append(self, table)
 
     monkeypatch.setattr(RowLog, "append", divide_and_append)
