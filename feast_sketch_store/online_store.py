@@ -220,7 +220,7 @@ class SketchOnlineStore(OnlineStore):
         view, ttl = self.view(config, table), ttl_microseconds(config.online_store, table)
         names, expire_before = tuple(features), expire_before_of(ttl)
         began = time.perf_counter()
-        raw, num_found = view.with_state(lambda state: state.prepared(names).rows(hashes, expire_before))
+        raw, num_found = view.with_state(lambda state: state.row_reader(names).rows(hashes, expire_before))
         view.metrics.count_read(len(raw), num_found, time.perf_counter() - began)
         if num_found < len(raw):
             warn_of_read(view.storage.location, table.name, raw.count(False), len(raw), ttl)

@@ -30,7 +30,7 @@ from feast_sketch_store.rows.entity_keys import (
 from feast_sketch_store.view.view import View
 
 Row = tuple[datetime | None, dict[str, Value] | None]
-RawRow = tuple[int, bytes, bytes] | Literal[False] | None  # see `PreparedRows.rows`
+RawRow = tuple[int, bytes, bytes] | Literal[False] | None  # see `RowReader.rows`
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # Of a feature, by its state; and of those of a row that has expired.
@@ -94,7 +94,7 @@ def read_vectors(
     began = time.perf_counter()
     try:
         vectors = view.with_state(
-            lambda state: state.prepared(features).vectors(
+            lambda state: state.row_reader(features).vectors(
                 entity_hashes, expire_before, _STATUSES, MAX_VECTOR_BYTES
             )
         )

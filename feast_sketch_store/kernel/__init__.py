@@ -14,7 +14,7 @@ except ImportError as error:
     ) from error
 
 from feast_sketch_store.kernel._compiled import (
-    PreparedRows,
+    RowReader,
     check_blocks,
     hash_int64_key,
     hash_key,
@@ -120,9 +120,9 @@ __all__ = [
     "ListCodes",
     "Numbers",
     "PackedNumbers",
-    "PreparedRows",
     "ReadFault",
     "RowIndex",
+    "RowReader",
     "SetCodes",
     "SymbolQuery",
     "Table",

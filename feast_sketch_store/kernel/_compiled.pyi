@@ -1,8 +1,7 @@
 """What the C files of this folder offer. Arrays are C-contiguous and aligned, and have exactly these types.
 
 A function raises ValueError for arrays that do not fit each other and for numbers out of range, before it
-uses them. Calls fill the arrays named ``out``. Functions that take ``begin`` return how many rows are done:
-they stop where the next one has no room, and the caller calls again with more.
+uses them. `calls` has the functions that fill arrays, with the types of these.
 """
 
 from typing import Any, Literal
@@ -12,96 +11,13 @@ from numpy.typing import NDArray
 
 MAX_NUM_HASHES: int
 
-_Bools = NDArray[np.bool_]
 _Bytes = NDArray[np.uint8]
-_Ids = NDArray[np.int32]
-_Ints = NDArray[np.int64]
 _Words = NDArray[np.uint64]
-_Writable = NDArray[Any] | bytearray
 _Owned = memoryview  # of the bytes of a read, which an object without methods owns
 
-# -- shifting Bloom filters: filter.c; `arrays.Table` and `arrays.SymbolQuery` describe the first arguments
+def __getattr__(name: str) -> Any:
+    """A function that `calls` describes."""
 
-def possible_symbols(
-    words: _Words,
-    num_words: int,
-    salt: int,
-    other_salt: int,
-    entity_hashes: _Words,
-    first_word: int,
-    num_symbols: int,
-    num_hashes: int,
-    firsts: _Ints | None,
-    ends: _Ints | None,
-    masks: _Words | None,
-    clusters: _Ids | None,
-    wanted: _Bools | None,
-    begin: int,
-    out_indptr: _Ints,
-    out_ids: _Ids,
-    /,
-) -> int: ...
-def contains(
-    words: _Words,
-    num_words: int,
-    salt: int,
-    other_salt: int,
-    entity_hashes: _Words,
-    first_word: int,
-    num_symbols: int,
-    num_hashes: int,
-    firsts: _Ints | None,
-    ends: _Ints | None,
-    masks: _Words | None,
-    clusters: _Ids | None,
-    wanted: _Bools | None,
-    symbols: _Ids,
-    per_entity: int,
-    out: _Bools,
-    /,
-) -> None: ...
-def touch_blocks(
-    words: _Words,
-    num_words: int,
-    salt: int,
-    other_salt: int,
-    entity_hashes: _Words,
-    first_word: int,
-    num_symbols: int,
-    num_hashes: int,
-    firsts: _Ints | None,
-    ends: _Ints | None,
-    masks: _Words | None,
-    clusters: _Ids | None,
-    block_words: int,
-    unchecked: _Bytes,
-    out_touched: _Bytes,
-    /,
-) -> int:
-    """Mark the unchecked blocks that a read would use. Returns their number."""
-
-def add_facts(
-    part: _Words,
-    first: int,
-    num_words_of_part: int,
-    num_words: int,
-    salt: int,
-    other_salt: int,
-    entity_hashes: _Words,
-    places: _Ids,
-    indptr: _Ints,
-    narrow_symbols: NDArray[np.uint16] | None,
-    wide_symbols: _Ids | None,
-    first_symbol: int,
-    num_hashes: int,
-    firsts: _Ints | None,
-    /,
-) -> None: ...
-
-# -- keys: keys.c
-
-def hash_int64_keys(prefix: bytes, values: _Ints, out_hashes: _Words, /) -> None: ...
-def hash_keys(offsets: _Ints, data: _Bytes, out_hashes: _Words, /) -> None: ...
 def hash_int64_key(prefix: bytes, value: int, /) -> bytes:
     """The hash of one key, a prefix and the 8 bytes of an int64: the 16 bytes of `hash_int64_keys`."""
 
@@ -111,41 +27,6 @@ def hash_key(key: bytes, /) -> bytes:
 def hash_message(message: bytes, /) -> bytes | None:
     """The hash of one ``EntityKey`` in wire format; None unless it has one join key, an int64."""
 
-def parse_int64_keys(messages: bytes, lengths: _Ints, out_values: _Ints, /) -> bytes | None: ...
-
-# -- values: values.c, messages.c, json.c
-
-def index_int64(values: _Ints, seed: int, out_slots: _Ids, /) -> None: ...
-def find_int64(values: _Ints, seed: int, slots: _Ids, wanted: _Ints, out_ids: _Ids, /) -> None: ...
-def index_bytes(offsets: _Ints, data: _Bytes, seed: int, out_slots: _Ids, /) -> None: ...
-def find_bytes(
-    offsets: _Ints,
-    data: _Bytes,
-    seed: int,
-    slots: _Ids,
-    wanted_offsets: _Ints,
-    wanted_data: _Bytes,
-    out_ids: _Ids,
-    /,
-) -> None: ...
-def sort_rows(indptr: _Ints, ids: _Ids, /) -> None:
-    """Sort the ids of each row and drop repetitions, in place."""
-
-def encode_values(
-    tag: bytes,
-    is_collection: bool,
-    is_packed: bool,
-    is_present: _Bools,
-    indptr: _Ints,
-    ids: _Ids,
-    offsets: _Ints,
-    data: _Bytes,
-    out_ends: _Ints,
-    /,
-) -> bytes: ...
-def parse_packed_lists(
-    messages: bytes, lengths: _Ints, field: int, width: int, out_ends: _Ints, out_elements: _Writable, /
-) -> int | None: ...
 def vectors_to_json(message: bytes, /) -> bytes | None:
     """Vectors of a response as JSON, as Feast's feature server writes them.
 
@@ -157,8 +38,6 @@ def vectors_to_json(message: bytes, /) -> bytes | None:
     -------
     JSON objects with commas between them; None if only Feast's own code can write them.
     """
-
-# -- packed and ascending numbers, rows of entities: rows.c, blocks.c
 
 def check_blocks(
     words: _Words, checksums: _Bytes, block_words: int, unchecked: _Bytes, first: int, number: int, /
@@ -174,70 +53,13 @@ def check_blocks(
     first, number : the first block, and how many to check.
     """
 
-def take_packed(words: _Words, width: int, length: int, places: _Ints, out: _Words, /) -> None: ...
-def take_ascending(
-    highs: _Words,
-    num_buckets: int,
-    length: int,
-    lows: _Words,
-    low_width: int,
-    samples: _Words,
-    sample_width: int,
-    places: _Ints,
-    out: _Words,
-    /,
-) -> None: ...
-def row_hashes(entity_hashes: _Words, salt: int, other_salt: int, out: _Words, /) -> None: ...
-def find_rows(
-    highs: _Words,
-    num_buckets: int,
-    length: int,
-    lows: _Words,
-    low_width: int,
-    samples: _Words,
-    sample_width: int,
-    range: int,
-    twins: _Words,
-    hashes: _Words,
-    out_rows: _Ints,
-    /,
-) -> None: ...
-
-# -- sets, static functions: sets.c, bloomier.c
-
-def write_sets(
-    parameters: _Ints,
-    level_starts: _Ints,
-    levels: _Bytes,
-    left: _Bytes,
-    headers: _Ids,
-    indptr: _Ints,
-    ids: _Ids,
-    out_words: _Writable,
-    out_ends: _Ints,
-    /,
-) -> None: ...
-def band_rows(
-    hashes: _Words,
-    values: _Words,
-    num_slots: int,
-    out_coefficients: _Words,
-    out_results: _Words,
-    out_left: _Bools,
-    /,
-) -> None: ...
-def solve_slots(coefficients: _Words, results: _Words, width: int, out_words: _Words, /) -> None: ...
-def look_up(words: _Words, width: int, num_slots: int, hashes: _Words, out: _Words, /) -> None: ...
-
-# -- rows in layers: prepared.c
-
-class PreparedRows:
+class RowReader:
     """A layer of rows, or a stack of layers from the newest to the oldest.
 
     The first methods build it. It does not change once it is shared; then any number of threads may read it.
     Reads take the hashes of entities, 16 bytes each in bytes or in an array, and the time before which rows
     have expired. A block of a file is checked when a read first needs it. Reads raise the error of a damaged
-    block's `Check`, or a `ReadFault`. See ``types.h``.
+    block's `Check`, or a `ReadFault`. `types.h` has its parts.
     """
 
     def listed(self, *arguments: Any) -> None:
@@ -300,7 +122,7 @@ class PreparedRows:
         """The states of the last feature by row, or by the shapes of a range, if its values do not imply
         them."""
 
-    def layer(self, rows: PreparedRows, names: Any, hashes: Any, deleted: Any) -> None:
+    def layer(self, rows: RowReader, names: Any, hashes: Any, deleted: Any) -> None:
         """Add a layer below the others; ``names`` are the ids in answers of its first feature's ids.
 
         ``hashes`` and ``deleted`` are the entities that a delta decides, or None.
@@ -386,4 +208,4 @@ class PreparedRows:
         """Whether entities have rows, uint8[n], and the timestamps of these, int64[n]."""
 
     def columns(self, *arguments: Any) -> list[tuple[_Owned, _Owned, _Owned]]:
-        """All values of all features; see `layers.prepared.read`."""
+        """All values of all features; see `layers.row_reader.read`."""

@@ -10,7 +10,7 @@ Numbers = tuple[Any, int, int, int, Any]
 
 AS_IDS, AS_NUMBERS, AS_BYTES = range(3)  # kinds of the elements of a column
 ABSENT, FOUND, EXPIRED = range(3)  # whether an entity has a row
-NAMES, NUMBERS, BYTES = range(1, 4)  # what `PreparedRows.columns` returns of a feature ...
+NAMES, NUMBERS, BYTES = range(1, 4)  # what `RowReader.columns` returns of a feature ...
 WITH_WEIGHTS = 8  # ... and more with weights
 
 

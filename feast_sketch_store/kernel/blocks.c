@@ -1,6 +1,6 @@
 /* Checksums of the blocks of arrays; snapshot/blocks.py has the format. And what a read does that meets damage. */
 
-#include "prepared.h"
+#include "row_reader.h"
 
 #if defined(__unix__) || defined(__APPLE__)
 #include <sys/mman.h>
@@ -11,20 +11,20 @@ _Thread_local Fault fault;
 
 static _Thread_local PyThreadState *released; /* while other threads may run */
 
-void release_gil(void) { released = PyEval_SaveThread(); }
+void gil_release(void) { released = PyEval_SaveThread(); }
 
-void retake_gil(void) {
+void gil_retake(void) {
     PyThreadState *state = released;
     released = NULL;
     PyEval_RestoreThread(state);
 }
 
-int fail(int status) {
+int fault_note(int status) {
     fault = (Fault){status, NULL, 0, 0};
     return FAILED;
 }
 
-PyObject *raise_fault(const uint64_t *hash) {
+PyObject *fault_raise(const uint64_t *hash) {
     Fault own = fault;
     fault = (Fault){DAMAGED, NULL, 0, 0};
     if (own.status == NO_MEMORY) return PyErr_NoMemory();
@@ -59,8 +59,8 @@ static void expect_block(const Blocks *blocks, uint64_t block) {
 #endif
 }
 
-void expect_words(const Blocks *blocks, uint64_t first_word, uint64_t last_word) {
-    if (is_finished(blocks)) return;
+void blocks_expect(const Blocks *blocks, uint64_t first_word, uint64_t last_word) {
+    if (blocks_are_finished(blocks)) return;
     for (uint64_t b = first_word / blocks->block_words; b <= last_word / blocks->block_words && b < blocks->number; b++)
         if (blocks->unchecked[b]) expect_block(blocks, b);
 }
@@ -72,9 +72,9 @@ static int is_intact(const Blocks *blocks, uint64_t block) {
     return !memcmp(digest, blocks->checksums + 16 * block, 16);
 }
 
-int verify_blocks(const Blocks *blocks, uint64_t first, uint64_t last) {
+int blocks_verify(const Blocks *blocks, uint64_t first, uint64_t last) {
     int are_intact = 1, is_held = !released; /* the disk may have to be waited for */
-    if (is_held) release_gil();
+    if (is_held) gil_release();
     for (uint64_t b = first; b <= last && b < blocks->number; b++)
         if (blocks->unchecked[b]) expect_block(blocks, b);
     for (uint64_t b = first; are_intact && b <= last && b < blocks->number; b++) {
@@ -87,8 +87,39 @@ int verify_blocks(const Blocks *blocks, uint64_t first, uint64_t last) {
         are_intact = 0;
     }
     if (!memchr(blocks->unchecked, 1, (size_t)blocks->number)) *blocks->pending = 0;
-    if (is_held) retake_gil();
+    if (is_held) gil_retake();
     return are_intact;
+}
+
+int blocks_take(Call *call, Blocks *blocks) {
+    static const char *const names[] = {"words", "checksums", "unchecked", "pending", "block_words"};
+    PyObject *check, *parts[5] = {NULL, NULL, NULL, NULL, NULL};
+    Array words, checksums, unchecked, pending;
+    Py_ssize_t block_words;
+    memset(blocks, 0, sizeof *blocks);
+    if (take(call, "o", &check) < 0) return -1;
+    if (Py_IsNone(check)) return 0;
+    int failed = 0;
+    for (int i = 0; i < 5 && !failed; i++) failed = !(parts[i] = PyObject_GetAttrString(check, names[i]));
+    if (!failed) {
+        PyObject *const *next = call->next, *const *stop = call->stop;
+        call->next = parts;
+        call->stop = parts + 5;
+        failed = take(call, "811!1!n", &words, &checksums, &unchecked, &pending, &block_words) < 0;
+        call->next = next;
+        call->stop = stop;
+    }
+    for (int i = 0; i < 5; i++) Py_XDECREF(parts[i]); /* the call has buffers of the arrays */
+    if (failed) return -1;
+    if (block_words < 1 || unchecked.length != words.length / block_words + (words.length % block_words != 0) ||
+        checksums.length != 16 * unchecked.length || pending.length != 1 || call->num_objects == MAX_OBJECTS) {
+        refuse("the checksums of blocks do not fit their array");
+        return -1;
+    }
+    call->objects[call->num_objects++] = Py_NewRef(check);
+    *blocks = (Blocks){check, words.data, checksums.data, unchecked.data, pending.data,
+                       (uint64_t)words.length, (uint64_t)block_words, (uint64_t)unchecked.length};
+    return 0;
 }
 
 /* check_blocks(words, checksums, block_words, unchecked, first, number)

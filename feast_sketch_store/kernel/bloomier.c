@@ -1,6 +1,6 @@
 /* Static functions by the ribbon construction; succinct/static_function.py describes them. */
 
-#include "prepared.h"
+#include "row_reader.h"
 
 #if defined(__GNUC__)
 #define PARITY(word) ((uint64_t)__builtin_parityll(word)) /* needs no instruction that counts bits */
@@ -123,11 +123,11 @@ KERNEL_FUNCTION(look_up) {
 
 /* -- rows by number ------------------------------------------------------------------------------------ */
 
-static int64_t find_number(const Prepared *rows, const uint64_t *hash, Place *place) {
+static int64_t find_number(const RowReader *rows, const uint64_t *hash, Place *place) {
     const StaticFunction *function = &rows->function;
     uint64_t own = row_hash(hash, rows->salt), slot = start_of(own, (uint64_t)function->num_slots);
     uint64_t first = (slot >> 6) * (uint64_t)function->width;
-    if (!are_verified(&rows->function_blocks, first, first + 2 * (uint64_t)function->width - 1)) return DAMAGED_INDEX;
+    if (!blocks_are_verified(&rows->function_blocks, first, first + 2 * (uint64_t)function->width - 1)) return DAMAGED_INDEX;
     uint64_t number = number_of(function->words, function->width, slot, own);
     int64_t low = 0, high = function->num_left;
     while (low < high) {
@@ -144,7 +144,7 @@ static int64_t find_number(const Prepared *rows, const uint64_t *hash, Place *pl
 }
 
 static int read_digit(const Place *place, const Feature *feature, Arena *arena, Content *content) {
-    content->state = read_state(place, feature);
+    content->state = state_read(place, feature);
     if (content->state != VALUE) return content->state < 0 ? FAILED : 0;
     int32_t *id = arena_get(arena, sizeof *id);
     if (!id || feature->values.length < 1) return FAILED;
@@ -154,12 +154,12 @@ static int read_digit(const Place *place, const Feature *feature, Arena *arena, 
     return 0;
 }
 
-static int date_number(const Prepared *rows, int64_t expire_before, Place *place) {
+static int date_number(const RowReader *rows, int64_t expire_before, Place *place) {
     place->timestamp = rows->oldest[place->row];
     return rows->newest[place->row] < expire_before ? EXPIRED : FOUND;
 }
 
-static void expect_number(const Prepared *rows, const uint64_t *hash) {
+static void expect_number(const RowReader *rows, const uint64_t *hash) {
     const StaticFunction *function = &rows->function;
     uint64_t slot = start_of(row_hash(hash, rows->salt), (uint64_t)function->num_slots);
     const uint64_t *words = function->words + (slot >> 6) * (uint64_t)function->width;
@@ -172,15 +172,15 @@ static void expect_number(const Prepared *rows, const uint64_t *hash) {
  *
  * Rows that a static function maps to numbers, see layers/static_rows.py. `oldest` and `newest`, int64, bound the
  * timestamps of each shape, which is the lowest digit. The blocks are those of the words. */
-PREPARED_METHOD(numbered) {
-    Prepared *self = (Prepared *)call->self;
+READER_METHOD(numbered) {
+    RowReader *self = (RowReader *)call->self;
     StaticFunction *function = &self->function;
     Array words, hashes, numbers, oldest, newest;
     Py_ssize_t width, num_slots;
-    if (!is_first(self)) return NULL;
+    if (!reader_is_empty(self)) return NULL;
     if (take(call, "ww8nnw8888", &self->salt[0], &self->salt[1], &words, &width, &num_slots, &function->num_symbols,
              &hashes, &numbers, &oldest, &newest) < 0 ||
-        take_blocks(call, &self->function_blocks) < 0 || take(call, ".") < 0)
+        blocks_take(call, &self->function_blocks) < 0 || take(call, ".") < 0)
         return NULL;
     if (width < 1 || width > 64 || !is_number_of_slots(num_slots) || words.length != (num_slots / 64 + 1) * width ||
         hashes.length != numbers.length || oldest.length < 1 || newest.length != oldest.length)
@@ -194,7 +194,7 @@ PREPARED_METHOD(numbered) {
     self->oldest = oldest.data;
     self->newest = newest.data;
     self->num_rows = oldest.length;
-    if (keep(self, call) < 0) return NULL;
+    if (reader_keep(self, call) < 0) return NULL;
     self->find = find_number;
     self->date = date_number;
     self->expect = expect_number;
@@ -203,13 +203,13 @@ PREPARED_METHOD(numbered) {
 }
 
 /* from_number(divisor): the feature is a digit of the numbers; `states` says which rows have values. */
-PREPARED_METHOD(from_number) {
-    Prepared *self = (Prepared *)call->self;
-    Feature *feature = begun(self, NUMBERED);
+READER_METHOD(from_number) {
+    RowReader *self = (RowReader *)call->self;
+    Feature *feature = feature_begun(self, NUMBERED);
     if (!feature || take(call, "w.", &feature->divisor) < 0) return NULL;
     if (!feature->divisor || feature->divisor % (uint64_t)self->num_rows) return refuse(DO_NOT_FIT);
     feature->divisor /= (uint64_t)self->num_rows; /* `find_number` removes the shape */
-    if (keep(self, call) < 0) return NULL;
+    if (reader_keep(self, call) < 0) return NULL;
     feature->read = read_digit;
     Py_RETURN_NONE;
 }

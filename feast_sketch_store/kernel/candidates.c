@@ -1,6 +1,6 @@
 /* Which of some candidates rows have, by their values: each is looked up among the few values of a row. */
 
-#include "prepared.h"
+#include "row_reader.h"
 
 /* The elements of a row by value. Few marks are set, so they rule out most candidates at once. Slots have the numbers
  * of elements, or -1. */
@@ -145,7 +145,7 @@ static int mark_values(void *self, Py_ssize_t i, int status, Place *place, Arena
     memset(found, 0, (size_t)wanted->number);
     if (status == FOUND) {
         wanted->num_found++;
-        if (read_feature(place, 0, &feature, arena, &content) < 0 || resolve(feature, arena, &content) < 0) return FAILED;
+        if (feature_read(place, 0, &feature, arena, &content) < 0 || content_resolve(feature, arena, &content) < 0) return FAILED;
     }
     if (wanted->objects && slice_objects(wanted) < 0) return FAILED;
     if (status != FOUND || !content.count) return 0;
@@ -183,20 +183,20 @@ static Py_ssize_t take_wanted(Call *call, Wanted *wanted) {
  * Which values the first feature of each entity has: `numbers`, int64; or binary values, `offsets`, int64, and `data`;
  * or `objects`, a list of str if `is_text`, else of bytes: TypeError if it has others. There are `per_entity` of them for
  * each entity in turn, or 0 if all are for all. `out` is bool[n, ...]. */
-PREPARED_METHOD(contains_values) {
+READER_METHOD(contains_values) {
     Walk walk;
     Wanted wanted;
     Array out;
     memset(&wanted, 0, sizeof wanted);
-    if (begin_walk(call, &walk, 0) < 0) return NULL;
+    if (walk_begin(call, &walk, 0) < 0) return NULL;
     Py_ssize_t all = take_wanted(call, &wanted);
     if (all < 0 || take(call, "n1!.", &wanted.per_entity, &out) < 0) return NULL;
     wanted.number = wanted.per_entity ? wanted.per_entity : all;
     wanted.out = out.data;
-    if (wanted.per_entity < 0 || !num_shown(walk.stack) || out.length != walk.n * wanted.number ||
+    if (wanted.per_entity < 0 || !reader_num_shown(walk.stack) || out.length != walk.n * wanted.number ||
         (wanted.per_entity && (wanted.objects || all != out.length)))
         return refuse(DO_NOT_FIT);
-    int failed = run_walk(&walk, mark_values, &wanted, wanted.objects ? 0 : 100 + 5 * wanted.number);
-    free_walk(&walk);
+    int failed = walk_run(&walk, mark_values, &wanted, wanted.objects ? 0 : 100 + 5 * wanted.number);
+    walk_free(&walk);
     return failed ? NULL : PyLong_FromSsize_t(wanted.num_found);
 }

@@ -53,13 +53,13 @@ typedef struct {
 static int next_field(Message *message, Field *field) {
     uint64_t key, length;
     if (message->place == message->stop) return 0;
-    if (read_varint(&message->place, message->stop, &key) < 0) return -1;
+    if (varint_read(&message->place, message->stop, &key) < 0) return -1;
     field->number = key >> 3;
     field->wire = (int)(key & 7);
-    if (field->wire == VARINT) return read_varint(&message->place, message->stop, &field->value) < 0 ? -1 : 1;
+    if (field->wire == VARINT) return varint_read(&message->place, message->stop, &field->value) < 0 ? -1 : 1;
     if (field->wire == FIXED64 || field->wire == FIXED32) {
         length = field->wire == FIXED64 ? 8 : 4;
-    } else if (field->wire != DELIMITED || read_varint(&message->place, message->stop, &length) < 0) {
+    } else if (field->wire != DELIMITED || varint_read(&message->place, message->stop, &length) < 0) {
         return -1;
     }
     if (length > (uint64_t)(message->stop - message->place)) return -1;
@@ -188,7 +188,7 @@ static int add_packed(Text *text, int kind, Message content, int *is_first) {
             field.value = 0;
             memcpy(&field.value, content.place, width);
             content.place += width;
-        } else if (read_varint(&content.place, content.stop, &field.value) < 0) {
+        } else if (varint_read(&content.place, content.stop, &field.value) < 0) {
             return -1;
         }
         if ((!*is_first && ADD(text, ",") < 0) || add_one(text, kind, &field, 0) < 0) return -1;
@@ -292,7 +292,7 @@ static int add_statuses(Text *text, const Field *field, int *is_first) {
     int is_packed = field->wire == DELIMITED;
     if (!is_packed && field->wire != VARINT) return -1;
     while (!is_packed || packed.place < packed.stop) {
-        if (is_packed && read_varint(&packed.place, packed.stop, &status) < 0) return -1;
+        if (is_packed && varint_read(&packed.place, packed.stop, &status) < 0) return -1;
         if ((!*is_first && ADD(text, ",") < 0) || add_status(text, status) < 0) return -1;
         *is_first = 0;
         if (!is_packed) break;

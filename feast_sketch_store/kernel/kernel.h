@@ -1,4 +1,4 @@
-/* Shared by the parts of the kernel. */
+/* What all files use: arguments of calls, hashes, and protobuf's wire format. */
 
 #ifndef FEAST_SKETCH_STORE_KERNEL_H
 #define FEAST_SKETCH_STORE_KERNEL_H
@@ -132,20 +132,20 @@ static inline int are_equal(const uint8_t *a, const uint8_t *b, int64_t length) 
 
 /* -- protobuf's wire format --------------------------------------------------------------------------- */
 
-static inline uint8_t *write_varint(uint8_t *place, uint64_t number) {
+static inline uint8_t *varint_write(uint8_t *place, uint64_t number) {
     for (; number >= 0x80; number >>= 7) *place++ = (uint8_t)(number | 0x80);
     *place++ = (uint8_t)number;
     return place;
 }
 
-static inline int64_t size_of_varint(uint64_t number) {
+static inline int64_t varint_size(uint64_t number) {
     int64_t size = 1;
     for (; number >= 0x80; number >>= 7) size++;
     return size;
 }
 
 /* Reads a varint byte by byte; -1 if the message ends first. */
-static inline int read_varint(const uint8_t **place, const uint8_t *stop, uint64_t *number) {
+static inline int varint_read(const uint8_t **place, const uint8_t *stop, uint64_t *number) {
     *number = 0;
     for (int shift = 0; *place < stop && shift < 70; shift += 7) {
         uint8_t byte = *(*place)++;
@@ -158,189 +158,7 @@ static inline int read_varint(const uint8_t **place, const uint8_t *stop, uint64
 /* Wire types. */
 enum { VARINT = 0, FIXED64 = 1, DELIMITED = 2, FIXED32 = 5 };
 
-int is_utf8(const uint8_t *place, int64_t length); /* as protobuf requires of strings: response.c */
-
-/* -- packed and ascending numbers, and the rows of entities: rows.c ----------------------------------- */
-
-/* Integers of `width` bits without gaps, and one more word that is read but not used. */
-typedef struct {
-    const uint64_t *words;
-    int width;
-} Packed;
-
-static inline uint64_t get_packed(const Packed *packed, uint64_t place) {
-    if (!packed->width) return 0;
-    uint64_t bit = place * (uint64_t)packed->width, word = bit >> 6, shift = bit & 63;
-    uint64_t number = packed->words[word] >> shift | packed->words[word + 1] << 1 << (63 - shift);
-    return number & (~0ull >> (64 - packed->width));
-}
-
-/* 0, or -1 with an exception. After 0, reads of indexes below `length` stay inside the buffer. */
-int init_packed(Packed *packed, const Array *words, Py_ssize_t width, Py_ssize_t length);
-
-#define SAMPLED 64 /* the position of every 64th bit that is searched for is stored; as in formulas.py */
-
-/* Ascending numbers in Elias-Fano form; succinct/elias_fano.py describes it. The contents of the arrays may be wrong:
- * no function reads outside of them. */
-typedef struct {
-    const uint64_t *highs;
-    uint64_t num_bits; /* of `highs` */
-    int64_t length, num_buckets;
-    Packed lows, samples;
-    uint64_t flipped; /* ~0 if samples are positions of zeros, else 0 */
-    double bits_per_sampled; /* bits of `highs` for each one, or each zero, of the sampled kind */
-} Ascending;
-
-/* Takes highs, num_buckets, length, low words, low width, sample words and sample width. Samples are positions of zeros
- * if numbers are found by value, and of ones if they are found by index. 0, or -1 with an exception. */
-int take_ascending(Call *call, Ascending *numbers, int by_value);
-
-/* The number with index `place`, which is below `length`; ~0 if the arrays lack it. */
-uint64_t get_ascending(const Ascending *numbers, int64_t place);
-
-/* Finds rows by the hashes of their entities; succinct/fingerprints.py describes it. */
-typedef struct {
-    Ascending fingerprints;
-    uint64_t range; /* fingerprints are below it */
-    const uint64_t *twins;
-    int64_t num_twins;
-} RowIndex;
-
-/* Takes the arguments of `take_ascending`, range and twins. 0, or -1 with an exception. */
-int take_row_index(Call *call, RowIndex *index);
-
-int is_row_index(const RowIndex *index); /* whether the range fits the fingerprints */
-uint64_t bucket_of(const RowIndex *index, uint64_t hash);
-
-#define NO_ROW (-1)
-#define DAMAGED_INDEX (-2)
-
-/* The hash that determines the row of an entity, by its upper part. */
-static inline uint64_t row_hash(const uint64_t *hash, const uint64_t *salt) {
-    return mix64(mix64(hash[0] ^ salt[0]) + (hash[1] ^ salt[1]));
-}
-
-/* The row of an entity by its row hash, `NO_ROW`, or `DAMAGED_INDEX`. */
-int64_t find_row(const RowIndex *index, uint64_t hash);
-
-/* Prefetches the words from which the row of a hash, or a number, will probably be read. */
-void expect_row(const RowIndex *index, uint64_t hash);
-void expect_ascending(const Ascending *numbers, int64_t place);
-
-/* -- sets: sets.c ------------------------------------------------------------------------------------- */
-
-/* How the sets of one feature are coded. */
-typedef struct {
-    const uint8_t *levels, *left; /* of symbols, and of how many ids are left; see succinct/gap_levels.py */
-    int64_t num_symbols, no_set; /* headers below `no_set` stand for a row that has no set */
-    int header_width;
-    int others_width; /* -1 if the set is coded by itself; see succinct/golomb_sets.py */
-} Code;
-
-#define LONGEST_UNARY 24 /* this many ones precede a number of 32 bits */
-#define MAX_WIDTH 30
-#define DIRECT_CODES 256
-#define NUM_LEFT (DIRECT_CODES + 64)
-
-/* Twice the logarithm of a count, rounded. */
-static inline int half_octaves(uint64_t count) {
-    int octaves = (int)HIGHEST(count | 1);
-    return 2 * octaves + (count * count >= 2ull << 2 * octaves);
-}
-
-/* The width of a gap that begins at a symbol, in a set with `left` ids left. */
-static ALWAYS_INLINE int width_of_gap(const Code *code, int64_t symbol, int64_t left) {
-    int own = code->left[left < DIRECT_CODES ? left : DIRECT_CODES + half_octaves((uint64_t)left)];
-    int width = (code->levels[symbol] - own) >> 2;
-    return width < 0 ? 0 : width > MAX_WIDTH ? MAX_WIDTH : width;
-}
-
-/* The codes of F features; sets that others are coded relative to have at most `room` ids. */
-typedef struct {
-    Code *of;
-    Py_ssize_t number;
-    size_t room;
-} Codes;
-
-/* The sets of rows; `starts` are the bits at which they begin. */
-typedef struct {
-    Codes codes;
-    const uint64_t *words; /* the last one is read but not used */
-    uint64_t num_bits;
-    Ascending starts;
-} Sets;
-
-/* Takes codes, words and num_bits, but not `starts`. 0, or -1 with an exception. */
-int take_words_of_sets(Call *call, Sets *sets);
-
-enum { IS_WANTED = 1, IS_NEEDED = 2 }; /* a set itself; its ids, to read one after it */
-
-/* What is read of a row, up to some feature: for each feature, its header and where its ids end. */
-typedef struct {
-    int64_t *ends;
-    int32_t *headers, *seen, *others;
-    uint8_t *marks; /* by feature */
-} RowOfSets;
-
-size_t room_for_row(const Codes *codes); /* bytes, aligned to 8, for `init_row`, which clears the marks */
-void init_row(RowOfSets *row, const Codes *codes, void *memory);
-void mark_wanted(const Codes *codes, Py_ssize_t feature, uint8_t *marks);
-
-/* Reads the sets of a row that begins at `start`, features 0 to `last`. The ids of the wanted ones go to `ids`, one
- * after the other from `first` on. 0; -1 if they are damaged; or the least number of ids that need room. */
-int64_t read_row(const Sets *sets, uint64_t start, Py_ssize_t last, const RowOfSets *row, int32_t *ids, int64_t first,
-                 int64_t room);
-
-/* A set of a row as it was read. */
-typedef struct {
-    int32_t header;
-    const int32_t *ids;
-} SetOfRow;
-
-/* A set to be read: `bit` is where its header begins, then its codes, and then the bit after them. */
-typedef struct {
-    uint64_t bit;
-    int64_t size;
-    int32_t *ids;
-    int32_t header;
-} Job;
-
-/* Reads the headers of sets of one feature, and adds up their sizes. -1 if they are damaged. */
-int read_headers(const Sets *sets, const Code *code, Job *jobs, Py_ssize_t number, int64_t *total);
-
-/* Reads non-empty sets of one feature that are coded by themselves. -1 if they are damaged. */
-int read_alone(const Sets *sets, const Code *code, Job **jobs, Py_ssize_t number);
-
-/* -- lists: lists.c ----------------------------------------------------------------------------------- */
-
-/* How the lists of one feature are coded. */
-typedef struct {
-    const uint16_t *tables;
-    const uint8_t *widths;
-    int64_t num_symbols;
-    const uint64_t *words;
-} ListCode;
-
-/* Takes tables, widths, num_symbols and words; sets `num_bits` to the bits of the words. 0, or -1 with an exception. */
-int take_list_code(Call *call, ListCode *code, int64_t *num_bits);
-
-/* Reads a list from bit `bit` to bit `stop`, which is at most `num_bits`. Returns the number of items; -1 if the list
- * is damaged, -2 if there are more than `room`. */
-int64_t read_list(const ListCode *code, uint64_t bit, uint64_t stop, int64_t limit, int64_t oldest, int64_t room,
-                  int32_t *ids, int64_t *ages);
-
-/* Writes up to two ones of a word without a branch that depends on them, because most words have no more. Up to two ids
- * after the last one are overwritten. */
-static inline Py_ssize_t write_ids(uint64_t word, int32_t first_id, int32_t *ids, Py_ssize_t count) {
-    ids[count] = first_id + (int32_t)LOWEST(word | 1ull << 63);
-    count += word != 0;
-    word &= word - 1;
-    ids[count] = first_id + (int32_t)LOWEST(word | 1ull << 63);
-    count += word != 0;
-    word &= word - (word != 0);
-    for (; word; word &= word - 1) ids[count++] = first_id + (int32_t)LOWEST(word);
-    return count;
-}
+int is_utf8(const uint8_t *place, int64_t length); /* as protobuf requires of strings: messages.c */
 
 /* -- what the module has ------------------------------------------------------------------------------ */
 
@@ -355,8 +173,7 @@ static inline Py_ssize_t write_ids(uint64_t word, int32_t first_id, int32_t *ids
 #define DECLARE(NAME) PyObject *kernel_##NAME(PyObject *module, PyObject *const *arguments, Py_ssize_t number);
 EACH_KERNEL_FUNCTION(DECLARE)
 
-int kernel_add_prepared(PyObject *module); /* 0, or -1 with an exception */
-int kernel_add_buffers(PyObject *module);
+int kernel_add_buffers(PyObject *module); /* 0, or -1 with an exception */
 void kernel_choose_width(void); /* call these before any of them */
 void kernel_choose_decoder(void);
 

@@ -150,13 +150,13 @@ static int is_int64_key(const uint8_t *key, size_t length) {
 static int parse_int64_key(const uint8_t *place, const uint8_t *stop, const uint8_t **name, uint64_t *name_length,
                            uint64_t *value) {
     uint64_t size;
-    if (place == stop || *place++ != 0x0a || read_varint(&place, stop, name_length)) return 0; /* 1: join_keys */
+    if (place == stop || *place++ != 0x0a || varint_read(&place, stop, name_length)) return 0; /* 1: join_keys */
     if (*name_length > (uint64_t)(stop - place)) return 0;
     *name = place;
     place += *name_length;
-    if (place == stop || *place++ != 0x12 || read_varint(&place, stop, &size)) return 0; /* 2: entity_values */
+    if (place == stop || *place++ != 0x12 || varint_read(&place, stop, &size)) return 0; /* 2: entity_values */
     if (size != (uint64_t)(stop - place)) return 0;
-    if (place == stop || *place++ != 0x20 || read_varint(&place, stop, value)) return 0; /* 4: int64_val */
+    if (place == stop || *place++ != 0x20 || varint_read(&place, stop, value)) return 0; /* 4: int64_val */
     return place == stop;
 }
 

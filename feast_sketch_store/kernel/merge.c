@@ -5,65 +5,7 @@
 
 #include <stdlib.h>
 
-#include "prepared.h"
-
-/* fenced(fences): bool[n], the rows that hide all rows of their entity in older layers. */
-PREPARED_METHOD(fenced) {
-    Prepared *self = (Prepared *)call->self;
-    Array fences;
-    if (take(call, "1.", &fences) < 0) return NULL;
-    if (self->kind != EXACT || self->fences || fences.length != self->num_rows) return refuse(DO_NOT_FIT);
-    self->fences = fences.data;
-    if (keep(self, call) < 0) return NULL;
-    Py_RETURN_NONE;
-}
-
-/* from_items(states, indptr, ids, times, unit): uint8[n], int64[n + 1], int32[nnz], int64[nnz]
- *
- * Its items are stored one row after the other, the newest of a row first. The elements are the ids; or if `unit` is
- * above 0, times in units of as many microseconds. */
-PREPARED_METHOD(from_items) {
-    Prepared *self = (Prepared *)call->self;
-    Feature *feature = begun(self, EXACT);
-    Array states, indptr, ids, times;
-    Py_ssize_t unit;
-    if (!feature || take(call, "1848n.", &states, &indptr, &ids, &times, &unit) < 0) return NULL;
-    if (states.length != self->num_rows || indptr.length != self->num_rows + 1 || ids.length != times.length || unit < 0)
-        return refuse(DO_NOT_FIT);
-    feature->row_states = states.data;
-    feature->indptr = indptr.data;
-    feature->ids = ids.data;
-    feature->weights = times.data;
-    feature->num_ids = ids.length;
-    feature->unit = unit;
-    if (keep(self, call) < 0) return NULL;
-    feature->is_items = 1;
-    feature->read = read_exact;
-    Py_RETURN_NONE;
-}
-
-/* removals(states, indptr, ids, until, numbers, offsets, data): what rows remove of the last feature in older layers
- *
- * A row removes all of it if its state is EMPTY, and some values, each up to a time, if it is VALUE. Ids stand for
- * numbers or for bytes. */
-PREPARED_METHOD(removals) {
-    Prepared *self = (Prepared *)call->self;
-    Array states, indptr, ids, until, numbers, offsets, data;
-    if (take(call, "18488?8?1?.", &states, &indptr, &ids, &until, &numbers, &offsets, &data) < 0) return NULL;
-    Feature *feature = self->num_features ? self->features + self->num_features - 1 : NULL;
-    if (!feature || !feature->is_items || feature->removal_states || states.length != self->num_rows ||
-        indptr.length != self->num_rows + 1 || ids.length != until.length || (offsets.data && !offsets.length))
-        return refuse(DO_NOT_FIT);
-    feature->removal_states = states.data;
-    feature->removal_indptr = indptr.data;
-    feature->removed_ids = ids.data;
-    feature->until = until.data;
-    feature->num_removed = ids.length;
-    feature->removed = (Values){numbers.data, offsets.data, data.data, numbers.length, data.length};
-    if (offsets.data) feature->removed.length = offsets.length - 1;
-    if (keep(self, call) < 0) return NULL;
-    Py_RETURN_NONE;
-}
+#include "row_reader.h"
 
 /* -- their items ------------------------------------------------------------------------------------- */
 
@@ -104,7 +46,7 @@ static int begin_run(const Place *place, Run *run, Arena *arena, int *state) {
     if (feature->code.tables) {
         Content content = {MISSING, 0, NULL, NULL, NULL, NULL};
         int64_t *times;
-        if (feature->counts || read_all_items(place, run->layer, run->row, feature, arena, &content, &times) < 0)
+        if (feature->counts || items_read(place, run->layer, run->row, feature, arena, &content, &times) < 0)
             return FAILED;
         *state = content.state;
         run->count = content.count;
@@ -126,7 +68,7 @@ static int begin_run(const Place *place, Run *run, Arena *arena, int *state) {
 }
 
 /* Memory for at most this many values; 0 or FAILED. */
-static int begin_met(Met *met, const Prepared *stack, const Values *values, int64_t most, Arena *arena) {
+static int begin_met(Met *met, const RowReader *stack, const Values *values, int64_t most, Arena *arena) {
     uint64_t size = 16;
     while (size < 2 * (uint64_t)most) size *= 2;
     memset(met, 0, sizeof *met);
@@ -187,7 +129,7 @@ static int meet(Met *met, Run *run) {
                 met->slices[known] = slice;
             met->last_tick[known] = INT64_MAX; /* later than any */
             met->removals[known] = -1;
-            if (met->names && (met->names[known] = name_of(run->layer, run->ids[i])) == -2) return FAILED;
+            if (met->names && (met->names[known] = layer_name(run->layer, run->ids[i])) == -2) return FAILED;
         }
         run->ids[i] = known;
     }
@@ -289,11 +231,11 @@ static int begin_runs(const Place *place, Py_ssize_t f, Run *runs, Arena *arena,
     return number;
 }
 
-int read_together(Place *place, Py_ssize_t f, const Feature **feature, Arena *arena, Content *content) {
+int items_merge(Place *place, Py_ssize_t f, const Feature **feature, Arena *arena, Content *content) {
     Met met;
     Run *runs = arena_get(arena, (size_t)place->num_pieces * sizeof *runs);
     if (!runs) return FAILED;
-    const Prepared *stack = place->stack;
+    const RowReader *stack = place->stack;
     int64_t most = 0, room = 0;
     int state, number = begin_runs(place, f, runs, arena, &state, &most);
     if (number < 1 || most >= INT32_MAX) return FAILED;
@@ -336,7 +278,7 @@ static int compare(const void *a, const void *b) {
     return (one > other) - (one < other);
 }
 
-int64_t distinct(int32_t *ids, int64_t count) {
+int64_t ids_make_distinct(int32_t *ids, int64_t count) {
     int64_t kept = 0;
     qsort(ids, (size_t)count, sizeof *ids, compare);
     for (int64_t i = 0; i < count; i++)
@@ -344,12 +286,12 @@ int64_t distinct(int32_t *ids, int64_t count) {
     return kept;
 }
 
-int make_distinct(const Place *place, Arena *arena, Content *content) {
+int content_make_distinct(const Place *place, Arena *arena, Content *content) {
     if (!content->count || !content->ids) return 0;
     int32_t *ids = arena_get(arena, (size_t)content->count * sizeof *ids);
     if (!ids) return FAILED;
     memcpy(ids, content->ids, (size_t)content->count * sizeof *ids);
-    content->count = distinct(ids, content->count);
+    content->count = ids_make_distinct(ids, content->count);
     content->ids = ids;
     content->weights = NULL;
     if (!place->num_pieces) return 0;
@@ -373,7 +315,7 @@ static int has_items(Place *place) {
         Content content = {MISSING, 0, NULL, NULL, NULL, NULL};
         const Feature *feature = place->layer->rows->features + f;
         arena_init(&arena);
-        int status = place->num_pieces ? read_together(place, f, &feature, &arena, &content)
+        int status = place->num_pieces ? items_merge(place, f, &feature, &arena, &content)
                      : feature->read   ? feature->read(place, feature, &arena, &content)
                                        : 0;
         arena_free(&arena);
@@ -387,7 +329,7 @@ static int has_items(Place *place) {
 /* The row of an entity in one layer, and its timestamp: FOUND, ABSENT or FAILED. A deletion is ABSENT. `is_last` says
  * whether older layers have nothing to add. */
 static int find_piece(const Layer *layer, const uint64_t *hash, Place *place, int *is_last) {
-    const Prepared *rows = layer->rows;
+    const RowReader *rows = layer->rows;
     *is_last = 0;
     place->row = rows->find(rows, hash, place);
     if (place->row == NO_ROW) return ABSENT;
@@ -400,7 +342,7 @@ static int find_piece(const Layer *layer, const uint64_t *hash, Place *place, in
     return rows->date(rows, INT64_MIN, place);
 }
 
-int locate_items(const Prepared *stack, const uint64_t *hash, Py_ssize_t first, Py_ssize_t end, int64_t expire_before,
+int items_locate(const RowReader *stack, const uint64_t *hash, Py_ssize_t first, Py_ssize_t end, int64_t expire_before,
                  Arena *arena, Place *place) {
     int64_t newest = INT64_MIN;
     int is_last = 0;

@@ -1,6 +1,30 @@
-/* Parses lists of numbers from Feast's `Value` messages in wire format. */
+/* Parses lists of numbers from Feast's `Value` messages in wire format, and checks their strings. */
 
 #include "kernel.h"
+
+int is_utf8(const uint8_t *place, int64_t length) {
+    const uint8_t *stop = place + length;
+    while (place < stop) {
+        uint32_t first = *place++, least, character;
+        int more;
+        if (first < 0x80) continue;
+        if (first >= 0xc2 && first < 0xe0)
+            more = 1, least = 0x80, character = first & 0x1f;
+        else if (first >= 0xe0 && first < 0xf0)
+            more = 2, least = 0x800, character = first & 0x0f;
+        else if (first >= 0xf0 && first < 0xf5)
+            more = 3, least = 0x10000, character = first & 0x07;
+        else
+            return 0;
+        if (stop - place < more) return 0;
+        for (; more; more--, place++) {
+            if ((*place & 0xc0) != 0x80) return 0;
+            character = character << 6 | (*place & 0x3f);
+        }
+        if (character < least || character > 0x10ffff || (character >= 0xd800 && character < 0xe000)) return 0;
+    }
+    return 1;
+}
 
 /* A varint of at most 64 bits; -1 if there is none. */
 static int read_number(const uint8_t **place, const uint8_t *stop, uint64_t *number) {

@@ -1,7 +1,7 @@
 /* Rows in protobuf's wire format, as Values or as vectors of a response; codecs.py and
  * adapter/responses.py have the layouts. */
 
-#include "prepared.h"
+#include "row_reader.h"
 
 /* A feature to be written. */
 typedef struct {
@@ -13,12 +13,12 @@ typedef struct {
 static inline int64_t size_of_element(const Part *part, int64_t i) {
     const Content *content = &part->content;
     switch (part->feature->wire) {
-    case VARINT: return size_of_varint((uint64_t)content->numbers[i]);
+    case VARINT: return varint_size((uint64_t)content->numbers[i]);
     case FIXED32: return 4;
     case FIXED64: return 8;
     case DELIMITED: {
         int64_t length = content->slices[i].length;
-        return part->feature->is_collection + size_of_varint((uint64_t)length) + length;
+        return part->feature->is_collection + varint_size((uint64_t)length) + length;
     }
     default: return 0;
     }
@@ -28,41 +28,17 @@ static int is_packed(const Feature *feature) { return feature->is_collection && 
 
 static int64_t size_of_list(const Part *part) {
     int64_t size = part->elements_size;
-    return is_packed(part->feature) && size ? 1 + size_of_varint((uint64_t)size) + size : size;
-}
-
-int is_utf8(const uint8_t *place, int64_t length) {
-    const uint8_t *stop = place + length;
-    while (place < stop) {
-        uint32_t first = *place++, least, character;
-        int more;
-        if (first < 0x80) continue;
-        if (first >= 0xc2 && first < 0xe0)
-            more = 1, least = 0x80, character = first & 0x1f;
-        else if (first >= 0xe0 && first < 0xf0)
-            more = 2, least = 0x800, character = first & 0x0f;
-        else if (first >= 0xf0 && first < 0xf5)
-            more = 3, least = 0x10000, character = first & 0x07;
-        else
-            return 0;
-        if (stop - place < more) return 0;
-        for (; more; more--, place++) {
-            if ((*place & 0xc0) != 0x80) return 0;
-            character = character << 6 | (*place & 0x3f);
-        }
-        if (character < least || character > 0x10ffff || (character >= 0xd800 && character < 0xe000)) return 0;
-    }
-    return 1;
+    return is_packed(part->feature) && size ? 1 + varint_size((uint64_t)size) + size : size;
 }
 
 /* Reads feature `f` and measures its Value; 0 or FAILED. */
 static int measure(Part *part, Place *place, Py_ssize_t f, Arena *arena) {
     Content *content = &part->content;
-    if (read_feature(place, f, &part->feature, arena, content) < 0) return FAILED;
+    if (feature_read(place, f, &part->feature, arena, content) < 0) return FAILED;
     const Feature *feature = part->feature;
     part->elements_size = part->size = 0;
     if (content->state < EMPTY) return 0;
-    if (resolve(feature, arena, content) < 0 ||
+    if (content_resolve(feature, arena, content) < 0 ||
         (content->count && (feature->wire == DELIMITED ? !content->slices : !content->numbers)) ||
         (!feature->is_collection && content->count > 1))
         return FAILED;
@@ -72,7 +48,7 @@ static int measure(Part *part, Place *place, Py_ssize_t f, Arena *arena) {
     }
     if (feature->is_collection) {
         int64_t list = size_of_list(part);
-        part->size = feature->tag_size + size_of_varint((uint64_t)list) + list;
+        part->size = feature->tag_size + varint_size((uint64_t)list) + list;
     } else if (part->elements_size) {
         part->size = feature->tag_size + part->elements_size;
     }
@@ -83,18 +59,18 @@ static uint8_t *write_value(uint8_t *place, const Part *part) {
     const Feature *feature = part->feature;
     const Content *content = &part->content;
     *place++ = 0x0a;
-    place = write_varint(place, (uint64_t)part->size);
+    place = varint_write(place, (uint64_t)part->size);
     if (!part->size) return place;
     memcpy(place, feature->tag, (size_t)feature->tag_size);
     place += feature->tag_size;
-    if (feature->is_collection) place = write_varint(place, (uint64_t)size_of_list(part));
+    if (feature->is_collection) place = varint_write(place, (uint64_t)size_of_list(part));
     if (is_packed(feature) && part->elements_size) {
         *place++ = 0x0a;
-        place = write_varint(place, (uint64_t)part->elements_size);
+        place = varint_write(place, (uint64_t)part->elements_size);
     }
     for (int64_t i = 0; i < content->count; i++) {
         if (feature->wire == VARINT) {
-            place = write_varint(place, (uint64_t)content->numbers[i]);
+            place = varint_write(place, (uint64_t)content->numbers[i]);
         } else if (feature->wire != DELIMITED) {
             size_t size = feature->wire == FIXED32 ? 4 : 8;
             memcpy(place, content->numbers + i, size);
@@ -102,7 +78,7 @@ static uint8_t *write_value(uint8_t *place, const Part *part) {
         } else {
             const Slice *slice = content->slices + i;
             if (feature->is_collection) *place++ = 0x0a;
-            place = write_varint(place, (uint64_t)slice->length);
+            place = varint_write(place, (uint64_t)slice->length);
             memcpy(place, slice->bytes, (size_t)slice->length);
             place += slice->length;
         }
@@ -110,7 +86,7 @@ static uint8_t *write_value(uint8_t *place, const Part *part) {
     return place;
 }
 
-static inline int64_t size_of_field(int64_t size) { return 1 + size_of_varint((uint64_t)size) + size; }
+static inline int64_t size_of_field(int64_t size) { return 1 + varint_size((uint64_t)size) + size; }
 
 /* Measures all features of a row, one part each; 0 or FAILED. */
 static int measure_row(Part *parts, Py_ssize_t number, int status, Place *place, Arena *arena) {
@@ -161,13 +137,13 @@ static int add_row(void *self, Py_ssize_t i, int status, Place *place, Arena *ar
  *
  * For each entity its timestamp, states and message; None if it has no row, and False if that has expired. The message
  * has the Value of each feature as an element of field 1, the states are a byte for each. */
-PREPARED_METHOD(rows) {
+READER_METHOD(rows) {
     Walk walk;
-    if (begin_walk(call, &walk, 1) < 0 || take(call, ".") < 0) return NULL;
-    Rows rows = {PyList_New(walk.n), num_shown(walk.stack), 0};
+    if (walk_begin(call, &walk, 1) < 0 || take(call, ".") < 0) return NULL;
+    Rows rows = {PyList_New(walk.n), reader_num_shown(walk.stack), 0};
     if (!rows.all) return NULL;
-    if (run_walk(&walk, add_row, &rows, 0) < 0) Py_CLEAR(rows.all); /* it makes objects */
-    free_walk(&walk);
+    if (walk_run(&walk, add_row, &rows, 0) < 0) Py_CLEAR(rows.all); /* it makes objects */
+    walk_free(&walk);
     return rows.all ? Py_BuildValue("Nn", rows.all, rows.num_found) : NULL;
 }
 
@@ -181,11 +157,11 @@ static int64_t write_timestamp(uint8_t *place, int64_t microseconds) {
     }
     if (seconds) {
         *place++ = 0x08;
-        place = write_varint(place, (uint64_t)seconds);
+        place = varint_write(place, (uint64_t)seconds);
     }
     if (rest) {
         *place++ = 0x10;
-        place = write_varint(place, (uint64_t)rest * 1000);
+        place = varint_write(place, (uint64_t)rest * 1000);
     }
     return place - first;
 }
@@ -208,12 +184,12 @@ static uint8_t *write_vector(uint8_t *place, const Part *parts, const Moment *mo
                              const uint8_t *statuses) {
     for (Py_ssize_t i = 0; i < n; i++) place = write_value(place, parts + i * stride);
     *place++ = 0x12;
-    place = write_varint(place, (uint64_t)n);
+    place = varint_write(place, (uint64_t)n);
     for (Py_ssize_t i = 0; i < n; i++)
         *place++ = statuses[moments[i].is_expired ? VALUE + 1 : parts[i * stride].content.state];
     for (Py_ssize_t i = 0; i < n; i++) {
         *place++ = 0x1a;
-        place = write_varint(place, (uint64_t)moments[i].moment_size);
+        place = varint_write(place, (uint64_t)moments[i].moment_size);
         memcpy(place, moments[i].moment, (size_t)moments[i].moment_size);
         place += moments[i].moment_size;
     }
@@ -248,7 +224,7 @@ static int64_t measure_all(Vectors *vectors, int64_t max_size) {
         total += size_of_field(vectors->sizes[f]);
     }
     if (number && (vectors->sizes[largest] > max_size || total > INT32_MAX)) { /* no message may be longer */
-        fail(TOO_LONG);
+        fault_note(TOO_LONG);
         fault.feature = largest;
         return FAILED;
     }
@@ -259,7 +235,7 @@ static void write_all(Vectors *vectors, const uint8_t *statuses, uint8_t *target
     Py_ssize_t number = vectors->num_features, n = vectors->n;
     for (Py_ssize_t f = 0; f < number; f++) {
         *target++ = 0x12;
-        target = write_varint(target, (uint64_t)vectors->sizes[f]);
+        target = varint_write(target, (uint64_t)vectors->sizes[f]);
         target = write_vector(target, vectors->parts + f, vectors->moments, n, number, statuses);
     }
     for (Py_ssize_t i = 0; i < n * number; i++) vectors->num_present += vectors->parts[i].content.state != MISSING;
@@ -270,15 +246,15 @@ static void write_all(Vectors *vectors, const uint8_t *statuses, uint8_t *target
  * The message has a vector of all entities for each feature, as elements of field 2; `hashes` has 16 bytes for each
  * entity. `statuses` has a byte for each state, its FieldStatus, the first for a missing feature; and one for features
  * of expired rows. The read fails if a vector would be longer than `max_size`. */
-PREPARED_METHOD(vectors) {
+READER_METHOD(vectors) {
     enum { STEPS_OF_A_VALUE = 100 };
     static const uint64_t nobody[2];
     Walk walk;
     Array statuses;
     Py_ssize_t max_size;
-    if (begin_walk(call, &walk, 1) < 0 || take(call, "1n.", &statuses, &max_size) < 0) return NULL;
+    if (walk_begin(call, &walk, 1) < 0 || take(call, "1n.", &statuses, &max_size) < 0) return NULL;
     if (statuses.length != VALUE + 2) return refuse(DO_NOT_FIT);
-    Py_ssize_t number = num_shown(walk.stack), n = walk.n;
+    Py_ssize_t number = reader_num_shown(walk.stack), n = walk.n;
     Vectors vectors = {n, number, 0, 0, 0, NULL, NULL, NULL};
     walk.is_whole = 1;
     vectors.parts = arena_get(&walk.arena, sizeof(Part) * (size_t)(n * number));
@@ -288,17 +264,17 @@ PREPARED_METHOD(vectors) {
     int64_t total = FAILED;
     if (!vectors.parts || !vectors.moments || !vectors.sizes)
         PyErr_NoMemory();
-    else if (run_walk(&walk, measure_entity, &vectors, STEPS_OF_A_VALUE * number) == 0 &&
+    else if (walk_run(&walk, measure_entity, &vectors, STEPS_OF_A_VALUE * number) == 0 &&
              (total = measure_all(&vectors, max_size)) == FAILED)
-        raise_fault(n ? walk.hash : nobody);
+        fault_raise(n ? walk.hash : nobody);
     if (total != FAILED) message = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)total);
     uint8_t *target = message ? (uint8_t *)PyBytes_AsString(message) : NULL;
     if (target) {
-        if (walk.is_long) release_gil();
+        if (walk.is_long) gil_release();
         write_all(&vectors, statuses.data, target);
-        if (walk.is_long) retake_gil();
+        if (walk.is_long) gil_retake();
     }
-    free_walk(&walk);
+    walk_free(&walk);
     if (!message) return NULL;
     return Py_BuildValue("Nnnn", message, vectors.num_present, vectors.num_found, vectors.num_expired);
 }

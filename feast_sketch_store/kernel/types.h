@@ -1,9 +1,75 @@
-/* The types of rows that are prepared for reads, and of what a read finds. Functions on them are in prepared.h. */
+/* The types of rows and of what a read finds. Functions on them are in row_reader.h. */
 
 #ifndef FEAST_SKETCH_STORE_TYPES_H
 #define FEAST_SKETCH_STORE_TYPES_H
 
 #include "kernel.h"
+
+/* -- codes -------------------------------------------------------------------------------------------- */
+
+/* Integers of `width` bits without gaps, and one more word that is read but not used. */
+typedef struct {
+    const uint64_t *words;
+    int width;
+} Packed;
+
+#define SAMPLED 64 /* the position of every 64th bit that is searched for is stored; as in formulas.py */
+
+/* Ascending numbers in Elias-Fano form; succinct/elias_fano.py describes it. The contents of the arrays may be wrong:
+ * no function reads outside of them. */
+typedef struct {
+    const uint64_t *highs;
+    uint64_t num_bits; /* of `highs` */
+    int64_t length, num_buckets;
+    Packed lows, samples;
+    uint64_t flipped; /* ~0 if samples are positions of zeros, else 0 */
+    double bits_per_sampled; /* bits of `highs` for each one, or each zero, of the sampled kind */
+} Ascending;
+
+/* Finds rows by the hashes of their entities; succinct/fingerprints.py describes it. */
+typedef struct {
+    Ascending fingerprints;
+    uint64_t range; /* fingerprints are below it */
+    const uint64_t *twins;
+    int64_t num_twins;
+} RowIndex;
+
+/* How the sets of one feature are coded. */
+typedef struct {
+    const uint8_t *levels, *left; /* of symbols, and of how many ids are left; see succinct/gap_levels.py */
+    int64_t num_symbols, no_set; /* headers below `no_set` stand for a row that has no set */
+    int header_width;
+    int others_width; /* -1 if the set is coded by itself; see succinct/golomb_sets.py */
+} Code;
+
+/* The codes of F features; sets that others are coded relative to have at most `room` ids. */
+typedef struct {
+    Code *of;
+    Py_ssize_t number;
+    size_t room;
+} Codes;
+
+/* The sets of rows; `starts` are the bits at which they begin. */
+typedef struct {
+    Codes codes;
+    const uint64_t *words; /* the last one is read but not used */
+    uint64_t num_bits;
+    Ascending starts;
+} Sets;
+
+/* A set of a row as it was read. */
+typedef struct {
+    int32_t header;
+    const int32_t *ids;
+} SetOfRow;
+
+/* How the lists of one feature are coded. */
+typedef struct {
+    const uint16_t *tables;
+    const uint8_t *widths;
+    int64_t num_symbols;
+    const uint64_t *words;
+} ListCode;
 
 /* -- parts of rows ------------------------------------------------------------------------------------ */
 
@@ -76,7 +142,7 @@ typedef struct {
 
 typedef struct Feature Feature;
 typedef struct Place Place;
-typedef struct Prepared Prepared;
+typedef struct RowReader RowReader;
 
 enum { MISSING, IS_NULL, EMPTY, VALUE }; /* states, as in codecs.py */
 
@@ -98,6 +164,12 @@ typedef struct {
     uint8_t *next, *stop; /* what is left of them, or of the last block */
     Block *blocks;
 } Arena;
+
+/* Bytes that grow. */
+typedef struct {
+    uint8_t *bytes;
+    size_t length, room;
+} Buffer;
 
 struct Feature {
     /* Reads a row's content, which is empty before; 0 or FAILED. NULL if the rows do not have the feature. */
@@ -160,7 +232,7 @@ typedef struct {
 } Range;
 
 typedef struct {
-    Prepared *rows;
+    RowReader *rows;
     const int32_t *names; /* the ids of the first feature in answers; NULL if they are the same */
     int64_t num_names;
     /* of a delta: the ascending entities that it decides, and which of them were deleted; NULL for other layers */
@@ -170,16 +242,16 @@ typedef struct {
 } Layer;
 
 /* A layer of rows, or a stack of such layers from the newest to the oldest. Does not change once it is shared. */
-struct Prepared {
+struct RowReader {
     PyObject_HEAD
     enum { NOTHING, LISTED, EXACT, SHAPED, NUMBERED, STACK } kind;
     int64_t num_rows;
     /* Finds the row of an entity: its number, NO_ROW or DAMAGED_INDEX. */
-    int64_t (*find)(const Prepared *rows, const uint64_t *hash, Place *place);
+    int64_t (*find)(const RowReader *rows, const uint64_t *hash, Place *place);
     /* Reads the timestamp of a row: FOUND, EXPIRED, ABSENT if the row is a deletion, or FAILED. */
-    int (*date)(const Prepared *rows, int64_t expire_before, Place *place);
+    int (*date)(const RowReader *rows, int64_t expire_before, Place *place);
     /* Prefetches what `find` needs; NULL if there is nothing. */
-    void (*expect)(const Prepared *rows, const uint64_t *hash);
+    void (*expect)(const RowReader *rows, const uint64_t *hash);
     /* listed */
     uint64_t salt[2];
     RowIndex index;
@@ -265,7 +337,7 @@ typedef struct {
 
 /* The row of an entity. */
 struct Place {
-    const Prepared *stack;
+    const RowReader *stack;
     const Layer *layer;
     const uint64_t *hash; /* of the entity */
     RecentWindows *recent;
@@ -282,5 +354,23 @@ struct Place {
     const int64_t *spelled_numbers; /* these values, or */
     const Slice *spelled_slices;
 };
+
+enum { ROWS_AT_A_TIME = 64 };
+
+/* Some entities to be read. */
+typedef struct {
+    const RowReader *stack;
+    const uint64_t *hashes; /* of the entities; the one at which a read failed is `hash` */
+    const uint64_t *hash;
+    Py_ssize_t n;
+    int64_t expire_before, limit; /* the most items of lists */
+    int is_long;  /* whether other threads run meanwhile */
+    int is_dated; /* whether timestamps of rows are wanted */
+    int is_whole; /* whether contents live until `walk_free` */
+    Arena arena;
+} Walk;
+
+/* What is done with entity `i`: 0 or FAILED. `place` is its row if the status is FOUND. */
+typedef int (*Sink)(void *self, Py_ssize_t i, int status, Place *place, Arena *arena);
 
 #endif

@@ -203,27 +203,27 @@ typedef struct {
 
 /* Bytes of a list or set message, and of a Value, with elements of `size` bytes. */
 static inline int64_t list_size(const Field *field, int64_t size) {
-    return field->is_packed && size ? 1 + size_of_varint((uint64_t)size) + size : size;
+    return field->is_packed && size ? 1 + varint_size((uint64_t)size) + size : size;
 }
 
 static inline int64_t value_size(const Field *field, int64_t size) {
     if (!field->is_collection) return size ? field->tag_size + size : 0;
     int64_t list = list_size(field, size);
-    return field->tag_size + size_of_varint((uint64_t)list) + list;
+    return field->tag_size + varint_size((uint64_t)list) + list;
 }
 
 static uint8_t *write_head(uint8_t *place, const Field *field, int64_t size) {
     *place++ = 0x0a;
-    place = write_varint(place, (uint64_t)value_size(field, size));
+    place = varint_write(place, (uint64_t)value_size(field, size));
     if (field->is_collection || size) {
         memcpy(place, field->tag, (size_t)field->tag_size);
         place += field->tag_size;
     }
     if (field->is_collection) {
-        place = write_varint(place, (uint64_t)list_size(field, size));
+        place = varint_write(place, (uint64_t)list_size(field, size));
         if (field->is_packed && size) {
             *place++ = 0x0a;
-            place = write_varint(place, (uint64_t)size);
+            place = varint_write(place, (uint64_t)size);
         }
     }
     return place;
@@ -263,7 +263,7 @@ KERNEL_FUNCTION(encode_values) {
             for (int64_t i = starts[row]; i < starts[row + 1]; i++) size += length_of(&fragments, id[i]);
             of_value = value_size(&field, size);
         }
-        total += 1 + size_of_varint((uint64_t)of_value) + of_value;
+        total += 1 + varint_size((uint64_t)of_value) + of_value;
         end[row + 1] = total;
     }
     PyObject *message = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)total);

@@ -12,8 +12,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from feast_sketch_store.kernel import PreparedRows
-from feast_sketch_store.layers.prepared import Layer, WantedFeature
+from feast_sketch_store.kernel import RowReader
+from feast_sketch_store.layers.row_reader import Layer, WantedFeature
 from feast_sketch_store.layers.sketch import SketchLayer
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.entity_keys import find_sorted
@@ -70,9 +70,9 @@ class DeltaLayer(Layer):
         """Microseconds since 1970, the newest of the rows; deletions do not count."""
         return self.layer.max_event_timestamp
 
-    def prepared_for(self, features: tuple[WantedFeature, ...]) -> PreparedRows:
+    def row_reader(self, features: tuple[WantedFeature, ...]) -> RowReader:
         """See `Layer`."""
-        return self.layer.prepared_for(features)
+        return self.layer.row_reader(features)
 
     @cached_property
     def decides(self) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:

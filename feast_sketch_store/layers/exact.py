@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feast_sketch_store import kernel
-from feast_sketch_store.kernel import PreparedRows
-from feast_sketch_store.layers.prepared import Forms, Layer, WantedFeature
+from feast_sketch_store.kernel import RowReader
+from feast_sketch_store.layers.row_reader import Forms, Layer, WantedFeature
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.encoding import EncodedFeature, EncodedRows
 from feast_sketch_store.rows.entity_keys import find_sorted
@@ -60,12 +60,12 @@ class ExactLayer(Layer):
         """The listed entities: their positions in the batch and their row numbers, int64[p] each."""
         return find_sorted(self.rows.keys.entity_hashes, entity_hashes)
 
-    def prepared_for(self, features: tuple[WantedFeature, ...]) -> PreparedRows:
+    def row_reader(self, features: tuple[WantedFeature, ...]) -> RowReader:
         """See `Layer`."""
         return self._forms.get(features) or self._forms.keep(features, self._prepare(features))
 
-    def _prepare(self, features: Sequence[WantedFeature]) -> PreparedRows:
-        keys, prepared = self.rows.keys, kernel.PreparedRows()
+    def _prepare(self, features: Sequence[WantedFeature]) -> RowReader:
+        keys, prepared = self.rows.keys, kernel.RowReader()
         prepared.exact(np.ascontiguousarray(keys.entity_hashes), keys.event_timestamps, keys.deleted)
         prepared.fenced(keys.fences)
         for wanted in features:
@@ -91,7 +91,7 @@ class ExactLayer(Layer):
             prepared.from_rows(feature.states, feature.indptr, np.ascontiguousarray(ids), weights)
         return prepared
 
-    def _prepare_items(self, rows: PreparedRows, feature: EncodedFeature, codec: FeatureCodec) -> None:
+    def _prepare_items(self, rows: RowReader, feature: EncodedFeature, codec: FeatureCodec) -> None:
         """Prepare a list, or the times of its items, with the items that rows remove from older layers."""
         times = feature.times
         assert times is not None

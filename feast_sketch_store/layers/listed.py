@@ -11,7 +11,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from feast_sketch_store.kernel import PreparedRows
+from feast_sketch_store.kernel import RowReader
 from feast_sketch_store.layers.presence import Presence
 from feast_sketch_store.rows.codecs import EXACT, FeatureCodec
 from feast_sketch_store.rows.vocabulary import Vocabulary
@@ -114,9 +114,9 @@ class ListedRows(Presence):
         """See `Presence`."""
         return self.index.size_bytes
 
-    def prepare(self) -> PreparedRows:
+    def prepare(self) -> RowReader:
         """See `Presence.prepare`."""
-        prepared, elements, distinct = PreparedRows(), self.timestamps, None
+        prepared, elements, distinct = RowReader(), self.timestamps, None
         if isinstance(elements, DictionaryElements):
             distinct, timestamps = elements.vocabulary.values.to_numpy(), elements.ids
         else:

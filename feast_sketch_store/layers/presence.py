@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar, Self
 
-from feast_sketch_store.kernel import PreparedRows
+from feast_sketch_store.kernel import RowReader
 from feast_sketch_store.structures.base import Structure
 from feast_sketch_store.structures.parts import Described, Parts
 
@@ -42,11 +42,11 @@ class Presence(ABC):
         return self.size_bytes
 
     def prepared_states(self, feature: str) -> tuple[Any, ...] | None:
-        """The states of a feature, as `PreparedRows.states` takes them; None if they are not stored here."""
+        """The states of a feature, as `RowReader.states` takes them; None if they are not stored here."""
         return None
 
     @abstractmethod
-    def prepare(self) -> PreparedRows:
+    def prepare(self) -> RowReader:
         """The rows alone, in the form that the kernel reads."""
 
     @abstractmethod

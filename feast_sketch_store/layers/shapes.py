@@ -13,7 +13,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from feast_sketch_store.kernel import PreparedRows
+from feast_sketch_store.kernel import RowReader
 from feast_sketch_store.layers.presence import Presence
 from feast_sketch_store.rows.codecs import VALUE
 from feast_sketch_store.rows.encoding import NO_TIMESTAMP
@@ -99,9 +99,9 @@ class ShapedRows(Presence):
             return (len(oldest) - 1).bit_length()
         return int(newest.max() - oldest.min()).bit_length()
 
-    def prepare(self) -> PreparedRows:
+    def prepare(self) -> RowReader:
         """See `Presence.prepare`."""
-        prepared, (oldest, newest) = PreparedRows(), self.bucket_bounds[self.shapes[0].buckets].T.copy()
+        prepared, (oldest, newest) = RowReader(), self.bucket_bounds[self.shapes[0].buckets].T.copy()
         prepared.shaped(*self.table.filter.arguments(self.ranges[0].query), oldest, newest)
         for symbols in self.ranges[1:]:
             prepared.shapes(*self.table.filter.arguments(symbols.query))

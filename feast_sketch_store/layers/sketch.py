@@ -14,11 +14,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from feast_sketch_store.kernel import PreparedRows
+from feast_sketch_store.kernel import RowReader
 from feast_sketch_store.layers.formulas import describe_formula, formulas_from
 from feast_sketch_store.layers.listed import ListedRows
-from feast_sketch_store.layers.prepared import Forms, Layer, WantedFeature
 from feast_sketch_store.layers.presence import Presence
+from feast_sketch_store.layers.row_reader import Forms, Layer, WantedFeature
 from feast_sketch_store.layers.shapes import ShapedRows
 from feast_sketch_store.layers.static_rows import StaticRows
 from feast_sketch_store.rows.binning import Bins, Rounding
@@ -123,11 +123,11 @@ class SketchLayer(Layer):
 
     # -- read ----------------------------------------------------------------------------------
 
-    def prepared_for(self, features: tuple[WantedFeature, ...]) -> PreparedRows:
+    def row_reader(self, features: tuple[WantedFeature, ...]) -> RowReader:
         """See `Layer`."""
         return self._forms.get(features) or self._forms.keep(features, self._prepare(features))
 
-    def _prepare(self, features: Sequence[WantedFeature]) -> PreparedRows:
+    def _prepare(self, features: Sequence[WantedFeature]) -> RowReader:
         rows = self.presence.prepare()
         for structure in self.structures:
             structure.prepare(rows)

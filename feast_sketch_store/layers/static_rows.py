@@ -7,7 +7,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from feast_sketch_store.kernel import PreparedRows
+from feast_sketch_store.kernel import RowReader
 from feast_sketch_store.layers.presence import Presence
 from feast_sketch_store.layers.shapes import Shapes, shapes_from
 from feast_sketch_store.structures.base import Structure
@@ -49,9 +49,9 @@ class StaticRows(Presence):
         """See `Presence`."""
         return self.shapes.features
 
-    def prepare(self) -> PreparedRows:
+    def prepare(self) -> RowReader:
         """See `Presence.prepare`."""
-        prepared, (oldest, newest) = PreparedRows(), self.bucket_bounds[self.shapes.buckets].T.copy()
+        prepared, (oldest, newest) = RowReader(), self.bucket_bounds[self.shapes.buckets].T.copy()
         if not len(self.shapes):
             prepared.shaped(oldest, newest)
             return prepared

@@ -21,9 +21,9 @@ import pyarrow as pa
 from numpy.typing import ArrayLike, NDArray
 
 from feast_sketch_store.errors import RowError, SettingsError, UnsupportedFeatureError
-from feast_sketch_store.kernel import FOUND, SEED, PreparedRows, to_bits
+from feast_sketch_store.kernel import FOUND, SEED, RowReader, to_bits
 from feast_sketch_store.layers import SealedRows
-from feast_sketch_store.layers.prepared import NO_LIMIT
+from feast_sketch_store.layers.row_reader import NO_LIMIT
 from feast_sketch_store.reading.candidates import CandidateIds, Candidates
 from feast_sketch_store.reading.entities import Entities, EntityColumns
 from feast_sketch_store.reading.numbering import Numbering
@@ -351,7 +351,7 @@ class SketchReader:
             expire_before = expire_before_of(self._ttl_microseconds)
             if is_by_value:
                 objects = None if entity_hash is None else asked.objects
-                rows = state.prepared((feature,))
+                rows = state.row_reader((feature,))
                 return _contains_values(rows, (hashes, expire_before), asked, objects, per_entity, out)
             single = self._single_of(state, feature)
             assert single.rows is not None
@@ -534,7 +534,7 @@ class SketchReader:
             vocabulary = layer.numbering(feature) if feature in layer.codecs else None
             is_named = vocabulary is None or numbering.is_same(vocabulary)
             names.append(None if is_named or vocabulary is None else numbering.map_of(vocabulary))
-        return _Single(state.prepared((feature,), names), numbering, (len(numbering),))
+        return _Single(state.row_reader((feature,), names), numbering, (len(numbering),))
 
     def _numbering(self, feature: str, state: State) -> Numbering:
         """The ids of the feature's values in a state."""
@@ -566,13 +566,13 @@ class _Single(NamedTuple):
     shape : of an array with one number for each value.
     """
 
-    rows: PreparedRows | None
+    rows: RowReader | None
     numbering: Numbering
     shape: tuple[int]
 
 
 def _contains_values(
-    rows: PreparedRows,
+    rows: RowReader,
     question: tuple[bytes | NDArray[np.uint64], int],
     asked: CandidateIds,
     objects: list[Any] | None,

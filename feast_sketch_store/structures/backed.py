@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from feast_sketch_store.kernel import PreparedRows
+from feast_sketch_store.kernel import RowReader
 from feast_sketch_store.rows.codecs import BACKING, Decoder, FeatureCodec
 from feast_sketch_store.rows.encoding import EncodedFeature
 from feast_sketch_store.rows.vocabulary import Vocabulary
@@ -44,7 +44,7 @@ class BackedFeature(SeparateFeature):
         feature.release()
         return cls(feature.sealed_codec)
 
-    def prepare(self, rows: PreparedRows) -> None:
+    def prepare(self, rows: RowReader) -> None:
         """See `SealedFeature.prepare`."""
         begin_feature(rows, self.codec, None)
         rows.from_states()

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from feast_sketch_store.kernel import PreparedRows, row_sums
+from feast_sketch_store.kernel import RowReader, row_sums
 from feast_sketch_store.rows.codecs import EMPTY, VALUE, Decoder, FeatureCodec, Symbols
 from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.encoding import EncodedFeature
@@ -20,12 +20,12 @@ from feast_sketch_store.structures.parts import Described, Parts, prefixed
 from feast_sketch_store.structures.sizing import FactClass
 
 
-def begin_unknown(rows: PreparedRows) -> None:
+def begin_unknown(rows: RowReader) -> None:
     """Add a feature that the rows do not have."""
     rows.feature(b"", False, 0, None, None, None)
 
 
-def begin_feature(rows: PreparedRows, codec: FeatureCodec, vocabulary: Vocabulary | None) -> None:
+def begin_feature(rows: RowReader, codec: FeatureCodec, vocabulary: Vocabulary | None) -> None:
     """Begin a feature; its ids are those of the vocabulary, if there is one."""
     arrays = {} if vocabulary is None else vocabulary.to_arrays()
     values, offsets, data = (arrays.get(name) for name in ("values", "offsets", "data"))
@@ -112,10 +112,10 @@ class SealedFeature(ABC):
         return self.vocabulary
 
     @abstractmethod
-    def prepare(self, rows: PreparedRows) -> None:
+    def prepare(self, rows: RowReader) -> None:
         """Add the feature to rows in the form that the kernel reads."""
 
-    def prepare_weights(self, rows: PreparedRows, codec: FeatureCodec) -> None:
+    def prepare_weights(self, rows: RowReader, codec: FeatureCodec) -> None:
         """Add the times or counts of the values, with their ``codec``."""
         raise NotImplementedError(f"{self.codec.feature!r} has neither times nor counts")
 
@@ -342,7 +342,7 @@ class Structure(ABC):
         share = self.features[feature].num_facts / max(1, self.num_facts)
         return share * (self.size_bytes - sum(vocabularies.values())) + vocabularies.get(feature, 0)
 
-    def prepare(self, rows: PreparedRows) -> None:  # noqa: B027 - most structures have nothing to add
+    def prepare(self, rows: RowReader) -> None:  # noqa: B027 - most structures have nothing to add
         """Add what its features share to rows prepared for reads of one entity."""
 
     @abstractmethod

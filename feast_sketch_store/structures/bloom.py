@@ -17,7 +17,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from feast_sketch_store.kernel import PreparedRows
+from feast_sketch_store.kernel import RowReader
 from feast_sketch_store.rows.codecs import NULL, VALUE, FeatureCodec
 from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.encoding import EncodedFeature
@@ -77,7 +77,7 @@ class BloomFeature(SealedFeature):
         """See `SealedFeature`."""
         return self.symbols.false_positive_rate
 
-    def prepare(self, rows: PreparedRows) -> None:
+    def prepare(self, rows: RowReader) -> None:
         """See `SealedFeature.prepare`."""
         begin_feature(rows, self.codec, self.vocabulary)
         if self.symbols.num_symbols:

@@ -26,7 +26,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from feast_sketch_store.kernel import MAX_NUM_HASHES, PreparedRows
+from feast_sketch_store.kernel import MAX_NUM_HASHES, RowReader
 from feast_sketch_store.rows.codecs import VALUE, FeatureCodec
 from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.encoding import EncodedFeature
@@ -158,7 +158,7 @@ class ClusteredFeature(SealedFeature):
         ends = np.array(self.hashes, np.int64)
         return plain._replace(ends=ends, masks=self.masks, clusters=clusters.astype(np.int32))
 
-    def prepare(self, rows: PreparedRows) -> None:
+    def prepare(self, rows: RowReader) -> None:
         """See `SealedFeature.prepare`."""
         begin_feature(rows, self.codec, self.vocabulary)
         if not self.num_values:

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from feast_sketch_store.kernel import AS_BYTES, AS_IDS, AS_NUMBERS, PreparedRows
+from feast_sketch_store.kernel import AS_BYTES, AS_IDS, AS_NUMBERS, RowReader
 from feast_sketch_store.kernel.binary import parts_of
 from feast_sketch_store.rows.codecs import MISSING, VALUE, Decoder, FeatureCodec
 from feast_sketch_store.rows.csr import Csr
@@ -347,7 +347,7 @@ class Column(SeparateFeature):
         bounds = self.bounds.size_bytes if self.bounds else 0
         return self.states.size_bytes + bounds + self.elements.size_bytes
 
-    def prepare(self, rows: PreparedRows) -> None:
+    def prepare(self, rows: RowReader) -> None:
         """See `SealedFeature.prepare`."""
         elements, content, check = self.elements, None, None
         if isinstance(elements, DictionaryElements):

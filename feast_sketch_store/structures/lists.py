@@ -18,7 +18,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from feast_sketch_store.kernel import PreparedRows
+from feast_sketch_store.kernel import RowReader
 from feast_sketch_store.rows.codecs import COUNTS, EMPTY, LIST, VALUE, FeatureCodec
 from feast_sketch_store.rows.counting import MAX_COUNT, Counting, Rounded
 from feast_sketch_store.rows.csr import Csr
@@ -171,15 +171,15 @@ class ListFeature(NumberedValues):
         assert self.codec.listing is not None
         return self.codec.listing.resolution_microseconds
 
-    def prepare(self, rows: PreparedRows) -> None:
+    def prepare(self, rows: RowReader) -> None:
         """See `SealedFeature.prepare`."""
         self._prepare(rows, self.codec, 0)
 
-    def prepare_weights(self, rows: PreparedRows, codec: FeatureCodec) -> None:
+    def prepare_weights(self, rows: RowReader, codec: FeatureCodec) -> None:
         """See `SealedFeature.prepare_weights`: times in seconds."""
         self._prepare(rows, codec, _MICROSECONDS)
 
-    def _prepare(self, rows: PreparedRows, codec: FeatureCodec, unit: int) -> None:
+    def _prepare(self, rows: RowReader, codec: FeatureCodec, unit: int) -> None:
         begin_feature(rows, codec, self.vocabulary)
         rows.from_list(*self.lists.arguments, self.newest_tick, self.resolution, None, unit)
 
@@ -287,12 +287,12 @@ class CountsFeature(NumberedValues):
         """See `SealedFeature`."""
         return None if self.counting.is_exact else (float(self.max_error), self.mean_error)
 
-    def prepare(self, rows: PreparedRows) -> None:
+    def prepare(self, rows: RowReader) -> None:
         """See `SealedFeature.prepare`."""
         begin_feature(rows, self.codec, self.vocabulary)
         rows.from_list(*self.lists.arguments, 0, 1, self.counts, 0)
 
-    def prepare_weights(self, rows: PreparedRows, codec: FeatureCodec) -> None:
+    def prepare_weights(self, rows: RowReader, codec: FeatureCodec) -> None:
         """See `SealedFeature.prepare_weights`."""
         begin_feature(rows, codec, None)
         rows.from_list(*self.lists.arguments, 0, 1, self.counts, 1)

@@ -19,7 +19,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from feast_sketch_store.kernel import PreparedRows
+from feast_sketch_store.kernel import RowReader
 from feast_sketch_store.rows.codecs import EMPTY, MISSING, NULL, VALUE, Decoder, FeatureCodec
 from feast_sketch_store.rows.encoding import EncodedFeature
 from feast_sketch_store.rows.vocabulary import Vocabulary
@@ -82,7 +82,7 @@ class Scalar(SealedFeature):
         """The number of symbols."""
         return max(1, len(self.vocabulary) + len(self.others))
 
-    def prepare(self, rows: PreparedRows) -> None:
+    def prepare(self, rows: RowReader) -> None:
         """See `SealedFeature.prepare`."""
         begin_feature(rows, self.codec, self.vocabulary)
         others = self.others or ([] if len(self.vocabulary) else [MISSING])

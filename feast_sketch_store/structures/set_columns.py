@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from feast_sketch_store.kernel import PreparedRows
+from feast_sketch_store.kernel import RowReader
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.spill import SpilledWords
@@ -89,7 +89,7 @@ class SetFeature(SealedFeature):
         """See `SealedFeature`."""
         return self.num_elements
 
-    def prepare(self, rows: PreparedRows) -> None:
+    def prepare(self, rows: RowReader) -> None:
         """See `SealedFeature.prepare`."""
         begin_feature(rows, self.codec, self.vocabulary)
         rows.from_set(self.number, self.own_ids)
@@ -237,7 +237,7 @@ class SetColumns(Structure):
         """Bits of the sets and of their index."""
         return 8 * self.sets.size_bytes
 
-    def prepare(self, rows: PreparedRows) -> None:
+    def prepare(self, rows: RowReader) -> None:
         """See `Structure.prepare`."""
         rows.sets(*self.sets.arguments)
 

@@ -135,7 +135,7 @@ class EliasFano:
 
     @property
     def arguments(self) -> tuple[Any, ...]:
-        """The integers in the form that the kernel takes for single reads; see `PreparedRows`."""
+        """The integers in the form that the kernel takes for single reads; see `RowReader`."""
         numbers = self.highs, self.num_buckets, len(self)
         packed = self.lows.words, self.lows.width, self.samples.words, self.samples.width
         return *numbers, *packed, *map(unfinished, (self.check, self.lows.check, self.samples.check))

@@ -255,7 +255,7 @@ class GolombSets:
 
     @property
     def arguments(self) -> tuple[Any, ...]:
-        """The sets in the form in which the kernel reads them; see `PreparedRows`."""
+        """The sets in the form in which the kernel reads them; see `RowReader`."""
         return *_joint(self.codes), self.words, self.num_bits, unfinished(self.check), *self.starts.arguments
 
 

@@ -122,7 +122,7 @@ class PackedInts:
 
     @property
     def arguments(self) -> Numbers:
-        """The numbers in the form that the compiled kernel takes for reads of one row; see `PreparedRows`."""
+        """The numbers in the form that the compiled kernel takes for reads of one row; see `RowReader`."""
         return self.words, self.width, self.base, self.length, unfinished(self.check)
 
 

@@ -243,7 +243,7 @@ class ShiftingBloomFilter:
         return kernel.contains(self._table, query, entity_hashes, symbols, wanted)
 
     def arguments(self, query: SymbolQuery, *more: Any) -> tuple[Any, ...]:
-        """Symbols in the form in which the kernel reads them; see `PreparedRows`."""
+        """Symbols in the form in which the kernel reads them; see `RowReader`."""
         nobody = np.zeros((0, 2), np.uint64)
         table = self.words, self.num_words, *self.salt, nobody, *query
         return *table, *more, unfinished(self._check)

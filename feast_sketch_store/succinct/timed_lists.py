@@ -284,7 +284,7 @@ class TimedLists:
 
     @property
     def arguments(self) -> tuple[Any, ...]:
-        """The lists in the form in which the kernel reads them; see `PreparedRows`."""
+        """The lists in the form in which the kernel reads them; see `RowReader`."""
         tables = self.code.tables
         code = tables.tables, tables.widths, tables.widths.shape[1], self.words, self.num_bits
         return *code, unfinished(self.check), *self.starts.arguments

@@ -21,7 +21,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from feast_sketch_store.layers import ExactLayer
-from feast_sketch_store.layers.prepared import NO_LIMIT, Wanted
+from feast_sketch_store.layers.row_reader import NO_LIMIT, Wanted
 from feast_sketch_store.rows import count_log, list_log
 from feast_sketch_store.rows.codecs import EMPTY, VALUE, FeatureCodec
 from feast_sketch_store.rows.csr import Csr

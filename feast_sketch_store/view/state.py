@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feast_sketch_store.errors import DamagedFileError
-from feast_sketch_store.kernel import DAMAGED, NOT_SERVED, PreparedRows, ReadFault
+from feast_sketch_store.kernel import DAMAGED, NOT_SERVED, ReadFault, RowReader
 from feast_sketch_store.layers import DeltaLayer, ExactLayer, LayerAnswer, SealedRows, SketchLayer
-from feast_sketch_store.layers.prepared import Column, find, read, stack
+from feast_sketch_store.layers.row_reader import Column, find, read, stack
 from feast_sketch_store.row_log import START, Position
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.snapshot.files import SnapshotFile
@@ -90,7 +90,7 @@ class State:
     view: str
     shard_map: ShardMap
     shards: Mapping[int, ShardState]
-    _prepared: dict[tuple[str, ...], PreparedRows] = field(
+    _prepared: dict[tuple[str, ...], RowReader] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
 
@@ -100,14 +100,14 @@ class State:
 
     # -- read ------------------------------------------------------------------------------------
 
-    def prepared(
+    def row_reader(
         self, features: tuple[str, ...], names: Sequence[NDArray[np.int32] | None] | None = None
-    ) -> PreparedRows:
+    ) -> RowReader:
         """The rows with some features.
 
         Parameters
         ----------
-        names : as of `layers.prepared.stack`, for `newest_first`.
+        names : as of `layers.row_reader.stack`, for `newest_first`.
         """
         if names is not None:
             return self._stacked(features, names)
@@ -121,11 +121,11 @@ class State:
     def prepare_as(self, before: "State") -> None:
         """Prepare what was asked last of the state before this one, so that no read has to."""
         for features in list(before._prepared)[-_MAX_CARRIED:]:
-            self.prepared(features)
+            self.row_reader(features)
 
     def _stacked(
         self, features: tuple[str, ...], names: Sequence[NDArray[np.int32] | None] | None
-    ) -> PreparedRows:
+    ) -> RowReader:
         counts = {number: len(shard.newest_first) for number, shard in self.shards.items()}
         layers_of_shards = [counts.get(number) for number in range(self.shard_map.num_shards)]
         return stack(self.newest_first, self.semantics.wanted(features), names, layers_of_shards)
@@ -146,7 +146,7 @@ class State:
         expire_before : microseconds since 1970; older rows and items are withheld.
         limit : how many items of lists are shown at most; None for as many as the lists have.
         """
-        rows, layers, columns = self.prepared(tuple(features)), self.newest_first, []
+        rows, layers, columns = self.row_reader(tuple(features)), self.newest_first, []
         asked = self.semantics.wanted(tuple(features))
         are_alike = len(layers) == 1 and asked.lists is None  # all rows have the ids of one layer
         for name, wanted in zip(features, asked.features, strict=False):
@@ -161,8 +161,8 @@ class State:
     def find(
         self, entity_hashes: NDArray[np.uint64], expire_before: int
     ) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-        """Whether entities have rows, and their timestamps; see `layers.prepared.find`."""
-        return find(self.prepared(()), entity_hashes, expire_before)
+        """Whether entities have rows, and their timestamps; see `layers.row_reader.find`."""
+        return find(self.row_reader(()), entity_hashes, expire_before)
 
     def error_of(self, fault: ReadFault) -> Exception:
         """The error of a read that failed, with the file or the shard concerned.

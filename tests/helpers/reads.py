@@ -10,9 +10,9 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from feast_sketch_store.adapter import responses
 from feast_sketch_store.adapter.responses import EPOCH, row_of
-from feast_sketch_store.kernel import NAMES, SEED, WITH_WEIGHTS, PreparedRows, row_hashes
+from feast_sketch_store.kernel import NAMES, SEED, WITH_WEIGHTS, RowReader, row_hashes
 from feast_sketch_store.layers import listed
-from feast_sketch_store.layers.prepared import NO_LIMIT, Wanted, stack
+from feast_sketch_store.layers.row_reader import NO_LIMIT, Wanted, stack
 from feast_sketch_store.layers.sketch import SketchLayer
 from feast_sketch_store.rows.codecs import MISSING, VALUE
 from feast_sketch_store.rows.encoding import NO_TIMESTAMP
@@ -135,7 +135,7 @@ class ListedRows:
 
     def read(self, rows, limit=NO_LIMIT, since=NO_TIMESTAMP):
         """The states of some rows, and their ids and weights as arrays for each row."""
-        stacked, number = PreparedRows(), len(rows)
+        stacked, number = RowReader(), len(rows)
         stacked.layer(self.layer, None, None, None)
         statuses, times, states = (
             np.zeros(number, np.uint8),

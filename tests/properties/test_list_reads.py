@@ -125,7 +125,7 @@ def check_values(state, since):
     """Rows and vectors, whose ids have no names in common."""
     hashes = user_hashes(range(NUM_USERS + 1))
     for features in QUESTIONS:
-        rows, answer = state.prepared(features), state.read(hashes, features, since)
+        rows, answer = state.row_reader(features), state.read(hashes, features, since)
         for own, wanted in zip(hashes, to_rows(answer, len(hashes)), strict=True):
             assert (read_row(rows, own.tobytes(), features, since) or (None, None)) == wanted
         assert_vectors(rows, features, hashes, answer, since)

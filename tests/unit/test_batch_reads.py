@@ -11,7 +11,7 @@ from feast.protos.feast.types.Value_pb2 import Int64Set, Value
 
 from feast_sketch_store import kernel
 from feast_sketch_store.layers import Goal
-from feast_sketch_store.layers.prepared import Wanted, stack
+from feast_sketch_store.layers.row_reader import Wanted, stack
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.encoding import NO_TIMESTAMP, deletions
 from feast_sketch_store.rows.entity_keys import hash_entity_keys
@@ -117,7 +117,7 @@ def test_damaged_codes_are_refused_or_read_as_one_by_one(state):
 
 
 def test_what_does_not_fit_is_refused(state):
-    rows, indptr = state.prepared(("few",)), np.zeros(3, np.int64)
+    rows, indptr = state.row_reader(("few",)), np.zeros(3, np.int64)
     more = NO_TIMESTAMP, 1, False
     with pytest.raises(ValueError, match="do not fit"):
         rows.csr(np.zeros((3, 2), np.uint64), *more, indptr)
@@ -126,4 +126,4 @@ def test_what_does_not_fit_is_refused(state):
     with pytest.raises(ValueError, match="16 bytes"):
         rows.csr(np.zeros(3, np.uint64), *more, indptr)
     with pytest.raises(ValueError, match="no layers"):
-        kernel.PreparedRows().csr(np.zeros((2, 2), np.uint64), *more, indptr)
+        kernel.RowReader().csr(np.zeros((2, 2), np.uint64), *more, indptr)

@@ -168,7 +168,7 @@ def test_reads_meet_a_new_snapshot_when_it_is_ready_for_them(tmp_path, monkeypat
     write(writer, 0)
     reader.refresh()
     before = reader.current()
-    before.prepared(("viewed",))
+    before.row_reader(("viewed",))
     write(writer, 500)
     look(reader)
     shard = reader.shards[0].state
@@ -211,7 +211,7 @@ def test_few_questions_are_prepared_again(tmp_path):
     write(writer, 0)
     reader.refresh()
     for number in range(20):
-        reader.current().prepared((f"unknown {number}",))
+        reader.current().row_reader((f"unknown {number}",))
     write(writer, 500)
     reader.refresh()
     assert list(reader.current()._prepared) == [(f"unknown {number}",) for number in range(12, 20)]

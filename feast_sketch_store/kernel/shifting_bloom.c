@@ -1,7 +1,7 @@
 /* Reads and fills the table of a shifting Bloom filter, whose formulas are in succinct/shifting_bloom.py; and rows and
  * features that are in one. */
 
-#include "prepared.h"
+#include "row_reader.h"
 
 static inline uint64_t rotate_right(uint64_t word, uint32_t distance) {
     return word >> distance | word << (-distance & 63);
@@ -299,6 +299,19 @@ static int is_worth_releasing(const Reader *reader, Py_ssize_t begin) {
     return (reader->num_entities - begin) * reader->symbols.num_words * reader->symbols.num_hashes / 4 > WORTH_RELEASING_GIL;
 }
 
+/* Writes up to two ones of a word without a branch that depends on them, because most words have no more. Up to two ids
+ * after the last one are overwritten. */
+static inline Py_ssize_t write_ids(uint64_t word, int32_t first_id, int32_t *ids, Py_ssize_t count) {
+    ids[count] = first_id + (int32_t)LOWEST(word | 1ull << 63);
+    count += word != 0;
+    word &= word - 1;
+    ids[count] = first_id + (int32_t)LOWEST(word | 1ull << 63);
+    count += word != 0;
+    word &= word - (word != 0);
+    for (; word; word &= word - 1) ids[count++] = first_id + (int32_t)LOWEST(word);
+    return count;
+}
+
 /* possible_symbols(words, num_words, salt, salt, hashes, first_word, num_symbols, num_hashes, firsts, ends, masks,
  *                  clusters, wanted, begin, indptr, ids) -> entities done
  *
@@ -482,25 +495,25 @@ static const Windows *find_windows(RecentWindows *recent, const Symbols *symbols
     return recent->windows + own;
 }
 
-void expect_windows(RecentWindows *recent, const Symbols *symbols, const uint64_t *hash) {
+void windows_expect(RecentWindows *recent, const Symbols *symbols, const uint64_t *hash) {
     find_windows(recent, symbols, hash);
 }
 
 /* The windows of an entity in intact blocks; NULL if one is damaged. */
 static const Windows *verified_windows(const Place *place, const Symbols *symbols, const Blocks *blocks) {
     const Windows *windows = find_windows(place->recent, symbols, place->hash);
-    if (is_finished(blocks)) return windows;
+    if (blocks_are_finished(blocks)) return windows;
     for (int j = 0; j < symbols->num_hashes; j++)
-        expect_words(blocks, windows->starts[j], windows->starts[j] + (uint64_t)symbols->num_words - 1);
+        blocks_expect(blocks, windows->starts[j], windows->starts[j] + (uint64_t)symbols->num_words - 1);
     for (int j = 0; j < symbols->num_hashes; j++)
-        if (!are_verified(blocks, windows->starts[j], windows->starts[j] + (uint64_t)symbols->num_words - 1)) return NULL;
+        if (!blocks_are_verified(blocks, windows->starts[j], windows->starts[j] + (uint64_t)symbols->num_words - 1)) return NULL;
     return windows;
 }
 
 enum { MAX_SHAPE_WORDS = 8 }; /* at least as many shapes as a range may have */
 
 /* Takes the next range of shapes; NULL with an exception. */
-static Range *take_range(Prepared *self, Call *call) {
+static Range *take_range(RowReader *self, Call *call) {
     Range *ranges = PyMem_Realloc(self->ranges, sizeof(Range) * (size_t)(self->num_ranges + 1)), *range;
     if (!ranges) {
         PyErr_NoMemory();
@@ -510,7 +523,7 @@ static Range *take_range(Prepared *self, Call *call) {
     range = ranges + self->num_ranges;
     range->is_wanted = !self->num_ranges;
     range->shapes = take_symbols(call);
-    if (!range->shapes || take_blocks(call, &range->blocks) < 0) return NULL;
+    if (!range->shapes || blocks_take(call, &range->blocks) < 0) return NULL;
     if (range->shapes->num_symbols <= 64 * MAX_SHAPE_WORDS && !range->shapes->num_clusters) return range;
     refuse(DO_NOT_FIT);
     return NULL;
@@ -537,7 +550,7 @@ static int64_t first_shape(const Range *range, Place *place) {
     return shape;
 }
 
-static int64_t find_shape(const Prepared *rows, const uint64_t *hash, Place *place) {
+static int64_t find_shape(const RowReader *rows, const uint64_t *hash, Place *place) {
     (void)hash;
     place->is_ambiguous = rows->num_ranges > 1;
     if (!rows->num_ranges) return NO_ROW;
@@ -551,7 +564,7 @@ static int64_t find_shape(const Prepared *rows, const uint64_t *hash, Place *pla
 }
 
 /* Of several possible shapes the one counts that hides least: the oldest time is reported, the newest expires. */
-static int date_shape(const Prepared *rows, int64_t expire_before, Place *place) {
+static int date_shape(const RowReader *rows, int64_t expire_before, Place *place) {
     int64_t newest = rows->newest[place->row];
     place->timestamp = rows->oldest[place->row];
     if (place->is_ambiguous) {
@@ -566,11 +579,11 @@ static int date_shape(const Prepared *rows, int64_t expire_before, Place *place)
     return newest < expire_before ? EXPIRED : FOUND;
 }
 
-int read_state(const Place *place, const Feature *feature) {
-    const Prepared *rows = place->layer->rows;
+int state_read(const Place *place, const Feature *feature) {
+    const RowReader *rows = place->layer->rows;
     int64_t state;
     if (!place->is_ambiguous) {
-        if (get_number(&feature->states, (uint64_t)place->row, &state) < 0) return FAILED;
+        if (numbers_get(&feature->states, (uint64_t)place->row, &state) < 0) return FAILED;
         return state < MISSING || state > VALUE ? FAILED : (int)state;
     }
     uint64_t words[MAX_SHAPE_WORDS];
@@ -578,26 +591,40 @@ int read_state(const Place *place, const Feature *feature) {
     if (read_shapes(place, rows->ranges + feature->range, words) < 0) return FAILED;
     for (uint64_t shape = 0; shape < feature->states.length; shape++) {
         if (!(words[shape >> 6] >> (shape & 63) & 1)) continue;
-        if (get_number(&feature->states, shape, &state) < 0 || state < MISSING || state > VALUE) return FAILED;
+        if (numbers_get(&feature->states, shape, &state) < 0 || state < MISSING || state > VALUE) return FAILED;
         if (state > highest) highest = (int)state;
     }
     return highest;
+}
+
+static int read_only_state(const Place *place, const Feature *feature, Arena *arena, Content *content) {
+    (void)arena;
+    return (content->state = state_read(place, feature)) < 0 ? FAILED : 0;
+}
+
+/* from_states(): of the feature only `states` are known. */
+READER_METHOD(from_states) {
+    RowReader *self = (RowReader *)call->self;
+    Feature *feature = feature_begun(self, (int)self->kind);
+    if (!feature || take(call, ".") < 0) return NULL;
+    feature->read = read_only_state;
+    Py_RETURN_NONE;
 }
 
 /* The windows of a row that has values, and the masks of its cluster; NULL if they cannot be read. */
 static const Windows *windows_of(const Place *place, const Feature *feature, const uint64_t **masks) {
     const Symbols *symbols = feature->symbols;
     int64_t cluster = 0;
-    if (symbols->num_clusters && (get_number(&feature->clusters, (uint64_t)place->row, &cluster) < 0 || cluster < 0 ||
+    if (symbols->num_clusters && (numbers_get(&feature->clusters, (uint64_t)place->row, &cluster) < 0 || cluster < 0 ||
                                   cluster >= symbols->num_clusters))
         return NULL;
     *masks = masks_of(symbols, cluster);
     return verified_windows(place, symbols, &feature->content_blocks);
 }
 
-int read_bits(const Place *place, const Feature *feature, uint64_t *words) {
+int filter_read_bits(const Place *place, const Feature *feature, uint64_t *words) {
     const uint64_t *masks;
-    int state = read_state(place, feature);
+    int state = state_read(place, feature);
     if (state != VALUE) return state < 0 ? FAILED : 0;
     const Windows *windows = windows_of(place, feature, &masks);
     if (!windows) return FAILED;
@@ -605,9 +632,9 @@ int read_bits(const Place *place, const Feature *feature, uint64_t *words) {
     return 0;
 }
 
-int read_some(const Place *place, const Feature *feature, const int32_t *symbols, Py_ssize_t number, uint8_t *found) {
+int filter_read_some(const Place *place, const Feature *feature, const int32_t *symbols, Py_ssize_t number, uint8_t *found) {
     const uint64_t *masks;
-    int state = read_state(place, feature);
+    int state = state_read(place, feature);
     memset(found, 0, (size_t)number);
     if (state != VALUE) return state < 0 ? FAILED : 0;
     const Windows *windows = windows_of(place, feature, &masks);
@@ -621,7 +648,7 @@ int read_some(const Place *place, const Feature *feature, const int32_t *symbols
 static int read_filter(const Place *place, const Feature *feature, Arena *arena, Content *content) {
     const Symbols *symbols = feature->symbols;
     const uint64_t *masks;
-    content->state = read_state(place, feature);
+    content->state = state_read(place, feature);
     if (content->state != VALUE) return content->state < 0 ? FAILED : 0;
     uint64_t *words = arena_get(arena, (size_t)symbols->num_words * sizeof *words);
     const Windows *windows = words ? windows_of(place, feature, &masks) : NULL;
@@ -644,10 +671,10 @@ static int read_filter(const Place *place, const Feature *feature, Arena *arena,
  *
  * Rows whose shapes are in a filter, see layers/shapes.py. For each shape, the bounds of its rows' timestamps, int64.
  * `...` are the arguments of `take_symbols`. Without shapes there are no rows; then the bounds alone are given. */
-PREPARED_METHOD(shaped) {
-    Prepared *self = (Prepared *)call->self;
+READER_METHOD(shaped) {
+    RowReader *self = (RowReader *)call->self;
     Array oldest, newest;
-    if (!is_first(self)) return NULL;
+    if (!reader_is_empty(self)) return NULL;
     Range *range = call->stop - call->next == 2 ? NULL : take_range(self, call);
     if (PyErr_Occurred() || take(call, "88.", &oldest, &newest) < 0) return NULL;
     int64_t number = range ? range->shapes->num_symbols : 0;
@@ -655,7 +682,7 @@ PREPARED_METHOD(shaped) {
     self->oldest = oldest.data;
     self->newest = newest.data;
     self->num_rows = number;
-    if (keep(self, call) < 0) return NULL;
+    if (reader_keep(self, call) < 0) return NULL;
     self->num_ranges = range != NULL;
     self->find = find_shape;
     self->date = date_shape;
@@ -664,35 +691,35 @@ PREPARED_METHOD(shaped) {
 }
 
 /* shapes(range ..., check): the next range of shapes. */
-PREPARED_METHOD(shapes) {
-    Prepared *self = (Prepared *)call->self;
+READER_METHOD(shapes) {
+    RowReader *self = (RowReader *)call->self;
     if (self->kind != SHAPED || !self->num_ranges) return refuse("there are no rows");
-    if (!take_range(self, call) || take(call, ".") < 0 || keep(self, call) < 0) return NULL;
+    if (!take_range(self, call) || take(call, ".") < 0 || reader_keep(self, call) < 0) return NULL;
     self->num_ranges++;
     Py_RETURN_NONE;
 }
 
 /* from_filter(range ..., check): the feature is in a filter; `states` says which rows have values. */
-PREPARED_METHOD(from_filter) {
-    Prepared *self = (Prepared *)call->self;
-    Feature *feature = self->kind == SHAPED ? begun(self, SHAPED) : begun(self, LISTED);
+READER_METHOD(from_filter) {
+    RowReader *self = (RowReader *)call->self;
+    Feature *feature = self->kind == SHAPED ? feature_begun(self, SHAPED) : feature_begun(self, LISTED);
     if (!feature) return NULL;
     const Symbols *symbols = take_symbols(call);
-    if (!symbols || take_blocks(call, &feature->content_blocks) < 0 || take(call, ".") < 0) return NULL;
+    if (!symbols || blocks_take(call, &feature->content_blocks) < 0 || take(call, ".") < 0) return NULL;
     if (symbols->num_symbols != feature->values.length) return refuse(DO_NOT_FIT);
-    if (keep(self, call) < 0) return NULL;
+    if (reader_keep(self, call) < 0) return NULL;
     feature->symbols = symbols;
     feature->read = read_filter;
     Py_RETURN_NONE;
 }
 
 /* clusters(numbers ...): of rows, for the last feature, which is in a filter. */
-PREPARED_METHOD(clusters) {
-    Prepared *self = (Prepared *)call->self;
+READER_METHOD(clusters) {
+    RowReader *self = (RowReader *)call->self;
     Feature *feature = self->num_features ? self->features + self->num_features - 1 : NULL;
     if (self->kind != LISTED || !feature || !feature->symbols) return refuse("no feature was begun");
-    if (take_numbers(call, &feature->clusters) < 0 || take(call, ".") < 0) return NULL;
+    if (numbers_take(call, &feature->clusters) < 0 || take(call, ".") < 0) return NULL;
     if ((int64_t)feature->clusters.length != self->num_rows) return refuse(DO_NOT_FIT);
-    if (keep(self, call) < 0) return NULL;
+    if (reader_keep(self, call) < 0) return NULL;
     Py_RETURN_NONE;
 }

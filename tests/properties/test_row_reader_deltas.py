@@ -91,7 +91,7 @@ def test_one_call_sees_what_arrays_see(structure, steps):
         assert state.shards[0].deltas
         for expire_before in (NO_TIMESTAMP, int(EPOCH.timestamp() + len(steps) // 2) * 10**6):
             wanted = to_rows(state.read(hashes, names, expire_before), len(asked))
-            prepared = state.prepared(tuple(names))
+            prepared = state.row_reader(tuple(names))
             for user in asked:
                 row = read_row(prepared, hashes[user].tobytes(), names, expire_before)
                 assert (row or (None, None)) == wanted[user]
@@ -106,7 +106,7 @@ def test_one_call_sees_what_arrays_see(structure, steps):
 
 
 def test_a_list_that_is_not_that_of_the_rows_is_refused():
-    layer, rows = kernel.PreparedRows(), kernel.PreparedRows()
+    layer, rows = kernel.RowReader(), kernel.RowReader()
     hashes = np.array([[1, 1], [2, 2]], np.uint64)
     layer.exact(hashes, np.zeros(2, np.int64), np.zeros(2, np.bool_))
     layer.feature(b"\x0a", False, 0, np.zeros(1, np.int64), None, None)

@@ -1,9 +1,10 @@
-/* The rows of entities, and ascending numbers; succinct/fingerprints.py and succinct/elias_fano.py have the layout. */
+/* Packed and ascending numbers, and the rows of entities, which are found by ascending fingerprints. The layouts are in
+ * succinct: packed.py, elias_fano.py and fingerprints.py. Nothing in a file makes reads access other memory. */
 
-#include "kernel.h"
+#include "row_reader.h"
 
-
-int init_packed(Packed *packed, const Array *words, Py_ssize_t width, Py_ssize_t length) {
+/* 0, or -1 with an exception. After 0, reads of indexes below `length` stay inside the buffer. */
+static int packed_init(Packed *packed, const Array *words, Py_ssize_t width, Py_ssize_t length) {
     if (width < 0 || width > 64 || length < 0 ||
         (width && length && (length > (words->length - 1) * 64 / width || words->length < 1))) {
         refuse("packed numbers do not fit their words");
@@ -14,6 +15,16 @@ int init_packed(Packed *packed, const Array *words, Py_ssize_t width, Py_ssize_t
     return 0;
 }
 
+int numbers_take(Call *call, Numbers *numbers) {
+    Array words;
+    Py_ssize_t width, length;
+    if (take(call, "8nwn", &words, &width, &numbers->base, &length) < 0 ||
+        packed_init(&numbers->packed, &words, width, length) < 0)
+        return -1;
+    numbers->length = (uint64_t)length;
+    return blocks_take(call, &numbers->blocks);
+}
+
 /* take_packed(words, width, length, places, numbers)
  *
  * The numbers, uint64[n], with the indexes `places`, int64[n], all below `length`. */
@@ -22,20 +33,21 @@ KERNEL_FUNCTION(take_packed) {
     Py_ssize_t width, length;
     Packed packed;
     if (take(call, "8nn88!.", &words, &width, &length, &places, &numbers) < 0 ||
-        init_packed(&packed, &words, width, length) < 0)
+        packed_init(&packed, &words, width, length) < 0)
         return NULL;
     if (numbers.length != places.length) return refuse(DO_NOT_FIT);
     const int64_t *place = places.data;
     for (Py_ssize_t i = 0; i < places.length; i++) {
         if (place[i] < 0 || place[i] >= length) return refuse("there is no such packed number");
-        ((uint64_t *)numbers.data)[i] = get_packed(&packed, (uint64_t)place[i]);
+        ((uint64_t *)numbers.data)[i] = packed_get(&packed, (uint64_t)place[i]);
     }
     Py_RETURN_NONE;
 }
 
 /* -- ascending numbers -------------------------------------------------------------------------------- */
 
-int take_ascending(Call *call, Ascending *numbers, int by_value) {
+/* Takes the arguments of `checked_take`, without checks. */
+static int ascending_take(Call *call, Ascending *numbers, int by_value) {
     Array highs, lows, samples;
     Py_ssize_t num_buckets, length, low_width, sample_width;
     if (take(call, "8nn8n8n", &highs, &num_buckets, &length, &lows, &low_width, &samples, &sample_width) < 0) return -1;
@@ -46,8 +58,8 @@ int take_ascending(Call *call, Ascending *numbers, int by_value) {
         return -1;
     }
     Py_ssize_t num_sampled = by_value ? num_buckets : length, num_samples = (num_sampled + SAMPLED - 1) / SAMPLED;
-    if (init_packed(&numbers->lows, &lows, low_width, length) < 0 ||
-        init_packed(&numbers->samples, &samples, sample_width, num_samples) < 0)
+    if (packed_init(&numbers->lows, &lows, low_width, length) < 0 ||
+        packed_init(&numbers->samples, &samples, sample_width, num_samples) < 0)
         return -1;
     numbers->highs = highs.data;
     numbers->num_bits = (uint64_t)(length + num_buckets);
@@ -86,7 +98,7 @@ static inline uint64_t place_of_one(uint64_t bits, uint64_t counts, uint64_t num
 
 /* The position of a bit of the sampled kind by its index; ~0 if it is not there. */
 static inline uint64_t find_bit(const Ascending *numbers, uint64_t number) {
-    uint64_t place = get_packed(&numbers->samples, number / SAMPLED), left = number % SAMPLED;
+    uint64_t place = packed_get(&numbers->samples, number / SAMPLED), left = number % SAMPLED;
     if (place >= numbers->num_bits) return ~0ull;
     uint64_t word = place >> 6, last = (numbers->num_bits - 1) >> 6, counts;
     uint64_t bits = (numbers->highs[word] ^ numbers->flipped) & ~0ull << (place & 63);
@@ -112,7 +124,7 @@ static inline uint64_t find_bit(const Ascending *numbers, uint64_t number) {
 
 /* Prefetches the words that `find_bit` will probably read. */
 static inline void expect_bit(const Ascending *numbers, uint64_t number) {
-    uint64_t place = get_packed(&numbers->samples, number / SAMPLED);
+    uint64_t place = packed_get(&numbers->samples, number / SAMPLED);
     place += (uint64_t)((double)(number % SAMPLED) * numbers->bits_per_sampled);
     if (place >= numbers->num_bits) return;
     PREFETCH(numbers->highs + (place >> 6));
@@ -120,10 +132,49 @@ static inline void expect_bit(const Ascending *numbers, uint64_t number) {
     if (low < (uint64_t)numbers->length) PREFETCH(numbers->lows.words + (low * (uint64_t)numbers->lows.width >> 6));
 }
 
-uint64_t get_ascending(const Ascending *numbers, int64_t place) {
+/* The number with index `place`, which is below `length`; ~0 if the arrays lack it. */
+static uint64_t ascending_get(const Ascending *numbers, int64_t place) {
     uint64_t bit = find_bit(numbers, (uint64_t)place);
     if (bit < (uint64_t)place || bit == ~0ull) return ~0ull;
-    return (bit - (uint64_t)place) << numbers->lows.width | get_packed(&numbers->lows, (uint64_t)place);
+    return (bit - (uint64_t)place) << numbers->lows.width | packed_get(&numbers->lows, (uint64_t)place);
+}
+
+void ascending_expect(const Ascending *numbers, int64_t place) {
+    expect_bit(numbers, (uint64_t)place);
+}
+
+/* Whether everything from a sample to the next one is intact; with samples of zeros, the lows as well. */
+int checked_has_sample(const CheckedAscending *checked, uint64_t sample) {
+    if (blocks_are_finished(&checked->highs) && blocks_are_finished(&checked->lows) && blocks_are_finished(&checked->samples)) return 1;
+    const Ascending *numbers = &checked->numbers;
+    int by_value = numbers->flipped != 0;
+    uint64_t number = (uint64_t)(by_value ? numbers->num_buckets : numbers->length);
+    uint64_t last = number ? (number - 1) / SAMPLED : 0, before = sample * SAMPLED;
+    uint64_t word = sample * (uint64_t)numbers->samples.width >> 6;
+    uint64_t last_word = (sample + 1) * (uint64_t)numbers->samples.width >> 6;
+    if (!number || sample > last || !blocks_are_verified(&checked->samples, word, last_word + 1)) return 0;
+    uint64_t start = sample ? packed_get(&numbers->samples, sample) : 0;
+    uint64_t stop = sample < last ? packed_get(&numbers->samples, sample + 1) : numbers->num_bits - 1;
+    if (start > stop || stop >= numbers->num_bits || !blocks_are_verified(&checked->highs, start >> 6, stop >> 6)) return 0;
+    if (!by_value || !numbers->lows.width) return 1;
+    if ((sample && start < before) || stop < before) return 0;
+    uint64_t width = (uint64_t)numbers->lows.width, row = sample ? start - before : 0;
+    return blocks_are_verified(&checked->lows, row * width >> 6, ((stop - before) * width >> 6) + 1);
+}
+
+uint64_t checked_get(const CheckedAscending *checked, int64_t place) {
+    uint64_t word = (uint64_t)place * (uint64_t)checked->numbers.lows.width >> 6;
+    if (!checked_has_sample(checked, (uint64_t)place / SAMPLED) ||
+        (checked->numbers.lows.width && !blocks_are_verified(&checked->lows, word, word + 1)))
+        return ~0ull;
+    return ascending_get(&checked->numbers, place);
+}
+
+int checked_take(Call *call, CheckedAscending *checked, int by_value) {
+    if (ascending_take(call, &checked->numbers, by_value) < 0 || blocks_take(call, &checked->highs) < 0 ||
+        blocks_take(call, &checked->lows) < 0 || blocks_take(call, &checked->samples) < 0)
+        return -1;
+    return 0;
 }
 
 /* take_ascending(*numbers, places, out)
@@ -132,12 +183,12 @@ uint64_t get_ascending(const Ascending *numbers, int64_t place) {
 KERNEL_FUNCTION(take_ascending) {
     Array places, out;
     Ascending numbers;
-    if (take_ascending(call, &numbers, 0) < 0 || take(call, "88!.", &places, &out) < 0) return NULL;
+    if (ascending_take(call, &numbers, 0) < 0 || take(call, "88!.", &places, &out) < 0) return NULL;
     if (out.length != places.length) return refuse(DO_NOT_FIT);
     const int64_t *place = places.data;
     for (Py_ssize_t i = 0; i < places.length; i++) {
         if (place[i] < 0 || place[i] >= numbers.length) return refuse("there is no such number");
-        uint64_t number = get_ascending(&numbers, place[i]);
+        uint64_t number = ascending_get(&numbers, place[i]);
         if (number == ~0ull) return refuse("ascending numbers cannot be read");
         ((uint64_t *)out.data)[i] = number;
     }
@@ -170,21 +221,22 @@ static inline uint64_t multiply_high(uint64_t a, uint64_t b) {
 #endif
 }
 
-uint64_t bucket_of(const RowIndex *index, uint64_t hash) {
+uint64_t index_bucket(const RowIndex *index, uint64_t hash) {
     return multiply_high(hash, index->range) >> index->fingerprints.lows.width;
 }
 
-int is_row_index(const RowIndex *index) {
+int index_fits(const RowIndex *index) {
     const Ascending *numbers = &index->fingerprints;
     return index->range && (index->range - 1) >> numbers->lows.width == (uint64_t)numbers->num_buckets - 1;
 }
 
-int take_row_index(Call *call, RowIndex *index) {
+/* Takes the arguments of `take_ascending`, range and twins. 0, or -1 with an exception. */
+static int take_row_index(Call *call, RowIndex *index) {
     Array twins;
-    if (take_ascending(call, &index->fingerprints, 1) < 0 || take(call, "w8", &index->range, &twins) < 0) return -1;
+    if (ascending_take(call, &index->fingerprints, 1) < 0 || take(call, "w8", &index->range, &twins) < 0) return -1;
     index->twins = twins.data;
     index->num_twins = twins.length;
-    if (is_row_index(index)) return 0;
+    if (index_fits(index)) return 0;
     refuse(DO_NOT_FIT);
     return -1;
 }
@@ -210,7 +262,7 @@ static inline int is_one(const Ascending *numbers, uint64_t place) {
     return place < numbers->num_bits && (numbers->highs[place >> 6] >> (place & 63) & 1);
 }
 
-int64_t find_row(const RowIndex *index, uint64_t hash) {
+int64_t index_find(const RowIndex *index, uint64_t hash) {
     const Ascending *numbers = &index->fingerprints;
     uint64_t fingerprint = multiply_high(hash, index->range);
     uint64_t bucket = fingerprint >> numbers->lows.width, low = fingerprint & ((1ull << numbers->lows.width) - 1);
@@ -218,23 +270,19 @@ int64_t find_row(const RowIndex *index, uint64_t hash) {
     if (place < bucket || (bucket && !place)) return DAMAGED_INDEX;
     for (uint64_t row = place - bucket; is_one(numbers, place); place++, row++) {
         if (row >= (uint64_t)numbers->length) return DAMAGED_INDEX;
-        if (get_packed(&numbers->lows, row) != low) continue;
+        if (packed_get(&numbers->lows, row) != low) continue;
         if (row + 1 == (uint64_t)numbers->length) /* read nothing after the last row */
             return is_one(numbers, place + 1) ? DAMAGED_INDEX : (int64_t)row;
         /* Whether the next row is in the bucket is unpredictable; whether it has the same low bits is not. */
-        int is_twin = (get_packed(&numbers->lows, row + 1) == low) & is_one(numbers, place + 1);
+        int is_twin = (packed_get(&numbers->lows, row + 1) == low) & is_one(numbers, place + 1);
         return is_twin ? find_twin(index, hash, fingerprint, (int64_t)row) : (int64_t)row;
     }
     return NO_ROW;
 }
 
-void expect_row(const RowIndex *index, uint64_t hash) {
-    uint64_t bucket = bucket_of(index, hash);
+void index_expect(const RowIndex *index, uint64_t hash) {
+    uint64_t bucket = index_bucket(index, hash);
     if (bucket) expect_bit(&index->fingerprints, bucket - 1);
-}
-
-void expect_ascending(const Ascending *numbers, int64_t place) {
-    expect_bit(numbers, (uint64_t)place);
 }
 
 /* find_rows(*fingerprints, range, twins, hashes, rows)
@@ -247,8 +295,8 @@ KERNEL_FUNCTION(find_rows) {
     if (rows.length != hashes.length) return refuse(DO_NOT_FIT);
     const uint64_t *hash = hashes.data;
     for (Py_ssize_t i = 0; i < hashes.length; i++) {
-        if (i + AHEAD < hashes.length) expect_row(&index, hash[i + AHEAD]);
-        int64_t row = find_row(&index, hash[i]);
+        if (i + AHEAD < hashes.length) index_expect(&index, hash[i + AHEAD]);
+        int64_t row = index_find(&index, hash[i]);
         if (row == DAMAGED_INDEX) return refuse("the index of rows cannot be read");
         ((int64_t *)rows.data)[i] = row;
     }

@@ -66,7 +66,7 @@ def test_rows_are_the_same(state, days):
     expire_before = NO_TIMESTAMP if days is None else int((FIRST + timedelta(days=days)).timestamp() * 1e6)
     hashes = hash_entity_keys([key(user) for user in USERS])
     wanted = to_rows(state.read(hashes, FEATURES, expire_before), len(USERS))
-    rows, found = state.prepared(FEATURES), 0
+    rows, found = state.row_reader(FEATURES), 0
     for own, expected in zip(hashes, wanted, strict=True):
         row = read_row(rows, own.tobytes(), FEATURES, expire_before)
         assert (row or (None, None)) == expected
@@ -99,7 +99,7 @@ def parts(left=(), marks=NO_BLOCKS, num_symbols=6):
 
 
 def asked(arguments, expire_before=NO_TIMESTAMP, states=(0, 3), divisor=2):
-    layer, rows = kernel.PreparedRows(), kernel.PreparedRows()
+    layer, rows = kernel.RowReader(), kernel.RowReader()
     layer.numbered(*arguments)
     layer.feature(b"\x0a", False, 0, np.arange(7, 10), None, None)
     layer.from_number(divisor)
@@ -137,7 +137,7 @@ def test_parts_that_do_not_fit_are_refused(place, junk):
     arguments = [*parts()]
     arguments[place] = junk
     with pytest.raises(ValueError, match="do not fit"):
-        kernel.PreparedRows().numbered(*arguments)
+        kernel.RowReader().numbered(*arguments)
 
 
 @pytest.mark.parametrize("divisor", [0, 1, 3])
@@ -147,12 +147,12 @@ def test_divisors_that_cannot_be_are_refused(divisor):
 
 
 def test_an_impossible_state_is_refused():
-    layer = kernel.PreparedRows()
+    layer = kernel.RowReader()
     layer.numbered(*parts())
     layer.feature(b"\x0a", False, 0, np.arange(0), None, None)
     layer.from_number(2)
     layer.states(np.array([15, 0], np.uint64), 2, 0, 2, *NO_BLOCKS, 0)
-    rows = kernel.PreparedRows()
+    rows = kernel.RowReader()
     rows.layer(layer, None, None, None)
     with pytest.raises(kernel.ReadFault, match="contradict"):  # a value of a feature that has none
         rows.rows(HASH, NO_TIMESTAMP)

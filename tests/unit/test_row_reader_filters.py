@@ -112,8 +112,8 @@ def slow(state, users, expire_before=NO_TIMESTAMP):
 @pytest.mark.parametrize("days", [None, 1])
 def test_rows_and_values_are_the_same(state, days):
     expire_before = NO_TIMESTAMP if days is None else int((FIRST + timedelta(days=days)).timestamp() * 1e6)
-    rows, found = state.prepared(FEATURES), 0
-    prepared = {name: state.prepared((name,)) for name in (*SETS, *SCALARS)}
+    rows, found = state.row_reader(FEATURES), 0
+    prepared = {name: state.row_reader((name,)) for name in (*SETS, *SCALARS)}
     is_alone = len(state.newest_first) == 1  # then all ways give the ids of one layer
     random = np.random.default_rng(2)
     for user, wanted, ids in slow(state, USERS, expire_before):
@@ -136,7 +136,7 @@ def test_rows_and_values_are_the_same(state, days):
 @pytest.mark.parametrize("name", [*SETS, *SCALARS])
 def test_many_rows_come_in_one_call(state, name):
     """As each alone."""
-    rows, all_hashes = state.prepared((name,)), hash_entity_keys([key(user) for user in USERS])
+    rows, all_hashes = state.row_reader((name,)), hash_entity_keys([key(user) for user in USERS])
     for number in (0, 1, 7, 200):
         for first in range(0, len(USERS) - number, max(number, 100)):
             hashes = all_hashes[first : first + number]
@@ -170,7 +170,7 @@ def test_blocks_are_checked_where_they_are_read():
     times, check = np.zeros(1, np.int64), Check(words)
 
     def reads():
-        layer, rows = kernel.PreparedRows(), kernel.PreparedRows()
+        layer, rows = kernel.RowReader(), kernel.RowReader()
         layer.shaped(words, 16, *salt, nobody, 0, 1, 3, *NO_MASKS, check, times, times)
         layer.feature(b"\x0a", True, 0, np.arange(30), None, None)
         layer.from_filter(words, 16, *salt, nobody, 1, 30, 3, *NO_MASKS, check)
@@ -197,10 +197,10 @@ def test_what_does_not_fit_is_refused():
     words, salt, nobody = np.zeros(9, np.uint64), (1, 2), np.zeros((0, 2), np.uint64)
     times = np.zeros(40, np.int64)
     for symbols, bounds in ((40, times[:39].copy()), (600, np.zeros(600, np.int64))):
-        rows = kernel.PreparedRows()
+        rows = kernel.RowReader()
         with pytest.raises(ValueError, match=r"fit|window"):
             rows.shaped(words, 8, *salt, nobody, 0, symbols, 3, *NO_MASKS, None, bounds, bounds)
-    rows = kernel.PreparedRows()
+    rows = kernel.RowReader()
     rows.shaped(words, 8, *salt, nobody, 0, 40, 3, *NO_MASKS, None, times, times)
     with pytest.raises(ValueError, match="already"):
         rows.shaped(words, 8, *salt, nobody, 0, 40, 3, *NO_MASKS, None, times, times)

@@ -1,14 +1,101 @@
-/* Features in lists: items with times, or values with counts; see structures/lists.py. */
+/* Lists of items with times, or of values with counts; succinct/timed_lists.py says how they are coded, and
+ * structures/lists.py what they are. */
 
-#include "prepared.h"
+#include "row_reader.h"
+
+enum { AGES, SIZES, GAPS, KINDS };
+#define PREFIX_BITS 12
+#define PREFIXES (1 << PREFIX_BITS)
+#define NUM_WIDTHS 5
+#define LONGEST_UNARY 24 /* this many ones precede a number of 32 bits */
+#define MAX_AGE (1ll << 60)
+
+/* The next 64 bits; the word after the one in which they begin is read as well. */
+static ALWAYS_INLINE uint64_t peek(const ListCode *code, uint64_t bit) {
+    uint64_t word = bit >> 6, shift = bit & 63;
+    return code->words[word] >> shift | code->words[word + 1] << 1 << (63 - shift);
+}
+
+/* The next number of a kind; -1 if it is damaged. */
+static ALWAYS_INLINE int64_t read_number(const ListCode *code, uint64_t *bit, int kind) {
+    uint64_t bits = peek(code, *bit);
+    uint32_t entry = code->tables[kind * PREFIXES + (bits & (PREFIXES - 1))];
+    if (!entry) return -1;
+    uint32_t length = entry & 15, class = entry >> 4;
+    *bit += length;
+    if (class < 4) return class;
+    uint32_t extra = (class >> 1) - 1;
+    if (extra > 59) return -1;
+    bits = extra + length <= 64 ? bits >> length : peek(code, *bit);
+    *bit += extra;
+    return (int64_t)((uint64_t)(2 | (class & 1)) << extra | (bits & ((1ull << extra) - 1)));
+}
+
+/* The next id of a tick with `left` ids left; none is below `next`. The id may be outside of the symbols. */
+static ALWAYS_INLINE int64_t read_id(const ListCode *code, uint64_t *bit, int64_t next, int64_t left) {
+    int octaves = left > 1 ? (int)HIGHEST((uint64_t)(left - 1)) + 1 : 0;
+    int row = octaves < NUM_WIDTHS ? octaves : NUM_WIDTHS - 1;
+    int width = code->widths[row * code->num_symbols + next] - (octaves - row);
+    if (width < 0) width = 0;
+    uint64_t bits = peek(code, *bit);
+    uint32_t quotient = LOWEST(~bits | 1ull << 63);
+    if (quotient < LONGEST_UNARY) {
+        *bit += quotient + 1 + (uint32_t)width;
+        return next + (int64_t)((uint64_t)quotient << width | (bits >> (quotient + 1) & ((1ull << width) - 1)));
+    }
+    *bit += LONGEST_UNARY + 32;
+    return next + (int64_t)(bits >> LONGEST_UNARY & 0xFFFFFFFF);
+}
+
+/* Reads a list from bit `bit` to bit `stop`, which is at most `num_bits`. Returns the number of items; -1 if the list
+ * is damaged, -2 if there are more than `room`. */
+static int64_t read_list(const ListCode *code, uint64_t bit, uint64_t stop, int64_t limit, int64_t oldest, int64_t room,
+                  int32_t *ids, int64_t *ages) {
+    int64_t count = 0, age = -1;
+    while (bit < stop && count < limit) {
+        int64_t gap = read_number(code, &bit, age < 0 ? AGES : GAPS);
+        if (gap < 0 || gap >= MAX_AGE || bit > stop) return -1;
+        age += gap + 1;
+        if (age >= MAX_AGE) return -1;
+        int64_t left = read_number(code, &bit, SIZES) + 1, next = 0;
+        if (left < 1 || left > code->num_symbols || bit > stop) return -1;
+        if (age > oldest) break;
+        for (; left && count < limit; left--) {
+            if (count == room) return -2;
+            if (next >= code->num_symbols) return -1;
+            next = read_id(code, &bit, next, left);
+            if (next >= code->num_symbols || bit > stop) return -1;
+            ids[count] = (int32_t)next++;
+            ages[count++] = age;
+        }
+    }
+    return count;
+}
+
+/* Takes tables, widths, num_symbols and words; sets `num_bits` to the bits of the words. 0, or -1 with an exception. */
+static int take_list_code(Call *call, ListCode *code, int64_t *num_bits) {
+    Array tables, widths, words;
+    Py_ssize_t num_symbols;
+    if (take(call, "21n8", &tables, &widths, &num_symbols, &words) < 0) return -1;
+    if (tables.length != KINDS * PREFIXES || num_symbols < 0 || num_symbols > INT32_MAX ||
+        widths.length != NUM_WIDTHS * num_symbols || words.length < 2) {
+        refuse(DO_NOT_FIT);
+        return -1;
+    }
+    *code = (ListCode){tables.data, widths.data, num_symbols, words.data};
+    *num_bits = 64 * (words.length - 2);
+    return 0;
+}
+
+/* -- features of listed rows ------------------------------------------------------------------------------------ */
 
 /* The bits of a row's codes, if they are checked; 0 or FAILED. */
 static int find_codes(const Layer *layer, int64_t row, const Feature *feature, uint64_t *start, uint64_t *stop) {
-    *start = get_checked(&feature->starts, row);
+    *start = checked_get(&feature->starts, row);
     *stop = feature->num_code_bits;
-    if (row + 1 < layer->rows->num_rows) *stop = get_checked(&feature->starts, row + 1);
+    if (row + 1 < layer->rows->num_rows) *stop = checked_get(&feature->starts, row + 1);
     if (*start > *stop || *stop > feature->num_code_bits) return FAILED;
-    return are_verified(&feature->content_blocks, *start >> 6, (*stop >> 6) + 1) ? 0 : FAILED;
+    return blocks_are_verified(&feature->content_blocks, *start >> 6, (*stop >> 6) + 1) ? 0 : FAILED;
 }
 
 /* The age of the oldest item that may be shown. */
@@ -46,7 +133,7 @@ static int read_newest(const Place *place, const Layer *layer, int64_t row, cons
     enum { BITS_OF_ITEM = 3 }; /* usually at least; a list with more items is read twice */
     int64_t state, count = -2;
     uint64_t start, stop;
-    if (get_number(&feature->states, (uint64_t)row, &state) < 0 || state < MISSING || state > VALUE ||
+    if (numbers_get(&feature->states, (uint64_t)row, &state) < 0 || state < MISSING || state > VALUE ||
         find_codes(layer, row, feature, &start, &stop) < 0)
         return FAILED;
     int64_t *ages = NULL;
@@ -66,7 +153,7 @@ static int read_newest(const Place *place, const Layer *layer, int64_t row, cons
     return 0;
 }
 
-int read_all_items(const Place *place, const Layer *layer, int64_t row, const Feature *feature, Arena *arena,
+int items_read(const Place *place, const Layer *layer, int64_t row, const Feature *feature, Arena *arena,
                    Content *content, int64_t **times) {
     return read_newest(place, layer, row, feature, INT64_MAX, 1, arena, content, times);
 }
@@ -90,14 +177,14 @@ static int read_items(const Place *place, const Feature *feature, Arena *arena, 
  * The feature has items: each an id, and an age in ticks of `resolution` microseconds before `newest_tick`; or with
  * `counts`, int64, the number of one of these. The elements are the ids; or if `unit` is above 0, times in units of as
  * many microseconds, or counts. `states` says which rows have values. */
-PREPARED_METHOD(from_list) {
-    Prepared *self = (Prepared *)call->self;
-    Feature *feature = begun(self, LISTED);
+READER_METHOD(from_list) {
+    RowReader *self = (RowReader *)call->self;
+    Feature *feature = feature_begun(self, LISTED);
     Array counts;
     Py_ssize_t num_bits, newest_tick, resolution, unit;
     int64_t all_bits;
     if (!feature || take_list_code(call, &feature->code, &all_bits) < 0 || take(call, "n", &num_bits) < 0 ||
-        take_blocks(call, &feature->content_blocks) < 0 || take_checked(call, &feature->starts, 0) < 0 ||
+        blocks_take(call, &feature->content_blocks) < 0 || checked_take(call, &feature->starts, 0) < 0 ||
         take(call, "nn8?n.", &newest_tick, &resolution, &counts, &unit) < 0)
         return NULL;
     const int64_t most = 1ll << 62; /* so that no time overflows */
@@ -111,50 +198,7 @@ PREPARED_METHOD(from_list) {
     feature->counts = counts.data;
     feature->num_counts = counts.length;
     feature->unit = unit;
-    if (keep(self, call) < 0) return NULL;
+    if (reader_keep(self, call) < 0) return NULL;
     feature->read = read_items;
-    Py_RETURN_NONE;
-}
-
-/* from_weights(states, indptr, weights): uint8[n], int64[n + 1], int64[nnz]; the elements are the weights. */
-PREPARED_METHOD(from_weights) {
-    Prepared *self = (Prepared *)call->self;
-    Feature *feature = begun(self, EXACT);
-    Array states, indptr, weights;
-    if (!feature || take(call, "188.", &states, &indptr, &weights) < 0) return NULL;
-    if (states.length != self->num_rows || indptr.length != self->num_rows + 1) return refuse(DO_NOT_FIT);
-    feature->row_states = states.data;
-    feature->indptr = indptr.data;
-    feature->weights = weights.data;
-    feature->num_ids = weights.length;
-    if (keep(self, call) < 0) return NULL;
-    feature->read = read_exact;
-    Py_RETURN_NONE;
-}
-
-/* limits(limits, resolutions, num_shown, is_named, seed): rows of one entity add up from now on.
- *
- * Only the first features are shown in answers. `limits`, int64, say how many items the list of each feature shows, and `resolutions`, int64, within how many
- * microseconds it shows a value once. `is_named` says whether the names of ids are those of one vocabulary. */
-PREPARED_METHOD(limits) {
-    Prepared *self = (Prepared *)call->self;
-    Array limits, resolutions;
-    Py_ssize_t num_shown, is_named;
-    uint64_t seed;
-    if (take(call, "88nnw.", &limits, &resolutions, &num_shown, &is_named, &seed) < 0) return NULL;
-    if (self->kind != STACK || self->limits || limits.length != self->layers->rows->num_features ||
-        resolutions.length != limits.length || num_shown < 0 || num_shown > limits.length)
-        return refuse(DO_NOT_FIT);
-    for (Py_ssize_t f = 0; f < resolutions.length; f++)
-        if (((const int64_t *)resolutions.data)[f] < 1) return refuse("a tick takes a microsecond or more");
-    for (Py_ssize_t l = 0; l < self->num_layers; l++)
-        if (self->layers[l].hashes || (self->layers[l].rows->kind != LISTED && self->layers[l].rows->kind != EXACT))
-            return refuse("items are in listed and exact rows only");
-    if (keep(self, call) < 0) return NULL;
-    self->limits = limits.data;
-    self->resolutions = resolutions.data;
-    self->num_shown = num_shown;
-    self->is_named = is_named != 0;
-    self->seed = seed;
     Py_RETURN_NONE;
 }

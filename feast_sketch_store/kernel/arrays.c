@@ -1,138 +1,13 @@
-/* Reads of any number of entities in one walk: rows are looked up, and their sets decoded, several at a time, so that
- * cache misses overlap; a sink gets one row after the other. Here are the sinks that fill arrays. */
+/* Reads of entities as arrays: sinks of the walk. */
 
 #include <stdlib.h>
 
-#include "prepared.h"
-
-/* -- the walk ------------------------------------------------------------------------------------------- */
-
-/* Takes the hashes of entities: 16 bytes each, in bytes or in an array. 0, or -1 with an exception. */
-static int take_hashes(Call *call, Walk *walk) {
-    Py_buffer *buffer = &call->buffers[call->num_buffers];
-    if (call->next == call->stop) {
-        refuse("there are no hashes");
-        return -1;
-    }
-    if (PyObject_GetBuffer(*call->next++, buffer, PyBUF_SIMPLE) < 0) return -1;
-    call->num_buffers++;
-    if (buffer->len % 16 || (uintptr_t)buffer->buf % 8) {
-        refuse("a hash has 16 bytes, aligned to 8");
-        return -1;
-    }
-    walk->hashes = buffer->buf;
-    walk->n = buffer->len / 16;
-    return 0;
-}
-
-int begin_walk(Call *call, Walk *walk, int is_dated) {
-    Py_ssize_t expire_before;
-    walk->stack = (Prepared *)call->self;
-    if (walk->stack->kind != STACK) {
-        refuse("there are no layers to read");
-        return -1;
-    }
-    if (take_hashes(call, walk) < 0 || take(call, "n", &expire_before) < 0) return -1;
-    walk->expire_before = expire_before;
-    walk->limit = INT64_MAX;
-    walk->is_dated = is_dated;
-    walk->is_whole = 0;
-    arena_init(&walk->arena);
-    return 0;
-}
-
-/* Rows that are read together. */
-typedef struct {
-    Py_ssize_t first, number;
-    int statuses[ROWS_AT_A_TIME];
-    Place places[ROWS_AT_A_TIME];
-    RecentWindows recent;
-} Rows;
-
-/* Prefetches what the next row needs of a filter: shapes, before it is found; or features of a row that was found. */
-static void expect_shapes(const Prepared *stack, RecentWindows *recent, const uint64_t *hash) {
-    for (Py_ssize_t l = 0; l < stack->num_layers && !stack->first_layers; l++) {
-        const Prepared *rows = stack->layers[l].rows;
-        for (Py_ssize_t r = 0; r < rows->num_ranges; r++)
-            if (rows->ranges[r].is_wanted) expect_windows(recent, rows->ranges[r].shapes, hash);
-    }
-}
-
-static void expect_features(const Prepared *rows, RecentWindows *recent, const uint64_t *hash) {
-    for (Py_ssize_t f = 0; f < rows->num_features; f++)
-        if (rows->features[f].symbols) expect_windows(recent, rows->features[f].symbols, hash);
-}
-
-/* Finds the next rows; 0 or FAILED. */
-static int locate_rows(Walk *walk, Rows *rows) {
-    const uint64_t *hashes = walk->hashes + 2 * rows->first;
-    for (Py_ssize_t i = 0; i < rows->number && rows->number > 1; i++) expect(walk->stack, hashes + 2 * i);
-    for (Py_ssize_t i = 0; i < rows->number; i++) {
-        Place *place = rows->places + i;
-        if (i + 1 < rows->number) expect_shapes(walk->stack, &rows->recent, hashes + 2 * (i + 1));
-        place->recent = &rows->recent;
-        place->limit = walk->limit;
-        place->is_dated = walk->is_dated;
-        walk->hash = hashes + 2 * i;
-        rows->statuses[i] = locate(walk->stack, walk->hash, walk->expire_before, &walk->arena, place);
-        if (rows->statuses[i] == FAILED) return FAILED;
-    }
-    return 0;
-}
-
-static int has_sets(const Rows *rows, Py_ssize_t i) {
-    const Place *place = rows->places + i;
-    return rows->statuses[i] == FOUND && !place->num_pieces && !place->sets && place->layer->rows->num_sets;
-}
-
-/* Reads the sets of all rows, layer by layer; 0 or FAILED. */
-static int read_all_sets(Walk *walk, Rows *rows) {
-    for (Py_ssize_t i = 0; i < rows->number; i++) {
-        Place *alike[ROWS_AT_A_TIME];
-        Py_ssize_t number = 0;
-        if (!has_sets(rows, i)) continue;
-        const Prepared *own = rows->places[i].layer->rows;
-        for (Py_ssize_t k = i; k < rows->number; k++)
-            if (has_sets(rows, k) && rows->places[k].layer->rows == own) alike[number++] = rows->places + k;
-        walk->hash = alike[0]->hash;
-        if (read_sets_of(own, alike, number, &walk->arena) < 0) return FAILED;
-    }
-    return 0;
-}
-
-static int read_rows(Walk *walk, Rows *rows, Sink sink, void *self) {
-    if (locate_rows(walk, rows) < 0 || read_all_sets(walk, rows) < 0) return FAILED;
-    for (Py_ssize_t i = 0; i < rows->number; i++) {
-        const Place *next = rows->places + i + 1;
-        if (i + 1 < rows->number && rows->statuses[i + 1] == FOUND && !next->num_pieces)
-            expect_features(next->layer->rows, &rows->recent, next->hash);
-        walk->hash = rows->places[i].hash;
-        if (sink(self, rows->first + i, rows->statuses[i], rows->places + i, &walk->arena) < 0) return FAILED;
-    }
-    return 0;
-}
-
-int run_walk(Walk *walk, Sink sink, void *self, Py_ssize_t steps_of_a_row) {
-    Rows rows;
-    int failed = 0;
-    walk->is_long = steps_of_a_row && walk->n > WORTH_RELEASING_GIL / steps_of_a_row;
-    memset(rows.recent.symbols, 0, sizeof rows.recent.symbols);
-    rows.recent.next = 0;
-    if (walk->is_long) release_gil();
-    for (rows.first = 0; !failed && rows.first < walk->n; rows.first += rows.number) {
-        rows.number = walk->n - rows.first < ROWS_AT_A_TIME ? walk->n - rows.first : ROWS_AT_A_TIME;
-        if (!walk->is_whole) arena_reset(&walk->arena);
-        failed = read_rows(walk, &rows, sink, self) < 0;
-    }
-    if (walk->is_long) retake_gil();
-    if (failed && !PyErr_Occurred()) raise_fault(walk->hash);
-    return failed ? -1 : 0;
-}
+#include "row_reader.h"
 
 /* The number of rows found, at the end of a method; NULL if it failed.
  * By address, because the walk, an argument itself, counts them. */
 static PyObject *finish(Walk *walk, int failed, const Py_ssize_t *num_found) {
-    free_walk(walk);
+    walk_free(walk);
     return failed ? NULL : PyLong_FromSsize_t(*num_found);
 }
 
@@ -157,23 +32,24 @@ static int note_found(void *self, Py_ssize_t i, int status, Place *place, Arena 
  *
  * For each entity a status, uint8[n], 1 if it has a row, 2 if that expired, and 0 if there is none; and the timestamp
  * of a row, int64[n]. */
-PREPARED_METHOD(found) {
+READER_METHOD(found) {
     Walk walk;
     Array statuses, timestamps;
-    if (begin_walk(call, &walk, 1) < 0 || take(call, "1!8!.", &statuses, &timestamps) < 0) return NULL;
+    if (walk_begin(call, &walk, 1) < 0 || take(call, "1!8!.", &statuses, &timestamps) < 0) return NULL;
     if (statuses.length != walk.n || timestamps.length != walk.n) return refuse(DO_NOT_FIT);
     Found found = {statuses.data, timestamps.data};
-    int failed = run_walk(&walk, note_found, &found, STEPS_OF_A_ROW);
-    free_walk(&walk);
+    int failed = walk_run(&walk, note_found, &found, STEPS_OF_A_ROW);
+    walk_free(&walk);
     if (failed) return NULL;
     Py_RETURN_NONE;
 }
 
 /* -- the ids of the first feature, as bits and as weights ------------------------------------------------- */
 
-int read_first(Place *place, const Feature **feature, Arena *arena, Content *content) {
-    if (read_feature(place, 0, feature, arena, content) < 0) return FAILED;
-    return place->limits ? make_distinct(place, arena, content) : 0;
+/* Reads the first feature of a row, with each id once; 0 or FAILED. */
+static int read_first(Place *place, const Feature **feature, Arena *arena, Content *content) {
+    if (feature_read(place, 0, feature, arena, content) < 0) return FAILED;
+    return place->limits ? content_make_distinct(place, arena, content) : 0;
 }
 
 /* Words that have a bit for each name. */
@@ -186,7 +62,7 @@ typedef struct {
 static int write_bits(const Bits *bits, const Place *place, const Content *content, int is_set) {
     if (content->count && !content->ids) return FAILED;
     for (int64_t i = 0; i < content->count; i++) {
-        int32_t name = name_of(place->layer, content->ids[i]);
+        int32_t name = layer_name(place->layer, content->ids[i]);
         if (name == -2 || name >> 6 >= bits->num_words) return FAILED;
         if (name < 0) continue;
         uint64_t bit = 1ull << (name & 63), *word = bits->words + (name >> 6);
@@ -214,7 +90,7 @@ static int set_bits(void *self, Py_ssize_t i, int status, Place *place, Arena *a
     const Feature *feature;
     if (status != FOUND) return 0;
     rows->num_found++;
-    if (has_bits(place, &bits)) return read_bits(place, place->layer->rows->features, bits.words);
+    if (has_bits(place, &bits)) return filter_read_bits(place, place->layer->rows->features, bits.words);
     return read_first(place, &feature, arena, &content) < 0 ? FAILED : write_bits(&bits, place, &content, 1);
 }
 
@@ -222,14 +98,14 @@ static int set_bits(void *self, Py_ssize_t i, int status, Place *place, Arena *a
  *
  * Sets the bits of the names of the ids of the first feature of each entity in `out`, uint64[n, num_words], which is
  * zero. */
-PREPARED_METHOD(bits) {
+READER_METHOD(bits) {
     Walk walk;
     Array out;
     Py_ssize_t num_words;
-    if (begin_walk(call, &walk, 0) < 0 || take(call, "n8!.", &num_words, &out) < 0) return NULL;
-    if (num_words < 0 || out.length != walk.n * num_words || !num_shown(walk.stack)) return refuse(DO_NOT_FIT);
+    if (walk_begin(call, &walk, 0) < 0 || take(call, "n8!.", &num_words, &out) < 0) return NULL;
+    if (num_words < 0 || out.length != walk.n * num_words || !reader_num_shown(walk.stack)) return refuse(DO_NOT_FIT);
     BitRows rows = {{out.data, num_words}, 0};
-    return finish(&walk, run_walk(&walk, set_bits, &rows, STEPS_OF_A_ROW), &rows.num_found);
+    return finish(&walk, walk_run(&walk, set_bits, &rows, STEPS_OF_A_ROW), &rows.num_found);
 }
 
 typedef struct {
@@ -254,8 +130,8 @@ static int mark_names(void *self, Py_ssize_t i, int status, Place *place, Arena 
     names->num_found++;
     int is_filter = has_bits(place, bits);
     if (is_filter && names->number * WORDS_PER_NAME < place->layer->rows->features->symbols->num_words)
-        return read_some(place, place->layer->rows->features, own, names->number, found);
-    if (is_filter ? read_bits(place, place->layer->rows->features, bits->words) < 0
+        return filter_read_some(place, place->layer->rows->features, own, names->number, found);
+    if (is_filter ? filter_read_bits(place, place->layer->rows->features, bits->words) < 0
                   : read_first(place, &feature, arena, &content) < 0 || write_bits(bits, place, &content, 1) < 0)
         return FAILED;
     for (Py_ssize_t k = 0; k < names->number; k++)
@@ -269,13 +145,13 @@ static int mark_names(void *self, Py_ssize_t i, int status, Place *place, Arena 
  *
  * Whether the first feature of each entity has names, int32, below `num_names`; no entity has -1. There are `per_entity`
  * of them for each entity in turn, or 0 if all are for all. `out` is bool[n, ...]. */
-PREPARED_METHOD(contains) {
+READER_METHOD(contains) {
     Walk walk;
     Array wanted, out;
     Py_ssize_t num_names, per_entity;
-    if (begin_walk(call, &walk, 0) < 0 || take(call, "n4n1!.", &num_names, &wanted, &per_entity, &out) < 0) return NULL;
+    if (walk_begin(call, &walk, 0) < 0 || take(call, "n4n1!.", &num_names, &wanted, &per_entity, &out) < 0) return NULL;
     Py_ssize_t number = per_entity ? per_entity : wanted.length, num_words = num_names / 64 + 1;
-    if (num_names < 0 || per_entity < 0 || !num_shown(walk.stack) || out.length != walk.n * number ||
+    if (num_names < 0 || per_entity < 0 || !reader_num_shown(walk.stack) || out.length != walk.n * number ||
         (per_entity && wanted.length != out.length))
         return refuse(DO_NOT_FIT);
     for (Py_ssize_t i = 0; i < wanted.length; i++)
@@ -285,7 +161,7 @@ PREPARED_METHOD(contains) {
     if (!words) return NULL;
     memset(words, 0, (size_t)num_words * 8);
     Names names = {{words, num_words}, wanted.data, number, per_entity, 0, out.data};
-    return finish(&walk, run_walk(&walk, mark_names, &names, STEPS_OF_A_ROW + number), &names.num_found);
+    return finish(&walk, walk_run(&walk, mark_names, &names, STEPS_OF_A_ROW + number), &names.num_found);
 }
 
 typedef struct {
@@ -303,12 +179,12 @@ static int add_weights(void *self, Py_ssize_t i, int status, Place *place, Arena
     scores->out[i] = 0;
     if (status != FOUND) return 0;
     scores->num_found++;
-    int failed = scores->is_counted ? read_feature(place, 0, &feature, arena, &content)
+    int failed = scores->is_counted ? feature_read(place, 0, &feature, arena, &content)
                                     : read_first(place, &feature, arena, &content);
     if (failed < 0 || (content.count && !content.ids)) return FAILED;
     const int64_t *counts = scores->is_counted ? content.weights : NULL;
     for (int64_t k = 0; k < content.count; k++) {
-        int32_t name = name_of(place->layer, content.ids[k]);
+        int32_t name = layer_name(place->layer, content.ids[k]);
         if (name == -1) continue;
         if (name < 0 || name >= scores->num_weights) return FAILED;
         sum += counts ? (double)counts[k] * scores->weights[name] : scores->weights[name];
@@ -321,14 +197,14 @@ static int add_weights(void *self, Py_ssize_t i, int status, Place *place, Arena
  *
  * The sum of the weights, float64, of the names of the ids of the first feature of each entity, float64[n]; with
  * `is_counted` each weight as often as the id was counted. */
-PREPARED_METHOD(scores) {
+READER_METHOD(scores) {
     Walk walk;
     Array weights, out;
     Py_ssize_t is_counted;
-    if (begin_walk(call, &walk, 0) < 0 || take(call, "8n8!.", &weights, &is_counted, &out) < 0) return NULL;
-    if (!num_shown(walk.stack) || out.length != walk.n) return refuse(DO_NOT_FIT);
+    if (walk_begin(call, &walk, 0) < 0 || take(call, "8n8!.", &weights, &is_counted, &out) < 0) return NULL;
+    if (!reader_num_shown(walk.stack) || out.length != walk.n) return refuse(DO_NOT_FIT);
     Scores scores = {weights.data, weights.length, 0, is_counted != 0, out.data};
-    return finish(&walk, run_walk(&walk, add_weights, &scores, STEPS_OF_A_ROW), &scores.num_found);
+    return finish(&walk, walk_run(&walk, add_weights, &scores, STEPS_OF_A_ROW), &scores.num_found);
 }
 
 /* -- all values ------------------------------------------------------------------------------------------- */
@@ -355,13 +231,13 @@ static int add_names(Column *column, const Place *place, const Content *content,
         return 0;
     }
     for (int64_t i = 0; i < content->count; i++) {
-        int32_t name = name_of(place->layer, content->ids[i]);
+        int32_t name = layer_name(place->layer, content->ids[i]);
         if (name == -2) return FAILED;
         if (name < 0) continue;
         if (weights) weights[kept] = weights[i];
         names[kept++] = name;
     }
-    if (place->limits && !weights) kept = distinct(names, kept); /* ascending */
+    if (place->limits && !weights) kept = ids_make_distinct(names, kept); /* ascending */
     column->elements.length -= (size_t)(content->count - kept) * sizeof(int32_t);
     if (weights) column->weights.length -= (size_t)(content->count - kept) * sizeof *weights;
     column->num_elements += kept;
@@ -371,7 +247,7 @@ static int add_names(Column *column, const Place *place, const Content *content,
 /* Adds the content of a row to a column; 0 or FAILED. */
 static int add_content(Column *column, const Place *place, const Feature *feature, Content *content, Arena *arena) {
     int64_t count = content->count;
-    if (column->kind != NAMES && resolve(feature, arena, content) < 0) return FAILED;
+    if (column->kind != NAMES && content_resolve(feature, arena, content) < 0) return FAILED;
     const void *elements = column->kind == NAMES     ? (const void *)content->ids
                            : column->kind == NUMBERS ? (const void *)content->numbers
                                                      : (const void *)content->slices;
@@ -416,7 +292,7 @@ static int add_to_csr(void *self, Py_ssize_t i, int status, Place *place, Arena 
     const Feature *feature;
     if (status == FOUND) {
         csr->num_found++;
-        int failed = column->has_weights ? read_feature(place, 0, &feature, arena, &content)
+        int failed = column->has_weights ? feature_read(place, 0, &feature, arena, &content)
                                          : read_first(place, &feature, arena, &content);
         if (failed < 0 || add_content(column, place, feature, &content, arena) < 0) return FAILED;
     }
@@ -429,17 +305,17 @@ static int add_to_csr(void *self, Py_ssize_t i, int status, Place *place, Arena 
  * The names of the ids of the first feature of each entity, each once; or with `has_weights` the items of lists, newest
  * first and at most `limit`, with their times, or values with their counts. `indptr`, int64[n + 1], receives where those
  * of each entity begin; it may be None. */
-PREPARED_METHOD(csr) {
+READER_METHOD(csr) {
     Walk walk;
     Array indptr;
     Py_ssize_t limit, has_weights;
-    if (begin_walk(call, &walk, 0) < 0 || take(call, "nn8?.", &limit, &has_weights, &indptr) < 0) return NULL;
-    if (limit < 1 || !num_shown(walk.stack) || (indptr.data && indptr.length != walk.n + 1)) return refuse(DO_NOT_FIT);
+    if (walk_begin(call, &walk, 0) < 0 || take(call, "nn8?.", &limit, &has_weights, &indptr) < 0) return NULL;
+    if (limit < 1 || !reader_num_shown(walk.stack) || (indptr.data && indptr.length != walk.n + 1)) return refuse(DO_NOT_FIT);
     walk.limit = limit;
     Csr csr = {{.kind = NAMES, .has_weights = has_weights != 0, .indptr = indptr.data}, 0};
     if (indptr.data) csr.column.indptr[0] = 0;
-    int failed = run_walk(&walk, add_to_csr, &csr, STEPS_OF_A_ROW);
-    free_walk(&walk);
+    int failed = walk_run(&walk, add_to_csr, &csr, STEPS_OF_A_ROW);
+    walk_free(&walk);
     PyObject *answer = failed ? NULL : PyTuple_New(3); /* faster than Py_BuildValue */
     if (answer) {
         PyObject *parts[3] = {buffer_give(&csr.column.elements),
@@ -467,7 +343,7 @@ static int add_to_columns(void *self, Py_ssize_t i, int status, Place *place, Ar
         Content content;
         const Feature *feature;
         if (status == FOUND) {
-            if (read_feature(place, f, &feature, arena, &content) < 0 ||
+            if (feature_read(place, f, &feature, arena, &content) < 0 ||
                 add_content(column, place, feature, &content, arena) < 0)
                 return FAILED;
             column->states[i] = (uint8_t)content.state;
@@ -483,14 +359,14 @@ static int add_to_columns(void *self, Py_ssize_t i, int status, Place *place, Ar
  * receive the state of each entity and where its elements begin. `kinds` has a byte for each feature: 1 for names of its
  * ids, int32, which only the first feature has if layers have different ids; 2 for numbers, int64; 3 for bytes, with their
  * ends, int64; and 8 more for weights, int64. Lists have at most `limit` items. */
-PREPARED_METHOD(columns) {
+READER_METHOD(columns) {
     Walk walk;
     Array kinds, statuses, timestamps, states, indptr;
     Py_ssize_t limit;
-    if (begin_walk(call, &walk, 1) < 0 ||
+    if (walk_begin(call, &walk, 1) < 0 ||
         take(call, "n11!8!1!8!.", &limit, &kinds, &statuses, &timestamps, &states, &indptr) < 0)
         return NULL;
-    Py_ssize_t number = num_shown(walk.stack), n = walk.n;
+    Py_ssize_t number = reader_num_shown(walk.stack), n = walk.n;
     if (limit < 1 || kinds.length != number || statuses.length != n || timestamps.length != n ||
         states.length != number * n || indptr.length != number * (n + 1))
         return refuse(DO_NOT_FIT);
@@ -509,8 +385,8 @@ PREPARED_METHOD(columns) {
         column->indptr[0] = 0;
         if (column->kind < NAMES || column->kind > BYTES) return refuse(DO_NOT_FIT);
     }
-    int failed = run_walk(&walk, add_to_columns, &columns, STEPS_OF_A_ROW * (1 + number));
-    free_walk(&walk);
+    int failed = walk_run(&walk, add_to_columns, &columns, STEPS_OF_A_ROW * (1 + number));
+    walk_free(&walk);
     PyObject *answer = failed ? NULL : PyList_New(number);
     for (Py_ssize_t f = 0; f < number; f++) {
         Column *column = columns.of + f;

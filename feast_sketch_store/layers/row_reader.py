@@ -21,7 +21,7 @@ from feast_sketch_store.kernel import (
     NAMES,
     NUMBERS,
     WITH_WEIGHTS,
-    PreparedRows,
+    RowReader,
 )
 from feast_sketch_store.kernel.binary import from_parts
 from feast_sketch_store.layers.answer import LayerAnswer
@@ -73,7 +73,7 @@ class Layer(ABC):
         """The values of a feature in the order of their ids; None if its values have no ids."""
 
     @abstractmethod
-    def prepared_for(self, features: tuple[WantedFeature, ...]) -> PreparedRows:
+    def row_reader(self, features: tuple[WantedFeature, ...]) -> RowReader:
         """The rows and some features in the form that the kernel reads, perhaps made earlier."""
 
     @property
@@ -107,13 +107,13 @@ class Forms:
     """The prepared forms of a layer."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[WantedFeature, ...], PreparedRows] = {}
+        self._known: dict[tuple[WantedFeature, ...], RowReader] = {}
 
-    def get(self, features: tuple[WantedFeature, ...]) -> PreparedRows | None:
+    def get(self, features: tuple[WantedFeature, ...]) -> RowReader | None:
         """The form for some features; None if it was not made yet."""
         return self._known.get(features)
 
-    def keep(self, features: tuple[WantedFeature, ...], rows: PreparedRows) -> PreparedRows:
+    def keep(self, features: tuple[WantedFeature, ...], rows: RowReader) -> RowReader:
         """Keep a form, and return it."""
         if len(self._known) >= _MAX_QUESTIONS:
             self._known.clear()
@@ -126,7 +126,7 @@ def stack(
     wanted: Wanted,
     names: Sequence[NDArray[np.int32] | None] | None = None,
     shards: Sequence[int | None] = (),
-) -> PreparedRows:
+) -> RowReader:
     """Combine layers so that one call reads them all.
 
     Parameters
@@ -138,9 +138,9 @@ def stack(
     part after
         the other; None for a part that is not read here.
     """
-    prepared = kernel.PreparedRows()
+    prepared = kernel.RowReader()
     for number, layer in enumerate(layers):
-        prepared.layer(layer.prepared_for(wanted.features), names[number] if names else None, *layer.decides)
+        prepared.layer(layer.row_reader(wanted.features), names[number] if names else None, *layer.decides)
     if not layers:
         prepared.layer(_no_rows(len(wanted.features)), None, None, None)
         served = [number is not None for number in shards]
@@ -157,8 +157,8 @@ def stack(
     return prepared
 
 
-def _no_rows(num_features: int) -> PreparedRows:
-    rows = kernel.PreparedRows()
+def _no_rows(num_features: int) -> RowReader:
+    rows = kernel.RowReader()
     rows.exact(np.zeros((0, 2), np.uint64), np.zeros(0, np.int64), np.zeros(0, np.bool_))
     rows.fenced(np.zeros(0, np.bool_))
     for _ in range(num_features):
@@ -197,7 +197,7 @@ class Column(NamedTuple):
 
 
 def find(
-    rows: PreparedRows, entity_hashes: NDArray[np.uint64], expire_before: int
+    rows: RowReader, entity_hashes: NDArray[np.uint64], expire_before: int
 ) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     """Whether entities have rows: ABSENT, FOUND or EXPIRED, uint8[n]; and the timestamps of rows,
     int64[n]."""
@@ -210,7 +210,7 @@ def find(
 
 
 def read(
-    rows: PreparedRows,
+    rows: RowReader,
     columns: Sequence[Column],
     entity_hashes: NDArray[np.uint64],
     expire_before: int,

@@ -56,7 +56,7 @@ def test_every_read_sees_a_whole_row_and_none_goes_back(tmp_path):
         seen = -1
         while not is_over.is_set() or not num_reads[thread]:
             state = view.current()
-            rows, sets = state.prepared(FEATURES), state.prepared(("values",))
+            rows, sets = state.row_reader(FEATURES), state.row_reader(("values",))
             for user in range(thread, NUM_USERS, NUM_THREADS):
                 row = read_row(rows, hashes[user].tobytes(), FEATURES, NO_TIMESTAMP)
                 version = row[1]["version"].int64_val

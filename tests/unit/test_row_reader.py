@@ -142,7 +142,7 @@ USERS = range(-3, 2 * NUM_ROWS, 3)
 
 @pytest.mark.parametrize("features", [FEATURES, FEATURES[::-1], ("viewed",), ("name", "nothing", "liked")])
 def test_rows_are_the_same(state, features):
-    rows, found = state.prepared(features), 0
+    rows, found = state.row_reader(features), 0
     for user, wanted, _ in slow_rows(state, USERS, features):
         assert read_row(rows, responses.hash_entity_keys([key(user)]), features, NO_TIMESTAMP) == wanted
         found += wanted[1] is not None
@@ -150,7 +150,7 @@ def test_rows_are_the_same(state, features):
 
 
 def test_rows_expire_alike(state):
-    rows, withheld = state.prepared(FEATURES), 0
+    rows, withheld = state.row_reader(FEATURES), 0
     for moment in range(0, 50, 5):
         expire_before = int((FIRST + timedelta(seconds=moment)).timestamp() * 1e6)
         for user, wanted, is_expired in slow_rows(state, USERS, FEATURES, expire_before):
@@ -162,7 +162,7 @@ def test_rows_expire_alike(state):
 
 @pytest.mark.parametrize("features", [FEATURES, ("nothing", "tags", "age")])
 def test_vectors_are_the_same(state, features):
-    rows, hashes = state.prepared(features), hash_entity_keys([key(user) for user in USERS])
+    rows, hashes = state.row_reader(features), hash_entity_keys([key(user) for user in USERS])
     later = int((FIRST + timedelta(seconds=25)).timestamp() * 1e6)
     for own in (hashes, *np.split(hashes, len(hashes))):
         for expire_before in (NO_TIMESTAMP, later):
@@ -172,7 +172,7 @@ def test_vectors_are_the_same(state, features):
 
 @pytest.mark.parametrize("feature", ["viewed", "liked", "tags", "words", "numbers", "country", "nothing"])
 def test_ids_scores_and_candidates_are_the_same(state, feature):
-    rows, random = state.prepared((feature,)), np.random.default_rng(1)
+    rows, random = state.row_reader((feature,)), np.random.default_rng(1)
     is_text = feature in ("tags", "words", "country")
     numbers = random.integers(0, 400, 150)
     texts = [*(f"tag {n}" for n in range(60)), *(f"wörd {n}" for n in range(150)), "country 3", "", "a" * 40]
@@ -209,19 +209,19 @@ def test_blocks_are_checked_when_a_read_first_needs_them(tmp_path):
     view.write([row(user, random, FIRST) for user in range(20)])
     view.seal()
     hashes = responses.hash_entity_keys([key(user) for user in range(20)])
-    wanted = view.current().prepared(FEATURES).rows(hashes, NO_TIMESTAMP)
+    wanted = view.current().row_reader(FEATURES).rows(hashes, NO_TIMESTAMP)
     opened = make_view(tmp_path)
     opened.refresh()
     (layer,) = opened.current().sealed.layers
     assert all(check.unchecked.all() for check in layer.checks)
-    assert opened.current().prepared(FEATURES).rows(hashes, NO_TIMESTAMP) == wanted
+    assert opened.current().row_reader(FEATURES).rows(hashes, NO_TIMESTAMP) == wanted
     assert not any(check.unchecked.any() for check in layer.checks)
 
 
 def test_rows_are_held_as_long_as_they_are_prepared(tmp_path):
     view = make_view(tmp_path)
     view.write([row(user, np.random.default_rng(user), FIRST) for user in range(50)])
-    rows = view.current().prepared(FEATURES)
+    rows = view.current().row_reader(FEATURES)
     wanted = [rows.rows(responses.hash_entity_keys([key(user)]), NO_TIMESTAMP)[0][0] for user in range(50)]
     del view
     gc.collect()
@@ -232,16 +232,16 @@ def test_rows_are_held_as_long_as_they_are_prepared(tmp_path):
 
 
 def test_what_does_not_fit_is_refused():
-    rows = kernel.PreparedRows()
+    rows = kernel.RowReader()
     with pytest.raises(ValueError, match="no layers"):
         ids_of(rows, b"0" * 16)
     with pytest.raises(ValueError, match="not a layer"):
-        rows.layer(kernel.PreparedRows(), None, None, None)
+        rows.layer(kernel.RowReader(), None, None, None)
     with pytest.raises(ValueError, match="not a layer"):
         rows.layer(rows, None, None, None)
     with pytest.raises(ValueError, match="not a layer"):
         rows.layer(object(), None, None, None)
-    layer = kernel.PreparedRows()
+    layer = kernel.RowReader()
     hashes, times = np.zeros((2, 2), np.uint64), np.zeros(2, np.int64)
     with pytest.raises(ValueError, match="do not fit"):
         layer.exact(hashes, times[:1].copy(), np.zeros(2, np.bool_))
@@ -272,7 +272,7 @@ def test_what_does_not_fit_is_refused():
 
 @pytest.mark.parametrize("other", [None, 3, b"tag 1", "\ud800", ["tag 1"]])
 def test_candidates_of_another_kind_are_refused(state, other):
-    rows, out = state.prepared(("tags",)), np.zeros(2, np.bool_)
+    rows, out = state.row_reader(("tags",)), np.zeros(2, np.bool_)
     for user in USERS:
         hashes = hash_entity_keys([key(user)])
         with pytest.raises(TypeError, match="not all"):

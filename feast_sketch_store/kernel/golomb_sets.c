@@ -1,6 +1,41 @@
-/* Sets of ids in Golomb-Rice codes; succinct/golomb_sets.py has the formulas. */
+/* Sets of ids in Golomb-Rice codes, and features in the sets of listed rows. succinct/golomb_sets.py has the formulas. */
 
-#include "kernel.h"
+#include "row_reader.h"
+
+#define LONGEST_UNARY 24 /* this many ones precede a number of 32 bits */
+#define MAX_WIDTH 30
+#define DIRECT_CODES 256
+#define NUM_LEFT (DIRECT_CODES + 64)
+
+/* Twice the logarithm of a count, rounded. */
+static inline int half_octaves(uint64_t count) {
+    int octaves = (int)HIGHEST(count | 1);
+    return 2 * octaves + (count * count >= 2ull << 2 * octaves);
+}
+
+/* The width of a gap that begins at a symbol, in a set with `left` ids left. */
+static ALWAYS_INLINE int width_of_gap(const Code *code, int64_t symbol, int64_t left) {
+    int own = code->left[left < DIRECT_CODES ? left : DIRECT_CODES + half_octaves((uint64_t)left)];
+    int width = (code->levels[symbol] - own) >> 2;
+    return width < 0 ? 0 : width > MAX_WIDTH ? MAX_WIDTH : width;
+}
+
+enum { IS_WANTED = 1, IS_NEEDED = 2 }; /* a set itself; its ids, to read one after it */
+
+/* What is read of a row, up to some feature: for each feature, its header and where its ids end. */
+typedef struct {
+    int64_t *ends;
+    int32_t *headers, *seen, *others;
+    uint8_t *marks; /* by feature */
+} RowOfSets;
+
+/* A set to be read: `bit` is where its header begins, then its codes, and then the bit after them. */
+typedef struct {
+    uint64_t bit;
+    int64_t size;
+    int32_t *ids;
+    int32_t header;
+} Job;
 
 /* Takes parameters, int64[F, 3] of header_width, no_set and others_width; level_starts, int64[F + 1]; levels, uint8; and
  * uint8[F, 320], what to subtract from a level for 0 to 255 ids left, and then for more by half octaves. 0, or -1 with
@@ -38,11 +73,11 @@ static int take_codes(Call *call, Codes *codes) {
     return 0;
 }
 
-size_t room_for_row(const Codes *codes) {
+static size_t room_for_row(const Codes *codes) {
     return (size_t)codes->number * (sizeof(int64_t) + sizeof(int32_t) + 1) + 2 * codes->room * sizeof(int32_t);
 }
 
-void init_row(RowOfSets *row, const Codes *codes, void *memory) {
+static void init_row(RowOfSets *row, const Codes *codes, void *memory) {
     row->ends = memory;
     row->headers = (int32_t *)(row->ends + codes->number);
     row->seen = row->headers + codes->number;
@@ -50,7 +85,7 @@ void init_row(RowOfSets *row, const Codes *codes, void *memory) {
     row->marks = (uint8_t *)(row->others + codes->room);
 }
 
-void mark_wanted(const Codes *codes, Py_ssize_t feature, uint8_t *marks) {
+static void mark_wanted(const Codes *codes, Py_ssize_t feature, uint8_t *marks) {
     marks[feature] |= IS_WANTED;
     for (; codes->of[feature].others_width >= 0; feature--) marks[feature - 1] |= IS_NEEDED;
 }
@@ -281,7 +316,7 @@ static int read_with(Bits *bits, const Code *code, const RowOfSets *row, int64_t
     return 0;
 }
 
-int64_t read_row(const Sets *sets, uint64_t start, Py_ssize_t last, const RowOfSets *row, int32_t *ids, int64_t first,
+static int64_t read_row(const Sets *sets, uint64_t start, Py_ssize_t last, const RowOfSets *row, int32_t *ids, int64_t first,
                  int64_t room) {
     Bits bits = {sets->words, start, sets->num_bits};
     int64_t num_seen = 0, count = first;
@@ -313,7 +348,7 @@ int64_t read_row(const Sets *sets, uint64_t start, Py_ssize_t last, const RowOfS
     return 0;
 }
 
-int take_words_of_sets(Call *call, Sets *sets) {
+static int take_words_of_sets(Call *call, Sets *sets) {
     Array words;
     Py_ssize_t num_bits;
     if (take_codes(call, &sets->codes) < 0 || take(call, "8n", &words, &num_bits) < 0) return -1;
@@ -470,7 +505,7 @@ void kernel_choose_decoder(void) {
 void kernel_choose_decoder(void) { prepare_widths(); }
 #endif
 
-int read_headers(const Sets *sets, const Code *code, Job *jobs, Py_ssize_t number, int64_t *total) {
+static int read_headers(const Sets *sets, const Code *code, Job *jobs, Py_ssize_t number, int64_t *total) {
     *total = 0;
     for (Py_ssize_t i = 0; i < number; i++) {
         if (jobs[i].bit > sets->num_bits) return -1;
@@ -484,4 +519,137 @@ int read_headers(const Sets *sets, const Code *code, Job *jobs, Py_ssize_t numbe
     return 0;
 }
 
-int read_alone(const Sets *sets, const Code *code, Job **jobs, Py_ssize_t number) { return decode(sets, code, jobs, number); }
+static int read_alone(const Sets *sets, const Code *code, Job **jobs, Py_ssize_t number) { return decode(sets, code, jobs, number); }
+
+/* -- sets of listed rows ---------------------------------------------------------------------------------------- */
+
+/* Whether a read of these rows' sets must read them one by one. */
+static int has_dependent(const RowReader *rows) {
+    for (Py_ssize_t f = 0; f < rows->num_sets; f++)
+        if (rows->sets.codes.of[f].others_width >= 0) return 1;
+    return 0;
+}
+
+/* Where the sets of rows begin, in blocks that are verified; 0 or FAILED. */
+static int begin_sets(const RowReader *rows, Place **places, Py_ssize_t number, Job *jobs) {
+    for (Py_ssize_t i = 0; i < number; i++) ascending_expect(&rows->starts.numbers, places[i]->row);
+    for (Py_ssize_t i = 0; i < number; i++) {
+        int64_t row = places[i]->row;
+        uint64_t first = checked_get(&rows->starts, row), stop = rows->sets.num_bits;
+        if (first > stop) return FAILED;
+        PREFETCH(rows->sets.words + (first >> 6));
+        jobs[i].bit = first;
+        if (blocks_are_finished(&rows->code_blocks)) continue;
+        if (row + 1 < rows->num_rows) stop = checked_get(&rows->starts, row + 1);
+        if (first > stop || stop > rows->sets.num_bits ||
+            !blocks_are_verified(&rows->code_blocks, first >> 6, (stop >> 6) + 1))
+            return FAILED;
+    }
+    return 0;
+}
+
+/* Reads the sets of one row, some of which are coded relative to others; 0 or FAILED. */
+static int read_dependent(const RowReader *rows, uint64_t start, SetOfRow *own, Arena *arena) {
+    const Sets *sets = &rows->sets;
+    RowOfSets row;
+    int64_t room = 256, failed;
+    void *memory = arena_get(arena, room_for_row(&sets->codes));
+    int32_t *ids = arena_get(arena, (size_t)room * sizeof *ids);
+    if (!memory || !ids) return FAILED;
+    init_row(&row, &sets->codes, memory);
+    row.marks = rows->marks;
+    while ((failed = read_row(sets, start, rows->num_sets - 1, &row, ids, 0, room)) > 0) {
+        room = 2 * failed;
+        ids = arena_get(arena, (size_t)room * sizeof *ids);
+        if (!ids) return FAILED;
+    }
+    if (failed) return FAILED;
+    for (Py_ssize_t f = 0; f < rows->num_sets; f++) own[f] = (SetOfRow){row.headers[f], ids + (f ? row.ends[f - 1] : 0)};
+    return 0;
+}
+
+/* Reads the sets of one feature, where those before end; 0 or FAILED. */
+static int read_sets_of_feature(const RowReader *rows, Py_ssize_t f, Job *jobs, Py_ssize_t number, SetOfRow *own,
+                                Arena *arena) {
+    const Sets *sets = &rows->sets;
+    const Code *code = sets->codes.of + f;
+    Job *full[ROWS_AT_A_TIME];
+    Py_ssize_t num_full = 0;
+    int64_t total;
+    if (read_headers(sets, code, jobs, number, &total) < 0) return FAILED;
+    int32_t *ids = arena_get(arena, (size_t)total * sizeof *ids);
+    if (!ids) return FAILED;
+    for (Py_ssize_t i = 0; i < number; i++) {
+        own[i * rows->num_sets + f] = (SetOfRow){jobs[i].header, ids};
+        jobs[i].ids = ids;
+        ids += jobs[i].size;
+        if (jobs[i].size) full[num_full++] = jobs + i;
+    }
+    return read_alone(sets, code, full, num_full) < 0 ? FAILED : 0;
+}
+
+int sets_read(const RowReader *rows, Place **places, Py_ssize_t number, Arena *arena) {
+    Job jobs[ROWS_AT_A_TIME];
+    SetOfRow *own = arena_get(arena, (size_t)(number * rows->num_sets) * sizeof *own);
+    if (!own || begin_sets(rows, places, number, jobs) < 0) return FAILED;
+    if (has_dependent(rows)) {
+        for (Py_ssize_t i = 0; i < number; i++)
+            if (read_dependent(rows, jobs[i].bit, own + i * rows->num_sets, arena) < 0) return FAILED;
+    } else {
+        for (Py_ssize_t f = 0; f < rows->num_sets; f++)
+            if (read_sets_of_feature(rows, f, jobs, number, own, arena) < 0) return FAILED;
+    }
+    for (Py_ssize_t i = 0; i < number; i++) places[i]->sets = own + i * rows->num_sets;
+    return 0;
+}
+
+static int read_set(const Place *place, const Feature *feature, Arena *arena, Content *content) {
+    if (!place->sets) return FAILED;
+    int64_t no_set = place->layer->rows->sets.codes.of[feature->number].no_set;
+    const SetOfRow *set = place->sets + feature->number;
+    content->state = set->header < no_set ? set->header : set->header > no_set ? VALUE : EMPTY;
+    content->count = set->header > no_set ? set->header - no_set : 0;
+    content->ids = set->ids;
+    if (!feature->own_ids) return 0;
+    int32_t *own = arena_get(arena, (size_t)content->count * sizeof *own);
+    if (!own) return FAILED;
+    content->ids = own;
+    for (int64_t i = 0; i < content->count; i++) {
+        own[i] = feature->own_ids[set->ids[i]];
+        if (own[i] < 0) return FAILED;
+    }
+    return 0;
+}
+
+/* sets(parameters, level_starts, levels, words, num_bits, check, starts ...) */
+READER_METHOD(sets) {
+    RowReader *self = (RowReader *)call->self;
+    if (self->kind != LISTED || self->marks) return refuse("there are no rows for the sets");
+    if (take_words_of_sets(call, &self->sets) < 0 || blocks_take(call, &self->code_blocks) < 0 ||
+        checked_take(call, &self->starts, 0) < 0 || take(call, ".") < 0)
+        return NULL;
+    self->sets.starts = self->starts.numbers;
+    if (self->sets.starts.length != self->num_rows) return refuse(DO_NOT_FIT);
+    uint8_t *marks = scratch(call, (size_t)self->sets.codes.number);
+    if (!marks) return NULL;
+    memset(marks, 0, (size_t)self->sets.codes.number);
+    if (reader_keep(self, call) < 0) return NULL;
+    self->marks = marks;
+    Py_RETURN_NONE;
+}
+
+/* from_set(number, own_ids): the feature is in the sets. */
+READER_METHOD(from_set) {
+    RowReader *self = (RowReader *)call->self;
+    Feature *feature = feature_begun(self, LISTED);
+    Array own_ids;
+    if (!feature || take(call, "n4?.", &feature->number, &own_ids) < 0) return NULL;
+    if (!self->marks || feature->number < 0 || feature->number >= self->sets.codes.number ||
+        (own_ids.data && own_ids.length != self->sets.codes.of[feature->number].num_symbols))
+        return refuse(DO_NOT_FIT);
+    feature->own_ids = own_ids.data;
+    mark_wanted(&self->sets.codes, feature->number, self->marks);
+    if (feature->number >= self->num_sets) self->num_sets = feature->number + 1;
+    feature->read = read_set;
+    return reader_done(self, call);
+}

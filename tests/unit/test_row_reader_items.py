@@ -10,7 +10,7 @@ from feast.protos.feast.types.Value_pb2 import Int64List, StringList, Value
 
 from feast_sketch_store import kernel
 from feast_sketch_store.layers import Goal
-from feast_sketch_store.layers.prepared import stack
+from feast_sketch_store.layers.row_reader import stack
 from feast_sketch_store.rows.codecs import COUNTS, COUNTS_OF, LIST, TIMES, FeatureCodec
 from feast_sketch_store.rows.encoding import NO_TIMESTAMP, deletions
 from feast_sketch_store.rows.entity_keys import hash_entity_keys
@@ -117,7 +117,7 @@ def test_rows_are_the_same(asked, hours):
     codecs, state, _ = asked
     expire_before = NO_TIMESTAMP if hours is None else int((FIRST + timedelta(hours=hours)).timestamp() * 1e6)
     for features in (tuple(codecs), tuple(codecs)[::-1], *((name,) for name in codecs)):
-        rows, found = state.prepared(features), 0
+        rows, found = state.row_reader(features), 0
         for user, wanted, is_expired in slow_rows(state, features, expire_before):
             row = read_row(rows, hash_entity_keys([key(user)]).tobytes(), features, expire_before)
             assert (row is None) == is_expired
@@ -133,7 +133,7 @@ def test_vectors_are_the_same(asked):
     hashes = hash_entity_keys([key(user) for user in USERS])
     for expire_before in (NO_TIMESTAMP, int((FIRST - timedelta(hours=12)).timestamp() * 1e6)):
         answer = state.read(hashes, features, expire_before)
-        assert_vectors(state.prepared(features), features, hashes, answer, expire_before)
+        assert_vectors(state.row_reader(features), features, hashes, answer, expire_before)
 
 
 @pytest.mark.slow
@@ -186,7 +186,7 @@ def test_ids_of_one_and_of_many_are_distinct(asked):
 
 
 def test_what_does_not_fit_is_refused():
-    rows = kernel.PreparedRows()
+    rows = kernel.RowReader()
     with pytest.raises(ValueError, match="no feature"):
         rows.from_weights(np.zeros(1, np.uint8), np.zeros(2, np.int64), np.zeros(0, np.int64))
     rows.exact(np.zeros((1, 2), np.uint64), np.zeros(1, np.int64), np.zeros(1, np.bool_))
@@ -194,7 +194,7 @@ def test_what_does_not_fit_is_refused():
     with pytest.raises(ValueError, match="do not fit"):
         rows.from_weights(np.zeros(1, np.uint8), np.zeros(3, np.int64), np.zeros(0, np.int64))
     rows.from_weights(np.full(1, 3, np.uint8), np.array([0, 2]), np.array([5, 7]))
-    rows_of = kernel.PreparedRows()
+    rows_of = kernel.RowReader()
     with pytest.raises(ValueError, match="do not fit"):
         rows_of.limits(np.ones(1, np.int64), np.ones(1, np.int64), 1, False, 1)
     rows_of.layer(rows, None, None, None)
