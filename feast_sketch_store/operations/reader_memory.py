@@ -9,7 +9,6 @@ import logging
 import subprocess
 import sys
 from contextlib import ExitStack
-from pathlib import Path
 
 import numpy as np
 
@@ -33,7 +32,7 @@ def reader_bytes(place: StorePlace, project: str, name: str) -> int | None:
     """
     if private_bytes() is None:
         return None
-    asked = json.dumps([str(place.path), isinstance(place.path, Path), list(place.options), project, name])
+    asked = json.dumps([str(place.path), dict(place.options), project, name])
     command = [sys.executable, "-m", __name__]
     done = subprocess.run(command, input=asked, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -58,8 +57,8 @@ def _measure(place: StorePlace, project: str, view: str) -> int:
 
 def main() -> int:
     """What a process of its own does: a place on standard input, bytes on standard output."""
-    path, is_local, options, project, view = json.load(sys.stdin)
-    place = StorePlace(Path(path) if is_local else path, tuple(map(tuple, options)))
+    path, options, project, view = json.load(sys.stdin)
+    place = StorePlace.of(None, path, options)
     try:
         print(_measure(place, project, view))
     except SketchStoreError as error:
