@@ -31,9 +31,9 @@ _PORT = 6566  # Feast's
 @click.option(
     "--max-requests",
     type=click.IntRange(min=0),
-    default=0,
+    default=1_000,
     show_default=True,
-    help="Restart a worker after this many requests; 0 for never. `feast serve` uses 1000.",
+    help="Restart a worker after this many requests; 0 for never.",
 )
 @click.option("--max-requests-jitter", type=click.IntRange(min=0), default=50, show_default=True)
 @click.option(
@@ -65,7 +65,7 @@ _PORT = 6566  # Feast's
 @click.option(
     "--metrics-port", type=click.IntRange(0, 65_535), default=8_000, show_default=True, help="Of metrics."
 )
-@click.option("--access-log/--no-access-log", help="Print a line for each request.  [default: no]")
+@click.option("--no-access-log", is_flag=True, help="Do not print a line for each request.")
 @click.option(
     "--type",
     "-t",
@@ -96,7 +96,7 @@ def serve(
     keep_alive_timeout: int,
     metrics: bool,
     metrics_port: int,
-    access_log: bool,
+    no_access_log: bool,
     protocol: str,
     **options: Any,
 ) -> None:
@@ -119,7 +119,7 @@ def serve(
         bind=f"{host}:{port}",
         workers=2 * multiprocessing.cpu_count() + 1 if workers == -1 else workers,
         keepalive=keep_alive_timeout,
-        accesslog="-" if access_log else None,
+        accesslog=None if no_access_log else "-",
         keyfile=keyfile,
         certfile=certfile,
         **options,

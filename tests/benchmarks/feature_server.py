@@ -343,12 +343,10 @@ def serving(name: str, backend: Backend, of_redis: Sequence[int], **sections: An
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    # By default a worker of Feast's restarts after 1,000 requests, which would be many times a turn.
-    options = ["--port", str(port), "--workers", str(NUM_WORKERS), "--max-requests", "0"]
-    command = [PROGRAMS / "feast-sketch", "serve", *options]
-    if name != OWN:
-        more = ["--no-access-log", "--max-requests-jitter", "0"]
-        command = [PROGRAMS / "feast", "serve", *options, *more]
+    # By default a worker restarts after 1,000 requests, which would be many times a turn.
+    options = ["--port", str(port), "--workers", str(NUM_WORKERS), "--no-access-log"]
+    options += ["--max-requests", "0", "--max-requests-jitter", "0"]
+    command = [PROGRAMS / ("feast-sketch" if name == OWN else "feast"), "serve", *options]
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}  # the floor is here
     with (repo / "server.log").open("w") as log:
         process = subprocess.Popen(
