@@ -2,7 +2,8 @@
 
 The features become multi-hot columns beside the context features of the labels. The model is trained on what
 reads through the structure would have shown: the kept values, and false values drawn at their rates. So it
-learns to live with the noise. It is measured on rows that it was not trained on.
+learns to live with the noise. It is measured on rows that it was not trained on. Scores are measured with the
+weights of the model of the exact features.
 
 The values that are worth most have the highest ``w**2 * p * (1 - p) / H(p)``. ``w`` is the weight that the
 exact model gives a value, ``p`` its density, and ``H`` the binary entropy. This is the variance that the
@@ -14,7 +15,7 @@ Needs scikit-learn, the optional dependencies `plan`.
 import itertools
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -292,24 +293,25 @@ class Task:
         num_false = int(self._labels.is_training.sum()) * sum(float(rates.sum()) for _, rates in blocks)
         if num_false > MAX_FALSE_VALUES:
             return None
-        shown = self._history(blocks)
         if formulas:
-            from scipy import sparse
-
-            columns = [self._computed(formula) for formula in formulas]
-            shown = replace(shown, history=sparse.hstack([shown.history, *columns]).tocsr())
+            return self._areas_of(self._scores_by(formulas))
+        shown = self._history(blocks)
         return self._areas(shown, self._fit(shown))
 
-    def _computed(self, formula: Formula) -> Any:
-        """The column of a score; zeros without a row."""
-        from scipy import sparse
+    def _scores_by(self, formulas: Sequence[Formula]) -> NDArray[np.float64]:
+        """Scores of the rows that the exact model was not trained on, with formulas in place of the history.
 
+        The formulas have weights of the exact model. A model that was fitted once more on its training rows
+        would trust them too much, so everything keeps the exact model's weights.
+        """
+        of_context, _, _ = self._weights(*reversed(self._exact))
         features, num_rows = as_encoded(self._labelled), len(self._labelled)
-        scale = 1 / _HISTORY_SCALE  # it says much, so its weight is not shrunk like a history's
-        scores = np.rint(formula.scores(features, num_rows) / formula.step) * formula.step
-        spread = float(scores.std()) or 1.0
-        of_rows = sparse.csr_matrix(np.append(scores * scale / spread, 0.0)[:, None].astype(np.float32))
-        return of_rows[self._rows]
+        of_rows = np.zeros(num_rows + 1)  # the last one is read for an entity without a row
+        for formula in formulas:
+            of_rows[:-1] += np.rint(formula.scores(features, num_rows) / formula.step) * formula.step
+        rows = np.flatnonzero(~self._labels.is_training)
+        of_entities = of_rows[self._rows][self._entity_of[rows]]
+        return np.asarray(self._labels.context[rows] @ of_context + of_entities)
 
     @cached_property
     def _exact(self) -> tuple[Any, Any]:
@@ -395,8 +397,11 @@ class Task:
 
     def _areas(self, shown: "_Shown", model: Any) -> NDArray[np.float64]:
         """See `_areas_by_entity`."""
+        return self._areas_of(self._scores(shown, model))
+
+    def _areas_of(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
+        """See `_areas_by_entity`."""
         rows = np.flatnonzero(~self._labels.is_training)
-        scores = self._scores(shown, model)
         return _areas_by_entity(scores, self._labels.outcomes[rows], self._entity_of[rows])
 
     def gain(self) -> Estimate:

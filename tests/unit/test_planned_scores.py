@@ -96,6 +96,23 @@ def test_a_score_keeps_what_sets_keep_at_a_fraction_of_their_bytes(people, task,
     assert best.point.kept_share == 0.0
 
 
+def test_a_score_keeps_a_part_of_the_gain_where_weights_fit_the_training_rows_by_chance():
+    """300 rows decide 300 weights. A coefficient fitted to the same rows would hide the context."""
+    pytest.importorskip("sklearn")
+    rng = np.random.default_rng(8)
+    feature = feature_of(rng.random((NUM_ROWS, 300)) < 0.1)
+    context = rng.normal(0, 1, NUM_ROWS)
+    logits = 1.5 * context + feature.sums(rng.normal(0, 0.3, len(feature.vocabulary)))
+    label = rng.random(NUM_ROWS) < 1 / (1 + np.exp(-logits))
+    split = np.where(np.arange(NUM_ROWS) < 300, "train", "test")
+    table = pa.table({"label": label.astype(np.int64), "split": split, "context": context})
+    sample = sample_of(feature)
+    task = Task(Labels.read(table, sample.entity_hashes, []), sample, sample)
+    found = scores(sample, PRESENCE, task.weights(), "score", lambda weights, number: "")
+    aucs = [task.auc(c.kept, c.rates, c.formulas).value for c in found]
+    assert task.auc_without().value < aucs[0] < aucs[1] < aucs[2] < aucs[3] < task.auc_exact().value
+
+
 def test_settings_can_be_pasted(of_scores, written):
     nothing = {"sketch.structure": "sets", "sketch.vocabulary": "[]"}
     number = max(written)
