@@ -32,7 +32,7 @@ class Knee:
 
 
 def knee_of_rows(table: pa.Table, settings: ViewSettings, view: str, num_entities: int) -> Knee | None:
-    """The knee of a sample of rows; None without membership features, or without values of them.
+    """The knee of a sample of rows; None without a knee, without membership features, or without values.
 
     Parameters
     ----------
@@ -50,7 +50,9 @@ def knee_of_rows(table: pa.Table, settings: ViewSettings, view: str, num_entitie
     points: Sequence[Point] = [
         candidate.point for candidate in candidates(sample, settings.presence_error_rate, Grid())
     ]
-    chosen = points[knee(points)]
+    if (corner := knee(points)) is None:
+        return None
+    chosen = points[corner]
     as_sets = next(point for point in points if point.curve == SETS)
     return Knee(
         f"{chosen.curve}: {chosen.label}",

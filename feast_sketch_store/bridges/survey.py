@@ -96,7 +96,8 @@ class SurveyedView:
     bytes_here : of the snapshot, with the default settings.
     ratio : of the bytes there to those here.
     false_per_read : false values of a read.
-    knee : the structure of membership features at the planner's knee; empty without such features.
+    knee : the structure of membership features at the planner's knee; empty without one, as without such
+        features.
     bytes_at_knee, false_at_knee : of the snapshot, and of a read, at the knee.
     features : of the view.
     notes : what the figures do not say.

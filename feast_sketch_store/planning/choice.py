@@ -2,12 +2,12 @@
 
 The knee is that of "Finding a 'Kneedle' in a Haystack" (Satopaa et al., 2011). It considers the points that
 no smaller point equals in quality, with log(bytes) and quality both scaled to [0, 1]. The knee is the point
-farthest above the line between the first and the last. A point with less than half of the possible gain in
-quality is never the knee, however small it is.
+farthest above the line between the first and the last, of those that keep at least 80 % of the gain: of what
+the best point adds to the quality without the features. If none of them is above the line there is no knee.
 
 Quality is the AUC if there are labels. Without them it is the F1 score of a read as an answer to "which
-values does the entity have". That is the harmonic mean of the share of true values among those shown,
-1 / (1 + noise_ratio), and the share of the facts that are kept.
+values does the entity have", 0 without the features. That is the harmonic mean of the share of true values
+among those shown, 1 / (1 + noise_ratio), and the share of the facts that are kept.
 """
 
 import math
@@ -20,6 +20,7 @@ from feast_sketch_store.planning.plan import Estimate, Point
 from feast_sketch_store.planning.sample import Sample
 from feast_sketch_store.structures.sizing import AUTO_NOISE_RATIO
 
+LEAST_GAIN = 0.8  # of the knee, as a share of the gain of the best point
 _AUC_LOSS = 0.001  # against the best point that is worth its bytes
 _STEPS = 12  # of a search for what fits into the bytes
 
@@ -177,8 +178,14 @@ def undecided(gain: Estimate, without: Estimate, exact: Estimate, has_candidates
     )
 
 
-def knee(points: Sequence[Point]) -> int:
-    """The number of the point after which more bytes gain little; see the module's docstring."""
+def knee(points: Sequence[Point], auc_without: float = 0.5) -> int | None:
+    """The number of the point after which more bytes gain little; None if there is none.
+
+    Parameters
+    ----------
+    points : of all curves.
+    auc_without : the AUC of a model without the features, if the points have AUCs.
+    """
     has_auc = any(point.auc for point in points)
     quality = {
         number: _auc(point) if has_auc else _f1(point)
@@ -189,17 +196,18 @@ def knee(points: Sequence[Point]) -> int:
     for number in sorted(quality, key=lambda n: (points[n].memory_bytes, -quality[n])):
         if not envelope or quality[number] > quality[envelope[-1]]:
             envelope.append(number)
+    base, best = auc_without if has_auc else 0.0, quality[envelope[-1]]
     logs = [math.log(max(1.0, points[number].memory_bytes)) for number in envelope]
-    width, height = logs[-1] - logs[0], quality[envelope[-1]] - quality[envelope[0]]
-    if len(envelope) < 3 or not width or not height:
-        return envelope[-1]
-
-    gains = [(quality[number] - quality[envelope[0]]) / height for number in envelope]
+    width, height = logs[-1] - logs[0], best - quality[envelope[0]]
 
     def above(place: int) -> float:
-        return gains[place] - (logs[place] - logs[0]) / width
+        return (quality[envelope[place]] - quality[envelope[0]]) / height - (logs[place] - logs[0]) / width
 
-    return envelope[max((n for n, gain in enumerate(gains) if gain >= 0.5), key=above)]
+    # Neither the first nor the last point is above the line between them.
+    inner = range(1, len(envelope) - 1)
+    enough = [n for n in inner if quality[envelope[n]] - base >= LEAST_GAIN * (best - base) > 0]
+    corner = max(enough, key=above, default=None)
+    return None if corner is None or above(corner) <= 0 else envelope[corner]
 
 
 def _own(points: Sequence[Point]) -> list[int]:

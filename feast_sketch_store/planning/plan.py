@@ -88,7 +88,7 @@ class Plan:
     vocabulary_sizes : by feature; estimated (Chao) unless all entities were sampled.
     points : of all curves, each curve from its smallest to its largest point.
     chosen : the number of the point that meets the target; None if the labels do not decide.
-    knee : the number of the point after which more bytes gain little.
+    knee : the number of the point after which more bytes gain little; None if there is none.
     target : in words.
     limits : sentences that readers of the figures must know.
     auc_without, auc_exact : of models without the features, and with all of them as written.
@@ -105,7 +105,7 @@ class Plan:
     vocabulary_sizes: Mapping[str, Estimate]
     points: Sequence[Point]
     chosen: int | None
-    knee: int
+    knee: int | None
     target: str
     limits: Sequence[str]
     auc_without: Estimate | None = None
@@ -116,5 +116,5 @@ class Plan:
 
     @property
     def shown(self) -> int:
-        """The number of the point whose setting a report shows first: the chosen one, or the knee."""
-        return self.knee if self.chosen is None else self.chosen
+        """The number of the point whose setting a report shows first: the chosen one, the knee, or 0."""
+        return next(number for number in (self.chosen, self.knee, 0) if number is not None)

@@ -13,6 +13,7 @@ from feast import FeatureStore
 from feast_sketch_store.errors import PlanError
 from feast_sketch_store.planning import clustered, scores, timed
 from feast_sketch_store.planning.choice import (
+    LEAST_GAIN,
     PlanTarget,
     choose_point,
     knee,
@@ -117,6 +118,12 @@ def plan_view(
         has_candidates = read.candidates is not None
         if reason := undecided(task.gain(), auc_without, auc_exact, has_candidates):
             chosen, limits = None, [reason, *limits]
+    corner = knee(points) if auc_without is None else knee(points, auc_without.value)
+    if corner is None:
+        limits.append(
+            f"There is no knee: no point with at least {LEAST_GAIN:.0%} of the gain of the best one gains "
+            "more than its bytes do on average."
+        )
     is_current, saved = (False, None) if chosen is None else compared(planned, sample, points[chosen])
     return Plan(
         view,
@@ -126,7 +133,7 @@ def plan_view(
         sample.vocabulary_sizes,
         points,
         chosen,
-        knee(points),
+        corner,
         str(target),
         limits,
         auc_without,
