@@ -34,8 +34,8 @@ def inspect(open_store: Callable[[], FeatureStore], views: Sequence[str], as_jso
     """Show sizes, error rates and ages.
 
     Unsealed rows count. bits/fact is the size of the snapshot per sealed value; "in tables" is the part of it
-    that the tables and sets take. "private" is the memory that a reading process takes beside the
-    snapshot, which all processes of a host share.
+    that tables, sets and static functions take. "private" is the memory that a reading process takes beside
+    the snapshot, which all processes of a host share.
     """
     store = open_store()
     views = views_of(store, views)

@@ -112,7 +112,8 @@ class ViewReport:
     unsealed_rows : number of them.
     expired_rows : rows that the view's ttl hides; ``entities`` includes them.
     bits_per_fact : of the snapshot, per sealed fact, kept or cut.
-    table_bits_per_fact : of its tables and sets alone, with the index of rows that they need.
+    table_bits_per_fact : of its tables, sets and static functions alone, with the index of rows that they
+        need; None if it has none of them.
     memory_bytes : the snapshot, which processes share, and the unsealed rows, which each process has.
     private_bytes : what a process that reads all features takes for itself, beside the snapshot that it
         shares, measured in such a process; None where the system does not tell.
@@ -177,7 +178,7 @@ def inspect(store: FeatureStore, view: str) -> ViewReport:
         features = [_feature_report(sealed[0], name, rates[name]) for name in names]
 
     def per_fact(num_bits: int) -> float | None:
-        return num_bits / sealed_facts if sealed_facts else None
+        return num_bits / sealed_facts if sealed_facts and num_bits else None
 
     return ViewReport(
         view,

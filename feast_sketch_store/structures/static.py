@@ -128,9 +128,9 @@ class StaticScalars(Structure):
         return share * self.function.size_bytes + own.packed_bytes
 
     @property
-    def num_facts(self) -> int:
-        """Zero: the bytes of a column are not divided by facts."""
-        return 0
+    def fact_bits(self) -> int:
+        """Bits of the function, which has the rows, too."""
+        return 8 * self.function.size_bytes
 
     def to_snapshot(self) -> Described:
         """See `Structure.to_snapshot`."""

@@ -70,6 +70,7 @@ def test_rows_are_read_and_reported(store):
     report = maintenance.inspect(store, "people")
     assert {f.name: f.structure for f in report.features} == {"country": "static", "level": "static"}
     assert report.presence_sampled_rate <= 30 / 200_000
+    assert 10 < report.table_bits_per_fact < report.bits_per_fact
     assert maintenance.verify(store, "people").problems == []
     reader = SketchReader(store.repo_path, "people")
     assert reader.arrow("level", [3, 4, 10**6]).to_pylist() == [3, 4, None]
