@@ -673,7 +673,7 @@ class SketchOnlineStore(OnlineStore):
         view, key = self.view(config, table), _key(config, table)
         storage = self.storage(config, table)
         location = storage.location
-        view.check_shards()
+        view.follow_if_due()
         view.lock_timeout_seconds = self.lock_timeout_seconds
         if self._settings.get(location) != key:
             options = config.online_store

@@ -44,7 +44,7 @@ from feast_sketch_store.view.shard_map import (
     gathered,
     shard_of_entry,
 )
-from feast_sketch_store.view.view_file import Registration
+from feast_sketch_store.view.view_file import Registration, seconds_between_looks
 
 _logger = logging.getLogger(__name__)
 
@@ -160,19 +160,11 @@ class View(LiveView[Shard]):
             self.registration = Registration(self.storage, self.name, self.shard_map)
         return has_changed
 
-    def check_shards(self) -> None:
-        """Follow the rows, if a look is due and they were divided anew.
-
-        Raises
-        ------
-        ShardError : they are being divided now.
-        """
-        try:
-            if self.registration is not None:
-                self.registration.check()
-        except OtherShardsError:
-            if not self.follow():
-                raise
+    def follow_if_due(self) -> None:
+        """Follow the rows, if they were divided anew and the last look at the view's file is long ago."""
+        is_due = time.monotonic() - self._asked_at >= seconds_between_looks(self.storage)
+        if is_due and self.registration is not None:
+            self.follow()
 
     # -- write ---------------------------------------------------------------------------------
 
@@ -590,8 +582,10 @@ class View(LiveView[Shard]):
         Raises
         ------
         SettingsError : there are no such snapshots, or a shard was not sealed yet.
+        ShardError : the rows are being divided into other shards.
         StorageError : the storage cannot be written; reads follow the writes.
         """
+        self._register()
         published = {number: shard.published() for number, shard in self.shards.items()}
         if unsealed := [number for number, files in published.items() if not files]:
             raise SettingsError(

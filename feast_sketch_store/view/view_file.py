@@ -46,8 +46,7 @@ _logger = logging.getLogger(__name__)
 FORMAT_VERSION = 1
 _NO_CHECKSUM = b"0" * 32  # in place of the checksum in the bytes that it is of
 
-FENCE_SECONDS = 1.0  # between two looks of a writer for other shards; in a bucket ten times as many
-_SECONDS = 10.0  # between two looks of a writer at the file in a bucket, where a look costs a request
+_SECONDS = 1.0  # between two looks at the file for other shards; in a bucket ten times as many
 _MAX_ATTEMPTS = 20
 
 REMEDY = "give it a new name, or remove the view with `feast apply`, add it again and materialize"
@@ -292,8 +291,8 @@ def shard_map_of(storage: Storage) -> ShardMap:
 
 
 def seconds_between_looks(storage: Storage) -> float:
-    """How often a writer looks for other shards of a view; in a bucket a look costs a request."""
-    return FENCE_SECONDS * (10 if storage.fetches else 1)
+    """How often a process looks for other shards of a view, at least; in a bucket a look costs a request."""
+    return _SECONDS * (10 if storage.fetches else 1)
 
 
 class Registration:
@@ -311,30 +310,10 @@ class Registration:
     def __init__(self, storage: Storage, view: str, shard_map: ShardMap):
         self._storage, self._view, self._map = storage, view, shard_map
         self._token = ""  # of a file that has what this process writes, and allows it
-        self._allowed: str | None = None  # of a file that allows it; empty for none
         self._has_join_keys = False
-        self._looked_at = self._checked_at = -math.inf
-        self.seconds = _SECONDS if storage.fetches else 0.0  # between two looks before writes
-        self.fence_seconds = seconds_between_looks(storage)  # between two looks for other shards
-
-    def check(self) -> None:
-        """Check, if a check is due, that the view may still be written as it was opened.
-
-        Raises
-        ------
-        ShardError : it has other shards now, or its rows are being divided again; nothing was written.
-        """
-        now = time.monotonic()
-        if now - self._checked_at < self.fence_seconds:
-            return
-        info = self._storage.info(VIEW_FILE)
-        token = "" if info is None else info.token
-        if token not in (self._token, self._allowed):
-            # A view that has no file yet gets the shards of its settings with the first row.
-            if token:
-                check_map(self._view, shard_map_of(self._storage), self._map)
-            self._allowed = token
-        self._checked_at = now
+        self._looked_at = -math.inf
+        # Between two looks. In a folder each write looks.
+        self.seconds = seconds_between_looks(storage) if storage.fetches else 0.0
 
     def keep(self, settings: ViewSettings, rows: pa.Table | None = None) -> None:
         """Write the file, if it lacks something: before a write, and before the write returns.

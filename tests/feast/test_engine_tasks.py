@@ -193,8 +193,6 @@ def test_rows_of_lists_go_the_same_way(make_harness, make_view):
 def test_a_job_does_not_commit_into_shards_that_the_view_had_before(harness):
     job = job_of(harness)
     report = run(job, batch([1, 2]))
-    for _, view in harness.store._views.values():
-        view.registration.fence_seconds = 0.0  # as if the job had taken longer
     storage = harness.store.storage(harness.config, harness.view)
     settings = harness.store.view(harness.config, harness.view).settings
     put_map(storage, settings, ShardMap().followed_by(4))  # as a move of all rows ends

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import math
 import re
 import shutil
 from dataclasses import replace
@@ -233,10 +232,7 @@ def test_rows_are_divided_anew(tmp_path):
         assert online(store, users) == expected
 
 
-def written_now(store):
-    """Write, as a process does that has not looked at the shards for a while."""
-    for _, view in online_store_of(store)._views.values():
-        view.registration._checked_at = -math.inf
+def write(store):
     store.write_to_online_store("history", frame_of([1], "DE"))
 
 
@@ -250,7 +246,7 @@ def test_writes_are_refused_while_rows_move(tmp_path):
         with pytest.raises(
             ShardError, match="are being divided into other shards; nothing was written"
         ) as error:
-            written_now(writer)
+            write(writer)
         refused.append(error)
 
     assert resharding.reshard(store, "history", 4, wait) == NUM_USERS
@@ -273,7 +269,7 @@ def test_rows_that_are_written_in_spite_of_the_fence_stop_the_move(tmp_path, mon
         resharding.reshard(store, "history", 4, lambda seconds: None)
     monkeypatch.undo()
     assert shard_map_of(storage_of(store)) == ShardMap()
-    written_now(store)
+    write(store)
     assert reshard(tmp_path, 4)[0] == NUM_USERS
     with pytest.raises(SettingsError, match="has 4 shards already"):
         reshard(tmp_path, 4)
@@ -309,13 +305,13 @@ def test_a_move_that_was_killed_can_be_taken_back(tmp_path, kill_a_move, number)
     store = fill(make_repository(tmp_path, number))
     kill_a_move(8)
     with pytest.raises(ShardError, match=f"or with {number} to leave the rows where they are"):
-        written_now(store)
+        write(store)
     beside = FeatureStore(repo_path=str(tmp_path))  # opened while the rows seem to move
     assert online(beside, [1, 2])["country"] == ["FR", "FR"]
     entities, again = reshard(tmp_path, number)
     assert entities == NUM_USERS
     for one in (store, beside, again):
-        written_now(one)
+        write(one)
         assert online(one, [1, 2])["country"] == ["DE", "FR"]
     assert maintenance.verify(again, "history").leftovers == []
 
@@ -331,7 +327,7 @@ def test_a_move_that_was_killed_is_done_by_the_next_run(tmp_path, kill_a_move, n
         patch.setattr(resharding.joint_seal, "seal_bases", fails)
         with pytest.raises(StorageError, match="the disk is full"):
             resharding.reshard(FeatureStore(repo_path=str(tmp_path)), "history", 8, lambda seconds: None)
-    written_now(FeatureStore(repo_path=str(tmp_path)))
+    write(FeatureStore(repo_path=str(tmp_path)))
     _, divided = reshard(tmp_path, 8)
     assert online(divided, range(NUM_USERS))["viewed"] == expected["viewed"]
     assert online(divided, [1])["country"] == ["DE"]
@@ -383,7 +379,7 @@ def test_verification_misses_the_folder_of_a_shard(tmp_path):
 
 def test_the_command_divides_rows_anew(tmp_path, monkeypatch):
     fill(make_repository(tmp_path, 2))
-    monkeypatch.setattr(view_file, "FENCE_SECONDS", 0.0)
+    monkeypatch.setattr(view_file, "_SECONDS", 0.0)
     arguments = ["-c", str(tmp_path), "rebuild", "history", "--shards", "8"]
     done = CliRunner().invoke(cli, [*arguments, "--json"], catch_exceptions=False)
     assert json.loads(done.stdout) == [{"view": "history", "entities": NUM_USERS}]
