@@ -34,7 +34,10 @@ _TYPE: Final = "feast_sketch_store.engines.SketchSparkEngine"
 # With at most so many rows per entity, the row log takes them all; a seal compacts a log that has more.
 _FEW_ROWS = 1.25
 _COUNT_ERROR = 0.02  # of the estimated number of entities: relative standard deviation
-_REPORT = "name string, num_rows long, checksum string, size_bytes long, columns binary, rows_given long"
+_REPORT = (
+    "name string, num_rows long, checksum string, size_bytes long, columns binary, shard long, "
+    "num_shards long, rows_given long"
+)
 
 
 class SketchSparkEngineConfig(SparkComputeEngineConfig):

@@ -28,6 +28,8 @@ REPORT = pa.schema(
         ("checksum", pa.string()),
         ("size_bytes", pa.int64()),
         ("columns", pa.binary()),
+        ("shard", pa.int64()),
+        ("num_shards", pa.int64()),
     ]
 )
 """The columns of a report: an entry per file."""
@@ -35,22 +37,29 @@ REPORT = pa.schema(
 
 @dataclass(frozen=True)
 class StagedFile:
-    """A data file with its size and its columns."""
+    """A data file with its size and its columns, and the shard that its rows are of."""
 
     file: DataFile
     size_bytes: int
     schema: pa.Schema
+    shard: int
+    num_shards: int
 
     @classmethod
     def from_report(cls, log: RowLog, entry: dict[str, Any]) -> "StagedFile":
         """The file of a report's entry; the reverse of `to_report`."""
         schema = pa.ipc.read_schema(pa.py_buffer(entry["columns"]))
-        return cls(log.staged(entry), entry["size_bytes"], schema)
+        return cls(log.staged(entry), entry["size_bytes"], schema, entry["shard"], entry["num_shards"])
 
     def to_report(self) -> dict[str, Any]:
         """An entry of a report."""
-        columns = self.schema.serialize().to_pybytes()
-        return {**self.file.to_entry(), "size_bytes": self.size_bytes, "columns": columns}
+        more = {
+            "size_bytes": self.size_bytes,
+            "columns": self.schema.serialize().to_pybytes(),
+            "shard": self.shard,
+            "num_shards": self.num_shards,
+        }
+        return self.file.to_entry() | more
 
     def check(self) -> None:
         """Check that the file exists and is complete.
@@ -66,12 +75,15 @@ class StagedFile:
             )
 
 
-def stage(log: RowLog, tables: Iterable[pa.Table], label: str) -> Iterator[StagedFile]:
+def stage(
+    log: RowLog, tables: Iterable[pa.Table], label: str, shard: int = 0, num_shards: int = 1
+) -> Iterator[StagedFile]:
     """Write tables of the row log into files.
 
     Parameters
     ----------
     label : the beginning of the files' names.
+    shard, num_shards : that all rows are of.
 
     Raises
     ------
@@ -79,7 +91,7 @@ def stage(log: RowLog, tables: Iterable[pa.Table], label: str) -> Iterator[Stage
     """
     for schema, run in _runs(tables):
         file = log.stage(schema, run, label)
-        yield StagedFile(file, file.size_bytes, schema)
+        yield StagedFile(file, file.size_bytes, schema, shard, num_shards)
 
 
 def _runs(tables: Iterable[pa.Table]) -> Iterator[tuple[pa.Schema, Iterator[pa.Table]]]:

@@ -195,11 +195,6 @@ class Shard(LiveShard):
         """Rows that are not sealed, as far as this object knows."""
         return self._state.unsealed_rows + self._deferred.num_rows
 
-    @property
-    def was_read(self) -> bool:
-        """Whether this object is read, so that writes load new rows."""
-        return self._was_read
-
     def _count_others(self) -> None:
         """Know what others wrote and sealed, as of an interval ago, so that a seal comes when it is due.
 
@@ -352,23 +347,23 @@ class Shard(LiveShard):
         self._row_log.append(deletions)
         note_write(self._process_key)
 
-    def stage(self, tables: Iterable[pa.Table], label: str) -> Iterator[StagedFile]:
-        """Write rows durably into uncommitted files whose names begin with a label; see `commit_staged`."""
-        return stage(self._row_log, tables, label)
+    def stage(
+        self, tables: Iterable[pa.Table], label: str, shard: int, num_shards: int
+    ) -> Iterator[StagedFile]:
+        """Write rows durably into uncommitted files; see `staging.stage` and `commit_staged`."""
+        return stage(self._row_log, tables, label, shard, num_shards)
 
     def staged(self, entry: dict[str, Any]) -> StagedFile:
         """The file that an entry of a report describes."""
         return StagedFile.from_report(self._row_log, entry)
 
     def commit_staged(self, files: Sequence[StagedFile]) -> None:
-        """Commit staged files. Their rows are durable, and visible to this process, when this returns.
+        """Commit checked files. Their rows are durable, and visible to this process, when this returns.
 
         Raises
         ------
         RowError, StorageError : no file was committed; on an object store, files before the failing one were.
         """
-        for file in files:
-            file.check()
         if files:
             schema = pa.unify_schemas([file.schema for file in files])
             self._row_log.append_staged([file.file for file in files], schema)

@@ -16,9 +16,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from feast_sketch_store.errors import ShardError, StorageError
-from feast_sketch_store.row_log.data_file import DataFile
-from feast_sketch_store.row_log.staging import StagedFile
+from feast_sketch_store.errors import ShardError
 from feast_sketch_store.rows.encoding import ENTITY_KEY
 from feast_sketch_store.rows.entity_keys import hash_serialized_keys
 from feast_sketch_store.settings.values import shard_count
@@ -179,46 +177,7 @@ def not_served(view: str, shard: int, num_shards: int, served: Sequence[int]) ->
     )
 
 
-# -- rows, and the data files that tasks of a job write of them; see `row_log.staging` -----------------
-
-
-@dataclass(frozen=True)
-class ShardFile:
-    """A staged file of a shard, with the methods of `StagedFile`. Reports name the shard before the file."""
-
-    shard_map: ShardMap
-    shard: int
-    staged: StagedFile
-
-    @property
-    def file(self) -> DataFile:
-        """The file itself."""
-        return self.staged.file
-
-    def to_report(self) -> dict[str, Any]:
-        """An entry of a report."""
-        entry = self.staged.to_report()
-        return {**entry, "name": f"{self.shard_map.num_shards}/{self.shard}/{entry['name']}"}
-
-    def check(self) -> None:
-        """Check that the file exists and is complete."""
-        self.staged.check()
-
-
-def shard_of_entry(entry: dict[str, Any], view: str, shard_map: ShardMap) -> tuple[int, dict[str, Any]]:
-    """The shard of a report's entry, and the entry without it.
-
-    Raises
-    ------
-    StorageError : it names none.
-    ShardError : it names one of another division of the rows.
-    """
-    parts = str(entry["name"]).split("/", 2)
-    if len(parts) != 3 or not all(part.isdecimal() for part in parts[:2]):
-        raise StorageError(f"{entry['name']}: a task reported a file of no shard; nothing was committed")
-    check_division(view, int(parts[0]), shard_map)
-    shard = int(parts[1])
-    return shard, {**entry, "name": parts[2]}
+# -- rows ----------------------------------------------------------------------------------------------
 
 
 def check_division(view: str, num_shards: int, shard_map: ShardMap) -> None:

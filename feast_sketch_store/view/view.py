@@ -22,6 +22,7 @@ from feast_sketch_store.errors import (
     StorageError,
     UnsupportedFeatureError,
 )
+from feast_sketch_store.row_log.staging import StagedFile
 from feast_sketch_store.rows.encoding import FeastRow
 from feast_sketch_store.rows.list_log import ListRows, list_tables
 from feast_sketch_store.settings.view_settings import ViewSettings
@@ -37,12 +38,10 @@ from feast_sketch_store.view.semantics import named
 from feast_sketch_store.view.shard import Shard
 from feast_sketch_store.view.shard_map import (
     OtherShardsError,
-    ShardFile,
     ShardMap,
     check_division,
     divided,
     gathered,
-    shard_of_entry,
 )
 from feast_sketch_store.view.view_file import Registration, seconds_between_looks
 
@@ -299,7 +298,7 @@ class View(LiveView[Shard]):
 
     # -- write from many processes -----------------------------------------------------------------
 
-    def stage(self, tables: Iterable[pa.Table], label: str) -> Iterator[ShardFile]:
+    def stage(self, tables: Iterable[pa.Table], label: str) -> Iterator[StagedFile]:
         """Write rows durably into files of their shards that do not count yet; see `commit_staged`.
 
         Parameters
@@ -318,21 +317,29 @@ class View(LiveView[Shard]):
                 yield table
 
         self._register()
-        if len(self.shards) == 1:  # into few files, whatever their number of rows
-            for file in self.shards[0].stage(registered(), label):
-                yield ShardFile(self.shard_map, 0, file)
-            return
-        for table in gathered(registered()):
-            for number, part in divided(table, len(self.shards)).items():
-                for file in self.shards[number].stage([part], label):
-                    yield ShardFile(self.shard_map, number, file)
+        num_shards = len(self.shards)
+        if num_shards == 1:  # into few files, whatever their number of rows
+            parts: Iterable[tuple[int, Iterable[pa.Table]]] = [(0, registered())]
+        else:
+            parts = (
+                (number, [part])
+                for table in gathered(registered())
+                for number, part in divided(table, num_shards).items()
+            )
+        for number, rows in parts:
+            yield from self.shards[number].stage(rows, label, number, num_shards)
 
-    def staged(self, entry: dict[str, Any]) -> ShardFile:
-        """The file that an entry of a report describes."""
-        number, own = shard_of_entry(entry, self.name, self.shard_map)
-        return ShardFile(self.shard_map, number, self.shards[number].staged(own))
+    def staged(self, entry: dict[str, Any]) -> StagedFile:
+        """The file that an entry of a report describes.
 
-    def commit_staged(self, files: Sequence[ShardFile]) -> None:
+        Raises
+        ------
+        ShardError : the rows are divided into other shards by now.
+        """
+        check_division(self.name, entry["num_shards"], self.shard_map)
+        return self.shards[entry["shard"]].staged(entry)
+
+    def commit_staged(self, files: Sequence[StagedFile]) -> None:
         """Commit staged files, shard by shard. Their rows are durable, and visible to this process, when this
         returns.
 
@@ -343,10 +350,10 @@ class View(LiveView[Shard]):
         if files:
             self._register()
         for file in files:
-            check_division(self.name, file.shard_map.num_shards, self.shard_map)
+            check_division(self.name, file.num_shards, self.shard_map)
             file.check()
         for number, shard in self.shards.items():
-            shard.commit_staged([file.staged for file in files if file.shard == number])
+            shard.commit_staged([file for file in files if file.shard == number])
 
     def discard_staged(self, label: str) -> int:
         """Delete uncommitted staged files whose names begin with a label. Returns their number."""
