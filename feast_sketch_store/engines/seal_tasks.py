@@ -14,14 +14,15 @@ from feast_sketch_store.engines.packing import (
 )
 from feast_sketch_store.errors import StorageError
 from feast_sketch_store.layers.joint import JointVocabularies
-from feast_sketch_store.view.shard import SealInput, Shard
+from feast_sketch_store.row_log import LogRead
+from feast_sketch_store.view.shard import Shard
 
 SAMPLE, COUNT, FIT, DRAFT, FINISH = "sample", "count", "fit", "draft", "finish"
 
 _NOTHING = JointVocabularies({}, False)
 
 
-def request_of(step: str, shard: int, given: SealInput, joint: JointVocabularies = _NOTHING) -> bytes:
+def request_of(step: str, shard: int, given: LogRead, joint: JointVocabularies = _NOTHING) -> bytes:
     """The request for a task: the step, the shard, its rows to seal, and what all shards share."""
     content, columns = describe_joint(joint)
     return pack({"step": step, "shard": shard, "input": given.to_entry(), "joint": content}, columns)
@@ -58,10 +59,10 @@ def run_step(request: bytes, artifacts: SerializedArtifacts) -> bytes:
             f"{part.storage.location}: another process changed the row log while it was sealed; try again"
         )
     if content["step"] == SAMPLE:
-        return pack_sample(part.sample(given.log, 1 / len(parts)))
+        return pack_sample(part.sample(given, 1 / len(parts)))
     if content["step"] == COUNT:
-        return pack_counts(part.count(given.log, joint.formulas))
+        return pack_counts(part.count(given, joint.formulas))
     if content["step"] == FIT:
-        return pack(part.values_within_memory(given.log, joint))
+        return pack(part.values_within_memory(given, joint))
     draft, wants_compaction = part.draft(given, joint)
     return pack({"draft": part.entry_of_draft(draft), "wants_compaction": wants_compaction})

@@ -140,7 +140,7 @@ def _verify_log(
     log: RowLog, found: Verification, progress: Callable[[int], object], shard: tuple[int, int]
 ) -> bool:
     try:
-        parts = list(log.parts())
+        parts = log.read().parts
     except (DamagedFileError, StorageError) as error:
         found.note_problem(error, "row log")
         return False
@@ -240,7 +240,7 @@ def _compare(
             found.problems.append(f"{snapshot.where()}: {text}")
 
     # A snapshot's version is the number of commits that it covers.
-    read = log.absorbed(snapshot.version - 1, snapshot.name)
+    read = log.sealed_rows(snapshot.version - 1, snapshot.name)
     if read is None:
         return  # readers no longer use the snapshot, because the rows were replaced since
     if not read.files:

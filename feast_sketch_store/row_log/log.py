@@ -65,13 +65,17 @@ class LogRead:
         return bool(self.files or self.commits)
 
     @property
-    def num_commits(self) -> int:
-        """Fresh commits and files."""
-        return len(self.files) + len(self.commits)
-
-    @property
-    def _parts(self) -> list[DataFile | Commit]:
+    def parts(self) -> list[DataFile | Commit]:
+        """Files and fresh commits."""
         return [*self.files, *self.commits]
+
+    def to_entry(self) -> dict[str, Any]:
+        """What another process needs to find the same rows of the table; JSON-serializable."""
+        identity = self.position.identity
+        return {
+            "identity": None if identity is None else identity.hex(),
+            "table_version": self.table_version,
+        }
 
     def followed_by(self, newer: "LogRead") -> "LogRead":
         """The rows of the table, and the newer ones of another log behind them."""
@@ -79,7 +83,7 @@ class LogRead:
 
     def batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
         """All rows in batches of bounded size; see `DataFile.batches`."""
-        for part in self._parts:
+        for part in self.parts:
             yield from part.batches(columns)
 
     def schema(self) -> pa.Schema:
@@ -90,7 +94,7 @@ class LogRead:
         DamagedFileError : parts contradict each other.
         """
         try:
-            return pa.unify_schemas([part.schema() for part in self._parts])
+            return pa.unify_schemas([part.schema() for part in self.parts])
         except pa.ArrowException as error:
             raise DamagedFileError(f"commits of the row log contradict each other: {error}") from error
 
@@ -236,12 +240,28 @@ class RowLog:
                 return found
         return [], None
 
-    def absorbed(self, number: int | None = None, snapshot: str = "") -> LogRead | None:
-        """The rows of the table, or those that a snapshot was made of.
+    def table_rows(self) -> LogRead:
+        """The rows of the table."""
+        state = self._table.state()
+        return LogRead(Position(state.through), state.files, table_version=state.version)
+
+    def table_rows_of(self, entry: Mapping[str, Any]) -> LogRead | None:
+        """The rows of the table that another process found; the reverse of `LogRead.to_entry`.
+
+        None if the table has changed.
+        """
+        rows, identity = self.table_rows(), entry["identity"]
+        if rows.table_version != entry["table_version"]:
+            return None
+        known = None if identity is None else bytes.fromhex(identity)
+        return replace(rows, position=replace(rows.position, identity=known))
+
+    def sealed_rows(self, number: int, snapshot: str) -> LogRead | None:
+        """The rows of the table that a snapshot was made of.
 
         Parameters
         ----------
-        number : the last commit that the snapshot covers; None for all of the table.
+        number : the last commit that the snapshot covers.
         snapshot : its name.
 
         Returns
@@ -253,8 +273,6 @@ class RowLog:
         DamagedFileError : a commit is missing, truncated or altered.
         """
         state = self._table.state()
-        if number is None:
-            return LogRead(Position(state.through), state.files, table_version=state.version)
         compaction = state.compaction
         if compaction is not None and (
             compaction.through > number or place_of(compaction.snapshot) > place_of(snapshot)
@@ -293,14 +311,10 @@ class RowLog:
         ------
         DamagedFileError : a commit is missing, truncated or altered.
         """
-        known = self._all_columns()
-        return {name: delta.arrow_type(kind) for name, kind in known.items()}
-
-    def _all_columns(self) -> dict[str, Any]:
         columns = dict(self._table.state().columns)
         for schema in _different(commit.schema() for commit in self._fresh_behind(-1)[0]):
             columns |= new_columns(columns, schema)
-        return columns
+        return {name: delta.arrow_type(kind) for name, kind in columns.items()}
 
     # -- write ---------------------------------------------------------------------------------
 
@@ -402,12 +416,12 @@ class RowLog:
         if file.name not in committed:
             self._table.discard([file])
 
-    def absorb(self) -> Position:
+    def absorb(self) -> LogRead:
         """Move all fresh rows into the table. Each row is moved once, even if other processes do the same.
 
         Returns
         -------
-        The least that the table holds afterwards.
+        The rows of the table.
 
         Raises
         ------
@@ -420,7 +434,7 @@ class RowLog:
             self._fresh.begin_segment()  # writers had their turn meanwhile, and may have begun it
             state = self._table.state()
             if cursor is None:
-                return START
+                return self.table_rows()
             new = [commit for commit in commits if state.through < commit.number <= last]
             if new and new[0].number > state.through + 1:
                 raise DamagedFileError(
@@ -436,7 +450,8 @@ class RowLog:
             # Another process was faster, so continue with the rest.
         # Not from the version just written: a commit after a compaction by others would not count.
         self._fresh.drop_before(min(last, state.through) + 1)
-        return Position(max(last, state.through), cursor.identity, cursor)
+        position = Position(state.through, cursor.identity, cursor)
+        return LogRead(position, state.files, table_version=state.version)
 
     def _absorb(
         self, commits: Sequence[Commit], state: TableState, identity: str, last: int
@@ -467,59 +482,57 @@ class RowLog:
             self._table.discard(written)
         return absorbed
 
-    def begin(self) -> Position:
-        """Absorb after ensuring that a log exists."""
+    def begin(self, schema: pa.Schema) -> LogRead:
+        """Absorb after ensuring that there are a log, and a table with some columns; see `absorb`."""
         if next(self._fresh.starts(), None) is None:  # a segment with an incomplete head does not count
             self._fresh.append([], self._check_begun)
-        return self.absorb()
+        return self.extend(self.absorb(), schema)
 
-    def extend(self, schema: pa.Schema, position: Position) -> None:
+    def extend(self, rows: LogRead, schema: pa.Schema) -> LogRead:
         """Create the table if it does not exist, and add missing columns.
 
         Parameters
         ----------
-        position : what was absorbed.
+        rows : of the table.
+
+        Returns
+        -------
+        The same rows in the table as it is now.
 
         Raises
         ------
         RowError : a column has another type in the log.
         """
-        assert position.identity is not None
+        assert rows.position.identity is not None
         while missing := new_columns((state := self._table.state()).columns, schema):
             numbers = state.through + 1, state.through
-            self._table.append(position.identity.hex(), [], missing, numbers, state.through)
+            self._table.append(rows.position.identity.hex(), [], missing, numbers, state.through)
+        return replace(rows, table_version=state.version)
 
-    def compact(
-        self,
-        batches: Iterable[pa.Table],
-        through: Position,
-        snapshot: str = "",
-        version: int | None = None,
-    ) -> bool:
-        """Replace all rows up to an absorbed position by the given rows.
+    def compact(self, batches: Iterable[pa.Table], rows: LogRead, snapshot: str = "") -> bool:
+        """Replace the rows of the table by others.
 
         Rows that are appended meanwhile stay. The replaced files also stay for a while.
 
         Parameters
         ----------
-        batches : the rows; a batch may lack columns.
-        through : the position.
+        batches : the new rows; a batch may lack columns.
+        rows : of the table.
         snapshot : for rows from elsewhere, the name of a snapshot that holds the same rows.
-        version : of the table that holds the rows; None for the current one.
 
         Returns
         -------
-        False if the table was replaced.
+        False if the table has changed.
 
         Raises
         ------
         StorageError : the table cannot be written. It is unchanged or, rarely, holds the rows.
         """
-        assert through.identity is not None
-        state = self._table.state()
-        if state.through != through.number or version not in (None, state.version):
+        identity, state = rows.position.identity, self._table.state()
+        assert identity is not None
+        if state.version != rows.table_version:
             return False
-        return self._table.compact(through.identity.hex(), state, batches, through.number, snapshot)
+        return self._table.compact(identity.hex(), state, batches, snapshot)
 
     def announce_replacement(self) -> None:
         """Tell reading processes that all rows may be replaced from now on; see `compact`.
@@ -549,13 +562,6 @@ class RowLog:
         kept = [c.rows.name for c in self._fresh_behind(-1)[0] if isinstance(c.rows, DataFile)]
         self._fresh.erase_before(self._table.state().through + 1)
         return self._table.vacuum(kept, orphan_age_seconds)
-
-    def parts(self) -> Iterator[DataFile | Commit]:
-        """All files and fresh commits, for `verify`, which checks each by reading its rows."""
-        commits, _ = self._fresh_behind(-1)
-        state = self._table.state()
-        yield from state.files
-        yield from (commit for commit in commits if commit.number > state.through)
 
     def cut_off(self) -> list[str]:
         """Files that end within a record, because its writer died or the file was truncated."""

@@ -254,15 +254,12 @@ class Table:
             f"{self._storage.where()}: other processes commit too often; try again when they are idle"
         )
 
-    def compact(
-        self, identity: str, state: TableState, batches: Iterable[pa.Table], through: int, snapshot: str = ""
-    ) -> bool:
+    def compact(self, identity: str, state: TableState, batches: Iterable[pa.Table], snapshot: str) -> bool:
         """Replace all rows of a state by others. The replaced files stay until they are pruned.
 
         Parameters
         ----------
         batches : the rows; a batch may lack columns.
-        through : the last number of the log that the rows cover.
         snapshot : for rows that are not those of the log: the name of a snapshot that holds the same.
 
         Returns
@@ -286,7 +283,7 @@ class Table:
                     tuple(files),
                     frozenset(replaced),
                     0,
-                    through,
+                    state.through,
                     True,
                     snapshot,
                     self._tombstones(state, replaced),

@@ -18,7 +18,7 @@ from feast_sketch_store.snapshot.files import Draft
 from feast_sketch_store.threads import in_threads
 from feast_sketch_store.view.formulas import Sampled, as_stored, formulas_of
 from feast_sketch_store.view.sealing import warn_of_exact
-from feast_sketch_store.view.shard import SealInput, Shard
+from feast_sketch_store.view.shard import Shard
 
 
 def seal_bases(shards: Mapping[int, Shard], settings: ViewSettings) -> bool:
@@ -34,7 +34,7 @@ def seal_bases(shards: Mapping[int, Shard], settings: ViewSettings) -> bool:
     given = inputs_of(shards)
     if not given:
         return False
-    joint = numbered_in_threads(settings, shards, {number: rows.log for number, rows in given.items()})
+    joint = numbered_in_threads(settings, shards, given)
     drafts = _drafted(shards, given, joint)
     publish_drafts(shards, {number: draft for number, (draft, _) in drafts.items()})
     for number, (_, compacts) in drafts.items():
@@ -42,7 +42,7 @@ def seal_bases(shards: Mapping[int, Shard], settings: ViewSettings) -> bool:
     return True
 
 
-def inputs_of(shards: Mapping[int, Shard]) -> dict[int, SealInput]:
+def inputs_of(shards: Mapping[int, Shard]) -> dict[int, LogRead]:
     """What a seal folds in each shard; nothing if no shard has rows.
 
     A shard without rows gets a base, too. Rows that are written to it later need what the shards share: the
@@ -53,7 +53,7 @@ def inputs_of(shards: Mapping[int, Shard]) -> dict[int, SealInput]:
     DamagedFileError, StorageError : the rows stay where they are.
     """
     found = {number: shard.seal_input() for number, shard in shards.items()}
-    if all(rows is None for rows in found.values()):
+    if not any(found.values()):
         return {}
     return {number: rows or shards[number].begun_input() for number, rows in found.items()}
 
@@ -132,7 +132,7 @@ def seal_deltas(shards: Mapping[int, Shard]) -> bool:
 
 
 def _drafted(
-    shards: Mapping[int, Shard], given: Mapping[int, SealInput], joint: JointVocabularies | None
+    shards: Mapping[int, Shard], given: Mapping[int, LogRead], joint: JointVocabularies | None
 ) -> dict[int, tuple[Draft, bool]]:
     """Draft each shard, and tell whether its row log has to be compacted. If one fails, all drafts are
     deleted.

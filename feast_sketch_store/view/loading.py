@@ -135,7 +135,7 @@ class ShardLoader:
         table = log.table()
         if table is None or not len(table):
             return replace(state, position=log.position)
-        return self._with_rows(state, table, log.position, log.num_commits)
+        return self._with_rows(state, table, log.position, len(log.parts))
 
     def last_known(self) -> tuple[ShardState, float] | None:
         """The host's last known state, and how many seconds ago the storage last answered.

@@ -54,7 +54,7 @@ def rebuild(
         view.prepare()
         parts = view.parts
         # First of all: rows that are written from here on are not among those that are replaced.
-        through = {number: part.begin_rebuild() for number, part in parts.items()}
+        before = {number: part.begun_input() for number, part in parts.items()}
         staging = view.storage.within(REBUILD_FOLDER)
         staging.delete_all()  # of one that was killed
         try:
@@ -64,14 +64,14 @@ def rebuild(
                     f"{view.storage.location}: there are no rows to rebuild from; nothing has changed"
                 )
             if keep:
-                new = {n: parts[n].table_rows().followed_by(log) for n, log in new.items()}
+                new = {n: before[n].followed_by(log) for n, log in new.items()}
             elif confirm is not None:
-                dropped = Dropped.sum_of([parts[number].dropped_by(log) for number, log in new.items()])
+                dropped = Dropped.sum_of([parts[n].dropped_by(before[n], log) for n, log in new.items()])
                 if (dropped is None or any(dropped)) and not confirm(dropped):
                     return False
             joint = joint_seal.numbered_in_threads(view.settings, parts, new)
             for number, log in new.items():
-                parts[number].replace_rows(log, through[number], joint)
+                parts[number].replace_rows(before[number], log, joint)
         finally:
             staging.delete_all()
         return True

@@ -87,22 +87,6 @@ class Dropped(NamedTuple):
         return cls(sum(part.entities for part in known), sum(part.newer_rows for part in known))
 
 
-class SealInput(NamedTuple):
-    """The rows of the table that a seal folds, and the last commit that they cover."""
-
-    log: LogRead
-    through: Position
-
-    def to_entry(self) -> dict[str, Any]:
-        """What another process needs to find the same rows; JSON-serializable."""
-        identity = self.through.identity
-        return {
-            "number": self.through.number,
-            "identity": None if identity is None else identity.hex(),
-            "table_version": self.log.table_version,
-        }
-
-
 @dataclass(frozen=True)
 class _Deferred:
     """Rows that were written but not loaded yet: a table for each commit up to ``through``, without a gap."""
@@ -162,12 +146,11 @@ class Shard(LiveShard):
         max_staleness_seconds: float | None = None,
         is_replica: bool = False,
     ):
-        semantics = named(settings.semantics).of(settings.codecs)
+        semantics = named(settings.semantics)
         super().__init__(
             storage, settings.codecs, refresh_interval_seconds, semantics, max_staleness_seconds, is_replica
         )
         self.settings = settings
-        self._semantics = semantics
         self._last_deferred = _Deferred()
 
     # -- what is known -------------------------------------------------------------------------
@@ -375,39 +358,22 @@ class Shard(LiveShard):
 
     # -- seal: the steps, which the view takes with all shards under its lease -------------------
 
-    def seal_input(self) -> SealInput | None:
-        """Move fresh rows into the table. Returns the rows of the table, or None if there are none.
+    def seal_input(self) -> LogRead:
+        """Move fresh rows into the table. Returns the rows of the table.
 
         Raises
         ------
         DamagedFileError, StorageError : the rows stay where they are.
         """
-        absorbed = self._row_log.absorb()
-        log = self._row_log.absorbed()
-        if log is None or not log.files:
-            return None
-        # The table may hold more by now if another process seals despite the lease.
-        return SealInput(log, replace(absorbed, number=log.position.number))
+        return self._row_log.absorb()
 
-    def begun_input(self) -> SealInput:
-        """`seal_input` of a shard that may have no row log yet; it gets one.
+    def begun_input(self) -> LogRead:
+        """`seal_input` of a shard that may have no row log yet; it gets one with all columns."""
+        return self._row_log.begin(self.semantics.columns(self.settings.codecs))
 
-        Raises
-        ------
-        DamagedFileError, StorageError : rows stay where they are.
-        """
-        absorbed, log = self.begin_rebuild(), self._row_log.absorbed()
-        assert log is not None
-        return SealInput(log, replace(absorbed, number=log.position.number))
-
-    def input_of_entry(self, entry: Mapping[str, Any]) -> SealInput | None:
-        """The rows that another process found, see `SealInput.to_entry`; None if the table has changed."""
-        log = self._row_log.absorbed()
-        if log is None or log.table_version != entry["table_version"]:
-            return None
-        identity = entry["identity"]
-        through = Position(entry["number"], None if identity is None else bytes.fromhex(identity))
-        return SealInput(log, through)
+    def input_of_entry(self, entry: Mapping[str, Any]) -> LogRead | None:
+        """See `RowLog.table_rows_of`."""
+        return self._row_log.table_rows_of(entry)
 
     def entry_of_draft(self, draft: Draft) -> dict[str, Any]:
         """What another process needs to publish a draft; JSON-serializable."""
@@ -440,13 +406,12 @@ class Shard(LiveShard):
             joint,
         )
 
-    def draft(self, given: SealInput, joint: JointVocabularies | None) -> tuple[Draft, bool]:
+    def draft(self, log: LogRead, joint: JointVocabularies | None) -> tuple[Draft, bool]:
         """Draft an unpublished base with given ids of values. Also returns whether to compact the table
         afterwards.
         """
-        rows = self._fold(given.log)
-        draft = self._draft(rows, given.through, given.log.table_version, joint)
-        return draft, wants_compaction(rows, len(given.log.files))
+        rows = self._fold(log)
+        return self._draft(rows, log, joint), wants_compaction(rows, len(log.files))
 
     def publish(self, draft: Draft) -> None:
         """Publish a draft. Raises StorageError : the previous snapshot stays."""
@@ -457,14 +422,13 @@ class Shard(LiveShard):
         """Delete an unpublished draft."""
         self._snapshots.discard(draft.snapshot)
 
-    def finish_seal(self, given: SealInput, compacts: bool) -> None:
+    def finish_seal(self, log: LogRead, compacts: bool) -> None:
         """Load a base that was published, and clean up after it."""
         # The snapshot comes first: a reader that sees the compaction has a base to put it on. Writes that
         # look for what is new find it taken up.
         self.refresh_sealed()
         if compacts:
-            batches = (batch for _, batch in self._fold(given.log).batches())
-            self._row_log.compact(batches, given.through, version=given.log.table_version)
+            self._row_log.compact((batch for _, batch in self._fold(log).batches()), log)
         self._row_log.prune()
 
     def refresh_sealed(self) -> None:
@@ -543,7 +507,7 @@ class Shard(LiveShard):
     def _fold(self, log: LogRead) -> FoldedRows:
         """The rows that a seal keeps. They include recently expired rows, which reads hide."""
         kept = self.settings.retention_microseconds
-        return self._semantics.of(self.settings.codecs).fold(log.batches, expire_before_of(kept), kept)
+        return self.semantics.of(self.settings.codecs).fold(log.batches, expire_before_of(kept), kept)
 
     def sealed_formulas(self) -> Mapping[str, Formula]:
         """The formulas of the last seal, from which the next one starts; none if it cannot be read."""
@@ -555,82 +519,55 @@ class Shard(LiveShard):
             return {}
         return {} if sealed is None else sealed.formulas
 
-    def _draft(
-        self,
-        rows: FoldedRows,
-        through: Position,
-        table_version: int,
-        joint: JointVocabularies | None = None,
-    ) -> Draft:
-        """Fold rows into a layer and write it as an unpublished snapshot of the log up to a commit."""
+    def _draft(self, rows: FoldedRows, log: LogRead, joint: JointVocabularies | None) -> Draft:
+        """Fold rows into a layer and write it as an unpublished snapshot, as of the table of the log."""
         layer = fold(rows, self.settings, joint, self.sealed_formulas())
         # A snapshot's version is the number of commits that it covers.
-        return write_layer(
-            self._snapshots, layer, rows.keys, self.settings.view, through.number + 1, table_version
-        )
+        version = log.position.number + 1
+        return write_layer(self._snapshots, layer, rows.keys, self.settings.view, version, log.table_version)
 
     # -- rebuild: the steps, see `rebuilding` ---------------------------------------------------
 
-    def begin_rebuild(self) -> Position:
-        """Ensure that there is a log, and absorb it. Returns the position up to which rows may be replaced.
-
-        Raises
-        ------
-        DamagedFileError, StorageError : nothing was lost.
-        """
-        through = self._row_log.begin()
-        self._row_log.extend(self._semantics.columns(self.settings.codecs), through)
-        return through
-
-    def table_rows(self) -> LogRead:
-        """The rows of the table of the row log."""
-        return self._row_log.absorbed() or LogRead()
-
-    def dropped_by(self, log: LogRead) -> Dropped | None:
-        """The rows of the table that would be lost if a log's rows replaced them; None if these cannot be
-        read.
-        """
+    def dropped_by(self, before: LogRead, after: LogRead) -> Dropped | None:
+        """The rows that would be lost if others replaced them; None if they cannot be read."""
         try:
-            kept = self.table_rows()
-            before = self._fold(kept).keys if kept.files else RowKeys.none()
+            kept = self._fold(before).keys if before.files else RowKeys.none()
         except DamagedFileError as error:
             _logger.warning("%s", error)
             return None
-        return Dropped.by(before, self._fold(log).keys)
+        return Dropped.by(kept, self._fold(after).keys)
 
-    def replace_rows(self, log: LogRead, through: Position, joint: JointVocabularies | None = None) -> None:
-        """Replace the rows up to a commit, and the snapshot, by the rows of a log.
+    def replace_rows(self, before: LogRead, after: LogRead, joint: JointVocabularies | None) -> None:
+        """Replace the rows of the table, and the snapshot.
 
         Parameters
         ----------
-        through : from `begin_rebuild`; what any process wrote since then stays.
+        before : from `begun_input`; what any process wrote since then stays.
+        after : the new rows.
         joint : the numbering of values that all shards share.
 
         Raises
         ------
         StorageError : another process changed the table meanwhile; nothing has changed.
         """
-        if log:
-            self._row_log.extend(log.schema(), through)
-        rows = self._fold(log)
+        if after:
+            before = self._row_log.extend(before, after.schema())
+        rows = self._fold(after)
         try:
-            self._replace_rows(rows, through, joint)
+            self._replace_rows(before, rows, joint)
         except BaseException:
             self._starts_over = True  # the new rows may be there in spite of the error
             raise
         self.refresh()
 
-    def _replace_rows(
-        self, rows: FoldedRows, through: Position, joint: JointVocabularies | None = None
-    ) -> None:
-        version = self._row_log.table_state().version
+    def _replace_rows(self, before: LogRead, rows: FoldedRows, joint: JointVocabularies | None) -> None:
         # No seal of rows that the table held before comes after this one.
-        draft = self._draft(rows, through, version + 1, joint)
+        draft = self._draft(rows, replace(before, table_version=before.table_version + 1), joint)
         is_replaced = False
         try:
             self._row_log.announce_replacement()
             batches = (batch for _, batch in rows.batches())
-            is_replaced = self._row_log.compact(batches, through, draft.snapshot.name, version)
+            is_replaced = self._row_log.compact(batches, before, draft.snapshot.name)
         finally:
             if not is_replaced:
                 self._snapshots.discard(draft.snapshot)

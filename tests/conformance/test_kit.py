@@ -147,7 +147,7 @@ def is_refused(kit, vector):
     folder = kit / vector["view"]
     try:
         if vector["rule"].startswith("log."):
-            return vector["rule"] == "log.newer" or not list(RowLog(LocalStorage(folder)).parts())
+            return vector["rule"] == "log.newer" or not RowLog(LocalStorage(folder)).read().parts
         answers.read(folder, [key_from(key) for key in vector["keys"]])
     except (DamagedFileError, ValueError):
         return True

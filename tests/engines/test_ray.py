@@ -80,7 +80,7 @@ def test_a_job_loses_no_row_with_its_worker(ray_repository, monkeypatch, tmp_pat
     repository.materialize()
     assert (tmp_path / "died").exists()
     repository.check()
-    parts = list(RowLog(repository.view.storage).parts())
+    parts = RowLog(repository.view.storage).read().parts
     assert sum(file.num_rows for file in parts) == repository.num_users
 
 

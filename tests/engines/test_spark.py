@@ -143,7 +143,7 @@ def test_a_job_loses_no_row_with_its_executor(spark_repository, monkeypatch, tmp
     stats = view.stats()
     assert (stats.sealed_entities, stats.unsealed_rows) == (repository.num_users, 0)
     # Nothing is there twice, and nothing is left of the other runs.
-    files = list(RowLog(view.storage).parts())
+    files = RowLog(view.storage).read().parts
     assert sum(file.num_rows for file in files) == repository.num_users
     named = {file.name for file in files}
     assert {name for name in view.storage.within("rows/").list() if name.endswith(".parquet")} == named
@@ -177,7 +177,7 @@ def test_of_twins_one_counts(spark_repository, twins_of_slow_tasks, monkeypatch,
     assert written_by_two_executors(tmp_path)
     repository.check()
     view = repository.view
-    files = list(RowLog(view.storage).parts())
+    files = RowLog(view.storage).read().parts
     assert sum(file.num_rows for file in files) == view.stats().sealed_entities == repository.num_users
     named = {file.name for file in files}
     assert {name for name in view.storage.within("rows/").list() if name.endswith(".parquet")} == named
