@@ -4,6 +4,7 @@
 
 #define LONGEST_UNARY 24 /* this many ones precede a number of 32 bits */
 #define MAX_WIDTH 30
+#define MAX_LEVEL 123 /* of a gap of 30 bits */
 #define DIRECT_CODES 256
 #define NUM_LEFT (DIRECT_CODES + 64)
 
@@ -13,11 +14,12 @@ static inline int half_octaves(uint64_t count) {
     return 2 * octaves + (count * count >= 2ull << 2 * octaves);
 }
 
-/* The width of a gap that begins at a symbol, in a set with `left` ids left. */
-static ALWAYS_INLINE int width_of_gap(const Code *code, int64_t symbol, int64_t left) {
-    int own = code->left[left < DIRECT_CODES ? left : DIRECT_CODES + half_octaves((uint64_t)left)];
-    int width = (code->levels[symbol] - own) >> 2;
-    return width < 0 ? 0 : width > MAX_WIDTH ? MAX_WIDTH : width;
+/* The width of a gap by the level of the symbol at which it begins, and that of how many ids are left. */
+static ALWAYS_INLINE uint32_t width_of(uint8_t level, uint8_t left) { return level < left ? 0 : (uint32_t)(level - left) >> 2; }
+
+static ALWAYS_INLINE uint32_t width_of_gap(const Code *code, int64_t symbol, int64_t left) {
+    int64_t class = left < DIRECT_CODES ? left : DIRECT_CODES + half_octaves((uint64_t)left);
+    return width_of(code->levels[symbol], code->left[class]);
 }
 
 enum { IS_WANTED = 1, IS_NEEDED = 2 }; /* a set itself; its ids, to read one after it */
@@ -55,7 +57,12 @@ static int take_codes(Call *call, Codes *codes) {
                own[2] <= MAX_WIDTH && (own[2] < 0 || (f && size == starts[f] - starts[f - 1]));
         if (own[2] >= 0 && (size_t)size > codes->room) codes->room = (size_t)size;
     }
-    if (!fits) {
+    uint8_t highest = 0;
+    for (Py_ssize_t i = 0; i < levels.length; i++) {
+        uint8_t level = ((const uint8_t *)levels.data)[i];
+        highest = level > highest ? level : highest;
+    }
+    if (!fits || highest > MAX_LEVEL) {
         refuse("the codes do not fit each other");
         return -1;
     }
@@ -151,7 +158,7 @@ static inline void write_code(Writer *writer, uint64_t number, int width) {
 static void write_gaps(Writer *writer, const Code *code, const int32_t *ids, int64_t number) {
     int64_t next = 0;
     for (int64_t i = 0; i < number; i++) {
-        write_code(writer, (uint64_t)(ids[i] - next), width_of_gap(code, next, number - i));
+        write_code(writer, (uint64_t)(ids[i] - next), (int)width_of_gap(code, next, number - i));
         next = (int64_t)ids[i] + 1;
     }
 }
@@ -257,7 +264,7 @@ static ALWAYS_INLINE int read_gaps(Bits *bits, const Code *code, int64_t size, i
     int64_t next = 0;
     for (int64_t k = 0; k < size; k++) {
         if (own.bit > own.num_bits || next >= code->num_symbols) return -1;
-        next += (int64_t)read_code(&own, width_of_gap(code, next, size - k));
+        next += (int64_t)read_code(&own, (int)width_of_gap(code, next, size - k));
         if (ids) ids[k] = (int32_t)next;
         next++;
     }
@@ -374,28 +381,18 @@ typedef struct {
     Job *job;
 } Lane;
 
-/* The results of `width_of_gap`, by the difference of two levels. */
-enum { NUM_LEVELS = 256 };
-static uint8_t widths_of_gaps[2 * NUM_LEVELS];
-
-static void prepare_widths(void) {
-    for (int i = 0; i < 2 * NUM_LEVELS; i++) {
-        int width = (i - NUM_LEVELS) >> 2;
-        widths_of_gaps[i] = (uint8_t)(width < 0 ? 0 : width > MAX_WIDTH ? MAX_WIDTH : width);
-    }
-}
-
 enum { LONGEST_CODE = 57 };
 
 static ALWAYS_INLINE uint64_t read_number(const uint8_t *bytes, uint64_t *bit, uint32_t width) {
     uint64_t code;
     memcpy(&code, bytes + (*bit >> 3), sizeof code);
     code >>= *bit & 7; /* the longest code fits the bits that are left */
-    uint32_t quotient = LOWEST(~code | 1ull << 63);
-    if (quotient >= LONGEST_UNARY) {
+    uint64_t zeros = ~code;
+    if (__builtin_expect(!(zeros & ((1ull << LONGEST_UNARY) - 1)), 0)) {
         *bit += LONGEST_UNARY + 32;
         return code >> LONGEST_UNARY & 0xFFFFFFFF;
     }
+    uint32_t quotient = LOWEST(zeros);
     *bit += quotient + 1 + width;
     return (uint64_t)quotient << width | (code >> (quotient + 1) & ((1ull << width) - 1));
 }
@@ -405,7 +402,7 @@ static ALWAYS_INLINE int read_until(const Sets *sets, const Code *code, Lane *la
     const uint8_t *bytes = (const uint8_t *)sets->words;
     for (; lane->left > left; lane->left--) {
         if (lane->bit > sets->num_bits || lane->next >= code->num_symbols) return -1;
-        lane->next += (int64_t)read_number(bytes, &lane->bit, (uint32_t)width_of_gap(code, lane->next, lane->left));
+        lane->next += (int64_t)read_number(bytes, &lane->bit, width_of_gap(code, lane->next, lane->left));
         *lane->ids++ = (int32_t)lane->next++;
     }
     return 0;
@@ -420,12 +417,12 @@ static ALWAYS_INLINE int begin(const Sets *sets, const Code *code, Lane *lane, J
 /* The next code of a lane, whose number is constant here. */
 #define READ_GAP(LANE, K)                                                                                       \
     if (next[LANE] >= num_symbols) return -1;                                                                   \
-    next[LANE] += (int64_t)read_number(bytes, bit + LANE, width_of[(int)levels[next[LANE]] - (int)left[LANE][-(K)]]); \
+    next[LANE] += (int64_t)read_number(bytes, bit + LANE, width_of(levels[next[LANE]], left[LANE][-(K)]));        \
     ids[LANE][K] = (int32_t)next[LANE]++;
 
 /* Reads the same number of codes of each lane, in turns, so that no lane waits for another. -1 if one is damaged. */
 static ALWAYS_INLINE int read_in_turns(const uint8_t *bytes, const Code *code, Lane *lanes, int64_t number) {
-    const uint8_t *levels = code->levels, *width_of = widths_of_gaps + NUM_LEVELS, *left[LANES];
+    const uint8_t *levels = code->levels, *left[LANES];
     const int64_t num_symbols = code->num_symbols;
     uint64_t bit[LANES];
     int64_t next[LANES];
@@ -497,12 +494,11 @@ static int (*decode)(const Sets *, const Code *, Job **, Py_ssize_t) = decode_an
 __attribute__((target("bmi,bmi2"))) DECODE(decode_bmi2)
 
 void kernel_choose_decoder(void) {
-    prepare_widths();
     __builtin_cpu_init();
     if (__builtin_cpu_supports("bmi2")) decode = decode_bmi2;
 }
 #else
-void kernel_choose_decoder(void) { prepare_widths(); }
+void kernel_choose_decoder(void) {}
 #endif
 
 static int read_headers(const Sets *sets, const Code *code, Job *jobs, Py_ssize_t number, int64_t *total) {
@@ -532,12 +528,15 @@ static int has_dependent(const RowReader *rows) {
 
 /* Where the sets of rows begin, in blocks that are verified; 0 or FAILED. */
 static int begin_sets(const RowReader *rows, Place **places, Py_ssize_t number, Job *jobs) {
+    enum { WORDS_OF_LINE = 8, MOST_LINES = 4 }; /* then the hardware prefetches the rest */
+    uint64_t mean = rows->sets.num_bits / (uint64_t)(rows->num_rows ? rows->num_rows : 1) / 64 + 1;
+    uint64_t words = mean < WORDS_OF_LINE * MOST_LINES ? mean : WORDS_OF_LINE * MOST_LINES;
     for (Py_ssize_t i = 0; i < number; i++) ascending_expect(&rows->starts.numbers, places[i]->row);
     for (Py_ssize_t i = 0; i < number; i++) {
         int64_t row = places[i]->row;
         uint64_t first = checked_get(&rows->starts, row), stop = rows->sets.num_bits;
         if (first > stop) return FAILED;
-        PREFETCH(rows->sets.words + (first >> 6));
+        for (uint64_t word = 0; word <= words; word += WORDS_OF_LINE) PREFETCH(rows->sets.words + (first >> 6) + word);
         jobs[i].bit = first;
         if (blocks_are_finished(&rows->code_blocks)) continue;
         if (row + 1 < rows->num_rows) stop = checked_get(&rows->starts, row + 1);

@@ -3,8 +3,6 @@
 from feast_sketch_store.kernel import DIRECT_CODES, words_of_bits
 from tests.oracle.bits import Bits, DamagedError, ascending_at, half_octaves
 
-MAX_WIDTH = 30
-
 
 class Feature:
     """How the sets of one feature are coded."""
@@ -17,7 +15,7 @@ class Feature:
     def width(self, symbol, left):
         """The width of the gap that begins at a symbol, with ``left`` ids left."""
         own = self.left[left if left < DIRECT_CODES else DIRECT_CODES + half_octaves(left)]
-        return min(max((self.levels[symbol] - own) >> 2, 0), MAX_WIDTH)
+        return max(self.levels[symbol] - own, 0) >> 2
 
     def put_gaps(self, bits, ids):
         following = 0

@@ -491,7 +491,7 @@ def coded_sets(draw):
             num_symbols, others_width = features[-1][3], draw(st.integers(0, 30))
         features.append((draw(st.integers(0, 30)), draw(st.integers(0, 2)), others_width, num_symbols))
     starts = np.cumsum([0] + [num_symbols for *_, num_symbols in features])
-    levels = rng.integers(0, draw(st.sampled_from([1, 20, 70, 256])), starts[-1]).astype(np.uint8)
+    levels = rng.integers(0, draw(st.sampled_from([1, 20, 70, 124])), starts[-1]).astype(np.uint8)
     left = rng.integers(0, draw(st.sampled_from([1, 20, 256])), (len(features), NUM_LEFT))
     codes = SetCodes(np.array([feature[:3] for feature in features]), starts, levels, left.astype(np.uint8))
     shares = rng.choice([0, 0.02, 0.1, 0.5, 0.9, 0.98, 1], len(features))

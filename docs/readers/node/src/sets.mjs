@@ -80,7 +80,7 @@ export class Sets {
     let next = 0;
     for (let k = count; k > 0; k--) {
       must(next < levels.length, "sets", "an id lies outside of its vocabulary");
-      const width = Math.min(MAX_CODE_WIDTH, Math.max(0, (levels[next] - left[halfOctaves(k)]) >> 2));
+      const width = Math.max(0, levels[next] - left[halfOctaves(k)]) >> 2;
       const id = next + reader.rice(width);
       must(id < levels.length, "sets", "an id lies outside of its vocabulary");
       ids.push(id);
