@@ -29,7 +29,7 @@ SETS = "sets"
 POPULAR_SETS = "most popular values, as sets"
 POPULAR_BLOOM = "most popular values, bloom"
 CHOSEN_SETS = "values chosen by the model, as sets"
-_HEADER_BYTES = 4_000  # about, of a snapshot's file
+HEADER_BYTES = 1_000  # about, of a snapshot's file
 
 
 @dataclass(frozen=True)
@@ -233,7 +233,7 @@ def as_candidate(
     )
     kept_facts = sum(int(c.sum()) for c in counts.values())
     all_facts = sum(int(c.sum()) for c in sample.full_counts.values())
-    memory = structure_bytes + beside_bytes + sample.vocabulary_bytes(kept) + _HEADER_BYTES
+    memory = structure_bytes + beside_bytes + sample.vocabulary_bytes(kept) + HEADER_BYTES
     bounds = memory_bounds(sample, kept, rates, structure_bytes, memory, row_bits)
     is_per_feature = any(not isinstance(value, str) for value in tags.values())
     point = Point(

@@ -19,9 +19,9 @@ CHECKSUM_BYTES = 16
 _BLOCK_WORDS = BLOCK_BYTES // 8
 
 
-def block_checksums(words: NDArray[np.uint64]) -> NDArray[np.uint8]:
+def block_checksums(words: NDArray[np.generic]) -> NDArray[np.uint8]:
     """MurmurHash3 x64 128 of each block of ``BLOCK_BYTES``, the last one shorter: uint8[blocks, 16]."""
-    content = words.view(np.uint8).data
+    content = words.reshape(-1).view(np.uint8).data
     digests = [
         mmh3.mmh3_x64_128_digest(content[first : first + BLOCK_BYTES])
         for first in range(0, len(content), BLOCK_BYTES)

@@ -1,7 +1,7 @@
 """The folder of a view's snapshots: publish, find, map, prune.
 
-    00000000000000000042-0001-9f31c0de.order.safetensors   hash and timestamps of every sealed entity
-    00000000000000000042-0001-9f31c0de.base.safetensors    the sketch layer that reads use
+    00000000000000000042-0001-9f31c0de.order.sketch   hash and timestamps of every sealed entity
+    00000000000000000042-0001-9f31c0de.base.sketch    the sketch layer that reads use
     00000000000000000042-0001-9f31c0de.json                the manifest, which names both
 
     pin-000001-00000000000000000042-0001-9f31c0de          holds readers at that snapshot
@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 import feast_sketch_store
 from feast_sketch_store.errors import DamagedFileError, StorageError
-from feast_sketch_store.snapshot.format import Arrays, decode, encode, verify
+from feast_sketch_store.snapshot.format import Arrays, decode, encode, header_of, verify
 from feast_sketch_store.snapshot.manifest import (
     CHUNK_BYTES,
     MAX_MANIFEST_BYTES,
@@ -516,13 +516,8 @@ def created_by() -> str:
     return f"feast_sketch_store {feast_sketch_store.__version__}"
 
 
-def header_of(content: NDArray[np.uint8]) -> bytes:
-    """The header of a file that passed `verify`."""
-    return content[: 8 + int.from_bytes(content[:8].tobytes(), "little")].tobytes()
-
-
 def _part_name(name: str, part: str) -> str:
-    return f"{name}.{part}.safetensors"
+    return f"{name}.{part}.sketch"
 
 
 def _write(

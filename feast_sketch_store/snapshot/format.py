@@ -1,41 +1,43 @@
-"""The snapshot format: a safetensors file with a description and checksums. No Feast, no I/O.
+"""The snapshot format: named arrays with a description and checksums. No Feast, no I/O.
 
     8 bytes   N, unsigned little-endian: length of the header
-    N bytes   header, JSON in UTF-8, padded with spaces to a multiple of 64, minus 8
+    16 bytes  of the header: the checksum of the rest of it
+    N - 16    JSON in UTF-8, compressed by zlib, then zeros up to a multiple of 64, the first 8 bytes included
     the rest  the arrays, little-endian, without gaps, widest elements first (so all are aligned), then by
-    name
+              name
 
-The header is what any safetensors reader expects, ``{"__metadata__": {...}, "<array>": {"dtype", "shape",
-"data_offsets"}}``. The metadata holds two strings. ``feast_sketch_store`` is a JSON object with the format
-version, the description of the content and a checksum for each array; ``checksum`` is the checksum of that
-object. Everything else in the header can be derived from them and must match to the byte. So a changed byte
-anywhere is found, and arrays in another order are refused as damaged. Checksums are MurmurHash3 x64 128 in
-hexadecimal: they detect damage, they do not prove who wrote a file.
+The JSON is an object with the format version, the description of the content, and for each array a list: its
+name, type and shape, and the first half of its checksum. An array ``X`` beside ``X.checksums`` has none:
+these are the checksums of its blocks, and damage of either shows where they are compared. So a changed byte
+anywhere is found, and arrays in another order are refused as damaged. Checksums are MurmurHash3 x64 128: they
+detect damage, they do not prove who wrote a file.
+
+Compressed, a header takes about 20 bytes for each array, and no more than a kilobyte for three features.
 
 Nothing is executed, and nothing is allocated from an unchecked number.
-
-Source: github.com/huggingface/safetensors, "Format".
 """
 
 import json
 import math
-from collections.abc import Callable, Mapping
+import zlib
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import mmh3
 import numpy as np
 from numpy.typing import NDArray
 
 from feast_sketch_store.errors import DamagedFileError, FormatVersionError
+from feast_sketch_store.snapshot.blocks import CHECKSUM_BYTES, CHECKSUMS, block_checksums
 
 FORMAT_VERSION = 1
 
-_MAX_HEADER_BYTES = 1 << 24
+_MAX_HEADER_BYTES = 1 << 22
 _MAX_LENGTH = 1 << 48  # of an array: no file is longer, and NumPy refuses even empty arrays of huge shapes
 _MAX_AXES = 4
 _ALIGNMENT = 64
-_OWN_KEY = "feast_sketch_store"
+_PREFIX_BYTES = 8 + CHECKSUM_BYTES
 _DTYPES = {"U64": "<u8", "I64": "<i8", "I32": "<i4", "U8": "|u1"}
 _DTYPE_NAMES = {np.dtype(code): name for name, code in _DTYPES.items()}
 _WIDEST = max(dtype.itemsize for dtype in _DTYPE_NAMES)
@@ -61,12 +63,8 @@ def encode(description: Mapping[str, Any], arrays: Mapping[str, NDArray[np.gener
         "format_version": FORMAT_VERSION,
         "description": description,
         "arrays": [
-            {
-                "name": name,
-                "dtype": _DTYPE_NAMES[array.dtype],
-                "shape": list(array.shape),
-                "checksum": _checksum(_bytes_of(array)),
-            }
+            [name, _DTYPE_NAMES[array.dtype], list(array.shape)]
+            + ([] if _has_blocks(name, arrays) else [_checksum(_bytes_of(array))])
             for name, array in contiguous
         ],
     }
@@ -90,16 +88,15 @@ def decode(content: NDArray[np.uint8], source: str) -> tuple[dict[str, Any], Arr
     FormatVersionError : the file has another format version.
     ValueError : the content is misaligned in memory, so its arrays would be, too.
     """
-    own, start = _read_header(content, source)
+    description, entries, start = _read_header(content, source)
     if content.ctypes.data % _WIDEST:
         raise ValueError(f"{source}: its content begins at an address that is not a multiple of {_WIDEST}")
     arrays = {}
-    for entry in own["arrays"]:
-        dtype = np.dtype(_DTYPES[entry["dtype"]])
-        size = _size_bytes(entry)
-        arrays[entry["name"]] = content[start : start + size].view(dtype).reshape(entry["shape"])
+    for entry in entries:
+        size = entry.size_bytes
+        arrays[entry.name] = content[start : start + size].view(entry.dtype).reshape(entry.shape)
         start += size
-    return own["description"], arrays
+    return description, arrays
 
 
 def verify(
@@ -111,13 +108,55 @@ def verify(
     ------
     DamagedFileError : a checksum differs; the message names the array.
     """
-    own, _ = _read_header(content, source)
     _, arrays = decode(content, source)
-    for entry in own["arrays"]:
-        if skip(entry["name"]):
+    _, entries, _ = _read_header(content, source)
+    for entry in entries:
+        name, array = entry.name, arrays[entry.name]
+        if skip(name) or (not entry.checksum and name.endswith(CHECKSUMS)):
             continue
-        if _checksum(_bytes_of(arrays[entry["name"]])) != entry["checksum"]:
-            raise DamagedFileError(f"{source}: the checksum of {entry['name']!r} does not match its bytes")
+        if entry.checksum:
+            if _checksum(_bytes_of(array)) != entry.checksum:
+                raise DamagedFileError(f"{source}: the checksum of {name!r} does not match its bytes")
+        elif not np.array_equal(block_checksums(array), arrays[name + CHECKSUMS]):
+            raise DamagedFileError(
+                f"{source}: the checksums of the blocks of {name!r} do not match its bytes"
+            )
+
+
+class _Entry(NamedTuple):
+    """What the header says of an array; the checksum is empty if its blocks have checksums."""
+
+    name: str
+    type_name: str
+    shape: list[int]
+    checksum: str = ""
+
+    @property
+    def dtype(self) -> np.dtype[np.generic]:
+        """The type of its elements."""
+        return np.dtype(_DTYPES[self.type_name])
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of its elements."""
+        return self.dtype.itemsize * math.prod(self.shape)
+
+    def check(self) -> None:
+        """Check that such an array is possible.
+
+        Raises
+        ------
+        ValueError, KeyError, TypeError : it is not.
+        """
+        if type(self.name) is not str or type(self.checksum) is not str:
+            raise ValueError("an array has no name or checksum")
+        if type(self.shape) is not list or not 1 <= len(self.shape) <= _MAX_AXES:
+            raise ValueError(f"{self.shape!r} is not a shape")
+        if not all(type(length) is int and length >= 0 for length in self.shape):
+            raise ValueError(f"the shape {self.shape!r} has an impossible length")
+        if math.prod(max(1, length) for length in self.shape) > _MAX_LENGTH:
+            raise ValueError(f"an array of the shape {self.shape!r} is too large")
+        _ = self.dtype
 
 
 @dataclass(frozen=True)
@@ -151,76 +190,87 @@ def locate(head: bytes, size_bytes: int, source: str) -> dict[str, Stretch]:
     DamagedFileError : the header is truncated, altered, or of another kind.
     FormatVersionError : the file has another format version.
     """
-    own, start = _read_header(np.frombuffer(head, np.uint8), source, size_bytes)
+    _, entries, start = _read_header(np.frombuffer(head, np.uint8), source, size_bytes)
     found = {}
-    for entry in own["arrays"]:
-        size, dtype = _size_bytes(entry), np.dtype(_DTYPES[entry["dtype"]])
-        found[entry["name"]] = Stretch(
-            entry["name"], start, size, tuple(entry["shape"]), dtype, entry["checksum"]
-        )
+    for entry in entries:
+        size = entry.size_bytes
+        found[entry.name] = Stretch(entry.name, start, size, tuple(entry.shape), entry.dtype, entry.checksum)
         start += size
     return found
 
 
+def header_of(content: NDArray[np.uint8]) -> bytes:
+    """The bytes before the arrays of a file that `decode` takes."""
+    return content[: 8 + int.from_bytes(content[:8].tobytes(), "little")].tobytes()
+
+
 def _header(own: Mapping[str, Any]) -> bytes:
-    text = _canonical(own)
-    header: dict[str, Any] = {"__metadata__": {"checksum": _checksum(text.encode()), _OWN_KEY: text}}
-    end = 0
-    for entry in own["arrays"]:
-        start, end = end, end + _size_bytes(entry)
-        header[entry["name"]] = {
-            "dtype": entry["dtype"],
-            "shape": entry["shape"],
-            "data_offsets": [start, end],
-        }
-    encoded = _canonical(header).encode()
-    encoded += b" " * (-(len(encoded) + 8) % _ALIGNMENT)
-    return len(encoded).to_bytes(8, "little") + encoded
+    text = json.dumps(own, separators=(",", ":"), sort_keys=True, ensure_ascii=True)
+    packed = zlib.compress(text.encode(), 9)
+    packed += bytes(-(len(packed) + _PREFIX_BYTES) % _ALIGNMENT)
+    length = CHECKSUM_BYTES + len(packed)
+    return length.to_bytes(8, "little") + mmh3.mmh3_x64_128_digest(packed) + packed
 
 
 def _read_header(
     content: NDArray[np.uint8], source: str, size_bytes: int | None = None
-) -> tuple[dict[str, Any], int]:
-    """The checked object in the header, and where the arrays begin; a size is that of the whole file."""
+) -> tuple[dict[str, Any], list[_Entry], int]:
+    """The description, the arrays, and where they begin; a size is that of the whole file."""
     size_bytes = len(content) if size_bytes is None else size_bytes
     length = int.from_bytes(content[:8].tobytes(), "little")
     start = 8 + length
-    if len(content) < 8 or length > _MAX_HEADER_BYTES or start > len(content):
+    if (
+        len(content) < _PREFIX_BYTES
+        or not CHECKSUM_BYTES <= length <= _MAX_HEADER_BYTES
+        or start > len(content)
+    ):
         raise DamagedFileError(
             f"{source}: not a snapshot, or truncated: {len(content)} bytes cannot hold a header of {length}"
         )
-    header = content[:start].tobytes()
+    packed = content[_PREFIX_BYTES:start].tobytes()
+    if start % _ALIGNMENT or mmh3.mmh3_x64_128_digest(packed) != content[8:_PREFIX_BYTES].tobytes():
+        raise DamagedFileError(f"{source}: not a snapshot, or the checksum of its header does not match")
     try:
-        metadata = json.loads(header[8:])["__metadata__"]
-        text, checksum = metadata[_OWN_KEY], metadata["checksum"]
-        if _checksum(text.encode()) != checksum:
-            raise DamagedFileError(f"{source}: the checksum of the header does not match")
-        own: dict[str, Any] = json.loads(text)
+        own = json.loads(_unpacked(packed))
         version = own["format_version"]
         if version != FORMAT_VERSION:
             raise FormatVersionError.of(source, version, FORMAT_VERSION, " or seal the view again")
-        if _header(own) != header:
-            raise DamagedFileError(f"{source}: the header was altered")
-        _check_entries(own)
-        sizes = [_size_bytes(entry) for entry in own["arrays"]]
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        description, entries = own["description"], [_Entry(*entry) for entry in own["arrays"]]
+        _check_entries(entries)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, zlib.error) as error:
         raise DamagedFileError(f"{source}: not a snapshot, or damaged: {error}") from error
-    told = start + sum(sizes)
+    told = start + sum(entry.size_bytes for entry in entries)
     if told != size_bytes:
         raise DamagedFileError(f"{source}: truncated or extended: {size_bytes} bytes, the header says {told}")
-    return own, start
+    return description, entries, start
 
 
-def _check_entries(own: Mapping[str, Any]) -> None:
-    """Check that all parts are there, and that arrays have distinct names and are in the right order."""
-    names = [entry["name"] for entry in own["arrays"]]
-    if not all(type(name) is str for name in names) or len(set(names)) < len(names):
+def _unpacked(packed: bytes) -> bytes:
+    """The JSON of a header."""
+    stream = zlib.decompressobj()
+    text = stream.decompress(packed, _MAX_HEADER_BYTES)
+    if not stream.eof or stream.unused_data.strip(b"\0") or len(stream.unused_data) >= _ALIGNMENT:
+        raise ValueError("the header is too long, or does not end where it says")
+    return text
+
+
+def _check_entries(entries: Sequence[_Entry]) -> None:
+    """Check that arrays are possible, have distinct names and their checksums, and are in the right order."""
+    for entry in entries:
+        entry.check()
+    names = {entry.name for entry in entries}
+    if len(names) < len(entries):
         raise ValueError("the arrays do not have distinct names")
-    ranks = [_rank(np.dtype(_DTYPES[entry["dtype"]]), entry["name"]) for entry in own["arrays"]]
+    if any(_has_blocks(entry.name, names) == bool(entry.checksum) for entry in entries):
+        raise ValueError("an array has no checksum, or one beside those of its blocks")
+    ranks = [_rank(entry.dtype, entry.name) for entry in entries]
     if ranks != sorted(ranks):
         raise ValueError("the arrays are not in the order in which they are written")
-    if "description" not in own or not all("checksum" in entry for entry in own["arrays"]):
-        raise ValueError("a part is missing")
+
+
+def _has_blocks(name: str, names: Container[str]) -> bool:
+    """Whether an array has checksums of its blocks, or consists of such checksums."""
+    return name + CHECKSUMS in names or (name.endswith(CHECKSUMS) and name.removesuffix(CHECKSUMS) in names)
 
 
 def _rank(dtype: np.dtype[Any], name: str) -> tuple[int, str]:
@@ -228,26 +278,9 @@ def _rank(dtype: np.dtype[Any], name: str) -> tuple[int, str]:
     return -dtype.itemsize, name
 
 
-def _size_bytes(entry: Mapping[str, Any]) -> int:
-    """Bytes of an array that the header describes."""
-    size = np.dtype(_DTYPES[entry["dtype"]]).itemsize
-    shape = entry["shape"]
-    if type(shape) is not list or not 1 <= len(shape) <= _MAX_AXES:
-        raise ValueError(f"{shape!r} is not a shape")
-    if not all(type(length) is int and length >= 0 for length in shape):
-        raise ValueError(f"the shape {shape!r} has an impossible length")
-    if math.prod(max(1, length) for length in shape) > _MAX_LENGTH:
-        raise ValueError(f"an array of the shape {shape!r} is too large")
-    return size * math.prod(shape)
-
-
-def _canonical(content: Mapping[str, Any]) -> str:
-    return json.dumps(content, separators=(",", ":"), sort_keys=True, ensure_ascii=True)
-
-
 def _bytes_of(array: NDArray[np.generic]) -> memoryview:
     return array.reshape(-1).view(np.uint8).data
 
 
 def _checksum(content: bytes | memoryview) -> str:
-    return mmh3.mmh3_x64_128_digest(content).hex()
+    return mmh3.mmh3_x64_128_digest(content)[: CHECKSUM_BYTES // 2].hex()

@@ -1,8 +1,8 @@
 """The manifest of a snapshot: one small JSON file whose appearance publishes it. No I/O.
 
     {"checksum": "5b0f...", "created_by": "feast_sketch_store 0.1.0",
-     "files": {"base":  {"header_checksum": "9a41...", "name": "....base.safetensors", "size_bytes": 20480},
-               "order": {"header_checksum": "c2d8...", "name": "....order.safetensors", "size_bytes": 3392}},
+     "files": {"base":  {"header_checksum": "9a41...", "name": "....base.sketch", "size_bytes": 20480},
+               "order": {"header_checksum": "c2d8...", "name": "....order.sketch", "size_bytes": 3392}},
      "format_version": 1, "number": 1, "row_log_version": 42}
 
 Files that readers fetch over a network also have ``chunks``:

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from feast_sketch_store.errors import DamagedFileError
 from feast_sketch_store.rows.encoding import RowKeys
 from feast_sketch_store.rows.entity_keys import find_sorted
-from feast_sketch_store.snapshot.files import SnapshotFile, header_of
-from feast_sketch_store.snapshot.format import Stretch, locate
+from feast_sketch_store.snapshot.files import SnapshotFile
+from feast_sketch_store.snapshot.format import Stretch, header_of, locate
 from feast_sketch_store.snapshot.manifest import checksum_of
 from feast_sketch_store.storage.base import MissingFileError
 from feast_sketch_store.threads import Threads
@@ -32,7 +32,7 @@ _FIRST_BITS = 31
 
 _WHOLE_BYTES = 1 << 16  # a smaller file is fetched whole
 _WHOLE_SHARE = 1 / 8  # and so is one of which more blocks than this are needed
-_HEADER_BYTES = 4_096
+_HEADER_BYTES = 512
 _FETCHERS = 16
 
 

@@ -57,7 +57,7 @@ def write_layer(
 def with_checksums(arrays: Mapping[str, NDArray[np.generic]]) -> dict[str, NDArray[np.generic]]:
     """The arrays of a layer, with the checksums of those that are checked at first use."""
     checksums = {
-        name + CHECKSUMS: block_checksums(array)  # type: ignore[arg-type]
+        name + CHECKSUMS: block_checksums(array)
         for name, array in arrays.items()
         if is_checked_where_read(name)
     }

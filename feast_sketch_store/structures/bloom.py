@@ -42,7 +42,6 @@ from feast_sketch_store.structures.parts import (
     prefixed,
     salt_from,
 )
-from feast_sketch_store.structures.sizing import ideal_bits
 from feast_sketch_store.structures.table import SymbolRange, TablePart, fill_table
 from feast_sketch_store.succinct import (
     MAX_NUM_WORDS,
@@ -198,7 +197,8 @@ class BloomTable(Structure):
     def ideal_bits(self) -> float:
         """See `Structure`."""
         fill = self._expected_fill
-        return ideal_bits([facts for symbols in self.ranges for facts in symbols.fact_classes(fill)])
+        # A fact of k hashes has the rate fill ** k.
+        return sum(symbols.num_ones for symbols in self.ranges) * -math.log2(fill) / math.log(2)
 
     @property
     def _expected_fill(self) -> float:

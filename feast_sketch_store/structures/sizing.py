@@ -104,10 +104,6 @@ class FactClass:
         """The rate in a table with this share of ones, relative to the target: at most 1 if it is kept."""
         return float(fill ** len(hashes) / self.false_positive_rate)
 
-    def facts_per_hash(self, hashes: Hashes) -> tuple[int, ...]:
-        """The number of facts that use each hash."""
-        return (self.num_items,) * len(hashes)
-
     def num_ones(self, hashes: Hashes) -> int:
         """The number of bits that the facts set."""
         return self.num_items * len(hashes)
@@ -191,13 +187,9 @@ class WeightedFacts:
                 self._between(fill, more[index], fewer[index]) if is_possible[index] else None
             )
 
-    def facts_per_hash(self, hashes: Hashes) -> tuple[int, ...]:
-        """The number of facts that use each hash."""
-        return tuple(self._facts_from[list(hashes)].tolist())
-
     def num_ones(self, hashes: Hashes) -> int:
         """The number of bits that the facts set."""
-        return sum(self.facts_per_hash(hashes))
+        return int(self._facts_from[list(hashes)].sum())
 
     def symbol_rates(self, hashes: Hashes, fill: float) -> NDArray[np.float64]:
         """The false-positive rate of each symbol in a table with this share of ones: float64[V]."""

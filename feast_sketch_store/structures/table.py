@@ -7,7 +7,6 @@ a table that would show too many false values is filled again, a little larger.
 
 import itertools
 import math
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,7 +20,6 @@ from feast_sketch_store.structures.feature_rows import Part
 from feast_sketch_store.structures.parts import checked, report_of
 from feast_sketch_store.structures.sizing import (
     AnyFacts,
-    FactClass,
     Geometry,
     Hashes,
     WeightedFacts,
@@ -40,14 +38,18 @@ class SymbolRange:
     ----------
     first_word : the word of a window that holds the first symbol.
     num_symbols : number of symbols.
-    facts_per_hash : number of facts that use each hash, descending; all facts use the first.
+    num_hashes : the most hashes of any symbol.
+    num_facts : number of facts.
+    num_ones : number of bits that the facts set.
     first_symbols : first symbol covered by each hash; empty if every hash covers every symbol.
     false_positive_rate : mean of all symbols.
     """
 
     first_word: int
     num_symbols: int
-    facts_per_hash: tuple[int, ...]
+    num_hashes: int
+    num_facts: int
+    num_ones: int
     first_symbols: tuple[int, ...]
     false_positive_rate: float
 
@@ -60,22 +62,8 @@ class SymbolRange:
         rate = fill ** len(hashes)
         if isinstance(facts, WeightedFacts):
             first_symbols, rate = hashes, float(facts.symbol_rates(hashes, fill).mean())
-        return cls(first_word, num_symbols, facts.facts_per_hash(hashes), first_symbols, rate)
-
-    @property
-    def num_facts(self) -> int:
-        """The number of facts."""
-        return self.facts_per_hash[0]
-
-    @property
-    def num_hashes(self) -> int:
-        """The most hashes of any symbol."""
-        return len(self.facts_per_hash)
-
-    @property
-    def num_ones(self) -> int:
-        """The number of bits that the facts set."""
-        return sum(self.facts_per_hash)
+        num_facts, num_ones = facts.num_items, facts.num_ones(hashes)
+        return cls(first_word, num_symbols, len(hashes), num_facts, num_ones, first_symbols, rate)
 
     @property
     def num_words(self) -> int:
@@ -88,13 +76,6 @@ class SymbolRange:
         firsts = np.array(self.first_symbols, np.int64) if self.first_symbols else None
         return SymbolQuery(self.first_word, self.num_symbols, self.num_hashes, firsts)
 
-    def fact_classes(self, fill: float) -> list[FactClass]:
-        """The facts by their number of hashes."""
-        behind = (*self.facts_per_hash, 0)
-        numbers = [behind[k] - behind[k + 1] for k in range(self.num_hashes)]
-        rates = [max(fill ** (k + 1), sys.float_info.min) for k in range(self.num_hashes)]
-        return [FactClass(number, rate) for number, rate in zip(numbers, rates, strict=True) if number]
-
     def to_snapshot(self) -> dict[str, Any]:
         """The range as an entry of a description."""
         return {
@@ -103,7 +84,8 @@ class SymbolRange:
             "num_hashes": self.num_hashes,
             "first_symbols": list(self.first_symbols),
             "report": {
-                "facts_per_hash": list(self.facts_per_hash),
+                "num_facts": self.num_facts,
+                "num_ones": self.num_ones,
                 "false_positive_rate": self.false_positive_rate,
             },
         }
@@ -120,19 +102,20 @@ class SymbolRange:
         symbols = cls(
             checked(entry["first_word"], int),
             checked(entry["num_symbols"], int),
-            tuple(checked(number, int) for number in report["facts_per_hash"]),
+            checked(entry["num_hashes"], int),
+            checked(report["num_facts"], int),
+            checked(report["num_ones"], int),
             tuple(checked(number, int) for number in entry["first_symbols"]),
             checked(report["false_positive_rate"], float),
         )
-        facts, firsts = symbols.facts_per_hash, symbols.first_symbols
+        firsts, num_hashes = symbols.first_symbols, symbols.num_hashes
+        most_ones = symbols.num_facts * num_hashes
         if (
-            min(symbols.first_word, symbols.num_symbols) < 0
-            or not 1 <= len(facts) <= MAX_NUM_HASHES
-            or len(facts) != checked(entry["num_hashes"], int)
-            or any(fewer > more for more, fewer in itertools.pairwise((*facts, 0)))
-            or (firsts and (len(firsts) != len(facts) or firsts[0] or firsts[-1] >= symbols.num_symbols))
+            min(symbols.first_word, symbols.num_symbols, symbols.num_facts) < 0
+            or not 1 <= num_hashes <= MAX_NUM_HASHES
+            or (firsts and (len(firsts) != num_hashes or firsts[0] or firsts[-1] >= symbols.num_symbols))
             or any(later < first for first, later in itertools.pairwise(firsts))
-            or (not firsts and facts[-1] != facts[0])
+            or not (symbols.num_facts if firsts else most_ones) <= symbols.num_ones <= most_ones
             or not 0.0 <= symbols.false_positive_rate <= 1.0
             or (symbols.num_facts and not 0.0 < symbols.false_positive_rate < 1.0)
         ):

@@ -16,6 +16,7 @@ from feast_sketch_store.kernel import fingerprints_of, row_hashes
 from feast_sketch_store.layers import FeatureBudget, Goal, SketchLayer
 from feast_sketch_store.rows.codecs import FeatureCodec
 from tests.conformance.kit.answers import hashes_of, serialized
+from tests.conformance.kit.forged import header_of
 from tests.conformance.kit.rules import RULES
 from tests.conformance.kit.values import code_vectors, hash_vectors
 from tests.conformance.kit.views import SALT, SealedView, encoded, keys_of, sealed, users
@@ -148,7 +149,7 @@ def example():
     view = example_view()
     contents = view.contents()
     (manifest,) = (name for name in contents if name.endswith(".json"))
-    (base,) = (name for name in contents if name.endswith(".base.safetensors"))
+    (base,) = (name for name in contents if name.endswith(".base.sketch"))
     parts = [
         "Three users, with a set of what each liked and a country:\n",
         table(
@@ -162,16 +163,15 @@ def example():
         "Files, and the manifest, with line breaks for this page:\n",
         indented([f"{len(content):6} {name}" for name, content in sorted(contents.items())]),
         indented(wrapped(contents[manifest].decode().strip())),
-        "The base begins with the length of its header. Its description:\n",
+        "The base begins with the length of its header, and a checksum. The description in the header:\n",
         *base_parts(contents[base], view),
     ]
     return "\n".join(parts)
 
 
 def base_parts(content, view):
-    start = 8 + int.from_bytes(content[:8], "little")
-    own = json.loads(json.loads(content[8:start])["__metadata__"]["feast_sketch_store"])
-    yield indented([f"{content[:8].hex(' ')}   {start - 8}", f"{content[8:32].decode()}..."])
+    start, own = header_of(content)
+    yield indented([f"{content[:8].hex(' ')}   {start - 8}", *(content[i : i + 8].hex(" ") for i in (8, 16))])
     yield indented(wrapped(json.dumps(own["description"], separators=(",", ":"))))
     yield "Its arrays, from the byte after the header on:\n"
     yield indented(dumped(content, start, own["arrays"]))
@@ -197,10 +197,10 @@ def wrapped(text):
 def dumped(content, start, entries):
     """Each array: where it begins, its name, and its bytes."""
     sizes = {"U64": 8, "I64": 8, "I32": 4, "U8": 1}
-    for entry in entries:
-        size = sizes[entry["dtype"]] * int(np.prod(entry["shape"]))
+    for name, dtype, shape, *_ in entries:
+        size = sizes[dtype] * int(np.prod(shape))
         own = content[start : start + size]
-        yield f"{start:6}  {entry['name']}  {entry['dtype']}{entry['shape']}"
+        yield f"{start:6}  {name}  {dtype}{shape}"
         for place in range(0, len(own), 16):
             part = own[place : place + 16]
             shown = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in part)

@@ -2,7 +2,7 @@
 
     python tests/conformance/make_golden.py
 
-It writes `golden/v<format version>.<file>.safetensors`, the files that README.md lists,
+It writes `golden/v<format version>.<file>.sketch`, the files that README.md lists,
 and `golden/v<manifest version>.manifest.json`, and replaces no file. See README.md.
 """
 
@@ -213,7 +213,7 @@ LISTS_BUDGET = FeatureBudget(1e-9, {"read": 0.0}, semantics="append", since=0)
 
 
 def lists_rows() -> EncodedRows:
-    """Forty users; user ``n`` has n % 9 items at several hours, of which a seal keeps six at most."""
+    """Forty users; user ``n`` has n % 9 items at several hours. A read shows six of them at most."""
     users = [user for user in range(40) for _ in range(user % 9)]
     numbers = [number for user in range(40) for number in range(user % 9)]
     values = [f"article {number * user % 7}" for user, number in zip(users, numbers, strict=True)]
@@ -319,18 +319,18 @@ def contents() -> dict[str, bytes]:
     version = f"v{snapshot_format.FORMAT_VERSION}"
     sealed = base(encoded, BUDGET), b"".join(snapshot_format.encode({}, order))
     return {
-        f"{version}.base.safetensors": sealed[0],
-        f"{version}.listed.safetensors": base(listed_rows(), LISTED_BUDGET),
-        f"{version}.sets.safetensors": base(sets_rows(), SETS_BUDGET),
-        f"{version}.lists.safetensors": base(lists_rows(), LISTS_BUDGET),
-        f"{version}.counts.safetensors": base(counts_rows(), COUNTS_BUDGET),
-        f"{version}.clustered.safetensors": base(clustered_rows(), CLUSTERED_BUDGET),
-        f"{version}.static.safetensors": base(static_rows(), STATIC_BUDGET),
-        f"{version}.formulas.safetensors": base(formulas_rows(), FORMULAS_BUDGET, formulas=FORMULAS),
-        f"{version}.order.safetensors": sealed[1],
+        f"{version}.base.sketch": sealed[0],
+        f"{version}.listed.sketch": base(listed_rows(), LISTED_BUDGET),
+        f"{version}.sets.sketch": base(sets_rows(), SETS_BUDGET),
+        f"{version}.lists.sketch": base(lists_rows(), LISTS_BUDGET),
+        f"{version}.counts.sketch": base(counts_rows(), COUNTS_BUDGET),
+        f"{version}.clustered.sketch": base(clustered_rows(), CLUSTERED_BUDGET),
+        f"{version}.static.sketch": base(static_rows(), STATIC_BUDGET),
+        f"{version}.formulas.sketch": base(formulas_rows(), FORMULAS_BUDGET, formulas=FORMULAS),
+        f"{version}.order.sketch": sealed[1],
         f"v{MANIFEST_VERSION}.manifest.json": manifest(*sealed),
         f"v{MANIFEST_VERSION}.deltas.manifest.json": manifest_with_deltas(*sealed),
-        f"{version}.delta.safetensors": delta(encoded),
+        f"{version}.delta.sketch": delta(encoded),
         f"v{MANIFEST_VERSION}.chunks.manifest.json": manifest(*sealed, chunk_bytes=GOLDEN_CHUNK_BYTES),
     }
 
@@ -341,7 +341,7 @@ def manifest(base: bytes, order: bytes, chunk_bytes: int = 0) -> bytes:
     for part, content in (("base", base), ("order", order)):
         header = content[: 8 + int.from_bytes(content[:8], "little")]
         chunks = Chunks.of([content], chunk_bytes) if chunk_bytes else None
-        files[part] = PartFile(f"{SNAPSHOT}.{part}.safetensors", len(content), checksum_of(header), chunks)
+        files[part] = PartFile(f"{SNAPSHOT}.{part}.sketch", len(content), checksum_of(header), chunks)
     return Manifest(3, 1, "make_golden", files).encode()
 
 
@@ -351,7 +351,7 @@ def manifest_with_deltas(base: bytes, order: bytes) -> bytes:
 
     def files(version: int) -> dict[str, PartFile]:
         name = f"{version:020d}-0001-5a17c0de"
-        return {part: replace(f, name=f"{name}.{part}.safetensors") for part, f in bottom.files.items()}
+        return {part: replace(f, name=f"{name}.{part}.sketch") for part, f in bottom.files.items()}
 
     deltas = tuple(DeltaFiles(version, files(version)) for version in (5, 8))
     return Manifest(8, 1, "make_golden", bottom.files, deltas, 3).encode()

@@ -1,11 +1,12 @@
 """Whatever was changed in a file, it is refused with `DamagedFileError`, and at no cost in memory."""
 
 import itertools
-import json
 import os
 import re
 import tracemalloc
+import zlib
 
+import mmh3
 import numpy as np
 import pytest
 
@@ -108,7 +109,7 @@ def test_a_file_that_is_not_there_is_no_damage(tmp_path):
 # -- hostile headers ------------------------------------------------------------------------------
 
 
-@for_each("length", [HUGE, 2**64 - 1, 2**63, (1 << 24) + 1, 1 << 20])
+@for_each("length", [HUGE, 2**64 - 1, 2**63, (1 << 22) + 1, 1 << 20])
 def test_a_huge_header_is_not_read(raw_file, length):
     refused(raw_file(b"{}", length=length), "cannot hold a header")
 
@@ -121,13 +122,9 @@ def test_a_huge_header_is_not_read(raw_file, length):
         b"[]",
         b"{}",
         b'"text"',
+        b'{"format_version": 1}',
+        b'{"format_version": 1, "arrays": [], "description": "\\ud800"',
         b"\xff\xfe\xfd",
-        b'{"__metadata__": {}}',
-        b'{"__metadata__": []}',
-        b'{"__metadata__": null}',
-        b'{"__metadata__": {"checksum": "", "feast_sketch_store": ""}}',
-        b'{"__metadata__": {"checksum": "", "feast_sketch_store": null}}',
-        b'{"__metadata__": {"checksum": "", "feast_sketch_store": "\\ud800"}}',
         b"[" * 1_000_000,
         b'{"a":' * 1_000_000,
         b"[" * 100_000 + b"]" * 100_000,
@@ -187,12 +184,7 @@ def test_another_format_version_is_refused(forge, version):
 
 @for_each("part", ["format_version", "description", "arrays", "name", "dtype", "shape", "checksum"])
 def test_a_missing_part_is_refused(forge, part):
-    """`decode` does not look at checksums of arrays, so only `verify` can miss those."""
-    content = forge({"shape": [3]}, payload=b"xyz", drop=part)
-    with pytest.raises(DamagedFileError):
-        verify(content, "some file")
-    if part != "checksum":
-        refused(content)
+    refused(forge({"shape": [3]}, payload=b"xyz", drop=part))
 
 
 @for_each("arrays", [None, 1, "a", ["a"], [None], [[]], {"a": 1}, [{}]])
@@ -200,7 +192,7 @@ def test_arrays_that_are_no_list_of_entries_are_refused(forge, arrays):
     refused(forge(own={"arrays": arrays}))
 
 
-@for_each("name", ["__metadata__", None, 5, True, [], {}])
+@for_each("name", [None, 5, True, [], {}])
 def test_an_impossible_name_is_refused(forge, name):
     refused(forge({"name": name}))
 
@@ -212,46 +204,8 @@ def test_two_arrays_of_one_name_are_refused(forge):
 @for_each("checksum", ["", "0" * 32, None, 0, []])
 def test_a_wrong_checksum_of_an_array_is_refused_by_verify(forge, checksum):
     content = forge({"shape": [3], "checksum": checksum}, payload=b"xyz")
-    with pytest.raises(DamagedFileError, match="checksum of 'a'"):
+    with pytest.raises(DamagedFileError, match="checksum"):
         verify(content, "some file")
-
-
-@for_each(
-    "tensors",
-    [
-        {},
-        {"a": {"dtype": "U8", "shape": [3], "data_offsets": [0, 3]}},
-        {
-            "a": {"dtype": "U8", "shape": [3], "data_offsets": [0, 3]},
-            "b": {"dtype": "U8", "shape": [3], "data_offsets": [0, 3]},
-        },
-        {
-            "a": {"dtype": "U8", "shape": [3], "data_offsets": [0, 3]},
-            "b": {"dtype": "U8", "shape": [3], "data_offsets": [2, 5]},
-        },
-        {
-            "a": {"dtype": "U8", "shape": [3], "data_offsets": [3, 6]},
-            "b": {"dtype": "U8", "shape": [3], "data_offsets": [0, 3]},
-        },
-        {
-            "b": {"dtype": "U8", "shape": [3], "data_offsets": [3, 6]},
-            "a": {"dtype": "U8", "shape": [3], "data_offsets": [0, 3]},
-        },
-        {
-            "a": {"dtype": "U8", "shape": [3], "data_offsets": [0, HUGE]},
-            "b": {"dtype": "U8", "shape": [3], "data_offsets": [3, 6]},
-        },
-        {
-            "a": {"dtype": "U8", "shape": [3], "data_offsets": [0, 3]},
-            "b": {"dtype": "U8", "shape": [3], "data_offsets": [3, 6]},
-            "c": {"dtype": "U8", "shape": [0], "data_offsets": [6, 6]},
-        },
-    ],
-)
-def test_array_places_that_are_not_back_to_back_are_refused(forge, tensors):
-    pair = {"shape": [3]}, {"name": "b", "shape": [3]}
-    decode(forge(*pair, payload=b"xyzxyz"), "some file")
-    refused(forge(*pair, payload=b"xyzxyz", tensors=tensors), "altered")
 
 
 # In the order in which they are written: the widest elements first, then by name.
@@ -299,23 +253,33 @@ def test_content_at_an_odd_address_is_not_read(small, first):
         decode(content, "some file")
 
 
-def test_a_repeated_key_is_refused(raw_file, small):
-    header = small[8 : 8 + int.from_bytes(small[:8], "little")].rstrip()
-    payload = small[8 + int.from_bytes(small[:8], "little") :]
-    verify(raw_file(header, payload), "some file")
-    twice = header[:-1] + b"," + header[1:]
-    assert json.loads(twice) == json.loads(header)
-    refused(raw_file(twice, payload), "altered")
+@for_each(
+    "packed",
+    [
+        b"",
+        b"{}",
+        zlib.compress(b"{}")[:-1],
+        zlib.compress(b"{}") + b"{}",
+        zlib.compress(b"{}") + bytes(64),
+        zlib.compress(b" " * (1 << 28)),
+    ],
+)
+def test_a_header_that_is_not_packed_as_it_must_be_is_refused(packed_file, packed):
+    refused(packed_file(packed), "not a snapshot, or damaged")
 
 
-@pytest.mark.parametrize("other", [(b",", b", "), (b":", b": "), (b'"dtype"', b'"dt\\u0079pe"')], ids=repr)
-def test_the_same_header_in_other_words_is_refused(raw_file, small, other):
-    header = small[8 : 8 + int.from_bytes(small[:8], "little")].rstrip()
-    payload = small[8 + int.from_bytes(small[:8], "little") :]
-    place = header.rindex(other[0])
-    changed = header[:place] + other[1] + header[place + len(other[0]) :]
-    assert json.loads(changed) == json.loads(header)
-    refused(raw_file(changed, payload), "altered")
+@for_each("checksum", [mmh3.hash_bytes(b"xyz")[:8].hex(), ""])
+def test_checksums_are_of_arrays_or_of_their_blocks(forge, checksum):
+    """An array beside the checksums of its blocks has none of its own, and any other has one."""
+    alone = {"shape": [3], "checksum": checksum}
+    blocks = {"name": "a.checksums", "shape": [1, 16], "checksum": checksum}
+    both = forge(alone, blocks, payload=b"xyz" + mmh3.hash_bytes(b"xyz"))
+    if checksum:
+        verify(forge(alone, payload=b"xyz"), "some file")
+        refused(both, "an array has no checksum, or one beside")
+    else:
+        refused(forge(alone, payload=b"xyz"), "an array has no checksum, or one beside")
+        verify(both, "some file")
 
 
 @pytest.mark.parametrize("depth", [100_000, 1_000_000])

@@ -8,12 +8,14 @@ from pathlib import Path
 import pytest
 
 from feast_sketch_store.kernel import LONGEST_UNARY, MAX_NUM_HASHES, SAMPLED
-from feast_sketch_store.rows.codecs import EMPTY, MISSING, NULL, VALUE
+from feast_sketch_store.layers import FeatureBudget, Goal
+from feast_sketch_store.rows.codecs import EMPTY, MISSING, NULL, VALUE, FeatureCodec
 from feast_sketch_store.snapshot import blocks, format, manifest
 from feast_sketch_store.structures import registry
 from feast_sketch_store.succinct import MAX_NUM_WORDS
 from tests.conformance.format_page import PAGE, example_view, page_with_blocks
 from tests.conformance.kit.answers import read
+from tests.conformance.kit.views import SealedView, encoded, sealed, users
 
 README = PAGE.parent / "readers" / "node" / "README.md"
 
@@ -54,6 +56,19 @@ def test_constants_are_those_of_the_code(page):
 def test_each_structure_has_a_section(page):
     for kind in registry.kinds():
         assert f"#### {kind.kind}\n" in page
+
+
+@pytest.mark.parametrize("structure", ["sets", "bloom", "weighted_bloom"])
+@pytest.mark.parametrize("num_users", [200, 2_000])
+def test_a_header_of_three_features_takes_at_most_a_kilobyte(structure, num_users):
+    names = ["viewed_items", "liked_items", "bought_items"]
+    codecs = [FeatureCodec(name, "string_set_val") for name in names]
+    own = [[f"item {n}" for n in range(40) if user % (n + 1) == 0] for user in range(num_users)]
+    rows = encoded(users(range(num_users)), codecs, dict.fromkeys(names, own))
+    goals = dict.fromkeys(names, Goal("noise_ratio", 0.01, structure))
+    view = SealedView([sealed(rows, FeatureBudget(1e-5, goals))], [])
+    (base,) = (content for name, content in view.contents().items() if name.endswith(".base.sketch"))
+    assert 8 + int.from_bytes(base[:8], "little") <= 1_024
 
 
 @pytest.fixture

@@ -16,10 +16,10 @@ from tests.helpers.cases import case, for_each
 from tests.helpers.snapshots import load, parts_of
 
 REFUSALS = (ValueError, KeyError, TypeError)
-GOLDEN = Path(__file__).parent / "golden" / "v1.base.safetensors"
+GOLDEN = Path(__file__).parent / "golden" / "v1.base.sketch"
 # The checksums of the table are for `BlockChecks`; a layer does not look at them.
 ARRAYS = [name for name in load(GOLDEN)[1] if not name.endswith(".checksums")]
-ORDER = Path(__file__).parent / "golden" / "v1.order.safetensors"
+ORDER = Path(__file__).parent / "golden" / "v1.order.sketch"
 
 
 BLOOM = ["structures", 0]
@@ -151,13 +151,13 @@ def test_an_array_of_another_type_is_refused(name, dtype):
         ([*BLOOM, "features", 0, "first_word"], "0"),
         ([*BLOOM, "features", 0, "num_symbols"], 3),
         ([*BLOOM, "features", 0, "num_symbols"], 2**60),
-        ([*BLOOM, "features", 0, "report", "facts_per_hash"], []),
-        ([*BLOOM, "features", 0, "report", "facts_per_hash"], [6] * 65),
-        ([*BLOOM, "features", 0, "report", "facts_per_hash"], [5, 6]),
-        ([*BLOOM, "features", 0, "report", "facts_per_hash"], [6, -1]),
-        ([*BLOOM, "features", 0, "report", "facts_per_hash"], [6, 1.5]),
-        ([*BLOOM, "features", 0, "report", "facts_per_hash"], ["6"]),
-        ([*BLOOM, "features", 0, "report", "facts_per_hash"], 7),
+        ([*BLOOM, "features", 0, "report", "num_facts"], -1),
+        ([*BLOOM, "features", 0, "report", "num_facts"], 1.5),
+        ([*BLOOM, "features", 0, "report", "num_facts"], 5),
+        ([*BLOOM, "features", 0, "report", "num_ones"], 41),
+        ([*BLOOM, "features", 0, "report", "num_ones"], 43),
+        ([*BLOOM, "features", 0, "report", "num_ones"], "42"),
+        ([*BLOOM, "features", 0, "num_hashes"], 65),
         ([*BLOOM, "features", 0, "num_hashes"], 0),
         ([*BLOOM, "features", 0, "num_hashes"], 6),
         ([*BLOOM, "features", 0, "num_hashes"], 7.0),
@@ -197,7 +197,7 @@ def test_an_array_of_another_type_is_refused(name, dtype):
         ([*BLOOM, "rows"], None),
         ([*BLOOM, "rows", 0, "num_symbols"], 5),
         ([*BLOOM, "rows", 0, "num_symbols"], -6),
-        ([*BLOOM, "rows", 0, "report", "facts_per_hash"], []),
+        ([*BLOOM, "rows", 0, "report", "num_ones"], 0),
         ([*BLOOM, "rows", 0, "first_word"], 99),
     ],
 )
@@ -262,6 +262,6 @@ def test_any_other_content_is_refused_or_safe_to_read():
 def test_more_facts_than_a_table_has_bits_for_are_refused():
     parts = parts_of(GOLDEN)
     symbols = inside(parts[0], [*BLOOM, "features", 0])
-    symbols["report"]["facts_per_hash"] = [10**9] * symbols["num_hashes"]
+    symbols["report"] |= {"num_facts": 10**9, "num_ones": 10**9 * symbols["num_hashes"]}
     with pytest.raises(ValueError, match="fewer bits than the number of facts"):
         SketchLayer.from_snapshot(*parts)

@@ -12,7 +12,7 @@ from tests.helpers.cases import for_each
 from tests.helpers.keys import user_hashes
 from tests.helpers.snapshots import load, parts_of
 
-GOLDEN = Path(__file__).parent / "golden" / "v1.clustered.safetensors"
+GOLDEN = Path(__file__).parent / "golden" / "v1.clustered.sketch"
 OURS = ("structures", 0)
 NAMES = ["viewed", "sizes", "topics"]
 

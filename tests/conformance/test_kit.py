@@ -162,7 +162,7 @@ def test_the_reader_for_node_passes_them(kit):
     assert " 0 failures" in done.stdout
 
 
-FILES = sorted(GOLDEN.glob("*.safetensors"))
+FILES = sorted(GOLDEN.glob("*.sketch"))
 
 
 @for_each("path", FILES)

@@ -5,7 +5,6 @@ reports as a damaged file.
 """
 
 import copy
-import json
 import os
 from contextlib import suppress
 from pathlib import Path
@@ -15,6 +14,7 @@ import pytest
 
 from feast_sketch_store.errors import DamagedFileError
 from feast_sketch_store.layers import SketchLayer, is_checked_where_read
+from feast_sketch_store.snapshot.format import locate
 from feast_sketch_store.snapshot.sealed import open_layer
 from tests.helpers.cases import case, for_each
 from tests.helpers.keys import user_hashes
@@ -22,7 +22,7 @@ from tests.helpers.length import by_length
 from tests.helpers.snapshots import load, parts_of, published
 
 GOLDEN = Path(__file__).parent / "golden"
-FILES = {name: GOLDEN / f"v1.{name}.safetensors" for name in ("listed", "sets", "counts")}
+FILES = {name: GOLDEN / f"v1.{name}.sketch" for name in ("listed", "sets", "counts")}
 NAMES = {
     "listed": ["viewed", "sizes", "note", "country", "weight"],
     "sets": ["viewed", "sizes", "topics", "country", "bought"],
@@ -249,10 +249,9 @@ def test_every_changed_byte_is_found_at_the_latest_when_it_is_read(tmp_path, tru
     """
     content = FILES[file].read_bytes()
     snapshot = published(tmp_path, 3, content)
-    length = int.from_bytes(content[:8], "little")
-    entries = json.loads(content[8 : 8 + length])
-    start, end = 8 + length, len(content)
-    first_packed = min(entries[n]["data_offsets"][0] for n in entries if is_checked_where_read(n))
+    arrays = locate(content, len(content), file)
+    start, end = min(array.start for array in arrays.values()), len(content)
+    first_packed = min(array.start for name, array in arrays.items() if is_checked_where_read(name)) - start
     found, step = 0, by_length(32, 1)
     packed = range(start + first_packed, end, step)
     with Path(snapshot.where()).open("r+b", buffering=0) as opened:

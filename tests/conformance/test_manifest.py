@@ -41,29 +41,29 @@ def forged(content=CONTENT, **changes):
 
 
 def files(**changes):
-    base = {"name": f"{NAME}.base.safetensors", "size_bytes": 10, "header_checksum": "0" * 32}
-    return {"base": {**base, **changes}, "order": {**base, "name": f"{NAME}.order.safetensors"}}
+    base = {"name": f"{NAME}.base.sketch", "size_bytes": 10, "header_checksum": "0" * 32}
+    return {"base": {**base, **changes}, "order": {**base, "name": f"{NAME}.order.sketch"}}
 
 
 def test_the_file_is_the_one_of_the_readme():
     readme = (Path(__file__).parent / "README.md").read_text()
     assert f"{hashlib.sha256(CONTENT).hexdigest()}  v1.manifest.json" in readme
     assert f"{hashlib.sha256(DELTAS).hexdigest()}  v1.deltas.manifest.json" in readme
-    delta = (GOLDEN / "v1.delta.safetensors").read_bytes()
-    assert f"{hashlib.sha256(delta).hexdigest()}  v1.delta.safetensors" in readme
+    delta = (GOLDEN / "v1.delta.sketch").read_bytes()
+    assert f"{hashlib.sha256(delta).hexdigest()}  v1.delta.sketch" in readme
     assert f"{hashlib.sha256(CHUNKED).hexdigest()}  v1.chunks.manifest.json" in readme
 
 
 def test_it_is_read_and_written_as_ever():
     manifest = Manifest.decode(CONTENT, "some file")
-    base, order = GOLDEN / "v1.base.safetensors", GOLDEN / "v1.order.safetensors"
+    base, order = GOLDEN / "v1.base.sketch", GOLDEN / "v1.order.sketch"
     assert manifest == Manifest(
         3,
         1,
         "make_golden",
         {
-            "base": PartFile(f"{NAME}.base.safetensors", base.stat().st_size, header_checksum(base)),
-            "order": PartFile(f"{NAME}.order.safetensors", order.stat().st_size, header_checksum(order)),
+            "base": PartFile(f"{NAME}.base.sketch", base.stat().st_size, header_checksum(base)),
+            "order": PartFile(f"{NAME}.order.sketch", order.stat().st_size, header_checksum(order)),
         },
     )
     assert manifest.encode() == CONTENT
@@ -74,7 +74,7 @@ def test_chunks_are_read_and_written_as_ever():
     assert manifest.encode() == CHUNKED
     plain = Manifest.decode(CONTENT, "some file")
     for part, file in manifest.files.items():
-        content = (GOLDEN / f"v1.{part}.safetensors").read_bytes()
+        content = (GOLDEN / f"v1.{part}.sketch").read_bytes()
         parts = [content[first : first + 4096] for first in range(0, len(content), 4096)]
         assert file.chunks.chunk_bytes == 4096
         assert list(file.chunks.checksums) == [mmh3.hash_bytes(part) for part in parts]
@@ -101,8 +101,8 @@ def test_a_delta_is_read_as_ever(tmp_path):
     golden = {(3, "base"): "base", (3, "order"): "order", (5, "base"): "delta", (5, "order"): "order"}
     files = {}
     for (version, part), source in golden.items():
-        path = GOLDEN / f"v1.{source}.safetensors"
-        name = f"{version:020d}-0001-5a17c0de.{part}.safetensors"
+        path = GOLDEN / f"v1.{source}.sketch"
+        name = f"{version:020d}-0001-5a17c0de.{part}.sketch"
         (tmp_path / name).write_bytes(path.read_bytes())
         files.setdefault(version, {})[part] = PartFile(name, path.stat().st_size, header_checksum(path))
     content = Manifest(5, 1, "a test", files[3], (DeltaFiles(5, files[5]),), 3).encode()
@@ -126,8 +126,8 @@ def header_checksum(path):
 
 def test_it_publishes_its_files(tmp_path):
     for part in ("base", "order"):
-        content = (GOLDEN / f"v1.{part}.safetensors").read_bytes()
-        (tmp_path / f"{NAME}.{part}.safetensors").write_bytes(content)
+        content = (GOLDEN / f"v1.{part}.sketch").read_bytes()
+        (tmp_path / f"{NAME}.{part}.sketch").write_bytes(content)
     snapshots = SnapshotFolder(LocalStorage(tmp_path))
     assert snapshots.list() == []
     (tmp_path / f"{NAME}.json").write_bytes(CONTENT)

@@ -23,11 +23,11 @@ STEPS = {
     "commit": r"PUT .*/fresh/[0-9a-f]{32}-\d{20}\.log$",
     "rows of the table": r"PUT .*/rows/[^/]*\.parquet$",
     "commit of the table": r"PUT .*/rows/_delta_log/\d{20}\.json$",
-    "order index": r"PUT .*/snapshots/[^/]*\.order\.safetensors$",
-    "sealed rows": r"PUT .*/snapshots/[^/]*\.base\.safetensors$",
+    "order index": r"PUT .*/snapshots/[^/]*\.order\.sketch$",
+    "sealed rows": r"PUT .*/snapshots/[^/]*\.base\.sketch$",
     "manifest": r"PUT .*/snapshots/[^/]*\.json$",
     "deletion of a manifest": r"POST .*/snapshots/[^/<]*\.json<",
-    "deletion of sealed rows": r"POST .*/snapshots/[^/<]*\.base\.safetensors<",
+    "deletion of sealed rows": r"POST .*/snapshots/[^/<]*\.base\.sketch<",
 }
 MOMENTS = ("before", "within", "unanswered", "answered")
 

@@ -2,7 +2,6 @@
 
 import ast
 import asyncio
-import json
 import os
 import subprocess
 import sys
@@ -22,6 +21,7 @@ from feast_sketch_store.errors import (
     RowError,
     StorageError,
 )
+from tests.helpers.snapshots import ranges_of
 
 # Python represents them where they are given, and not in UTC.
 TOO_LATE = datetime(9999, 12, 31, 23, tzinfo=timezone(timedelta(hours=-12)))
@@ -213,8 +213,8 @@ def _damage(path: Path, how: str) -> None:
 
 DAMAGED_SNAPSHOTS = pytest.mark.parametrize(
     ("file", "how"),
-    [(file, how) for file in ("base.safetensors", "json") for how in ("flip", "truncate", "empty")]
-    + [("base.safetensors", "gone")],
+    [(file, how) for file in ("base.sketch", "json") for how in ("flip", "truncate", "empty")]
+    + [("base.sketch", "gone")],
 )
 
 
@@ -326,11 +326,9 @@ def test_the_interpreter_starts_clean():
 def _damage_words(path):
     """Flip a bit of every word of a snapshot's packed arrays, which are checked where they are read."""
     content = bytearray(path.read_bytes())
-    start = 8 + int.from_bytes(content[:8], "little")
-    for name, array in json.loads(content[8:start]).items():
+    for name, places in ranges_of(content).items():
         if name.endswith("words"):
-            first, last = array["data_offsets"]
-            for place in range(start + first, start + last, 8):
+            for place in places[::8]:
                 content[place] ^= 1
     path.write_bytes(content)
 
@@ -338,9 +336,7 @@ def _damage_words(path):
 def _damage_table(path):
     """Flip a bit of every word of a snapshot's table."""
     content = bytearray(path.read_bytes())
-    start = 8 + int.from_bytes(content[:8], "little")
-    first, last = json.loads(content[8:start])["bloom.table.words"]["data_offsets"]
-    for place in range(start + first, start + last, 8):
+    for place in ranges_of(content)["bloom.table.words"][::8]:
         content[place] ^= 1
     path.write_bytes(content)
 

@@ -270,7 +270,7 @@ def test_replaced_snapshots_are_let_go(make_harness, make_view, tmp_path):
     for user in range(10):
         harness.write(user, {"country": Value(string_val="FR")})
         assert harness.read(user)[0][1] is not None
-    snapshots = {path for path in _open_beneath(tmp_path / "sketch") if "base.safetensors" in path}
+    snapshots = {path for path in _open_beneath(tmp_path / "sketch") if "base.sketch" in path}
     assert len(snapshots) == 1
 
 

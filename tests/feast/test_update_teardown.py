@@ -335,7 +335,7 @@ def test_the_rows_of_a_linked_view_are_removed_too(make_harness, tmp_path, how):
     shutil.rmtree(harness.folder)  # which was made by the first apply
     harness.folder.symlink_to(elsewhere)
     harness.write(1, FRANCE)
-    assert any(elsewhere.rglob("*.safetensors"))
+    assert any(elsewhere.rglob("*.sketch"))
     if how == "update":
         harness.store.update(harness.config, [harness.view], [], [], [], False)
     else:

@@ -3,8 +3,11 @@
 import copy
 import functools
 
+import numpy as np
+
 from feast_sketch_store.snapshot import files
 from feast_sketch_store.snapshot.files import SnapshotFile, SnapshotFolder
+from feast_sketch_store.snapshot.format import header_of, locate
 from feast_sketch_store.snapshot.manifest import Manifest, PartFile, checksum_of
 from feast_sketch_store.storage.local import LocalStorage
 
@@ -25,13 +28,19 @@ def parts_of(path):
     return copy.deepcopy(description["layer"]), dict(arrays)
 
 
+def ranges_of(content):
+    """Where each array is in a file: a range of bytes by its name."""
+    found = locate(bytes(content), len(content), "a snapshot")
+    return {name: range(array.start, array.start + array.size_bytes) for name, array in found.items()}
+
+
 def published(folder, version, base, order=b""):
     """A snapshot in a folder whose base and order files have the given bytes, with a manifest that fits."""
     name = f"{version:020d}-0001-00000000"
     parts = {}
     for part, content in (("base", base), ("order", order)):
-        header = content[: 8 + int.from_bytes(content[:8], "little")]
-        parts[part] = PartFile(f"{name}.{part}.safetensors", len(content), checksum_of(header))
+        header = header_of(np.frombuffer(content, np.uint8))
+        parts[part] = PartFile(f"{name}.{part}.sketch", len(content), checksum_of(header))
         (folder / parts[part].name).write_bytes(content)
     (folder / f"{name}.json").write_bytes(Manifest(version, 1, "a test", parts).encode())
     (snapshot,) = SnapshotFolder(LocalStorage(folder)).list()

@@ -148,7 +148,7 @@ def test_files_stay_if_their_manifest_cannot_be_deleted(folder, storage, monkeyp
 def test_what_killed_writers_left_is_removed(folder, storage):
     kept = publish(folder)
     folder.write(2, {}, arrays(), ORDER)
-    put(storage, "00000000000000000003-0001-12345678.order.safetensors", b"half")
+    put(storage, "00000000000000000003-0001-12345678.order.sketch", b"half")
     put(storage, ".0123.tmp", b"half")
     assert len(list(folder.leftovers())) == 4
     assert folder.remove_leftovers() == 4
@@ -178,7 +178,7 @@ def test_a_damaged_manifest_is_found(folder, storage):
 def test_a_part_that_is_gone_is_damage(folder, storage):
     snapshot = publish(folder)
     storage.delete([snapshot.manifest().files["base"].name])
-    with pytest.raises(DamagedFileError, match=r"base\.safetensors.*there is no such file"):
+    with pytest.raises(DamagedFileError, match=r"base\.sketch.*there is no such file"):
         snapshot.open("base")
 
 
@@ -211,7 +211,7 @@ def test_what_is_mapped_outlives_the_snapshot(folder):
         "1-1-01234567.json",
         "00000000000000000001-0001-01234567.json.tmp",
         "x00000000000000000001-0001-01234567.json",
-        "00000000000000000001-0001-01234567.base.safetensors",
+        "00000000000000000001-0001-01234567.base.sketch",
     ],
 )
 def test_other_names_are_no_manifests(folder, storage, name):

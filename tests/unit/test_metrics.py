@@ -177,7 +177,7 @@ def test_a_fallback_is_counted_once(view, scrape, tmp_path):
         view.write([row(user, "x")])
         view.seal()
     newest = view.shards[0]._snapshots.list()[0]
-    (view.storage.path / "snapshots" / f"{newest.name}.base.safetensors").write_bytes(b"damaged")
+    (view.storage.path / "snapshots" / f"{newest.name}.base.sketch").write_bytes(b"damaged")
     other = View(view.storage, SETTINGS, SealPolicy(1.0, 10**9), 0.0)
     for _ in range(3):
         assert other.read(user_hashes([0, 1]), [])

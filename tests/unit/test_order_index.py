@@ -124,9 +124,9 @@ def test_damage_is_found(monkeypatch, array):
     places |= {name: found.start for name, found in locate(bytes(content), len(content), "").items()}
     content[places[array]] ^= 1
     storage.replace(file.name, bytes(content))
-    with pytest.raises(DamagedFileError, match=r"order\.safetensors: .*(checksum|block 0)"):
+    with pytest.raises(DamagedFileError, match=r"order\.sketch: .*(checksum|block 0)"):
         OrderIndex(snapshot).of(keys.entity_hashes[:1])
-    with pytest.raises(DamagedFileError, match=r"order\.safetensors"):
+    with pytest.raises(DamagedFileError, match=r"order\.sketch"):
         load_order(snapshot)
 
 

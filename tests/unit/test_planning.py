@@ -52,7 +52,7 @@ from tests.helpers.length import by_length
 pytestmark = pytest.mark.slow
 
 PRESENCE = 1e-5
-HEADER_BYTES = 4_000  # what a plan adds for the header of the file
+HEADER_BYTES = 1_000  # what a plan adds for the header of the file
 
 
 def zipf(num_values, mean):

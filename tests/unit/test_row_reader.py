@@ -1,7 +1,6 @@
 """Reads of one entity from prepared rows give what reads through arrays give, whatever keeps the features."""
 
 import gc
-import json
 from datetime import UTC, datetime, timedelta
 
 import numpy as np
@@ -43,6 +42,7 @@ from tests.helpers.reads import (
     score_of,
     to_rows,
 )
+from tests.helpers.snapshots import ranges_of
 
 pytestmark = pytest.mark.slow
 
@@ -336,9 +336,7 @@ def damage(snapshots):
     """Change the codes of all rows in the newest snapshot."""
     name = snapshots.list()[0].manifest().files["base"].name
     content = bytearray(snapshots.storage.read(name))
-    length = int.from_bytes(content[:8], "little")
-    arrays = json.loads(content[8 : 8 + length])
-    (start, end), *_ = (arrays[name]["data_offsets"] for name in arrays if name.endswith("codes.words"))
-    for place in range(8 + length + start, 8 + length + end, 8):
+    codes, *_ = (places for name, places in ranges_of(content).items() if name.endswith("codes.words"))
+    for place in codes[::8]:
         content[place] ^= 0xFF
     snapshots.storage.replace(name, bytes(content))

@@ -169,7 +169,7 @@ def test_two_snapshots_are_kept(make_view, tmp_path):
         view.put(user, "x", policy=ALWAYS)
     names = sorted(path.name for path in (tmp_path / "view" / "snapshots").iterdir())
     assert len(names) == 6
-    assert [name.split(".", 1)[1] for name in names] == ["base.safetensors", "json", "order.safetensors"] * 2
+    assert [name.split(".", 1)[1] for name in names] == ["base.sketch", "json", "order.sketch"] * 2
 
 
 def test_sealing_the_same_rows_anew_takes_the_newest_settings(make_view):

@@ -1,15 +1,20 @@
 """Files that are not snapshots, and manifests that are not valid."""
 
+import itertools
 import json
 import math
+import zlib
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
+
+import mmh3
 
 from feast_sketch_store.snapshot.format import FORMAT_VERSION
 from feast_sketch_store.snapshot.manifest import MAX_MANIFEST_BYTES, Manifest, checksum_of
 from tests.conformance.kit.views import CREATED_BY, SealedView, part_file, snapshot_name
 
+_NAME, _DTYPE, _SHAPE = range(3)  # of an array in a header
 _SIZES = {"U64": 8, "I64": 8, "I32": 4, "U8": 1}
 Forged = Iterator[tuple[str, str, dict[str, bytes]]]  # a name, the rule that is broken, and files
 
@@ -17,7 +22,7 @@ Forged = Iterator[tuple[str, str, dict[str, bytes]]]  # a name, the rule that is
 def forged_files(view: SealedView) -> Forged:
     """Snapshots whose base is not a valid file, with a manifest that fits it."""
     contents = view.contents()
-    (base_name,) = (name for name in contents if name.endswith(".base.safetensors"))
+    (base_name,) = (name for name in contents if name.endswith(".base.sketch"))
     whole = contents[base_name]
     for rule, label, content in _contents(whole):
         yield f"{rule} {label}".replace(" ", "-"), rule, _published(contents, base_name, content)
@@ -34,23 +39,27 @@ def _published(contents: dict[str, bytes], base_name: str, content: bytes) -> di
 
 def _contents(whole: bytes) -> Iterator[tuple[str, str, bytes]]:
     """The rule, what is wrong in words, and the content."""
-    start = 8 + int.from_bytes(whole[:8], "little")
-    header, payload = whole[8:start].rstrip(b" "), whole[start:]
+    start, own = header_of(whole)
+    packed, payload = whole[24:start], whole[start:]
     yield "container.size", "an empty file", b""
     yield "container.size", "five bytes", whole[:5]
-    yield "container.size", "a header of 16 MiB", (2**24 + 8).to_bytes(8, "little") + whole[8:]
+    yield "container.size", "a header of 4 MiB", (2**22 + 8).to_bytes(8, "little") + whole[8:]
     yield "container.size", "a header behind the end", len(whole).to_bytes(8, "little") + whole[8:]
     yield "container.size", "cut off", whole[:-1]
     yield "container.size", "a byte more", whole + b"\0"
-    yield "container.header", "no JSON", _file(b"[" + header[1:], payload)
-    yield "container.header", "no metadata", _file(b"{}", payload)
-    yield "container.header", "a space more", _file(header.replace(b",", b", ", 1), payload)
-    yield "container.header", "a key twice", _file(header[:-1] + b"," + header[1:], payload)
-    yield "container.checksum", "another text", _file(header.replace(b"history", b"mystery", 1), payload)
-    yield "container.checksum", "another byte of an array", whole[:-1] + bytes([whole[-1] ^ 1])
+    yield "container.header", "not compressed", _file(_canonical_text(own).encode(), payload)
+    yield "container.header", "a stream cut off", _file(packed.rstrip(b"\0")[:-1], payload)
+    yield "container.header", "more behind the stream", _file(packed + bytes(64), payload)
+    yield "container.header", "5 MiB of spaces", _file(zlib.compress(b" " * (5 << 20)), payload)
+    yield "container.header", "no JSON", _file(zlib.compress(b"{"), payload)
+    yield "container.header", "no object", _file(zlib.compress(b"[]"), payload)
+    yield "container.checksum", "another header", whole[:30] + bytes([whole[30] ^ 1]) + whole[31:]
+    place = _places(start, own)["presence.bucket_bounds"]
+    changed = whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :]
+    yield "container.checksum", "another byte of an array", changed
 
     def forge(change: Callable[[dict[str, Any]], object]) -> bytes:
-        own = json.loads(json.loads(header)["__metadata__"]["feast_sketch_store"])
+        own = header_of(whole)[1]
         change(own)
         return _forged(own, payload)
 
@@ -61,87 +70,93 @@ def _contents(whole: bytes) -> Iterator[tuple[str, str, bytes]]:
     yield (
         "container.header",
         "an array without a checksum",
-        forge(lambda own: own["arrays"][0].pop("checksum")),
+        forge(lambda own: own["arrays"][0].pop()),
+    )
+    yield (
+        "container.header",
+        "words with a checksum",
+        forge(lambda own: next(e for e in own["arrays"] if e[0].endswith(".words")).append("0" * 16)),
     )
     for label, part, value in (
-        ("a type of floats", "dtype", "F64"),
-        ("a name that is a number", "name", 5),
-        ("a negative length", "shape", [-1]),
-        ("a length with a point", "shape", [1.0]),
-        ("a length that is true", "shape", [True]),
-        ("no lengths", "shape", []),
-        ("five lengths", "shape", [1] * 5),
-        ("a length of 49 bits", "shape", [2**49, 0]),
+        ("a type of floats", _DTYPE, "F64"),
+        ("a name that is a number", _NAME, 5),
+        ("a negative length", _SHAPE, [-1]),
+        ("a length with a point", _SHAPE, [1.0]),
+        ("a length that is true", _SHAPE, [True]),
+        ("no lengths", _SHAPE, []),
+        ("five lengths", _SHAPE, [1] * 5),
+        ("a length of 49 bits", _SHAPE, [2**49, 0]),
     ):
         yield "container.arrays", label, forge(partial(_tell_first, part, value))
     yield "container.arrays", "another order", forge(lambda own: own["arrays"].reverse())
     yield (
         "container.arrays",
         "a name twice",
-        forge(lambda own: own["arrays"][1].update(name=own["arrays"][0]["name"])),
+        forge(lambda own: own["arrays"][1].__setitem__(_NAME, own["arrays"][0][_NAME])),
     )
-    yield from _blocks(whole, start)
+    yield from _blocks(whole)
 
 
-def _tell_first(part: str, value: object, own: dict[str, Any]) -> None:
+def _tell_first(part: int, value: object, own: dict[str, Any]) -> None:
     own["arrays"][0][part] = value
 
 
-def _blocks(whole: bytes, start: int) -> Iterator[tuple[str, str, bytes]]:
+def header_of(whole: bytes) -> tuple[int, dict[str, Any]]:
+    """Where the arrays of a file begin, and the content of its header."""
+    start = 8 + int.from_bytes(whole[:8], "little")
+    return start, json.loads(zlib.decompressobj().decompress(whole[24:start]))
+
+
+def _places(start: int, own: dict[str, Any]) -> dict[str, int]:
+    """Where the arrays begin, by name, if the first one begins at ``start``."""
+    sizes = [_SIZES[dtype] * math.prod(shape) for _, dtype, shape, *_ in own["arrays"]]
+    ends = itertools.accumulate(sizes, initial=start)
+    return {entry[_NAME]: end for entry, end in zip(own["arrays"], ends, strict=False)}
+
+
+def _blocks(whole: bytes) -> Iterator[tuple[str, str, bytes]]:
     """Arrays whose blocks do not match their checksums."""
-    own = json.loads(json.loads(whole[8:start])["__metadata__"]["feast_sketch_store"])
-    parts, place = {}, start
-    for entry in own["arrays"]:
-        size = _SIZES[entry["dtype"]] * math.prod(entry["shape"])
-        parts[entry["name"]] = whole[place : place + size]
-        place += size
+    start, own = header_of(whole)
+    places = [*_places(start, own).values(), len(whole)]
+    names = (entry[_NAME] for entry in own["arrays"])
+    parts = {name: whole[a:b] for name, (a, b) in zip(names, itertools.pairwise(places), strict=True)}
     name = next(name for name in parts if name.endswith(".lows.words"))
-    entries = {entry["name"]: entry for entry in own["arrays"]}
 
     def built(**changed: bytes | None) -> bytes:
         new = {n: changed.get(n.rpartition(".")[2], c) if n.startswith(name) else c for n, c in parts.items()}
         kept = [
-            {**entries[n], "checksum": checksum_of(c), "shape": _shape(entries[n], len(c))}
-            for n, c in new.items()
-            if c is not None
+            [n, dtype, _shape(dtype, shape, len(content)), *rest]
+            for n, dtype, shape, *rest in own["arrays"]
+            if (content := new[n]) is not None
         ]
         return _forged({**own, "arrays": kept}, b"".join(c for c in new.values() if c is not None))
 
     checksums = parts[f"{name}.checksums"]
     other = bytes([parts[name][0] ^ 1]) + parts[name][1:]
-    yield "container.blocks", "without checksums", built(checksums=None)
+    yield "container.header", "words without a checksum", built(checksums=None)
     yield "container.blocks", "a checksum more", built(checksums=checksums * 2)
     yield "container.blocks", "another checksum", built(checksums=bytes(16))
     yield "container.blocks", "another block", built(words=other)
 
 
-def _shape(entry: dict[str, Any], size: int) -> list[int]:
+def _shape(dtype: str, shape: list[int], size: int) -> list[int]:
     """The shape of an array of this many bytes; only its first length changes."""
-    row = _SIZES[entry["dtype"]] * math.prod(entry["shape"][1:])
-    return [size // row, *entry["shape"][1:]]
+    return [size // (_SIZES[dtype] * math.prod(shape[1:])), *shape[1:]]
 
 
 def _forged(own: dict[str, Any], payload: bytes) -> bytes:
-    """A file whose header is consistent with ``own``, whatever that says."""
-    text = _canonical_text(own)
-    header: dict[str, Any] = {
-        "__metadata__": {"checksum": checksum_of(text.encode()), "feast_sketch_store": text}
-    }
-    end = 0
-    for entry in own.get("arrays", []):
-        start, end = end, end + int(_SIZES.get(entry["dtype"], 8) * math.prod(entry["shape"]))
-        own_entry = {"dtype": entry["dtype"], "shape": entry["shape"], "data_offsets": [start, end]}
-        header[str(entry["name"])] = own_entry
-    return _file(_canonical_text(header).encode(), payload)
+    """A file with this header, whatever it says."""
+    return _file(zlib.compress(_canonical_text(own).encode(), 9), payload)
 
 
 def _canonical_text(content: dict[str, Any]) -> str:
     return json.dumps(content, separators=(",", ":"), sort_keys=True)
 
 
-def _file(header: bytes, payload: bytes) -> bytes:
-    header += b" " * (-(len(header) + 8) % 64)
-    return len(header).to_bytes(8, "little") + header + payload
+def _file(packed: bytes, payload: bytes) -> bytes:
+    """A file whose header has these bytes behind their checksum."""
+    packed += bytes(-(len(packed) + 24) % 64)
+    return (len(packed) + 16).to_bytes(8, "little") + mmh3.hash_bytes(packed) + packed + payload
 
 
 # -- manifests -----------------------------------------------------------------------------------------
@@ -157,12 +172,11 @@ def forged_manifests(view: SealedView) -> Forged:
     renamed = {n: c for n, c in contents.items() if n != name}
     later = f"snapshots/{snapshot_name(view.layers[-1].version + 1)}.json"
     yield "manifest.name-another-version", "manifest.name", {**renamed, later: whole}
-    base = f"snapshots/{snapshot_name(view.layers[0].version)}.base.safetensors"
+    base = f"snapshots/{snapshot_name(view.layers[0].version)}.base.sketch"
     lacking = {n: c for n, c in contents.items() if n != base}
     yield "manifest.files-a-file-is-missing", "manifest.files", lacking
     yield "manifest.files-a-longer-file", "manifest.files", {**contents, base: contents[base] + b"\0"}
-    start = 8 + int.from_bytes(contents[base][:8], "little")
-    own = json.loads(json.loads(contents[base][8:start])["__metadata__"]["feast_sketch_store"])
+    start, own = header_of(contents[base])
     own["description"]["created_by"] = CREATED_BY[::-1]
     other = _forged(own, contents[base][start:])
     yield "manifest.files-another-file", "manifest.files", {**contents, base: other}

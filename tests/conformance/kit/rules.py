@@ -9,25 +9,33 @@ from typing import Final
 
 RULES: Final[Mapping[str, Mapping[str, Sequence[str]]]] = {
     "container.size": {
-        "a file of less than 8 bytes": ["an empty file", "five bytes"],
+        "a file of less than 24 bytes": ["an empty file", "five bytes"],
         "a header of more than `MAX_HEADER_BYTES`, or than the file has": [
-            "a header of 16 MiB",
+            "a header of 4 MiB",
             "a header behind the end",
         ],
         "a file that does not end with its last array": ["cut off", "a byte more"],
     },
     "container.header": {
-        "a header that is not JSON": ["no JSON"],
+        "one that is not zlib and then up to 63 zeros, or unpacks to more than `MAX_HEADER_BYTES`": [
+            "not compressed",
+            "a stream cut off",
+            "more behind the stream",
+            "5 MiB of spaces",
+        ],
+        "a header that is not a JSON object": ["no JSON", "no object"],
         "a header that lacks a part": [
-            "no metadata",
             "without a description",
             "without arrays",
-            "an array without a checksum",
         ],
-        "a header that is not the one that follows from `TEXT`": ["a space more", "a key twice"],
+        "an array without a checksum or checksums of its blocks, or with both": [
+            "an array without a checksum",
+            "words with a checksum",
+            "words without a checksum",
+        ],
     },
     "container.checksum": {
-        "a `TEXT` that does not match its checksum": ["another text"],
+        "a header that does not match its checksum": ["another header"],
         "an array that does not match its checksum": ["another byte of an array"],
     },
     "container.version": {"another `format_version` than 1": ["version 2", "a version in quotes"]},
@@ -45,7 +53,7 @@ RULES: Final[Mapping[str, Mapping[str, Sequence[str]]]] = {
         "arrays in another order": ["another order"],
     },
     "container.blocks": {
-        "a `.words` without `.checksums` that fit it": ["without checksums", "a checksum more"],
+        "a `.words` whose `.checksums` do not fit it": ["a checksum more"],
         "when read: a block that does not match its checksum": ["another checksum", "another block"],
     },
     "manifest.damaged": {

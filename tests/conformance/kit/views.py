@@ -77,7 +77,7 @@ class SealedView:
             bodies = {"base": (description, with_checksums(layer.arrays)), "order": ({}, layer.order)}
             for part, (own, arrays) in bodies.items():
                 content = b"".join(encode_file(own, arrays))
-                files[part] = part_file(f"{name}.{part}.safetensors", content)
+                files[part] = part_file(f"{name}.{part}.sketch", content)
                 contents[f"snapshots/{files[part].name}"] = content
             parts.append(files)
             last = number == len(self.layers) - 1

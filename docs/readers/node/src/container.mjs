@@ -1,5 +1,6 @@
-// The container: a safetensors file with checksums.
+// The container: named arrays with checksums.
 
+import { inflateSync } from "node:zlib";
 import { checksum, murmur128 } from "./hashes.mjs";
 
 /** A file that must not be read; `rule` is the one that it breaks. */
@@ -20,10 +21,13 @@ export function must(condition, rule, message) {
 export const isCount = (x) => Number.isSafeInteger(x) && x >= 0;
 
 const FORMAT_VERSION = 1;
-const MAX_HEADER_BYTES = 1 << 24;
+const MAX_HEADER_BYTES = 1 << 22;
 const MAX_ELEMENTS = 2 ** 48;
 const ALIGNMENT = 64;
 const BLOCK_BYTES = 1 << 16;
+const CHECKSUM_BYTES = 16;
+const PREFIX_BYTES = 8 + CHECKSUM_BYTES;
+const CHECKSUMS = ".checksums";
 const TYPES = { U64: BigUint64Array, I64: BigInt64Array, I32: Int32Array, U8: Uint8Array };
 
 const ascii = (value) =>
@@ -134,25 +138,22 @@ export class Words {
  * Returns its description, its arrays by name, and the checksum of its header.
  */
 export function open(content, source) {
-  must(content.length >= 8, "container.size", `${source}: ${content.length} bytes are no snapshot`);
-  const length = content.readBigUInt64LE(0);
+  const length = content.length < PREFIX_BYTES ? 0n : content.readBigUInt64LE(0);
   must(
-    length <= MAX_HEADER_BYTES && Number(length) + 8 <= content.length,
+    length >= CHECKSUM_BYTES && length <= MAX_HEADER_BYTES && Number(length) + 8 <= content.length,
     "container.size",
     `${source}: ${content.length} bytes cannot hold a header of ${length}`,
   );
   const start = 8 + Number(length);
-  const header = content.subarray(0, start);
-  const outer = parseJson(header.subarray(8).toString("utf8"), "container.header", source);
-  const { feast_sketch_store: text, checksum: told } = outer?.__metadata__ ?? {};
-  must(typeof text === "string" && typeof told === "string", "container.header", `${source}: not a snapshot`);
-  must(checksum(Buffer.from(text, "utf8")) === told, "container.checksum", `${source}: the header's checksum does not match`);
-  const own = parseJson(text, "container.header", source);
-  must(own?.format_version === FORMAT_VERSION, "container.version", `${source}: format version ${own?.format_version}`);
+  const packed = content.subarray(PREFIX_BYTES, start);
+  const fits = start % ALIGNMENT === 0 && murmur128(packed).equals(content.subarray(8, PREFIX_BYTES));
+  must(fits, "container.checksum", `${source}: the header's checksum does not match`);
+  const own = parseJson(unpacked(packed, source), "container.header", source);
+  must(own?.constructor === Object, "container.header", `${source}: not a snapshot`);
+  must(own.format_version === FORMAT_VERSION, "container.version", `${source}: format version ${own.format_version}`);
   must("description" in own && Array.isArray(own.arrays), "container.header", `${source}: a part is missing`);
-  const entries = own.arrays.map((entry) => ({ ...entry, size: checkEntry(entry, source) }));
+  const entries = own.arrays.map((entry) => entryOf(entry, source));
   checkOrder(entries, source);
-  must(headerOf(text, told, entries).equals(header), "container.header", `${source}: the header was altered`);
   const arrays = new Map();
   let place = start;
   for (const entry of entries) {
@@ -160,29 +161,40 @@ export function open(content, source) {
     // A copy is aligned, wherever the content is.
     const bytes = new Uint8Array(content.subarray(place, place + entry.size)).buffer;
     const array = new FileArray(entry, new TYPES[entry.dtype](bytes), source);
-    if (!entry.name.endsWith(".words")) {
-      must(checksum(array.bytes) === entry.checksum, "container.checksum", `${array.source}: its checksum does not match`);
+    if (!entry.hasBlocks) {
+      must(checksum(array.bytes).slice(0, CHECKSUM_BYTES) === entry.checksum, "container.checksum", `${array.source}: its checksum does not match`);
     }
     arrays.set(entry.name, array);
     place += entry.size;
   }
   must(place === content.length, "container.size", `${source}: ${content.length} bytes, the header says ${place}`);
-  return { description: own.description, arrays, headerChecksum: checksum(header) };
+  return { description: own.description, arrays, headerChecksum: checksum(content.subarray(0, start)) };
 }
 
-function checkEntry(entry, source) {
-  const rule = "container.arrays";
-  must(entry !== null && typeof entry === "object", "container.header", `${source}: an array is not described`);
-  for (const part of ["name", "dtype", "shape", "checksum"]) {
-    must(part in entry, "container.header", `${source}: an array lacks its ${part}`);
+function unpacked(packed, source) {
+  try {
+    const { buffer, engine } = inflateSync(packed, { maxOutputLength: MAX_HEADER_BYTES, info: true });
+    const rest = packed.subarray(engine.bytesWritten);
+    must(rest.length < ALIGNMENT && rest.every((byte) => byte === 0), "container.header", `${source}: bytes behind the header`);
+    return buffer.toString("utf8");
+  } catch (error) {
+    if (error instanceof RefusedError) throw error;
+    throw new RefusedError("container.header", `${source}: ${error.message}`);
   }
-  must(typeof entry.name === "string", rule, `${source}: an array's name is no string`);
-  must(Object.hasOwn(TYPES, String(entry.dtype)), rule, `${source}: an array has type ${entry.dtype}`);
-  const { shape } = entry;
+}
+
+/** An array as the header describes it, `[name, dtype, shape, checksum]`. */
+function entryOf(entry, source) {
+  const rule = "container.arrays";
+  must(Array.isArray(entry) && entry.length >= 3 && entry.length <= 4, "container.header", `${source}: an array is not described`);
+  const [name, dtype, shape, told] = entry;
+  must(typeof name === "string", rule, `${source}: an array's name is no string`);
+  must(Object.hasOwn(TYPES, String(dtype)), rule, `${source}: an array has type ${dtype}`);
   must(Array.isArray(shape) && shape.length >= 1 && shape.length <= 4 && shape.every(isCount), rule, `${source}: a shape of ${shape}`);
   const padded = shape.reduce((product, n) => product * Math.max(1, n), 1);
   must(padded <= MAX_ELEMENTS, rule, `${source}: a size of ${shape}`);
-  return shape.reduce((product, n) => product * n, 1) * TYPES[entry.dtype].BYTES_PER_ELEMENT;
+  const size = shape.reduce((product, n) => product * n, 1) * TYPES[dtype].BYTES_PER_ELEMENT;
+  return { name, dtype, shape, checksum: told, size };
 }
 
 function checkOrder(entries, source) {
@@ -194,19 +206,10 @@ function checkOrder(entries, source) {
     must(isOrdered, "container.arrays", `${source}: the arrays are not in the order in which they are written`);
   }
   must(new Set(entries.map(({ name }) => name)).size === entries.length, "container.arrays", `${source}: two arrays have one name`);
-}
-
-function headerOf(text, told, entries) {
-  const pairs = [["__metadata__", { checksum: told, feast_sketch_store: text }]];
-  let end = 0;
-  for (const { name, dtype, shape, size } of entries) {
-    pairs.push([name, { dtype, shape, data_offsets: [end, end + size] }]);
-    end += size;
+  const names = new Set(entries.map(({ name }) => name));
+  for (const entry of entries) {
+    const isOfBlocks = entry.name.endsWith(CHECKSUMS) && names.has(entry.name.slice(0, -CHECKSUMS.length));
+    entry.hasBlocks = isOfBlocks || names.has(entry.name + CHECKSUMS);
+    must(entry.hasBlocks === (entry.checksum === undefined), "container.header", `${source}: '${entry.name}' has no checksum, or two`);
   }
-  const json = Buffer.from(ofPairs(pairs));
-  const length = Math.ceil((json.length + 8) / ALIGNMENT) * ALIGNMENT;
-  const header = Buffer.alloc(length, " ");
-  header.writeBigUInt64LE(BigInt(length - 8), 0);
-  json.copy(header, 8);
-  return header;
 }

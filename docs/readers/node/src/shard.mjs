@@ -137,7 +137,7 @@ function readManifest(source, name) {
   checkManifest(given, source);
   const [, , version, number] = MANIFEST_NAME.exec(`${name}.json`);
   const own = (given.deltas ?? [given]).at(-1).files;
-  const names = PARTS.every((part) => own[part].name === `${name}.${part}.safetensors`);
+  const names = PARTS.every((part) => own[part].name === `${name}.${part}.sketch`);
   const isOwn = Number(version) === given.row_log_version && Number(number) === given.number && names;
   must(isOwn, "manifest.name", `${source}: is the manifest of another snapshot`);
   return given;
