@@ -19,6 +19,7 @@ from feast.types import FeastType, Int64, Set, String
 from feast_sketch_store import SketchOnlineStore
 from feast_sketch_store.planning import plan_view
 from feast_sketch_store.planning.plan import Plan
+from tests.helpers import repository
 from tests.helpers.keys import entity_key
 from tests.helpers.processes import run_command, warm_context
 
@@ -88,6 +89,14 @@ def nobody_was_warned(monkeypatch):
     monkeypatch.setattr("feast_sketch_store.adapter.expiry._warned", set())
 
 
+@pytest.fixture(autouse=True, scope="session")
+def no_reader_is_measured():
+    """Leave out of reports what only a new interpreter can tell, which takes a second to start."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("feast_sketch_store.operations.maintenance.reader_bytes", lambda *_: None)
+        yield
+
+
 @pytest.fixture
 def make_config(tmp_path: Path) -> Callable[..., RepoConfig]:
     """Makes a ``RepoConfig``; keywords become options of the online store."""
@@ -95,17 +104,11 @@ def make_config(tmp_path: Path) -> Callable[..., RepoConfig]:
     def make(project: str = "shop", **options: Any) -> RepoConfig:
         # Filters, unless a test asks for what the default chooses: they have more to get wrong. Each seal
         # draws a salt, so tests that compare whole answers need a rate that shows no false value in years.
-        online_store = {"type": "sketch", "path": str(tmp_path / "sketch"), "target": "error 1e-6", **options}
-        if online_store["type"] == "sqlite":
-            online_store = {"type": "sqlite", "path": str(tmp_path / "online.db")}
-        return RepoConfig(
-            project=project,
-            provider="local",
-            registry=str(tmp_path / "registry.db"),
-            online_store=online_store,
-            entity_key_serialization_version=3,
-            repo_path=tmp_path,
-        )
+        if options.get("type") == "sqlite":
+            options = {"type": "sqlite", "path": str(tmp_path / "online.db")}
+        else:
+            options = {"target": "error 1e-6", **options}
+        return repository.make_config(tmp_path, project, **options)
 
     return make
 
@@ -136,14 +139,8 @@ def make_view() -> Callable[..., FeatureView]:
                 for c in columns
             ]
             features = [*features, *columns]
-        return FeatureView(
-            name=name,
-            entities=entities,
-            schema=features,
-            source=FileSource(path="rows.parquet", timestamp_field="event_timestamp"),
-            ttl=timedelta(0),
-            tags=tags or {},
-        )
+        source = FileSource(path=repository.ROWS, timestamp_field="event_timestamp")
+        return repository.make_view(features, source, name=name, entities=entities, tags=tags)
 
     return make
 

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pandas as pd
 import pytest
 from click.testing import CliRunner
-from feast import Entity, FeatureStore, FeatureView, Field, FileSource, PushSource, ValueType
+from feast import Field, FileSource
 from feast.infra.online_stores.sqlite import SqliteOnlineStore
 from feast.protos.feast.types.Value_pb2 import Value
 from feast.types import Array, Float32, Int64, Set, String
@@ -19,6 +19,7 @@ from feast_sketch_store.online_store import open_view
 from feast_sketch_store.operations import maintenance, resharding
 from tests.helpers.keys import entity_key
 from tests.helpers.redis_server import running_redis
+from tests.helpers.repository import USER, make_repository, make_view, read_users
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 REFERENCES = ["users:viewed", "users:country", "users:embedding", "users:bio"]
@@ -44,10 +45,7 @@ def view_of(folder, schema):
     source = FileSource(
         path=str(folder / "users.parquet"), timestamp_field="event", created_timestamp_column="made"
     )
-    entity = Entity(name="user", join_keys=["user_id"], value_type=ValueType.INT64)
-    push = PushSource(name="pushed", batch_source=source)
-    view = FeatureView(name="users", entities=[entity], schema=schema, source=push, ttl=timedelta(0))
-    return [entity, view]
+    return make_view(schema, source, name="users", pushed="pushed")
 
 
 def users(numbers, hours=0, text="bio"):
@@ -72,17 +70,13 @@ class Shop:
 
     def __init__(self, folder, backing, on_error="fail", owned=False, **options):
         self.folder = folder
-        folder.mkdir(exist_ok=True)
-        online = {"type": "sketch", "path": "online", **options}
         if backing:
-            online["backing_store"] = {"store": backing, "on_error": on_error, "owned": owned}
-        content = {"project": "shop_" + folder.parent.name.replace("-", "_"), "provider": "local"}
-        content |= {"registry": "registry.db", "entity_key_serialization_version": 3, "online_store": online}
-        (folder / "feature_store.yaml").write_text(repr(content))
-        self.store = FeatureStore(repo_path=str(folder))
+            options["backing_store"] = {"store": backing, "on_error": on_error, "owned": owned}
+        project = "shop_" + folder.parent.name.replace("-", "_")
+        self.store = make_repository(folder, project=project, **options)
 
     def applied(self, schema=None):
-        self.store.apply(view_of(self.folder, schema or features()))
+        self.store.apply([USER, view_of(self.folder, schema or features())])
         return self
 
     @property
@@ -103,8 +97,7 @@ class Shop:
         self.store.write_to_online_store("users", rows)
 
     def read(self, numbers, references=REFERENCES):
-        rows = [{"user_id": number} for number in numbers]
-        return self.store.get_online_features(references, rows).to_dict()
+        return read_users(self.store, references, numbers)
 
     def behind(self, number):
         """What the backing store itself has of a user."""

@@ -13,7 +13,9 @@ from feast.types import Array, Float64, Int64, Set, String
 
 from feast_sketch_store.cli import cli
 from feast_sketch_store.storage import buckets
-from tests.helpers.repository import make_repository
+from tests.helpers.repository import USER, make_repository, make_view
+
+HISTORY = make_view({"viewed": Set(String)}, pushed="clicks")
 
 
 def run(folder, *arguments, status=0):
@@ -24,9 +26,9 @@ def run(folder, *arguments, status=0):
 
 @pytest.fixture
 def repository(tmp_path):
-    store = make_repository(tmp_path)
+    store = make_repository(tmp_path, HISTORY)
     rows = {"user_id": [1, 2], "viewed": [["a"], ["b"]], "event": pd.Timestamp("2026-05-01", tz="UTC")}
-    store.push("history clicks", pd.DataFrame(rows), to=PushMode.ONLINE)
+    store.push("clicks", pd.DataFrame(rows), to=PushMode.ONLINE)
     return tmp_path
 
 
@@ -46,7 +48,7 @@ def test_the_list_of_commands_shows_whole_sentences():
 
 @pytest.mark.parametrize("command", ["inspect", "verify", "seal", "vacuum"])
 def test_a_repository_without_views_is_told_to_apply(tmp_path, command):
-    make_repository(tmp_path, ())
+    make_repository(tmp_path, USER)
     _, told = run(tmp_path, command)
     assert "project 'shop' has no feature views in its online store; run `feast apply` first" in told
 
@@ -63,7 +65,7 @@ def test_an_interval_without_watch_is_refused(repository):
 
 
 def test_a_plan_of_scalars_says_what_can_be_planned(tmp_path):
-    make_repository(tmp_path, features={"age": Int64})
+    make_repository(tmp_path, make_view({"age": Int64}, pushed="clicks"))
     _, told = run(tmp_path, "plan", "--view", "history", status=1)
     assert "`plan` needs a Set, an Array that is not kept exactly, or a list" in told
 
@@ -76,7 +78,7 @@ def test_a_pin_hides_no_rows_without_asking(repository):
 
     run(repository, "seal")
     rows = {"user_id": [3], "viewed": [["c"]], "event": pd.Timestamp("2026-05-02", tz="UTC")}
-    FeatureStore(repo_path=str(repository)).push("history clicks", pd.DataFrame(rows), to=PushMode.ONLINE)
+    FeatureStore(repo_path=str(repository)).push("clicks", pd.DataFrame(rows), to=PushMode.ONLINE)
     _, told = run(repository, "pin", "history", status=1)
     assert "1 rows were written since" in told
     assert seen() == [{"c"}]
@@ -85,7 +87,7 @@ def test_a_pin_hides_no_rows_without_asking(repository):
     run(repository, "unpin", "history")
     rows["viewed"] = [["d"]]
     rows["event"] += pd.Timedelta(days=1)
-    FeatureStore(repo_path=str(repository)).push("history clicks", pd.DataFrame(rows), to=PushMode.ONLINE)
+    FeatureStore(repo_path=str(repository)).push("clicks", pd.DataFrame(rows), to=PushMode.ONLINE)
     assert seen() == [{"d"}]
     run(repository, "pin", "history", "--yes")
     assert seen() == [{"c"}]
@@ -95,7 +97,7 @@ def test_a_pin_hides_no_rows_without_asking(repository):
 @pytest.mark.parametrize("shards", [1, 2])
 def test_rows_go_back_to_another_store(tmp_path, shards):
     features = {"viewed": Set(String), "age": Int64, "tags": Array(Float64)}
-    store = make_repository(tmp_path, features=features, shards=shards, structure="sets")
+    store = make_repository(tmp_path, make_view(features, pushed="clicks"), shards=shards, structure="sets")
     rows = {
         "user_id": range(40),
         "viewed": [[f"item {number % 7}"] if number % 5 else [] for number in range(40)],
@@ -103,12 +105,12 @@ def test_rows_go_back_to_another_store(tmp_path, shards):
         "tags": [[0.5, float(number), 0.5] for number in range(40)],
         "event": pd.Timestamp("2026-05-01", tz="UTC"),
     }
-    store.push("history clicks", pd.DataFrame(rows).astype({"age": "Int64"}), to=PushMode.ONLINE)
+    store.push("clicks", pd.DataFrame(rows).astype({"age": "Int64"}), to=PushMode.ONLINE)
     run(tmp_path, "seal")
     run(tmp_path, "delete", "history", "user_id=3")
     late = pd.DataFrame(rows).astype({"age": "Int64"}).iloc[:2]
     late["event"] += pd.Timedelta(days=1)
-    store.push("history clicks", late, to=PushMode.ONLINE)
+    store.push("clicks", late, to=PushMode.ONLINE)
     asked = [f"history:{name}" for name in features], [{"user_id": user} for user in range(41)]
     ours = FeatureStore(repo_path=str(tmp_path)).get_online_features(*asked)
     path = tmp_path / "feature_store.yaml"
@@ -237,7 +239,7 @@ def test_every_command_that_fails_says_why(repository, failure, monkeypatch):
 
 @pytest.mark.parametrize("command", [["inspect"], ["verify"], ["plan", "--view", "history"]])
 def test_a_view_that_was_never_filled_is_told_so_at_once(tmp_path, command):
-    make_repository(tmp_path)
+    make_repository(tmp_path, HISTORY)
     pd.DataFrame({"user_id": [], "viewed": [], "event": pd.to_datetime([], utc=True)}).to_parquet(
         tmp_path / "rows.parquet"
     )

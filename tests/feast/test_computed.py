@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 import numpy as np
 import pandas as pd
 import pytest
-from feast import Entity, FeatureStore, FeatureView, Field, FileSource, PushSource, ValueType
+from feast import Field
 from feast.data_source import PushMode
 from feast.protos.feast.types.Value_pb2 import Int64Set, StringSet, Value
 from feast.types import Float64, Int64, Set, String
@@ -15,6 +15,7 @@ from feast_sketch_store import SketchReader, through_sketch
 from feast_sketch_store.errors import RowError, SettingsError
 from feast_sketch_store.operations import maintenance
 from feast_sketch_store.operations.verification import verify_view
+from tests.helpers.repository import make_repository, make_view, materialize
 
 NUM_USERS, NUM_VALUES = 300, 60
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
@@ -210,26 +211,12 @@ def test_nobody_writes_what_is_computed(harness):
 
 def test_through_feast_with_a_source_that_has_a_column_of_nulls(tmp_path):
     write_weights(tmp_path)
-    (tmp_path / "feature_store.yaml").write_text(
-        "project: shop\nprovider: local\nregistry: registry.db\nentity_key_serialization_version: 3\n"
-        "online_store: {type: sketch, path: sketch, refresh: 0, compaction: {min_rows: 100}}\n"
-    )
     rows = histories()
     frame = pd.DataFrame({"user_id": range(NUM_USERS), "viewed": rows, "liked": [likes(v) for v in rows]})
     frame = frame.assign(click_score=np.nan, event=NOON)
-    frame.to_parquet(tmp_path / "rows.parquet")
-    store = FeatureStore(repo_path=str(tmp_path))
-    user = Entity(name="user", join_keys=["user_id"], value_type=ValueType.INT64)
-    batch = FileSource(path=str(tmp_path / "rows.parquet"), timestamp_field="event")
-    view = FeatureView(
-        name="history",
-        entities=[user],
-        schema=[VIEWED, LIKED, SCORE],
-        source=PushSource(name="pushed", batch_source=batch),
-        ttl=timedelta(days=36_500),
-    )
-    store.apply([user, view])
-    store.materialize(NOON - timedelta(days=1), NOON + timedelta(days=1))
+    view = make_view([VIEWED, LIKED, SCORE], pushed="pushed")
+    options = {"refresh": 0, "compaction": {"min_rows": 100}}
+    store = materialize(make_repository(tmp_path, view, rows=frame, **options), NOON)
     features = ["history:click_score"]
     before = store.get_online_features(features, [{"user_id": 4}]).to_dict()
     assert before["click_score"][0] == pytest.approx(exact_score(rows[4]), abs=0.1)

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 import numpy as np
 import pandas as pd
 import pytest
-from feast import Entity, FeatureStore, FeatureView, Field, FileSource, PushSource, ValueType
+from feast import Field
 from feast.types import Array, Float32, Int64, Set, String
 
 from feast_sketch_store import SketchReader, open_view, through_sketch
@@ -14,26 +14,18 @@ from feast_sketch_store.errors import RowError, SettingsError, UnsupportedFeatur
 from feast_sketch_store.operations import maintenance
 from feast_sketch_store.planning import plan_view
 from tests.helpers.length import by_length
+from tests.helpers.repository import make_repository, make_view, materialize, read_users
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
-USER = Entity(name="user", join_keys=["user_id"], value_type=ValueType.INT64)
 COUNTED = {"sketch.codec": "counts"}
 
 
-def make_view(path, tags=COUNTED, counts=True, dtype=String, fields=(), counts_tags=None, view_tags=None):
+def count_view(tags=COUNTED, counts=True, dtype=String, fields=(), counts_tags=None, view_tags=None):
     schema = [Field(name="viewed", dtype=Array(dtype), tags=tags)]
     if counts:
         counts_tags = counts_tags or {"sketch.of": "viewed"}
         schema.append(Field(name="views", dtype=Array(Int64), tags=counts_tags))
-    source = FileSource(path=str(path / "rows.parquet"), timestamp_field="event")
-    return FeatureView(
-        name="history",
-        entities=[USER],
-        schema=[*schema, *fields],
-        source=PushSource(name="clicks", batch_source=source),
-        ttl=timedelta(days=36_500),
-        tags=view_tags,
-    )
+    return make_view([*schema, *fields], pushed="clicks", tags=view_tags)
 
 
 @pytest.fixture
@@ -41,14 +33,8 @@ def make_store(tmp_path):
     """Makes a repository with one view of counts."""
 
     def make(**parts):
-        (tmp_path / "feature_store.yaml").write_text(
-            "project: shop\nprovider: local\nregistry: registry.db\nentity_key_serialization_version: 3\n"
-            "online_store: {type: sketch, path: sketch, refresh: 0, compaction: {min_rows: 9999}}\n"
-        )
-        frame([(1, ["a", "b"], [3, 1])]).to_parquet(tmp_path / "rows.parquet")
-        store = FeatureStore(repo_path=str(tmp_path))
-        store.apply([USER, make_view(tmp_path, **parts)])
-        return store
+        rows, options = frame([(1, ["a", "b"], [3, 1])]), {"refresh": 0, "compaction": {"min_rows": 9999}}
+        return make_repository(tmp_path, count_view(**parts), rows=rows, **options)
 
     return make
 
@@ -67,9 +53,7 @@ def frame(rows, hours=0, **more):
 
 
 def read(store, users):
-    answer = store.get_online_features(
-        ["history:viewed", "history:views"], [{"user_id": user} for user in users]
-    ).to_dict()
+    answer = read_users(store, ["history:viewed", "history:views"], users)
     return [
         None if values is None else dict(zip(values, counts, strict=True))
         for values, counts in zip(answer["viewed"], answer["views"], strict=True)
@@ -180,7 +164,7 @@ def test_a_hundred_pushes_keep_the_error(make_store, tmp_path):
 
 def test_materialized_counts_are_those_of_the_source(store, tmp_path):
     frame([(n, ["a", f"v{n}"], [n + 1, 2]) for n in range(50)]).to_parquet(tmp_path / "rows.parquet")
-    store.materialize(NOON - timedelta(days=1), NOON + timedelta(days=1))
+    materialize(store, NOON)
     assert read(store, range(50)) == [{"a": n + 1, f"v{n}": 2} for n in range(50)]
     assert open_view(store, "history").stats().unsealed_rows in (0, 50)
 
@@ -191,7 +175,7 @@ def test_values_without_counts_are_counted_by_their_places(make_store, tmp_path)
     assert read_csr(SketchReader(tmp_path, "history"), [1]) == [{"a": 2, "b": 1}]
     maintenance.seal(store, "history")
     assert read_csr(SketchReader(tmp_path, "history"), [1]) == [{"a": 2, "b": 1}]
-    answer = store.get_online_features(["history:viewed"], [{"user_id": 1}]).to_dict()
+    answer = read_users(store, ["history:viewed"], [1])
     assert sorted(answer["viewed"][0]) == ["a", "b"]
 
 
@@ -205,7 +189,7 @@ def test_counts_stand_beside_other_features(make_store, tmp_path):
     store.push("clicks", frame(rows, **more))
     maintenance.seal(store, "history")
     names = ["history:viewed", "history:views", "history:price", "history:bought"]
-    answer = store.get_online_features(names, [{"user_id": n} for n in range(60)]).to_dict()
+    answer = read_users(store, names, range(60))
     for n, values, counts in rows:
         assert sorted(answer["viewed"][n] or []) == values
         found = dict(zip(answer["viewed"][n] or [], answer["views"][n] or [], strict=True))
@@ -236,13 +220,13 @@ def test_an_array_becomes_counts_and_an_array_again(make_store, tmp_path):
     store = make_store(tags={"sketch.structure": "sets"}, counts=False)
     store.push("clicks", frame([(1, ["a", "b", "a"], ...), (2, ["c"], ...)]))
     maintenance.seal(store, "history")
-    store.apply([make_view(tmp_path)])
+    store.apply([count_view()])
     store.push("clicks", frame([(2, ["c", "d"], [7, 1])], 1))
     assert read(store, [2]) == [{"c": 7, "d": 1}]
     maintenance.seal(store, "history")
     assert read(store, [1, 2]) == [{"a": 2, "b": 1}, {"c": 7, "d": 1}]
     assert maintenance.verify(store, "history").problems == []
-    store.apply([make_view(tmp_path, tags={"sketch.structure": "sets"}, counts=False)])
+    store.apply([count_view(tags={"sketch.structure": "sets"}, counts=False)])
     maintenance.seal(store, "history")
     answer = store.get_online_features(["history:viewed"], [{"user_id": 2}]).to_dict()
     assert sorted(answer["viewed"][0]) == ["c", "d"]

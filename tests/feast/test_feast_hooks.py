@@ -11,12 +11,12 @@ import inspect
 import logging
 import re
 from abc import ABC
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pandas as pd
 import pytest
-from feast import Entity, FeatureStore, FeatureView, Field, FileSource, ValueType, repo_config
+from feast import FeatureStore, repo_config
 from feast.errors import FeastExtrasDependencyImportError
 from feast.feature_view import DUMMY_ENTITY_ID, DUMMY_ENTITY_NAME
 from feast.infra.online_stores.online_store import OnlineStore
@@ -33,6 +33,7 @@ from feast_sketch_store.feast_parts import Part
 from feast_sketch_store.serve import over_feast
 from feast_sketch_store.settings.table import Compaction
 from tests.helpers.cases import for_each
+from tests.helpers.repository import USER, make_view
 
 PACKAGE = Path(feast_sketch_store.__file__).parent
 ROOT = Path(__file__).parents[2]
@@ -167,12 +168,8 @@ CHANGES = [*((change, part) for part in feast_parts.READS), (give_more, feast_pa
 def test_feasts_own_methods_read_where_a_part_has_changed(
     make_config, forgotten, monkeypatch, caplog, how, part
 ):
-    user = Entity(name="user", join_keys=["user_id"], value_type=ValueType.INT64)
-    fields = [Field(name="user_id", dtype=Int64), Field(name="country", dtype=String)]
-    source = FileSource(name="users", path="users.parquet", timestamp_field="event")
-    view = FeatureView(name="users", entities=[user], schema=fields, ttl=timedelta(0), source=source)
     store = FeatureStore(config=make_config())
-    store.apply([user, view])
+    store.apply([USER, make_view({"user_id": Int64, "country": String}, name="users")])
     event = datetime(2026, 5, 1, tzinfo=UTC)
     rows = {"user_id": [1, 2], "country": ["de", "fr"], "event": [event, event]}
     store.write_to_online_store("users", pd.DataFrame(rows))

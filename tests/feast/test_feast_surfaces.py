@@ -28,9 +28,10 @@ from feast.data_source import PushMode
 from feast.errors import FeatureViewNotFoundException
 from feast.labeling import LabelView
 from feast.on_demand_feature_view import on_demand_feature_view
-from feast.repo_config import RepoConfig
 from feast.repo_contents import RepoContents
 from feast.types import Int64, Set, String
+
+from tests.helpers.repository import USER, make_config
 
 MAY = [datetime(2026, 5, day, 12, tzinfo=UTC) for day in range(1, 10)]
 APRIL = MAY[0] - timedelta(20)
@@ -42,7 +43,6 @@ STORES = {
 }
 EXACT = {"target": "error 1e-9", "advanced": {"scalar_error": 1e-9, "presence_error": 1e-9}}
 
-USER = Entity(name="user", join_keys=["user_id"], value_type=ValueType.INT64)
 SHOP = Entity(name="shop", join_keys=["shop_id"], value_type=ValueType.STRING)
 VIEWED, COUNTRY = Field(name="viewed", dtype=Set(String)), Field(name="country", dtype=String)
 USER_ID, SHOP_ID = Field(name="user_id", dtype=Int64), Field(name="shop_id", dtype=String)
@@ -56,15 +56,8 @@ def make_store(tmp_path) -> Callable[..., FeatureStore]:
 
     def make(kind: str, **registry) -> FeatureStore:
         online_store = STORES[kind] if kind == "sqlite" else {**STORES[kind], **EXACT}
-        config = RepoConfig(
-            project="shop",
-            provider="local",
-            registry={"path": str(tmp_path / "data" / "registry.db"), **registry},
-            online_store=online_store,
-            entity_key_serialization_version=3,
-            repo_path=tmp_path,
-        )
-        return FeatureStore(config=config)
+        registry = {"path": str(tmp_path / "data" / "registry.db"), **registry}
+        return FeatureStore(config=make_config(tmp_path, registry=registry, **online_store))
 
     (tmp_path / "data").mkdir()
     return make

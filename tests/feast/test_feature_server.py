@@ -20,8 +20,7 @@ from pathlib import Path
 import feast.metrics  # before prometheus_client; the server's workers count in the same folder
 import pandas as pd
 import pytest
-from feast import Entity, FeatureService, FeatureStore, FeatureView, Field, FileSource, PushSource, ValueType
-from feast.repo_config import RepoConfig
+from feast import FeatureService, FeatureStore, FeatureView, Field, FileSource, PushSource
 from feast.types import Int64, Set, String
 from prometheus_client import CollectorRegistry
 from prometheus_client.multiprocess import MultiProcessCollector
@@ -30,6 +29,7 @@ from requests import RequestException
 from tests.helpers.length import by_length
 from tests.helpers.ports import free_port
 from tests.helpers.processes import PATIENCE_SECONDS, start_command
+from tests.helpers.repository import USER, make_config, make_repository
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="finds the workers in /proc")
 
@@ -37,7 +37,6 @@ NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 APRIL = NOON - timedelta(20)
 LARGE = by_length(4_000, 50_000)  # rows
 
-USER = Entity(name="user", join_keys=["user_id"], value_type=ValueType.INT64)
 USER_ID, VIEWED = Field(name="user_id", dtype=Int64), Field(name="viewed", dtype=Set(String))
 COUNTRY = Field(name="country", dtype=String)
 
@@ -148,15 +147,8 @@ def _soon(is_so) -> bool:
 def server(request, tmp_path_factory):
     repo = tmp_path_factory.mktemp(request.param)
     (repo / "data").mkdir()
-    config = {
-        "project": "shop",
-        "provider": "local",
-        "registry": {"path": "data/registry.db", "serve_features_while_materializing": True},
-        "online_store": ONLINE_STORES[request.param],
-        "entity_key_serialization_version": 3,
-    }
-    (repo / "feature_store.yaml").write_text(json.dumps(config))  # which is YAML
-    FeatureStore(repo_path=str(repo)).apply(_features(repo / "data"))
+    registry = {"path": "data/registry.db", "serve_features_while_materializing": True}
+    make_repository(repo, *_features(repo / "data"), registry=registry, **ONLINE_STORES[request.param])
     port = free_port()
     options = ["-h", "127.0.0.1", "-p", str(port), "-w", "2", "--max-requests", "1000000"]
     with (repo / "server.log").open("w") as log:
@@ -186,7 +178,7 @@ def _features(folder: Path) -> list:
     history = _view("history", PushSource(name="events", batch_source=sources["rows"]), VIEWED)
     places = _view("places", PushSource(name="moves", batch_source=sources["rows"]))
     large = _view("large", sources["large_rows"], VIEWED)
-    return [USER, history, places, large, FeatureService(name="recommender", features=[history])]
+    return [history, places, large, FeatureService(name="recommender", features=[history])]
 
 
 def _view(name: str, source, *fields: Field) -> FeatureView:
@@ -361,14 +353,8 @@ def test_a_wrong_request_gets_an_error_and_the_next_an_answer(server, case):
 @pytest.mark.slow
 def test_the_remote_online_store_of_another_repository(server, tmp_path):
     """Its client reads and writes through the server, and shares its registry."""
-    config = RepoConfig(
-        project="shop",
-        provider="local",
-        registry=str(server.repo / "data" / "registry.db"),
-        online_store={"type": "remote", "path": server.url},
-        entity_key_serialization_version=3,
-        repo_path=tmp_path,
-    )
+    registry = str(server.repo / "data" / "registry.db")
+    config = make_config(tmp_path, registry=registry, type="remote", path=server.url)
     client = FeatureStore(config=config)
     rows, places = [{"user_id": 70}, {"user_id": 79}], ["places:country"]
     try:

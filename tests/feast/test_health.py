@@ -7,10 +7,11 @@ from datetime import UTC, datetime
 import pandas as pd
 import pytest
 from click.testing import CliRunner
+from feast.types import Set, String
 
 from feast_sketch_store.cli import cli
 from feast_sketch_store.view import live_shard
-from tests.helpers.repository import make_repository
+from tests.helpers.repository import make_repository, make_view
 
 EVENT = datetime(2026, 5, 1, tzinfo=UTC)
 
@@ -18,8 +19,10 @@ EVENT = datetime(2026, 5, 1, tzinfo=UTC)
 @pytest.fixture
 def store(tmp_path):
     """A repository with a view of one row."""
-    store = make_repository(tmp_path, refresh={"max_staleness": "60s"})
-    store.push("history clicks", pd.DataFrame({"user_id": [7], "viewed": [["a"]], "event": EVENT}))
+    store = make_repository(
+        tmp_path, make_view({"viewed": Set(String)}, pushed="clicks"), refresh={"max_staleness": "60s"}
+    )
+    store.push("clicks", pd.DataFrame({"user_id": [7], "viewed": [["a"]], "event": EVENT}))
     return store
 
 

@@ -8,7 +8,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner
-from feast import Entity, FeatureStore, FeatureView, Field, FileSource, ValueType
+from feast import FeatureStore, Field
 from feast.types import Array, Int64, UnixTimestamp
 
 from feast_sketch_store import Lists, open_view
@@ -22,6 +22,7 @@ from feast_sketch_store.rows.encoding import EncodedFeature
 from feast_sketch_store.rows.listing import Listing
 from feast_sketch_store.rows.vocabulary import Vocabulary
 from tests.helpers.length import by_length
+from tests.helpers.repository import ROWS, make_repository, make_view
 
 pytestmark = pytest.mark.has_long_form
 
@@ -44,33 +45,20 @@ def items():
 def repository(tmp_path_factory, items):
     """A view whose lists are written, and the same with rows in its offline source only."""
     folder = tmp_path_factory.mktemp("lists")
-    (folder / "feature_store.yaml").write_text(
-        "project: news\nprovider: local\nregistry: registry.db\nentity_key_serialization_version: 3\n"
-        "online_store: {type: sketch, path: sketch, refresh: 0, compaction: {min_rows: 9999999}}\n"
-    )
     frame = pd.DataFrame({"user_id": items[0], "read": items[1], "read_at": items[2]})
     frame["read_at"] = pd.to_datetime(frame["read_at"], unit="s")
     rows = frame.groupby("user_id").agg(list).reset_index().assign(event=NOW)
-    rows.to_parquet(folder / "rows.parquet")
     rows.head(0).to_parquet(folder / "none.parquet")
-    user = Entity(name="user", join_keys=["user_id"], value_type=ValueType.INT64)
     tags = {"sketch.codec": "list", "sketch.list": "{resolution: 1h, limit: 80}", "team": "news"}
 
-    def view(name, path):
-        return FeatureView(
-            name=name,
-            entities=[user],
-            schema=[
-                Field(name="read", dtype=Array(Int64), tags=tags, description="articles"),
-                Field(name="read_at", dtype=Array(UnixTimestamp), tags={"sketch.of": "read"}),
-            ],
-            source=FileSource(path=str(folder / path), timestamp_field="event"),
-            ttl=timedelta(days=365),
-        )
-
-    store = FeatureStore(repo_path=str(folder))
-    store.apply([user, view("history", "rows.parquet"), view("unwritten", "rows.parquet")])
-    store.apply([view("nothing", "none.parquet")])
+    schema = [
+        Field(name="read", dtype=Array(Int64), tags=tags, description="articles"),
+        Field(name="read_at", dtype=Array(UnixTimestamp), tags={"sketch.of": "read"}),
+    ]
+    paths = {"history": ROWS, "unwritten": ROWS, "nothing": "none.parquet"}
+    views = [make_view(schema, path, name=name, ttl=timedelta(days=365)) for name, path in paths.items()]
+    options = {"refresh": 0, "compaction": {"min_rows": 10**7}}
+    store = make_repository(folder, *views, rows=rows, project="news", **options)
     Lists(store, "history", "read").add(*items)
     return folder
 

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
-from feast import Entity, FeatureStore, FeatureView, Field, FileSource, PushSource, ValueType
+from feast import FeatureStore, Field
 from feast.data_source import PushMode
 from feast.errors import FeatureViewVersionNotFound
 from feast.types import Array, Int64, String, UnixTimestamp
@@ -17,9 +17,11 @@ from feast_sketch_store import Lists, SketchReader, open_view, through_sketch
 from feast_sketch_store.errors import RowError, SettingsError, StorageError, UnsupportedFeatureError
 from feast_sketch_store.operations import maintenance
 from tests.helpers.processes import answering
+from tests.helpers.repository import make_repository, make_view, read_users
 
 NOW = datetime.now(UTC).replace(microsecond=0, second=0)
 TTL = timedelta(days=30)
+VERSIONED = {"path": "registry.db", "enable_online_feature_view_versioning": True}
 LIST = {"sketch.codec": "list", "sketch.list": "{resolution: 1h, limit: 4}"}
 
 
@@ -32,41 +34,22 @@ def ago(**units):
     return NOW - timedelta(**units)
 
 
-def make_view(path, tags=LIST, ttl=TTL, times=True, **more):
-    source = FileSource(path=str(path / "rows.parquet"), timestamp_field="event")
+def list_view(tags=LIST, times=True, fields=(), ttl=TTL, **more):
     schema = [Field(name="read", dtype=Array(String), tags=tags)]
     if times:
         tags = {"sketch.of": "read"}
         schema.append(Field(name="read_at", dtype=Array(UnixTimestamp), tags=tags))
-    return FeatureView(
-        name="history",
-        entities=[USER],
-        schema=[*schema, *more.pop("fields", [])],
-        source=PushSource(name="reads", batch_source=source),
-        ttl=ttl,
-        **more,
-    )
-
-
-USER = Entity(name="user", join_keys=["user_id"], value_type=ValueType.INT64)
+    return make_view([*schema, *fields], pushed="reads", ttl=ttl, **more)
 
 
 @pytest.fixture
 def make_store(tmp_path):
     """Makes a repository with one view of lists."""
 
-    def make(*views, registry="registry.db", options=""):
-        (tmp_path / "feature_store.yaml").write_text(
-            f"project: news\nprovider: local\nregistry: {registry}\nentity_key_serialization_version: 3\n"
-            "online_store: {type: sketch, path: sketch, refresh: 0, compaction: {min_rows: 9999}"
-            f"{options}}}\n"
-        )
-        frame([(1, ["a", "b"], [ago(days=3), ago(days=2)], ago(days=2))]).to_parquet(
-            tmp_path / "rows.parquet"
-        )
-        store = FeatureStore(repo_path=str(tmp_path))
-        store.apply([USER, *(views or [make_view(tmp_path)])])
-        return store
+    def make(*views, **options):
+        rows = frame([(1, ["a", "b"], [ago(days=3), ago(days=2)], ago(days=2))])
+        options = {"project": "news", "refresh": 0, "compaction": {"min_rows": 9999}, **options}
+        return make_repository(tmp_path, *(views or [list_view()]), rows=rows, **options)
 
     return make
 
@@ -85,9 +68,7 @@ def frame(rows):
 
 
 def read(store, users=(1, 2)):
-    answer = store.get_online_features(
-        ["history:read", "history:read_at"], [{"user_id": user} for user in users]
-    ).to_dict()
+    answer = read_users(store, ["history:read", "history:read_at"], users)
     return answer["read"], answer["read_at"]
 
 
@@ -126,7 +107,7 @@ def test_the_timestamp_of_a_row_never_goes_backwards(store, sealed):
 
 
 def test_items_without_times_of_their_own_have_that_of_their_row(make_store, tmp_path):
-    store = make_store(make_view(tmp_path, times=False))
+    store = make_store(list_view(times=False))
     store.write_to_online_store("history", frame([(1, ["a", "b"], None, ago(days=1))]))
     store.write_to_online_store("history", frame([(1, ["c"], None, ago(days=2))]))
     assert store.get_online_features(["history:read"], [{"user_id": 1}]).to_dict()["read"] == [
@@ -237,7 +218,7 @@ def test_lists_refuse_what_they_cannot_keep(store, tmp_path):
     with pytest.raises(UnsupportedFeatureError, match=r"no list 'read_at'; its lists are \['read'\]"):
         Lists(store, "history", "read_at")
     config = tmp_path / "feature_store.yaml"
-    config.write_text(config.read_text().replace("type: sketch", "type: sketch, read_only: true"))
+    config.write_text(config.read_text().replace("type: sketch", "type: sketch\n  read_only: true"))
     replica = Lists(tmp_path, "history", "read")
     with pytest.raises(StorageError, match="read_only: true"):
         replica.add([1], ["a"])
@@ -393,8 +374,8 @@ def shown_by(store, user, limit=None):
 def test_all_reads_show_the_limit_and_a_removal_brings_older_items_back(
     make_store, tmp_path, seals, num_shards
 ):
-    view = make_view(tmp_path, {**LIST, "sketch.list": "{limit: 2}"})
-    store = make_store(view, options=f", shards: {num_shards}")
+    view = list_view({**LIST, "sketch.list": "{limit: 2}"})
+    store = make_store(view, shards=num_shards)
     lists, view = Lists(store, "history", "read"), open_view(store, "history")
     lists.add([1] * 5, [*"abcde"], [ago(hours=hours) for hours in (5, 4, 3, 2, 1)])
     if 1 in seals:
@@ -417,7 +398,7 @@ def test_all_reads_show_the_limit_and_a_removal_brings_older_items_back(
 
 
 def test_past_the_reserve_reads_show_fewer_items_until_the_next_seal(make_store, tmp_path):
-    store = make_store(make_view(tmp_path, {**LIST, "sketch.list": "{limit: 2}"}))
+    store = make_store(list_view({**LIST, "sketch.list": "{limit: 2}"}))
     lists, view = Lists(store, "history", "read"), open_view(store, "history")
     items = [f"item {hours:02}" for hours in range(1, 31)]  # the newest first
     lists.add([1] * 30, items, [ago(hours=hours) for hours in range(1, 31)])
@@ -443,11 +424,10 @@ def test_lists_are_sealed_as_a_base_where_a_delta_is_asked_for(store):
 
 
 def test_versions_of_a_view_have_lists_of_their_own(make_store, tmp_path):
-    registry = "{path: registry.db, enable_online_feature_view_versioning: true}"
-    store = make_store(make_view(tmp_path), registry=registry)
+    store = make_store(list_view(), registry=VERSIONED)
     Lists(store, "history", "read").add([1], ["old"], [ago(hours=1)])
     assert read(store, [1])[0] == [["old"]]
-    store.apply([make_view(tmp_path, {**LIST, "sketch.list": "{limit: 2}"}, description="two at most")])
+    store.apply([list_view({**LIST, "sketch.list": "{limit: 2}"}, description="two at most")])
     lists = Lists(store, "history", "read")
     lists.add([1] * 3, ["a", "b", "c"], [ago(hours=h) for h in (3, 2, 1)])
     assert lists.get([1]).to_arrow().to_pylist() == [["c", "b"]]
@@ -465,13 +445,12 @@ def _reader_of(repo):
 
 
 def test_a_new_version_is_filled_and_then_switched_to_without_a_gap(make_store, tmp_path, warm):
-    registry = "{path: registry.db, cache_ttl_seconds: 0, enable_online_feature_view_versioning: true}"
-    store = make_store(make_view(tmp_path), registry=registry)
+    store = make_store(list_view(), registry={**VERSIONED, "cache_ttl_seconds": 0})
     history = [("a", ago(hours=50)), ("b", ago(hours=49)), ("c", ago(hours=48))]
     Lists(store, "history", "read").add([1] * 3, *zip(*history, strict=True))
     with answering(warm, _reader_of, str(tmp_path)) as ask:
         assert ask(1) == ["c", "b", "a"]
-        store.apply([make_view(tmp_path, {**LIST, "sketch.list": "{limit: 2}"})], no_promote=True)
+        store.apply([list_view({**LIST, "sketch.list": "{limit: 2}"})], no_promote=True)
         old, new = (Lists(store, name, "read") for name in ("history@v0", "history@v1"))
         for value, moment in history:
             new.add([1], [value], [moment])
@@ -480,7 +459,7 @@ def test_a_new_version_is_filled_and_then_switched_to_without_a_gap(make_store, 
             lists.add([1], ["d"], [ago(hours=2)])
         assert ask(1) == ["d", "c", "b", "a"]
         assert new.get([1]).to_arrow().to_pylist() == [["d", "c"]]
-        switched = make_view(tmp_path, version="v1")
+        switched = list_view(version="v1")
         store.apply([switched])
         assert ask(1) == ["d", "c"]
     current = Lists(FeatureStore(repo_path=str(tmp_path)), "history", "read")
@@ -492,8 +471,7 @@ def test_a_new_version_is_filled_and_then_switched_to_without_a_gap(make_store, 
 def test_versions_that_are_not_there_are_refused(store, make_store, tmp_path):
     with pytest.raises(UnsupportedFeatureError, match="'history' has no versions: set enable_online"):
         Lists(store, "history@v1", "read")
-    registry = "{path: registry.db, enable_online_feature_view_versioning: true}"
-    store = make_store(make_view(tmp_path), registry=registry)
+    store = make_store(list_view(), registry=VERSIONED)
     with pytest.raises(UnsupportedFeatureError, match="'history': Invalid version"):
         Lists(store, "history@new", "read")
     with pytest.raises(FeatureViewVersionNotFound):
@@ -534,19 +512,19 @@ def test_versions_that_are_not_there_are_refused(store, make_store, tmp_path):
 )
 def test_a_view_that_cannot_have_lists_is_refused(make_store, tmp_path, change, message):
     with pytest.raises(SettingsError, match=message):
-        make_store(make_view(tmp_path, **change))
+        make_store(list_view(**change))
 
 
 def test_a_view_with_rows_cannot_become_one_of_lists(make_store, tmp_path):
-    store = make_store(make_view(tmp_path, {}, times=False))
+    store = make_store(list_view({}, times=False))
     store.write_to_online_store("history", frame([(1, ["a"], None, NOW)]))
     with pytest.raises(
         UnsupportedFeatureError, match="the rows of feature view 'history' replace, and are decl"
     ):
-        store.apply([make_view(tmp_path)])
+        store.apply([list_view()])
     open_view(store, "history").seal()
     with pytest.raises(UnsupportedFeatureError, match="add it again"):
-        store.apply([make_view(tmp_path)])
+        store.apply([list_view()])
 
 
 def test_warnings_of_old_items_are_told_once(store, caplog):

@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 import pandas as pd
 import pytest
 from click.testing import CliRunner
-from feast import Entity, FeatureStore, FeatureView, Field, FileSource, PushSource, ValueType
+from feast import FeatureStore
 from feast.data_source import PushMode
 from feast.types import Set, String
 
@@ -18,12 +18,13 @@ from feast_sketch_store import open_view
 from feast_sketch_store.cli import cli
 from feast_sketch_store.errors import DamagedFileError, RowError, SketchStoreError, StorageError
 from feast_sketch_store.online_store import online_store_of
-from feast_sketch_store.operations import maintenance
+from feast_sketch_store.operations import maintenance, reader_memory
 from feast_sketch_store.settings.table import Compaction, Ttl
 from feast_sketch_store.storage.system import private_bytes
 from feast_sketch_store.structures.sizing import within
 from tests.helpers.filters import measured_fill
 from tests.helpers.processes import run_command
+from tests.helpers.repository import ROWS, make_repository, make_view, materialize, read_users
 
 pytestmark = pytest.mark.slow
 
@@ -31,8 +32,8 @@ NUM_USERS = 300
 EVENT = datetime(2026, 5, 1, tzinfo=UTC)
 
 
-def write_source(folder, country, users=range(NUM_USERS), event=EVENT):
-    frame = pd.DataFrame(
+def frame_of(country, users=range(NUM_USERS), event=EVENT):
+    return pd.DataFrame(
         {
             "user_id": list(users),
             "viewed": [[f"a{u}", f"a{u + 1}"] for u in users],
@@ -40,7 +41,10 @@ def write_source(folder, country, users=range(NUM_USERS), event=EVENT):
             "event": event,
         }
     )
-    frame.to_parquet(folder / "rows.parquet")
+
+
+def write_source(folder, *what, **more):
+    frame_of(*what, **more).to_parquet(folder / ROWS)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -55,31 +59,18 @@ def _fixed_salt():
 def repository(tmp_path_factory):
     """The folder of a repository with 300 materialized users, to copy."""
     folder = tmp_path_factory.mktemp("repository")
-    (folder / "feature_store.yaml").write_text(
-        "project: shop\nprovider: local\nregistry: registry.db\nentity_key_serialization_version: 3\n"
-        "online_store: {type: sketch, path: sketch, refresh: 0, compaction: {min_rows: 100}, "
-        "target: error 0.01}\n"
+    schema = {"viewed": Set(String), "country": String}
+    store = make_repository(
+        folder,
+        make_view(schema, pushed="clicks", ttl=timedelta(days=36_500)),
+        make_view({"x": String}, name="empty"),
+        make_view(schema, name="scratch", pushed="scratch"),
+        rows=frame_of("FR"),
+        refresh=0,
+        compaction={"min_rows": 100},
+        target="error 0.01",
     )
-    write_source(folder, "FR")
-    store = FeatureStore(repo_path=str(folder))
-    user = Entity(name="user", join_keys=["user_id"], value_type=ValueType.INT64)
-    batch = FileSource(path="rows.parquet", timestamp_field="event")
-    view = FeatureView(
-        name="history",
-        entities=[user],
-        schema=[Field(name="viewed", dtype=Set(String)), Field(name="country", dtype=String)],
-        source=PushSource(name="clicks", batch_source=batch),
-        ttl=timedelta(days=36_500),
-    )
-    other = FeatureView(name="empty", entities=[user], schema=[Field(name="x", dtype=String)], source=batch)
-    scratch = FeatureView(
-        name="scratch",
-        entities=[user],
-        schema=view.schema,
-        source=PushSource(name="scratch", batch_source=batch),
-    )
-    store.apply([user, view, other, scratch])
-    store.materialize(EVENT - timedelta(days=1), EVENT + timedelta(days=1), feature_views=["history"])
+    materialize(store, EVENT, feature_views=["history"])
     return folder
 
 
@@ -109,10 +100,7 @@ def push(store, users, event, source="clicks"):
 
 
 def countries(store, *users):
-    answer = store.get_online_features(
-        features=["history:country"], entity_rows=[{"user_id": user} for user in users]
-    )
-    return answer.to_dict()["country"]
+    return read_users(store, ["history:country"], users)["country"]
 
 
 def another(store):
@@ -124,7 +112,7 @@ def another(store):
 KILLED_REBUILD = """
 import os, shutil, signal, sys
 from feast import FeatureStore
-from feast_sketch_store.operations import maintenance
+from feast_sketch_store.operations import maintenance, reader_memory
 
 def kill(*_, **__):
     os.kill(os.getpid(), signal.SIGKILL)
@@ -162,8 +150,9 @@ class TestInspect:
         assert report.disk_bytes == sum(path.stat().st_size for path in files)
 
     @pytest.mark.skipif(private_bytes() is None, reason="the system does not tell")
-    def test_private_memory_grows_with_unsealed_rows(self, store):
+    def test_private_memory_grows_with_unsealed_rows(self, store, monkeypatch):
         """A process takes no copy of the snapshot, and one of each unsealed row."""
+        monkeypatch.setattr(maintenance, "reader_bytes", reader_memory.reader_bytes)
         store.config.online_store.compaction = Compaction(by_job=True)
         push(store, range(9), EVENT + timedelta(hours=1), "scratch")
         few = maintenance.inspect(store, "scratch")
@@ -541,7 +530,7 @@ class TestVerify:
         (order,) = (view.storage.path / "snapshots").glob("*.order.*")
         kept = base.read_bytes(), order.read_bytes()
         write_source(store.repo_path, "DE", range(50, NUM_USERS + 50))
-        store.materialize(EVENT - timedelta(days=1), EVENT + timedelta(days=1), feature_views=["history"])
+        materialize(store, EVENT, feature_views=["history"])
         maintenance.seal(store, "history")
         newest = sorted((view.storage.path / "snapshots").glob("*.base.*"))[-1]
         newest.write_bytes(kept[0])

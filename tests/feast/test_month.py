@@ -8,19 +8,17 @@ from datetime import UTC, datetime, timedelta
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
-from feast import Entity, FeatureStore, FeatureView, Field, FileSource, ValueType
 from feast.types import Array, Int64
 
 from feast_sketch_store import open_view
 from feast_sketch_store.operations import maintenance
 from tests.helpers.length import by_length
+from tests.helpers.repository import ROWS, make_repository, make_view, read_users
 
 NUM_USERS = by_length(10_000, 25_000)
 USERS_PER_DAY = NUM_USERS // 25
-SEAL_OPTIONS = by_length(", compaction: {min_rows: 400}", "")  # the rows of a day; 1,000 are the default
+SEAL_OPTIONS = by_length({"compaction": {"min_rows": 400}}, {})  # the rows of a day; 1,000 are the default
 DAYS = by_length(10, 30)
 FIRST_DAY = datetime(2026, 4, 1, tzinfo=UTC)
 VOCABULARY = 2_000
@@ -44,31 +42,16 @@ def rows_of(users, day, chance):
 @pytest.mark.has_long_form
 def test_daily_increments_keep_the_latest_row_and_the_memory_bounded(tmp_path):
     """Memory: at most 1.35 times that of the same rows freshly sealed, on every day."""
-    (tmp_path / "feature_store.yaml").write_text(
-        "project: shop\nprovider: local\nregistry: registry.db\nentity_key_serialization_version: 3\n"
-        f"online_store: {{type: sketch, path: sketch{SEAL_OPTIONS}}}\n"
-    )
     chance = np.random.default_rng(7)
-    source = tmp_path / "rows.parquet"
-    frame = rows_of(np.arange(NUM_USERS), 0, chance)
-    pq.write_table(pa.Table.from_pandas(frame), source)
-    store = FeatureStore(repo_path=str(tmp_path))
-    user = Entity(name="user", join_keys=["user_id"], value_type=ValueType.INT64)
-    view = FeatureView(
-        name="history",
-        entities=[user],
-        schema=[Field(name="viewed", dtype=Array(Int64))],
-        source=FileSource(path=str(source), timestamp_field="event"),
-        ttl=timedelta(0),
-    )
-    store.apply([user, view])
+    rows = rows_of(np.arange(NUM_USERS), 0, chance)
+    store = make_repository(tmp_path, make_view({"viewed": Array(Int64)}), rows=rows, **SEAL_OPTIONS)
     newest = np.zeros(NUM_USERS, np.int64)
     sealed_bytes, largest, num_seals = 0, 0.0, 0
     for day in range(DAYS):
         if day:
             users = chance.choice(NUM_USERS, USERS_PER_DAY, replace=False)
             newest[users] = day
-            pq.write_table(pa.Table.from_pandas(rows_of(users, day, chance)), source)
+            rows_of(users, day, chance).to_parquet(tmp_path / ROWS)
         store.materialize_incremental(FIRST_DAY + timedelta(days=day + 1))
         opened = open_view(store, "history")
         opened.settle()  # a seal beside the write, if one is due
@@ -79,10 +62,8 @@ def test_daily_increments_keep_the_latest_row_and_the_memory_bounded(tmp_path):
     assert largest <= 1.35
     assert 2 <= num_seals <= DAYS / 2
 
-    answer = store.get_online_features(
-        features=["history:viewed"],
-        entity_rows=[{"user_id": int(u)} for u in chance.choice(NUM_USERS, 3_000, replace=False)],
-    ).to_dict()
+    asked = chance.choice(NUM_USERS, 3_000, replace=False).tolist()
+    answer = read_users(store, ["history:viewed"], asked)
     days = [set(items).intersection(range(DAYS)) for items in answer["viewed"]]
     assert all(newest[u] in found for u, found in zip(answer["user_id"], days, strict=True))
     # Not the union of the past: what is more than the day of the last row are false positives, at a

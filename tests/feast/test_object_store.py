@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 import yaml
 from click.testing import CliRunner
-from feast import Entity, FeatureStore, FeatureView, Field, FileSource, PushSource, ValueType
+from feast import FeatureStore
 from feast.data_source import PushMode
 from feast.repo_contents import RepoContents
 from feast.repo_operations import registry_dump
@@ -26,6 +26,7 @@ from feast_sketch_store.storage.object_store import ObjectStorage
 from tests.helpers.object_servers import SECRET_KEY
 from tests.helpers.processes import run_command
 from tests.helpers.proxy import proxy
+from tests.helpers.repository import ROWS, USER, make_repository, make_view, materialize, read_users
 
 pytestmark = pytest.mark.slow
 
@@ -57,48 +58,28 @@ def write_repository(folder, server, url):
         "compaction": {"min_rows": 100},
         "target": "error 0.01",
     }
-    config = {
-        "project": "Shop",
-        "provider": "local",
-        "registry": "registry.db",
-        "entity_key_serialization_version": 3,
-        "online_store": online_store,
-    }
-    (folder / "feature_store.yaml").write_text(yaml.safe_dump(config))
     rows = {
         "user_id": list(range(NUM_USERS)),
         "viewed": [[f"a{u}", f"a{u + 1}"] for u in range(NUM_USERS)],
         "country": "FR",
         "event": EVENT,
     }
-    pd.DataFrame(rows).to_parquet(folder / "rows.parquet")
+    return make_repository(folder, rows=pd.DataFrame(rows), project="Shop", **online_store)
 
 
-def definitions(folder):
-    user = Entity(name="user", join_keys=["user_id"], value_type=ValueType.INT64)
-    batch = FileSource(path=str(folder / "rows.parquet"), timestamp_field="event")
-    view = FeatureView(
-        name="history",
-        entities=[user],
-        schema=[Field(name="viewed", dtype=Set(String)), Field(name="country", dtype=String)],
-        source=PushSource(name="clicks", batch_source=batch),
-        ttl=timedelta(days=36_500),
-    )
-    return user, view
+def history(folder):
+    return make_view({"viewed": Set(String), "country": String}, folder / ROWS, pushed="clicks")
 
 
 @pytest.fixture
 def store(tmp_path, moto, url):
-    write_repository(tmp_path, moto, url)
-    store = FeatureStore(repo_path=str(tmp_path))
-    store.apply([*definitions(tmp_path)])
-    store.materialize(EVENT - timedelta(days=1), EVENT + timedelta(days=1))
-    return store
+    store = write_repository(tmp_path, moto, url)
+    store.apply([USER, history(tmp_path)])
+    return materialize(store, EVENT)
 
 
 def countries(store, *users):
-    answer = store.get_online_features(["history:country"], [{"user_id": user} for user in users])
-    return answer.to_dict()["country"]
+    return read_users(store, ["history:country"], users)["country"]
 
 
 def push(store, user, country, event=EVENT + timedelta(hours=1)):
@@ -181,12 +162,12 @@ def test_a_deleted_row_leaves_no_trace(store, tmp_path, moto, url):
 
 
 def test_a_removed_view_and_a_project_are_gone(store, tmp_path, moto, url):
-    user, view = definitions(tmp_path)
+    view = history(tmp_path)
     keys = list(moto.all_bytes(url))
     assert [key for key in keys if "/history/" in key]
-    store.apply([user], objects_to_delete=[view], partial=False)
+    store.apply([USER], objects_to_delete=[view], partial=False)
     assert not [key for key in moto.all_bytes(url) if "/history/" in key]
-    store.apply([user, view])
+    store.apply([USER, view])
     assert countries(store, 7) == [None]
     push(store, 7, "new")
     assert countries(store, 7, 8) == ["new", None]
@@ -214,9 +195,8 @@ def test_credentials_are_hidden(moto, url, tmp_path):
     for text in (repr(config), str(config), str(config.model_dump()), config.model_dump_json()):
         assert SECRET_KEY not in text
     assert config.storage_options["allow_http"].get_secret_value() == "true"
-    write_repository(tmp_path, moto, url)
-    store = FeatureStore(repo_path=str(tmp_path))
-    store.apply([*definitions(tmp_path)])
+    store = write_repository(tmp_path, moto, url)
+    store.apply([USER, history(tmp_path)])
     push(store, 1, "FR")
     report = run(tmp_path, "inspect", "history")
     pickled = pickle.dumps(store._get_provider().online_store)
@@ -232,9 +212,9 @@ def test_credentials_of_a_file_are_in_nothing_that_feast_shows(moto, url, tmp_pa
     content["online_store"]["storage_options"] = moto.options
     file.write_text(yaml.safe_dump(content))
     store = FeatureStore(repo_path=str(tmp_path))
-    user, view = definitions(tmp_path)
-    plans = store.plan(RepoContents([], [], [view], [], [], [], [user], [], []))
-    store.apply([user, view])
+    view = history(tmp_path)
+    plans = store.plan(RepoContents([], [], [view], [], [], [], [USER], [], []))
+    store.apply([USER, view])
     push(store, 1, "FR")
     texts = [registry_dump(store.config, tmp_path), *map(repr, plans), caplog.text]
     # `repr` of Feast's own `RepoConfig` shows the file as it is, which docs/object_stores.md says.
@@ -268,9 +248,8 @@ def test_without_the_extra_an_error_names_it(tmp_path, moto, url):
 
 def test_reads_go_on_while_the_object_store_is_down(tmp_path, caplog, moto, url):
     with proxy(moto.port) as link:
-        write_repository(tmp_path, replace(moto, options=link.options(moto.options)), url)
-        store = FeatureStore(repo_path=str(tmp_path))
-        store.apply([*definitions(tmp_path)])
+        store = write_repository(tmp_path, replace(moto, options=link.options(moto.options)), url)
+        store.apply([USER, history(tmp_path)])
         push(store, 1, "FR")
         assert countries(store, 1) == ["FR"]
     assert countries(store, 1, 2) == ["FR", None]
@@ -297,10 +276,10 @@ def replica(store, tmp_path, moto, url):
 def test_a_replica_reads_and_does_not_write(store, replica, tmp_path, moto, url):
     assert countries(replica, 7, NUM_USERS) == ["FR", None]
     before = moto.all_bytes(url)
-    view = definitions(tmp_path)[1]
+    view = history(tmp_path)
     for change in (
         lambda: push(replica, 7, "DE"),
-        lambda: replica.apply([*definitions(tmp_path)]),
+        lambda: replica.apply([USER, history(tmp_path)]),
         lambda: open_view(replica, "history").seal(),
         lambda: open_view(replica, "history").vacuum(),
         lambda: replica._get_provider().online_store.seal(replica.config, view),

@@ -4,16 +4,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from feast import Entity, FeatureStore, FeatureView, Field, FileSource, ValueType
+from feast import FeatureStore
 from feast.protos.feast.types.EntityKey_pb2 import EntityKey
 from feast.protos.feast.types.Value_pb2 import Value
-from feast.repo_config import RepoConfig
 from feast.types import Int64, String
 
 from feast_sketch_store import SketchReader
 from feast_sketch_store.online_store import online_store_of
 from feast_sketch_store.operations import maintenance
 from tests.helpers.length import by_length
+from tests.helpers.repository import USER, make_config, make_view
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 NAMES = [
@@ -60,23 +60,9 @@ def key(user):
 def make_store(repo: Path, path: str) -> FeatureStore:
     """A Feast repository in a folder, with one view."""
     repo.mkdir(parents=True, exist_ok=True)
-    config = RepoConfig(
-        project="shop",
-        provider="local",
-        registry=str(repo / "registry.db"),
-        online_store={"type": "sketch", "path": path, "compaction": {"min_rows": 10**9}, "refresh": "0"},
-        entity_key_serialization_version=3,
-        repo_path=repo,
-    )
-    user = Entity(name="user", join_keys=["user_id"], value_type=ValueType.INT64)
-    view = FeatureView(
-        name="history",
-        entities=[user],
-        schema=[Field(name="country", dtype=String), Field(name="user_id", dtype=Int64)],
-        source=FileSource(path="rows.parquet", timestamp_field="event_timestamp"),
-    )
+    config = make_config(repo, path=path, compaction={"min_rows": 10**9}, refresh=0)
     store = FeatureStore(config=config)
-    store.apply([user, view])
+    store.apply([USER, make_view({"country": String, "user_id": Int64})])
     return store
 
 

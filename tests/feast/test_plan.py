@@ -1,14 +1,14 @@
 """Plans of the views of a real repository, in Python and through ``feast-sketch plan``."""
 
 import json
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 import numpy as np
 import pandas as pd
 import pytest
 import yaml
 from click.testing import CliRunner
-from feast import Entity, FeatureStore, FeatureView, Field, FileSource, ValueType
+from feast import FeatureStore, Field, FileSource
 from feast.types import Array, Int64, Set, String
 
 from feast_sketch_store import SketchStoreError
@@ -20,6 +20,7 @@ from feast_sketch_store.planning import labels as models
 from feast_sketch_store.planning.curves import CHOSEN_SETS, POPULAR_SETS, SETS, WEIGHTED_BLOOM, Grid
 from feast_sketch_store.planning.plan import Estimate, PlannedField
 from tests.helpers.length import IS_LONG
+from tests.helpers.repository import ROWS, make_repository, make_view, materialize
 
 pytestmark = pytest.mark.slow
 
@@ -59,52 +60,35 @@ def rows():
     )
 
 
-def new_store(folder, options):
-    """A feature repository in a folder."""
-    (folder / "feature_store.yaml").write_text(
-        "project: shop\nprovider: local\nregistry: registry.db\nentity_key_serialization_version: 3\n"
-        "online_store: {type: sketch, path: sketch, refresh: 0, compaction: {min_rows: 100000}, "
-        f"{options}}}\n"
-    )
-    return FeatureStore(repo_path=str(folder))
+OPTIONS = {"refresh": 0, "compaction": {"min_rows": 100_000}}
 
 
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory, rows):
     """A folder with a view that has rows, and others of the same that have none yet or nothing to plan."""
     folder = tmp_path_factory.mktemp("repository")
-    store = new_store(folder, "target: error 0.01")
-    rows.rename(columns={"viewed": "articles"}).to_parquet(folder / "rows.parquet")
     rows.head(0).to_parquet(folder / "none.parquet")
-    user = Entity(name="user", join_keys=["user_id"], value_type=ValueType.INT64)
-    source = FileSource(
-        path=str(folder / "rows.parquet"), timestamp_field="event", field_mapping={"articles": "viewed"}
-    )
-    nothing = FileSource(path=str(folder / "none.parquet"), timestamp_field="event")
+    source = FileSource(path=ROWS, timestamp_field="event", field_mapping={"articles": "viewed"})
     schema = [
         Field(name="viewed", dtype=Set(Int64)),
         Field(name="shops", dtype=Set(String)),
         Field(name="country", dtype=String),
     ]
 
-    def view(name, source, schema):
-        return FeatureView(
-            name=name, entities=[user], schema=schema, source=source, ttl=timedelta(days=36_500)
-        )
-
-    store.apply(
-        [
-            user,
-            view("history", source, schema),
-            view("unwritten", source, schema),
-            view("few", source, schema),
-            view("scalars", source, schema[2:]),
-            view("repeating", source, [Field(name="clicked", dtype=Array(Int64))]),
-            view("full", source, [Field(name="viewed", dtype=Set(Int64), tags=WEIGHTED)]),
-            view("nothing", nothing, schema),
-        ]
+    store = make_repository(
+        folder,
+        make_view(schema, source),
+        make_view(schema, source, name="unwritten"),
+        make_view(schema, source, name="few"),
+        make_view(schema[2:], source, name="scalars"),
+        make_view({"clicked": Array(Int64)}, source, name="repeating"),
+        make_view([Field(name="viewed", dtype=Set(Int64), tags=WEIGHTED)], source, name="full"),
+        make_view(schema, "none.parquet", name="nothing"),
+        rows=rows.rename(columns={"viewed": "articles"}),
+        target="error 0.01",
+        **OPTIONS,
     )
-    store.materialize(EVENT - timedelta(days=1), EVENT + timedelta(days=1), feature_views=["history"])
+    materialize(store, EVENT, feature_views=["history"])
     return folder
 
 
@@ -218,14 +202,10 @@ def test_plan_and_inspect_mean_the_same_by_bits_per_fact(tmp_path, rows, structu
         "weighted_bloom": {"sketch.target": "noise 0.1"},
     }
     tags = {"sketch.structure": structure, **noise[structure]}
-    store = new_store(tmp_path, "target: error 0.01")
-    user = Entity(name="user", join_keys=["user_id"], value_type=ValueType.INT64)
     frame = pd.concat([rows.assign(user_id=rows.user_id + NUM_USERS * part) for part in range(PARTS)])
     frame = frame[["user_id", "viewed", "event"]]
-    frame.head(1).to_parquet(tmp_path / "rows.parquet")
-    source = FileSource(path=str(tmp_path / "rows.parquet"), timestamp_field="event")
-    schema = [Field(name="viewed", dtype=Set(Int64), tags=tags)]
-    store.apply([user, FeatureView(name="history", entities=[user], schema=schema, source=source)])
+    view = make_view([Field(name="viewed", dtype=Set(Int64), tags=tags)])
+    store = make_repository(tmp_path, view, rows=frame.head(1), target="error 0.01", **OPTIONS)
     store.write_to_online_store("history", df=frame)
     plan = plan_view(store, "history", max_entities=PARTS // 2 * NUM_USERS)
     maintenance.seal(store, "history")
@@ -343,27 +323,18 @@ def test_labelled_entities_outside_of_the_sample_count(store, labels):
 
 
 @pytest.mark.parametrize(
-    ("options", "tags", "target", "is_current"),
+    ("of_store", "tags", "target", "is_current"),
     [
-        ("target: auto", {}, PlanTarget(), True),
-        ("target: error 0.01", {}, PlanTarget(), False),
-        ("target: error 0.01", {"sketch.structure": "weighted_bloom", "sketch.target": "noise 1"}, 1.0, True),
-        (
-            "target: error 0.01",
-            {"sketch.structure": "weighted_bloom", "sketch.target": "noise 2"},
-            1.0,
-            False,
-        ),
+        ("auto", {}, PlanTarget(), True),
+        ("error 0.01", {}, PlanTarget(), False),
+        ("error 0.01", {"sketch.structure": "weighted_bloom", "sketch.target": "noise 1"}, 1.0, True),
+        ("error 0.01", {"sketch.structure": "weighted_bloom", "sketch.target": "noise 2"}, 1.0, False),
     ],
 )
-def test_a_choice_that_the_view_has_already_is_told(tmp_path, rows, options, tags, target, is_current):
-    store = new_store(tmp_path, options)
-    user = Entity(name="user", join_keys=["user_id"], value_type=ValueType.INT64)
+def test_a_choice_that_the_view_has_already_is_told(tmp_path, rows, of_store, tags, target, is_current):
     frame = rows[["user_id", "viewed", "event"]]
-    frame.to_parquet(tmp_path / "rows.parquet")
-    source = FileSource(path=str(tmp_path / "rows.parquet"), timestamp_field="event")
-    schema = [Field(name="viewed", dtype=Set(Int64), tags={"owner": "ads", **tags})]
-    store.apply([user, FeatureView(name="history", entities=[user], schema=schema, source=source)])
+    view = make_view([Field(name="viewed", dtype=Set(Int64), tags={"owner": "ads", **tags})])
+    store = make_repository(tmp_path, view, rows=frame, target=of_store, **OPTIONS)
     store.write_to_online_store("history", df=frame)
     plan = plan_view(
         store, "history", target if isinstance(target, PlanTarget) else PlanTarget(noise_ratio=target)

@@ -8,13 +8,14 @@ from datetime import UTC, datetime
 import numpy as np
 import pandas as pd
 import pytest
-from feast import Entity, FeatureStore, FeatureView, Field, FileSource, ValueType
+from feast import Entity, ValueType
 from feast.types import Array, Int64, String
 
 from feast_sketch_store.planning import plan_view, planner
 from feast_sketch_store.planning.curves import sets
 from feast_sketch_store.planning.other_stores import REDIS, SQLITE
 from tests.helpers.redis_server import running_redis
+from tests.helpers.repository import make_repository, make_view
 
 TOLERANCE = 0.1
 EVENT = datetime(2026, 5, 1, tzinfo=UTC)
@@ -56,20 +57,12 @@ def rows(request):
     return frame, dtype, key_type, least
 
 
-def written(folder, online_store, rows):
+def written(folder, rows, **online_store):
     """A repository with the rows in an online store."""
     frame, dtype, key_type, _ = rows
-    folder.mkdir()
-    (folder / "feature_store.yaml").write_text(
-        "project: shop\nprovider: local\nregistry: registry.db\nentity_key_serialization_version: 3\n"
-        f"online_store: {online_store}\n"
-    )
-    frame.to_parquet(folder / "rows.parquet")
-    store = FeatureStore(repo_path=str(folder))
-    user = Entity(name="user", join_keys=["user_id"], value_type=key_type)
-    source = FileSource(path=str(folder / "rows.parquet"), timestamp_field="event")
-    schema = [Field(name="viewed", dtype=dtype)]
-    store.apply([user, FeatureView(name="history", entities=[user], schema=schema, source=source)])
+    reader = Entity(name="reader", join_keys=["user_id"], value_type=key_type)
+    view = make_view({"viewed": dtype}, entities=[reader])
+    store = make_repository(folder, reader, view, rows=frame, **online_store)
     store.write_to_online_store("history", df=frame)
     return store
 
@@ -77,7 +70,7 @@ def written(folder, online_store, rows):
 @pytest.fixture(scope="module")
 def planned(tmp_path_factory, rows):
     """What a plan of half of the entities says: the points by curve, and the number of facts."""
-    store = written(tmp_path_factory.mktemp("plan") / "planned", "{type: sketch, path: sketch}", rows)
+    store = written(tmp_path_factory.mktemp("plan") / "planned", rows)
     with pytest.MonkeyPatch.context() as patch:
         # One point of this store, which this is not about.
         patch.setattr(planner, "candidates", lambda sample, presence, grid: [sets(sample, presence)])
@@ -98,7 +91,7 @@ def check(point, num_bytes, num_facts, least):
 @pytest.mark.slow
 def test_sqlite(tmp_path, rows, planned):
     points, num_facts = planned
-    store = written(tmp_path / "sqlite", "{type: sqlite, path: online.db}", rows)
+    store = written(tmp_path / "sqlite", rows, type="sqlite", path="online.db")
     file = store.repo_path / "online.db"
     check(points[SQLITE], file.stat().st_size, num_facts, rows[3])
 
@@ -114,7 +107,7 @@ def redis_server(tmp_path):
 def test_redis(tmp_path, rows, planned, redis_server):
     port, client = redis_server
     points, num_facts = planned
-    written(tmp_path / "redis", f"{{type: redis, connection_string: 'localhost:{port}'}}", rows)
+    written(tmp_path / "redis", rows, type="redis", connection_string=f"localhost:{port}")
     assert client.dbsize() == len(rows[0])
     # What goes with the rows; the buffers of connections stay.
     with_rows = client.info("memory")["used_memory"]

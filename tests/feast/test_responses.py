@@ -7,13 +7,13 @@ import pytest
 from feast import Entity, FeatureService, FeatureStore, FeatureView, Field, FileSource, ValueType
 from feast.infra.online_stores.online_store import OnlineStore
 from feast.protos.feast.types.Value_pb2 import Int64Set, StringList, Value
-from feast.repo_config import RepoConfig
 from feast.types import Array, Int64, Set, String
 
 from feast_sketch_store import SketchOnlineStore, SketchStoreError
 from feast_sketch_store.adapter import responses
 from feast_sketch_store.adapter.plans import Keys
 from tests.helpers.keys import entity_key
+from tests.helpers.repository import make_config
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 ENTITIES = {
@@ -67,14 +67,7 @@ def store(request, tmp_path_factory):
     """A repository that tests only read."""
     tmp_path = tmp_path_factory.mktemp("shop")
     rates = {"target": "error 1e-9", "advanced": {"scalar_error": 1e-9, "presence_error": 1e-9}}
-    config = RepoConfig(
-        project="shop",
-        provider="local",
-        registry=str(tmp_path / "registry.db"),
-        online_store={"type": "sketch", "path": str(tmp_path / "sketch"), **rates},
-        entity_key_serialization_version=3,
-        repo_path=tmp_path,
-    )
+    config = make_config(tmp_path, **rates)
     feature_store = FeatureStore(config=config)
     feature_store.apply([*ENTITIES.values(), *VIEWS])
     online_store = feature_store._get_provider().online_store

@@ -15,7 +15,7 @@ from feast import FeatureStore
 from feast.feature_server import get_app
 
 from feast_sketch_store import shard_of
-from tests.feast.test_shards import NUM_USERS, fill, make_repository
+from tests.feast.test_shards import NUM_USERS, fill, make_store
 from tests.helpers.ports import free_port
 
 ROUTER = Path(__file__).parents[2] / "docs/router"
@@ -61,7 +61,7 @@ def ask(tmp_path_factory):
     """Asks the proxy about users, with the number of a shard as the header."""
     folder = tmp_path_factory.mktemp("router")
     whole = folder / "whole"
-    store = fill(make_repository(whole, 4))
+    store = fill(make_store(whole, 4))
     yaml = (whole / "feature_store.yaml").read_text().replace("registry.db", str(whole / "registry.db"))
     ports = {documented: free_port() for documented in (6566, 7001, 7002)}
     with contextlib.ExitStack() as stack:

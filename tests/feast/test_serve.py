@@ -46,6 +46,7 @@ from tests.helpers.asgi import PATH, ask
 from tests.helpers.keys import entity_key
 from tests.helpers.ports import free_ports
 from tests.helpers.processes import PATIENCE_SECONDS, start_command
+from tests.helpers.repository import USER, make_config
 from tests.helpers.values import elements_of, make_value
 
 pytestmark = pytest.mark.slow
@@ -54,7 +55,6 @@ NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 NUM_ROWS = 24
 FEAST_ANSWERS_NAN = Version(importlib.metadata.version("feast")) >= Version("0.67.dev0")  # before: status 500
 
-USER = Entity(name="user", join_keys=["user_id"], value_type=ValueType.INT64)
 SHOP = Entity(name="shop", join_keys=["shop_id"], value_type=ValueType.STRING)
 FLOOR = Entity(name="floor", join_keys=["floor_id"], value_type=ValueType.INT32)
 KEYS = {"user_id": Int64, "shop_id": String, "floor_id": Int32}
@@ -137,14 +137,7 @@ def rows_of(view):
 def store(tmp_path_factory):
     """A repository whose views have sealed and unsealed rows."""
     folder = tmp_path_factory.mktemp("serve")
-    config = RepoConfig(
-        project="shop",
-        provider="local",
-        registry=str(folder / "registry.db"),
-        online_store={"type": "sketch", "path": str(folder / "sketch"), "refresh": "0.05s"},
-        entity_key_serialization_version=3,
-        repo_path=folder,
-    )
+    config = make_config(folder, refresh="0.05s")
     store = FeatureStore(config=config)
     friends = HISTORY.with_name("friends").with_join_key_map({"user_id": "friend_id"})
     both = [HISTORY[["country", "viewed"]], PRICES]
@@ -442,14 +435,7 @@ def test_writes_and_seals_are_seen(apps, store):
 
 
 def test_a_changed_registry_changes_the_answers(tmp_path):
-    config = RepoConfig(
-        project="shop",
-        provider="local",
-        registry=str(tmp_path / "registry.db"),
-        online_store={"type": "sketch", "path": str(tmp_path / "sketch")},
-        entity_key_serialization_version=3,
-        repo_path=tmp_path,
-    )
+    config = make_config(tmp_path)
     store = FeatureStore(config=config)
     small, large = (
         view_of("history", [USER], {"country": String, **more}) for more in ({}, {"visits": Int64})
@@ -476,14 +462,7 @@ def test_a_changed_registry_changes_the_answers(tmp_path):
 
 
 def test_expired_rows_are_told_as_feast_does(tmp_path):
-    config = RepoConfig(
-        project="shop",
-        provider="local",
-        registry=str(tmp_path / "registry.db"),
-        online_store={"type": "sketch", "path": str(tmp_path / "sketch"), "ttl": {"expire": True}},
-        entity_key_serialization_version=3,
-        repo_path=tmp_path,
-    )
+    config = make_config(tmp_path, ttl={"expire": True})
     store = FeatureStore(config=config)
     view = view_of("history", [USER], {"country": String})
     view.ttl = timedelta(hours=1)

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import jwt
 import pandas as pd
 import pytest
-from feast import Entity, FeatureService, FeatureStore, FeatureView, Field, FileSource, ValueType, metrics
+from feast import FeatureService, FeatureStore, FeatureView, Field, FileSource, metrics
 from feast.feature_server import get_app
 from feast.permissions.action import AuthzedAction
 from feast.permissions.auth import auth_manager
@@ -30,6 +30,7 @@ from feast_sketch_store.serve import guard, over_feast
 from feast_sketch_store.serve.security import set_up_security
 from tests.helpers.asgi import ask
 from tests.helpers.oidc import Provider
+from tests.helpers.repository import USER
 
 FEAST = Version(importlib.metadata.version("feast"))
 pytestmark = pytest.mark.skipif(
@@ -39,7 +40,6 @@ SINCE_67 = pytest.mark.skipif(
     Version("0.67.dev0") > FEAST, reason="the audit log of requests is new in Feast 0.67"
 )
 
-USER = Entity(name="user", join_keys=["user_id"], value_type=ValueType.INT64)
 LATER = 4_000_000_000  # seconds since 1970
 
 
@@ -90,9 +90,8 @@ class Served:
             "repo_path": folder,
             **options,
         }
-        self.applied = FeatureStore(
-            config=RepoConfig(**config)
-        )  # without authentication, as `feast apply` has it
+        # Without authentication, as `feast apply` has it.
+        self.applied = FeatureStore(config=RepoConfig(**config))
         self.applied.apply([USER, OPEN, CLOSED, BOTH, READERS, GROUPS])
         event = datetime(2026, 5, 1, tzinfo=UTC)
         for view in (OPEN, CLOSED):

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from click.testing import CliRunner
-from feast import Entity, FeatureStore, FeatureView, Field, FileSource, ValueType
+from feast import FeatureStore
 from feast.types import Array, Float32, Float64, Set, String
 
 from feast_sketch_store import SketchReader, open_view
@@ -26,6 +26,7 @@ from feast_sketch_store.view.shard_map import ShardMap, shards_of
 from feast_sketch_store.view.view_file import ViewFile, shard_map_of
 from tests.helpers.keys import user_hashes
 from tests.helpers.length import by_length
+from tests.helpers.repository import make_repository, make_view, materialize, read_users
 
 pytestmark = pytest.mark.slow
 
@@ -49,27 +50,17 @@ def storage_of(store):
     return online_store_of(store).storage(store.config, store.get_feature_view("history"))
 
 
-def make_repository(folder, num_shards=4, more="", tags=None, fields=None):
+def make_store(folder, num_shards=4, compaction=None, tags=None, fields=None):
     """A repository with a view of 200 users, applied and not filled."""
-    folder.mkdir(exist_ok=True)
-    (folder / "feature_store.yaml").write_text(
-        "project: shop\nprovider: local\nregistry: registry.db\nentity_key_serialization_version: 3\n"
-        "online_store: {type: sketch, path: sketch, refresh: 0, compaction: {min_rows: 100}, "
-        f"structure: sets, shards: {num_shards}{more}}}\n"
+    return make_repository(
+        folder,
+        make_view(fields or {"viewed": Set(String), "country": String}, tags=tags),
+        rows=frame_of(range(NUM_USERS)),
+        refresh=0,
+        compaction=compaction or {"min_rows": 100},
+        structure="sets",
+        shards=num_shards,
     )
-    frame_of(range(NUM_USERS)).to_parquet(folder / "rows.parquet")
-    store = FeatureStore(repo_path=str(folder))
-    user = Entity(name="user", join_keys=["user_id"], value_type=ValueType.INT64)
-    view = FeatureView(
-        name="history",
-        entities=[user],
-        schema=fields or [Field(name="viewed", dtype=Set(String)), Field(name="country", dtype=String)],
-        source=FileSource(path=str(folder / "rows.parquet"), timestamp_field="event"),
-        ttl=timedelta(0),
-        tags=tags or {},
-    )
-    store.apply([user, view])
-    return store
 
 
 def fill(store):
@@ -77,20 +68,15 @@ def fill(store):
     return store
 
 
-def materialized(store):
-    store.materialize(EVENT - timedelta(days=1), EVENT + timedelta(days=1))
-    return store
-
-
 @pytest.fixture(scope="module")
 def repositories(tmp_path_factory):
     """The same rows without shards and in four; for tests that only read."""
     folder = tmp_path_factory.mktemp("repositories")
-    return [materialized(make_repository(folder / str(number), number)) for number in (1, 4)]
+    return [materialize(make_store(folder / str(number), number), EVENT) for number in (1, 4)]
 
 
 def online(store, users):
-    answer = store.get_online_features(FEATURES, [{"user_id": int(user)} for user in users]).to_dict()
+    answer = read_users(store, FEATURES, map(int, users))
     answer["viewed"] = [None if items is None else sorted(items) for items in answer["viewed"]]
     return answer
 
@@ -143,15 +129,14 @@ def test_a_repository_may_serve_a_part(repositories, tmp_path):
 
 
 def test_a_tag_sets_the_shards_of_a_view(tmp_path, caplog):
-    store = make_repository(tmp_path, 1, tags={"sketch.shards": "8"})
+    store = make_store(tmp_path, 1, tags={"sketch.shards": "8"})
     assert len(open_view(store, "history").parts) == 8
-    make_repository(tmp_path, 1)
+    make_store(tmp_path, 1)
     assert re.search(r"has 8 shards, and its settings say 1.*rebuild history --shards 1", caplog.text)
 
 
 def test_vectors_and_numbers_are_kept_exactly_in_shards(tmp_path):
-    fields = [Field(name="vector", dtype=Array(Float32)), Field(name="price", dtype=Float64)]
-    store = make_repository(tmp_path, fields=fields)
+    store = make_store(tmp_path, fields={"vector": Array(Float32), "price": Float64})
     rows = pd.DataFrame(
         {
             "user_id": range(20),
@@ -162,14 +147,13 @@ def test_vectors_and_numbers_are_kept_exactly_in_shards(tmp_path):
     )
     store.write_to_online_store("history", rows)
     open_view(store, "history").seal()
-    wanted = [{"user_id": user} for user in range(20)]
-    found = store.get_online_features(["history:vector", "history:price"], wanted).to_dict()
+    found = read_users(store, ["history:vector", "history:price"], range(20))
     assert found["vector"] == rows["vector"].tolist()
     assert found["price"] == rows["price"].tolist()
 
 
 def test_the_life_of_a_view_with_shards(tmp_path):
-    store = fill(make_repository(tmp_path))
+    store = fill(make_store(tmp_path))
     assert maintenance.delete(store, "history", [{"user_id": user} for user in range(10, 30)]).found == 20
     assert online(store, [9, 10, 29, 30])["country"] == ["FR", None, None, "FR"]
     assert maintenance.seal(store, "history")
@@ -190,7 +174,7 @@ def test_the_life_of_a_view_with_shards(tmp_path):
 
 
 def test_verification_finds_rows_in_the_wrong_shard(tmp_path):
-    store = fill(make_repository(tmp_path))
+    store = fill(make_store(tmp_path))
     shards = open_view(store, "history").shards
     table = next(shards[1].kept_rows().batches())[1]
     shards[2].append(table)
@@ -209,7 +193,7 @@ def reshard(folder, number):
 
 
 def test_rows_are_divided_anew(tmp_path):
-    store = fill(make_repository(tmp_path, 1))
+    store = fill(make_store(tmp_path, 1))
     store.write_to_online_store("history", frame_of(range(500, 503), "IT"))  # not in the offline store
     maintenance.delete(store, "history", [{"user_id": 3}])
     users = [*range(NUM_USERS + 5), 500, 501, 502]
@@ -237,7 +221,7 @@ def write(store):
 
 
 def test_writes_are_refused_while_rows_move(tmp_path):
-    store = fill(make_repository(tmp_path, 1))
+    store = fill(make_store(tmp_path, 1))
     writer = FeatureStore(repo_path=str(tmp_path))
     writer.write_to_online_store("history", frame_of([7], "IT"))
     refused = []
@@ -254,7 +238,7 @@ def test_writes_are_refused_while_rows_move(tmp_path):
 
 
 def test_rows_that_are_written_in_spite_of_the_fence_stop_the_move(tmp_path, monkeypatch):
-    store = fill(make_repository(tmp_path, 1))
+    store = fill(make_store(tmp_path, 1))
     writer = open_view(FeatureStore(repo_path=str(tmp_path)), "history")
     writer.registration = None  # it does not look, as one that hangs between its look and its row
     real = resharding._fill
@@ -302,7 +286,7 @@ def kill_a_move(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("number", [1, 4])
 def test_a_move_that_was_killed_can_be_taken_back(tmp_path, kill_a_move, number):
-    store = fill(make_repository(tmp_path, number))
+    store = fill(make_store(tmp_path, number))
     kill_a_move(8)
     with pytest.raises(ShardError, match=f"or with {number} to leave the rows where they are"):
         write(store)
@@ -321,7 +305,7 @@ def test_a_move_that_was_killed_is_done_by_the_next_run(tmp_path, kill_a_move, n
     def fails(*_):
         raise StorageError("the disk is full")
 
-    expected = online(fill(make_repository(tmp_path, number)), range(NUM_USERS))
+    expected = online(fill(make_store(tmp_path, number)), range(NUM_USERS))
     kill_a_move(8)
     with monkeypatch.context() as patch:  # which may fail too, and then lets writers go on
         patch.setattr(resharding.joint_seal, "seal_bases", fails)
@@ -334,7 +318,7 @@ def test_a_move_that_was_killed_is_done_by_the_next_run(tmp_path, kill_a_move, n
 
 
 def test_two_moves_do_not_overtake_each_other(tmp_path, monkeypatch):
-    store = fill(make_repository(tmp_path, 2))
+    store = fill(make_store(tmp_path, 2))
     real = resharding.open_as_stored
 
     def open_and_wait(*arguments):
@@ -354,7 +338,7 @@ def test_two_moves_do_not_overtake_each_other(tmp_path, monkeypatch):
 
 
 def test_former_shards_stay_if_rows_begin_to_move_while_they_are_listed(tmp_path, monkeypatch):
-    fill(make_repository(tmp_path, 2))
+    fill(make_store(tmp_path, 2))
     _, store = reshard(tmp_path, 4)
     storage = storage_of(store)
     real = resharding.former_files
@@ -370,7 +354,7 @@ def test_former_shards_stay_if_rows_begin_to_move_while_they_are_listed(tmp_path
 
 
 def test_verification_misses_the_folder_of_a_shard(tmp_path):
-    store = fill(make_repository(tmp_path, 2))
+    store = fill(make_store(tmp_path, 2))
     assert maintenance.verify(store, "history").problems == []
     shutil.rmtree(tmp_path / "sketch/shop/history/shards-0-2/01")
     (problem,) = maintenance.verify(FeatureStore(repo_path=str(tmp_path)), "history").problems
@@ -378,7 +362,7 @@ def test_verification_misses_the_folder_of_a_shard(tmp_path):
 
 
 def test_the_command_divides_rows_anew(tmp_path, monkeypatch):
-    fill(make_repository(tmp_path, 2))
+    fill(make_store(tmp_path, 2))
     monkeypatch.setattr(view_file, "_SECONDS", 0.0)
     arguments = ["-c", str(tmp_path), "rebuild", "history", "--shards", "8"]
     done = CliRunner().invoke(cli, [*arguments, "--json"], catch_exceptions=False)
@@ -391,7 +375,7 @@ def test_the_command_divides_rows_anew(tmp_path, monkeypatch):
 def test_rows_that_are_too_many_for_a_seal_are_kept_and_can_be_divided(tmp_path, monkeypatch):
     monkeypatch.setattr(sealing, "MAX_ROWS", NUM_USERS - 1)
     monkeypatch.setattr(build, "MAX_ROWS", NUM_USERS - 1)
-    store = fill(make_repository(tmp_path, 1, ", compaction: job"))
+    store = fill(make_store(tmp_path, 1, "job"))
     told = "view 'history': 200 entities have rows, and a seal takes at most 199; the rows are kept"
     with pytest.raises(SketchStoreError, match=re.escape(told)) as error:
         maintenance.seal(store, "history")
@@ -405,7 +389,7 @@ def test_rows_that_are_too_many_for_a_seal_are_kept_and_can_be_divided(tmp_path,
 
 
 def test_reads_are_held_at_a_snapshot_of_each_shard(tmp_path):
-    store = fill(make_repository(tmp_path))
+    store = fill(make_store(tmp_path))
     first = maintenance.inspect(store, "history").snapshot_versions
     assert len(first) == 4
     before = online(store, range(20))
@@ -431,7 +415,7 @@ def test_reads_are_held_at_a_snapshot_of_each_shard(tmp_path):
 
 
 def test_rows_are_rebuilt_from_the_offline_store(tmp_path):
-    store = fill(make_repository(tmp_path))
+    store = fill(make_store(tmp_path))
     store.write_to_online_store("history", frame_of(range(600, 640), "IT"))
     frame_of(range(NUM_USERS), "ES").to_parquet(tmp_path / "rows.parquet")
     asked = []
@@ -454,10 +438,10 @@ def test_rows_are_rebuilt_from_the_offline_store(tmp_path):
 
 
 def test_files_of_tasks_are_committed_in_their_shards(tmp_path):
-    store = make_repository(tmp_path)
+    store = make_store(tmp_path)
     view = open_view(store, "history")
     table = next(
-        open_view(fill(make_repository(tmp_path / "from", 1)), "history").shards[0].kept_rows().batches()
+        open_view(fill(make_store(tmp_path / "from", 1)), "history").shards[0].kept_rows().batches()
     )[1]
     reports = [file.to_report() for file in view.stage([table[:90], table[90:]], "job-1-")]
     list(view.stage([table], "job-2-"))  # of a task that ran again
@@ -481,9 +465,7 @@ def in_turns(task, requests):
 @pytest.mark.parametrize("number", [1, 4])
 def test_a_seal_by_tasks_is_that_of_one_process(tmp_path, monkeypatch, number):
     monkeypatch.setattr("feast_sketch_store.layers.build.new_salt", lambda: (3, 5))
-    stores = [
-        fill(make_repository(tmp_path / name, number, ", compaction: job")) for name in ("tasks", "own")
-    ]
+    stores = [fill(make_store(tmp_path / name, number, "job")) for name in ("tasks", "own")]
     for store in stores:
         maintenance.delete(store, "history", [{"user_id": 7}])
     assert seal_job.seal_by(stores[0], "history", in_turns)
@@ -502,11 +484,11 @@ def test_a_seal_by_tasks_is_that_of_one_process(tmp_path, monkeypatch, number):
     assert len(found.leftovers) == 2, "of the task that ran twice"
     maintenance.vacuum(stores[0], "history", timedelta(0))
     assert maintenance.verify(stores[0], "history").leftovers == []
-    assert not seal_job.seal_by(make_repository(tmp_path / "empty"), "history", in_turns)
+    assert not seal_job.seal_by(make_store(tmp_path / "empty"), "history", in_turns)
 
 
 def test_a_task_that_fails_publishes_nothing(tmp_path):
-    store = fill(make_repository(tmp_path, 4, ", compaction: job"))
+    store = fill(make_store(tmp_path, 4, "job"))
 
     def run(task, requests):
         done = [task(request) for request in requests]
@@ -524,7 +506,7 @@ def test_a_task_that_fails_publishes_nothing(tmp_path):
 
 @pytest.mark.parametrize("number", [1, 4])
 def test_seals_of_two_processes_do_not_meet(tmp_path, number):
-    store = fill(make_repository(tmp_path, number, ", compaction: job"))
+    store = fill(make_store(tmp_path, number, "job"))
     met = []
 
     def run(task, requests):

@@ -7,7 +7,7 @@ from functools import cache
 import numpy as np
 import pandas as pd
 import pytest
-from feast import Entity, FeatureStore, FeatureView, Field, FileSource, ValueType
+from feast import FeatureStore, Field
 from feast.types import Array, Float64, Int64, Set, String, UnixTimestamp
 
 from feast_sketch_store import Lists, SketchReader, open_view
@@ -20,12 +20,12 @@ from feast_sketch_store.planning.planner import plan_view
 from feast_sketch_store.planning.source import PlannedView, sample_view
 from feast_sketch_store.view.shard_map import shards_of
 from tests.helpers.keys import user_hashes
+from tests.helpers.repository import make_repository, make_view, read_users
 
 pytestmark = pytest.mark.slow
 
 NUM_USERS, NUM_VALUES = 400, 60
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
-USER = Entity(name="user", join_keys=["user_id"], value_type=ValueType.INT64)
 LIST = {"sketch.codec": "list", "sketch.list": "{resolution: 1h, limit: 5}"}
 VIEWED = Field(name="viewed", dtype=Set(Int64))
 BINNED = [
@@ -72,26 +72,12 @@ def histories(users=range(NUM_USERS)):
     return rows(users)[["user_id", "viewed", "event"]].assign(score=None)
 
 
-def make(folder, num_shards, fields, ttl=timedelta(0), more=""):
+def make(folder, num_shards, fields, ttl=timedelta(0)):
     folder.mkdir()
-    (folder / "feature_store.yaml").write_text(
-        "project: shop\nprovider: local\nregistry: registry.db\nentity_key_serialization_version: 3\n"
-        "online_store: {type: sketch, path: sketch, refresh: 0, compaction: job, structure: sets, "
-        f"shards: {num_shards}{more}}}\n"
-    )
     weights = {"viewed": [[v, (v % 7 - 3) / 10] for v in range(NUM_VALUES)]}
     (folder / "weights.json").write_text(json.dumps(weights))
-    rows().to_parquet(folder / "rows.parquet")
-    store = FeatureStore(repo_path=str(folder))
-    view = FeatureView(
-        name="history",
-        entities=[USER],
-        schema=fields,
-        source=FileSource(path=str(folder / "rows.parquet"), timestamp_field="event"),
-        ttl=ttl,
-    )
-    store.apply([USER, view])
-    return store
+    options = {"refresh": 0, "compaction": "job", "structure": "sets", "shards": num_shards}
+    return make_repository(folder, make_view(fields, ttl=ttl), rows=rows(), **options)
 
 
 @pytest.fixture
@@ -106,9 +92,7 @@ def fill(store, names):
 
 
 def online(store, names, users=range(0, NUM_USERS + 20, 3)):
-    answer = store.get_online_features(
-        [f"history:{name}" for name in names], [{"user_id": user} for user in users]
-    ).to_dict()
+    answer = read_users(store, [f"history:{name}" for name in names], users)
     return {name: [sorted(v) if isinstance(v, set) else v for v in answer[name]] for name in names}
 
 
@@ -340,16 +324,7 @@ def test_a_plan_is_made_from_the_rows_of_all_shards(pair):
 
 def test_rows_are_imported_into_shards(tmp_path):
     other = tmp_path / "other"
-    other.mkdir()
-    (other / "feature_store.yaml").write_text(
-        "project: shop\nprovider: local\nregistry: registry.db\nentity_key_serialization_version: 3\n"
-        "online_store: {type: sqlite, path: online.db}\n"
-    )
-    rows().to_parquet(other / "rows.parquet")
-    source = FileSource(path=str(other / "rows.parquet"), timestamp_field="event")
-    view = FeatureView(name="history", entities=[USER], schema=[VIEWED], source=source, ttl=timedelta(0))
-    filled = FeatureStore(repo_path=str(other))
-    filled.apply([USER, view])
+    filled = make_repository(other, make_view([VIEWED]), rows=rows(), type="sqlite", path="online.db")
     filled.write_to_online_store("history", rows()[["user_id", "viewed", "event"]])
     store = make(tmp_path / "ours", 4, [VIEWED])
     newer = rows(range(2))[["user_id", "viewed", "event"]].assign(event=NOON + timedelta(hours=1))

@@ -4,12 +4,13 @@ from datetime import UTC, datetime, timedelta
 
 import pandas as pd
 import pytest
-from feast import Entity, FeatureStore, FeatureView, Field, FileSource, ValueType
+from feast import Field
 from feast.types import Array, Float32, Int64, String
 
 from feast_sketch_store import SketchReader, open_view
 from feast_sketch_store.errors import SettingsError
 from feast_sketch_store.operations import maintenance
+from tests.helpers.repository import make_repository, make_view, materialize, read_users
 
 NUM_USERS = 200
 EVENT = datetime(2026, 5, 1, tzinfo=UTC)
@@ -17,12 +18,8 @@ STATIC = {"sketch.codec": "static"}
 
 
 def make(tmp_path, schema):
-    (tmp_path / "feature_store.yaml").write_text(
-        "project: shop\nprovider: local\nregistry: registry.db\nentity_key_serialization_version: 3\n"
-        "online_store: {type: sketch, path: sketch, refresh: 0, compaction: {min_rows: 100}}\n"
-    )
     users = range(NUM_USERS)
-    pd.DataFrame(
+    rows = pd.DataFrame(
         {
             "user_id": list(users),
             "country": [["FR", "DE", None][u % 3] for u in users],
@@ -31,19 +28,10 @@ def make(tmp_path, schema):
             "sizes": [[u % 4] for u in users],
             "event": EVENT,
         }
-    ).to_parquet(tmp_path / "rows.parquet")
-    store = FeatureStore(repo_path=str(tmp_path))
-    user = Entity(name="user", join_keys=["user_id"], value_type=ValueType.INT64)
-    view = FeatureView(
-        name="people",
-        entities=[user],
-        schema=schema,
-        source=FileSource(path=str(tmp_path / "rows.parquet"), timestamp_field="event"),
-        ttl=timedelta(days=36_500),
     )
-    store.apply([user, view])
-    store.materialize(EVENT - timedelta(days=1), EVENT + timedelta(days=1))
-    return store
+    view = make_view(schema, name="people")
+    store = make_repository(tmp_path, view, rows=rows, refresh=0, compaction={"min_rows": 100})
+    return materialize(store, EVENT)
 
 
 @pytest.fixture
@@ -55,9 +43,7 @@ def store(tmp_path):
 
 
 def rows(store, *users):
-    answer = store.get_online_features(
-        ["people:country", "people:level"], [{"user_id": user} for user in users]
-    ).to_dict()
+    answer = read_users(store, ["people:country", "people:level"], users)
     return list(zip(answer["country"], answer["level"], strict=True))
 
 

@@ -11,10 +11,9 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from feast import Entity, FeatureService, FeatureStore, FeatureView, Field, FileSource, PushSource, ValueType
+from feast import FeatureService, FeatureStore, FeatureView
 from feast.data_source import PushMode
 from feast.protos.feast.types.Value_pb2 import Value
-from feast.repo_config import RepoConfig
 from feast.types import Int64, Set, String
 
 from feast_sketch_store import SketchOnlineStore, online_store, open_view
@@ -23,6 +22,7 @@ from feast_sketch_store.operations import maintenance
 from feast_sketch_store.settings.table import Advanced
 from feast_sketch_store.view.live_shard import LiveShard
 from tests.helpers.keys import user_key
+from tests.helpers.repository import ROWS, USER, make_config, make_view, read_users
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 NEVER = 10**6  # seconds: a refresh interval that no test reaches
@@ -32,7 +32,6 @@ STORES = {
     "sealed": {"type": "sketch", "compaction": {"min_rows": 0, "share": 1e-9}},
 }
 SKETCH = ["unsealed", "sealed"]
-USER = Entity(name="user", join_keys=["user_id"], value_type=ValueType.INT64)
 COUNTRIES = ["history:country"]
 
 
@@ -41,15 +40,9 @@ def make_store(tmp_path) -> Callable[..., FeatureStore]:
     """Makes a `FeatureStore` with a registry per project; keywords are options of the online store."""
 
     def make(kind: str = "sealed", project: str = "shop", **options) -> FeatureStore:
-        config = RepoConfig(
-            project=project,
-            provider="local",
-            registry=str(tmp_path / "data" / f"{project}.registry.db"),
-            online_store={**STORES.get(kind, {}), **options},
-            entity_key_serialization_version=3,
-            repo_path=tmp_path,
-        )
-        return FeatureStore(config=config)
+        registry = str(tmp_path / "data" / f"{project}.registry.db")
+        options = {**STORES.get(kind, {}), **options}
+        return FeatureStore(config=make_config(tmp_path, project, registry, **options))
 
     (tmp_path / "data").mkdir()
     return make
@@ -62,15 +55,7 @@ def make_history(tmp_path) -> Callable[..., FeatureView]:
     def make(name: str = "history", **options) -> FeatureView:
         path = tmp_path / "data" / "rows.parquet"
         countries(["FR"]).to_parquet(path)
-        source = FileSource(name="rows", path=str(path), timestamp_field="event")
-        return FeatureView(
-            name=name,
-            entities=[USER],
-            schema=[Field(name="user_id", dtype=Int64), Field(name="country", dtype=String)],
-            source=PushSource(name="events", batch_source=source),
-            ttl=timedelta(0),
-            **options,
-        )
+        return make_view({"user_id": Int64, "country": String}, path, name=name, pushed="events", **options)
 
     return make
 
@@ -85,7 +70,7 @@ def entity_rows(*users) -> list:
 
 
 def ask(store, *users, features=COUNTRIES) -> list:
-    return store.get_online_features(features, entity_rows(*users)).to_dict()["country"]
+    return read_users(store, features, users)["country"]
 
 
 async def ask_async(store, *users, features=COUNTRIES) -> list:
@@ -256,9 +241,9 @@ def test_close_leaves_nothing_open(kind, make_store, make_history, tmp_path):
         store.write_to_online_store(view, countries(["FR"]))
         store.write_to_online_store(view, countries(["late"], moment=NOON - timedelta(1)))
         assert ask(store, 1, features=[f"{view}:country"]) == ["FR"]
-    assert bool(_open_beneath(tmp_path / "data" / "sketch")) == (kind == "sealed")
+    assert bool(_open_beneath(tmp_path / "sketch")) == (kind == "sealed")
     asyncio.run(store.close())
-    assert _open_beneath(tmp_path / "data" / "sketch") == []
+    assert _open_beneath(tmp_path / "sketch") == []
     assert _own_threads() <= others
     assert ask(store, 1) == ["FR"]
 
@@ -467,34 +452,20 @@ class TestSettingsOfAView:
 
 
 def test_a_store_moves_with_its_files(make_store, tmp_path):
-    source = tmp_path / "rows.parquet"
-    frame = pd.DataFrame(
-        {"user_id": range(6), "country": [f"c{n}" for n in range(6)], "event_timestamp": NOON}
-    )
-    frame.to_parquet(source)
-    view = FeatureView(
-        name="history",
-        entities=[USER],
-        schema=[Field(name="country", dtype=String)],
-        source=FileSource(path=str(source), timestamp_field="event_timestamp"),
-    )
-
-    def countries(store):
-        rows = [{"user_id": user} for user in range(7)]
-        return store.get_online_features(COUNTRIES, rows).to_dict()["country"]
-
+    frame = countries([f"c{n}" for n in range(6)], first_user=0)
+    frame.to_parquet(tmp_path / ROWS)
     here = make_store("sealed", path=str(tmp_path / "here"))
-    here.apply([USER, view])
+    here.apply([USER, make_view({"country": String})])
     here.write_to_online_store("history", frame)
-    late = pd.DataFrame({"user_id": [6], "country": ["c6"], "event_timestamp": NOON})
+    late = countries(["c6"], first_user=6)
     open_view(here, "history").settle()
     make_store("unsealed", path=str(tmp_path / "here")).write_to_online_store("history", late)
-    expected = countries(here)
+    expected = ask(here, *range(7))
     assert expected == [f"c{n}" for n in range(7)]
     shutil.copytree(tmp_path / "here", tmp_path / "there")
     shutil.rmtree(tmp_path / "here")
     there = make_store("unsealed", path=str(tmp_path / "there"))
-    assert countries(there) == expected
+    assert ask(there, *range(7)) == expected
     assert maintenance.seal(there, "history")
     assert maintenance.verify(there, "history").problems == []
-    assert countries(there) == expected
+    assert ask(there, *range(7)) == expected

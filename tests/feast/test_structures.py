@@ -1,18 +1,19 @@
 """How a feature is kept, from ``feature_store.yaml`` and tags to what operators see of it."""
 
 import json
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 import pandas as pd
 import pytest
 from click.testing import CliRunner
-from feast import Entity, FeatureStore, FeatureView, Field, FileSource, ValueType
+from feast import Field
 from feast.types import Array, Int64, Set, String
 
 from feast_sketch_store import SketchReader, open_view, through_sketch
 from feast_sketch_store.cli import cli
 from feast_sketch_store.errors import SettingsError
 from feast_sketch_store.operations import maintenance
+from tests.helpers.repository import make_repository, make_view, materialize, read_users
 
 NUM_USERS = 200
 EVENT = datetime(2026, 5, 1, tzinfo=UTC)
@@ -22,14 +23,9 @@ EVENT = datetime(2026, 5, 1, tzinfo=UTC)
 def make_store(tmp_path):
     """Makes a repository with materialized users whose ``viewed`` and ``sizes`` have the given tags."""
 
-    def make(options="", viewed_tags=None, sizes_tags=None):
-        (tmp_path / "feature_store.yaml").write_text(
-            "project: shop\nprovider: local\nregistry: registry.db\nentity_key_serialization_version: 3\n"
-            "online_store: {type: sketch, path: sketch, refresh: 0, compaction: {min_rows: 100}"
-            f"{', ' if options else ''}{options}}}\n"
-        )
+    def make(viewed_tags=None, sizes_tags=None, **options):
         users = range(NUM_USERS)
-        pd.DataFrame(
+        rows = pd.DataFrame(
             {
                 "user_id": list(users),
                 "viewed": [["tea", f"a{u}", *(["coffee"] if u % 2 else [])] for u in users],
@@ -37,31 +33,22 @@ def make_store(tmp_path):
                 "country": ["FR" if u % 2 else "DE" for u in users],
                 "event": EVENT,
             }
-        ).to_parquet(tmp_path / "rows.parquet")
-        store = FeatureStore(repo_path=str(tmp_path))
-        user = Entity(name="user", join_keys=["user_id"], value_type=ValueType.INT64)
-        view = FeatureView(
-            name="history",
-            entities=[user],
-            schema=[
+        )
+        view = make_view(
+            [
                 Field(name="viewed", dtype=Set(String), tags=viewed_tags or {}),
                 Field(name="sizes", dtype=Array(Int64), tags=sizes_tags or {}),
                 Field(name="country", dtype=String),
-            ],
-            source=FileSource(path=str(tmp_path / "rows.parquet"), timestamp_field="event"),
-            ttl=timedelta(days=36_500),
+            ]
         )
-        store.apply([user, view])
-        store.materialize(EVENT - timedelta(days=1), EVENT + timedelta(days=1))
-        return store
+        options = {"refresh": 0, "compaction": {"min_rows": 100}, **options}
+        return materialize(make_repository(tmp_path, view, rows=rows, **options), EVENT)
 
     return make
 
 
 def values(store, user):
-    answer = store.get_online_features(
-        features=["history:viewed", "history:sizes", "history:country"], entity_rows=[{"user_id": user}]
-    ).to_dict()
+    answer = read_users(store, ["history:viewed", "history:sizes", "history:country"], [user])
     return set(answer["viewed"][0]), set(answer["sizes"][0]), answer["country"][0]
 
 
@@ -70,7 +57,7 @@ def features_of(store):
 
 
 def test_options_of_the_configuration_file(make_store):
-    store = make_store("target: auto, vocabulary: {top: 5}")
+    store = make_store(target="auto", vocabulary={"top": 5})
     viewed, sizes, country = values(store, 1)
     assert viewed >= {"tea", "coffee"}
     assert sizes >= {0}
@@ -193,7 +180,7 @@ def test_a_vocabulary_file_that_cannot_be_used_is_refused_at_apply(make_store, t
 
 
 def test_a_rebuild_keeps_the_options(make_store):
-    store = make_store("target: auto, structure: sets, vocabulary: {top: 2}")
+    store = make_store(target="auto", structure="sets", vocabulary={"top": 2})
     assert maintenance.rebuild(store, "history") == NUM_USERS
     assert values(store, 1) == ({"tea", "coffee"}, {0}, "FR")
     assert features_of(store)["viewed"].structure == "sets"

@@ -7,7 +7,7 @@ from decimal import Decimal as PythonDecimal
 
 import pandas as pd
 import pytest
-from feast import Entity, FeatureStore, Field, ValueType
+from feast import FeatureStore, Field
 from feast.types import (
     Array,
     Bool,
@@ -26,6 +26,8 @@ from feast.types import (
     UnixTimestamp,
     Uuid,
 )
+
+from tests.helpers.repository import USER, read_users
 
 pytestmark = pytest.mark.slow
 
@@ -71,7 +73,6 @@ STORES = {
 def test_a_data_frame_comes_back_as_from_sqlite(make_config, make_view, tmp_path, case):
     dtype, values = CASES[case]
     view = make_view([Field(name="x", dtype=dtype)])
-    user = Entity(name="user", join_keys=["user_id"], value_type=ValueType.INT64)
     users = list(range(len(values) + 1))  # the last one is not there
     frame = pd.DataFrame(
         {"user_id": users[:-1], "x": pd.Series(values, dtype=object), "event_timestamp": NOON}
@@ -79,7 +80,7 @@ def test_a_data_frame_comes_back_as_from_sqlite(make_config, make_view, tmp_path
     answers = {}
     for name, options in STORES.items():
         store = FeatureStore(config=make_config(f"types_{name}", **options))
-        store.apply([user, view])
+        store.apply([USER, view])
         store.write_to_online_store("history", frame)
         response = store.get_online_features(["history:x"], [{"user_id": u} for u in users])
         names = list(response.proto.metadata.feature_names.val)
@@ -102,10 +103,9 @@ def comparable(value, dtype):
 def test_a_null_among_the_elements_is_refused_by_feast(make_config, make_view, options):
     """Its proto has no place for one, in any store."""
     view = make_view([Field(name="x", dtype=Array(Int64))])
-    user = Entity(name="user", join_keys=["user_id"], value_type=ValueType.INT64)
     store = FeatureStore(config=make_config(**options))
-    store.apply([user, view])
+    store.apply([USER, view])
     frame = pd.DataFrame({"user_id": [1], "x": [[1, None]], "event_timestamp": NOON})
     with pytest.raises(TypeError):
         store.write_to_online_store("history", frame)
-    assert store.get_online_features(["history:x"], [{"user_id": 1}]).to_dict()["x"] == [None]
+    assert read_users(store, ["history:x"], [1])["x"] == [None]

@@ -14,6 +14,7 @@ import yaml
 from click.testing import CliRunner
 from feast import FeatureStore
 from feast.repo_config import FeastConfigError
+from feast.types import Set, String
 
 from feast_sketch_store import open_view
 from feast_sketch_store.cli import cli
@@ -22,7 +23,7 @@ from feast_sketch_store.operations import maintenance
 from feast_sketch_store.view.sealing import SealPolicy
 from feast_sketch_store.view.view import View
 from tests.helpers.processes import PATIENCE_SECONDS, start_command
-from tests.helpers.repository import make_repository
+from tests.helpers.repository import make_repository, make_view
 
 pytestmark = pytest.mark.slow
 
@@ -33,7 +34,8 @@ VIEWS = ["history", "other"]
 @pytest.fixture
 def store(tmp_path):
     """A repository of two views whose writers never seal."""
-    return make_repository(tmp_path, VIEWS, compaction={"min_rows": 1_000_000})
+    views = [make_view({"viewed": Set(String)}, name=name, pushed=f"{name} clicks") for name in VIEWS]
+    return make_repository(tmp_path, *views, compaction={"min_rows": 1_000_000})
 
 
 def push(store, view, users):

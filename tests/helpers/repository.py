@@ -1,54 +1,96 @@
-"""Feast repositories with views that accept pushes."""
+"""Feast repositories: their settings, views over ``user_id``, and what they answer about users."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import yaml
 from feast import Entity, FeatureStore, FeatureView, Field, FileSource, PushSource, ValueType
-from feast.types import FeastType, Set, String
+from feast.data_source import DataSource
+from feast.repo_config import RepoConfig
+from feast.types import FeastType
 
-VIEWED: Mapping[str, FeastType] = {"viewed": Set(String)}
+USER = Entity(name="user", join_keys=["user_id"], value_type=ValueType.INT64)
+ROWS = "rows.parquet"
+
+
+def _settings(project: str, registry: str | Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of a repository; ``options`` are those of the online store, by default a sketch."""
+    if options.get("type", "sketch") == "sketch":
+        options = {"type": "sketch", "path": "sketch", **options}
+    return {
+        "project": project,
+        "provider": "local",
+        "registry": registry,
+        "entity_key_serialization_version": 3,
+        "online_store": options,
+    }
+
+
+def make_config(folder: Path, project: str = "shop", registry: Any = None, **options: Any) -> RepoConfig:
+    """The configuration of a repository, with whole paths; ``options`` go to its online store."""
+    if options.get("type", "sketch") == "sketch":
+        options = {"path": str(folder / "sketch"), **options}
+    settings = _settings(project, registry or str(folder / "registry.db"), options)
+    return RepoConfig(**settings, repo_path=folder)
 
 
 def make_repository(
     folder: Path,
-    views: Sequence[str] = ("history",),
-    features: Mapping[str, FeastType] = VIEWED,
-    *,
+    *objects: Any,
+    rows: pd.DataFrame | None = None,
     project: str = "shop",
+    registry: Any = "registry.db",
     **options: Any,
 ) -> FeatureStore:
-    """Make a repository with views over ``user_id``, an Int64, and apply them.
+    """Write ``feature_store.yaml``, and the rows that views take by default; apply the user and the objects.
 
-    Rows of a view are pushed to ``"<view> clicks"``, with the column ``event``; they do not expire.
-    ``options`` go to the online store, a sketch in the folder.
+    ``options`` go to the online store, a sketch in the folder unless they say otherwise.
     """
-    settings = {
-        "project": project,
-        "provider": "local",
-        "registry": "registry.db",
-        "entity_key_serialization_version": 3,
-        "online_store": {"type": "sketch", "path": "sketch", **options},
-    }
-    (folder / "feature_store.yaml").write_text(yaml.safe_dump(settings))
-    user = Entity(name="user", join_keys=["user_id"], value_type=ValueType.INT64)
-    batch = FileSource(path=str(folder / "rows.parquet"), timestamp_field="event")
+    folder.mkdir(exist_ok=True)
+    (folder / "feature_store.yaml").write_text(yaml.safe_dump(_settings(project, registry, options)))
+    if rows is not None:
+        rows.to_parquet(folder / ROWS)
     store = FeatureStore(repo_path=str(folder))
-    store.apply(
-        [
-            user,
-            *(
-                FeatureView(
-                    name=name,
-                    entities=[user],
-                    schema=[Field(name=feature, dtype=dtype) for feature, dtype in features.items()],
-                    source=PushSource(name=f"{name} clicks", batch_source=batch),
-                    ttl=timedelta(days=36_500),
-                )
-                for name in views
-            ),
-        ]
-    )
+    if objects:
+        store.apply([USER, *objects])
     return store
+
+
+def make_view(
+    features: Mapping[str, FeastType] | Iterable[Field],
+    source: DataSource | Path | str = ROWS,
+    *,
+    name: str = "history",
+    entities: Sequence[Entity] = (USER,),
+    pushed: str = "",
+    ttl: timedelta = timedelta(0),
+    **options: Any,
+) -> FeatureView:
+    """A view over a Parquet file of the repository, with the column ``event``, or over a source.
+
+    ``pushed`` is the name of a source to push to. Rows do not expire by default. ``options`` are Feast's.
+    """
+    if isinstance(features, Mapping):
+        features = [Field(name=feature, dtype=dtype) for feature, dtype in features.items()]
+    if not isinstance(source, DataSource):
+        source = FileSource(path=str(source), timestamp_field="event")
+    if pushed:
+        source = PushSource(name=pushed, batch_source=source)
+    return FeatureView(name=name, entities=[*entities], schema=[*features], source=source, ttl=ttl, **options)
+
+
+def materialize(store: FeatureStore, moment: Any, **options: Any) -> FeatureStore:
+    """Materialize the rows of two days around a moment."""
+    store.materialize(moment - timedelta(days=1), moment + timedelta(days=1), **options)
+    return store
+
+
+def read_users(
+    store: FeatureStore, features: Any, users: Iterable[Any], **options: Any
+) -> dict[str, list[Any]]:
+    """What ``get_online_features`` answers about users, by name."""
+    rows = [{"user_id": user} for user in users]
+    return store.get_online_features(features, rows).to_dict()

@@ -7,8 +7,7 @@ from datetime import UTC, datetime, timedelta
 import numpy as np
 import pandas as pd
 import pytest
-from feast import Entity, FeatureStore, FeatureView, Field, FileSource, ValueType
-from feast.repo_config import RepoConfig
+from feast import FeatureStore, Field
 from feast.types import Array, Float64, Int64, Set, String, UnixTimestamp
 
 from feast_sketch_store import Lists, SketchReader, through_sketch
@@ -17,8 +16,8 @@ from feast_sketch_store.serve import create_app
 from feast_sketch_store.view.shard_map import shards_of
 from tests.helpers.asgi import ask
 from tests.helpers.keys import user_hashes, user_key
+from tests.helpers.repository import USER, make_config, make_view
 
-USER = Entity(name="user", join_keys=["user_id"], value_type=ValueType.INT64)
 USERS = range(30)  # several in each shard
 NOBODY = 77  # is never written
 IN_ONE = [user for user, shard in zip(USERS, shards_of(user_hashes(USERS), 4), strict=True) if shard == 0]
@@ -74,13 +73,7 @@ class Model:
         self.is_noisy = "bloom" in kind or kind in ("clustered", "auto", "memory", "score")
         (folder / "weights.json").write_text(json.dumps({"items": [[n, n / 10] for n in range(60)]}))
         self.config = self.config_of(num_shards)
-        self.view = FeatureView(
-            name="history",
-            entities=[USER],
-            schema=KINDS[kind],
-            source=FileSource(path=str(folder / "rows.parquet"), timestamp_field="event"),
-            ttl=TTL,
-        )
+        self.view = make_view(KINDS[kind], ttl=TTL)
         self.names = [field.name for field in KINDS[kind]]
         self.rows = {}  # what reads show, by user and feature
         self.events = {}  # of the newest row of each user, expired or not
@@ -94,23 +87,14 @@ class Model:
 
     def config_of(self, num_shards):
         """The configuration of a view in so many shards."""
-        folder = self.folder
-        return RepoConfig(
-            project="shop",
-            provider="local",
-            registry=str(folder / "registry.db"),
-            online_store={
-                "type": "sketch",
-                "path": str(folder / "sketch"),
-                "refresh": "0",
-                "compaction": "job",
-                "target": "error 1e-6",
-                "advanced": {"presence_error": 1e-9, "scalar_error": 1e-9},
-                "shards": num_shards,
-                "ttl": {"expire": True, "keep": "0"},
-            },
-            entity_key_serialization_version=3,
-            repo_path=folder,
+        return make_config(
+            self.folder,
+            refresh="0",
+            compaction="job",
+            target="error 1e-6",
+            advanced={"presence_error": 1e-9, "scalar_error": 1e-9},
+            shards=num_shards,
+            ttl={"expire": True, "keep": "0"},
         )
 
     @property
