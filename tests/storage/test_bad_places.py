@@ -1,6 +1,5 @@
 """Places that cannot be used: servers that answer anything, expired credentials, full and foreign caches."""
 
-import datetime
 import errno
 import logging
 import os
@@ -9,22 +8,20 @@ import traceback
 from contextlib import suppress
 
 import pytest
-from feast.protos.feast.types.Value_pb2 import StringSet, Value
 from obstore.store import MemoryStore
 
 from feast_sketch_store.errors import SettingsError, StorageError
-from feast_sketch_store.rows.codecs import FeatureCodec
-from feast_sketch_store.settings.view_settings import FeatureSettings, ViewSettings
 from feast_sketch_store.storage import buckets, file_cache
 from feast_sketch_store.storage.base import MissingFileError
 from feast_sketch_store.storage.buckets import _objects, open_bucket
 from feast_sketch_store.storage.object_store import ObjectStorage
 from feast_sketch_store.storage.objects import Objects
 from feast_sketch_store.view import last_known
-from feast_sketch_store.view.sealing import SealPolicy
 from feast_sketch_store.view.view import View
+from tests.helpers import histories
+from tests.helpers.histories import NEVER, items_of, settings_of
 from tests.helpers.http_proxy import Answer, Request, request_proxy
-from tests.helpers.keys import user_hashes, user_key
+from tests.helpers.keys import user_hashes
 from tests.helpers.object_servers import copy_objects
 
 pytestmark = pytest.mark.slow
@@ -56,9 +53,7 @@ ANSWERS = {
     "nothing": (200, ""),
     "odd code": (400, f"<Error><Code>{SECRET} x</Code></Error>"),
 }
-CODEC = FeatureCodec("viewed", "string_set_val")
-SETTINGS = ViewSettings("history", 1e-9, {"viewed": FeatureSettings(CODEC, 1e-9, 1000)})
-NEVER = SealPolicy(1.0, 10**9)
+SETTINGS = settings_of(1e-9, presence=1e-9)
 LONG_SECONDS = 1000.0
 
 
@@ -161,19 +156,11 @@ def test_a_view_of_a_place_that_is_none_is_not_empty(link, kind):
 
 
 def put(view, user, *items, second=0):
-    event = datetime.datetime(2026, 1, 1, 0, 0, second)
-    value = Value(string_set_val=StringSet(val=items))
-    view.write([(user_key(user), {"viewed": value}, event, None)])
+    histories.put(view, {user: items}, second)
 
 
 def read(view):
-    found = {}
-    answer = view.read(user_hashes(range(5)), ["viewed"])
-    feature = answer.features["viewed"]
-    values = feature.decoder.values(feature.states, feature.indptr, feature.symbols)
-    for user, value in zip(answer.found, values, strict=True):
-        found[int(user)] = set(value.string_set_val.val)
-    return found
+    return items_of(view, range(5))
 
 
 class Bucket:

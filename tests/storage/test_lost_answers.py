@@ -2,36 +2,29 @@
 
 import re
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta
 
 import obstore
 import pytest
-from feast.protos.feast.types.Value_pb2 import StringSet, Value
 from obstore.exceptions import AlreadyExistsError
 from obstore.store import MemoryStore
 
 from feast_sketch_store.errors import StorageError
 from feast_sketch_store.operations.verification import verify_view
 from feast_sketch_store.row_log import RowLog
-from feast_sketch_store.rows.codecs import FeatureCodec
-from feast_sketch_store.settings.view_settings import FeatureSettings, ViewSettings
 from feast_sketch_store.storage import buckets, object_lease, objects
 from feast_sketch_store.storage.base import UncertainWriteError
 from feast_sketch_store.storage.buckets import open_bucket
 from feast_sketch_store.storage.object_store import ObjectStorage
 from feast_sketch_store.storage.objects import Objects
 from feast_sketch_store.view.rebuilding import rebuild
-from feast_sketch_store.view.sealing import SealPolicy
 from feast_sketch_store.view.view import View
 from tests.faults.publishing import STEPS
+from tests.helpers.histories import CODEC, NEVER, items_of, put, settings_of
 from tests.helpers.http_proxy import Request, request_proxy
-from tests.helpers.keys import user_hashes, user_key
 
 pytestmark = pytest.mark.slow
 
-CODEC = FeatureCodec("viewed", "string_set_val")
-SETTINGS = ViewSettings("history", 1e-9, {"viewed": FeatureSettings(CODEC, 1e-9, 1000)})
-NEVER = SealPolicy(1.0, 10**9)
+SETTINGS = settings_of(1e-9, presence=1e-9)
 PUTS = [name for name, pattern in STEPS.items() if pattern.startswith("PUT")]
 OF_SEALS = [name for name in PUTS if name != "commit"]
 POINTS_OF_NO_RETURN = ["commit of the table", "manifest"]
@@ -158,23 +151,11 @@ def opened(bucket, through_fault=False):
 
 
 def write(view, users, item, second=0):
-    event = datetime(2026, 5, 1, tzinfo=UTC) + timedelta(seconds=second)
-    view.write(
-        [
-            (user_key(user), {"viewed": Value(string_set_val=StringSet(val=[item]))}, event, None)
-            for user in users
-        ]
-    )
+    put(view, dict.fromkeys(users, (item,)), second)
 
 
 def read(view):
-    found = {}
-    answer = view.read(user_hashes(range(60)), ["viewed"])
-    feature = answer.features["viewed"]
-    values = feature.decoder.values(feature.states, feature.indptr, feature.symbols)
-    for user, value in zip(answer.found.tolist(), values, strict=True):
-        found[user] = set(value.string_set_val.val)
-    return found
+    return items_of(view, range(60))
 
 
 def started(bucket):

@@ -4,35 +4,28 @@ import math
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 import pytest
-from feast.protos.feast.types.Value_pb2 import StringSet, Value
 
 from feast_sketch_store.errors import ShardError, StorageError
 from feast_sketch_store.operations.resharding import divide, remove_former
 from feast_sketch_store.row_log import RowLog
-from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.encoding import deletions
-from feast_sketch_store.settings.view_settings import FeatureSettings, ViewSettings
 from feast_sketch_store.storage.local import LocalStorage
 from feast_sketch_store.structures.goals import NOISE_RATIO, Goal
 from feast_sketch_store.view.opening import open_live, open_view
 from feast_sketch_store.view.rebuilding import rebuild
 from feast_sketch_store.view.removal import remove_view
-from feast_sketch_store.view.sealing import SealPolicy
-from tests.helpers.keys import user_hashes, user_key
+from tests.helpers import histories
+from tests.helpers.histories import NEVER, items_of, settings_of
+from tests.helpers.keys import user_key
 from tests.storage.memory import Files, ObjectsInMemory
 
 pytestmark = pytest.mark.slow
 
 NUM_USERS = 60
-CODEC = FeatureCodec("viewed", "string_set_val")
-SETS = ViewSettings(
-    "history", 1e-9, {"viewed": FeatureSettings(CODEC, Goal(NOISE_RATIO, 0.1, "sets"), 10**6)}
-)
-NEVER = SealPolicy(1.0, 10**9)
-MOMENT = datetime(2026, 1, 1, tzinfo=UTC)
+SETS = settings_of(Goal(NOISE_RATIO, 0.1, "sets"), 10**6, 1e-9)
 
 
 class Separate:
@@ -71,28 +64,12 @@ def opened(place, num_shards):
 
 def put(view, users, words, second=0):
     """Write a set of words for some users. Returns what reads have to give of them."""
-    event = MOMENT + timedelta(seconds=second)
-    view.write(
-        [
-            (user_key(user), {"viewed": Value(string_set_val=StringSet(val=words))}, event, None)
-            for user in users
-        ]
-    )
-    return {user: set(words) for user in users}
+    return histories.put(view, dict.fromkeys(users, words), second)
 
 
 def shown(view, users=range(NUM_USERS)):
     """What reads give: user -> words."""
-    users = list(users)
-    answer = view.read(user_hashes(users), ["viewed"])
-    if not len(answer.found):
-        return {}
-    feature = answer.features["viewed"]
-    values = feature.decoder.values(feature.states, feature.indptr, feature.symbols)
-    found = {}
-    for index, value in zip(answer.found.tolist(), values, strict=True):
-        found[users[index]] = set(value.string_set_val.val)
-    return found
+    return items_of(view, users)
 
 
 @pytest.mark.parametrize(

@@ -8,19 +8,15 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 
 import pytest
-from feast.protos.feast.types.Value_pb2 import StringSet, Value
 
 from feast_sketch_store.row_log import RowLog
-from feast_sketch_store.rows.codecs import FeatureCodec
-from feast_sketch_store.settings.view_settings import FeatureSettings, ViewSettings
 from feast_sketch_store.storage import object_lease
 from feast_sketch_store.storage.buckets import open_bucket
 from feast_sketch_store.storage.stores import StorePlace
 from feast_sketch_store.view.rebuilding import rebuild
 from feast_sketch_store.view.removal import remove_project
-from feast_sketch_store.view.sealing import SealPolicy
 from feast_sketch_store.view.view import View
-from tests.helpers.keys import user_hashes, user_key
+from tests.helpers.histories import NEVER, items_of, put, settings_of
 from tests.helpers.length import by_length
 from tests.helpers.processes import run_command
 
@@ -28,10 +24,8 @@ pytestmark = pytest.mark.slow
 
 WEED, AZURITE = (pytest.param(name, marks=pytest.mark.object_servers) for name in ("weed", "azurite"))
 WRITERS, COMMITS = 8, by_length(3, 12)
-CODEC = FeatureCodec("viewed", "string_set_val")
 # Salts are random. A false positive at 1e-12 would be a bug, not chance.
-SETTINGS = ViewSettings("history", 1e-12, {"viewed": FeatureSettings(CODEC, 1e-12, 1000)})
-NEVER = SealPolicy(1.0, 10**9)
+SETTINGS = settings_of(1e-12, presence=1e-12)
 EVENT = datetime(2026, 5, 1, tzinfo=UTC)
 
 WRITE = """
@@ -74,22 +68,7 @@ def test_eight_writers_keep_all_commits(object_server, name):
 
 
 def write(view, users, item):
-    view.write(
-        [
-            (user_key(user), {"viewed": Value(string_set_val=StringSet(val=[item]))}, EVENT, None)
-            for user in users
-        ]
-    )
-
-
-def read(view, users):
-    found = {}
-    answer = view.read(user_hashes(users), ["viewed"])
-    feature = answer.features["viewed"]
-    values = feature.decoder.values(feature.states, feature.indptr, feature.symbols)
-    for position, value in zip(answer.found, values, strict=True):
-        found[users[position]] = set(value.string_set_val.val)
-    return found
+    put(view, dict.fromkeys(users, (item,)))
 
 
 def opened(server, url):
@@ -140,7 +119,7 @@ def test_of_two_sealers_one_publishes_and_both_are_right(object_server, name, ha
     fresh = opened(server, url)
     wanted = {user: {"b" if user < 5 else "a"} for user in users}
     for view in [*views, fresh]:
-        assert read(view, [*users, 1000]) == wanted
+        assert items_of(view, [*users, 1000]) == wanted
         assert view.stats().sealed_entities == len(users)
 
 
@@ -167,7 +146,7 @@ def test_a_seal_of_rows_that_were_rebuilt_meanwhile_is_not_served(object_server)
     sealer.seal()
     fresh = opened(server, url)
     for view in (sealer, rebuilder, fresh):
-        assert read(view, users) == {user: {"new"} for user in users[:20]}
+        assert items_of(view, users) == {user: {"new"} for user in users[:20]}
 
 
 def test_a_teardown_waits_for_the_seal_of_another_process(object_server):

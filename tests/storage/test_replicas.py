@@ -10,14 +10,11 @@ import time
 
 import numpy as np
 import pytest
-from feast.protos.feast.types.Value_pb2 import StringSet, Value
 from obstore.store import MemoryStore
 
 from feast_sketch_store import SketchReader
 from feast_sketch_store.errors import StorageError
-from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.encoding import deletions
-from feast_sketch_store.settings.view_settings import FeatureSettings, ViewSettings
 from feast_sketch_store.storage import buckets
 from feast_sketch_store.storage.buckets import _objects, open_bucket
 from feast_sketch_store.storage.object_store import ObjectStorage
@@ -25,19 +22,17 @@ from feast_sketch_store.storage.objects import Objects
 from feast_sketch_store.view import last_known, live_shard
 from feast_sketch_store.view.last_known import Moment
 from feast_sketch_store.view.live import Poller
-from feast_sketch_store.view.sealing import SealPolicy
 from feast_sketch_store.view.view import View
 from tests.helpers import object_servers
 from tests.helpers.cases import for_each
+from tests.helpers.histories import NEVER, items_of, put, settings_of
 from tests.helpers.keys import user_hashes, user_key
 from tests.helpers.object_servers import copy_objects
 from tests.helpers.proxy import proxy
 
 pytestmark = pytest.mark.slow
 
-CODEC = FeatureCodec("viewed", "string_set_val")
-SETTINGS = ViewSettings("history", 1e-5, {"viewed": FeatureSettings(CODEC, 1e-6, 1000)})
-NEVER = SealPolicy(1.0, 10**9)
+SETTINGS = settings_of(1e-6)
 LONG_SECONDS = 1000.0  # between two looks: tests look themselves
 
 
@@ -63,13 +58,7 @@ class Writing:
         self.commits = 0
 
     def put(self, users, second=0):
-        event = datetime.datetime(2026, 1, 1, 0, 0, second)
-        self.writer.write(
-            [
-                (user_key(user), {"viewed": Value(string_set_val=StringSet(val=items))}, event, None)
-                for user, items in users.items()
-            ]
-        )
+        put(self.writer, users, second)
         self.commits += 1
 
     def delete(self, *users):
@@ -126,13 +115,7 @@ def bucket(moto, link, tmp_path, filled):
 
 def served(view, num_users=30):
     """What reads give: user -> items."""
-    found = {}
-    answer = view.read(user_hashes(range(num_users)), ["viewed"])
-    feature = answer.features["viewed"]
-    values = feature.decoder.values(feature.states, feature.indptr, feature.symbols)
-    for user, value in zip(answer.found, values, strict=True):
-        found[int(user)] = set(value.string_set_val.val)
-    return found
+    return items_of(view, range(num_users))
 
 
 def fill(bucket):

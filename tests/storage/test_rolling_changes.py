@@ -3,41 +3,34 @@
 import threading
 import time
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
 
 import pytest
-from feast.protos.feast.types.Value_pb2 import StringSet, Value
 
 import feast_sketch_store
 from feast_sketch_store.operations.verification import verify_view
 from feast_sketch_store.row_log import fresh_objects, table
-from feast_sketch_store.rows.codecs import FeatureCodec
-from feast_sketch_store.settings.view_settings import FeatureSettings, ViewSettings
 from feast_sketch_store.snapshot import files
 from feast_sketch_store.storage import buckets, object_lease
 from feast_sketch_store.storage.buckets import open_bucket
 from feast_sketch_store.storage.object_store import ObjectStorage
 from feast_sketch_store.structures.goals import NOISE_RATIO, Goal
 from feast_sketch_store.view import last_known, live_shard
-from feast_sketch_store.view.sealing import SealPolicy
 from feast_sketch_store.view.view import View
-from tests.helpers.keys import user_hashes, user_key
+from tests.helpers.histories import CODEC, NEVER, items_of, put, settings_of
 from tests.storage.memory import Files, ObjectsInMemory
 
 pytestmark = pytest.mark.slow
 
 USERS = 40
-CODEC = FeatureCodec("viewed", "string_set_val")
-NEVER = SealPolicy(1.0, 10**9)
 INTERVAL_SECONDS = 0.002
 PATIENCE_SECONDS = 60
 
 
-def settings_of(target, presence=1e-9):
-    return ViewSettings("history", presence, {"viewed": FeatureSettings(CODEC, target, 10**6)})
+def view_settings(target, presence=1e-9):
+    return settings_of(target, 10**6, presence)
 
 
-SETTINGS = settings_of(Goal(NOISE_RATIO, 0.1, "sets"))
+SETTINGS = view_settings(Goal(NOISE_RATIO, 0.1, "sets"))
 
 
 class OwnProcess:
@@ -132,9 +125,7 @@ class Fleet:
 
     def commit(self, writer, users=range(USERS)):
         self.commits += 1
-        value = Value(string_set_val=StringSet(val=["all", f"commit {self.commits}"]))
-        event = datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=self.commits)
-        writer.write([(user_key(user), {"viewed": value}, event, None) for user in users])
+        put(writer, dict.fromkeys(users, ("all", f"commit {self.commits}")), self.commits)
 
     def wait_until_seen(self, *names):
         self.wait_until(lambda: all(self.seen[name] >= self.commits for name in names or self._replicas))
@@ -159,19 +150,14 @@ class Fleet:
 
     def _look(self, name, view, seen):
         versions = set()
-        found = 0
-        answer = view.read(user_hashes(range(USERS)), ["viewed"])
-        feature = answer.features["viewed"]
-        values = feature.decoder.values(feature.states, feature.indptr, feature.symbols)
-        found += len(values)
-        for value in values:
-            items = set(value.string_set_val.val)
+        found = items_of(view, range(USERS))
+        for items in found.values():
             if "all" not in items:
                 self.problems.append(f"{name}: a false negative")
             # A filter may show more; what was written last is there.
             versions.add(max(int(item.removeprefix("commit ")) for item in items - {"all"}))
-        if found != USERS:
-            self.problems.append(f"{name}: {found} users")
+        if len(found) != USERS:
+            self.problems.append(f"{name}: {len(found)} users")
         if min(versions) < seen:
             self.problems.append(f"{name}: version {min(versions)} after {seen}")
         with self._changed:
@@ -207,9 +193,9 @@ def changed(fleet):
 
 def test_replicas_serve_through_a_change_of_structures_and_rates(fleet):
     changes = [
-        settings_of(1e-9),  # filters
-        settings_of(Goal(NOISE_RATIO, 0.1, "sets"), presence=1e-7),
-        settings_of(1e-12, presence=1e-12),
+        view_settings(1e-9),  # filters
+        view_settings(Goal(NOISE_RATIO, 0.1, "sets"), presence=1e-7),
+        view_settings(1e-12, presence=1e-12),
     ]
     writer = fleet.writer()
     fleet.commit(writer)

@@ -1,18 +1,15 @@
 """Views with shards in object storage: written and sealed by one process, served by replicas in others."""
 
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from types import SimpleNamespace
 
 import pytest
-from feast.protos.feast.types.Value_pb2 import StringSet, Value
 from obstore.store import MemoryStore
 
 from feast_sketch_store.errors import ShardError, StorageError
 from feast_sketch_store.operations.verification import verify_view
-from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.encoding import deletions
-from feast_sketch_store.settings.view_settings import FeatureSettings, ViewSettings
 from feast_sketch_store.storage import buckets
 from feast_sketch_store.storage.buckets import _objects, open_bucket
 from feast_sketch_store.storage.object_store import ObjectStorage
@@ -20,9 +17,10 @@ from feast_sketch_store.storage.objects import Objects
 from feast_sketch_store.structures.goals import NOISE_RATIO, Goal
 from feast_sketch_store.view.opening import open_as_stored, open_live, open_view
 from feast_sketch_store.view.removal import remove_view
-from feast_sketch_store.view.sealing import SealPolicy
 from feast_sketch_store.view.shard_map import shards_of
 from feast_sketch_store.view.view_file import ViewFile
+from tests.helpers import histories
+from tests.helpers.histories import NEVER, items_of, settings_of
 from tests.helpers.keys import user_hashes, user_key
 from tests.helpers.length import by_length
 from tests.helpers.object_servers import copy_objects
@@ -32,15 +30,7 @@ from tests.storage.memory import Files, ObjectsInMemory
 pytestmark = pytest.mark.slow
 
 NUM_SHARDS, NUM_USERS = 4, 60
-CODEC = FeatureCodec("viewed", "string_set_val")
-SETS = ViewSettings(
-    "history",
-    1e-9,
-    {"viewed": FeatureSettings(CODEC, Goal(NOISE_RATIO, 0.1, "sets"), 10**6)},
-    num_shards=NUM_SHARDS,
-)
-NEVER = SealPolicy(1.0, 10**9)
-MOMENT = datetime(2026, 1, 1, tzinfo=UTC)
+SETS = settings_of(Goal(NOISE_RATIO, 0.1, "sets"), 10**6, 1e-9, num_shards=NUM_SHARDS)
 LONG_SECONDS = 1000.0  # between two looks: tests look themselves
 SHARDS = shards_of(user_hashes(range(NUM_USERS)), NUM_SHARDS).tolist()
 
@@ -141,27 +131,12 @@ def replica(place, served=None, settings=SETS):
 
 
 def put(view, users, second=0):
-    event = MOMENT + timedelta(seconds=second)
-    items = {user: [f"{second} {user}", "milk"] for user in users}
-    view.write(
-        [
-            (user_key(user), {"viewed": Value(string_set_val=StringSet(val=own))}, event, None)
-            for user, own in items.items()
-        ]
-    )
-    return {user: set(own) for user, own in items.items()}
+    return histories.put(view, {user: [f"{second} {user}", "milk"] for user in users}, second)
 
 
 def shown(view, users=range(NUM_USERS)):
     """What reads give: user -> items."""
-    users, found = list(users), {}
-    answer = view.read(user_hashes(users), ["viewed"])
-    feature = answer.features["viewed"]
-    values = feature.decoder.values(feature.states, feature.indptr, feature.symbols)
-    for place, value in zip(answer.found.tolist(), values, strict=True):
-        assert users[place] not in found
-        found[users[place]] = set(value.string_set_val.val)
-    return found
+    return items_of(view, users)
 
 
 def fill(view):

@@ -3,12 +3,10 @@
 import datetime
 
 import pytest
-from feast.protos.feast.types.Value_pb2 import StringSet, Value
 
 from feast_sketch_store.errors import DamagedFileError
 from feast_sketch_store.layers import Cut, Goal
 from feast_sketch_store.operations.verification import verify_view
-from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.encoding import deletions
 from feast_sketch_store.settings.values import KeptValues
 from feast_sketch_store.settings.view_settings import FeatureSettings, ViewSettings
@@ -16,12 +14,11 @@ from feast_sketch_store.storage.local import LocalStorage
 from feast_sketch_store.view.sealing import SealPolicy, may_have_deltas, num_kept
 from feast_sketch_store.view.view import View
 from tests.helpers.cases import for_each
+from tests.helpers.histories import CODEC, NEVER, items_of, put, settings_of
 from tests.helpers.keys import user_hashes, user_key
 from tests.storage.memory import Files, ObjectsInMemory
 
-CODEC = FeatureCodec("viewed", "string_set_val")
-SETTINGS = ViewSettings("history", 1e-9, {"viewed": FeatureSettings(CODEC, 1e-9, 10**6)})
-NEVER = SealPolicy(1.0, 10**9)
+SETTINGS = settings_of(1e-9, 10**6, 1e-9)
 
 
 class Life:
@@ -34,14 +31,7 @@ class Life:
         self.expected = {}
 
     def put(self, users, *items, second=0):
-        event = datetime.datetime(2026, 1, 1, 0, 0, second)
-        self.view.write(
-            [
-                (user_key(user), {"viewed": Value(string_set_val=StringSet(val=items))}, event, None)
-                for user in users
-            ]
-        )
-        self.expected.update({user: {*items} for user in users})
+        self.expected |= put(self.view, dict.fromkeys(users, items), second)
 
     def delete(self, *users):
         self.view.delete(deletions([user_key(u) for u in users], datetime.datetime.now(datetime.UTC), None))
@@ -54,14 +44,7 @@ class Life:
 
     def check(self, num_users=100):
         for view in (self.view, View(self.storage, self.settings, NEVER, 0.0)):
-            found = {}
-            answer = view.read(user_hashes(range(num_users)), ["viewed"])
-            feature = answer.features["viewed"]
-            values = feature.decoder.values(feature.states, feature.indptr, feature.symbols)
-            for user, value in zip(answer.found, values, strict=True):
-                assert int(user) not in found
-                found[int(user)] = set(value.string_set_val.val)
-            assert found == self.expected
+            assert items_of(view, range(num_users)) == self.expected
         verified = verify_view(self.storage, self.settings.codecs)
         assert verified.problems == []
 
@@ -172,7 +155,7 @@ def test_late_rows_do_not_count(life):
 
 
 def test_a_row_of_the_base_is_never_hidden(tmp_path):
-    settings = ViewSettings("history", 0.5, {"viewed": FeatureSettings(CODEC, 0.5, 10**6)})
+    settings = settings_of(0.5, 10**6, 0.5)
     view = View(LocalStorage(tmp_path), settings, NEVER, 0.0)
     life = Life(view.storage, settings)
     life.put(range(1000), "in the base")
@@ -180,11 +163,7 @@ def test_a_row_of_the_base_is_never_hidden(tmp_path):
     life.put(range(1000, 1200), "in the delta", second=1)
     assert life.view.seal(as_delta=True)
     assert life.deltas == [200]
-    found = {}
-    answer = life.view.read(user_hashes(range(1200)), ["viewed"])
-    feature = answer.features["viewed"]
-    values = feature.decoder.values(feature.states, feature.indptr, feature.symbols)
-    found |= {int(u): set(v.string_set_val.val) for u, v in zip(answer.found, values, strict=True)}
+    found = items_of(life.view, range(1200))
     assert all("in the base" in found[user] for user in range(1000))
     assert all("in the delta" in found[user] for user in range(1000, 1200))
 

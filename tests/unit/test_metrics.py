@@ -8,31 +8,27 @@ import re
 import sys
 import threading
 import urllib.request
-from datetime import UTC, datetime
 from pathlib import Path
 
 import feast.metrics  # before prometheus_client, as Feast's server does
 import pytest
 import yaml
-from feast.protos.feast.types.Value_pb2 import StringSet, Value
+from feast.protos.feast.types.Value_pb2 import Value
 from prometheus_client import CollectorRegistry
 from prometheus_client.multiprocess import MultiProcessCollector
 
 from feast_sketch_store import metrics
 from feast_sketch_store.errors import RowError, StorageError
 from feast_sketch_store.operations.exporting import exported
-from feast_sketch_store.rows.codecs import FeatureCodec
-from feast_sketch_store.settings.view_settings import FeatureSettings, ViewSettings
 from feast_sketch_store.storage.local import LocalStorage
 from feast_sketch_store.view.loading import ShardLoader
 from feast_sketch_store.view.sealing import SealPolicy
 from feast_sketch_store.view.view import View
 from tests.helpers.cases import for_each
+from tests.helpers.histories import MOMENT, row, settings_of
 from tests.helpers.keys import user_hashes, user_key
 
-CODEC = FeatureCodec("viewed", "string_set_val")
-SETTINGS = ViewSettings("history", 1e-5, {"viewed": FeatureSettings(CODEC, 0.01, 1000)})
-MOMENT = datetime(2026, 1, 1, tzinfo=UTC)
+SETTINGS = settings_of(0.01)
 DOCS = Path(__file__).parents[2] / "docs"
 assert feast.metrics
 
@@ -43,10 +39,6 @@ def files_of_this_process():
     for file in Path(os.environ["PROMETHEUS_MULTIPROC_DIR"]).glob("*.db"):
         if not file.stem.endswith(f"_{os.getpid()}"):
             file.unlink()
-
-
-def row(user, *items):
-    return (user_key(user), {"viewed": Value(string_set_val=StringSet(val=items))}, MOMENT, None)
 
 
 def scraped():

@@ -1,57 +1,34 @@
 """Views that are held at a snapshot: what is read, written, sealed and kept meanwhile."""
 
-from datetime import UTC, datetime, timedelta
-
 import pytest
-from feast.protos.feast.types.Value_pb2 import StringSet, Value
 
 from feast_sketch_store import metrics
 from feast_sketch_store.errors import SettingsError, StorageError
 from feast_sketch_store.operations.verification import verify_view
-from feast_sketch_store.rows.codecs import FeatureCodec
-from feast_sketch_store.settings.view_settings import FeatureSettings, ViewSettings
 from feast_sketch_store.storage.local import LocalStorage
-from feast_sketch_store.view.sealing import SealPolicy
 from feast_sketch_store.view.view import View
-from tests.helpers.keys import user_hashes, user_key
+from tests.helpers.histories import ALWAYS, CODEC, NEVER, items_of, put, settings_of
 from tests.storage.memory import MemoryStorage
 
-CODEC = FeatureCodec("viewed", "string_set_val")
-SETTINGS = ViewSettings("history", 1e-5, {"viewed": FeatureSettings(CODEC, 1e-9, 1000)})
-MOMENT = datetime(2026, 1, 1, tzinfo=UTC)
-EAGER = SealPolicy(1e-9, 0)
-NEVER = SealPolicy(1.0, 10**9)
+SETTINGS = settings_of(1e-9)
 
 
 @pytest.fixture(params=["local", "memory"])
 def make_view(request, tmp_path):
     storage = LocalStorage(tmp_path / "view") if request.param == "local" else MemoryStorage()
-    return lambda policy=EAGER: View(storage, SETTINGS, policy, 0.0)
+    return lambda policy=ALWAYS: View(storage, SETTINGS, policy, 0.0)
 
 
 def fill(view, number, users=(1, 2)):
     """Write a row of each user, in which the last fill is seen, and seal."""
-    rows = [
-        (
-            user_key(user),
-            {"viewed": Value(string_set_val=StringSet(val=[f"fill {number}"]))},
-            MOMENT + timedelta(hours=number),
-            None,
-        )
-        for user in users
-    ]
-    view.write(rows)
+    put(view, {user: [f"fill {number}"] for user in users}, second=3600 * number)
     view.settle()
 
 
 def read(view, user=1):
     """What a read of a user shows."""
-    answer = view.read(user_hashes([user]), ["viewed"])
-    feature = answer.features["viewed"]
-    values = feature.decoder.values(feature.states, feature.indptr, feature.symbols)
-    if len(answer.found):
-        return list(values[0].string_set_val.val)
-    return None
+    items = items_of(view, [user]).get(user)
+    return items and sorted(items)
 
 
 def test_a_bad_fill_is_undone_in_one_step(make_view):

@@ -1,42 +1,26 @@
 """Views that a job seals: writes only append, and everything else keeps its meaning."""
 
 import asyncio
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 import pytest
-from feast.protos.feast.types.Value_pb2 import StringSet, Value
+from feast.protos.feast.types.Value_pb2 import Value
 
 from feast_sketch_store.errors import RowError
-from feast_sketch_store.rows.codecs import FeatureCodec
-from feast_sketch_store.settings.view_settings import FeatureSettings, ViewSettings
 from feast_sketch_store.storage.local import LocalStorage
 from feast_sketch_store.view.loading import ShardLoader
 from feast_sketch_store.view.sealing import SealPolicy
 from feast_sketch_store.view.view import View
-from tests.helpers.keys import user_hashes, user_key
+from tests.helpers.histories import MOMENT, items_of, row, settings_of
+from tests.helpers.keys import user_key
 
-CODEC = FeatureCodec("viewed", "string_set_val")
 LIMIT = 50
-SETTINGS = ViewSettings("history", 1e-5, {"viewed": FeatureSettings(CODEC, 1e-9, LIMIT)})
-MOMENT = datetime(2026, 1, 1, tzinfo=UTC)
+SETTINGS = settings_of(1e-9, LIMIT)
 BY_JOB = SealPolicy(0.1, 3, by_job=True)
 
 
-def row(user, *items, event=MOMENT):
-    return (user_key(user), {"viewed": Value(string_set_val=StringSet(val=items))}, event, None)
-
-
 def values(view, *users):
-    """What a read of users shows, by user."""
-    shown = {}
-    answer = view.read(user_hashes(users), ["viewed"])
-    if not len(answer.found):
-        return shown
-    feature = answer.features["viewed"]
-    decoded = feature.decoder.values(feature.states, feature.indptr, feature.symbols)
-    for position, value in zip(answer.found, decoded, strict=True):
-        shown[users[position]] = set(value.string_set_val.val)
-    return shown
+    return items_of(view, users)
 
 
 @pytest.fixture

@@ -20,8 +20,7 @@ from feast.protos.feast.types.Value_pb2 import StringSet, Value
 from feast_sketch_store.errors import StorageError
 from feast_sketch_store.row_log import RowLog
 from feast_sketch_store.row_log.table import Table
-from feast_sketch_store.rows.codecs import FeatureCodec
-from feast_sketch_store.settings.view_settings import FeatureSettings, ViewSettings
+from feast_sketch_store.settings.view_settings import FeatureSettings
 from feast_sketch_store.snapshot.files import SnapshotFolder
 from feast_sketch_store.storage import local
 from feast_sketch_store.storage.local import LocalStorage
@@ -31,12 +30,12 @@ from feast_sketch_store.view.rebuilding import rebuild
 from feast_sketch_store.view.removal import remove_view
 from feast_sketch_store.view.sealing import SealPolicy
 from feast_sketch_store.view.view import View
+from tests.helpers import histories
+from tests.helpers.histories import ALWAYS, CODEC, NEVER, items_of, settings_of
 from tests.helpers.keys import user_hashes, user_key
 from tests.helpers.length import by_length
 
-CODEC = FeatureCodec("viewed", "string_set_val")
-SETTINGS = ViewSettings("history", 1e-5, {"viewed": FeatureSettings(CODEC, 0.01, 1000)})
-NEVER, ALWAYS = SealPolicy(1.0, 10**9), SealPolicy(1e-9, 0)
+SETTINGS = settings_of(0.01)
 
 
 def seal(view, settings):
@@ -55,24 +54,10 @@ def make_view(tmp_path):
             put_all({user: items}, **how)
 
         def put_all(users, second=0, policy=NEVER):
-            event = datetime.datetime(2026, 1, 1, 0, 0, second)
-            rows = [
-                (user_key(user), {"viewed": Value(string_set_val=StringSet(val=items))}, event, None)
-                for user, items in users.items()
-            ]
             view.policy = policy
-            view.write(rows)
+            histories.put(view, users, second)
 
-        def get(*users):
-            found = {}
-            answer = view.read(user_hashes(users), ["viewed"])
-            feature = answer.features["viewed"]
-            values = feature.decoder.values(feature.states, feature.indptr, feature.symbols)
-            for position, value in zip(answer.found, values, strict=True):
-                found[users[position]] = set(value.string_set_val.val)
-            return found
-
-        return SimpleNamespace(view=view, put=put, put_all=put_all, get=get)
+        return SimpleNamespace(view=view, put=put, put_all=put_all, get=lambda *users: items_of(view, users))
 
     return make
 

@@ -9,14 +9,11 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from datetime import UTC, datetime
 
 import pytest
-from feast.protos.feast.types.Value_pb2 import StringSet, Value
+from feast.protos.feast.types.Value_pb2 import Value
 
 from feast_sketch_store.errors import RowError
-from feast_sketch_store.rows.codecs import FeatureCodec
-from feast_sketch_store.settings.view_settings import FeatureSettings, ViewSettings
 from feast_sketch_store.storage import local
 from feast_sketch_store.storage.local import LocalStorage
 from feast_sketch_store.threads import leaves_a_core
@@ -26,17 +23,10 @@ from feast_sketch_store.view.loading import ShardLoader
 from feast_sketch_store.view.rebuilding import rebuild
 from feast_sketch_store.view.sealing import SealPolicy
 from feast_sketch_store.view.view import View
+from tests.helpers.histories import MOMENT, NEVER, items_of, row, settings_of
 from tests.helpers.keys import user_hashes, user_key
 
-CODEC = FeatureCodec("viewed", "string_set_val")
-SETTINGS = ViewSettings("history", 1e-5, {"viewed": FeatureSettings(CODEC, 0.01, 1000)})
-ROOMY = ViewSettings("history", 1e-5, {"viewed": FeatureSettings(CODEC, 0.01, 10**6)})
-NEVER = SealPolicy(1.0, 10**9)
-MOMENT = datetime(2026, 1, 1, tzinfo=UTC)
-
-
-def row(user, *items):
-    return (user_key(user), {"viewed": Value(string_set_val=StringSet(val=items))}, MOMENT, None)
+SETTINGS, ROOMY = settings_of(0.01), settings_of(0.01, 10**6)
 
 
 def found(view, *users):
@@ -44,13 +34,7 @@ def found(view, *users):
 
 
 def values(view, *users):
-    answer = view.read(user_hashes(users), ["viewed"])
-    feature = answer.features["viewed"]
-    read = feature.decoder.values(feature.states, feature.indptr, feature.symbols)
-    return {
-        users[position]: set(value.string_set_val.val)
-        for position, value in zip(answer.found, read, strict=True)
-    }
+    return items_of(view, users)
 
 
 @pytest.fixture

@@ -1,0 +1,48 @@
+"""Views of one feature, ``viewed``, a set of strings of each user: settings, rows, and what reads show."""
+
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from feast.protos.feast.types.Value_pb2 import StringSet, Value
+
+from feast_sketch_store.rows.codecs import FeatureCodec
+from feast_sketch_store.settings.view_settings import FeatureSettings, ViewSettings
+from feast_sketch_store.view.sealing import SealPolicy
+from feast_sketch_store.view.view import View
+from tests.helpers.keys import user_hashes, user_key
+
+MOMENT = datetime(2026, 1, 1, tzinfo=UTC)
+CODEC = FeatureCodec("viewed", "string_set_val")
+NEVER, ALWAYS = SealPolicy(1.0, 10**9), SealPolicy(1e-9, 0)
+
+
+def settings_of(target: Any, max_vocabulary: int = 1000, presence: float = 1e-5, **more: Any) -> ViewSettings:
+    """Settings of a view; ``target`` is an error rate or a goal."""
+    features = {"viewed": FeatureSettings(CODEC, target, max_vocabulary)}
+    return ViewSettings("history", presence, features, **more)
+
+
+def row(user: Any, *items: str, event: datetime = MOMENT) -> tuple[Any, ...]:
+    """A row as Feast writes it."""
+    return user_key(user), {"viewed": Value(string_set_val=StringSet(val=items))}, event, None
+
+
+def put(view: View, users: Mapping[Any, Iterable[str]], second: int = 0) -> dict[Any, set[str]]:
+    """Write items of users, so many seconds after the first moment. Returns what reads must show of them."""
+    event = MOMENT + timedelta(seconds=second)
+    view.write([row(user, *items, event=event) for user, items in users.items()])
+    return {user: set(items) for user, items in users.items()}
+
+
+def items_of(view: View, users: Iterable[Any]) -> dict[Any, set[str]]:
+    """What a read shows of users; each that has a row is found once."""
+    users = list(users)
+    answer = view.read(user_hashes(users), ["viewed"])
+    if not len(answer.found):
+        return {}
+    feature = answer.features["viewed"]
+    values = feature.decoder.values(feature.states, feature.indptr, feature.symbols)
+    found = [users[position] for position in answer.found.tolist()]
+    assert len(set(found)) == len(found)
+    return {user: set(value.string_set_val.val) for user, value in zip(found, values, strict=True)}
