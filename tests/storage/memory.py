@@ -18,6 +18,7 @@ from feast_sketch_store.storage.base import (
     checked_folder,
     checked_name,
 )
+from feast_sketch_store.storage.object_store import ObjectStorage
 
 
 class Files:
@@ -161,3 +162,25 @@ class ObjectsInMemory(MemoryStorage):
     @contextmanager
     def lease(self, name, wait=False, create=True):
         yield True
+
+
+class OwnProcess:
+    """A storage that is to each view as if it was in a process of its own."""
+
+    @property
+    def identity(self):
+        return f"{super().identity} {id(self)}"
+
+
+class OwnHost(OwnProcess):
+    """The same on a host of its own, which fetches files."""
+
+    fetches = True
+
+
+class Served(ObjectStorage):
+    """Objects of a server, of which a folder is a storage of the same kind."""
+
+    def within(self, folder):
+        part = super().within(folder)
+        return type(self)(part._objects, part._prefix, self.read_only)

@@ -20,7 +20,7 @@ from feast_sketch_store.view.removal import remove_view
 from tests.helpers import histories
 from tests.helpers.histories import NEVER, items_of, settings_of
 from tests.helpers.keys import user_key
-from tests.storage.memory import Files, ObjectsInMemory
+from tests.storage.memory import Files, ObjectsInMemory, OwnProcess
 
 pytestmark = pytest.mark.slow
 
@@ -28,20 +28,12 @@ NUM_USERS = 60
 SETS = settings_of(Goal(NOISE_RATIO, 0.1, "sets"), 10**6, 1e-9)
 
 
-class Separate:
-    """A storage that is to each view as if it was in a process of its own."""
-
-    @property
-    def identity(self):
-        return f"{super().identity} {id(self)}"
-
-
 class Folder:
     def __init__(self, path):
         self._path = path
 
     def open(self):
-        return type("Opened", (Separate, LocalStorage), {})(self._path)
+        return type("Opened", (OwnProcess, LocalStorage), {})(self._path)
 
 
 class Bucket:
@@ -49,7 +41,7 @@ class Bucket:
         self._files = Files()
 
     def open(self):
-        return type("Opened", (Separate, ObjectsInMemory), {})(self._files)
+        return type("Opened", (OwnProcess, ObjectsInMemory), {})(self._files)
 
 
 @pytest.fixture(params=["folder", "bucket"])

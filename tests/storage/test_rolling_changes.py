@@ -12,12 +12,11 @@ from feast_sketch_store.row_log import fresh_objects, table
 from feast_sketch_store.snapshot import files
 from feast_sketch_store.storage import buckets, object_lease
 from feast_sketch_store.storage.buckets import open_bucket
-from feast_sketch_store.storage.object_store import ObjectStorage
 from feast_sketch_store.structures.goals import NOISE_RATIO, Goal
 from feast_sketch_store.view import last_known, live_shard
 from feast_sketch_store.view.view import View
 from tests.helpers.histories import CODEC, NEVER, items_of, put, settings_of
-from tests.storage.memory import Files, ObjectsInMemory
+from tests.storage.memory import Files, ObjectsInMemory, OwnHost, Served
 
 pytestmark = pytest.mark.slow
 
@@ -33,17 +32,7 @@ def view_settings(target, presence=1e-9):
 SETTINGS = view_settings(Goal(NOISE_RATIO, 0.1, "sets"))
 
 
-class OwnProcess:
-    """A storage that is to each view as if it was in a process of its own."""
-
-    fetches = True
-
-    @property
-    def identity(self):
-        return f"{super().identity} {id(self)}"
-
-
-class SeenByOlderRelease(OwnProcess):
+class SeenByOlderRelease(OwnHost):
     """Manifests with checksums of chunks have a version that no release knows."""
 
     def read(self, name, start=0, length=None):
@@ -53,18 +42,10 @@ class SeenByOlderRelease(OwnProcess):
         return content
 
 
-class WrittenByOlderRelease(OwnProcess):
+class WrittenByOlderRelease(OwnHost):
     """Manifests are without checksums of chunks."""
 
     fetches = False
-
-
-class Served(ObjectStorage):
-    """Objects of a server, of which a folder is a storage of the same kind."""
-
-    def within(self, folder):
-        part = super().within(folder)
-        return type(self)(part._objects, part._prefix, self.read_only)
 
 
 class InMemory:
@@ -101,10 +82,10 @@ class Fleet:
         self._replicas = {}
         self._changed = threading.Condition()  # after each read
 
-    def writer(self, settings=SETTINGS, kind=OwnProcess):
+    def writer(self, settings=SETTINGS, kind=OwnHost):
         return View(self.place.open(kind), settings, NEVER, 0.0)
 
-    def start(self, name, settings=SETTINGS, kind=OwnProcess):
+    def start(self, name, settings=SETTINGS, kind=OwnHost):
         """A replica, in the place of the one with the same name, which ends when the new one serves."""
         storage = self.place.open(kind, read_only=True)
         view = View(storage, settings, NEVER, INTERVAL_SECONDS, is_replica=True)
@@ -323,5 +304,5 @@ def test_a_writer_whose_clock_is_an_hour_off_loses_nothing(fleet, monkeypatch, h
         fleet.commit(off)
         off.seal()
         off.vacuum()
-    found = verify_view(fleet.place.open(OwnProcess), [CODEC])
+    found = verify_view(fleet.place.open(OwnHost), [CODEC])
     assert (found.problems, found.leftovers) == ([], [])

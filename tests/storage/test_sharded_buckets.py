@@ -12,7 +12,6 @@ from feast_sketch_store.operations.verification import verify_view
 from feast_sketch_store.rows.encoding import deletions
 from feast_sketch_store.storage import buckets
 from feast_sketch_store.storage.buckets import _objects, open_bucket
-from feast_sketch_store.storage.object_store import ObjectStorage
 from feast_sketch_store.storage.objects import Objects
 from feast_sketch_store.structures.goals import NOISE_RATIO, Goal
 from feast_sketch_store.view.opening import open_as_stored, open_live, open_view
@@ -25,7 +24,7 @@ from tests.helpers.keys import user_hashes, user_key
 from tests.helpers.length import by_length
 from tests.helpers.object_servers import copy_objects
 from tests.helpers.proxy import proxy
-from tests.storage.memory import Files, ObjectsInMemory
+from tests.storage.memory import Files, ObjectsInMemory, OwnHost, Served
 
 pytestmark = pytest.mark.slow
 
@@ -35,16 +34,6 @@ LONG_SECONDS = 1000.0  # between two looks: tests look themselves
 SHARDS = shards_of(user_hashes(range(NUM_USERS)), NUM_SHARDS).tolist()
 
 
-class OwnProcess:
-    """A storage that is to each view as if it was in a process of its own."""
-
-    fetches = True
-
-    @property
-    def identity(self):
-        return f"{super().identity} {id(self)}"
-
-
 class InMemory:
     """Opens a view of the same objects, in memory."""
 
@@ -52,7 +41,7 @@ class InMemory:
         self._files = Files()
 
     def open(self, read_only=False):
-        return type("Opened", (OwnProcess, ObjectsInMemory), {})(self._files, read_only)
+        return type("Opened", (OwnHost, ObjectsInMemory), {})(self._files, read_only)
 
     def fill(self):
         return fill(writer(self))
@@ -78,15 +67,7 @@ class OnServer:
             options = self.link.options(self._options)
             return open_bucket(self._url, options, True, self._cache).within("view/")
         opened = open_bucket(self._url, self._options).within("view/")
-        return type("Opened", (OwnProcess, Served), {})(opened._objects, opened._prefix, False)
-
-
-class Served(ObjectStorage):
-    """Objects of a server, of which a folder is a storage of the same kind."""
-
-    def within(self, folder):
-        part = super().within(folder)
-        return type(self)(part._objects, part._prefix, self.read_only)
+        return type("Opened", (OwnHost, Served), {})(opened._objects, opened._prefix, False)
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +81,7 @@ def server(object_server):
 def filled_objects():
     store = MemoryStore()
     objects = Objects(store, "s3://bucket", "bucket")
-    opened = type("Opened", (OwnProcess, Served), {})(objects, "store/view/")
+    opened = type("Opened", (OwnHost, Served), {})(objects, "store/view/")
     return store, fill(open_view(opened, SETS, NEVER, 0.0))[1]
 
 
