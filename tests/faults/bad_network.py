@@ -56,7 +56,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="A replica behind a bad network.")
     parser.add_argument("--server", choices=["moto", "weed"], default="moto")
     parser.add_argument("--port", type=int, help="of a moto that runs already")
-    parser.add_argument("--seconds", type=float, default=600.0, help="of faults")
+    parser.add_argument("--seconds", type=float, default=600.0, help="of faults; at least until the first")
     parser.add_argument("--seed", type=int, default=1)
     arguments = parser.parse_args()
     buckets._RETRIES = 1
@@ -129,9 +129,9 @@ class _Campaign:
         self._store, self._seen = SketchOnlineStore(), 0
         self._read_for(_QUIET_SHARE * seconds, "quiet")
         end = time.monotonic() + seconds
-        while time.monotonic() < end and not self.failures:
+        while (time.monotonic() < end or not self.num_faults) and not self.failures:
             self._tell(self._fault())
-            self._read_for(min(self.chance.uniform(0.2, 1.0), end - time.monotonic()), "faults")
+            self._read_for(self.chance.uniform(0.2, 1.0), "faults")
             if self.chance.random() < 0.1:  # the process dies, and another one starts from the cache
                 self._tell("down")
                 self._restart()
@@ -176,9 +176,9 @@ class _Campaign:
         return shares
 
     def _tell(self, faults: str | dict[str, float]) -> None:
-        """Change what the network does, and wait until it does."""
+        """Change what the network does, and wait until it does. Counts its faults so far."""
         self._network.send(faults)
-        self._network.recv()
+        self.num_faults = self._network.recv()
 
     def _read_for(self, seconds: float, part: str | None) -> None:
         """Read for so long, and at least once however slow the machine is."""
@@ -203,9 +203,9 @@ class _Campaign:
         if part is not None:
             self._seconds[part].append(seconds)
             self.longest = max(self.longest, seconds)
-        told = self._store.view(self._config, _VIEW).freshness()
-        self.stale += told.state == "STALE"
-        self.oldest = max(self.oldest, told.age_seconds or 0.0)
+        freshness = self._store.view(self._config, _VIEW).freshness()
+        self.stale += freshness.state == "STALE"
+        self.oldest = max(self.oldest, freshness.age_seconds or 0.0)
         versions = {tuple(values["viewed"].int64_set_val.val) for _, values in rows if values is not None}
         if any(values is None for _, values in rows) or len(versions) != 1 or len(min(versions)) != 1:
             self.failures.append(f"a read shows {rows[:5]}")
@@ -220,17 +220,17 @@ class _Campaign:
 
 
 def _network_and_writer(pipe: Connection, commits: Any, server: ObjectServer, url: str, seed: int) -> None:
-    """Write until told to end; change what the proxy does as told."""
+    """Write, and change what the proxy does, until the pipe says ``end``."""
     with proxy(server.port, seed) as link:
         writer = _Writer(server, url, commits, seed)
         pipe.send(link.port)
-        while (told := pipe.recv()) != "end":
+        while (wanted := pipe.recv()) != "end":
             link.heal()
-            if told == "down":
+            if wanted == "down":
                 link.take_down()
             else:
-                vars(link).update(told)
-            pipe.send("done")
+                vars(link).update(wanted)
+            pipe.send(link.num_faults)
         link.heal()
         writer.end()
         pipe.send({"faults": link.num_faults, "failures": writer.failures})
