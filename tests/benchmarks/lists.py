@@ -52,10 +52,10 @@ def run(quick: bool = False) -> None:
 
 def _drawn(num_users: int) -> Items:
     """Items of all users in the order of their times, popular values more often."""
-    chance, number_of = np.random.default_rng(7), num_users * ITEMS
+    rng, number_of = np.random.default_rng(7), num_users * ITEMS
     users, now = np.repeat(np.arange(num_users), ITEMS), int(time.time())
-    values = (VALUES * chance.random(number_of) ** 3).astype(np.int64)
-    times = now - chance.integers(0, DAYS * _SECONDS_PER_DAY, number_of)
+    values = (VALUES * rng.random(number_of) ** 3).astype(np.int64)
+    times = now - rng.integers(0, DAYS * _SECONDS_PER_DAY, number_of)
     order = np.argsort(times)
     return users[order], values[order], times[order]
 
@@ -145,8 +145,8 @@ def _reads(lists: Lists, servers: dict[str, Redis], num_users: int, quick: bool)
             SKETCH: lambda users: lists.get(users, limit=NEWEST),
             **{name: _bound(_newest_of_redis, client) for name, client in servers.items()},
         }
-        chance = np.random.default_rng(num_read)
-        drawn = [chance.integers(0, num_users, num_read) for _ in range(calls * 9)]
+        rng = np.random.default_rng(num_read)
+        drawn = [rng.integers(0, num_users, num_read) for _ in range(calls * 9)]
         times = interleaved(sides, drawn.__getitem__, rounds=2 if quick else 9, calls=calls)
         lines.append(
             [f"newest {NEWEST} of {num_read:,}", *(number(times[n] / num_read * 1e6) for n in sides)]

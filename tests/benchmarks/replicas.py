@@ -105,7 +105,7 @@ def _refreshes(
     start = link.bytes_down
     replica.refresh()
     base = link.bytes_down - start
-    chance, rows = np.random.default_rng(1), []
+    rng, rows = np.random.default_rng(1), []
 
     def fetched() -> int:
         before = link.bytes_down
@@ -115,7 +115,7 @@ def _refreshes(
 
     nothing = fetched()
     for second, share in enumerate((0.001, 0.01, 0.05), start=1):
-        users = chance.choice(num_users, max(1, int(share * num_users)), replace=False)
+        users = rng.choice(num_users, max(1, int(share * num_users)), replace=False)
         _write(writer, users, second)
         commit = fetched()
         writer.seal(as_delta=True)

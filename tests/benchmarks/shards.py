@@ -62,13 +62,13 @@ def main() -> None:
     parser.add_argument("--shards", type=int, default=16)
     parser.add_argument("--calls", type=int, default=2_000)
     given = parser.parse_args()
-    chance = np.random.default_rng(1)
+    rng = np.random.default_rng(1)
     rows = pd.DataFrame(
         {
             "user_id": range(NUM_USERS),
-            "viewed": [chance.integers(0, 5_000, 20).tolist() for _ in range(NUM_USERS)],
-            "country": chance.choice(["FR", "DE", "IT"], NUM_USERS),
-            "visits": chance.integers(0, 1_000, NUM_USERS),
+            "viewed": [rng.integers(0, 5_000, 20).tolist() for _ in range(NUM_USERS)],
+            "country": rng.choice(["FR", "DE", "IT"], NUM_USERS),
+            "visits": rng.integers(0, 1_000, NUM_USERS),
             "event": EVENT,
         }
     )
@@ -77,7 +77,7 @@ def main() -> None:
         for number, calls in ((1, given.calls), (100, given.calls // 5)):
             taken: dict[int, list[float]] = {n: [] for n in stores}
             for _ in range(calls):
-                users = chance.integers(0, NUM_USERS, number).tolist()
+                users = rng.integers(0, NUM_USERS, number).tolist()
                 for n, store in stores.items():
                     taken[n].append(seconds_of(store, users))
             medians = {n: 1e6 * statistics.median(own[calls // 10 :]) for n, own in taken.items()}

@@ -108,10 +108,10 @@ def _shapes(num_users: int) -> dict[str, ShapeRows]:
     names = pa.array([f"user-{number:016x}" for number in ids.to_pylist()])
 
     def lists(mean: float, seed: int) -> Lists:
-        chance = np.random.default_rng(seed)
-        sizes = np.clip(chance.poisson(mean, num_users), 1, None)
+        rng = np.random.default_rng(seed)
+        sizes = np.clip(rng.poisson(mean, num_users), 1, None)
         shares = np.cumsum(np.arange(1, VOCABULARY + 1) ** -0.8)
-        drawn = np.searchsorted(shares / shares[-1], chance.random(int(sizes.sum())))
+        drawn = np.searchsorted(shares / shares[-1], rng.random(int(sizes.sum())))
         return [np.unique(part) for part in np.split(drawn, np.cumsum(sizes)[:-1])]
 
     def some(given: Lists, share: float) -> Lists:

@@ -109,9 +109,9 @@ def _times(
     layers: dict[tuple[float, Kept], SketchLayer], hashes: np.ndarray
 ) -> dict[tuple[float, Kept], float]:
     """Seconds of a read of one of many rows: the median of turns in which each layer has its own."""
-    chance, seconds = np.random.default_rng(0), {key: [] for key in layers}
+    rng, seconds = np.random.default_rng(0), {key: [] for key in layers}
     for _ in range(9):
-        asked = hashes[chance.choice(len(hashes), min(BATCH, len(hashes)), replace=False)]
+        asked = hashes[rng.choice(len(hashes), min(BATCH, len(hashes)), replace=False)]
         for key, layer in layers.items():
             start = time.process_time()
             for _ in range(5):

@@ -103,7 +103,7 @@ class _Campaign:
     """Each commit gives every user the set of one number, the commit's own: so a read tells its version."""
 
     def __init__(self, server: ObjectServer, folder: Path, seed: int):
-        self.chance = random.Random(seed)
+        self.rng = random.Random(seed)
         self.reads = self.stale = self.restarts = self.num_faults = 0
         self.longest = self.oldest = 0.0
         self.failures: list[str] = []
@@ -131,8 +131,8 @@ class _Campaign:
         end = time.monotonic() + seconds
         while (time.monotonic() < end or not self.num_faults) and not self.failures:
             self._tell(self._fault())
-            self._read_for(self.chance.uniform(0.2, 1.0), "faults")
-            if self.chance.random() < 0.1:  # the process dies, and another one starts from the cache
+            self._read_for(self.rng.uniform(0.2, 1.0), "faults")
+            if self.rng.random() < 0.1:  # the process dies, and another one starts from the cache
                 self._tell("down")
                 self._restart()
                 self._read("faults")
@@ -163,16 +163,16 @@ class _Campaign:
         self.restarts += 1
 
     def _fault(self) -> str | dict[str, float]:
-        fault = self.chance.choice(["none", "down", "delay", "cut", "corrupt", "all"])
+        fault = self.rng.choice(["none", "down", "delay", "cut", "corrupt", "all"])
         if fault == "down":
             return fault
         shares: dict[str, float] = {}
         if fault in ("delay", "all"):
-            shares["delay_seconds"] = self.chance.uniform(0.01, 0.5)
+            shares["delay_seconds"] = self.rng.uniform(0.01, 0.5)
         if fault in ("cut", "all"):
-            shares["cut_share"] = self.chance.uniform(0.05, 0.5)
+            shares["cut_share"] = self.rng.uniform(0.05, 0.5)
         if fault in ("corrupt", "all"):
-            shares["corrupt_share"] = self.chance.uniform(0.05, 0.5)
+            shares["corrupt_share"] = self.rng.uniform(0.05, 0.5)
         return shares
 
     def _tell(self, faults: str | dict[str, float]) -> None:
@@ -190,7 +190,7 @@ class _Campaign:
 
     def _read(self, part: str | None) -> None:
         """One read, which counts to a part of the campaign."""
-        first = self.chance.randrange(_USERS - _READ_AT_ONCE)
+        first = self.rng.randrange(_USERS - _READ_AT_ONCE)
         keys = [user_key(user) for user in range(first, first + _READ_AT_ONCE)]
         began = time.perf_counter()
         try:
@@ -263,11 +263,11 @@ class _Writer:
         self._view.write([(user_key(user), {"viewed": value}, event, None) for user in range(_USERS)])
         self._commits.value = number
 
-    def _write_on(self, chance: random.Random) -> None:
+    def _write_on(self, rng: random.Random) -> None:
         while not self._is_over.wait(0.1):
             try:
                 self._commit()
-                step = chance.random()
+                step = rng.random()
                 if step < 0.2:
                     self._view.seal(as_delta=step < 0.15)
                 elif step < 0.25:

@@ -173,7 +173,7 @@ def writer_task(folder: Path, board: Board, writer: int, seed: int, end: float) 
     settings, policy = SETTINGS[writer % len(SETTINGS)], POLICIES[writer % len(POLICIES)]
     view = CountedView(LocalStorage(folder), settings, policy, REFRESH_SECONDS)
     log = Log(f"writer {writer}", lambda: not board.lasts(read_in), is_late=True)
-    chance = random.Random(f"{seed} {writer}")
+    rng = random.Random(f"{seed} {writer}")
     own = board.own(writer)
     counts: Counter[str] = Counter()
     start = time.monotonic()
@@ -181,11 +181,11 @@ def writer_task(folder: Path, board: Board, writer: int, seed: int, end: float) 
 
     def call() -> tuple[str, int, list[int], Callable[[], None]]:
         """The next call: what it is, and the number of its write."""
-        if chance.random() < 0.15:
-            entities = chance.sample(own, chance.randint(1, 2))
+        if rng.random() < 0.15:
+            entities = rng.sample(own, rng.randint(1, 2))
             return "deletes", 0, entities, partial(delete_rows, view, entities)
-        entities = chance.sample([*range(NUM_SHARED), *own], chance.randint(1, 4))
-        late = chance.randrange(2_000) if chance.random() < 0.4 else 0
+        entities = rng.sample([*range(NUM_SHARED), *own], rng.randint(1, 4))
+        late = rng.randrange(2_000) if rng.random() < 0.4 else 0
         # The first seconds of all writers are the same, however late they came to start.
         milliseconds = max(0, int(1_000 * (time.monotonic() - start)) - late)
         write = board.number(milliseconds, count, writer)
@@ -193,9 +193,9 @@ def writer_task(folder: Path, board: Board, writer: int, seed: int, end: float) 
         return "writes", write, entities, partial(write_rows, view, entities, write, event)
 
     def tidy() -> None:
-        if writer == 0 and chance.random() < 0.1:
+        if writer == 0 and rng.random() < 0.1:
             view.seal()
-        if writer == 0 and chance.random() < 0.3:
+        if writer == 0 and rng.random() < 0.3:
             # Files that no commit names yet belong to writes under way: their age keeps them.
             view.vacuum()
             counts["vacuums"] += 1
@@ -246,7 +246,7 @@ def reader_task(folder: Path, board: Board, reader: int, seed: int, end: float) 
     """Read all entities until the end."""
     view = View(LocalStorage(folder), SETTINGS[0], POLICIES[0], REFRESH_SECONDS)
     log = Log(f"reader {reader}", lambda: not board.lasts(read_in))
-    chance = random.Random(f"{seed} reader {reader}")
+    rng = random.Random(f"{seed} reader {reader}")
     counts: Counter[str] = Counter()
     # What must be visible from a time on, by this process's clock: no tolerance is needed.
     due: deque[tuple[float, NDArray[np.int64], NDArray[np.int64]]] = deque()
@@ -257,7 +257,7 @@ def reader_task(folder: Path, board: Board, reader: int, seed: int, end: float) 
 
     def step() -> None:
         nonlocal newest, deleted, seen, known, is_over, read_in
-        time.sleep(chance.random() * REFRESH_SECONDS)
+        time.sleep(rng.random() * REFRESH_SECONDS)
         epoch = board.epoch()
         if epoch != known:
             known, is_over = epoch, time.monotonic() + REFRESH_SECONDS
@@ -297,16 +297,16 @@ def reader_task(folder: Path, board: Board, reader: int, seed: int, end: float) 
 
 def drops_task(folder: Path, board: Board, seed: int, end: float) -> tuple[Counter[str], Log]:
     """Drop the view now and then."""
-    log, chance = Log("drops"), random.Random(f"{seed} drops")
+    log, rng = Log("drops"), random.Random(f"{seed} drops")
     counts: Counter[str] = Counter()
 
     def remove() -> None:
-        if chance.random() < 0.25:
-            counts["killed drops"] += was_killed(folder, chance.randrange(1, LINES_OF_DROP))
+        if rng.random() < 0.25:
+            counts["killed drops"] += was_killed(folder, rng.randrange(1, LINES_OF_DROP))
         remove_view(LocalStorage(folder))
 
     def step() -> None:
-        time.sleep(chance.random() * BETWEEN_DROPS_SECONDS)
+        time.sleep(rng.random() * BETWEEN_DROPS_SECONDS)
         board.drop(remove)
         counts["drops"] += 1
 

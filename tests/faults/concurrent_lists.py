@@ -64,8 +64,8 @@ class Board:
 
     def entities_of(self, writer: int, call: int) -> tuple[int, ...]:
         """The shared entities that a call adds to."""
-        chance = random.Random(f"{self.seed} {writer} {call}")
-        return tuple(sorted(chance.sample(range(NUM_SHARED), chance.randint(1, 3))))
+        rng = random.Random(f"{self.seed} {writer} {call}")
+        return tuple(sorted(rng.sample(range(NUM_SHARED), rng.randint(1, 3))))
 
     def own_of(self, writer: int) -> range:
         """The entities that only this writer writes; those below ``NUM_SHARED`` are everyone's."""
@@ -95,7 +95,7 @@ class Writer:
     def __init__(self, folder: Path, board: Board, writer: int, log: Log):
         self.view = CountedView(LocalStorage(folder), SETTINGS, POLICIES[0], REFRESH_SECONDS)
         self.board, self.writer, self.log = board, writer, log
-        self.chance = random.Random(f"{board.seed} {writer}")
+        self.rng = random.Random(f"{board.seed} {writer}")
         self.counts: Counter[str] = Counter()
         self.call = self.own_call = 0
         self.live: deque[int] = deque()
@@ -103,15 +103,15 @@ class Writer:
 
     def step(self) -> None:
         """One call or two."""
-        if len(self.live) >= MAX_LIVE or (self.live and self.chance.random() < 0.2):
+        if len(self.live) >= MAX_LIVE or (self.live and self.rng.random() < 0.2):
             self.remove()
-        elif self.chance.random() < 0.4:
+        elif self.rng.random() < 0.4:
             self.write_own()
         else:
             self.add()
-        if self.writer == 0 and self.chance.random() < 0.1:
+        if self.writer == 0 and self.rng.random() < 0.1:
             self.view.seal()
-        if self.writer == 0 and self.chance.random() < 0.2:
+        if self.writer == 0 and self.rng.random() < 0.2:
             # Files that no commit names yet belong to writes under way: their age keeps them.
             self.view.vacuum()
             self.counts["vacuums"] += 1
@@ -121,7 +121,7 @@ class Writer:
         self.call += 1
         rows = [(e, (item_of(self.writer, self.call),)) for e in self._entities(self.call)]
         self.board.begun[self.writer] = self.call
-        for _ in range(1 + (self.chance.random() < 0.1)):
+        for _ in range(1 + (self.rng.random() < 0.1)):
             self.view.write(to_rows(rows, None))
             self.counts["adds"] += 1
         self.board.added[self.writer] = self.call
@@ -141,8 +141,8 @@ class Writer:
     def write_own(self) -> None:
         """Add to a list of one's own, replace it, or clear it."""
         self.own_call += 1
-        entity = self.chance.choice(list(self.own))
-        calls, chosen = self.own[entity], self.chance.random()
+        entity = self.rng.choice(list(self.own))
+        calls, chosen = self.own[entity], self.rng.random()
         rows = [(entity, own_items(self.writer, self.own_call))]
         if chosen < 0.15 or len(calls) == MAX_LIVE:
             self.view.delete(deletion_rows({"user_id": pa.array([entity])}, datetime.now(UTC)))
@@ -218,7 +218,7 @@ def writer_task(folder: Path, board: Board, number: int, end: float) -> tuple[Co
 def reader_task(folder: Path, board: Board, reader: int, end: float) -> tuple[Counter[str], Log]:
     """Read all entities until the end."""
     view, log = View(LocalStorage(folder), SETTINGS, POLICIES[0], REFRESH_SECONDS), Log(f"reader {reader}")
-    chance = random.Random(f"{board.seed} reader {reader}")
+    rng = random.Random(f"{board.seed} reader {reader}")
     counts: Counter[str] = Counter()
     # What must be visible from a time on, by this process's clock: no tolerance is needed.
     due: deque[tuple[float, np.ndarray, np.ndarray]] = deque()
@@ -226,7 +226,7 @@ def reader_task(folder: Path, board: Board, reader: int, end: float) -> tuple[Co
 
     def step() -> None:
         nonlocal added, removed
-        time.sleep(chance.random() * REFRESH_SECONDS)
+        time.sleep(rng.random() * REFRESH_SECONDS)
         due.append((time.monotonic() + REFRESH_SECONDS, board.added.copy(), board.removed.copy()))
         while due and due[0][0] <= time.monotonic():
             _, added, removed = due.popleft()

@@ -221,25 +221,25 @@ def is_left_out(path: Path) -> bool:
 # -- mutations -------------------------------------------------------------------------------------
 
 
-def mutate_bytes(content: bytes, chance: random.Random) -> bytes:
+def mutate_bytes(content: bytes, rng: random.Random) -> bytes:
     """Change a few bytes, or cut, insert, repeat or overwrite some."""
     changed = bytearray(content)
-    for _ in range(chance.choice((1, 1, 1, 2, 5))):
-        place = chance.randrange(len(changed) + 1)
-        end = place + chance.choice((1, 2, 8, 64, 500))
-        match chance.randrange(9):
+    for _ in range(rng.choice((1, 1, 1, 2, 5))):
+        place = rng.randrange(len(changed) + 1)
+        end = place + rng.choice((1, 2, 8, 64, 500))
+        match rng.randrange(9):
             case 0 | 1 | 2 if place < len(changed):
-                changed[place] ^= 1 << chance.randrange(8)
+                changed[place] ^= 1 << rng.randrange(8)
             case 3 if place < len(changed):
-                changed[place] = chance.choice((0, 1, 0x7F, 0x80, 0xFF, chance.randrange(256)))
+                changed[place] = rng.choice((0, 1, 0x7F, 0x80, 0xFF, rng.randrange(256)))
             case 4:
                 del changed[place:]
             case 5:
                 del changed[place:end]
             case 6:
-                changed[place:place] = chance.randbytes(end - place)
+                changed[place:place] = rng.randbytes(end - place)
             case 7:
-                source = chance.randrange(len(changed) + 1)
+                source = rng.randrange(len(changed) + 1)
                 changed[place:end] = changed[source : source + end - place]
             case 8:
                 changed[place:end] = bytes(len(changed[place:end]))
@@ -254,78 +254,78 @@ def places_in(content: Any) -> Iterator[tuple[Any, Any]]:
             yield from places_in(part)
 
 
-def mutate_json(content: Any, chance: random.Random) -> None:
+def mutate_json(content: Any, rng: random.Random) -> None:
     """Change one part of a JSON content."""
     places = list(places_in(content))
     if not places:
         return
-    holder, place = chance.choice(places)
+    holder, place = rng.choice(places)
     old = holder[place]
-    match chance.randrange(8):
+    match rng.randrange(8):
         case 0 | 1 | 2:
-            holder[place] = copy.deepcopy(chance.choice(JUNK))
+            holder[place] = copy.deepcopy(rng.choice(JUNK))
         case 3 | 4 if type(old) in (int, float):
-            holder[place] = chance.choice((old + 1, -old, 2 * old, old + 2**60, float(old), str(old)))
+            holder[place] = rng.choice((old + 1, -old, 2 * old, old + 2**60, float(old), str(old)))
         case 5:
             del holder[place]
         case 6 if isinstance(holder, list):
             holder.insert(place, copy.deepcopy(old))
         case _:
-            other, where = chance.choice(places)
+            other, where = rng.choice(places)
             holder[place] = copy.deepcopy(other[where])
 
 
-def mutate_arrays(arrays: dict[str, NDArray[Any]], chance: random.Random) -> None:
+def mutate_arrays(arrays: dict[str, NDArray[Any]], rng: random.Random) -> None:
     """Change the content, length, shape, type or name of an array."""
-    name = chance.choice(list(arrays))
+    name = rng.choice(list(arrays))
     array = arrays[name].copy()
     limits = np.iinfo(array.dtype)
-    extremes = [limits.min, limits.max, 0, 1, limits.max // 2, chance.randrange(min(limits.max, 1000))]
-    match chance.randrange(13):
+    extremes = [limits.min, limits.max, 0, 1, limits.max // 2, rng.randrange(min(limits.max, 1000))]
+    match rng.randrange(13):
         case 0 | 1 | 2 if array.size:
-            for _ in range(chance.choice((1, 1, 3))):
-                array.reshape(-1)[chance.randrange(array.size)] = chance.choice(extremes)
+            for _ in range(rng.choice((1, 1, 3))):
+                array.reshape(-1)[rng.randrange(array.size)] = rng.choice(extremes)
         case 3:
-            array[...] = chance.choice(extremes)
+            array[...] = rng.choice(extremes)
         case 4:
-            array = np.frombuffer(chance.randbytes(array.nbytes), array.dtype).reshape(array.shape)
+            array = np.frombuffer(rng.randbytes(array.nbytes), array.dtype).reshape(array.shape)
         case 5:
-            array = array[: chance.randrange(len(array) + 1)]
+            array = array[: rng.randrange(len(array) + 1)]
         case 6 if len(array):
-            array = np.concatenate((array, array[-1:].repeat(chance.choice((1, 7, 64, 1000)), axis=0)))
+            array = np.concatenate((array, array[-1:].repeat(rng.choice((1, 7, 64, 1000)), axis=0)))
         case 7:
-            array = array.astype(chance.choice(list(DTYPES.values())))
+            array = array.astype(rng.choice(list(DTYPES.values())))
         case 8:
-            array = chance.choice((array.reshape(-1), array[None], array[..., None], array.T))
+            array = rng.choice((array.reshape(-1), array[None], array[..., None], array.T))
         case 9 if len(array) > 1:
             array = array[::-1]
         case 10:
             del arrays[name]
-            name = chance.choice((name, name + "x", "vocabulary.0.values", "vocabulary.0.offsets", ""))
+            name = rng.choice((name, name + "x", "vocabulary.0.values", "vocabulary.0.offsets", ""))
         case 11:
-            other = chance.choice(list(arrays))
+            other = rng.choice(list(arrays))
             arrays[name], name, array = arrays[other], other, array
     arrays[name] = np.ascontiguousarray(array)
 
 
-def forge(content: bytes, chance: random.Random) -> bytes:
+def forge(content: bytes, rng: random.Random) -> bytes:
     """A snapshot with changed parts and right checksums."""
     description, arrays = decode(np.frombuffer(content, np.uint8), "a valid snapshot")
     description, arrays = copy.deepcopy(description), dict(arrays)
-    for _ in range(chance.choice((1, 1, 2, 4))):
-        match chance.randrange(5):
+    for _ in range(rng.choice((1, 1, 2, 4))):
+        match rng.randrange(5):
             case 0 | 1:
-                mutate_json(description, chance)
+                mutate_json(description, rng)
             case 2 | 3:
-                mutate_arrays(arrays, chance)
+                mutate_arrays(arrays, rng)
     entries = []
     for name, array in arrays.items():
         has_blocks = f"{name}.checksums" in arrays or name.removesuffix(".checksums") in {*arrays} - {name}
         checksum = [] if has_blocks else [mmh3.hash_bytes(array.tobytes())[:8].hex()]
         entries.append([name, DTYPE_NAMES[array.dtype], list(array.shape), *checksum])
     own = {"format_version": 1, "description": description, "arrays": entries}
-    if chance.randrange(5) == 0:
-        mutate_json({"entries": entries} if chance.randrange(2) else own, chance)
+    if rng.randrange(5) == 0:
+        mutate_json({"entries": entries} if rng.randrange(2) else own, rng)
     return forged_header(own) + b"".join(array.tobytes() for array in arrays.values())
 
 
@@ -336,29 +336,29 @@ def forged_header(own: dict[str, Any]) -> bytes:
     return (len(packed) + 16).to_bytes(8, "little") + mmh3.hash_bytes(packed) + packed
 
 
-def mutate_commit(content: bytes, paths: list[str], chance: random.Random) -> tuple[str, bytes]:
+def mutate_commit(content: bytes, paths: list[str], rng: random.Random) -> tuple[str, bytes]:
     """Change a commit of the row log as text, as lines, as JSON, or the paths in it."""
     lines = content.splitlines(keepends=True)
-    line = chance.randrange(len(lines))
-    kind = chance.choice(("bytes", "lines", "json", "json", "path"))
+    line = rng.randrange(len(lines))
+    kind = rng.choice(("bytes", "lines", "json", "json", "path"))
     if kind == "bytes":
-        return kind, mutate_bytes(content, chance)
+        return kind, mutate_bytes(content, rng)
     if kind == "lines":
-        match chance.randrange(4):
+        match rng.randrange(4):
             case 0:
                 del lines[line]
             case 1:
                 del lines[line:]
             case 2:
-                lines.insert(chance.randrange(len(lines) + 1), lines[line])
+                lines.insert(rng.randrange(len(lines) + 1), lines[line])
             case 3:
-                chance.shuffle(lines)
+                rng.shuffle(lines)
         return kind, b"".join(lines)
     actions = [json.loads(text) for text in lines]
     if kind == "json":
-        mutate_json(actions, chance)
+        mutate_json(actions, rng)
     else:
-        path = chance.choice(paths)
+        path = rng.choice(paths)
         for action in actions:
             for change in ("add", "remove"):
                 if change in action:
@@ -366,14 +366,14 @@ def mutate_commit(content: bytes, paths: list[str], chance: random.Random) -> tu
     return kind, b"".join(json.dumps(action).encode() + b"\n" for action in actions)
 
 
-def mutate_segment(content: bytes, chance: random.Random) -> bytes:
+def mutate_segment(content: bytes, rng: random.Random) -> bytes:
     """Change bytes of a segment of fresh rows, but cut none off: that is what a killed writer leaves."""
-    while len(changed := mutate_bytes(content, chance)) < len(content) or content.startswith(changed):
+    while len(changed := mutate_bytes(content, rng)) < len(content) or content.startswith(changed):
         pass
     return changed
 
 
-def mutate_store(store: Store, outside: Path, chance: random.Random) -> tuple[str, Files, bool]:
+def mutate_store(store: Store, outside: Path, rng: random.Random) -> tuple[str, Files, bool]:
     """Change one file: the kind of change, the files as they are now, and whether checksums were forged."""
     names = list(store.files)
     manifests = [name for name in names if name.startswith("snapshots/") and name.endswith(".json")]
@@ -382,29 +382,29 @@ def mutate_store(store: Store, outside: Path, chance: random.Random) -> tuple[st
     segments = [name for name in names if name.startswith("fresh/")]
     sealed = [name for name in names if name.endswith(".sketch")] + manifests
     kinds = {"segment": segments, "commit": commits, "data": data, "sealed": sealed}
-    kind = chance.choice([kind for kind in ("segment", "commit", "data", "sealed") if kinds[kind]])
+    kind = rng.choice([kind for kind in ("segment", "commit", "data", "sealed") if kinds[kind]])
     if kind == "segment":
-        name = chance.choice(segments)
-        if chance.randrange(10) == 0:
+        name = rng.choice(segments)
+        if rng.randrange(10) == 0:
             return "segment gone", {name: None}, False
-        return "segment bytes", {name: mutate_segment(store.files[name], chance)}, False
+        return "segment bytes", {name: mutate_segment(store.files[name], rng)}, False
     if kind == "sealed":
-        name = chance.choice(sealed)
-        if ".order." in name and chance.randrange(2):
-            return "forged order file", {name: forge(store.files[name], chance)}, True
-        return "snapshot bytes", {name: mutate_bytes(store.files[name], chance)}, False
+        name = rng.choice(sealed)
+        if ".order." in name and rng.randrange(2):
+            return "forged order file", {name: forge(store.files[name], rng)}, True
+        return "snapshot bytes", {name: mutate_bytes(store.files[name], rng)}, False
     if kind == "data":
-        name, other = chance.choice(data), chance.choice(data)
-        match chance.randrange(10):
+        name, other = rng.choice(data), rng.choice(data)
+        match rng.randrange(10):
             case 0:
                 return "data file gone", {name: None}, False
             case 1:
                 changed = {name: store.files[other], other: store.files[name]}
                 return "data files swapped", changed, False
             case _:
-                return "data bytes", {name: mutate_bytes(store.files[name], chance)}, False
-    name, other = chance.choice(commits), chance.choice(commits)
-    match chance.randrange(20):
+                return "data bytes", {name: mutate_bytes(store.files[name], rng)}, False
+    name, other = rng.choice(commits), rng.choice(commits)
+    match rng.randrange(20):
         case 0 if name != commits[-1]:  # without the last one it is an older state of the store
             return "commit gone", {name: None}, False
         case 1:
@@ -415,7 +415,7 @@ def mutate_store(store: Store, outside: Path, chance: random.Random) -> tuple[st
         *(Path(each).name for each in data),
         *("", ".", "..", "\0", "%00", "%ff", "x" * 5000, "_delta_log/" + Path(name).name),
     ]
-    kind, content = mutate_commit(store.files[name], paths, chance)
+    kind, content = mutate_commit(store.files[name], paths, rng)
     return f"commit {kind}", {name: content}, False
 
 
@@ -481,14 +481,14 @@ def read_changed(store: Store, folder: Path, kind: str, files: Files, forged: bo
 
 def run_input(seed: int, number: int, stores: list[Store], folder: Path) -> tuple[str, int]:
     """Make an input and read it: what came of it, and its size."""
-    chance = random.Random(f"{seed} {number}")
+    rng = random.Random(f"{seed} {number}")
     if number % 4 == 3:
-        store = chance.choice(stores[:-1])
-        kind, files, forged = mutate_store(store, folder / "outside.parquet", chance)
+        store = rng.choice(stores[:-1])
+        kind, files, forged = mutate_store(store, folder / "outside.parquet", rng)
         size = sum(map(len, store.files.values()))
         return read_changed(store, folder / store.name, kind, files, forged), size
-    content = chance.choice(snapshots())
-    content = forge(content, chance) if chance.randrange(5) else mutate_bytes(content, chance)
+    content = rng.choice(snapshots())
+    content = forge(content, rng) if rng.randrange(5) else mutate_bytes(content, rng)
     return read_snapshot(content), len(content)
 
 

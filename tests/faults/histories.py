@@ -48,9 +48,9 @@ WEIGHTS = {
 }
 
 
-def step(model: Model, name: str, chance: random.Random) -> None:
+def step(model: Model, name: str, rng: random.Random) -> None:
     """Do one step of a history."""
-    some = sorted(chance.sample(USERS, chance.choice((1, 3, len(USERS)))))
+    some = sorted(rng.sample(USERS, rng.choice((1, 3, len(USERS)))))
     now = NOW - (600 - model.number) * MINUTE
     if name == "write":
         model.write(some, now)
@@ -79,7 +79,7 @@ def step(model: Model, name: str, chance: random.Random) -> None:
         model.vacuum()
     elif name == "divide anew":
         try:
-            model.reshard(chance.choice(SHARDS))
+            model.reshard(rng.choice(SHARDS))
         except SettingsError:  # as many as there are, or a kind that cannot be divided
             return
     elif name == "open anew":
@@ -88,16 +88,16 @@ def step(model: Model, name: str, chance: random.Random) -> None:
 
 def run(kind: str, seed: str, counts: Counter[str]) -> bool:
     """One history; whether every answer was right."""
-    chance = random.Random(f"{seed} {kind}")
+    rng = random.Random(f"{seed} {kind}")
     folder = Path(tempfile.mkdtemp(prefix="history-"))
     done: list[str] = []
     try:
-        model = Model(folder, kind, chance.choice(SHARDS))
-        model.write(USERS[: chance.choice((1, len(USERS)))], NOW - 600 * MINUTE)
+        model = Model(folder, kind, rng.choice(SHARDS))
+        model.write(USERS[: rng.choice((1, len(USERS)))], NOW - 600 * MINUTE)
         model.check()
-        for name in chance.choices([*WEIGHTS], [*WEIGHTS.values()], k=STEPS):
+        for name in rng.choices([*WEIGHTS], [*WEIGHTS.values()], k=STEPS):
             done.append(name)
-            step(model, name, chance)
+            step(model, name, rng)
             model.check()
             counts["steps"] += 1
     except Exception:  # whatever it is, the campaign goes on

@@ -296,31 +296,31 @@ def contents(folder: Path) -> dict[str, tuple[int, bytes]]:
     }
 
 
-def choose_fault(chance: random.Random, longest: dict[tuple[str, ...], int]) -> Fault:
+def choose_fault(rng: random.Random, longest: dict[tuple[str, ...], int]) -> Fault:
     """Any error, at all calls that can have it or at those of one kind, which also meets the rare ones."""
-    error = chance.choice([errno.ENOSPC, errno.EIO, errno.ENOSPC, errno.EIO, errno.EROFS, errno.EACCES])
-    kinds = (chance.choice(ERRORS[error]),)
-    if chance.random() < 0.4 or longest.get(kinds) == 0:
+    error = rng.choice([errno.ENOSPC, errno.EIO, errno.ENOSPC, errno.EIO, errno.EROFS, errno.EACCES])
+    kinds = (rng.choice(ERRORS[error]),)
+    if rng.random() < 0.4 or longest.get(kinds) == 0:
         kinds = ERRORS[error]
     # Spread over the whole round: the rounds find out how many calls there are.
-    return Fault(error, kinds, chance.randrange(1, longest.get(kinds, 20) + 1), chance.random() < 0.5)
+    return Fault(error, kinds, rng.randrange(1, longest.get(kinds, 20) + 1), rng.random() < 0.5)
 
 
 def campaign(folder: Path, work: Workload, faults: int, seed: int) -> Findings:
     """Run rounds until a call has failed in so many of them."""
-    chance = random.Random(seed)
+    rng = random.Random(seed)
     findings = Findings()
     longest: dict[tuple[str, ...], int] = {}
     possible: list[Possible] = []
     number = 0
     view = folder / "view"
     while findings.counts["faults"] < faults:
-        if not possible or chance.random() < 0.05:  # faults also meet the first writes of a store
+        if not possible or rng.random() < 0.05:  # faults also meet the first writes of a store
             if possible and view.exists():
                 check_read_only(view, work, possible[0].reference, findings)
             shutil.rmtree(view, ignore_errors=True)
             possible = [Possible(work.nothing)]
-        fault = choose_fault(chance, longest)
+        fault = choose_fault(rng, longest)
         findings.counts["rounds"] += 1
         turn = findings.counts["rounds"]
         played = play(view, work, number, WRITES_PER_ROUND, turn, fault)

@@ -108,9 +108,9 @@ class Reference:
 
 def plan_write(number: int) -> Write:
     """The batch of a number, always the same: some come late on purpose, delete, vacuum or rebuild."""
-    chance = random.Random(number)
-    entities = tuple(sorted(chance.sample(range(NUM_ENTITIES), 4)))
-    second = number - (chance.randrange(6) if chance.random() < 0.3 else 0)
+    rng = random.Random(number)
+    entities = tuple(sorted(rng.sample(range(NUM_ENTITIES), 4)))
+    second = number - (rng.randrange(6) if rng.random() < 0.3 else 0)
     return Write(
         number, entities, second, deletes=number % 5 == 4, vacuums=number % 7 == 6, rebuilds=number % 9 == 8
     )
@@ -310,7 +310,7 @@ def check_round(folder: Path, work: Workload, references: list[Any]) -> int:
 
 def campaign(folder: Path, work: Workload, kills: int, seed: int) -> int:
     """Run rounds until so many children were killed: the number of failed checks."""
-    chance = random.Random(seed)
+    rng = random.Random(seed)
     reference = work.nothing
     number = rounds = killed = failures = 0
     longest = lines_of_round(folder.with_name("counted"), work)
@@ -320,13 +320,13 @@ def campaign(folder: Path, work: Workload, kills: int, seed: int) -> int:
         rounds += 1
         had_failed, fails = fails is not None, None
         if rounds % FAILS_EVERY == 0:
-            fails = FailingSync(chance.randrange(1, 13), chance.randrange(1, LINES_AFTER_A_FAILURE))
+            fails = FailingSync(rng.randrange(1, 13), rng.randrange(1, LINES_AFTER_A_FAILURE))
         by_line = fails is not None or killed % 4 != 3
         # Spread over the whole round; some rounds have more lines than the one that was counted.
-        line = chance.randrange(1, longest + 400) if by_line else None
+        line = rng.randrange(1, longest + 400) if by_line else None
         pid, acknowledged = write_round(folder, work, number, rounds, line, fails, reader)
         if line is None:
-            time.sleep(chance.random() * 0.4)
+            time.sleep(rng.random() * 0.4)
             os.kill(pid, signal.SIGKILL)
         done = [int(text) for text in acknowledged]
         _, status = os.waitpid(pid, 0)

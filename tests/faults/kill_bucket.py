@@ -160,9 +160,9 @@ def _maybe_under_way(storage: Storage, names: set[str]) -> set[str]:
 
 def campaign(bucket: Bucket, kills: int, seed: int) -> int:
     """Run rounds until so many children were killed: the number of failed checks."""
-    chance = random.Random(seed)
+    rng = random.Random(seed)
     steps = list(product(STEPS, MOMENTS))
-    chance.shuffle(steps)
+    rng.shuffle(steps)
     work = bucket.work
     reference = work.nothing
     number = rounds = killed = failures = left = 0
@@ -171,12 +171,12 @@ def campaign(bucket: Bucket, kills: int, seed: int) -> int:
     while killed < kills:
         rounds += 1
         if rounds % 4 < 2:
-            death = Death(step=Step(*steps[0], chance.choice([1, 1, 2])))
+            death = Death(step=Step(*steps[0], rng.choice([1, 1, 2])))
             steps.append(steps.pop(0))
         elif rounds % 4 == 2:
-            death = Death(seconds=chance.random() * longest_seconds)
+            death = Death(seconds=rng.random() * longest_seconds)
         else:
-            death = Death(line=chance.randrange(1, longest_lines + 400))
+            death = Death(line=rng.randrange(1, longest_lines + 400))
         began = time.monotonic()
         pid, told = write_round(bucket, number, rounds, death)
         if death.seconds is not None:

@@ -84,38 +84,38 @@ class Lists:
 
 def plan_write(number: int) -> ListWrite:
     """The batch of a number, always the same."""
-    chance = random.Random(number)
+    rng = random.Random(number)
     # From a fifth of the batches on, one comes twice.
     if number % 5 == 3 and number > 8:
-        earlier = plan_write(number - chance.randrange(1, 4))
+        earlier = plan_write(number - rng.randrange(1, 4))
         if earlier.does is ADD and not earlier.rebuilds:
             return ListWrite(number, ADD, earlier.rows)
     before = "vacuum" if number % 7 == 6 else "seal" if number % 7 == 2 else ""
-    entities = sorted(chance.sample(range(NUM_ENTITIES), 4))
+    entities = sorted(rng.sample(range(NUM_ENTITIES), 4))
     does = [ADD, ADD, REMOVE, ADD, CLEAR, ADD, REPLACE, REMOVE][number % 8]
     if number % 13 == 12:
-        return ListWrite(number, ADD, _rows(chance, number, entities), before, rebuilds=True)
+        return ListWrite(number, ADD, _rows(rng, number, entities), before, rebuilds=True)
     if does == CLEAR:
         return ListWrite(number, CLEAR, tuple((entity, ()) for entity in entities[:2]), before)
     if does == REMOVE:
-        until = _at(number - chance.choice([0, 0, 4]))
-        values = [f"value {chance.randrange(NUM_VALUES)}" for _ in entities]
+        until = _at(number - rng.choice([0, 0, 4]))
+        values = [f"value {rng.randrange(NUM_VALUES)}" for _ in entities]
         rows = tuple((e, ((value, until),)) for e, value in zip(entities, values, strict=True))
         return ListWrite(number, REMOVE, rows, before)
-    return ListWrite(number, does, _rows(chance, number, entities), before)
+    return ListWrite(number, does, _rows(rng, number, entities), before)
 
 
 def _rows(
-    chance: random.Random, number: int, entities: Iterable[int]
+    rng: random.Random, number: int, entities: Iterable[int]
 ) -> tuple[tuple[int, tuple[Item, ...]], ...]:
-    return tuple((entity, _items(chance, number)) for entity in entities)
+    return tuple((entity, _items(rng, number)) for entity in entities)
 
 
-def _items(chance: random.Random, number: int) -> tuple[Item, ...]:
+def _items(rng: random.Random, number: int) -> tuple[Item, ...]:
     """Some items in the order of their times, among them late ones."""
     drawn = {
-        (f"value {chance.randrange(NUM_VALUES)}", _at(number - chance.choice([0, 0, 1, 6])))
-        for _ in range(chance.randint(1, 3))
+        (f"value {rng.randrange(NUM_VALUES)}", _at(number - rng.choice([0, 0, 1, 6])))
+        for _ in range(rng.randint(1, 3))
     }
     return tuple(sorted(drawn, key=lambda item: item[1]))
 

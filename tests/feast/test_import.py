@@ -477,9 +477,9 @@ def test_kills(sqlite, tmp_path):
     store, view = make_store(tmp_path / "ours", "shop", view, user)
     keys = [entity_key(user_id=n) for n in (0, 999, 1999)]
     num_kills = int(os.environ.get("SKETCH_IMPORT_KILLS", "2"))
-    chance = random.Random(1)
+    rng = random.Random(1)
     for _ in range(num_kills):
-        arguments = tmp_path / "ours", sqlite.file, chance.randint(3, 40)
+        arguments = tmp_path / "ours", sqlite.file, rng.randint(3, 40)
         process = warm_context().Process(target=run_dying, args=arguments)
         process.start()
         process.join(PATIENCE_SECONDS)

@@ -34,11 +34,11 @@ NOW = datetime.now(UTC).replace(microsecond=0)
 @pytest.fixture(scope="module")
 def items():
     """Users, values and times: popular values more often, and several a day."""
-    chance = np.random.default_rng(11)
-    users = np.repeat(np.arange(NUM_USERS), chance.integers(1, MOST + 1, NUM_USERS))
-    values = (900 * chance.random(len(users)) ** 3).astype(np.int64)
-    days = chance.integers(1, 60, len(users))
-    return users, values, int(NOW.timestamp()) - 86_400 * days - chance.integers(0, 7_200, len(users))
+    rng = np.random.default_rng(11)
+    users = np.repeat(np.arange(NUM_USERS), rng.integers(1, MOST + 1, NUM_USERS))
+    values = (900 * rng.random(len(users)) ** 3).astype(np.int64)
+    days = rng.integers(1, 60, len(users))
+    return users, values, int(NOW.timestamp()) - 86_400 * days - rng.integers(0, 7_200, len(users))
 
 
 @pytest.fixture(scope="module")

@@ -24,11 +24,11 @@ FIRST_DAY = datetime(2026, 4, 1, tzinfo=UTC)
 VOCABULARY = 2_000
 
 
-def rows_of(users, day, chance):
+def rows_of(users, day, rng):
     """A row per user: ten items, of which the first tells the day."""
-    items = chance.integers(DAYS + 1, VOCABULARY, (len(users), 10))
+    items = rng.integers(DAYS + 1, VOCABULARY, (len(users), 10))
     items[:, 0] = day
-    seconds = chance.integers(0, 86_400, len(users))
+    seconds = rng.integers(0, 86_400, len(users))
     return pd.DataFrame(
         {
             "user_id": users,
@@ -42,16 +42,16 @@ def rows_of(users, day, chance):
 @pytest.mark.has_long_form
 def test_daily_increments_keep_the_latest_row_and_the_memory_bounded(tmp_path):
     """Memory: at most 1.35 times that of the same rows freshly sealed, on every day."""
-    chance = np.random.default_rng(7)
-    rows = rows_of(np.arange(NUM_USERS), 0, chance)
+    rng = np.random.default_rng(7)
+    rows = rows_of(np.arange(NUM_USERS), 0, rng)
     store = make_repository(tmp_path, make_view({"viewed": Array(Int64)}), rows=rows, **SEAL_OPTIONS)
     newest = np.zeros(NUM_USERS, np.int64)
     sealed_bytes, largest, num_seals = 0, 0.0, 0
     for day in range(DAYS):
         if day:
-            users = chance.choice(NUM_USERS, USERS_PER_DAY, replace=False)
+            users = rng.choice(NUM_USERS, USERS_PER_DAY, replace=False)
             newest[users] = day
-            rows_of(users, day, chance).to_parquet(tmp_path / ROWS)
+            rows_of(users, day, rng).to_parquet(tmp_path / ROWS)
         store.materialize_incremental(FIRST_DAY + timedelta(days=day + 1))
         opened = open_view(store, "history")
         opened.settle()  # a seal beside the write, if one is due
@@ -62,7 +62,7 @@ def test_daily_increments_keep_the_latest_row_and_the_memory_bounded(tmp_path):
     assert largest <= 1.35
     assert 2 <= num_seals <= DAYS / 2
 
-    asked = chance.choice(NUM_USERS, 3_000, replace=False).tolist()
+    asked = rng.choice(NUM_USERS, 3_000, replace=False).tolist()
     answer = read_users(store, ["history:viewed"], asked)
     days = [set(items).intersection(range(DAYS)) for items in answer["viewed"]]
     assert all(newest[u] in found for u, found in zip(answer["user_id"], days, strict=True))

@@ -47,8 +47,8 @@ def _few_points():
 @pytest.fixture(scope="module")
 def rows():
     """Users, each with some of 60 articles and one shop; the first articles are the most popular."""
-    chance = np.random.default_rng(3)
-    has = chance.random((NUM_USERS, 60)) < 0.8 / np.arange(1, 61) ** 0.7
+    rng = np.random.default_rng(3)
+    has = rng.random((NUM_USERS, 60)) < 0.8 / np.arange(1, 61) ** 0.7
     return pd.DataFrame(
         {
             "user_id": np.arange(NUM_USERS),
@@ -107,14 +107,14 @@ def history(store, plan_once):
 def labels(tmp_path_factory, rows):
     """1,200 labels, of which having article 30 decides most."""
     pytest.importorskip("sklearn")
-    chance = np.random.default_rng(4)
-    users = chance.integers(0, NUM_USERS, 1_200)
+    rng = np.random.default_rng(4)
+    users = rng.integers(0, NUM_USERS, 1_200)
     has = np.array([30 in rows.viewed[user] for user in users])
     frame = pd.DataFrame(
         {
             "user_id": users,
-            "label": (chance.random(1_200) < np.where(has, 0.9, 0.3)).astype(int),
-            "place": chance.choice(["top", "side"], 1_200),
+            "label": (rng.random(1_200) < np.where(has, 0.9, 0.3)).astype(int),
+            "place": rng.choice(["top", "side"], 1_200),
         }
     )
     path = tmp_path_factory.mktemp("labels") / "labels.parquet"
@@ -289,10 +289,10 @@ def test_labels_that_the_features_say_nothing_of_choose_nothing(labels, run, tmp
 
 def test_candidates_of_labels_and_progress(store, rows, tmp_path):
     pytest.importorskip("sklearn")
-    chance = np.random.default_rng(15)
-    users, candidates = chance.integers(0, NUM_USERS, 1_200), chance.integers(0, 60, 1_200)
+    rng = np.random.default_rng(15)
+    users, candidates = rng.integers(0, NUM_USERS, 1_200), rng.integers(0, 60, 1_200)
     has = np.array([5 in rows.viewed[user] for user in users])
-    label = (chance.random(1_200) < np.where(has, 0.9, 0.1)).astype(int)
+    label = (rng.random(1_200) < np.where(has, 0.9, 0.1)).astype(int)
     frame = pd.DataFrame({"user_id": users, "candidate": candidates, "label": label})
     frame.to_parquet(tmp_path / "candidates.parquet")
     steps = []

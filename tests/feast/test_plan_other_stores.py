@@ -21,21 +21,21 @@ TOLERANCE = 0.1
 EVENT = datetime(2026, 5, 1, tzinfo=UTC)
 
 
-def short_strings(chance, num_users):
+def short_strings(rng, num_users):
     return [
-        [f"v{value}" for value in set(chance.integers(0, 50, count))]
-        for count in chance.integers(1, 4, num_users)
+        [f"v{value}" for value in set(rng.integers(0, 50, count))]
+        for count in rng.integers(1, 4, num_users)
     ]
 
 
-def long_numbers(chance, num_users):
-    counts = chance.integers(50, 400, num_users)
-    return [[int(value) for value in set(chance.integers(0, 20_000, count))] for count in counts]
+def long_numbers(rng, num_users):
+    counts = rng.integers(50, 400, num_users)
+    return [[int(value) for value in set(rng.integers(0, 20_000, count))] for count in counts]
 
 
-def mixed_numbers(chance, num_users):
-    counts = chance.integers(0, 40, num_users)
-    return [[int(value) for value in set(chance.integers(0, 5_000, count))] for count in counts]
+def mixed_numbers(rng, num_users):
+    counts = rng.integers(0, 40, num_users)
+    return [[int(value) for value in set(rng.integers(0, 5_000, count))] for count in counts]
 
 
 ROWS = {
@@ -49,11 +49,11 @@ ROWS = {
 def rows(request):
     """Rows of one shape; the types of their values and of their keys; and the least bytes a fact takes."""
     make, num_users, dtype, key_type, least = ROWS[request.param]
-    chance = np.random.default_rng(11)
+    rng = np.random.default_rng(11)
     users = [
         user if key_type == ValueType.INT64 else f"customer-{7919 * user:012d}" for user in range(num_users)
     ]
-    frame = pd.DataFrame({"user_id": users, "viewed": make(chance, num_users), "event": EVENT})
+    frame = pd.DataFrame({"user_id": users, "viewed": make(rng, num_users), "event": EVENT})
     return frame, dtype, key_type, least
 
 

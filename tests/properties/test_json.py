@@ -98,12 +98,12 @@ def test_deep_lists_of_lists_are_left_to_feast():
 
 
 @given(RESPONSES, st.randoms(use_true_random=False))
-def test_damaged_messages_are_refused_or_written_as_feast_reads_them(response, chance: random.Random):
+def test_damaged_messages_are_refused_or_written_as_feast_reads_them(response, rng: random.Random):
     message = bytearray(response.SerializeToString())
-    for _ in range(chance.randint(1, 3)):
+    for _ in range(rng.randint(1, 3)):
         if message:
-            message[chance.randrange(len(message))] = chance.randrange(256)
-    damaged = bytes(message[: chance.randint(0, len(message))])
+            message[rng.randrange(len(message))] = rng.randrange(256)
+    damaged = bytes(message[: rng.randint(0, len(message))])
     written = kernel.vectors_to_json(damaged)
     try:
         parsed = GetOnlineFeaturesResponse.FromString(damaged)

@@ -404,9 +404,9 @@ def test_hashes_of_rows(hashes, salt):
 @st.composite
 def ascending(draw, by_value=False):
     """Ascending integers, few or many and near or far, and their bound."""
-    chance = np.random.default_rng(draw(st.integers(0, 99)))
+    rng = np.random.default_rng(draw(st.integers(0, 99)))
     number, most = draw(st.sampled_from([0, 1, 5, 600])), draw(st.sampled_from([0, 3, 10**6, 2**62]))
-    numbers = np.sort(chance.integers(0, most, number, endpoint=True).astype(np.uint64))
+    numbers = np.sort(rng.integers(0, most, number, endpoint=True).astype(np.uint64))
     bound = most + 1 + draw(st.sampled_from([0, 5000]))
     return numbers, EliasFano.build(numbers, bound, by_value)
 
@@ -423,21 +423,21 @@ def test_ascending_numbers(kept, data):
 @REPEATABLE
 @given(st.sampled_from([0, 1, 3, 700]), st.sampled_from([1e-9, 0.01, 0.9]), st.integers(0, 9), st.booleans())
 def test_rows_of_hashes(num_rows, rate, seed, is_crowded):
-    chance = np.random.default_rng(seed)
-    hashes = np.unique(chance.integers(0, 2**64, num_rows, np.uint64) >> np.uint64(40 if is_crowded else 0))
+    rng = np.random.default_rng(seed)
+    hashes = np.unique(rng.integers(0, 2**64, num_rows, np.uint64) >> np.uint64(40 if is_crowded else 0))
     index = FingerprintIndex.build(hashes, rate).parts
-    wanted = np.concatenate((hashes, hashes ^ np.uint64(1), chance.integers(0, 2**64, 50, np.uint64)))
+    wanted = np.concatenate((hashes, hashes ^ np.uint64(1), rng.integers(0, 2**64, 50, np.uint64)))
     rows = kernel.find_rows(index, wanted).tolist()
     assert rows == [bits.row_of(index, own) for own in wanted.tolist()]
     assert rows[: len(hashes)] == list(range(len(hashes)))
 
 
-def damaged(words, chance):
+def damaged(words, rng):
     """Words of which one or all are others."""
     words = words.copy()
     if len(words):
-        number = chance.choice([1, len(words)])
-        words[chance.permutation(len(words))[:number]] = chance.integers(0, 2**64, number, np.uint64)
+        number = rng.choice([1, len(words)])
+        words[rng.permutation(len(words))[:number]] = rng.integers(0, 2**64, number, np.uint64)
     return words
 
 
@@ -445,17 +445,17 @@ def damaged(words, chance):
 @given(ascending(), st.booleans(), st.integers(0, 10**6))
 def test_damaged_numbers_and_indexes_are_read_alike_or_refused_by_both(kept, by_value, seed):
     numbers, kept = kept
-    chance = np.random.default_rng(seed)
+    rng = np.random.default_rng(seed)
     if by_value:
         kept = FingerprintIndex.build(np.unique(numbers), 0.01).fingerprints
     parts = {"highs": kept.highs, "lows": kept.lows.words, "samples": kept.samples.words}
-    name = chance.choice(list(parts))
-    parts[name] = damaged(parts[name], chance)
+    name = rng.choice(list(parts))
+    parts[name] = damaged(parts[name], rng)
     read = AscendingNumbers(
         parts["highs"], kept.num_buckets, len(kept),
         PackedNumbers(parts["lows"], kept.lows.width), PackedNumbers(parts["samples"], kept.samples.width),
     )  # fmt: skip
-    twins = np.unique(chance.integers(0, 2**64, 5, np.uint64))
+    twins = np.unique(rng.integers(0, 2**64, 5, np.uint64))
     size = ((kept.num_buckets - 1) << kept.lows.width) + 1
     index = RowIndex(read, size, twins)
     if by_value:

@@ -19,19 +19,19 @@ RUNS, MISSES = by_length((20, 4), (40, 6))
 NUM_ENTITIES, NUM_SAMPLED, NUM_VALUES = 4_000, 1_000, 400
 
 
-def population(chance):
+def population(rng):
     """Entities of different activity, values of different popularity: bool[n, V]."""
     popularity = np.minimum(1, 30 / np.arange(1, NUM_VALUES + 1))
-    activity = chance.gamma(1.0, 1.0, NUM_ENTITIES)
-    return chance.random((NUM_ENTITIES, NUM_VALUES)) < np.minimum(0.9, 0.1 * activity[:, None] * popularity)
+    activity = rng.gamma(1.0, 1.0, NUM_ENTITIES)
+    return rng.random((NUM_ENTITIES, NUM_VALUES)) < np.minimum(0.9, 0.1 * activity[:, None] * popularity)
 
 
 @pytest.fixture(scope="module")
 def views():
     """Per run the sample, with the facts of the view known, and the view as a whole."""
-    chance, views = np.random.default_rng(21), []
+    rng, views = np.random.default_rng(21), []
     for _ in range(RUNS):
-        has = population(chance)
+        has = population(rng)
         known = {"f0": Estimate.exactly(has.sum())}
         part = sample_of(feature_of(has[:NUM_SAMPLED]), num_entities=NUM_ENTITIES)
         sample = Sample("history", NUM_ENTITIES, part.entity_hashes, part.features, known)
@@ -60,10 +60,10 @@ def test_bytes(views, make):
 
 
 def test_facts_of_rows_that_repeat_values():
-    chance, missed = np.random.default_rng(22), 0
+    rng, missed = np.random.default_rng(22), 0
     for _ in range(RUNS):
-        distinct = chance.integers(0, 40, NUM_ENTITIES)
-        elements = distinct + chance.binomial(distinct, 0.3)
+        distinct = rng.integers(0, 40, NUM_ENTITIES)
+        elements = distinct + rng.binomial(distinct, 0.3)
         part = slice(0, NUM_SAMPLED)
         estimate = total_of(distinct[part], elements[part], int(elements.sum()), NUM_ENTITIES)
         missed += not estimate.low <= distinct.sum() <= estimate.high

@@ -34,9 +34,9 @@ def shown(feature: EncodedFeature):
 
 @pytest.fixture(scope="module")
 def lists():
-    chance = np.random.default_rng(2)
+    rng = np.random.default_rng(2)
     return [
-        sorted(chance.choice(NUM_VALUES + 5, chance.integers(0, 9), replace=False).tolist())
+        sorted(rng.choice(NUM_VALUES + 5, rng.integers(0, 9), replace=False).tolist())
         for _ in range(NUM_ROWS)
     ]
 

@@ -52,8 +52,8 @@ def test_equal_items_of_a_batch_are_one(worker):
 @pytest.mark.slow
 @pytest.mark.parametrize("num_batches", [1, 20])
 def test_many_more_items_than_the_limit_come_between_seals(worker, num_batches):
-    chance = np.random.default_rng(3)
-    places = chance.permutation(100_000)
+    rng = np.random.default_rng(3)
+    places = rng.permutation(100_000)
     items = [(f"value {place % 50}", NOW - int(place) * TICK) for place in places.tolist()]
     newest = [f"value {place}" for place in range(LIMIT)]
     for batch in np.array_split(np.arange(len(items)), num_batches):

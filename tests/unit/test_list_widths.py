@@ -38,11 +38,11 @@ def independent(counts):
 
 def drawn(seed, num_symbols, num_ticks, stretch):
     """Gaps of ticks whose ids lie within a stretch of the symbols, as those of a taste would."""
-    chance = np.random.default_rng(seed)
+    rng = np.random.default_rng(seed)
     parts, counts = [], np.zeros(num_symbols, np.int64)
     for _ in range(num_ticks):
-        first = chance.integers(0, num_symbols - stretch + 1)
-        ids = np.unique(first + (stretch * chance.random(chance.integers(1, 30)) ** 2).astype(np.int64))
+        first = rng.integers(0, num_symbols - stretch + 1)
+        ids = np.unique(first + (stretch * rng.random(rng.integers(1, 30)) ** 2).astype(np.int64))
         begins = np.append(0, ids[:-1] + 1)
         parts.append((begins, ids - begins, len(ids) - np.arange(len(ids))))
         counts[ids] += 1
@@ -50,9 +50,9 @@ def drawn(seed, num_symbols, num_ticks, stretch):
 
 
 def test_runs_take_the_fewest_bits():
-    chance = np.random.default_rng(5)
+    rng = np.random.default_rng(5)
     for _ in range(20):
-        bits = chance.integers(0, 200, (3, 5)).astype(float)
+        bits = rng.integers(0, 200, (3, 5)).astype(float)
 
         def cost(widths, bits=bits):
             changes = sum(a != b for a, b in itertools.pairwise(widths))
@@ -76,8 +76,8 @@ def test_fitted_widths_take_no_more_bits_than_those_of_independent_symbols(num_s
 def test_a_sample_is_enough(monkeypatch):
     from feast_sketch_store.succinct import timed_lists
 
-    chance = np.random.default_rng(9)
-    ids = (2000 * chance.random((3000, 20)) ** 3).astype(np.int32)
+    rng = np.random.default_rng(9)
+    ids = (2000 * rng.random((3000, 20)) ** 3).astype(np.int32)
     rows = [np.unique(row) for row in ids]
     indptr = np.concatenate(([0], np.cumsum([len(row) for row in rows]))).astype(np.int64)
     flat = np.concatenate(rows)

@@ -15,10 +15,10 @@ NUM_ROWS = 2_000
 @pytest.fixture(scope="module")
 def chain():
     """Three features: of what is shown most is viewed, and of that some is liked; bool[n, V] each."""
-    chance = np.random.default_rng(8)
+    rng = np.random.default_rng(8)
     shown = draw(zipf(300, 12), NUM_ROWS, 9)
-    viewed = shown & (chance.random(shown.shape) < 0.6)
-    return [shown, viewed, viewed & (chance.random(shown.shape) < 0.2)]
+    viewed = shown & (rng.random(shown.shape) < 0.6)
+    return [shown, viewed, viewed & (rng.random(shown.shape) < 0.2)]
 
 
 def test_a_chain_of_features_has_the_size_of_its_seal(chain):

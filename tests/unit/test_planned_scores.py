@@ -23,10 +23,10 @@ NUM_ROWS, NUM_VALUES, NUM_GROUPS = 3_000, 120, 4
 @pytest.fixture(scope="module")
 def people():
     """Who has which of 120 values, most of them those of one of four groups, and twelve others."""
-    chance = np.random.default_rng(4)
-    groups = chance.integers(0, NUM_GROUPS, NUM_ROWS)
+    rng = np.random.default_rng(4)
+    groups = rng.integers(0, NUM_GROUPS, NUM_ROWS)
     share = np.where(np.arange(NUM_VALUES) % NUM_GROUPS == groups[:, None], 0.2, 0.01)
-    has = chance.random((NUM_ROWS, NUM_VALUES)) < share
+    has = rng.random((NUM_ROWS, NUM_VALUES)) < share
     return groups, sample_of(feature_of(has), feature_of(draw(zipf(12, 2), NUM_ROWS, 5)))
 
 
@@ -35,10 +35,10 @@ def task(people):
     """Labels that many values decide, each a little; and the group of a person."""
     pytest.importorskip("sklearn")
     groups, sample = people
-    chance = np.random.default_rng(6)
+    rng = np.random.default_rng(6)
     feature = sample.features["f0"]
-    logits = feature.sums(chance.normal(0, 0.8, len(feature.vocabulary))) + np.where(groups == 0, 2.0, 0.0)
-    label = chance.random(NUM_ROWS) < 1 / (1 + np.exp(-logits + logits.mean()))
+    logits = feature.sums(rng.normal(0, 0.8, len(feature.vocabulary))) + np.where(groups == 0, 2.0, 0.0)
+    label = rng.random(NUM_ROWS) < 1 / (1 + np.exp(-logits + logits.mean()))
     table = pa.table({"label": label.astype(np.int64)})
     return Task(Labels.read(table, sample.entity_hashes, []), sample, sample)
 

@@ -84,16 +84,16 @@ def sample_of(*features, num_entities=None):
 
 def features_of_shape(shape, num_entities):
     """Features of a view: who has which values, bool[n, V], and the values' names."""
-    chance = np.random.default_rng(5)
+    rng = np.random.default_rng(5)
     numbers = pa.array(np.arange(1_000))
     if shape == "nested":  # what was liked was seen, and what was bought was liked
         seen = draw(zipf(1_000, 60), num_entities, 1)
-        liked = seen & (chance.random(seen.shape) < 0.2)
-        return [(has, numbers) for has in (seen, liked, liked & (chance.random(seen.shape) < 0.3))]
+        liked = seen & (rng.random(seen.shape) < 0.2)
+        return [(has, numbers) for has in (seen, liked, liked & (rng.random(seen.shape) < 0.3))]
     if shape == "short":
         return [(draw(zipf(1_000, 1.5), num_entities, 1), numbers)]
     if shape == "spread":
-        return [(draw(zipf(1_000, 8), num_entities, 1), pa.array(chance.integers(0, 2**40, 1_000)))]
+        return [(draw(zipf(1_000, 8), num_entities, 1), pa.array(rng.integers(0, 2**40, 1_000)))]
     if shape == "strings":
         names = pa.array([f"article-{number**2}".encode() for number in range(1_000)], pa.large_binary())
         return [(draw(zipf(1_000, 12), num_entities, 1), names)]
@@ -502,8 +502,8 @@ def make_labels(people):
         deciding = np.isin(feature.ids, [20, 21, 22])
         has = np.add.reduceat(np.append(deciding, False), feature.indptr[:-1]) > 0
         has &= np.diff(feature.indptr) > 0
-        chance = np.random.default_rng(5)
-        label = chance.random(len(people)) < np.where(has, 0.9, 0.2)
+        rng = np.random.default_rng(5)
+        label = rng.random(len(people)) < np.where(has, 0.9, 0.2)
         table = pa.table({"user_id": np.arange(len(people)), "label": label.astype(np.int64), **columns})
         return Labels.read(table, people.entity_hashes, ["user_id"])
 
@@ -512,9 +512,9 @@ def make_labels(people):
 
 @pytest.fixture(scope="module")
 def task(people, make_labels):
-    chance = np.random.default_rng(6)
-    context = {"place": chance.choice(["a", "b"], 3_000), "hour": chance.integers(0, 24, 3_000)}
-    return Task(make_labels(**context, age=chance.random(3_000)), people, people)
+    rng = np.random.default_rng(6)
+    context = {"place": rng.choice(["a", "b"], 3_000), "hour": rng.integers(0, 24, 3_000)}
+    return Task(make_labels(**context, age=rng.random(3_000)), people, people)
 
 
 @pytest.fixture(scope="module")
@@ -524,17 +524,17 @@ def tastes():
     Neither the history alone nor the candidate alone tells the label.
     """
     pytest.importorskip("sklearn")
-    chance = np.random.default_rng(12)
-    likes = chance.random(2_000) < 0.5
+    rng = np.random.default_rng(12)
+    likes = rng.random(2_000) < 0.5
     half = np.arange(60) % 2 == 0
-    has = chance.random((2_000, 60)) < np.where(likes[:, None] == half, 0.3, 0.03)
-    candidates = chance.integers(0, 60, 2_000)
+    has = rng.random((2_000, 60)) < np.where(likes[:, None] == half, 0.3, 0.03)
+    candidates = rng.integers(0, 60, 2_000)
     fits = half[candidates] == likes
     has[np.arange(2_000), candidates] = False  # the history is of the time before
     people = sample_of(feature_of(has))
     table = pa.table(
         {
-            "label": (chance.random(2_000) < np.where(fits, 0.8, 0.2)).astype(np.int64),
+            "label": (rng.random(2_000) < np.where(fits, 0.8, 0.2)).astype(np.int64),
             "candidate": candidates,
         }
     )
@@ -564,15 +564,15 @@ class TestInteractions:
     def test_values_that_tell_tastes_are_worth_more_than_noise(self):
         """Values of which half tell a taste, and half nothing: the former come first."""
         pytest.importorskip("sklearn")
-        chance = np.random.default_rng(13)
-        likes = chance.random(4_000) < 0.5
+        rng = np.random.default_rng(13)
+        likes = rng.random(4_000) < 0.5
         tells = np.arange(40) < 20
         half = np.arange(40) % 2 == 0
         density = np.where(tells, np.where(likes[:, None] == half, 0.4, 0.04), 0.22)
-        has = chance.random((4_000, 40)) < density
+        has = rng.random((4_000, 40)) < density
         people = sample_of(feature_of(has))
-        candidates = chance.integers(0, 20, 4_000)
-        label = chance.random(4_000) < np.where(half[candidates] == likes, 0.9, 0.1)
+        candidates = rng.integers(0, 20, 4_000)
+        label = rng.random(4_000) < np.where(half[candidates] == likes, 0.9, 0.1)
         table = pa.table({"label": label.astype(np.int64), "candidate": candidates})
         labels = Labels.read(table, people.entity_hashes, [])
         task = Task(labels, people, people, candidate_ids(labels, people, [self.CODEC]))
@@ -700,9 +700,9 @@ class TestLabels:
 
     def test_the_area_is_that_of_scikit_learn(self):
         metrics = pytest.importorskip("sklearn.metrics")
-        chance = np.random.default_rng(8)
-        scores = chance.integers(0, 50, 2_000) / 10  # with many ties
-        outcomes = chance.random(2_000) < scores / 6
+        rng = np.random.default_rng(8)
+        scores = rng.integers(0, 50, 2_000) / 10  # with many ties
+        outcomes = rng.random(2_000) < scores / 6
         estimate = auc_by_entity(scores, outcomes, np.arange(2_000) // 2)
         assert estimate.value == pytest.approx(metrics.roc_auc_score(outcomes, scores), abs=1e-12)
         # A standard error of an area of 0.85 with 1,000 of each class is about 0.009.

@@ -25,9 +25,9 @@ class Rows:
     is_numbered = False
 
     def __init__(self, name, num_values, states=(VALUE,), seed=1, field="int64_val", num_rows=NUM_ROWS):
-        chance = np.random.default_rng([seed, num_values])
-        self.states = chance.choice(np.array(states, np.uint8), num_rows)
-        ids = chance.integers(0, max(1, num_values), num_rows)[self.states == VALUE]
+        rng = np.random.default_rng([seed, num_values])
+        self.states = rng.choice(np.array(states, np.uint8), num_rows)
+        ids = rng.integers(0, max(1, num_values), num_rows)[self.states == VALUE]
         self.sealed_codec = FeatureCodec(name, field)
         values = pa.array(np.arange(num_values) * 7)
         if field == "string_val":
@@ -145,10 +145,10 @@ def test_a_description_that_does_not_fit_is_refused(path, value):
 def test_any_numbers_are_safe_to_read():
     """Words that nobody wrote have digits like any others."""
     _, description, arrays = described()
-    chance = np.random.default_rng(7)
+    rng = np.random.default_rng(7)
     for _ in range(20):
         arrays = arrays | {
-            name: chance.integers(0, 2**64, len(words), np.uint64)
+            name: rng.integers(0, 2**64, len(words), np.uint64)
             for name, words in arrays.items()
             if name.startswith("numbers")
         }
