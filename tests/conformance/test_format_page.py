@@ -31,11 +31,11 @@ def test_generated_parts_are_as_they_are_made(page):
 
 
 def test_constants_are_those_of_the_code(page):
-    told = {}
+    documented = {}
     for names, values in re.findall(r"^\| ((?:`[A-Z_]+`(?:, )?)+) \| (.+?) \|", page, re.MULTILINE):
         for name, value in zip(re.findall(r"`(\w+)`", names), re.split(r", (?!\d{3})", values), strict=True):
-            told[name] = eval(re.sub(r"(\d+)<sup>(\d+)</sup>", r"\1**\2", value).replace(",", ""))
-    assert told == {
+            documented[name] = eval(re.sub(r"(\d+)<sup>(\d+)</sup>", r"\1**\2", value).replace(",", ""))
+    assert documented == {
         "FORMAT_VERSION": format.FORMAT_VERSION,
         "MANIFEST_VERSION": manifest.MANIFEST_VERSION,
         "MAX_HEADER_BYTES": format._MAX_HEADER_BYTES,

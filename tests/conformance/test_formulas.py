@@ -10,10 +10,10 @@ from tests.helpers.snapshots import load
 
 
 def open_with(description=(), arrays=()):
-    told, parts = load(FORMULAS)
+    description, parts = load(FORMULAS)
     for number, key, value in description:
-        told["layer"]["formulas"][number][key] = value
-    return SketchLayer.from_snapshot(told["layer"], {**parts, **dict(arrays)})
+        description["layer"]["formulas"][number][key] = value
+    return SketchLayer.from_snapshot(description["layer"], {**parts, **dict(arrays)})
 
 
 def test_the_file_itself_is_opened_with_its_formulas():

@@ -78,7 +78,7 @@ def test_rows_read_as_they_were_written():
         assert [plain(v, field) for v in values] == [row[column] for row in ROWS.values()]
 
 
-def told(entry, *names):
+def fields_of(entry, *names):
     """Some values of an entry of a description."""
     return [entry[name] for name in names]
 
@@ -106,7 +106,7 @@ def test_the_description_is_as_it_was():
         [4, 6, 33, []],
     ]
     assert [
-        told(each["report"], "num_facts", "num_ones") for each in (*bloom["features"], *bloom["rows"])
+        fields_of(each["report"], "num_facts", "num_ones") for each in (*bloom["features"], *bloom["rows"])
     ] == [
         [6, 42],
         [3, 21],
@@ -194,7 +194,7 @@ def test_the_listed_file_has_each_form_of_a_column():
         ("note", {"codec": "exact"}, "bytes"),
     ]
     assert scalars["kind"] == "scalars"
-    assert [told(entry, "name", "value_field", "num_values", "others") for entry in scalars["features"]] == [
+    assert [fields_of(entry, "name", "value_field", "num_values", "others") for entry in scalars["features"]] == [
         ["country", "string_val", 2, [0, 1]],
         ["weight", "double_val", 2, [0]],
     ]
@@ -247,11 +247,11 @@ def test_the_file_of_sets_has_each_structure():
     bloom, scalars, sets = description["layer"]["structures"]
     assert [entry["kind"] for entry in (bloom, scalars, sets)] == ["bloom", "scalars", "sets"]
     (topics,) = bloom["features"]
-    assert told(topics["report"], "num_facts", "num_ones") == [192, 256]
+    assert fields_of(topics["report"], "num_facts", "num_ones") == [192, 256]
     assert topics["first_symbols"] == [0, 4, 6]
     assert description["layer"]["cut"] == {"sizes": 36}
     names = "name", "value_field", "num_values", "header_width", "no_set", "others_width", "report"
-    assert [told(entry, *names) for entry in sets["features"]] == [
+    assert [fields_of(entry, *names) for entry in sets["features"]] == [
         ["viewed", "string_set_val", 4, 1, 2, -1, {"num_facts": 101}],
         ["bought", "string_set_val", 3, 1, 2, 0, {"num_facts": 55}],
         ["sizes", "int64_list_val", 3, 0, 0, -1, {"num_facts": 77}],
@@ -334,17 +334,17 @@ def test_a_clustered_filter_is_read_as_the_format_says():
     """Each fact by the formulas of the filter alone: the hashes of its level, in the cluster of its row."""
     description, arrays = load(CLUSTERED)
     (clustered,) = description["layer"]["structures"]
-    assert [told(entry, "name", "value_field", "hashes") for entry in clustered["features"]] == [
+    assert [fields_of(entry, "name", "value_field", "hashes") for entry in clustered["features"]] == [
         ["viewed", "string_set_val", [0, 6]],
         ["sizes", "int64_list_val", [2, 8]],
         ["topics", "int64_set_val", [0, 4, 8]],
     ]
-    assert [told(entry["report"], "style", "facts_per_level") for entry in clustered["features"]] == [
+    assert [fields_of(entry["report"], "style", "facts_per_level") for entry in clustered["features"]] == [
         ["learned_bloom", [88, 42]],
         ["sandwiched_bloom", [136, 21]],
         ["weighted_bloom", [72, 79, 0]],
     ]
-    assert told(clustered, "num_words", "num_clusters") == [27, 3]
+    assert fields_of(clustered, "num_words", "num_clusters") == [27, 3]
     assert clustered["report"] == {"fill": 0.4496527777777778, "shares": [0.3, 0.4, 0.3]}
     layer = SketchLayer.from_snapshot(description["layer"], arrays)
     hashes = user_hashes(range(60))

@@ -1,4 +1,4 @@
-"""Manifests: read and written as ever; a changed one is refused with `DamagedFileError`."""
+"""Manifests: read and written byte for byte; a changed one is refused with `DamagedFileError`."""
 
 import hashlib
 import json

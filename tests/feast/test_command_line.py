@@ -49,25 +49,25 @@ def test_the_list_of_commands_shows_whole_sentences():
 @pytest.mark.parametrize("command", ["inspect", "verify", "seal", "vacuum"])
 def test_a_repository_without_views_is_told_to_apply(tmp_path, command):
     make_repository(tmp_path, USER)
-    _, told = run(tmp_path, command)
-    assert "project 'shop' has no feature views in its online store; run `feast apply` first" in told
+    _, reported = run(tmp_path, command)
+    assert "project 'shop' has no feature views in its online store; run `feast apply` first" in reported
 
 
 def test_a_wrong_join_key_deletes_nothing_and_is_named_with_the_right_ones(repository):
-    _, told = run(repository, "delete", "history", "user=1", status=1)
-    assert "user_id" in told
-    assert "Nothing was deleted" in told
+    _, reported = run(repository, "delete", "history", "user=1", status=1)
+    assert "user_id" in reported
+    assert "Nothing was deleted" in reported
 
 
 def test_an_interval_without_watch_is_refused(repository):
-    _, told = run(repository, "seal", "--interval", "3", status=2)
-    assert "give --watch" in told
+    _, reported = run(repository, "seal", "--interval", "3", status=2)
+    assert "give --watch" in reported
 
 
 def test_a_plan_of_scalars_says_what_can_be_planned(tmp_path):
     make_repository(tmp_path, make_view({"age": Int64}, pushed="clicks"))
-    _, told = run(tmp_path, "plan", "--view", "history", status=1)
-    assert "`plan` needs a Set, an Array that is not kept exactly, or a list" in told
+    _, reported = run(tmp_path, "plan", "--view", "history", status=1)
+    assert "`plan` needs a Set, an Array that is not kept exactly, or a list" in reported
 
 
 def test_a_pin_hides_no_rows_without_asking(repository):
@@ -79,8 +79,8 @@ def test_a_pin_hides_no_rows_without_asking(repository):
     run(repository, "seal")
     rows = {"user_id": [3], "viewed": [["c"]], "event": pd.Timestamp("2026-05-02", tz="UTC")}
     FeatureStore(repo_path=str(repository)).push("clicks", pd.DataFrame(rows), to=PushMode.ONLINE)
-    _, told = run(repository, "pin", "history", status=1)
-    assert "1 rows were written since" in told
+    _, reported = run(repository, "pin", "history", status=1)
+    assert "1 rows were written since" in reported
     assert seen() == [{"c"}]
     run(repository, "pin", "history", "--seal")
     assert seen() == [{"c"}]
@@ -244,8 +244,8 @@ def test_a_view_that_was_never_filled_is_told_so_at_once(tmp_path, command):
         tmp_path / "rows.parquet"
     )
     is_plan = command[0] == "plan"
-    _, told = run(tmp_path, *command, status=int(is_plan))
-    assert told.startswith(
+    _, reported = run(tmp_path, *command, status=int(is_plan))
+    assert reported.startswith(
         "history: nothing was materialized yet" + ("; sampling its offline source" * is_plan)
     )
 

@@ -121,7 +121,7 @@ def test_a_part_of_an_object_is_checked_too():
 
 
 def forget():
-    """Forget what is known of Feast's parts, and what was told."""
+    """Forget what is known of Feast's parts, and what was logged."""
     feast_parts.changed.cache_clear()
     feast_parts._warn.cache_clear()
     for part in feast_parts.ALL:
@@ -183,8 +183,8 @@ def test_feasts_own_methods_read_where_a_part_has_changed(
         assert store.get_online_features(**request).proto == wanted
     assert asyncio.run(store.get_online_features_async(**request)).proto == wanted
     assert not planned_reads
-    (told,) = [text for text in caplog.messages if "Feast's own methods read" in text]
-    assert told.startswith(f"{part.place} of Feast {FEAST}")
+    (reported,) = [text for text in caplog.messages if "Feast's own methods read" in text]
+    assert reported.startswith(f"{part.place} of Feast {FEAST}")
     if how is change:
         with caplog.at_level(logging.WARNING):
             assert over_feast(store, "Feast's") == "Feast's"

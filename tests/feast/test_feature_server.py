@@ -338,14 +338,14 @@ WRONG_REQUESTS = {
 
 @pytest.mark.parametrize("case", WRONG_REQUESTS)
 def test_a_wrong_request_gets_an_error_and_the_next_an_answer(server, case):
-    path, body, told = WRONG_REQUESTS[case]
+    path, body, reported = WRONG_REQUESTS[case]
     workers = server.workers
     for worker in workers:
         with server.only(worker):
             status, text = server.send(path, body)
         assert 400 <= status <= 599
         assert len(text) > 2
-        assert told in text
+        assert reported in text
     assert server.countries(60, 61) == [[None, None]] * 2
     assert server.workers == workers
 

@@ -1,4 +1,4 @@
-"""``feast-sketch health``: what probes are told, by exit status and one line of JSON."""
+"""``feast-sketch health``: what probes read, as exit status and one line of JSON."""
 
 import json
 import shutil
@@ -34,9 +34,9 @@ def probe(store, *arguments):
 
 
 def test_a_view_that_can_be_served_is_ready(store):
-    status, told = probe(store)
-    assert (status, told["status"]) == (0, "ready")
-    view = told["views"]["history"]
+    status, reported = probe(store)
+    assert (status, reported["status"]) == (0, "ready")
+    view = reported["views"]["history"]
     assert (view["state"], view["is_ready"], view["num_commits"], view["problem"]) == ("SERVING", True, 1, "")
     assert 0 <= view["age_seconds"] < 60
     assert probe(store, "--live") == (0, {"status": "live", "views": {}})
@@ -44,11 +44,11 @@ def test_a_view_that_can_be_served_is_ready(store):
 
 def test_a_repository_without_views_is_live_and_not_ready(store):
     store.apply([], objects_to_delete=[store.get_feature_view("history")], partial=False)
-    status, told = probe(store)
-    assert (status, told["status"]) == (1, "not ready")
-    assert "no feature views in this store; run `feast apply`" in told["problem"]
-    status, told = probe(store, "--live")
-    assert (status, told["status"]) == (0, "live")
+    status, reported = probe(store)
+    assert (status, reported["status"]) == (1, "not ready")
+    assert "no feature views in this store; run `feast apply`" in reported["problem"]
+    status, reported = probe(store, "--live")
+    assert (status, reported["status"]) == (0, "live")
 
 
 @pytest.mark.parametrize("file", ["sketch", "sketch/shop", "sketch/shop/history"])
@@ -56,9 +56,9 @@ def test_a_file_in_place_of_a_folder_is_not_ready(store, file):
     path = store.repo_path / file
     shutil.rmtree(path)
     path.write_bytes(b"")
-    status, told = probe(store)
-    assert (status, told["status"]) == (1, "not ready")
-    view = told["views"]["history"]
+    status, reported = probe(store)
+    assert (status, reported["status"]) == (1, "not ready")
+    view = reported["views"]["history"]
     assert (view["state"], view["is_ready"]) == ("EMPTY", False)
     assert f"{path}: is a file, and the store needs a folder there" in view["problem"]
 
@@ -68,9 +68,9 @@ def test_a_view_that_cannot_be_read_is_not_ready(store):
     content = bytearray(segment.read_bytes())
     content[300] ^= 255  # of the first record
     segment.write_bytes(content)
-    status, told = probe(store, "history")
-    assert (status, told["status"]) == (1, "not ready")
-    view = told["views"]["history"]
+    status, reported = probe(store, "history")
+    assert (status, reported["status"]) == (1, "not ready")
+    view = reported["views"]["history"]
     assert (view["state"], view["age_seconds"]) == ("EMPTY", None)
     assert "fresh/" in view["problem"]
     assert probe(store, "--live")[0] == 0, "a restart would mend nothing"
@@ -89,12 +89,12 @@ def test_answers_that_are_too_old_are_not_ready(store, monkeypatch):
 
 
 def test_what_is_wrong_with_the_repository_is_told(store):
-    status, told = probe(store, "no_view")
-    assert (status, told["status"]) == (2, "error")
-    assert "no feature view 'no_view'" in told["problem"]
+    status, reported = probe(store, "no_view")
+    assert (status, reported["status"]) == (2, "error")
+    assert "no feature view 'no_view'" in reported["problem"]
     (store.repo_path / "feature_store.yaml").write_text(
         "project: shop\nprovider: local\nonline_store: {type: no}\n"
     )
-    status, told = probe(store, "--live")
-    assert (status, told["status"]) == (2, "error")
-    assert told["problem"]
+    status, reported = probe(store, "--live")
+    assert (status, reported["status"]) == (2, "error")
+    assert reported["problem"]

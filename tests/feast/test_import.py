@@ -509,11 +509,11 @@ def test_an_import_goes_on_where_it_was(sqlite, tmp_path, monkeypatch):
     with pytest.raises(Stopped):
         import_view(store, "history", sqlite.file, tell=stop)
     assert maintenance.verify(store, "history").leftovers
-    told = []
-    done = import_view(store, "history", sqlite.file, tell=lambda rows, total: told.append(rows))
+    reported = []
+    done = import_view(store, "history", sqlite.file, tell=lambda rows, total: reported.append(rows))
     assert done.entities == 5000
     # Scans begin with a page of the same size; the first one had a part to go only.
-    assert max(told[: told.index(told[0], 1)]) < 2500
+    assert max(reported[: reported.index(reported[0], 1)]) < 2500
 
 
 def test_command(sqlite, tmp_path):
@@ -524,9 +524,9 @@ def test_command(sqlite, tmp_path):
     dry = CliRunner().invoke(cli, [*arguments, "--dry-run", "--json"])
     assert dry.exit_code == 0, dry.output
     assert '"entities": null' in dry.stdout
-    told = CliRunner().invoke(cli, [*arguments, "--max-rows-per-second", "100000"])
-    assert told.exit_code == 0, told.output
-    assert told.stdout.splitlines()[2].split() == ["history", "Sqlite", "exact", "10", "0", "0", "10"]
+    reported = CliRunner().invoke(cli, [*arguments, "--max-rows-per-second", "100000"])
+    assert reported.exit_code == 0, reported.output
+    assert reported.stdout.splitlines()[2].split() == ["history", "Sqlite", "exact", "10", "0", "0", "10"]
 
 
 @pytest.mark.has_long_form
@@ -712,8 +712,8 @@ def test_bytes_of_redis_are_those_that_the_server_tells(redis_port, tmp_path, tt
     import redis
 
     def taken():
-        told = client.info("memory")
-        return told["used_memory"] - told["mem_clients_normal"]
+        reported = client.info("memory")
+        return reported["used_memory"] - reported["mem_clients_normal"]
 
     with redis.Redis(port=redis_port, db=database) as client:
         before = taken()
@@ -740,13 +740,13 @@ def test_a_survey_tells_what_it_cannot_look_at(sqlite, tmp_path):
     assert result.stdout.splitlines()[2].split()[:4] == ["history", "Sqlite", "100", "100"]
     page = tmp_path / "survey.html"
     result = CliRunner().invoke(cli, ["survey", "--from", str(sqlite.file), "--html", str(page), "--json"])
-    (told,) = json.loads(result.stdout)
+    (reported,) = json.loads(result.stdout)
     content = page.read_text("utf-8")
     HTMLParser().feed(content)
     cells = re.findall("<td>(.*?)</td>", content)
     assert cells[:4] == ["history", "Sqlite", "100", "100"]
     assert [html.unescape(cell) for cell in cells if cell in FEATURE_NAMES] == FEATURE_NAMES
-    assert told["knee"] in html.unescape(content)
+    assert reported["knee"] in html.unescape(content)
     with pytest.raises(SettingsError, match="no feature view 'other'"):
         list(survey(sqlite.file, ["other"]))
 

@@ -17,7 +17,7 @@ MODES = [
     pytest.param({"compaction": {"min_rows": 0, "share": 1e-9}}, id="sealed"),
 ]
 
-# Keys that are none of a view over `user_id`, an Int64, and what is told of them.
+# Keys that are none of a view over `user_id`, an Int64, and what their errors say.
 WRONG_KEYS = {
     "another type": ({"user_id": "one"}, r"user_id \(string\)"),
     "a narrower type": ({"user_id": Value(int32_val=1)}, r"user_id \(int32\)"),
@@ -41,9 +41,9 @@ def attempt(harness, what, key):
 @pytest.mark.parametrize("wrong", WRONG_KEYS)
 def test_wrong_keys_are_refused_and_spoil_nothing(make_harness, options, what, wrong):
     harness = make_harness({"country": String}, **options)
-    key, told = harness.key(**WRONG_KEYS[wrong][0]), WRONG_KEYS[wrong][1]
+    key, reported = harness.key(**WRONG_KEYS[wrong][0]), WRONG_KEYS[wrong][1]
     for _ in range(2):  # of an empty view, and of one with rows
-        with pytest.raises(RowError, match=rf"'history'.*row 0 .*keyed by {told}.*by user_id \(int64\)"):
+        with pytest.raises(RowError, match=rf"'history'.*row 0 .*keyed by {reported}.*by user_id \(int64\)"):
             attempt(harness, what, key)
         harness.write(1, FRANCE)
         assert harness.reopened().read(1)[0][1] == FRANCE

@@ -333,11 +333,11 @@ class TestRebuild:
         """Three are new, two are newer than in the offline store, one is as old as there."""
         push(store, [10**6, 10**6 + 1, 10**6 + 2, 1, 2], EVENT + timedelta(hours=1))
         push(store, [3], EVENT)
-        told = "lacks 3 entities that the view has, and has an older row than the view for 2 others"
+        reported = "lacks 3 entities that the view has, and has an older row than the view for 2 others"
         for answer in ("", "n\n"):  # no terminal, and a no
             status, _, error = run("rebuild", "history", input=answer)
             assert status == 1
-            assert told in error
+            assert reported in error
             assert "history was not rebuilt" in error
             assert countries(another(store), 1, 10**6) == ["IT", "IT"]
         assert run("rebuild", "history", input="y\n")[0] == 0

@@ -254,9 +254,9 @@ def test_reads_go_on_while_the_object_store_is_down(tmp_path, caplog, moto, url)
         assert countries(store, 1) == ["FR"]
     assert countries(store, 1, 2) == ["FR", None]
     assert countries(store, 1, 2) == ["FR", None]
-    told = [r.message for r in caplog.records if "serving what was read" in r.message]
-    assert len(told) == 1
-    assert "cannot be reached" in told[0]
+    reported = [r.message for r in caplog.records if "serving what was read" in r.message]
+    assert len(reported) == 1
+    assert "cannot be reached" in reported[0]
     with pytest.raises(StorageError, match="cannot be reached"):
         push(store, 1, "DE")
 

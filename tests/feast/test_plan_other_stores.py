@@ -23,8 +23,7 @@ EVENT = datetime(2026, 5, 1, tzinfo=UTC)
 
 def short_strings(rng, num_users):
     return [
-        [f"v{value}" for value in set(rng.integers(0, 50, count))]
-        for count in rng.integers(1, 4, num_users)
+        [f"v{value}" for value in set(rng.integers(0, 50, count))] for count in rng.integers(1, 4, num_users)
     ]
 
 

@@ -86,7 +86,7 @@ def ask(tmp_path_factory):
             with contextlib.suppress(requests.ConnectionError):
                 if all(request([], shard).status_code not in (502, 503) for shard in (0, 2)):
                     break
-            threading.Event().wait(0.1)  # there is nothing to be told of a proxy's checks
+            threading.Event().wait(0.1)  # a proxy does not announce its checks
         yield request
     assert store is not None
 

@@ -253,7 +253,7 @@ class TestTimeToLive:
 
 @pytest.fixture
 def clock(monkeypatch):
-    """Sets the wall clock that expiry is told by: an offset to the real one."""
+    """Sets the wall clock that rows expire by: an offset to the real one."""
     real, offset = time.time_ns, timedelta(0)
 
     def now_ns():

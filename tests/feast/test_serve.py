@@ -217,7 +217,7 @@ class AppsWithExpiry(Apps):
 @pytest.fixture(scope="module")
 def apps(store):
     with Apps(store) as apps:
-        for view in PLAIN_VIEWS:  # blocks of files that no read has checked yet are read in the usual way
+        for view in PLAIN_VIEWS:  # blocks of files that no read has checked yet are checked by the first one
             keys = {key: [place_of(key, number) for number in range(NUM_ROWS)] for key in join_keys_of(view)}
             features = [f"{view.name}:{field.name}" for field in view.features]
             apps.ask(apps.ours, {"features": features, "entities": keys})
@@ -528,7 +528,7 @@ def test_metrics_count_the_same(apps, store, monkeypatch):
         {**GOOD, "features": ["history:age"]},
         b"{",
     ]
-    told = []
+    reported = []
     for app in (apps.feast, apps.ours):
         for view in PLAIN_VIEWS:
             online.view(store.config, view).metrics.flush()
@@ -541,9 +541,9 @@ def test_metrics_count_the_same(apps, store, monkeypatch):
                 apps.ask(app, request)
         for view in PLAIN_VIEWS:
             online.view(store.config, view).metrics.flush()
-        told.append(counted() - before)
-    assert told[0] == told[1]
-    names = {name for name, *_ in told[0]}
+        reported.append(counted() - before)
+    assert reported[0] == reported[1]
+    names = {name for name, *_ in reported[0]}
     assert {"feast_feature_server_request_total", "feast_online_features_status_total"} <= names
     assert {"feast_feature_server_request_latency_seconds_count", "feast_sketch_reads_total"} <= names
 

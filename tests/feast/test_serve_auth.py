@@ -446,7 +446,7 @@ def test_the_audit_record_of_a_read_is_feasts(served, provider, monkeypatch, cap
         )
     )
     monkeypatch.setattr(metrics, "_config", flags)
-    told = []
+    reported = []
     token = provider.token(**NAMES)
     for app in (served.feast, served.ours):
         caplog.clear()
@@ -455,9 +455,9 @@ def test_the_audit_record_of_a_read_is_feasts(served, provider, monkeypatch, cap
         (record,) = [json.loads(r.getMessage()) for r in caplog.records if r.name == "feast.audit"]
         assert record.pop("latency_ms") >= 0
         record.pop("timestamp", None)
-        told.append(record)
-    assert told[0] == told[1]
-    assert told[0]["requestor_id"] == "ada"
+        reported.append(record)
+    assert reported[0] == reported[1]
+    assert reported[0]["requestor_id"] == "ada"
     assert served.handed_over == 1
 
 
@@ -487,8 +487,8 @@ def test_the_audit_log_has_the_fields_of_feasts(serve, provider, tmp_path):
 
 
 def test_mlflow_is_told_of_a_read(served, provider, monkeypatch):
-    told, token = [], provider.token(**NAMES)
-    client = SimpleNamespace(log_feature_retrieval=lambda **given: told.append(given))
+    reported, token = [], provider.token(**NAMES)
+    client = SimpleNamespace(log_feature_retrieval=lambda **given: reported.append(given))
     monkeypatch.setattr(served.store, "_mlflow_client", client)
     monkeypatch.setattr(served.ours._answers._records, "_has_mlflow", True)
     served.store.config.mlflow_config = {"enabled": True, "auto_log": True}
@@ -499,11 +499,11 @@ def test_mlflow_is_told_of_a_read(served, provider, monkeypatch):
             for request in (REQUEST, OF_BOTH):
                 headers = [(b"authorization", f"Bearer {token}".encode())]
                 assert (await ask(app, request, headers=headers))[0] == 200
-                while len(told) % 2 != (request is REQUEST):  # the read is logged in a thread
+                while len(reported) % 2 != (request is REQUEST):  # the read is logged in a thread
                     await asyncio.sleep(0)
 
     served.runner.run(ask_both())
-    assert all(given.pop("duration_seconds") > 0 for given in told)
-    assert told[:2] == told[2:]
-    assert told[0]["feature_refs"] == ["open:open_country"]
-    assert (told[0]["entity_count"], told[1]["feature_service_name"]) == (3, "both")
+    assert all(given.pop("duration_seconds") > 0 for given in reported)
+    assert reported[:2] == reported[2:]
+    assert reported[0]["feature_refs"] == ["open:open_country"]
+    assert (reported[0]["entity_count"], reported[1]["feature_service_name"]) == (3, "both")

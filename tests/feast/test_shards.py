@@ -376,8 +376,8 @@ def test_rows_that_are_too_many_for_a_seal_are_kept_and_can_be_divided(tmp_path,
     monkeypatch.setattr(sealing, "MAX_ROWS", NUM_USERS - 1)
     monkeypatch.setattr(build, "MAX_ROWS", NUM_USERS - 1)
     store = fill(make_store(tmp_path, 1, "job"))
-    told = "view 'history': 200 entities have rows, and a seal takes at most 199; the rows are kept"
-    with pytest.raises(SketchStoreError, match=re.escape(told)) as error:
+    reported = "view 'history': 200 entities have rows, and a seal takes at most 199; the rows are kept"
+    with pytest.raises(SketchStoreError, match=re.escape(reported)) as error:
         maintenance.seal(store, "history")
     assert "`feast-sketch rebuild history --shards 16`" in str(error.value)
     before = online(store, range(NUM_USERS))
@@ -407,8 +407,8 @@ def test_reads_are_held_at_a_snapshot_of_each_shard(tmp_path):
         maintenance.pin(store, "history", [first[0], 9, *first[2:]])
     with pytest.raises(SettingsError, match="has 4 shards, and 1 versions are given"):
         maintenance.pin(store, "history", [1])
-    told = CliRunner().invoke(cli, ["-c", str(tmp_path), "pin", "history", ",".join(map(str, first))])
-    assert told.stdout.split()[-1] == ",".join(map(str, first))
+    reported = CliRunner().invoke(cli, ["-c", str(tmp_path), "pin", "history", ",".join(map(str, first))])
+    assert reported.stdout.split()[-1] == ",".join(map(str, first))
     report = json.loads(CliRunner().invoke(cli, ["-c", str(tmp_path), "inspect", "history", "--json"]).stdout)
     assert report[0]["snapshot_versions"] == list(first)
     assert CliRunner().invoke(cli, ["-c", str(tmp_path), "pin", "history", "1;2"]).exit_code == 2

@@ -196,11 +196,11 @@ def test_a_rebuild_may_leave_a_shard_without_rows(pair):
     numbers = shards_of(user_hashes(range(NUM_USERS)), 4)
     kept = np.flatnonzero(numbers != 2)
     rows(kept).to_parquet(f"{sharded.repo_path}/rows.parquet")
-    told = []
+    reported = []
     maintenance.rebuild(
-        sharded, "history", NOON - timedelta(days=1), confirm=lambda dropped: not told.append(dropped)
+        sharded, "history", NOON - timedelta(days=1), confirm=lambda dropped: not reported.append(dropped)
     )
-    assert told[0].entities == NUM_USERS - len(kept)
+    assert reported[0].entities == NUM_USERS - len(kept)
     found = online(sharded, ["viewed"], range(NUM_USERS))["viewed"]
     assert [user for user, values in enumerate(found) if values is not None] == kept.tolist()
     assert maintenance.verify(sharded, "history").problems == []

@@ -438,8 +438,8 @@ class TestSettingsOfAView:
             assert harness.store.seal(harness.config, harness.view)
             structures = harness.store.view(harness.config, harness.view).stats().structures
             assert structures == {"viewed": ("bloom", "sets")[number]}
-            told = [text for text in caplog.messages if "max_vocabulary = 1," in text]
-            assert len(told) == number
+            reported = [text for text in caplog.messages if "max_vocabulary = 1," in text]
+            assert len(reported) == number
             change(harness)
 
     def test_a_changed_ttl_counts_at_the_next_seal(self, make_harness):

@@ -175,7 +175,7 @@ class TestJoinKeys:
         SketchOnlineStore().update(harness.config, [], [view], [], [], False)
 
     @pytest.mark.parametrize(
-        ("join_key", "value_type", "dtype", "told"),
+        ("join_key", "value_type", "dtype", "reported"),
         [
             (
                 "member_id",
@@ -193,11 +193,11 @@ class TestJoinKeys:
         ids=["renamed", "of another type"],
     )
     def test_a_change_is_refused_at_apply(
-        self, make_harness, make_view, options, join_key, value_type, dtype, told
+        self, make_harness, make_view, options, join_key, value_type, dtype, reported
     ):
         harness = make_harness({"country": String}, **options)
         harness.write(1, FRANCE)
-        with pytest.raises(SettingsError, match=told):
+        with pytest.raises(SettingsError, match=reported):
             self.apply(harness, make_view, join_key, value_type, dtype)
         assert harness.reopened().read(1)[0][1] == FRANCE
 
@@ -286,7 +286,7 @@ def test_a_view_can_be_dropped_while_it_is_written(make_harness):
 
         def write(writer, users=new, done=done, writing=writing):
             for number in itertools.count():
-                # A writer who is hit in the middle is told so.
+                # A writer that is hit in the middle gets an error.
                 with suppress(SketchStoreError):
                     writer.write(users[number % len(users)], FRANCE)
                 if not number:

@@ -80,7 +80,7 @@ class ListWorker:
         """Delete users."""
         self._view.delete(deletion_rows({"user_id": pa.array(users, pa.int64())}, datetime.now(UTC)))
 
-    def keep_house(self, task: str) -> bool:
+    def maintain(self, task: str) -> bool:
         """Refresh, seal, absorb or vacuum; whether a seal was published."""
         if task == "vacuum":
             self._view.vacuum(orphan_age_seconds=0.0)

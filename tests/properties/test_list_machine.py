@@ -113,11 +113,11 @@ class ListMachine(RuleBasedStateMachine):
             self.known(user).clear()
 
     @rule(process=PROCESS, task=st.sampled_from(["reopen", "refresh", "seal", "seal", "absorb", "vacuum"]))
-    def keep_house(self, process, task):
+    def maintain(self, process, task):
         if task == "reopen":
             self.reopen()
         else:
-            self.views[process](("keep_house", task))
+            self.views[process](("maintain", task))
 
     @rule(process=PROCESS, seals=st.booleans())
     def switch_version(self, process, seals):
@@ -129,7 +129,7 @@ class ListMachine(RuleBasedStateMachine):
         filling(("open", self.version + 1))
         filling(("write", list(lists.items()), self.now - TTL))
         if seals:
-            filling(("keep_house", "seal"))
+            filling(("maintain", "seal"))
         others = [view for view in self.views.values() if view is not filling]
         for view in others:
             self.check(view)

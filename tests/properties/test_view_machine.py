@@ -155,7 +155,7 @@ class ViewMachine(RuleBasedStateMachine):
         task=st.sampled_from(["reopen", "refresh", "seal", "seal a delta", "vacuum"]),
         sealed=SEALED,
     )
-    def keep_house(self, process, task, sealed):
+    def maintain(self, process, task, sealed):
         view = self.views[process]
         if task == "reopen":
             self.reopen()
@@ -235,7 +235,7 @@ def machine():
 def test_the_first_commit_is_a_deletion(machine, task):
     machine.delete("writer", {0}, 0)
     machine.all_see_the_newest_rows()
-    machine.keep_house("writer", task, "exact")
+    machine.maintain("writer", task, "exact")
     machine.write("writer", [(0, {}, 0, None)])
     machine.all_see_the_newest_rows()
 

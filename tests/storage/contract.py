@@ -559,7 +559,7 @@ class StorageContract:
             def fill(number, round_=round_, started=started, done=done):
                 count = 0
                 while not done.is_set():
-                    # A writer who is hit may be told so.
+                    # A writer that is hit may get an error.
                     with suppress(StorageError):
                         put(storages[number], f"rows/{round_}-new-{number}-{count}")
                     if storages[number].supports_append:

@@ -81,7 +81,9 @@ def answering(kind):
     headers = [("Content-Type", "application/xml")]
     if status == 301:
         headers.append(("Location", f"http://127.0.0.1:1/?X-Amz-Signature={SIGNATURE}&token={TOKEN}"))
-    return lambda request: Answer(status, "told", headers, b"" if request.method == "HEAD" else body.encode())
+    return lambda request: Answer(
+        status, "reported", headers, b"" if request.method == "HEAD" else body.encode()
+    )
 
 
 def create(storage):
@@ -131,7 +133,7 @@ def test_no_answer_of_a_server_leads_to_credentials_in_an_error(link, caplog, sc
 def test_missing_credentials_are_no_missing_server(link, moto, monkeypatch, status):
     for name in [name for name in os.environ if name.startswith("AWS_")]:
         monkeypatch.delenv(name)
-    link.handle = lambda request: Answer(status, "told", [], b"denied")  # of the machine's role
+    link.handle = lambda request: Answer(status, "reported", [], b"denied")  # of the machine's role
     options = {"endpoint": moto.options["endpoint"], "region": "us-east-1", "allow_http": "true"}
     options["metadata_endpoint"] = f"http://127.0.0.1:{link.port}"
     with pytest.raises(StorageError, match="no credentials are given"):
@@ -140,7 +142,7 @@ def test_missing_credentials_are_no_missing_server(link, moto, monkeypatch, stat
 
 @pytest.mark.parametrize("kind", [kind for kind in ANSWERS if kind not in ("nothing", "login page")])
 def test_a_view_of_a_place_that_is_none_is_not_empty(link, kind):
-    """Whoever misspells a bucket is told, and not that nobody has any features."""
+    """A misspelled bucket is an error, and not a store without rows."""
     link.handle = answering(kind)
     options = {**S3, "endpoint": f"http://127.0.0.1:{link.port}"}
     view = View(open_bucket("s3://bucket/store", options).within("view/"), SETTINGS, NEVER, 0.0)
@@ -203,10 +205,10 @@ def test_a_replica_whose_token_expires_serves_on(bucket, link, tmp_path, kind, c
     put(bucket.writer, 2, "tea")
     replica.poll()
     assert read(replica) == {1: {"milk"}}
-    told = replica.freshness()
-    assert (told.state, told.is_ready) == ("STALE", True)
-    assert bucket.url in told.problem
-    assert not [word for word in WORDS if word in told.problem + caplog.text]
+    reported = replica.freshness()
+    assert (reported.state, reported.is_ready) == ("STALE", True)
+    assert bucket.url in reported.problem
+    assert not [word for word in WORDS if word in reported.problem + caplog.text]
     late = bucket.replica(tmp_path)  # another process of the host, while it lasts
     assert read(late) == {1: {"milk"}}
     link.handle = Request.answered
@@ -223,8 +225,8 @@ def test_a_cache_that_cannot_be_written_is_named(bucket, tmp_path):
         replica = bucket.replica(type(tmp_path)(place))
         with pytest.raises(StorageError, match=f"{place}: the cache cannot be used"):
             read(replica)
-        told = replica.freshness(look=True)
-        assert (told.state, told.is_ready) == ("EMPTY", False)
+        reported = replica.freshness(look=True)
+        assert (reported.state, reported.is_ready) == ("EMPTY", False)
         replica.close()
 
 
@@ -241,10 +243,10 @@ def test_a_replica_whose_disk_is_full_serves_on(bucket, tmp_path, monkeypatch, c
         patched.setattr(file_cache.os, "fsync", full)
         replica.poll()
         assert read(replica) == {1: {"milk"}}
-        told = replica.freshness()
-        assert told.state == "STALE"
-        assert "the cache cannot be used" in told.problem
-        assert "No space left" in told.problem
+        reported = replica.freshness()
+        assert reported.state == "STALE"
+        assert "the cache cannot be used" in reported.problem
+        assert "No space left" in reported.problem
     assert "No space left" in caplog.text
     replica.poll()
     assert read(replica) == {1: {"milk"}, 2: {"tea"}}

@@ -46,8 +46,8 @@ def test_a_bucket_that_ignores_conditions(moto):
     url = moto.bucket()
     with request_proxy(moto.port) as link:
         link.handle = without_conditions
-        status, told, reason = check(url, link.options(moto.options))
+        status, reported, reason = check(url, link.options(moto.options))
     assert status == 1
     assert "do not keep a store there" in reason
-    assert "FAILS" in told
+    assert "FAILS" in reported
     assert not moto.all_bytes(url)

@@ -34,8 +34,8 @@ OF_REBUILDS = [name for name in PUTS if name != "lease"]  # held before there ar
 class Fault:
     """Loses or doubles the n-th put of a step.
 
-    ``lost``: it is done, and nobody is told. ``twice``: it is done twice, and the second answer comes back.
-    ``late``: it is done, and once more when the fault ends. ``delayed``: nobody is told, and it is done when
+    ``lost``: it is done, the answer is lost. ``twice``: it is done twice, and the second answer comes back.
+    ``late``: it is done, and once more when the fault ends. ``delayed``: the answer is lost; it is done when
     the fault ends. ``then_down``: nothing is answered until then.
     """
 

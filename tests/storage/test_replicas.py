@@ -43,7 +43,7 @@ def moto(object_server):
 
 @pytest.fixture(autouse=True)
 def one_try(monkeypatch):
-    """What cannot be reached is told at once."""
+    """What cannot be reached is an error at once."""
     monkeypatch.setattr(buckets, "_RETRIES", 0)
     _objects.cache_clear()
     yield
@@ -135,10 +135,10 @@ def test_a_replica_starts_from_the_cache(bucket, caplog):
     bucket.link.take_down()
     replica = bucket.replica(max_staleness_seconds=3600)
     assert served(replica) == expected
-    told = replica.freshness()
-    assert (told.state, told.num_commits, told.is_ready) == ("STALE", bucket.commits, True)
-    assert 0 <= told.age_seconds < 600
-    assert "cannot be reached" in told.problem
+    reported = replica.freshness()
+    assert (reported.state, reported.num_commits, reported.is_ready) == ("STALE", bucket.commits, True)
+    assert 0 <= reported.age_seconds < 600
+    assert "cannot be reached" in reported.problem
     assert "cannot be reached" in caplog.text
     # It goes on from there when the bucket is back.
     bucket.put({29: ["late"]}, second=2)
@@ -224,8 +224,8 @@ def test_without_a_cache_it_says_what_is_wrong(bucket):
     replica = bucket.replica(cache=False)
     with pytest.raises(StorageError, match="cannot be reached"):
         served(replica)
-    told = replica.freshness(look=True)
-    assert (told.state, told.is_ready, told.age_seconds) == ("EMPTY", False, None)
+    reported = replica.freshness(look=True)
+    assert (reported.state, reported.is_ready, reported.age_seconds) == ("EMPTY", False, None)
     bucket.link.heal()
     assert replica.freshness(look=True).state == "SERVING"
     replica.close()
@@ -328,9 +328,9 @@ def test_the_age_of_answers_goes_on_over_a_restart(bucket, monkeypatch):
     monkeypatch.setattr(last_known.time, "time", lambda: wall() - 3600)
     replica = bucket.replica(max_staleness_seconds=3600)
     served(replica)
-    told = replica.freshness()
-    assert 7200 <= told.age_seconds < 7800
-    assert not told.is_ready
+    reported = replica.freshness()
+    assert 7200 <= reported.age_seconds < 7800
+    assert not reported.is_ready
 
 
 @for_each(
@@ -498,7 +498,7 @@ def test_a_cache_lets_go_of_what_a_new_base_replaced(bucket):
         for path in bucket.cache.iterdir():  # an hour passes
             passed = path.stat().st_mtime - 3601
             os.utime(path, (passed, passed))
-        replica.shards[0]._loader._kept_copies_at = -np.inf  # so what is in use is told again
+        replica.shards[0]._loader._kept_copies_at = -np.inf  # so the files in use are listed again
         replica.poll()
     needed = {file.size_bytes for file in bucket.writer.shards[0]._snapshots.list()[0].manifest().all_files}
     files = [path for path in bucket.cache.iterdir() if not path.suffix]

@@ -246,9 +246,9 @@ def test_a_replica_of_an_older_release_serves_on_what_it_had(fleet, caplog):
     fleet.wait_until_seen("early")
     fleet.wait_for_reads()
     fleet.wait_until(lambda: late.freshness().state == "STALE")
-    told = late.freshness()
-    assert (told.state, told.is_ready) == ("STALE", True)
-    assert "upgrade feast_sketch_store" in told.problem
+    reported = late.freshness()
+    assert (reported.state, reported.is_ready) == ("STALE", True)
+    assert "upgrade feast_sketch_store" in reported.problem
     assert "upgrade feast_sketch_store" in caplog.text
     fleet.commit(writer)
     fleet.wait_until_seen("early")

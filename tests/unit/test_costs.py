@@ -1,4 +1,4 @@
-"""Costs that are told before anything is built are those of what is built."""
+"""Costs that are estimated before anything is built are those of what is built."""
 
 import numpy as np
 import pyarrow as pa

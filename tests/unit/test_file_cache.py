@@ -27,7 +27,7 @@ def small_parts(monkeypatch):
 
 
 class Source:
-    """Gives parts of the content, and notes which; fails or waits where it is told to."""
+    """Gives parts of the content, and notes which; fails or waits on request."""
 
     def __init__(self, fails_from=SIZE, gate=None):
         self.asked = []

@@ -1,4 +1,4 @@
-"""Group commit: writes of several threads share a commit, and each is told how its own ended."""
+"""Group commit: writes of several threads share a commit, and each gets the result of its own."""
 
 import asyncio
 import signal

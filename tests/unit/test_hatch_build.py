@@ -42,7 +42,9 @@ def test_a_build_that_fails_says_what_to_do(hook, tmp_path, monkeypatch):
 
 def test_a_wheel_is_for_the_platform_that_it_is_compiled_for(hook, monkeypatch):
     compiled = []
-    monkeypatch.setitem(type(hook).initialize.__globals__, "_compile", lambda *told: compiled.append(told))
+    monkeypatch.setitem(
+        type(hook).initialize.__globals__, "_compile", lambda *reported: compiled.append(reported)
+    )
     monkeypatch.setenv("CC", "cross -x")
     monkeypatch.setenv("_PYTHON_HOST_PLATFORM", "macosx-11.0-arm64")
     data = {"artifacts": []}

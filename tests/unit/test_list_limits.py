@@ -25,7 +25,7 @@ def values(worker, since=0, limit=None):
 @pytest.mark.parametrize("is_sealed", [False, True], ids=["unsealed", "sealed"])
 def test_an_item_expires_with_the_begin_of_its_tick_and_not_before(worker, is_sealed):
     worker.write([(0, [("old", NOW - TICK), ("new", NOW)])], 0)
-    worker.keep_house("seal" if is_sealed else "refresh")
+    worker.maintain("seal" if is_sealed else "refresh")
     assert values(worker, NOW - TICK) == ["new", "old"]
     assert values(worker, NOW - TICK + 1) == ["new"]
     assert values(worker, NOW) == ["new"]
@@ -35,7 +35,7 @@ def test_an_item_expires_with_the_begin_of_its_tick_and_not_before(worker, is_se
 @pytest.mark.parametrize("is_sealed", [False, True], ids=["unsealed", "sealed"])
 def test_an_item_within_a_tick_expires_at_most_a_tick_early(worker, is_sealed):
     worker.write([(0, [("a", NOW + TICK // 2)])], 0)
-    worker.keep_house("seal" if is_sealed else "refresh")
+    worker.maintain("seal" if is_sealed else "refresh")
     assert values(worker, NOW) == ["a"]
     assert values(worker, NOW + TICK // 2 + 1) == []
     assert values(worker, NOW + 1) == ([] if is_sealed else ["a"])
@@ -45,7 +45,7 @@ def test_equal_items_of_a_batch_are_one(worker):
     same = ("a", NOW)
     worker.write([(0, [same, same]), (0, [same]), (0, [("a", NOW - TICK), same])], 0)
     for task in ("refresh", "absorb", "seal"):
-        worker.keep_house(task)
+        worker.maintain(task)
         assert worker.read(1, 0, None)[0] == [[same, ("a", NOW - TICK)]]
 
 
@@ -61,7 +61,7 @@ def test_many_more_items_than_the_limit_come_between_seals(worker, num_batches):
         assert len(values(worker)) == LIMIT
     assert values(worker) == newest
     assert values(worker, NOW - TICK, 50) == newest[:2]
-    assert worker.keep_house("seal")
+    assert worker.maintain("seal")
     assert values(worker) == newest
     worker.write([(0, [("late", NOW - 2 * TICK + 1)])], 0)
     assert values(worker, limit=3) == [*newest[:2], "late"]
@@ -72,6 +72,6 @@ def test_a_list_that_holds_an_item_too_many_is_cut_at_the_oldest(worker):
     add([(0, [(f"{n}", NOW - n * TICK) for n in range(LIMIT + 1)][::-1])])
     kept = [f"{n}" for n in range(LIMIT)]
     for task in ("refresh", "seal"):
-        worker.keep_house(task)
+        worker.maintain(task)
         assert values(worker) == kept
         assert values(worker, limit=LIMIT + 1) == kept

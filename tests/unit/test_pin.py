@@ -120,10 +120,10 @@ def test_a_snapshot_that_is_gone_never_becomes_another_one(make_view):
 
 
 def test_metrics_say_so(make_view, monkeypatch):
-    told = {}
+    reported = {}
     monkeypatch.setattr(metrics, "is_loaded", lambda: True)
     monkeypatch.setattr(metrics, "add", lambda *_: None)
-    monkeypatch.setattr(metrics, "put", lambda metric, labels, value: told.update({metric.name: value}))
+    monkeypatch.setattr(metrics, "put", lambda metric, labels, value: reported.update({metric.name: value}))
     monkeypatch.setattr("feast_sketch_store.view.live_shard.is_loaded", lambda: True)
     view = make_view()
     for number in (1, 2):
@@ -131,10 +131,10 @@ def test_metrics_say_so(make_view, monkeypatch):
     view.pin([1])
     read(view)
     read(view)
-    assert told[metrics.PINNED.name] == told[metrics.LAG_COMMITS.name] == 1
-    assert told[metrics.SNAPSHOT_VERSION.name] == 1
+    assert reported[metrics.PINNED.name] == reported[metrics.LAG_COMMITS.name] == 1
+    assert reported[metrics.SNAPSHOT_VERSION.name] == 1
     view.unpin()
-    assert told[metrics.PINNED.name] == told[metrics.LAG_COMMITS.name] == 0
+    assert reported[metrics.PINNED.name] == reported[metrics.LAG_COMMITS.name] == 0
 
 
 def test_a_pinned_delta_keeps_what_it_lies_over(make_view):

@@ -286,9 +286,9 @@ def test_fields_are_pasted_as_they_are_declared():
 
 
 def test_the_page_says_when_the_view_has_the_settings_already():
-    told = "The view has these settings already"
-    assert told in to_html(plan(is_current=True))
-    assert told not in to_html(plan())
+    reported = "The view has these settings already"
+    assert reported in to_html(plan(is_current=True))
+    assert reported not in to_html(plan())
     assert Page(to_html(plan())).text_of("current") == ""
 
 

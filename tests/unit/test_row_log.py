@@ -771,7 +771,7 @@ def test_what_a_killed_writer_did_not_acknowledge_is_durable_with_the_next_commi
 
 
 def test_what_was_read_before_it_was_durable_may_be_absorbed(storage, log, caplog):
-    """As happens beside any writer: nothing has failed, so nobody is told so."""
+    """As happens beside any writer: nothing has failed, so there is no error."""
     log.append(rows("a"))
     earlier = storage.read("fresh/end")
     log.append(rows("b"))

@@ -168,9 +168,9 @@ def test_what_no_table_keeps_is_sealed_exactly_and_told(tmp_path, monkeypatch, c
     view.write(rows)
     monkeypatch.setattr(table.ShiftingBloomFilterBuilder, "measured_fill", lambda self: 0.99)
     assert view.seal()
-    told = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-    assert len(told) == len(codecs)
-    assert "feature 'viewed' of view 'history' is sealed exactly: a table of " in told[0]
+    reported = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert len(reported) == len(codecs)
+    assert "feature 'viewed' of view 'history' is sealed exactly: a table of " in reported[0]
     names = [codec.feature for codec in codecs]
     answer = view.read(hash_serialized_keys(serialize_entity_keys([key(user) for user in users])), names)
     found = answer.features["viewed"]

@@ -46,7 +46,7 @@ def test_all_blocks_are_checked_but_the_damaged_ones():
 
 
 def test_a_newer_snapshot_and_the_end_stop_it():
-    """The first array lets the thread wait until it is told to stop."""
+    """The first array lets the thread wait until it has to stop."""
 
     class Slow(BlockChecks):
         def look_at(self, first, number):
