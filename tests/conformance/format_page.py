@@ -201,11 +201,11 @@ def dumped(content, start, entries):
         size = sizes[dtype] * int(np.prod(shape))
         own = content[start : start + size]
         yield f"{start:6}  {name}  {dtype}{shape}"
-        for place in range(0, len(own), 16):
-            part = own[place : place + 16]
+        for offset in range(0, len(own), 16):
+            part = own[offset : offset + 16]
             shown = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in part)
             yield f"        {part.hex(' '):48} {shown}"
-            if place >= 48 and len(own) > 96:
+            if offset >= 48 and len(own) > 96:
                 yield f"        and {len(own) - 64} bytes more"
                 break
         start += size

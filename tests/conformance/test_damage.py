@@ -46,12 +46,12 @@ def test_a_forged_file_is_taken_if_nothing_is_wrong_with_it(forge):
 def test_every_flipped_bit_is_found(small):
     content = np.frombuffer(small, np.uint8).copy()
     verify(content, "some file")
-    for place in range(len(content)):
+    for offset in range(len(content)):
         for bit in range(8):
-            content[place] ^= 1 << bit
+            content[offset] ^= 1 << bit
             with pytest.raises(DamagedFileError, match="some file"):
                 verify(content, "some file")
-            content[place] ^= 1 << bit
+            content[offset] ^= 1 << bit
     verify(content, "some file")
 
 
@@ -61,12 +61,12 @@ def test_every_changed_byte_of_a_sealed_layer_is_found_by_load(golden_base, tmp_
     path.write_bytes(golden_base)
     load(path)
     with open(path, "r+b", buffering=0) as file:
-        for place, byte in enumerate(golden_base):
-            file.seek(place)
+        for offset, byte in enumerate(golden_base):
+            file.seek(offset)
             file.write(bytes((byte ^ 0xFF,)))
             with pytest.raises(DamagedFileError, match=re.escape(str(path))):
                 load(path)
-            file.seek(place)
+            file.seek(offset)
             file.write(bytes((byte,)))
     load(path)
 
@@ -304,13 +304,13 @@ def test_sampled_flips_in_a_large_snapshot_are_found_by_load_and_by_reads(tmp_pa
         check(np.arange(0, len(words) - 7, 7), 8)
 
     with open(path, "r+b", buffering=0) as file:
-        for place in rng.integers(0, len(content), 250).tolist():
-            file.seek(place)
-            file.write(bytes((content[place] ^ 1 << int(rng.integers(8)),)))
+        for offset in rng.integers(0, len(content), 250).tolist():
+            file.seek(offset)
+            file.write(bytes((content[offset] ^ 1 << int(rng.integers(8)),)))
             with pytest.raises(DamagedFileError, match=re.escape(str(path))):
                 load(path)
             with pytest.raises(DamagedFileError, match=re.escape(str(path))):
                 read_everywhere()
-            file.seek(place)
-            file.write(content[place : place + 1])
+            file.seek(offset)
+            file.write(content[offset : offset + 1])
     load(path)

@@ -10,10 +10,10 @@ from tests.helpers.snapshots import load
 
 
 def open_with(description=(), arrays=()):
-    description, parts = load(FORMULAS)
+    content, parts = load(FORMULAS)
     for number, key, value in description:
-        description["layer"]["formulas"][number][key] = value
-    return SketchLayer.from_snapshot(description["layer"], {**parts, **dict(arrays)})
+        content["layer"]["formulas"][number][key] = value
+    return SketchLayer.from_snapshot(content["layer"], {**parts, **dict(arrays)})
 
 
 def test_the_file_itself_is_opened_with_its_formulas():

@@ -1,4 +1,4 @@
-"""Files of a released format version are read as ever, and written as ever."""
+"""Files of a released format version are read and written byte for byte."""
 
 import hashlib
 from collections import Counter
@@ -143,7 +143,7 @@ def test_arrays_are_as_they_were():
     assert arrays["bloom.0.vocabulary.packed"].tolist() == [0xA603, 0, 0]
     assert arrays["bloom.1.vocabulary.shape"].tolist() == [3, 63, -1]
     numbers = int.from_bytes(arrays["bloom.1.vocabulary.packed"].tobytes(), "little")
-    assert [(numbers >> 63 * place & (2**63 - 1)) - 1 for place in range(3)] == [-1, 0, 2**62]
+    assert [(numbers >> 63 * index & (2**63 - 1)) - 1 for index in range(3)] == [-1, 0, 2**62]
     assert arrays["bloom.2.vocabulary.data"].tobytes() == b"DEFR"
     assert arrays["bloom.2.vocabulary.packed"].tolist() == [0b100010, 0, 0]
     assert arrays["bloom.3.vocabulary.packed"].tolist() == [0b10, 0, 0]
@@ -194,7 +194,9 @@ def test_the_listed_file_has_each_form_of_a_column():
         ("note", {"codec": "exact"}, "bytes"),
     ]
     assert scalars["kind"] == "scalars"
-    assert [fields_of(entry, "name", "value_field", "num_values", "others") for entry in scalars["features"]] == [
+    assert [
+        fields_of(entry, "name", "value_field", "num_values", "others") for entry in scalars["features"]
+    ] == [
         ["country", "string_val", 2, [0, 1]],
         ["weight", "double_val", 2, [0]],
     ]
@@ -470,8 +472,8 @@ def test_lists_of_the_golden_file_are_read_newest_first():
     items = answer.features["read"].csr
     assert feature.num_facts == len(items.ids) == 140
     names = [value.decode() for value in feature.vocabulary.values.to_pylist()]
-    for place, user in enumerate(answer.found.tolist()):
-        part = slice(*items.indptr[place : place + 2])
+    for index, user in enumerate(answer.found.tolist()):
+        part = slice(*items.indptr[index : index + 2])
         found = [
             ((NOON - moment) // HOUR, names[number])
             for number, moment in zip(items.ids[part].tolist(), items.weights[part].tolist(), strict=True)

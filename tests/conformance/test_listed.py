@@ -140,10 +140,10 @@ def test_any_other_content_is_refused_or_safe_to_read(file):
     for path in filter(None, leaves(true)):
         for value in values[by_length(len(repr(path)) % 4, 0) :: by_length(4, 1)]:
             description = copy.deepcopy(true)
-            place = description
+            node = description
             for step in path[:-1]:
-                place = place[step]
-            place[path[-1]] = value
+                node = node[step]
+            node[path[-1]] = value
             with case(path, value), suppress(*REFUSALS):
                 read_all(SketchLayer.from_snapshot(description, arrays), file)
 
@@ -208,10 +208,10 @@ def test_any_other_content_is_refused_or_safe_to_read(file):
 def test_a_description_that_does_not_fit_is_refused(file, path, value):
     description, arrays = parts_of(FILES[file])
     *parents, last = path
-    place = description
+    node = description
     for step in parents:
-        place = place[step]
-    place[last] = value
+        node = node[step]
+    node[last] = value
     with pytest.raises(REFUSALS):
         read_all(SketchLayer.from_snapshot(description, arrays), file)
 
@@ -255,15 +255,15 @@ def test_every_changed_byte_is_found_at_the_latest_when_it_is_read(tmp_path, tru
     found, step = 0, by_length(32, 1)
     packed = range(start + first_packed, end, step)
     with Path(snapshot.where()).open("r+b", buffering=0) as opened:
-        for place in [*range(0, start, 97), *packed]:
-            os.pwrite(opened.fileno(), bytes([content[place] ^ 0xFF]), place)
+        for offset in [*range(0, start, 97), *packed]:
+            os.pwrite(opened.fileno(), bytes([content[offset] ^ 0xFF]), offset)
             try:
                 assert read_all(open_layer(snapshot), file) == truth[file]
             except DamagedFileError:
                 found += 1
             with pytest.raises(DamagedFileError, match=str(tmp_path)):
                 open_layer(snapshot, check_all=True)
-            os.pwrite(opened.fileno(), content[place : place + 1], place)
+            os.pwrite(opened.fileno(), content[offset : offset + 1], offset)
     assert Path(snapshot.where()).read_bytes() == content
     # The table is read in part only: of 10 words the 70 entities use most.
     assert found >= len(packed) - 80 // step

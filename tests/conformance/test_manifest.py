@@ -139,10 +139,10 @@ def test_it_publishes_its_files(tmp_path):
 @pytest.mark.slow
 @BOTH
 def test_every_changed_bit_is_found(content):
-    for place in range(len(content)):
+    for offset in range(len(content)):
         for bit in range(8):
             changed = bytearray(content)
-            changed[place] ^= 1 << bit
+            changed[offset] ^= 1 << bit
             refused(bytes(changed))
 
 

@@ -225,54 +225,54 @@ def mutate_bytes(content: bytes, rng: random.Random) -> bytes:
     """Change a few bytes, or cut, insert, repeat or overwrite some."""
     changed = bytearray(content)
     for _ in range(rng.choice((1, 1, 1, 2, 5))):
-        place = rng.randrange(len(changed) + 1)
-        end = place + rng.choice((1, 2, 8, 64, 500))
+        offset = rng.randrange(len(changed) + 1)
+        end = offset + rng.choice((1, 2, 8, 64, 500))
         match rng.randrange(9):
-            case 0 | 1 | 2 if place < len(changed):
-                changed[place] ^= 1 << rng.randrange(8)
-            case 3 if place < len(changed):
-                changed[place] = rng.choice((0, 1, 0x7F, 0x80, 0xFF, rng.randrange(256)))
+            case 0 | 1 | 2 if offset < len(changed):
+                changed[offset] ^= 1 << rng.randrange(8)
+            case 3 if offset < len(changed):
+                changed[offset] = rng.choice((0, 1, 0x7F, 0x80, 0xFF, rng.randrange(256)))
             case 4:
-                del changed[place:]
+                del changed[offset:]
             case 5:
-                del changed[place:end]
+                del changed[offset:end]
             case 6:
-                changed[place:place] = rng.randbytes(end - place)
+                changed[offset:offset] = rng.randbytes(end - offset)
             case 7:
                 source = rng.randrange(len(changed) + 1)
-                changed[place:end] = changed[source : source + end - place]
+                changed[offset:end] = changed[source : source + end - offset]
             case 8:
-                changed[place:end] = bytes(len(changed[place:end]))
+                changed[offset:end] = bytes(len(changed[offset:end]))
     return bytes(changed)
 
 
-def places_in(content: Any) -> Iterator[tuple[Any, Any]]:
+def keys_in(content: Any) -> Iterator[tuple[Any, Any]]:
     """Every part of a JSON content, as what holds it and the key there."""
     if isinstance(content, dict | list):
-        for place, part in content.items() if isinstance(content, dict) else enumerate(content):
-            yield content, place
-            yield from places_in(part)
+        for key, part in content.items() if isinstance(content, dict) else enumerate(content):
+            yield content, key
+            yield from keys_in(part)
 
 
 def mutate_json(content: Any, rng: random.Random) -> None:
     """Change one part of a JSON content."""
-    places = list(places_in(content))
-    if not places:
+    keys = list(keys_in(content))
+    if not keys:
         return
-    holder, place = rng.choice(places)
-    old = holder[place]
+    holder, key = rng.choice(keys)
+    old = holder[key]
     match rng.randrange(8):
         case 0 | 1 | 2:
-            holder[place] = copy.deepcopy(rng.choice(JUNK))
+            holder[key] = copy.deepcopy(rng.choice(JUNK))
         case 3 | 4 if type(old) in (int, float):
-            holder[place] = rng.choice((old + 1, -old, 2 * old, old + 2**60, float(old), str(old)))
+            holder[key] = rng.choice((old + 1, -old, 2 * old, old + 2**60, float(old), str(old)))
         case 5:
-            del holder[place]
+            del holder[key]
         case 6 if isinstance(holder, list):
-            holder.insert(place, copy.deepcopy(old))
+            holder.insert(key, copy.deepcopy(old))
         case _:
-            other, where = rng.choice(places)
-            holder[place] = copy.deepcopy(other[where])
+            other, where = rng.choice(keys)
+            holder[key] = copy.deepcopy(other[where])
 
 
 def mutate_arrays(arrays: dict[str, NDArray[Any]], rng: random.Random) -> None:

@@ -11,7 +11,7 @@ async def ask(
     """The status, headers and body of an answer, as ASGI has them."""
     body = request if isinstance(request, bytes) else json.dumps(request).encode()
     size = len(body) // chunks + 1
-    parts = [body[place : place + size] for place in range(0, len(body), size)] or [b""]
+    parts = [body[offset : offset + size] for offset in range(0, len(body), size)] or [b""]
     messages = [
         {"type": "http.request", "body": part, "more_body": n < len(parts)} for n, part in enumerate(parts, 1)
     ]

@@ -211,25 +211,25 @@ class _Connection(socketserver.BaseRequestHandler):
         self.request.sendall(struct.pack(">BBhBi", 0x84, 0, stream, opcode, len(body)) + body)
 
 
-def _parameters(body, place):
+def _parameters(body, offset):
     """The bound values, the rows of a page, and where the page begins."""
-    _, flags = struct.unpack_from(">HB", body, place)
-    place += 3
+    _, flags = struct.unpack_from(">HB", body, offset)
+    offset += 3
     arguments, size, state = [], 5000, None
     if flags & 1:
-        (count,) = struct.unpack_from(">H", body, place)
-        place += 2
+        (count,) = struct.unpack_from(">H", body, offset)
+        offset += 2
         for _ in range(count):
-            (length,) = struct.unpack_from(">i", body, place)
-            place += 4
-            arguments.append(None if length < 0 else body[place : place + length])
-            place += max(length, 0)
+            (length,) = struct.unpack_from(">i", body, offset)
+            offset += 4
+            arguments.append(None if length < 0 else body[offset : offset + length])
+            offset += max(length, 0)
     if flags & 4:
-        (size,) = struct.unpack_from(">i", body, place)
-        place += 4
+        (size,) = struct.unpack_from(">i", body, offset)
+        offset += 4
     if flags & 8:
-        (length,) = struct.unpack_from(">i", body, place)
-        state = body[place + 4 : place + 4 + length]
+        (length,) = struct.unpack_from(">i", body, offset)
+        state = body[offset + 4 : offset + 4 + length]
     return arguments, size, state
 
 

@@ -27,8 +27,8 @@ def add_facts(
     ------
     IndexError : a symbol id does not fit into the window.
     """
-    places, indptr = entity_index.astype(np.int32), np.arange(len(symbols) + 1)
-    builder.add_rows(entity_hashes, places, indptr, symbols.astype(np.int32), num_hashes)
+    indices, indptr = entity_index.astype(np.int32), np.arange(len(symbols) + 1)
+    builder.add_rows(entity_hashes, indices, indptr, symbols.astype(np.int32), num_hashes)
 
 
 def contains_facts(

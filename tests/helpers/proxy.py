@@ -108,11 +108,11 @@ class Proxy:
             is_cut = self._random.random() < self.cut_share
             is_corrupt = self._random.random() < self.corrupt_share
             self.num_faults += is_cut + is_corrupt
-            place = self._random.randrange(len(chunk))
+            offset = self._random.randrange(len(chunk))
         if is_corrupt:
             chunk = bytearray(chunk)
-            chunk[place] ^= 1 << place % 8
-        return (chunk[:place] if is_cut else chunk), is_cut
+            chunk[offset] ^= 1 << offset % 8
+        return (chunk[:offset] if is_cut else chunk), is_cut
 
 
 def _end(connection):

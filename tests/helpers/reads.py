@@ -28,13 +28,13 @@ def to_rows(answer, num_entities):
         name: feature.decoder.values(feature.states, feature.indptr, feature.symbols)
         for name, feature in answer.features.items()
     }
-    for place, position in enumerate(answer.found.tolist()):
+    for index, position in enumerate(answer.found.tolist()):
         values = {
-            name: column[place]
+            name: column[index]
             for name, column in columns.items()
-            if answer.features[name].states[place] != MISSING
+            if answer.features[name].states[index] != MISSING
         }
-        moment = EPOCH + timedelta(microseconds=int(answer.event_timestamps[place]))
+        moment = EPOCH + timedelta(microseconds=int(answer.event_timestamps[index]))
         rows[position] = moment, values
     return rows
 
@@ -53,11 +53,11 @@ def assert_vectors(rows, features, hashes, answer, expire_before):
     num_present = 0
     for name in features:
         vector = expected.results.add()
-        for place, (moment, values) in enumerate(wanted):
+        for index, (moment, values) in enumerate(wanted):
             has = values is not None and name in values
             num_present += has
             vector.values.append(values[name] if has else Value())
-            absent = FieldStatus.OUTSIDE_MAX_AGE if place in expired else FieldStatus.NOT_FOUND
+            absent = FieldStatus.OUTSIDE_MAX_AGE if index in expired else FieldStatus.NOT_FOUND
             vector.statuses.append(FieldStatus.PRESENT if has else absent)
             stamp = Timestamp()
             if moment is not None:

@@ -105,10 +105,10 @@ def row_of(index: RowIndex, row_hash):
     if begin < bucket:
         raise DamagedError
     first = -1
-    for place in range(begin, numbers.length + numbers.num_buckets):
-        if not highs.at(place, 1):
+    for position in range(begin, numbers.length + numbers.num_buckets):
+        if not highs.at(position, 1):
             break
-        row = place - bucket
+        row = position - bucket
         if row >= numbers.length:
             raise DamagedError
         is_same = packed_at(numbers.lows, row) == low

@@ -58,11 +58,11 @@ def touched_blocks(table, asked, entity_hashes, block_words, unchecked):
 def add_facts(part, first, table, entity_hashes, rows, first_symbol, num_hashes, firsts=None):
     """Set the bits of facts; parameters are those of `kernel.add_facts`."""
     num_words, window_words, salt = table
-    places, indptr, symbols = rows
-    for row, place in enumerate(places.tolist()):
+    indices, indptr, symbols = rows
+    for row, index in enumerate(indices.tolist()):
         for own in symbols[indptr[row] : indptr[row + 1]].tolist():
             for j in range(num_hashes):
-                offset, rotation = position(entity_hashes[place], salt, j, num_words)
+                offset, rotation = position(entity_hashes[index], salt, j, num_words)
                 is_here = 0 <= offset - first < len(part) - window_words
                 if is_here and (firsts is None or own >= firsts[j]):
                     symbol = own + first_symbol

@@ -3,7 +3,7 @@
 from feast_sketch_store.kernel import varint
 
 
-def take_varint(message, place):
+def take_varint(message, offset):
     """A number of at most 10 bytes, and the place after it.
 
     Raises
@@ -12,10 +12,10 @@ def take_varint(message, place):
     """
     number = 0
     for shift in range(10):
-        byte = message[place + shift]
+        byte = message[offset + shift]
         number |= (byte & 0x7F) << 7 * shift
         if byte < 0x80:
-            return number, place + shift + 1
+            return number, offset + shift + 1
     raise IndexError
 
 
@@ -25,17 +25,17 @@ def packed_list(message, field, width):
         for tag in (field << 3 | 2, 1 << 3 | 2):
             if not message:
                 break
-            number, place = take_varint(message, 0)
-            length, start = take_varint(message, place)
+            number, offset = take_varint(message, 0)
+            length, start = take_varint(message, offset)
             if number != tag or start + length != len(message):
                 return None
             message = message[start:]
         if width:
-            parts = [message[place : place + width] for place in range(0, len(message), width)]
+            parts = [message[offset : offset + width] for offset in range(0, len(message), width)]
             return [int.from_bytes(part, "little") for part in parts] if not len(message) % width else None
-        numbers, place = [], 0
-        while place < len(message):
-            number, place = take_varint(message, place)
+        numbers, offset = [], 0
+        while offset < len(message):
+            number, offset = take_varint(message, offset)
             numbers.append(number)
     except IndexError:
         return None

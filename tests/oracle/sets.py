@@ -19,8 +19,8 @@ class Feature:
 
     def put_gaps(self, bits, ids):
         following = 0
-        for place, symbol in enumerate(ids):
-            bits.put_code(symbol - following, self.width(following, len(ids) - place))
+        for index, symbol in enumerate(ids):
+            bits.put_code(symbol - following, self.width(following, len(ids) - index))
             following = symbol + 1
 
     def take_gaps(self, bits, num_bits, size):
@@ -52,12 +52,12 @@ def form_of(num_seen, members):
 def put_inside(bits, seen, members):
     is_reversed, coded, width = form_of(len(seen), len(members))
     following = 0
-    for place, symbol in enumerate(seen):
+    for index, symbol in enumerate(seen):
         if coded is None:
             bits.put(symbol in members, 1)
         elif coded and (symbol in members) != is_reversed:
-            bits.put_code(place - following, width)
-            following = place + 1
+            bits.put_code(index - following, width)
+            following = index + 1
 
 
 def take_inside(bits, num_bits, seen, members):
@@ -67,15 +67,15 @@ def take_inside(bits, num_bits, seen, members):
             raise DamagedError
         found = [symbol for symbol in seen if bits.take(1)]
     else:
-        places, following = set(), 0
+        indices, following = set(), 0
         for _ in range(coded):
             if bits.bit > num_bits:
                 raise DamagedError
             following += bits.take_code(width) + 1
             if following > len(seen):
                 raise DamagedError
-            places.add(following - 1)
-        found = [symbol for place, symbol in enumerate(seen) if (place in places) != is_reversed]
+            indices.add(following - 1)
+        found = [symbol for index, symbol in enumerate(seen) if (index in indices) != is_reversed]
     if len(found) != members:
         raise DamagedError
     return found

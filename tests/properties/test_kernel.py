@@ -186,13 +186,13 @@ def test_facts_in_a_table(data, num_hashes, symbol_type):
     rows = data.draw(st.lists(st.lists(st.integers(0, 64 * window_words - 1 - first_symbol), max_size=9)))
     indptr = np.cumsum([0, *map(len, rows)])
     symbols = np.array([symbol for row in rows for symbol in row], symbol_type)
-    places = data.draw(arrays.arrays(np.int32, len(rows), elements=st.integers(0, 4)))
+    indices = data.draw(arrays.arrays(np.int32, len(rows), elements=st.integers(0, 4)))
     parts = [np.zeros(stop - first + window_words, np.uint64) for _ in range(2)]
     first_symbols = data.draw(firsts(num_hashes, 64 * window_words))
     for part, side in zip(parts, (kernel, filters), strict=True):
         table = num_words, window_words, (7, 8)
         side.add_facts(
-            part, first, table, hashes, (places, indptr, symbols), first_symbol, num_hashes, first_symbols
+            part, first, table, hashes, (indices, indptr, symbols), first_symbol, num_hashes, first_symbols
         )
     assert_equal(*parts)
 
@@ -220,8 +220,8 @@ def test_int64_keys_in_wire_format(keys, data):
     if messages and data.draw(st.booleans()):
         # Another byte, or a part of a message.
         row = data.draw(st.integers(0, len(messages) - 1))
-        place = data.draw(st.integers(0, len(messages[row])))
-        messages[row] = messages[row][:place] + data.draw(st.binary(max_size=2)) + messages[row][place + 1 :]
+        index = data.draw(st.integers(0, len(messages[row])))
+        messages[row] = messages[row][:index] + data.draw(st.binary(max_size=2)) + messages[row][index + 1 :]
     wanted = [plain_messages.int64_key(message) for message in messages]
     names = {None if one is None else one[0] for one in wanted}
     if len(names) != 1 or None in names:
@@ -280,9 +280,9 @@ def test_damaged_lists_in_wire_format(lists, data):
         messages = [b"\x72\x0d\x0a\x0b" + b"\x80" * 10 + b"\x01"]
     else:
         row = data.draw(st.integers(0, len(messages) - 1))
-        place = data.draw(st.integers(0, len(messages[row])))
+        index = data.draw(st.integers(0, len(messages[row])))
         change = data.draw(st.binary(max_size=2))
-        messages[row] = messages[row][:place] + change + messages[row][place + 1 :]
+        messages[row] = messages[row][:index] + change + messages[row][index + 1 :]
     for width in (0, 4, 8):
         wanted = [plain_messages.packed_list(message, 14, width) for message in messages]
         found = kernel.parse_packed_lists(messages, 14, width)
@@ -386,8 +386,8 @@ def test_packed_numbers(width, data):
     words = np.append(numbers, np.uint64(0))
     if width < 64:
         words = PackedInts.pack(numbers.view(np.int64), width, base=0).words
-    places = np.array(data.draw(st.lists(st.integers(0, len(numbers) - 1))), np.int64)
-    assert_equal(kernel.take_packed(PackedNumbers(words, width), len(numbers), places), numbers[places])
+    indices = np.array(data.draw(st.lists(st.integers(0, len(numbers) - 1))), np.int64)
+    assert_equal(kernel.take_packed(PackedNumbers(words, width), len(numbers), indices), numbers[indices])
 
 
 @REPEATABLE
@@ -415,9 +415,11 @@ def ascending(draw, by_value=False):
 @given(ascending(), st.data())
 def test_ascending_numbers(kept, data):
     numbers, kept = kept
-    places = np.array(data.draw(st.lists(st.integers(0, len(numbers) - 1))) if len(numbers) else [], np.int64)
-    assert_equal(kernel.take_ascending(kept.parts, places), numbers[places])
-    assert [bits.ascending_at(kept.parts, place) for place in places.tolist()] == numbers[places].tolist()
+    indices = np.array(
+        data.draw(st.lists(st.integers(0, len(numbers) - 1))) if len(numbers) else [], np.int64
+    )
+    assert_equal(kernel.take_ascending(kept.parts, indices), numbers[indices])
+    assert [bits.ascending_at(kept.parts, index) for index in indices.tolist()] == numbers[indices].tolist()
 
 
 @REPEATABLE
@@ -463,9 +465,9 @@ def test_damaged_numbers_and_indexes_are_read_alike_or_refused_by_both(kept, by_
         found = [outcome(kernel.find_rows, index, own) for own in np.split(wanted, len(wanted))]
         assert found == [outcome(bits.row_of, index, own) for own in wanted.tolist()]
     else:
-        places = np.arange(len(kept))
-        found = [outcome(kernel.take_ascending, read, own) for own in np.split(places, max(1, len(places)))]
-        assert found[: len(kept)] == [outcome(bits.ascending_at, read, own) for own in places.tolist()]
+        indices = np.arange(len(kept))
+        found = [outcome(kernel.take_ascending, read, own) for own in np.split(indices, max(1, len(indices)))]
+        assert found[: len(kept)] == [outcome(bits.ascending_at, read, own) for own in indices.tolist()]
 
 
 def outcome(function, *arguments):

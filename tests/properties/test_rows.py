@@ -105,8 +105,8 @@ def test_one_table_of_all_batches(batches):
 def test_layers_merged_in_any_grouping(batches, data):
     layers = [ExactLayer(encoded(batch)) for batch in batches] or [ExactLayer(encoded([]))]
     while len(layers) > 1:
-        place = data.draw(st.integers(0, len(layers) - 2))
-        layers[place : place + 2] = [layers[place].merged_with(layers[place + 1])]
+        index = data.draw(st.integers(0, len(layers) - 2))
+        layers[index : index + 2] = [layers[index].merged_with(layers[index + 1])]
     assert read(layers[0]) == reference(write for batch in batches for write in batch)
 
 

@@ -122,9 +122,9 @@ def test_bins_ascend_and_hold_their_numbers(binning):
     bins = fit(binning, numbers, np.ones(3000, np.int64))
     assert (np.diff(bins.lows) > 0).all()
     assert (np.diff(bins.representatives) > 0).all()
-    places = bins.find(numbers)
-    assert (bins.lows[places] <= numbers).all()
-    assert (numbers < np.append(bins.lows, INF)[places + 1]).all()
+    indices = bins.find(numbers)
+    assert (bins.lows[indices] <= numbers).all()
+    assert (numbers < np.append(bins.lows, INF)[indices + 1]).all()
 
 
 @for_each(

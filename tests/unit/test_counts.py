@@ -37,10 +37,10 @@ def test_each_count_is_within_the_error(counting, pairs):
     assert rounded.firsts.tolist() == [written[rounded.indices == n][0] for n in range(len(rounded.read))]
     assert rounded.max_error == np.abs(read - written).max(initial=0)
     assert rounded.mean_error(times) <= rounded.max_error
-    for place in range(len(rounded.read)):
-        of_run = rounded.indices == place
+    for index in range(len(rounded.read)):
+        of_run = rounded.indices == index
         pairs_of_run = zip(written[of_run].tolist(), times[of_run].tolist(), strict=True)
-        bias = sum((int(rounded.read[place]) - c) * n for c, n in pairs_of_run)
+        bias = sum((int(rounded.read[index]) - c) * n for c, n in pairs_of_run)
         assert 2 * abs(bias) <= times[of_run].sum()
     if counting.is_exact:
         assert np.array_equal(read, written)

@@ -1,4 +1,4 @@
-"""CSR matrices: rows are taken, masked, renamed, joined and put into their places."""
+"""CSR matrices: rows are taken, masked, renamed, joined and put in order."""
 
 import numpy as np
 import pytest

@@ -85,9 +85,9 @@ def test_every_flipped_byte_is_found(tmp_path):
     file = DataFile.write(LocalStorage(tmp_path), table.schema, [table])
     path = tmp_path / file.name
     content = path.read_bytes()
-    for place in range(len(content)):
+    for offset in range(len(content)):
         damaged = bytearray(content)
-        damaged[place] ^= 0x10
+        damaged[offset] ^= 0x10
         path.write_bytes(damaged)
         with pytest.raises(DamagedFileError, match=file.name):
             list(file.batches())

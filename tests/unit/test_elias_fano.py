@@ -1,4 +1,4 @@
-"""Ascending integers: each comes back by its place, in about two bits beside those that tell them apart."""
+"""Ascending integers: each comes back by its index, in about two bits beside those that tell them apart."""
 
 import math
 
@@ -31,8 +31,8 @@ def numbers_and_bound(request):
 def test_numbers_come_back_from_their_places(numbers_and_bound):
     numbers, bound = numbers_and_bound
     kept = EliasFano.build(numbers, bound)
-    places = np.random.default_rng(1).permutation(len(numbers))
-    assert kept.take(places).tolist() == numbers[places].tolist()
+    indices = np.random.default_rng(1).permutation(len(numbers))
+    assert kept.take(indices).tolist() == numbers[indices].tolist()
 
 
 @pytest.mark.parametrize("by_value", [False, True])
@@ -52,9 +52,9 @@ def test_numbers_take_two_bits_beside_the_logarithm_of_their_distance(step):
 
 def test_places_that_do_not_exist_are_refused():
     kept = EliasFano.build(np.arange(10, dtype=np.uint64), 10)
-    for place in (-1, 10):
+    for index in (-1, 10):
         with pytest.raises(ValueError, match="no such number"):
-            kept.take(np.array([place]))
+            kept.take(np.array([index]))
 
 
 def parts_of(kept):
@@ -109,12 +109,12 @@ def checked(kept):
     return EliasFano(kept.highs, lows, samples, kept.num_buckets, kept.by_value, Checked(kept.highs))
 
 
-@for_each("place", [0, 1, SAMPLED - 1, SAMPLED, 2000, 9999])
-def test_words_are_checked_before_they_are_used(place):
+@for_each("index", [0, 1, SAMPLED - 1, SAMPLED, 2000, 9999])
+def test_words_are_checked_before_they_are_used(index):
     """Whatever was not checked may be damaged, and the number comes back."""
     numbers = np.sort(np.random.default_rng(3).integers(0, 10**6, 10_000)).astype(np.uint64)
     kept = checked(EliasFano.build(numbers, 10**6))
-    kept.check_indices(np.array([place]))
+    kept.check_indices(np.array([index]))
     unchecked = [part.unchecked.astype(bool) for part in (kept.check, kept.lows.check, kept.samples.check)]
     assert any(part.any() for part in unchecked)
     damaged = [
@@ -126,4 +126,4 @@ def test_words_are_checked_before_they_are_used(place):
         for words, part in zip(damaged[1:], (kept.lows, kept.samples), strict=True)
     )
     read = EliasFano(damaged[0], lows, samples, kept.num_buckets, by_value=False)
-    assert read.take(np.array([place])).tolist() == [numbers[place]]
+    assert read.take(np.array([index])).tolist() == [numbers[index]]

@@ -269,7 +269,7 @@ def test_a_type_that_feast_refuses_is_refused(value):
 
 
 @for_each(
-    ("listed", "wanted", "positions", "places"),
+    ("listed", "wanted", "positions", "indices"),
     [
         ([], [(1, 1)], [], []),
         ([(1, 1)], [], [], []),
@@ -285,6 +285,6 @@ def test_a_type_that_feast_refuses_is_refused(value):
         ([(0, 3)], [(0, 3), (0, 3)], [0, 1], [0, 0]),
     ],
 )
-def test_find_sorted(listed, wanted, positions, places):
+def test_find_sorted(listed, wanted, positions, indices):
     found = find_sorted(*(np.array(pairs, np.uint64).reshape(-1, 2) for pairs in (listed, wanted)))
-    assert [array.tolist() for array in found] == [positions, places]
+    assert [array.tolist() for array in found] == [positions, indices]

@@ -36,12 +36,12 @@ def read_sets(sets, rows, feature=0):
 def assert_reads_as(rows, num_symbols, counts=None):
     sets, headers = coded(rows, num_symbols, counts)
     rng = np.random.default_rng(1)
-    for places in (np.arange(len(rows)), rng.permutation(len(rows)), rng.integers(0, max(1, len(rows)), 3)):
+    for indices in (np.arange(len(rows)), rng.permutation(len(rows)), rng.integers(0, max(1, len(rows)), 3)):
         if not len(rows):
-            places = places[:0]
-        found, ids = read_sets(sets, places)
-        assert found == headers[places].tolist()
-        assert ids == [sorted(set(rows[place] or [])) for place in places]
+            indices = indices[:0]
+        found, ids = read_sets(sets, indices)
+        assert found == headers[indices].tolist()
+        assert ids == [sorted(set(rows[index] or [])) for index in indices]
     return sets
 
 
@@ -55,7 +55,7 @@ def random_rows(num_rows, num_symbols, mean, seed=1):
 def test_rows_and_symbols_of_any_number(num_rows, num_symbols):
     rows = random_rows(num_rows, num_symbols, 3) if num_symbols else [[]] * num_rows
     assert_reads_as(rows, num_symbols)
-    assert_reads_as([row if place % 3 else None for place, row in enumerate(rows)], num_symbols)
+    assert_reads_as([row if index % 3 else None for index, row in enumerate(rows)], num_symbols)
 
 
 def test_the_last_of_many_symbols():
@@ -210,7 +210,7 @@ def gaps(ends, runs, left=LEFT_LEVELS):
 def test_parts_that_do_not_fit_are_refused():
     sets, _ = coded(random_rows(20, 30, 3), 30)
     parts = [sets.codes, sets.words, sets.num_bits, sets.starts]
-    for place, change in [
+    for index, change in [
         (0, []),
         (0, [SetCode(31, 0, gaps([30], [0]))]),
         (0, [SetCode(1, 3, gaps([30], [0]))]),
@@ -227,4 +227,4 @@ def test_parts_that_do_not_fit_are_refused():
         (3, EliasFano.build(np.arange(20, dtype=np.uint64), 20, by_value=True)),
     ]:
         with pytest.raises(ValueError, match="sets"):
-            GolombSets(*[change if number == place else part for number, part in enumerate(parts)])
+            GolombSets(*[change if number == index else part for number, part in enumerate(parts)])

@@ -46,12 +46,12 @@ def with_sets():
     return rows
 
 
-def replaced(arguments, place, value):
-    return (*arguments[:place], value, *arguments[place + 1 :])
+def replaced(arguments, index, value):
+    return (*arguments[:index], value, *arguments[index + 1 :])
 
 
 @pytest.mark.parametrize(
-    ("place", "value"),
+    ("index", "value"),
     [
         (0, WORDS[:11].copy()),  # shorter than table and window
         (0, np.zeros(95, np.uint8)),
@@ -70,12 +70,12 @@ def replaced(arguments, place, value):
         (8, np.array([0, 5, 128])),
     ],
 )
-def test_reads_outside_of_a_table_are_refused(place, value):
-    refuse_reads(replaced(READ, place, value))
+def test_reads_outside_of_a_table_are_refused(index, value):
+    refuse_reads(replaced(READ, index, value))
 
 
 @pytest.mark.parametrize(
-    ("place", "value"),
+    ("index", "value"),
     [
         (8, np.array([0, 5, 9])),  # beside masks
         (9, None),
@@ -93,9 +93,9 @@ def test_reads_outside_of_a_table_are_refused(place, value):
         (11, np.array([0, 1, 0])),
     ],
 )
-def test_masks_that_do_not_fit_are_refused(place, value):
+def test_masks_that_do_not_fit_are_refused(index, value):
     compiled.possible_symbols(*MASKED, None, 0, INDPTR.copy(), IDS.copy())
-    refuse_reads(replaced(MASKED, place, value))
+    refuse_reads(replaced(MASKED, index, value))
 
 
 def refuse_reads(read):
@@ -298,19 +298,19 @@ def test_misaligned_arrays_are_refused():
         call(name, arguments)
         wide = [n for n, a in enumerate(arguments) if isinstance(a, np.ndarray) and a.itemsize > 1]
         assert wide
-        for place in wide:
-            with case(name, place), pytest.raises(ValueError, match="misaligned or of another type"):
-                call(name, replaced(arguments, place, misaligned(arguments[place])))
+        for index in wide:
+            with case(name, index), pytest.raises(ValueError, match="misaligned or of another type"):
+                call(name, replaced(arguments, index, misaligned(arguments[index])))
 
 
 def test_arrays_of_another_type_are_refused():
     for name, arguments in CALLS.items():
-        for place, argument in enumerate(arguments):
+        for index, argument in enumerate(arguments):
             if isinstance(argument, np.ndarray):
                 is_wide = argument.itemsize > 1
                 other = argument.view(np.uint8) if is_wide else np.zeros(argument.size, np.int16)
-                with case(name, place), pytest.raises(ValueError, match="misaligned or of another type"):
-                    call(name, replaced(arguments, place, other))
+                with case(name, index), pytest.raises(ValueError, match="misaligned or of another type"):
+                    call(name, replaced(arguments, index, other))
 
 
 def test_a_wrong_number_of_arguments_is_refused():

@@ -221,9 +221,9 @@ def test_values_are_parsed_in_messages_of_bounded_size(monkeypatch, make_rows):
     bounds = codecs_module._message_bounds(ends)
     assert bounds[0] == 0
     assert bounds[-1] == ends[-1]
-    places = np.searchsorted(ends, bounds)
-    assert (ends[places] == bounds).all()
-    assert ((np.diff(bounds) <= 100) | (np.diff(places) == 1)).all()
+    indices = np.searchsorted(ends, bounds)
+    assert (ends[indices] == bounds).all()
+    assert ((np.diff(bounds) <= 100) | (np.diff(indices) == 1)).all()
     assert decoder.values(*arguments) == wanted
 
 

@@ -53,11 +53,11 @@ def test_equal_items_of_a_batch_are_one(worker):
 @pytest.mark.parametrize("num_batches", [1, 20])
 def test_many_more_items_than_the_limit_come_between_seals(worker, num_batches):
     rng = np.random.default_rng(3)
-    places = rng.permutation(100_000)
-    items = [(f"value {place % 50}", NOW - int(place) * TICK) for place in places.tolist()]
-    newest = [f"value {place}" for place in range(LIMIT)]
+    indices = rng.permutation(100_000)
+    items = [(f"value {index % 50}", NOW - int(index) * TICK) for index in indices.tolist()]
+    newest = [f"value {index}" for index in range(LIMIT)]
     for batch in np.array_split(np.arange(len(items)), num_batches):
-        worker.write([(0, [items[place] for place in batch.tolist()])], 0)
+        worker.write([(0, [items[index] for index in batch.tolist()])], 0)
         assert len(values(worker)) == LIMIT
     assert values(worker) == newest
     assert values(worker, NOW - TICK, 50) == newest[:2]

@@ -40,8 +40,8 @@ def rows():
     sizes = random.poisson(30, NUM_ROWS)
     facts = np.repeat(np.arange(NUM_ROWS), sizes) * NUM_VALUES
     facts = np.unique(facts + np.searchsorted(shares, random.random(len(facts)) * shares[-1]))
-    places, ids = np.divmod(facts, NUM_VALUES)
-    indptr = np.concatenate(([0], np.cumsum(np.bincount(places, minlength=NUM_ROWS))))
+    indices, ids = np.divmod(facts, NUM_VALUES)
+    indptr = np.concatenate(([0], np.cumsum(np.bincount(indices, minlength=NUM_ROWS))))
     hashes = random.integers(0, 2**64, (NUM_ROWS, 2), np.uint64)
     hashes = hashes[np.lexsort((hashes[:, 1], hashes[:, 0]))]
     times, nothing = np.zeros(NUM_ROWS, np.int64), np.zeros(NUM_ROWS, np.bool_)

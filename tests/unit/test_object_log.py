@@ -359,9 +359,9 @@ def test_every_flipped_byte_of_a_record_is_found(log, storage):
     log.append(rows("row"))
     name = f"fresh/{records(storage)[0]}"
     content = storage.read(name)
-    for place in range(len(content)):
+    for offset in range(len(content)):
         damaged = bytearray(content)
-        damaged[place] ^= 4
+        damaged[offset] ^= 4
         storage.replace(name, bytes(damaged))
         with pytest.raises(DamagedFileError, match=storage.where(name)):
             RowLog(storage).read()

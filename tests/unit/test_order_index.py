@@ -120,9 +120,9 @@ def test_damage_is_found(monkeypatch, array):
     snapshot = snapshot_of(storage, order_arrays(keys))
     file = snapshot.file("order")
     content = bytearray(storage.read(file.name))
-    places = {"header": 30}
-    places |= {name: found.start for name, found in locate(bytes(content), len(content), "").items()}
-    content[places[array]] ^= 1
+    offsets = {"header": 30}
+    offsets |= {name: found.start for name, found in locate(bytes(content), len(content), "").items()}
+    content[offsets[array]] ^= 1
     storage.replace(file.name, bytes(content))
     with pytest.raises(DamagedFileError, match=r"order\.sketch: .*(checksum|block 0)"):
         OrderIndex(snapshot).of(keys.entity_hashes[:1])

@@ -1,4 +1,4 @@
-"""Packed integers: every number comes back, from any place, in as few bits as it takes."""
+"""Packed integers: every number comes back, by its index, in as few bits as it takes."""
 
 import itertools
 
@@ -31,8 +31,8 @@ def test_numbers_come_back(width):
             packed = PackedInts.pack(numbers)
             assert (packed.width, packed.base, packed.length) == (width, base, length)
             assert packed.size_bytes <= length * width / 8 + 24
-            places = np.random.default_rng(2).permutation(length)
-            assert (packed.take(places) == numbers[places]).all()
+            indices = np.random.default_rng(2).permutation(length)
+            assert (packed.take(indices) == numbers[indices]).all()
             assert (packed.take(np.array([length - 1, 0, 0])) == numbers[[-1, 0, 0]]).all()
 
 
@@ -78,7 +78,7 @@ def test_words_are_checked_before_they_are_used():
     assert len(asked) == 2
 
 
-@pytest.mark.parametrize("place", [-1, 1000])
-def test_a_place_behind_the_end_is_refused(place):
+@pytest.mark.parametrize("index", [-1, 1000])
+def test_an_index_behind_the_end_is_refused(index):
     with pytest.raises(ValueError, match="no such packed number"):
-        PackedInts.pack(np.arange(1000)).take(np.array([place]))
+        PackedInts.pack(np.arange(1000)).take(np.array([index]))

@@ -554,9 +554,9 @@ def test_every_flipped_byte_of_a_segment_is_found(log, storage):
     (name,) = [n for n in storage.list("fresh/") if n.endswith(".log")]
     path = storage.path / "fresh" / name
     content = path.read_bytes()
-    for place in range(0, num_acknowledged(storage), by_length(3, 1)):
+    for offset in range(0, num_acknowledged(storage), by_length(3, 1)):
         damaged = bytearray(content)
-        damaged[place] ^= 0x10
+        damaged[offset] ^= 0x10
         path.write_bytes(damaged)
         with pytest.raises(DamagedFileError, match=name):
             RowLog(storage).read()

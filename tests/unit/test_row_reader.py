@@ -134,7 +134,7 @@ def slow_rows(state, users, features, expire_before=NO_TIMESTAMP):
     answer = state.read(hash_entity_keys([key(user) for user in users]), features, expire_before)
     expired = set(answer.expired.tolist())
     rows = to_rows(answer, len(users))
-    return [(user, rows[place], place in expired) for place, user in enumerate(users)]
+    return [(user, rows[index], index in expired) for index, user in enumerate(users)]
 
 
 USERS = range(-3, 2 * NUM_ROWS, 3)
@@ -253,7 +253,7 @@ def test_what_does_not_fit_is_refused():
     layer.feature(b"\x0a", False, 0, np.zeros(3, np.int64), None, None)
     with pytest.raises(ValueError, match="do not fit"):
         layer.from_rows(np.zeros(1, np.uint8), np.zeros(3, np.int64), np.zeros(0, np.int32), None)
-    # Ids and places that contradict each other are refused where they are read.
+    # Ids and indices that contradict each other are refused where they are read.
     layer.from_rows(np.full(2, 3, np.uint8), np.array([0, 2, 1]), np.array([0, 700], np.int32), None)
     rows.layer(layer, None, None, None)
     assert ids_of(rows, b"\0" * 16).tolist() == [0, 700]
@@ -336,7 +336,7 @@ def damage(snapshots):
     """Change the codes of all rows in the newest snapshot."""
     name = snapshots.list()[0].manifest().files["base"].name
     content = bytearray(snapshots.storage.read(name))
-    codes, *_ = (places for name, places in ranges_of(content).items() if name.endswith("codes.words"))
-    for place in codes[::8]:
-        content[place] ^= 0xFF
+    codes, *_ = (offsets for name, offsets in ranges_of(content).items() if name.endswith("codes.words"))
+    for offset in codes[::8]:
+        content[offset] ^= 0xFF
     snapshots.storage.replace(name, bytes(content))

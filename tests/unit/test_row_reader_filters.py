@@ -98,14 +98,14 @@ def slow(state, users, expire_before=NO_TIMESTAMP):
     """Per user its row, and its ids of each feature."""
     answer = state.read(hash_entity_keys([key(user) for user in users]), FEATURES, expire_before)
     ids = {
-        place: {
+        index: {
             name: feature.symbols[feature.indptr[row] : feature.indptr[row + 1]]
             for name, feature in answer.features.items()
         }
-        for row, place in enumerate(answer.found.tolist())
+        for row, index in enumerate(answer.found.tolist())
     }
     rows = to_rows(answer, len(users))
-    return [(user, rows[place], ids.get(place, {})) for place, user in enumerate(users)]
+    return [(user, rows[index], ids.get(index, {})) for index, user in enumerate(users)]
 
 
 @pytest.mark.slow

@@ -107,7 +107,7 @@ def slow_rows(state, features, expire_before):
     answer = state.read(hash_entity_keys([key(user) for user in USERS]), features, expire_before)
     expired = set(answer.expired.tolist())
     rows = to_rows(answer, len(USERS))
-    return [(user, rows[place], place in expired) for place, user in enumerate(USERS)]
+    return [(user, rows[index], index in expired) for index, user in enumerate(USERS)]
 
 
 @pytest.mark.slow
@@ -160,8 +160,8 @@ def names_of(state, name):
     """All values of a feature, and for each layer the places of its values among them."""
     vocabularies = [layer.numbering(name) for layer in state.newest_first]
     values = sorted({value for known in vocabularies for value in known.values.to_pylist()})
-    places = [[values.index(value) for value in known.values.to_pylist()] for known in vocabularies]
-    return values, [np.array(own, np.int32) for own in places]
+    indices = [[values.index(value) for value in known.values.to_pylist()] for known in vocabularies]
+    return values, [np.array(own, np.int32) for own in indices]
 
 
 def test_ids_of_one_and_of_many_are_distinct(asked):
@@ -173,8 +173,8 @@ def test_ids_of_one_and_of_many_are_distinct(asked):
     answer = state.read(hashes, (name,), NO_TIMESTAMP)
     feature, found = answer.features[name], answer.found.tolist()
     read = feature.decoder.vocabulary.values.take(pa.array(feature.csr.ids)).to_pylist()
-    for place, entity in enumerate(hashes):
-        row = found.index(place) if place in found else None
+    for index, entity in enumerate(hashes):
+        row = found.index(index) if index in found else None
         own = [] if row is None else read[feature.indptr[row] : feature.indptr[row + 1]]
         own = list(map(values.index, own))
         wanted.append(sorted(set(own)) if codecs[name].is_list else own)

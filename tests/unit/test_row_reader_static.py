@@ -121,7 +121,7 @@ def test_a_number_is_a_shape_and_digits():
 
 
 @pytest.mark.parametrize(
-    ("place", "junk"),
+    ("index", "junk"),
     [
         (2, np.zeros(39, np.uint64)),
         (3, 0),
@@ -133,9 +133,9 @@ def test_a_number_is_a_shape_and_digits():
         (9, np.zeros(1, np.int64)),
     ],
 )
-def test_parts_that_do_not_fit_are_refused(place, junk):
+def test_parts_that_do_not_fit_are_refused(index, junk):
     arguments = [*parts()]
-    arguments[place] = junk
+    arguments[index] = junk
     with pytest.raises(ValueError, match="do not fit"):
         kernel.RowReader().numbered(*arguments)
 

@@ -243,10 +243,10 @@ def test_a_late_row_does_not_lose_to_a_row_before_a_deletion(make_table, key_of,
     after = newest_rows(
         combined(deletions([key_of(1)], at(60)), make_table([(1, size(1), 2)], CODECS)),
     )[1]
-    place = np.array([0])
-    assert after.older_than(place, before, place).tolist() == [False]
+    index = np.array([0])
+    assert after.older_than(index, before, index).tolist() == [False]
     plain = newest_rows(make_table([(1, size(1), 2)], CODECS))[1]
-    assert plain.older_than(place, before, place).tolist() == [True]
+    assert plain.older_than(index, before, index).tolist() == [True]
 
 
 @pytest.mark.parametrize(
@@ -262,9 +262,9 @@ def test_a_late_row_does_not_lose_to_a_row_before_a_deletion(make_table, key_of,
     ],
 )
 def test_older_than_a_row_committed_before(make_rows, row, other, is_older):
-    place = np.array([0])
+    index = np.array([0])
     keys, others = make_rows([row], CODECS).keys, make_rows([other], CODECS).keys
-    assert keys.older_than(place, others, place).tolist() == [is_older]
+    assert keys.older_than(index, others, index).tolist() == [is_older]
 
 
 # -- the encoding ----------------------------------------------------------------------------------

@@ -134,10 +134,10 @@ def test_a_snapshot_has_the_same_rows():
 )
 def test_a_description_that_does_not_fit_is_refused(path, value):
     _, description, arrays = described()
-    place = description = copy.deepcopy(description)
+    node = description = copy.deepcopy(description)
     for step in path[:-1]:
-        place = place[step]
-    place[path[-1]] = value
+        node = node[step]
+    node[path[-1]] = value
     with pytest.raises((ValueError, KeyError, TypeError)):
         Scalars.from_snapshot(description, Parts(arrays, {}))
 

@@ -49,7 +49,7 @@ def rows(make_rows):
 def batches_of(rows):
     """The rows in parts, which do not come in order."""
     order = np.random.default_rng(1).permutation(len(rows))
-    return [(places, rows.take(places)) for places in np.array_split(order, 7)]
+    return [(indices, rows.take(indices)) for indices in np.array_split(order, 7)]
 
 
 def items_of(layer, rows, ids_are=None):

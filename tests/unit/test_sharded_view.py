@@ -97,10 +97,10 @@ def shown(view, users, features=("viewed", "city")):
     answer = view.read(user_hashes(users), list(features))
     for name, feature in answer.features.items():
         values = feature.decoder.values(feature.states, feature.indptr, feature.symbols)
-        for place, value in zip(answer.found.tolist(), values, strict=True):
-            assert (users[place], name) not in found
+        for index, value in zip(answer.found.tolist(), values, strict=True):
+            assert (users[index], name) not in found
             is_set = value.HasField("int64_set_val")
-            found[users[place], name] = sorted(value.int64_set_val.val) if is_set else value.string_val
+            found[users[index], name] = sorted(value.int64_set_val.val) if is_set else value.string_val
     return found
 
 

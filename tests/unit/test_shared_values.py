@@ -166,7 +166,7 @@ def test_chains_of_several_features_with_rows_that_have_none(seed):
         )
         features.append(feature_of(f"f{number}", has, no_value=kinds[number % 3]))
         seen = seen | has
-    rows, layer = layer_of([features[place] for place in rng.permutation(5)])
+    rows, layer = layer_of([features[index] for index in rng.permutation(5)])
     assert_reads_as_written(rows, layer)
     assert_reads_as_written(rows, SketchLayer.from_snapshot(*layer.to_snapshot()))
 

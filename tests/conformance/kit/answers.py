@@ -84,9 +84,9 @@ def _read_shards(folder: Path, shard_map: ShardMap, keys: Sequence[Key]) -> list
     for number, places in zip(routed.shards, routed.places, strict=True):
         own = folder / shard_map.folder / f"{number:02}"
         if own.is_dir():
-            found = read(own, [keys[place] for place in places.tolist()])
-            for place, row in zip(places.tolist(), found, strict=True):
-                rows[place] = row
+            found = read(own, [keys[index] for index in places.tolist()])
+            for index, row in zip(places.tolist(), found, strict=True):
+                rows[index] = row
     return rows
 
 
@@ -98,10 +98,10 @@ def _fill(
 ) -> None:
     """Put the rows that a layer found into their positions."""
     features = {name: _feature(codec, answer, name) for name, codec in codecs.items()}
-    for place, position in enumerate(answer.found.tolist()):
+    for index, position in enumerate(answer.found.tolist()):
         rows[positions[position]] = {
-            "event_timestamp": str(answer.event_timestamps[place]),
-            "features": {name: entries[place] for name, entries in features.items()},
+            "event_timestamp": str(answer.event_timestamps[index]),
+            "features": {name: entries[index] for name, entries in features.items()},
         }
 
 
@@ -110,8 +110,8 @@ def _feature(codec: FeatureCodec, answer: LayerAnswer, name: str) -> list[dict[s
     own = answer.features[name]
     csr, values = own.csr, value_json(codec, own.decoder.vocabulary.values)
     entries = []
-    for place, state in enumerate(own.states.tolist()):
-        start, stop = csr.indptr[place : place + 2].tolist()
+    for index, state in enumerate(own.states.tolist()):
+        start, stop = csr.indptr[index : index + 2].tolist()
         if codec.listing is not None and codec.listing.limit is not None:
             stop = min(stop, start + codec.listing.limit)  # the newest, which come first
         part = slice(start, stop)

@@ -54,8 +54,8 @@ def _contents(whole: bytes) -> Iterator[tuple[str, str, bytes]]:
     yield "container.header", "no JSON", _file(zlib.compress(b"{"), payload)
     yield "container.header", "no object", _file(zlib.compress(b"[]"), payload)
     yield "container.checksum", "another header", whole[:30] + bytes([whole[30] ^ 1]) + whole[31:]
-    place = _places(start, own)["presence.bucket_bounds"]
-    changed = whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :]
+    offset = _offsets(start, own)["presence.bucket_bounds"]
+    changed = whole[:offset] + bytes([whole[offset] ^ 1]) + whole[offset + 1 :]
     yield "container.checksum", "another byte of an array", changed
 
     def forge(change: Callable[[dict[str, Any]], object]) -> bytes:
@@ -107,7 +107,7 @@ def header_of(whole: bytes) -> tuple[int, dict[str, Any]]:
     return start, json.loads(zlib.decompressobj().decompress(whole[24:start]))
 
 
-def _places(start: int, own: dict[str, Any]) -> dict[str, int]:
+def _offsets(start: int, own: dict[str, Any]) -> dict[str, int]:
     """Where the arrays begin, by name, if the first one begins at ``start``."""
     sizes = [_SIZES[dtype] * math.prod(shape) for _, dtype, shape, *_ in own["arrays"]]
     ends = itertools.accumulate(sizes, initial=start)
@@ -117,7 +117,7 @@ def _places(start: int, own: dict[str, Any]) -> dict[str, int]:
 def _blocks(whole: bytes) -> Iterator[tuple[str, str, bytes]]:
     """Arrays whose blocks do not match their checksums."""
     start, own = header_of(whole)
-    places = [*_places(start, own).values(), len(whole)]
+    places = [*_offsets(start, own).values(), len(whole)]
     names = (entry[_NAME] for entry in own["arrays"])
     parts = {name: whole[a:b] for name, (a, b) in zip(names, itertools.pairwise(places), strict=True)}
     name = next(name for name in parts if name.endswith(".lows.words"))

@@ -56,30 +56,30 @@ def _changed(view: SealedView, change: Change) -> SealedView:
 
 def _inside(layer: Layer, path: str) -> tuple[Any, Any]:
     """The container of a description's entry, and its last key; structures are selected by kind."""
-    place, (*steps, last) = layer.description["layer"], path.split("/")
+    node, (*steps, last) = layer.description["layer"], path.split("/")
     if steps[:1] == ["structures"] and len(steps) > 1:
-        place = next(entry for entry in place["structures"] if entry["kind"] == steps[1])
+        node = next(entry for entry in node["structures"] if entry["kind"] == steps[1])
         steps = steps[2:]
     for step in steps:
-        place = place[int(step) if step.isdigit() else step]
-    return place, int(last) if last.isdigit() else last
+        node = node[int(step) if step.isdigit() else step]
+    return node, int(last) if last.isdigit() else last
 
 
 def _tell(path: str, value: Any, layer: Layer) -> None:
     """Set an entry of the description; a function receives the old value."""
-    place, last = _inside(layer, path)
-    place[last] = value(place[last]) if callable(value) else value
+    node, last = _inside(layer, path)
+    node[last] = value(node[last]) if callable(value) else value
 
 
 def _drop(path: str, layer: Layer) -> None:
-    place, last = _inside(layer, path)
-    del place[last]
+    node, last = _inside(layer, path)
+    del node[last]
 
 
 def _twice(path: str, layer: Layer) -> None:
     """Repeat the first entry of a list."""
-    place, last = _inside(layer, path)
-    place[last] = [place[last][0], *place[last]]
+    node, last = _inside(layer, path)
+    node[last] = [node[last][0], *node[last]]
 
 
 def _array(name: str, change: Callable[[Any], Any], layer: Layer) -> None:
@@ -97,8 +97,8 @@ def _all_ones(words: Any) -> None:
     words[:] = ~np.uint64(0)
 
 
-def _put(place: Any, value: Any, array: Any) -> None:
-    array[place] = value
+def _put(index: Any, value: Any, array: Any) -> None:
+    array[index] = value
 
 
 def _add(by: int) -> Callable[[int], int]:
@@ -108,8 +108,8 @@ def _add(by: int) -> Callable[[int], int]:
 def _swap_alive(layer: Layer) -> None:
     """Mark a live entity as deleted, and a deleted one as live."""
     deleted = layer.arrays["listed.deleted"]
-    place, other = int(deleted.argmin()), int(deleted.argmax())
-    _array("listed.deleted", partial(_put, [place, other], [1, 0]), layer)
+    index, other = int(deleted.argmin()), int(deleted.argmax())
+    _array("listed.deleted", partial(_put, [index, other], [1, 0]), layer)
 
 
 def _precede(twins: Any) -> Any:
