@@ -84,7 +84,38 @@ AND_MASKED(and_masked_128)
 static void (*and_masked)(const uint64_t *, const Windows *, const int64_t *, int, const uint64_t *, Py_ssize_t,
                           uint64_t *) = and_masked_128;
 
+/* Writes up to two ones of a word without a branch that depends on them, because most words have no more. Up to two ids
+ * after the last one are overwritten. */
+static inline Py_ssize_t write_ids(uint64_t word, int32_t first_id, int32_t *ids, Py_ssize_t count) {
+    ids[count] = first_id + (int32_t)LOWEST(word | 1ull << 63);
+    count += word != 0;
+    word &= word - 1;
+    ids[count] = first_id + (int32_t)LOWEST(word | 1ull << 63);
+    count += word != 0;
+    word &= word - (word != 0);
+    for (; word; word &= word - 1) ids[count++] = first_id + (int32_t)LOWEST(word);
+    return count;
+}
+
+/* Answers as ids: how many there are; and the ids, with room for two more. */
+#define LIST_ONES(COUNT, LIST, TARGET)                                                                          \
+    TARGET static Py_ssize_t COUNT(const uint64_t *words, Py_ssize_t num_words) {                               \
+        Py_ssize_t count = 0;                                                                                   \
+        for (Py_ssize_t w = 0; w < num_words; w++) count += POPULATION(words[w]);                               \
+        return count;                                                                                           \
+    }                                                                                                           \
+    TARGET static Py_ssize_t LIST(const uint64_t *words, Py_ssize_t num_words, int32_t *ids) {                  \
+        Py_ssize_t count = 0;                                                                                   \
+        for (Py_ssize_t w = 0; w < num_words; w++) count = write_ids(words[w], (int32_t)(64 * w), ids, count);  \
+        return count;                                                                                           \
+    }
+
+LIST_ONES(count_ones_anywhere, list_ones_anywhere, )
+static Py_ssize_t (*count_ones)(const uint64_t *, Py_ssize_t) = count_ones_anywhere;
+static Py_ssize_t (*list_ones)(const uint64_t *, Py_ssize_t, int32_t *) = list_ones_anywhere;
+
 #if defined(__x86_64__) && defined(__GNUC__)
+LIST_ONES(count_ones_bmi, list_ones_bmi, __attribute__((target("bmi,popcnt"))))
 __attribute__((target("avx2"))) AND_WINDOWS(and_windows_256)
 __attribute__((target("avx512f"))) AND_WINDOWS(and_windows_512)
 __attribute__((target("avx2"))) AND_MASKED(and_masked_256)
@@ -92,6 +123,10 @@ __attribute__((target("avx512f"))) AND_MASKED(and_masked_512)
 
 void kernel_choose_width(void) {
     __builtin_cpu_init();
+    if (__builtin_cpu_supports("bmi") && __builtin_cpu_supports("popcnt")) {
+        count_ones = count_ones_bmi;
+        list_ones = list_ones_bmi;
+    }
     if (__builtin_cpu_supports("avx2")) {
         and_windows = and_windows_256;
         and_masked = and_masked_256;
@@ -299,19 +334,6 @@ static int is_worth_releasing(const Reader *reader, Py_ssize_t begin) {
     return (reader->num_entities - begin) * reader->symbols.num_words * reader->symbols.num_hashes / 4 > WORTH_RELEASING_GIL;
 }
 
-/* Writes up to two ones of a word without a branch that depends on them, because most words have no more. Up to two ids
- * after the last one are overwritten. */
-static inline Py_ssize_t write_ids(uint64_t word, int32_t first_id, int32_t *ids, Py_ssize_t count) {
-    ids[count] = first_id + (int32_t)LOWEST(word | 1ull << 63);
-    count += word != 0;
-    word &= word - 1;
-    ids[count] = first_id + (int32_t)LOWEST(word | 1ull << 63);
-    count += word != 0;
-    word &= word - (word != 0);
-    for (; word; word &= word - 1) ids[count++] = first_id + (int32_t)LOWEST(word);
-    return count;
-}
-
 /* possible_symbols(words, num_words, salt, salt, hashes, first_word, num_symbols, num_hashes, firsts, ends, masks,
  *                  clusters, wanted, begin, indptr, ids) -> entities done
  *
@@ -332,11 +354,9 @@ KERNEL_FUNCTION(possible_symbols) {
     for (; entity < n; entity++) {
         if (next_entity(&reader, entity)) {
             read_entity(&reader, entity, answers);
-            Py_ssize_t ones = 0;
-            for (Py_ssize_t w = 0; w < reader.symbols.num_words; w++) ones += POPULATION(answers[w]);
-            if (count + ones + 2 > ids.length) break; /* write_ids writes up to two more than it counts */
-            for (Py_ssize_t w = 0; w < reader.symbols.num_words; w++)
-                count = write_ids(answers[w], (int32_t)(64 * w), ids.data, count);
+            Py_ssize_t num_words = reader.symbols.num_words;
+            if (count + count_ones(answers, num_words) + 2 > ids.length) break;
+            count += list_ones(answers, num_words, (int32_t *)ids.data + count);
         }
         ends[entity + 1] = count;
     }
@@ -654,11 +674,10 @@ static int read_filter(const Place *place, const Feature *feature, Arena *arena,
     const Windows *windows = words ? windows_of(place, feature, &masks) : NULL;
     if (!windows) return FAILED;
     read_windows(symbols, windows, masks, words);
-    for (int64_t w = 0; w < symbols->num_words; w++) content->count += POPULATION(words[w]);
-    int32_t *ids = arena_get(arena, ((size_t)content->count + 2) * sizeof *ids); /* two more may be overwritten */
+    content->count = count_ones(words, symbols->num_words);
+    int32_t *ids = arena_get(arena, ((size_t)content->count + 2) * sizeof *ids);
     if (!ids) return FAILED;
-    Py_ssize_t count = 0;
-    for (int64_t w = 0; w < symbols->num_words; w++) count = write_ids(words[w], (int32_t)(64 * w), ids, count);
+    list_ones(words, symbols->num_words, ids);
     content->ids = ids;
     if (feature->is_collection) return 0;
     /* The first value of a scalar is the most probable one. Without any, the shape is a false positive. */

@@ -345,12 +345,12 @@ class SketchReader:
         out = np.empty((number, per_entity or len(asked)), np.bool_)
         # Of one entity the values are looked at, which are fewer than those of the vocabulary.
         is_by_value = codec.is_exact or feature in self._vocabularies  # given values may lack others
-        is_by_value |= candidates is None and entity_hash is not None
+        is_by_value |= candidates is None and number == 1
 
         def read(state: State) -> int:
             expire_before = expire_before_of(self._ttl_microseconds)
             if is_by_value:
-                objects = None if entity_hash is None else asked.objects
+                objects = asked.objects if number == 1 and not per_entity else None
                 rows = state.row_reader((feature,))
                 return _contains_values(rows, (hashes, expire_before), asked, objects, per_entity, out)
             single = self._single_of(state, feature)
