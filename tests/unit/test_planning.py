@@ -44,6 +44,7 @@ from feast_sketch_store.rows.codecs import EMPTY, VALUE, FeatureCodec
 from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.encoding import EncodedFeature, EncodedRows, RowKeys
 from feast_sketch_store.rows.vocabulary import Vocabulary, VocabularyBuilder
+from feast_sketch_store.structures.costs import index_bytes
 from feast_sketch_store.structures.goals import NOISE_RATIO
 from feast_sketch_store.structures.sizing import FactClass, size_for_rates
 from feast_sketch_store.succinct.golomb_sets import GolombSets, SetCode
@@ -241,15 +242,14 @@ class TestCurves:
     """The theory against what is built."""
 
     def test_bits_of_sets_are_those_of_the_other_half(self, facts):
-        """A plan of one half for both, and sets of both as a seal would build them: within 3 %."""
+        """A plan of one half for both, and sets of both as a seal would build them: within 2 %."""
         half = sample_of(feature_of(facts[:10_000]), num_entities=20_000)
         whole = feature_of(facts)
         lengths = np.diff(whole.indptr)
         code = SetCode.fit(whole.counts, lengths, 0).fitted(lengths, whole.ids)
         built = GolombSets.build([code], lengths.astype(np.int32)[:, None], whole.indptr, whole.ids)
-        fingerprints = 20_000 * (math.log2(1 / PRESENCE) + 6) / 8
-        expected = built.size_bytes + fingerprints + 8 * len(whole.vocabulary)
-        assert sets(half, PRESENCE).point.memory_bytes == pytest.approx(expected, rel=0.03)
+        expected = built.size_bytes + index_bytes(20_000, PRESENCE) + whole.vocabulary.packed_bytes
+        assert sets(half, PRESENCE).point.memory_bytes == pytest.approx(expected, rel=0.02)
 
     @pytest.mark.parametrize("shape", ["nested", "short", "spread", "strings", "unlike"])
     @pytest.mark.parametrize("num_sampled", [2_000, 1_000])
