@@ -538,8 +538,10 @@ class TestVerify:
         assert not maintenance.verify(store, "history").is_sound
 
     def test_not_while_another_process_seals(self, store):
+        other = another(store)
+        online_store_of(other).lock_timeout_seconds = 0.0
         with open_view(store, "history").unchanging(), pytest.raises(StorageError, match="sealing"):
-            maintenance.verify(another(store), "history")
+            maintenance.verify(other, "history")
 
 
 def test_damage_that_stops_reads_is_mended_by_a_seal(run, store):
