@@ -21,7 +21,8 @@ from numpy.typing import ArrayLike, NDArray
 from feast_sketch_store.errors import RowError, StorageError, UnsupportedFeatureError
 from feast_sketch_store.online_store import any_feature_view, online_store_of
 from feast_sketch_store.reading.entities import Entities, EntityColumns, as_array
-from feast_sketch_store.reading.ragged import RaggedLists, read_lists, since_of
+from feast_sketch_store.reading.ragged import RaggedLists, read_lists
+from feast_sketch_store.reading.windows import Moments, window_of_lists
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.encoding import TIMESTAMP, deletion_rows
 from feast_sketch_store.rows.entity_keys import JOIN_KEY_TYPES
@@ -125,7 +126,13 @@ class Lists:
         self._write(columns, (bounds, elements, times), events, REPLACE)
 
     def get(
-        self, entities: Entities, min_timestamp: datetime | None = None, limit: int | None = None
+        self,
+        entities: Entities,
+        min_timestamp: datetime | None = None,
+        limit: int | None = None,
+        *,
+        until: Moments | None = None,
+        inclusive: bool = False,
     ) -> RaggedLists:
         """Read the items of each entity, newest first, without expired items and up to the list's limit.
 
@@ -133,15 +140,25 @@ class Lists:
         ----------
         min_timestamp : of the oldest item to return; a naive time is in UTC. None for all.
         limit : the most items to return for each entity.
+        until, inclusive : read the lists as of moments; see `SketchReader.lists`.
 
         Raises
         ------
-        RowError : the entities do not have the view's join keys, or the limit is below 1.
+        RowError : the entities do not have the view's join keys, the limit is below 1, or a moment has no
+            time zone.
         DamagedFileError : a file of the view cannot be read.
         """
         hashes = self._entities.hash(entities)
-        newest = since_of(min_timestamp, self._view.settings.ttl_microseconds), limit
-        return self._view.with_state(lambda state: read_lists(state, self._codec, hashes, newest))
+        window = window_of_lists(
+            self._codec,
+            self._view.settings.ttl_microseconds,
+            len(hashes),
+            min_timestamp,
+            limit,
+            until,
+            inclusive,
+        )
+        return self._view.with_state(lambda state: read_lists(state, self._codec, hashes, window))
 
     def remove(self, entities: Entities, values: Any, until: datetime | None = None) -> None:
         """Remove a value from lists, with all its items.

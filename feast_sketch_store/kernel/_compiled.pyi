@@ -137,7 +137,9 @@ class RowReader:
     def removals(self, *arguments: Any) -> None:
         """The items of the last feature that rows remove from older layers."""
 
-    def limits(self, limits: Any, resolutions: Any, num_shown: int, is_named: bool, seed: int) -> None:
+    def limits(
+        self, limits: Any, resolutions: Any, most_sealed: Any, num_shown: int, is_named: bool, seed: int
+    ) -> None:
         """Make rows in several layers add up.
 
         ``limits`` and ``resolutions``, int64, say how many items the list of each feature shows, and within
@@ -161,13 +163,13 @@ class RowReader:
         of rows, and of expired rows."""
 
     def csr(
-        self, entity_hashes: Any, expire_before: int, limit: int, has_weights: bool, indptr: Any
+        self, entity_hashes: Any, window: Any, limit: int, has_weights: bool, indptr: Any, cut: Any
     ) -> tuple[_Owned, _Owned | None, int]:
         """The ids of the first feature, int32, each once; None; and the number of rows.
 
         With ``has_weights``, the items of lists, newest first and at most ``limit``, and their times, or
         values and their counts, int64. ``indptr``, int64[n + 1] or None, receives where those of each entity
-        begin.
+        begin, and ``cut``, bool[n] or None, which lists may lack older items than those of the answer.
         """
 
     def bits(self, entity_hashes: Any, expire_before: int, num_words: int, out: Any) -> int:

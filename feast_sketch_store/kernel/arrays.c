@@ -215,6 +215,7 @@ enum { NAMES = 1, NUMBERS, BYTES, WITH_WEIGHTS = 8 };
 typedef struct {
     int kind, has_weights;
     uint8_t *states; /* NULL if these are not asked for */
+    uint8_t *cut;    /* the same */
     int64_t *indptr, num_elements;
     Buffer elements, ends, weights; /* `ends`: of bytes, int64 */
 } Column;
@@ -282,6 +283,7 @@ static void free_column(Column *column) {
 
 typedef struct {
     Column column;
+    uint8_t *cut;
     Py_ssize_t num_found;
 } Csr;
 
@@ -295,24 +297,28 @@ static int add_to_csr(void *self, Py_ssize_t i, int status, Place *place, Arena 
         int failed = column->has_weights ? feature_read(place, 0, &feature, arena, &content)
                                          : read_first(place, &feature, arena, &content);
         if (failed < 0 || add_content(column, place, feature, &content, arena) < 0) return FAILED;
+        if (csr->cut) csr->cut[i] = (uint8_t)content.is_cut;
     }
     if (column->indptr) column->indptr[i + 1] = column->num_elements;
     return 0;
 }
 
-/* csr(hashes, expire_before, limit, has_weights, indptr) -> (int32 as bytes, int64 as bytes or None, number of rows)
+/* csr(hashes, window, limit, has_weights, indptr, cut) -> (int32 as bytes, int64 as bytes or None, number of rows)
  *
  * The names of the ids of the first feature of each entity, each once; or with `has_weights` the items of lists, newest
  * first and at most `limit`, with their times, or values with their counts. `indptr`, int64[n + 1], receives where those
- * of each entity begin; it may be None. */
+ * of each entity begin, and `cut`, bool[n], for which lists older items may be missing; both may be None. */
 READER_METHOD(csr) {
     Walk walk;
-    Array indptr;
+    Array indptr, cut;
     Py_ssize_t limit, has_weights;
-    if (walk_begin(call, &walk, 0) < 0 || take(call, "nn8?.", &limit, &has_weights, &indptr) < 0) return NULL;
-    if (limit < 1 || !reader_num_shown(walk.stack) || (indptr.data && indptr.length != walk.n + 1)) return refuse(DO_NOT_FIT);
+    if (walk_begin(call, &walk, 0) < 0 || take(call, "nn8?1?!.", &limit, &has_weights, &indptr, &cut) < 0)
+        return NULL;
+    if (limit < 1 || !reader_num_shown(walk.stack) || (indptr.data && indptr.length != walk.n + 1) ||
+        (cut.data && cut.length != walk.n))
+        return refuse(DO_NOT_FIT);
     walk.limit = limit;
-    Csr csr = {{.kind = NAMES, .has_weights = has_weights != 0, .indptr = indptr.data}, 0};
+    Csr csr = {{.kind = NAMES, .has_weights = has_weights != 0, .indptr = indptr.data}, cut.data, 0};
     if (indptr.data) csr.column.indptr[0] = 0;
     int failed = walk_run(&walk, add_to_csr, &csr, STEPS_OF_A_ROW);
     walk_free(&walk);
@@ -347,28 +353,30 @@ static int add_to_columns(void *self, Py_ssize_t i, int status, Place *place, Ar
                 add_content(column, place, feature, &content, arena) < 0)
                 return FAILED;
             column->states[i] = (uint8_t)content.state;
+            if (column->cut) column->cut[i] = (uint8_t)content.is_cut;
         }
         column->indptr[i + 1] = column->num_elements;
     }
     return 0;
 }
 
-/* columns(hashes, expire_before, limit, kinds, statuses, timestamps, states, indptr) -> list of (elements, ends, weights)
+/* columns(hashes, window, limit, kinds, statuses, timestamps, states, indptr, cut) -> list of (elements, ends, weights)
  *
  * Statuses and timestamps are as of `found`. For each feature, `states`, uint8[F, n], and `indptr`, int64[F, n + 1],
- * receive the state of each entity and where its elements begin. `kinds` has a byte for each feature: 1 for names of its
+ * receive the state of each entity and where its elements begin, and `cut`, bool[F, n] or None, which lists may lack
+ * older items. `kinds` has a byte for each feature: 1 for names of its
  * ids, int32, which only the first feature has if layers have different ids; 2 for numbers, int64; 3 for bytes, with their
  * ends, int64; and 8 more for weights, int64. Lists have at most `limit` items. */
 READER_METHOD(columns) {
     Walk walk;
-    Array kinds, statuses, timestamps, states, indptr;
+    Array kinds, statuses, timestamps, states, indptr, cut;
     Py_ssize_t limit;
     if (walk_begin(call, &walk, 1) < 0 ||
-        take(call, "n11!8!1!8!.", &limit, &kinds, &statuses, &timestamps, &states, &indptr) < 0)
+        take(call, "n11!8!1!8!1?!.", &limit, &kinds, &statuses, &timestamps, &states, &indptr, &cut) < 0)
         return NULL;
     Py_ssize_t number = reader_num_shown(walk.stack), n = walk.n;
     if (limit < 1 || kinds.length != number || statuses.length != n || timestamps.length != n ||
-        states.length != number * n || indptr.length != number * (n + 1))
+        states.length != number * n || indptr.length != number * (n + 1) || (cut.data && cut.length != number * n))
         return refuse(DO_NOT_FIT);
     walk.limit = limit;
     Columns columns = {scratch(call, (size_t)(number + 1) * sizeof(Column)), number, {statuses.data, timestamps.data}};
@@ -381,6 +389,7 @@ READER_METHOD(columns) {
         column->kind = kind % WITH_WEIGHTS;
         column->has_weights = kind >= WITH_WEIGHTS;
         column->states = (uint8_t *)states.data + f * n;
+        column->cut = cut.data ? (uint8_t *)cut.data + f * n : NULL;
         column->indptr = (int64_t *)indptr.data + f * (n + 1);
         column->indptr[0] = 0;
         if (column->kind < NAMES || column->kind > BYTES) return refuse(DO_NOT_FIT);

@@ -75,7 +75,7 @@ static int take_one(Call *call, const char *type, va_list *targets) {
         array->length = 0;
         return 0;
     }
-    return take_array(call, argument, *type - '0', type[1] == '!', array);
+    return take_array(call, argument, *type - '0', type[1] == '!' || (type[1] == '?' && type[2] == '!'), array);
 }
 
 int take(Call *call, const char *types, ...) {

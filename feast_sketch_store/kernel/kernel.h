@@ -173,6 +173,8 @@ int is_utf8(const uint8_t *place, int64_t length); /* as protobuf requires of st
 #define DECLARE(NAME) PyObject *kernel_##NAME(PyObject *module, PyObject *const *arguments, Py_ssize_t number);
 EACH_KERNEL_FUNCTION(DECLARE)
 
+static inline int64_t floor_of(int64_t time, int64_t unit) { return time / unit - (time % unit < 0); }
+
 int kernel_add_buffers(PyObject *module); /* 0, or -1 with an exception */
 void kernel_choose_width(void); /* call these before any of them */
 void kernel_choose_decoder(void);

@@ -16,6 +16,7 @@ typedef struct {
     int64_t row, count, next;
     int32_t *ids;
     const int64_t *times;
+    int is_cut; /* whether older items than the last may be missing */
 } Run;
 
 /* The values met so far, each with a number. */
@@ -38,18 +39,19 @@ typedef struct {
 } Removal;
 
 /* Reads the items of a run; 0 or FAILED. */
-static int begin_run(const Place *place, Run *run, Arena *arena, int *state) {
+static int begin_run(const Place *place, Py_ssize_t f, Run *run, Arena *arena, int *state) {
     const Feature *feature = run->feature;
     run->count = run->next = 0;
     *state = MISSING;
     if (!feature->read) return 0;
     if (feature->code.tables) {
-        Content content = {MISSING, 0, NULL, NULL, NULL, NULL};
+        Content content = {.state = MISSING};
         int64_t *times;
         if (feature->counts || items_read(place, run->layer, run->row, feature, arena, &content, &times) < 0)
             return FAILED;
         *state = content.state;
         run->count = content.count;
+        run->is_cut = content.is_cut;
         run->ids = (int32_t *)content.ids;
         run->times = times;
         return 0;
@@ -59,6 +61,11 @@ static int begin_run(const Place *place, Run *run, Arena *arena, int *state) {
     if (start < 0 || stop < start || stop > feature->num_ids) return FAILED;
     *state = feature->row_states[run->row];
     if (*state > VALUE) return FAILED;
+    int64_t resolution = place->stack->resolutions[f];
+    if (place->until != INT64_MAX) { /* as of sealed items, only the ticks before that of `until` */
+        int64_t too_new = floor_of(place->until, resolution) * resolution;
+        while (start < stop && feature->weights[start] >= too_new) start++;
+    }
     run->times = feature->weights + start;
     while (run->count < stop - start && run->times[run->count] >= place->since) run->count++;
     run->ids = arena_get(arena, (size_t)run->count * sizeof *run->ids);
@@ -167,8 +174,6 @@ static int is_removed(const Met *met, const Removal *removals, int32_t value, in
     return 0;
 }
 
-static inline int64_t floor_of(int64_t time, int64_t unit) { return time / unit - (time % unit < 0); }
-
 /* Merges the items of runs in the order of their times, each value once in a tick, and returns their number. Of equal
  * times those of the newest row come first. */
 static int64_t merge(Run *runs, int number, const Met *met, const Removal *removals, int64_t resolution, int64_t limit,
@@ -189,6 +194,15 @@ static int64_t merge(Run *runs, int number, const Met *met, const Removal *remov
         times[count++] = time;
     }
     return count;
+}
+
+/* Whether items that are missing behind the end of a run might stand between merged ones, or after them. */
+static int is_cut(const Run *runs, int number, int64_t limit, const int64_t *times, int64_t count) {
+    for (int r = 0; r < number; r++) {
+        if (!runs[r].is_cut || runs[r].next < runs[r].count) continue;
+        if (count < limit || !runs[r].count || times[count - 1] < runs[r].times[runs[r].count - 1]) return 1;
+    }
+    return 0;
 }
 
 /* Replaces the numbers of values by the elements; 0 or FAILED. */
@@ -220,8 +234,8 @@ static int begin_runs(const Place *place, Py_ssize_t f, Run *runs, Arena *arena,
         const Piece *piece = place->pieces + number;
         Run *run = runs + number;
         int own;
-        *run = (Run){piece->layer, piece->layer->rows->features + f, piece->row, 0, 0, NULL, NULL};
-        if (begin_run(place, run, arena, &own) < 0) return FAILED;
+        *run = (Run){.layer = piece->layer, .feature = piece->layer->rows->features + f, .row = piece->row};
+        if (begin_run(place, f, run, arena, &own) < 0) return FAILED;
         is_replaced = place->num_pieces > 1 && run->feature->removal_states &&
                       run->feature->removal_states[run->row] == EMPTY;
         if (own > *state) *state = own;
@@ -239,7 +253,7 @@ int items_merge(Place *place, Py_ssize_t f, const Feature **feature, Arena *aren
     int64_t most = 0, room = 0;
     int state, number = begin_runs(place, f, runs, arena, &state, &most);
     if (number < 1 || most >= INT32_MAX) return FAILED;
-    *content = (Content){state, 0, NULL, NULL, NULL, NULL};
+    *content = (Content){.state = state};
     *feature = runs[0].feature;
     for (int r = 0; r < number; r++) { /* take the feature from a layer that has it */
         if (!(*feature)->read) *feature = runs[r].feature;
@@ -248,6 +262,7 @@ int items_merge(Place *place, Py_ssize_t f, const Feature **feature, Arena *aren
         room += removed;
     }
     int64_t limit = stack->limits[f] < place->limit ? stack->limits[f] : place->limit;
+    int64_t wanted = limit;
     if (limit > most) limit = most;
     Removal *removals = arena_get(arena, (size_t)room * sizeof *removals);
     int32_t *values = arena_get(arena, (size_t)limit * sizeof *values), noted = 0;
@@ -259,6 +274,7 @@ int items_merge(Place *place, Py_ssize_t f, const Feature **feature, Arena *aren
     for (int r = 0; r < number; r++)
         if (note_removals(&met, runs + r, r, removals, &noted) < 0) return FAILED;
     content->count = merge(runs, number, &met, removals, stack->resolutions[f], limit, values, times);
+    content->is_cut = is_cut(runs, number, wanted, times, content->count);
     if (state == VALUE && !content->count) content->state = EMPTY;
     if ((*feature)->unit) {
         for (int64_t i = 0; i < content->count; i++) times[i] = floor_of(times[i], (*feature)->unit);
@@ -312,7 +328,7 @@ static int has_items(Place *place) {
     place->limit = 1;
     for (Py_ssize_t f = 0; !is_found && f < place->layer->rows->num_features; f++) {
         Arena arena;
-        Content content = {MISSING, 0, NULL, NULL, NULL, NULL};
+        Content content = {.state = MISSING};
         const Feature *feature = place->layer->rows->features + f;
         arena_init(&arena);
         int status = place->num_pieces ? items_merge(place, f, &feature, &arena, &content)

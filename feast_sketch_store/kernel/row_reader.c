@@ -53,19 +53,20 @@ READER_METHOD(shards) {
     Py_RETURN_NONE;
 }
 
-/* limits(limits, resolutions, num_shown, is_named, seed): rows of one entity add up from now on.
+/* limits(limits, resolutions, most_sealed, num_shown, is_named, seed): rows of one entity add up from now on.
  *
  * `limits`, int64, say how many items the list of each feature shows, and `resolutions`, int64, within how many
- * microseconds it shows a value once. The first `num_shown` features are in answers. `is_named` says whether the names of
+ * microseconds it shows a value once; `most_sealed`, int64, how many items a seal keeps. The first `num_shown` features are in answers. `is_named` says whether the names of
  * ids are those of one vocabulary. */
 READER_METHOD(limits) {
     RowReader *self = (RowReader *)call->self;
-    Array limits, resolutions;
+    Array limits, resolutions, most_sealed;
     Py_ssize_t num_shown, is_named;
     uint64_t seed;
-    if (take(call, "88nnw.", &limits, &resolutions, &num_shown, &is_named, &seed) < 0) return NULL;
+    if (take(call, "888nnw.", &limits, &resolutions, &most_sealed, &num_shown, &is_named, &seed) < 0) return NULL;
     if (self->kind != STACK || self->limits || limits.length != self->layers->rows->num_features ||
-        resolutions.length != limits.length || num_shown < 0 || num_shown > limits.length)
+        resolutions.length != limits.length || most_sealed.length != limits.length || num_shown < 0 ||
+        num_shown > limits.length)
         return refuse(DO_NOT_FIT);
     for (Py_ssize_t f = 0; f < resolutions.length; f++)
         if (((const int64_t *)resolutions.data)[f] < 1) return refuse("a tick takes a microsecond or more");
@@ -74,6 +75,7 @@ READER_METHOD(limits) {
             return refuse("items are in listed and exact rows only");
     if (reader_keep(self, call) < 0) return NULL;
     self->limits = limits.data;
+    self->most_sealed = most_sealed.data;
     self->resolutions = resolutions.data;
     self->num_shown = num_shown;
     self->is_named = is_named != 0;
@@ -102,6 +104,7 @@ static int locate(const RowReader *stack, const uint64_t *hash, int64_t expire_b
     place->is_ambiguous = 0;
     place->hash = hash;
     place->limits = stack->limits;
+    place->most_sealed = stack->most_sealed;
     place->since = expire_before;
     Py_ssize_t first, end;
     if (find_layers(stack, hash, &first, &end) < 0) return fault_note(NOT_SERVED);
@@ -137,7 +140,7 @@ static void expect(const RowReader *stack, const uint64_t *hash) {
 }
 
 int feature_read(Place *place, Py_ssize_t f, const Feature **feature, Arena *arena, Content *content) {
-    *content = (Content){MISSING, 0, NULL, NULL, NULL, NULL};
+    *content = (Content){.state = MISSING};
     if (place->num_pieces) return items_merge(place, f, feature, arena, content);
     const Feature *own = *feature = place->layer->rows->features + f;
     if (!own->read) return 0;
@@ -146,7 +149,7 @@ int feature_read(Place *place, Py_ssize_t f, const Feature **feature, Arena *are
     int64_t *ones = arena_get(arena, (size_t)content->count * sizeof *ones);
     if (!ones) return FAILED;
     for (int64_t i = 0; i < content->count; i++) ones[i] = 1;
-    *content = (Content){content->state, content->count, NULL, ones, NULL, NULL};
+    *content = (Content){.state = content->state, .count = content->count, .numbers = ones};
     return 0;
 }
 
@@ -178,6 +181,22 @@ int content_resolve(const Feature *feature, Arena *arena, Content *content) {
 
 /* -- the walk ------------------------------------------------------------------------------------------- */
 
+/* Takes a time, before which rows and items of all entities have expired; or int64[n, 2], for the lists of each entity
+ * the time of the oldest item, and one in the first tick that is too new. 0, or -1 with an exception. */
+static int take_window(Call *call, Walk *walk) {
+    Array windows = {NULL, 0};
+    Py_ssize_t expire_before = 0;
+    int is_one = call->next == call->stop || PyLong_Check(*call->next);
+    if (is_one ? take(call, "n", &expire_before) < 0 : take(call, "8", &windows) < 0) return -1;
+    if (!is_one && windows.length != 2 * walk->n) {
+        refuse(DO_NOT_FIT);
+        return -1;
+    }
+    walk->expire_before = expire_before;
+    walk->windows = is_one ? NULL : windows.data;
+    return 0;
+}
+
 /* Takes the hashes of entities: 16 bytes each, in bytes or in an array. 0, or -1 with an exception. */
 static int take_hashes(Call *call, Walk *walk) {
     Py_buffer *buffer = &call->buffers[call->num_buffers];
@@ -197,14 +216,12 @@ static int take_hashes(Call *call, Walk *walk) {
 }
 
 int walk_begin(Call *call, Walk *walk, int is_dated) {
-    Py_ssize_t expire_before;
     walk->stack = (RowReader *)call->self;
     if (walk->stack->kind != STACK) {
         refuse("there are no layers to read");
         return -1;
     }
-    if (take_hashes(call, walk) < 0 || take(call, "n", &expire_before) < 0) return -1;
-    walk->expire_before = expire_before;
+    if (take_hashes(call, walk) < 0 || take_window(call, walk) < 0) return -1;
     walk->limit = INT64_MAX;
     walk->is_dated = is_dated;
     walk->is_whole = 0;
@@ -242,10 +259,13 @@ static int locate_rows(Walk *walk, Rows *rows) {
         Place *place = rows->places + i;
         if (i + 1 < rows->number) expect_shapes(walk->stack, &rows->recent, hashes + 2 * (i + 1));
         place->recent = &rows->recent;
+        const int64_t *window = walk->windows ? walk->windows + 2 * (rows->first + i) : NULL;
         place->limit = walk->limit;
+        place->until = window ? window[1] : INT64_MAX;
         place->is_dated = walk->is_dated;
         walk->hash = hashes + 2 * i;
-        rows->statuses[i] = locate(walk->stack, walk->hash, walk->expire_before, &walk->arena, place);
+        rows->statuses[i] =
+            locate(walk->stack, walk->hash, window ? window[0] : walk->expire_before, &walk->arena, place);
         if (rows->statuses[i] == FAILED) return FAILED;
     }
     return 0;

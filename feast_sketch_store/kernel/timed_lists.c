@@ -47,20 +47,35 @@ static ALWAYS_INLINE int64_t read_id(const ListCode *code, uint64_t *bit, int64_
     return next + (int64_t)(bits >> LONGEST_UNARY & 0xFFFFFFFF);
 }
 
+/* Which items of a list are wanted: those of some ages, the newest of them. */
+typedef struct {
+    int64_t youngest, oldest, limit;
+} Window;
+
 /* Reads a list from bit `bit` to bit `stop`, which is at most `num_bits`. Returns the number of items; -1 if the list
- * is damaged, -2 if there are more than `room`. */
-static int64_t read_list(const ListCode *code, uint64_t bit, uint64_t stop, int64_t limit, int64_t oldest, int64_t room,
-                  int32_t *ids, int64_t *ages) {
-    int64_t count = 0, age = -1;
-    while (bit < stop && count < limit) {
+ * is damaged, -2 if there are more than `room`. `num_coded` receives the number of all its items if the wanted ones may
+ * lack older ones, which are not there any more; else -1. */
+static int64_t read_list(const ListCode *code, uint64_t bit, uint64_t stop, Window wanted, int64_t room, int32_t *ids,
+                         int64_t *ages, int64_t *num_coded) {
+    int64_t count = 0, age = -1, num_newer = 0;
+    *num_coded = -1;
+    while (bit < stop && count < wanted.limit) {
         int64_t gap = read_number(code, &bit, age < 0 ? AGES : GAPS);
         if (gap < 0 || gap >= MAX_AGE || bit > stop) return -1;
         age += gap + 1;
         if (age >= MAX_AGE) return -1;
         int64_t left = read_number(code, &bit, SIZES) + 1, next = 0;
         if (left < 1 || left > code->num_symbols || bit > stop) return -1;
-        if (age > oldest) break;
-        for (; left && count < limit; left--) {
+        if (age > wanted.oldest) return count;
+        if (age < wanted.youngest) {
+            for (num_newer += left; left; left--) {
+                if (next >= code->num_symbols) return -1;
+                next = read_id(code, &bit, next, left) + 1;
+                if (next > code->num_symbols || bit > stop) return -1;
+            }
+            continue;
+        }
+        for (; left && count < wanted.limit; left--) {
             if (count == room) return -2;
             if (next >= code->num_symbols) return -1;
             next = read_id(code, &bit, next, left);
@@ -69,6 +84,7 @@ static int64_t read_list(const ListCode *code, uint64_t bit, uint64_t stop, int6
             ages[count++] = age;
         }
     }
+    if (count < wanted.limit) *num_coded = num_newer + count;
     return count;
 }
 
@@ -96,6 +112,13 @@ static int find_codes(const Layer *layer, int64_t row, const Feature *feature, u
     if (row + 1 < layer->rows->num_rows) *stop = checked_get(&feature->starts, row + 1);
     if (*start > *stop || *stop > feature->num_code_bits) return FAILED;
     return blocks_are_verified(&feature->content_blocks, *start >> 6, (*stop >> 6) + 1) ? 0 : FAILED;
+}
+
+/* The age of the newest item that may be shown. */
+static int64_t youngest_of(const Place *place, const Feature *feature) {
+    if (feature->counts || place->until == INT64_MAX) return 0;
+    int64_t age = feature->newest_tick - floor_of(place->until, feature->resolution) + 1;
+    return age < 0 ? 0 : age;
 }
 
 /* The age of the oldest item that may be shown. */
@@ -131,8 +154,9 @@ static int weigh(const Feature *feature, int64_t unit, int64_t *ages, int64_t co
 static int read_newest(const Place *place, const Layer *layer, int64_t row, const Feature *feature, int64_t limit,
                        int64_t unit, Arena *arena, Content *content, int64_t **weights) {
     enum { BITS_OF_ITEM = 3 }; /* usually at least; a list with more items is read twice */
-    int64_t state, count = -2;
+    int64_t state, num_coded, count = -2;
     uint64_t start, stop;
+    Window wanted = {youngest_of(place, feature), oldest_of(place, feature), limit};
     if (numbers_get(&feature->states, (uint64_t)row, &state) < 0 || state < MISSING || state > VALUE ||
         find_codes(layer, row, feature, &start, &stop) < 0)
         return FAILED;
@@ -143,12 +167,13 @@ static int read_newest(const Place *place, const Layer *layer, int64_t row, cons
         ages = arena_get(arena, (size_t)room * sizeof *ages);
         ids = arena_get(arena, (size_t)room * sizeof *ids);
         if (!ages || !ids) return FAILED;
-        count = read_list(&feature->code, start, stop, limit, oldest_of(place, feature), room, ids, ages);
+        count = read_list(&feature->code, start, stop, wanted, room, ids, ages, &num_coded);
     }
     if (count < 0 || weigh(feature, unit, ages, count) < 0) return FAILED;
     content->state = (int)state;
     content->count = count;
     content->ids = ids;
+    content->is_cut = place->most_sealed && num_coded >= place->most_sealed[feature - layer->rows->features];
     *weights = ages;
     return 0;
 }

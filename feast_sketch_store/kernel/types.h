@@ -154,6 +154,7 @@ typedef struct {
     const int64_t *numbers;
     const Slice *slices;
     const int64_t *weights; /* times of a list's items, or counts; else NULL */
+    int is_cut; /* whether a list may have had older items, which a seal dropped behind its limit */
 } Content;
 
 typedef struct Block Block;
@@ -285,9 +286,9 @@ struct RowReader {
     /* a stack */
     Layer *layers;
     Py_ssize_t num_layers;
-    /* of features whose lists add up: how many items they show, and within how many microseconds a value is shown once;
-     * NULL if rows replace each other */
-    const int64_t *limits, *resolutions;
+    /* of features whose lists add up: how many items they show, within how many microseconds a value is shown once, and
+     * how many items a seal keeps; NULL if rows replace each other */
+    const int64_t *limits, *resolutions, *most_sealed;
     Py_ssize_t num_shown; /* features in answers; the lists after them may keep a row alive */
     int is_named;  /* whether ids have names in one vocabulary */
     uint64_t seed; /* of hash tables of values */
@@ -344,8 +345,8 @@ struct Place {
     int64_t row, timestamp;
     int is_dated; /* whether the timestamp is wanted */
     uint64_t number;       /* the entity's number in a static function, without its shape */
-    const int64_t *limits; /* of its stack */
-    int64_t since, limit;  /* of items of lists: the oldest time, and the most items */
+    const int64_t *limits, *most_sealed; /* of its stack */
+    int64_t since, until, limit; /* of items of lists: the oldest time, the tick that is too new, and the most items */
     const SetOfRow *sets;  /* by number of code; NULL if the rows have none */
     Py_ssize_t num_pieces; /* from the newest to the oldest; 0 if there is only this row */
     Piece *pieces;
@@ -363,6 +364,8 @@ typedef struct {
     const uint64_t *hashes; /* of the entities; the one at which a read failed is `hash` */
     const uint64_t *hash;
     Py_ssize_t n;
+    const int64_t *windows;       /* of items of each entity's lists: the oldest time, and one in the first tick that is
+                                   * too new; NULL if `expire_before` is the oldest of all */
     int64_t expire_before, limit; /* the most items of lists */
     int is_long;  /* whether other threads run meanwhile */
     int is_dated; /* whether timestamps of rows are wanted */

@@ -47,16 +47,16 @@ class Wanted(NamedTuple):
     Parameters
     ----------
     features : a layer may lack some of them.
-    lists : set if the rows of an entity add up: for each feature, how many items its list shows, and the
-    microseconds
-        within which it shows a value once. None if the newest layer with an entity answers.
+    lists : set if the rows of an entity add up: for each feature, how many items its list shows, the
+        microseconds within which it shows a value once, and how many items a seal keeps. None if the newest
+        layer with an entity answers.
     num_shown : how many of the features the answers have, if rows add up; further lists keep a row alive by
     their
         items.
     """
 
     features: tuple[WantedFeature, ...]
-    lists: tuple[tuple[int, int], ...] | None = None
+    lists: tuple[tuple[int, int, int], ...] | None = None
     num_shown: int = 0
 
 
@@ -148,8 +148,8 @@ def stack(
             int(place == served.index(True)) if is_served else None for place, is_served in enumerate(served)
         ]
     if wanted.lists is not None:
-        limits, resolutions = np.array(wanted.lists, np.int64).reshape(-1, 2).T.copy()
-        prepared.limits(limits, resolutions, wanted.num_shown, names is not None, kernel.SEED)
+        limits, resolutions, most_sealed = np.array(wanted.lists, np.int64).reshape(-1, 3).T.copy()
+        prepared.limits(limits, resolutions, most_sealed, wanted.num_shown, names is not None, kernel.SEED)
     if len(shards) > 1:
         first_layers = np.cumsum([0, *(number or 0 for number in shards)])
         is_served = np.array([number is not None for number in shards])
@@ -213,8 +213,9 @@ def read(
     rows: RowReader,
     columns: Sequence[Column],
     entity_hashes: NDArray[np.uint64],
-    expire_before: int,
+    expire_before: int | NDArray[np.int64],
     limit: int | None = None,
+    cut: NDArray[np.bool_] | None = None,
 ) -> LayerAnswer:
     """The rows of a batch of entities.
 
@@ -222,15 +223,17 @@ def read(
     ----------
     rows : with the features of ``columns``.
     entity_hashes : uint64[n, 2]
-    expire_before : microseconds since 1970, before which rows and items have expired.
+    expire_before : microseconds since 1970, before which rows and items have expired; or int64[n, 2], of each
+        entity that time, and a time in the first tick that is too new to be shown.
     limit : the most items of a list; None for as many as the lists have.
+    cut : bool[features, n], receives which lists end where a seal dropped older items; None if nobody asks.
     """
     n, kinds = len(entity_hashes), bytes(column.kind for column in columns)
     statuses, timestamps = np.empty(n, np.uint8), np.empty(n, np.int64)
     states, indptrs = np.empty((len(columns), n), np.uint8), np.empty((len(columns), n + 1), np.int64)
     parts = rows.columns(
         np.ascontiguousarray(entity_hashes), expire_before, limit or NO_LIMIT, kinds, statuses, timestamps,
-        states, indptrs,
+        states, indptrs, cut,
     )  # fmt: skip
     found = np.flatnonzero(statuses == FOUND)
     features = {}

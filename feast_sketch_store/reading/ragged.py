@@ -1,20 +1,15 @@
 """Lists as arrays: the items of many entities, one entity after the other."""
 
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from feast_sketch_store.errors import RowError
-from feast_sketch_store.layers import LayerAnswer
+from feast_sketch_store.reading.windows import ListWindow
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.csr import Csr
-from feast_sketch_store.view.live_shard import expire_before_of
 from feast_sketch_store.view.state import State
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True)
@@ -31,6 +26,8 @@ class RaggedLists:
         tick.
     storage : the values in the order of their ids, in the vocabulary's storage type.
     codec : of the list.
+    complete : bool[n], whether the store still has all items that a read at the entity's moment could have
+        shown; None if the read is as of now.
     """
 
     indptr: NDArray[np.int64]
@@ -38,6 +35,7 @@ class RaggedLists:
     microseconds: NDArray[np.int64]
     storage: pa.Array
     codec: FeatureCodec
+    complete: NDArray[np.bool_] | None = None
 
     def __len__(self) -> int:
         return len(self.indptr) - 1
@@ -62,17 +60,8 @@ class RaggedLists:
         return pa.LargeListArray.from_arrays(pa.array(self.indptr), self.values)
 
 
-def since_of(min_timestamp: datetime | None, ttl_microseconds: int | None) -> int:
-    """The time of the oldest item that a read may show, in microseconds since 1970."""
-    since = expire_before_of(ttl_microseconds)
-    if min_timestamp is None:
-        return since
-    moment = min_timestamp if min_timestamp.tzinfo else min_timestamp.replace(tzinfo=UTC)
-    return max(since, (moment - _EPOCH) // timedelta(microseconds=1))
-
-
 def read_lists(
-    state: State, codec: FeatureCodec, entity_hashes: NDArray[np.uint64], newest: tuple[int, int | None]
+    state: State, codec: FeatureCodec, entity_hashes: NDArray[np.uint64], window: ListWindow
 ) -> RaggedLists:
     """The lists of entities in a state; values are numbered as they are met.
 
@@ -81,40 +70,15 @@ def read_lists(
     state : of the view.
     codec : of the list.
     entity_hashes : uint64[n, 2]
-    newest : the time of the oldest item, in microseconds since 1970; and the most items per entity, or None.
-
-    Raises
-    ------
-    RowError : the most items are fewer than 1.
+    window : the items to show.
     """
-    since, limit = newest
-    check_limit(limit)
-    answer = state.read(entity_hashes, (codec.feature,), since, limit)
-    return lists_of(answer, codec, len(entity_hashes))
-
-
-def check_limit(limit: int | None) -> None:
-    """Refuse to show no items.
-
-    Raises
-    ------
-    RowError : the limit is below 1.
-    """
-    if limit is not None and limit < 1:
-        raise RowError(
-            f"a limit of {limit} items shows nothing; ask for 1 or more, or for None, which is all"
-        )
-
-
-def lists_of(answer: LayerAnswer, codec: FeatureCodec, num_entities: int) -> RaggedLists:
-    """The lists in an answer about some entities."""
+    number = len(entity_hashes)
+    cut = np.zeros((1, number), np.bool_)
+    answer = state.read(entity_hashes, (codec.feature,), window.bounds, window.limit, cut)
     feature = answer.features.get(codec.feature)
-    if feature is None:
-        nothing = np.zeros(0, np.int64)
-        values = pa.array([], codec.storage_type)
-        return RaggedLists(
-            np.zeros(num_entities + 1, np.int64), nothing.astype(np.int32), nothing, values, codec
-        )
-    items = Csr.placed([(answer.found, feature.csr)], num_entities)
-    assert items.weights is not None
-    return RaggedLists(items.indptr, items.ids, items.weights, feature.decoder.vocabulary.values, codec)
+    nothing = Csr.of_lengths(np.zeros(number, np.int64), np.zeros(0, np.int32))
+    items = nothing if feature is None else Csr.placed([(answer.found, feature.csr)], number)
+    complete = window.complete(state, codec, cut[0], items.lengths)
+    times = np.zeros(0, np.int64) if items.weights is None else items.weights
+    values = pa.array([], codec.storage_type) if feature is None else feature.decoder.vocabulary.values
+    return RaggedLists(items.indptr, items.ids, times, values, codec, complete)

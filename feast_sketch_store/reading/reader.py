@@ -27,8 +27,9 @@ from feast_sketch_store.layers.row_reader import NO_LIMIT
 from feast_sketch_store.reading.candidates import CandidateIds, Candidates
 from feast_sketch_store.reading.entities import Entities, EntityColumns
 from feast_sketch_store.reading.numbering import Numbering
-from feast_sketch_store.reading.ragged import RaggedLists, check_limit, since_of
+from feast_sketch_store.reading.ragged import RaggedLists
 from feast_sketch_store.reading.repository import find_view
+from feast_sketch_store.reading.windows import Moments, window_of_lists
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.entity_keys import JOIN_KEY_TYPES, SingleKeys
@@ -211,7 +212,7 @@ class SketchReader:
         if single.rows is None:
             rows = self._named(state, feature, hashes, single.numbering)
             return CsrMatrix(rows.indptr, rows.ids, values)
-        ids, weights, num_found = single.rows.csr(hashes, expire_before, NO_LIMIT, counts, indptr)
+        ids, weights, num_found = single.rows.csr(hashes, expire_before, NO_LIMIT, counts, indptr, None)
         self._view.metrics.count_read(len(hashes), num_found)
         of_values = None if weights is None else np.frombuffer(weights, np.int64)
         return CsrMatrix(indptr, np.frombuffer(ids, _IDS), values, of_values)
@@ -246,7 +247,7 @@ class SketchReader:
         if single.rows is None:
             return self._csr(state, feature, _as_array(entity_hash)).ids
         expire_before = expire_before_of(self._ttl_microseconds)
-        ids, _, num_found = single.rows.csr(entity_hash, expire_before, NO_LIMIT, False, None)
+        ids, _, num_found = single.rows.csr(entity_hash, expire_before, NO_LIMIT, False, None, None)
         self._view.metrics.count_read(1, num_found)
         return np.frombuffer(ids, _IDS)
 
@@ -454,6 +455,9 @@ class SketchReader:
         entities: Entities | Entity,
         min_timestamp: datetime | None = None,
         limit: int | None = None,
+        *,
+        until: Moments | None = None,
+        inclusive: bool = False,
     ) -> RaggedLists:
         """The items of each entity's list, newest first; `csr` returns the same without times.
 
@@ -463,29 +467,38 @@ class SketchReader:
         entities : several, see `hash`; or a single one, see `ids`.
         min_timestamp : of the oldest item; UTC if naive. None for all items.
         limit : the most items per entity; None for all.
+        until : read each list as of a moment: one datetime for all entities, or n of them, or a column of
+            timestamps; they have a time zone. Items of earlier ticks are shown that had not expired then. The
+            answer says which lists are ``complete``. None for now.
+        inclusive : show the tick of ``until``, too.
 
         Raises
         ------
         UnsupportedFeatureError : the feature does not exist, or is not a list.
-        RowError : ``limit`` is below 1; or see `hash`.
+        RowError : ``limit`` is below 1; a moment of ``until`` has no time zone; or see `hash`.
         """
         codec, entity_hash = self._codec(feature), self._keys.hash(entities)
         if not codec.is_list:
             raise UnsupportedFeatureError(f"feature {feature!r} of view {self._name!r} is not a list")
-        since = since_of(min_timestamp, self._ttl_microseconds)
-        check_limit(limit)
         hashes = self.hash(entities) if entity_hash is None else entity_hash
         number = len(hashes) if entity_hash is None else 1
+        window = window_of_lists(
+            codec, self._ttl_microseconds, number, min_timestamp, limit, until, inclusive
+        )
+        cut = np.zeros(number, np.bool_) if window.is_past else None
 
         def read(state: State) -> RaggedLists:
             single, indptr = self._single_of(state, feature), np.empty(number + 1, np.int64)
             assert single.rows is not None
-            ids, times, num_found = single.rows.csr(hashes, since, limit or NO_LIMIT, True, indptr)
+            ids, times, num_found = single.rows.csr(
+                hashes, window.bounds, limit or NO_LIMIT, True, indptr, cut
+            )
             self._view.metrics.count_read(number, num_found)
             assert times is not None
             storage = single.numbering.vocabulary.values
+            complete = None if cut is None else window.complete(state, codec, cut, np.diff(indptr))
             return RaggedLists(
-                indptr, np.frombuffer(ids, _IDS), np.frombuffer(times, np.int64), storage, codec
+                indptr, np.frombuffer(ids, _IDS), np.frombuffer(times, np.int64), storage, codec, complete
             )
 
         return self._view.with_state(read)

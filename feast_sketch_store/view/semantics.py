@@ -349,12 +349,12 @@ class Append(RowSemantics):
         return np.zeros(len(keys), np.bool_)
 
 
-def _cut_of(codec: FeatureCodec | None) -> tuple[int, int]:
-    """The most items that a list shows, and the microseconds within which it shows a value once."""
+def _cut_of(codec: FeatureCodec | None) -> tuple[int, int, int]:
+    """What `Wanted.lists` says of a list."""
     if codec is None or codec.listing is None:
-        return 1, 1
-    limit = codec.listing.limit
-    return NO_LIMIT if limit is None else limit, codec.listing.resolution_microseconds
+        return 1, 1, NO_LIMIT
+    listing = codec.listing
+    return listing.limit or NO_LIMIT, listing.resolution_microseconds, listing.most_sealed or NO_LIMIT
 
 
 REPLACE, APPEND = Replace(), Append()

@@ -134,8 +134,9 @@ class State:
         self,
         entity_hashes: NDArray[np.uint64],
         features: Sequence[str],
-        expire_before: int,
+        expire_before: int | NDArray[np.int64],
         limit: int | None = None,
+        cut: NDArray[np.bool_] | None = None,
     ) -> LayerAnswer:
         """The rows of a batch of entities, with all values of some features.
 
@@ -143,8 +144,7 @@ class State:
         ----------
         entity_hashes : uint64[n, 2]
         features : names; one that no layer has is left out of the answer.
-        expire_before : microseconds since 1970; older rows and items are withheld.
-        limit : how many items of lists are shown at most; None for as many as the lists have.
+        expire_before, limit, cut : as of `layers.row_reader.read`.
         """
         rows, layers, columns = self.row_reader(tuple(features)), self.newest_first, []
         asked = self.semantics.wanted(tuple(features))
@@ -156,7 +156,7 @@ class State:
                 codec = known[0].codecs[wanted] if known else None
                 vocabulary = known[0].numbering(wanted) if known and are_alike else None
             columns.append(Column(name, codec, vocabulary))
-        return read(rows, columns, entity_hashes, expire_before, limit)
+        return read(rows, columns, entity_hashes, expire_before, limit, cut)
 
     def find(
         self, entity_hashes: NDArray[np.uint64], expire_before: int

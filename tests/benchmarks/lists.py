@@ -10,11 +10,12 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 from feast import Entity, FeatureStore, FeatureView, Field, FileSource, ValueType
 from feast.types import Array, Int64
 from measure import interleaved, number, print_set_up, print_table, seconds
@@ -22,7 +23,8 @@ from numpy.typing import NDArray
 from redis import Redis
 from stores import redis_server, temporary_folder
 
-from feast_sketch_store import Lists, open_view
+from feast_sketch_store import Lists, SketchReader, open_view
+from feast_sketch_store.operations import maintenance
 
 ITEMS, VALUES, NEWEST, DAYS = 200, 20_000, 50, 80
 SKETCH, REDIS, REDIS_LOG = "lists", "redis", "redis, AOF everysec"
@@ -47,6 +49,8 @@ def run(quick: bool = False) -> None:
         }
         _fill_and_compare(store, lists, servers, items, num_users)
         _reads(lists, servers, num_users, quick)
+        maintenance.seal(store, "history")
+        _as_of(SketchReader(str(store.repo_path), "history"), num_users, quick)
         _adds(lists, servers, num_users, 100 if quick else SINGLE_ADDS)
 
 
@@ -158,6 +162,23 @@ def _reads(lists: Lists, servers: dict[str, Redis], num_users: int, quick: bool)
     times = interleaved(removals, lambda call: call % num_users, rounds=2, calls=20)
     lines.append(["removal of a value", *(number(times[name] * 1e6) for name in removals)])
     print_table(["us per user", *removals], lines)
+
+
+def _as_of(reader: SketchReader, num_users: int, quick: bool) -> None:
+    """The newest 50 items of 1,000 users, as of now and as of a moment of each in the last days."""
+    rng, lines = np.random.default_rng(5), []
+    drawn = [rng.integers(0, num_users, 1_000) for _ in range(9 * 3)]
+    for days in (1, DAYS // 4, DAYS):
+        ages = pd.to_timedelta(rng.integers(0, days * _SECONDS_PER_DAY, 1_000), unit="s")
+        moments = pa.array(datetime.now(UTC) - ages, pa.timestamp("us", "UTC"))
+        sides: dict[str, Callable[[NDArray[np.int64]], object]] = {
+            "now": lambda users: reader.lists("read", users, limit=NEWEST),
+            "then": lambda users, moments=moments: reader.lists("read", users, limit=NEWEST, until=moments),  # type: ignore[misc]
+        }
+        times = interleaved(sides, drawn.__getitem__, rounds=2 if quick else 9, calls=3)
+        now, then = times["now"], times["then"]
+        lines.append([f"in {days} days", number(now * 1e3), number(then * 1e3), number(then / now)])
+    print_table(["moments", "1,000 users as of now, ms", "as of moments, ms", "ratio"], lines)
 
 
 def _remove_of_redis(client: Redis, user: int) -> object:

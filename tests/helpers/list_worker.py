@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from feast_sketch_store.reading.ragged import read_lists
+from feast_sketch_store.reading.windows import ListWindow
 from feast_sketch_store.rows.codecs import LIST, FeatureCodec
 from feast_sketch_store.rows.encoding import deletion_rows
 from feast_sketch_store.rows.list_log import ListRows
@@ -93,7 +94,7 @@ class ListWorker:
         """The items of each of the first users, newest first, and whether there are sealed ones."""
         view = self._view if has_settings else open_live(self._storage, "lists", 0.0)[0]
         hashes = user_hashes(range(num_users))
-        found = view.with_state(lambda state: read_lists(state, CODEC, hashes, (since, limit)))
+        found = view.with_state(lambda state: read_lists(state, CODEC, hashes, ListWindow(since, limit)))
         items = list(zip(found.values.to_pylist(), found.microseconds.tolist(), strict=True))
         bounds = found.indptr.tolist()
         rows = [items[a:b] for a, b in pairwise(bounds)]

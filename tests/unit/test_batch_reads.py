@@ -120,10 +120,10 @@ def test_what_does_not_fit_is_refused(state):
     rows, indptr = state.row_reader(("few",)), np.zeros(3, np.int64)
     more = NO_TIMESTAMP, 1, False
     with pytest.raises(ValueError, match="do not fit"):
-        rows.csr(np.zeros((3, 2), np.uint64), *more, indptr)
+        rows.csr(np.zeros((3, 2), np.uint64), *more, indptr, None)
     with pytest.raises(ValueError, match="do not fit"):
-        rows.csr(np.zeros((1, 2), np.uint64), *more, np.zeros(0, np.int64))
+        rows.csr(np.zeros((1, 2), np.uint64), *more, np.zeros(0, np.int64), None)
     with pytest.raises(ValueError, match="16 bytes"):
-        rows.csr(np.zeros(3, np.uint64), *more, indptr)
+        rows.csr(np.zeros(3, np.uint64), *more, indptr, None)
     with pytest.raises(ValueError, match="no layers"):
-        kernel.RowReader().csr(np.zeros((2, 2), np.uint64), *more, indptr)
+        kernel.RowReader().csr(np.zeros((2, 2), np.uint64), *more, indptr, None)

@@ -1,0 +1,181 @@
+"""Lists as of a moment: what reads showed while a stream was written is what `until` gives afterwards."""
+
+from datetime import UTC, datetime, timedelta
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+from feast import Entity, FeatureStore, FeatureView, Field, FileSource, ValueType
+from feast.types import Array, Int64
+
+from feast_sketch_store import Lists, SketchReader
+from feast_sketch_store.errors import RowError
+from feast_sketch_store.operations import maintenance
+
+NOW = datetime.now(UTC).replace(microsecond=0, second=0, minute=0)
+TICK, LIMIT, NUM_USERS, NUM_STEPS = timedelta(hours=1), 4, 6, 250
+TTL = timedelta(days=30)
+USER = Entity(name="user", join_keys=["user_id"], value_type=ValueType.INT64)
+
+
+@pytest.fixture
+def make_store(tmp_path):
+    def make(limit=LIMIT, ttl=TTL, shards=1, keep="7d"):
+        (tmp_path / "feature_store.yaml").write_text(
+            "project: news\nprovider: local\nregistry: registry.db\nentity_key_serialization_version: 3\n"
+            f"online_store: {{type: sketch, path: sketch, refresh: 0, shards: {shards}, "
+            f"ttl: {{keep: {keep}}}, compaction: {{min_rows: 9999}}}}\n"
+        )
+        cut = "" if limit is None else f", limit: {limit}"
+        tags = {"sketch.codec": "list", "sketch.list": f"{{resolution: 1h{cut}}}"}
+        source = FileSource(path=str(tmp_path / "rows.parquet"), timestamp_field="event")
+        view = FeatureView(
+            name="history",
+            entities=[USER],
+            schema=[Field(name="read", dtype=Array(Int64), tags=tags)],
+            source=source,
+            ttl=ttl,
+        )
+        store = FeatureStore(repo_path=str(tmp_path))
+        store.apply([USER, view])
+        return store
+
+    return make
+
+
+def shown_now(store, user):
+    answer = store.get_online_features(["history:read"], [{"user_id": user}]).to_dict()
+    return answer["read"][0] or []
+
+
+def stream(store, lists, after_step=lambda step: None):
+    """Writes a stream, and says what reads showed: users, moments, and lists of values."""
+    rng = np.random.default_rng(7)
+    users, moments, shown = [], [], []
+    begin = NOW - NUM_STEPS * TICK
+    for step in range(NUM_STEPS):
+        written = np.flatnonzero(rng.random(NUM_USERS) < 0.4)
+        if len(written):
+            moment = begin + step * TICK + timedelta(seconds=int(rng.integers(3600)))
+            lists.add(written, rng.integers(0, 30, len(written)), moment)
+        after_step(step)
+        for user in rng.choice(NUM_USERS, 4, replace=False).tolist():
+            users.append(user)
+            moments.append(begin + (step + 1) * TICK)
+            shown.append(shown_now(store, user))
+    return users, moments, shown
+
+
+def values_of(lists):
+    return [
+        lists.values.to_pylist()[start:stop]
+        for start, stop in np.lib.stride_tricks.sliding_window_view(lists.indptr, 2)
+    ]
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+@pytest.mark.parametrize("sealed", ["never", "halfway", "at the end"])
+def test_what_was_shown_at_a_moment_is_found_again(make_store, tmp_path, sealed, shards):
+    store = make_store(shards=shards)
+    lists = Lists(store, "history", "read")
+    halfway = NUM_STEPS // 2 if sealed == "halfway" else None
+    users, moments, shown = stream(
+        store, lists, lambda step: step == halfway and maintenance.seal(store, "history")
+    )
+    if sealed == "at the end":
+        maintenance.seal(store, "history")
+    assert len(shown) == 1_000
+    reader = SketchReader(tmp_path, "history", ttl=TTL)
+    column = pd.Series(pd.to_datetime(moments))
+    for found in (
+        reader.lists("read", np.array(users), until=column),
+        Lists(store, "history", "read").get(np.array(users), until=moments),
+        reader.lists("read", np.array(users), until=pa.array(moments, pa.timestamp("ns", "UTC"))),
+    ):
+        answers = values_of(found)
+        assert (found.timestamps < column.dt.tz_localize(None).to_numpy().repeat(np.diff(found.indptr))).all()
+        for answer, expected, is_complete in zip(answers, shown, found.complete, strict=True):
+            # A seal keeps the newest items of a list, so those that it dropped are the oldest.
+            assert answer == (expected if is_complete else expected[: len(answer)])
+        lacking = [answer != expected for answer, expected in zip(answers, shown, strict=True)]
+        assert any(lacking) == (sealed != "never")
+        assert np.mean(found.complete) > (0.99 if sealed == "never" else 0.1)
+    single = [
+        reader.lists("read", {"user_id": user}, until=moment)
+        for user, moment in zip(users, moments, strict=True)
+    ]
+    assert [values_of(one)[0] for one in single] == answers
+
+
+def test_ticks_before_that_of_the_moment_are_shown_or_with_it(make_store, tmp_path):
+    store = make_store()
+    lists = Lists(store, "history", "read")
+    noon = NOW - timedelta(days=1)
+    lists.add([1, 1, 1], [10, 11, 12], [noon - TICK, noon + timedelta(minutes=5), noon + TICK])
+    reader = SketchReader(tmp_path, "history", ttl=TTL)
+    expected = {
+        (0, False): [10],
+        (0, True): [11, 10],
+        (7, False): [
+            10
+        ],  # what happened after the moment in the same tick is not known to have happened before it
+        (7, True): [11, 10],
+        (60, False): [11, 10],
+        (60, True): [12, 11, 10],
+    }
+    for is_sealed in (False, True):
+        if is_sealed:
+            maintenance.seal(store, "history")
+        for (minutes, inclusive), items in expected.items():
+            until = noon + timedelta(minutes=minutes)
+            found = reader.lists("read", [1, 2], until=until, inclusive=inclusive)
+            assert values_of(found) == [items, []]
+            assert found.complete.all()
+            assert values_of(lists.get([1], limit=1, until=until, inclusive=inclusive)) == [items[:1]]
+    assert reader.lists("read", [1]).complete is None
+
+
+def test_items_that_had_expired_at_a_moment_are_not_shown(make_store, tmp_path):
+    store = make_store(ttl=timedelta(days=2), keep="3d")
+    lists = Lists(store, "history", "read")
+    lists.add([1, 1, 1], [1, 2, 3], [NOW - timedelta(days=d) for d in (5, 3, 1)])
+    reader = SketchReader(tmp_path, "history", ttl=timedelta(days=2))
+
+    def as_of(days):
+        found = reader.lists("read", [1], until=NOW - timedelta(days=days) + TICK)
+        return values_of(found)[0], bool(found.complete[0])
+
+    for is_sealed in (False, True):
+        if is_sealed:
+            maintenance.seal(store, "history")
+        # A seal keeps items for the time to live of two days, and at least three days longer.
+        assert [as_of(days) for days in (4.5, 2.5, 0)] == [([1], not is_sealed), ([2], True), ([3], True)]
+        assert values_of(reader.lists("read", [1], datetime.now(UTC) - timedelta(hours=40), until=NOW)) == [
+            [3]
+        ]
+
+
+@pytest.mark.parametrize(
+    ("until", "message"),
+    [
+        (datetime(2026, 1, 1), r"`until` of the list 'read' is datetime.*no moment with a time zone"),
+        ([NOW, NOW.replace(tzinfo=None)], "row 1 of `until` of the list 'read'"),
+        ([NOW, None], "row 1 of `until` of the list 'read' is None"),
+        (
+            np.array(["2026-01-01"] * 2, "datetime64[us]"),
+            "row 0 .*type timestamp.us., which is no moment with a",
+        ),
+        (pd.Series(pd.to_datetime([NOW, None])), "row 1 .* is missing"),
+        ([NOW], "1 moments in `until` of the list 'read', for 2 entities"),
+        ("yesterday", "are no moments|no moment with a time zone"),
+        (pa.array([0, 2**62], pa.timestamp("us", "UTC")), "row 1 .* after the year 9999"),
+    ],
+)
+def test_moments_that_are_none_are_refused(make_store, tmp_path, until, message):
+    store = make_store()
+    Lists(store, "history", "read").add([1], [1])
+    with pytest.raises(RowError, match=message):
+        SketchReader(tmp_path, "history").lists("read", [1, 2], until=until)
+    with pytest.raises(RowError, match=message):
+        Lists(store, "history", "read").get([1, 2], until=until)
