@@ -3,6 +3,7 @@
 import asyncio
 import copy
 import functools
+import gc
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -489,10 +490,12 @@ class SketchOnlineStore(OnlineStore):
         Each worker of Feast's server awaits this before it answers. A view that cannot be opened is logged
         and left to its first read.
         """
-        await asyncio.to_thread(self._initialize, config)
+        import anyio.to_thread  # of Feast's server: its first use loads modules, now and not in a request
+
+        await anyio.to_thread.run_sync(self._initialize, config)
 
     def _initialize(self, config: RepoConfig) -> None:
-        registered = FeatureStore(config=config)
+        registered = FeatureStore(repo_path=str(config.repo_path or "."), config=config)
         for table in [*registered.list_feature_views(), *registered.list_stream_feature_views()]:
             if table.online:
                 try:
@@ -500,6 +503,7 @@ class SketchOnlineStore(OnlineStore):
                         part.warm_up()
                 except SketchStoreError as error:
                     _logger.warning("feature view %r is not ready: %s", table.name, error)
+        gc.collect()  # over all of Feast's objects, for 0.1 s: else one of the first requests would wait
 
     async def close(self) -> None:
         """Close all views, with their memory, mapped files and threads. A later call opens them again."""

@@ -33,7 +33,7 @@ def enlarge(store: Backend, rows: UserRows, size_bytes: int) -> SnapshotFile:
     indptr = np.arange(rows.num_users + 1) * rows.facts.shape[1]
     builder.add_rows(hashes, users, indptr, symbols, viewed.num_hashes, 64 * viewed.first_word)
     for shapes in layer.presence.ranges:
-        indptr, symbols = feature.filter.possible_symbols(hashes, shapes.asked)
+        indptr, symbols = feature.filter.possible_symbols(hashes, shapes.query)
         builder.add_rows(hashes, users, indptr, symbols, shapes.num_hashes, 64 * shapes.first_word)
     bloom = builder.build()
     words = bloom.words | np.random.default_rng(1).integers(0, 2**64, len(bloom.words), np.uint64)

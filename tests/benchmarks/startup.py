@@ -1,4 +1,4 @@
-"""Start-up, in four parts.
+"""Start-up, in five parts.
 
 What registering ``type: sketch`` costs an interpreter that never touches Feast: two virtual environments
 with nothing in them, one with this package's wheel and so its start-up file. The time is that of the whole
@@ -9,10 +9,14 @@ What importing costs: time and peak memory of a fresh process per import.
 What the first reads of a fresh process cost, with a snapshot of a gigabyte that it maps: from the disk, once
 the kernel has been told to drop the pages of the files, and from the page cache.
 
+What the first requests to a feature server cost that has just started: its worker reads the snapshot from the
+disk before it answers. The requests that follow are the warm ones.
+
 What worker processes that map the same snapshot take together, once each has read nearly all of it: PSS
 counts a page that n processes share as an n-th of it for each.
 """
 
+import http.client
 import multiprocessing
 import os
 import re
@@ -30,8 +34,9 @@ import numpy as np
 from feast import FeatureView
 from feast.infra.online_stores.online_store import OnlineStore
 from feast.repo_config import RepoConfig
+from feature_server import OWN, PATH, SKETCH, await_health, body_of, serving
 from large_snapshot import enlarge
-from measure import interleaved, number, print_set_up, print_table, seconds
+from measure import Goal, interleaved, number, print_goals, print_set_up, print_table, quantile, seconds
 from stores import Backend, UserRows, entity_keys, set_up_of, sketch, temporary_folder
 
 import feast_sketch_store
@@ -50,6 +55,7 @@ IMPORTS = (
 )
 BATCH = 100  # entities of a read
 READ_BY_WORKERS = 1_000  # entities of a read
+WARM_REQUESTS = 200  # of each size, to a server
 STEPS = (
     "open the view",
     "first read: 1 entity",
@@ -71,6 +77,7 @@ def run(*, quick: bool) -> None:
         snapshot = Path(enlarge(store, rows, int(gigabytes * 1e9)).where())
         size = f"{snapshot.stat().st_size / 1e9:.2f} GB"
         _first_reads(store, rows, size, rounds=1 if quick else 5)
+        _first_requests(store, rows, size, starts=2 if quick else 20)
         _shared_pages(store, rows, snapshot, size, (1, 2) if quick else (1, 2, 4))
 
 
@@ -208,6 +215,59 @@ def _disk_use() -> tuple[int, int]:
 def _read(online: OnlineStore, config: RepoConfig, view: FeatureView, keys: list[Any]) -> None:
     if any(values is None for _, values in online.online_read(config, view, keys, ["viewed"])):
         raise AssertionError("a user was not found")
+
+
+# -- first requests ----------------------------------------------------------------------------
+
+
+def _first_requests(store: Backend, rows: UserRows, size: str, starts: int) -> None:
+    folder = Path(store.online.storage(store.config, rows.view).location)  # type: ignore[attr-defined]
+    lines, goals = [], []
+    for name in (OWN, SKETCH):
+        ready, first, warm = [], dict[int, list[float]](), dict[int, list[float]]()
+        for start in range(starts):
+            drop_pages(folder)
+            with serving(name, store, []) as server:
+                ready.append(seconds(await_health, server.port, store)[0])
+                times = _request_times(server.port, rows, start)
+            for batch, of_batch in times.items():
+                first.setdefault(batch, []).append(of_batch[0])
+                warm.setdefault(batch, []).extend(of_batch[1:])
+        for batch in (1, BATCH):
+            p50, p99 = ([quantile(sorted(times[batch]), q) for times in (first, warm)] for q in (0.5, 0.99))
+            milliseconds = [number(time * 1e3) for time in (*p50, *p99, p99[0] - p99[1])]
+            lines.append([name, str(batch), number(median(ready)), *milliseconds])
+            what = f"{name}, first request of {batch}: p99 beyond a warm one, ms"
+            goals.append(Goal(what, (p99[0] - p99[1]) * 1e3, 5.0))
+    print_set_up(
+        f"a snapshot of {size}, from the disk; {starts} starts of each server, one worker; the first request "
+        f"is of 1 entity, the second of {BATCH} others, then {WARM_REQUESTS} of each",
+        "numpy",
+        "feast",
+    )
+    columns = ["first, p50, ms", "warm, p50", "first, p99", "warm, p99", "difference of p99"]
+    print_table(["server", "entities", "start to ready, s", *columns], lines)
+    print_goals(goals)
+
+
+def _request_times(port: int, rows: UserRows, seed: int) -> dict[int, list[float]]:
+    """Seconds of requests by number of entities, in order."""
+    connection = http.client.HTTPConnection("127.0.0.1", port)
+
+    def ask(body: bytes) -> None:
+        connection.request("POST", PATH, body, {"Content-Type": "application/json"})
+        answer = connection.getresponse()
+        if answer.read().count(b"PRESENT") == 0 or answer.status != 200:
+            raise AssertionError(f"the server answers {answer.status}")
+
+    connection.connect()
+    times: dict[int, list[float]] = {1: [], BATCH: []}
+    for number_of_request in range(1 + WARM_REQUESTS):
+        for batch, of_batch in times.items():
+            body = body_of(rows.users(batch, seed * 1_000 + number_of_request))
+            of_batch.append(seconds(ask, body)[0])
+    connection.close()
+    return times
 
 
 # -- workers -----------------------------------------------------------------------------------

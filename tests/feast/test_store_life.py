@@ -3,6 +3,7 @@
 import asyncio
 import math
 import shutil
+import subprocess
 import sys
 import threading
 from collections.abc import Callable
@@ -22,7 +23,7 @@ from feast_sketch_store.operations import maintenance
 from feast_sketch_store.settings.table import Advanced
 from feast_sketch_store.view.live_shard import LiveShard
 from tests.helpers.keys import user_key
-from tests.helpers.repository import ROWS, USER, make_config, make_view, read_users
+from tests.helpers.repository import ROWS, USER, make_config, make_repository, make_view, read_users
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 NEVER = 10**6  # seconds: a refresh interval that no test reaches
@@ -226,6 +227,35 @@ def test_initialize_reads_all_snapshots(make_store, make_history, monkeypatch, c
         assert checks
         assert not any(check.unchecked.any() for check in checks)
     asyncio.run(fresh.close())
+
+
+_FIRST_REQUEST = """
+import asyncio, sys
+import anyio, anyio.to_thread
+from feast import FeatureStore
+from feast import feature_server  # as in a worker
+
+async def run():
+    store = FeatureStore(repo_path=sys.argv[1])
+    await store.initialize()
+    before = set(sys.modules)
+    async with anyio.create_task_group():
+        answer = await store.get_online_features_async(["history:country"], [{"user_id": 1}])
+    print(sorted(set(sys.modules) - before), answer.to_dict()["country"])
+
+asyncio.run(run())
+"""
+
+
+def test_initialize_leaves_no_module_to_the_first_request(tmp_path):
+    view = make_view({"user_id": Int64, "country": String}, pushed="events")
+    store = make_repository(tmp_path, view, rows=countries(["FR"]))
+    store.push("events", countries(["FR"]), to=PushMode.ONLINE)
+    (tmp_path / "elsewhere").mkdir()
+    command = [sys.executable, "-W", "ignore", "-c", _FIRST_REQUEST, str(tmp_path)]
+    done = subprocess.run(command, cwd=tmp_path / "elsewhere", capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "[] ['FR']\n"), done.stderr
+    assert not list((tmp_path / "elsewhere").iterdir())
 
 
 needs_proc = pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="reads /proc")
