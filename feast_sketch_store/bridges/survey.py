@@ -149,7 +149,7 @@ def survey(
     SettingsError : the configuration cannot be used, or a view does not exist.
     """
     store = OtherStore.load(other)
-    registry = FeatureStore(config=store.config)
+    registry = FeatureStore(repo_path=str(store.file.parent), config=store.config)
     known: dict[str, FeatureView] = {
         view.name: view
         for view in [*registry.list_feature_views(), *registry.list_stream_feature_views()]

@@ -193,7 +193,7 @@ class Other:
         folder.mkdir()
         lines = "".join(f"  {name}: {json.dumps(value)}\n" for name, value in options.items())
         self.file.write_text(
-            f"project: {project}\nprovider: local\nregistry: {folder}/registry.db\n"
+            f"project: {project}\nprovider: local\nregistry: registry.db\n"
             f"entity_key_serialization_version: 3\nonline_store:\n  type: {kind}\n{lines}{more}"
         )
         self.config = load_repo_config(folder, self.file)
@@ -653,7 +653,7 @@ def registered(other, view, user):
     """The other repository as its users have it, with the view in its registry."""
     folder = other.file.parent
     pd.DataFrame({"user_id": [0], "event_timestamp": [NOON]}).to_parquet(folder / "rows.parquet")
-    store = FeatureStore(config=other.config)
+    store = FeatureStore(repo_path=str(folder), config=other.config)
     store.apply([user, view])
     let_go(store._get_provider().online_store)
 
@@ -768,7 +768,7 @@ def test_a_survey_of_views_of_which_one_has_no_rows(sqlite):
         for name in ("lists", "empty")
     )
     registered(sqlite, good, user)
-    FeatureStore(config=sqlite.config).apply([lists, empty])
+    FeatureStore(repo_path=str(sqlite.file.parent), config=sqlite.config).apply([lists, empty])
     sqlite.write(good, rows_of(range(50)))
     items = {
         "seen": Value(string_list_val=StringList(val=["a", "b"])),

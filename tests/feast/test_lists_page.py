@@ -15,7 +15,9 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_the_example_runs(tmp_path, monkeypatch):
-    declaration, example = re.findall(r"```python\n(.*?)```", (ROOT / "docs/lists.md").read_text(), re.DOTALL)
+    declaration, example, as_of = re.findall(
+        r"```python\n(.*?)```", (ROOT / "docs/lists.md").read_text(), re.DOTALL
+    )
     repository = tmp_path / "feature_repo"
     repository.mkdir()
     (repository / "feature_store.yaml").write_text(
@@ -56,4 +58,15 @@ def test_the_example_runs(tmp_path, monkeypatch):
     lists = names["watched"].get(names["users"])
     assert np.diff(lists.indptr).tolist() == [len(names["online"]["watched"][0]), 0, len(newest(third))]
     assert np.diff(names["matrix"].indptr)[1] == 0
+    exec(as_of, names)
+    seen, shown = names["seen"], names["seen"].to_arrow().to_pylist()
+    assert 0 < len(names["training"]) <= len(clicks)
+    for user, minute, videos, is_complete in zip(
+        names["clicks"]["user_id"], minutes.loc[names["clicks"].index], shown, seen.complete, strict=True
+    ):
+        # The first user has lost a video, the second everything.
+        before = truth[(truth["user_id"] == user) & (truth["minute"] < minute)]
+        if is_complete and user not in (first, second):
+            assert len(videos) == min(20, len(before))
+            assert set(videos) <= set(before["video_id"])
     assert maintenance.verify(store, "user_history").problems == []

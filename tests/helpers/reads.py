@@ -146,7 +146,7 @@ class ListedRows:
         )
         indptr, kinds = np.zeros(number + 1, np.int64), bytes([NAMES + WITH_WEIGHTS])
         asked = np.ascontiguousarray(self.hashes[rows]), since, limit, kinds
-        ((ids, _, weights),) = stacked.columns(*asked, statuses, times, states, indptr)
+        ((ids, _, weights),) = stacked.columns(*asked, statuses, times, states, indptr, None)
         parts = np.frombuffer(ids, np.int32), np.frombuffer(weights, np.int64)
         return states, *(np.split(part, indptr[1:-1]) if number else [] for part in parts)
 

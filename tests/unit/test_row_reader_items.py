@@ -194,20 +194,20 @@ def test_what_does_not_fit_is_refused():
     with pytest.raises(ValueError, match="do not fit"):
         rows.from_weights(np.zeros(1, np.uint8), np.zeros(3, np.int64), np.zeros(0, np.int64))
     rows.from_weights(np.full(1, 3, np.uint8), np.array([0, 2]), np.array([5, 7]))
-    rows_of = kernel.RowReader()
+    rows_of, one, two = kernel.RowReader(), np.ones(1, np.int64), np.ones(2, np.int64)
     with pytest.raises(ValueError, match="do not fit"):
-        rows_of.limits(np.ones(1, np.int64), np.ones(1, np.int64), 1, False, 1)
+        rows_of.limits(one, one, one, 1, False, 1)
     rows_of.layer(rows, None, None, None)
     for has_weights in (False, True):
         with pytest.raises(kernel.ReadFault, match="contradict"):
-            rows_of.csr(NOBODY, NO_TIMESTAMP, 3, has_weights, None)
+            rows_of.csr(NOBODY, NO_TIMESTAMP, 3, has_weights, None, None)
     assert rows_of.rows(NOBODY, NO_TIMESTAMP)[0][0][2] == b"\x0a\x06\x0a\x04\x0a\x02\x05\x07"
     with pytest.raises(ValueError, match="do not fit"):
-        rows_of.csr(NOBODY, NO_TIMESTAMP, 0, True, None)
+        rows_of.csr(NOBODY, NO_TIMESTAMP, 0, True, None, None)
     with pytest.raises(ValueError, match="do not fit"):
-        rows_of.limits(np.ones(2, np.int64), np.ones(2, np.int64), 1, False, 1)
+        rows_of.limits(two, two, two, 1, False, 1)
     with pytest.raises(ValueError, match="a tick takes"):
-        rows_of.limits(np.ones(1, np.int64), np.zeros(1, np.int64), 1, False, 1)
-    rows_of.limits(np.ones(1, np.int64), np.ones(1, np.int64), 1, False, 1)
+        rows_of.limits(one, np.zeros(1, np.int64), one, 1, False, 1)
+    rows_of.limits(one, one, one, 1, False, 1)
     with pytest.raises(kernel.ReadFault, match="contradict"):
         rows_of.rows(NOBODY, NO_TIMESTAMP)
