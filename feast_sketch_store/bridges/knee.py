@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from feast_sketch_store.layers.shapes import bucket_timestamps
 from feast_sketch_store.planning.choice import knee
 from feast_sketch_store.planning.curves import SETS, Grid, candidates
 from feast_sketch_store.planning.plan import Point
@@ -44,7 +45,9 @@ def knee_of_rows(table: pa.Table, settings: ViewSettings, view: str, num_entitie
         return None
     rows = NewestRows(lambda columns: iter([table]))
     features = features_of_rows(rows, codecs)
-    sample = Sample(view, max(num_entities, len(rows)), rows.keys.entity_hashes, features)
+    buckets, _ = bucket_timestamps(rows.keys.event_timestamps, settings.ttl_microseconds)
+    number = max(num_entities, len(rows))
+    sample = Sample(view, number, rows.keys.entity_hashes, features, buckets=buckets)
     if not sample.num_facts:
         return None
     points: Sequence[Point] = [

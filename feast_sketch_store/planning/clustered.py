@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from feast_sketch_store.planning.curves import Candidate, as_candidate, in_order
+from feast_sketch_store.planning.curves import LISTED_HEADER_BYTES, Candidate, as_candidate, in_order
 from feast_sketch_store.planning.sample import Sample
 from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.structures.cluster_sizing import STYLES, ClusterFacts, Split, expected_fill, size
@@ -82,7 +82,7 @@ def _at(
     )
     everyone = sample.num_entities
     columns = packed_bytes(everyone, (num_clusters - 1).bit_length())
-    columns += packed_bytes(everyone, 1)  # timestamps, with few distinct ones
+    columns += sample.timestamps_bytes
     columns += sum(packed_bytes(everyone, 1) for own in facts if own.num_rows.sum() < everyone)  # states
     structure = table_bytes(num_bits, window_words) + masks
     structure += columns + index_bytes(everyone, presence_error_rate)
@@ -92,7 +92,7 @@ def _at(
         tags["sketch.clusters"] = str(DEFAULT_CLUSTERS)
         curve = f"{style}, {DEFAULT_CLUSTERS} clusters"
     label = f"noise ratio {noise_ratio:g}"
-    return as_candidate(sample, curve, label, structure, sample.everything, rates, tags)
+    return as_candidate(sample, curve, label, structure, sample.everything, rates, tags, LISTED_HEADER_BYTES)
 
 
 def _rates(facts: ClusterFacts, split: Split, fill: float) -> NDArray[np.float64]:

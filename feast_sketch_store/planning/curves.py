@@ -29,7 +29,8 @@ SETS = "sets"
 POPULAR_SETS = "most popular values, as sets"
 POPULAR_BLOOM = "most popular values, bloom"
 CHOSEN_SETS = "values chosen by the model, as sets"
-HEADER_BYTES = 1_000  # about, of a snapshot's file
+# About: the header of a snapshot with the checksums of blocks, more if rows are listed, and of a feature.
+_HEADER_BYTES, LISTED_HEADER_BYTES, _FEATURE_HEADER_BYTES = 650, 260, 60
 
 
 @dataclass(frozen=True)
@@ -160,8 +161,7 @@ def sets_of(
     """Exact sets of some values; the tags are for every feature, or by feature."""
     rates = {name: np.zeros(len(counts)) for name, counts in sample.kept_counts(kept).items()}
     size, of_values, row_bits = _sets_bytes(sample, kept, presence_error_rate)
-    # One bit for each entity's timestamp, if few are distinct; more distinct ones take a little more.
-    beside = sample.num_entities / 8 + of_values - sample.vocabulary_bytes(kept)
+    beside = LISTED_HEADER_BYTES + sample.timestamps_bytes + of_values - sample.vocabulary_bytes(kept)
     return as_candidate(sample, curve, label, size, kept, rates, tags, beside, row_bits)
 
 
@@ -233,7 +233,8 @@ def as_candidate(
     )
     kept_facts = sum(int(c.sum()) for c in counts.values())
     all_facts = sum(int(c.sum()) for c in sample.full_counts.values())
-    memory = structure_bytes + beside_bytes + sample.vocabulary_bytes(kept) + HEADER_BYTES
+    memory = structure_bytes + beside_bytes + sample.vocabulary_bytes(kept)
+    memory += header_bytes(len(sample.features)) + sample.buckets.nbytes
     bounds = memory_bounds(sample, kept, rates, structure_bytes, memory, row_bits)
     is_per_feature = any(not isinstance(value, str) for value in tags.values())
     point = Point(
@@ -250,6 +251,11 @@ def as_candidate(
         settings=dict(tags) if is_per_feature else {name: dict(tags) for name in sample.features},  # type: ignore[arg-type]
     )
     return Candidate(point, kept, rates)
+
+
+def header_bytes(num_features: int) -> int:
+    """Bytes of the header of a snapshot that does not list its rows."""
+    return _HEADER_BYTES + _FEATURE_HEADER_BYTES * num_features
 
 
 def memory_bounds(
@@ -312,9 +318,9 @@ def _bytes_of_unseen(sample: Sample, name: str, is_plain: bool) -> tuple[float, 
 
 
 def shapes_of(sample: Sample, kept: VocabularyMask, presence_error_rate: float) -> FactClass:
-    """The facts of shapes: one symbol per entity says which of its features have a value."""
+    """The facts of shapes: one symbol per entity says which of its features have a value, and its bucket."""
     has_value = [np.diff(f.cut(kept[name]).indptr) > 0 for name, f in sample.features.items()]
-    num_shapes = len(np.unique(np.stack(has_value, axis=1), axis=0))
+    num_shapes = len(np.unique(np.stack(has_value, axis=1), axis=0)) * len(sample.buckets)
     return FactClass(sample.num_entities, presence_error_rate / num_shapes)
 
 

@@ -290,8 +290,8 @@ def _limits(view: PlannedView, sample: Sample, found: Sequence[Candidate]) -> It
         yield f"The figures are from all {len(sample):,} entities."
     yield (
         "Memory is what membership features take when they are sealed: tables or sets, a list of the "
-        "entities, and the vocabulary. Other features, timestamps, unsealed rows and the values that a "
-        "process keeps ready for answers are extra."
+        "entities with their timestamps, and the vocabulary. Other features, unsealed rows and the values "
+        "that a process keeps ready for answers are extra."
     )
     yield (
         "The bytes of Redis and SQLite are estimated: the sampled rows in the formats of Feast's stores, "

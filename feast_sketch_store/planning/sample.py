@@ -13,6 +13,7 @@ from feast_sketch_store.planning.plan import Estimate
 from feast_sketch_store.planning.stored_rows import StoredRows
 from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.vocabulary import Vocabulary
+from feast_sketch_store.structures.costs import timestamps_bytes
 
 VocabularyMask = Mapping[
     str, NDArray[np.bool_]
@@ -168,6 +169,8 @@ class Sample:
     features : the membership features.
     known_facts : per feature, the facts of the whole view; if missing, estimated from the mean of the sample.
     stored : the sampled rows as other stores keep them; None if not known.
+    buckets : int64[b, 2], the oldest and newest event timestamp of each bucket into which a seal divides the
+        rows; by default all rows have one timestamp.
     """
 
     view: str
@@ -176,6 +179,7 @@ class Sample:
     features: Mapping[str, FeatureSample]
     known_facts: Mapping[str, Estimate] = field(default_factory=dict)
     stored: StoredRows | None = None
+    buckets: NDArray[np.int64] = field(default_factory=lambda: np.zeros((1, 2), np.int64))
 
     def __len__(self) -> int:
         return len(self.entity_hashes)
@@ -243,6 +247,11 @@ class Sample:
             name: max(1, round(np.count_nonzero(np.diff(f.cut(kept[name]).indptr)) * self.scale))
             for name, f in self.features.items()
         }
+
+    @property
+    def timestamps_bytes(self) -> int:
+        """Bytes of the timestamps of all entities in a column; without the bounds of buckets."""
+        return timestamps_bytes(self.num_entities, self.buckets[:, 0])
 
     def vocabulary_bytes(self, kept: VocabularyMask) -> float:
         """Bytes of some values of the whole view in a snapshot, packed by feature."""

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from feast_sketch_store import feast_parts
 from feast_sketch_store.errors import PlanError
+from feast_sketch_store.layers.shapes import bucket_timestamps
 from feast_sketch_store.online_store import any_feature_view, online_store_of
 from feast_sketch_store.planning.sample import FeatureSample, Sample, total_of
 from feast_sketch_store.planning.stored_rows import StoredRows, value_sizes
@@ -231,9 +232,13 @@ class _Sampling:
         }
         stored = self._stored(features, key_bytes, ours, places)
         return (
-            Sample(view, self._num_entities, hashes[ours], features, facts, stored),
+            Sample(view, self._num_entities, hashes[ours], features, facts, stored, self._buckets()),
             Sample(view, len(theirs), hashes[theirs], labelled),
         )
+
+    def _buckets(self) -> NDArray[np.int64]:
+        ttl = self._view.settings.ttl_microseconds
+        return bucket_timestamps(self._rows.keys.event_timestamps, ttl)[0]
 
     def _stored(
         self,

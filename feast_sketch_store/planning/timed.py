@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from feast_sketch_store.errors import PlanError
 from feast_sketch_store.online_store import online_store_of
 from feast_sketch_store.planning.choice import PlanTarget
-from feast_sketch_store.planning.curves import HEADER_BYTES
+from feast_sketch_store.planning.curves import LISTED_HEADER_BYTES, header_bytes
 from feast_sketch_store.planning.plan import Estimate, Plan, PlannedField, Point
 from feast_sketch_store.planning.sample import all_values, spread_of_total
 from feast_sketch_store.planning.source import PlannedView, logged_batches, logged_offline_rows
@@ -195,7 +195,7 @@ def _point(
     for feature in lists.values():
         shown = max(1, len(feature.vocabulary))
         values += feature.vocabulary.packed_bytes * sample.num_values(feature).value / shown
-    memory = code_bytes + starts + row_bytes + values + HEADER_BYTES
+    memory = code_bytes + starts + row_bytes + values + LISTED_HEADER_BYTES + header_bytes(1)
     error = spread_of_total(row_bits, sample.num_entities) / 8
     all_items = num_items * sample.scale
     in_lists = 8 * (code_bytes + starts + row_bytes) / all_items

@@ -7,7 +7,15 @@ import pytest
 from feast_sketch_store.layers import Goal
 from feast_sketch_store.planning.curves import sets
 from feast_sketch_store.structures.goals import NOISE_RATIO
-from tests.unit.test_planning import HEADER_BYTES, PRESENCE, draw, feature_of, sample_of, sealed_as_sets, zipf
+from tests.unit.test_planning import (
+    PRESENCE,
+    draw,
+    feature_of,
+    sample_of,
+    sealed_as_sets,
+    without_header,
+    zipf,
+)
 
 NUM_ROWS = 2_000
 
@@ -25,8 +33,7 @@ def test_a_chain_of_features_has_the_size_of_its_seal(chain):
     values = pa.array(np.arange(300))
     layer = sealed_as_sets([(has, values) for has in chain], Goal(NOISE_RATIO, 0.1, "sets"))
     point = sets(sample_of(*map(feature_of, chain)), PRESENCE).point
-    of_timestamps = NUM_ROWS / 8  # which are all alike here
-    assert point.memory_bytes - HEADER_BYTES - of_timestamps == pytest.approx(layer.size_bytes, rel=0.02)
+    assert without_header(point) == pytest.approx(layer.size_bytes, rel=0.02)
     assert point.settings == {f"f{number}": {"sketch.structure": "sets"} for number in range(3)}
 
 

@@ -8,7 +8,7 @@ from feast_sketch_store.layers import Goal
 from feast_sketch_store.planning.clustered import candidates
 from feast_sketch_store.planning.curves import weighted_bloom
 from feast_sketch_store.structures.goals import NOISE_RATIO
-from tests.unit.test_planning import HEADER_BYTES, PRESENCE, feature_of, sample_of, sealed_as_sets
+from tests.unit.test_planning import PRESENCE, feature_of, sample_of, sealed_as_sets, without_header
 
 NUM_ROWS = 6_000
 STYLES = ("learned_bloom", "sandwiched_bloom", "weighted_bloom, 16 clusters")
@@ -41,9 +41,8 @@ def test_sizes_and_noise_are_those_of_a_seal(tastes, sealed, num_sampled, error)
     found = {c.point.curve: c for c in candidates(sample, PRESENCE, (1.0,))}
     assert tuple(found) == STYLES
     for style, candidate in found.items():
-        size = candidate.point.memory_bytes - HEADER_BYTES
-        of_timestamps = NUM_ROWS / 8  # which are all alike here
-        assert size - of_timestamps == pytest.approx(sealed[style].size_bytes, rel=error)
+        size = without_header(candidate.point)
+        assert size == pytest.approx(sealed[style].size_bytes, rel=error)
         assert 0.9 < candidate.point.noise_ratio <= 1.0 + 1e-6
 
 

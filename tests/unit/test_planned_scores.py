@@ -13,7 +13,7 @@ from feast_sketch_store.rows.codecs import SCORE, FeatureCodec
 from feast_sketch_store.rows.encoding import EncodedRows, RowKeys
 from feast_sketch_store.rows.formulas import with_formulas
 from feast_sketch_store.structures.goals import NOISE_RATIO
-from tests.unit.test_planning import HEADER_BYTES, PRESENCE, draw, feature_of, sample_of, zipf
+from tests.unit.test_planning import PRESENCE, draw, feature_of, sample_of, without_header, zipf
 
 pytestmark = pytest.mark.slow
 
@@ -79,8 +79,7 @@ def sealed(sample, candidate):
 def test_bytes_are_those_of_a_seal(people, of_scores):
     for candidate in of_scores:
         size = sealed(people[1], candidate).size_bytes
-        of_timestamps = NUM_ROWS / 8  # which are all alike here
-        assert candidate.point.memory_bytes - HEADER_BYTES - of_timestamps == pytest.approx(size, rel=0.05)
+        assert without_header(candidate.point) == pytest.approx(size, rel=0.05)
 
 
 def test_a_score_keeps_what_sets_keep_at_a_fraction_of_their_bytes(people, task, of_scores):
@@ -91,7 +90,7 @@ def test_a_score_keeps_what_sets_keep_at_a_fraction_of_their_bytes(people, task,
     assert kept[-1].value > 0.5 > kept[0].value
     assert all(estimate.low <= estimate.value <= estimate.high for estimate in kept)
     assert task.uplift(exact.kept, exact.rates).value == 1.0
-    ours, theirs = (point.memory_bytes - HEADER_BYTES for point in (best.point, exact.point))
+    ours, theirs = (without_header(point) for point in (best.point, exact.point))
     assert ours < 0.5 * theirs
     assert best.point.kept_share == 0.0
 

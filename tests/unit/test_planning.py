@@ -13,9 +13,11 @@ from feast.protos.feast.types.Value_pb2 import Value
 
 from feast_sketch_store.errors import PlanError
 from feast_sketch_store.layers import FeatureBudget, Goal, build_layer
+from feast_sketch_store.layers.shapes import bucket_timestamps
 from feast_sketch_store.planning.choice import PlanTarget, choose_point, knee, made_to_measure, undecided
 from feast_sketch_store.planning.curves import (
     BLOOM,
+    LISTED_HEADER_BYTES,
     POPULAR_SETS,
     SETS,
     WEIGHTED_BLOOM,
@@ -23,6 +25,7 @@ from feast_sketch_store.planning.curves import (
     Grid,
     bloom,
     candidates,
+    header_bytes,
     sets,
     threshold_of_share,
     weighted_bloom,
@@ -45,7 +48,7 @@ from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.encoding import EncodedFeature, EncodedRows, RowKeys
 from feast_sketch_store.rows.vocabulary import Vocabulary, VocabularyBuilder
 from feast_sketch_store.structures.costs import index_bytes
-from feast_sketch_store.structures.goals import NOISE_RATIO
+from feast_sketch_store.structures.goals import ERROR_RATE, NOISE_RATIO
 from feast_sketch_store.structures.sizing import FactClass, size_for_rates
 from feast_sketch_store.succinct.golomb_sets import GolombSets, SetCode
 from tests.helpers.length import by_length
@@ -53,7 +56,11 @@ from tests.helpers.length import by_length
 pytestmark = pytest.mark.slow
 
 PRESENCE = 1e-5
-HEADER_BYTES = 1_000  # what a plan adds for the header of the file
+
+
+def without_header(point, lists_rows=True):
+    """A point's bytes without those that a plan adds for the header of the file."""
+    return point.memory_bytes - header_bytes(len(point.settings)) - LISTED_HEADER_BYTES * lists_rows
 
 
 def zipf(num_values, mean):
@@ -104,8 +111,8 @@ def features_of_shape(shape, num_entities):
     ]
 
 
-def sealed_as_sets(features, goal=Goal(NOISE_RATIO, 0.1, SETS)):  # noqa: B008 - it cannot be changed
-    """The layer that a seal builds of features."""
+def sealed_as_sets(features, goal=Goal(NOISE_RATIO, 0.1, SETS), timestamps=None):  # noqa: B008 - it cannot be changed
+    """The layer that a seal builds of features, whose rows have one timestamp unless others are given."""
     num_rows = len(features[0][0])
     nothing, zeros = np.zeros(num_rows, np.bool_), np.zeros(num_rows, np.int64)
     hashes = np.sort(np.random.default_rng(0).integers(0, 2**64, (num_rows, 2), np.uint64), axis=0)
@@ -120,7 +127,7 @@ def sealed_as_sets(features, goal=Goal(NOISE_RATIO, 0.1, SETS)):  # noqa: B008 -
             codec, Vocabulary(names), states, indptr, ids.astype(np.int32)
         )
     goals = dict.fromkeys(encoded, goal)
-    keys = RowKeys(hashes, zeros, zeros, nothing, nothing)
+    keys = RowKeys(hashes, zeros if timestamps is None else timestamps, zeros, nothing, nothing)
     return build_layer(EncodedRows(keys, encoded), FeatureBudget(PRESENCE, goals))
 
 
@@ -263,7 +270,31 @@ class TestCurves:
             for part, (_, names) in zip(sampled, features, strict=True)
         ]
         point = sets(sample_of(*named, num_entities=2_000), PRESENCE).point
-        assert point.memory_bytes - HEADER_BYTES == pytest.approx(sealed.size_bytes, rel=0.05)
+        assert without_header(point) == pytest.approx(sealed.size_bytes, rel=0.05)
+
+    @pytest.mark.parametrize("shape", ["nested", "short", "spread", "strings", "unlike"])
+    @pytest.mark.parametrize("structure", [SETS, BLOOM, WEIGHTED_BLOOM])
+    def test_timestamps_of_rows_are_priced(self, shape, structure):
+        """Rows of many times, as views have them: within 2 % of what is sealed."""
+        features = features_of_shape(shape, 4_000)
+        timestamps = np.random.default_rng(9).integers(0, 10**12, 4_000)
+        points = {
+            SETS: (Goal(NOISE_RATIO, 0.1, SETS), lambda sample: sets(sample, PRESENCE)),
+            BLOOM: (Goal(ERROR_RATE, 0.01, BLOOM), lambda sample: bloom(sample, PRESENCE, 0.01)),
+            WEIGHTED_BLOOM: (
+                Goal(NOISE_RATIO, 0.1, WEIGHTED_BLOOM),
+                lambda sample: weighted_bloom(sample, PRESENCE, 0.1),
+            ),
+        }
+        goal, point_of = points[structure]
+        sealed = sealed_as_sets(features, goal, timestamps)
+        named = [
+            FeatureSample(Vocabulary(names.take(part.vocabulary.values)), part.indptr, part.ids)
+            for part, names in ((feature_of(has), names) for has, names in features)
+        ]
+        sample = replace(sample_of(*named), buckets=bucket_timestamps(timestamps, None)[0])
+        size = without_header(point_of(sample).point, structure == SETS) - sample.buckets.nbytes
+        assert size == pytest.approx(sealed.size_bytes, rel=0.02)
 
     def test_several_features_are_coded_together(self, facts):
         one = sets(sample_of(feature_of(facts)), PRESENCE).point
