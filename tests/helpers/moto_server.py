@@ -70,4 +70,13 @@ if __name__ == "__main__":
     services = list(backends.list_of_moto_modules())
     backends.list_of_moto_modules = lambda: services  # moto lists its own folder for each request
     application = as_asgi(DomainDispatcherApplication(create_backend_app))
-    uvicorn.run(application, host="127.0.0.1", port=arguments.port, log_level="critical", lifespan="off")
+    # Idle connections stay open for as long as a client may keep them. By default uvicorn closes them after 5
+    # seconds, and on a slow machine a client may use several that are closed.
+    uvicorn.run(
+        application,
+        host="127.0.0.1",
+        port=arguments.port,
+        log_level="critical",
+        lifespan="off",
+        timeout_keep_alive=3600,
+    )
