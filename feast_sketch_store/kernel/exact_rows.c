@@ -73,6 +73,17 @@ static int read_exact(const Place *place, const Feature *feature, Arena *arena, 
     return content->state > VALUE ? FAILED : 0;
 }
 
+/* Has a feature read arrays that are stored one row after the other. Without ids the elements are the weights. */
+static PyObject *keep_arrays(Call *call, Feature *feature, Array states, Array indptr, Array ids, Array weights) {
+    feature->row_states = states.data;
+    feature->indptr = indptr.data;
+    feature->ids = ids.data;
+    feature->weights = weights.data;
+    feature->num_ids = ids.data ? ids.length : weights.length;
+    feature->read = read_exact;
+    return reader_done((RowReader *)call->self, call);
+}
+
 /* from_rows(states, indptr, ids, weights): uint8[n], int64[n + 1], int32[nnz]; and int64[nnz] or None. */
 READER_METHOD(from_rows) {
     RowReader *self = (RowReader *)call->self;
@@ -82,13 +93,7 @@ READER_METHOD(from_rows) {
     if (states.length != self->num_rows || indptr.length != self->num_rows + 1 ||
         (weights.data && weights.length != ids.length))
         return refuse(DO_NOT_FIT);
-    feature->row_states = states.data;
-    feature->indptr = indptr.data;
-    feature->ids = ids.data;
-    feature->weights = weights.data;
-    feature->num_ids = ids.length;
-    feature->read = read_exact;
-    return reader_done(self, call);
+    return keep_arrays(call, feature, states, indptr, ids, weights);
 }
 
 /* from_weights(states, indptr, weights): uint8[n], int64[n + 1], int64[nnz]; the elements are the weights. */
@@ -98,13 +103,7 @@ READER_METHOD(from_weights) {
     Array states, indptr, weights;
     if (!feature || take(call, "188.", &states, &indptr, &weights) < 0) return NULL;
     if (states.length != self->num_rows || indptr.length != self->num_rows + 1) return refuse(DO_NOT_FIT);
-    feature->row_states = states.data;
-    feature->indptr = indptr.data;
-    feature->weights = weights.data;
-    feature->num_ids = weights.length;
-    if (reader_keep(self, call) < 0) return NULL;
-    feature->read = read_exact;
-    Py_RETURN_NONE;
+    return keep_arrays(call, feature, states, indptr, (Array){NULL, 0}, weights);
 }
 
 /* from_items(states, indptr, ids, times, unit): uint8[n], int64[n + 1], int32[nnz], int64[nnz]
@@ -119,16 +118,9 @@ READER_METHOD(from_items) {
     if (!feature || take(call, "1848n.", &states, &indptr, &ids, &times, &unit) < 0) return NULL;
     if (states.length != self->num_rows || indptr.length != self->num_rows + 1 || ids.length != times.length || unit < 0)
         return refuse(DO_NOT_FIT);
-    feature->row_states = states.data;
-    feature->indptr = indptr.data;
-    feature->ids = ids.data;
-    feature->weights = times.data;
-    feature->num_ids = ids.length;
     feature->unit = unit;
-    if (reader_keep(self, call) < 0) return NULL;
     feature->is_items = 1;
-    feature->read = read_exact;
-    Py_RETURN_NONE;
+    return keep_arrays(call, feature, states, indptr, ids, times);
 }
 
 /* removals(states, indptr, ids, until, numbers, offsets, data): what rows remove of the last feature in older layers
