@@ -113,8 +113,8 @@ def show_memory(
 ) -> None:
     rows = {
         "sketch: sets": stats.fact_bytes,
-        "sketch: vocabulary": stats.vocabulary_bytes,
-        "sketch: snapshot, both and a header, mapped": stats.snapshot_bytes,
+        "sketch: vocabulary, unpacked": stats.vocabulary_bytes,
+        "sketch: snapshot, mapped; has both, packed": stats.snapshot_bytes,
         f"sketch: snapshot of a filter, {ERROR_RATE:.0%}": filter_stats.snapshot_bytes,
         "beside it: tables that a reader builds": decoder_bytes(exact),
         "exact: Python dict of sets": dict_of_sets_bytes(exact),

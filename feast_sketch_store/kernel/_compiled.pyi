@@ -143,7 +143,8 @@ class RowReader:
         """Make rows in several layers add up.
 
         ``limits`` and ``resolutions``, int64, say how many items the list of each feature shows, and within
-        how many microseconds it shows a value once. The first ``num_shown`` features are in answers.
+        how many microseconds it shows a value once; ``most_sealed``, int64, how many items a seal keeps. The
+        first ``num_shown`` features are in answers.
         ``is_named`` is whether ids have names in one vocabulary.
         """
 

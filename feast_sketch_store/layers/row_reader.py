@@ -51,8 +51,7 @@ class Wanted(NamedTuple):
         microseconds within which it shows a value once, and how many items a seal keeps. None if the newest
         layer with an entity answers.
     num_shown : how many of the features the answers have, if rows add up; further lists keep a row alive by
-    their
-        items.
+        their items.
     """
 
     features: tuple[WantedFeature, ...]
@@ -135,8 +134,7 @@ def stack(
     wanted : the requested features.
     names : for each layer, int32[V], the ids in answers of its first feature's ids; None if they are equal.
     shards : if entities are divided by the highest bits of their hashes, how many layers each part has, one
-    part after
-        the other; None for a part that is not read here.
+        part after the other; None for a part that is not read here.
     """
     prepared = kernel.RowReader()
     for number, layer in enumerate(layers):
