@@ -434,8 +434,8 @@ def _with_zeros(
 def _remove(path: Path) -> None:
     """Remove a folder, or a link with its target, even if others do so at the same time."""
     if path.is_symlink():
-        target = path.resolve()
-        if target.is_dir():
+        with suppress(FileNotFoundError):  # another process has just removed the link or its target
+            target = path.resolve()
             for entry in target.iterdir():
                 if entry.is_dir() and not entry.is_symlink():
                     _remove(entry)

@@ -490,6 +490,7 @@ def test_the_store_answers_as_feast_does_through_it(apps, store, request):
     columns = request["entities"]
     rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
     online, asked = apps.online, []
+    store.get_online_features(features, columns)  # the first request of a configuration has no plan
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(online, "_read_features_per_fv", OnlineStore._read_features_per_fv.__get__(online))
         get = OnlineStore.get_online_features.__get__(online)

@@ -18,7 +18,7 @@ import pytest
 from feast_sketch_store.errors import StorageError
 from feast_sketch_store.storage.base import MissingFileError
 from feast_sketch_store.storage.local import LocalStorage
-from tests.storage.contract import StorageContract, names_of, put
+from tests.storage.contract import StorageContract, in_threads, names_of, put
 
 NOBODY = 65534
 
@@ -35,6 +35,15 @@ class TestLocalStorageBehindALink(StorageContract):
         (tmp_path / "elsewhere").mkdir()
         (tmp_path / "storage").symlink_to(tmp_path / "elsewhere")
         return lambda read_only=False: LocalStorage(tmp_path / "storage", read_only)
+
+    def test_the_link_and_its_target_are_deleted_by_two(self, tmp_path):
+        for number in range(100):
+            folder, link = tmp_path / f"folder-{number}", tmp_path / f"link-{number}"
+            folder.mkdir()
+            link.symlink_to(folder)
+            in_threads(LocalStorage.delete_all, [LocalStorage(link) for _ in range(4)])
+            assert not folder.exists()
+            assert not link.is_symlink()
 
 
 @pytest.fixture
