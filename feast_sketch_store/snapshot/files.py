@@ -294,14 +294,19 @@ class SnapshotFolder:
         """
         return self.look().snapshots
 
-    def look(self) -> Listing:
+    def look(self, since: SnapshotFile | None = None) -> Listing:
         """The published snapshots, and the one at which readers are held.
+
+        Parameters
+        ----------
+        since : a known snapshot; those of earlier versions are left out, which makes an answer of an object
+            store shorter. The names of pins, and of the note of a move, come after all versions.
 
         Raises
         ------
         StorageError : the storage cannot be read.
         """
-        names = self.storage.list()
+        names = self.storage.list(after="" if since is None else f"{since.version:020d}")
         matches = map(_MANIFEST_NAME.fullmatch, names)
         found = [SnapshotFile(int(m[2]), int(m[3]), m[1], self.storage) for m in matches if m]
         found.sort(key=lambda s: (s.version, s.number, s.name), reverse=True)

@@ -240,7 +240,7 @@ class ShardLoader:
 
     def is_outdated(self, state: ShardState) -> bool:
         """Whether the state lacks anything; looks at a few file names."""
-        listing = self._look()
+        listing = self._look(state.newest_seen)
         if listing.has_moved:
             return True
         if listing.pinned or state.pinned:
@@ -274,8 +274,8 @@ class ShardLoader:
         """The least number of commits that the last look found and a state lacks."""
         return max(0, self.newest_number - state.position.number)
 
-    def _look(self) -> Listing:
-        listing = self._snapshots.look()
+    def _look(self, since: SnapshotFile | None = None) -> Listing:
+        listing = self._snapshots.look(since)
         self.newest_number = -1 if listing.newest is None else listing.newest.version - 1
         self.has_moved = listing.has_moved
         return listing

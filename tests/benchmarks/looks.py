@@ -1,7 +1,8 @@
 """What a look for news takes that finds none, on a server of this host: one request, and a look of a view.
 
 A HEAD of the next commit and a LIST from an offset are the least that a look could be. A view's look is two
-LIST and one GET: a snapshot, a pin, a commit, and another log in its place are all news.
+LIST and one GET: a snapshot, a pin, a commit, and another log in its place are all news. Bytes are those of
+the answers, with their heads.
 """
 
 import sys
@@ -16,8 +17,9 @@ from replicas import filled_view, replica_of
 
 from feast_sketch_store.storage.buckets import open_bucket
 from tests.helpers import object_servers
+from tests.helpers.proxy import proxy
 
-_SERVERS = ("weed", "moto")
+_SERVERS = ("weed", "moto", "azurite")
 _USERS = 1_000
 
 
@@ -32,11 +34,11 @@ def run(*, quick: bool) -> None:
             rows += _measured(server, rounds, calls)
         except pytest.skip.Exception as error:
             print(f"{server}: left out: {error}")
-    print_table(("server", "look", "ms, fastest tenth", "ms, median", "ms, 9 of 10 below"), rows)
+    print_table(("server", "look", "bytes", "ms, fastest tenth", "ms, median", "ms, 9 of 10 below"), rows)
 
 
 def _measured(name: str, rounds: int, calls: int) -> list[tuple[object, ...]]:
-    with object_servers.start(name) as server:
+    with object_servers.start(name) as server, proxy(server.port) as link:
         url = server.bucket() + "/store"
         filled_view(url, server.options, _USERS)
         view = replica_of(url, server.options)
@@ -50,7 +52,18 @@ def _measured(name: str, rounds: int, calls: int) -> list[tuple[object, ...]]:
         }
         samples = interleaved_samples(sides, lambda number: number, rounds=rounds, calls=calls)
         view.close()
+        counted = replica_of(url, link.options(server.options))
+        counted.refresh()
+        before = link.bytes_down
+        counted.poll()
+        size = {"a view's look": f"{link.bytes_down - before:,}"}
+        counted.close()
     return [
-        (name, side, *(f"{1e3 * quantile(times, share):.2f}" for share in (0.1, 0.5, 0.9)))
+        (
+            name,
+            side,
+            size.get(side, ""),
+            *(f"{1e3 * quantile(times, share):.2f}" for share in (0.1, 0.5, 0.9)),
+        )
         for side, times in samples.items()
     ]
