@@ -14,9 +14,10 @@ from feast_sketch_store.settings.view_settings import ViewSettings
 
 _EXACT_TAG = f'"{TAG_PREFIX}codec": "exact"'
 _MAX_NAMED = 5  # subjects of a summary
+_MIN_FACTS = 10_000_000  # from here on, shards add a few per cent at most to a view; see docs/scaling.md
 
 # Texts that cover several features or views at once, by topic.
-_ARRAYS, _COSTLY = "arrays", "exact"
+_ARRAYS, _COSTLY, _SHARDS = "arrays", "exact", "shards"
 _SUMMARIES = {
     _ARRAYS: "{number} features are Arrays and lose their order and repetitions: "
     "{names}. "
@@ -63,6 +64,8 @@ def advice(table: FeatureView, settings: ViewSettings, sealed: SealedRows | None
     """
     yield from _array_hints(table, settings, sealed)
     yield from _costly_hints(table, settings, sealed)
+    if sealed is not None:
+        yield from _shard_hints(table.name, sealed)
 
 
 def _array_hints(table: FeatureView, settings: ViewSettings, sealed: SealedRows | None) -> Iterator[Hint]:
@@ -108,6 +111,21 @@ def _costly_hints(table: FeatureView, settings: ViewSettings, sealed: SealedRows
             f"feature {field.name!r} of view {table.name!r} is {kind} and kept exactly, at "
             f"{_exact_bytes(field, codec, sealed)}. If that is too much, name a `backing_store` in "
             "feature_store.yaml, which then keeps it",
+        )
+
+
+def _shard_hints(view: str, sealed: SealedRows) -> Iterator[Hint]:
+    """A hint about a view whose shards cost more than they are worth."""
+    number, sizes = len(sealed.layers), [layer.vocabulary_bytes for layer in sealed.layers]
+    if number > 1 and sealed.num_facts < _MIN_FACTS:
+        yield Hint(
+            _SHARDS,
+            view,
+            f"view {view!r} has {sealed.num_facts:,} facts in {number} shards, each with its own copy of "
+            f"the vocabulary: {sum(sizes) - max(sizes):,} of "
+            f"{sum(layer.size_bytes for layer in sealed.layers):,} "
+            f"bytes are copies. If it will not grow to {_MIN_FACTS:,} facts, run "
+            f"`feast-sketch rebuild {view} --shards 1` and remove `shards`",
         )
 
 

@@ -45,6 +45,12 @@ class SealedRows:
         """Entities of all layers."""
         return sum(layer.num_entities for layer in self.layers)
 
+    @property
+    def num_facts(self) -> int:
+        """Facts of all features, kept or cut."""
+        kept = sum(feature.num_facts for layer in self.layers for feature in layer.features.values())
+        return kept + sum(self.cut.values())
+
     def features(self, name: str) -> list[SealedFeature]:
         """The feature in each layer; empty if there is no such feature."""
         return [layer.features[name] for layer in self.layers if name in layer.features]

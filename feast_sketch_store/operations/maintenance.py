@@ -167,8 +167,7 @@ def inspect(store: FeatureStore, view: str) -> ViewReport:
     place = StorePlace.of(store.config.repo_path, options.path, options.storage_options)
     expire_before = expire_before_of(ttl_microseconds(options, table))
     layers = () if sealed is None else sealed[0].layers
-    sealed_facts = sum(f.num_facts for layer in layers for f in layer.features.values())
-    sealed_facts += sum(sum(layer.cut.values()) for layer in layers)
+    sealed_facts = 0 if sealed is None else sealed[0].num_facts
     presence, features = None, []
     if sealed is not None:
         presence = sealed[0].sampled_presence(_SAMPLES)

@@ -81,6 +81,29 @@ def test_what_an_exact_feature_takes_is_told(make_harness, make_view, make_value
     assert re.search(r"kept exactly, at \d+ bytes for 1 rows\.", message)
 
 
+def test_shards_of_a_small_view_are_told_with_their_bytes(
+    make_harness, make_view, make_value, caplog, monkeypatch
+):
+    view, whole = make_view({"viewed": Set(Int64)}), make_view({"viewed": Set(Int64)}, "whole")
+    view.tags["sketch.shards"] = "4"
+    harness = make_harness(view=view, compaction={"min_rows": 10**6})
+    assert apply_all(harness, [view, whole], caplog) == []  # nobody knows how many rows will come
+    values = {"viewed": make_value("int64_set_val", range(10))}
+    for table in (view, whole):
+        rows = [(harness.key(user_id=user), values, harness.noon(), None) for user in range(200)]
+        harness.store.online_write_batch(harness.config, table, rows, None)
+        assert harness.store.seal(harness.config, table)
+    (message,) = apply_all(harness, [view, whole], caplog)
+    layers = harness.store.view(harness.config, view).sealed()[0].layers
+    copies, size = 3 * layers[0].vocabulary_bytes, sum(layer.size_bytes for layer in layers)
+    assert copies > 0
+    assert "view 'history' has 2,000 facts in 4 shards" in message
+    assert f"{copies:,} of {size:,} bytes are copies" in message
+    assert "`feast-sketch rebuild history --shards 1`" in message
+    monkeypatch.setattr("feast_sketch_store.adapter.advice._MIN_FACTS", 2_000)
+    assert apply_all(harness, [view, whole], caplog) == []
+
+
 @pytest.mark.parametrize("codec", ["membership", "exact"])
 def test_who_has_chosen_is_not_advised(advised, codec):
     assert advised([Field(name="last", dtype=Array(Int64), tags={"sketch.codec": codec})])[1] == []
