@@ -499,7 +499,7 @@ class SketchOnlineStore(OnlineStore):
         for table in [*registered.list_feature_views(), *registered.list_stream_feature_views()]:
             if table.online:
                 try:
-                    for part in self.view(config, table).parts.values():
+                    for part in self.view(config, table).shards.values():
                         part.warm_up()
                 except SketchStoreError as error:
                     _logger.warning("feature view %r is not ready: %s", table.name, error)

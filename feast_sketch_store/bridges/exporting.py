@@ -63,7 +63,7 @@ def export(
             f"{other}: set entity_key_serialization_version: {SERIALIZATION_VERSION}, in which keys are kept"
         )
     done = 0
-    parts = [kept for part in opened.parts.values() if (kept := part.kept_rows()) is not None]
+    parts = [kept for part in opened.shards.values() if (kept := part.kept_rows()) is not None]
     total = sum(len(kept) for kept in parts)
     try:
         target.update(config, [], [table], [], [], True)

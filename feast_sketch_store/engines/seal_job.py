@@ -57,7 +57,7 @@ def seal_by(store: FeatureStore, view: str, run: Run) -> bool:
     require_writer(store.config)
     opened = online_store.writer(store.config, feature_view)
     task = partial(run_step, artifacts=SerializedArtifacts.serialize(feature_view, store.config))  # type: ignore[no-untyped-call]
-    parts = opened.parts
+    parts = opened.shards
     with opened.unchanging():
         given = inputs_of(parts)
         if not given:

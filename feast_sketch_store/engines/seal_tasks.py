@@ -47,7 +47,7 @@ def run_step(request: bytes, artifacts: SerializedArtifacts) -> bytes:
     """
     content, columns = unpack(request)
     feature_view, online_store, _, config = artifacts.unserialize()  # type: ignore[no-untyped-call]
-    parts: Mapping[int, Shard] = online_store.view(config, feature_view).parts
+    parts: Mapping[int, Shard] = online_store.view(config, feature_view).shards
     part, joint = parts[content["shard"]], joint_of(content["joint"], columns)
     given = part.input_of_entry(content["input"])
     if content["step"] == FINISH:

@@ -366,7 +366,7 @@ def verify(
     online_store, table = _resolve(store, view)
     settings = resolve(store.config.online_store, table, store.config.repo_path)
     opened = online_store.writer(store.config, table)
-    total, done = sum(size_of(part.storage) for part in opened.parts.values()), 0
+    total, done = sum(size_of(part.storage) for part in opened.shards.values()), 0
 
     def count(num_bytes: int) -> None:
         nonlocal done
@@ -376,19 +376,19 @@ def verify(
     with opened.unchanging():
         found = Verification()
         empty: list[int] = []
-        for number, part in opened.parts.items():
+        for number, part in opened.shards.items():
             own = verify_view(
                 part.storage,
                 settings.codecs,
                 expire_before_of(settings.ttl_microseconds),
                 count,
                 named(settings.semantics),
-                (number, len(opened.parts)),
+                (number, len(opened.shards)),
             )
             if not (own.rows or own.snapshots or own.problems):
                 empty.append(number)
             found += own
-        num_others = len(opened.parts) - len(empty)
+        num_others = len(opened.shards) - len(empty)
         if empty and num_others and found.compared_entities >= _SURELY_IN_ALL * num_others:
             found.problems.append(
                 f"feature view {view!r}: the shards {', '.join(map(str, empty))} have no rows, and all "

@@ -94,7 +94,7 @@ def divide(
                 raise SettingsError(f"feature view {view!r} has {num_shards} shards already")
             _remove_unfinished(storage, shard_map)
             put_map(storage, settings, former.shard_map)
-            return sum(len(part.kept_rows() or ()) for part in former.parts.values())
+            return sum(len(part.kept_rows() or ()) for part in former.shards.values())
         former.refresh_all()
         if former.pinned is not None:
             raise StorageError(
@@ -107,9 +107,9 @@ def divide(
             wait(2 * seconds_between_looks(storage))
             _remove_unfinished(storage, shard_map)
             moved = open_with(storage, settings, shard_map, policy)
-            ends = [(part, _fill(part, moved)) for part in former.parts.values()]
+            ends = [(part, _fill(part, moved)) for part in former.shards.values()]
             # `moved.seal` would wait for the view's lease, which is held here.
-            joint_seal.seal_bases(moved.parts, settings)
+            joint_seal.seal_bases(moved.shards, settings)
             for part, end in ends:
                 if not RowLog(part.storage).is_at_end(end):
                     raise StorageError(
@@ -121,7 +121,7 @@ def divide(
         finally:
             if not is_done:
                 put_map(storage, settings, former.shard_map)
-        for part in former.parts.values():
+        for part in former.shards.values():
             part.note_move()
     entities = moved.stats().sealed_entities
     moved.close()

@@ -156,7 +156,7 @@ def sample_view(
 
 def logged_batches(view: View) -> Batches | None:
     """A reader of the row logs of all shards of a view; None if there are no rows."""
-    reads = [read for part in view.parts.values() if (read := RowLog(part.storage).read())]
+    reads = [read for part in view.shards.values() if (read := RowLog(part.storage).read())]
 
     def batches(columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
         for read in reads:

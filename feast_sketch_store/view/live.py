@@ -153,7 +153,8 @@ class LiveView(Generic[V]):
         self._factory, self._opens_all = open_shard, opens_all
         self._asked_at = 0.0  # time.monotonic() when the view's file was last asked for its shards
         self._last_warning = ""
-        self._max_staleness_seconds: float | None = None
+        # How old answers may be for the view to count as ready; None for any age.
+        self.max_staleness_seconds: float | None = None
         self._metrics = ViewMetrics.at(storage.location)
         self._good_until, self._seen_writes = -np.inf, -1
         self._joined: State | None = None  # of the last read
@@ -180,7 +181,6 @@ class LiveView(Generic[V]):
             if self._opens_all or number in served
         }
         for number, shard in shards.items():
-            shard.max_staleness_seconds = self._max_staleness_seconds
             self._listen(number, shard)
         parts = Parts(shard_map, shards, {number: shards[number] for number in served})
         self._label(parts)
@@ -248,17 +248,6 @@ class LiveView(Generic[V]):
         for number, shard in parts.shards.items():
             is_only = parts.shard_map.num_shards == 1
             shard.metrics = self._metrics if is_only else ViewMetrics(project, f"{view}/{number:02}")
-
-    @property
-    def max_staleness_seconds(self) -> float | None:
-        """How old answers may be for the view to count as ready; None for any age."""
-        return self._max_staleness_seconds
-
-    @max_staleness_seconds.setter
-    def max_staleness_seconds(self, seconds: float | None) -> None:
-        self._max_staleness_seconds = seconds
-        for shard in self.shards.values():
-            shard.max_staleness_seconds = seconds
 
     def close(self) -> None:
         """Wait for refreshes that are under way, so that the view's files can be closed."""
@@ -476,7 +465,8 @@ class LiveView(Generic[V]):
                 self.current()  # follows the rows if they were divided anew
         told = [view.freshness(look) for view in self.served.values()]
         worst = max(told, key=_badness)
-        return replace(worst, num_commits=sum(one.num_commits for one in told))
+        num_commits = sum(one.num_commits for one in told)
+        return replace(worst, max_staleness_seconds=self.max_staleness_seconds, num_commits=num_commits)
 
     @property
     def pinned(self) -> SnapshotFile | None:
@@ -577,7 +567,7 @@ def _same_entities(served: Sequence[int], former: ShardMap, now: ShardMap) -> li
 
 
 def _badness(one: Freshness) -> tuple[bool, bool, float]:
-    return not one.is_ready, one.state == EMPTY, one.age_seconds or 0.0
+    return not one.has_answers, one.state == EMPTY, one.age_seconds or 0.0
 
 
 class Poller:

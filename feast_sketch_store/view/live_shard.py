@@ -102,7 +102,6 @@ class LiveShard:
     codecs : one per feature of the view.
     refresh_interval_seconds : how old the writes of other processes may be before a read looks for them.
     semantics : of the view's rows.
-    max_staleness_seconds : how old answers may be for the view to count as ready; None for any age.
     is_replica : whether a thread calls `poll` once per interval, so that no read but the first waits. If the
         storage cannot be read, a replica starts from the host's last known state.
     """
@@ -116,13 +115,12 @@ class LiveShard:
         codecs: Sequence[FeatureCodec],
         refresh_interval_seconds: float = 1.0,
         semantics: RowSemantics = REPLACE,
-        max_staleness_seconds: float | None = None,
         is_replica: bool = False,
     ):
         self.storage = storage
         self.metrics = ViewMetrics.at(storage.location)
         self._process_key = storage.identity
-        self._refresh_interval_seconds = refresh_interval_seconds
+        self.refresh_interval_seconds = refresh_interval_seconds
         self._row_log = RowLog(storage)
         self._snapshots = SnapshotFolder(storage.within(SNAPSHOTS_FOLDER))
         host_path = storage.host_path if is_replica else None
@@ -130,7 +128,7 @@ class LiveShard:
         self._loader = ShardLoader(
             self._row_log, self._snapshots, codecs, semantics.of(codecs), self.remedy, last_known
         )
-        self._polls = is_replica and refresh_interval_seconds > 0
+        self.is_polled = is_replica and refresh_interval_seconds > 0  # by the view
         self._refresh_lock = threading.Lock()  # guards the attributes below
         self._state = ShardState(semantics.of(codecs))
         self._is_open = False  # until the storage was read for the first time
@@ -140,7 +138,6 @@ class LiveShard:
         self._seen_process_write = -1
         self._answered_at: float | None = None  # the same, unless a look failed since
         self._problem = ""  # why the last look failed; empty if it did not
-        self.max_staleness_seconds = max_staleness_seconds
         self._last_warning = ""
         self._refresher: threading.Thread | None = None  # the latest one, which may be done
         self._warmer = Warmer()
@@ -178,14 +175,7 @@ class LiveShard:
     def current(self) -> ShardState:
         """The state that reads see now."""
         self._was_read = True
-        if (  # as `_refresh_if_due` finds in several calls, which would take a tenth of a read
-            self._polls
-            or self._starts_over
-            or not self._is_open
-            or self._has_unseen_write()
-            or time.monotonic() - self._looked_at >= self._refresh_interval_seconds / 2
-        ):
-            self._refresh_if_due()
+        self._refresh_if_due()
         return self._state
 
     @property
@@ -209,11 +199,6 @@ class LiveShard:
     def has_moved(self) -> bool:
         """Whether the rows were divided into other shards, as of the last look; the state stays as it was."""
         return self._loader.has_moved
-
-    @property
-    def is_polled(self) -> bool:
-        """Whether a thread looks at the storage once per interval."""
-        return self._polls
 
     def note_move(self) -> None:
         """Tell reading processes that the rows are in other shards now.
@@ -269,7 +254,7 @@ class LiveShard:
         if state.sealed is not None and state.snapshot != before.snapshot:
             checks = [check for layer in state.sealed_layers for check in layer.checks]
             # A read of a block that nobody checked takes many times as long.
-            seconds = min(_AHEAD_SECONDS, self._refresh_interval_seconds / 8) if ahead else 0.0
+            seconds = min(_AHEAD_SECONDS, self.refresh_interval_seconds / 8) if ahead else 0.0
             sealed = SealedRows((state.sealed,))
             self._warmer.start(checks, seconds, functools.partial(self._measure_rates, sealed))
         if ahead:
@@ -298,7 +283,7 @@ class LiveShard:
                 self.metrics.sampled(sealed.sampled_rates(sealed.expected_rates(), _SAMPLES))
 
     def freshness(self, look: bool = False) -> Freshness:
-        """How up to date answers are: for probes and metrics.
+        """How up to date answers are, whatever age the view allows.
 
         Parameters
         ----------
@@ -318,7 +303,7 @@ class LiveShard:
         return Freshness(
             phase,
             None if answered_at is None else max(0.0, time.monotonic() - answered_at),
-            self.max_staleness_seconds,
+            None,
             problem,
             state.position.number + 1,
         )
@@ -326,19 +311,11 @@ class LiveShard:
     @property
     def good_until(self) -> float:
         """When the next read has to look for writes of others, by time.monotonic(); -inf for now."""
-        is_unknown = not self._is_open or self._starts_over or self._has_unseen_write()
-        return -np.inf if is_unknown else self._looked_at + self._refresh_interval_seconds
-
-    @property
-    def refresh_interval_seconds(self) -> float:
-        """How old the writes of other processes may be before a read looks for them."""
-        return self._refresh_interval_seconds
+        return -np.inf if self._is_stale(np.inf) else self._looked_at + self.refresh_interval_seconds
 
     def is_fresh(self) -> bool:
         """Whether a read would be answered from memory, without a look at the storage."""
-        if self._polls and self._is_polled():
-            return True
-        return not self._is_stale(self._refresh_interval_seconds / 2)
+        return not self._is_stale(np.inf if self.is_polled else self.refresh_interval_seconds / 2)
 
     def _refresh_if_due(self) -> None:
         """Look at the storage if a look is due.
@@ -347,31 +324,25 @@ class LiveShard:
         While reads follow each other closely, a thread loads new rows half an interval ahead of time, and the
         reads go on with the old state.
         """
-        if self._polls and self._is_polled():
-            return
-        if self._is_stale(self._refresh_interval_seconds / 2):
+        if not self.is_fresh():
             self._look()
 
     def _look(self) -> None:
         """Look at the storage, unless another thread does and the state is fresh enough."""
         # A second reader may use the old state during a refresh, if that is not too old.
-        if not self._refresh_lock.acquire(blocking=self._is_stale(self._refresh_interval_seconds)):
+        if not self._refresh_lock.acquire(blocking=self._is_stale(self.refresh_interval_seconds)):
             return
         in_thread = False
         try:
-            if self._is_stale(self._refresh_interval_seconds):
+            if self._is_stale(self.refresh_interval_seconds):
                 self._refresh_or_warn()
-            elif self._is_stale(self._refresh_interval_seconds / 2) and self._is_outdated():
+            elif self._is_stale(self.refresh_interval_seconds / 2) and self._is_outdated():
                 in_thread = True
                 self._refresher = threading.Thread(target=self._refresh_in_thread, name=REFRESHER)
                 self._refresher.start()
         finally:
             if not in_thread:
                 self._refresh_lock.release()
-
-    def _is_polled(self) -> bool:
-        """Whether a thread looks at the storage, so that this read need not."""
-        return not (self._starts_over or not self._is_open or self._has_unseen_write())
 
     def poll(self) -> None:
         """Look at the storage and load what is new. Raises nothing, because the next look may succeed."""

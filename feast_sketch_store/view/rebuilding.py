@@ -52,7 +52,7 @@ def rebuild(
     """
     with view.unchanging():
         view.prepare()
-        parts = view.parts
+        parts = view.shards
         # First of all: rows that are written from here on are not among those that are replaced.
         before = {number: part.begun_input() for number, part in parts.items()}
         staging = view.storage.within(REBUILD_FOLDER)

@@ -70,26 +70,17 @@ class SealPolicy:
 
     def wants_base(self, sizes: Sizes) -> bool:
         """Whether it is time for a new base: all that is not in the base is compared with it."""
-        num_rows = sizes.unsealed_rows
-        return self.wants_seal(num_rows + sizes.delta_rows, sizes.sealed_rows, num_rows) or self.wants_seal(
-            sizes.unsealed_bytes + sizes.delta_bytes, sizes.sealed_bytes, num_rows
-        )
+        return self._is_past(self.share, sizes, sizes.delta_rows, sizes.delta_bytes)
 
-    def wants_delta_of(self, sizes: Sizes) -> bool:
+    def wants_delta(self, sizes: Sizes) -> bool:
         """Whether it is time for a delta over the base."""
-        num_rows = sizes.unsealed_rows
-        return self.wants_delta(num_rows, sizes.sealed_rows, num_rows) or self.wants_delta(
-            sizes.unsealed_bytes, sizes.sealed_bytes, num_rows
+        return self.by_deltas and self._is_past(_DELTA_PART * self.share, sizes)
+
+    def _is_past(self, share: float, sizes: Sizes, more_rows: int = 0, more_bytes: int = 0) -> bool:
+        return sizes.unsealed_rows > self.min_rows and (
+            sizes.unsealed_rows + more_rows > share * sizes.sealed_rows
+            or sizes.unsealed_bytes + more_bytes > share * sizes.sealed_bytes
         )
-
-    def wants_seal(self, unsealed: int, sealed: int, unsealed_rows: int) -> bool:
-        """Whether to seal now; ``unsealed`` and ``sealed`` are sizes, in rows or in bytes."""
-        return unsealed_rows > self.min_rows and unsealed > self.share * sealed
-
-    def wants_delta(self, unsealed: int, sealed: int, unsealed_rows: int) -> bool:
-        """Whether to seal a delta now; parameters as those of `wants_seal`."""
-        is_past = unsealed > _DELTA_PART * self.share * sealed
-        return self.by_deltas and unsealed_rows > self.min_rows and is_past
 
     def waits(self, num_rows: int, sealed_rows: int, unsealed_rows: int) -> bool:
         """Whether the writer of a batch waits for a seal.

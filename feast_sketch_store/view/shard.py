@@ -133,7 +133,7 @@ class Shard(LiveShard):
     storage : the shard's own; it may be empty.
     settings : of the view.
     refresh_interval_seconds : how old the writes of other processes may be before a read looks for them.
-    max_staleness_seconds, is_replica : see `LiveShard`.
+    is_replica : see `LiveShard`.
     """
 
     remedy = REMEDY
@@ -143,13 +143,10 @@ class Shard(LiveShard):
         storage: Storage,
         settings: ViewSettings,
         refresh_interval_seconds: float = 1.0,
-        max_staleness_seconds: float | None = None,
         is_replica: bool = False,
     ):
         semantics = named(settings.semantics)
-        super().__init__(
-            storage, settings.codecs, refresh_interval_seconds, semantics, max_staleness_seconds, is_replica
-        )
+        super().__init__(storage, settings.codecs, refresh_interval_seconds, semantics, is_replica)
         self.settings = settings
         self._last_deferred = _Deferred()
 
@@ -194,7 +191,7 @@ class Shard(LiveShard):
 
     def _knows_others(self) -> bool:
         """Whether what others wrote is known, as of an interval ago; looks whether they did, if it must."""
-        if not self._is_older_than(self._refresh_interval_seconds):
+        if not self._is_older_than(self.refresh_interval_seconds):
             return True
         # Another thread that refreshes will know in a moment.
         if not self._refresh_lock.acquire(blocking=not self._is_known):
@@ -212,7 +209,7 @@ class Shard(LiveShard):
     @property
     def _is_known(self) -> bool:
         """Whether what others wrote is known, as of two intervals ago."""
-        return not self._is_older_than(2 * self._refresh_interval_seconds)
+        return not self._is_older_than(2 * self.refresh_interval_seconds)
 
     @property
     def is_pinned(self) -> bool:

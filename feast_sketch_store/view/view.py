@@ -66,7 +66,8 @@ class View(LiveView[Shard]):
     settings : of the view.
     policy : when a write seals; all shards are sealed together.
     refresh_interval_seconds : how old the writes of other processes may be before a read looks for them.
-    max_staleness_seconds, is_replica : see `LiveShard`.
+    max_staleness_seconds : how old answers may be for the view to count as ready; None for any age.
+    is_replica : see `LiveShard`.
     served : the shards that reads may be about; None for all. A process that serves a part does not seal
         beside its writes.
     shard_map : of the view; None for the one of a new view with these settings.
@@ -90,7 +91,7 @@ class View(LiveView[Shard]):
     ):
         self._settings, self.policy = settings, policy or SealPolicy()
         self._semantics = named(settings.semantics).of(settings.codecs)
-        self._intervals = refresh_interval_seconds, max_staleness_seconds, is_replica
+        self._refresh_interval_seconds, self._is_replica = refresh_interval_seconds, is_replica
         first = shard_map or ShardMap.first(settings.num_shards)
         super().__init__(storage, settings.view, first, None, served, opens_all=True)
         self.max_staleness_seconds = max_staleness_seconds
@@ -98,9 +99,9 @@ class View(LiveView[Shard]):
         self.registration: Registration | None = Registration(storage, settings.view, first)
 
     def _open_shard(self, storage: Storage, is_served: bool) -> Shard:
-        interval, max_staleness, is_replica = self._intervals
         # Shards that are not read need no thread that looks for news.
-        return Shard(storage, self._settings, interval, max_staleness, is_replica and is_served)
+        is_replica = self._is_replica and is_served
+        return Shard(storage, self._settings, self._refresh_interval_seconds, is_replica)
 
     def reset_locks(self) -> None:
         """Replace locks that another thread of the parent process may have held when it forked."""
@@ -128,11 +129,6 @@ class View(LiveView[Shard]):
         self._commits.settle()
         super().close()
         self.end_seals()
-
-    @property
-    def parts(self) -> Mapping[int, Shard]:
-        """The shards, by number."""
-        return self.shards
 
     def prepare(self) -> None:
         """Check that files can be written, and make the view's folder and its file."""
@@ -469,7 +465,7 @@ class View(LiveView[Shard]):
     def _wants_delta(self, sizes: Sizes) -> bool:
         """Whether it is time for a delta over each base."""
         has_bases = all(shard.state.sealed is not None for shard in self.shards.values())
-        return has_bases and self.policy.wants_delta_of(sizes) and may_have_deltas(self.settings)
+        return has_bases and self.policy.wants_delta(sizes) and may_have_deltas(self.settings)
 
     def _must_wait(self, rows: Batch) -> bool:
         """Whether the writer of a batch waits for a seal."""

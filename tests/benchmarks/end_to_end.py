@@ -153,7 +153,7 @@ class _Run:
         found["megabytes"] = (
             sum(
                 file.size_bytes
-                for part in view.parts.values()
+                for part in view.shards.values()
                 for file in part.published()[0].manifest().files.values()
             )
             / 10**6

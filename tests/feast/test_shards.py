@@ -130,7 +130,7 @@ def test_a_repository_may_serve_a_part(repositories, tmp_path):
 
 def test_a_tag_sets_the_shards_of_a_view(tmp_path, caplog):
     store = make_store(tmp_path, 1, tags={"sketch.shards": "8"})
-    assert len(open_view(store, "history").parts) == 8
+    assert len(open_view(store, "history").shards) == 8
     make_store(tmp_path, 1)
     assert re.search(r"has 8 shards, and its settings say 1.*rebuild history --shards 1", caplog.text)
 
@@ -202,10 +202,10 @@ def test_rows_are_divided_anew(tmp_path):
         former = store
         entities, store = reshard(tmp_path, number)
         assert entities == NUM_USERS + 2
-        assert len(open_view(store, "history").parts) == number
+        assert len(open_view(store, "history").shards) == number
         assert online(store, users) == expected
         assert online(former, users) == expected, "who was there before follows"
-        assert len(open_view(former, "history").parts) == number
+        assert len(open_view(former, "history").shards) == number
         store.write_to_online_store("history", frame_of([900 + number], "ES"))
         assert online(former, [900 + number])["country"] == ["ES"]
         maintenance.delete(store, "history", [{"user_id": 900 + number}])
@@ -473,7 +473,7 @@ def test_a_seal_by_tasks_is_that_of_one_process(tmp_path, monkeypatch, number):
     users = range(NUM_USERS + 5)
     assert online(stores[0], users) == online(stores[1], users)
     ours, theirs = (
-        [part.published()[0].open("base") for part in open_view(store, "history").parts.values()]
+        [part.published()[0].open("base") for part in open_view(store, "history").shards.values()]
         for store in stores
     )
     for (_, arrays), (_, others) in zip(ours, theirs, strict=True):
@@ -498,7 +498,7 @@ def test_a_task_that_fails_publishes_nothing(tmp_path):
 
     with pytest.raises(RuntimeError, match="executor"):
         seal_job.seal_by(store, "history", run)
-    parts = open_view(store, "history").parts.values()
+    parts = open_view(store, "history").shards.values()
     assert [list(part.published()) for part in parts] == [[]] * 4
     with pytest.raises(SettingsError, match="no engine 'dask'"):
         seal_job.seal(store, "history", "dask")

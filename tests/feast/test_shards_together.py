@@ -132,7 +132,7 @@ def test_formulas_are_those_of_all_rows(pair, seal):
     assert seal(sharded, "history")
     ours, theirs = (online(store, names, range(NUM_USERS)) for store in (sharded, whole))
     assert ours == theirs
-    formulas = [part.state.sealed.formulas for part in open_view(sharded, "history").parts.values()]
+    formulas = [part.state.sealed.formulas for part in open_view(sharded, "history").shards.values()]
     assert len({formula["score"].digest for formula in formulas}) == 1
     # Rows that are not sealed get the same, and so do those of the next seal.
     new = range(NUM_USERS, NUM_USERS + 40)
@@ -214,7 +214,7 @@ def test_the_memory_of_a_feature_is_that_of_all_shards(pair, seal, structure):
     whole, sharded = pair([Field(name="viewed", dtype=Set(Int64), tags=tags)])
     sharded.write_to_online_store("history", rows()[["user_id", "viewed", "event"]])
     assert seal(sharded, "history")
-    parts = open_view(sharded, "history").parts.values()
+    parts = open_view(sharded, "history").shards.values()
     layers = [part.state.sealed for part in parts]
     taken = [
         layer.size_bytes_of("viewed") + (layer.presence.index_bytes if structure == "sets" else 0)
@@ -225,7 +225,7 @@ def test_the_memory_of_a_feature_is_that_of_all_shards(pair, seal, structure):
     assert all(values == vocabularies[0] for values in vocabularies)
     if structure == "sets":  # each shard has its copy of the vocabulary, so fewer values are left
         fill(whole, ["viewed"])
-        (only,) = open_view(whole, "history").parts.values()
+        (only,) = open_view(whole, "history").shards.values()
         left = only.state.sealed.numbering("viewed").values.to_pylist()
         assert 0 < len(vocabularies[0]) <= len(left) < NUM_VALUES
         assert vocabularies[0] == left[: len(vocabularies[0])]
@@ -298,7 +298,7 @@ def test_lists_are_divided_anew(pair):
     yaml = whole.repo_path / "feature_store.yaml"
     yaml.write_text(yaml.read_text().replace("shards: 1", "shards: 8"))
     moved = FeatureStore(repo_path=str(whole.repo_path))
-    assert len(open_view(moved, "history").parts) == 8
+    assert len(open_view(moved, "history").shards) == 8
     assert online(moved, ["read", "read_at"], range(50)) == expected
 
 

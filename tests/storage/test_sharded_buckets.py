@@ -217,13 +217,13 @@ def test_a_vacuum_leaves_what_is_served(place, seals):
     assert view.vacuum(0.0) > 0
     problems = [
         problem
-        for number, part in view.parts.items()
+        for number, part in view.shards.items()
         for problem in verify_view(part.storage, SETS.codecs, shard=(number, NUM_SHARDS)).problems
     ]
     assert problems == []
     assert shown(copy) == expected
     assert shown(replica(place)) == expected
-    assert all(len(part.published()) == 1 for part in view.parts.values())
+    assert all(len(part.published()) == 1 for part in view.shards.values())
 
 
 def test_replicas_serve_on_while_settings_and_writers_change(in_memory):
@@ -271,7 +271,7 @@ def test_writers_of_all_shards_race(in_memory):
 def test_a_seal_that_ends_between_two_shards_is_read_right(in_memory, failing, monkeypatch):
     view, expected = in_memory.fill()
     copy = replica(in_memory)
-    parts = list(view.parts.values())
+    parts = list(view.shards.values())
 
     def fail(draft):
         raise StorageError("the bucket is away")

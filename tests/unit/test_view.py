@@ -28,7 +28,7 @@ from feast_sketch_store.view.live_shard import Freshness, last_write
 from feast_sketch_store.view.loading import ShardLoader
 from feast_sketch_store.view.rebuilding import rebuild
 from feast_sketch_store.view.removal import remove_view
-from feast_sketch_store.view.sealing import SealPolicy
+from feast_sketch_store.view.sealing import SealPolicy, Sizes
 from feast_sketch_store.view.view import View
 from tests.helpers import histories
 from tests.helpers.histories import ALWAYS, CODEC, NEVER, items_of, settings_of
@@ -67,8 +67,9 @@ def make_view(tmp_path):
 )
 def test_the_policy_seals_past_both_bounds(unsealed, sealed, wants):
     policy = SealPolicy(share=0.1, min_rows=10)
-    assert policy.wants_seal(unsealed, sealed, unsealed) is wants
-    assert policy.wants_seal(1000 * unsealed, 1000 * sealed, unsealed) is wants
+    assert policy.wants_base(Sizes(unsealed_rows=unsealed, sealed_rows=sealed)) is wants
+    in_bytes = Sizes(unsealed, 1000 * unsealed, sealed_rows=10**9, sealed_bytes=1000 * sealed)
+    assert policy.wants_base(in_bytes) is wants
 
 
 def test_an_entity_is_answered_once_and_by_its_newest_layer(make_view):
