@@ -31,7 +31,7 @@ from feast_sketch_store.snapshot.files import MOVED, SnapshotFolder
 from feast_sketch_store.storage.base import Storage
 from feast_sketch_store.storage.names import FRESH_FOLDER, ROWS_FOLDER, SNAPSHOTS_FOLDER
 from feast_sketch_store.view import joint_seal
-from feast_sketch_store.view.opening import open_as_stored, open_with
+from feast_sketch_store.view.opening import open_view
 from feast_sketch_store.view.sealing import SealPolicy
 from feast_sketch_store.view.shard import Shard
 from feast_sketch_store.view.shard_map import ShardMap
@@ -79,7 +79,8 @@ def divide(
 ) -> int:
     """Divide the rows of a view into the shards of its settings; see `reshard`."""
     view, num_shards = settings.view, settings.num_shards
-    former = open_as_stored(storage, settings, policy, 0.0)
+    as_it_is = replace(settings, num_shards=shard_map_of(storage).num_shards)
+    former = open_view(storage, as_it_is, policy, 0.0)
     former.lock_timeout_seconds = lock_timeout_seconds
     shard_map = former.shard_map.followed_by(num_shards)
     with former.unchanging():
@@ -106,7 +107,8 @@ def divide(
         try:
             wait(2 * seconds_between_looks(storage))
             _remove_unfinished(storage, shard_map)
-            moved = open_with(storage, settings, shard_map, policy)
+            moved = View(storage, settings, policy, 0.0, shard_map=shard_map)
+            moved.registration = None  # the view's file is not to name these shards yet
             ends = [(part, _fill(part, moved)) for part in former.shards.values()]
             # `moved.seal` would wait for the view's lease, which is held here.
             joint_seal.seal_bases(moved.shards, settings)

@@ -380,6 +380,8 @@ class LiveView(Generic[V]):
             asked_at = time.monotonic()
             file = ViewFile.read(self.storage)
             self._asked_at = asked_at
+            if file is not None and self._polls:
+                file.note(self.storage)
             if file is None or file.shard_map.settled == parts.shard_map:
                 return False
             there = file.shard_map

@@ -8,8 +8,8 @@ has. A feature that the definition no longer has stays in the file, because its 
 """
 
 import json
-import logging
 import math
+import secrets
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -39,11 +39,10 @@ from feast_sketch_store.snapshot.manifest import checksum_of
 from feast_sketch_store.storage.base import FileExistsAlreadyError, MissingFileError, Storage
 from feast_sketch_store.storage.names import FRESH_FOLDER, ROWS_FOLDER, VIEW_FILE, VIEW_LOCK
 from feast_sketch_store.structures.parts import checked
-from feast_sketch_store.view.shard_map import ShardMap, check_map, other_number
-
-_logger = logging.getLogger(__name__)
+from feast_sketch_store.view.shard_map import ShardMap, check_map
 
 FORMAT_VERSION = 1
+_NOTE = ".view"  # ends the name of a view's file on a replica's host
 _NO_CHECKSUM = b"0" * 32  # in place of the checksum in the bytes that it is of
 
 _SECONDS = 1.0  # between two looks at the file for other shards; in a bucket ten times as many
@@ -96,6 +95,36 @@ class ViewFile:
         except MissingFileError:
             return None
         return cls.decode(content, storage.where(VIEW_FILE))
+
+    @classmethod
+    def known(cls, storage: Storage, notes: bool) -> Self | None:
+        """`read`, or what this host has noted while the storage is out of reach.
+
+        Parameters
+        ----------
+        notes : whether to note the file on this host, as replicas do.
+        """
+        try:
+            file = cls.read(storage)
+        except StorageError:
+            with suppress(OSError, DamagedFileError):
+                if (path := storage.host_path) is not None:
+                    note = path.with_name(path.name + _NOTE)
+                    return cls.decode(note.read_bytes(), str(note))
+            raise
+        if notes and file is not None:
+            file.note(storage)
+        return file
+
+    def note(self, storage: Storage) -> None:
+        """Keep the file on this host for later starts; a failure has no other effect."""
+        if (path := storage.host_path) is not None:
+            with suppress(OSError):
+                note = path.with_name(path.name + _NOTE)
+                note.parent.mkdir(parents=True, exist_ok=True)
+                draft = note.with_name(f"{note.name}.{secrets.token_hex(4)}.tmp")
+                draft.write_bytes(self.encode())
+                draft.replace(note)
 
     @classmethod
     def decode(cls, content: bytes, source: str) -> Self:
@@ -362,21 +391,3 @@ class Registration:
                     storage.replace(VIEW_FILE, merged.encode())
                     overrides = False
         raise StorageError(f"{storage.where(VIEW_FILE)}: other processes change the file again and again")
-
-
-def stored_map(storage: Storage, settings: ViewSettings) -> ShardMap:
-    """The shards of a view. If it has no file yet, these are the shards of its settings.
-
-    Raises
-    ------
-    UnsupportedFeatureError, SettingsError : see `ViewFile.check`.
-    DamagedFileError, StorageError : the file cannot be read.
-    """
-    wanted, there = ShardMap.first(settings.num_shards), ViewFile.read(storage)
-    if there is None:
-        return wanted
-    there.check(storage, settings)
-    if there.shard_map.num_shards != wanted.num_shards:
-        _logger.warning("%s", other_number(settings.view, there.shard_map, wanted.num_shards))
-    # Rows that are being divided may stay where they are after all, and writes go on then.
-    return there.shard_map.settled

@@ -319,16 +319,16 @@ def test_a_move_that_was_killed_is_done_by_the_next_run(tmp_path, kill_a_move, n
 
 def test_two_moves_do_not_overtake_each_other(tmp_path, monkeypatch):
     store = fill(make_store(tmp_path, 2))
-    real = resharding.open_as_stored
+    real = resharding.open_view
 
     def open_and_wait(*arguments):
         former = real(*arguments)
         with monkeypatch.context() as patch:
-            patch.setattr(resharding, "open_as_stored", real)
+            patch.setattr(resharding, "open_view", real)
             reshard(tmp_path, 8)
         return former
 
-    monkeypatch.setattr(resharding, "open_as_stored", open_and_wait)
+    monkeypatch.setattr(resharding, "open_view", open_and_wait)
     with pytest.raises(StorageError, match="another process divided its rows into 8 shards just now"):
         resharding.reshard(store, "history", 4, lambda seconds: None)
     monkeypatch.undo()

@@ -8,13 +8,14 @@ import pytest
 from obstore.store import MemoryStore
 
 from feast_sketch_store.errors import ShardError, StorageError
+from feast_sketch_store.operations.resharding import divide
 from feast_sketch_store.operations.verification import verify_view
 from feast_sketch_store.rows.encoding import deletions
 from feast_sketch_store.storage import buckets
 from feast_sketch_store.storage.buckets import _objects, open_bucket
 from feast_sketch_store.storage.objects import Objects
 from feast_sketch_store.structures.goals import NOISE_RATIO, Goal
-from feast_sketch_store.view.opening import open_as_stored, open_live, open_view
+from feast_sketch_store.view.opening import open_live, open_view
 from feast_sketch_store.view.removal import remove_view
 from feast_sketch_store.view.shard_map import shards_of
 from feast_sketch_store.view.view_file import ViewFile
@@ -164,7 +165,6 @@ def test_a_replica_starts_from_the_cache_while_the_bucket_is_away(on_server):
     on_server.link.take_down()
     assert shown(replica(on_server)) == expected
     assert shown(replica(on_server, [SHARDS[7]]), [7]) == {7: expected[7]}
-    # Without settings the number of shards is what this host has noted.
     again, _ = open_live(on_server.open(True), "history", LONG_SECONDS, is_replica=True)
     assert shown(again) == expected
 
@@ -189,6 +189,19 @@ def test_only_what_is_served_is_fetched(on_server):
         fetched.append(on_server.link.bytes_down - before)
         _objects.cache_clear()
     assert fetched[0] < fetched[1] / 2
+
+
+def test_a_replica_that_followed_the_rows_starts_from_the_cache(on_server):
+    _, expected = on_server.fill()
+    copy = replica(on_server)
+    assert shown(copy) == expected
+    divide(on_server.open(), replace(SETS, num_shards=2), NEVER, lambda seconds: None)
+    copy.poll()
+    assert shown(copy) == expected
+    on_server.link.take_down()
+    again = replica(on_server)  # its settings name the former number of shards
+    assert len(again.shards) == 2
+    assert shown(again) == expected
 
 
 def test_reads_are_held_while_rows_are_written(in_memory):
@@ -261,7 +274,7 @@ def test_writers_of_all_shards_race(in_memory):
     one, other = writer(in_memory), writer(in_memory)
     expected = put(one, range(30)) | put(other, range(30, NUM_USERS))
     assert one.seal()
-    assert shown(other) == shown(open_as_stored(in_memory.open(), SETS)) == expected
+    assert shown(other) == shown(open_live(in_memory.open(), "history", 0.0)[0]) == expected
     third = writer(in_memory, replace(SETS, num_shards=8))
     assert len(third.shards) == NUM_SHARDS
     assert shown(third) == expected
