@@ -485,25 +485,29 @@ class SketchOnlineStore(OnlineStore):
         return await asyncio.to_thread(self.online_read, config, table, entity_keys, requested_features)
 
     async def initialize(self, config: RepoConfig) -> None:
-        """Open all views of the project, and read their snapshots into memory.
+        """Open all views of the project, read their snapshots into memory, and plan a request to each.
 
         Each worker of Feast's server awaits this before it answers. A view that cannot be opened is logged
         and left to its first read.
         """
         import anyio.to_thread  # of Feast's server: its first use loads modules, now and not in a request
 
-        await anyio.to_thread.run_sync(self._initialize, config)
+        await asyncio.to_thread(self._initialize, config)  # the thread that looks at the disk in requests
+        # Over all of Feast's objects, for 0.1 s: else one of the first requests would wait.
+        await anyio.to_thread.run_sync(gc.collect)
 
     def _initialize(self, config: RepoConfig) -> None:
         registered = FeatureStore(repo_path=str(config.repo_path or "."), config=config)
+        self._plans = Plans(self.view, self.serves, config)  # the first request has a plan, too
         for table in [*registered.list_feature_views(), *registered.list_stream_feature_views()]:
             if table.online:
                 try:
                     for part in self.view(config, table).shards.values():
                         part.warm_up()
-                except SketchStoreError as error:
+                    if not feast_parts.reads_changed():
+                        planned.rehearse(self._plans, table, registered.registry, config)
+                except Exception as error:  # its first request reports it; the other views are served
                     _logger.warning("feature view %r is not ready: %s", table.name, error)
-        gc.collect()  # over all of Feast's objects, for 0.1 s: else one of the first requests would wait
 
     async def close(self) -> None:
         """Close all views, with their memory, mapped files and threads. A later call opens them again."""

@@ -5,15 +5,17 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from feast import FeatureService
+from feast import FeatureService, FeatureView
+from feast.infra.registry.base_registry import BaseRegistry
 from feast.online_response import OnlineResponse
 from feast.protos.feast.serving.ServingService_pb2 import FieldStatus, GetOnlineFeaturesResponse
 from feast.protos.feast.types.Value_pb2 import Value
+from feast.repo_config import RepoConfig
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from feast_sketch_store import feast_parts
 from feast_sketch_store.adapter.expiry import warn_of_read
-from feast_sketch_store.adapter.plans import Plan, Question
+from feast_sketch_store.adapter.plans import Plan, Plans, Question
 from feast_sketch_store.adapter.responses import Vectors, read_vectors
 from feast_sketch_store.view.live_shard import expire_before_of
 
@@ -74,6 +76,19 @@ def read(plan: Plan, columns: Columns) -> list[Vectors] | None:
         warn_of_read(view.storage.location, name, vectors.num_expired, len(columns[0]), ttl)
         answers.append(vectors)
     return answers
+
+
+def rehearse(plans: Plans, table: FeatureView, registry: BaseRegistry, config: RepoConfig) -> None:
+    """Plan a request for all features of a view, and read no entity.
+
+    Its first request then finds what Feast and this package load and prepare when they first need it.
+    """
+    features = [f"{table.name}:{feature.name}" for feature in table.features]
+    columns = tuple(column.name for column in table.entity_columns)
+    question = Question("", tuple(features), False, False, columns)
+    plan = plans.of(question, lambda: features, registry, config.project, config)
+    if plan is not None:
+        read(plan, [[] for _ in columns])
 
 
 def count(plan: Plan, answers: Sequence[Vectors], num_entities: int, seconds: float) -> None:

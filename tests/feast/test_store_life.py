@@ -14,11 +14,12 @@ import pandas as pd
 import pytest
 from feast import FeatureService, FeatureStore, FeatureView
 from feast.data_source import PushMode
+from feast.infra.online_stores.online_store import OnlineStore
 from feast.protos.feast.types.Value_pb2 import Value
 from feast.types import Int64, Set, String
 
 from feast_sketch_store import SketchOnlineStore, online_store, open_view
-from feast_sketch_store.errors import RowError
+from feast_sketch_store.errors import RowError, SketchStoreError
 from feast_sketch_store.operations import maintenance
 from feast_sketch_store.settings.table import Advanced
 from feast_sketch_store.view.live_shard import LiveShard
@@ -227,6 +228,41 @@ def test_initialize_reads_all_snapshots(make_store, make_history, monkeypatch, c
         assert checks
         assert not any(check.unchecked.any() for check in checks)
     asyncio.run(fresh.close())
+
+
+def test_the_first_request_after_initialize_has_a_plan(make_store, make_history, monkeypatch):
+    store = make_store("sealed")
+    store.apply([USER, make_history()])
+    store.write_to_online_store("history", countries(["FR"]))
+
+    async def ask_first() -> list[str | None]:
+        await fresh.initialize()
+        answer = await fresh.get_online_features_async(COUNTRIES, [{"user_id": 1}, {"user_id": 9}])
+        return answer.to_dict()["country"]
+
+    fresh = make_store("sealed")
+    monkeypatch.delattr(OnlineStore, "get_online_features_async")  # Feast's way, which works all out again
+    assert asyncio.run(ask_first()) == ["FR", None]
+
+
+@pytest.mark.parametrize("failed", [ValueError, SketchStoreError])
+def test_a_view_that_cannot_be_planned_does_not_hold_up_the_others(
+    failed, make_store, make_history, monkeypatch, caplog
+):
+    store = make_store("sealed")
+    store.apply([USER, make_history(), make_history("past")])
+    store.write_to_online_store("past", countries(["FR"]))
+
+    def opened(self, config, table):
+        if table.name == "history":
+            raise failed("as Feast may")
+        return view(self, config, table)
+
+    view = SketchOnlineStore.view
+    monkeypatch.setattr(SketchOnlineStore, "view", opened)
+    asyncio.run(store.initialize())
+    assert "'history' is not ready: as Feast may" in caplog.text
+    assert ask(store, 1, features=["past:country"]) == ["FR"]
 
 
 _FIRST_REQUEST = """
