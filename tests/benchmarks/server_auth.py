@@ -25,6 +25,7 @@ from feature_server import (
     SQLITE,
     await_health,
     body_of,
+    process_of_redis,
     serving,
 )
 from measure import Goal, number, print_goals, print_set_up, print_table
@@ -32,7 +33,6 @@ from stores import (
     Backend,
     UserRows,
     redis,
-    redis_client,
     redis_server,
     set_up_of,
     sketch,
@@ -112,9 +112,8 @@ def _measured(
             "audit_logging": {"enabled": True, "sink": "file", "file_path": str(log)},
         },
     }
-    of_redis = [redis_client(backend).info("server")["process_id"]] if name == REDIS else []
     rates = {}
-    with serving(name, backend, of_redis, **sections) as server:
+    with serving(name, backend, process_of_redis(backend), **sections) as server:
         await_health(server.port, backend)
         for batch in BATCHES:
             requests = [

