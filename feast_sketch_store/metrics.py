@@ -53,7 +53,7 @@ ABSENT_ENTITIES = _counter(
     "absent_entities", "Entities that were asked for and have no row, or an expired one"
 )
 READ_SECONDS = Metric(
-    "feast_sketch_read_seconds", HISTOGRAM, "Seconds that a batch took for a response of Feast, without Feast"
+    "feast_sketch_read_seconds", HISTOGRAM, "Seconds that a batch took, without what Feast does around it"
 )
 _READ_BOUNDS = (1e-5, 2.5e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 0.01, 0.05, 0.25, 1.0)
 REFRESHES = _counter("refreshes", "Refreshes that found something new")
@@ -63,7 +63,7 @@ REFRESH_FAILURES = _counter(
 FALLBACKS = _counter("fallbacks", "Snapshots that were damaged; reads use an older one")
 COMMITS = _counter("commits", "Commits of rows; several batches may share one")
 REFUSED_COMMITS = _counter(
-    "refused_commits", "Batches of rows that were refused, by error", (*_VIEW, "reason")
+    "refused_commits", "Batches of rows that were refused, by the name of the error", (*_VIEW, "reason")
 )
 SEALS = _counter("seals", "Seals that published a snapshot")
 SEAL_FAILURES = _counter("seal_failures", "Seals that failed; the rows are kept")
@@ -72,7 +72,9 @@ BACKING_LOOKUPS = _counter("backing_lookups", "Entities whose features were read
 BACKING_FAILURES = _counter("backing_failures", "Batches that the backing store could not answer")
 BACKING_LOST = _counter("backing_lost", "Values that the backing store should have had but lacked")
 FETCHED_BYTES = _counter("fetched_bytes", "Bytes that were fetched from an object store", _STORE)
-REQUESTS = _counter("requests", "Calls of an object store, by operation", (*_STORE, "operation"))
+REQUESTS = _counter(
+    "requests", "Calls of an object store: listed, read, written, deleted", (*_STORE, "operation")
+)
 
 SNAPSHOT_VERSION = _gauge("snapshot_version", "livemin", "Commits that the served snapshot covers")
 SNAPSHOT_TIMESTAMP = _gauge(
@@ -83,7 +85,7 @@ LAST_LOOK = _gauge(
     "livemin",
     "When the last successful look at the storage began; everything written before is served",
 )
-STALE = _gauge("stale", "livemax", "1 if the last look at the storage failed")
+STALE = _gauge("stale", "livemax", "1 while the last look at the storage failed")
 PINNED = _gauge("pinned", "livemax", "1 while the view is held at a snapshot by feast-sketch pin")
 LAG_COMMITS = _gauge(
     "lag_commits", "livemax", "Least number of commits that the last look found and that are not served"
@@ -99,7 +101,7 @@ EXPECTED_RATE = _gauge(
 SAMPLED_RATE = _gauge(
     "sampled_false_positive_rate",
     "livemax",
-    "Rate measured with random unknown entities when the snapshot was opened",
+    "Rate measured with 1,000 random entities once the snapshot was read through",
     (*_VIEW, "feature"),
 )
 LAST_SEAL = _gauge("last_seal_timestamp_seconds", "max", "When a seal last published a snapshot")

@@ -70,6 +70,21 @@ def test_a_command_or_option_that_does_not_exist_is_found(tmp_path):
     ]
 
 
+def test_a_page_that_is_not_as_the_code_prints_it_is_found(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(SCRIPT.parent)
+    printed_pages = runpy.run_path(str(SCRIPT))["printed_pages"]
+    (tmp_path / "docs/reference").mkdir(parents=True)
+    assert not list(printed_pages(tmp_path, True))
+    assert not list(printed_pages(tmp_path, False))
+    page = tmp_path / "docs/reference/settings.md"
+    page.write_text(page.read_text().replace("`data/sketch`", "`data`"))
+    (tmp_path / "docs/reference/errors.md").unlink()
+    assert [message.partition(":")[0] for message in printed_pages(tmp_path, False)] == [
+        "docs/reference/settings.md",
+        "docs/reference/errors.md",
+    ]
+
+
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
