@@ -7,6 +7,7 @@
 #define MAX_LEVEL 123 /* of a gap of 30 bits */
 #define DIRECT_CODES 256
 #define NUM_LEFT (DIRECT_CODES + 64)
+#define MAX_GROUP_ROWS 64
 
 /* Twice the logarithm of a count, rounded. */
 static inline int half_octaves(uint64_t count) {
@@ -38,6 +39,12 @@ typedef struct {
     int32_t *ids;
     int32_t header;
 } Job;
+
+/* Memory for ids. */
+typedef struct {
+    int32_t *ids;
+    int64_t length;
+} Room;
 
 /* Takes parameters, int64[F, 3] of header_width, no_set and others_width; level_starts, int64[F + 1]; levels, uint8; and
  * uint8[F, 320], what to subtract from a level for 0 to 255 ids left, and then for more by half octaves. 0, or -1 with
@@ -323,9 +330,11 @@ static int read_with(Bits *bits, const Code *code, const RowOfSets *row, int64_t
     return 0;
 }
 
-static int64_t read_row(const Sets *sets, uint64_t start, Py_ssize_t last, const RowOfSets *row, int32_t *ids, int64_t first,
-                 int64_t room) {
-    Bits bits = {sets->words, start, sets->num_bits};
+/* Reads the sets of a row up to feature `last`, and moves `bit` behind them. The ids of those that are wanted follow
+ * `first` others in `ids`, which has room for `room`. 0, -1 if they are damaged, or the room that they need. */
+static int64_t read_row(const Sets *sets, uint64_t *bit, Py_ssize_t last, const RowOfSets *row, int32_t *ids, int64_t first,
+                        int64_t room) {
+    Bits bits = {sets->words, *bit, sets->num_bits};
     int64_t num_seen = 0, count = first;
     for (Py_ssize_t f = 0; f <= last; f++) {
         const Code *code = sets->codes.of + f;
@@ -352,6 +361,7 @@ static int64_t read_row(const Sets *sets, uint64_t start, Py_ssize_t last, const
         }
         if (failed) return -1;
     }
+    *bit = bits.bit;
     return 0;
 }
 
@@ -501,45 +511,64 @@ void kernel_choose_decoder(void) {
 void kernel_choose_decoder(void) {}
 #endif
 
-static int read_headers(const Sets *sets, const Code *code, Job *jobs, Py_ssize_t number, int64_t *total) {
+static int read_headers(const Sets *sets, const Code *code, Job **jobs, Py_ssize_t number, int64_t *total) {
     *total = 0;
     for (Py_ssize_t i = 0; i < number; i++) {
-        if (jobs[i].bit > sets->num_bits) return -1;
-        int64_t header = (int64_t)read_number((const uint8_t *)sets->words, &jobs[i].bit, (uint32_t)code->header_width);
-        jobs[i].header = (int32_t)header;
-        jobs[i].size = header < code->no_set ? 0 : header - code->no_set;
-        if (jobs[i].size > code->num_symbols || (jobs[i].size && jobs[i].size + (int64_t)jobs[i].bit > (int64_t)sets->num_bits + 1))
+        Job *job = jobs[i];
+        if (job->bit > sets->num_bits) return -1;
+        int64_t header = (int64_t)read_number((const uint8_t *)sets->words, &job->bit, (uint32_t)code->header_width);
+        job->header = (int32_t)header;
+        job->size = header < code->no_set ? 0 : header - code->no_set;
+        if (job->size > code->num_symbols || (job->size && job->size + (int64_t)job->bit > (int64_t)sets->num_bits + 1))
             return -1; /* an id takes a bit or more */
-        *total += jobs[i].size;
+        *total += job->size;
     }
     return 0;
 }
 
-static int read_alone(const Sets *sets, const Code *code, Job **jobs, Py_ssize_t number) { return decode(sets, code, jobs, number); }
+/* Reads the next set of each job, which is of one feature and coded by itself, into memory of the arena, or into that of
+ * `room` before. 0 or FAILED. */
+static int read_alone(const Sets *sets, const Code *code, Job **jobs, Py_ssize_t number, Arena *arena, Room *room) {
+    Job *full[ROWS_AT_A_TIME];
+    Py_ssize_t num_full = 0;
+    int64_t total;
+    if (read_headers(sets, code, jobs, number, &total) < 0) return FAILED;
+    if (total > room->length) *room = (Room){arena_get(arena, (size_t)total * sizeof(int32_t)), total};
+    int32_t *ids = room->ids;
+    if (total && !ids) return FAILED;
+    for (Py_ssize_t i = 0; i < number; i++) {
+        jobs[i]->ids = ids;
+        ids += jobs[i]->size;
+        if (jobs[i]->size) full[num_full++] = jobs[i];
+    }
+    return decode(sets, code, full, num_full) < 0 ? FAILED : 0;
+}
 
 /* -- sets of listed rows ---------------------------------------------------------------------------------------- */
 
-/* Whether a read of these rows' sets must read them one by one. */
+/* Whether a read of these rows' sets, or of those that it skips, must read them one by one. */
 static int has_dependent(const RowReader *rows) {
-    for (Py_ssize_t f = 0; f < rows->num_sets; f++)
+    Py_ssize_t number = rows->sets.group_rows > 1 ? rows->sets.codes.number : rows->num_sets;
+    for (Py_ssize_t f = 0; f < number; f++)
         if (rows->sets.codes.of[f].others_width >= 0) return 1;
     return 0;
 }
 
-/* Where the sets of rows begin, in blocks that are verified; 0 or FAILED. */
-static int begin_sets(const RowReader *rows, Place **places, Py_ssize_t number, Job *jobs) {
+/* Where the first row of each row's group begins, in blocks that are verified; 0 or FAILED. */
+static int begin_groups(const RowReader *rows, Place **places, Py_ssize_t number, Job *jobs) {
     enum { WORDS_OF_LINE = 8, MOST_LINES = 4 }; /* then the hardware prefetches the rest */
     uint64_t mean = rows->sets.num_bits / (uint64_t)(rows->num_rows ? rows->num_rows : 1) / 64 + 1;
     uint64_t words = mean < WORDS_OF_LINE * MOST_LINES ? mean : WORDS_OF_LINE * MOST_LINES;
-    for (Py_ssize_t i = 0; i < number; i++) ascending_expect(&rows->starts.numbers, places[i]->row);
+    const int64_t size = rows->sets.group_rows;
+    for (Py_ssize_t i = 0; i < number; i++) ascending_expect(&rows->starts.numbers, places[i]->row / size);
     for (Py_ssize_t i = 0; i < number; i++) {
-        int64_t row = places[i]->row;
-        uint64_t first = checked_get(&rows->starts, row), stop = rows->sets.num_bits;
+        int64_t group = places[i]->row / size;
+        uint64_t first = checked_get(&rows->starts, group), stop = rows->sets.num_bits;
         if (first > stop) return FAILED;
         for (uint64_t word = 0; word <= words; word += WORDS_OF_LINE) PREFETCH(rows->sets.words + (first >> 6) + word);
         jobs[i].bit = first;
         if (blocks_are_finished(&rows->code_blocks)) continue;
-        if (row + 1 < rows->num_rows) stop = checked_get(&rows->starts, row + 1);
+        if (group + 1 < rows->starts.numbers.length) stop = checked_get(&rows->starts, group + 1);
         if (first > stop || stop > rows->sets.num_bits ||
             !blocks_are_verified(&rows->code_blocks, first >> 6, (stop >> 6) + 1))
             return FAILED;
@@ -557,7 +586,7 @@ static int read_dependent(const RowReader *rows, uint64_t start, SetOfRow *own, 
     if (!memory || !ids) return FAILED;
     init_row(&row, &sets->codes, memory);
     row.marks = rows->marks;
-    while ((failed = read_row(sets, start, rows->num_sets - 1, &row, ids, 0, room)) > 0) {
+    while ((failed = read_row(sets, &start, rows->num_sets - 1, &row, ids, 0, room)) > 0) {
         room = 2 * failed;
         ids = arena_get(arena, (size_t)room * sizeof *ids);
         if (!ids) return FAILED;
@@ -567,37 +596,61 @@ static int read_dependent(const RowReader *rows, uint64_t start, SetOfRow *own, 
     return 0;
 }
 
-/* Reads the sets of one feature, where those before end; 0 or FAILED. */
-static int read_sets_of_feature(const RowReader *rows, Py_ssize_t f, Job *jobs, Py_ssize_t number, SetOfRow *own,
-                                Arena *arena) {
+/* Reads the sets of rows one by one, as some are coded relative to others; 0 or FAILED. */
+static int read_one_by_one(const RowReader *rows, Place **places, Py_ssize_t number, Job *jobs, SetOfRow *own, Arena *arena) {
     const Sets *sets = &rows->sets;
-    const Code *code = sets->codes.of + f;
-    Job *full[ROWS_AT_A_TIME];
-    Py_ssize_t num_full = 0;
-    int64_t total;
-    if (read_headers(sets, code, jobs, number, &total) < 0) return FAILED;
-    int32_t *ids = arena_get(arena, (size_t)total * sizeof *ids);
-    if (!ids) return FAILED;
+    RowOfSets skipped;
+    void *memory = arena_get(arena, room_for_row(&sets->codes));
+    if (!memory) return FAILED;
+    init_row(&skipped, &sets->codes, memory);
+    memset(skipped.marks, 0, (size_t)sets->codes.number);
     for (Py_ssize_t i = 0; i < number; i++) {
-        own[i * rows->num_sets + f] = (SetOfRow){jobs[i].header, ids};
-        jobs[i].ids = ids;
-        ids += jobs[i].size;
-        if (jobs[i].size) full[num_full++] = jobs + i;
+        for (int64_t left = places[i]->row % sets->group_rows; left; left--)
+            if (read_row(sets, &jobs[i].bit, sets->codes.number - 1, &skipped, NULL, 0, 0)) return FAILED;
+        if (read_dependent(rows, jobs[i].bit, own + i * rows->num_sets, arena) < 0) return FAILED;
     }
-    return read_alone(sets, code, full, num_full) < 0 ? FAILED : 0;
+    return 0;
+}
+
+/* Moves each job to its own row, past the rows of its group before it; 0 or FAILED. */
+static int skip_rows(const RowReader *rows, Place **places, Py_ssize_t number, Job *jobs, Arena *arena) {
+    const Sets *sets = &rows->sets;
+    Room room = {NULL, 0};
+    for (int64_t left = sets->group_rows - 1; left; left--) {
+        Job *behind[ROWS_AT_A_TIME];
+        Py_ssize_t num_behind = 0;
+        for (Py_ssize_t i = 0; i < number; i++)
+            if (places[i]->row % sets->group_rows >= left) behind[num_behind++] = jobs + i;
+        for (Py_ssize_t f = 0; num_behind && f < sets->codes.number; f++)
+            if (read_alone(sets, sets->codes.of + f, behind, num_behind, arena, &room) < 0) return FAILED;
+    }
+    return 0;
+}
+
+/* Reads the sets of several rows, all of which are coded by themselves; 0 or FAILED. */
+static int read_together(const RowReader *rows, Place **places, Py_ssize_t number, Job *jobs, SetOfRow *own, Arena *arena) {
+    Job *all[ROWS_AT_A_TIME];
+    if (skip_rows(rows, places, number, jobs, arena) < 0) return FAILED;
+    for (Py_ssize_t i = 0; i < number; i++) all[i] = jobs + i;
+    for (Py_ssize_t f = 0; f < rows->num_sets; f++) {
+        Room room = {NULL, 0};
+        if (read_alone(&rows->sets, rows->sets.codes.of + f, all, number, arena, &room) < 0) return FAILED;
+        const int32_t *ids = room.ids;
+        for (Py_ssize_t i = 0; i < number; i++) {
+            own[i * rows->num_sets + f] = (SetOfRow){jobs[i].header, ids};
+            ids += jobs[i].size;
+        }
+    }
+    return 0;
 }
 
 int sets_read(const RowReader *rows, Place **places, Py_ssize_t number, Arena *arena) {
     Job jobs[ROWS_AT_A_TIME];
     SetOfRow *own = arena_get(arena, (size_t)(number * rows->num_sets) * sizeof *own);
-    if (!own || begin_sets(rows, places, number, jobs) < 0) return FAILED;
-    if (has_dependent(rows)) {
-        for (Py_ssize_t i = 0; i < number; i++)
-            if (read_dependent(rows, jobs[i].bit, own + i * rows->num_sets, arena) < 0) return FAILED;
-    } else {
-        for (Py_ssize_t f = 0; f < rows->num_sets; f++)
-            if (read_sets_of_feature(rows, f, jobs, number, own, arena) < 0) return FAILED;
-    }
+    if (!own || begin_groups(rows, places, number, jobs) < 0) return FAILED;
+    int failed = has_dependent(rows) ? read_one_by_one(rows, places, number, jobs, own, arena)
+                                     : read_together(rows, places, number, jobs, own, arena);
+    if (failed) return FAILED;
     for (Py_ssize_t i = 0; i < number; i++) places[i]->sets = own + i * rows->num_sets;
     return 0;
 }
@@ -620,15 +673,20 @@ static int read_set(const Place *place, const Feature *feature, Arena *arena, Co
     return 0;
 }
 
-/* sets(parameters, level_starts, levels, words, num_bits, check, starts ...) */
+/* sets(parameters, level_starts, levels, words, num_bits, check, starts ..., group_rows)
+ *
+ * `starts` are those of every `group_rows`-th row. */
 READER_METHOD(sets) {
     RowReader *self = (RowReader *)call->self;
+    Py_ssize_t group_rows;
     if (self->kind != LISTED || self->marks) return refuse("there are no rows for the sets");
     if (take_words_of_sets(call, &self->sets) < 0 || blocks_take(call, &self->code_blocks) < 0 ||
-        checked_take(call, &self->starts, 0) < 0 || take(call, ".") < 0)
+        checked_take(call, &self->starts, 0) < 0 || take(call, "n.", &group_rows) < 0)
         return NULL;
-    self->sets.starts = self->starts.numbers;
-    if (self->sets.starts.length != self->num_rows) return refuse(DO_NOT_FIT);
+    if (group_rows < 1 || group_rows > MAX_GROUP_ROWS ||
+        self->starts.numbers.length != (self->num_rows + group_rows - 1) / group_rows)
+        return refuse(DO_NOT_FIT);
+    self->sets.group_rows = group_rows;
     uint8_t *marks = scratch(call, (size_t)self->sets.codes.number);
     if (!marks) return NULL;
     memset(marks, 0, (size_t)self->sets.codes.number);

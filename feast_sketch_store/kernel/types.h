@@ -49,12 +49,12 @@ typedef struct {
     size_t room;
 } Codes;
 
-/* The sets of rows; `starts` are the bits at which they begin. */
+/* The sets of rows. It is known where every `group_rows`-th row begins. */
 typedef struct {
     Codes codes;
     const uint64_t *words; /* the last one is read but not used */
     uint64_t num_bits;
-    Ascending starts;
+    int64_t group_rows;
 } Sets;
 
 /* A set of a row as it was read. */

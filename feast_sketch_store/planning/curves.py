@@ -160,9 +160,9 @@ def sets_of(
 ) -> Candidate:
     """Exact sets of some values; the tags are for every feature, or by feature."""
     rates = {name: np.zeros(len(counts)) for name, counts in sample.kept_counts(kept).items()}
-    size, of_values, row_bits = _sets_bytes(sample, kept, presence_error_rate)
+    size, of_values, built = _sets_bytes(sample, kept, presence_error_rate)
     beside = LISTED_HEADER_BYTES + sample.timestamps_bytes + of_values - sample.vocabulary_bytes(kept)
-    return as_candidate(sample, curve, label, size, kept, rates, tags, beside, row_bits)
+    return as_candidate(sample, curve, label, size, kept, rates, tags, beside, built)
 
 
 def threshold_of_share(sample: Sample, share: float) -> float:
@@ -211,7 +211,7 @@ def as_candidate(
     rates: Mapping[str, NDArray[np.float64]],
     tags: Mapping[str, str] | Mapping[str, Mapping[str, str]],
     beside_bytes: float = 0.0,
-    row_bits: NDArray[np.float64] | None = None,
+    sets: GolombSets | None = None,
 ) -> Candidate:
     """A point of a curve.
 
@@ -223,7 +223,7 @@ def as_candidate(
     kept, rates : see `Candidate`.
     tags : for every feature, or by feature.
     beside_bytes : further bytes, without vocabulary and header.
-    row_bits : float64[n], of the codes of each sampled entity; None for a filter.
+    sets : of the sampled entities; None for a filter.
     """
     counts = sample.kept_counts(kept)
     num_entities = sample.num_entities
@@ -235,7 +235,7 @@ def as_candidate(
     all_facts = sum(int(c.sum()) for c in sample.full_counts.values())
     memory = structure_bytes + beside_bytes + sample.vocabulary_bytes(kept)
     memory += header_bytes(len(sample.features)) + sample.buckets.nbytes
-    bounds = memory_bounds(sample, kept, rates, structure_bytes, memory, row_bits)
+    bounds = memory_bounds(sample, kept, rates, structure_bytes, memory, sets)
     is_per_feature = any(not isinstance(value, str) for value in tags.values())
     point = Point(
         curve,
@@ -264,18 +264,18 @@ def memory_bounds(
     rates: Mapping[str, NDArray[np.float64]],
     structure_bytes: float,
     memory_bytes: float,
-    row_bits: NDArray[np.float64] | None,
+    sets: GolombSets | None,
 ) -> Estimate:
     """The interval of a point's bytes, from the spread of sampled entities and from values not yet seen.
 
-    For sets, the bits of an entity are those of its codes. For a filter they are those of its kept values: a
-    constant for each in a plain filter, else -log2 of the value's density. The facts of the view are known,
-    so the uncertainty is how far these bits vary from a constant number per fact. Codes fitted to a sample
-    are too short for the view by up to half a nat per value (Miller, 1955).
+    For sets, the bits of a group of entities are those of its codes. For a filter, those of an entity are
+    those of its kept values: a constant for each in a plain filter, else -log2 of the value's density. The
+    facts of the view are known, so the uncertainty is how far these bits vary from a constant number per
+    fact. Codes fitted to a sample are too short for the view by up to half a nat per value (Miller, 1955).
     """
     if sample.scale <= 1:
         return Estimate.exactly(memory_bytes)
-    bits, facts = np.zeros(len(sample)), np.zeros(len(sample))
+    bits, facts, group_rows = np.zeros(len(sample)), np.zeros(len(sample)), 1
     unseen_low, unseen_high, fitted = 0.0, 0.0, 0.0
     for name, feature in sample.features.items():
         is_plain = len(rates[name]) > 0 and rates[name][0] > 0 and bool((rates[name] == rates[name][0]).all())
@@ -286,13 +286,16 @@ def memory_bounds(
             low, high = _bytes_of_unseen(sample, name, is_plain)
             unseen_low, unseen_high = unseen_low + low, unseen_high + high
         fitted += np.count_nonzero(kept[name]) / (2 * math.log(2)) / 8 * (sample.scale - 1)
-    if row_bits is None:
+    if sets is None:
         fitted = 0.0
     else:
-        bits = row_bits
+        group_rows = sets.group_rows
+        starts = sets.starts.take(np.arange(len(sets.starts)))
+        bits = np.diff(starts.astype(np.float64), append=float(sets.num_bits))
+        facts = np.add.reduceat(facts, np.arange(0, len(facts), group_rows))
     per_fact = bits.sum() / max(1.0, facts.sum())
     total = max(1.0, bits.sum() * sample.scale)
-    spread = spread_of_total(bits - per_fact * facts, sample.num_entities) / total
+    spread = spread_of_total(bits - per_fact * facts, sample.num_entities / group_rows) / total
     of_facts = (sample.facts.high - sample.facts.value) / max(1.0, sample.facts.value)
     of_sample = structure_bytes * math.hypot(spread, of_facts)
     return Estimate(
@@ -326,12 +329,12 @@ def shapes_of(sample: Sample, kept: VocabularyMask, presence_error_rate: float) 
 
 def _sets_bytes(
     sample: Sample, kept: VocabularyMask, presence_error_rate: float
-) -> tuple[float, float, NDArray[np.float64]]:
+) -> tuple[float, float, GolombSets]:
     """Bytes of the sets of all entities: the codes, their index, and the list of entities.
 
     Returns
     -------
-    These bytes, the bytes of the vocabularies, and float64[n], the bits of each sampled entity's codes.
+    These bytes, the bytes of the vocabularies, and the sets of the sampled entities.
     """
     parts = {name: feature.cut(kept[name]) for name, feature in sample.features.items()}
     columns = build_sets(parts, len(sample))
@@ -342,15 +345,10 @@ def _sets_bytes(
         least = sum(ideal_bits(counts, sample.num_entities) for counts in sample.kept_counts(kept).values())
         code_bits *= least / max(1.0, proportional)
     index_bits = float(expected_bits(sample.num_entities, presence_error_rate))
-    index_bits += 8 * starts_bytes(sample.num_entities, code_bits)
+    num_codes = len(parts) * len(sample) + sum(part.num_facts for part in parts.values())
+    index_bits += 8 * starts_bytes(sample.num_entities, round(num_codes * sample.scale), code_bits)
     of_values = vocabulary_bytes(sample, kept, columns.size_bytes - built.size_bytes)
-    return (code_bits + index_bits) / 8, of_values, _row_bits(built)
-
-
-def _row_bits(built: GolombSets) -> NDArray[np.float64]:
-    """Bits of each row: float64[n]."""
-    starts = built.starts.take(np.arange(built.num_rows))
-    return np.diff(starts.astype(np.float64), append=float(built.num_bits))
+    return (code_bits + index_bits) / 8, of_values, built
 
 
 def _with_tops(tags: Mapping[str, str], sample: Sample, kept: VocabularyMask) -> dict[str, dict[str, str]]:

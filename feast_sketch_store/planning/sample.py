@@ -150,7 +150,7 @@ def total_of(
     return Estimate(value, value - error, value + error)
 
 
-def spread_of_total(differences: NDArray[np.float64], num_entities: int) -> float:
+def spread_of_total(differences: NDArray[np.float64], num_entities: float) -> float:
     """Half of the 95 % interval of a sum over all entities, from the residuals of the sampled ones."""
     num_sampled = len(differences)
     missing = max(0.0, 1 - num_sampled / num_entities)

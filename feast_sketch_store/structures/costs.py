@@ -138,7 +138,9 @@ def sets_bytes(parts: Sequence[Popularity]) -> float:
     if not parts:
         return 0.0
     num_bits = sum(map(set_bits, parts))
-    starts = golomb_sets.starts_bytes(parts[0].num_rows, num_bits)
+    num_rows = parts[0].num_rows
+    num_codes = len(parts) * num_rows + sum(part.num_facts for part in parts)
+    starts = golomb_sets.starts_bytes(num_rows, num_codes, num_bits)
     return 8 * (num_bits // _WORD_BITS + 3) + starts
 
 

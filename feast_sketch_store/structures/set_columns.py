@@ -272,6 +272,8 @@ class SetColumns(Structure):
         description = {
             "features": entries,
             "num_bits": sets.num_bits,
+            "num_rows": sets.num_rows,
+            "group_rows": sets.group_rows,
             "starts": describe_ascending(sets.starts),
         }
         return description, arrays
@@ -313,6 +315,8 @@ class SetColumns(Structure):
             codes,
             words,
             num_bits,
+            checked(description["num_rows"], int),
+            checked(description["group_rows"], int),
             parts.ascending("starts", description["starts"], by_value=False),
             check,
         )

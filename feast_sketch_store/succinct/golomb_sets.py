@@ -8,7 +8,11 @@ ones, a zero, and the lower ``width`` bits of ``g``. For independent symbols thi
 the minimum, ``sum_s H(p_s)`` bits per row, where H is the binary entropy.
 
     row      header | gap | gap | gap   header | gap | gap       features one after the other
-    starts   the bit at which each row begins, in Elias-Fano form (`elias_fano`)
+    group    row | row | row                                     rows one after the other
+    starts   the bit at which each group begins, in Elias-Fano form (`elias_fano`)
+
+A start takes two bits and the logarithm of a group's length, so short rows share one (`group_rows_for`). A
+read decodes the rows of the group before its own, too. Long rows have groups of their own.
 
 A set may be coded relative to those before it, back to the last one that is coded by itself: a long view is a
 view. If these earlier sets have ``u`` distinct ids, ``o`` of the set's ``n`` ids are others, and ``a = n -
@@ -46,6 +50,10 @@ from feast_sketch_store.succinct.joined_bits import JoinedBits, Words
 from feast_sketch_store.succinct.packed import Check, unfinished
 
 _MAX_HEADER_WIDTH = 30
+_MAX_GROUP_ROWS = 64
+# How many rows share a start, if they have at most so many headers and ids on average. A read of one of many
+# rows takes at most 1.7 times as long as with a start for each (`tests/benchmarks/run.py row_groups`).
+_GROUPS = ((5, 8), (11, 4), (16, 2))
 _MAX_RUNS = 1024  # of symbols of equal level
 
 
@@ -113,9 +121,15 @@ class SetCode:
         return np.concatenate((self.gaps.left[classes], self.gaps.left))
 
 
-def starts_bytes(num_rows: int, num_bits: float) -> int:
-    """Bytes of the index of this many rows, whose codes take this many bits."""
-    return expected_bytes(num_rows, int(num_bits) + 1, by_value=False)
+def group_rows_for(num_rows: int, num_codes: int) -> int:
+    """How many rows share a start, if all rows together have this many headers and ids."""
+    return next((size for most, size in _GROUPS if num_codes <= most * num_rows), 1)
+
+
+def starts_bytes(num_rows: int, num_codes: int, num_bits: float) -> int:
+    """Bytes of the starts of this many rows, with this many headers and ids in this many bits."""
+    num_groups = -(-num_rows // group_rows_for(num_rows, num_codes))
+    return expected_bytes(num_groups, int(num_bits) + 1, by_value=False)
 
 
 def best_width(numbers: NDArray[np.integer]) -> int:
@@ -144,7 +158,9 @@ class GolombSets:
     codes : one per feature.
     words : uint64[n], the codes of all rows and two words more; may be memory-mapped.
     num_bits : of the codes.
-    starts : the bit at which each row begins, by row number.
+    num_rows : number of rows.
+    group_rows : the number of rows in each group but the last, 1 to 64.
+    starts : the bit at which each group begins.
     check : of the words; None if all have been checked.
 
     Raises
@@ -155,6 +171,8 @@ class GolombSets:
     codes: Sequence[SetCode]
     words: NDArray[np.uint64]
     num_bits: int
+    num_rows: int
+    group_rows: int
     starts: EliasFano
     check: Check | None = None
 
@@ -165,6 +183,9 @@ class GolombSets:
             or self.num_bits < 0
             or len(self.words) != kernel.words_of_bits(self.num_bits)
             or self.starts.by_value
+            or not 1 <= self.group_rows <= _MAX_GROUP_ROWS
+            or self.num_rows < 0
+            or len(self.starts) != -(-self.num_rows // self.group_rows)
         ):
             raise ValueError("the parts of the sets do not fit each other")
         num_symbols = -1  # of a set before
@@ -183,11 +204,6 @@ class GolombSets:
             ):
                 raise ValueError(f"sets cannot be coded with {code}")
             num_symbols = code.num_symbols
-
-    @property
-    def num_rows(self) -> int:
-        """The number of rows."""
-        return len(self.starts)
 
     @property
     def size_bytes(self) -> int:
@@ -211,9 +227,8 @@ class GolombSets:
             ascending ids of feature ``f`` of row ``r``.
         """
         words, ends = kernel.write_sets(_joint(codes), headers, indptr, ids)
-        num_bits = int(ends[-1]) if len(ends) else 0
         starts = np.concatenate(([0], ends))[: len(ends)].view(np.uint64)
-        return cls(codes, words, num_bits, EliasFano.build(starts, num_bits + 1))
+        return cls._of(codes, words, int(ends[-1]) if len(ends) else 0, starts, headers.size + len(ids))
 
     @classmethod
     def build_in_blocks(
@@ -230,7 +245,7 @@ class GolombSets:
         blocks : headers, indptr and ids of consecutive rows, as of `build`.
         words : gets the words.
         """
-        joint, joined, row = _joint(codes), JoinedBits(words), 0
+        joint, joined, row, num_codes = _joint(codes), JoinedBits(words), 0, 0
         starts = np.zeros(num_rows, np.uint64)
         for headers, indptr, ids in blocks:
             own, ends = kernel.write_sets(joint, headers, indptr, ids)
@@ -239,8 +254,23 @@ class GolombSets:
                 starts[row + 1 : row + len(ends)] += ends[:-1].view(np.uint64)
                 joined.append(own, int(ends[-1]))
                 row += len(ends)
+                num_codes += headers.size + len(ids)
         num_bits = joined.num_bits
-        return cls(codes, joined.finish(), num_bits, EliasFano.build(starts, num_bits + 1))
+        return cls._of(codes, joined.finish(), num_bits, starts, num_codes)
+
+    @classmethod
+    def _of(
+        cls,
+        codes: Sequence[SetCode],
+        words: NDArray[np.uint64],
+        num_bits: int,
+        starts: NDArray[np.uint64],
+        num_codes: int,
+    ) -> "GolombSets":
+        """Sets with these starts of all rows, uint64[n], in groups."""
+        group_rows = group_rows_for(len(starts), num_codes)
+        of_groups = EliasFano.build(starts[::group_rows], num_bits + 1)
+        return cls(codes, words, num_bits, len(starts), group_rows, of_groups)
 
     @staticmethod
     def lengths(
@@ -256,7 +286,14 @@ class GolombSets:
     @property
     def arguments(self) -> tuple[Any, ...]:
         """The sets in the form in which the kernel reads them; see `RowReader`."""
-        return *_joint(self.codes), self.words, self.num_bits, unfinished(self.check), *self.starts.arguments
+        return (
+            *_joint(self.codes),
+            self.words,
+            self.num_bits,
+            unfinished(self.check),
+            *self.starts.arguments,
+            self.group_rows,
+        )
 
 
 def _joint(codes: Sequence[SetCode]) -> SetCodes:

@@ -21,6 +21,7 @@ BENCHMARKS = (
     "structures",
     "peers",
     "long_rows",
+    "short_rows",
     "online_read",
     "several_views",
     "exact_views",

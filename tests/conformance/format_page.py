@@ -232,11 +232,11 @@ def steps(view):
     answer = sketch.read(hashes, ["liked", "country"])
     yield f"timestamp       {answer.event_timestamps[0]}"
     sets = sketch.features["liked"].sets
-    starts = [*sets.starts.take(np.arange(sets.num_rows)).tolist(), sets.num_bits]
+    starts = [*sets.starts.take(np.arange(len(sets.starts))).tolist(), sets.num_bits]
     bits = bits_of(layer.arrays["sets.codes.words"], sets.num_bits)
     values = [value.decode() for value in sketch.features["liked"].vocabulary.values.to_pylist()]
     ids = answer.features["liked"].csr.ids.tolist()
-    yield f"codes of rows   {' '.join(bits[a:b] for a, b in itertools.pairwise(starts))}"
+    yield f"codes of groups {' '.join(bits[a:b] for a, b in itertools.pairwise(starts))}"
     yield f"vocabulary      {', '.join(f'{number} {value}' for number, value in enumerate(values))}"
     yield f"liked           ids {', '.join(map(str, ids))}: {', '.join(values[n] for n in ids)}"
 

@@ -104,16 +104,24 @@ def write_sets(codes, headers, indptr, ids):
     return bits.words(words_of_bits(bits.bit)), ends
 
 
-def read_row(codes, words, num_bits, starts, row, feature):
-    """The header of a row's set of a feature, and the set.
+def read_row(codes, words, num_bits, starts, group_rows, row, feature):
+    """The header of a row's set of a feature, and the set; ``starts`` are those of groups of rows.
 
     Raises
     ------
     DamagedError
     """
-    bits, seen = Bits(words), []
-    bits.bit = ascending_at(starts, row)
-    for own in features_of(codes)[: feature + 1]:
+    bits, features = Bits(words), features_of(codes)
+    bits.bit = ascending_at(starts, row // group_rows)
+    for _ in range(row % group_rows):
+        take_row(bits, num_bits, features)
+    return take_row(bits, num_bits, features[: feature + 1])
+
+
+def take_row(bits, num_bits, features):
+    """The header and the set of the last of some features."""
+    seen = []
+    for own in features:
         if bits.bit > num_bits:
             raise DamagedError
         header = bits.take_code(own.header_width)

@@ -513,18 +513,21 @@ def coded_sets(draw):
     return codes, headers, indptr, np.concatenate([*sets, np.zeros(0)]).astype(np.int32)
 
 
-def set_reader(codes, words, ends, feature):
+def set_reader(codes, words, ends, group_rows, feature):
     """Reads the headers and ids of the sets of one feature."""
-    num_bits, starts = int(ends[-1]) if len(ends) else 0, starts_of(ends)
+    num_bits, starts = int(ends[-1]) if len(ends) else 0, starts_of(ends, group_rows)
     num_symbols = int(np.diff(codes.level_starts)[feature])
-    arguments = *codes, words, num_bits, None, *starts.arguments
+    arguments = *codes, words, num_bits, None, *starts.arguments, group_rows
     no_set = int(codes.parameters[feature, 1])
     return partial(read_sets, arguments, len(ends), num_symbols, feature, no_set)
 
 
-def starts_of(ends):
-    starts = np.concatenate(([0], ends))[: len(ends)].astype(np.uint64)
+def starts_of(ends, group_rows):
+    starts = np.concatenate(([0], ends))[: len(ends)].astype(np.uint64)[::group_rows]
     return EliasFano.build(starts, int(ends[-1]) + 1 if len(ends) else 1)
+
+
+group_sizes = st.sampled_from([1, 2, 5, 64])
 
 
 @REPEATABLE
@@ -536,9 +539,10 @@ def test_sets(sets, data):
     assert_equal(words, wanted_words)
     assert ends.tolist() == wanted_ends
     num_rows, num_features = headers.shape
+    group_rows = data.draw(group_sizes)
     rows = np.array(data.draw(st.lists(st.integers(0, num_rows - 1))) if num_rows else [], np.int64)
     for feature in range(num_features):
-        read = set_reader(codes, words, ends, feature)
+        read = set_reader(codes, words, ends, group_rows, feature)
         segments = rows * num_features + feature
         wanted = [ids[a:b].tolist() for a, b in zip(indptr[segments], indptr[segments + 1], strict=True)]
         assert read(rows) == (headers[rows, feature].tolist(), wanted)
@@ -561,11 +565,12 @@ def test_damaged_sets_are_read_alike_or_refused_by_both(sets, data):
         return
     rng = np.random.default_rng(data.draw(st.integers(0, 99)))
     words[rng.integers(0, len(words))] ^= rng.integers(0, 2**64, dtype=np.uint64)
-    starts = starts_of(ends).parts
+    group_rows = data.draw(group_sizes)
+    starts = starts_of(ends, group_rows).parts
     for row, feature in itertools.product(range(num_rows), range(num_features)):
-        read = set_reader(codes, words, ends, feature)
+        read = set_reader(codes, words, ends, group_rows, feature)
         try:
-            wanted = plain_sets.read_row(codes, words, int(ends[-1]), starts, row, feature)
+            wanted = plain_sets.read_row(codes, words, int(ends[-1]), starts, group_rows, row, feature)
         except DamagedError:
             with pytest.raises(kernel.ReadFault):
                 read(np.array([row]))
@@ -590,5 +595,5 @@ def test_sets_for_which_there_is_no_room_at_first():
     codes = SetCodes(np.array([[3, 0, -1]]), np.array([0, 5000]), np.zeros(5000, np.uint8), left)
     headers, indptr = np.full((40, 1), 5000, np.int32), np.arange(41) * 5000
     words, ends = kernel.write_sets(codes, headers, indptr, np.tile(np.arange(5000, dtype=np.int32), 40))
-    found = set_reader(codes, words, ends, 0)(np.arange(40))
+    found = set_reader(codes, words, ends, 2, 0)(np.arange(40))
     assert found == ([5000] * 40, [list(range(5000))] * 40)

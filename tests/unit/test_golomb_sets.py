@@ -135,8 +135,9 @@ def test_sets_that_come_in_blocks_have_the_same_bits(block, mean):
     joined = GolombSets.build_in_blocks(codes, 100, blocks(), SpilledWords())
     assert joined.num_bits == whole.num_bits
     assert joined.words.tolist() == whole.words.tolist()
-    rows = np.arange(100)
-    assert joined.starts.take(rows).tolist() == whole.starts.take(rows).tolist()
+    groups = np.arange(len(whole.starts))
+    assert joined.group_rows == whole.group_rows
+    assert joined.starts.take(groups).tolist() == whole.starts.take(groups).tolist()
 
 
 def test_levels_ascend_with_rarity():
@@ -209,7 +210,7 @@ def gaps(ends, runs, left=LEFT_LEVELS):
 
 def test_parts_that_do_not_fit_are_refused():
     sets, _ = coded(random_rows(20, 30, 3), 30)
-    parts = [sets.codes, sets.words, sets.num_bits, sets.starts]
+    parts = [sets.codes, sets.words, sets.num_bits, sets.num_rows, sets.group_rows, sets.starts]
     for index, change in [
         (0, []),
         (0, [SetCode(31, 0, gaps([30], [0]))]),
@@ -224,7 +225,12 @@ def test_parts_that_do_not_fit_are_refused():
         (1, sets.words[None]),
         (2, -1),
         (2, 64 * len(sets.words)),
-        (3, EliasFano.build(np.arange(20, dtype=np.uint64), 20, by_value=True)),
+        (3, -1),
+        (3, 33),
+        (4, 0),
+        (4, 1),
+        (4, 65),
+        (5, EliasFano.build(np.arange(20, dtype=np.uint64), 20, by_value=True)),
     ]:
         with pytest.raises(ValueError, match="sets"):
             GolombSets(*[change if number == index else part for number, part in enumerate(parts)])

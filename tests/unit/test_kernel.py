@@ -41,7 +41,7 @@ def listed():
 def with_sets():
     """The same with sets, and a feature of 3 values that is not in them yet."""
     rows = listed()
-    rows.sets(*CODES, None, *CHECKED)
+    rows.sets(*CODES, None, *CHECKED, 1)
     rows.feature(b"", True, 0, np.zeros(3, np.int64), None, None)
     return rows
 
@@ -197,8 +197,11 @@ MISFITS = {
     "unknown ids": lambda: compiled.write_sets(
         PARAMETERS, STARTS, LEVELS, LEFT, *SETS[:2], np.array([0, 3, 2], np.int32), WORDS.copy(), ENDS.copy()
     ),
-    "codes of sets": lambda: listed().sets(*CODES[:4], WORDS[:2], 128, None, *CHECKED),
-    "starts of sets": lambda: listed().sets(*CODES, None, *CHECKED[:3], WORDS[:1], *CHECKED[4:]),
+    "codes of sets": lambda: listed().sets(*CODES[:4], WORDS[:2], 128, None, *CHECKED, 1),
+    "starts of sets": lambda: listed().sets(*CODES, None, *CHECKED[:3], WORDS[:1], *CHECKED[4:], 1),
+    "groups of rows": lambda: listed().sets(*CODES, None, *CHECKED, 0),
+    "more groups": lambda: listed().sets(*CODES, None, *CHECKED, 2),
+    "large groups": lambda: listed().sets(*CODES, None, *CHECKED, 65),
     "number of a set": lambda: with_sets().from_set(1, None),
     "own ids": lambda: with_sets().from_set(0, np.zeros(2, np.int32)),
     "tables": lambda: with_sets().from_list(TABLES[:9].copy(), *LISTS[1:]),

@@ -264,6 +264,9 @@ _CHANGES: dict[str, list[tuple[str, str, Change]]] = {
         ("scalars", "fewer numbers", partial(_tell, f"{_SCALARS}/numbers", lambda numbers: numbers[:1])),
     ],
     "sets": [
+        ("sets", "groups of 65 rows", partial(_tell, f"{_SETS}/group_rows", 65)),
+        ("sets", "groups of no rows", partial(_tell, f"{_SETS}/group_rows", 0)),
+        ("sets", "fewer groups", partial(_tell, f"{_SETS}/group_rows", _add(1))),
         (
             "sets",
             "levels of fewer values",

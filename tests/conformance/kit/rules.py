@@ -196,6 +196,8 @@ RULES: Final[Mapping[str, Mapping[str, Sequence[str]]]] = {
         "`no_set` other than 0 and 2": ["one header without a set"],
         "a first feature that is coded with those before it": ["nothing to be coded with"],
         "another number of known values than is told": ["more values than known"],
+        "groups of fewer than 1 or more than 64 rows": ["groups of 65 rows", "groups of no rows"],
+        "another number of starts than of groups": ["fewer groups"],
         "another number of words than `num_bits` gives": ["without codes", "codes that end early"],
         "when read: codes that end after `num_bits`, or of ids or members that do not exist": [
             "codes that are ones"

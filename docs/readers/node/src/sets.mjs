@@ -12,8 +12,10 @@ export class Sets {
     this.words = parts.words("codes");
     this.numBits = integer(description, "num_bits", "layer.parts");
     this.starts = new Ascending(parts, "starts", description.starts, false);
-    this.numRows = this.starts.length;
+    [this.numRows, this.groupRows] = ["num_rows", "group_rows"].map((key) => integer(description, key, "layer.parts"));
     must(this.numBits >= 0 && this.words.length === wordsFor(this.numBits), "sets", "the sets do not fit their words");
+    must(this.groupRows >= 1 && this.groupRows <= 64, "sets", "a group has 1 to 64 rows");
+    must(this.starts.length === Math.ceil(this.numRows / this.groupRows), "sets", "the groups do not fit the rows");
     this.codes = [];
     let values = null;
     this.features = named(list(description, "features"), (entry, number) => {
@@ -46,9 +48,18 @@ export class Sets {
   }
 
   read(row, wanted) {
-    const start = Number(this.starts.at(row));
+    const start = Number(this.starts.at(Math.floor(row / this.groupRows)));
     must(start <= this.numBits, "sets", "a row lies outside of the codes");
     const reader = new BitReader(this.words, start, this.numBits, "sets");
+    for (let skipped = row % this.groupRows; skipped; skipped--) this.readRow(reader, this.codes.length - 1);
+    const { code, header, ids } = this.readRow(reader, wanted);
+    if (header < code.noSet) return { state: header, values: [] };
+    must(ids.every(code.known), "sets", "a row has a value that its feature lacks");
+    return { state: header > code.noSet ? VALUE : EMPTY, values: ids.map((id) => code.values[id]) };
+  }
+
+  // The sets of the next row up to that of one feature, which is returned.
+  readRow(reader, wanted) {
     let seen = [];
     for (let number = 0; ; number++) {
       const code = this.codes[number];
@@ -68,10 +79,7 @@ export class Sets {
         seen = union(seen, others);
         must(new Set(seen).size === seen.length, "sets", "an id is both seen and another");
       }
-      if (number < wanted) continue;
-      if (header < code.noSet) return { state: header, values: [] };
-      must(ids.every(code.known), "sets", "a row has a value that its feature lacks");
-      return { state: header > code.noSet ? VALUE : EMPTY, values: ids.map((id) => code.values[id]) };
+      if (number === wanted) return { code, header, ids };
     }
   }
 
