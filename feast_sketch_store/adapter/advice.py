@@ -14,7 +14,7 @@ from feast_sketch_store.settings.view_settings import ViewSettings
 
 _EXACT_TAG = f'"{TAG_PREFIX}codec": "exact"'
 _MAX_NAMED = 5  # subjects of a summary
-_MIN_FACTS = 10_000_000  # from here on, shards add a few per cent at most to a view; see docs/scaling.md
+_MIN_FACTS = 10_000_000  # from here on, shards add a few per cent at most to a view; see docs/how_to/scale.md
 
 # Texts that cover several features or views at once, by topic.
 _ARRAYS, _COSTLY, _SHARDS = "arrays", "exact", "shards"

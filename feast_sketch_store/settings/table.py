@@ -132,7 +132,7 @@ class Refresh:
         values.longer_than_0,
         None,
         "after this time without an answer from the storage, a view counts as not ready, see "
-        "[Replicas](../object_stores.md#replicas-serve-from-many-machines); it still answers reads",
+        "[Replicas](../how_to/object_stores.md#replicas-serve-from-many-machines); it still answers reads",
     )
 
     @property
@@ -315,14 +315,14 @@ SETTINGS: Final = (
         values.path,
         DEFAULT_PATH,
         "where the files are: relative to the feature repository or absolute, on a local file system; or "
-        "[in a bucket](../object_stores.md), `s3://bucket/folder`, `az://container/folder` or `gs://bucket/folder`",
+        "[in a bucket](../how_to/object_stores.md), `s3://bucket/folder`, `az://container/folder` or `gs://bucket/folder`",
     ),
     Setting(
         "storage_options",
         values.mapping,
         MappingProxyType({}),
         "how the object store of a URL is reached, see "
-        "[its options](../object_stores.md#credentials-and-options)",
+        "[its options](../how_to/object_stores.md#credentials-and-options)",
         shown="none",
     ),
     Setting(
@@ -347,9 +347,9 @@ SETTINGS: Final = (
         "what Arrays and Sets are kept for: wrong values for each right one that a read shows; the chance "
         "that a value which a row lacks reads as its element; or the bytes that a feature may take, with its "
         "vocabulary and index. `auto` is `noise 0.1`. See "
-        "[What an Array or Set is kept for](../configuration.md#what-an-array-or-set-is-kept-for). As a tag "
-        "of a scalar feature: `error 0.1%`, its own `scalar_error`; of [counts](../counts.md): `error 2` or "
-        "`error 10%`, how far a sealed count may be off",
+        "[What an Array or Set is kept for](types.md#what-an-array-or-set-is-kept-for). As a tag of a "
+        "scalar feature: `error 0.1%`, its own `scalar_error`; of [counts](../how_to/counts.md): `error 2` "
+        "or `error 10%`, how far a sealed count may be off",
         _EVERYWHERE,
         of_feature=values.target,
     ),
@@ -368,7 +368,7 @@ SETTINGS: Final = (
         values.kept_values,
         None,
         "which values of Arrays and Sets are kept, see "
-        "[A cut vocabulary](../configuration.md#what-an-array-or-set-is-kept-for)",
+        "[A cut vocabulary](types.md#what-an-array-or-set-is-kept-for)",
         _EVERYWHERE,
         "all values",
     ),
@@ -376,21 +376,22 @@ SETTINGS: Final = (
         "default_codec",
         values.one_of(AUTO, EXACT),
         AUTO,
-        "how a feature without a codec is kept, see [Types](../configuration.md#types)",
+        "how a feature without a codec is kept, see [Types](types.md#types)",
         _ABOVE,
     ),
-    Setting("ttl", Ttl, Ttl(), "see [Expired rows](../configuration.md#expired-rows)", _ABOVE),
+    Setting("ttl", Ttl, Ttl(), "see [Expired rows](types.md#expired-rows)", _ABOVE),
     Setting(
         "backing_store",
         Backing,
         None,
-        "another online store of Feast, which keeps [what a sketch is not made for](../backing_store.md)",
+        "another online store of Feast, which keeps "
+        "[what a sketch is not made for](../how_to/backing_store.md)",
     ),
     Setting(
         "shards",
         Sharding,
         Sharding(),
-        "see [Shards](../scaling.md#divide-a-view-into-shards); `shards: 16` is `shards: {count: 16}`",
+        "see [Shards](../how_to/scale.md#divide-a-view-into-shards); `shards: 16` is `shards: {count: 16}`",
         _ABOVE,
         form="count, or mapping",
         first="count",
@@ -408,8 +409,8 @@ SETTINGS: Final = (
         Compaction,
         Compaction(),
         "who seals. `auto`: a write, once the limits below are exceeded. `job`: only "
-        "[`feast-sketch seal`](../operations.md#when-to-seal-and-vacuum); writes only append. Set `job` for "
-        "fills by several processes, and for a store in a bucket that several machines write",
+        "[`feast-sketch seal`](../how_to/operate.md#when-to-seal-and-vacuum); writes only append. Set `job` "
+        "for fills by several processes, and for a store in a bucket that several machines write",
         shown="`auto`",
         form="`auto`, `job`, or mapping",
         words={AUTO: Compaction(), JOB: Compaction(by_job=True)},
@@ -419,27 +420,27 @@ SETTINGS: Final = (
         "codec",
         values.one_of(MEMBERSHIP, CATEGORICAL, STATIC, BINNED, EXACT, LIST, COUNTS, BACKING, SCORE),
         None,
-        "what a read returns of the feature, see [Types](../configuration.md#types), "
-        "[backing](../backing_store.md) and [scores](../configuration.md#scores)",
+        "what a read returns of the feature, see [Types](types.md#types), "
+        "[backing](../how_to/backing_store.md) and [scores](types.md#scores)",
         (FEATURE,),
         "by the type",
     ),
-    Setting("list", ListItems, ListItems(), "of a [list](../lists.md)", (FEATURE,)),
+    Setting("list", ListItems, ListItems(), "of a [list](../how_to/lists.md)", (FEATURE,)),
     Setting(
         "of",
         values.text,
         None,
-        "on an Array of timestamps: the [list](../lists.md) whose times it gives; on an Array of integers: "
-        "the feature whose [counts](../counts.md) it has",
+        "on an Array of timestamps: the [list](../how_to/lists.md) whose times it gives; on an Array of "
+        "integers: the feature whose [counts](../how_to/counts.md) it has",
         (FEATURE,),
         form="name of a feature",
     ),
-    Setting("score", Score, Score(), "of a [score](../configuration.md#scores)", (FEATURE,)),
+    Setting("score", Score, Score(), "of a [score](types.md#scores)", (FEATURE,)),
     Setting(
         "round",
         values.rounding,
         None,
-        "of a [binned number](../configuration.md#binned-numbers): the step to round to, or the number of "
+        "of a [binned number](types.md#binned-numbers): the step to round to, or the number of "
         "quantile bins, 1 to 65,536",
         (FEATURE,),
         "`256 bins`",

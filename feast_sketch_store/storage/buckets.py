@@ -186,7 +186,8 @@ def _objects(scheme: str, bucket: str, probe_folder: str, options: tuple[tuple[s
         # Messages of obstore may repeat values.
         raise SettingsError(
             f"{scheme}://{bucket}: an object store cannot be opened with the storage_options "
-            f"{sorted(name for name, _ in options)}; see docs/object_stores.md for their names and values"
+            f"{sorted(name for name, _ in options)}; see docs/how_to/object_stores.md for their names "
+            "and values"
         ) from None
     location = f"{scheme}://{bucket}"
     # Buckets of the same name at other endpoints are different; the host's cache must tell them apart.

@@ -1,4 +1,4 @@
-"""docs/online_store_format.md: generated parts are as the code makes them, constants are the code's."""
+"""The page of the format: generated parts are as the code makes them, constants are the code's."""
 
 import re
 import shutil
@@ -17,7 +17,7 @@ from tests.conformance.format_page import PAGE, example_view, page_with_blocks
 from tests.conformance.kit.answers import read
 from tests.conformance.kit.views import SealedView, encoded, sealed, users
 
-README = PAGE.parent / "readers" / "node" / "README.md"
+README = PAGE.parents[1] / "readers" / "node" / "README.md"
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_the_example_runs(tmp_path, monkeypatch):
-    page = (ROOT / "docs/counts.md").read_text()
+    page = (ROOT / "docs/how_to/counts.md").read_text()
     declaration, example = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     repository = tmp_path / "feature_repo"
     repository.mkdir()

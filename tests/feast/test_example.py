@@ -154,7 +154,7 @@ def test_the_sketch_says_what_it_holds(output):
 
 
 @pytest.mark.parametrize(
-    ("page", "num_blocks"), [("README.md", 1), ("docs/reader.md", 2)], ids=["readme", "reader"]
+    ("page", "num_blocks"), [("README.md", 1), ("docs/how_to/reader.md", 2)], ids=["readme", "reader"]
 )
 def test_the_code_of_a_page_runs(output, copy, page, num_blocks):
     """As it is printed, from the folder that holds the example."""

@@ -531,8 +531,8 @@ def test_command(sqlite, tmp_path):
 
 @pytest.mark.has_long_form
 def test_the_walk_of_the_page(redis_port, tmp_path, monkeypatch):
-    """docs/migrating.md as a new user does it: the same answers before and after, and what it shows."""
-    page = (Path(__file__).parents[2] / "docs" / "migrating.md").read_text("utf-8")
+    """docs/how_to/migrate.md as a new user does it: the same answers before and after, and what it shows."""
+    page = (Path(__file__).parents[2] / "docs" / "how_to" / "migrate.md").read_text("utf-8")
     monkeypatch.chdir(tmp_path)
     file = Path("feature_store.yaml")
     options = {"type": "redis", "connection_string": f"127.0.0.1:{redis_port},db=9"}

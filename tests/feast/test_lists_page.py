@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 
 def test_the_example_runs(tmp_path, monkeypatch):
     declaration, example, as_of = re.findall(
-        r"```python\n(.*?)```", (ROOT / "docs/lists.md").read_text(), re.DOTALL
+        r"```python\n(.*?)```", (ROOT / "docs/how_to/lists.md").read_text(), re.DOTALL
     )
     repository = tmp_path / "feature_repo"
     repository.mkdir()

@@ -1,4 +1,4 @@
-"""The functionality matrix of docs/feast.md names tests that exist."""
+"""The functionality matrix of docs/reference/feast.md names tests that exist."""
 
 import ast
 import re
@@ -7,7 +7,7 @@ from pathlib import Path
 from tests.helpers.cases import for_each
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "feast.md").read_text()
+PAGE = (ROOT / "docs" / "reference" / "feast.md").read_text()
 LINES = [
     line
     for line in PAGE[: PAGE.index("\n## Services with `precompute_online`")].splitlines()

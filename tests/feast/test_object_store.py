@@ -217,7 +217,7 @@ def test_credentials_of_a_file_are_in_nothing_that_feast_shows(moto, url, tmp_pa
     store.apply([USER, view])
     push(store, 1, "FR")
     texts = [registry_dump(store.config, tmp_path), *map(repr, plans), caplog.text]
-    # `repr` of Feast's own `RepoConfig` shows the file as it is, which docs/object_stores.md says.
+    # `repr` of Feast's own `RepoConfig` shows the file as it is, which docs/how_to/object_stores.md says.
     texts += [repr(store.config.online_store), repr(store._get_provider().online_store)]
     texts.append((tmp_path / "registry.db").read_bytes().decode("latin-1"))
     for text in texts:

@@ -248,7 +248,7 @@ def named_in(text):
     }
 
 
-@for_each("page", ["fleet.md", "grafana-dashboard.json", "prometheus-alerts.yaml"])
+@for_each("page", ["how_to/fleet.md", "grafana-dashboard.json", "prometheus-alerts.yaml"])
 def test_metrics_that_a_page_names_exist(page):
     named = named_in((DOCS / page).read_text())
     assert named

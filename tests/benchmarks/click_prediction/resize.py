@@ -1,4 +1,4 @@
-"""The sizes in docs/accuracy.md alone: seals every setting again, and changes the tables and plots.
+"""The sizes in docs/results/accuracy.md alone: seals every setting again, and changes the tables and plots.
 
     python tests/benchmarks/click_prediction/resize.py PAGE --data FOLDER [--task NAME]
 

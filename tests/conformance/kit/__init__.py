@@ -1,4 +1,4 @@
-"""Test vectors for readers of the online store's files; see ``docs/online_store_format.md``.
+"""Test vectors for readers of the online store's files; see ``docs/reference/online_store_format.md``.
 
     python -m tests.conformance.kit DIR
 

@@ -14,7 +14,7 @@ def main(folder: Path) -> None:
     if folder.exists() and any(folder.iterdir()):
         raise click.ClickException(f"{folder}: the folder is not empty; give a new one")
     num_files = write_kit(folder)
-    click.echo(f"{folder}: {num_files} files; docs/online_store_format.md says how to use them")
+    click.echo(f"{folder}: {num_files} files; docs/reference/online_store_format.md says how to use them")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """What a reader must refuse: the clauses of each rule, and the hostile views that break them.
 
-The table in docs/online_store_format.md is made from this one. A violation of a clause that begins with "when
-read:" may show only when a row is read.
+The table in docs/reference/online_store_format.md is made from this one. A violation of a clause that begins
+with "when read:" may show only when a row is read.
 """
 
 from collections.abc import Mapping, Sequence
