@@ -8,6 +8,7 @@ __version__ = "0.1.0"
 
 _EXPORTS = {
     "Lists": "feast_sketch_store.lists",
+    "Sets": "feast_sketch_store.sets",
     "SketchOnlineStore": "feast_sketch_store.online_store",
     "SketchOnlineStoreConfig": "feast_sketch_store.online_store",
     "SketchReader": "feast_sketch_store.reading.reader",

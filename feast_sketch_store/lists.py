@@ -7,123 +7,26 @@ history.remove([user], article)                             forget one article
 history.clear([user])                                       forget all
 """
 
-from collections.abc import Sequence
-from datetime import UTC, datetime
-from pathlib import Path
+from datetime import datetime
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
-from feast import FeatureStore
-from feast.version_utils import parse_version
-from numpy.typing import ArrayLike, NDArray
-
-from feast_sketch_store.errors import RowError, StorageError, UnsupportedFeatureError
-from feast_sketch_store.online_store import any_feature_view, online_store_of
-from feast_sketch_store.reading.entities import Entities, EntityColumns, as_array
+from feast_sketch_store.appended import AppendedFeature
+from feast_sketch_store.reading.entities import Entities
 from feast_sketch_store.reading.ragged import RaggedLists, read_lists
 from feast_sketch_store.reading.windows import Moments, window_of_lists
 from feast_sketch_store.rows.codecs import FeatureCodec
-from feast_sketch_store.rows.encoding import TIMESTAMP, deletion_rows
-from feast_sketch_store.rows.entity_keys import JOIN_KEY_TYPES
-from feast_sketch_store.rows.limits import impossible_moment
-from feast_sketch_store.rows.list_log import REMOVE, REPLACE, ListRows
-
-_MAX_SECONDS = 1 << 40  # since 1970: later than any item may be, and small enough for microseconds
-_ALL_SECONDS = -_MAX_SECONDS, _MAX_SECONDS
+from feast_sketch_store.settings.view_settings import ViewSettings
 
 
-class Lists:
-    """One list of a feature view. Safe to use from several threads.
+class Lists(AppendedFeature):
+    """One list of a feature view; see `AppendedFeature` for its parameters and errors."""
 
-    Writes are durable, and visible to this process, when they return. Writes of several threads share a
-    commit. Feast's own writes and reads see the same items.
+    _kind = "list"
+    _how_declared = "The tag sketch.codec: list on an Array makes one"
 
-    Parameters
-    ----------
-    repo : a `FeatureStore`, or the folder of a feature repository.
-    feature_view, feature : their names. A view's name may end in a version, as in ``user_history@v2``, to
-        fill that version before the registry names it. Otherwise the registry's version is used.
-
-    Raises
-    ------
-    UnsupportedFeatureError : the view has no such list, or the repository has no versions.
-    SketchStoreError : the online store is of another type.
-    feast.errors.FeatureViewNotFoundException, feast.errors.FeatureViewVersionNotFound : there is no such
-        view, or no such version (from Feast).
-    """
-
-    def __init__(self, repo: FeatureStore | str | Path, feature_view: str, feature: str):
-        store = repo if isinstance(repo, FeatureStore) else FeatureStore(repo_path=str(repo))
-        table = _view_of(store, feature_view)
-        self._is_replica = store.config.online_store.read_only
-        self._view = online_store_of(store).writer(store.config, table)
-        self._codecs = self._view.settings.stored_codecs
-        codec = next((codec for codec in self._codecs if codec.feature == feature), None)
-        if codec is None or not codec.is_list:
-            lists = [codec.feature for codec in self._codecs if codec.is_list]
-            raise UnsupportedFeatureError(
-                f"feature view {feature_view!r} has no list {feature!r}; its lists are {lists}. The tag "
-                "sketch.codec: list on an Array makes one"
-            )
-        self._codec = codec
-        fields = {f.name: FeatureCodec.for_feature(f.name, f.dtype).value_field for f in table.entity_columns}
-        self._entities = EntityColumns(feature_view, {n: JOIN_KEY_TYPES[f] for n, f in fields.items()})
-
-    def add(
-        self, entities: Entities, values: ArrayLike | pa.Array, timestamps: ArrayLike | pa.Array | None = None
-    ) -> None:
-        """Add an item to the list of each entity.
-
-        Parameters
-        ----------
-        entities : n entities, as for `SketchReader.hash`; repeat an entity for each of its items.
-        values : n values.
-        timestamps : n times of the items, or one for all: Arrow or NumPy timestamps, datetimes, or seconds
-            since 1970. None means now. Naive times are in UTC.
-
-        Raises
-        ------
-        RowError : the arrays differ in length or have a wrong type; nothing was written.
-        StorageError : nothing was written.
-        """
-        columns = self._entities.columns(entities)
-        num_rows = self._entities.number(columns)
-        elements, times = self._values(values, num_rows), self._times(timestamps, num_rows)
-        self._write(columns, (np.arange(num_rows + 1), elements, times), times, None)
-
-    def replace(
-        self,
-        entities: Entities,
-        indptr: ArrayLike,
-        values: ArrayLike | pa.Array,
-        timestamps: ArrayLike | pa.Array | None = None,
-    ) -> None:
-        """Replace the lists of entities.
-
-        Parameters
-        ----------
-        entities : n of them.
-        indptr : int[n + 1]; the list of entity ``i`` has the items from ``indptr[i]`` to ``indptr[i + 1]``.
-        values, timestamps : of the items, as for `add`.
-
-        Raises
-        ------
-        RowError, StorageError : as `add`.
-        """
-        columns = self._entities.columns(entities)
-        bounds, num_rows = np.asarray(indptr, np.int64), self._entities.number(columns)
-        if len(bounds) != num_rows + 1 or bounds[0] or (np.diff(bounds) < 0).any():
-            raise RowError(f"indptr does not tell where the lists of {num_rows} entities begin")
-        times = self._times(timestamps, int(bounds[-1]))
-        elements = self._values(values, int(bounds[-1]))
-        # By position the newest item of a row is its last.
-        order = np.lexsort((times, np.repeat(np.arange(num_rows), np.diff(bounds))))
-        elements, times = elements.take(pa.array(order)), times[order]
-        events = np.full(num_rows, _now())
-        has_items = np.diff(bounds) > 0
-        events[has_items] = times[bounds[1:][has_items] - 1]
-        self._write(columns, (bounds, elements, times), events, REPLACE)
+    @staticmethod
+    def _codecs_of(settings: ViewSettings) -> dict[str, FeatureCodec]:
+        return {codec.feature: codec for codec in settings.codecs if codec.is_list}
 
     def get(
         self,
@@ -175,125 +78,4 @@ class Lists:
         ------
         RowError, StorageError : as `add`.
         """
-        columns = self._entities.columns(entities)
-        num_rows = self._entities.number(columns)
-        if np.ndim(values) == 0 and not isinstance(values, pa.Array):
-            values = [values] * num_rows
-        times = self._times(until, num_rows)
-        self._write(columns, (np.arange(num_rows + 1), self._values(values, num_rows), times), times, REMOVE)
-
-    def clear(self, entities: Entities) -> None:
-        """Delete everything of entities: this list and the view's other lists.
-
-        Raises
-        ------
-        RowError, StorageError : as `add`.
-        """
-        self._require_writer()
-        columns = self._entities.columns(entities)
-        if self._entities.number(columns):
-            self._view.delete(deletion_rows(columns, datetime.now(UTC)))
-
-    def _values(self, values: Any, number: int) -> pa.Array:
-        """Convert values to ``number`` elements of the list's column."""
-        kind = self._codec.arrow_type.value_type
-        try:
-            elements = as_array(values, kind)
-        except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
-            raise RowError(
-                f"these are not values of the list {self._codec.feature!r}, which is of {kind}: {error}"
-            ) from error
-        if elements.null_count or len(elements) != number:
-            what = f"{elements.null_count} nulls" if elements.null_count else f"{len(elements)} values"
-            raise RowError(f"the list {self._codec.feature!r} takes {number} values here, not {what}")
-        return elements
-
-    def _times(self, timestamps: Any, number: int) -> NDArray[np.int64]:
-        """Times in microseconds since 1970: int64[number]."""
-        times = _microseconds(timestamps, number)
-        if (found := impossible_moment(times)) is not None:
-            row, wrong = found
-            given = timestamps if isinstance(timestamps, datetime) else timestamps[row]
-            raise RowError(
-                f"row {row} for the list {self._codec.feature!r} has the time {_text(given)}, which is none "
-                f"or {wrong}; nothing was written. Give seconds since 1970, datetimes or timestamps"
-            )
-        return times
-
-    def _write(
-        self,
-        columns: dict[str, pa.Array],
-        items: tuple[NDArray[np.int64], pa.Array, NDArray[np.int64]],
-        events: NDArray[np.int64],
-        operation: str | None,
-    ) -> None:
-        self._require_writer()
-        if len(events):
-            self._view.write(ListRows(columns, self._codec.feature, *items, events, operation))
-
-    def _require_writer(self) -> None:
-        if self._is_replica:
-            raise StorageError(f"feature view {self._view.settings.view!r}: online_store has read_only: true")
-
-
-def _view_of(store: FeatureStore, name: str) -> Any:
-    """A feature view by its name, or one of its versions by ``name@version``."""
-    name, at, version = name.partition("@")
-    if not at:
-        return any_feature_view(store, name)
-    if not store.config.registry.enable_online_feature_view_versioning:
-        raise UnsupportedFeatureError(
-            f"feature view {name!r} has no versions: set enable_online_feature_view_versioning: true under "
-            "registry in feature_store.yaml, or leave out @" + version
-        )
-    try:
-        _, number = parse_version(version)
-    except ValueError as error:
-        raise UnsupportedFeatureError(f"feature view {name!r}: {error}") from error
-    registry: Any = store.registry
-    return registry.get_feature_view_by_version(name, store.project, number)
-
-
-def _now() -> int:
-    return int(np.datetime64(datetime.now(UTC).replace(tzinfo=None), "us").astype(np.int64))
-
-
-def _microseconds(timestamps: Any, number: int) -> NDArray[np.int64]:
-    """Convert times to microseconds since 1970: int64[number]."""
-    if timestamps is None:
-        return np.full(number, _now())
-    if isinstance(timestamps, np.ndarray) and timestamps.dtype == np.int64 and len(timestamps) == number:
-        return np.asarray(timestamps.clip(*_ALL_SECONDS) * 1_000_000)
-    if isinstance(timestamps, datetime):
-        timestamps = [timestamps] * number
-    try:
-        times = timestamps if isinstance(timestamps, pa.Array) else pa.array(_plain(timestamps))
-        if pa.types.is_floating(times.type) and not times.null_count:
-            seconds = np.nan_to_num(times.to_numpy(zero_copy_only=False), nan=_MAX_SECONDS)
-            times = pa.array(np.rint(seconds.clip(*_ALL_SECONDS) * 1e6).astype(np.int64))
-        elif pa.types.is_integer(times.type) and not times.null_count:
-            seconds = times.cast(pa.int64()).to_numpy(zero_copy_only=False)
-            times = pa.array(seconds.clip(*_ALL_SECONDS) * 1_000_000)
-        is_fine = pa.types.is_timestamp(times.type) and times.type.unit == "ns"
-        times = times.cast(TIMESTAMP, safe=not is_fine).cast(pa.int64())
-    except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
-        raise RowError(f"these are not timestamps: {error}") from error
-    if times.null_count or len(times) != number:
-        what = f"{times.null_count} nulls" if times.null_count else f"{len(times)}"
-        raise RowError(f"{number} timestamps are needed, not {what}")
-    return np.array(times.to_numpy(zero_copy_only=False), np.int64)
-
-
-def _text(time: Any) -> str:
-    """A time as it was given, for a message; Python cannot represent all that Arrow can."""
-    try:
-        return str(time)
-    except (OverflowError, ValueError):
-        return str(getattr(time, "value", "?"))
-
-
-def _plain(timestamps: Any) -> Sequence[Any] | NDArray[Any]:
-    """Convert timestamps for Arrow; naive datetimes are in UTC."""
-    if isinstance(timestamps, np.ndarray):
-        return timestamps
-    return [t.replace(tzinfo=UTC) if isinstance(t, datetime) and t.tzinfo is None else t for t in timestamps]
+        self._remove(entities, values, until)

@@ -1,8 +1,10 @@
 """Update expressions of `FeatureStore.update_online_store`, as rows of the log.
 
-list_append(items, :new_val)    adds the items of a row to the list
+list_append(items, :new_val)    adds the items of a row to the list or set
 list_append(:new_val, items)    the same: the order of a list is that of its times
-:new_val                        replaces the list
+ADD items :new_val              the same, for a set
+DELETE items :new_val           removes the values of a row from a set
+:new_val                        replaces the list or set
 """
 
 import re
@@ -11,47 +13,59 @@ from collections.abc import Mapping, Sequence
 import pyarrow as pa
 
 from feast_sketch_store.errors import RowError, UnsupportedFeatureError
+from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.encoding import FeastRow
-from feast_sketch_store.rows.list_log import replacing, to_list_log
+from feast_sketch_store.rows.list_log import REMOVE, REPLACE, to_list_log, with_operations
 from feast_sketch_store.settings.view_settings import ViewSettings
 
 _APPEND = re.compile(r"\s*list_append\(\s*([^\s,()]+)\s*,\s*([^\s,()]+)\s*\)\s*")
+_OF_SET = re.compile(r"\s*(ADD|DELETE)\s+(\S+)\s+(\S+)\s*", re.IGNORECASE)
 _NEW = ":new_val"
 
 
 def updates(settings: ViewSettings, data: Sequence[FeastRow], expressions: Mapping[str, str]) -> pa.Table:
-    """Turn update expressions into rows of the log; a list without an expression is added to.
+    """Turn update expressions into rows of the log; a list or set without an expression is added to.
 
     Raises
     ------
-    UnsupportedFeatureError : an expression names something that is not a list of the view, or is not an
-        update.
+    UnsupportedFeatureError : an expression names something that is not a list or set of the view to which
+        rows append, or is not an update.
     RowError : a row cannot be kept.
     """
-    lists = [codec.feature for codec in settings.codecs if codec.is_list]
+    is_appended = settings.semantics == "append"
+    codecs = {codec.feature: codec for codec in settings.stored_codecs} if is_appended else {}
     for name in expressions:
-        if name not in lists:
+        if name not in codecs:
             raise UnsupportedFeatureError(
-                f"feature view {settings.view!r} has no list {name!r} to update; its lists are {lists}. The "
-                "tag sketch.codec: list on an Array makes one; other features are written with push or "
+                f"feature view {settings.view!r} has no list or set {name!r} to update; it has "
+                f"{list(codecs)}. The tag sketch.codec: list on an Array makes a list, and the tag "
+                "sketch.rows: append on a view lets its sets grow; other features are written with push or "
                 "materialize"
             )
-    replaced = [name for name, text in expressions.items() if _replaces(name, text, settings.view)]
+    operations = {
+        name: _operation(codec, expressions[name], settings.view) if name in expressions else None
+        for name, codec in codecs.items()
+    }
     try:
         rows = to_list_log(data, settings.codecs, settings.join_keys)
     except RowError as error:
         raise RowError(f"feature view {settings.view!r}: {error}") from error
-    return replacing(rows, replaced)
+    return with_operations(rows, operations)
 
 
-def _replaces(name: str, expression: str, view: str) -> bool:
-    """Whether an expression replaces a list; otherwise it adds to it."""
+def _operation(codec: FeatureCodec, expression: str, view: str) -> str | None:
+    """The operation of the log that an expression stands for; None to append."""
+    name = codec.feature
     if expression.strip() == _NEW:
-        return True
+        return REPLACE
     found = _APPEND.fullmatch(expression)
     if found is not None and {found[1], found[2]} == {name, _NEW}:
-        return False
+        return None
+    found = None if codec.is_list else _OF_SET.fullmatch(expression)
+    if found is not None and (found[2], found[3]) == (name, _NEW):
+        return None if found[1].upper() == "ADD" else REMOVE
+    what, others = ("list", "") if codec.is_list else ("set", f", 'DELETE {name} {_NEW}' to remove from it")
     raise UnsupportedFeatureError(
-        f"feature view {view!r}: {expression!r} is not an update of the list {name!r}; give "
-        f"'list_append({name}, {_NEW})' to add to it, or '{_NEW}' to replace it"
+        f"feature view {view!r}: {expression!r} is not an update of the {what} {name!r}; give "
+        f"'list_append({name}, {_NEW})' to add to it{others}, or '{_NEW}' to replace it"
     )

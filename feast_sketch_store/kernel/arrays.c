@@ -49,7 +49,8 @@ READER_METHOD(found) {
 /* Reads the first feature of a row, with each id once; 0 or FAILED. */
 static int read_first(Place *place, const Feature **feature, Arena *arena, Content *content) {
     if (feature_read(place, 0, feature, arena, content) < 0) return FAILED;
-    return place->limits ? content_make_distinct(place, arena, content) : 0;
+    int is_list = place->limits && items_are_timed(place->stack, 0);
+    return is_list ? content_make_distinct(place, arena, content) : 0;
 }
 
 /* Words that have a bit for each name. */

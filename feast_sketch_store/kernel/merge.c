@@ -1,6 +1,6 @@
-/* Lists of an entity with items in several layers: unsealed rows over sealed ones.
+/* Lists and sets of an entity with items in several layers: unsealed rows over sealed ones.
  *
- * rows/lists.py defines how they add up. Values are numbered as they are met, because each layer has its own
+ * rows/lists.py defines how they add up. The values of a set are items whose times are all 0. Values are numbered as they are met, because each layer has its own
  * vocabulary. */
 
 #include <stdlib.h>
@@ -38,8 +38,30 @@ typedef struct {
     int32_t before;
 } Removal;
 
+/* Reads the values of a sealed set; 0 or FAILED. */
+static int begin_set(Place *place, Run *run, Arena *arena, int *state) {
+    Place own = *place, *alone = &own;
+    Content content = {.state = MISSING};
+    own.layer = run->layer;
+    own.row = run->row;
+    own.num_pieces = 0;
+    if (own.layer->rows->num_sets && !own.sets && sets_read(own.layer->rows, &alone, 1, arena) < 0) return FAILED;
+    place->sets = own.sets; /* of all features: an entity is in one sealed layer */
+    if (run->feature->read(&own, run->feature, arena, &content) < 0 || (content.count && !content.ids)) return FAILED;
+    size_t size = (size_t)content.count * sizeof *run->ids;
+    int64_t *times = arena_get(arena, (size_t)content.count * sizeof *times);
+    run->ids = arena_get(arena, size);
+    if (!run->ids || !times) return FAILED;
+    if (size) memcpy(run->ids, content.ids, size);
+    memset(times, 0, (size_t)content.count * sizeof *times);
+    run->times = times;
+    run->count = content.count;
+    *state = content.state;
+    return 0;
+}
+
 /* Reads the items of a run; 0 or FAILED. */
-static int begin_run(const Place *place, Py_ssize_t f, Run *run, Arena *arena, int *state) {
+static int begin_run(Place *place, Py_ssize_t f, Run *run, Arena *arena, int *state) {
     const Feature *feature = run->feature;
     run->count = run->next = 0;
     *state = MISSING;
@@ -56,17 +78,19 @@ static int begin_run(const Place *place, Py_ssize_t f, Run *run, Arena *arena, i
         run->times = times;
         return 0;
     }
-    if (!feature->is_items) return FAILED;
+    int has_times = items_are_timed(place->stack, f);
+    if (!feature->is_items) return has_times ? FAILED : begin_set(place, run, arena, state);
     int64_t start = feature->indptr[run->row], stop = feature->indptr[run->row + 1];
     if (start < 0 || stop < start || stop > feature->num_ids) return FAILED;
     *state = feature->row_states[run->row];
     if (*state > VALUE) return FAILED;
     int64_t resolution = place->stack->resolutions[f];
-    if (place->until != INT64_MAX) { /* as of sealed items, only the ticks before that of `until` */
+    if (has_times && place->until != INT64_MAX) { /* as of sealed items, only the ticks before that of `until` */
         int64_t too_new = floor_of(place->until, resolution) * resolution;
         while (start < stop && feature->weights[start] >= too_new) start++;
     }
     run->times = feature->weights + start;
+    if (!has_times) run->count = stop - start;
     while (run->count < stop - start && run->times[run->count] >= place->since) run->count++;
     run->ids = arena_get(arena, (size_t)run->count * sizeof *run->ids);
     if (!run->ids) return FAILED;
@@ -227,7 +251,7 @@ static int spell(const Met *met, int32_t *values, int64_t count, Arena *arena, C
 }
 
 /* Opens the runs of a feature, down to one that replaces those before it. Returns their number, or FAILED. */
-static int begin_runs(const Place *place, Py_ssize_t f, Run *runs, Arena *arena, int *state, int64_t *most) {
+static int begin_runs(Place *place, Py_ssize_t f, Run *runs, Arena *arena, int *state, int64_t *most) {
     int number = 0, is_replaced = 0;
     *state = MISSING;
     for (; number < place->num_pieces && !is_replaced; number++) {
@@ -281,7 +305,7 @@ int items_merge(Place *place, Py_ssize_t f, const Feature **feature, Arena *aren
         content->numbers = times;
         return 0;
     }
-    content->weights = times;
+    content->weights = items_are_timed(stack, f) ? times : NULL;
     place->together.names = met.names;
     place->together.num_names = met.count;
     place->spelled_numbers = met.numbers;
@@ -321,12 +345,13 @@ int content_make_distinct(const Place *place, Arena *arena, Content *content) {
 
 /* -- where they are -------------------------------------------------------------------------------------- */
 
-/* Whether any feature of a place has items; FAILED if that cannot be read. */
+/* Whether any list of a place has items; FAILED if that cannot be read. */
 static int has_items(Place *place) {
     int64_t limit = place->limit;
     int is_found = 0;
     place->limit = 1;
     for (Py_ssize_t f = 0; !is_found && f < place->layer->rows->num_features; f++) {
+        if (!items_are_timed(place->stack, f)) continue;
         Arena arena;
         Content content = {.state = MISSING};
         const Feature *feature = place->layer->rows->features + f;
@@ -342,9 +367,9 @@ static int has_items(Place *place) {
     return is_found;
 }
 
-/* The row of an entity in one layer, and its timestamp: FOUND, ABSENT or FAILED. A deletion is ABSENT. `is_last` says
- * whether older layers have nothing to add. */
-static int find_piece(const Layer *layer, const uint64_t *hash, Place *place, int *is_last) {
+/* The row of an entity in one layer, and its timestamp: FOUND, EXPIRED, ABSENT or FAILED. A deletion is ABSENT. `is_last`
+ * says whether older layers have nothing to add. */
+static int find_piece(const Layer *layer, const uint64_t *hash, int64_t expire_before, Place *place, int *is_last) {
     const RowReader *rows = layer->rows;
     *is_last = 0;
     place->row = rows->find(rows, hash, place);
@@ -355,20 +380,21 @@ static int find_piece(const Layer *layer, const uint64_t *hash, Place *place, in
         *is_last = rows->fences[place->row];
     }
     place->layer = layer;
-    return rows->date(rows, INT64_MIN, place);
+    return rows->date(rows, expire_before, place);
 }
 
 int items_locate(const RowReader *stack, const uint64_t *hash, Py_ssize_t first, Py_ssize_t end, int64_t expire_before,
                  Arena *arena, Place *place) {
     int64_t newest = INT64_MIN;
-    int is_last = 0;
+    int is_last = 0, is_alive = 0;
     place->is_dated = 1; /* the newest of them counts */
     place->pieces = arena_get(arena, (size_t)(end - first) * sizeof *place->pieces);
     if (!place->pieces) return FAILED;
     for (Py_ssize_t l = first; l < end && !is_last; l++) {
-        int status = find_piece(stack->layers + l, hash, place, &is_last);
+        int status = find_piece(stack->layers + l, hash, expire_before, place, &is_last);
         if (status == FAILED) return FAILED;
-        if (status != FOUND) continue;
+        if (status == ABSENT) continue;
+        is_alive |= status == FOUND;
         place->pieces[place->num_pieces++] = (Piece){stack->layers + l, place->row};
         if (place->timestamp > newest) newest = place->timestamp;
     }
@@ -376,13 +402,13 @@ int items_locate(const RowReader *stack, const uint64_t *hash, Py_ssize_t first,
     if (newest == INT64_MIN) return ABSENT; /* no rows, or rows that only remove, which do not count as a row */
     place->layer = place->pieces[0].layer;
     place->row = place->pieces[0].row;
-    if (place->num_pieces == 1 && place->layer->rows->kind == LISTED) {
+    if (place->num_pieces == 1 && place->layer->rows->kind != EXACT) {
         place->num_pieces = 0;
     } else {
         place->together = (Layer){place->layer->rows, NULL, 0, NULL, NULL, 0};
         place->layer = &place->together;
     }
-    if (newest >= expire_before) return FOUND;
+    if (is_alive) return FOUND;
     int found = has_items(place); /* which expire one by one */
     return found == FAILED ? FAILED : found ? FOUND : EXPIRED;
 }

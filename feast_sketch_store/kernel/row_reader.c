@@ -56,8 +56,9 @@ READER_METHOD(shards) {
 /* limits(limits, resolutions, most_sealed, num_shown, is_named, seed): rows of one entity add up from now on.
  *
  * `limits`, int64, say how many items the list of each feature shows, and `resolutions`, int64, within how many
- * microseconds it shows a value once; `most_sealed`, int64, how many items a seal keeps. The first `num_shown` features are in answers. `is_named` says whether the names of
- * ids are those of one vocabulary. */
+ * microseconds it shows a value once, INT64_MAX for a set, whose values have no times; `most_sealed`, int64, how many items a
+ * seal keeps. The first `num_shown` features are in answers. `is_named` says whether the names of ids are those of one
+ * vocabulary. */
 READER_METHOD(limits) {
     RowReader *self = (RowReader *)call->self;
     Array limits, resolutions, most_sealed;
@@ -71,8 +72,8 @@ READER_METHOD(limits) {
     for (Py_ssize_t f = 0; f < resolutions.length; f++)
         if (((const int64_t *)resolutions.data)[f] < 1) return refuse("a tick takes a microsecond or more");
     for (Py_ssize_t l = 0; l < self->num_layers; l++)
-        if (self->layers[l].hashes || (self->layers[l].rows->kind != LISTED && self->layers[l].rows->kind != EXACT))
-            return refuse("items are in listed and exact rows only");
+        if (self->layers[l].hashes || self->layers[l].rows->kind == NUMBERED)
+            return refuse("rows of deltas and static functions do not add up");
     if (reader_keep(self, call) < 0) return NULL;
     self->limits = limits.data;
     self->most_sealed = most_sealed.data;

@@ -133,13 +133,16 @@ void windows_expect(RecentWindows *recent, const Symbols *symbols, const uint64_
 int filter_read_bits(const Place *place, const Feature *feature, uint64_t *words);
 int filter_read_some(const Place *place, const Feature *feature, const int32_t *symbols, Py_ssize_t number, uint8_t *found);
 
-/* -- lists whose rows add up: merge.c --------------------------------------------------------------------- */
+/* -- lists and sets whose rows add up: merge.c ------------------------------------------------------------ */
 
 /* The name of an id; -1 if it has no name, -2 if there is no such id. */
 static inline int32_t layer_name(const Layer *layer, int32_t id) {
     if (!layer->names) return id;
     return id < 0 || id >= layer->num_names ? -2 : layer->names[id];
 }
+
+/* Whether the items of a feature have times, by which they expire; those of a set have none. */
+static inline int items_are_timed(const RowReader *stack, Py_ssize_t f) { return stack->resolutions[f] != INT64_MAX; }
 
 /* Finds all rows of an entity whose items are combined, in the layers from `first` up to `end`: FOUND, EXPIRED if only
  * items may keep it alive, ABSENT or FAILED. */

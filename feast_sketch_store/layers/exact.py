@@ -74,7 +74,7 @@ class ExactLayer(Layer):
             if feature is None:
                 begin_unknown(prepared)
                 continue
-            if feature.codec.is_list:
+            if feature.has_items:
                 codec = wanted if isinstance(wanted, FeatureCodec) else feature.codec
                 self._prepare_items(prepared, feature, codec)
                 continue
@@ -92,12 +92,12 @@ class ExactLayer(Layer):
         return prepared
 
     def _prepare_items(self, rows: RowReader, feature: EncodedFeature, codec: FeatureCodec) -> None:
-        """Prepare a list, or the times of its items, with the items that rows remove from older layers."""
+        """Prepare a list or set, or the times of items, with the items that rows remove from older layers."""
         times = feature.times
         assert times is not None
         begin_feature(rows, codec, feature.vocabulary)  # times need the values too: they decide what repeats
         ids = np.ascontiguousarray(feature.symbols.astype(np.int32, copy=False))
-        unit = 0 if codec.is_list else _MICROSECONDS
+        unit = _MICROSECONDS if codec.times_of else 0
         rows.from_items(feature.states, feature.indptr, ids, np.ascontiguousarray(times), unit)
         removed = self.rows.features.get(removed_name(feature.codec.feature))
         if removed is not None:

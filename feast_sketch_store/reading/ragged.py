@@ -1,4 +1,4 @@
-"""Lists as arrays: the items of many entities, one entity after the other."""
+"""Values of many entities as arrays, one entity after the other."""
 
 from dataclasses import dataclass
 
@@ -6,6 +6,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from feast_sketch_store.layers import LayerAnswer
 from feast_sketch_store.reading.windows import ListWindow
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.csr import Csr
@@ -58,6 +59,23 @@ class RaggedLists:
     def to_arrow(self) -> pa.Array:
         """The values as an Arrow array of lists."""
         return pa.LargeListArray.from_arrays(pa.array(self.indptr), self.values)
+
+
+def column_of(answer: LayerAnswer, codec: FeatureCodec, num_entities: int) -> pa.Array:
+    """The values of a feature as an Arrow column: null without a row, and where they are missing or null.
+
+    Parameters
+    ----------
+    answer : of a read of the entities.
+    codec : of the feature.
+    """
+    states, part = np.zeros(num_entities, np.uint8), answer.features.get(codec.feature)
+    if part is None:
+        storage = pa.array([], codec.storage_type)
+        return codec.to_column(states, np.zeros(num_entities + 1, np.int64), storage)
+    states[answer.found] = part.states
+    storage = part.decoder.vocabulary.values.take(pa.array(part.symbols))
+    return codec.to_column(states, Csr.placed([(answer.found, part.csr)], num_entities).indptr, storage)
 
 
 def read_lists(

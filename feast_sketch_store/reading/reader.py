@@ -27,7 +27,7 @@ from feast_sketch_store.layers.row_reader import NO_LIMIT
 from feast_sketch_store.reading.candidates import CandidateIds, Candidates
 from feast_sketch_store.reading.entities import Entities, EntityColumns
 from feast_sketch_store.reading.numbering import Numbering
-from feast_sketch_store.reading.ragged import RaggedLists
+from feast_sketch_store.reading.ragged import RaggedLists, column_of
 from feast_sketch_store.reading.repository import find_view
 from feast_sketch_store.reading.windows import Moments, window_of_lists
 from feast_sketch_store.rows.codecs import FeatureCodec
@@ -436,16 +436,7 @@ class SketchReader:
         def read(state: State) -> pa.Array:
             answer = state.read(hashes, (feature,), expire_before_of(self._ttl_microseconds))
             self._view.metrics.count_read(len(hashes), len(answer.found))
-            states = np.zeros(len(hashes), np.uint8)
-            part = answer.features.get(feature)
-            if part is None:
-                storage = pa.array([], codec.storage_type)
-                return codec.to_column(states, np.zeros(len(hashes) + 1, np.int64), storage)
-            states[answer.found] = part.states
-            storage = part.decoder.vocabulary.values.take(pa.array(part.symbols))
-            return codec.to_column(
-                states, Csr.placed([(answer.found, part.csr)], len(hashes)).indptr, storage
-            )
+            return column_of(answer, codec, len(hashes))
 
         return self._view.with_state(read)
 

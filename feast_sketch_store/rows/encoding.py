@@ -330,8 +330,8 @@ class EncodedFeature:
     indptr : int64[n + 1]; row ``i`` has the symbols ``symbols[indptr[i]:indptr[i + 1]]``.
     symbols : int32[nnz], ids of the vocabulary: distinct and ascending, or, for an exact codec, as they were
         written. The symbols of a list are its items, newest first.
-    times : int64[nnz]. For a list the time of each item, in microseconds since 1970; for counts how often
-        each value was counted; otherwise None.
+    times : int64[nnz]. For a list the time of each item, in microseconds since 1970; 0 for the values of a
+        set to which rows append; for counts how often each value was counted; otherwise None.
     """
 
     codec: FeatureCodec
@@ -345,6 +345,11 @@ class EncodedFeature:
     def csr(self) -> Csr:
         """The symbols of each row. Their weights are the times of a list, or counts, if there are any."""
         return Csr(self.indptr, self.symbols, self.times)
+
+    @property
+    def has_items(self) -> bool:
+        """Whether rows append to those before them, as to lists; see `rows.lists`."""
+        return self.times is not None and not self.codec.is_counted
 
     @property
     def size_bytes(self) -> int:
@@ -610,4 +615,5 @@ def _concatenate_feature(older: EncodedRows, newer: EncodedRows, name: str) -> E
 
 def _concatenate_times(parts: Sequence[EncodedFeature]) -> NDArray[np.int64] | None:
     times = [part.times for part in parts if part.times is not None]
-    return np.concatenate(times) if len(times) == len(parts) else None
+    is_whole = sum(map(len, times)) == sum(len(part.symbols) for part in parts)
+    return np.concatenate(times) if times and is_whole else None

@@ -1,11 +1,11 @@
-"""Lists in the row log: how their rows are written, and how they become encoded rows.
+"""Lists and sets in the row log: how their rows are written, and how they become encoded rows.
 
-The log of a view with lists has two more kinds of columns:
+The log of a view to which rows append has two more kinds of columns:
 
     __operation       null for a row that appends, else ``replace`` or ``remove``
     __times__<list>   the time of each item of the list; in a row that removes, the time up to which it does
 
-An Array in a row has its newest item last, where an append would put it.
+An Array in a row has its newest item last, where an append would put it. Values of sets have no times.
 """
 
 import itertools
@@ -65,8 +65,8 @@ def is_times_column(name: str) -> bool:
 
 
 def columns_of(codecs: Sequence[FeatureCodec]) -> pa.Schema:
-    """The columns of the row log for these lists."""
-    fields = [(codec.feature, codec.arrow_type) for codec in codecs if codec.is_list]
+    """The columns of the row log for these lists and sets."""
+    fields = [(codec.feature, codec.arrow_type) for codec in codecs if not codec.is_derived]
     fields += [(times_column(codec.feature), _ITEM_TIMES) for codec in codecs if codec.is_list]
     return pa.schema([*fields, (OPERATION, pa.large_string())])
 
@@ -128,15 +128,15 @@ def times_array(
 
 @dataclass(frozen=True, eq=False)
 class ListRows:
-    """n rows that append to one list, replace it or remove from it. Cheaper to make than a table.
+    """n rows that append to one list or set, replace it or remove from it. Cheaper to make than a table.
 
     Parameters
     ----------
     join_keys : of the rows, see `serialize_columns`.
-    feature : the list.
+    feature : the list or set.
     indptr : int64[n + 1], where the items of each row begin.
     values : of the items, in the column's element type. The newest of a row is last.
-    times : int64[nnz], of the items, microseconds since 1970.
+    times : int64[nnz], of the items, microseconds since 1970. Those of a set are not kept.
     events : int64[n], event timestamps of the rows, microseconds since 1970.
     operation : ``replace``, ``remove``, or None to append.
     """
@@ -189,10 +189,12 @@ class ListRows:
             raise RowError(f"an item of feature {self.feature!r} is {found[1]}")
         num_rows = len(self)
         columns = {name: keys for name, keys in self.join_keys.items() if name != ENTITYLESS_JOIN_KEY}
-        lists = {codec.feature: pa.nulls(num_rows, codec.arrow_type) for codec in codecs if codec.is_list}
-        moments = {times_column(name): pa.nulls(num_rows, _ITEM_TIMES) for name in lists}
-        lists[self.feature] = pa.LargeListArray.from_arrays(pa.array(self.indptr), self.values)
-        moments[times_column(self.feature)] = times_array(self.indptr, self.times)
+        features = {field.name: pa.nulls(num_rows, field.type) for field in columns_of(codecs)}
+        features[self.feature] = pa.LargeListArray.from_arrays(pa.array(self.indptr), self.values)
+        if times_column(self.feature) in features:
+            features[times_column(self.feature)] = times_array(self.indptr, self.times)
+        if self.operation is not None:
+            features[OPERATION] = pa.array([self.operation] * num_rows, pa.large_string())
         own = {
             ENTITY_KEY: serialize_columns(self.join_keys),
             EVENT_TIMESTAMP: pa.array(self.events).cast(TIMESTAMP),
@@ -200,10 +202,7 @@ class ListRows:
             NULLS: pa.nulls(num_rows, NAMES),
             DELETED: pa.nulls(num_rows, pa.bool_()),
         }
-        operations = pa.nulls(num_rows, pa.large_string())
-        if self.operation is not None:
-            operations = pa.array([self.operation] * num_rows, pa.large_string())
-        table = pa.table({**columns, **lists, **own, **moments, OPERATION: operations})
+        table = pa.table({**columns, **features, **own})
         check_rows(table)
         return table
 
@@ -214,21 +213,26 @@ def list_tables(parts: Sequence[ListRows], codecs: Sequence[FeatureCodec]) -> li
     return [ListRows.together(list(run)).to_log(codecs) for _, run in runs]
 
 
-def replacing(table: pa.Table, features: Collection[str]) -> pa.Table:
-    """Turn rows that append into rows that replace some lists and append to the others."""
-    if not features:
-        return table
-    lists = [name for name in table.column_names if times_column(name) in table.column_names]
-    kept = _without(table, [name for name in lists if name not in features])
-    kept = _set(kept, OPERATION, pa.array([REPLACE] * len(table), pa.large_string()))
-    others = _without(table, features)
-    return pa.concat_tables([kept, others]) if len(features) < len(lists) else kept
+def with_operations(table: pa.Table, operations: Mapping[str, str | None]) -> pa.Table:
+    """Turn rows that append to all features into rows that do what is said of each.
+
+    Parameters
+    ----------
+    operations : of each feature, ``replace``, ``remove``, or None to append.
+    """
+    parts = []
+    for operation in dict.fromkeys(operations.values()):
+        part = _without(table, [name for name, own in operations.items() if own != operation])
+        names = pa.array([operation] * len(table), pa.large_string())
+        parts.append(_set(part, OPERATION, names))
+    return pa.concat_tables(parts)
 
 
-def _without(table: pa.Table, lists: Collection[str]) -> pa.Table:
-    """The same rows, with some lists missing."""
-    for name in (*lists, *map(times_column, lists)):
-        table = _set(table, name, pa.nulls(len(table), table.schema.field(name).type))
+def _without(table: pa.Table, features: Collection[str]) -> pa.Table:
+    """The same rows, with some features missing."""
+    for name in (*features, *map(times_column, features)):
+        if name in table.column_names:
+            table = _set(table, name, pa.nulls(len(table), table.schema.field(name).type))
     return table
 
 
@@ -251,15 +255,16 @@ def encode_lists(table: pa.Table, codecs: Sequence[FeatureCodec]) -> EncodedRows
     events = np.where(removes, NO_TIMESTAMP, keys.event_timestamps)
     features: dict[str, EncodedFeature] = {}
     for codec in codecs:
-        if not codec.is_list:
+        if codec.is_derived:
             continue
         feature = _encoded(table, codec, nulls.get(codec.feature))
         if removes.any() or replaces.any():
             feature, removed = _parted(feature, replaces, removes)
             features[removed.codec.feature] = removed
         features[codec.feature] = feature
-        assert feature.times is not None
-        np.maximum.at(events, feature.csr.rows, feature.times)
+        if codec.is_list:
+            assert feature.times is not None
+            np.maximum.at(events, feature.csr.rows, feature.times)
     times = keys.created_timestamps, keys.deleted, keys.fences
     return united(EncodedRows(RowKeys(keys.entity_hashes, events, *times), features), backwards=True)
 
@@ -277,16 +282,25 @@ def _operations(table: pa.Table) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
 
 
 def _encoded(table: pa.Table, codec: FeatureCodec, nulls: NDArray[np.int64] | None) -> EncodedFeature:
-    """A list as its rows have it."""
+    """A list or set as its rows have it."""
     name = times_column(codec.feature)
-    if codec.feature not in table.column_names or name not in table.column_names:
-        return never_written(codec, len(table))
+    needed = {codec.feature, name} if codec.is_list else {codec.feature}
+    if not needed <= set(table.column_names):
+        return _timeless(never_written(codec, len(table)))
     feature = encode_column(table[codec.feature].combine_chunks(), codec, nulls)
+    if not codec.is_list:
+        return _timeless(feature)
     times = _numbers(pc.list_flatten(table[name].combine_chunks()))
     if len(times) != len(feature.symbols):
         raise pa.ArrowInvalid(
             f"feature {codec.feature!r} has {len(feature.symbols)} items, {len(times)} times"
         )
+    return feature.with_rows(feature.states, Csr(feature.indptr, feature.symbols, times))
+
+
+def _timeless(feature: EncodedFeature) -> EncodedFeature:
+    """The values of a set as items; see `rows.lists`."""
+    times = np.zeros(len(feature.symbols), np.int64)
     return feature.with_rows(feature.states, Csr(feature.indptr, feature.symbols, times))
 
 
@@ -310,7 +324,7 @@ def _plain(rows: Csr) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.
 
 
 def with_lists(table: pa.Table, rows: EncodedRows) -> pa.Table:
-    """Rows of the log, one per entity, with whole lists.
+    """Rows of the log, one per entity, with whole lists and sets.
 
     Parameters
     ----------
@@ -328,7 +342,8 @@ def with_lists(table: pa.Table, rows: EncodedRows) -> pa.Table:
         storage = feature.vocabulary.values.take(pa.array(items.ids[places]))
         mask = pa.array(feature.states < EMPTY)
         table = _set(table, name, feature.codec.to_column(feature.states, items.indptr, storage))
-        table = _set(table, times_column(name), times_array(items.indptr, items.weights[places], mask))
+        if feature.codec.is_list:
+            table = _set(table, times_column(name), times_array(items.indptr, items.weights[places], mask))
         for row in np.flatnonzero(feature.states == NULL).tolist():
             nulls[row].append(name)
     table = _set(table, EVENT_TIMESTAMP, pa.array(rows.keys.event_timestamps).cast(TIMESTAMP))

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 DEFAULT_RESOLUTION_MICROSECONDS = 1_000_000
+ALWAYS = (1 << 63) - 1  # microseconds: the tick of a set, which has a value at most once
 LEAST_RESERVE = 16  # items behind the limit that a seal keeps, for removals of newer ones
 
 

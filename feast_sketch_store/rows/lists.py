@@ -1,8 +1,9 @@
-"""Lists: how the items in several rows of an entity are combined.
+"""Lists and sets: how the items in several rows of an entity are combined.
 
 An item is a value and a time. In a CSR matrix the values are the ids, and the times are the weights: int64
 microseconds since 1970. A row has its newest item first; of equal times, the item that was committed last
-comes first.
+comes first. A set is a list without times: the times of all its items are 0. So it has each value once, and
+a removal hides the value whenever it was added before.
 
 There are three kinds of rows:
 
@@ -22,7 +23,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from feast_sketch_store.rows.codecs import EMPTY, LIST, MISSING, VALUE, FeatureCodec
+from feast_sketch_store.rows.codecs import EMPTY, MISSING, VALUE, FeatureCodec
 from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.encoding import EncodedFeature, EncodedRows
 from feast_sketch_store.rows.entity_keys import find_sorted
@@ -38,7 +39,7 @@ def removed_name(feature: str) -> str:
 
 def removed_codec(codec: FeatureCodec) -> FeatureCodec:
     """The codec of the feature with what rows remove from a list."""
-    return FeatureCodec(removed_name(codec.feature), codec.value_field, LIST)
+    return replace(codec, feature=removed_name(codec.feature))
 
 
 def is_removed_name(name: str) -> bool:
@@ -82,6 +83,14 @@ class Meeting:
         owners, ids, times = self.owners[of_row[order]], ids[order], times[order]
         items = Csr.of_lengths(np.bincount(owners, minlength=self.num_owners), ids)
         return once_a_tick(Csr(items.indptr, ids, times), 1)
+
+    def values(self, rows: Csr, hidden: "Hidden") -> Csr:
+        """The values of each entity's sets, each once, ascending by id; parameters as those of `items`."""
+        assert rows.weights is not None
+        kept = hidden.spares(self, rows.rows, rows.ids, rows.weights)
+        rows = rows if kept.all() else rows.masked(kept)
+        whole = Csr(rows.indptr, rows.ids).united(self.owners, self.num_owners)
+        return Csr(whole.indptr, whole.ids, np.zeros(len(whole.ids), np.int64))
 
     def highest(self, states: NDArray[np.uint8], hidden: "Hidden") -> NDArray[np.uint8]:
         """The highest state of each entity's rows, uint8[num_owners], from uint8[n]; EMPTY if replaced."""
@@ -229,7 +238,11 @@ def united(rows: EncodedRows, backwards: bool = False) -> EncodedRows:
     for name, feature in rows.features.items():
         if not is_removed_name(name):
             hidden, removed = _hidden_by(rows, feature)
-            items = meeting.items(feature.csr, hidden, backwards)
+            items = (
+                meeting.items(feature.csr, hidden, backwards)
+                if feature.codec.is_list
+                else meeting.values(feature.csr, hidden)
+            )
             states = meeting.highest(feature.states, hidden)
             states[(states == VALUE) & (items.lengths == 0)] = EMPTY
             features[name] = feature.with_rows(states, items)
@@ -277,25 +290,28 @@ def _all_removed(meeting: Meeting, removed: EncodedFeature, hidden: Hidden) -> E
 def as_sealed(rows: EncodedRows, codecs: Mapping[str, FeatureCodec], since: int) -> EncodedRows:
     """The rows of entities as a seal keeps them: one item per value and tick, none too old.
 
-    A list has its limit and a reserve: an item behind the limit is shown once newer ones are removed.
+    A list has its limit and a reserve: an item behind the limit is shown once newer ones are removed. A set
+    is the same as if it had been written whole.
 
     Parameters
     ----------
-    rows : one per entity, with lists.
-    codecs : of the wanted lists, by name.
-    since : microseconds since 1970; older items are left out.
+    rows : one per entity, with lists and sets.
+    codecs : of the wanted ones, by name.
+    since : microseconds since 1970; older items of lists are left out.
     """
     features = {}
     for name, codec in codecs.items():
         feature = rows.features[name]
-        listing = codec.listing
-        assert listing is not None
-        items = once_a_tick(feature.csr, listing.resolution_microseconds)
-        items = newest_of(items, listing.most_sealed, since)
+        items, listing = feature.csr, codec.listing
+        if listing is not None:
+            items = once_a_tick(items, listing.resolution_microseconds)
+            items = newest_of(items, listing.most_sealed, since)
         states = np.where((feature.states == VALUE) & (items.lengths == 0), np.uint8(EMPTY), feature.states)
-        # Drop values that are in no list any more.
+        # Drop values that are in no list or set any more.
         used, ids = np.unique(items.ids, return_inverse=True)
         vocabulary = Vocabulary(feature.vocabulary.values.take(pa.array(used)))
         items = Csr(items.indptr, ids.astype(np.int32), items.weights)
+        if listing is None:
+            items = replace(items, weights=None)
         features[name] = replace(feature, codec=codec, vocabulary=vocabulary).with_rows(states, items)
     return EncodedRows(rows.keys, features)

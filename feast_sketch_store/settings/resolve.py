@@ -66,13 +66,13 @@ def resolve(options: StoreOptions, table: "FeatureView", folder: Path | None = N
         folder,
         join_keys,
         settled("ttl", options.ttl, view_tags).keep // timedelta(microseconds=1),
-        "append" if any(codec.is_list for codec in codecs) else "replace",
+        "append" if any(codec.is_list for codec in codecs) else view_tags.get("rows", "replace"),
         settled("shards", options.shards, view_tags).count,
     )
     if len(features) == len(table.features):
         problems += _idle_problems(table.name, view_tags, features)
     problems += _source_problems(table.name, features)
-    problems += _list_problems(settings)
+    problems += _append_problems(settings, view_tags)
     problems += _static_problems(table.name, features)
     if problems:
         # Files are otherwise checked by `feast apply` alone; a refusal names all that is wrong.
@@ -144,10 +144,22 @@ def _source_problems(view: str, features: Mapping[str, FeatureSettings]) -> Iter
             )
 
 
-def _list_problems(settings: ViewSettings) -> Iterator[SettingsError]:
-    """Find problems of a view with lists."""
-    if not any(codec.is_list for codec in settings.codecs):
+def _append_problems(settings: ViewSettings, view_tags: Mapping[str, Any]) -> Iterator[SettingsError]:
+    """Find problems of a view to which rows append."""
+    if settings.semantics != "append":
         return
+    if not any(codec.is_list for codec in settings.codecs):
+        if others := [codec.feature for codec in settings.codecs if codec.name != MEMBERSHIP]:
+            yield SettingsError(
+                f"feature view {settings.view!r} has the tag {TAG_PREFIX}rows='append', and {others}, which "
+                "are not kept as sets; put these into another view of the same entities, or remove the tag"
+            )
+        return
+    if view_tags.get("rows") == "replace":
+        yield SettingsError(
+            f"feature view {settings.view!r} has lists, to which rows append, and the tag "
+            f"{TAG_PREFIX}rows='replace'; remove the tag"
+        )
     if not settings.ttl_microseconds:
         yield SettingsError(
             f"feature view {settings.view!r} has lists, whose items need a time to live; give the view a "

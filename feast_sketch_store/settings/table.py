@@ -381,6 +381,14 @@ SETTINGS: Final = (
     ),
     Setting("ttl", Ttl, Ttl(), "see [Expired rows](types.md#expired-rows)", _ABOVE),
     Setting(
+        "rows",
+        values.one_of("replace", "append"),
+        "replace",
+        "what a row does to the earlier row of its entity: replace it, or append its values to "
+        "[sets that grow](../how_to/sets.md). Rows of a view with [lists](../how_to/lists.md) append",
+        (VIEW,),
+    ),
+    Setting(
         "backing_store",
         Backing,
         None,

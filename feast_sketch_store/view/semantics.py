@@ -8,7 +8,7 @@ Rows of one entity meet in four places, and a semantics decides in all of them:
     in a read         layers that know an entity, newest first
 
 `Replace` is Feast's: the newest row of an entity replaces those before it. With `Append`, the items of all
-rows of an entity count, until they are removed or expire.
+rows of an entity count, in lists until they expire, and in lists and sets until they are removed.
 """
 
 import itertools
@@ -46,6 +46,7 @@ from feast_sketch_store.rows.list_log import (
     to_list_log,
     with_lists,
 )
+from feast_sketch_store.rows.listing import ALWAYS
 from feast_sketch_store.rows.lists import as_sealed, newest_of, removed_name, united
 from feast_sketch_store.rows.newest import Batches, NewestRows
 
@@ -220,15 +221,17 @@ class AppendedRows:
             expire_before = min(expire_before, newest - kept_microseconds)
         self.expire_before = expire_before
         self.has_dead = bool(rows.keys.fences.any())
-        names = [codec.feature for codec in codecs if codec.is_list]
-        has_items = np.zeros(len(rows), np.bool_)
+        has_items = np.zeros(len(rows), np.bool_)  # that have not expired
         features = {}
-        for name in names:
+        for codec in codecs:
+            name = codec.feature
             feature, removed = rows.features[name], rows.features.get(removed_name(name))
-            items = newest_of(feature.csr, None, expire_before)
+            items = feature.csr
+            if codec.is_list:
+                items = newest_of(items, None, expire_before)
+                has_items |= items.lengths > 0
             self.has_dead |= len(items.ids) < len(feature.symbols)
             self.has_dead |= removed is not None and bool(removed.states.any())
-            has_items |= items.lengths > 0
             features[name] = feature.with_rows(_emptied(feature.states, items), items)
         events = rows.keys.event_timestamps
         alive = ~rows.keys.deleted & (events > NO_TIMESTAMP) & (has_items | (events >= expire_before))
@@ -276,28 +279,28 @@ class AppendedRows:
     def encoded(self, codecs: Sequence[FeatureCodec]) -> Iterator[tuple[NDArray[np.int64], EncodedRows]]:
         """All rows, as a seal keeps them."""
         if len(self):
-            lists = {codec.feature: codec for codec in codecs if codec.is_list}
-            yield np.arange(len(self)), as_sealed(self._rows, lists, NO_TIMESTAMP)
+            wanted = {codec.feature: codec for codec in codecs}
+            yield np.arange(len(self)), as_sealed(self._rows, wanted, NO_TIMESTAMP)
 
 
 def _emptied(states: NDArray[np.uint8], items: Csr) -> NDArray[np.uint8]:
-    """States of lists, some of which may have lost all their items."""
+    """States of lists and sets, some of which may have lost all their items."""
     return np.where((states == VALUE) & (items.lengths == 0), np.uint8(EMPTY), states)
 
 
 class Append(RowSemantics):
-    """Each row adds items to lists; some rows remove or replace items. See `rows.lists`.
+    """Each row adds items to lists and sets; some rows remove or replace items. See `rows.lists`.
 
     Parameters
     ----------
-    codecs : of the view's lists, and of what gives their times.
+    codecs : of the view's lists and sets, and of what gives the times of items.
     """
 
     name = "append"
     log_column = OPERATION
 
     def __init__(self, codecs: Sequence[FeatureCodec] = ()):
-        self._lists = {codec.feature: codec for codec in codecs if codec.is_list}
+        self._stored = {codec.feature: codec for codec in codecs if not codec.is_derived}
         self._times = {codec.feature: codec for codec in codecs if codec.is_derived}
 
     def of(self, codecs: Sequence[FeatureCodec]) -> "Append":
@@ -317,22 +320,23 @@ class Append(RowSemantics):
     def wanted(self, features: Sequence[str]) -> Wanted:
         """See `RowSemantics.wanted`. An old row lives as long as it has items, of any list if none is
         wanted."""
-        lists = [
-            self._lists.get(self._times[name].times_of if name in self._times else name) for name in features
+        stored = [
+            self._stored.get(self._times[name].times_of if name in self._times else name) for name in features
         ]
         shown = [
             None if codec is None else self._times.get(name, name)
-            for codec, name in zip(lists, features, strict=True)
+            for codec, name in zip(stored, features, strict=True)
         ]
-        others = [] if any(lists) else list(self._lists)
-        cuts = [_cut_of(codec) for codec in [*lists, *map(self._lists.get, others)]]
+        others = [] if any(stored) else [name for name, codec in self._stored.items() if codec.is_list]
+        cuts = [_cut_of(codec) for codec in [*stored, *map(self._stored.get, others)]]
         return Wanted((*shown, *others), tuple(cuts), len(shown))
 
     def fold(
         self, batches: Batches, expire_before: int = NO_TIMESTAMP, kept_microseconds: int | None = None
     ) -> FoldedRows:
-        """The lists of all entities that are not deleted, without the items that are removed or expired."""
-        return AppendedRows(batches, list(self._lists.values()), expire_before, kept_microseconds)
+        """The lists and sets of all entities that are not deleted, without the items that are removed or
+        expired."""
+        return AppendedRows(batches, list(self._stored.values()), expire_before, kept_microseconds)
 
     def encode(self, table: pa.Table, codecs: Sequence[FeatureCodec]) -> EncodedRows:
         """Merge what the rows of each entity add and hide."""
@@ -350,10 +354,12 @@ class Append(RowSemantics):
 
 
 def _cut_of(codec: FeatureCodec | None) -> tuple[int, int, int]:
-    """What `Wanted.lists` says of a list."""
-    if codec is None or codec.listing is None:
+    """What `Wanted.lists` says of a list or set."""
+    if codec is None:
         return 1, 1, NO_LIMIT
     listing = codec.listing
+    if listing is None:
+        return NO_LIMIT, ALWAYS, NO_LIMIT
     return listing.limit or NO_LIMIT, listing.resolution_microseconds, listing.most_sealed or NO_LIMIT
 
 

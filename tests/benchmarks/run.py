@@ -28,6 +28,7 @@ BENCHMARKS = (
     "online_write",
     "streaming",
     "lists",
+    "sets",
     "backing",
     "table_bits",
     "sizes",

@@ -375,6 +375,7 @@ def test_every_tag_of_the_table_is_taken():
             "vocabulary": "{top: 9}",
             "default_codec": "auto",
             "ttl": "{keep: 1d}",
+            "rows": "replace",
             "shards": "2",
             "advanced": "{scalar_error: 1%}",
         },

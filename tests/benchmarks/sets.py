@@ -1,0 +1,124 @@
+"""Sets that grow: values added in batches and one by one, beside pushes of whole rows, and a seal.
+
+The same values of the same users are added to sets with `Sets.add`, and pushed as whole rows to a view whose
+rows replace each other. Each call is durable when it returns. Sealed, both take the same bytes.
+"""
+
+import time
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from feast import Entity, FeatureStore, FeatureView, Field, FileSource, PushSource, ValueType
+from feast.types import Int64, Set
+from measure import interleaved, number, print_set_up, print_table, seconds
+from stores import temporary_folder
+
+from feast_sketch_store import Sets, SketchReader, open_view
+
+SIZE, VALUES, BATCH = 200, 20_000, 10_000
+GROWN, WHOLE = "sets that grow", "whole rows"
+
+
+def run(quick: bool = False) -> None:
+    """Print rates of writes, bytes of sealed values, and times of reads."""
+    num_users = 200 if quick else 5_000
+    with temporary_folder() as folder:
+        print_set_up(f"{num_users:,} users with {SIZE} values each", "numpy", "feast", "pyarrow")
+        store = _store(folder)
+        sets = Sets(store, "grown", "liked")
+        rng = np.random.default_rng(7)
+        users = rng.permutation(np.repeat(np.arange(num_users), SIZE))
+        values = (VALUES * rng.random(len(users)) ** 3).astype(np.int64)
+        _writes(store, sets, users, values)
+        _single_writes(store, sets, 50 if quick else 1_000)
+        _sealed(store, num_users, quick)
+
+
+def _store(folder: Path) -> FeatureStore:
+    (folder / "feature_store.yaml").write_text(
+        "project: likes\nprovider: local\nregistry: registry.db\nentity_key_serialization_version: 3\n"
+        "online_store: {type: sketch, path: sketch, compaction: {min_rows: 100000000}}\n"
+    )
+    rows = pd.DataFrame({"user_id": [0], "liked": [[0]], "event": [pd.Timestamp.now("UTC")]})
+    rows.to_parquet(folder / "rows.parquet")
+    source = FileSource(path=str(folder / "rows.parquet"), timestamp_field="event")
+    user = Entity(name="user", join_keys=["user_id"], value_type=ValueType.INT64)
+    views = [
+        FeatureView(
+            name=name,
+            entities=[user],
+            schema=[Field(name="liked", dtype=Set(Int64))],
+            source=PushSource(name=name, batch_source=source),
+            tags={"sketch.rows": rule},
+        )
+        for name, rule in (("grown", "append"), ("whole", "replace"))
+    ]
+    store = FeatureStore(repo_path=str(folder))
+    store.apply([user, *views])
+    return store
+
+
+def _writes(store: FeatureStore, sets: Sets, users: np.ndarray, values: np.ndarray) -> None:
+    """All values in batches: added one by one to sets, removed again in part, and pushed as whole rows."""
+    parts = [slice(first, first + BATCH) for first in range(0, len(users), BATCH)]
+    adding = sum(seconds(sets.add, users[part], values[part])[0] for part in parts)
+    removed = parts[: len(parts) // 4]
+    removing = sum(seconds(sets.remove, users[part], values[part])[0] for part in removed)
+    for part in removed:
+        sets.add(users[part], values[part])
+    rows = pd.DataFrame({"user_id": users, "liked": values}).groupby("user_id").agg(list).reset_index()
+    rows["event"] = pd.Timestamp.now("UTC")
+    pushed = [rows.iloc[first : first + BATCH // SIZE] for first in range(0, len(rows), BATCH // SIZE)]
+    pushing = sum(seconds(store.push, "whole", part)[0] for part in pushed)
+    print_table(
+        [f"batches of {BATCH:,} values", "values/s"],
+        [
+            ["Sets.add", number(len(users) / adding)],
+            ["Sets.remove", number(len(removed) * BATCH / removing)],
+            ["push of whole rows", number(len(users) / pushing)],
+        ],
+    )
+
+
+def _single_writes(store: FeatureStore, sets: Sets, number_of: int) -> None:
+    """One value a call, beside pushes of one row with one value."""
+    row = pd.DataFrame({"user_id": [1], "liked": [[1]], "event": [pd.Timestamp.now("UTC")]})
+    times: dict[str, list[float]] = {"Sets.add": [], "push to the sets": [], "push of a whole row": []}
+    for _ in range(number_of):
+        times["Sets.add"].append(seconds(sets.add, [1], [1])[0])
+        times["push to the sets"].append(seconds(store.push, "grown", row)[0])
+        times["push of a whole row"].append(seconds(store.push, "whole", row)[0])
+    lines = [[name, number(float(np.median(own)) * 1e3)] for name, own in times.items()]
+    print_table(["one value a call", "p50 ms"], lines)
+
+
+def _sealed(store: FeatureStore, num_users: int, quick: bool) -> None:
+    """Bytes of sealed values, and reads of 1,000 users, sealed and with a few unsealed values over them."""
+    readers = {}
+    lines = []
+    for name, title in (("grown", GROWN), ("whole", WHOLE)):
+        view = open_view(store, name)
+        begun = time.perf_counter()
+        view.seal()
+        spent, stats = time.perf_counter() - begun, view.stats()
+        readers[title] = SketchReader(str(store.repo_path), name)
+        per_value = number(stats.snapshot_bytes / stats.sealed_facts)
+        lines.append([title, number(spent), f"{stats.sealed_facts:,}", per_value])
+    print_table(["sealed", "seconds of the seal", "values", "bytes per value"], lines)
+    rng = np.random.default_rng(1)
+    drawn = [rng.integers(0, num_users, 1_000) for _ in range(9 * 3)]
+    rounds = 2 if quick else 9
+    sides = {name: lambda users, own=own: own.csr("liked", users) for name, own in readers.items()}
+    lines = [_reads("all sealed", sides, drawn, rounds)]
+    Sets(store, "grown", "liked").add(np.arange(num_users), rng.integers(0, VALUES, num_users))
+    time.sleep(1.1)  # until readers look for what is new
+    for reader in readers.values():
+        reader.csr("liked", drawn[0])
+    lines.append(_reads("one unsealed value for each user of the sets that grow", sides, drawn, rounds))
+    print_table(["csr of 1,000 users, ms", *sides], lines)
+
+
+def _reads(title: str, sides: dict, drawn: list[np.ndarray], rounds: int) -> list[str]:
+    times = interleaved(sides, drawn.__getitem__, rounds=rounds, calls=3)
+    return [title, *(number(times[name] * 1e3) for name in sides)]
