@@ -1,15 +1,24 @@
-"""The template of ``feast init`` and Feast's quickstart, with one line of ``feature_store.yaml`` switched."""
+"""Templates of ``feast init`` and Feast's quickstart, with another ``online_store`` and nothing else changed.
+
+The templates are those that need no account, server, compute engine or model, and that each supported release
+of Feast has.
+"""
 
 import ast
+import re
 import shutil
 import sys
 from datetime import UTC, datetime
 
 import pytest
+import yaml
+from click.testing import CliRunner
 from feast import FeatureStore
+from feast.cli.cli import cli
 
 from tests.helpers.processes import run_command
 
+TEMPLATES = ("local", "cassandra", "hazelcast", "hbase", "milvus", "pytorch_nlp")
 QUICKSTART = [
     "driver_hourly_stats:conv_rate",
     "driver_hourly_stats:acc_rate",
@@ -18,10 +27,15 @@ QUICKSTART = [
 
 
 @pytest.fixture(scope="module")
-def template(tmp_path_factory):
-    """What ``feast init`` makes; its data are drawn at random, once."""
+def template(request, tmp_path_factory):
+    """What ``feast init`` makes of a template; its data are drawn at random, once."""
     folder = tmp_path_factory.mktemp("init")
-    assert run_command(["feast", "init", "shop"], cwd=folder).returncode == 0
+    name = getattr(request, "param", "local")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        # Some ask for the addresses and passwords of a store, which are in a section that is not used here.
+        done = CliRunner().invoke(cli, ["init", "--template", name, "shop"], input="C\n" + 20 * "\n")
+    assert done.exit_code == 0, done.output
     return folder / "shop" / "feature_repo"
 
 
@@ -33,31 +47,32 @@ def make_repository(template, tmp_path):
         folder = tmp_path / store_type
         shutil.copytree(template, folder)
         settings = folder / "feature_store.yaml"
-        text = settings.read_text()
-        assert text.count("type: sqlite\n") == 1
-        settings.write_text(text.replace("type: sqlite\n", f"type: {store_type}\n"))
+        document = yaml.safe_load(settings.read_text())
+        document["online_store"] = {"type": store_type, "path": "data/online_store.db"}
+        settings.write_text(yaml.safe_dump(document, sort_keys=False))
         return folder
 
     return make
 
 
+def _run_workflow(repository):
+    """What the template's workflow prints: features with their values, and the error that ends it."""
+    done = run_command([sys.executable, "-W", "ignore", "test_workflow.py"], cwd=repository)
+    errors = re.findall(r"^(\w+Error: .*)$", done.stdout + done.stderr, re.MULTILINE)
+    lines = re.findall(r"^ *([a-z]\w*) *: +(\[.*\])$", done.stdout, re.MULTILINE)
+    # Evaluated, because Protobuf draws the order of a map's keys anew in each process.
+    return done.returncode, errors, [(name, ast.literal_eval(values)) for name, values in lines]
+
+
 @pytest.mark.slow
-def test_the_workflow_of_the_template_prints_what_it_prints_with_sqlite(make_repository):
-    printed = {}
-    for store_type in ("sqlite", "sketch"):
-        command = [sys.executable, "-W", "ignore", "test_workflow.py"]
-        done = run_command(command, cwd=make_repository(store_type))
-        output = done.stdout
-        assert done.returncode == 0, output + done.stderr
-        assert "Error" not in output
-        answers = [line.split("  :  ") for line in output.splitlines() if "  :  " in line]
-        # Protobuf draws the order of a map's keys anew in each process.
-        printed[store_type] = [(name, ast.literal_eval(values)) for name, values in answers]
-    assert printed["sketch"] == printed["sqlite"]
-    assert len(printed["sketch"]) >= 15
-    pushed = dict(printed["sketch"][-9:])
-    assert pushed["acc_rate"][0] == 1.0
-    assert pushed["driver_metadata"][0] == {"vehicle_type": "truck", "rating": "5.0"}
+@pytest.mark.parametrize("template", TEMPLATES, indirect=True)
+def test_the_workflow_of_a_template_does_what_it_does_with_sqlite(make_repository):
+    # Some end in an error with any store: what they push lacks columns of their sources.
+    sqlite, sketch = (_run_workflow(make_repository(store_type)) for store_type in ("sqlite", "sketch"))
+    assert sketch == sqlite
+    answers = sketch[-1]
+    assert len(answers) >= 6
+    assert any(value is not None for _, values in answers for value in values)
 
 
 @pytest.mark.slow
