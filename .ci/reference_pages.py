@@ -68,7 +68,7 @@ _PYTHON = """\
 # The module, the names in it, and whether methods and arguments of a class are public: those of `True` are.
 _API: tuple[tuple[str, Sequence[str], bool], ...] = (
     ("reading.reader", ("SketchReader", "CsrMatrix"), True),
-    ("reading.ragged", ("RaggedLists",), True),
+    ("reading.ragged", ("RaggedLists", "Jagged"), True),
     ("appended", ("AppendedFeature",), True),
     ("lists", ("Lists",), True),
     ("sets", ("Sets",), True),

@@ -6,6 +6,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from feast_sketch_store.errors import RowError
 from feast_sketch_store.layers import LayerAnswer
 from feast_sketch_store.reading.windows import ListWindow
 from feast_sketch_store.rows.codecs import FeatureCodec
@@ -59,6 +60,48 @@ class RaggedLists:
     def to_arrow(self) -> pa.Array:
         """The values as an Arrow array of lists."""
         return pa.LargeListArray.from_arrays(pa.array(self.indptr), self.values)
+
+
+@dataclass(frozen=True)
+class Jagged:
+    """The ids of the values of n entities, as an embedding bag or a nested tensor takes them.
+
+    Entity ``i`` has ``values[offsets[i]:offsets[i + 1]]``; one without a row has none. Other libraries take
+    both arrays without a copy: ``torch.from_dlpack(jagged.values)``.
+
+    Parameters
+    ----------
+    values : int32[nnz], ids; those of a list are its items, newest first.
+    offsets : int32[n + 1]
+    vocabulary : the values in the order of their ids.
+    complete : bool[n], of lists as of moments, see `RaggedLists`; else None.
+    """
+
+    values: NDArray[np.int32]
+    offsets: NDArray[np.int32]
+    vocabulary: pa.Array
+    complete: NDArray[np.bool_] | None = None
+
+    @classmethod
+    def of(
+        cls,
+        indptr: NDArray[np.int64],
+        ids: NDArray[np.int32],
+        vocabulary: pa.Array,
+        complete: NDArray[np.bool_] | None = None,
+    ) -> "Jagged":
+        """From rows that begin at ``indptr``, int64[n + 1].
+
+        Raises
+        ------
+        RowError : the rows have 2**31 ids or more.
+        """
+        if indptr[-1] > np.iinfo(np.int32).max:
+            raise RowError(
+                f"{len(indptr) - 1} entities have {indptr[-1]} values, more than 32-bit offsets can number; "
+                "read fewer entities at a time"
+            )
+        return cls(ids, indptr.astype(np.int32), vocabulary, complete)
 
 
 def column_of(answer: LayerAnswer, codec: FeatureCodec, num_entities: int) -> pa.Array:

@@ -27,7 +27,7 @@ from feast_sketch_store.layers.row_reader import NO_LIMIT
 from feast_sketch_store.reading.candidates import CandidateIds, Candidates
 from feast_sketch_store.reading.entities import Entities, EntityColumns
 from feast_sketch_store.reading.numbering import Numbering
-from feast_sketch_store.reading.ragged import RaggedLists, column_of
+from feast_sketch_store.reading.ragged import Jagged, RaggedLists, column_of
 from feast_sketch_store.reading.repository import find_view
 from feast_sketch_store.reading.windows import Moments, window_of_lists
 from feast_sketch_store.rows.codecs import FeatureCodec
@@ -493,6 +493,34 @@ class SketchReader:
             )
 
         return self._view.with_state(read)
+
+    def jagged(
+        self,
+        feature: str,
+        entities: Entities,
+        limit: int | None = None,
+        *,
+        until: Moments | None = None,
+        inclusive: bool = False,
+    ) -> Jagged:
+        """The ids of the values of each entity for a tensor library; those of a list newest first.
+
+        Parameters
+        ----------
+        feature : an Array or Set that has ids, or a list.
+        entities : see `hash`.
+        limit, until, inclusive : of a list, see `lists`.
+
+        Raises
+        ------
+        UnsupportedFeatureError : see `csr`; or the feature is not a list, and you gave what only lists have.
+        RowError : see `lists`; or there are 2**31 values or more.
+        """
+        if self._codec(feature).is_list or limit is not None or until is not None:
+            items = self.lists(feature, self.hash(entities), limit=limit, until=until, inclusive=inclusive)
+            return Jagged.of(items.indptr, items.ids, items.vocabulary, items.complete)
+        rows = self.csr(feature, entities)
+        return Jagged.of(rows.indptr, rows.ids, rows.vocabulary)
 
     def close(self) -> None:
         """Release files and threads. Do not use the reader afterwards."""

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from feast_sketch_store.errors import RowError, SettingsError, UnsupportedFeatureError
 from feast_sketch_store.layers import SealedRows
+from feast_sketch_store.reading.ragged import RaggedLists
 from feast_sketch_store.reading.reader import SketchReader
 from feast_sketch_store.rows.codecs import EMPTY, FeatureCodec
 from feast_sketch_store.rows.encoding import (
@@ -32,7 +33,12 @@ if TYPE_CHECKING:
 
 
 def through_sketch(
-    dataframe: "pd.DataFrame", view: SketchReader, features: Sequence[str] | None = None, *, seed: int = 0
+    dataframe: "pd.DataFrame",
+    view: SketchReader,
+    features: Sequence[str] | None = None,
+    *,
+    seed: int = 0,
+    timestamp_field: str = "event_timestamp",
 ) -> "pd.DataFrame":
     """Rows as reads of the newest snapshot would show them if they had been sealed with it.
 
@@ -41,6 +47,9 @@ def through_sketch(
     several. Scores are computed from the columns of their
     sources.
 
+    A list that you name and the dataframe lacks is read from the store, as of the time of each row: give rows
+    with the join keys and a time, and no copies of histories.
+
     Parameters
     ----------
     dataframe : one row per example, for instance from ``get_historical_features``; not changed.
@@ -48,18 +57,21 @@ def through_sketch(
     features : of the view; by default all that the dataframe has, and those computed from them. The column of
         a feature has its name, or the view's name and its name, as in ``user_history__viewed``.
     seed : of the false values; the same seed gives the same values.
+    timestamp_field : the column with the time of each row, with a time zone; for lists that are read.
 
     Returns
     -------
     A copy with the features' columns replaced, by lists of values in the order of a read or by scalars.
-    Columns with the counts of values are replaced, too.
+    Columns with the counts of values are replaced, too. A list that is read is a new column, newest item
+    first; beside it a column of booleans, ``<list>__complete``, says where the store still has all items, see
+    `SketchReader.lists`.
 
     Raises
     ------
     SettingsError : the view was not sealed yet.
     UnsupportedFeatureError : the snapshot does not have the feature.
     RowError : the dataframe lacks the column of a feature or of one of its sources, or the column has another
-        type.
+        type. Or it lacks a join key or the times for a list that is to be read, or a time has no zone.
     """
     sealed = view.sealed
     if sealed is None:
@@ -83,6 +95,11 @@ def through_sketch(
                 f"{list(sealed.codecs)}"
             )
         codec = sealed.codecs[name]
+        if column is None and codec.is_list:
+            items = _items_before(dataframe, view, name, timestamp_field)
+            result[name] = items.to_arrow().to_pandas().to_numpy()
+            result[f"{name}__complete"] = items.complete
+            continue
         if name in sealed.formulas:
             feature, beside = sealed.formulas[name].of(_sources(dataframe, sealed, view.name, name)), None
         else:
@@ -98,6 +115,19 @@ def through_sketch(
             )
             result[beside] = lists.to_pandas().to_numpy()
     return result
+
+
+def _items_before(
+    dataframe: "pd.DataFrame", view: SketchReader, name: str, timestamp_field: str
+) -> RaggedLists:
+    """The items of the list of each row's entity before the time of the row."""
+    if missing := [each for each in (*view.join_keys, timestamp_field) if each not in dataframe]:
+        raise RowError(
+            f"the list {name!r} of feature view {view.name!r} is not in the dataframe, and is read for the "
+            f"join keys and times of its rows; it has no column {missing[0]!r}. It has {list(dataframe)}"
+        )
+    entities = {key: dataframe[key].to_numpy() for key in view.join_keys}
+    return view.lists(name, entities, until=dataframe[timestamp_field])
 
 
 def _encoded(

@@ -7,15 +7,17 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 from feast import Entity, FeatureStore, FeatureView, Field, FileSource, ValueType
-from feast.types import Array, Int64
+from feast.types import Array, Int64, Set
 
-from feast_sketch_store import Lists, SketchReader
-from feast_sketch_store.errors import RowError
+from feast_sketch_store import Lists, SketchReader, through_sketch
+from feast_sketch_store.errors import RowError, UnsupportedFeatureError
 from feast_sketch_store.operations import maintenance
+from tests.helpers.repository import make_repository, make_view
 
 NOW = datetime.now(UTC).replace(microsecond=0, second=0, minute=0)
 TICK, LIMIT, NUM_USERS, NUM_STEPS = timedelta(hours=1), 4, 6, 250
 TTL = timedelta(days=30)
+LIKES = pd.DataFrame({"user_id": [1, 3], "liked": [[5, 6], [5]], "event": pd.to_datetime([NOW, NOW])})
 USER = Entity(name="user", join_keys=["user_id"], value_type=ValueType.INT64)
 
 
@@ -154,6 +156,66 @@ def test_items_that_had_expired_at_a_moment_are_not_shown(make_store, tmp_path):
         assert values_of(reader.lists("read", [1], datetime.now(UTC) - timedelta(hours=40), until=NOW)) == [
             [3]
         ]
+
+
+def test_training_rows_get_the_lists_of_their_times(make_store, tmp_path):
+    store = make_store()
+    lists = Lists(store, "history", "read")
+    users, moments, shown = stream(store, lists)
+    maintenance.seal(store, "history")
+    reader = SketchReader(tmp_path, "history", ttl=TTL)
+    rows = pd.DataFrame({"user_id": users, "at": pd.to_datetime(moments), "clicked": 1})
+    training = through_sketch(rows, reader, ["read"], timestamp_field="at")
+    assert list(rows) == ["user_id", "at", "clicked"]
+    assert list(training) == ["user_id", "at", "clicked", "read", "read__complete"]
+    is_complete = training["read__complete"].to_numpy()
+    assert 0.1 < is_complete.mean() < 1
+    for items, expected, whole in zip(training["read"], shown, is_complete, strict=True):
+        assert list(items) == (expected if whole else expected[: len(items)])
+    for column, message in [("user_id", "no column 'user_id'"), ("at", "no column 'at'")]:
+        with pytest.raises(RowError, match=f"the list 'read' of feature view 'history' .*{message}"):
+            through_sketch(rows.drop(columns=column), reader, ["read"], timestamp_field="at")
+    with pytest.raises(RowError, match="no moment with a time zone"):
+        through_sketch(
+            rows.assign(at=rows["at"].dt.tz_localize(None)), reader, ["read"], timestamp_field="at"
+        )
+
+
+def test_jagged_ids_are_handed_over_without_a_copy(make_store, tmp_path):
+    store = make_store()
+    lists = Lists(store, "history", "read")
+    lists.add([1, 1, 1, 3], [10, 11, 10, 12], [NOW - n * TICK for n in (3, 2, 1, 2)])
+    reader = SketchReader(tmp_path, "history", ttl=TTL)
+    for is_sealed in (False, True):
+        if is_sealed:
+            maintenance.seal(store, "history")
+        jagged = reader.jagged("read", [1, 2, 3])
+        assert jagged.offsets.tolist() == [0, 3, 3, 4]
+        assert (jagged.values.dtype, jagged.offsets.dtype) == (np.int32, np.int32)
+        assert jagged.vocabulary.take(pa.array(jagged.values)).to_pylist() == [10, 11, 10, 12]
+        assert jagged.complete is None
+        for array in (jagged.values, jagged.offsets):
+            taken = np.from_dlpack(array)
+            assert np.shares_memory(taken, array)
+            assert array.flags.writeable  # which most consumers of DLPack ask for
+        before = reader.jagged("read", [1, 3], 1, until=[NOW - TICK, NOW - 2 * TICK])
+        assert before.offsets.tolist() == [0, 1, 1]
+        assert before.vocabulary.take(pa.array(before.values)).to_pylist() == [11]
+        assert before.complete.all()
+    nobody = reader.jagged("read", np.zeros(0, np.int64))
+    assert (nobody.offsets.tolist(), len(nobody.values)) == ([0], 0)
+
+
+def test_jagged_ids_of_sets_are_those_of_csr(tmp_path):
+    store = make_repository(tmp_path, make_view({"liked": Set(Int64)}, pushed="likes"), rows=LIKES)
+    store.push("likes", LIKES)
+    reader = SketchReader(tmp_path, "history")
+    jagged, matrix = reader.jagged("liked", [1, 2, 3]), reader.csr("liked", [1, 2, 3])
+    assert jagged.offsets.tolist() == matrix.indptr.tolist() == [0, 2, 2, 3]
+    assert jagged.values.tolist() == matrix.ids.tolist()
+    assert jagged.vocabulary.equals(matrix.vocabulary)
+    with pytest.raises(UnsupportedFeatureError, match="'liked' of view 'history' is not a list"):
+        reader.jagged("liked", [1], 5)
 
 
 @pytest.mark.parametrize(
