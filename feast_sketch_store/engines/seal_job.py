@@ -27,7 +27,8 @@ from feast_sketch_store.view.joint_seal import inputs_of, numbered, publish_draf
 Task: TypeAlias = Callable[[bytes], bytes]
 Run: TypeAlias = Callable[[Task, Sequence[bytes]], list[bytes]]  # a task for each request, results in order
 
-ENGINES = ("spark", "ray")
+_PACKAGES = {"spark": "pyspark", "ray": "ray[data]"}
+ENGINES = tuple(_PACKAGES)
 
 
 def seal(store: FeatureStore, view: str, engine: str) -> bool:
@@ -102,8 +103,8 @@ def _run_of(engine: str, config: Any) -> Run:
             return _ray(config)
     except ImportError as error:
         raise SettingsError(
-            f"--engine {engine} needs the extra `engines-{engine}`: pip install "
-            f"'feast_sketch_store[engines-{engine}]' ({error})"
+            f"--engine {engine} needs the package {_PACKAGES[engine]}: `pip install '{_PACKAGES[engine]}'` "
+            f"({error})"
         ) from error
     raise SettingsError(f"there is no engine {engine!r} for a seal; there are {', '.join(ENGINES)}")
 

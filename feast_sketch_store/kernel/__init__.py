@@ -9,8 +9,7 @@ try:
 except ImportError as error:
     raise ImportError(
         "feast_sketch_store has no kernel for this Python and this machine. Install a wheel that has it, or "
-        "compile it: pip install --force-reinstall --no-deps --no-cache-dir feast_sketch_store, or in a "
-        "clone pip install --editable . (without a C compiler, pip takes one from PyPI)"
+        "compile it in a clone: pip install --editable . (without a C compiler, pip takes one from PyPI)"
     ) from error
 
 from feast_sketch_store.kernel._compiled import (

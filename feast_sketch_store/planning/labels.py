@@ -150,9 +150,7 @@ def require_scikit_learn() -> None:
     try:
         import sklearn  # noqa: F401
     except ImportError as error:
-        raise PlanError(
-            "a plan with labels needs scikit-learn: pip install 'feast_sketch_store[plan]'"
-        ) from error
+        raise PlanError("a plan with labels needs scikit-learn: `pip install scikit-learn`") from error
 
 
 class Task:

@@ -138,7 +138,7 @@ def open_objects(url: str, options: Mapping[str, str] | None = None) -> tuple["O
         if error.name is None or error.name.partition(".")[0] != "obstore":
             raise
         raise SettingsError(
-            "a path on an object store needs the package obstore; install feast_sketch_store[object-store]"
+            "a path on an object store needs the package obstore: `pip install obstore`"
         ) from None
 
 

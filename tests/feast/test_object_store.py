@@ -243,7 +243,7 @@ def test_without_the_extra_an_error_names_it(tmp_path, moto, url):
     done = subprocess.run(
         [sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, check=True
     )
-    assert "install feast_sketch_store[object-store]" in done.stdout
+    assert "`pip install obstore`" in done.stdout
 
 
 def test_reads_go_on_while_the_object_store_is_down(tmp_path, caplog, moto, url):

@@ -1,6 +1,8 @@
 """What has to be alike in all shards: bins, formulas, cuts to a memory; and lists, plans and imports."""
 
 import json
+import re
+import sys
 from datetime import UTC, datetime, timedelta
 from functools import cache
 
@@ -102,6 +104,15 @@ def in_this_process(task, requests):
 
 def by_engine(store, view):
     return seal_job.seal_by(store, view, in_this_process)
+
+
+@pytest.mark.parametrize(("engine", "package"), [("spark", "pyspark"), ("ray", "ray[data]")])
+def test_an_engine_that_is_not_installed_is_named(tmp_path, monkeypatch, engine, package):
+    monkeypatch.setitem(sys.modules, package.partition("[")[0], None)
+    monkeypatch.setitem(sys.modules, "pyspark.sql", None)
+    store = make(tmp_path / "store", 2, BINNED)
+    with pytest.raises(SettingsError, match=re.escape(f"`pip install '{package}'`")):
+        seal_job.seal(store, "history", engine)
 
 
 SEALS = pytest.mark.parametrize("seal", [maintenance.seal, by_engine], ids=["here", "engine"])

@@ -65,7 +65,7 @@ cli(["check-bucket", "s3://bucket"])
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.returncode == 1
     assert done.stderr.splitlines() == [
-        "Error: a path on an object store needs the package obstore; install feast_sketch_store[object-store]"
+        "Error: a path on an object store needs the package obstore: `pip install obstore`"
     ]
 
 

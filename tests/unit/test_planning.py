@@ -726,7 +726,7 @@ class TestLabels:
 
     def test_a_missing_scikit_learn_is_named(self, monkeypatch):
         monkeypatch.setitem(__import__("sys").modules, "sklearn", None)
-        with pytest.raises(PlanError, match=r"pip install 'feast_sketch_store\[plan\]'"):
+        with pytest.raises(PlanError, match="`pip install scikit-learn`"):
             require_scikit_learn()
 
     def test_the_area_is_that_of_scikit_learn(self):
