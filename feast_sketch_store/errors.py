@@ -67,6 +67,17 @@ class StorageError(SketchStoreError):
     """The store's folder cannot be read or written."""
 
 
+class GateError(SketchStoreError):
+    """A version of a view does not meet its gate, and was not published.
+
+    Attributes
+    ----------
+    reasons : what it does not meet.
+    """
+
+    reasons: tuple[str, ...] = ()
+
+
 class PlanError(SketchStoreError, ValueError):
     """A plan cannot be made: there are no rows, no labels that fit, or nothing meets the target."""
 

@@ -67,6 +67,9 @@ REFUSED_COMMITS = _counter(
 )
 SEALS = _counter("seals", "Seals that published a snapshot")
 SEAL_FAILURES = _counter("seal_failures", "Seals that failed; the rows are kept")
+GATE_REFUSALS = _counter(
+    "gate_refusals", "Versions that did not pass the gate of their view, of seals, rebuilds and fills"
+)
 SEAL_SECONDS = _counter("seal_seconds", "Seconds that seals took, failed ones included")
 BACKING_LOOKUPS = _counter("backing_lookups", "Entities whose features were read from the backing store")
 BACKING_FAILURES = _counter("backing_failures", "Batches that the backing store could not answer")
@@ -108,7 +111,7 @@ LAST_SEAL = _gauge("last_seal_timestamp_seconds", "max", "When a seal last publi
 
 _FROM_THE_START = (
     *(READS, ENTITIES_READ, ABSENT_ENTITIES),
-    *(COMMITS, REFRESH_FAILURES, FALLBACKS, SEALS, SEAL_FAILURES, SEAL_SECONDS),
+    *(COMMITS, REFRESH_FAILURES, FALLBACKS, SEALS, SEAL_FAILURES, GATE_REFUSALS, SEAL_SECONDS),
 )
 
 ALL = tuple(value for value in list(globals().values()) if isinstance(value, Metric))

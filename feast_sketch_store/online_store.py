@@ -137,6 +137,7 @@ class SketchOnlineStore(OnlineStore):
         ------
         RowError : a row's join keys are not the view's, a value is not of its feature's type, or a column
             changed its type.
+        GateError : the view with these rows does not pass its gate; they are held back.
         StorageError : the folder cannot be written. Whichever is raised, nothing of the batch was written.
         """
         if data:

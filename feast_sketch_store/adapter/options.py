@@ -11,6 +11,7 @@ from feast_sketch_store.settings.table import (
     Advanced,
     Backing,
     Compaction,
+    Gate,
     Refresh,
     Sharding,
     Ttl,
@@ -45,6 +46,7 @@ class OnlineStoreOptions(FeastConfigBaseModel):
     shards: Sharding = Sharding()
     refresh: Refresh = Refresh()
     compaction: Compaction = Compaction()
+    gate: Gate = Gate()
     advanced: Advanced = Advanced()
 
     @model_validator(mode="before")
@@ -60,7 +62,8 @@ class OnlineStoreOptions(FeastConfigBaseModel):
         return {name: SecretStr(option_text(value)) for name, value in given.items()}
 
     @field_serializer(
-        "target", "vocabulary", "ttl", "backing_store", "shards", "refresh", "compaction", "advanced"
+        *("target", "vocabulary", "ttl", "backing_store", "shards", "refresh", "compaction", "gate"),
+        "advanced",
     )
     def _as_yaml(self, value: Any) -> Any:
         return plain(value)

@@ -7,13 +7,13 @@ from feast_sketch_store.cli.planning import plan
 from feast_sketch_store.cli.reports import health_command, inspect, settings, verify
 from feast_sketch_store.cli.rows import delete, rebuild
 from feast_sketch_store.cli.serving import serve
-from feast_sketch_store.cli.upkeep import pin, refill, seal, unpin, vacuum
+from feast_sketch_store.cli.upkeep import discard, pin, publish, refill, seal, unpin, vacuum
 
 __all__ = ["cli"]
 
 _COMMANDS = (
     *(inspect, verify, health_command, settings),
-    *(seal, vacuum, pin, unpin, refill),
+    *(seal, publish, discard, vacuum, pin, unpin, refill),
     *(rebuild, delete),
     *(survey, import_, export, plan),
     *(serve, check_bucket_command),

@@ -32,6 +32,7 @@ _DATETIME = click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%S%
 )
 @click.option("--to", "end", type=_DATETIME, help="Last event timestamp  [default: now]")
 @click.option("--yes", is_flag=True, help="Drop rows that were only pushed without asking.")
+@click.option("--force", is_flag=True, help="Replace the rows even if the new ones do not pass the gate.")
 @click.option(
     "--shards",
     type=click.IntRange(min=1),
@@ -46,6 +47,7 @@ def rebuild(
     start: datetime | None,
     end: datetime | None,
     yes: bool,
+    force: bool,
     shards: int | None,
     as_json: bool,
 ) -> None:
@@ -58,8 +60,10 @@ def rebuild(
     Running processes follow. Set the number in feature_store.yaml or in the tag, too.
     If the command was killed, run it again; with the number of before, rows stay where they are.
     """
-    if shards is not None and (start or end or yes):
-        raise click.UsageError("--shards divides the rows that there are: give no --from, --to or --yes")
+    if shards is not None and (start or end or yes or force):
+        raise click.UsageError(
+            "--shards divides the rows that there are: give no --from, --to, --yes or --force"
+        )
     store = open_store()
     done = {}
     if shards is not None:
@@ -68,7 +72,7 @@ def rebuild(
     for view in views_of(store, views) if views else []:
         click.echo(f"Rebuilding {view}", err=True)
         entities = maintenance.rebuild(
-            store, view, _in_utc(start), _in_utc(end), None if yes else partial(_may_drop, view)
+            store, view, _in_utc(start), _in_utc(end), None if yes else partial(_may_drop, view), force
         )
         if entities is None:
             raise click.ClickException(f"{view} was not rebuilt; nothing of it has changed")

@@ -1,4 +1,4 @@
-"""The commands that maintain rows: ``seal``, ``vacuum``, ``pin``, ``unpin`` and ``refill``."""
+"""The commands that maintain rows: ``seal``, ``publish``, ``discard``, ``vacuum``, ``pin`` and others."""
 
 import json
 import signal
@@ -22,6 +22,7 @@ from feast_sketch_store.cli.common import (
 )
 from feast_sketch_store.engines import seal_job
 from feast_sketch_store.engines.seal_job import ENGINES
+from feast_sketch_store.errors import GateError
 from feast_sketch_store.online_store import seal_policy
 from feast_sketch_store.operations import backing, maintenance
 from feast_sketch_store.operations.exporting import exported
@@ -79,6 +80,9 @@ def seal(
     The command runs at a low priority, so that reads of other processes do not wait for it. With --watch it
     leaves them one core, too.
 
+    A view whose new version does not pass its gate keeps the snapshot from before, and the command exits with
+    status 1.
+
     With --watch it does so whenever a seal is due, and prints a line for each seal. On SIGINT or SIGTERM it
     finishes the current seal and exits with status 0. Other processes can write meanwhile.
     """
@@ -104,15 +108,24 @@ def seal(
                 maintenance.watch(store, views, stop, seconds, lambda view: _tell(view, as_json), policy)
             return
 
-        def seal_one(view: str) -> bool:
-            return maintenance.seal(store, view) if engine is None else seal_job.seal(store, view, engine)
+        refused: list[GateError] = []
+
+        def seal_one(view: str) -> str:
+            try:
+                is_sealed = (
+                    maintenance.seal(store, view) if engine is None else seal_job.seal(store, view, engine)
+                )
+            except GateError as error:  # the other views do not wait for it
+                refused.append(error)
+                return f"not published: {'; '.join(error.reasons)}"
+            if is_sealed:
+                return "sealed"
+            return "not sealed: it has no rows, or another process is sealing it for too long"
 
         done = for_each("Sealing", views_of(store, views), seal_one)
-    told = {
-        True: "sealed",
-        False: "not sealed: it has no rows, or another process is sealing it for too long",
-    }
-    print_outcomes({view: told[is_sealed] for view, is_sealed in done.items()}, as_json, "outcome")
+    print_outcomes(done, as_json, "outcome")
+    if refused:
+        raise click.ClickException("\n".join(map(str, refused)))
 
 
 @contextmanager
@@ -150,6 +163,40 @@ def refill(open_store: Callable[[], FeatureStore], view: str, as_json: bool) -> 
         print_json({"view": view, "rows": written})
     else:
         click.echo(f"{written:,} rows written")
+
+
+@click.command()
+@click.argument("view")
+@click.option("--force", is_flag=True, help="Do not ask the gate.")
+@JSON_OPTION
+@click.pass_obj
+def publish(open_store: Callable[[], FeatureStore], view: str, force: bool, as_json: bool) -> None:
+    """Publish what did not pass the gate of a VIEW.
+
+    The rows of a fill that was held back count from now on, and the view is sealed. Without --force the gate
+    is asked again, which helps after you changed its settings.
+    """
+    store = open_store()
+    (name,) = views_of(store, [view])
+    num_rows = maintenance.publish(store, name, force)
+    outcome = "sealed" if num_rows is None else f"published: {num_rows:,} rows that were held back"
+    print_outcomes({name: outcome}, as_json, "outcome")
+
+
+@click.command()
+@click.argument("view")
+@JSON_OPTION
+@click.pass_obj
+def discard(open_store: Callable[[], FeatureStore], view: str, as_json: bool) -> None:
+    """Delete the rows of a fill that the gate of a VIEW held back.
+
+    Rows that reads show are not concerned.
+    """
+    store = open_store()
+    (name,) = views_of(store, [view])
+    num_rows = maintenance.discard(store, name)
+    outcome = "no fill is held back" if num_rows is None else f"{num_rows:,} rows were deleted"
+    print_outcomes({name: outcome}, as_json, "outcome")
 
 
 @click.command()

@@ -12,7 +12,7 @@ from feast.infra.common.serde import SerializedArtifacts
 from feast.repo_config import RepoConfig
 
 from feast_sketch_store.engines.tasks import ROWS_GIVEN
-from feast_sketch_store.errors import SketchStoreError, StorageError
+from feast_sketch_store.errors import GateError, SketchStoreError, StorageError
 from feast_sketch_store.online_store import SketchOnlineStore, require_writer
 from feast_sketch_store.row_log.staging import StagedFile
 from feast_sketch_store.storage.base import UncertainWriteError
@@ -67,8 +67,8 @@ class WriteJob:
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         """Delete files that no commit names, left by tasks that failed or ran twice."""
-        if isinstance(error, UncertainWriteError):
-            return  # the commit may still appear, and needs the files
+        if isinstance(error, UncertainWriteError | GateError):
+            return  # the commit may still appear, or the rows are held back: both need the files
         try:
             self._view.discard_staged(self.label)
         except SketchStoreError as problem:
@@ -84,6 +84,7 @@ class WriteJob:
 
         Raises
         ------
+        GateError : the view with these rows does not pass its gate; they are held back.
         StorageError : rows are missing, or cannot be committed.
         ShardError : the view has other shards by now; nothing was committed.
         """

@@ -41,6 +41,7 @@ def seal(store: FeatureStore, view: str, engine: str) -> bool:
     Raises
     ------
     SettingsError : there is no such engine, or its package is missing.
+    GateError : the new version does not pass the view's gate; no shard has a new snapshot.
     StorageError : another process is sealing the view, or its storage cannot be written. No shard has a new
         snapshot, or, if publishing failed, only some have.
     """
@@ -79,9 +80,9 @@ def seal_by(store: FeatureStore, view: str, run: Run) -> bool:
             lambda joint: [unpack(one)[0] for one in all_do(FIT, joint)],
         )
         made = all_do(DRAFT, joint)
-        reports: dict[int, dict[str, Any]] = {n: unpack(one)[0] for n, one in zip(given, made, strict=True)}
-        publish_drafts(parts, {n: parts[n].draft_of_entry(r["draft"]) for n, r in reports.items()})
-        large = [n for n, report in reports.items() if report["wants_compaction"]]
+        drafts = {n: parts[n].drafted_of_entry(unpack(one)[0]) for n, one in zip(given, made, strict=True)}
+        publish_drafts(parts, drafts, opened.judge_seal)
+        large = [n for n, draft in drafts.items() if draft.compacts]
         if large:
             run(task, [request_of(FINISH, number, given[number]) for number in large])
         for number, rows in given.items():

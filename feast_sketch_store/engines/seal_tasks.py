@@ -39,7 +39,7 @@ def run_step(request: bytes, artifacts: SerializedArtifacts) -> bytes:
     Returns
     -------
     For SAMPLE the rows; for COUNT the counts; for FIT how many values fit into memory; for DRAFT the draft's
-    entry, and whether the row log needs compaction.
+    entry.
 
     Raises
     ------
@@ -64,5 +64,4 @@ def run_step(request: bytes, artifacts: SerializedArtifacts) -> bytes:
         return pack_counts(part.count(given, joint.formulas))
     if content["step"] == FIT:
         return pack(part.values_within_memory(given, joint))
-    draft, wants_compaction = part.draft(given, joint)
-    return pack({"draft": part.entry_of_draft(draft), "wants_compaction": wants_compaction})
+    return pack(part.entry_of_drafted(part.draft(given, joint)))

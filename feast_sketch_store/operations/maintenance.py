@@ -32,6 +32,7 @@ from feast_sketch_store.online_store import (
     any_feature_view,
     name_in_store,
     online_store_of,
+    require_writer,
 )
 from feast_sketch_store.operations.backing import differences, refill
 from feast_sketch_store.operations.reader_memory import reader_bytes
@@ -44,7 +45,7 @@ from feast_sketch_store.settings.table import Backing
 from feast_sketch_store.storage.base import Storage
 from feast_sketch_store.storage.stores import StorePlace
 from feast_sketch_store.structures.sizing import within
-from feast_sketch_store.view import rebuilding
+from feast_sketch_store.view import publication, rebuilding
 from feast_sketch_store.view.live_shard import expire_before_of
 from feast_sketch_store.view.sealing import SealPolicy
 from feast_sketch_store.view.semantics import named
@@ -261,6 +262,18 @@ def seal(store: FeatureStore, view: str) -> bool:
     return online_store.seal(store.config, table)
 
 
+def publish(store: FeatureStore, view: str, force: bool = False) -> int | None:
+    """Let a fill that the gate held back count, or else seal; see `publication`."""
+    require_writer(store.config)
+    return publication.publish(opened_view(store, view), force)
+
+
+def discard(store: FeatureStore, view: str) -> int | None:
+    """Delete the rows of a fill that the gate held back; see `publication`."""
+    require_writer(store.config)
+    return publication.discard(opened_view(store, view))
+
+
 def watch(
     store: FeatureStore,
     views: Sequence[str],
@@ -446,6 +459,7 @@ def rebuild(
     start: datetime | None = None,
     end: datetime | None = None,
     confirm: Callable[[Dropped | None], bool] | None = None,
+    force: bool = False,
 ) -> int | None:
     """Drop all rows of a view and fill it from the offline store. Readers see one change.
 
@@ -458,6 +472,7 @@ def rebuild(
     end : the last event timestamp; None for now.
     confirm : called before anything changes if rows would be dropped that the offline store lacks; its
         argument is None if the view's rows cannot be read.
+    force : whether the new rows need not pass the view's gate.
 
     Returns
     -------
@@ -465,6 +480,7 @@ def rebuild(
 
     Raises
     ------
+    GateError : the new rows do not pass the view's gate; nothing has changed.
     StorageError : the offline store returned no rows, or another process is sealing the view; nothing has
         changed.
     SketchStoreError : the view has no batch source.
@@ -492,7 +508,7 @@ def rebuild(
             filled.materialize(start, end, feature_views=[view])
         return online_store.storage(config, table)
 
-    is_done = rebuilding.rebuild(opened, fill, confirm)
+    is_done = rebuilding.rebuild(opened, fill, confirm, force=force)
     if is_done and opened.settings.backed_codecs:
         refill(store, view)
     return opened.stats().sealed_entities if is_done else None

@@ -25,6 +25,7 @@ from feast_sketch_store.online_store import (
 )
 from feast_sketch_store.row_log import Position, RowLog
 from feast_sketch_store.settings.resolve import resolve
+from feast_sketch_store.settings.table import Gate
 from feast_sketch_store.settings.values import shard_count
 from feast_sketch_store.settings.view_settings import ViewSettings
 from feast_sketch_store.snapshot.files import MOVED, SnapshotFolder
@@ -107,11 +108,12 @@ def divide(
         try:
             wait(2 * seconds_between_looks(storage))
             _remove_unfinished(storage, shard_map)
-            moved = View(storage, settings, policy, 0.0, shard_map=shard_map)
+            # The rows are those that count already.
+            moved = View(storage, replace(settings, gate=Gate()), policy, 0.0, shard_map=shard_map)
             moved.registration = None  # the view's file is not to name these shards yet
             ends = [(part, _fill(part, moved)) for part in former.shards.values()]
             # `moved.seal` would wait for the view's lease, which is held here.
-            joint_seal.seal_bases(moved.shards, settings)
+            joint_seal.seal_bases(moved.shards, moved.settings, moved.judge_seal)
             for part, end in ends:
                 if not RowLog(part.storage).is_at_end(end):
                     raise StorageError(

@@ -2,7 +2,7 @@
 
 import logging
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -354,13 +354,17 @@ class RowLog:
 
     def discard_staged(self, label: str) -> list[str]:
         """Delete files whose names begin with a label and that no commit names. Returns their names."""
-        # Commits first, so that what is absorbed meanwhile is found in the table.
-        committed = {c.rows.name for c in self._fresh_behind(-1)[0] if isinstance(c.rows, DataFile)}
-        committed |= {file.name for file in self._table.state().files}
+        committed = self.committed()
         names = [name for name in self._rows.list() if name.startswith(label) and name.endswith(SUFFIX)]
         gone = [name for name in names if name not in committed]
         self._rows.delete(gone)
         return gone
+
+    def committed(self) -> set[str]:
+        """The names of data files that commits name."""
+        # Commits first, so that what is absorbed meanwhile is found in the table.
+        fresh = {c.rows.name for c in self._fresh_behind(-1)[0] if isinstance(c.rows, DataFile)}
+        return fresh | {file.name for file in self._table.state().files}
 
     def staged(self, entry: dict[str, object]) -> DataFile:
         """The staged file that an entry describes; see `DataFile.from_entry`."""
@@ -557,11 +561,11 @@ class RowLog:
         """
         self._table.prune()
 
-    def vacuum(self, orphan_age_seconds: float) -> list[str]:
-        """Delete files that are no longer part of the log; see `Table.vacuum`."""
-        kept = [c.rows.name for c in self._fresh_behind(-1)[0] if isinstance(c.rows, DataFile)]
+    def vacuum(self, orphan_age_seconds: float, kept: Set[str] = frozenset()) -> list[str]:
+        """Delete files that are no longer part of the log, except some; see `Table.vacuum`."""
+        fresh = {c.rows.name for c in self._fresh_behind(-1)[0] if isinstance(c.rows, DataFile)}
         self._fresh.erase_before(self._table.state().through + 1)
-        return self._table.vacuum(kept, orphan_age_seconds)
+        return self._table.vacuum(fresh | kept, orphan_age_seconds)
 
     def cut_off(self) -> list[str]:
         """Files that end within a record, because its writer died or the file was truncated."""

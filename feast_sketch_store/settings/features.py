@@ -27,6 +27,7 @@ from feast_sketch_store.settings.table import (
     TAG_PREFIX,
     Advanced,
     Backing,
+    Gate,
     ListItems,
     Score,
     Sharding,
@@ -94,6 +95,7 @@ class StoreOptions(Protocol):
     ttl: Ttl
     backing_store: Backing | None
     shards: Sharding
+    gate: Gate
     advanced: Advanced
 
 

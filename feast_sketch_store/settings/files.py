@@ -1,8 +1,10 @@
-"""Reads the files that settings name: values of a vocabulary, and weights of a score."""
+"""Reads the files that settings name: values of a vocabulary, weights of a score, the function of a gate."""
 
+import importlib
+import importlib.util
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +51,37 @@ def cut_of(wanted: KeptValues, codec: FeatureCodec, where: str, folder: Path | N
             f"feature, {element_type}: {error}"
         ) from error
     return Cut(values=kept)
+
+
+def check_of(view: str, path: str, folder: Path | None) -> Callable[..., Any]:
+    """The function that a view's gate calls.
+
+    Parameters
+    ----------
+    path : ``module:function``; the module is a file in the folder, or one that Python finds.
+
+    Raises
+    ------
+    SettingsError : there is none, or its module cannot be imported.
+    """
+    name, _, function = path.partition(":")
+    file = Path(folder or ".").joinpath(*name.split(".")).with_suffix(".py")
+    try:
+        spec = importlib.util.spec_from_file_location(name, file) if file.is_file() else None
+        if spec is None or spec.loader is None:
+            module = importlib.import_module(name)
+        else:
+            module = importlib.util.module_from_spec(spec)
+            spec.loader.exec_module(module)
+        found = getattr(module, function)
+    except Exception as error:  # a module of the user may raise any
+        raise SettingsError(
+            f"the gate of feature view {view!r} calls {path}, which cannot be imported, neither from {file} "
+            f"nor from an installed module: {type(error).__name__}: {error}"
+        ) from error
+    if not callable(found):
+        raise SettingsError(f"the gate of feature view {view!r} calls {path}, which is not a function")
+    return found  # type: ignore[no-any-return]
 
 
 def read_weights(

@@ -68,9 +68,18 @@ def resolve(options: StoreOptions, table: "FeatureView", folder: Path | None = N
         settled("ttl", options.ttl, view_tags).keep // timedelta(microseconds=1),
         "append" if any(codec.is_list for codec in codecs) else view_tags.get("rows", "replace"),
         settled("shards", options.shards, view_tags).count,
+        settled("gate", options.gate, view_tags),
     )
     if len(features) == len(table.features):
         problems += _idle_problems(table.name, view_tags, features)
+    if settings.gate.is_set and (backed := [codec.feature for codec in settings.backed_codecs]):
+        problems.append(
+            SettingsError(
+                f"feature view {table.name!r} has a gate, and features that the backing store keeps "
+                f"({', '.join(backed)}): what the gate holds back would be there already. Move them into a "
+                "view without a gate"
+            )
+        )
     problems += _source_problems(table.name, features)
     problems += _append_problems(settings, view_tags)
     problems += _static_problems(table.name, features)

@@ -163,6 +163,31 @@ class Compaction:
 
 
 @dataclass(frozen=True)
+class Gate:
+    """What a new version of a view must meet to be published; None for what is not asked."""
+
+    entities: int | None = part(values.whole(1), None, "at least this many entities", _ABOVE)
+    change: float | None = part(
+        values.positive,
+        None,
+        "largest change since the version that serves, such as `20%`: of the number of entities, and of the "
+        "facts and the different values of each feature",
+        _ABOVE,
+    )
+    check: str | None = part(
+        values.import_path,
+        None,
+        "a function of yours, see [Gate](../how_to/operate.md#check-a-version-before-it-is-published)",
+        _ABOVE,
+    )
+
+    @property
+    def is_set(self) -> bool:
+        """Whether anything is asked."""
+        return (self.entities, self.change, self.check) != (None, None, None)
+
+
+@dataclass(frozen=True)
 class Advanced:
     """Error rates of presence and scalars, and the most values with which a feature may be in a filter."""
 
@@ -422,6 +447,15 @@ SETTINGS: Final = (
         shown="`auto`",
         form="`auto`, `job`, or mapping",
         words={AUTO: Compaction(), JOB: Compaction(by_job=True)},
+    ),
+    Setting(
+        "gate",
+        Gate,
+        Gate(),
+        "what a seal, a rebuild or a fill must meet, or else it is not published, see "
+        "[Gate](../how_to/operate.md#check-a-version-before-it-is-published)",
+        _ABOVE,
+        shown="none",
     ),
     Setting("advanced", Advanced, Advanced(), "seldom set", _ABOVE),
     Setting(

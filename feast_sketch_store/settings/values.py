@@ -94,6 +94,14 @@ def text(given: Any) -> str:
     return given
 
 
+@_reads("`module:function`")
+def import_path(given: Any) -> str:
+    """Read where a function is."""
+    if not re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*", str(given)):
+        raise ValueError("it must be a module and a function, such as checks:plausible")
+    return str(given)
+
+
 @_reads("folder or URL")
 def path(given: Any) -> str:
     """Read the folder or URL of the store."""

@@ -1,7 +1,7 @@
 """The settings of one feature view, as its row log, its seals and its reads use them."""
 
 from collections.abc import Iterator, Mapping, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
@@ -9,8 +9,8 @@ from feast_sketch_store.errors import SettingsError
 from feast_sketch_store.layers import Cut, FeatureBudget, Goal
 from feast_sketch_store.rows.codecs import MEMBERSHIP, FeatureCodec
 from feast_sketch_store.rows.entity_keys import JoinKeys
-from feast_sketch_store.settings.files import cut_of, read_weights
-from feast_sketch_store.settings.table import Score
+from feast_sketch_store.settings.files import check_of, cut_of, read_weights
+from feast_sketch_store.settings.table import Gate, Score
 from feast_sketch_store.settings.values import KeptValues
 
 
@@ -56,6 +56,7 @@ class ViewSettings:
     expired_kept_microseconds: int = 0  # how long seals keep rows that have expired
     semantics: str = "replace"  # how rows of an entity combine, see `view.semantics`
     num_shards: int = 1
+    gate: Gate = field(default_factory=Gate)
 
     @property
     def codecs(self) -> list[FeatureCodec]:
@@ -127,8 +128,13 @@ class ViewSettings:
         """Find problems with the files that settings name.
 
         A file with the values of a vocabulary, or with the weights of a score, may be missing, or have values
-        of another type.
+        of another type; the function of a gate may be missing.
         """
+        try:
+            if self.gate.check is not None:
+                check_of(self.view, self.gate.check, self.folder)
+        except SettingsError as error:
+            yield error
         codecs = {codec.feature: codec for codec in self.codecs}
         for name, feature in self.features.items():
             try:

@@ -22,6 +22,7 @@ FRESH_FOLDER = "fresh/"  # commits that are not in the table yet
 SNAPSHOTS_FOLDER = "snapshots/"
 REBUILD_FOLDER = "rebuild/"  # a store of its own during a rebuild
 IMPORT_FOLDER = "import/"  # the rows of an import in progress, or of one to be continued
+HELD_BACK_FILE = "held_back.json"  # names the rows of a fill that did not pass the gate, see `view.gate`
 SEAL_LOCK = "seal.lock"
 APPEND_LOCK = f"{FRESH_FOLDER}lock"  # held during an append to the log
 VIEW_FILE = "view.json"  # shards, join keys and features of the view, see `view.view_file`

@@ -5,10 +5,12 @@ count     the values of the rows that count, shard by shard
 number    all values together, as a seal of all rows would
 fit       how many of them each shard has the memory for, if there are features with one
 draft     a base of each shard with these numbers; nothing is published yet
+judge     the figures of all drafts together
 publish   one shard after the other; a shard that was not reached keeps its previous base
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 from feast_sketch_store.layers.joint import CountedRows, JointVocabularies
 from feast_sketch_store.row_log import LogRead
@@ -17,17 +19,25 @@ from feast_sketch_store.settings.view_settings import ViewSettings
 from feast_sketch_store.snapshot.files import Draft
 from feast_sketch_store.threads import in_threads
 from feast_sketch_store.view.formulas import Sampled, as_stored, formulas_of
+from feast_sketch_store.view.gate import Figures
 from feast_sketch_store.view.sealing import warn_of_exact
-from feast_sketch_store.view.shard import Shard
+from feast_sketch_store.view.shard import Drafted, Shard
 
 
-def seal_bases(shards: Mapping[int, Shard], settings: ViewSettings) -> bool:
+def seal_bases(
+    shards: Mapping[int, Shard], settings: ViewSettings, judge: Callable[[Figures], object]
+) -> bool:
     """Seal all shards; the caller holds them all. Returns whether there are new snapshots: not without rows.
 
     One shard per core is in work at a time, which takes less memory than a seal of all rows.
 
+    Parameters
+    ----------
+    judge : is given the figures of the new version before it is published; it may raise.
+
     Raises
     ------
+    GateError : of ``judge``; all shards keep their previous snapshots.
     DamagedFileError, StorageError : all shards keep their previous snapshots or, if publishing failed, some
         have new ones.
     """
@@ -35,10 +45,10 @@ def seal_bases(shards: Mapping[int, Shard], settings: ViewSettings) -> bool:
     if not given:
         return False
     joint = numbered_in_threads(settings, shards, given)
-    drafts = _drafted(shards, given, joint)
-    publish_drafts(shards, {number: draft for number, (draft, _) in drafts.items()})
-    for number, (_, compacts) in drafts.items():
-        shards[number].finish_seal(given[number], compacts)
+    drafts = drafted(shards, lambda number: shards[number].draft(given[number], joint), given)
+    publish_drafts(shards, drafts, judge)
+    for number, draft in drafts.items():
+        shards[number].finish_seal(given[number], draft.compacts)
     return True
 
 
@@ -125,34 +135,48 @@ def seal_deltas(shards: Mapping[int, Shard]) -> bool:
                 shards[known].discard(other)
             return False
         drafts[number] = draft
-    publish_drafts(shards, drafts)
+    _publish(shards, drafts)
     for number in drafts:
         shards[number].refresh_sealed()
     return bool(drafts)
 
 
-def _drafted(
-    shards: Mapping[int, Shard], given: Mapping[int, LogRead], joint: JointVocabularies | None
-) -> dict[int, tuple[Draft, bool]]:
-    """Draft each shard, and tell whether its row log has to be compacted. If one fails, all drafts are
-    deleted.
-    """
-    drafts: dict[int, tuple[Draft, bool]] = {}
+def drafted(
+    shards: Mapping[int, Shard], draft: Callable[[int], Drafted], numbers: Iterable[int]
+) -> dict[int, Drafted]:
+    """Draft shards by a function of their number. If one fails, all drafts are deleted."""
+    drafts: dict[int, Drafted] = {}
 
-    def draft(number: int) -> None:
-        drafts[number] = shards[number].draft(given[number], joint)
+    def keep(number: int) -> None:
+        drafts[number] = draft(number)
 
-    try:
-        for _ in in_threads(draft, given):
+    with deleted_on_error(shards, drafts):
+        for _ in in_threads(keep, numbers):
             pass
-    except BaseException:
-        for number, (made, _) in drafts.items():
-            shards[number].discard(made)
-        raise
     return dict(sorted(drafts.items()))
 
 
-def publish_drafts(shards: Mapping[int, Shard], drafts: Mapping[int, Draft]) -> None:
+@contextmanager
+def deleted_on_error(shards: Mapping[int, Shard], drafts: Mapping[int, Drafted]) -> Iterator[None]:
+    """Delete unpublished drafts if what follows fails."""
+    try:
+        yield
+    except BaseException:
+        for number, made in drafts.items():
+            shards[number].discard(made.draft)
+        raise
+
+
+def publish_drafts(
+    shards: Mapping[int, Shard], drafts: Mapping[int, Drafted], judge: Callable[[Figures], object]
+) -> None:
+    """Publish drafts one after the other, if the figures of all together pass; else delete them."""
+    with deleted_on_error(shards, drafts):
+        judge(Figures.sum_of(draft.figures for draft in drafts.values()))
+    _publish(shards, {number: draft.draft for number, draft in drafts.items()})
+
+
+def _publish(shards: Mapping[int, Shard], drafts: Mapping[int, Draft]) -> None:
     """Publish drafts one after the other; those after one that fails are deleted."""
     waiting = dict(drafts)
     try:

@@ -5,6 +5,7 @@ fill      new rows -> a storage of their own, while writes go on
 divide    by shard, unless the new rows are divided so already
 confirm   ask if rows would be lost
 number    the values of all shards together, if there are several
+judge     the figures of the new snapshots of all shards together
 replace   the table and the snapshot of one shard after the other
 """
 
@@ -15,7 +16,9 @@ from feast_sketch_store.row_log import LogRead, RowLog
 from feast_sketch_store.storage.base import Storage
 from feast_sketch_store.storage.names import REBUILD_FOLDER
 from feast_sketch_store.view import joint_seal
-from feast_sketch_store.view.shard import Dropped
+from feast_sketch_store.view.gate import REBUILD, Figures
+from feast_sketch_store.view.joint_seal import deleted_on_error
+from feast_sketch_store.view.shard import Drafted, Dropped
 from feast_sketch_store.view.shard_map import divided, gathered
 from feast_sketch_store.view.view import View
 from feast_sketch_store.view.view_file import shard_map_of
@@ -28,6 +31,7 @@ def rebuild(
     fill: Callable[[Storage], Storage],
     confirm: Callable[[Dropped | None], bool] | None = None,
     keep: bool = False,
+    force: bool = False,
 ) -> bool:
     """Replace all rows of a view by others, or add others to them.
 
@@ -40,6 +44,7 @@ def rebuild(
     confirm : called once if the new rows do not cover all existing ones; returns whether to go on. Its
         argument is None if the existing rows cannot be read.
     keep : whether the existing rows stay, and the new ones compete with them as if written when this began.
+    force : whether the rows need not pass the gate of the view.
 
     Returns
     -------
@@ -47,6 +52,7 @@ def rebuild(
 
     Raises
     ------
+    GateError : the new rows do not pass the gate; nothing has changed.
     StorageError : another process is sealing this view, or there are no new rows; nothing has changed. Or
         another process changed a shard in spite of this one; shards before it have their new rows.
     """
@@ -70,8 +76,15 @@ def rebuild(
                 if (dropped is None or any(dropped)) and not confirm(dropped):
                     return False
             joint = joint_seal.numbered_in_threads(view.settings, parts, new)
-            for number, log in new.items():
-                parts[number].replace_rows(before[number], log, joint)
+            drafts: dict[int, Drafted] = {}
+            with deleted_on_error(parts, drafts):
+                for number, log in new.items():
+                    before[number], drafts[number] = parts[number].replacement(before[number], log, joint)
+                if not force:
+                    figures = Figures.sum_of(draft.figures for draft in drafts.values())
+                    view.judge(figures, REBUILD)
+                for number, log in new.items():
+                    parts[number].replace_rows(before[number], log, drafts.pop(number).draft)
         finally:
             staging.delete_all()
         return True

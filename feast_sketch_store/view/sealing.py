@@ -90,8 +90,12 @@ class SealPolicy:
         num_rows : of the batch.
         sealed_rows, unsealed_rows : of the view, with those of the batch.
         """
-        part = self.share * max(self.min_rows, sealed_rows)
-        return num_rows >= part or (num_rows >= self.min_rows and unsealed_rows > sealed_rows)
+        is_many = num_rows >= self.min_rows and unsealed_rows > sealed_rows
+        return is_many or self.is_fill(num_rows, sealed_rows)
+
+    def is_fill(self, num_rows: int, sealed_rows: int) -> bool:
+        """Whether a batch is large beside the sealed rows, as a materialized view is."""
+        return num_rows >= self.share * max(self.min_rows, sealed_rows)
 
     def wants_absorption(self, fresh_commits: int) -> bool:
         """Whether to move fresh commits into the table now."""

@@ -6,7 +6,7 @@ refresh:  newest snapshot -> base layer;  commits since -> exact layers on top
 """
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeAlias
 
@@ -17,6 +17,7 @@ from feast_sketch_store.errors import (
     SketchStoreError,
     StorageError,
 )
+from feast_sketch_store.layers import SealedLayer, SealedRows, SketchLayer
 from feast_sketch_store.layers.build import values_within_memory
 from feast_sketch_store.layers.joint import CountedRows, JointVocabularies, count_rows
 from feast_sketch_store.row_log import START, LogRead, Position
@@ -30,6 +31,7 @@ from feast_sketch_store.snapshot.files import Draft, SnapshotFile
 from feast_sketch_store.snapshot.sealed import write_layer
 from feast_sketch_store.storage.base import Storage
 from feast_sketch_store.view.formulas import Sampled, as_stored, computed_rows, sample_of
+from feast_sketch_store.view.gate import Figures
 from feast_sketch_store.view.live_shard import LiveShard, expire_before_of, note_write
 from feast_sketch_store.view.sealing import (
     Sizes,
@@ -85,6 +87,14 @@ class Dropped(NamedTuple):
         if len(known) < len(parts):
             return None
         return cls(sum(part.entities for part in known), sum(part.newer_rows for part in known))
+
+
+class Drafted(NamedTuple):
+    """An unpublished base of a shard, its figures for the gate, and whether the row log wants compaction."""
+
+    draft: Draft
+    figures: Figures
+    compacts: bool = False
 
 
 @dataclass(frozen=True)
@@ -353,6 +363,10 @@ class Shard(LiveShard):
         """Delete uncommitted staged files whose names begin with a label. Returns their number."""
         return len(self._row_log.discard_staged(label))
 
+    def has_committed(self, file: StagedFile) -> bool:
+        """Whether a commit names a staged file."""
+        return file.file.name in self._row_log.committed()
+
     # -- seal: the steps, which the view takes with all shards under its lease -------------------
 
     def seal_input(self) -> LogRead:
@@ -372,13 +386,20 @@ class Shard(LiveShard):
         """See `RowLog.table_rows_of`."""
         return self._row_log.table_rows_of(entry)
 
-    def entry_of_draft(self, draft: Draft) -> dict[str, Any]:
+    def entry_of_drafted(self, drafted: Drafted) -> dict[str, Any]:
         """What another process needs to publish a draft; JSON-serializable."""
-        return {"name": draft.snapshot.name, "manifest": draft.manifest.encode().decode()}
+        draft, figures, compacts = drafted
+        return {
+            "name": draft.snapshot.name,
+            "manifest": draft.manifest.encode().decode(),
+            "figures": figures.to_entry(),
+            "compacts": compacts,
+        }
 
-    def draft_of_entry(self, entry: Mapping[str, Any]) -> Draft:
-        """The reverse of `entry_of_draft`. Raises DamagedFileError : it is none."""
-        return self._snapshots.draft(entry["name"], entry["manifest"].encode())
+    def drafted_of_entry(self, entry: Mapping[str, Any]) -> Drafted:
+        """The reverse of `entry_of_drafted`. Raises DamagedFileError : it is none."""
+        draft = self._snapshots.draft(entry["name"], entry["manifest"].encode())
+        return Drafted(draft, Figures.of_entry(entry["figures"]), entry["compacts"])
 
     def sample(self, log: LogRead, share: float) -> Sampled:
         """Of the rows of a log that count, for formulas; see `sample_of`."""
@@ -403,12 +424,14 @@ class Shard(LiveShard):
             joint,
         )
 
-    def draft(self, log: LogRead, joint: JointVocabularies | None) -> tuple[Draft, bool]:
-        """Draft an unpublished base with given ids of values. Also returns whether to compact the table
-        afterwards.
-        """
+    def draft(self, log: LogRead, joint: JointVocabularies | None) -> Drafted:
+        """Draft an unpublished base with given ids of values."""
         rows = self._fold(log)
-        return self._draft(rows, log, joint), wants_compaction(rows, len(log.files))
+        return self._draft(rows, log, joint)._replace(compacts=wants_compaction(rows, len(log.files)))
+
+    def figures(self, log: LogRead, joint: JointVocabularies | None) -> Figures:
+        """The figures of the base that a log would become."""
+        return _figures_of(fold(self._fold(log), self.settings, joint, self.sealed_formulas()))
 
     def publish(self, draft: Draft) -> None:
         """Publish a draft. Raises StorageError : the previous snapshot stays."""
@@ -516,12 +539,13 @@ class Shard(LiveShard):
             return {}
         return {} if sealed is None else sealed.formulas
 
-    def _draft(self, rows: FoldedRows, log: LogRead, joint: JointVocabularies | None) -> Draft:
+    def _draft(self, rows: FoldedRows, log: LogRead, joint: JointVocabularies | None) -> Drafted:
         """Fold rows into a layer and write it as an unpublished snapshot, as of the table of the log."""
         layer = fold(rows, self.settings, joint, self.sealed_formulas())
         # A snapshot's version is the number of commits that it covers.
-        version = log.position.number + 1
-        return write_layer(self._snapshots, layer, rows.keys, self.settings.view, version, log.table_version)
+        version, view = log.position.number + 1, self.settings.view
+        draft = write_layer(self._snapshots, layer, rows.keys, view, version, log.table_version)
+        return Drafted(draft, _figures_of(layer))
 
     # -- rebuild: the steps, see `rebuilding` ---------------------------------------------------
 
@@ -534,8 +558,10 @@ class Shard(LiveShard):
             return None
         return Dropped.by(kept, self._fold(after).keys)
 
-    def replace_rows(self, before: LogRead, after: LogRead, joint: JointVocabularies | None) -> None:
-        """Replace the rows of the table, and the snapshot.
+    def replacement(
+        self, before: LogRead, after: LogRead, joint: JointVocabularies | None
+    ) -> tuple[LogRead, Drafted]:
+        """Draft an unpublished base of rows that are to replace those of the table.
 
         Parameters
         ----------
@@ -543,27 +569,35 @@ class Shard(LiveShard):
         after : the new rows.
         joint : the numbering of values that all shards share.
 
+        Returns
+        -------
+        The rows of the table, which has all columns now, and the draft.
+        """
+        if after:
+            before = self._row_log.extend(before, after.schema())
+        # No seal of rows that the table held before comes after this one.
+        newer = replace(before, table_version=before.table_version + 1)
+        return before, self._draft(self._fold(after), newer, joint)
+
+    def replace_rows(self, before: LogRead, after: LogRead, draft: Draft) -> None:
+        """Replace the rows of the table, and the snapshot; ``before`` and ``draft`` are of `replacement`.
+
         Raises
         ------
         StorageError : another process changed the table meanwhile; nothing has changed.
         """
-        if after:
-            before = self._row_log.extend(before, after.schema())
-        rows = self._fold(after)
         try:
-            self._replace_rows(before, rows, joint)
+            self._replace_rows(before, after, draft)
         except BaseException:
             self._starts_over = True  # the new rows may be there in spite of the error
             raise
         self.refresh()
 
-    def _replace_rows(self, before: LogRead, rows: FoldedRows, joint: JointVocabularies | None) -> None:
-        # No seal of rows that the table held before comes after this one.
-        draft = self._draft(rows, replace(before, table_version=before.table_version + 1), joint)
+    def _replace_rows(self, before: LogRead, after: LogRead, draft: Draft) -> None:
         is_replaced = False
         try:
             self._row_log.announce_replacement()
-            batches = (batch for _, batch in rows.batches())
+            batches = (batch for _, batch in self._fold(after).batches())
             is_replaced = self._row_log.compact(batches, before, draft.snapshot.name)
         finally:
             if not is_replaced:
@@ -615,10 +649,14 @@ class Shard(LiveShard):
 
     # -- clean up ------------------------------------------------------------------------------
 
-    def vacuum(self, orphan_age_seconds: float) -> int:
-        """Remove unused files, and return their number; see `View.vacuum`."""
+    def vacuum(self, orphan_age_seconds: float, kept: Set[str] = frozenset()) -> int:
+        """Remove unused files except some data files, and return their number; see `View.vacuum`."""
         before = self._snapshots.list()
         self._snapshots.prune(1)
         num_removed = len(before) - len(self._snapshots.list())
         num_removed += self._snapshots.remove_leftovers(orphan_age_seconds)
-        return num_removed + len(self._row_log.vacuum(orphan_age_seconds))
+        return num_removed + len(self._row_log.vacuum(orphan_age_seconds, kept))
+
+
+def _figures_of(layer: SealedLayer) -> Figures:
+    return Figures.of(SealedRows((SketchLayer.from_snapshot(layer.description, layer.arrays),)))

@@ -7,6 +7,7 @@ read:     entities -> their shards
 
 import asyncio
 import logging
+import secrets
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -16,21 +17,30 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 
 from feast_sketch_store.errors import (
+    GateError,
     RowError,
     SettingsError,
     SketchStoreError,
     StorageError,
     UnsupportedFeatureError,
 )
+from feast_sketch_store.layers import SealedRows
+from feast_sketch_store.metrics import GATE_REFUSALS
 from feast_sketch_store.row_log.staging import StagedFile
 from feast_sketch_store.rows.encoding import FeastRow
 from feast_sketch_store.rows.list_log import ListRows, list_tables
 from feast_sketch_store.settings.view_settings import ViewSettings
 from feast_sketch_store.snapshot.files import SnapshotFile
-from feast_sketch_store.storage.base import Storage
-from feast_sketch_store.storage.names import IMPORT_FOLDER, REBUILD_FOLDER, SEAL_LOCK, staged_files
+from feast_sketch_store.storage.base import Storage, UncertainWriteError
+from feast_sketch_store.storage.names import (
+    IMPORT_FOLDER,
+    REBUILD_FOLDER,
+    SEAL_LOCK,
+    staged_files,
+)
 from feast_sketch_store.threads import Threads, give_way
-from feast_sketch_store.view import joint_seal
+from feast_sketch_store.view import fills, joint_seal
+from feast_sketch_store.view.gate import FILL, SEAL, Figures, HeldBack, judge
 from feast_sketch_store.view.group_commit import GroupCommit
 from feast_sketch_store.view.live import LiveView, Parts
 from feast_sketch_store.view.sealing import SealPolicy, Sizes, may_have_deltas
@@ -107,6 +117,7 @@ class View(LiveView[Shard]):
         """Replace locks that another thread of the parent process may have held when it forked."""
         super().reset_locks()
         self._commits: GroupCommit[Batch] = GroupCommit()
+        self._num_refused = 0  # unsealed rows of the last seal, if the gate refused it
         self._seal_lock = threading.RLock()  # one seal, rebuild or vacuum at a time in this process
         self._sealer_lock = threading.Lock()
         self._sealer: threading.Thread | None = None  # the latest one; a fork has no threads
@@ -166,7 +177,7 @@ class View(LiveView[Shard]):
     def write(self, rows: Batch) -> None:
         """Append rows durably, and seal if due: in the background, unless the policy says to wait for it.
 
-        Writes of several threads share a commit.
+        Writes of several threads share a commit. A fill of a view with a gate has commits of its own.
 
         Parameters
         ----------
@@ -175,14 +186,21 @@ class View(LiveView[Shard]):
         Raises
         ------
         RowError : nothing of the rows was written.
+        GateError : the view with these rows does not pass its gate; they are held back.
         StorageError : the rows of some shards were not written; it names them.
         """
-        self._commits.submit(rows, self._commit)
+        if self._is_judged(len(rows)):
+            self._fill(rows)
+        else:
+            self._commits.submit(rows, self._commit)
         if self._must_wait(rows):
             self._maintain()
 
     async def write_async(self, rows: Batch) -> None:
         """`write` for tasks, without a thread for each."""
+        if self._is_judged(len(rows)):
+            await asyncio.to_thread(self.write, rows)
+            return
         await self._commits.submit_of_task(rows, self._commit)
         if self._must_wait(rows):
             await asyncio.to_thread(self._maintain)
@@ -212,6 +230,25 @@ class View(LiveView[Shard]):
         if self._is_due() and not any(map(self._must_wait, batches)):
             self._maintain_beside()
         return [None] * len(batches)
+
+    def _is_judged(self, num_rows: int) -> bool:
+        """Whether the gate is asked about a batch before its rows count."""
+        return self.settings.gate.is_set and self.policy.is_fill(num_rows, self._num_sealed)
+
+    def _fill(self, rows: Batch) -> None:
+        """Write the rows of a batch if the view with them passes its gate."""
+        label = f"fill-{secrets.token_hex(8)}-"
+        try:
+            self.commit_staged(list(self.stage([self.to_table([rows])], label)))
+        except (GateError, UncertainWriteError) as error:
+            self.metrics.refused(error)
+            raise  # the rows are held back, or the commit may still appear: both need the files
+        except BaseException as error:
+            self.metrics.refused(error)
+            self.discard_staged(label)
+            raise
+        self.metrics.committed()
+        self.refresh_all()  # so that the seal of these rows is due
 
     def as_logged(self, rows: Sequence[FeastRow]) -> pa.Table:
         """Rows as Feast passes them in the form of the row log; raises as `to_table`."""
@@ -335,12 +372,18 @@ class View(LiveView[Shard]):
         check_division(self.name, entry["num_shards"], self.shard_map)
         return self.shards[entry["shard"]].staged(entry)
 
-    def commit_staged(self, files: Sequence[StagedFile]) -> None:
+    def commit_staged(self, files: Sequence[StagedFile], force: bool = False) -> None:
         """Commit staged files, shard by shard. Their rows are durable, and visible to this process, when this
         returns.
 
+        Parameters
+        ----------
+        files : of `stage`, from any process.
+        force : whether the view with their rows need not pass its gate.
+
         Raises
         ------
+        GateError : it does not pass; the files are held back, see `publish` and `discard`.
         RowError, StorageError : shards before the one that failed have their rows.
         """
         if files:
@@ -348,6 +391,8 @@ class View(LiveView[Shard]):
         for file in files:
             check_division(self.name, file.num_shards, self.shard_map)
             file.check()
+        if files and self.settings.gate.is_set and not force:
+            self._judge_fill(files)
         for number, shard in self.shards.items():
             shard.commit_staged([file for file in files if file.shard == number])
 
@@ -355,9 +400,36 @@ class View(LiveView[Shard]):
         """Delete uncommitted staged files whose names begin with a label. Returns their number."""
         return sum(shard.discard_staged(label) for shard in self.shards.values())
 
+    # -- gate: see `gate` ------------------------------------------------------------------------
+
+    def judge(self, figures: Figures, remedy: str) -> None:
+        """Ask the gate about a new version of the view; raises as `gate.judge`."""
+        if not self.settings.gate.is_set:
+            return
+        self.refresh_all()
+        layers = [part.state.sealed for part in self.shards.values()]
+        sealed = tuple(layer for layer in layers if layer is not None)
+        try:
+            judge(self.settings, Figures.of(SealedRows(sealed)) if sealed else None, figures, remedy)
+        except GateError:
+            self.metrics.add(GATE_REFUSALS)
+            raise
+
+    def judge_seal(self, figures: Figures) -> None:
+        """`judge` for a seal, whose rows are shown whatever becomes of it."""
+        self.judge(figures, SEAL)
+
+    def _judge_fill(self, files: Sequence[StagedFile]) -> None:
+        with self.unchanging():
+            try:
+                self.judge(fills.figures_with(self.shards, self.settings, files), FILL)
+            except GateError as error:
+                fills.hold_back(self.storage, self.shards, HeldBack.of(files, error))
+                raise
+
     # -- seal ----------------------------------------------------------------------------------
 
-    def seal(self, as_delta: bool = False, timeout_seconds: float = 0.0) -> bool:
+    def seal(self, as_delta: bool = False, timeout_seconds: float = 0.0, force: bool = False) -> bool:
         """Build a new base of each shard from the newest row of each entity, with one numbering of values.
 
         Writes and reads go on meanwhile. The snapshots are published one after the other, when all of them
@@ -367,6 +439,7 @@ class View(LiveView[Shard]):
         ----------
         as_delta : whether to seal the rows since the last seal as deltas, if possible.
         timeout_seconds : how long to wait while another process seals.
+        force : whether the new version need not pass the view's gate; deltas never have to.
 
         Returns
         -------
@@ -376,11 +449,12 @@ class View(LiveView[Shard]):
         Raises
         ------
         DamagedFileError : a row log cannot be read; the previous snapshots stay.
+        GateError : the new version does not pass the gate; the previous snapshots stay.
         StorageError : shards keep their previous snapshots, or some of them have new ones.
         """
         began = time.monotonic()
         try:
-            is_published = self._seal(as_delta, timeout_seconds)
+            is_published = self._seal(as_delta, timeout_seconds, force)
         except SketchStoreError:
             self.metrics.sealed(time.monotonic() - began, False)
             raise
@@ -388,13 +462,21 @@ class View(LiveView[Shard]):
             self.metrics.sealed(time.monotonic() - began, True)
         return is_published
 
-    def _seal(self, as_delta: bool, timeout_seconds: float) -> bool:
+    def _seal(self, as_delta: bool, timeout_seconds: float, force: bool) -> bool:
         with self._seal_lock, self._maintaining(timeout_seconds) as is_ours:
             if not is_ours:
                 return False
             if as_delta and joint_seal.seal_deltas(self.shards):
                 return True
-            return joint_seal.seal_bases(self.shards, self.settings)
+            try:
+                is_sealed = joint_seal.seal_bases(
+                    self.shards, self.settings, (lambda figures: None) if force else self.judge_seal
+                )
+            except GateError:
+                self._num_refused = self.sizes().unsealed_rows
+                raise
+            self._num_refused = 0
+            return is_sealed
 
     @contextmanager
     def unchanging(self) -> Iterator[None]:
@@ -454,10 +536,15 @@ class View(LiveView[Shard]):
         if self._wants_absorption():
             return True
         # Called at every commit, and sizes in bytes take time.
-        if sum(shard.num_unsealed for shard in self.shards.values()) <= self.policy.min_rows:
+        num_unsealed = sum(shard.num_unsealed for shard in self.shards.values())
+        if num_unsealed <= self.policy.min_rows or self._was_refused(num_unsealed):
             return False
         sizes = self.sizes()
         return self.policy.wants_base(sizes) or self._wants_delta(sizes)
+
+    def _was_refused(self, num_unsealed: int) -> bool:
+        """Whether the gate refused half as many unsealed rows or more, so that it is not asked again."""
+        return num_unsealed < 2 * self._num_refused
 
     def _wants_absorption(self) -> bool:
         return any(self.policy.wants_absorption(shard.num_unsealed_commits) for shard in self.shards.values())
@@ -473,12 +560,14 @@ class View(LiveView[Shard]):
 
     def _waits(self, num_rows: int, num_more: int = 0) -> bool:
         """Whether the writer of this many rows waits for a due seal, with more rows unsealed."""
-        sealed_rows = num_unsealed = 0
-        for shard in self.shards.values():
-            sealed = shard.state.sealed
-            sealed_rows += sealed.num_entities if sealed else 0
-            num_unsealed += shard.num_unsealed
-        return self.policy.waits(num_rows, sealed_rows, num_unsealed + num_more)
+        num_unsealed = sum(shard.num_unsealed for shard in self.shards.values())
+        return self.policy.waits(num_rows, self._num_sealed, num_unsealed + num_more)
+
+    @property
+    def _num_sealed(self) -> int:
+        """Entities of all bases, as far as this object knows."""
+        bases = (shard.state.sealed for shard in self.shards.values())
+        return sum(base.num_entities for base in bases if base is not None)
 
     def seal_if_due(self) -> bool:
         """Seal or absorb if the policy says that it is due, whichever process wrote the rows.
@@ -499,10 +588,11 @@ class View(LiveView[Shard]):
             if self._is_pinned:
                 return False  # what is written since cannot be told from it
             sizes = self.sizes()
-            if self.policy.wants_base(sizes):
-                return self.seal()
-            if self._wants_delta(sizes):
-                return self.seal(as_delta=True)
+            if not self._was_refused(sizes.unsealed_rows):
+                if self.policy.wants_base(sizes):
+                    return self.seal()
+                if self._wants_delta(sizes):
+                    return self.seal(as_delta=True)
             if self._wants_absorption():
                 self.absorb()
             return False
@@ -651,7 +741,9 @@ class View(LiveView[Shard]):
         with self._seal_lock, self._maintaining(self.lock_timeout_seconds) as is_ours:
             if not is_ours:
                 return 0
+            fill = HeldBack.read(self.storage)
+            kept = frozenset[str]() if fill is None else fill.names
             num_removed = len(staged_files(self.storage))
             self.storage.within(REBUILD_FOLDER).delete_all()
             self.storage.within(IMPORT_FOLDER).delete_all()
-            return num_removed + sum(shard.vacuum(orphan_age_seconds) for shard in self.shards.values())
+            return num_removed + sum(s.vacuum(orphan_age_seconds, kept) for s in self.shards.values())

@@ -42,6 +42,7 @@ from feast_sketch_store.settings.table import (
     Advanced,
     Backing,
     Compaction,
+    Gate,
     Refresh,
     Sharding,
     Ttl,
@@ -123,6 +124,8 @@ GIVEN = [
     ("compaction: auto", "compaction", Compaction()),
     ("compaction: job", "compaction", Compaction(by_job=True)),
     ("compaction: {share: 1e-9, min_rows: 0}", "compaction", Compaction(False, 1e-9, 0)),
+    ("gate: {entities: 5, change: 20%}", "gate", Gate(5, 0.2)),
+    ("gate: {check: 'of_us.checks:plausible'}", "gate", Gate(check="of_us.checks:plausible")),
     ("advanced: {presence_error: 1e-5, scalar_error: 1%}", "advanced", Advanced(1e-5, 0.01)),
     ("advanced: {max_vocabulary: 10}", "advanced", Advanced(max_vocabulary=10)),
 ]
@@ -188,6 +191,10 @@ def test_every_option_of_the_table_is_one_of_the_configuration():
         ("{refresh: -1s}", "refresh: interval: a duration is 0, or"),
         ("{refresh: {max_staleness: 0}}", "max_staleness: it must be longer than 0"),
         ("{compaction: never}", "compaction: "),
+        ("{gate: {change: 0}}", "gate: change: it must be a number above 0"),
+        ("{gate: {entities: 0}}", "gate: entities: it must be a whole number of at least 1"),
+        ("{gate: {check: plausible}}", "gate: check: it must be a module and a function"),
+        ("{gate: {change: 20%, checks: x}}", "gate: it has no part 'checks'; parts: check, "),
         ("{compaction: {share: 0}}", "compaction: share: it must be a number above 0"),
         ("{compaction: {min_rows: 1.5}}", "compaction: min_rows: it must be a whole number"),
         ("{advanced: {presence_error: 0}}", "advanced: presence_error: an error rate"),
@@ -377,6 +384,7 @@ def test_every_tag_of_the_table_is_taken():
             "ttl": "{keep: 1d}",
             "rows": "replace",
             "shards": "2",
+            "gate": "{change: 20%}",
             "advanced": "{scalar_error: 1%}",
         },
         FEATURE: {},
@@ -390,6 +398,7 @@ def test_every_tag_of_the_table_is_taken():
         tags={TAG_PREFIX + name: text for name, text in tags[VIEW].items()},
     )
     settings = resolve(OPTIONS, view)
+    assert settings.gate == Gate(change=0.2)
     assert settings.features["a"].target == Goal(NOISE_RATIO, 0.5, "learned_bloom", 4)
     assert settings.features["d"].codec.counting.relative == 0.1
     assert settings.features["d"].codec.counting.feature == "c"
