@@ -8,6 +8,7 @@
 #define DIRECT_CODES 256
 #define NUM_LEFT (DIRECT_CODES + 64)
 #define MAX_GROUP_ROWS 64
+#define NUM_RANKED 256
 
 /* Twice the logarithm of a count, rounded. */
 static inline int half_octaves(uint64_t count) {
@@ -21,6 +22,10 @@ static ALWAYS_INLINE uint32_t width_of(uint8_t level, uint8_t left) { return lev
 static ALWAYS_INLINE uint32_t width_of_gap(const Code *code, int64_t symbol, int64_t left) {
     int64_t class = left < DIRECT_CODES ? left : DIRECT_CODES + half_octaves((uint64_t)left);
     return width_of(code->levels[symbol], code->left[class]);
+}
+
+static ALWAYS_INLINE int64_t header_of(const Code *code, uint64_t rank) {
+    return rank < NUM_RANKED ? code->headers[rank] : (int64_t)rank;
 }
 
 enum { IS_WANTED = 1, IS_NEEDED = 2 }; /* a set itself; its ids, to read one after it */
@@ -46,16 +51,16 @@ typedef struct {
     int64_t length;
 } Room;
 
-/* Takes parameters, int64[F, 3] of header_width, no_set and others_width; level_starts, int64[F + 1]; levels, uint8; and
- * uint8[F, 320], what to subtract from a level for 0 to 255 ids left, and then for more by half octaves. 0, or -1 with
- * an exception. */
+/* Takes parameters, int64[F, 3] of header_width, no_set and others_width; level_starts, int64[F + 1]; levels, uint8;
+ * uint8[F, 320], what to subtract from a level for 0 to 255 ids left, and then for more by half octaves; and uint8[F, 256],
+ * headers by rank. 0, or -1 with an exception. */
 static int take_codes(Call *call, Codes *codes) {
-    Array parameters, level_starts, levels, left;
-    if (take(call, "8811", &parameters, &level_starts, &levels, &left) < 0) return -1;
+    Array parameters, level_starts, levels, left, headers;
+    if (take(call, "88111", &parameters, &level_starts, &levels, &left, &headers) < 0) return -1;
     Py_ssize_t number = codes->number = level_starts.length - 1;
     const int64_t *starts = level_starts.data, *numbers = parameters.data;
     int fits = number >= 1 && parameters.length == 3 * number && starts[0] == 0 && starts[number] == levels.length &&
-               left.length == NUM_LEFT * number;
+               left.length == NUM_LEFT * number && headers.length == NUM_RANKED * number;
     codes->room = 0;
     for (Py_ssize_t f = 0; fits && f < number; f++) {
         const int64_t *own = numbers + 3 * f;
@@ -79,6 +84,7 @@ static int take_codes(Call *call, Codes *codes) {
         Code *code = codes->of + f;
         code->levels = (const uint8_t *)levels.data + starts[f];
         code->left = (const uint8_t *)left.data + NUM_LEFT * f;
+        code->headers = (const uint8_t *)headers.data + NUM_RANKED * f;
         code->num_symbols = starts[f + 1] - starts[f];
         code->header_width = (int)numbers[3 * f];
         code->no_set = numbers[3 * f + 1];
@@ -195,7 +201,7 @@ static void write_with(Writer *writer, const Code *code, const RowOfSets *row, i
     merge(row->seen, num_seen, row->others, num_others);
 }
 
-/* write_sets(parameters, level_starts, levels, headers, indptr, ids, words, ends)
+/* write_sets(codes ..., headers, indptr, ids, words, ends)
  *
  * `headers` are int32[n, F]. Row `row * F + feature` of the CSR matrix `indptr`, int64[n * F + 1], and `ids`, int32,
  * has the ascending ids of a set. `ends`, int64[n], receives the bit after each row. A first call without `words` finds
@@ -219,8 +225,11 @@ KERNEL_FUNCTION(write_sets) {
     }
     if (!fits) return refuse("the sets do not fit their codes");
     void *memory = scratch(call, room_for_row(&codes));
-    if (!memory) return NULL;
+    uint8_t *ranks = scratch(call, NUM_RANKED * (size_t)num_features);
+    if (!memory || !ranks) return NULL;
     init_row(&row, &codes, memory);
+    for (Py_ssize_t f = 0; f < num_features; f++)
+        for (int rank = 0; rank < NUM_RANKED; rank++) ranks[NUM_RANKED * f + codes.of[f].headers[rank]] = (uint8_t)rank;
     Writer writer = {words.length ? words.data : NULL, 0, 64 * (uint64_t)words.length};
     for (Py_ssize_t i = 0; i < n; i++) {
         int64_t num_seen = 0;
@@ -229,7 +238,8 @@ KERNEL_FUNCTION(write_sets) {
             const Code *code = codes.of + f;
             const int32_t *own = id + bounds[s];
             int64_t size = bounds[s + 1] - bounds[s];
-            write_code(&writer, (uint64_t)header[s], code->header_width);
+            uint64_t rank = header[s] < NUM_RANKED ? ranks[NUM_RANKED * f + header[s]] : (uint64_t)header[s];
+            write_code(&writer, rank, code->header_width);
             if (code->others_width >= 0) {
                 write_with(&writer, code, &row, &num_seen, own, size);
                 continue;
@@ -339,7 +349,7 @@ static int64_t read_row(const Sets *sets, uint64_t *bit, Py_ssize_t last, const 
     for (Py_ssize_t f = 0; f <= last; f++) {
         const Code *code = sets->codes.of + f;
         if (bits.bit > bits.num_bits) return -1;
-        int64_t header = (int64_t)read_code(&bits, code->header_width);
+        int64_t header = header_of(code, read_code(&bits, code->header_width));
         int64_t size = header < code->no_set ? 0 : header - code->no_set;
         if (size > code->num_symbols) return -1;
         int32_t *target = NULL;
@@ -516,7 +526,8 @@ static int read_headers(const Sets *sets, const Code *code, Job **jobs, Py_ssize
     for (Py_ssize_t i = 0; i < number; i++) {
         Job *job = jobs[i];
         if (job->bit > sets->num_bits) return -1;
-        int64_t header = (int64_t)read_number((const uint8_t *)sets->words, &job->bit, (uint32_t)code->header_width);
+        int64_t header =
+            header_of(code, read_number((const uint8_t *)sets->words, &job->bit, (uint32_t)code->header_width));
         job->header = (int32_t)header;
         job->size = header < code->no_set ? 0 : header - code->no_set;
         if (job->size > code->num_symbols || (job->size && job->size + (int64_t)job->bit > (int64_t)sets->num_bits + 1))
@@ -673,7 +684,7 @@ static int read_set(const Place *place, const Feature *feature, Arena *arena, Co
     return 0;
 }
 
-/* sets(parameters, level_starts, levels, words, num_bits, check, starts ..., group_rows)
+/* sets(codes ..., words, num_bits, check, starts ..., group_rows)
  *
  * `starts` are those of every `group_rows`-th row. */
 READER_METHOD(sets) {

@@ -51,7 +51,7 @@ typedef struct {
 
 #define MAX_ARRAYS 32
 #define MAX_OBJECTS 8
-#define MAX_SCRATCHES 2
+#define MAX_SCRATCHES 3
 
 /* A call: the arguments that are not taken yet, and what `run` releases when it returns. */
 typedef struct {

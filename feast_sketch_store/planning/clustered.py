@@ -25,7 +25,7 @@ NOISE_RATIOS = (4.0, 1.0, 0.2)  # sets are smaller at less noise
 def candidates(sample: Sample, presence_error_rate: float, noise_ratios: Sequence[float]) -> list[Candidate]:
     """The points of each style at some noise ratios, the smallest first."""
     # In the order of hashes, so that a sample has the same clusters wherever its rows come from.
-    order = np.lexsort((sample.entity_hashes[:, 1], sample.entity_hashes[:, 0]))
+    order = sample.order
     members = [Csr(f.indptr, f.ids).take(order) for f in sample.features.values()]
     sizes = [len(feature.vocabulary) for feature in sample.features.values()]
     clusters = learn(side_by_side(members, sizes), sum(sizes), DEFAULT_CLUSTERS)

@@ -292,7 +292,7 @@ def memory_bounds(
         group_rows = sets.group_rows
         starts = sets.starts.take(np.arange(len(sets.starts)))
         bits = np.diff(starts.astype(np.float64), append=float(sets.num_bits))
-        facts = np.add.reduceat(facts, np.arange(0, len(facts), group_rows))
+        facts = np.add.reduceat(facts[sample.order], np.arange(0, len(facts), group_rows))
     per_fact = bits.sum() / max(1.0, facts.sum())
     total = max(1.0, bits.sum() * sample.scale)
     spread = spread_of_total(bits - per_fact * facts, sample.num_entities / group_rows) / total
@@ -337,7 +337,7 @@ def _sets_bytes(
     These bytes, the bytes of the vocabularies, and the sets of the sampled entities.
     """
     parts = {name: feature.cut(kept[name]) for name, feature in sample.features.items()}
-    columns = build_sets(parts, len(sample))
+    columns = build_sets(parts, sample.order)
     built = columns.sets
     code_bits = built.num_bits * sample.scale
     if sample.scale > 1:

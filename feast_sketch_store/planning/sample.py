@@ -184,6 +184,11 @@ class Sample:
     def __len__(self) -> int:
         return len(self.entity_hashes)
 
+    @cached_property
+    def order(self) -> NDArray[np.int64]:
+        """The sampled entities in the order of their hashes, however they were found: int64[n]."""
+        return np.lexsort((self.entity_hashes[:, 1], self.entity_hashes[:, 0]))
+
     @property
     def scale(self) -> float:
         """Entities of the view for each sampled one."""

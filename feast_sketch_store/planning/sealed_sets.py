@@ -15,9 +15,9 @@ from feast_sketch_store.structures.feature_rows import Part
 from feast_sketch_store.structures.set_columns import SetColumns
 
 
-def build_sets(parts: Mapping[str, FeatureSample], num_rows: int) -> SetColumns:
-    """The sets of all features of the sampled rows."""
-    rows = RowsToSeal(np.zeros((num_rows, 2), np.uint64), (0, 0), np.arange(num_rows))
+def build_sets(parts: Mapping[str, FeatureSample], order: NDArray[np.int64]) -> SetColumns:
+    """The sets of all features of the sampled rows, in this order, int64[n]."""
+    rows = RowsToSeal(np.zeros((len(order), 2), np.uint64), (0, 0), order)
     return SetColumns.build([(_SampledRows(name, part), None) for name, part in parts.items()], rows)
 
 

@@ -38,7 +38,7 @@ from feast_sketch_store.structures.parts import (
 )
 from feast_sketch_store.structures.shared_values import NO_SET, find_chains, headers_of
 from feast_sketch_store.succinct import GolombSets, SetCode
-from feast_sketch_store.succinct.gap_levels import FIT_FACTS, Levels
+from feast_sketch_store.succinct.gap_levels import FIT_FACTS, NUM_CLASSES, Levels
 
 SETS = "sets"
 
@@ -264,7 +264,7 @@ class SetColumns(Structure):
                 }
             )
             arrays[f"{number}.level_ends"] = code.gaps.ends
-            arrays[f"{number}.levels"] = np.concatenate((code.gaps.runs, code.gaps.left))
+            arrays[f"{number}.levels"] = np.concatenate((code.gaps.runs, code.gaps.left, code.headers))
             if feature.own_ids is not None:
                 arrays[f"{number}.known"] = np.packbits(feature.own_ids >= 0, bitorder="little")
             if code.others_width < 0:
@@ -297,11 +297,13 @@ class SetColumns(Structure):
                 parts.array(f"{number}.level_ends", np.int64),
                 parts.array(f"{number}.levels", np.uint8),
             )
+            runs, left, ranked = np.split(levels, (len(ends), len(ends) + NUM_CLASSES))
             code = SetCode(
                 checked(entry["header_width"], int),
                 checked(entry["no_set"], int),
-                Levels(ends, levels[: len(ends)], levels[len(ends) :]),
+                Levels(ends, runs, left),
                 others_width,
+                ranked,
             )
             num_facts, size = checked(report_of(entry)["num_facts"], int), len(vocabularies[-1])
             if size != code.num_symbols or code.no_set not in (0, NO_SET) or num_facts < 0:

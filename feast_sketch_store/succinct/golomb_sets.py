@@ -5,7 +5,9 @@ symbol. Symbols are numbered from the most to the least popular. A set of ``n`` 
 which gives ``n``, and the gaps between its ascending ids. Each gap is a Rice code. Its width depends on the
 symbol where the gap begins, and on how many ids are left (`gap_levels`). A gap ``g`` is ``g div 2**width``
 ones, a zero, and the lower ``width`` bits of ``g``. For independent symbols this is within some percent of
-the minimum, ``sum_s H(p_s)`` bits per row, where H is the binary entropy.
+the minimum, ``sum_s H(p_s)`` bits per row, where H is the binary entropy. The rank of a header is a Rice
+code, too. Headers are ranked from the most to the least frequent if that is smaller, such as where most sets
+have the largest size.
 
     row      header | gap | gap | gap   header | gap | gap       features one after the other
     group    row | row | row                                     rows one after the other
@@ -30,7 +32,7 @@ distributed integer alphabets", 1975. Golomb-coded sets of hashes, without popul
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -50,11 +52,16 @@ from feast_sketch_store.succinct.joined_bits import JoinedBits, Words
 from feast_sketch_store.succinct.packed import Check, unfinished
 
 _MAX_HEADER_WIDTH = 30
+_NUM_RANKED = 256  # headers below it may have other ranks
 _MAX_GROUP_ROWS = 64
 # How many rows share a start, if they have at most so many headers and ids on average. A read of one of many
 # rows takes at most 1.7 times as long as with a start for each (`tests/benchmarks/run.py row_groups`).
 _GROUPS = ((5, 8), (11, 4), (16, 2))
 _MAX_RUNS = 1024  # of symbols of equal level
+
+
+def _no_headers() -> NDArray[np.uint8]:
+    return np.zeros(0, np.uint8)
 
 
 @dataclass(frozen=True)
@@ -68,12 +75,14 @@ class SetCode:
     gaps : the levels that determine widths; at most 1024 runs of symbols.
     others_width : bits of the number of others, 0 to 30, if the set is coded relative to those before it;
         else -1.
+    headers : uint8[H], up to 256: the headers below H, by their rank in the codes. Others are their own rank.
     """
 
     header_width: int
     no_set: int
     gaps: Levels
     others_width: int = -1
+    headers: NDArray[np.uint8] = field(default_factory=_no_headers)
 
     @classmethod
     def fit(
@@ -93,7 +102,8 @@ class SetCode:
         num_others : int[m], of rows that store it; None if the sets are coded by themselves.
         """
         others_width = -1 if num_others is None else best_width(num_others)
-        return cls(best_width(headers), no_set, levels_of(counts, _MAX_RUNS), others_width)
+        width, ranked = _best_ranks(headers)
+        return cls(width, no_set, levels_of(counts, _MAX_RUNS), others_width, ranked)
 
     def fitted(self, sizes: NDArray[np.int64], ids: NDArray[np.integer]) -> "SetCode":
         """The code with levels fitted to some sets: their sizes, int64[n], and the ids coded as gaps."""
@@ -120,6 +130,11 @@ class SetCode:
         classes = kernel.half_octaves(np.arange(kernel.DIRECT_CODES))
         return np.concatenate((self.gaps.left[classes], self.gaps.left))
 
+    @property
+    def all_headers(self) -> NDArray[np.uint8]:
+        """The headers with the first ranks: uint8[256]."""
+        return np.concatenate((self.headers, np.arange(len(self.headers), _NUM_RANKED, dtype=np.uint8)))
+
 
 def group_rows_for(num_rows: int, num_codes: int) -> int:
     """How many rows share a start, if all rows together have this many headers and ids."""
@@ -132,10 +147,27 @@ def starts_bytes(num_rows: int, num_codes: int, num_bits: float) -> int:
     return expected_bytes(num_groups, int(num_bits) + 1, by_value=False)
 
 
+def _best_ranks(headers: NDArray[np.integer]) -> tuple[int, NDArray[np.uint8]]:
+    """The width of headers, int[n], and `SetCode.headers`, with which they take the fewest bits."""
+    plain = best_width(headers)
+    counts = np.bincount(headers[headers < _NUM_RANKED])
+    order = np.argsort(-counts, kind="stable")
+    ranked = order[: np.flatnonzero(np.append(True, order != np.arange(len(order))))[-1]]
+    ranks = np.arange(headers.max(initial=0) + 1)
+    ranks[ranked] = np.arange(len(ranked))
+    width = best_width(ranks[headers])
+    saved = rice_bits(headers, plain) - rice_bits(ranks[headers], width)
+    return (width, ranked.astype(np.uint8)) if saved > 8 * len(ranked) else (plain, _no_headers())
+
+
+def rice_bits(numbers: NDArray[np.integer], width: int) -> int:
+    """Bits of Rice codes of numbers, int[n]."""
+    return int((numbers >> width).sum()) + (width + 1) * len(numbers)
+
+
 def best_width(numbers: NDArray[np.integer]) -> int:
     """The width of Rice codes for which numbers, int[n], take the fewest bits."""
-    lengths = [int((numbers >> width).sum()) + width * len(numbers) for width in range(_MAX_HEADER_WIDTH)]
-    return int(np.argmin(lengths))
+    return int(np.argmin([rice_bits(numbers, width) for width in range(_MAX_HEADER_WIDTH)]))
 
 
 def ideal_bits(counts: NDArray[np.int64], num_rows: int) -> float:
@@ -201,6 +233,8 @@ class GolombSets:
                 or runs.max(initial=0) > MAX_LEVEL
                 or (np.diff(ends, prepend=0) < 0).any()
                 or code.num_symbols >= 2**31
+                or len(code.headers) > _NUM_RANKED
+                or (np.sort(code.headers) != np.arange(len(code.headers))).any()
             ):
                 raise ValueError(f"sets cannot be coded with {code}")
             num_symbols = code.num_symbols
@@ -300,4 +334,5 @@ def _joint(codes: Sequence[SetCode]) -> SetCodes:
     parameters = np.array([(c.header_width, c.no_set, c.others_width) for c in codes], np.int64)
     starts = np.cumsum([0] + [code.num_symbols for code in codes])
     left = np.stack([code.left_levels for code in codes])
-    return SetCodes(parameters, starts, np.concatenate([code.levels for code in codes]), left)
+    headers = np.stack([code.all_headers for code in codes])
+    return SetCodes(parameters, starts, np.concatenate([code.levels for code in codes]), left, headers)

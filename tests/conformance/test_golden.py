@@ -255,12 +255,13 @@ def test_the_file_of_sets_has_each_structure():
     names = "name", "value_field", "num_values", "header_width", "no_set", "others_width", "report"
     assert [fields_of(entry, *names) for entry in sets["features"]] == [
         ["viewed", "string_set_val", 4, 1, 2, -1, {"num_facts": 101}],
-        ["bought", "string_set_val", 3, 1, 2, 0, {"num_facts": 55}],
+        ["bought", "string_set_val", 3, 0, 2, 0, {"num_facts": 55}],
         ["sizes", "int64_list_val", 3, 0, 0, -1, {"num_facts": 77}],
     ]
-    assert sets["num_bits"] == 923
+    assert sets["num_bits"] == 862
     assert arrays["sets.0.level_ends"].tolist()[-1] == 5
     assert len(arrays["sets.0.levels"]) == len(arrays["sets.0.level_ends"]) + 64
+    assert arrays["sets.1.levels"][len(arrays["sets.1.level_ends"]) + 64 :].tolist() == [3, 2, 4, 0, 1]
     assert [arrays[f"sets.{number}.known"].tolist() for number in range(2)] == [[0b1111], [0b10011]]
     assert arrays["sets.2.vocabulary.packed"].tolist() == [0b100100, 0, 0]
     assert arrays["presence.bucket_bounds"].shape == (16, 2)
@@ -310,7 +311,7 @@ def test_rows_are_found_as_the_format_says():
     assert (sets["num_rows"], sets["group_rows"], len(starts)) == (70, 4, 18)
     assert starts == layer.features["viewed"].sets.starts.take(np.arange(18)).tolist()
     assert starts[0] == 0
-    assert starts[-1] < sets["num_bits"] == 923
+    assert starts[-1] < sets["num_bits"] == 862
 
 
 def test_clustered_rows_read_as_they_were_written():

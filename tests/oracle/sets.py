@@ -11,11 +11,19 @@ class Feature:
         first, end = codes.level_starts[number : number + 2]
         self.header_width, self.no_set, self.others_width = codes.parameters[number].tolist()
         self.levels, self.left = codes.levels[first:end].tolist(), codes.left[number].tolist()
+        self.headers = codes.headers[number].tolist()
 
     def width(self, symbol, left):
         """The width of the gap that begins at a symbol, with ``left`` ids left."""
         own = self.left[left if left < DIRECT_CODES else DIRECT_CODES + half_octaves(left)]
         return max(self.levels[symbol] - own, 0) >> 2
+
+    def put_header(self, bits, header):
+        bits.put_code(self.headers.index(header) if header < len(self.headers) else header, self.header_width)
+
+    def take_header(self, bits):
+        rank = bits.take_code(self.header_width)
+        return self.headers[rank] if rank < len(self.headers) else rank
 
     def put_gaps(self, bits, ids):
         following = 0
@@ -89,7 +97,7 @@ def write_sets(codes, headers, indptr, ids):
         for number, feature in enumerate(features):
             segment = row * len(features) + number
             own = ids[indptr[segment] : indptr[segment + 1]].tolist()
-            bits.put_code(int(headers[row, number]), feature.header_width)
+            feature.put_header(bits, int(headers[row, number]))
             if feature.others_width < 0:
                 feature.put_gaps(bits, own)
                 seen = own
@@ -124,7 +132,7 @@ def take_row(bits, num_bits, features):
     for own in features:
         if bits.bit > num_bits:
             raise DamagedError
-        header = bits.take_code(own.header_width)
+        header = own.take_header(bits)
         size = max(0, header - own.no_set)
         if size > len(own.levels):
             raise DamagedError

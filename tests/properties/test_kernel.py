@@ -495,7 +495,12 @@ def coded_sets(draw):
     starts = np.cumsum([0] + [num_symbols for *_, num_symbols in features])
     levels = rng.integers(0, draw(st.sampled_from([1, 20, 70, 124])), starts[-1]).astype(np.uint8)
     left = rng.integers(0, draw(st.sampled_from([1, 20, 256])), (len(features), NUM_LEFT))
-    codes = SetCodes(np.array([feature[:3] for feature in features]), starts, levels, left.astype(np.uint8))
+    ranked = rng.permuted(np.tile(np.arange(256, dtype=np.uint8), (len(features), 1)), axis=1)
+    if draw(st.booleans()):
+        ranked.sort(axis=1)
+    codes = SetCodes(
+        np.array([feature[:3] for feature in features]), starts, levels, left.astype(np.uint8), ranked
+    )
     shares = rng.choice([0, 0.02, 0.1, 0.5, 0.9, 0.98, 1], len(features))
     mean = draw(st.sampled_from([3, 10, 100]))
     headers, sets, seen = np.zeros((num_rows, len(features)), np.int32), [], np.zeros(0, np.int64)
@@ -527,6 +532,7 @@ def starts_of(ends, group_rows):
     return EliasFano.build(starts, int(ends[-1]) + 1 if len(ends) else 1)
 
 
+IN_ORDER = np.arange(256, dtype=np.uint8)[None]  # headers
 group_sizes = st.sampled_from([1, 2, 5, 64])
 
 
@@ -584,7 +590,13 @@ def test_damaged_sets_are_read_alike_or_refused_by_both(sets, data):
 def test_sets_that_nothing_they_could_be_coded_with_precedes_are_refused(others_widths, starts):
     parameters = np.array([(3, 0, width) for width in others_widths])
     left = np.zeros((len(parameters), NUM_LEFT), np.uint8)
-    codes = SetCodes(parameters, np.array(starts), np.zeros(starts[-1], np.uint8), left)
+    codes = SetCodes(
+        parameters,
+        np.array(starts),
+        np.zeros(starts[-1], np.uint8),
+        left,
+        IN_ORDER[:1].repeat(len(starts) - 1, axis=0),
+    )
     headers, indptr = np.zeros((1, len(others_widths)), np.int32), np.zeros(len(others_widths) + 1, np.int64)
     with pytest.raises(ValueError, match="do not fit each other"):
         kernel.write_sets(codes, headers, indptr, np.zeros(0, np.int32))
@@ -592,7 +604,7 @@ def test_sets_that_nothing_they_could_be_coded_with_precedes_are_refused(others_
 
 def test_sets_for_which_there_is_no_room_at_first():
     left = np.zeros((1, NUM_LEFT), np.uint8)
-    codes = SetCodes(np.array([[3, 0, -1]]), np.array([0, 5000]), np.zeros(5000, np.uint8), left)
+    codes = SetCodes(np.array([[3, 0, -1]]), np.array([0, 5000]), np.zeros(5000, np.uint8), left, IN_ORDER)
     headers, indptr = np.full((40, 1), 5000, np.int32), np.arange(41) * 5000
     words, ends = kernel.write_sets(codes, headers, indptr, np.tile(np.arange(5000, dtype=np.int32), 40))
     found = set_reader(codes, words, ends, 2, 0)(np.arange(40))

@@ -15,7 +15,7 @@ from feast_sketch_store.structures.costs import Popularity, index_bytes, set_bit
 from feast_sketch_store.structures.sizing import FactClass, WeightedFacts, size_for_rates
 from feast_sketch_store.succinct import FingerprintIndex, GolombSets, SetCode
 from feast_sketch_store.succinct.fingerprints import expected_bits
-from feast_sketch_store.succinct.golomb_sets import ideal_bits
+from feast_sketch_store.succinct.golomb_sets import ideal_bits, rice_bits
 from tests.helpers.filters import measured_fill
 
 NUM_ROWS, VOCABULARY = 10_000, 2000
@@ -232,7 +232,7 @@ def coded(counts, indptr, ids):
     sizes = np.diff(indptr).astype(np.int32)
     code = SetCode.fit(counts, sizes, 0)
     sets = GolombSets.build([code], sizes[:, None], indptr, ids)
-    return sets, int((sizes >> code.header_width).sum()) + (code.header_width + 1) * len(sizes)
+    return sets, rice_bits(np.argsort(code.all_headers)[sizes], code.header_width)
 
 
 SPARSE = [(1000, 20, 0.0), (1000, 20, 0.5), (1000, 20, 0.8), (3000, 50, 0.0), (3000, 50, 0.8), (200, 20, 0.0)]

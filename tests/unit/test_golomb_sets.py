@@ -1,5 +1,7 @@
 """Golomb-coded sets are read as they were coded, whatever their density, size and vocabulary."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -93,6 +95,27 @@ def test_symbols_that_are_rarer_than_they_were_said_to_be():
 
 def test_sets_of_very_different_sizes():
     assert_reads_as([range(n) for n in (0, 1, 2, 3, 1000, 5000, 1, 0)], 5000)
+
+
+def test_sets_that_nearly_all_have_the_largest_size_take_a_bit_for_it():
+    rng = np.random.default_rng(6)
+    rows = [rng.permutation(100)[: 12 if number % 20 else number % 7].tolist() for number in range(1_000)]
+    sets = assert_reads_as(rows, 100)
+    (code,) = sets.codes
+    assert code.header_width == 0
+    assert code.headers[0] == 12
+    assert sorted(code.headers.tolist()) == list(range(len(code.headers)))
+    plain = replace(code, headers=np.zeros(0, np.uint8), header_width=3)
+    headers = np.array([len(row) for row in rows], np.int32)
+    indptr = np.concatenate(([0], np.cumsum(headers, dtype=np.int64)))
+    ids = np.concatenate([np.sort(row) for row in rows]).astype(np.int32)
+    assert sets.num_bits < GolombSets.build([plain], headers[:, None], indptr, ids).num_bits - 3 * len(rows)
+
+
+@pytest.mark.parametrize("size", [252, 253, 254, 300])
+def test_ranks_of_large_sizes(size):
+    sets = assert_reads_as([list(range(size))] * 500 + [[1], None], 300)
+    assert len(sets.codes[0].headers) == (size + 3 if size + 2 < 256 else 0)
 
 
 def test_several_features_stand_side_by_side():
@@ -215,6 +238,8 @@ def test_parts_that_do_not_fit_are_refused():
         (0, []),
         (0, [SetCode(31, 0, gaps([30], [0]))]),
         (0, [SetCode(1, 3, gaps([30], [0]))]),
+        (0, [SetCode(1, 0, gaps([30], [0]), -1, np.array([1, 1], np.uint8))]),
+        (0, [SetCode(1, 0, gaps([30], [0]), -1, np.arange(257).astype(np.uint8))]),
         (0, [SetCode(1, 0, gaps([30, 20], [0, 1]))]),
         (0, [SetCode(1, 0, gaps([2**31], [0]))]),
         (0, [SetCode(1, 0, gaps([30], [124]))]),

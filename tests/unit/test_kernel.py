@@ -19,10 +19,10 @@ READ = (WORDS, 10, *SALT, HASHES, 0, 128, 3, None, None, None, None)  # a window
 MASKED = (*READ[:9], np.array([1, 3]), np.zeros((2, 1, 2), np.uint64), np.array([0, 1, 0], np.int32))
 FOUND = np.zeros(2, np.uint64), np.zeros(2, np.int64)
 PARAMETERS, STARTS, LEVELS = np.array([[1, 0, -1]]), np.array([0, 3]), np.zeros(3, np.uint8)
-LEFT = np.zeros((1, 320), np.uint8)
+LEFT, HEADERS = np.zeros((1, 320), np.uint8), np.arange(256, dtype=np.uint8)[None]
 SETS = np.array([2, 1], np.int32), np.array([0, 2, 3]), np.array([0, 1, 2], np.int32)
 ENDS = np.zeros(2, np.int64)
-CODES = (PARAMETERS, STARTS, LEVELS, LEFT, WORDS, 100)
+CODES = (PARAMETERS, STARTS, LEVELS, LEFT, HEADERS, WORDS, 100)
 ASCENDING = (np.array([0b101], np.uint64), 8, 2, WORDS, 9, WORDS, 9)  # one in bucket 0 and one in bucket 1
 INDEX = (*ASCENDING, 8 << 9, np.zeros(1, np.uint64))
 CHECKED = (*ASCENDING, None, None, None)  # all blocks of highs, lows and samples
@@ -183,21 +183,21 @@ MISFITS = {
     "no range": lambda: compiled.find_rows(*INDEX[:7], 0, INDEX[8], *FOUND),
     "rows found": lambda: compiled.find_rows(*INDEX, FOUND[0], FOUND[1][:1].copy()),
     "levels": lambda: compiled.write_sets(
-        PARAMETERS, np.array([0, 4]), LEVELS, LEFT, *SETS, WORDS.copy(), ENDS.copy()
+        PARAMETERS, np.array([0, 4]), LEVELS, LEFT, HEADERS, *SETS, WORDS.copy(), ENDS.copy()
     ),
     "parameters": lambda: compiled.write_sets(
-        np.array([[31, 0, -1]]), STARTS, LEVELS, LEFT, *SETS, WORDS.copy(), ENDS.copy()
+        np.array([[31, 0, -1]]), STARTS, LEVELS, LEFT, HEADERS, *SETS, WORDS.copy(), ENDS.copy()
     ),
     "sizes": lambda: compiled.write_sets(
-        PARAMETERS, STARTS, LEVELS, LEFT, np.array([3, 1], np.int32), *SETS[1:], WORDS.copy(), ENDS.copy()
+        *CODES[:5], np.array([3, 1], np.int32), *SETS[1:], WORDS.copy(), ENDS.copy()
     ),
     "unordered": lambda: compiled.write_sets(
-        PARAMETERS, STARTS, LEVELS, LEFT, *SETS[:2], np.array([1, 1, 2], np.int32), WORDS.copy(), ENDS.copy()
+        *CODES[:5], *SETS[:2], np.array([1, 1, 2], np.int32), WORDS.copy(), ENDS.copy()
     ),
     "unknown ids": lambda: compiled.write_sets(
-        PARAMETERS, STARTS, LEVELS, LEFT, *SETS[:2], np.array([0, 3, 2], np.int32), WORDS.copy(), ENDS.copy()
+        *CODES[:5], *SETS[:2], np.array([0, 3, 2], np.int32), WORDS.copy(), ENDS.copy()
     ),
-    "codes of sets": lambda: listed().sets(*CODES[:4], WORDS[:2], 128, None, *CHECKED, 1),
+    "codes of sets": lambda: listed().sets(*CODES[:5], WORDS[:2], 128, None, *CHECKED, 1),
     "starts of sets": lambda: listed().sets(*CODES, None, *CHECKED[:3], WORDS[:1], *CHECKED[4:], 1),
     "groups of rows": lambda: listed().sets(*CODES, None, *CHECKED, 0),
     "more groups": lambda: listed().sets(*CODES, None, *CHECKED, 2),
@@ -253,7 +253,7 @@ CALLS = {
     "row_hashes": (HASHES, *SALT, np.zeros(3, np.uint64)),
     "take_ascending": (*INDEX[:7], np.array([1]), np.zeros(1, np.uint64)),
     "find_rows": (*INDEX, *FOUND),
-    "write_sets": (PARAMETERS, STARTS, LEVELS, LEFT, *SETS, WORDS, ENDS),
+    "write_sets": (*CODES[:5], *SETS, WORDS, ENDS),
     "check_blocks": (WORDS, np.zeros(48, np.uint8), 4, np.ones(3, np.uint8), 1, 2),
     "band_rows": (*(np.zeros(3, np.uint64), np.ones(3, np.uint64)), 64, *RIBBON, np.zeros(3, np.uint8)),
     "solve_slots": (*RIBBON, 3, np.zeros(6, np.uint64)),

@@ -264,6 +264,16 @@ _CHANGES: dict[str, list[tuple[str, str, Change]]] = {
         ("scalars", "fewer numbers", partial(_tell, f"{_SCALARS}/numbers", lambda numbers: numbers[:1])),
     ],
     "sets": [
+        (
+            "sets",
+            "a header twice",
+            partial(_array, "sets.0.levels", lambda a: np.append(a, np.uint8([0, 0]))),
+        ),
+        (
+            "sets",
+            "a header too large",
+            partial(_array, "sets.0.levels", lambda a: np.append(a, np.uint8(255))),
+        ),
         ("sets", "groups of 65 rows", partial(_tell, f"{_SETS}/group_rows", 65)),
         ("sets", "groups of no rows", partial(_tell, f"{_SETS}/group_rows", 0)),
         ("sets", "fewer groups", partial(_tell, f"{_SETS}/group_rows", _add(1))),

@@ -192,6 +192,10 @@ RULES: Final[Mapping[str, Mapping[str, Sequence[str]]]] = {
             "levels of fewer values",
             "a level of 124",
         ],
+        "`headers` that are not the numbers below `H`, or more than 256": [
+            "a header twice",
+            "a header too large",
+        ],
         "headers or numbers of others of more than 30 bits": ["headers of 31 bits", "others of 31 bits"],
         "`no_set` other than 0 and 2": ["one header without a set"],
         "a first feature that is coded with those before it": ["nothing to be coded with"],

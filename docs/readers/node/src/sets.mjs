@@ -40,11 +40,14 @@ export class Sets {
     const all = parts.array(`${number}.levels`, "U8").values;
     const ascend = ends.every((end, i) => end >= (i ? ends[i - 1] : 0));
     const runs = all.subarray(0, ends.length);
-    const isFine = ascend && (ends.at(-1) ?? 0) === size && all.length === ends.length + 64 && runs.every((level) => level <= 123);
+    const [left, headers] = [all.subarray(ends.length, ends.length + 64), all.subarray(ends.length + 64)];
+    const isFine = ascend && (ends.at(-1) ?? 0) === size && left.length === 64 && runs.every((level) => level <= 123);
     must(isFine, "sets", "the levels do not fit the vocabulary");
+    const isPermutation = headers.length <= 256 && headers.toSorted().every((header, i) => header === i);
+    must(isPermutation, "sets", "the headers are no permutation");
     const levels = new Uint8Array(size);
     ends.forEach((end, i) => levels.fill(runs[i], i ? ends[i - 1] : 0, end));
-    return { levels, left: all.subarray(ends.length) };
+    return { levels, left, headers };
   }
 
   read(row, wanted) {
@@ -63,7 +66,8 @@ export class Sets {
     let seen = [];
     for (let number = 0; ; number++) {
       const code = this.codes[number];
-      const header = reader.rice(code.header);
+      const rank = reader.rice(code.header);
+      const header = code.headers[rank] ?? rank;
       const size = Math.max(0, header - code.noSet);
       must(size <= code.values.length, "sets", "a set has more ids than there are");
       let ids;
