@@ -52,6 +52,22 @@ def expected_bytes(length: int, bound: int, by_value: bool) -> int:
     return 8 * (words + num_words_for(num_samples, num_bits.bit_length()))
 
 
+def decoded(highs: NDArray[np.uint64], lows: NDArray[np.int64], low_width: int) -> NDArray[np.int64]:
+    """All integers of ``highs`` and ``lows``, int64[n], without samples: int64[n].
+
+    Raises
+    ------
+    ValueError : there are not n integers, or they are 2**63 and more.
+    """
+    ones = np.flatnonzero(np.unpackbits(highs.view(np.uint8), bitorder="little"))
+    if len(ones) != len(lows) or not 0 <= low_width <= _MAX_LOW_WIDTH:
+        raise ValueError(f"{len(ones)} ascending numbers have {len(lows)} lower parts of {low_width} bits")
+    buckets = ones - np.arange(len(ones))
+    if len(buckets) and int(buckets[-1]) >> (_MAX_LOW_WIDTH - low_width):
+        raise ValueError("ascending numbers have more than 63 bits")
+    return buckets << low_width | lows
+
+
 @dataclass(frozen=True)
 class EliasFano:
     """Ascending integers. Immutable; safe to read from any number of threads.

@@ -55,6 +55,31 @@ def test_numbers_take_as_many_bits_as_their_range():
     assert size_of(arrays) == 24 + 8 * (-(-7_582 * 13 // 64) + 2)
 
 
+def in_runs(num_values, num_runs):
+    """The numbers below ``num_values``, in runs that ascend, as equally frequent values do."""
+    parts = np.array_split(np.random.default_rng(2).permutation(num_values), num_runs)
+    return np.concatenate([np.sort(part) for part in parts])
+
+
+@for_each("base", [0, -(10**6), 2**63 - 10**6])
+def test_numbers_in_runs_take_the_bits_of_their_distances(base):
+    arrays = assert_comes_back(pa.array(in_runs(10_000, 16) + base))
+    assert arrays["shape"].tolist()[2:] == [base, 10_000]
+    assert size_of(arrays) < 10_000 * (2.1 + 4) / 8
+
+
+@given(st.lists(st.lists(st.integers(-(2**62), 2**62), min_size=50, max_size=60), min_size=1, max_size=3))
+def test_long_runs_of_any_numbers(runs):
+    assert_comes_back(pa.array(dict.fromkeys(number for run in runs for number in sorted(run)), INT64))
+
+
+def test_sorted_strings_in_runs():
+    names = [b"article/%06d" % number for number in in_runs(4_000, 8)]
+    arrays = assert_comes_back(binary(*names))
+    assert arrays["shape"].shape == (5,)
+    assert len(arrays["packed"]) + len(arrays["highs"]) < 4_000 * 5.3 / 64
+
+
 def test_strings_that_begin_alike_are_sorted():
     names = [b"article/%06d" % number for number in np.random.default_rng(1).permutation(10**6)[:5_000]]
     arrays = assert_comes_back(binary(*names))
@@ -71,6 +96,8 @@ def test_slices():
 SORTED = packed_arrays(binary(*[b"product-%04d" % number for number in range(40, 0, -1)]))
 PLAIN = packed_arrays(binary(b"ab", b"", b"c"))
 NUMBERS = packed_arrays(pa.array([5, 7, 6]))
+IN_RUNS = packed_arrays(pa.array(in_runs(1_000, 4)))
+STRINGS_IN_RUNS = packed_arrays(binary(*[b"product-%04d" % number for number in in_runs(1_000, 4)]))
 
 
 def changed(arrays, name, value):
@@ -102,6 +129,19 @@ def changed(arrays, name, value):
         (changed(SORTED, "prefixes", SORTED["prefixes"] | np.uint64(2**64 - 1)), BINARY),
         (changed(SORTED, "suffixes", SORTED["suffixes"] | np.uint64(2**64 - 1)), BINARY),
         (changed(SORTED, "data", SORTED["data"][:-1]), BINARY),
+        (IN_RUNS, BINARY),
+        (changed(IN_RUNS, "shape", IN_RUNS["shape"][:3]), INT64),
+        (changed(IN_RUNS, "shape", [999, *IN_RUNS["shape"][1:]]), INT64),
+        (changed(IN_RUNS, "shape", [2**60, 0, 0, 1_000]), INT64),
+        (changed(IN_RUNS, "shape", [1_000, 64, 0, 1_000]), INT64),
+        (changed(IN_RUNS, "shape", [*IN_RUNS["shape"][:3], 0]), INT64),
+        (changed(IN_RUNS, "shape", [*IN_RUNS["shape"][:2], 2**63 - 1_000, 1_001]), INT64),
+        (changed(IN_RUNS, "highs", IN_RUNS["highs"] << np.uint64(1)), INT64),
+        (changed(IN_RUNS, "highs", IN_RUNS["highs"][:-10]), INT64),
+        (changed(IN_RUNS, "packed", IN_RUNS["packed"][:-1]), INT64),
+        ({k: v for k, v in IN_RUNS.items() if k != "highs"}, INT64),
+        (changed(STRINGS_IN_RUNS, "shape", [*STRINGS_IN_RUNS["shape"][:4], 999]), BINARY),
+        ({**PLAIN, "highs": IN_RUNS["highs"]}, BINARY),
         ({**PLAIN, "data": PLAIN["data"][None]}, BINARY),
         ({**PLAIN, "data": PLAIN["data"].view(np.int8)}, BINARY),
         *(({k: v for k, v in SORTED.items() if k != name}, BINARY) for name in SORTED),
@@ -151,7 +191,7 @@ def test_strings_of_a_larger_vocabulary_are_packed_and_used_where_they_are(num_v
     values = binary(*(b"article %06d" % number for number in range(num_values)))
     vocabulary = Vocabulary(values)
     arrays = vocabulary.to_packed()
-    assert len(arrays["shape"]) == (4 if is_sorted else 2)
+    assert len(arrays["shape"]) == (5 if is_sorted else 2)
     assert vocabulary.packed_bytes < 0.7 * vocabulary.size_bytes
     back = Vocabulary.from_packed(arrays, BINARY).values
     assert back.equals(values)

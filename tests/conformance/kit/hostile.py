@@ -216,8 +216,10 @@ _CHANGES: dict[str, list[tuple[str, str, Change]]] = {
         (
             "strings",
             "places that are one",
-            partial(_array, "sets.1.vocabulary.packed", partial(_put, slice(None), 0)),
+            partial(_array, "sets.1.vocabulary.shape", partial(_put, -1, 1)),
         ),
+        ("strings", "fewer ones", partial(_array, "sets.1.vocabulary.highs", partial(_put, 0, 0))),
+        ("strings", "no modulus", partial(_array, "sets.2.vocabulary.shape", partial(_put, -1, 0))),
         ("strings", "a prefix that is too long", partial(_array, "sets.1.vocabulary.prefixes", _all_ones)),
         (
             "strings",

@@ -158,6 +158,8 @@ RULES: Final[Mapping[str, Mapping[str, Sequence[str]]]] = {
     },
     "vocabulary": {
         "a shape of another length, or a width of 0": ["a shape of numbers", "no width"],
+        "highs with another number of ones than there are values": ["fewer ones"],
+        "a modulus below 1": ["no modulus"],
         "lengths or offsets that do not fit the data": ["a byte more", "a byte less", "offsets that fall"],
         "places that are not those of all values": ["places that are one"],
         "a prefix that is longer than the value before": ["a prefix that is too long"],

@@ -365,20 +365,23 @@ def counts() -> SealedView:
 
 
 def strings() -> SealedView:
-    """String keys; plain strings, as in very large vocabularies; front-coded ones, several blocks, twins."""
+    """String keys; plain strings, as in large vocabularies; front-coded ones and numbers in runs; several
+    blocks, twins."""
     num_rows = 400
     codecs = [
         FeatureCodec("seen", "string_set_val"),
         FeatureCodec("articles", "string_set_val"),
         FeatureCodec("text", "string_val", EXACT),
+        FeatureCodec("numbers", "int64_set_val"),
     ]
     values: dict[str, list[Any]] = {
         "seen": [[f"{(row * 11 + n) ** 3:x}" for n in range(11)] for row in range(num_rows)],
-        "articles": [[f"article 0000{row % 97}"] for row in range(num_rows)],
+        "articles": [[f"article 0000{row % 397}"] for row in range(num_rows)],
         "text": [f"{row}".zfill(200) for row in range(num_rows)],
+        "numbers": [[row % 350 * 9_973 % 40_009 - 20_000] for row in range(num_rows)],
     }
     exactly = Goal("error_rate", 0.01, "sets")
-    budget = FeatureBudget(1 / 64, {"seen": exactly, "articles": exactly, "text": 0.0})
+    budget = FeatureBudget(1 / 64, {"seen": exactly, "articles": exactly, "text": 0.0, "numbers": exactly})
     join_keys = {"name": pa.array([f"zoë {row}" for row in range(num_rows)], pa.large_string())}
     others = {"name": pa.array([f"nobody {row}" for row in range(200)], pa.large_string())}
     made = view(join_keys, codecs, values, budget, keys_of(others))

@@ -209,17 +209,21 @@ function plainValues(parts, { storesBytes }) {
 
 function packedValues(parts, { storesBytes }) {
   const [length, width, ...rest] = [...parts.array("shape", "I64").values];
-  const isFine = storesBytes ? [0, 2].includes(rest.length) : rest.length === 1;
-  must(length !== undefined && width >= 1n && isFine, "vocabulary", "the values do not fit their shape");
+  const modulus = parts.has("highs") ? rest.pop() : undefined;
+  const lengths = modulus === undefined ? [0, 2] : [2];
+  const isFine = storesBytes ? lengths.includes(rest.length) : rest.length === 1;
+  must(length !== undefined && width >= (modulus === undefined ? 1n : 0n) && isFine, "vocabulary", "the values do not fit their shape");
+  if (modulus !== undefined) must(length <= 64n * BigInt(parts.array("highs", "U64").values.length), "vocabulary", "there are no highs of so many values");
   const numbers = (name, own, base = 0n) => {
     const words = parts.array(name, "U64").values;
     const packed = new Packed({ at: (i) => words[i] ?? 0n, length: words.length }, Number(own), base, Number(length));
     return Array.from({ length: Number(length) }, (_, i) => packed.at(i));
   };
-  if (!storesBytes) return numbers("packed", width, rest[0]);
+  const main = (base) => (modulus === undefined ? numbers("packed", width, base) : turnedBack(parts, numbers("packed", width), width, modulus, base));
+  if (!storesBytes) return main(rest[0]);
   const data = parts.array("data", "U8").bytes;
-  if (!rest.length) return slices(numbers("packed", width), data);
-  const places = numbers("packed", width).map(Number);
+  if (!rest.length) return slices(main(0n), data);
+  const places = main(0n).map(Number);
   must(new Set(places).size === places.length && places.every((p) => p >= 0 && p < places.length), "vocabulary", "the places are not those of all values");
   const prefixes = numbers("prefixes", rest[0]);
   const sorted = [];
@@ -231,6 +235,26 @@ function packedValues(parts, { storesBytes }) {
     sorted.push(before);
   });
   return places.map((place) => sorted[place]);
+}
+
+// Numbers below a modulus, each written as many moduli larger as make all ascend.
+function turnedBack(parts, lows, width, modulus, base) {
+  const top = 1n << 63n;
+  must(modulus >= 1n && base >= -top && base + modulus <= top && width <= 63n, "vocabulary", "there are no such numbers");
+  const numbers = [];
+  let bucket = 0n;
+  for (const word of parts.array("highs", "U64").values) {
+    for (let bit = 0n; bit < 64n; bit++) {
+      if ((word >> bit) & 1n) {
+        must(numbers.length < lows.length, "vocabulary", "there are more numbers than lower parts");
+        const ascending = (bucket << width) | lows[numbers.length];
+        must(ascending < top, "vocabulary", "ascending numbers have more than 63 bits");
+        numbers.push((ascending % modulus) + base);
+      } else bucket++;
+    }
+  }
+  must(numbers.length === lows.length, "vocabulary", "there are fewer numbers than lower parts");
+  return numbers;
 }
 
 function slices(lengths, data) {
