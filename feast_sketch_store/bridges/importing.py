@@ -76,6 +76,7 @@ class _State:
     scan: int = 1
     position: str | None = None
     rows: int = 0
+    rows_again: int = 0
     changed: int = 0
     num_skipped: int = 0
     skipped: dict[str, str] = field(default_factory=dict)
@@ -258,6 +259,12 @@ class _Import:
             self.state.save(storage)
         if not log.read():
             raise StorageError(f"{self._pages.bridge.view}: there are no rows; nothing was imported")
+        if not self.state.rows_again:
+            storage.delete_all()  # the next run begins anew
+            raise StorageError(
+                f"{self._pages.bridge.view}: {self.state.rows:,} rows were there at the first scan, and none "
+                "at the second; nothing was imported. Fill that store again, then import again"
+            )
 
     def _commits(self) -> Iterator[tuple[list[FeastRow], str]]:
         """Rows for one commit at a time, and the position after them."""
@@ -279,6 +286,7 @@ class _Import:
         if self.state.scan == 1:
             self.state.rows += len(rows)
         else:
+            self.state.rows_again += len(rows)
             keys = row_keys(table)
             is_new = np.ones(len(keys), np.bool_)
             if known is not None:

@@ -8,7 +8,7 @@ import re
 import shutil
 import signal
 import sqlite3
-from contextlib import suppress
+from contextlib import closing, suppress
 from datetime import UTC, datetime, timedelta
 from html.parser import HTMLParser
 from importlib import import_module
@@ -362,6 +362,23 @@ def test_the_second_scan_takes_up_what_changed(sqlite, tmp_path, monkeypatch):
     assert 0 < done.changed <= 10
     keys = [entity_key(user_id=n) for n in range(-5, 5)]
     assert answers(store, view, keys) == [normal(row) for row in sqlite.read(view, keys)]
+
+
+def test_a_store_that_loses_its_rows_meanwhile_is_told_and_nothing_is_imported(sqlite, tmp_path):
+    view, user = make_view()
+    sqlite.write(view, rows_of(range(3000)))
+    store, view = make_store(tmp_path / "ours", "shop", view, user)
+
+    def lose_all(rows, total):
+        with closing(sqlite3.connect(sqlite.file.parent / "online.db")) as database, database:
+            database.execute("DELETE FROM shop_history")
+
+    with pytest.raises(StorageError, match=r"rows were there at the first scan, and none at the second"):
+        import_view(store, "history", sqlite.file, tell=lose_all)
+    key = entity_key(user_id=1)
+    assert answers(store, view, [key]) == [(None, {})]
+    sqlite.write(view, rows_of(range(10)))
+    assert import_view(store, "history", sqlite.file).entities == 10
 
 
 def test_a_dry_run_changes_nothing(sqlite, tmp_path):
