@@ -1,6 +1,7 @@
 """The command line, ``feast-sketch``: maintenance of the views of a feature repository."""
 
 from feast_sketch_store.cli.buckets import check_bucket_command
+from feast_sketch_store.cli.changes import diff_command, history_command
 from feast_sketch_store.cli.group import cli
 from feast_sketch_store.cli.other_stores import export, import_, survey
 from feast_sketch_store.cli.planning import plan
@@ -15,6 +16,7 @@ _COMMANDS = (
     *(inspect, verify, health_command, settings),
     *(seal, publish, discard, vacuum, pin, unpin, refill),
     *(rebuild, delete),
+    *(diff_command, history_command),
     *(survey, import_, export, plan),
     *(serve, check_bucket_command),
 )

@@ -128,7 +128,7 @@ def delete(
     store = open_store()
     (name,) = views_of(store, [view])
     types = maintenance.join_key_types(store, name)
-    rows = [_typed(_entity_row(text), types, text) for text in entities]
+    rows = [entity_row_of(text, types) for text in entities]
     if file is not None:
         rows += [
             _typed(_entity_object(line, number), types, f"line {number} of {file.name}")
@@ -148,6 +148,11 @@ def delete(
         click.echo(f"not found: {','.join(f'{key}={value}' for key, value in row.items())}", err=True)
     if (more := len(deleted.not_found) - _MOST_LISTED) > 0:
         click.echo(f"... and {more:,} more; --json lists all", err=True)
+
+
+def entity_row_of(text: str, types: dict[str, str]) -> dict[str, Any]:
+    """``a=1,b=x`` as join keys and their values; ``types`` are those of the view."""
+    return _typed(_entity_row(text), types, text)
 
 
 def _entity_row(text: str) -> dict[str, str]:
@@ -178,7 +183,6 @@ def _typed(row: Any, types: dict[str, str], where: str) -> dict[str, Any]:
             typed[key] = int(value) if is_text_of_integer else value
         except ValueError as error:
             raise click.UsageError(
-                f"{where}: join key {key!r} is {types[key]}, and {value!r} is not a whole number. "
-                "Nothing was deleted"
+                f"{where}: join key {key!r} is {types[key]}, and {value!r} is not a whole number"
             ) from error
     return typed

@@ -443,7 +443,10 @@ def delete(store: FeatureStore, view: str, entity_rows: Sequence[Mapping[str, An
     RowError : a row does not have the view's join keys, or a value has another type; nothing was deleted.
     """
     online_store, table = _resolve(store, view)
-    keys = _entity_keys(table, entity_rows)
+    try:
+        keys = entity_keys_of(table, entity_rows)
+    except RowError as error:
+        raise RowError(f"{error}. Nothing was deleted") from error
     opened = online_store.writer(store.config, table)
     opened.refresh()
     hashes = hash_entity_keys(keys)
@@ -537,14 +540,19 @@ def _resolve(store: FeatureStore, view: str) -> tuple[SketchOnlineStore, Feature
     return online_store_of(store), any_feature_view(store, view)
 
 
-def _entity_keys(table: FeatureView, entity_rows: Sequence[Mapping[str, Any]]) -> list[EntityKey]:
-    """Entity keys, made as Feast makes them from the rows of ``get_online_features``."""
+def entity_keys_of(table: FeatureView, entity_rows: Sequence[Mapping[str, Any]]) -> list[EntityKey]:
+    """Entity keys, made as Feast makes them from the rows of ``get_online_features``.
+
+    Raises
+    ------
+    RowError : a row does not have the view's join keys, or a value has another type.
+    """
     types = {field.name: field.dtype.to_value_type() for field in table.entity_columns}
     for number, row in enumerate(entity_rows):
         if row.keys() != types.keys():
             raise RowError(
                 f"entity row {number} has the keys {sorted(row)}, but feature view {table.name!r} has the "
-                f"join keys {sorted(types)}. Nothing was deleted"
+                f"join keys {sorted(types)}"
             )
     columns = []
     for name, value_type in types.items():
@@ -555,7 +563,7 @@ def _entity_keys(table: FeatureView, entity_rows: Sequence[Mapping[str, Any]]) -
             number = _first_refused(values, value_type)
             raise RowError(
                 f"entity row {number}: join key {name!r} of feature view {table.name!r} is "
-                f"{value_type.name}, not {values[number]!r} ({error}). Nothing was deleted"
+                f"{value_type.name}, not {values[number]!r} ({error})"
             ) from error
     return [EntityKey(join_keys=list(types), entity_values=values) for values in zip(*columns, strict=True)]
 

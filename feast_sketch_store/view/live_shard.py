@@ -13,7 +13,7 @@ import time
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -25,7 +25,6 @@ from feast_sketch_store.row_log import RowLog
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.encoding import NO_TIMESTAMP, RowKeys
 from feast_sketch_store.snapshot.files import SnapshotFile, SnapshotFolder
-from feast_sketch_store.snapshot.order import load_order
 from feast_sketch_store.storage.base import Storage
 from feast_sketch_store.storage.names import SNAPSHOTS_FOLDER
 from feast_sketch_store.view.last_known import LastKnown
@@ -440,17 +439,7 @@ class LiveShard:
         ------
         DamagedFileError, StorageError : the order index of the snapshot cannot be read.
         """
-        state = self._state
-        parts = [] if state.snapshot is None else [load_order(state.snapshot)]
-        for number, delta in enumerate(state.deltas):
-            assert state.snapshot is not None
-            order, everywhere = load_order(state.snapshot, number), np.ones(len(delta), np.bool_)
-            parts.append(replace(order, deleted=delta.deleted, fences=everywhere))  # nothing below counts
-        parts += [layer.rows.keys for layer in state.exact]
-        if not parts:
-            return RowKeys.none()
-        _, keys = RowKeys.concatenate(parts).newest()
-        return keys.take(np.flatnonzero(~keys.deleted & (keys.event_timestamps > NO_TIMESTAMP)))
+        return self._state.row_keys()
 
     @property
     def pinned(self) -> SnapshotFile | None:

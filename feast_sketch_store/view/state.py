@@ -5,7 +5,7 @@ State             shard 0, 1, ...: a read goes to the shard of its entity
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -17,7 +17,9 @@ from feast_sketch_store.layers import DeltaLayer, ExactLayer, LayerAnswer, Seale
 from feast_sketch_store.layers.row_reader import Column, find, read, stack
 from feast_sketch_store.row_log import START, Position
 from feast_sketch_store.rows.codecs import FeatureCodec
+from feast_sketch_store.rows.encoding import NO_TIMESTAMP, RowKeys
 from feast_sketch_store.snapshot.files import SnapshotFile
+from feast_sketch_store.snapshot.order import load_order
 from feast_sketch_store.view.semantics import REPLACE, RowSemantics
 from feast_sketch_store.view.shard_map import ShardMap, not_served, shard_of_hash
 
@@ -71,6 +73,24 @@ class ShardState:
         """All layers, in the order in which reads ask them."""
         base = [] if self.sealed is None else [self.sealed]
         return [*reversed(self.exact), *reversed(self.deltas), *base]
+
+    def row_keys(self) -> RowKeys:
+        """The keys of all rows, one per entity, in the order of their hashes; see `LiveShard.row_keys`.
+
+        Raises
+        ------
+        DamagedFileError, StorageError : the order index of the snapshot cannot be read.
+        """
+        parts = [] if self.snapshot is None else [load_order(self.snapshot)]
+        for number, delta in enumerate(self.deltas):
+            assert self.snapshot is not None
+            order, everywhere = load_order(self.snapshot, number), np.ones(len(delta), np.bool_)
+            parts.append(replace(order, deleted=delta.deleted, fences=everywhere))  # nothing below counts
+        parts += [layer.rows.keys for layer in self.exact]
+        if not parts:
+            return RowKeys.none()
+        _, keys = RowKeys.concatenate(parts).newest()
+        return keys.take(np.flatnonzero(~keys.deleted & (keys.event_timestamps > NO_TIMESTAMP)))
 
 
 @dataclass(frozen=True)

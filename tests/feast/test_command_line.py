@@ -207,9 +207,10 @@ FAILURES = [
 ]
 COMMANDS = {
     **{name: [] for name in ("inspect", "verify", "health", "seal", "vacuum")},
-    **{name: ["history"] for name in ("pin", "unpin", "refill")},
+    **{name: ["history"] for name in ("pin", "unpin", "refill", "publish", "discard", "diff")},
     "rebuild": ["history", "--yes"],
     "delete": ["history", "user_id=1"],
+    "history": ["history", "user_id=1"],
     "survey": ["--from", "{folder}/feature_store.yaml"],
     "import": ["history", "--from", "{folder}/feature_store.yaml"],
     "export": ["history", "--to", "{folder}/feature_store.yaml"],

@@ -1,0 +1,200 @@
+"""What happened to one entity: each row of its log, whether it is sealed, and what reads showed after it."""
+
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from feast import FeatureStore
+from feast.type_map import feast_value_type_to_python_type
+
+from feast_sketch_store.adapter.responses import Row, hash_entity_keys, row_of
+from feast_sketch_store.layers import ExactLayer
+from feast_sketch_store.online_store import any_feature_view, online_store_of
+from feast_sketch_store.operations.maintenance import entity_keys_of
+from feast_sketch_store.row_log import RowLog
+from feast_sketch_store.rows.codecs import FeatureCodec
+from feast_sketch_store.rows.encoding import (
+    CREATED_TIMESTAMP,
+    DELETED,
+    ENTITY_KEY,
+    EVENT_TIMESTAMP,
+    NO_TIMESTAMP,
+    NULLS,
+)
+from feast_sketch_store.rows.entity_keys import key_text, serialize_entity_keys
+from feast_sketch_store.view.semantics import RowSemantics, named
+from feast_sketch_store.view.shard_map import ShardMap, shards_of
+from feast_sketch_store.view.state import ShardState, State
+
+_OWN = (ENTITY_KEY, EVENT_TIMESTAMP, CREATED_TIMESTAMP, DELETED, NULLS)
+
+
+@dataclass(frozen=True)
+class LoggedRow:
+    """A row of an entity in the row log, in the order of commits.
+
+    Parameters
+    ----------
+    commit : its number in the log of its shard, or the first and last one if several were put together.
+    source : the file that has it.
+    is_sealed : whether a snapshot covers it.
+    event_timestamp, created_timestamp : ISO 8601; None where there is none.
+    is_deletion : whether it deletes the entity.
+    values : what was written, by column of the log.
+    shown : by feature, what reads without a filter's false values showed after it; None: no row.
+    """
+
+    commit: str
+    source: str
+    is_sealed: bool
+    event_timestamp: str | None
+    created_timestamp: str | None
+    is_deletion: bool
+    values: Mapping[str, Any]
+    shown: Mapping[str, Any] | None
+
+
+@dataclass(frozen=True)
+class EntityHistory:
+    """All that the row log has of an entity. A compaction removes rows that were replaced.
+
+    Parameters
+    ----------
+    view, entity : names.
+    shard : that the entity is in.
+    snapshot_version : of that shard: the number of commits that its snapshot covers; None without one.
+    rows : in the order of commits.
+    shown : by feature, what a read shows now; None if the entity is absent or its row has expired.
+    not_written : by feature with a filter, the values that a read shows and nobody wrote.
+    """
+
+    view: str
+    entity: str
+    shard: int
+    snapshot_version: int | None
+    rows: Sequence[LoggedRow]
+    shown: Mapping[str, Any] | None
+    not_written: Mapping[str, Sequence[Any]]
+
+
+def entity_history(store: FeatureStore, view: str, entity_row: Mapping[str, Any]) -> EntityHistory:
+    """What the row log has of an entity, and what reads showed.
+
+    Parameters
+    ----------
+    store, view : the repository and the name of a feature view.
+    entity_row : join keys and values, as for ``get_online_features``.
+
+    Raises
+    ------
+    RowError : the row does not have the view's join keys, or a value has another type.
+    DamagedFileError, StorageError : files cannot be read.
+    """
+    online_store, table = online_store_of(store), any_feature_view(store, view)
+    (key,) = entity_keys_of(table, [entity_row])
+    opened = online_store.writer(store.config, table)
+    opened.refresh_all()
+    hashes = hash_entity_keys([key])
+    number = int(shards_of(np.frombuffer(hashes, np.uint64).reshape(1, 2), len(opened.shards))[0])
+    part = opened.shards[number]
+    version = part.snapshot_version
+    codecs = [codec for codec in opened.settings.codecs if not codec.is_computed and not codec.is_backed]
+    past = _Past(view, hashes, named(opened.settings.semantics).of(codecs), codecs, entity_row.keys())
+    rows = [
+        past.after(row, commit, source, last < (version or 0))
+        for row, commit, source, last in _rows_of(RowLog(part.storage), serialize_entity_keys([key])[0])
+    ]
+    names = [codec.feature for codec in opened.settings.codecs]
+    now = _plain(online_store.online_read(store.config, table, [key], names)[0])
+    exact = rows[-1].shown if rows else None
+    return EntityHistory(view, key_text(key), number, version, rows, now, _not_written(now, exact))
+
+
+def _rows_of(log: RowLog, serialized_key: bytes) -> Iterator[tuple[pa.Table, str, str, int]]:
+    """The rows of an entity: each as a table, its commit, its file, and the number of its last commit."""
+    found = log.read()
+    files = {file.name: commit for commit in log.table_state().commits for file in commit.files}
+    for part in found.parts:
+        name = getattr(part, "name", None) or getattr(getattr(part, "rows", None), "name", None)
+        if name in files:
+            first, last = files[name].first, files[name].through
+        else:
+            first = last = getattr(part, "number", -1)
+        commit = str(last) if first in (last, -1) else f"{first}-{last}"
+        for batch in part.batches():
+            own = batch.filter(pc.equal(batch[ENTITY_KEY], pa.scalar(serialized_key, pa.large_binary())))
+            for index in range(len(own)):
+                yield own.slice(index, 1), commit, name or "fresh/", last
+
+
+class _Past:
+    """Reads the rows of an entity up to each of them, as if there were no later one."""
+
+    def __init__(
+        self,
+        view: str,
+        hashes: bytes,
+        semantics: RowSemantics,
+        codecs: Sequence[FeatureCodec],
+        join_keys: Set[str],
+    ):
+        self._view, self._hashes, self._semantics, self._codecs = view, hashes, semantics, codecs
+        self._others = {*_OWN, *join_keys}
+        self._tables: list[pa.Table] = []
+
+    def after(self, row: pa.Table, commit: str, source: str, is_sealed: bool) -> LoggedRow:
+        """A row, and what reads showed after it."""
+        self._tables.append(row)
+        (values,) = row.to_pylist()
+        return LoggedRow(
+            commit,
+            source,
+            is_sealed,
+            _moment(values.get(EVENT_TIMESTAMP)),
+            _moment(values.get(CREATED_TIMESTAMP)),
+            bool(values.get(DELETED)),
+            {name: value for name, value in values.items() if name not in self._others and value is not None},
+            self._shown(),
+        )
+
+    def _shown(self) -> Mapping[str, Any] | None:
+        table = pa.concat_tables(self._tables, promote_options="default")
+        layer = ExactLayer(self._semantics.encode(table, self._codecs))
+        state = State(self._view, ShardMap(), {0: ShardState(self._semantics, exact=(layer,))})
+        names = tuple(codec.feature for codec in self._codecs)
+        (raw,), _ = state.row_reader(names).rows(self._hashes, NO_TIMESTAMP)
+        return _plain(row_of(raw, names))
+
+
+def _plain(row: Row) -> Mapping[str, Any] | None:
+    """The values of a row as Python has them; a feature that was not written is left out."""
+    _, values = row
+    if values is None:
+        return None
+    return {name: _listed(feast_value_type_to_python_type(value)) for name, value in values.items()}
+
+
+def _listed(value: Any) -> Any:
+    return sorted(value, key=lambda each: (str(type(each)), each)) if isinstance(value, set) else value
+
+
+def _not_written(now: Mapping[str, Any] | None, exact: Mapping[str, Any] | None) -> dict[str, Sequence[Any]]:
+    """By feature, the values of collections that a read shows and that the rows do not have."""
+    found: dict[str, Sequence[Any]] = {}
+    for name, value in (now or {}).items():
+        written = (exact or {}).get(name)
+        if isinstance(value, list) and (more := [each for each in value if each not in (written or [])]):
+            found[name] = more
+    return found
+
+
+def _moment(value: Any) -> str | None:
+    return None if value is None else _in_utc(value).isoformat()
+
+
+def _in_utc(value: datetime) -> datetime:
+    return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)

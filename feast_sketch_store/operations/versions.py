@@ -1,0 +1,266 @@
+"""Compares two versions of a view, as reads show them: entities, facts, sizes, and what moved most."""
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from feast.infra.key_encoding_utils import deserialize_entity_key
+from numpy.typing import NDArray
+
+from feast_sketch_store.errors import SettingsError
+from feast_sketch_store.row_log import Position, RowLog
+from feast_sketch_store.rows.codecs import EMPTY, FeatureCodec
+from feast_sketch_store.rows.encoding import ENTITY_KEY, NO_TIMESTAMP, RowKeys
+from feast_sketch_store.rows.entity_keys import (
+    SERIALIZATION_VERSION,
+    find_sorted,
+    hash_serialized_keys,
+    key_text,
+)
+from feast_sketch_store.snapshot.files import SnapshotFile
+from feast_sketch_store.snapshot.sealed import open_deltas, open_layer
+from feast_sketch_store.view.semantics import named
+from feast_sketch_store.view.state import ShardState, State
+from feast_sketch_store.view.view import View
+
+NOW = "now"
+_BATCH = 1 << 14  # entities that are read at once
+_MOST = 10  # movers of a kind
+_BUCKETS = ("0", "1", "2", "3-4", "5-8", "9-16", "17-32", "33-64", "65-128", "129-256", "257 and more")
+
+
+@dataclass(frozen=True)
+class Mover:
+    """An entity or a value, and its number of facts in both versions."""
+
+    name: str
+    before: int
+    after: int
+
+
+@dataclass(frozen=True)
+class FeatureVersion:
+    """A feature in one version of a view.
+
+    Parameters
+    ----------
+    structure : of its sealed rows; empty without any.
+    facts : values that a read of all entities shows.
+    lengths : by a range of lengths, the number of rows with so many values.
+    size_bytes : of its sealed rows, with its vocabulary.
+    error_rate : that its filter is built for; None without a filter.
+    """
+
+    structure: str
+    facts: int
+    lengths: Mapping[str, int]
+    size_bytes: int
+    error_rate: float | None
+
+
+@dataclass(frozen=True)
+class FeatureDiff:
+    """A feature in both versions, None where it was not sealed or written, and the values that moved most."""
+
+    name: str
+    before: FeatureVersion
+    after: FeatureVersion
+    values: Sequence[Mover]
+
+
+@dataclass(frozen=True)
+class ViewDiff:
+    """Two versions of a view.
+
+    Parameters
+    ----------
+    view : its name.
+    before, after : what the versions are: the numbers of commits that snapshots cover, or ``now``.
+    entities : in each version.
+    added, removed, replaced : entities with a row in one version only, and those whose row has another time.
+    size_bytes : of each version, in memory.
+    features : of the view.
+    movers : the entities whose number of facts changed most.
+    """
+
+    view: str
+    before: str
+    after: str
+    entities: tuple[int, int]
+    added: int
+    removed: int
+    replaced: int
+    size_bytes: tuple[int, int]
+    features: Sequence[FeatureDiff]
+    movers: Sequence[Mover]
+
+
+def diff(view: View, before: str | None = None, after: str | None = None) -> ViewDiff:
+    """Compare two versions of a view.
+
+    Parameters
+    ----------
+    before, after : versions of the snapshot of each shard, with commas between, as `feast-sketch inspect`
+        shows them; or ``now``, which has the rows since, too. By default the snapshot before the last one,
+        and the last one; if there is but one, that one and ``now``.
+
+    Raises
+    ------
+    SettingsError : there is no such version.
+    DamagedFileError, StorageError : files cannot be read.
+    """
+    view.refresh()
+    published = [part.published() for part in view.shards.values()]
+    if before is None:
+        has_two = all(len(files) > 1 for files in published)
+        before = _text(files[1 if has_two else 0] for files in published if files) or NOW
+        after = _text(files[0] for files in published) if has_two else NOW
+    states = [_state_of(view, version, published) for version in (before, after or NOW)]
+    keys = [_keys_of(state) for state in states]
+    rest = keys[1]
+    known, places = find_sorted(keys[0].entity_hashes, rest.entity_hashes)
+    has_other_time = keys[0].event_timestamps[places] != rest.event_timestamps[known]
+    contents = [_Content(view.codecs, state, own) for state, own in zip(states, keys, strict=True)]
+    moved = _largest(*(content.lengths_of_entities for content in contents))
+    names = _names_of(view, [name for name, _, _ in moved])
+    return ViewDiff(
+        view.name,
+        before,
+        after or NOW,
+        (len(keys[0]), len(keys[1])),
+        len(rest) - len(known),
+        len(keys[0]) - len(known),
+        int(has_other_time.sum()),
+        (_size_of(states[0]), _size_of(states[1])),
+        [_feature_diff(codec.feature, states, contents) for codec in view.codecs],
+        [Mover(names.get(entity, entity.hex()), old, new) for entity, old, new in moved],
+    )
+
+
+def _text(files: Any) -> str:
+    return ",".join(str(file.version) for file in files)
+
+
+def _state_of(view: View, version: str, published: Sequence[Sequence[SnapshotFile]]) -> State:
+    """The rows of one version."""
+    if version == NOW:
+        return view.state
+    if not re.fullmatch(r"\d+(,\d+)*", version) or version.count(",") + 1 != len(published):
+        raise SettingsError(
+            f"feature view {view.name!r}: {version!r} is not a version: give {NOW!r}, or the version of each "
+            f"of its {len(published)} shards with commas between, as `feast-sketch inspect` shows them"
+        )
+    shards = {}
+    for number, (wanted, files) in enumerate(zip(version.split(","), published, strict=True)):
+        found = next((file for file in files if file.version == int(wanted)), None)
+        if found is None:
+            there = ", ".join(str(file.version) for file in files) or "none"
+            raise SettingsError(
+                f"{view.shards[number].storage.location}: there is no snapshot of version {wanted}; "
+                f"there are the versions: {there}"
+            )
+        sealed, deltas = open_layer(found), open_deltas(found)
+        position = Position(found.version - 1)
+        shards[number] = ShardState(named(sealed.semantics), position, found, sealed, deltas)
+    return State(view.name, view.shard_map, shards)
+
+
+def _keys_of(state: State) -> RowKeys:
+    """The keys of all rows; shards divide hashes in ascending order, so theirs follow each other."""
+    return RowKeys.concatenate([shard.row_keys() for shard in state.shards.values()])
+
+
+def _size_of(state: State) -> int:
+    shards = state.shards.values()
+    return sum(layer.size_bytes for shard in shards for layer in shard.newest_first)
+
+
+class _Content:
+    """What a read of all entities of a version shows, counted.
+
+    Attributes
+    ----------
+    lengths_of_entities : by the hash of an entity, the facts of all features.
+    values : by feature, how many rows have each value.
+    lengths : by feature, how many rows have so many values.
+    """
+
+    def __init__(self, codecs: Sequence[FeatureCodec], state: State, keys: RowKeys):
+        names = [codec.feature for codec in codecs]
+        self.lengths_of_entities: Counter[bytes] = Counter()
+        self.values: dict[str, Counter[Any]] = {name: Counter() for name in names}
+        self.lengths: dict[str, Counter[str]] = {name: Counter() for name in names}
+        self.facts: Counter[str] = Counter()
+        for start in range(0, len(keys), _BATCH):
+            hashes = keys.entity_hashes[start : start + _BATCH]
+            answer = state.read(hashes, names, NO_TIMESTAMP)
+            totals = np.zeros(len(answer.found), np.int64)
+            for name, feature in answer.features.items():
+                lengths = np.diff(feature.indptr)
+                totals += lengths
+                self.facts[name] += int(lengths.sum())
+                buckets = np.bincount(_bucket_of(lengths[feature.states >= EMPTY]), minlength=len(_BUCKETS))
+                self.lengths[name].update(dict(zip(_BUCKETS, buckets.tolist(), strict=True)))
+                ids, counts = np.unique(feature.symbols, return_counts=True)
+                decoder = feature.decoder
+                values = decoder.codec.from_storage(decoder.vocabulary.values.take(pa.array(ids))).to_pylist()
+                self.values[name].update(dict(zip(map(_hashable, values), counts.tolist(), strict=True)))
+            found = hashes[answer.found]
+            self.lengths_of_entities.update(
+                {entity.tobytes(): total for entity, total in zip(found, totals.tolist(), strict=True)}
+            )
+
+
+def _bucket_of(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The place of each length among `_BUCKETS`."""
+    logarithms = np.ceil(np.log2(np.maximum(lengths, 1))).astype(np.int64) + 1
+    return np.where(lengths == 0, 0, np.minimum(logarithms, len(_BUCKETS) - 1))
+
+
+def _hashable(value: Any) -> Any:
+    return repr(value) if isinstance(value, list | dict) else value
+
+
+def _largest(before: Counter[Any], after: Counter[Any]) -> list[tuple[Any, int, int]]:
+    """What changed most, the largest change first."""
+    changed = [(key, before[key], after[key]) for key in {**before, **after} if before[key] != after[key]]
+    return sorted(changed, key=lambda entry: (-abs(entry[2] - entry[1]), str(entry[0])))[:_MOST]
+
+
+def _feature_diff(name: str, states: Sequence[State], contents: Sequence[_Content]) -> FeatureDiff:
+    versions = []
+    for state, content in zip(states, contents, strict=True):
+        layers = [layer for shard in state.shards.values() for layer in shard.sealed_layers]
+        sealed = [layer for layer in layers if name in layer.features]
+        rates = [layer.features[name].false_positive_rate for layer in sealed]
+        versions.append(
+            FeatureVersion(
+                sealed[0].features[name].structure if sealed else "",
+                content.facts[name],
+                dict(content.lengths[name]),
+                round(sum(layer.size_bytes_of(name) for layer in sealed)),
+                max((rate for rate in rates if rate is not None), default=None),
+            )
+        )
+    moved = _largest(*(content.values[name] for content in contents))
+    before, after = versions
+    return FeatureDiff(name, before, after, [Mover(str(value), old, new) for value, old, new in moved])
+
+
+def _names_of(view: View, hashes: Sequence[bytes]) -> dict[bytes, str]:
+    """The keys of entities, by their hash; the row logs have those of living entities."""
+    found: dict[bytes, str] = {}
+    for part in view.shards.values() if hashes else ():
+        for batch in RowLog(part.storage).read().batches([ENTITY_KEY]):
+            keys = batch[ENTITY_KEY].combine_chunks()
+            own = hash_serialized_keys(keys)
+            for entity in {*hashes} - {*found}:
+                places = np.flatnonzero((own == np.frombuffer(entity, np.uint64)).all(axis=1))
+                if len(places):
+                    key = deserialize_entity_key(keys[int(places[0])].as_py(), SERIALIZATION_VERSION)
+                    found[entity] = key_text(key)
+    return found

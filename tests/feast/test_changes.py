@@ -1,0 +1,288 @@
+"""What changed between two versions, and what happened to an entity: through Python, commands and pages."""
+
+import json
+import re
+from datetime import UTC, datetime, timedelta
+from html.parser import HTMLParser
+
+import pandas as pd
+import pytest
+from click.testing import CliRunner
+from feast import Field
+from feast.data_source import PushMode
+from feast.types import Array, Bool, Float32, Float64, Int64, Set, String, UnixTimestamp
+
+from feast_sketch_store.cli import cli
+from feast_sketch_store.errors import RowError, SettingsError
+from feast_sketch_store.operations import maintenance
+from feast_sketch_store.operations.entity_history import entity_history
+from feast_sketch_store.operations.versions import Mover, diff
+from tests.helpers.keys import user_hashes
+from tests.helpers.repository import make_repository, make_view, read_users
+
+pytestmark = pytest.mark.slow
+
+EVENT = datetime(2026, 5, 1, tzinfo=UTC)
+USERS = range(40)
+
+
+def push(store, items, event=EVENT, source="clicks", **more):
+    """Push a row of each user in a dictionary of their items."""
+    rows = {"user_id": [*items], "viewed": [*items.values()], "event": event, **more}
+    store.push(source, pd.DataFrame(rows), to=PushMode.ONLINE)
+
+
+def seal(store):
+    assert maintenance.seal(store, "history")
+
+
+@pytest.fixture(params=[1, 4], ids=lambda number: f"{number} shards")
+def store(request, tmp_path):
+    """Two sealed versions: user 0 got 9 items, users 1 to 4 lost item 7, 40 was added, 39 deleted."""
+    view = make_view({"viewed": Set(Int64)}, pushed="clicks")
+    options = {"refresh": 0, "shards": request.param, "compaction": "job", "structure": "sets"}
+    store = make_repository(tmp_path, view, **options)
+    push(store, {user: [user % 5, 7] for user in USERS})
+    seal(store)
+    push(
+        store,
+        {0: [*range(100, 109)]} | {user: [user] for user in range(1, 5)} | {40: [1]},
+        EVENT + timedelta(1),
+    )
+    maintenance.delete(store, "history", [{"user_id": 39}])
+    seal(store)
+    return store
+
+
+def run(store, *arguments, status=0):
+    done = CliRunner().invoke(cli, ["-c", str(store.repo_path), *arguments], catch_exceptions=False)
+    assert done.exit_code == status, done.output
+    return done.stdout if status == 0 else done.stderr
+
+
+def opened(store):
+    return maintenance.opened_view(store, "history")
+
+
+class TestDiff:
+    """Two versions of a view."""
+
+    def test_entities_facts_and_movers(self, store):
+        found = diff(opened(store))
+        assert (found.entities, found.added, found.removed, found.replaced) == ((40, 40), 1, 1, 5)
+        (viewed,) = found.features
+        assert (viewed.before.facts, viewed.after.facts) == (80, 80 - 2 + 7 - 4 + 1)
+        assert viewed.before.lengths == {**dict.fromkeys(viewed.before.lengths, 0), "2": 40}
+        lengths = {length: number for length, number in viewed.after.lengths.items() if number}
+        assert lengths == {"1": 5, "2": 34, "9-16": 1}
+        assert viewed.values[0] == Mover("7", 40, 34)
+        assert Mover("100", 0, 1) in viewed.values
+        assert found.movers[0] == Mover("user_id=0", 2, 9)
+        gone = found.movers[1]
+        assert (gone.before, gone.after) == (2, 0), "a seal removed the key of a deleted entity from the log"
+        assert bytes.fromhex(gone.name) == user_hashes([39]).tobytes()
+        assert (viewed.before.structure, viewed.after.structure) == ("sets", "sets")
+        assert viewed.before.size_bytes > 0 < found.size_bytes[0]
+        assert viewed.before.error_rate is None
+
+    def test_versions_are_chosen_and_now_has_unsealed_rows(self, store):
+        older, newer = (",".join(map(str, versions)) for versions in _versions(store))
+        assert diff(opened(store), older, newer) == diff(opened(store))
+        push(store, {3: [1, 2, 3, 4]}, EVENT + timedelta(2))
+        found = diff(opened(store), newer, "now")
+        assert (found.added, found.removed, found.replaced) == (0, 0, 1)
+        assert found.movers == [Mover("user_id=3", 1, 4)]
+        assert diff(opened(store), newer) == found
+        assert diff(opened(store), newer, newer).movers == []
+
+    @pytest.mark.parametrize("version", ["99999", "1,2,3", "last", "-1"])
+    def test_unknown_versions_are_refused(self, store, version):
+        num_shards = len(opened(store).shards)
+        given = ",".join([version] * num_shards) if version == "99999" else version
+        with pytest.raises(SettingsError, match="version"):
+            diff(opened(store), given)
+
+    def test_the_command_prints_tables_json_and_a_page(self, store, tmp_path):
+        printed = run(store, "diff", "history", "--html", str(tmp_path / "page.html"))
+        for line in (
+            r"\.\.\. added +1",
+            r"facts of viewed +80 +82 +\+2\.5 %",
+            r"user_id=0 +2 +9 +\+350\.0 %",
+        ):
+            assert re.search(line, printed), line
+        found = json.loads(run(store, "diff", "history", "--json"))
+        assert found["entities"] == [40, 40]
+        assert found["features"][0]["values"][0] == {"name": "7", "before": 40, "after": 34}
+        page = Page.of(tmp_path / "page.html")
+        assert page.tables["entities"][0][0] == "user_id=0"
+        assert page.tables["structures"] == [["viewed", "sets", "sets", "-", "-"]]
+        assert {"facts", "sizes", "lengths of viewed"} <= page.pictures.keys()
+        assert page.pictures["facts"] == ["viewed", "80", "82"]
+        assert not page.loads
+
+
+class TestHistory:
+    """The rows of one entity."""
+
+    def test_rows_with_their_commits_and_what_reads_showed(self, store):
+        push(store, {2: [5]}, EVENT - timedelta(1))  # late
+        push(store, {2: [5, 6]}, EVENT + timedelta(2))
+        maintenance.delete(store, "history", [{"user_id": 2}])
+        push(store, {2: [8]}, EVENT)
+        found = entity_history(store, "history", {"user_id": 2})
+        shown = [row.shown and row.shown["viewed"] for row in found.rows[-4:]]
+        assert shown == [[2], [5, 6], None, [8]]
+        assert [row.is_deletion for row in found.rows[-4:]] == [False, False, True, False]
+        assert not any(row.is_sealed for row in found.rows[-4:])
+        assert found.rows[0].is_sealed
+        assert found.rows[-1].event_timestamp == EVENT.isoformat()
+        numbers = [int(row.commit.split("-")[-1]) for row in found.rows]
+        assert numbers == sorted(numbers)
+        assert found.shown == {"viewed": [8]}
+        assert found.not_written == {}
+        seal(store)
+        assert all(row.is_sealed for row in entity_history(store, "history", {"user_id": 2}).rows)
+
+    def test_an_entity_without_rows(self, store):
+        found = entity_history(store, "history", {"user_id": 1_000})
+        assert (found.rows, found.shown) == ([], None)
+        assert "has no row of user_id=1000" in run(store, "history", "history", "user_id=1000")
+        with pytest.raises(RowError, match="join keys"):
+            entity_history(store, "history", {"user": 1})
+        assert "not a whole number" in run(store, "history", "history", "user_id=x", status=2)
+
+    def test_the_command_prints_tables_json_and_a_page(self, store, tmp_path):
+        push(store, {2: [5, 6]}, EVENT + timedelta(2))
+        printed = run(store, "history", "history", "user_id=2", "--html", str(tmp_path / "page.html"))
+        assert re.search(r"no +.*\[5, 6\]", printed)
+        found = json.loads(run(store, "history", "history", "user_id=2", "--json"))
+        assert found["rows"][-1]["shown"] == found["shown"] == {"viewed": [5, 6]}
+        page = Page.of(tmp_path / "page.html")
+        assert page.tables["now"] == [["viewed", "[5, 6]"]]
+        assert page.tables["rows"][-1][2] == "no"
+        assert page.pictures["lengths of viewed"][-1] == "2"
+        assert not page.loads
+
+
+def test_values_that_a_filter_adds_are_told_apart(tmp_path):
+    view = make_view({"viewed": Set(Int64)}, pushed="clicks")
+    options = {"refresh": 0, "compaction": "job", "structure": "bloom", "target": "error 20%"}
+    store = make_repository(tmp_path, view, **options)
+    push(store, {user: [*range(user, user + 20)] for user in range(60)})
+    seal(store)
+    added = 0
+    for user in range(20):
+        found = entity_history(store, "history", {"user_id": user})
+        written = {*range(user, user + 20)}
+        assert {*found.shown["viewed"]} - written == {*found.not_written.get("viewed", [])}
+        assert {*found.rows[-1].shown["viewed"]} == written
+        added += len(found.not_written.get("viewed", []))
+    assert added
+    rate = diff(opened(store), None, "now").features[0].after.error_rate
+    assert 0 < rate <= 0.2
+
+
+def test_each_item_of_a_list_has_its_time(tmp_path):
+    fields = [
+        Field(name="viewed", dtype=Array(String), tags={"sketch.codec": "list", "sketch.list": "{limit: 2}"}),
+        Field(name="at", dtype=Array(UnixTimestamp), tags={"sketch.of": "viewed"}),
+    ]
+    view = make_view(fields, pushed="clicks", ttl=timedelta(days=36_500))
+    store = make_repository(tmp_path, view, refresh=0, compaction="job")
+    for number, item in enumerate(("a", "b", "c")):
+        event = EVENT + timedelta(hours=number)
+        push(store, {1: [item]}, event, at=[[event]])
+        if not number:
+            seal(store)
+    found = entity_history(store, "history", {"user_id": 1})
+    assert [row.shown["viewed"] for row in found.rows] == [["a"], ["b", "a"], ["c", "b"]]
+    assert [row.is_sealed for row in found.rows] == [True, False, False]
+    assert [row.values["viewed"] for row in found.rows] == [["a"], ["b"], ["c"]]
+    assert read_users(store, ["history:viewed"], [1])["viewed"] == [found.shown["viewed"]]
+
+
+def test_values_of_all_types_are_named(tmp_path):
+    types = {"text": String, "flag": Bool, "price": Float64, "seen": UnixTimestamp, "bag": Array(Float32)}
+    exact = {"sketch.default_codec": "exact"}
+    store = make_repository(
+        tmp_path, make_view(types, pushed="clicks", tags=exact), refresh=0, compaction="job"
+    )
+    event = pd.Timestamp(EVENT)
+    for number in range(2):
+        row = {"user_id": [1], "text": [f"t{number}"], "flag": bool(number), "price": number + 0.5}
+        row |= {"seen": event + timedelta(number), "bag": [[0.25, float(number)]], "event": event}
+        store.push("clicks", pd.DataFrame(row), to=PushMode.ONLINE)
+        seal(store)
+    moved = {f.name: {(m.name, m.before, m.after) for m in f.values} for f in diff(opened(store)).features}
+    assert moved["text"] == {("t0", 1, 0), ("t1", 0, 1)}
+    assert moved["flag"] == {("False", 1, 0), ("True", 0, 1)}
+    assert moved["price"] == {("0.5", 1, 0), ("1.5", 0, 1)}
+    assert {name[:10] for name, *_ in moved["seen"]} == {"2026-05-01", "2026-05-02"}
+    assert moved["bag"] == {("0.0", 1, 0), ("1.0", 0, 1)}
+    shown = entity_history(store, "history", {"user_id": 1}).shown
+    assert (shown["text"], shown["flag"], shown["bag"]) == ("t1", True, [0.25, 1.0])
+
+
+def test_a_page_shows_names_as_they_are(tmp_path):
+    view = make_view({"viewed": Set(String)}, pushed="clicks")
+    store = make_repository(tmp_path, view, refresh=0, compaction="job")
+    nasty = "<script>alert(1)</script>"
+    push(store, {1: [nasty]})
+    seal(store)
+    push(store, {1: ["a", "b"]}, EVENT + timedelta(1))
+    run(store, "diff", "history", "--html", str(tmp_path / "diff.html"))
+    run(store, "history", "history", "user_id=1", "--html", str(tmp_path / "history.html"))
+    for name in ("diff", "history"):
+        assert nasty not in (tmp_path / f"{name}.html").read_text()
+        assert not Page.of(tmp_path / f"{name}.html").loads
+    assert Page.of(tmp_path / "diff.html").tables["values of viewed"][0][0] == nasty
+
+
+def _versions(store):
+    """The versions of the older and the newer snapshot of each shard."""
+    files = [part.published() for part in opened(store).shards.values()]
+    return [own[1].version for own in files], [own[0].version for own in files]
+
+
+class Page(HTMLParser):
+    """The DOM of a page: cells of tables and texts of pictures by name, and what it would load."""
+
+    def __init__(self):
+        super().__init__()
+        self.tables, self.pictures, self.loads, self._name, self._cell = {}, {}, [], "", None
+
+    @classmethod
+    def of(cls, path):
+        page = cls()
+        page.feed(path.read_text("utf-8"))
+        page.close()
+        return page
+
+    def handle_starttag(self, tag, attributes):
+        given = dict(attributes)
+        self.loads += [value for name, value in attributes if name in ("src", "href", "srcset")]
+        self.loads += [tag] if tag in ("script", "link", "img", "iframe") else []
+        if tag == "table":
+            self._name, self.tables[given["data-name"]] = given["data-name"], []
+        elif tag == "tbody":
+            self._in_body = True
+        elif tag == "tr" and self._name:
+            self.tables[self._name].append([])
+        elif tag == "svg":
+            self._name, self.pictures[given["aria-label"]] = given["aria-label"], []
+        elif tag in ("td", "text"):
+            self._cell = ""
+
+    def handle_data(self, data):
+        if self._cell is not None:
+            self._cell += data
+
+    def handle_endtag(self, tag):
+        if tag == "td":
+            self.tables[self._name][-1].append(self._cell)
+        elif tag == "text":
+            self.pictures[self._name].append(self._cell)
+        elif tag == "table":
+            self.tables[self._name] = [row for row in self.tables[self._name] if row]
+        if tag in ("td", "text"):
+            self._cell = None
