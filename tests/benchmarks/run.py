@@ -32,6 +32,7 @@ BENCHMARKS = (
     "backing",
     "table_bits",
     "sizes",
+    "records",
     "formats",
     "sealing",
     "capacity",

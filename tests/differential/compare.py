@@ -24,7 +24,13 @@ from views import SPELLINGS, VIEWS
 WORKER = Path(__file__).parent / "worker.py"
 NUM_ENTITIES = 40
 WORDS = ["", "a", "b", "ä", "a long word " * 5]
+NOT_ASKED = "not asked"
 CHANGES_A_MESSAGE, READS_A_MESSAGE, MESSAGES_A_HISTORY = 3, 60, 60
+
+
+def collections_of(view: str) -> list[str]:
+    """The features of a view that hold several values."""
+    return [name for name, (kind, _) in VIEWS[view].features.items() if "(" in kind]
 
 
 class Version:
@@ -62,7 +68,8 @@ class History:
 
     def __init__(self, rng: random.Random):
         self.rng = rng
-        self.written: dict[tuple[str, int], tuple[int, set[Any]]] = {}  # of lossy views: event and elements
+        # Of lossy views, by view and entity: the event, and the elements of each feature.
+        self.written: dict[tuple[str, int], tuple[int, dict[str, set[Any]]]] = {}
 
     def message(self) -> list[dict[str, Any]]:
         """Some changes, then some reads."""
@@ -109,8 +116,8 @@ class History:
         if values.get("items") is not None:
             times = sorted(rng.randint(0, 10_000) for _ in values["items"])
             values["items_at"] = [1_767_225_600 + t for t in times]
-        if VIEWS[view].is_lossy and self.written.get((view, entity), (-1, set()))[0] <= event:
-            self.written[view, entity] = event, set(values.get("viewed") or ())
+        if VIEWS[view].is_lossy and self.written.get((view, entity), (-1, {}))[0] <= event:
+            self.written[view, entity] = event, {f: set(values.get(f) or ()) for f in collections_of(view)}
         return {"entity": entity, "event": event, "values": values}
 
     def content(self, kind: str, meaning: str) -> Any:
@@ -176,20 +183,25 @@ def is_lossy_alike(operation: dict[str, Any], one: Any, other: Any, history: His
 
 
 def _has_written(operation: dict[str, Any], answer: Any, history: History) -> bool:
-    entities = operation["entities"]
     if operation["do"] == "online_read":
-        shown = [None if row is None else row[1].get("viewed", "not asked") for row in answer]
-        pairs = [(operation["view"], shown)]
+        view = operation["view"]
+        columns = [
+            (view, f, [None if row is None else row[1].get(f, NOT_ASKED) for row in answer])
+            for f in collections_of(view)
+        ]
     elif operation["do"] == "get":
-        pairs = [
-            (v, [row[0] for row in answer[f"{v}__viewed"]]) for v in operation["views"] if VIEWS[v].is_lossy
+        lossy = [view for view in operation["views"] if VIEWS[view].is_lossy]
+        columns = [
+            (view, f, [value for value, *_ in answer[f"{view}__{f}"]])
+            for view in lossy
+            for f in collections_of(view)
         ]
     else:
-        pairs = [(operation["view"], [["", row] for row in answer["arrow"]])]
-    for view, rows in pairs:
-        for entity, row in zip(entities, rows, strict=True):
-            wanted = history.written.get((view, entity), (0, set()))[1]
-            if view == "cut" or row == "not asked":
+        columns = [(operation["view"], operation["feature"], [["", row] for row in answer["arrow"]])]
+    for view, feature, rows in columns:
+        for entity, row in zip(operation["entities"], rows, strict=True):
+            wanted = history.written.get((view, entity), (0, {}))[1].get(feature, set())
+            if view == "cut" or row == NOT_ASKED:
                 continue
             if wanted and (row is None or row[1] is None or not wanted <= set(row[1])):
                 return False

@@ -192,10 +192,12 @@ class Side:
         elif kind.startswith("Set") or "counts" in meaning:
             rows = reader.csr(feature, asked, counts="counts" in meaning)
             values = rows.vocabulary.take(pa.array(rows.ids)).to_pylist()
-            weights = rows.weights.tolist() if "counts" in meaning else [1] * len(values)
+            counts = [1] * len(values)
+            if "counts" in meaning:  # the other version may name them `weights`
+                counts = (rows.counts if hasattr(rows, "counts") else rows.weights).tolist()
             bounds = rows.indptr.tolist()
             answers["csr"] = [
-                sorted(zip(values[a:b], weights[a:b], strict=True)) for a, b in itertools.pairwise(bounds)
+                sorted(zip(values[a:b], counts[a:b], strict=True)) for a, b in itertools.pairwise(bounds)
             ]
             answers["contains"] = reader.contains(feature, asked, candidates)
             alone = self.entities(view, entities[:1])

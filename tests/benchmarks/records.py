@@ -1,0 +1,154 @@
+"""Bits a link of click logs, baskets and a graph, beside other codes of rows, and beside their entropy.
+
+The data sets are those of `click_prediction/tasks.py`; without them (CLICK_PREDICTION_DATA) only the graph is
+there. It has as many nodes and links as dblp-2011, but links are drawn by degree alone, so rows have no value
+in common but by chance. Codes of web graphs live from rows that resemble the one before.
+
+    entropy      values drawn by their popularity, in no order: the least bits of a code that knows only these
+    sketch       the whole snapshot: rows are found by a hash of any key, and who has none is told apart
+    index        of it, what finds a row
+    CSR          uint16 or uint32 values, uint32 offsets; rows are found by their number, as in all below
+    Elias-Fano   a sequence per row and one of offsets, by its formula: 2 + log2(values / row's length) bits
+    Roaring      a serialized bitmap per row, offsets as above
+    zstd         the gaps of all rows, level 19; no row can be read alone
+"""
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+sys.path.append(str(Path(__file__).resolve().parent / "click_prediction"))
+
+import numpy as np
+import pyarrow as pa
+from measure import interleaved, print_set_up, print_table
+from numpy.typing import NDArray
+from pyroaring import BitMap
+from short_rows import _encoded, _layer
+from snapshot_bits import snapshot_bytes
+from tasks import load
+
+from feast_sketch_store.layers import SketchLayer
+from feast_sketch_store.layers.row_reader import Column, Wanted, read, stack
+from feast_sketch_store.rows.encoding import NO_TIMESTAMP
+
+DBLP_NODES, DBLP_LINKS = 986_324, 6_707_236  # of dblp-2011
+BATCH = 1_000
+BITS = ("entropy", "sketch", "index", "CSR", "Elias-Fano", "Roaring", "zstd")
+TIMES = ("sketch, ns a link", "Roaring, ns a link")
+
+
+class Rows(NamedTuple):
+    """Rows of distinct values in ascending order."""
+
+    name: str
+    indptr: NDArray[np.int64]
+    values: NDArray[np.int64]
+
+
+def run(*, quick: bool) -> None:
+    print_set_up(
+        f"sets, wrong presence 1e-05; bits a link; reads of {BATCH:,} rows at once", "numpy", "pyroaring"
+    )
+    lines = []
+    for rows in _all_rows(quick):
+        facts = _encoded(np.split(rows.values, rows.indptr[1:-1]))
+        layer = _layer(facts)
+        content, parts = snapshot_bytes(layer)
+        bits = [_entropy(rows), 8 * content, 8 * (parts["index"] + parts["offsets"])]
+        bits += [_csr(rows), _elias_fano(rows), _roaring(rows), _zstd(rows)]
+        per_link = [f"{size / len(rows.values):.2f}" for size in bits]
+        shape = [rows.name, f"{len(rows.values):,}", f"{len(rows.values) / (len(rows.indptr) - 1):.1f}"]
+        lines.append([*shape, *per_link, *_times(rows, facts.keys.entity_hashes, layer, quick)])
+    header = ["rows", "links", "links a row"]
+    print_table([*header, *BITS, *TIMES], lines)
+
+
+def _all_rows(quick: bool) -> Iterator[Rows]:
+    yield _random_graph(*((20_000, 136_000) if quick else (DBLP_NODES, DBLP_LINKS)))
+    for name in ("kuairand", "retail"):
+        try:
+            task = load(name, Path(os.environ.get("CLICK_PREDICTION_DATA", "no folder")))
+        except FileNotFoundError:
+            print(f"{name}: not run, as its data set is not in CLICK_PREDICTION_DATA\n")
+            continue
+        for feature, matrix in task.history.items():
+            matrix.sort_indices()
+            yield _rows(f"{name}, {feature}", matrix.indptr, matrix.indices.astype(np.int64))
+
+
+def _random_graph(num_nodes: int, num_links: int) -> Rows:
+    """Degrees by a power law; both ends of a link are drawn by degree."""
+    rng = np.random.default_rng(1)
+    shares = rng.pareto(1.6, num_nodes) + 1.0
+    ends = np.searchsorted(np.cumsum(shares) / shares.sum(), rng.random((2, num_links)))
+    links = np.unique(ends[0] * num_nodes + ends[1])
+    indptr = np.searchsorted(links, np.arange(num_nodes + 1) * num_nodes)
+    return _rows("random graph, degrees as dblp-2011", indptr, links % num_nodes)
+
+
+def _rows(name: str, indptr: NDArray[np.integer], values: NDArray[np.int64]) -> Rows:
+    """Without those that are empty, which nobody stores."""
+    return Rows(name, np.unique(indptr).astype(np.int64), values)
+
+
+def _entropy(rows: Rows) -> float:
+    counts = np.unique(rows.values, return_counts=True)[1]
+    of_values = -(counts * np.log2(counts / counts.sum())).sum()
+    lengths = np.diff(rows.indptr)
+    orders = np.concatenate([[0.0], np.cumsum(np.log2(np.arange(1, lengths.max() + 1)))])
+    return float(of_values - orders[lengths].sum())
+
+
+def _csr(rows: Rows) -> int:
+    width = 16 if rows.values.max() < 1 << 16 else 32
+    return width * len(rows.values) + 32 * len(rows.indptr)
+
+
+def _sequence(length: Any, universe: Any) -> Any:
+    """Bits of a sequence by Elias and Fano."""
+    return length * (2 + np.ceil(np.log2(np.maximum(universe / length, 1))))
+
+
+def _elias_fano(rows: Rows) -> float:
+    of_rows = _sequence(np.diff(rows.indptr), rows.values.max() + 1).sum()
+    return float(of_rows + _sequence(len(rows.indptr), of_rows))
+
+
+def _bitmaps(rows: Rows) -> list[bytes]:
+    return [BitMap(row).serialize() for row in np.split(rows.values.astype(np.uint32), rows.indptr[1:-1])]
+
+
+def _roaring(rows: Rows) -> float:
+    num_bytes = sum(map(len, _bitmaps(rows)))
+    return float(8 * num_bytes + _sequence(len(rows.indptr), num_bytes))
+
+
+def _zstd(rows: Rows) -> int:
+    gaps = np.diff(rows.values, prepend=0)
+    gaps[rows.indptr[:-1]] = rows.values[rows.indptr[:-1]]
+    kind = np.uint16 if gaps.max() < 1 << 16 else np.uint32
+    lengths = np.diff(rows.indptr).astype(np.uint32)
+    codec = pa.Codec("zstd", 19)
+    return sum(8 * len(codec.compress(part.tobytes())) for part in (gaps.astype(kind), lengths))
+
+
+def _times(rows: Rows, hashes: NDArray[np.uint64], layer: SketchLayer, quick: bool) -> list[str]:
+    """Nanoseconds of a link where many rows are read at once, here and from serialized bitmaps."""
+    column = Column("viewed", layer.codecs["viewed"], layer.numbering("viewed"))
+    by_sketch = partial(read, stack([layer], Wanted(("viewed",))), [column], expire_before=NO_TIMESTAMP)
+    bitmaps = _bitmaps(rows)
+    sides: dict[str, Callable[[NDArray[np.int64]], object]] = {
+        "sketch": lambda asked: by_sketch(hashes[asked]),
+        "Roaring": lambda asked: [BitMap.deserialize(bitmaps[row]).to_array() for row in asked.tolist()],
+    }
+
+    def some(call: int) -> NDArray[np.int64]:
+        return np.random.default_rng(call).integers(0, len(hashes), BATCH)
+
+    took = interleaved(sides, some, rounds=3 if quick else 15, calls=3)
+    links = BATCH * len(rows.values) / len(hashes)
+    return [f"{seconds / links * 1e9:.1f}" for seconds in took.values()]
