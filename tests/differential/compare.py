@@ -24,13 +24,7 @@ from views import SPELLINGS, VIEWS
 WORKER = Path(__file__).parent / "worker.py"
 NUM_ENTITIES = 40
 WORDS = ["", "a", "b", "ä", "a long word " * 5]
-NOT_ASKED = "not asked"
 CHANGES_A_MESSAGE, READS_A_MESSAGE, MESSAGES_A_HISTORY = 3, 60, 60
-
-
-def collections_of(view: str) -> list[str]:
-    """The features of a view that hold several values."""
-    return [name for name, (kind, _) in VIEWS[view].features.items() if "(" in kind]
 
 
 class Version:
@@ -68,7 +62,7 @@ class History:
 
     def __init__(self, rng: random.Random):
         self.rng = rng
-        # Of lossy views, by view and entity: the event, and the elements of each feature.
+        # By view and entity: the event, and the elements of each feature of which reads may show others.
         self.written: dict[tuple[str, int], tuple[int, dict[str, set[Any]]]] = {}
 
     def message(self) -> list[dict[str, Any]]:
@@ -116,8 +110,8 @@ class History:
         if values.get("items") is not None:
             times = sorted(rng.randint(0, 10_000) for _ in values["items"])
             values["items_at"] = [1_767_225_600 + t for t in times]
-        if VIEWS[view].is_lossy and self.written.get((view, entity), (-1, {}))[0] <= event:
-            self.written[view, entity] = event, {f: set(values.get(f) or ()) for f in collections_of(view)}
+        if self.written.get((view, entity), (-1, {}))[0] <= event:
+            self.written[view, entity] = event, {f: set(values.get(f) or ()) for f in VIEWS[view].lossy}
         return {"entity": entity, "event": event, "values": values}
 
     def content(self, kind: str, meaning: str) -> Any:
@@ -173,37 +167,42 @@ def raised_by(answer: Any) -> str | None:
 
 
 def is_lossy_alike(operation: dict[str, Any], one: Any, other: Any, history: History) -> bool:
-    """Whether two answers of lossy views differ only in values that were not written."""
-    views = operation.get("views") or [operation.get("view")]
-    if raised_by(one) or raised_by(other):
+    """Whether two answers differ only in values that were not written, where reads may show such."""
+    if raised_by(one) or raised_by(other) or operation["do"] not in ("online_read", "get", "reader"):
         return False
-    if not any(VIEWS[view].is_lossy for view in views) or operation["do"] == "verify":
-        return False
-    return all(_has_written(operation, answer, history) for answer in (one, other))
+    (exact, shown), (other_exact, other_shown) = _parts(operation, one), _parts(operation, other)
+    return exact == other_exact and all(
+        _has_written(operation, columns, history) for columns in (shown, other_shown)
+    )
 
 
-def _has_written(operation: dict[str, Any], answer: Any, history: History) -> bool:
-    if operation["do"] == "online_read":
-        view = operation["view"]
-        columns = [
-            (view, f, [None if row is None else row[1].get(f, NOT_ASKED) for row in answer])
-            for f in collections_of(view)
-        ]
-    elif operation["do"] == "get":
-        lossy = [view for view in operation["views"] if VIEWS[view].is_lossy]
-        columns = [
-            (view, f, [value for value, *_ in answer[f"{view}__{f}"]])
-            for view in lossy
-            for f in collections_of(view)
-        ]
-    else:
-        columns = [(operation["view"], operation["feature"], [["", row] for row in answer["arrow"]])]
-    for view, feature, rows in columns:
-        for entity, row in zip(operation["entities"], rows, strict=True):
+def _parts(operation: dict[str, Any], answer: Any) -> tuple[Any, list[tuple[str, str, list[Any]]]]:
+    """What must be equal of an answer; and the rest by view and feature: per entity a value of `worker`,
+    None where there is none.
+    """
+    if operation["do"] == "reader":
+        view, feature = operation["view"], operation["feature"]
+        if feature not in VIEWS[view].lossy:
+            return answer, []
+        return answer["exists"], [(view, feature, [row and ["", row] for row in answer["arrow"]])]
+    if operation["do"] == "get":
+        places = {f"{view}__{f}": (view, f) for view in operation["views"] for f in VIEWS[view].lossy}
+        exact = {name: [cells[name in places :] for cells in column] for name, column in answer.items()}
+        return exact, [(*place, [cells[0] for cells in answer[name]]) for name, place in places.items()]
+    view = operation["view"]
+    lossy = VIEWS[view].lossy
+    exact_rows = [row and [row[0], {f: v for f, v in row[1].items() if f not in lossy}] for row in answer]
+    asked = lossy if operation["features"] is None else [f for f in lossy if f in operation["features"]]
+    return exact_rows, [(view, f, [row and row[1].get(f) for row in answer]) for f in asked]
+
+
+def _has_written(
+    operation: dict[str, Any], columns: list[tuple[str, str, list[Any]]], history: History
+) -> bool:
+    for view, feature, column in columns:
+        for entity, value in zip(operation["entities"], column, strict=True):
             wanted = history.written.get((view, entity), (0, {}))[1].get(feature, set())
-            if view == "cut" or row == NOT_ASKED:
-                continue
-            if wanted and (row is None or row[1] is None or not wanted <= set(row[1])):
+            if view != "cut" and wanted and (value is None or not wanted <= set(value[1])):
                 return False
     return True
 

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+EXACT = {"exact", "list", "times", "counts", "counts of"}
+
 
 @dataclass(frozen=True)
 class View:
@@ -11,24 +13,25 @@ class View:
 
     features: Mapping[str, tuple[str, str]]
     composite: bool = False
-    is_lossy: bool = False  # reads may show values that were not written; filters may be chosen by size
+
+    @property
+    def lossy(self) -> list[str]:
+        """Features of which reads may show what was not written: a seal may put any set in a filter."""
+        return [f for f, (kind, meaning) in self.features.items() if "(" in kind and meaning not in EXACT]
 
 
 VIEWS = {
-    "plain_sets": View(
-        {"viewed": ("Set(Int64)", ""), "age": ("Int64", ""), "city": ("String", "")}, is_lossy=True
-    ),
-    "text_sets": View({"viewed": ("Set(String)", "")}, is_lossy=True),
+    "plain_sets": View({"viewed": ("Set(Int64)", ""), "age": ("Int64", ""), "city": ("String", "")}),
+    "text_sets": View({"viewed": ("Set(String)", "")}),
     "arrays": View(
-        {"viewed": ("Array(Int64)", ""), "liked": ("Array(Int64)", ""), "kept": ("Array(Int64)", "exact")},
-        is_lossy=True,
+        {"viewed": ("Array(Int64)", ""), "liked": ("Array(Int64)", ""), "kept": ("Array(Int64)", "exact")}
     ),
-    "two_keys": View({"viewed": ("Set(Int64)", ""), "age": ("Int64", "")}, composite=True, is_lossy=True),
-    "bloom": View({"viewed": ("Set(Int64)", "bloom"), "age": ("Int64", "")}, is_lossy=True),
-    "weighted": View({"viewed": ("Set(Int64)", "weighted"), "age": ("Int64", "")}, is_lossy=True),
-    "clustered": View({"viewed": ("Set(Int64)", "clustered")}, is_lossy=True),
-    "learned": View({"viewed": ("Set(Int64)", "learned")}, is_lossy=True),
-    "sandwiched": View({"viewed": ("Set(Int64)", "sandwiched"), "city": ("String", "")}, is_lossy=True),
+    "two_keys": View({"viewed": ("Set(Int64)", ""), "age": ("Int64", "")}, composite=True),
+    "bloom": View({"viewed": ("Set(Int64)", "bloom"), "age": ("Int64", "")}),
+    "weighted": View({"viewed": ("Set(Int64)", "weighted"), "age": ("Int64", "")}),
+    "clustered": View({"viewed": ("Set(Int64)", "clustered")}),
+    "learned": View({"viewed": ("Set(Int64)", "learned")}),
+    "sandwiched": View({"viewed": ("Set(Int64)", "sandwiched"), "city": ("String", "")}),
     "bloomier": View({"age": ("Int64", "static"), "city": ("String", "static")}),
     "scalars": View(
         {"age": ("Int64", "categorical"), "price": ("Float64", "rounded"), "spent": ("Float64", "bins")}
@@ -36,7 +39,7 @@ VIEWS = {
     "exact": View({"price": ("Float64", ""), "words": ("Map", ""), "note": ("String", "exact")}),
     "timed": View({"items": ("Array(Int64)", "list"), "items_at": ("Array(UnixTimestamp)", "times")}),
     "counted": View({"viewed": ("Array(Int64)", "counts"), "viewed_n": ("Array(Int64)", "counts of")}),
-    "cut": View({"viewed": ("Set(Int64)", "top 20")}, is_lossy=True),
+    "cut": View({"viewed": ("Set(Int64)", "top 20")}),
     "scored": View({"viewed": ("Set(Int64)", ""), "liking": ("Float64", "score")}),
 }
 
