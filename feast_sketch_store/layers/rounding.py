@@ -30,7 +30,7 @@ def rounded(
     """
     numbers = codec.to_numbers(vocabulary.values)
     errors = bins.errors(numbers)
-    mean_error = float(errors @ counts) / max(1, counts.sum())
+    mean_error = float(errors @ counts / max(1, counts.sum()))
     # Bins may share a representative.
     values, (of_bins,) = Vocabulary.union([Vocabulary(codec.from_numbers(bins.representatives))])
     rounding = Rounding(bins, float(errors.max(initial=0.0)), mean_error)
