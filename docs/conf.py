@@ -32,7 +32,10 @@ _CHAPTERS = {
 }
 _HIDDEN = {
     "docs/decisions/README": ["0*"],
-    "CONTRIBUTING": "/tests/* /tests/*/* /tests/*/*/* /feature_repo_example/* /feature_repo_example/*/*".split(),
+    "CONTRIBUTING": [
+        *("/tests/*", "/tests/*/*", "/tests/*/*/*"),
+        *("/feature_repo_example/*", "/feature_repo_example/*/*"),
+    ],
 }
 
 
