@@ -195,11 +195,12 @@ def test_the_keys_of_a_large_request_are_hashed_once_for_all_views(store, monkey
     history = [VIEWS[0][[name]].with_name(f"of_{name}") for name in ("country", "viewed")]
     service = FeatureService(name="twice", features=[*history, VIEWS[1]])
     store.apply(service)
+    entities = {"user_id": list(range(300)), "shop_id": [f"shop-{number}" for number in range(300)]}
+    store.get_online_features(service, entities)  # the first request of a configuration has no plan
     calls, hashes = [], Keys.hashes
     monkeypatch.setattr(
         Keys, "hashes", lambda keys, columns: calls.append([*keys._places]) or hashes(keys, columns)
     )
-    entities = {"user_id": list(range(300)), "shop_id": [f"shop-{number}" for number in range(300)]}
     answer = store.get_online_features(service, entities).to_dict()
     assert answer["country"][:3] == ["country-2", "country-0", "country-1"]
     assert sorted(calls) == [["user_id"], ["user_id", "shop_id"]]
