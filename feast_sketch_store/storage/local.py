@@ -30,7 +30,7 @@ from feast_sketch_store.storage.base import (
 )
 from feast_sketch_store.storage.chunks import KnownFile
 from feast_sketch_store.storage.locks import lock, unlock
-from feast_sketch_store.storage.system import born_at, fdatasync, fsync_path, map_pages
+from feast_sketch_store.storage.system import FileStatus, fdatasync, fsync_path, map_pages
 
 _UNFINISHED = ".tmp"  # ends the hidden name of a file that is being written
 _DROPPED = ".dropped"  # ends the hidden name of a folder that is being removed
@@ -40,6 +40,7 @@ _LEAST_STEP, _LARGEST_STEP = (
     1 << 12,
     1 << 18,
 )  # a file of appended pieces doubles up to here, then grows by this
+_KNOWN_PATHS = 64  # a write uses few names, and making a path of one takes longer than some system calls
 _TRIES = 100  # to make or remove a folder that others remove or fill at the same time
 
 _Identity = tuple[int, int]  # of a file or folder: inode and time of birth
@@ -63,6 +64,7 @@ class LocalStorage(Storage):
         self.path = path
         self.location = str(path)
         self.read_only = read_only
+        self._paths: dict[str, Path] = {}  # of names that were used lately
         # Folders and appended files whose directory entries this object knows to be durable.
         self._durable: dict[Path, _Identity] = {}
 
@@ -373,29 +375,29 @@ class LocalStorage(Storage):
         return str(self.path / name) if name else self.location
 
     def _path(self, name: str) -> Path:
-        return self.path / checked_name(name, self.location)
+        path = self._paths.get(name)
+        if path is None:
+            path = self.path / checked_name(name, self.location)
+            if len(self._paths) >= _KNOWN_PATHS:
+                self._paths.clear()
+            self._paths[name] = path
+        return path
 
     def _folder(self, folder: str) -> Path:
         return self.path / checked_folder(folder, self.location)
 
 
 def _info_of(name: str, path: Path) -> FileInfo | None:
-    status, (inode, born) = _status_of(path)
-    if not stat.S_ISREG(status.st_mode):
+    status = FileStatus.of(path)
+    if not stat.S_ISREG(status.mode):
         return None
-    return FileInfo(name, status.st_size, f"{inode:x}-{born:x}", status.st_mtime_ns / 1e9)
+    token = f"{status.inode:x}-{status.born:x}"
+    return FileInfo(name, status.size_bytes, token, status.modified / 1e9)
 
 
 def _identity_of(path: Path) -> _Identity:
-    return _status_of(path)[1]
-
-
-def _status_of(path: Path) -> tuple[os.stat_result, _Identity]:
-    while True:
-        status = path.stat()
-        born = born_at(path, status.st_ino)
-        if born is not None:  # otherwise the file was replaced just now
-            return status, (status.st_ino, born)
+    status = FileStatus.of(path)
+    return status.inode, status.born
 
 
 def _is_unfinished(name: str) -> bool:

@@ -1,24 +1,24 @@
 """System calls that Python does not offer, or offers only with a descriptor kept open."""
 
 import ctypes
-import errno
 import gc
 import os
+import struct
 import sys
 import weakref
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-# Linux's statx(2): the file, the request for its time of birth, and where the answer is in struct statx.
+# Linux's statx(2): a path as it is, what is asked for, and struct statx.
 _AT_FDCWD = -100
-_BTIME = 0x800
-_RANDOM, _WILL_NEED = 1, 3  # of madvise(2), on every system that has it
+_BASIC_STATS, _BTIME = 0x7FF, 0x800
 _STATX_BYTES = 256
-_STATX_FIELDS = ((0, 4), (0x20, 8), (0x50, 8), (0x58, 4))  # offset, size of mask, ino, btime
+_STATX = struct.Struct("=I24xH2xQQ32xqI4x16xqI")  # mask, mode, inode, size, times of birth and of the last change
+_RANDOM, _WILL_NEED = 1, 3  # of madvise(2), on every system that has it
 
 
 def map_pages(descriptor: int, size_bytes: int) -> NDArray[np.uint8]:
@@ -97,27 +97,38 @@ def private_bytes() -> int | None:
     return None
 
 
-def born_at(path: Path, inode: int) -> int | None:
-    """When a file was made, in nanoseconds: 0 if the file system does not know, None if the file is gone.
+class FileStatus(NamedTuple):
+    """What stat(2) says of a file or folder, and when it was made, in nanoseconds; 0 if nobody knows.
 
     An inode number alone distinguishes two files only while both exist: ext4 reuses it for the next file.
-
-    Parameters
-    ----------
-    path : of the file.
-    inode : of the file that is meant; another file may have taken its name.
     """
-    if sys.platform != "linux" or not hasattr(_libc(), "statx"):
-        return int(getattr(path.stat(), "st_birthtime", 0) * 1_000_000_000)
-    buffer = ctypes.create_string_buffer(_STATX_BYTES)
-    if _libc().statx(_AT_FDCWD, os.fsencode(path), 0, _BTIME, buffer):
-        return None if ctypes.get_errno() == errno.ENOENT else 0
-    mask, found, seconds, nanoseconds = (
-        int.from_bytes(buffer.raw[first : first + size], sys.byteorder) for first, size in _STATX_FIELDS
-    )
-    if found != inode:
-        return None
-    return seconds * 1_000_000_000 + nanoseconds if mask & _BTIME else 0
+
+    mode: int
+    inode: int
+    size_bytes: int
+    born: int
+    modified: int
+
+    @classmethod
+    def of(cls, path: Path) -> "FileStatus":
+        """The status of a path.
+
+        Raises
+        ------
+        OSError : of `os.stat`.
+        """
+        if sys.platform == "linux" and hasattr(_libc(), "statx"):
+            buffer = ctypes.create_string_buffer(_STATX_BYTES)
+            if not _libc().statx(_AT_FDCWD, os.fsencode(path), 0, _BASIC_STATS | _BTIME, buffer):
+                mask, mode, inode, size, *times = _STATX.unpack_from(buffer)
+                born, modified = (
+                    seconds * 1_000_000_000 + nanoseconds
+                    for seconds, nanoseconds in zip(times[::2], times[1::2], strict=True)
+                )
+                return cls(mode, inode, size, born if mask & _BTIME else 0, modified)
+        status = path.stat()
+        born = int(getattr(status, "st_birthtime", 0) * 1_000_000_000)
+        return cls(status.st_mode, status.st_ino, status.st_size, born, status.st_mtime_ns)
 
 
 def fdatasync(descriptor: int) -> None:
