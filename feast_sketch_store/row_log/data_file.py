@@ -61,7 +61,7 @@ class DataFile:
         ):
             # The rows of many small commits become large row groups, as reading a small one takes as long as
             # a large one.
-            for part in gathered(_with_all_columns(batch, schema) for batch in batches):
+            for part in gathered(_with_all_columns(part, schema) for part in gathered(batches)):
                 for group in groups(part):
                     writer.write_table(group)
                 num_rows += len(part)

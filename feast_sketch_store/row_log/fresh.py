@@ -24,7 +24,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import pyarrow as pa
 
@@ -48,7 +48,7 @@ from feast_sketch_store.row_log.records import (
     encode_record,
     encode_segment_head,
 )
-from feast_sketch_store.row_log.tables import TableReader
+from feast_sketch_store.row_log.tables import decode_tables, encode_table
 from feast_sketch_store.storage.base import FileInfo, MissingFileError, Storage
 from feast_sketch_store.storage.names import APPEND_LOCK, FRESH_FOLDER
 
@@ -240,7 +240,6 @@ class FreshLog:
 
     def _read(self, cursor: Cursor) -> tuple[list[Commit], Cursor] | None:
         commits: list[Commit] = []
-        tables = TableReader()
         while True:
             info = self._storage.info(cursor.segment)
             if info is None or info.token != cursor.token or info.size_bytes < cursor.offset:
@@ -263,10 +262,11 @@ class FreshLog:
                 except MissingFileError:
                     return None
                 source = self._storage.where(cursor.segment)
-                for record in decode_records(content, cursor.next_number, cursor.offset, source, durable):
+                records = list(decode_records(content, cursor.next_number, cursor.offset, source, durable))
+                commits += self._commits_of(records)
+                if records:
+                    record = records[-1]
                     is_closed = record.kind == CLOSED
-                    if not is_closed:
-                        commits.append(Commit(record.number, self._payload_of(record, source, tables)))
                     cursor = Cursor(
                         cursor.segment,
                         cursor.token,
@@ -322,16 +322,26 @@ class FreshLog:
                 "go on without them"
             )
 
-    def _payload_of(self, record: Record, source: str, tables: TableReader) -> Payload:
-        """What a record holds."""
+    def _commits_of(self, records: Sequence[Record]) -> list[Commit]:
+        """The commits of some records; one that closes a segment is none."""
         try:
-            if record.kind == ROWS:
-                return tables.read(record.payload)
-            if record.kind == FILE:
-                return DataFile.from_entry(self._table, json.loads(bytes(record.payload)))
+            tables = iter(decode_tables(record.payload for record in records if record.kind == ROWS))
+            return [
+                Commit(record.number, next(tables) if record.kind == ROWS else self._file_of(record))
+                for record in records
+                if record.kind != CLOSED
+            ]
         except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as error:
-            raise DamagedFileError(f"{source}: record {record.number} cannot be read: {error}") from error
-        return None
+            if len(records) > 1:  # one of them cannot be read alone
+                for record in records:
+                    self._commits_of([record])
+            last = records[-1]
+            raise DamagedFileError(f"{last.source}: record {last.number} cannot be read: {error}") from error
+
+    def _file_of(self, record: Record) -> DataFile | None:
+        if record.kind != FILE:
+            return None
+        return DataFile.from_entry(self._table, json.loads(bytes(record.payload)))
 
     # -- write ---------------------------------------------------------------------------------
 
@@ -510,12 +520,7 @@ def encode_payload(payload: Payload) -> bytes | memoryview:
         return b""
     if isinstance(payload, DataFile):
         return json.dumps(payload.to_entry(), separators=(",", ":")).encode()
-    compression: Any = "zstd" if payload.nbytes >= _COMPRESSED_FROM_BYTES else None
-    options = pa.ipc.IpcWriteOptions(compression=compression, use_threads=False)
-    stream = pa.BufferOutputStream()
     try:
-        with pa.ipc.new_stream(stream, payload.schema, options=options) as writer:
-            writer.write_table(payload)
+        return encode_table(payload, "zstd" if payload.nbytes >= _COMPRESSED_FROM_BYTES else None)
     except pa.ArrowException as error:
         raise StorageError(f"rows cannot be written: {error}") from error
-    return memoryview(stream.getvalue())

@@ -35,7 +35,6 @@ from feast_sketch_store.row_log.records import (
     encode_record,
     encode_segment_head,
 )
-from feast_sketch_store.row_log.tables import TableReader
 from feast_sketch_store.storage.base import FileExistsAlreadyError, MissingFileError, UncertainWriteError
 from feast_sketch_store.threads import Threads
 
@@ -117,7 +116,7 @@ class ObjectFreshLog(FreshLog):
         if known and any(is_erased):
             return None  # absorbed meanwhile
         # Erased records come before all others, and their rows are in the table.
-        commits = [self._commit(cursor.identity, record) for record in records[sum(is_erased) :]]
+        commits = self._commits_of(records[sum(is_erased) :])
         if not numbers:
             return commits, cursor
         last = numbers[-1]
@@ -140,10 +139,6 @@ class ObjectFreshLog(FreshLog):
         if len(records) != 1 or records[0].end != len(content):
             raise DamagedFileError(f"{source}: holds {len(records)} whole records and not one")
         return records[0]
-
-    def _commit(self, identity: bytes, record: Record) -> Commit:
-        source = self._storage.where(_name(identity, record.number))
-        return Commit(record.number, self._payload_of(record, source, TableReader()))
 
     def _identity(self) -> bytes | None:
         """The identity of the log; None without a log."""

@@ -602,16 +602,16 @@ def _different(schemas: Iterable[pa.Schema]) -> Iterator[pa.Schema]:
             yield schema
 
 
-def _runs(commits: Sequence[Commit]) -> Iterator[DataFile | Iterator[pa.Table]]:
-    """Data files as they are, and the tables between them in runs."""
+def _runs(commits: Sequence[Commit]) -> Iterator[DataFile | Sequence[pa.Table]]:
+    """Data files as they are, and the rows of the commits between them."""
     tables: list[pa.Table] = []
     for commit in commits:
         if isinstance(commit.rows, DataFile):
             if tables:
-                yield iter(tables)
+                yield tables
                 tables = []
             yield commit.rows
         elif commit.rows is not None:
             tables.append(commit.rows)
     if tables:
-        yield iter(tables)
+        yield tables

@@ -30,7 +30,7 @@ there.
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 import mmh3
@@ -69,7 +69,7 @@ class SegmentHead:
 
 @dataclass(frozen=True)
 class Record:
-    """One record: its kind, number and payload, where it begins in its segment, and the byte after it.
+    """One record: its kind, number and payload, its segment, where it begins there, and the byte after it.
 
     ``head`` are the bytes before the payload. They hold its checksum, so two records with the same head are
     the same.
@@ -79,6 +79,7 @@ class Record:
     number: int
     payload: memoryview
     head: bytes
+    source: str
     start: int
     end: int
 
@@ -151,19 +152,19 @@ def decode_records(
     """
     view, at, number = memoryview(content), 0, first
     while offset + at < durable or len(view) - at >= RECORD_HEAD_BYTES:
-        found = _record_at(view, at, number)
+        found = _record_at(view, at, number, source, offset)
         if isinstance(found, str):
             if offset + at < durable:
                 raise DamagedFileError(f"{source}: the record at byte {offset + at} is damaged: {found}")
             return
-        yield replace(found, start=offset + at, end=offset + found.end)
+        yield found
         if found.kind == CLOSED:
             return
-        at, number = found.end, number + 1
+        at, number = found.end - offset, number + 1
 
 
-def _record_at(view: memoryview, at: int, number: int) -> Record | str:
-    """The record at a byte, or what is wrong with it."""
+def _record_at(view: memoryview, at: int, number: int, source: str, offset: int) -> Record | str:
+    """The record at a byte of what a segment holds behind an offset, or what is wrong with it."""
     head = bytes(view[at : at + _RECORD_HEAD.size])
     head_end, start = at + _RECORD_HEAD.size + _HEAD_CHECKSUM_BYTES, at + RECORD_HEAD_BYTES
     if start > len(view) or view[at + len(head) : head_end] != _head_checksum(head):
@@ -177,7 +178,7 @@ def _record_at(view: memoryview, at: int, number: int) -> Record | str:
         return "it was cut off"
     if mmh3.mmh3_x64_128_digest(payload) != view[head_end:start]:
         return "its checksum does not match"
-    return Record(kind, number, payload, bytes(view[at:start]), at, end)
+    return Record(kind, number, payload, bytes(view[at:start]), source, offset + at, offset + end)
 
 
 def _head_checksum(head: bytes) -> bytes:

@@ -95,16 +95,17 @@ def check_rows(table: pa.Table) -> None:
 
 
 def gathered(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    """Concatenate small tables of one schema, in their order, into tables worth splitting."""
+    """Put small tables of one schema that follow each other together, into tables worth splitting."""
     waiting: list[pa.Table] = []
     num_rows = num_bytes = 0
     for table in tables:
+        is_full = num_rows >= GROUP_ROWS or num_bytes >= _GATHERED_BYTES
+        if waiting and (is_full or not table.schema.equals(waiting[0].schema)):
+            yield _together(waiting)
+            waiting, num_rows, num_bytes = [], 0, 0
         waiting.append(table)
         num_rows += len(table)
         num_bytes += table.nbytes
-        if num_rows >= GROUP_ROWS or num_bytes >= _GATHERED_BYTES:
-            yield _together(waiting)
-            waiting, num_rows, num_bytes = [], 0, 0
     if waiting:
         yield _together(waiting)
 

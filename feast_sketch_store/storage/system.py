@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 _AT_FDCWD = -100
 _BASIC_STATS, _BTIME = 0x7FF, 0x800
 _STATX_BYTES = 256
-_STATX = struct.Struct("=I24xH2xQQ32xqI4x16xqI")  # mask, mode, inode, size, times of birth and of the last change
+# Mask, mode, inode, size, and the times of birth and of the last write: seconds and nanoseconds.
+_STATX = struct.Struct("=I24xH2xQQ32xqI4x16xqI")
 _RANDOM, _WILL_NEED = 1, 3  # of madvise(2), on every system that has it
 
 

@@ -365,7 +365,7 @@ def test_a_write_does_not_read_back_what_it_wrote(make_view, monkeypatch):
     view = make_view()
     view.write([row(1, "x")])
     monkeypatch.setattr(
-        "feast_sketch_store.row_log.fresh.FreshLog._payload_of", lambda *_: pytest.fail("read")
+        "feast_sketch_store.row_log.fresh.FreshLog._commits_of", lambda *_: pytest.fail("read")
     )
     view.write([row(2, "y")])
     assert found(view, 1, 2) == [1, 2]
@@ -410,7 +410,7 @@ def test_rows_that_were_not_taken_up_are_not_read_back(tmp_path, encoded, monkey
     for user in range(2, 20):
         view.write([row(user, "x")])
     monkeypatch.setattr(
-        "feast_sketch_store.row_log.fresh.FreshLog._payload_of", lambda *_: pytest.fail("read")
+        "feast_sketch_store.row_log.fresh.FreshLog._commits_of", lambda *_: pytest.fail("read")
     )
     assert found(view, *range(21)) == list(range(20))
     assert encoded[-1] == 18
