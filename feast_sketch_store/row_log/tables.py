@@ -4,9 +4,8 @@ Most commits have the schema of the one before. Their batches are read as one st
 other threads run, and a thread that seals beside them waits after each call until they let it go on.
 """
 
-import itertools
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -15,6 +14,7 @@ from feast_sketch_store.rows.large_types import with_large_types
 
 _MESSAGE_HEAD = struct.Struct("<II")  # a mark, and the length of the metadata after it
 _CONTINUATION = 0xFFFFFFFF
+_JOINED_BYTES = 1 << 24  # of streams that are copied to be read as one
 _END = _MESSAGE_HEAD.pack(_CONTINUATION, 0)
 
 
@@ -41,19 +41,24 @@ def decode_tables(streams: Iterable[memoryview]) -> list[pa.Table]:
     pa.ArrowException, OSError, ValueError : a stream is damaged, or has not one batch.
     """
     tables: list[pa.Table] = []
-    for schema, run in itertools.groupby(streams, _schema_of):
-        bodies = [stream[len(schema) : -len(_END)] for stream in run]
-        rows = _read(b"".join([schema, *bodies, _END]))
-        batches = rows.to_batches()
-        if len(batches) != len(bodies):
-            raise ValueError(f"{len(bodies)} commits have {len(batches)} batches of rows")
-        tables += [pa.Table.from_batches([batch]) for batch in batches]
-    return tables
+    schema, bodies, num_bytes = b"", list[memoryview](), 0
+    for stream in streams:
+        own = _schema_of(stream)
+        if bodies and (own != schema or num_bytes >= _JOINED_BYTES):
+            tables += _read(schema, bodies)
+            bodies, num_bytes = [], 0
+        schema = own
+        bodies.append(stream[len(schema) : -len(_END)])
+        num_bytes += len(stream)
+    return tables + _read(schema, bodies) if bodies else tables
 
 
-def _read(stream: bytes) -> pa.Table:
-    with pa.ipc.open_stream(pa.py_buffer(stream)) as reader:
-        return with_large_types(reader.read_all())
+def _read(schema: bytes, bodies: Sequence[memoryview]) -> list[pa.Table]:
+    with pa.ipc.open_stream(pa.py_buffer(b"".join([schema, *bodies, _END]))) as reader:
+        batches = with_large_types(reader.read_all()).to_batches()
+    if len(batches) != len(bodies):
+        raise ValueError(f"{len(bodies)} commits have {len(batches)} batches of rows")
+    return [pa.Table.from_batches([batch]) for batch in batches]
 
 
 def _schema_of(stream: memoryview) -> bytes:
