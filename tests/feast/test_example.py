@@ -8,6 +8,7 @@ import sys
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -249,3 +250,16 @@ def test_the_extract_keeps_the_purchases_of_known_customers(tmp_path):
         (7, ["A", "B"], "France", "01-20 10:00"),
         (7, ["A", "B", "D"], "Spain", "03-05 10:00"),
     ]
+
+
+def test_a_ranking_model_takes_the_arrays_of_the_reader(copy):
+    torch = pytest.importorskip("torch")
+    ids = np.arange(6, dtype=np.int32)
+    assert torch.from_dlpack(ids).data_ptr() == ids.__array_interface__["data"][0]
+    done = run_command([sys.executable, "-W", "ignore", copy / "rank.py"])
+    assert done.returncode == 0, done.stderr
+    areas = {
+        name: float(re.search(rf"^{name} +(0\.\d+)$", done.stdout, re.MULTILINE)[1])
+        for name in ("without a history", "logistic regression", "embeddings")
+    }
+    assert areas["without a history"] < areas["logistic regression"] < areas["embeddings"]
