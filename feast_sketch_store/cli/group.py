@@ -1,6 +1,10 @@
 """The command line, ``feast-sketch``, and its options before the name of a command."""
 
+import base64
 import errno
+import logging
+import os
+import tempfile
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -9,6 +13,7 @@ from typing import Any
 import click
 import yaml
 from feast import FeatureStore
+from feast.constants import FEATURE_STORE_YAML_ENV_NAME
 from feast.errors import FeastError, FeastObjectNotFoundException
 from feast.repo_config import FeastConfigError
 from feast.utils import get_default_yaml_file_path
@@ -19,6 +24,7 @@ from feast_sketch_store.online_store import online_store_of
 
 # Errors whose text says what happened; of others it says little without the name of their class.
 _TOLD = (SketchStoreError, FeastError, FeastObjectNotFoundException, ValueError, OSError)
+_LEVELS = ("debug", "info", "warning", "error", "critical")
 
 
 class _Commands(click.Group):
@@ -49,6 +55,7 @@ def _reason(error: Exception) -> str:
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     default=".",
     show_default=True,
+    envvar="FEATURE_REPO_DIR_ENV_VAR",  # of Feast
     help="Folder of the feature repository.",
 )
 @click.option(
@@ -65,6 +72,11 @@ def _reason(error: Exception) -> str:
     metavar="SECONDS",
     help="How long to wait while another process seals the view.",
 )
+@click.option(
+    "--log-level",
+    type=click.Choice(_LEVELS, case_sensitive=False),
+    help="Log what Feast and this package do, from this level on.",
+)
 @click.option("--traceback", is_flag=True, help="Print where an error comes from.")
 @click.pass_context
 def cli(
@@ -72,17 +84,31 @@ def cli(
     chdir: Path,
     feature_store_yaml: Path | None,
     lock_timeout: float,
+    log_level: str | None,
     traceback: bool,
 ) -> None:
     """Inspect and maintain the feature views of a sketch online store.
 
-    Without a VIEW, a command applies to all views of the repository.
+    Without a VIEW, a command applies to all views of the repository. The environment variables of `feast`
+    count here, too: FEATURE_REPO_DIR_ENV_VAR, FEAST_FS_YAML_FILE_PATH and FEATURE_STORE_YAML_BASE64.
     """
+    if log_level is not None:
+        logging.basicConfig(format="%(asctime)s %(name)s %(levelname)s: %(message)s")
+        for name in ("feast", "feast_sketch_store"):
+            logging.getLogger(name).setLevel(log_level.upper())
     context.obj = partial(_open_store, chdir, feature_store_yaml, lock_timeout)
 
 
 def _open_store(folder: Path, configuration: Path | None, lock_timeout: float) -> FeatureStore:
     path = configuration.absolute() if configuration else get_default_yaml_file_path(folder)
+    if encoded := os.getenv(FEATURE_STORE_YAML_ENV_NAME):
+        # As in Feast it counts before all files, and relative paths in it are of a new folder.
+        folder = Path(tempfile.mkdtemp())
+        path = folder / "feature_store.yaml"
+        try:
+            path.write_bytes(base64.b64decode(encoded))
+        except ValueError as error:
+            raise SettingsError(f"{FEATURE_STORE_YAML_ENV_NAME}: not a file in base64: {error}") from error
     if not path.is_file():
         raise click.ClickException(
             f"{path.absolute()}: there is no such file; run this in the folder of a feature repository, or "

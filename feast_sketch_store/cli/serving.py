@@ -70,10 +70,10 @@ _PORT = 6566  # Feast's
     "--type",
     "-t",
     "protocol",
-    type=click.Choice(["http"]),
+    type=click.Choice(["http"], case_sensitive=False),
     default="http",
     show_default=True,
-    help="Taken for the sake of scripts; for gRPC use `feast serve`.",
+    help="Taken for the sake of scripts: `feast serve` has no other, either.",
 )
 @click.option(
     "--auth-cache-seconds",

@@ -1,5 +1,6 @@
 """What ``feast-sketch`` tells a user who begins, or makes a mistake."""
 
+import base64
 import shutil
 
 import click
@@ -44,6 +45,32 @@ def test_the_list_of_commands_shows_whole_sentences():
     listed = CliRunner().invoke(cli, ["--help"], terminal_width=80).output
     assert set(cli.commands) <= set(listed.split())
     assert "..." not in listed.partition("Commands:")[2]
+
+
+def test_a_repository_is_found_as_feast_finds_it(repository, monkeypatch):
+    wanted, _ = run(repository, "inspect", "--json")
+
+    def inspect(status=0):
+        done = CliRunner().invoke(cli, ["inspect", "--json"])
+        assert done.exit_code == status, done.output
+        return done.stdout if status == 0 else done.stderr
+
+    with monkeypatch.context() as environment:
+        environment.setenv("FEATURE_REPO_DIR_ENV_VAR", str(repository))
+        assert inspect() == wanted
+    path = repository / "feature_store.yaml"
+    with monkeypatch.context() as environment:
+        environment.setenv("FEAST_FS_YAML_FILE_PATH", str(path))
+        environment.chdir(repository)
+        assert inspect() == wanted
+    options = yaml.safe_load(path.read_text())
+    options["registry"] = str(repository / "registry.db")
+    options["online_store"]["path"] = str(repository / "sketch")
+    encoded = base64.b64encode(yaml.safe_dump(options).encode()).decode()
+    monkeypatch.setenv("FEATURE_STORE_YAML_BASE64", encoded)
+    assert inspect() == wanted
+    monkeypatch.setenv("FEATURE_STORE_YAML_BASE64", encoded[:-5])
+    assert "FEATURE_STORE_YAML_BASE64: not a file in base64" in inspect(status=1)
 
 
 @pytest.mark.parametrize("command", ["inspect", "verify", "seal", "vacuum"])

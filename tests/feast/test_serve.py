@@ -1,6 +1,7 @@
 """This package's feature server against Feast's own, in one process: answers are the same, byte for byte."""
 
 import asyncio
+import base64
 import importlib.metadata
 import json
 import math
@@ -574,22 +575,25 @@ def test_some_repositories_are_served_by_feast_alone(tmp_path, change, reason, c
     assert reason in caplog.text
 
 
-def test_the_command_serves(apps, store, tmp_path):
-    """A real server of two workers over the same store."""
+def test_the_command_serves(apps, store, tmp_path, monkeypatch):
+    """A real server of two workers over the same store, as Feast's charts for Kubernetes configure it."""
     document = {
         "project": "shop",
         "provider": "local",
         "registry": str(store.config.registry.path),
         "online_store": store.config.online_config,
         "entity_key_serialization_version": 3,
+        "feature_server": {"type": "local", "metrics": {"enabled": True, "audit_logging": True}},
     }
-    (tmp_path / "feature_store.yaml").write_text(json.dumps(document))  # which is YAML
+    yaml = json.dumps(document).encode()  # which is YAML
+    monkeypatch.setenv("FEATURE_STORE_YAML_BASE64", base64.b64encode(yaml).decode())
     port, metrics_port = free_ports(2)
+    options = ["-p", str(port), "-w", "2", "-t", "HTTP", "--metrics-port", str(metrics_port)]
     request = {**GOOD, "entities": {"user_id": [1, 2, 99]}}
     wanted = apps.ask(apps.feast, request)[2]
     with (tmp_path / "server.log").open("w") as log:
         process = start_command(
-            ["feast-sketch", "serve", "-p", str(port), "-w", "2", "-m", "--metrics-port", str(metrics_port)],
+            ["feast-sketch", "--log-level", "info", "serve", *options],
             cwd=tmp_path,
             stdout=log.fileno(),
             stderr=log.fileno(),
@@ -606,7 +610,9 @@ def test_the_command_serves(apps, store, tmp_path):
             os.kill(process.pid, signal.SIGTERM)
             process.join(PATIENCE_SECONDS)
     assert process.exitcode == 0
-    assert "Feast's own server answers" not in (tmp_path / "server.log").read_text()
+    log = (tmp_path / "server.log").read_text()
+    assert "Feast's own server answers" not in log
+    assert log.count("feast.audit") == 5, "one for each request"
 
 
 def _answer_of(port, request, process):
