@@ -296,9 +296,11 @@ def _memory(store: Backend, rows: UserRows, snapshot: Path, num_workers: int) ->
             mappings = re.split(
                 r"^(?=[0-9a-f]+-[0-9a-f]+ )", Path(f"/proc/{pid}/smaps").read_text(), flags=re.M
             )
-            (mapping,) = (_kilobytes(text) for text in mappings if str(snapshot) in text)
+            # The kernel splits a mapping of which it was told something about a part.
+            of_snapshot = [_kilobytes(text) for text in mappings if str(snapshot) in text]
             private = whole["Private_Clean"] + whole["Private_Dirty"]
-            sizes = (whole["Rss"], whole["Pss"], private, mapping["Rss"], mapping["Pss"])
+            shared = (sum(mapping[kind] for mapping in of_snapshot) for kind in ("Rss", "Pss"))
+            sizes = (whole["Rss"], whole["Pss"], private, *shared)
             sums = [before + size * 1024 for before, size in zip(sums, sizes, strict=True)]
     return sums
 
