@@ -130,6 +130,7 @@ COUNT_STATUSES = Part(
 COUNT_READ = Part("feast.metrics:track_online_store_read", "duration_seconds")
 _CONTEXT_VALUES = 9
 _SLOWER = "Feast's own methods read row by row, which takes longer"
+FEASTS_SERVER = "Feast's own server answers all requests"
 READS = (READ, READ_ASYNC, FEATURE_TYPES, JOIN_KEY_VALUES, REQUEST_CONTEXT, COUNT_STATUSES, COUNT_READ)
 
 # -- the feature server ------------------------------------------------------------------------------------
@@ -143,8 +144,11 @@ REQUEST_COUNT = Part("feast.metrics:request_count")
 AUDIT_READ = Part(
     "feast.feature_server:_emit_online_audit", "request", "features", "entity_count", "status", "latency_ms"
 )
+METRICS_CONFIG = Part("feast.infra.feature_servers.base_config:MetricsConfig")
+_SECURITY_MANAGER = "feast.permissions.security_manager"
+SECURITY_MANAGER = Part(f"{_SECURITY_MANAGER}:get_security_manager")
 SERVER = (
-    *(FEATURE_COUNTS, RESPONSE_TO_DICT, AUDIT_READ),
+    *(FEATURE_COUNTS, RESPONSE_TO_DICT, AUDIT_READ, METRICS_CONFIG, SECURITY_MANAGER),
     *(COUNT_ENTITIES, METRICS_FLAGS, REQUEST_LATENCY, REQUEST_COUNT),
 )
 BIN_FEATURE_COUNT = Part("feast.feature_server:bin_feature_count", "count", "bins")  # since Feast 0.67
@@ -159,14 +163,28 @@ FEATURE_REFERENCES = Part("feast.utils:_get_features", "registry", "project", "f
 SERVICE_NAME = Part("feast:FeatureStore._resolve_feature_service_name", "self", "feature_refs")
 MLFLOW = (FEATURE_REFERENCES, SERVICE_NAME)
 CHECK_FEATURES = Part("feast.feature_server:_get_features", "request", "store")
-AUTH = (CHECK_FEATURES,)
+AUTH_MANAGER = Part("feast.permissions.auth.auth_manager:get_auth_manager")
+SET_USER = Part(f"{_SECURITY_MANAGER}:SecurityManager.set_current_user", "self", "current_user")
+AUTH = (CHECK_FEATURES, AUTH_MANAGER, SET_USER)
 _OIDC = "feast.permissions.auth.oidc_token_parser:OidcTokenParser"
 OIDC_CLIENT = Part(f"{_OIDC}._get_jwks_client", "self")  # since Feast 0.66, which keeps the provider's keys
 VERIFY = Part(f"{_OIDC}.user_details_from_access_token", "self", "access_token")
 OIDC = (OIDC_CLIENT, VERIFY)
 
+# -- a process that serves ---------------------------------------------------------------------------------
+APP = Part("feast.feature_server:get_app", "store", "registry_ttl_sec")
+APPLICATION = Part("feast.feature_server:FeastServeApplication", "store", "metrics_enabled")
+_SERVERS = "feast.permissions.server.utils"
+AUTH_KIND = Part(f"{_SERVERS}:str_to_auth_manager_type", "value")
+SERVER_TYPE = Part(f"{_SERVERS}:ServerType")
+INIT_SECURITY = Part(f"{_SERVERS}:init_security_manager", "auth_type", "fs")
+INIT_AUTH = Part(f"{_SERVERS}:init_auth_manager", "server_type", "auth_type", "auth_config")
+SERVING = (
+    *(APP, APPLICATION, METRICS_FLAGS, BUILD_METRICS_FLAGS),
+    *(AUTH_KIND, SERVER_TYPE, INIT_SECURITY, INIT_AUTH),
+)
+
 # -- commands and engines ----------------------------------------------------------------------------------
-GET_PROVIDER = Part("feast:FeatureStore._get_provider", "self")
 COLUMN_NAMES = Part("feast.utils:_get_column_names", "feature_view", "entities")
 ARROW_TO_PROTO = Part("feast.utils:_convert_arrow_to_proto", "table", "feature_view", "join_keys")
 _ENGINES = "feast.infra.compute_engines"

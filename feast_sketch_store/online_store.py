@@ -761,7 +761,7 @@ def online_store_of(store: FeatureStore) -> SketchOnlineStore:
     ------
     SketchStoreError : it is of another type.
     """
-    online_store = feast_parts.GET_PROVIDER.of(store)().online_store
+    online_store = store.provider.online_store
     if not isinstance(online_store, SketchOnlineStore):
         raise SketchStoreError(
             f"project {store.project!r} has an online store of type {type(online_store).__name__}; "

@@ -56,10 +56,18 @@ _PORT = 6566  # Feast's
     help="Load Feast's registry again after this time; 0 for never.",
 )
 @click.option(
-    "--key", "-k", "keyfile", type=click.Path(exists=True, dir_okay=False), help="TLS: private key."
+    "--key",
+    "-k",
+    "tls_key_path",
+    type=click.Path(exists=True, dir_okay=False),
+    help="TLS: private key.",
 )
 @click.option(
-    "--cert", "-c", "certfile", type=click.Path(exists=True, dir_okay=False), help="TLS: certificate."
+    "--cert",
+    "-c",
+    "tls_cert_path",
+    type=click.Path(exists=True, dir_okay=False),
+    help="TLS: certificate.",
 )
 @click.option("--metrics", "-m", is_flag=True, help="Export metrics to Prometheus, on the same host.")
 @click.option(
@@ -69,7 +77,7 @@ _PORT = 6566  # Feast's
 @click.option(
     "--type",
     "-t",
-    "protocol",
+    "type_",
     type=click.Choice(["http"], case_sensitive=False),
     default="http",
     show_default=True,
@@ -88,16 +96,9 @@ _PORT = 6566  # Feast's
 def serve(
     open_store: Callable[[], FeatureStore],
     /,
-    host: str,
-    port: int,
     workers: int,
-    keyfile: str | None,
-    certfile: str | None,
-    keep_alive_timeout: int,
-    metrics: bool,
-    metrics_port: int,
-    no_access_log: bool,
-    protocol: str,
+    tls_key_path: str | None,
+    tls_cert_path: str | None,
     **options: Any,
 ) -> None:
     """Serve features over HTTP, as `feast serve` does.
@@ -105,7 +106,7 @@ def serve(
     Reads of this store are answered several times as fast. Feast's own server, in the same process, answers
     all other requests. Answers are the same, byte for byte.
     """
-    if (keyfile is None) != (certfile is None):
+    if (tls_key_path is None) != (tls_cert_path is None):
         raise click.UsageError("TLS needs both --key and --cert.")
     store = open_store()
     # Not at the head: Feast's server takes a second to import, which other commands need not wait for.
@@ -113,14 +114,8 @@ def serve(
 
     run(
         store,
-        with_metrics=metrics,
-        metrics_host=host,
-        metrics_port=metrics_port,
-        bind=f"{host}:{port}",
         workers=2 * multiprocessing.cpu_count() + 1 if workers == -1 else workers,
-        keepalive=keep_alive_timeout,
-        accesslog=None if no_access_log else "-",
-        keyfile=keyfile,
-        certfile=certfile,
+        tls_key_path=tls_key_path or "",
+        tls_cert_path=tls_cert_path or "",
         **options,
     )

@@ -336,7 +336,7 @@ def _offline_rows(view: PlannedView) -> pa.Table:
     start = end - table.ttl if table.ttl else datetime(1970, 1, 2, tzinfo=UTC)
     entities = [store.get_entity(name) for name in table.entities if name != "__dummy"]
     join_keys, features, timestamp, created = feast_parts.COLUMN_NAMES(table, entities)
-    offline_store: Any = feast_parts.GET_PROVIDER.of(store)().offline_store
+    offline_store: Any = store.provider.offline_store
     with redirect_stdout(stderr):
         job = offline_store.pull_latest_from_table_or_query(
             config=store.config,

@@ -7,7 +7,6 @@ from typing import Any
 
 from feast import FeatureStore
 from feast.constants import DEFAULT_FEATURE_SERVER_REGISTRY_TTL
-from feast.feature_server import get_app
 from feast.infra.passthrough_provider import PassthroughProvider
 
 from feast_sketch_store import feast_parts
@@ -44,7 +43,7 @@ def create_app(
     if store is None:
         store = FeatureStore(repo_path=os.environ.get(REPOSITORY, "."))
         set_up_security(store)
-    return over_feast(store, get_app(store, registry_ttl_sec), auth_cache_seconds)
+    return over_feast(store, feast_parts.APP(store, registry_ttl_sec), auth_cache_seconds)
 
 
 def over_feast(store: FeatureStore, feast_app: App, auth_cache_seconds: float = 0.0) -> App:
@@ -64,7 +63,7 @@ def why_not(store: FeatureStore) -> str:
     """The reason why no request of a repository can be answered here; empty if some can."""
     if feast_parts.reads_changed():
         return "the store reads in Feast's own way"
-    provider = feast_parts.GET_PROVIDER.of(store)()
+    provider = store.provider
     if getattr(type(provider), "get_online_features_async", None) is not (
         PassthroughProvider.get_online_features_async
     ):

@@ -17,8 +17,6 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple, TypeVar
 
 from feast import FeatureStore
-from feast.permissions.auth.auth_manager import get_auth_manager
-from feast.permissions.security_manager import get_security_manager
 
 from feast_sketch_store import feast_parts
 from feast_sketch_store.adapter.plans import Question
@@ -39,11 +37,11 @@ class Grant(NamedTuple):
 
     def run(self, function: Callable[..., _T], *arguments: Any) -> _T:
         """Call a function of Feast that looks at the current user."""
-        manager = get_security_manager()
+        manager = feast_parts.SECURITY_MANAGER()
         if self.user is None or manager is None:
             return function(*arguments)
         context = contextvars.copy_context()
-        context.run(manager.set_current_user, self.user)
+        context.run(feast_parts.SET_USER, manager, self.user)
         return context.run(function, *arguments)
 
 
@@ -80,7 +78,7 @@ class Guard:
             return f"auth is of type {self._kind}"
         if changed := feast_parts.changed(
             feast_parts.AUTH if self._kind == KUBERNETES else (*feast_parts.AUTH, *feast_parts.OIDC),
-            "Feast's own server answers all requests",
+            feast_parts.FEASTS_SERVER,
         ):
             return changed
         if self._kind == KUBERNETES and not self._cache_seconds:
@@ -91,7 +89,7 @@ class Guard:
 
     async def grant(self, scope: Mapping[str, Any], question: Question) -> Grant | None:
         """The permission to answer a request; None if Feast must answer, or deny it."""
-        is_open = get_security_manager() is None
+        is_open = feast_parts.SECURITY_MANAGER() is None
         if self._kind == NO_AUTH or is_open:
             return Grant() if self._kind == NO_AUTH and is_open else None
         # A query may name another project.
@@ -117,7 +115,7 @@ class Guard:
 
     def _keys(self) -> Any:
         """What tokens are verified with; None if Feast must fetch it."""
-        parser = get_auth_manager().token_parser
+        parser = feast_parts.AUTH_MANAGER().token_parser
         if self._kind == KUBERNETES:
             return parser
         return feast_parts.oidc_keys(parser)
@@ -126,7 +124,7 @@ class Guard:
         """Let Feast verify a token; None if it is wrong, or one whose user may change."""
         import jwt  # which Feast has where it is used
 
-        parser = get_auth_manager().token_parser
+        parser = feast_parts.AUTH_MANAGER().token_parser
         try:
             claims = jwt.decode(token, options={"verify_signature": False})
             until = float(claims["exp"])

@@ -4,6 +4,7 @@ Feast's own functions write it, with the fields that Feast's server gives them.
 """
 
 import asyncio
+import functools
 import logging
 import time
 from collections.abc import Mapping
@@ -11,7 +12,6 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from feast import FeatureService, FeatureStore
-from feast.infra.feature_servers.base_config import MetricsConfig
 
 from feast_sketch_store import feast_parts
 from feast_sketch_store.adapter.plans import Plan, Question
@@ -40,23 +40,30 @@ class Records:
     def __init__(self, store: FeatureStore, feast_app: Any):
         self._store, self._feast_app = store, feast_app
         options = getattr(store.config, "feature_server", None)
-        metrics = getattr(options, "metrics", None) or MetricsConfig()
-        self._bins = getattr(metrics, "feature_count_bins", None)  # None before Feast 0.67
+        self._metrics = getattr(options, "metrics", None)
         self._has_audit_log = getattr(getattr(options, "audit_logging", None), "enabled", False)
         mlflow = getattr(store.config, "mlflow", None)
         self._has_mlflow = getattr(mlflow, "enabled", False) and getattr(mlflow, "auto_log", False)
+
+    @functools.cached_property
+    def _bins(self) -> list[int] | None:
+        """Ranges of numbers of features, which label requests; None before Feast 0.67, which has none."""
+        return getattr(self._metrics or feast_parts.METRICS_CONFIG(), "feature_count_bins", None)
 
     def why_not(self) -> str:
         """The reason why requests cannot be written down; empty if they can."""
         parts = [*feast_parts.SERVER]
         parts += feast_parts.AUDIT_LOG if self._has_audit_log else ()
         parts += feast_parts.MLFLOW if self._has_mlflow else ()
-        return feast_parts.changed(tuple(parts), "Feast's own server answers all requests")
+        if reason := feast_parts.changed(tuple(parts), feast_parts.FEASTS_SERVER):
+            return reason
+        binning = () if self._bins is None else (feast_parts.BIN_FEATURE_COUNT,)
+        return feast_parts.changed(binning, feast_parts.FEASTS_SERVER)
 
     def labels(self, plan: Plan) -> Labels:
         """The labels of the requests of a plan."""
         feature_count, view_count = feast_parts.FEATURE_COUNTS(plan.features)
-        if self._bins is not None and feast_parts.BIN_FEATURE_COUNT.exists():
+        if self._bins is not None:
             feature_count = feast_parts.BIN_FEATURE_COUNT(int(feature_count), self._bins)
         return Labels(feature_count, view_count)
 

@@ -5,7 +5,6 @@ from contextlib import nullcontext
 from typing import Any
 
 from feast import FeatureStore, metrics
-from feast.feature_server import FeastServeApplication
 
 from feast_sketch_store import feast_parts
 from feast_sketch_store.operations.exporting import exported_by_child
@@ -13,51 +12,53 @@ from feast_sketch_store.serve.app import over_feast
 from feast_sketch_store.serve.security import set_up_security
 
 
-class _Application(FeastServeApplication):
-    """Feast's gunicorn application, with another app in its workers."""
-
-    def __init__(self, store: FeatureStore, metrics_enabled: bool, auth_cache_seconds: float, **options: Any):
-        self._repository, self._auth_cache_seconds = store, auth_cache_seconds
-        super().__init__(store, metrics_enabled, **options)
-
-    def load(self) -> Any:
-        feast_app = super().load()  # type: ignore[no-untyped-call]
-        app = over_feast(self._repository, feast_app, self._auth_cache_seconds)
-        # Exclude Feast's objects from garbage collection, which would delay a request by 0.1 s.
-        gc.collect()
-        gc.freeze()
-        return app
-
-
 def run(
-    store: FeatureStore,
-    *,
-    with_metrics: bool = False,
-    metrics_host: str = "127.0.0.1",
-    metrics_port: int = 8000,
-    auth_cache_seconds: float = 0.0,
-    **options: Any,
+    store: FeatureStore, *, metrics_port: int = 8000, auth_cache_seconds: float = 0.0, **options: Any
 ) -> None:
     """Serve until interrupted.
 
     Parameters
     ----------
-    with_metrics : whether metrics are exported, whatever ``feature_store.yaml`` says.
-    metrics_host, metrics_port : where metrics are exported.
+    metrics_port : where metrics are exported, on the host of the server.
     auth_cache_seconds : see `Guard`.
-    options : settings of gunicorn, and ``registry_ttl_sec``: seconds after which Feast's registry is loaded
-        again.
+    options : those of `FeatureStore.serve`, all of them.
 
     Raises
     ------
     SketchStoreError : metrics cannot be exported there.
     """
     configured = getattr(getattr(store.config, "feature_server", None), "metrics", None)
-    has_metrics = with_metrics or getattr(configured, "enabled", False)
-    exporting = exported_by_child(metrics_host, metrics_port) if has_metrics else nullcontext()
+    has_metrics = options["metrics"] or getattr(configured, "enabled", False)
+    if feast_parts.changed(feast_parts.SERVING, feast_parts.FEASTS_SERVER):
+        store.serve(**options)
+        return
+    exporting = exported_by_child(options["host"], metrics_port) if has_metrics else nullcontext()
     with exporting:
         if has_metrics:
             # What Feast's `start_metrics_server` does, but that one listens on all interfaces.
             metrics._config = feast_parts.BUILD_METRICS_FLAGS(configured)
         set_up_security(store)
-        _Application(store, has_metrics, auth_cache_seconds, **options).run()
+        application = feast_parts.APPLICATION.value(store, has_metrics, **_of_gunicorn(options))
+        feasts = application.load
+
+        def load() -> Any:
+            app = over_feast(store, feasts(), auth_cache_seconds)
+            # Exclude Feast's objects from garbage collection, which would delay a request by 0.1 s.
+            gc.collect()
+            gc.freeze()
+            return app
+
+        application.load = load
+        application.run()
+
+
+def _of_gunicorn(options: dict[str, Any]) -> dict[str, Any]:
+    """The settings of gunicorn, and ``registry_ttl_sec``, that `FeatureStore.serve` makes of its options."""
+    same = ("workers", "worker_connections", "max_requests", "max_requests_jitter", "registry_ttl_sec")
+    return {name: options[name] for name in same} | {
+        "bind": f"{options['host']}:{options['port']}",
+        "accesslog": None if options["no_access_log"] else "-",
+        "keepalive": options["keep_alive_timeout"],
+        "keyfile": options["tls_key_path"] or None,
+        "certfile": options["tls_cert_path"] or None,
+    }

@@ -21,6 +21,7 @@ from feast.errors import FeastExtrasDependencyImportError
 from feast.feature_view import DUMMY_ENTITY_ID, DUMMY_ENTITY_NAME
 from feast.infra.online_stores.online_store import OnlineStore
 from feast.infra.passthrough_provider import PassthroughProvider
+from feast.repo_config import RepoConfig
 from feast.types import Int64, String
 from packaging.requirements import Requirement
 from packaging.version import Version
@@ -30,10 +31,10 @@ from feast_sketch_store import SketchOnlineStore, feast_parts
 from feast_sketch_store.adapter import planned
 from feast_sketch_store.errors import FeastPartError
 from feast_sketch_store.feast_parts import Part
-from feast_sketch_store.serve import over_feast
+from feast_sketch_store.serve import over_feast, run
 from feast_sketch_store.settings.table import Compaction
 from tests.helpers.cases import for_each
-from tests.helpers.repository import USER, make_view
+from tests.helpers.repository import USER, make_config, make_view
 
 PACKAGE = Path(feast_sketch_store.__file__).parent
 ROOT = Path(__file__).parents[2]
@@ -43,6 +44,8 @@ OF_OBJECTS = {"_online_store", "_jwks_client", "_file_path"}  # attributes that 
 OF_OTHERS = {"_replace", "_asdict", "_fields", "_make", "_compiled"}  # of named tuples, and the extension
 SINCE = {feast_parts.BIN_FEATURE_COUNT: "0.67.dev0", feast_parts.OIDC_CLIENT: "0.66.dev0"}
 SINCE |= dict.fromkeys(feast_parts.AUDIT_LOG, "0.67.dev0")
+# The server of Feast 0.65 answers all requests under OIDC.
+USED_SINCE = SINCE | dict.fromkeys((*feast_parts.AUTH, *feast_parts.OIDC), "0.66.dev0")
 OF_CLIENTS = {  # and engines; their parts are checked where the libraries are installed
     *(feast_parts.SPARK_SESSION, feast_parts.REDIS_CLIENT, feast_parts.POSTGRES_CONNECTION),
     *(feast_parts.CASSANDRA_SESSION, feast_parts.CASSANDRA_KEYSPACE, feast_parts.CASSANDRA_CLUSTER),
@@ -115,7 +118,7 @@ def test_another_part_is_told_with_its_release(part, reason):
 
 
 def test_a_part_of_an_object_is_checked_too():
-    part = Part("feast:FeatureStore._get_provider", "self", "more")
+    part = Part("feast:FeatureStore.refresh_registry", "self", "more")
     with pytest.raises(FeastPartError, match=r"it takes \(\), not \(more\)"):
         part.of(FeatureStore.__new__(FeatureStore))
 
@@ -166,9 +169,9 @@ CHANGES = [*((change, part) for part in feast_parts.READS), (give_more, feast_pa
     ("how", "part"), CHANGES, ids=lambda given: given.name if isinstance(given, Part) else ""
 )
 def test_feasts_own_methods_read_where_a_part_has_changed(
-    make_config, forgotten, monkeypatch, caplog, how, part
+    tmp_path, forgotten, monkeypatch, caplog, how, part
 ):
-    store = FeatureStore(config=make_config())
+    store = FeatureStore(config=make_config(tmp_path))
     store.apply([USER, make_view({"user_id": Int64, "country": String}, name="users")])
     event = datetime(2026, 5, 1, tzinfo=UTC)
     rows = {"user_id": [1, 2], "country": ["de", "fr"], "event": [event, event]}
@@ -189,6 +192,57 @@ def test_feasts_own_methods_read_where_a_part_has_changed(
         with caplog.at_level(logging.WARNING):
             assert over_feast(store, "Feast's") == "Feast's"
         assert "Feast's own server answers all requests: the store reads in Feast's own way" in caplog.text
+
+
+def rename(monkeypatch, part):
+    """Let this package find a part of Feast no more, as if Feast had given it another name."""
+    monkeypatch.setattr(part, "name", f"{part.name}_renamed")
+    forget()
+
+
+OF_SERVER = {*feast_parts.SERVER, *feast_parts.AUDIT_LOG, *feast_parts.MLFLOW, *feast_parts.AUTH}
+OF_SERVER |= {*feast_parts.OIDC, feast_parts.BIN_FEATURE_COUNT}
+
+
+@pytest.mark.parametrize("part", sorted(OF_SERVER, key=lambda part: part.place), ids=lambda part: part.name)
+def test_feasts_server_answers_where_a_part_of_it_has_changed(tmp_path, forgotten, monkeypatch, caplog, part):
+    if Version(USED_SINCE.get(part, "0")) > FEAST:
+        return
+    options = {"mlflow": {"enabled": True, "auto_log": True}}
+    if Version("0.66.dev0") <= FEAST:
+        options["auth"] = {"type": "oidc", "client_id": "shop", "auth_discovery_url": "http://127.0.0.1:1"}
+    if Version("0.67.dev0") <= FEAST:
+        audit_log = {"enabled": True, "sink": "stdout"}
+        options["feature_server"] = {"type": "local", "audit_logging": audit_log}
+    settings = {
+        "project": "shop",
+        "provider": "local",
+        "registry": str(tmp_path / "registry.db"),
+        "online_store": {"type": "sketch"},
+        "entity_key_serialization_version": 3,
+    }
+    plain, full = (
+        FeatureStore(config=RepoConfig(repo_path=tmp_path, **settings, **more)) for more in ({}, options)
+    )
+    assert over_feast(full, "Feast's") != "Feast's"
+    rename(monkeypatch, part)
+    for _ in range(2):
+        assert over_feast(full, "Feast's") == "Feast's"
+    (reported,) = [text for text in caplog.messages if text.startswith(part.place)]
+    assert "Feast's own server answers all requests" in reported
+    is_needed = part in {*feast_parts.SERVER, feast_parts.BIN_FEATURE_COUNT}
+    assert (over_feast(plain, "Feast's") == "Feast's") == is_needed
+
+
+@pytest.mark.parametrize("part", feast_parts.SERVING, ids=lambda part: part.name)
+def test_feast_serves_where_a_part_of_its_process_has_changed(tmp_path, forgotten, monkeypatch, caplog, part):
+    store, served = FeatureStore(config=make_config(tmp_path)), []
+    monkeypatch.setattr(FeatureStore, "serve", lambda _, **options: served.append(options))
+    rename(monkeypatch, part)
+    options = {"host": "127.0.0.1", "port": 1, "metrics": True}
+    run(store, **options, auth_cache_seconds=1.0)
+    assert served == [options]
+    assert [text for text in caplog.messages if text.startswith(part.place)]
 
 
 @for_each("name", ["_read_features_per_fv", "_read_features_per_fv_async"])
@@ -215,8 +269,8 @@ def test_store_types_are_looked_up_in_a_dictionary():
     assert repo_config.ONLINE_STORE_CLASS_FOR_TYPE["sketch"].startswith("feast_sketch_store.")
 
 
-def test_a_copy_of_a_configuration_can_get_another_online_store(make_config):
-    config = make_config()
+def test_a_copy_of_a_configuration_can_get_another_online_store(tmp_path):
+    config = make_config(tmp_path)
     options = config.online_store.model_copy(update={"compaction": Compaction(min_rows=7)})
     assert config._online_store is config.online_store, "it is made once and then kept"
     copied = feast_parts.with_online_store(config, options, options.model_dump())
@@ -226,8 +280,8 @@ def test_a_copy_of_a_configuration_can_get_another_online_store(make_config):
     )
 
 
-def test_a_provider_holds_its_stores(make_config):
-    provider = FeatureStore(config=make_config())._get_provider()
+def test_a_provider_holds_its_stores(tmp_path):
+    provider = FeatureStore(config=make_config(tmp_path)).provider
     assert isinstance(provider, PassthroughProvider)
     assert isinstance(provider.online_store, SketchOnlineStore)
     assert callable(provider.offline_store.pull_latest_from_table_or_query)
