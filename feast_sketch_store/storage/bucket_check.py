@@ -6,6 +6,7 @@ All objects lie in a folder of their own, which is removed at the end.
 import multiprocessing
 import secrets
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
 from typing import TYPE_CHECKING, NamedTuple
 
 from feast_sketch_store.errors import StorageError
@@ -45,7 +46,9 @@ def check_bucket(url: str, options: Options | None = None) -> Iterator[Checked]:
     checks: dict[str, Callable[[], str]] = {
         "an object is read as it was written, whole and in parts": lambda: _reads(objects, folder),
         "a second creation of an object is refused (If-None-Match)": lambda: _creates_once(objects, folder),
-        "a replacement of a version that is gone is refused (If-Match)": lambda: _replaces(objects, folder),
+        "a replacement or a read of a version that is gone is refused (If-Match)": lambda: _replaces(
+            objects, folder
+        ),
         "a listing shows every object at once, in order, over several pages": lambda: _lists(objects, folder),
         "a deleted object is gone at once": lambda: _deletes(objects, folder),
         f"of {NUM_PROCESSES} processes with {NUM_COMMITS} commits each, none loses a commit": (
@@ -59,7 +62,10 @@ def check_bucket(url: str, options: Options | None = None) -> Iterator[Checked]:
             except StorageError as error:
                 yield Checked(what, str(error))
     finally:
-        objects.delete([info.key for info in objects.listed(folder)])
+        # By name, too: a listing may not show what was written lately.
+        named = {f"{folder}{name}" for name in ("conditions-probe", "read", "created", "replaced")}
+        named |= {_commit_key(folder, number) for number in range(NUM_PROCESSES * NUM_COMMITS)}
+        objects.delete([*named.union(info.key for info in objects.listed(folder))])
 
 
 def _reads(objects: "Objects", folder: str) -> str:
@@ -96,11 +102,13 @@ def _replaces(objects: "Objects", folder: str) -> str:
         return "a replacement of the present version was refused"
     if objects.replace(key, b"third", first) or objects.read_all(key)[1] != b"second":
         return "a version that was gone was replaced"
+    if first is None or objects.read_part(first, 0, 3) is not None:
+        return "a part of another version was read"
     return ""
 
 
 def _lists(objects: "Objects", folder: str) -> str:
-    keys = [f"{folder}listed/{number:05}" for number in range(_MANY)]
+    keys = _listed_keys(folder)
     for key in keys:
         objects.replace(key, b"")
     found = [info.key for info in objects.listed(f"{folder}listed/")]
@@ -112,9 +120,12 @@ def _lists(objects: "Objects", folder: str) -> str:
     return "" if "listed" in objects.folders(folder) else "a folder is not listed"
 
 
+def _listed_keys(folder: str) -> list[str]:
+    return [f"{folder}listed/{number:05}" for number in range(_MANY)]
+
+
 def _deletes(objects: "Objects", folder: str) -> str:
-    objects.replace(f"{folder}listed/more", b"")
-    keys = [info.key for info in objects.listed(f"{folder}listed/")]
+    keys = _listed_keys(folder)
     objects.delete([*keys, f"{folder}never there"])
     if left := len(list(objects.listed(f"{folder}listed/"))):
         return f"{left:,} of {len(keys):,} are listed after their deletion"
@@ -126,37 +137,40 @@ def _deletes(objects: "Objects", folder: str) -> str:
 
 
 def _race(url: str, options: Options | None, objects: "Objects", folder: str) -> str:
-    context = multiprocessing.get_context("spawn")
-    processes = [
-        context.Process(target=_commit, args=(url, dict(options or {}), number))
-        for number in range(NUM_PROCESSES)
-    ]
+    with ProcessPoolExecutor(NUM_PROCESSES, multiprocessing.get_context("spawn")) as pool:
+        processes = [
+            pool.submit(_commit, url, dict(options or {}), number) for number in range(NUM_PROCESSES)
+        ]
     for process in processes:
-        process.start()
-    for process in processes:
-        process.join()
-    wanted = {
-        f"{number} {commit}".encode() for number in range(NUM_PROCESSES) for commit in range(NUM_COMMITS)
-    }
-    keys = [info.key for info in objects.listed(f"{folder}race/")]
-    found = {objects.read_all(key)[1] for key in keys}
-    if failed := sum(process.exitcode != 0 for process in processes):
-        return f"{failed} processes failed"
-    if found != wanted or len(keys) != len(wanted):
-        return (
-            f"{len(found & wanted)} of {len(wanted)} acknowledged commits are there, in {len(keys)} objects"
-        )
-    return ""
+        if error := process.exception():
+            return f"a process failed: {error}"
+    commits = [commit for process in processes for commit in process.result()]
+    lost = sum(_content(objects, _commit_key(folder, number)) != content for number, content in commits)
+    return f"{lost} of {len(commits)} acknowledged commits are not there" if lost else ""
 
 
-def _commit(url: str, options: Options, process: int) -> None:
-    """Create the next object again and again, as commits of the row log do."""
+def _content(objects: "Objects", key: str) -> bytes | None:
+    try:
+        return objects.read_all(key)[1]
+    except MissingFileError:
+        return None
+
+
+def _commit_key(folder: str, number: int) -> str:
+    return f"{folder}race/{number:05}"
+
+
+def _commit(url: str, options: Options, process: int) -> list[tuple[int, bytes]]:
+    """Create the next object again and again, as commits of the row log do; returns those that succeeded."""
     objects, folder = open_objects(url, options)
     number = 0
-    for commit in range(NUM_COMMITS):
-        while True:
-            try:
-                objects.create(f"{folder}race/{number:05}", f"{process} {commit}".encode())
-                break
-            except FileExistsAlreadyError:
-                number += 1
+    commits: list[tuple[int, bytes]] = []
+    while len(commits) < NUM_COMMITS:
+        content = f"{process} {number}".encode()
+        try:
+            objects.create(_commit_key(folder, number), content)
+            commits.append((number, content))
+        except FileExistsAlreadyError:
+            pass
+        number += 1
+    return commits
