@@ -28,7 +28,7 @@ def leaves_a_core() -> bool:
     return getattr(_own, "leaves_a_core", False)
 
 
-def give_way(leave_a_core: bool = False) -> None:
+def lower_priority(leave_a_core: bool = False) -> None:
     """Lower the priority of the calling thread, and so of all threads that it starts from now on.
 
     Call it in a thread that ends with its work: without privileges, a thread cannot raise its priority
@@ -46,11 +46,11 @@ def give_way(leave_a_core: bool = False) -> None:
 
 
 @contextmanager
-def giving_way(leave_a_core: bool = False) -> Iterator[None]:
+def lowered_priority(leave_a_core: bool = False) -> Iterator[None]:
     """Do so meanwhile; where the thread has no privileges, its priority stays low."""
     is_linux = sys.platform == "linux"
     before = os.getpriority(os.PRIO_PROCESS, threading.get_native_id()) if is_linux else 0
-    give_way(leave_a_core)
+    lower_priority(leave_a_core)
     try:
         yield
     finally:

@@ -26,7 +26,7 @@ from feast_sketch_store.errors import GateError
 from feast_sketch_store.online_store import seal_policy
 from feast_sketch_store.operations import backing, maintenance
 from feast_sketch_store.operations.exporting import exported
-from feast_sketch_store.threads import giving_way
+from feast_sketch_store.threads import lowered_priority
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -92,7 +92,7 @@ def seal(
         raise click.UsageError("--watch seals in this process; leave out --engine")
     if not watch and metrics_port is not None:
         raise click.UsageError("--metrics-port is for a process that stays; give --watch with it")
-    with giving_way(leave_a_core=watch):
+    with lowered_priority(leave_a_core=watch):
         store = open_store()
         if watch:
             views_of(store, views)

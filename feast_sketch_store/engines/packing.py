@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from feast_sketch_store.layers.joint import CountedRows, JointVocabularies
+from feast_sketch_store.layers.joint import CountedRows, SharedVocabularies
 from feast_sketch_store.rows.binning import Bins
 from feast_sketch_store.rows.codecs import CATEGORICAL, FeatureCodec
 from feast_sketch_store.rows.encoding import EncodedFeature
@@ -87,7 +87,7 @@ def unpack_sample(given: bytes, codecs: Mapping[str, FeatureCodec]) -> Sampled:
     return Sampled(features, content["num_rows"])
 
 
-def describe_joint(joint: JointVocabularies) -> tuple[dict[str, Any], Columns]:
+def describe_joint(joint: SharedVocabularies) -> tuple[dict[str, Any], Columns]:
     """What shards have in common, as JSON-serializable content and arrays."""
     columns: Columns = {f"ids.{name}": vocabulary.values for name, vocabulary in joint.vocabularies.items()}
     for name, bins in joint.bins.items():
@@ -109,9 +109,9 @@ def describe_joint(joint: JointVocabularies) -> tuple[dict[str, Any], Columns]:
     return content, columns
 
 
-def joint_of(content: Mapping[str, Any], columns: Columns) -> JointVocabularies:
+def joint_of(content: Mapping[str, Any], columns: Columns) -> SharedVocabularies:
     """The reverse of `describe_joint`."""
-    return JointVocabularies(
+    return SharedVocabularies(
         {name: Vocabulary(columns[f"ids.{name}"]) for name in content["vocabularies"]},
         content["lists_rows"],
         content["num_rows"],

@@ -20,7 +20,7 @@ from feast.infra.common.serde import SerializedArtifacts
 from feast_sketch_store.engines.packing import unpack, unpack_counts, unpack_sample
 from feast_sketch_store.engines.seal_tasks import COUNT, DRAFT, FINISH, FIT, SAMPLE, request_of, run_step
 from feast_sketch_store.errors import SettingsError
-from feast_sketch_store.layers.joint import JointVocabularies
+from feast_sketch_store.layers.joint import SharedVocabularies
 from feast_sketch_store.online_store import any_feature_view, online_store_of, require_writer
 from feast_sketch_store.view.joint_seal import inputs_of, numbered, publish_drafts
 
@@ -66,7 +66,7 @@ def seal_by(store: FeatureStore, view: str, run: Run) -> bool:
             return False
         codecs = {codec.feature: codec for codec in opened.settings.codecs}
 
-        def all_do(step: str, joint: JointVocabularies | None = None) -> list[bytes]:
+        def all_do(step: str, joint: SharedVocabularies | None = None) -> list[bytes]:
             rest = (joint,) if joint else ()
             return run(task, [request_of(step, number, rows, *rest) for number, rows in given.items()])
 
@@ -75,7 +75,7 @@ def seal_by(store: FeatureStore, view: str, run: Run) -> bool:
             parts,
             lambda: [unpack_sample(one, codecs) for one in all_do(SAMPLE)],
             lambda formulas: [
-                unpack_counts(one) for one in all_do(COUNT, JointVocabularies({}, False, formulas=formulas))
+                unpack_counts(one) for one in all_do(COUNT, SharedVocabularies({}, False, formulas=formulas))
             ],
             lambda joint: [unpack(one)[0] for one in all_do(FIT, joint)],
         )

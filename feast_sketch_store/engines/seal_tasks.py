@@ -13,16 +13,16 @@ from feast_sketch_store.engines.packing import (
     unpack,
 )
 from feast_sketch_store.errors import StorageError
-from feast_sketch_store.layers.joint import JointVocabularies
+from feast_sketch_store.layers.joint import SharedVocabularies
 from feast_sketch_store.row_log import LogRead
 from feast_sketch_store.view.shard import Shard
 
 SAMPLE, COUNT, FIT, DRAFT, FINISH = "sample", "count", "fit", "draft", "finish"
 
-_NOTHING = JointVocabularies({}, False)
+_NOTHING = SharedVocabularies({}, False)
 
 
-def request_of(step: str, shard: int, given: LogRead, joint: JointVocabularies = _NOTHING) -> bytes:
+def request_of(step: str, shard: int, given: LogRead, joint: SharedVocabularies = _NOTHING) -> bytes:
     """The request for a task: the step, the shard, its rows to seal, and what all shards share."""
     content, columns = describe_joint(joint)
     return pack({"step": step, "shard": shard, "input": given.to_entry(), "joint": content}, columns)

@@ -128,7 +128,7 @@ class RowReader:
         ``hashes`` and ``deleted`` are the entities that a delta decides, or None.
         """
 
-    def fenced(self, fences: Any) -> None:
+    def fenced(self, delete_barriers: Any) -> None:
         """Mark the rows that hide their entity's rows in older layers, if rows add up: bool[n]."""
 
     def from_items(self, states: Any, indptr: Any, ids: Any, times: Any, unit: int) -> None:

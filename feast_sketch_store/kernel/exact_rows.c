@@ -44,13 +44,13 @@ READER_METHOD(exact) {
     Py_RETURN_NONE;
 }
 
-/* fenced(fences): bool[n], the rows that hide all rows of their entity in older layers. */
+/* fenced(delete_barriers): bool[n], the rows that hide all rows of their entity in older layers. */
 READER_METHOD(fenced) {
     RowReader *self = (RowReader *)call->self;
-    Array fences;
-    if (take(call, "1.", &fences) < 0) return NULL;
-    if (self->kind != EXACT || self->fences || fences.length != self->num_rows) return refuse(DO_NOT_FIT);
-    self->fences = fences.data;
+    Array delete_barriers;
+    if (take(call, "1.", &delete_barriers) < 0) return NULL;
+    if (self->kind != EXACT || self->delete_barriers || delete_barriers.length != self->num_rows) return refuse(DO_NOT_FIT);
+    self->delete_barriers = delete_barriers.data;
     if (reader_keep(self, call) < 0) return NULL;
     Py_RETURN_NONE;
 }

@@ -376,8 +376,8 @@ static int find_piece(const Layer *layer, const uint64_t *hash, int64_t expire_b
     if (place->row == NO_ROW) return ABSENT;
     if (place->row < 0 || place->row >= rows->num_rows) return FAILED;
     if (rows->kind == EXACT) {
-        if (!rows->fences) return FAILED;
-        *is_last = rows->fences[place->row];
+        if (!rows->delete_barriers) return FAILED;
+        *is_last = rows->delete_barriers[place->row];
     }
     place->layer = layer;
     return rows->date(rows, expire_before, place);

@@ -267,7 +267,7 @@ struct RowReader {
     const uint64_t *hashes;
     const int64_t *event_timestamps;
     const uint8_t *deleted;
-    const uint8_t *fences; /* of lists: the rows that hide those in older layers */
+    const uint8_t *delete_barriers; /* of lists: the rows that hide those in older layers */
     /* by shapes, of which those of the first range are the numbers of rows */
     Range *ranges;
     Py_ssize_t num_ranges;

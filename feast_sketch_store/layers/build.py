@@ -17,7 +17,7 @@ from feast_sketch_store.errors import SketchStoreError
 from feast_sketch_store.kernel import row_hashes
 from feast_sketch_store.layers.budget import Cut, FeatureBudget
 from feast_sketch_store.layers.collect import CollectedFeature
-from feast_sketch_store.layers.joint import JointVocabularies
+from feast_sketch_store.layers.joint import SharedVocabularies
 from feast_sketch_store.layers.listed import ListedRows
 from feast_sketch_store.layers.memory import fit_to_memory
 from feast_sketch_store.layers.plan import Assignment, LayerPlan
@@ -103,7 +103,7 @@ def values_within_memory(
     batches: Iterable[tuple[NDArray[np.integer], EncodedRows]],
     codecs: Sequence[FeatureCodec],
     budget: FeatureBudget,
-    joint: JointVocabularies,
+    joint: SharedVocabularies,
 ) -> dict[str, int]:
     """For each feature with a memory budget, how many of its most popular values fit into it.
 
@@ -214,7 +214,7 @@ class SketchLayerBuilder:
         exact = budget.without_filters(self._features[name].codec for name in beyond)
         return exact, {name: reason for name, reason in reasons.items() if reason}
 
-    def values_within_memory(self, budget: FeatureBudget, joint: JointVocabularies) -> dict[str, int]:
+    def values_within_memory(self, budget: FeatureBudget, joint: SharedVocabularies) -> dict[str, int]:
         """See the function of this name."""
         self._finish(budget, joint.vocabularies, joint.bins)
         self._within_memory(budget, {})

@@ -67,7 +67,7 @@ class ExactLayer(Layer):
     def _prepare(self, features: Sequence[WantedFeature]) -> RowReader:
         keys, prepared = self.rows.keys, kernel.RowReader()
         prepared.exact(np.ascontiguousarray(keys.entity_hashes), keys.event_timestamps, keys.deleted)
-        prepared.fenced(keys.fences)
+        prepared.fenced(keys.delete_barriers)
         for wanted in features:
             name = wanted.source if isinstance(wanted, FeatureCodec) else wanted
             feature = None if name is None else self.rows.features.get(name)

@@ -91,7 +91,7 @@ def is_numbered(codec: FeatureCodec) -> bool:
 
 
 @dataclass(frozen=True)
-class JointVocabularies:
+class SharedVocabularies:
     """The numbering that all layers share, and what follows from it.
 
     Parameters
@@ -121,7 +121,7 @@ class JointVocabularies:
         codecs: Sequence[FeatureCodec],
         budget: FeatureBudget,
         formulas: Mapping[str, Formula] | None = None,
-    ) -> "JointVocabularies":
+    ) -> "SharedVocabularies":
         """Number the values of all parts as one layer of all rows would."""
         num_rows = sum(part.num_rows for part in parts)
         vocabularies, bins, beyond, lists_rows = {}, {}, {}, False
@@ -152,7 +152,7 @@ class JointVocabularies:
         shared = replace(budget.shared(share), cuts=cuts, lists_rows=self.lists_rows)
         return shared.without_filters(codec for codec in codecs if codec.feature in self.beyond)
 
-    def cut_to(self, fitting: Sequence[Mapping[str, int]]) -> "JointVocabularies":
+    def cut_to(self, fitting: Sequence[Mapping[str, int]]) -> "SharedVocabularies":
         """Cut features to as many of their most popular values as fit into every layer.
 
         Parameters

@@ -196,7 +196,7 @@ def _verify_snapshot(snapshot: SnapshotFile) -> _Sealed:
             raise DamagedFileError(f"{snapshot.where('order')}: a delta lists other entities than its index")
         everywhere = np.ones(len(order), np.bool_)  # the delta replaces everything below
         layers.append(delta.layer)
-        orders.append(replace(order, deleted=delta.deleted, fences=everywhere))
+        orders.append(replace(order, deleted=delta.deleted, delete_barriers=everywhere))
     winners, keys = RowKeys.concatenate(orders).newest()
     owners = np.searchsorted(np.cumsum([len(order) for order in orders]), winners, side="right")
     alive = np.flatnonzero(~keys.deleted)

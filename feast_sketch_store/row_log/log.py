@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from feast_sketch_store.errors import DamagedFileError, StorageError
-from feast_sketch_store.row_log import delta
+from feast_sketch_store.row_log import delta_protocol
 from feast_sketch_store.row_log.data_file import SUFFIX, DataFile
 from feast_sketch_store.row_log.fresh import Commit, Cursor, FreshLog, RewrittenError, Tail
 from feast_sketch_store.row_log.fresh_objects import ObjectFreshLog
@@ -314,7 +314,7 @@ class RowLog:
         columns = dict(self._table.state().columns)
         for schema in _different(commit.schema() for commit in self._fresh_behind(-1)[0]):
             columns |= new_columns(columns, schema)
-        return {name: delta.arrow_type(kind) for name, kind in columns.items()}
+        return {name: delta_protocol.arrow_type(kind) for name, kind in columns.items()}
 
     # -- write ---------------------------------------------------------------------------------
 
@@ -464,7 +464,7 @@ class RowLog:
         columns: dict[str, Any] = dict(state.columns)
         for wanted in _different(commit.schema() for commit in commits):
             columns |= new_columns(columns, wanted)
-        schema = pa.schema({name: delta.arrow_type(kind) for name, kind in columns.items()})
+        schema = pa.schema({name: delta_protocol.arrow_type(kind) for name, kind in columns.items()})
         files: list[DataFile] = []
         written: list[DataFile] = []
         try:

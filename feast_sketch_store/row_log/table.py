@@ -22,7 +22,7 @@ import mmh3
 import pyarrow as pa
 
 from feast_sketch_store.errors import DamagedFileError, RowError, StorageError
-from feast_sketch_store.row_log import delta
+from feast_sketch_store.row_log import delta_protocol
 from feast_sketch_store.row_log.data_file import SUFFIX, DataFile
 from feast_sketch_store.rows.column_names import check_new_columns
 from feast_sketch_store.storage.base import (
@@ -116,8 +116,8 @@ class Table:
 
     def versions(self) -> list[int]:
         """The versions whose commits exist, ascending."""
-        names = self._storage.list(delta.LOG_FOLDER)
-        return [int(m[1]) for m in map(delta.COMMIT_NAME.fullmatch, names) if m]
+        names = self._storage.list(delta_protocol.LOG_FOLDER)
+        return [int(m[1]) for m in map(delta_protocol.COMMIT_NAME.fullmatch, names) if m]
 
     def state(self) -> TableState:
         """Read the current table.
@@ -159,7 +159,7 @@ class Table:
         ------
         DamagedFileError : it is missing, truncated or altered.
         """
-        name = delta.commit_name(version)
+        name = delta_protocol.commit_name(version)
         try:
             return self._parse(self._storage.read(name), version)
         except MissingFileError as error:
@@ -172,12 +172,14 @@ class Table:
             ) from error
 
     def _parse(self, content: bytes, version: int) -> TableCommit:
-        actions = delta.decode_actions(content)
+        actions = delta_protocol.decode_actions(content)
         (info,) = [action["commitInfo"] for action in actions if "commitInfo" in action]
-        added = [delta.path_of(action["add"]) for action in actions if "add" in action]
-        removed = frozenset(delta.path_of(action["remove"]) for action in actions if "remove" in action)
+        added = [delta_protocol.path_of(action["add"]) for action in actions if "add" in action]
+        removed = frozenset(
+            delta_protocol.path_of(action["remove"]) for action in actions if "remove" in action
+        )
         schemas = [action["metaData"]["schemaString"] for action in actions if "metaData" in action]
-        columns = delta.columns_of(schemas[-1]) if schemas else None
+        columns = delta_protocol.columns_of(schemas[-1]) if schemas else None
         text = info.get(_OWN_KEY)
         if text is None:
             raise ValueError(
@@ -270,7 +272,7 @@ class Table:
         ------
         StorageError : the table cannot be written; it stays as it is.
         """
-        schema = pa.schema({name: delta.arrow_type(kind) for name, kind in state.columns.items()})
+        schema = pa.schema({name: delta_protocol.arrow_type(kind) for name, kind in state.columns.items()})
         files: list[DataFile] = []
         replaced = {file.name for file in state.files}
         is_done = False
@@ -328,9 +330,9 @@ class Table:
         compaction = state.compaction
         if compaction is None:
             return
-        if delta.last_checkpoint(self._storage) < compaction.version:
+        if delta_protocol.last_checkpoint(self._storage) < compaction.version:
             self._checkpoint(state.commits[:1])
-        self._storage.delete(delta.names_before(self._storage, compaction.version))
+        self._storage.delete(delta_protocol.names_before(self._storage, compaction.version))
         self._storage.delete(_outdated(compaction.tombstones, time.time_ns() // 1_000_000))
 
     def vacuum(self, kept: Iterable[str], orphan_age_seconds: float) -> list[str]:
@@ -354,7 +356,7 @@ class Table:
         oldest = time.time() - orphan_age_seconds
         gone = []
         for info in self._storage.walk():
-            is_commit = delta.is_log_name(info.name)
+            is_commit = delta_protocol.is_log_name(info.name)
             if info.name in live or is_commit:
                 continue
             if info.name in replaced or info.modified_at < oldest:
@@ -374,22 +376,24 @@ class Table:
                 "files": [file.to_entry() for file in commit.files],
                 "removed": sorted(commit.removed),
                 "tombstones": dict(commit.tombstones),
-                "schema": "" if commit.columns is None else _checksum(delta.schema_string(commit.columns)),
+                "schema": ""
+                if commit.columns is None
+                else _checksum(delta_protocol.schema_string(commit.columns)),
             },
             separators=(",", ":"),
         )
         more = {_OWN_KEY: own, _CHECKSUM_KEY: _checksum(own)}
-        actions = [delta.commit_info("COMPACTION" if commit.is_compaction else "WRITE", more)]
+        actions = [delta_protocol.commit_info("COMPACTION" if commit.is_compaction else "WRITE", more)]
         if is_first or commit.is_compaction:
-            actions.append(delta.protocol())
+            actions.append(delta_protocol.protocol())
         if commit.columns is not None:
             check_new_columns((), commit.columns)
-            actions.append(delta.metadata(identity, commit.columns, time.time_ns() // 1_000_000))
-        actions += [delta.remove(name) for name in sorted(commit.removed)]
-        actions += [delta.add(file.name, file.size_bytes, file.num_rows) for file in commit.files]
+            actions.append(delta_protocol.metadata(identity, commit.columns, time.time_ns() // 1_000_000))
+        actions += [delta_protocol.remove(name) for name in sorted(commit.removed)]
+        actions += [delta_protocol.add(file.name, file.size_bytes, file.num_rows) for file in commit.files]
         try:
-            with self._storage.create(delta.commit_name(commit.version)) as file:
-                file.write(delta.encode_actions(actions))
+            with self._storage.create(delta_protocol.commit_name(commit.version)) as file:
+                file.write(delta_protocol.encode_actions(actions))
         except FileExistsAlreadyError:
             return False
         return True
@@ -415,15 +419,17 @@ class Table:
 
     def _checkpoint(self, commits: Sequence[TableCommit]) -> None:
         """Write the result of commits, from a compaction or the first commit on."""
-        heads: dict[str, delta.Action] = {}
-        files: list[delta.Action] = []
+        heads: dict[str, delta_protocol.Action] = {}
+        files: list[delta_protocol.Action] = []
         for commit in commits:
             live = {file.name for file in commit.files}
-            for action in delta.decode_actions(self._storage.read(delta.commit_name(commit.version))):
-                if "add" in action and delta.path_of(action["add"]) in live:
+            for action in delta_protocol.decode_actions(
+                self._storage.read(delta_protocol.commit_name(commit.version))
+            ):
+                if "add" in action and delta_protocol.path_of(action["add"]) in live:
                     files.append(action)
                 heads |= {kind: action for kind in ("protocol", "metaData") if kind in action}
-        delta.write_checkpoint(self._storage, commits[-1].version, [*heads.values(), *files])
+        delta_protocol.write_checkpoint(self._storage, commits[-1].version, [*heads.values(), *files])
 
 
 def _outdated(tombstones: Mapping[str, int], now: int) -> list[str]:
@@ -459,7 +465,7 @@ def new_columns(known: Mapping[str, Any], schema: pa.Schema) -> dict[str, Any]:
     RowError : a column has another type than before.
     UnsupportedFeatureError : a name differs from that of another column only by case.
     """
-    wanted = {f.name: delta.delta_type(f.type) for f in schema}
+    wanted = {f.name: delta_protocol.delta_type(f.type) for f in schema}
     changed = {
         name: f"{name!r} is {_text(known[name])} in the row log, now {_text(kind)}"
         for name, kind in wanted.items()

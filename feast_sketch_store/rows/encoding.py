@@ -222,15 +222,15 @@ class RowKeys:
     event_timestamps, created_timestamps : int64[n], microseconds since 1970 in UTC; ``NO_TIMESTAMP`` where a
         row has no created timestamp.
     deleted : bool[n], rows that are deletions.
-    fences : bool[n], rows that hide all earlier ones, whatever their timestamps, because a deletion came in
-        between.
+    delete_barriers : bool[n], rows that hide all earlier ones, whatever their timestamps, because a
+        deletion came in between.
     """
 
     entity_hashes: NDArray[np.uint64]
     event_timestamps: NDArray[np.int64]
     created_timestamps: NDArray[np.int64]
     deleted: NDArray[np.bool_]
-    fences: NDArray[np.bool_]
+    delete_barriers: NDArray[np.bool_]
 
     def __len__(self) -> int:
         return len(self.entity_hashes)
@@ -259,20 +259,20 @@ class RowKeys:
     def newest(self) -> tuple[NDArray[np.int64], "RowKeys"]:
         """The row that wins for each entity, ordered by entity hash. The rows must be in commit order.
 
-        Nothing before an entity's last fence counts. After it the latest row wins by event timestamp, then
+        Nothing before an entity's last barrier counts. After it the latest row wins by event timestamp, then
         created timestamp, then position; a deletion wins only if nothing was written after it.
 
         Returns
         -------
         The winners, int64[entities], and their keys.
         """
-        rows, fenced = self.after_fences()
+        rows, behind_barriers = self.after_barriers()
         keys = self.take(rows) if len(rows) < len(self) else self
         order = np.argsort(keys.entity_hashes[:, 0])
         if _differ(keys.entity_hashes[order, 0]):  # each entity has one row, as in most batches
             winners = rows[order]
             del rows, order  # which would take memory beside the result
-            return winners, replace(self.take(winners), fences=fenced[winners])
+            return winners, replace(self.take(winners), delete_barriers=behind_barriers[winners])
         order = np.lexsort(
             (
                 keys.created_timestamps,
@@ -286,22 +286,22 @@ class RowKeys:
         is_last = np.ones(len(order), np.bool_)
         is_last[:-1] = (ordered[1:] != ordered[:-1]).any(axis=1)
         winners = rows[order[is_last]]
-        return winners, replace(self.take(winners), fences=fenced[winners])
+        return winners, replace(self.take(winners), delete_barriers=behind_barriers[winners])
 
-    def after_fences(self) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """The rows that no later fence of their entity hides, and whether each row's entity has a fence."""
+    def after_barriers(self) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """The rows that no later barrier of their entity hides, and whether each row's entity has one."""
         everything = np.arange(len(self))
-        if not self.fences.any():
-            return everything, self.fences
+        if not self.delete_barriers.any():
+            return everything, self.delete_barriers
         order = np.lexsort((self.entity_hashes[:, 1], self.entity_hashes[:, 0]))
         ordered = self.entity_hashes[order]
         is_first = np.ones(len(order), np.bool_)
         is_first[1:] = (ordered[1:] != ordered[:-1]).any(axis=1)
         starts = np.flatnonzero(is_first)
-        last_fence = np.maximum.reduceat(np.where(self.fences[order], order, -1), starts)
-        last_fence_of_row = np.empty(len(self), np.int64)
-        last_fence_of_row[order] = np.repeat(last_fence, np.diff(starts, append=len(order)))
-        return np.flatnonzero(everything >= last_fence_of_row), last_fence_of_row >= 0
+        last_barrier = np.maximum.reduceat(np.where(self.delete_barriers[order], order, -1), starts)
+        last_barrier_of_row = np.empty(len(self), np.int64)
+        last_barrier_of_row[order] = np.repeat(last_barrier, np.diff(starts, append=len(order)))
+        return np.flatnonzero(everything >= last_barrier_of_row), last_barrier_of_row >= 0
 
     def older_than(
         self, rows: NDArray[np.int64], others: "RowKeys", places: NDArray[np.int64]
@@ -310,7 +310,7 @@ class RowKeys:
         event, other_event = self.event_timestamps[rows], others.event_timestamps[places]
         created, other_created = self.created_timestamps[rows], others.created_timestamps[places]
         is_earlier = (event < other_event) | ((event == other_event) & (created < other_created))
-        return np.asarray(is_earlier & ~self.fences[rows] & ~others.deleted[places])
+        return np.asarray(is_earlier & ~self.delete_barriers[rows] & ~others.deleted[places])
 
 
 def _differ(ascending: NDArray[np.uint64]) -> bool:

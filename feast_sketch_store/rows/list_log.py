@@ -265,7 +265,7 @@ def encode_lists(table: pa.Table, codecs: Sequence[FeatureCodec]) -> EncodedRows
         if codec.is_list:
             assert feature.times is not None
             np.maximum.at(events, feature.csr.rows, feature.times)
-    times = keys.created_timestamps, keys.deleted, keys.fences
+    times = keys.created_timestamps, keys.deleted, keys.delete_barriers
     return united(EncodedRows(RowKeys(keys.entity_hashes, events, *times), features), backwards=True)
 
 

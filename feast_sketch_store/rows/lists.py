@@ -47,7 +47,7 @@ def is_removed_name(name: str) -> bool:
     return name.startswith(_REMOVED)
 
 
-class Meeting:
+class EntityGroups:
     """Several rows of the same entities: the entity of each row, and which rows are newer.
 
     Parameters
@@ -60,7 +60,7 @@ class Meeting:
     def __init__(self, owners: NDArray[np.int64], ages: NDArray[np.int64], num_owners: int):
         self.owners, self.ages, self.num_owners = owners, ages, num_owners
 
-    def items(self, rows: Csr, hidden: "Hidden", backwards: bool = False) -> Csr:
+    def items(self, rows: Csr, tombstones: "Tombstones", backwards: bool = False) -> Csr:
         """The items of each entity, each once.
 
         Parameters
@@ -71,7 +71,7 @@ class Meeting:
         """
         assert rows.weights is not None
         of_row, ids, times = rows.rows, rows.ids, rows.weights
-        kept = hidden.spares(self, of_row, ids, times)
+        kept = tombstones.visible(self, of_row, ids, times)
         if not kept.all():
             of_row, ids, times = of_row[kept], ids[kept], times[kept]
         if backwards:
@@ -84,37 +84,37 @@ class Meeting:
         items = Csr.of_lengths(np.bincount(owners, minlength=self.num_owners), ids)
         return once_a_tick(Csr(items.indptr, ids, times), 1)
 
-    def values(self, rows: Csr, hidden: "Hidden") -> Csr:
+    def values(self, rows: Csr, tombstones: "Tombstones") -> Csr:
         """The values of each entity's sets, each once, ascending by id; parameters as those of `items`."""
         assert rows.weights is not None
-        kept = hidden.spares(self, rows.rows, rows.ids, rows.weights)
+        kept = tombstones.visible(self, rows.rows, rows.ids, rows.weights)
         rows = rows if kept.all() else rows.masked(kept)
         whole = Csr(rows.indptr, rows.ids).united(self.owners, self.num_owners)
         return Csr(whole.indptr, whole.ids, np.zeros(len(whole.ids), np.int64))
 
-    def highest(self, states: NDArray[np.uint8], hidden: "Hidden") -> NDArray[np.uint8]:
+    def highest(self, states: NDArray[np.uint8], tombstones: "Tombstones") -> NDArray[np.uint8]:
         """The highest state of each entity's rows, uint8[num_owners], from uint8[n]; EMPTY if replaced."""
         found = np.full(self.num_owners, MISSING, np.uint8)
-        found[self.owners[hidden.fences]] = EMPTY
-        counts = self.ages <= hidden.newest_fence(self)[self.owners]
+        found[self.owners[tombstones.delete_barriers]] = EMPTY
+        counts = self.ages <= tombstones.newest_barrier(self)[self.owners]
         np.maximum.at(found, self.owners[counts], states[counts])
         return found
 
 
-class Hidden:
+class Tombstones:
     """What n rows hide of a list in earlier rows.
 
     Parameters
     ----------
-    fences : bool[n], rows that hide everything.
+    delete_barriers : bool[n], rows that hide everything.
     removals : the values that each row hides, as ids of the list's vocabulary, and up to when.
     """
 
-    def __init__(self, fences: NDArray[np.bool_], removals: Csr):
-        self.fences, self.removals = fences, removals
+    def __init__(self, delete_barriers: NDArray[np.bool_], removals: Csr):
+        self.delete_barriers, self.removals = delete_barriers, removals
 
     @classmethod
-    def nothing(cls, num_rows: int) -> "Hidden":
+    def nothing(cls, num_rows: int) -> "Tombstones":
         """Rows that hide nothing."""
         none = Csr(np.zeros(num_rows + 1, np.int64), np.zeros(0, np.int32), np.zeros(0, np.int64))
         return cls(np.zeros(num_rows, np.bool_), none)
@@ -122,7 +122,7 @@ class Hidden:
     @classmethod
     def of(
         cls, states: NDArray[np.uint8], removed: Csr, values: Vocabulary, vocabulary: Vocabulary
-    ) -> "Hidden":
+    ) -> "Tombstones":
         """What a feature named by `removed_name` records.
 
         Parameters
@@ -135,32 +135,36 @@ class Hidden:
             removed = removed.mapped(vocabulary.find(values.values))
         return cls(states == EMPTY, removed)
 
-    def newest_fence(self, meeting: Meeting) -> NDArray[np.int64]:
+    def newest_barrier(self, groups: EntityGroups) -> NDArray[np.int64]:
         """The age of the newest row of each entity that hides everything: int64[num_owners]."""
-        newest = np.full(meeting.num_owners, np.iinfo(np.int64).max)
-        np.minimum.at(newest, meeting.owners[self.fences], meeting.ages[self.fences])
+        newest = np.full(groups.num_owners, np.iinfo(np.int64).max)
+        np.minimum.at(newest, groups.owners[self.delete_barriers], groups.ages[self.delete_barriers])
         return newest
 
-    def spares(
-        self, meeting: Meeting, of_row: NDArray[np.int64], ids: NDArray[np.int32], times: NDArray[np.int64]
+    def visible(
+        self,
+        groups: EntityGroups,
+        of_row: NDArray[np.int64],
+        ids: NDArray[np.int32],
+        times: NDArray[np.int64],
     ) -> NDArray[np.bool_]:
         """Which items of rows are not hidden: bool[nnz]."""
         kept = np.ones(len(ids), np.bool_)
-        if self.fences.any():
-            kept = meeting.ages[of_row] <= self.newest_fence(meeting)[meeting.owners[of_row]]
+        if self.delete_barriers.any():
+            kept = groups.ages[of_row] <= self.newest_barrier(groups)[groups.owners[of_row]]
         removed = self.removals
         if not len(removed.ids) or not len(ids):
             return kept
         assert removed.weights is not None
         width = int(max(ids.max(), removed.ids.max())) + 1
-        keys = meeting.owners[of_row] * width + ids
-        wanted = meeting.owners[removed.rows] * width + removed.ids
+        keys = groups.owners[of_row] * width + ids
+        wanted = groups.owners[removed.rows] * width + removed.ids
         order = np.argsort(keys)
         first, stop = (np.searchsorted(keys, wanted, side, order) for side in ("left", "right"))
         pairs = Csr.of_lengths(stop - first, np.zeros(0))
         items = order[np.arange(pairs.indptr[-1]) + np.repeat(first - pairs.indptr[:-1], stop - first)]
         by = pairs.rows
-        is_before = meeting.ages[of_row[items]] > meeting.ages[removed.rows[by]]
+        is_before = groups.ages[of_row[items]] > groups.ages[removed.rows[by]]
         kept[items[is_before & (times[items] <= removed.weights[by])]] = False
         return kept
 
@@ -226,28 +230,28 @@ def united(rows: EncodedRows, backwards: bool = False) -> EncodedRows:
     Parameters
     ----------
     rows : in the order of their commits.
-    backwards : as in `Meeting.items`.
+    backwards : as in `EntityGroups.items`.
     """
     _, keys = rows.keys.newest()
-    kept, _ = rows.keys.after_fences()
+    kept, _ = rows.keys.after_barriers()
     if len(kept) < len(rows):
         rows = rows.take(kept)
     _, owners = find_sorted(keys.entity_hashes, rows.keys.entity_hashes)
-    meeting = Meeting(owners, _ages(owners), len(keys))
+    groups = EntityGroups(owners, _ages(owners), len(keys))
     features: dict[str, EncodedFeature] = {}
     for name, feature in rows.features.items():
         if not is_removed_name(name):
-            hidden, removed = _hidden_by(rows, feature)
+            tombstones, removed = _tombstones_of(rows, feature)
             items = (
-                meeting.items(feature.csr, hidden, backwards)
+                groups.items(feature.csr, tombstones, backwards)
                 if feature.codec.is_list
-                else meeting.values(feature.csr, hidden)
+                else groups.values(feature.csr, tombstones)
             )
-            states = meeting.highest(feature.states, hidden)
+            states = groups.highest(feature.states, tombstones)
             states[(states == VALUE) & (items.lengths == 0)] = EMPTY
             features[name] = feature.with_rows(states, items)
             if removed is not None:
-                features[removed_name(name)] = _all_removed(meeting, removed, hidden)
+                features[removed_name(name)] = _all_removed(groups, removed, tombstones)
     return EncodedRows(keys, features)
 
 
@@ -260,29 +264,29 @@ def _ages(owners: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.asarray(parts[-1:].sum() - parts)
 
 
-def _hidden_by(rows: EncodedRows, feature: EncodedFeature) -> tuple[Hidden, EncodedFeature | None]:
+def _tombstones_of(rows: EncodedRows, feature: EncodedFeature) -> tuple[Tombstones, EncodedFeature | None]:
     """What rows hide of a list, and the feature that records it; None if they hide nothing."""
     removed = rows.features.get(removed_name(feature.codec.feature))
     if removed is None or not removed.states.any():
-        return Hidden.nothing(len(rows)), None
-    return Hidden.of(removed.states, removed.csr, removed.vocabulary, feature.vocabulary), removed
+        return Tombstones.nothing(len(rows)), None
+    return Tombstones.of(removed.states, removed.csr, removed.vocabulary, feature.vocabulary), removed
 
 
-def _all_removed(meeting: Meeting, removed: EncodedFeature, hidden: Hidden) -> EncodedFeature:
+def _all_removed(groups: EntityGroups, removed: EncodedFeature, tombstones: Tombstones) -> EncodedFeature:
     """What all rows of each entity together hide of earlier rows."""
-    fences = np.zeros(meeting.num_owners, np.bool_)
-    fences[meeting.owners[hidden.fences]] = True
+    delete_barriers = np.zeros(groups.num_owners, np.bool_)
+    delete_barriers[groups.owners[tombstones.delete_barriers]] = True
     csr = removed.csr
     assert csr.weights is not None
-    owners = meeting.owners[csr.rows]
+    owners = groups.owners[csr.rows]
     order = np.lexsort((-csr.weights, csr.ids, owners))
-    order = order[~fences[owners[order]]]  # an entity that hides everything needs no removals
+    order = order[~delete_barriers[owners[order]]]  # an entity that hides everything needs no removals
     owners, ids, until = owners[order], csr.ids[order], csr.weights[order]
     is_first = np.ones(len(order), np.bool_)
     is_first[1:] = (owners[1:] != owners[:-1]) | (ids[1:] != ids[:-1])
-    lengths = np.bincount(owners[is_first], minlength=meeting.num_owners)
+    lengths = np.bincount(owners[is_first], minlength=groups.num_owners)
     states = np.where(lengths > 0, np.uint8(VALUE), np.uint8(MISSING))
-    states[fences] = EMPTY
+    states[delete_barriers] = EMPTY
     rows = Csr.of_lengths(lengths, ids[is_first])
     return removed.with_rows(states, Csr(rows.indptr, rows.ids, until[is_first]))
 

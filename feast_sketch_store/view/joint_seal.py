@@ -12,7 +12,7 @@ publish   one shard after the other; a shard that was not reached keeps its prev
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from feast_sketch_store.layers.joint import CountedRows, JointVocabularies
+from feast_sketch_store.layers.joint import CountedRows, SharedVocabularies
 from feast_sketch_store.row_log import LogRead
 from feast_sketch_store.rows.formulas import Formula
 from feast_sketch_store.settings.view_settings import ViewSettings
@@ -70,7 +70,7 @@ def inputs_of(shards: Mapping[int, Shard]) -> dict[int, LogRead]:
 
 def numbered_in_threads(
     settings: ViewSettings, shards: Mapping[int, Shard], logs: Mapping[int, LogRead]
-) -> JointVocabularies | None:
+) -> SharedVocabularies | None:
     """The common parts of the bases of shards with such rows; errors are those of `numbered`.
 
     None for one shard: the fold of its rows finds the same, without another pass over them.
@@ -92,8 +92,8 @@ def numbered(
     shards: Mapping[int, Shard],
     sample: Callable[[], Sequence[Sampled]],
     count: Callable[[Mapping[str, Formula]], Sequence[CountedRows]],
-    fit: Callable[[JointVocabularies], Sequence[Mapping[str, int]]],
-) -> JointVocabularies:
+    fit: Callable[[SharedVocabularies], Sequence[Mapping[str, int]]],
+) -> SharedVocabularies:
     """Work out the common parts of the bases of shards from the rows of each.
 
     Parameters
@@ -113,7 +113,7 @@ def numbered(
         formulas = formulas_of(Sampled.of(sample()), settings, known)
     codecs = [*map(as_stored, settings.stored_codecs)]
     budget = settings.budget
-    joint = JointVocabularies.of(count(formulas), codecs, budget, formulas)
+    joint = SharedVocabularies.of(count(formulas), codecs, budget, formulas)
     # Once for the view, and not in each shard.
     reasons = {name: budget.reason_against_filter(name, size) for name, size in joint.beyond.items()}
     warn_of_exact(settings.view, {name: reason for name, reason in reasons.items() if reason})

@@ -199,7 +199,7 @@ class ShardLoader:
         """The place of the view's rows, for messages."""
         return self._row_log.where
 
-    def take_up(
+    def apply_commits(
         self, state: ShardState, table: pa.Table, position: Position, num_commits: int = 1
     ) -> ShardState | None:
         """The state with rows that this process has appended, without a look at the files.

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from feast_sketch_store.errors import SketchStoreError
 from feast_sketch_store.layers import DeltaLayer, Goal, SealedLayer, seal
 from feast_sketch_store.layers.build import MAX_ROWS
-from feast_sketch_store.layers.joint import JointVocabularies
+from feast_sketch_store.layers.joint import SharedVocabularies
 from feast_sketch_store.rows.encoding import EncodedRows, RowKeys
 from feast_sketch_store.rows.formulas import Formula
 from feast_sketch_store.rows.newest import Batches, NewestRows
@@ -111,7 +111,7 @@ def wants_compaction(rows: FoldedRows, num_files: int) -> bool:
 def fold(
     rows: FoldedRows,
     settings: ViewSettings,
-    joint: JointVocabularies | None = None,
+    joint: SharedVocabularies | None = None,
     known: Mapping[str, Formula] | None = None,
 ) -> SealedLayer:
     """Fold rows into a layer. Reads no files except those that settings name.

@@ -220,7 +220,7 @@ class AppendedRows:
             newest = int(rows.keys.event_timestamps.max(initial=NO_TIMESTAMP, where=~rows.keys.deleted))
             expire_before = min(expire_before, newest - kept_microseconds)
         self.expire_before = expire_before
-        self.has_dead = bool(rows.keys.fences.any())
+        self.has_dead = bool(rows.keys.delete_barriers.any())
         has_items = np.zeros(len(rows), np.bool_)  # that have not expired
         features = {}
         for codec in codecs:

@@ -19,7 +19,7 @@ from feast_sketch_store.errors import (
 )
 from feast_sketch_store.layers import SealedLayer, SealedRows, SketchLayer
 from feast_sketch_store.layers.build import values_within_memory
-from feast_sketch_store.layers.joint import CountedRows, JointVocabularies, count_rows
+from feast_sketch_store.layers.joint import CountedRows, SharedVocabularies, count_rows
 from feast_sketch_store.row_log import START, LogRead, Position
 from feast_sketch_store.row_log.staging import StagedFile, stage
 from feast_sketch_store.rows.encoding import FeastRow, RowKeys
@@ -262,7 +262,7 @@ class Shard(LiveShard):
         if table is None:
             return state
         through, num_late = deferred.position, self._loader.num_late
-        taken = self._loader.take_up(state, table, through, through.number - known)
+        taken = self._loader.apply_commits(state, table, through, through.number - known)
         self._tell_late(self._loader.num_late - num_late, len(table))
         return taken or state
 
@@ -411,7 +411,7 @@ class Shard(LiveShard):
         rows = computed_rows(self._fold(log).encoded(codecs), formulas)
         return count_rows((encoded for _, encoded in rows), [*map(as_stored, codecs)])
 
-    def values_within_memory(self, log: LogRead, joint: JointVocabularies) -> dict[str, int]:
+    def values_within_memory(self, log: LogRead, joint: SharedVocabularies) -> dict[str, int]:
         """For each feature with a memory limit, the number of values that a base of the rows could keep
         within it.
         """
@@ -424,12 +424,12 @@ class Shard(LiveShard):
             joint,
         )
 
-    def draft(self, log: LogRead, joint: JointVocabularies | None) -> Drafted:
+    def draft(self, log: LogRead, joint: SharedVocabularies | None) -> Drafted:
         """Draft an unpublished base with given ids of values."""
         rows = self._fold(log)
         return self._draft(rows, log, joint)._replace(compacts=wants_compaction(rows, len(log.files)))
 
-    def figures(self, log: LogRead, joint: JointVocabularies | None) -> Figures:
+    def figures(self, log: LogRead, joint: SharedVocabularies | None) -> Figures:
         """The figures of the base that a log would become."""
         return _figures_of(fold(self._fold(log), self.settings, joint, self.sealed_formulas()))
 
@@ -539,7 +539,7 @@ class Shard(LiveShard):
             return {}
         return {} if sealed is None else sealed.formulas
 
-    def _draft(self, rows: FoldedRows, log: LogRead, joint: JointVocabularies | None) -> Drafted:
+    def _draft(self, rows: FoldedRows, log: LogRead, joint: SharedVocabularies | None) -> Drafted:
         """Fold rows into a layer and write it as an unpublished snapshot, as of the table of the log."""
         layer = fold(rows, self.settings, joint, self.sealed_formulas())
         # A snapshot's version is the number of commits that it covers.
@@ -559,7 +559,7 @@ class Shard(LiveShard):
         return Dropped.by(kept, self._fold(after).keys)
 
     def replacement(
-        self, before: LogRead, after: LogRead, joint: JointVocabularies | None
+        self, before: LogRead, after: LogRead, joint: SharedVocabularies | None
     ) -> tuple[LogRead, Drafted]:
         """Draft an unpublished base of rows that are to replace those of the table.
 

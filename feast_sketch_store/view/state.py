@@ -85,7 +85,9 @@ class ShardState:
         for number, delta in enumerate(self.deltas):
             assert self.snapshot is not None
             order, everywhere = load_order(self.snapshot, number), np.ones(len(delta), np.bool_)
-            parts.append(replace(order, deleted=delta.deleted, fences=everywhere))  # nothing below counts
+            parts.append(
+                replace(order, deleted=delta.deleted, delete_barriers=everywhere)
+            )  # nothing below counts
         parts += [layer.rows.keys for layer in self.exact]
         if not parts:
             return RowKeys.none()

@@ -38,7 +38,7 @@ from feast_sketch_store.storage.names import (
     SEAL_LOCK,
     staged_files,
 )
-from feast_sketch_store.threads import Threads, give_way
+from feast_sketch_store.threads import Threads, lower_priority
 from feast_sketch_store.view import fills, joint_seal
 from feast_sketch_store.view.gate import FILL, SEAL, Figures, HeldBack, judge
 from feast_sketch_store.view.group_commit import GroupCommit
@@ -632,7 +632,7 @@ class View(LiveView[Shard]):
 
     def _maintain_while_due(self) -> None:
         """Seal or absorb until the rows written meanwhile are few enough to wait."""
-        give_way(leave_a_core=True)  # to reads, of this process and others
+        lower_priority(leave_a_core=True)  # to reads, of this process and others
         is_needed = True
         while is_needed:
             is_sealed = False

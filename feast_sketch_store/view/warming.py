@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 from feast_sketch_store.storage.system import will_need
 from feast_sketch_store.succinct.packed import Check
-from feast_sketch_store.threads import give_way
+from feast_sketch_store.threads import lower_priority
 
 WARMER = "feast_sketch_store warm-up"  # the name of threads
 
@@ -85,7 +85,7 @@ class Warmer:
 def _warm_up(
     steps: Iterator[Step], stop: threading.Event, wait_seconds: float, then: Callable[[], None]
 ) -> None:
-    give_way()
+    lower_priority()
     if not stop.wait(wait_seconds) and _look_at(steps, stop, None):
         then()
 

@@ -26,7 +26,7 @@ from measure import Goal, number, print_goals, print_set_up, print_table, second
 from startup import drop_pages, process
 from stores import Backend, UserRows, entity_keys, set_up_of, sketch, temporary_folder
 
-from feast_sketch_store.threads import giving_way
+from feast_sketch_store.threads import lowered_priority
 from feast_sketch_store.view import warming
 
 _READS = 1_000
@@ -220,7 +220,7 @@ def _seal_over_and_over(
     """In a process of its own: when told to, write rows and seal until told to stop; how often it sealed."""
     new_rows = rows.to_feast(0, rows.num_users // 20)
     pipe.send(True)
-    with giving_way(leave_a_core=True):
+    with lowered_priority(leave_a_core=True):
         while pipe.recv():
             seals = 0
             while not pipe.poll():

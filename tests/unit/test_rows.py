@@ -234,7 +234,7 @@ def test_a_row_after_a_deletion_counts_whatever_its_timestamps(make_table, key_o
         make_table([(1, size(1), 2), (1, size(2), 1)], CODECS),
     )
     newest, keys = newest_rows(table)
-    assert (keys.deleted.tolist(), keys.fences.tolist()) == ([False], [True])
+    assert (keys.deleted.tolist(), keys.delete_barriers.tolist()) == ([False], [True])
     assert items_of(encode(newest, keys, CODECS), "size") == [(VALUE, {1})]
 
 

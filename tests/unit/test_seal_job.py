@@ -32,7 +32,7 @@ def make_view(tmp_path):
 def looks(monkeypatch):
     """Counts how often a view takes up what is there."""
     taken = []
-    for name in ("load", "take_up", "sealed"):
+    for name in ("load", "apply_commits", "sealed"):
         real = getattr(ShardLoader, name)
         monkeypatch.setattr(
             ShardLoader, name, lambda *args, real=real, name=name: taken.append(name) or real(*args)

@@ -7,7 +7,14 @@ import threading
 import pytest
 
 from feast_sketch_store import threads
-from feast_sketch_store.threads import _NICE, Threads, give_way, giving_way, in_threads, num_threads
+from feast_sketch_store.threads import (
+    _NICE,
+    Threads,
+    in_threads,
+    lower_priority,
+    lowered_priority,
+    num_threads,
+)
 
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="a priority belongs to a process")
 
@@ -27,7 +34,7 @@ def test_a_thread_gives_way_with_those_that_it_starts():
     before = niceness()
 
     def work():
-        give_way()
+        lower_priority()
         return niceness(), in_a_thread(niceness)
 
     assert in_a_thread(work) == (max(_NICE, before),) * 2
@@ -39,7 +46,7 @@ def test_a_thread_gives_way_with_those_that_it_starts():
 def test_a_thread_that_gives_way_already_stays_as_it_is():
     def work():
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 19)
-        give_way()
+        lower_priority()
         return niceness()
 
     assert in_a_thread(work) == 19
@@ -50,7 +57,7 @@ def test_a_thread_gives_way_for_a_time_where_it_may():
     before = niceness()
 
     def work():
-        with giving_way():
+        with lowered_priority():
             within = niceness()
         return within, niceness()
 
@@ -64,7 +71,7 @@ def test_a_thread_may_leave_a_core_with_those_that_it_starts(monkeypatch, cores)
     monkeypatch.setattr(threads, "_NUM_THREADS", cores)
 
     def work():
-        with giving_way(leave_a_core=True):
+        with lowered_priority(leave_a_core=True):
             within = num_threads(), *in_threads(lambda _: num_threads(), range(3))
         return within, num_threads()
 

@@ -374,11 +374,11 @@ def test_a_write_does_not_read_back_what_it_wrote(make_view, monkeypatch):
 @pytest.fixture
 def encoded(monkeypatch):
     """Collects how many rows are taken up at a time."""
-    sizes, take_up = [], ShardLoader._with_rows
+    sizes, apply_commits = [], ShardLoader._with_rows
 
     def counting(self, state, table, *arguments):
         sizes.append(len(table))
-        return take_up(self, state, table, *arguments)
+        return apply_commits(self, state, table, *arguments)
 
     monkeypatch.setattr(ShardLoader, "_with_rows", counting)
     return sizes
