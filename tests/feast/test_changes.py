@@ -17,6 +17,7 @@ from feast_sketch_store.errors import RowError, SettingsError
 from feast_sketch_store.operations import maintenance
 from feast_sketch_store.operations.entity_history import entity_history
 from feast_sketch_store.operations.versions import Mover, diff
+from tests.helpers.browser import layout
 from tests.helpers.keys import user_hashes
 from tests.helpers.repository import make_repository, make_view, read_users
 
@@ -86,7 +87,7 @@ class TestDiff:
         assert viewed.before.error_rate is None
 
     def test_versions_are_chosen_and_now_has_unsealed_rows(self, store):
-        older, newer = (",".join(map(str, versions)) for versions in _versions(store))
+        older, newer = map(_text_of, _versions(store))
         assert diff(opened(store), older, newer) == diff(opened(store))
         push(store, {3: [1, 2, 3, 4]}, EVENT + timedelta(2))
         found = diff(opened(store), newer, "now")
@@ -236,6 +237,35 @@ def test_a_page_shows_names_as_they_are(tmp_path):
         assert nasty not in (tmp_path / f"{name}.html").read_text()
         assert not Page.of(tmp_path / f"{name}.html").loads
     assert Page.of(tmp_path / "diff.html").tables["values of viewed"][0][0] == nasty
+
+
+@pytest.mark.parametrize("width", [390, 1200])
+def test_pages_in_a_browser(store, tmp_path, width):
+    """Bars are as long as their figures say, texts stay apart and inside, and nothing scrolls sideways."""
+    push(store, {0: [*range(100, 140)], 2: [5, 6]}, EVENT + timedelta(2))
+    run(store, "diff", "history", _text_of(_versions(store)[1]), "now", "--html", str(tmp_path / "diff.html"))
+    run(store, "history", "history", "user_id=2", "--html", str(tmp_path / "history.html"))
+    for name, picture, bars in (
+        ("diff", "lengths of viewed", ("before", "after")),
+        ("history", "lengths of viewed", ("after",)),
+    ):
+        found = layout(tmp_path / f"{name}.html", tmp_path, width)
+        assert found["width"] <= width
+        for drawn in found["pictures"].values():
+            assert drawn["right"] <= width
+            assert not drawn["overlaps"]
+        drawn = found["pictures"][picture]["bars"]
+        assert {kind for kind, _, _ in drawn} == {*bars}
+        assert len({colour for _, _, colour in drawn}) == len(bars), "before and after have their own colours"
+    (before, after) = (
+        length
+        for _, length, _ in layout(tmp_path / "diff.html", tmp_path, width)["pictures"]["facts"]["bars"]
+    )
+    assert after / before == pytest.approx((82 - 9 + 40 - 1 + 2) / 82, rel=0.02)
+
+
+def _text_of(versions):
+    return ",".join(map(str, versions))
 
 
 def _versions(store):

@@ -3,8 +3,6 @@
 import ast
 import json
 import re
-import shutil
-import subprocess
 from dataclasses import replace
 from html.parser import HTMLParser
 
@@ -12,6 +10,7 @@ import pytest
 
 from feast_sketch_store.planning.plan import Estimate, Plan, PlannedField, Point
 from feast_sketch_store.planning.report import to_html
+from tests.helpers.browser import browse, layout
 from tests.helpers.cases import for_each
 
 HOSTILE = "</script><script>alert('1')</script><!-- \"q\" & {{plan}} \\ \u2028 é\n</code>"
@@ -342,38 +341,11 @@ def test_the_same_plan_gives_the_same_page():
     assert to_html(plan_with_auc()) == to_html(plan_with_auc())
 
 
-def browse(page, tmp_path):
-    """The elements of a page after its scripts have run, in a browser if there is one."""
-    browser = shutil.which("chromium")
-    if browser is None:
-        pytest.skip("needs chromium")
-    options = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}"]
-    done = subprocess.run(
-        [browser, *options, "--virtual-time-budget=3000", "--dump-dom", page.as_uri()],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
-    )
-    return done.stdout
-
-
 @pytest.mark.parametrize("width", [400, 1200])
 def test_a_page_does_not_scroll_sideways(tmp_path, width):
-    """A frame of the width tells how wide its page is."""
     html = to_html(replace(plan_with_auc(), view="a_view_with_a_long_name_" * 4, fields={"viewed": DECLARED}))
-    telling = (
-        "<script>parent.postMessage([document.documentElement.scrollWidth, innerWidth], '*')</script></body>"
-    )
-    (tmp_path / "plan.html").write_text(html.replace("</body>", telling), encoding="utf-8")
-    (tmp_path / "frame.html").write_text(
-        "<script>addEventListener('message', event => document.title = event.data.join(' '))</script>"
-        f"<title></title><iframe src=plan.html style='width:{width}px;border:0;height:900px'></iframe>"
-    )
-    (title,) = Page(browse(tmp_path / "frame.html", tmp_path)).texts("title")
-    needed, given = map(int, title.split())
-    assert given == width
-    assert needed <= given
+    (tmp_path / "plan.html").write_text(html, encoding="utf-8")
+    assert layout(tmp_path / "plan.html", tmp_path, width)["width"] <= width
 
 
 def test_a_page_with_cuts_draws_the_facts_kept_and_a_line_per_curve(tmp_path):
