@@ -19,6 +19,8 @@ exclude_patterns = [".*", "docs/news", "**/node_modules", "build", "dist", "LICE
 myst_heading_anchors = 4
 html_theme = "furo"
 html_title = "feast_sketch_store"
+html_static_path = ["site"]
+html_css_files = ["site.css"]
 html_copy_source = False
 html_last_updated_fmt = None
 
