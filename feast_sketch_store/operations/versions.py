@@ -117,9 +117,12 @@ def diff(view: View, before: str | None = None, after: str | None = None) -> Vie
     published = [part.published() for part in view.shards.values()]
     if before is None:
         has_two = all(len(files) > 1 for files in published)
-        before = _text(files[1 if has_two else 0] for files in published if files) or NOW
-        after = _text(files[0] for files in published) if has_two else NOW
-    states = [_state_of(view, version, published) for version in (before, after or NOW)]
+        older = [files[1 if has_two else 0] for files in published] if all(published) else None
+        newer = [files[0] for files in published] if has_two else None
+    else:
+        older = _snapshots_of(view, before, published)
+        newer = _snapshots_of(view, after or NOW, published)
+    states = [_state_of(view, files) for files in (older, newer)]
     keys = [_keys_of(state) for state in states]
     rest = keys[1]
     known, places = find_sorted(keys[0].entity_hashes, rest.entity_hashes)
@@ -129,8 +132,8 @@ def diff(view: View, before: str | None = None, after: str | None = None) -> Vie
     names = _names_of(view, [name for name, _, _ in moved])
     return ViewDiff(
         view.name,
-        before,
-        after or NOW,
+        _text(older),
+        _text(newer),
         (len(keys[0]), len(keys[1])),
         len(rest) - len(known),
         len(keys[0]) - len(known),
@@ -141,20 +144,22 @@ def diff(view: View, before: str | None = None, after: str | None = None) -> Vie
     )
 
 
-def _text(files: Any) -> str:
-    return ",".join(str(file.version) for file in files)
+def _text(files: Sequence[SnapshotFile] | None) -> str:
+    return NOW if files is None else ",".join(str(file.version) for file in files)
 
 
-def _state_of(view: View, version: str, published: Sequence[Sequence[SnapshotFile]]) -> State:
-    """The rows of one version."""
+def _snapshots_of(
+    view: View, version: str, published: Sequence[Sequence[SnapshotFile]]
+) -> Sequence[SnapshotFile] | None:
+    """The snapshots of a version, the newest of those that a shard has of it; None for the rows since, too."""
     if version == NOW:
-        return view.state
+        return None
     if not re.fullmatch(r"\d+(,\d+)*", version) or version.count(",") + 1 != len(published):
         raise SettingsError(
             f"feature view {view.name!r}: {version!r} is not a version: give {NOW!r}, or the version of each "
             f"of its {len(published)} shards with commas between, as `feast-sketch inspect` shows them"
         )
-    shards = {}
+    chosen = []
     for number, (wanted, files) in enumerate(zip(version.split(","), published, strict=True)):
         found = next((file for file in files if file.version == int(wanted)), None)
         if found is None:
@@ -163,9 +168,19 @@ def _state_of(view: View, version: str, published: Sequence[Sequence[SnapshotFil
                 f"{view.shards[number].storage.location}: there is no snapshot of version {wanted}; "
                 f"there are the versions: {there}"
             )
-        sealed, deltas = open_layer(found), open_deltas(found)
-        position = Position(found.version - 1)
-        shards[number] = ShardState(named(sealed.semantics), position, found, sealed, deltas)
+        chosen.append(found)
+    return chosen
+
+
+def _state_of(view: View, files: Sequence[SnapshotFile] | None) -> State:
+    """The rows of these snapshots of all shards; of None, also the rows since."""
+    if files is None:
+        return view.state
+    shards = {}
+    for number, file in enumerate(files):
+        sealed, deltas = open_layer(file), open_deltas(file)
+        position = Position(file.version - 1)
+        shards[number] = ShardState(named(sealed.semantics), position, file, sealed, deltas)
     return State(view.name, view.shard_map, shards)
 
 

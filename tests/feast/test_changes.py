@@ -96,6 +96,32 @@ class TestDiff:
         assert diff(opened(store), newer) == found
         assert diff(opened(store), newer, newer).movers == []
 
+    def test_a_seal_with_other_settings_has_the_version_of_the_one_before(self, store, tmp_path):
+        options = {
+            "refresh": 0,
+            "shards": len(opened(store).shards),
+            "compaction": "job",
+            "structure": "bloom",
+        }
+        store = make_repository(tmp_path, make_view({"viewed": Set(Int64)}, pushed="clicks"), **options)
+        seal(store)
+        found = diff(opened(store))
+        assert found.before == found.after == ",".join(map(str, _versions(store)[1]))
+        (viewed,) = found.features
+        assert (viewed.before.structure, viewed.after.structure) == ("sets", "bloom")
+        assert viewed.before.error_rate is None
+        assert viewed.after.error_rate > 0
+
+    def test_a_view_with_fewer_entities_than_shards(self, tmp_path):
+        view = make_view({"viewed": Set(Int64)}, pushed="clicks")
+        store = make_repository(tmp_path, view, refresh=0, shards=16, compaction="job")
+        assert diff(opened(store)).entities == (0, 0)
+        push(store, {1: [5], 2: [6]})
+        seal(store)
+        push(store, {3: [7]})
+        seal(store)
+        assert diff(opened(store)).entities == (2, 3)
+
     @pytest.mark.parametrize("version", ["99999", "1,2,3", "last", "-1"])
     def test_unknown_versions_are_refused(self, store, version):
         num_shards = len(opened(store).shards)
