@@ -1,5 +1,6 @@
 """What happened to one entity: each row of its log, whether it is sealed, and what reads showed after it."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -44,7 +45,7 @@ class LoggedRow:
     is_sealed : whether a snapshot covers it.
     event_timestamp, created_timestamp : ISO 8601; None where there is none.
     is_deletion : whether it deletes the entity.
-    values : what was written, by column of the log.
+    values : what was written, by feature; beside these the times and counts of a feature, and the operation.
     shown : by feature, what reads without a filter's false values showed after it; None: no row.
     """
 
@@ -157,7 +158,11 @@ class _Past:
             _moment(values.get(EVENT_TIMESTAMP)),
             _moment(values.get(CREATED_TIMESTAMP)),
             bool(values.get(DELETED)),
-            {name: value for name, value in values.items() if name not in self._others and value is not None},
+            {
+                _label(name): value
+                for name, value in values.items()
+                if name not in self._others and value is not None
+            },
             self._shown(),
         )
 
@@ -168,6 +173,11 @@ class _Past:
         names = tuple(codec.feature for codec in self._codecs)
         (raw,), _ = state.row_reader(names).rows(self._hashes, NO_TIMESTAMP)
         return _plain(row_of(raw, names))
+
+
+def _label(column: str) -> str:
+    """A column of the log in words: ``__times__viewed`` has the times of viewed."""
+    return re.sub("^__([a-z]+)__", r"\1 of ", column).removeprefix("__")
 
 
 def _plain(row: Row) -> Mapping[str, Any] | None:

@@ -151,7 +151,7 @@ def _text(files: Sequence[SnapshotFile] | None) -> str:
 def _snapshots_of(
     view: View, version: str, published: Sequence[Sequence[SnapshotFile]]
 ) -> Sequence[SnapshotFile] | None:
-    """The snapshots of a version, the newest of those that a shard has of it; None for the rows since, too."""
+    """The snapshots of a version, the newest that each shard has of it; None for the rows since, too."""
     if version == NOW:
         return None
     if not re.fullmatch(r"\d+(,\d+)*", version) or version.count(",") + 1 != len(published):
@@ -179,8 +179,9 @@ def _state_of(view: View, files: Sequence[SnapshotFile] | None) -> State:
     shards = {}
     for number, file in enumerate(files):
         sealed, deltas = open_layer(file), open_deltas(file)
+        semantics = named(sealed.semantics).of(view.codecs)
         position = Position(file.version - 1)
-        shards[number] = ShardState(named(sealed.semantics), position, file, sealed, deltas)
+        shards[number] = ShardState(semantics, position, file, sealed, deltas)
     return State(view.name, view.shard_map, shards)
 
 

@@ -18,6 +18,7 @@ from feast_sketch_store.operations import maintenance
 from feast_sketch_store.operations.entity_history import entity_history
 from feast_sketch_store.operations.versions import Mover, diff
 from tests.helpers.browser import layout
+from tests.helpers.cases import for_each
 from tests.helpers.keys import user_hashes
 from tests.helpers.repository import make_repository, make_view, read_users
 
@@ -226,6 +227,48 @@ def test_each_item_of_a_list_has_its_time(tmp_path):
     assert [row.is_sealed for row in found.rows] == [True, False, False]
     assert [row.values["viewed"] for row in found.rows] == [["a"], ["b"], ["c"]]
     assert read_users(store, ["history:viewed"], [1])["viewed"] == [found.shown["viewed"]]
+
+
+LISTED = [
+    Field(name="viewed", dtype=Array(String), tags={"sketch.codec": "list"}),
+    Field(name="at", dtype=Array(UnixTimestamp), tags={"sketch.of": "viewed"}),
+]
+COUNTED = [
+    Field(name="viewed", dtype=Array(String), tags={"sketch.codec": "counts"}),
+    Field(name="times", dtype=Array(Int64), tags={"sketch.of": "viewed"}),
+]
+
+
+@pytest.mark.parametrize("num_shards", [1, 4])
+@for_each(
+    "fields, tags, facts, moved",
+    [
+        (LISTED, {}, (6, 12), Mover("b", 0, 3)),
+        ({"viewed": Set(String)}, {"sketch.rows": "append"}, (6, 9), Mover("b", 0, 3)),
+        (COUNTED, {}, (6, 6), Mover("a", 3, 0)),
+    ],
+)
+def test_versions_of_lists_counts_and_sets_that_grow(
+    tmp_path_factory, num_shards, fields, tags, facts, moved
+):
+    folder = tmp_path_factory.mktemp("grown")
+    view = make_view(fields, pushed="clicks", ttl=timedelta(days=36_500), tags=tags)
+    options = {"refresh": 0, "compaction": "job", "shards": num_shards, "structure": "sets"}
+    store = make_repository(folder, view, **options)
+    for item, event in (("a", EVENT), ("b", EVENT + timedelta(1))):
+        more = {} if tags else {"at": [[event] * 2] * 3} if fields is LISTED else {"times": [[1, 2]] * 3}
+        push(store, {user: [item, f"own {user}"] for user in range(3)}, event, **more)
+        seal(store)
+    found = diff(opened(store))
+    assert found.entities == (3, 3)
+    viewed = found.features[0]
+    assert (viewed.before.facts, viewed.after.facts) == facts
+    assert moved in viewed.values
+    written = entity_history(store, "history", {"user_id": 0}).rows[0].values
+    assert {*written} <= {"viewed", "times of viewed", "counts of viewed"}
+    now = diff(opened(store), found.after, "now")
+    assert now.features[0].before == now.features[0].after
+    assert not now.movers
 
 
 def test_values_of_all_types_are_named(tmp_path):
