@@ -10,7 +10,9 @@ from feast_sketch_store.operations.entity_history import EntityHistory, LoggedRo
 from feast_sketch_store.operations.versions import FeatureDiff, Mover, ViewDiff
 from feast_sketch_store.planning.report import readable_bytes
 
-_WIDTH, _BAR, _GAP, _NAMES, _FIGURES = 720, 14, 10, 150, 110  # of a picture, in pixels
+# Of a picture, in its own pixels; it is as wide as a phone's window, or up to half as wide again.
+_WIDTH, _BAR, _GAP, _NAME, _FIGURES = 480, 16, 8, 18, 120
+_MOST_LETTERS = 50  # of a name
 
 _PAGE = """<!doctype html>
 <html lang="en">
@@ -35,8 +37,9 @@ h2 {{ font-size: 1.15rem; margin: 2rem 0 .6rem; }}
 table {{ border-collapse: collapse; font-variant-numeric: tabular-nums; overflow-wrap: normal; }}
 th, td {{ text-align: left; vertical-align: top; padding: .25rem .8rem .25rem 0;
   border-bottom: 1px solid var(--line); }}
+td:first-child {{ max-width: 13rem; overflow-wrap: anywhere; }}
 thead th, .muted {{ color: var(--muted); font-weight: normal; }}
-svg {{ display: block; width: 100%; max-width: {width}px; height: auto; font-size: 12px; }}
+svg {{ display: block; width: 100%; max-width: {width}px; height: auto; margin-top: .6rem; font-size: 14px; }}
 svg text {{ fill: var(--fg); }}
 svg .before {{ fill: var(--before); }}
 svg .after {{ fill: var(--after); }}
@@ -85,15 +88,12 @@ def diff_page(found: ViewDiff) -> str:
         pairs = [(n, feature.before.lengths.get(n, 0), feature.after.lengths.get(n, 0)) for n in names]
         name = escape(feature.name)
         body += [
-            f"<h2>Lengths of rows of <code>{name}</code></h2>",
-            _bars(f"lengths of {feature.name}", [p for p in pairs if p[1] or p[2]], "{:,} rows".format),
+            f"<h2>Rows by the number of <code>{name}</code> they have</h2>",
+            _bars(f"lengths of {feature.name}", [p for p in pairs if p[1] or p[2]], "{:,}".format),
             f"<h2>Values of <code>{name}</code> that moved most</h2>",
-            _table(f"values of {feature.name}", _MOVED, [mover_cells(mover) for mover in feature.values]),
+            _movers(f"values of {feature.name}", feature.values),
         ]
-    body += [
-        "<h2>Entities that moved most</h2>",
-        _table("entities", _MOVED, [mover_cells(mover) for mover in found.movers]),
-    ]
+    body += ["<h2>Entities that moved most</h2>", _movers("entities", found.movers)]
     return _page(f"Changes of {found.view}", body)
 
 
@@ -102,8 +102,8 @@ def history_page(found: EntityHistory) -> str:
     names = sorted({name for row in found.rows for name in row.shown or {}})
     body = [
         f"<h1>{escape(found.entity)} in <code>{escape(found.view)}</code></h1>",
-        f'<p class="muted">Shard {found.shard}; its snapshot covers the first {found.snapshot_version or 0} '
-        "commits.</p>",
+        f'<p class="muted">Shard {found.shard}; commits that its snapshot covers: '
+        f"{found.snapshot_version or 0:,}.</p>",
         "<h2>Reads show now</h2>",
         "<p>No row.</p>" if found.shown is None else _table("now", ("feature", "value"), _named(found.shown)),
     ]
@@ -122,8 +122,6 @@ def history_page(found: EntityHistory) -> str:
 
 
 # -- cells, of the pages and of the command line -------------------------------------------------------
-
-_MOVED = ("", "facts before", "after", "change")
 
 
 def summary_cells(found: ViewDiff) -> list[list[str]]:
@@ -187,7 +185,13 @@ def _length(value: Any) -> int:
 
 
 def _page(title: str, body: Iterable[str]) -> str:
-    return _PAGE.format(title=escape(title), width=_WIDTH, body="\n".join(body))
+    return _PAGE.format(title=escape(title), width=_WIDTH * 3 // 2, body="\n".join(body))
+
+
+def _movers(name: str, movers: Sequence[Mover]) -> str:
+    if not movers:
+        return "<p>None: all have as many facts as before.</p>"
+    return _table(name, ("", "facts before", "after", "change"), map(mover_cells, movers))
 
 
 def _table(name: str, header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -206,16 +210,17 @@ def _bars(name: str, pairs: Sequence[tuple[str, float, float]], text: Any) -> st
         return ""
     largest = max((max(old, new) for _, old, new in pairs), default=0) or 1
     kinds = ("before", "after") if any(old for _, old, _ in pairs) else ("after",)
-    room, step = _WIDTH - _NAMES - _FIGURES, len(kinds) * _BAR + _GAP
+    room, step = _WIDTH - _FIGURES, _NAME + len(kinds) * _BAR + _GAP
     parts = []
     for number, (label, *values) in enumerate(pairs):
         top = number * step
-        parts.append(f'<text x="0" y="{top + _BAR}">{escape(label)}</text>')
-        for place, (kind, value) in enumerate(zip(kinds, values[-len(kinds) :], strict=True)):
+        short = label if len(label) <= _MOST_LETTERS else label[: _MOST_LETTERS - 3] + "..."
+        parts.append(f'<text x="0" y="{top + _NAME - 5}">{escape(short)}</text>')
+        for row, (kind, value) in enumerate(zip(kinds, values[-len(kinds) :], strict=True)):
             length = round(room * value / largest, 1)
-            at = top + place * _BAR
-            parts.append(f'<rect class="{kind}" x="{_NAMES}" y="{at}" width="{length}" height="{_BAR - 2}"/>')
-            parts.append(f'<text x="{_NAMES + length + 6}" y="{at + _BAR - 3}">{escape(text(value))}</text>')
+            at = top + _NAME + row * _BAR
+            parts.append(f'<rect class="{kind}" x="0" y="{at}" width="{length}" height="{_BAR - 2}"/>')
+            parts.append(f'<text x="{length + 6}" y="{at + _BAR - 3}">{escape(text(value))}</text>')
     return (
         f'<svg role="img" aria-label="{escape(name)}" viewBox="0 0 {_WIDTH} {len(pairs) * step}">'
         f"{''.join(parts)}</svg>"

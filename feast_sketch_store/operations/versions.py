@@ -115,6 +115,8 @@ def diff(view: View, before: str | None = None, after: str | None = None) -> Vie
     """
     view.refresh()
     published = [part.published() for part in view.shards.values()]
+    older: Sequence[SnapshotFile] | None
+    newer: Sequence[SnapshotFile] | None
     if before is None:
         has_two = all(len(files) > 1 for files in published)
         older = [files[1 if has_two else 0] for files in published] if all(published) else None
