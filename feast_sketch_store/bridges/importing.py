@@ -325,9 +325,9 @@ class _Import:
 
     def _refuse(self, among: str) -> None:
         """Raise an error if there are rows that cannot be kept, unless they are left out."""
-        number, told = self.state.num_skipped, self.state.skipped
+        number, skipped = self.state.num_skipped, self.state.skipped
         if number and not self._skip_bad:
-            key, reason = next(iter(told.items()))
+            key, reason = next(iter(skipped.items()))
             raise RowError(
                 f"{self._pages.bridge.view}: {number:,} {among} cannot be kept. The first is of the entity "
                 f"{key}: {reason}. Nothing was imported; declare the view as it was when these rows were "

@@ -170,8 +170,8 @@ def survey(
             yield _Survey(OtherView(store, known[name]), num_rows, max_rows_per_second, tell).run()
         except Exception as error:  # the other views are surveyed all the same
             _logger.debug("survey of %s", name, exc_info=True)
-            told = str(error) if isinstance(error, SketchStoreError) else f"{type(error).__name__}: {error}"
-            yield told if repr(name) in told else f"feature view {name!r}: {told}"
+            reason = str(error) if isinstance(error, SketchStoreError) else f"{type(error).__name__}: {error}"
+            yield reason if repr(name) in reason else f"feature view {name!r}: {reason}"
 
 
 class _Survey:
@@ -197,10 +197,10 @@ class _Survey:
             if not rows:
                 raise StorageError(f"{self._view}: there are no rows")
             asked = list(rows.values())[:_ASKED_FOR_BYTES]
-            told = bridge.stored_bytes(asked)
+            reported = bridge.stored_bytes(asked)
             finder = KeyFinder(self._view.table, None)
             keys = "exact" if bridge.has_keys else "need --keys" if finder.needs_keys else "recovered"
-            return self._surveyed(rows, entities, told, keys, bridge.resolution)
+            return self._surveyed(rows, entities, reported, keys, bridge.resolution)
         finally:
             bridge.close()
 
@@ -233,7 +233,7 @@ class _Survey:
         self,
         rows: Mapping[bytes | str, OtherRow],
         entities: Estimate,
-        told: Estimate | None,
+        reported: Estimate | None,
         keys: str,
         resolution: str,
     ) -> SurveyedView:
@@ -251,8 +251,8 @@ class _Survey:
         each = scaling.per_entity(given, entities.value, Estimate(*(number / seen for number in known)))
         ratio = (
             None
-            if told is None
-            else Estimate(told.value / each.value, told.low / each.high, told.high / each.low)
+            if reported is None
+            else Estimate(reported.value / each.value, reported.low / each.high, reported.high / each.low)
         )
         here = _times(each, entities)
         stamps = sorted(row.event for row in rows.values())
@@ -265,8 +265,8 @@ class _Survey:
             stamps[-1].isoformat(),
             keys,
             resolution,
-            None if told is None else _times(told, entities),
-            self._with_wider_listpacks(given, told, entities.value),
+            None if reported is None else _times(reported, entities),
+            self._with_wider_listpacks(given, reported, entities.value),
             here,
             ratio,
             sum(
@@ -282,7 +282,7 @@ class _Survey:
                 for name in self._view.features
                 if name in layer.codecs
             ],
-            list(self._notes(rows, entities, told, at_knee)),
+            list(self._notes(rows, entities, reported, at_knee)),
         )
 
     def _table(self, rows: Sequence[OtherRow]) -> pa.Table:
@@ -323,10 +323,10 @@ class _Survey:
         )
 
     def _with_wider_listpacks(
-        self, rows: Sequence[OtherRow], told: Estimate | None, num_entities: float
+        self, rows: Sequence[OtherRow], reported: Estimate | None, num_entities: float
     ) -> float | None:
         """The bytes that Redis reports, scaled by the ratio of the two settings' computed sizes."""
-        if self._view.store.kind != REDIS or told is None:
+        if self._view.store.kind != REDIS or reported is None:
             return None
         lengths = [len(key) for key in serialize_entity_keys([entity_key(row) for row in rows])]
         stored = StoredRows(
@@ -342,13 +342,13 @@ class _Survey:
         number = max(1, round(num_entities))
         usual = redis_bytes(stored, number, LISTPACK_VALUE).mean()
         wider = redis_bytes(stored, number, _WIDER_LISTPACK).mean()
-        return float(told.value * num_entities * wider / usual)
+        return float(reported.value * num_entities * wider / usual)
 
     def _notes(
         self,
         rows: Mapping[bytes | str, OtherRow],
         entities: Estimate,
-        told: Estimate | None,
+        reported: Estimate | None,
         at_knee: Knee | None,
     ) -> Iterator[str]:
         if len(rows) < entities.value:
@@ -358,7 +358,7 @@ class _Survey:
             )
         if not entities.is_known:
             yield "The number of entities is estimated, from the keys that were looked at."
-        if told is None:
+        if reported is None:
             yield "The store does not report how many bytes it takes."
         if at_knee is not None:
             yield (

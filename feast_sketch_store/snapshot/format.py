@@ -239,9 +239,11 @@ def _read_header(
         _check_entries(entries)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, zlib.error) as error:
         raise DamagedFileError(f"{source}: not a snapshot, or damaged: {error}") from error
-    told = start + sum(entry.size_bytes for entry in entries)
-    if told != size_bytes:
-        raise DamagedFileError(f"{source}: truncated or extended: {size_bytes} bytes, the header says {told}")
+    needed = start + sum(entry.size_bytes for entry in entries)
+    if needed != size_bytes:
+        raise DamagedFileError(
+            f"{source}: truncated or extended: {size_bytes} bytes, the header says {needed}"
+        )
     return description, entries, start
 
 
