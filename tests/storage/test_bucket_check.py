@@ -11,6 +11,9 @@ from feast_sketch_store.storage.buckets import _objects
 from tests.helpers.http_proxy import Answer, request_proxy
 
 
+OTHERS = [pytest.param(name, marks=pytest.mark.object_servers) for name in ("weed", "azurite")]
+
+
 @pytest.fixture(scope="module")
 def moto(object_server):
     return object_server("moto")
@@ -29,7 +32,7 @@ def check(url, options):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["moto", "gcs"])
+@pytest.mark.parametrize("name", ["moto", "gcs", *OTHERS])
 def test_a_bucket_that_holds(object_server, name):
     server = object_server(name)
     url = server.bucket()
