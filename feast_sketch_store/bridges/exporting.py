@@ -1,20 +1,28 @@
 """Write the rows of a view into another online store of Feast, to go back to it."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+import pyarrow as pa
 from feast import FeatureStore
+from feast.infra.key_encoding_utils import deserialize_entity_key
 from feast.infra.online_stores.helpers import get_online_store_from_config
 from feast.repo_config import load_repo_config
 
-from feast_sketch_store.errors import SettingsError, StorageError, UnsupportedFeatureError
+from feast_sketch_store.adapter.responses import row_of
+from feast_sketch_store.errors import SettingsError, StorageError
 from feast_sketch_store.online_store import any_feature_view
-from feast_sketch_store.operations.backing import feast_rows
 from feast_sketch_store.operations.maintenance import opened_view
-from feast_sketch_store.rows.codecs import LIST
+from feast_sketch_store.rows.codecs import EXACT
+from feast_sketch_store.rows.encoding import ENTITY_KEY, FeastRow, row_keys
 from feast_sketch_store.rows.entity_keys import SERIALIZATION_VERSION
+from feast_sketch_store.settings.resolve import ttl_microseconds
+from feast_sketch_store.settings.view_settings import ViewSettings
+from feast_sketch_store.view.live_shard import expire_before_of
+from feast_sketch_store.view.semantics import named
+from feast_sketch_store.view.state import State
 
 _ROWS_A_BATCH = 1_000
 
@@ -25,10 +33,10 @@ def export(
     other: Path,
     tell: Callable[[int, int], object] = lambda done, total: None,
 ) -> int:
-    """Write the newest row of each entity of a view into another online store.
+    """Write what a view shows of each entity into another online store.
 
-    The values are those of the row log: no error rate applies to them. Rows are written beside those that the
-    other store has, so an interrupted export can be run again.
+    The values are those of the row log: no error rate applies to them. Rows that have expired are left out.
+    Rows are written beside those that the other store has, so an interrupted export can be run again.
 
     Parameters
     ----------
@@ -43,16 +51,10 @@ def export(
     Raises
     ------
     SettingsError : the other configuration cannot be used.
-    UnsupportedFeatureError : the view has lists or counts.
     StorageError : the row log cannot be read, or the other store did not take the rows.
     """
     opened, table = opened_view(store, view), any_feature_view(store, view)
-    codecs = opened.settings.stored_codecs
-    if added := [codec.feature for codec in opened.settings.codecs if codec.name == LIST or codec.counts_of]:
-        raise UnsupportedFeatureError(
-            f"feature view {view!r}: {', '.join(map(repr, added))} cannot be exported, because lists and "
-            "counts are kept in parts; fill the other store from the offline store with `feast materialize`"
-        )
+    expire_before = expire_before_of(ttl_microseconds(store.config.online_store, table))
     try:
         config = load_repo_config(other.absolute().parent, other.absolute())
         target: Any = get_online_store_from_config(config.online_store)
@@ -62,18 +64,18 @@ def export(
         raise SettingsError(
             f"{other}: set entity_key_serialization_version: {SERIALIZATION_VERSION}, in which keys are kept"
         )
-    done = 0
+    taken = done = 0
     parts = [kept for part in opened.shards.values() if (kept := part.kept_rows()) is not None]
     total = sum(len(kept) for kept in parts)
     try:
         target.update(config, [], [table], [], [], True)
         for kept in parts:
-            for _, rows in kept.batches():
-                for first in range(0, len(rows), _ROWS_A_BATCH):
-                    taken = rows.take(np.arange(first, min(first + _ROWS_A_BATCH, len(rows))))
-                    target.online_write_batch(config, table, feast_rows(taken, codecs, with_nulls=True), None)
-                    done += len(taken)
-                    tell(done, total)
+            for _, logged in kept.batches():
+                for first in range(0, len(logged), _ROWS_A_BATCH):
+                    rows = _shown(opened.settings, logged.slice(first, _ROWS_A_BATCH), expire_before)
+                    target.online_write_batch(config, table, rows, None)
+                    taken, done = taken + min(_ROWS_A_BATCH, len(logged) - first), done + len(rows)
+                    tell(taken, total)
     except StorageError:
         raise
     except Exception as error:  # of the other store's client
@@ -81,3 +83,18 @@ def export(
             f"feature view {view!r}: the other store took {done:,} of {total:,} rows, then failed: {error}"
         ) from error
     return done
+
+
+def _shown(settings: ViewSettings, logged: pa.Table, expire_before: int) -> list[FeastRow]:
+    """What reads show of rows of the row log before a seal, without features that are computed."""
+    codecs = [replace(codec, name=EXACT) if codec.is_backed else codec for codec in settings.codecs]
+    codecs = [codec for codec in codecs if not codec.is_computed]
+    semantics, names = named(settings.semantics).of(codecs), tuple(codec.feature for codec in codecs)
+    state = State.of_rows(settings.view, semantics, semantics.encode(logged, codecs))
+    raw, _ = state.row_reader(names).rows(row_keys(logged).entity_hashes.tobytes(), expire_before)
+    rows: list[FeastRow] = []
+    for key, row in zip(logged[ENTITY_KEY].to_pylist(), raw, strict=True):
+        moment, values = row_of(row, names)
+        if moment is not None and values is not None:
+            rows.append((deserialize_entity_key(key, SERIALIZATION_VERSION), values, moment, None))
+    return rows

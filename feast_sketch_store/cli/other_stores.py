@@ -117,8 +117,9 @@ def import_(
 def export(open_store: Callable[[], FeatureStore], views: Sequence[str], other: Path, as_json: bool) -> None:
     """Write the rows of a VIEW into another online store of Feast.
 
-    The rows are exact: they come from the row log. Rows of other entities in the other store stay. Run an
-    interrupted export again.
+    The rows are exact: they come from the row log. Lists, counts and sets are written as a read shows them;
+    rows that have expired are left out. Rows of other entities in the other store stay. Run an interrupted
+    export again.
     """
     store, done = open_store(), {}
     for view in views_of(store, views):

@@ -155,7 +155,7 @@ def _parts(
             mine = np.arange(len(table)) if is_chosen is None else np.flatnonzero(is_chosen[before + places])
             for first in range(0, len(mine), _ROWS_A_BATCH):
                 rows = table.take(mine[first : first + _ROWS_A_BATCH])
-                yield rows, feast_rows(rows, codecs)
+                yield rows, _feast_rows(rows, codecs)
         before += len(shard.keys)
 
 
@@ -164,9 +164,7 @@ def _shown(key: EntityKey) -> str:
     return ", ".join(f"{name}={value!r}" for name, value in zip(key.join_keys, values, strict=True))
 
 
-def feast_rows(
-    table: pa.Table, codecs: Sequence[FeatureCodec], *, with_nulls: bool = False
-) -> list[FeastRow]:
+def _feast_rows(table: pa.Table, codecs: Sequence[FeatureCodec]) -> list[FeastRow]:
     """Rows of the row log in the form in which Feast writes them, with some features."""
     keys = row_keys(table)
     columns: dict[str, list[Value | None]] = {}
@@ -179,7 +177,7 @@ def feast_rows(
         values = {
             name: value
             for name, column in columns.items()
-            if (value := column[number]) is not None and (with_nulls or value.WhichOneof("val") is not None)
+            if (value := column[number]) is not None and value.WhichOneof("val") is not None
         }
         rows.append((deserialize_entity_key(key, SERIALIZATION_VERSION), values, event, None))
     return rows

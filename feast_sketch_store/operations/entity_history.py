@@ -13,7 +13,6 @@ from feast import FeatureStore
 from feast.type_map import feast_value_type_to_python_type
 
 from feast_sketch_store.adapter.responses import Row, hash_entity_keys, row_of
-from feast_sketch_store.layers import ExactLayer
 from feast_sketch_store.online_store import any_feature_view, online_store_of
 from feast_sketch_store.operations.maintenance import entity_keys_of
 from feast_sketch_store.row_log import RowLog
@@ -28,8 +27,8 @@ from feast_sketch_store.rows.encoding import (
 )
 from feast_sketch_store.rows.entity_keys import key_text, serialize_entity_keys
 from feast_sketch_store.view.semantics import RowSemantics, named
-from feast_sketch_store.view.shard_map import ShardMap, shards_of
-from feast_sketch_store.view.state import ShardState, State
+from feast_sketch_store.view.shard_map import shards_of
+from feast_sketch_store.view.state import State
 
 _OWN = (ENTITY_KEY, EVENT_TIMESTAMP, CREATED_TIMESTAMP, DELETED, NULLS)
 
@@ -168,8 +167,7 @@ class _Past:
 
     def _shown(self) -> Mapping[str, Any] | None:
         table = pa.concat_tables(self._tables, promote_options="default")
-        layer = ExactLayer(self._semantics.encode(table, self._codecs))
-        state = State(self._view, ShardMap(), {0: ShardState(self._semantics, exact=(layer,))})
+        state = State.of_rows(self._view, self._semantics, self._semantics.encode(table, self._codecs))
         names = tuple(codec.feature for codec in self._codecs)
         (raw,), _ = state.row_reader(names).rows(self._hashes, NO_TIMESTAMP)
         return _plain(row_of(raw, names))

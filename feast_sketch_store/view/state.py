@@ -17,7 +17,7 @@ from feast_sketch_store.layers import DeltaLayer, ExactLayer, LayerAnswer, Seale
 from feast_sketch_store.layers.row_reader import Column, find, read, stack
 from feast_sketch_store.row_log import START, Position
 from feast_sketch_store.rows.codecs import FeatureCodec
-from feast_sketch_store.rows.encoding import NO_TIMESTAMP, RowKeys
+from feast_sketch_store.rows.encoding import NO_TIMESTAMP, EncodedRows, RowKeys
 from feast_sketch_store.snapshot.files import SnapshotFile
 from feast_sketch_store.snapshot.order import load_order
 from feast_sketch_store.view.semantics import REPLACE, RowSemantics
@@ -115,6 +115,11 @@ class State:
     _prepared: dict[tuple[str, ...], RowReader] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
+
+    @classmethod
+    def of_rows(cls, view: str, semantics: RowSemantics, rows: EncodedRows) -> "State":
+        """The state of some rows that are not sealed, and nothing else."""
+        return cls(view, ShardMap(), {0: ShardState(semantics, exact=(ExactLayer(rows),))})
 
     def is_of(self, shard_map: ShardMap, shards: Sequence[ShardState]) -> bool:
         """Whether it has exactly these states, of the same division of the rows."""

@@ -10,7 +10,7 @@ import yaml
 from click.testing import CliRunner
 from feast import FeatureStore
 from feast.data_source import PushMode
-from feast.types import Array, Float64, Int64, Set, String
+from feast.types import Int64, Set, String
 
 from feast_sketch_store.cli import cli
 from feast_sketch_store.storage import buckets
@@ -118,37 +118,6 @@ def test_a_pin_hides_no_rows_without_asking(repository):
     assert seen() == [{"d"}]
     run(repository, "pin", "history", "--yes")
     assert seen() == [{"c"}]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("shards", [1, 2])
-def test_rows_go_back_to_another_store(tmp_path, shards):
-    features = {"viewed": Set(String), "age": Int64, "tags": Array(Float64)}
-    store = make_repository(tmp_path, make_view(features, pushed="clicks"), shards=shards, structure="sets")
-    rows = {
-        "user_id": range(40),
-        "viewed": [[f"item {number % 7}"] if number % 5 else [] for number in range(40)],
-        "age": [number % 9 if number % 4 else None for number in range(40)],
-        "tags": [[0.5, float(number), 0.5] for number in range(40)],
-        "event": pd.Timestamp("2026-05-01", tz="UTC"),
-    }
-    store.push("clicks", pd.DataFrame(rows).astype({"age": "Int64"}), to=PushMode.ONLINE)
-    run(tmp_path, "seal")
-    run(tmp_path, "delete", "history", "user_id=3")
-    late = pd.DataFrame(rows).astype({"age": "Int64"}).iloc[:2]
-    late["event"] += pd.Timedelta(days=1)
-    store.push("clicks", late, to=PushMode.ONLINE)
-    asked = [f"history:{name}" for name in features], [{"user_id": user} for user in range(41)]
-    ours = FeatureStore(repo_path=str(tmp_path)).get_online_features(*asked)
-    path = tmp_path / "feature_store.yaml"
-    other = tmp_path / "sqlite.yaml"
-    online = {"type": "sqlite", "path": "online.db"}
-    other.write_text(yaml.safe_dump({**yaml.safe_load(path.read_text()), "online_store": online}))
-    _, _ = run(tmp_path, "export", "history", "--to", str(other))
-    theirs = FeatureStore(repo_path=str(tmp_path), fs_yaml_file=other).get_online_features(*asked)
-    assert theirs.to_dict() == ours.to_dict()
-    assert ours.to_dict()["viewed"][3] is None
-    assert ours.to_dict()["tags"][4] == [0.5, 4.0, 0.5]
 
 
 def test_serve_takes_all_options_of_feast_serve_with_their_defaults():

@@ -10,7 +10,6 @@ from feast_sketch_store.storage import bucket_check
 from feast_sketch_store.storage.buckets import _objects
 from tests.helpers.http_proxy import Answer, request_proxy
 
-
 OTHERS = [pytest.param(name, marks=pytest.mark.object_servers) for name in ("weed", "azurite")]
 
 

@@ -1,0 +1,151 @@
+"""`feast-sketch export`: every row in Feast's SQLite and Redis stores answers as it did here."""
+
+import asyncio
+import shutil
+from datetime import timedelta
+
+import pandas as pd
+import pytest
+import yaml
+from click.testing import CliRunner
+from feast import FeatureStore, Field
+from feast.data_source import PushMode
+from feast.types import Array, Float64, Int64, Set, String, UnixTimestamp
+
+from feast_sketch_store.cli import cli
+from tests.helpers.redis_server import running_redis
+from tests.helpers.repository import make_repository, make_view
+
+pytestmark = pytest.mark.slow
+
+NOW = pd.Timestamp.now("UTC").floor("s")
+NUM_USERS = 1_200  # more than a batch
+USERS = range(NUM_USERS)
+
+
+def hours_ago(number):
+    return NOW - pd.Timedelta(hours=number)
+
+
+@pytest.fixture(scope="module")
+def redis_port(tmp_path_factory):
+    with running_redis(tmp_path_factory.mktemp("redis")) as (port, _):
+        yield port
+
+
+@pytest.fixture(params=["sqlite", "redis"])
+def other(request, tmp_path):
+    """The online store of another configuration."""
+    if request.param == "sqlite":
+        return {"type": "sqlite", "path": "online.db"}
+    if shutil.which("redis-server") is None:
+        pytest.skip("needs redis-server")
+    port = request.getfixturevalue("redis_port")
+    return {"type": "redis", "connection_string": f"127.0.0.1:{port}"}
+
+
+def run(folder, *arguments):
+    done = CliRunner().invoke(cli, ["-c", str(folder), *arguments], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+
+
+def push(store, **columns):
+    store.push("clicks", pd.DataFrame(columns), to=PushMode.ONLINE)
+
+
+# -- views of each kind, with rows --------------------------------------------------------------
+
+
+def plain():
+    """Features that a row replaces: empty, null, not exact, kept by another store."""
+    fields = [Field(name="viewed", dtype=Set(String)), Field(name="age", dtype=Int64)]
+    fields += [Field(name="tags", dtype=Array(Float64))]
+    fields += [Field(name="bio", dtype=String, tags={"sketch.codec": "backing"})]
+
+    def fill(store):
+        rows = {
+            "user_id": USERS,
+            "viewed": [[f"item {number % 7}"] if number % 5 else [] for number in USERS],
+            "age": pd.array([number % 9 if number % 4 else None for number in USERS], "Int64"),
+            "tags": [[0.5, float(number), 0.5] for number in USERS],
+            "bio": [f"about {number}" for number in USERS],
+            "event": [hours_ago(30 if number % 11 == 0 else 2) for number in USERS],
+        }
+        push(store, **rows)
+        push(store, **{name: column[:2] for name, column in rows.items()} | {"event": NOW})
+
+    backing = {"store": {"type": "sqlite", "path": "backing.db"}}
+    return fields, {}, {"ttl": {"expire": True}, "structure": "sets", "backing_store": backing}, fill
+
+
+def lists():
+    """Items with times, more than the limit, and some that have expired."""
+    tags = {"sketch.codec": "list", "sketch.list": "{resolution: 1s, limit: 3}"}
+    fields = [Field(name="watched", dtype=Array(Int64), tags=tags)]
+    fields += [Field(name="watched_at", dtype=Array(UnixTimestamp), tags={"sketch.of": "watched"})]
+
+    def fill(store):
+        for hour in (1, 40, 2, 5, 3, 23):
+            push(
+                store,
+                user_id=USERS,
+                watched=[[number + hour] for number in USERS],
+                watched_at=[[hours_ago(hour)]] * NUM_USERS,
+                event=hours_ago(hour),
+            )
+
+    return fields, {}, {}, fill
+
+
+def counts():
+    """Values with their counts."""
+    fields = [Field(name="author", dtype=Array(Int64), tags={"sketch.codec": "counts"})]
+    fields += [Field(name="views", dtype=Array(Int64), tags={"sketch.of": "author"})]
+
+    def fill(store):
+        values = [[number % 7, 9, number % 5 + 10] for number in USERS]
+        push(store, user_id=USERS, author=values, views=[[1, 70_000, 3]] * NUM_USERS, event=hours_ago(1))
+
+    return fields, {}, {}, fill
+
+
+def growing():
+    """Sets to which values are added, and from which some are removed."""
+
+    def fill(store):
+        for number in (1, 2, 3):
+            push(store, user_id=USERS, liked=[[number, user] for user in USERS], event=hours_ago(number))
+        removed = pd.DataFrame({"user_id": [5, 6], "liked": [[2], [6]], "event": NOW})
+        asyncio.run(store.update_online_store("history", removed, {"liked": "DELETE liked :new_val"}))
+
+    return [Field(name="liked", dtype=Set(Int64))], {"sketch.rows": "append"}, {}, fill
+
+
+@pytest.mark.parametrize(("shards", "sealed"), [(1, False), (1, True), (4, True)])
+@pytest.mark.parametrize("kind", [plain, lists, counts, growing])
+def test_every_row_goes_back(tmp_path, other, kind, shards, sealed):
+    fields, tags, options, fill = kind()
+    view = make_view(fields, pushed="clicks", tags=tags, ttl=timedelta(days=1))
+    project = f"{kind.__name__}_{shards}_{sealed}"
+    store = make_repository(tmp_path, view, project=project, shards=shards, **options)
+    fill(store)
+    run(tmp_path, "delete", "history", "user_id=3")
+    if sealed:
+        run(tmp_path, "seal")
+    ours, theirs = tmp_path / "feature_store.yaml", tmp_path / "other.yaml"
+    theirs.write_text(yaml.safe_dump({**yaml.safe_load(ours.read_text()), "online_store": other}))
+
+    def answers(configuration):
+        store = FeatureStore(repo_path=str(tmp_path), fs_yaml_file=configuration)
+        features, users = [f"history:{field.name}" for field in fields], [*USERS, NUM_USERS]
+        read = store.get_online_features(features, [{"user_id": user} for user in users]).to_dict()
+        rows = zip(*(read[field.name] for field in fields), strict=True)
+        if kind is counts:  # whose order is not promised
+            rows = [sorted(zip(*row, strict=True)) if row[0] else row for row in rows]
+        return list(rows)
+
+    run(tmp_path, "export", "history", "--to", str(theirs))
+    wanted = answers(ours)
+    assert answers(theirs) == wanted
+    for absent in (3, NUM_USERS):
+        assert wanted[absent] == (None,) * len(fields)
