@@ -216,8 +216,9 @@ def _client_options(scheme: str, given: Mapping[str, str]) -> dict[str, Any]:
                 client[name] = Path(client[name]).read_text(encoding="ascii")
             except (OSError, ValueError) as error:
                 reason = error.strerror if isinstance(error, OSError) else "it is not text"
+                source = "storage_options" if name in given else "environment"
                 raise SettingsError(
-                    f"storage_options: {name} {client[name]!r}: the file cannot be read: {reason}; name a "
+                    f"{source}: {name} {client[name]!r}: the file cannot be read: {reason}; name a "
                     "file of PEM certificates"
                 ) from None
     return client

@@ -37,6 +37,7 @@ _CODE = re.compile(r"<Code>(\w{1,60})</Code>")
 _CODE_OF_CLOCK = re.compile(r"RequestTimeTooSkewed|Request date header too old")
 _CODE_OF_NO_BUCKET = re.compile(r"<Code>(NoSuchBucket|ContainerNotFound)</Code>")
 _PROFILES = "AWS_PROFILE and the files of `aws configure` are not read."
+_BY_PROXY = " through the proxy"
 # What obstore's errors tell of a request that got no answer, most telling first. Words in them are Rust's
 # names of constants, nothing of the request.
 _CAUSES = (
@@ -44,8 +45,8 @@ _CAUSES = (
     (r"TunnelUnsuccessful", "the proxy refuses to connect; check proxy_url"),
     (r"ConnectFailed\([^,]*dns error", "the name of the proxy is unknown (DNS); check proxy_url"),
     (r"ConnectFailed\(", "no connection to the proxy; check proxy_url"),
-    (r"dns error", "the name of the host is unknown (DNS); check the endpoint and the region"),
-    (r"ConnectionRefused", "the connection is refused; check host and port of the endpoint"),
+    (r"dns error", "the name of the host is unknown (DNS); check the endpoint and the region{proxy}"),
+    (r"ConnectionRefused", "the connection is refused; check host and port of the endpoint{proxy}"),
     (
         r"InvalidCertificate\(\s*(Expired|NotValidYet|NotValidForName)",
         "its TLS certificate is not valid ({})",
@@ -110,7 +111,7 @@ class Objects:
     ):
         self.location = location
         self.identity = identity
-        self._server = (f" at {endpoint}" if endpoint else "") + (" through the proxy" if has_proxy else "")
+        self._server = (f" at {endpoint}" if endpoint else "") + (_BY_PROXY if has_proxy else "")
         self._store = store
         self._probe_key = probe_folder + _PROBE
         self._is_probed = False
@@ -368,7 +369,9 @@ def _reason(error: Exception, server: str) -> str:
         return f"the object store answers {told}"
     for pattern, cause in _CAUSES:
         if found := re.search(pattern, text):
-            return f"the object store cannot be reached{server}: {cause.format(*found.groups())}"
+            # To an http:// endpoint, a proxy that cannot be reached fails as the endpoint would.
+            proxy = " and proxy_url" if server.endswith(_BY_PROXY) else ""
+            return f"the object store cannot be reached{server}: {cause.format(*found.groups(), proxy=proxy)}"
     if "error sending request" in text or "HTTP error" in text:
         return f"the object store cannot be reached{server}"
     return f"a call failed ({type(error).__name__})"

@@ -165,9 +165,15 @@ def test_a_certificate_is_trusted_that_is_named(serve, environment, tmp_path, so
     assert listed(options) == []
 
 
-def test_a_certificate_that_cannot_be_read(tmp_path):
-    with pytest.raises(SettingsError, match=r"root_certificate '.*none.pem': .*No such file"):
-        listed({"root_certificate": str(tmp_path / "none.pem")})
+def test_a_certificate_that_cannot_be_read(tmp_path, environment):
+    path = str(tmp_path / "none.pem")
+    with pytest.raises(
+        SettingsError, match=r"^storage_options: root_certificate '.*none.pem': .*No such file"
+    ):
+        listed({"root_certificate": path})
+    environment.setenv("AWS_CA_BUNDLE", path)
+    with pytest.raises(SettingsError, match=r"^environment: root_certificate '.*none.pem': .*No such file"):
+        listed()
 
 
 # -- ways that do not ----------------------------------------------------------------------------
@@ -190,6 +196,8 @@ def answer(status, code):
         ({"endpoint": "https://{tls}", "proxy_url": "http://nobody.invalid"}, r"name of the proxy .*DNS"),
         ({"endpoint": "https://{tls}", "proxy_url": "http://{login}"}, "the proxy refuses to connect"),
         ({"endpoint": "http://{plain}", "proxy_url": "http://{login}"}, "the proxy demands a login"),
+        ({"endpoint": "http://{plain}", "proxy_url": "http://127.0.0.1:1"}, "is refused; .* and proxy_url"),
+        ({"endpoint": "http://{plain}", "proxy_url": "http://nobody.invalid"}, r"DNS\); .* and proxy_url"),
         ({"endpoint": "http://{silent}", "timeout": "200ms"}, "no answer within the timeouts"),
         ({"endpoint": "http://{wrong_key}"}, r"access is denied \(InvalidAccessKeyId\); .*AWS_PROFILE"),
         ({"endpoint": "http://{clock}"}, "the clock of this machine differs"),
