@@ -70,7 +70,7 @@ class Model:
 
     def __init__(self, folder, kind, num_shards):
         self.folder, self.kind = folder, kind
-        self.is_noisy = "bloom" in kind or kind in ("clustered", "auto", "memory", "score")
+        self.is_noisy = "bloom" in kind or kind in ("auto", "binned", "clustered", "memory", "score")
         (folder / "weights.json").write_text(json.dumps({"items": [[n, n / 10] for n in range(60)]}))
         self.config = self.config_of(num_shards)
         self.view = make_view(KINDS[kind], ttl=TTL)
