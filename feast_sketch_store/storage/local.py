@@ -134,19 +134,25 @@ class LocalStorage(Storage):
 
     def read(self, name: str, start: int = 0, length: int | None = None) -> bytes:
         """Bytes of a file, see `Storage.read`."""
-        with self._opened(name) as file:
-            file.seek(start)
-            return file.read(-1 if length is None else length)
+        with self._opened(name) as descriptor:
+            rest = max(0, os.fstat(descriptor).st_size - start) if length is None else length
+            parts = []
+            while rest and (part := os.pread(descriptor, rest, start)):
+                parts.append(part)
+                start, rest = start + len(part), rest - len(part)
+            return b"".join(parts)
 
     def map(self, name: str, known: KnownFile | None = None) -> NDArray[np.uint8]:
         """A file's bytes as an array over its pages, see `Storage.map`."""
-        with self._opened(name) as file:
-            size = os.fstat(file.fileno()).st_size
-            if size == 0:  # cannot be mapped
+        with self._opened(name) as descriptor:
+            status = os.fstat(descriptor)
+            if stat.S_ISDIR(status.st_mode):
+                raise IsADirectoryError
+            if (size := status.st_size) == 0:  # cannot be mapped
                 nothing = np.zeros(0, np.uint8)
                 nothing.flags.writeable = False
                 return nothing
-            return map_pages(file.fileno(), size)
+            return map_pages(descriptor, size)
 
     def _check_folder(self) -> None:
         """Check that no file is where the storage's folder should be.
@@ -169,11 +175,14 @@ class LocalStorage(Storage):
             return
 
     @contextmanager
-    def _opened(self, name: str) -> Iterator[BinaryIO]:
+    def _opened(self, name: str) -> Iterator[int]:
         path = self._path(name)
         try:
-            with path.open("rb") as file:
-                yield file
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                yield descriptor
+            finally:
+                os.close(descriptor)
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
             raise MissingFileError(f"{path}: there is no such file") from error
         except OSError as error:
