@@ -13,6 +13,8 @@ T = TypeVar("T")
 
 # What was printed, for `run.py --json`: one entry per table, in order.
 printed: list[dict[str, object]] = []
+# The same as Markdown, for `run.py --page`: descriptions and tables.
+texts: list[str] = []
 _set_up = ""
 
 
@@ -104,7 +106,7 @@ def print_set_up(text: str, *packages: str) -> None:
     global _set_up
     versions = [f"Python {platform.python_version()}", *(f"{name} {version(name)}" for name in packages)]
     _set_up = f"{text}; {', '.join(versions)}."
-    print(_set_up + "\n", flush=True)
+    _print(_set_up)
 
 
 def print_table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
@@ -120,7 +122,12 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> None
         return f"| {' | '.join(padded)} |"
 
     rule = ["-" * widths[0], *("-" * (width - 1) + ":" for width in widths[1:])]
-    print("\n".join(map(line, (cells[0], rule, *cells[1:]))), end="\n\n", flush=True)
+    _print("\n".join(map(line, (cells[0], rule, *cells[1:]))))
+
+
+def _print(text: str) -> None:
+    texts.append(text)
+    print(text, end="\n\n", flush=True)
 
 
 def number(value: float) -> str:

@@ -1,4 +1,4 @@
-"""Runs the benchmarks: ``python tests/benchmarks/run.py [name ...] [--quick | --long] [--json FILE]``.
+"""Runs the benchmarks: ``python tests/benchmarks/run.py [name ...] [--quick | --long] [--page FILE]``.
 
 Needs the dependency group ``benchmark`` and ``redis-server`` on the PATH. Times are medians of
 interleaved runs on whatever machine this is: quote the ratios.
@@ -13,6 +13,7 @@ from inspect import signature
 from pathlib import Path
 
 import measure
+import pages
 
 BENCHMARKS = (
     "enumeration",
@@ -56,6 +57,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="a smoke run of a few seconds each")
     parser.add_argument("--long", action="store_true", help="what takes ten minutes and more, too")
     parser.add_argument("--json", type=Path, metavar="FILE", help="where to write the tables as JSON, too")
+    parser.add_argument("--page", type=Path, metavar="FILE", help="a page to put the tables into, too")
     arguments = parser.parse_args()
     unknown = set(arguments.names) - set(BENCHMARKS)
     if unknown:
@@ -66,6 +68,7 @@ def main() -> None:
     for name in arguments.names or BENCHMARKS:
         print(f"## {name}\n", flush=True)
         first = len(measure.printed)
+        measure.texts.clear()
         try:
             module = import_module(name)
         except ModuleNotFoundError as error:
@@ -79,6 +82,8 @@ def main() -> None:
             table["benchmark"] = name
         if arguments.json:
             arguments.json.write_text(json.dumps(measure.printed, indent=1) + "\n")
+        if arguments.page:
+            pages.update(arguments.page, name, measure.texts)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.benchmarks.pages import written_by
+from tests.helpers.cases import for_each
 from tests.helpers.processes import run_command
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
@@ -35,3 +37,46 @@ def test_every_benchmark_begins():
     begun = {name for name, what in found.items() if what in (["quick"], ["quick", "long"])}
     assert {found[name] for name in found.keys() - begun} <= OTHERS, found
     assert len(begun) > 15
+
+
+PAGE = """# Results
+
+## reads
+
+Tables of 2026-01-01, commit abcdef0.
+
+What it does.
+
+5 users; Python 3.11.7, numpy 2.4.6.
+
+| a |
+| - |
+| 1 |
+
+What the table says.
+
+| b |
+| - |
+| 2 |
+
+## writes
+
+| c |
+| - |
+| 3 |
+"""
+
+
+def test_a_page_gets_the_tables_of_a_benchmark():
+    source = "Tables of 2026-02-02, commit 1234567."
+    page = written_by(PAGE, "reads", ["6 users; Python 3.12.1.", "| a |\n| - |\n| 9 |"], source)
+    wanted = PAGE.replace("2026-01-01, commit abcdef0", "2026-02-02, commit 1234567")
+    wanted = wanted.replace("5 users; Python 3.11.7, numpy 2.4.6.", "6 users; Python 3.12.1.")
+    assert page == wanted.replace("| 1 |", "| 9 |").replace("\n\n| b |\n| - |\n| 2 |", "")
+    assert written_by(page, "reads", ["6 users; Python 3.12.1.", "| a |\n| - |\n| 9 |"], source) == page
+
+
+@for_each("name", ["nothing", "Results", "read"])
+def test_a_page_without_the_section_stays(name):
+    with pytest.raises(ValueError, match="no section"):
+        written_by(PAGE, name, ["| a |"], "Tables of")
