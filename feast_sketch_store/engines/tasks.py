@@ -10,6 +10,7 @@ from feast_sketch_store import feast_parts
 from feast_sketch_store.online_store import seal_policy
 from feast_sketch_store.row_log.staging import REPORT
 from feast_sketch_store.rows.arrow_rows import from_source
+from feast_sketch_store.rows.limits import gathered
 from feast_sketch_store.settings.table import Compaction
 from feast_sketch_store.view.semantics import REPLACE
 from feast_sketch_store.view.view import View
@@ -49,7 +50,8 @@ def write(
 
     def tables() -> Iterator[pa.Table]:
         nonlocal rows_given
-        for table in _gathered(batches):
+        given = (pa.Table.from_batches([batch]) for batch in batches if len(batch))
+        for table in gathered(given, _ROWS, _BYTES):
             rows_given += len(table)
             yield _as_logged(view, feature_view, table)
 
@@ -66,19 +68,3 @@ def _as_logged(view: View, feature_view: Any, table: pa.Table) -> pa.Table:
     types = {column.name: column.dtype.to_value_type() for column in feature_view.entity_columns}
     rows = feast_parts.ARROW_TO_PROTO(table.combine_chunks(), feature_view, types)
     return view.as_logged(rows)
-
-
-def _gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """Batches combined into tables up to the limits of rows and bytes."""
-    waiting: list[pa.RecordBatch] = []
-    num_rows = num_bytes = 0
-    for batch in batches:
-        if not len(batch):
-            continue
-        waiting.append(batch)
-        num_rows, num_bytes = num_rows + len(batch), num_bytes + batch.nbytes
-        if num_rows >= _ROWS or num_bytes >= _BYTES:
-            yield pa.Table.from_batches(waiting)
-            waiting, num_rows, num_bytes = [], 0, 0
-    if waiting:
-        yield pa.Table.from_batches(waiting)

@@ -62,7 +62,7 @@ class DataFile:
             # The rows of many small commits become large row groups, as reading a small one takes as long as
             # a large one.
             for part in gathered(_with_all_columns(part, schema) for part in gathered(batches)):
-                for group in groups(part):
+                for group in groups(part.combine_chunks()):
                     writer.write_table(group)
                 num_rows += len(part)
         return cls(storage, name, num_rows, mmh3.mmh3_x64_128_digest(storage.map(name).data).hex())

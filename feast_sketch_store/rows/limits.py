@@ -94,24 +94,25 @@ def check_rows(table: pa.Table) -> None:
         )
 
 
-def gathered(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    """Put small tables of one schema that follow each other together, into tables worth splitting."""
+def gathered(
+    tables: Iterable[pa.Table], rows: int = GROUP_ROWS, size_bytes: int = _GATHERED_BYTES
+) -> Iterator[pa.Table]:
+    """Put tables of one schema that follow each other together, until they have so many rows or bytes.
+
+    Nothing is copied.
+    """
     waiting: list[pa.Table] = []
     num_rows = num_bytes = 0
     for table in tables:
-        is_full = num_rows >= GROUP_ROWS or num_bytes >= _GATHERED_BYTES
+        is_full = num_rows >= rows or num_bytes >= size_bytes
         if waiting and (is_full or not table.schema.equals(waiting[0].schema)):
-            yield _together(waiting)
+            yield pa.concat_tables(waiting)
             waiting, num_rows, num_bytes = [], 0, 0
         waiting.append(table)
         num_rows += len(table)
         num_bytes += table.nbytes
     if waiting:
-        yield _together(waiting)
-
-
-def _together(tables: list[pa.Table]) -> pa.Table:
-    return tables[0] if len(tables) == 1 else pa.concat_tables(tables).combine_chunks()
+        yield pa.concat_tables(waiting)
 
 
 def groups(table: pa.Table) -> Iterator[pa.Table]:

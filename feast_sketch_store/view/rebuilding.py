@@ -13,13 +13,14 @@ from collections.abc import Callable, Sequence
 
 from feast_sketch_store.errors import StorageError
 from feast_sketch_store.row_log import LogRead, RowLog
+from feast_sketch_store.rows.limits import gathered
 from feast_sketch_store.storage.base import Storage
 from feast_sketch_store.storage.names import REBUILD_FOLDER
 from feast_sketch_store.view import joint_seal
 from feast_sketch_store.view.gate import REBUILD, Figures
 from feast_sketch_store.view.joint_seal import deleted_on_error
 from feast_sketch_store.view.shard import Drafted, Dropped
-from feast_sketch_store.view.shard_map import divided, gathered
+from feast_sketch_store.view.shard_map import DIVIDED_BYTES, DIVIDED_ROWS, divided
 from feast_sketch_store.view.view import View
 from feast_sketch_store.view.view_file import shard_map_of
 
@@ -97,7 +98,7 @@ def _divided(filled: Storage, staging: Storage, num_shards: int) -> Sequence[Log
         return [source.read() for source in sources]
     targets = [RowLog(staging.within(f"{_DIVIDED}{number}/")) for number in range(num_shards)]
     for source in sources:
-        for batch in gathered(source.read().batches()):
+        for batch in gathered(source.read().batches(), DIVIDED_ROWS, DIVIDED_BYTES):
             for number, part in divided(batch, num_shards).items():
                 targets[number].append(part)
     return [target.read() for target in targets]

@@ -8,7 +8,7 @@ The rows of a view without shards lie in its own folder. Shards are fixed when t
 """
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -26,8 +26,8 @@ from feast_sketch_store.structures.parts import checked
 _HASH_BITS = 64
 
 # Rows gathered before they are divided, because each part becomes a file.
-_ROWS = 1 << 20
-_BYTES = 1 << 28
+DIVIDED_ROWS = 1 << 20
+DIVIDED_BYTES = 1 << 28
 
 
 def shards_of(entity_hashes: NDArray[np.uint64], num_shards: int) -> NDArray[np.int64]:
@@ -207,18 +207,3 @@ def divided(table: pa.Table, num_shards: int) -> dict[int, pa.Table]:
         number: table.take(pa.array(places))
         for number, places in zip(routed.shards, routed.places, strict=True)
     }
-
-
-def gathered(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    """Join small consecutive tables with the same columns."""
-    waiting: list[pa.Table] = []
-    num_rows = num_bytes = 0
-    for table in tables:
-        is_other = waiting and not table.schema.equals(waiting[0].schema)
-        if waiting and (is_other or num_rows >= _ROWS or num_bytes >= _BYTES):
-            yield pa.concat_tables(waiting)
-            waiting, num_rows, num_bytes = [], 0, 0
-        waiting.append(table)
-        num_rows, num_bytes = num_rows + len(table), num_bytes + table.nbytes
-    if waiting:
-        yield pa.concat_tables(waiting)

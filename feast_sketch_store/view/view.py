@@ -28,6 +28,7 @@ from feast_sketch_store.layers import SealedRows
 from feast_sketch_store.metrics import GATE_REFUSALS
 from feast_sketch_store.row_log.staging import StagedFile
 from feast_sketch_store.rows.encoding import FeastRow
+from feast_sketch_store.rows.limits import gathered
 from feast_sketch_store.rows.list_log import ListRows, list_tables
 from feast_sketch_store.settings.view_settings import ViewSettings
 from feast_sketch_store.snapshot.files import SnapshotFile
@@ -47,11 +48,12 @@ from feast_sketch_store.view.sealing import SealPolicy, Sizes, may_have_deltas
 from feast_sketch_store.view.semantics import named
 from feast_sketch_store.view.shard import Shard
 from feast_sketch_store.view.shard_map import (
+    DIVIDED_BYTES,
+    DIVIDED_ROWS,
     OtherShardsError,
     ShardMap,
     check_division,
     divided,
-    gathered,
 )
 from feast_sketch_store.view.view_file import Registration, seconds_between_looks
 
@@ -356,7 +358,7 @@ class View(LiveView[Shard]):
         else:
             parts = (
                 (number, [part])
-                for table in gathered(registered())
+                for table in gathered(registered(), DIVIDED_ROWS, DIVIDED_BYTES)
                 for number, part in divided(table, num_shards).items()
             )
         for number, rows in parts:
