@@ -95,22 +95,24 @@ def check_rows(table: pa.Table) -> None:
 
 
 def gathered(
-    tables: Iterable[pa.Table], rows: int = GROUP_ROWS, size_bytes: int = _GATHERED_BYTES
+    tables: Iterable[pa.Table], rows: int | None = None, size_bytes: int = _GATHERED_BYTES
 ) -> Iterator[pa.Table]:
     """Put tables of one schema that follow each other together, until they have so many rows or bytes.
 
-    Nothing is copied.
+    Nothing is copied. By default the rows are those of a group.
     """
     waiting: list[pa.Table] = []
     num_rows = num_bytes = 0
     for table in tables:
-        is_full = num_rows >= rows or num_bytes >= size_bytes
-        if waiting and (is_full or not table.schema.equals(waiting[0].schema)):
+        if waiting and not table.schema.equals(waiting[0].schema):
             yield pa.concat_tables(waiting)
             waiting, num_rows, num_bytes = [], 0, 0
         waiting.append(table)
         num_rows += len(table)
         num_bytes += table.nbytes
+        if num_rows >= (rows or GROUP_ROWS) or num_bytes >= size_bytes:
+            yield pa.concat_tables(waiting)
+            waiting, num_rows, num_bytes = [], 0, 0
     if waiting:
         yield pa.concat_tables(waiting)
 
