@@ -342,7 +342,7 @@ class _Survey:
         number = max(1, round(num_entities))
         usual = redis_bytes(stored, number, LISTPACK_VALUE).mean()
         wider = redis_bytes(stored, number, _WIDER_LISTPACK).mean()
-        return float(reported.value * num_entities * wider / usual)
+        return float(reported.value * num_entities * (wider / usual))  # of equal sizes exactly the same
 
     def _notes(
         self,
