@@ -43,13 +43,6 @@ def ray_repository(make_repository):
 
 
 @pytest.mark.parametrize("engine", [FEASTS, OWN], ids=["feasts", "own"])
-def test_a_view_is_filled(ray_repository, engine):
-    repository = ray_repository(engine)
-    repository.materialize()
-    repository.check()
-
-
-@pytest.mark.parametrize("engine", [FEASTS, OWN], ids=["feasts", "own"])
 def test_a_bucket_is_filled(ray_repository, object_server, engine):
     pytest.importorskip("obstore")
     server = object_server("moto")
