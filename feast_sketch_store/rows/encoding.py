@@ -396,6 +396,13 @@ class EncodedRows:
         """Number of (entity, symbol) pairs over all features."""
         return sum(len(feature.symbols) for feature in self.features.values())
 
+    def is_due(self, older: "EncodedRows") -> bool:
+        """Whether to merge older rows with these: once these are half as large.
+
+        So parts are few, and each fact is merged a logarithmic number of times.
+        """
+        return 2 * (len(self) + self.num_facts) >= len(older) + older.num_facts
+
     def take(self, rows: NDArray[np.int64]) -> "EncodedRows":
         """The rows with these numbers, in this order."""
         features = {name: feature.take(rows) for name, feature in self.features.items()}

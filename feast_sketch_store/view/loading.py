@@ -372,9 +372,7 @@ class ShardLoader:
         layers = list(state.exact)
         if len(rows):
             layers.append(ExactLayer(rows))
-        # Merging layers of similar size keeps their number logarithmic, and each row is merged
-        # a logarithmic number of times.
-        while len(layers) > 1 and 2 * len(layers[-1]) >= len(layers[-2]):
+        while len(layers) > 1 and layers[-1].rows.is_due(layers[-2].rows):
             newer, older = layers.pop(), layers.pop()
             layers.append(ExactLayer(state.semantics.merge(older.rows, newer.rows)))
         return replace(

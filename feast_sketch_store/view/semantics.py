@@ -209,7 +209,7 @@ class AppendedRows:
         for batch in itertools.chain([to_list_log([], codecs)], batches(None)):
             self.num_rows += len(batch)
             parts.append(encode_lists(batch, codecs))
-            while len(parts) > 1 and 2 * len(parts[-1]) >= len(parts[-2]):
+            while len(parts) > 1 and parts[-1].is_due(parts[-2]):
                 newer, older = parts.pop(), parts.pop()
                 parts.append(united(older.followed_by(newer)))
         while len(parts) > 1:
