@@ -61,7 +61,7 @@ shows where it comes from.
 _PYTHON = """\
 # Python API
 
-`SketchReader`, `Lists`, `Sets`, `open_view`, `shard_of` and `through_sketch` are imported from
+`SketchReader`, `Lists`, `Sets`, `Counts`, `open_view`, `shard_of` and `through_sketch` are imported from
 `feast_sketch_store`, the others from the module that is named. Everything else is private and may change.
 """
 
@@ -69,9 +69,10 @@ _PYTHON = """\
 _API: tuple[tuple[str, Sequence[str], bool], ...] = (
     ("reading.reader", ("SketchReader", "CsrMatrix"), True),
     ("reading.ragged", ("RaggedLists", "Jagged"), True),
-    ("appended", ("AppendedFeature",), True),
+    ("appended", ("AppendedFeature", "AppendedItems"), True),
     ("lists", ("Lists",), True),
     ("sets", ("Sets",), True),
+    ("counts", ("Counts", "Counted"), True),
     ("reading.training", ("through_sketch",), True),
     ("reading.shard_of", ("shard_of",), True),
     ("online_store", ("open_view",), True),

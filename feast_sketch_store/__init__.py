@@ -7,6 +7,7 @@ interpreter imports it at every start to register ``type: sketch`` (see `feast_s
 __version__ = "0.1.0"
 
 _EXPORTS = {
+    "Counts": "feast_sketch_store.counts",
     "Lists": "feast_sketch_store.lists",
     "Sets": "feast_sketch_store.sets",
     "SketchOnlineStore": "feast_sketch_store.online_store",

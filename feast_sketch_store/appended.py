@@ -1,4 +1,4 @@
-"""What `Lists` and `Sets` share: a feature of a view to which rows append, opened for writes and reads."""
+"""What `Lists`, `Sets` and `Counts` share: a feature to which rows append, opened for writes and reads."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -27,10 +27,10 @@ _ALL_SECONDS = -_MAX_SECONDS, _MAX_SECONDS
 
 
 class AppendedFeature(ABC):
-    """One list or set of a feature view, to which rows append. Safe to use from several threads.
+    """One feature of a view to which rows append. Safe to use from several threads.
 
     Writes are durable, and visible to this process, when they return. Writes of several threads share a
-    commit. Feast's own writes and reads see the same items.
+    commit. Feast's own writes and reads see the same values.
 
     Parameters
     ----------
@@ -40,7 +40,7 @@ class AppendedFeature(ABC):
 
     Raises
     ------
-    UnsupportedFeatureError : the view has no such list or set, or the repository has no versions.
+    UnsupportedFeatureError : the view has no such feature, or the repository has no versions.
     SketchStoreError : the online store is of another type.
     feast.errors.FeatureViewNotFoundException, feast.errors.FeatureViewVersionNotFound : there is no such
         view, or no such version (from Feast).
@@ -68,6 +68,84 @@ class AppendedFeature(ABC):
     @abstractmethod
     def _codecs_of(settings: ViewSettings) -> dict[str, FeatureCodec]:
         """The features of a view that are of this kind, by name."""
+
+    def clear(self, entities: Entities) -> None:
+        """Delete everything of entities: this feature and the view's others.
+
+        Raises
+        ------
+        RowError, StorageError : as `add`.
+        """
+        self._require_writer()
+        columns = self._entities.columns(entities)
+        if self._entities.number(columns):
+            self._view.delete(deletion_rows(columns, datetime.now(UTC)))
+
+    def _remove(self, entities: Entities, values: Any, until: datetime | None) -> None:
+        """Remove a value of each entity, up to a time; see `Lists.remove`."""
+        columns = self._entities.columns(entities)
+        num_rows = self._entities.number(columns)
+        if np.ndim(values) == 0 and not isinstance(values, pa.Array):
+            values = [values] * num_rows
+        times = self._times(until, num_rows)
+        self._write(columns, (np.arange(num_rows + 1), self._values(values, num_rows), times), times, REMOVE)
+
+    def _bounds(self, indptr: ArrayLike, num_rows: int) -> NDArray[np.int64]:
+        """Where the values of rows begin and end: int64[num_rows + 1]."""
+        bounds = np.asarray(indptr, np.int64)
+        if len(bounds) != num_rows + 1 or bounds[0] or (np.diff(bounds) < 0).any():
+            raise RowError(
+                f"indptr does not tell where the values of {num_rows} entities begin for the {self._kind} "
+                f"{self._codec.feature!r}"
+            )
+        return bounds
+
+    def _values(self, values: Any, number: int) -> pa.Array:
+        """Convert values to ``number`` elements of the feature's column."""
+        kind = self._codec.arrow_type.value_type
+        try:
+            elements = as_array(values, kind)
+        except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
+            raise RowError(
+                f"these are not values of the {self._kind} {self._codec.feature!r}, which is of {kind}: "
+                f"{error}"
+            ) from error
+        if elements.null_count or len(elements) != number:
+            what = f"{elements.null_count} nulls" if elements.null_count else f"{len(elements)} values"
+            raise RowError(f"the {self._kind} {self._codec.feature!r} takes {number} values here, not {what}")
+        return elements
+
+    def _times(self, timestamps: Any, number: int) -> NDArray[np.int64]:
+        """Times in microseconds since 1970: int64[number]."""
+        times = _microseconds(timestamps, number)
+        if (found := impossible_moment(times)) is not None:
+            row, wrong = found
+            given = timestamps if isinstance(timestamps, datetime) else timestamps[row]
+            raise RowError(
+                f"row {row} for the {self._kind} {self._codec.feature!r} has the time {_text(given)}, which "
+                f"is none or {wrong}; nothing was written. Give seconds since 1970, datetimes or timestamps"
+            )
+        return times
+
+    def _write(
+        self,
+        columns: dict[str, pa.Array],
+        items: tuple[NDArray[np.int64], pa.Array, NDArray[np.int64]],
+        events: NDArray[np.int64],
+        operation: str | None,
+        ids: pa.Array | None = None,
+    ) -> None:
+        self._require_writer()
+        if len(events):
+            self._view.write(ListRows(columns, self._codec.feature, *items, events, operation, ids))
+
+    def _require_writer(self) -> None:
+        if self._is_replica:
+            raise StorageError(f"feature view {self._view.settings.view!r}: online_store has read_only: true")
+
+
+class AppendedItems(AppendedFeature):
+    """A list or a set: see `AppendedFeature`."""
 
     def add(
         self, entities: Entities, values: ArrayLike | pa.Array, timestamps: ArrayLike | pa.Array | None = None
@@ -111,9 +189,8 @@ class AppendedFeature(ABC):
         RowError, StorageError : as `add`.
         """
         columns = self._entities.columns(entities)
-        bounds, num_rows = np.asarray(indptr, np.int64), self._entities.number(columns)
-        if len(bounds) != num_rows + 1 or bounds[0] or (np.diff(bounds) < 0).any():
-            raise RowError(f"indptr does not tell where the {self._kind}s of {num_rows} entities begin")
+        num_rows = self._entities.number(columns)
+        bounds = self._bounds(indptr, num_rows)
         times = self._times(timestamps, int(bounds[-1]))
         elements = self._values(values, int(bounds[-1]))
         # By position the newest item of a row is its last.
@@ -123,69 +200,6 @@ class AppendedFeature(ABC):
         has_items = np.diff(bounds) > 0
         events[has_items] = times[bounds[1:][has_items] - 1]
         self._write(columns, (bounds, elements, times), events, REPLACE)
-
-    def clear(self, entities: Entities) -> None:
-        """Delete everything of entities: this feature and the view's others.
-
-        Raises
-        ------
-        RowError, StorageError : as `add`.
-        """
-        self._require_writer()
-        columns = self._entities.columns(entities)
-        if self._entities.number(columns):
-            self._view.delete(deletion_rows(columns, datetime.now(UTC)))
-
-    def _remove(self, entities: Entities, values: Any, until: datetime | None) -> None:
-        """Remove a value of each entity, up to a time; see `Lists.remove`."""
-        columns = self._entities.columns(entities)
-        num_rows = self._entities.number(columns)
-        if np.ndim(values) == 0 and not isinstance(values, pa.Array):
-            values = [values] * num_rows
-        times = self._times(until, num_rows)
-        self._write(columns, (np.arange(num_rows + 1), self._values(values, num_rows), times), times, REMOVE)
-
-    def _values(self, values: Any, number: int) -> pa.Array:
-        """Convert values to ``number`` elements of the feature's column."""
-        kind = self._codec.arrow_type.value_type
-        try:
-            elements = as_array(values, kind)
-        except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
-            raise RowError(
-                f"these are not values of the {self._kind} {self._codec.feature!r}, which is of {kind}: "
-                f"{error}"
-            ) from error
-        if elements.null_count or len(elements) != number:
-            what = f"{elements.null_count} nulls" if elements.null_count else f"{len(elements)} values"
-            raise RowError(f"the {self._kind} {self._codec.feature!r} takes {number} values here, not {what}")
-        return elements
-
-    def _times(self, timestamps: Any, number: int) -> NDArray[np.int64]:
-        """Times in microseconds since 1970: int64[number]."""
-        times = _microseconds(timestamps, number)
-        if (found := impossible_moment(times)) is not None:
-            row, wrong = found
-            given = timestamps if isinstance(timestamps, datetime) else timestamps[row]
-            raise RowError(
-                f"row {row} for the {self._kind} {self._codec.feature!r} has the time {_text(given)}, which "
-                f"is none or {wrong}; nothing was written. Give seconds since 1970, datetimes or timestamps"
-            )
-        return times
-
-    def _write(
-        self,
-        columns: dict[str, pa.Array],
-        items: tuple[NDArray[np.int64], pa.Array, NDArray[np.int64]],
-        events: NDArray[np.int64],
-        operation: str | None,
-    ) -> None:
-        self._require_writer()
-        if len(events):
-            self._view.write(ListRows(columns, self._codec.feature, *items, events, operation))
-
-    def _require_writer(self) -> None:
-        if self._is_replica:
-            raise StorageError(f"feature view {self._view.settings.view!r}: online_store has read_only: true")
 
 
 def _view_of(store: FeatureStore, name: str) -> Any:

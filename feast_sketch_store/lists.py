@@ -10,7 +10,7 @@ history.clear([user])                                       forget all
 from datetime import datetime
 from typing import Any
 
-from feast_sketch_store.appended import AppendedFeature
+from feast_sketch_store.appended import AppendedItems
 from feast_sketch_store.reading.entities import Entities
 from feast_sketch_store.reading.ragged import RaggedLists, read_lists
 from feast_sketch_store.reading.windows import Moments, window_of_lists
@@ -18,7 +18,7 @@ from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.settings.view_settings import ViewSettings
 
 
-class Lists(AppendedFeature):
+class Lists(AppendedItems):
     """One list of a feature view; see `AppendedFeature` for its parameters and errors."""
 
     _kind = "list"
@@ -26,7 +26,7 @@ class Lists(AppendedFeature):
 
     @staticmethod
     def _codecs_of(settings: ViewSettings) -> dict[str, FeatureCodec]:
-        return {codec.feature: codec for codec in settings.codecs if codec.is_list}
+        return {codec.feature: codec for codec in settings.codecs if codec.is_list and not codec.ids_of}
 
     def get(
         self,

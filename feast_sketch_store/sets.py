@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from feast_sketch_store.appended import AppendedFeature
+from feast_sketch_store.appended import AppendedItems
 from feast_sketch_store.reading.entities import Entities
 from feast_sketch_store.reading.ragged import column_of
 from feast_sketch_store.rows.codecs import MEMBERSHIP, FeatureCodec
@@ -18,7 +18,7 @@ from feast_sketch_store.settings.view_settings import ViewSettings
 from feast_sketch_store.view.live_shard import expire_before_of
 
 
-class Sets(AppendedFeature):
+class Sets(AppendedItems):
     """One set of a feature view with the tag ``sketch.rows: append``.
 
     See `AppendedFeature` for parameters and errors.

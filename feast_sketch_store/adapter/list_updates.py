@@ -1,10 +1,10 @@
 """Update expressions of `FeatureStore.update_online_store`, as rows of the log.
 
-list_append(items, :new_val)    adds the items of a row to the list or set
+list_append(items, :new_val)    adds the items of a row to the list or set, or its counts
 list_append(:new_val, items)    the same: the order of a list is that of its times
-ADD items :new_val              the same, for a set
-DELETE items :new_val           removes the values of a row from a set
-:new_val                        replaces the list or set
+ADD items :new_val              the same, for a set or counts
+DELETE items :new_val           removes the values of a row from a set, or all that was counted of them
+:new_val                        replaces the list, set or counts
 """
 
 import re
@@ -15,7 +15,7 @@ import pyarrow as pa
 from feast_sketch_store.errors import RowError, UnsupportedFeatureError
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.encoding import FeastRow
-from feast_sketch_store.rows.list_log import REMOVE, REPLACE, to_list_log, with_operations
+from feast_sketch_store.rows.list_log import REMOVE, REPLACE, to_list_log, with_operations, without
 from feast_sketch_store.settings.view_settings import ViewSettings
 
 _APPEND = re.compile(r"\s*list_append\(\s*([^\s,()]+)\s*,\s*([^\s,()]+)\s*\)\s*")
@@ -24,20 +24,21 @@ _NEW = ":new_val"
 
 
 def updates(settings: ViewSettings, data: Sequence[FeastRow], expressions: Mapping[str, str]) -> pa.Table:
-    """Turn update expressions into rows of the log; a list or set without an expression is added to.
+    """Turn update expressions into rows of the log; a feature without an expression is added to.
 
     Raises
     ------
-    UnsupportedFeatureError : an expression names something that is not a list or set of the view to which
-        rows append, or is not an update.
+    UnsupportedFeatureError : an expression names something to which rows of the view do not append, or is not
+        an update.
     RowError : a row cannot be kept.
     """
     is_appended = settings.semantics == "append"
-    codecs = {codec.feature: codec for codec in settings.stored_codecs} if is_appended else {}
+    stored = settings.stored_codecs if is_appended else ()
+    codecs = {codec.feature: codec for codec in stored if not codec.ids_of}
     for name in expressions:
         if name not in codecs:
             raise UnsupportedFeatureError(
-                f"feature view {settings.view!r} has no list or set {name!r} to update; it has "
+                f"feature view {settings.view!r} has no list, set or counts {name!r} to update; it has "
                 f"{list(codecs)}. The tag sketch.codec: list on an Array makes a list, and the tag "
                 "sketch.rows: append on a view lets its sets grow; other features are written with push or "
                 "materialize"
@@ -50,7 +51,9 @@ def updates(settings: ViewSettings, data: Sequence[FeastRow], expressions: Mappi
         rows = to_list_log(data, settings.codecs, settings.join_keys)
     except RowError as error:
         raise RowError(f"feature view {settings.view!r}: {error}") from error
-    return with_operations(rows, operations)
+    ids = {codec.feature: operations[codec.ids_of] for codec in stored if codec.ids_of}
+    rows = without(rows, [name for name, operation in ids.items() if operation])  # which stay known
+    return with_operations(rows, {**operations, **ids})
 
 
 def _operation(codec: FeatureCodec, expression: str, view: str) -> str | None:
@@ -64,7 +67,8 @@ def _operation(codec: FeatureCodec, expression: str, view: str) -> str | None:
     found = None if codec.is_list else _OF_SET.fullmatch(expression)
     if found is not None and (found[2], found[3]) == (name, _NEW):
         return None if found[1].upper() == "ADD" else REMOVE
-    what, others = ("list", "") if codec.is_list else ("set", f", 'DELETE {name} {_NEW}' to remove from it")
+    what = "list" if codec.is_list else "counts" if codec.is_counted else "set"
+    others = "" if codec.is_list else f", 'DELETE {name} {_NEW}' to remove from it"
     raise UnsupportedFeatureError(
         f"feature view {view!r}: {expression!r} is not an update of the {what} {name!r}; give "
         f"'list_append({name}, {_NEW})' to add to it{others}, or '{_NEW}' to replace it"

@@ -100,8 +100,8 @@ class RowReader:
     def from_digits(self, *arguments: Any) -> None:
         """It is a digit of packed numbers."""
 
-    def from_rows(self, states: Any, indptr: Any, ids: Any, weights: Any) -> None:
-        """Its ids are stored one row after the other, perhaps with weights."""
+    def from_rows(self, states: Any, indptr: Any, ids: Any) -> None:
+        """Its ids are stored one row after the other."""
 
     def from_filter(self, *arguments: Any) -> None:
         """It is in a filter."""
@@ -114,9 +114,6 @@ class RowReader:
 
     def from_list(self, *arguments: Any) -> None:
         """It has items with times, or values with counts; or it is these times or counts."""
-
-    def from_weights(self, states: Any, indptr: Any, weights: Any) -> None:
-        """It is the times or counts of another feature's values, one row after the other."""
 
     def states(self, *arguments: Any) -> None:
         """The states of the last feature by row, or by the shapes of a range, if its values do not imply
@@ -131,8 +128,8 @@ class RowReader:
     def fenced(self, delete_barriers: Any) -> None:
         """Mark the rows that hide their entity's rows in older layers, if rows add up: bool[n]."""
 
-    def from_items(self, states: Any, indptr: Any, ids: Any, times: Any, unit: int) -> None:
-        """Its items are stored one row after the other; or it is their times in some unit."""
+    def from_items(self, states: Any, indptr: Any, ids: Any, weights: Any, unit: int) -> None:
+        """Its items are stored one row after the other; or it is their times or counts in some unit."""
 
     def removals(self, *arguments: Any) -> None:
         """The items of the last feature that rows remove from older layers."""
@@ -143,7 +140,8 @@ class RowReader:
         """Make rows in several layers add up.
 
         ``limits`` and ``resolutions``, int64, say how many items the list of each feature shows, and within
-        how many microseconds it shows a value once; ``most_sealed``, int64, how many items a seal keeps. The
+        how many microseconds it shows a value once, 0 to add counts up;
+        ``most_sealed``, int64, how many items a seal keeps. The
         first ``num_shown`` features are in answers.
         ``is_named`` is whether ids have names in one vocabulary.
         """

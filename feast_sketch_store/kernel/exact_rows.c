@@ -57,70 +57,60 @@ READER_METHOD(fenced) {
 
 /* -- features --------------------------------------------------------------------------------------------------- */
 
-/* The ids of a row; 0 or FAILED. */
+/* The ids of a row, with its times or counts; or these, in their unit; 0 or FAILED. */
 static int read_exact(const Place *place, const Feature *feature, Arena *arena, Content *content) {
-    (void)arena;
     int64_t start = feature->indptr[place->row], stop = feature->indptr[place->row + 1];
     if (start < 0 || stop < start || stop > feature->num_ids) return FAILED;
     content->state = feature->row_states[place->row];
     content->count = stop - start;
-    if (feature->ids) {
-        content->ids = feature->ids + start;
-        content->weights = feature->weights ? feature->weights + start : NULL;
+    content->weights = feature->weights ? feature->weights + start : NULL;
+    if (feature->unit) {
+        int64_t *numbers = arena_get(arena, (size_t)content->count * sizeof *numbers);
+        if (!numbers) return FAILED;
+        for (int64_t i = 0; i < content->count; i++) numbers[i] = floor_of(content->weights[i], feature->unit);
+        content->numbers = numbers;
     } else {
-        content->numbers = feature->weights + start;
+        content->ids = feature->ids + start;
     }
     return content->state > VALUE ? FAILED : 0;
 }
 
-/* Has a feature read arrays that are stored one row after the other. Without ids the elements are the weights. */
+/* Has a feature read arrays that are stored one row after the other. */
 static PyObject *keep_arrays(Call *call, Feature *feature, Array states, Array indptr, Array ids, Array weights) {
     feature->row_states = states.data;
     feature->indptr = indptr.data;
     feature->ids = ids.data;
     feature->weights = weights.data;
-    feature->num_ids = ids.data ? ids.length : weights.length;
+    feature->num_ids = ids.length;
     feature->read = read_exact;
     return reader_done((RowReader *)call->self, call);
 }
 
-/* from_rows(states, indptr, ids, weights): uint8[n], int64[n + 1], int32[nnz]; and int64[nnz] or None. */
+/* from_rows(states, indptr, ids): uint8[n], int64[n + 1], int32[nnz]. */
 READER_METHOD(from_rows) {
     RowReader *self = (RowReader *)call->self;
     Feature *feature = feature_begun(self, EXACT);
-    Array states, indptr, ids, weights;
-    if (!feature || take(call, "1848?.", &states, &indptr, &ids, &weights) < 0) return NULL;
-    if (states.length != self->num_rows || indptr.length != self->num_rows + 1 ||
-        (weights.data && weights.length != ids.length))
-        return refuse(DO_NOT_FIT);
-    return keep_arrays(call, feature, states, indptr, ids, weights);
-}
-
-/* from_weights(states, indptr, weights): uint8[n], int64[n + 1], int64[nnz]; the elements are the weights. */
-READER_METHOD(from_weights) {
-    RowReader *self = (RowReader *)call->self;
-    Feature *feature = feature_begun(self, EXACT);
-    Array states, indptr, weights;
-    if (!feature || take(call, "188.", &states, &indptr, &weights) < 0) return NULL;
+    Array states, indptr, ids;
+    if (!feature || take(call, "184.", &states, &indptr, &ids) < 0) return NULL;
     if (states.length != self->num_rows || indptr.length != self->num_rows + 1) return refuse(DO_NOT_FIT);
-    return keep_arrays(call, feature, states, indptr, (Array){NULL, 0}, weights);
+    return keep_arrays(call, feature, states, indptr, ids, (Array){NULL, 0});
 }
 
-/* from_items(states, indptr, ids, times, unit): uint8[n], int64[n + 1], int32[nnz], int64[nnz]
+/* from_items(states, indptr, ids, weights, unit): uint8[n], int64[n + 1], int32[nnz], int64[nnz]
  *
- * Its items are stored one row after the other, the newest of a row first. The elements are the ids; or if `unit` is
- * above 0, times in units of as many microseconds. */
+ * Its items are stored one row after the other: ids with times, the newest of a row first; or with counts. The elements
+ * are the ids; or if `unit` is above 0, times in units of as many microseconds, or counts in units of 1. */
 READER_METHOD(from_items) {
     RowReader *self = (RowReader *)call->self;
     Feature *feature = feature_begun(self, EXACT);
-    Array states, indptr, ids, times;
+    Array states, indptr, ids, weights;
     Py_ssize_t unit;
-    if (!feature || take(call, "1848n.", &states, &indptr, &ids, &times, &unit) < 0) return NULL;
-    if (states.length != self->num_rows || indptr.length != self->num_rows + 1 || ids.length != times.length || unit < 0)
+    if (!feature || take(call, "1848n.", &states, &indptr, &ids, &weights, &unit) < 0) return NULL;
+    if (states.length != self->num_rows || indptr.length != self->num_rows + 1 || ids.length != weights.length || unit < 0)
         return refuse(DO_NOT_FIT);
     feature->unit = unit;
     feature->is_items = 1;
-    return keep_arrays(call, feature, states, indptr, ids, times);
+    return keep_arrays(call, feature, states, indptr, ids, weights);
 }
 
 /* removals(states, indptr, ids, until, numbers, offsets, data): what rows remove of the last feature in older layers

@@ -1,7 +1,7 @@
-/* Lists and sets of an entity with items in several layers: unsealed rows over sealed ones.
+/* Lists, sets and counts of an entity with items in several layers: unsealed rows over sealed ones.
  *
- * rows/lists.py defines how they add up. The values of a set are items whose times are all 0. Values are numbered as they are met, because each layer has its own
- * vocabulary. */
+ * rows/lists.py defines how they add up. The values of a set are items whose times are all 0; counted ones have counts in
+ * place of times. Values are numbered as they are met, because each layer has its own vocabulary. */
 
 #include <stdlib.h>
 
@@ -69,7 +69,8 @@ static int begin_run(Place *place, Py_ssize_t f, Run *run, Arena *arena, int *st
     if (feature->code.tables) {
         Content content = {.state = MISSING};
         int64_t *times;
-        if (feature->counts || items_read(place, run->layer, run->row, feature, arena, &content, &times) < 0)
+        if (!feature->counts != !items_are_counted(place->stack, f) ||
+            items_read(place, run->layer, run->row, feature, arena, &content, &times) < 0)
             return FAILED;
         *state = content.state;
         run->count = content.count;
@@ -78,8 +79,8 @@ static int begin_run(Place *place, Py_ssize_t f, Run *run, Arena *arena, int *st
         run->times = times;
         return 0;
     }
-    int has_times = items_are_timed(place->stack, f);
-    if (!feature->is_items) return has_times ? FAILED : begin_set(place, run, arena, state);
+    int has_times = items_are_timed(place->stack, f), is_counted = items_are_counted(place->stack, f);
+    if (!feature->is_items) return has_times || is_counted ? FAILED : begin_set(place, run, arena, state);
     int64_t start = feature->indptr[run->row], stop = feature->indptr[run->row + 1];
     if (start < 0 || stop < start || stop > feature->num_ids) return FAILED;
     *state = feature->row_states[run->row];
@@ -220,6 +221,27 @@ static int64_t merge(Run *runs, int number, const Met *met, const Removal *remov
     return count;
 }
 
+/* Adds up the counts of the values of runs, and returns the number of values. */
+static int64_t add_up(const Run *runs, int number, const Met *met, const Removal *removals, int32_t *values,
+                      int64_t *counts) {
+    const int64_t most = 1ll << 53; /* as in rows/counting.py */
+    int64_t count = 0;
+    memset(counts, 0, (size_t)met->count * sizeof *counts);
+    for (int r = 0; r < number; r++)
+        for (int64_t i = 0; i < runs[r].count; i++) {
+            int32_t value = runs[r].ids[i];
+            int64_t own = runs[r].times[i];
+            if (is_removed(met, removals, value, r, 0)) continue;
+            counts[value] += own < most - counts[value] ? own : most - counts[value];
+        }
+    for (int32_t value = 0; value < met->count; value++) {
+        if (counts[value] <= 0) continue;
+        counts[count] = counts[value];
+        values[count++] = value;
+    }
+    return count;
+}
+
 /* Whether items that are missing behind the end of a run might stand between merged ones, or after them. */
 static int is_cut(const Run *runs, int number, int64_t limit, const int64_t *times, int64_t count) {
     for (int r = 0; r < number; r++) {
@@ -287,7 +309,7 @@ int items_merge(Place *place, Py_ssize_t f, const Feature **feature, Arena *aren
     }
     int64_t limit = stack->limits[f] < place->limit ? stack->limits[f] : place->limit;
     int64_t wanted = limit;
-    if (limit > most) limit = most;
+    if (limit > most || items_are_counted(stack, f)) limit = most;
     Removal *removals = arena_get(arena, (size_t)room * sizeof *removals);
     int32_t *values = arena_get(arena, (size_t)limit * sizeof *values), noted = 0;
     int64_t *times = arena_get(arena, (size_t)limit * sizeof *times);
@@ -297,7 +319,9 @@ int items_merge(Place *place, Py_ssize_t f, const Feature **feature, Arena *aren
         if (meet(&met, runs + r) < 0) return FAILED;
     for (int r = 0; r < number; r++)
         if (note_removals(&met, runs + r, r, removals, &noted) < 0) return FAILED;
-    content->count = merge(runs, number, &met, removals, stack->resolutions[f], limit, values, times);
+    content->count = items_are_counted(stack, f)
+                         ? add_up(runs, number, &met, removals, values, times)
+                         : merge(runs, number, &met, removals, stack->resolutions[f], limit, values, times);
     content->is_cut = is_cut(runs, number, wanted, times, content->count);
     if (state == VALUE && !content->count) content->state = EMPTY;
     if ((*feature)->unit) {
@@ -305,7 +329,7 @@ int items_merge(Place *place, Py_ssize_t f, const Feature **feature, Arena *aren
         content->numbers = times;
         return 0;
     }
-    content->weights = items_are_timed(stack, f) ? times : NULL;
+    content->weights = stack->resolutions[f] != INT64_MAX ? times : NULL;
     place->together.names = met.names;
     place->together.num_names = met.count;
     place->spelled_numbers = met.numbers;

@@ -56,8 +56,8 @@ READER_METHOD(shards) {
 /* limits(limits, resolutions, most_sealed, num_shown, is_named, seed): rows of one entity add up from now on.
  *
  * `limits`, int64, say how many items the list of each feature shows, and `resolutions`, int64, within how many
- * microseconds it shows a value once, INT64_MAX for a set, whose values have no times; `most_sealed`, int64, how many items a
- * seal keeps. The first `num_shown` features are in answers. `is_named` says whether the names of ids are those of one
+ * microseconds it shows a value once: INT64_MAX for a set, whose values have no times, and 0 for counts, which are added
+ * up; `most_sealed`, int64, how many items a seal keeps. The first `num_shown` features are in answers. `is_named` says whether the names of ids are those of one
  * vocabulary. */
 READER_METHOD(limits) {
     RowReader *self = (RowReader *)call->self;
@@ -70,7 +70,7 @@ READER_METHOD(limits) {
         num_shown > limits.length)
         return refuse(DO_NOT_FIT);
     for (Py_ssize_t f = 0; f < resolutions.length; f++)
-        if (((const int64_t *)resolutions.data)[f] < 1) return refuse("a tick takes a microsecond or more");
+        if (((const int64_t *)resolutions.data)[f] < 0) return refuse("a tick does not take less than nothing");
     for (Py_ssize_t l = 0; l < self->num_layers; l++)
         if (self->layers[l].hashes || self->layers[l].rows->kind == NUMBERED)
             return refuse("rows of deltas and static functions do not add up");

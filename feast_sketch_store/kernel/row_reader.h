@@ -141,8 +141,13 @@ static inline int32_t layer_name(const Layer *layer, int32_t id) {
     return id < 0 || id >= layer->num_names ? -2 : layer->names[id];
 }
 
+/* Whether the numbers of equal values are counts, which are added up. */
+static inline int items_are_counted(const RowReader *stack, Py_ssize_t f) { return !stack->resolutions[f]; }
+
 /* Whether the items of a feature have times, by which they expire; those of a set have none. */
-static inline int items_are_timed(const RowReader *stack, Py_ssize_t f) { return stack->resolutions[f] != INT64_MAX; }
+static inline int items_are_timed(const RowReader *stack, Py_ssize_t f) {
+    return !items_are_counted(stack, f) && stack->resolutions[f] != INT64_MAX;
+}
 
 /* Finds all rows of an entity whose items are combined, in the layers from `first` up to `end`: FOUND, EXPIRED if only
  * items may keep it alive, ABSENT or FAILED. */
@@ -184,8 +189,8 @@ static inline Py_ssize_t reader_num_shown(const RowReader *stack) {
 #define EACH_READER_METHOD(DO)                                                                       \
     DO(listed) DO(exact) DO(fenced) DO(shaped) DO(shapes) DO(numbered) DO(sets)                      \
     DO(feature) DO(states) DO(ones) DO(from_set) DO(from_column) DO(from_digits) DO(from_rows)       \
-    DO(from_states) DO(from_filter) DO(clusters) DO(from_number) DO(from_list) DO(from_weights)      \
-    DO(from_items) DO(removals) DO(layer) DO(limits) DO(shards)                                      \
+    DO(from_states) DO(from_filter) DO(clusters) DO(from_number) DO(from_list) DO(from_items)        \
+    DO(removals) DO(layer) DO(limits) DO(shards)                                      \
     DO(rows) DO(vectors) DO(columns) DO(csr) DO(bits) DO(contains) DO(contains_values) DO(scores) DO(found)
 
 #define DECLARE_METHOD(NAME) PyObject *reader_##NAME(PyObject *self, PyObject *const *arguments, Py_ssize_t number);

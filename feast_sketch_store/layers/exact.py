@@ -21,6 +21,7 @@ from feast_sketch_store.rows.vocabulary import Vocabulary
 from feast_sketch_store.structures.base import begin_feature, begin_unknown
 
 _MICROSECONDS = 1_000_000  # per second; times are read in seconds
+_ONE = 1  # counts are read as they are
 
 
 class ExactLayer(Layer):
@@ -74,30 +75,22 @@ class ExactLayer(Layer):
             if feature is None:
                 begin_unknown(prepared)
                 continue
-            if feature.has_items:
+            if feature.times is not None:
                 codec = wanted if isinstance(wanted, FeatureCodec) else feature.codec
                 self._prepare_items(prepared, feature, codec)
                 continue
-            if isinstance(wanted, FeatureCodec):
-                begin_feature(prepared, wanted, None)
-                weights = feature.csr.weights
-                weights = np.ones(len(feature.symbols), np.int64) if weights is None else weights
-                prepared.from_weights(feature.states, feature.indptr, np.ascontiguousarray(weights))
-                continue
             begin_feature(prepared, feature.codec, feature.vocabulary)
             ids = feature.symbols.astype(np.int32, copy=False)
-            weights = feature.csr.weights
-            weights = None if weights is None else np.ascontiguousarray(weights)
-            prepared.from_rows(feature.states, feature.indptr, np.ascontiguousarray(ids), weights)
+            prepared.from_rows(feature.states, feature.indptr, np.ascontiguousarray(ids))
         return prepared
 
     def _prepare_items(self, rows: RowReader, feature: EncodedFeature, codec: FeatureCodec) -> None:
-        """Prepare a list or set, or the times of items, with the items that rows remove from older layers."""
+        """Prepare values with times or counts, or these, with what rows remove from older layers."""
         times = feature.times
         assert times is not None
-        begin_feature(rows, codec, feature.vocabulary)  # times need the values too: they decide what repeats
+        begin_feature(rows, codec, feature.vocabulary)  # numbers need them too, to be merged
         ids = np.ascontiguousarray(feature.symbols.astype(np.int32, copy=False))
-        unit = _MICROSECONDS if codec.times_of else 0
+        unit = _MICROSECONDS if codec.times_of else _ONE if codec.counts_of else 0
         rows.from_items(feature.states, feature.indptr, ids, np.ascontiguousarray(times), unit)
         removed = self.rows.features.get(removed_name(feature.codec.feature))
         if removed is not None:

@@ -35,6 +35,7 @@ from feast_sketch_store.structures.base import Answer, begin_unknown
 _MAX_QUESTIONS = 64
 
 NO_LIMIT = 1 << 62  # of items
+ADDED_UP = 0  # in place of the microseconds of a tick: the numbers of equal values are added
 
 # A feature by its name; by the codec of what stands beside its values, their counts or times; or none of the
 # layers'.
@@ -48,8 +49,8 @@ class Wanted(NamedTuple):
     ----------
     features : a layer may lack some of them.
     lists : set if the rows of an entity add up: for each feature, how many items its list shows, the
-        microseconds within which it shows a value once, and how many items a seal keeps. None if the newest
-        layer with an entity answers.
+        microseconds within which it shows a value once, or `ADDED_UP`, and how many items a seal keeps. None
+        if the newest layer with an entity answers.
     num_shown : how many of the features the answers have, if rows add up; further lists keep a row alive by
         their items.
     """
@@ -171,12 +172,14 @@ class Column(NamedTuple):
     ----------
     name : of the feature.
     codec : None if no layer has it.
-    vocabulary : whose ids the answer has; None to number the values that are read.
+    vocabulary : whose ids all layers have, and the answer; None to number the values that are read.
+    known : of values that are read, those of interest, whose ids the answer has; -1 for others.
     """
 
     name: str
     codec: FeatureCodec | None
     vocabulary: Vocabulary | None = None
+    known: Vocabulary | None = None
 
     @property
     def is_weighted(self) -> bool:
@@ -256,5 +259,7 @@ def _elements(column: Column, elements: Any, ends: Any) -> tuple[Vocabulary, NDA
         values = from_parts(offsets, np.frombuffer(elements, np.uint8))
         assert column.codec is not None
         column.codec.check_storage(values)
+    if column.known is not None:
+        return column.known, column.known.find(values)
     encoded = values.dictionary_encode()
     return Vocabulary(encoded.dictionary), encoded.indices.to_numpy(zero_copy_only=False)

@@ -138,6 +138,8 @@ _MANY_VALUES: Final = 16  # from here on a call of the kernel is faster
 _ENTITIES_PER_MESSAGE: Final = 128  # few enough to stay in the cache
 _BYTES_PER_MESSAGE: Final = 1 << 26  # unless one value is larger; protobuf parses at most 2 GiB
 
+ID_KINDS: Final = ("int64", "string")  # of ids of what was counted
+
 _MAX_SHOWN: Final = 80  # characters of a value in a message
 
 _WIRE_VARINT, _WIRE_FIXED64, _WIRE_DELIMITED, _WIRE_FIXED32 = 0, 1, 2, 5
@@ -157,6 +159,7 @@ class FeatureCodec:
     times_of : the name of the list, if these are its times.
     counting : of counts.
     counts_of : the name of the counted feature, if these are its counts.
+    ids_of : of a list, the name of the counted feature, if its items are ids of what was counted.
 
     Raises
     ------
@@ -171,6 +174,7 @@ class FeatureCodec:
     times_of: str = ""
     counting: Counting | None = None
     counts_of: str = ""
+    ids_of: str = ""
 
     def __post_init__(self) -> None:
         if self.value_field not in _VALUE_FIELDS:
@@ -188,6 +192,7 @@ class FeatureCodec:
             or (self.name == TIMES) != bool(self.times_of)
             or (self.name == COUNTS) != (self.counting is not None)
             or (self.name == COUNTS_OF) != bool(self.counts_of)
+            or (self.ids_of and (self.name != LIST or self.element_kind not in ID_KINDS))
         ):
             raise ValueError(f"the codec {self.name!r} does not take {self.value_field}")
 

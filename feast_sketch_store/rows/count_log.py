@@ -6,6 +6,8 @@
 In Feast the counts are a feature of their own: an Array of integers, one for each value. If a row repeats a
 value, its counts are added up; a value counted 0 times is left out. Without counts each occurrence of a value
 counts 1, so rows that were written before the feature had counts can still be read.
+
+If there are ids of what is counted, rows keep repetitions, so that each has its id (`rows.increments`).
 """
 
 from collections.abc import Sequence
@@ -50,6 +52,7 @@ def with_counts(table: pa.Table, codecs: Sequence[FeatureCodec]) -> pa.Table:
     ------
     RowError : a row has another number of counts than of values, or a count is below 0 or above `MAX_COUNT`.
     """
+    have_ids = {codec.ids_of for codec in codecs if codec.ids_of}
     for codec in codecs:
         if codec.is_counted:
             assert codec.counting is not None
@@ -60,13 +63,28 @@ def with_counts(table: pa.Table, codecs: Sequence[FeatureCodec]) -> pa.Table:
             column = table[codec.feature].combine_chunks()
             if given is not None:
                 _check(column, given, (codec.feature, own))
-            column, amounts = counts_of_rows(column, given)
-            _check_sums(column, amounts, codec.feature)
-            counts = pa.LargeListArray.from_arrays(column.offsets, pa.array(amounts), mask=_mask(column))
+            if codec.feature in have_ids:
+                column, amounts = _from_zero(column), amounts_of_rows(column, given)
+            else:
+                column, amounts = counts_of_rows(column, given)
+                _check_sums(column, amounts, codec.feature)
+            counts = counts_array(column, amounts)
             at = table.column_names.index(codec.feature)
             table = table.set_column(at, codec.feature, column)
             table = table.append_column(counts_column(codec.feature), counts)
     return table
+
+
+def counts_array(column: pa.Array, amounts: NDArray[np.int64]) -> pa.Array:
+    """The counts of rows, int64[nnz], as lists beside those of their values, whose offsets begin with 0."""
+    return pa.LargeListArray.from_arrays(column.offsets, pa.array(amounts), mask=_mask(column))
+
+
+def _from_zero(column: pa.Array) -> pa.Array:
+    """The same lists, with offsets from 0."""
+    lengths = pc.list_value_length(column).fill_null(0).to_numpy()
+    offsets = pa.array(Csr.of_lengths(lengths, lengths).indptr)
+    return pa.LargeListArray.from_arrays(offsets, pc.list_flatten(column), mask=_mask(column))
 
 
 def _mask(column: pa.Array) -> pa.Array | None:
@@ -104,8 +122,8 @@ def _check_sums(column: pa.Array, amounts: NDArray[np.int64], feature: str) -> N
         )
 
 
-def counts_of_rows(column: pa.Array, counts: pa.Array | None) -> tuple[pa.Array, NDArray[np.int64]]:
-    """The values of rows, each once, and how often each was counted.
+def amounts_of_rows(column: pa.Array, counts: pa.Array | None) -> NDArray[np.int64]:
+    """How often each value of rows was counted.
 
     Parameters
     ----------
@@ -114,20 +132,34 @@ def counts_of_rows(column: pa.Array, counts: pa.Array | None) -> tuple[pa.Array,
 
     Returns
     -------
-    The lists, with offsets from 0, and int64[nnz] for all their elements.
+    int64[nnz], for all elements.
 
     Raises
     ------
     pyarrow.ArrowInvalid : a row has another number of counts than of values.
     """
     lengths = pc.list_value_length(column).fill_null(0).to_numpy().astype(np.int64)
-    elements, amounts = pc.list_flatten(column), np.ones(int(lengths.sum()), np.int64)
+    amounts = np.ones(int(lengths.sum()), np.int64)
     if counts is not None:
         given = pc.list_value_length(counts).fill_null(-1).to_numpy()
         if ((given >= 0) & (given != lengths)).any():
             raise pa.ArrowInvalid("a row has another number of counts than of values")
         numbers = pc.list_flatten(counts).to_numpy(zero_copy_only=False)
         amounts[np.repeat(given >= 0, lengths)] = numbers
+    return amounts
+
+
+def counts_of_rows(column: pa.Array, counts: pa.Array | None) -> tuple[pa.Array, NDArray[np.int64]]:
+    """The values of rows, each once, and how often each was counted.
+
+    Parameters, errors : see `amounts_of_rows`.
+
+    Returns
+    -------
+    The lists, with offsets from 0, and int64[nnz] for all their elements.
+    """
+    lengths = pc.list_value_length(column).fill_null(0).to_numpy().astype(np.int64)
+    elements, amounts = pc.list_flatten(column), amounts_of_rows(column, counts)
     owners = np.repeat(np.arange(len(lengths)), lengths)
     encoded = elements.dictionary_encode()
     facts = owners * max(1, len(encoded.dictionary)) + np.asarray(encoded.indices, np.int64)

@@ -347,11 +347,6 @@ class EncodedFeature:
         return Csr(self.indptr, self.symbols, self.times)
 
     @property
-    def has_items(self) -> bool:
-        """Whether rows append to those before them, as to lists; see `rows.lists`."""
-        return self.times is not None and not self.codec.is_counted
-
-    @property
     def size_bytes(self) -> int:
         """Bytes of the arrays and the vocabulary."""
         arrays = self.states.nbytes + self.indptr.nbytes + self.symbols.nbytes

@@ -1,10 +1,12 @@
-"""Lists and sets in the row log: how their rows are written, and how they become encoded rows.
+"""Lists, sets and counts in the row log: how their rows are written, and how they become encoded rows.
 
-The log of a view to which rows append has two more kinds of columns:
+The log of a view to which rows append has more kinds of columns:
 
-    __operation       null for a row that appends, else ``replace`` or ``remove``
+    __operation       null for a row that appends, else ``replace``, ``remove`` or ``count``
     __times__<list>   the time of each item of the list; in a row that removes, the time up to which it does
+    __counts__<name>  how often each value was counted (`rows.count_log`)
 
+A row that counts also appends; each of its values has an id, and counts if the id is new (`rows.increments`).
 An Array in a row has its newest item last, where an append would put it. Values of sets have no times.
 """
 
@@ -19,7 +21,9 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from feast_sketch_store.errors import RowError
+from feast_sketch_store.rows import count_log
 from feast_sketch_store.rows.codecs import EMPTY, MISSING, NULL, VALUE, FeatureCodec
+from feast_sketch_store.rows.count_log import counts_column
 from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.encoding import (
     CREATED_TIMESTAMP,
@@ -37,38 +41,28 @@ from feast_sketch_store.rows.encoding import (
     RowKeys,
     as_damage,
     encode_column,
+    encode_counts,
     never_written,
     null_features,
     row_keys,
     to_arrow,
 )
 from feast_sketch_store.rows.entity_keys import JoinKeys, serialize_columns
+from feast_sketch_store.rows.increments import COUNT, OPERATION, times_column, with_ids
 from feast_sketch_store.rows.limits import check_rows, impossible_moment
+from feast_sketch_store.rows.listing import ALWAYS
 from feast_sketch_store.rows.lists import removed_codec, united
 
-OPERATION: Final = "__operation"
 REPLACE: Final = "replace"
 REMOVE: Final = "remove"
 
-_TIMES: Final = "__times__"
 _ITEM_TIMES = pa.large_list(TIMESTAMP)
 
 
-def times_column(feature: str) -> str:
-    """The column with the times of a list's items."""
-    return _TIMES + feature
-
-
-def is_times_column(name: str) -> bool:
-    """Whether a column is one of `times_column`."""
-    return name.startswith(_TIMES)
-
-
 def columns_of(codecs: Sequence[FeatureCodec]) -> pa.Schema:
-    """The columns of the row log for these lists and sets."""
-    fields = [(codec.feature, codec.arrow_type) for codec in codecs if not codec.is_derived]
-    fields += [(times_column(codec.feature), _ITEM_TIMES) for codec in codecs if codec.is_list]
-    return pa.schema([*fields, (OPERATION, pa.large_string())])
+    """The columns of the row log for these features, if rows append."""
+    times = [(times_column(codec.feature), _ITEM_TIMES) for codec in codecs if codec.is_list]
+    return pa.schema([*count_log.columns_of(codecs), *pa.schema(times), (OPERATION, pa.large_string())])
 
 
 def to_list_log(
@@ -80,10 +74,11 @@ def to_list_log(
 
     Raises
     ------
-    RowError : see `encoding.to_arrow`; or a row has another number of times than of items.
+    RowError : see `encoding.to_arrow` and `increments.with_ids`; or a row has another number of times than of
+        items.
     """
-    table = to_arrow(rows, codecs, join_keys)
-    given = {codec.times_of: codec.feature for codec in codecs if codec.is_derived}
+    table = with_ids(to_arrow(rows, codecs, join_keys), codecs)
+    given = {codec.times_of: codec.feature for codec in codecs if codec.times_of}
     for codec in codecs:
         if codec.is_list:
             items, own = table[codec.feature].combine_chunks(), given.get(codec.feature)
@@ -93,7 +88,8 @@ def to_list_log(
             )
             table = table.append_column(times_column(codec.feature), times)
     table = table.drop_columns(list(given.values()))
-    return table.append_column(OPERATION, pa.nulls(len(table), pa.large_string()))
+    operation = COUNT if any(codec.ids_of for codec in codecs) else None
+    return table.append_column(OPERATION, pa.array([operation] * len(table), pa.large_string()))
 
 
 def _times_of_items(
@@ -128,17 +124,19 @@ def times_array(
 
 @dataclass(frozen=True, eq=False)
 class ListRows:
-    """n rows that append to one list or set, replace it or remove from it. Cheaper to make than a table.
+    """n rows that append to one feature, replace it or remove from it. Cheaper to make than a table.
 
     Parameters
     ----------
     join_keys : of the rows, see `serialize_columns`.
-    feature : the list or set.
+    feature : the list, set or counts.
     indptr : int64[n + 1], where the items of each row begin.
     values : of the items, in the column's element type. The newest of a row is last.
-    times : int64[nnz], of the items, microseconds since 1970. Those of a set are not kept.
+    times : int64[nnz], of the items, microseconds since 1970, or how often values were counted. Those of a
+        set are not kept.
     events : int64[n], event timestamps of the rows, microseconds since 1970.
-    operation : ``replace``, ``remove``, or None to append.
+    operation : ``replace``, ``remove``, ``count``, or None to append.
+    ids : of rows that count, one for each item.
     """
 
     join_keys: Mapping[str, pa.Array]
@@ -148,6 +146,7 @@ class ListRows:
     times: NDArray[np.int64]
     events: NDArray[np.int64]
     operation: str | None = None
+    ids: pa.Array | None = None
 
     def __len__(self) -> int:
         return len(self.events)
@@ -171,6 +170,7 @@ class ListRows:
             values=pa.concat_arrays([part.values for part in parts]),
             times=rows.ids,
             events=np.concatenate([part.events for part in parts]),
+            ids=None if first.ids is None else pa.concat_arrays([part.ids for part in parts]),
         )
 
     def to_log(self, codecs: Sequence[FeatureCodec]) -> pa.Table:
@@ -185,7 +185,9 @@ class ListRows:
         ValueError, TypeError : see `serialize_columns`.
         RowError : a row is too large, or an item has a time that no reader can represent.
         """
-        if (found := impossible_moment(self.times)) is not None:
+        of_counted, ids_feature = counts_column(self.feature), _ids_feature(codecs, self.feature)
+        moments = self.events if ids_feature else self.times
+        if (found := impossible_moment(moments)) is not None:
             raise RowError(f"an item of feature {self.feature!r} is {found[1]}")
         num_rows = len(self)
         columns = {name: keys for name, keys in self.join_keys.items() if name != ENTITYLESS_JOIN_KEY}
@@ -193,6 +195,12 @@ class ListRows:
         features[self.feature] = pa.LargeListArray.from_arrays(pa.array(self.indptr), self.values)
         if times_column(self.feature) in features:
             features[times_column(self.feature)] = times_array(self.indptr, self.times)
+        if of_counted in features and self.operation != REMOVE:
+            features[of_counted] = pa.LargeListArray.from_arrays(pa.array(self.indptr), pa.array(self.times))
+        if self.ids is not None:
+            features[ids_feature] = pa.LargeListArray.from_arrays(pa.array(self.indptr), self.ids)
+            moments = np.repeat(self.events, np.diff(self.indptr))
+            features[times_column(ids_feature)] = times_array(self.indptr, moments)
         if self.operation is not None:
             features[OPERATION] = pa.array([self.operation] * num_rows, pa.large_string())
         own = {
@@ -205,6 +213,11 @@ class ListRows:
         table = pa.table({**columns, **features, **own})
         check_rows(table)
         return table
+
+
+def _ids_feature(codecs: Sequence[FeatureCodec], counted: str) -> str:
+    """The feature with the ids of what a feature counts; empty if there is none."""
+    return next((codec.feature for codec in codecs if codec.ids_of == counted), "")
 
 
 def list_tables(parts: Sequence[ListRows], codecs: Sequence[FeatureCodec]) -> list[pa.Table]:
@@ -222,15 +235,16 @@ def with_operations(table: pa.Table, operations: Mapping[str, str | None]) -> pa
     """
     parts = []
     for operation in dict.fromkeys(operations.values()):
-        part = _without(table, [name for name, own in operations.items() if own != operation])
-        names = pa.array([operation] * len(table), pa.large_string())
-        parts.append(_set(part, OPERATION, names))
+        part = without(table, [name for name, own in operations.items() if own != operation])
+        if operation is not None:
+            part = _set(part, OPERATION, pa.array([operation] * len(table), pa.large_string()))
+        parts.append(part)
     return pa.concat_tables(parts)
 
 
-def _without(table: pa.Table, features: Collection[str]) -> pa.Table:
-    """The same rows, with some features missing."""
-    for name in (*features, *map(times_column, features)):
+def without(table: pa.Table, features: Collection[str]) -> pa.Table:
+    """The same rows of the log, with some features missing."""
+    for name in (*features, *map(times_column, features), *map(counts_column, features)):
         if name in table.column_names:
             table = _set(table, name, pa.nulls(len(table), table.schema.field(name).type))
     return table
@@ -282,7 +296,11 @@ def _operations(table: pa.Table) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
 
 
 def _encoded(table: pa.Table, codec: FeatureCodec, nulls: NDArray[np.int64] | None) -> EncodedFeature:
-    """A list or set as its rows have it."""
+    """A list, a set or counts as rows have them."""
+    if codec.is_counted and codec.feature in table.column_names:
+        name = counts_column(codec.feature)
+        counts = table[name].combine_chunks() if name in table.column_names else None
+        return encode_counts(table[codec.feature].combine_chunks(), counts, codec, nulls)
     name = times_column(codec.feature)
     needed = {codec.feature, name} if codec.is_list else {codec.feature}
     if not needed <= set(table.column_names):
@@ -312,9 +330,10 @@ def _parted(
     states = np.full(len(feature.states), MISSING, np.uint8)
     states[replaces & (feature.states != MISSING)] = EMPTY
     states[removes & (feature.states == VALUE)] = VALUE
-    removed = EncodedFeature(
-        removed_codec(feature.codec), feature.vocabulary, states, *_plain(feature.csr.masked(is_removal))
-    )
+    hidden = feature.csr.masked(is_removal)
+    if feature.codec.is_counted:  # whatever was counted before
+        hidden = Csr(hidden.indptr, hidden.ids, np.full(len(hidden.ids), ALWAYS))
+    removed = EncodedFeature(removed_codec(feature.codec), feature.vocabulary, states, *_plain(hidden))
     own = np.where(removes, np.uint8(MISSING), feature.states)
     return feature.with_rows(own, feature.csr.masked(~is_removal)), removed
 
@@ -324,7 +343,7 @@ def _plain(rows: Csr) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.
 
 
 def with_lists(table: pa.Table, rows: EncodedRows) -> pa.Table:
-    """Rows of the log, one per entity, with whole lists and sets.
+    """Rows of the log, one per entity, with whole lists, sets and counts.
 
     Parameters
     ----------
@@ -344,6 +363,13 @@ def with_lists(table: pa.Table, rows: EncodedRows) -> pa.Table:
         table = _set(table, name, feature.codec.to_column(feature.states, items.indptr, storage))
         if feature.codec.is_list:
             table = _set(table, times_column(name), times_array(items.indptr, items.weights[places], mask))
+        if feature.codec.is_counted:
+            counts = pa.array(items.weights[places])
+            table = _set(
+                table,
+                counts_column(name),
+                pa.LargeListArray.from_arrays(pa.array(items.indptr), counts, mask=mask),
+            )
         for row in np.flatnonzero(feature.states == NULL).tolist():
             nulls[row].append(name)
     table = _set(table, EVENT_TIMESTAMP, pa.array(rows.keys.event_timestamps).cast(TIMESTAMP))

@@ -1,9 +1,10 @@
-"""Lists and sets: how the items in several rows of an entity are combined.
+"""Lists, sets and counts: how the items in several rows of an entity are combined.
 
 An item is a value and a time. In a CSR matrix the values are the ids, and the times are the weights: int64
 microseconds since 1970. A row has its newest item first; of equal times, the item that was committed last
 comes first. A set is a list without times: the times of all its items are 0. So it has each value once, and
-a removal hides the value whenever it was added before.
+a removal hides the value whenever it was added before. Of counts the weights are not times but numbers, which
+add up; a removal hides all that was counted before.
 
 There are three kinds of rows:
 
@@ -24,6 +25,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from feast_sketch_store.rows.codecs import EMPTY, MISSING, VALUE, FeatureCodec
+from feast_sketch_store.rows.counting import MAX_COUNT
 from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.encoding import EncodedFeature, EncodedRows
 from feast_sketch_store.rows.entity_keys import find_sorted
@@ -91,6 +93,20 @@ class EntityGroups:
         rows = rows if kept.all() else rows.masked(kept)
         whole = Csr(rows.indptr, rows.ids).united(self.owners, self.num_owners)
         return Csr(whole.indptr, whole.ids, np.zeros(len(whole.ids), np.int64))
+
+    def sums(self, rows: Csr, tombstones: "Tombstones") -> Csr:
+        """The values of each entity, each once, with their counts added up; parameters as those of
+        `items`."""
+        assert rows.weights is not None
+        kept = tombstones.visible(self, rows.rows, rows.ids, np.zeros(len(rows.ids), np.int64))
+        rows = rows if kept.all() else rows.masked(kept)
+        width = int(rows.ids.max(initial=0)) + 1
+        facts, places = np.unique(self.owners[rows.rows] * width + rows.ids, return_inverse=True)
+        # Doubles add whole numbers exactly up to `MAX_COUNT`.
+        counts = np.bincount(places, rows.weights, len(facts)).clip(max=MAX_COUNT).astype(np.int64)
+        owners, ids = np.divmod(facts, width)
+        whole = Csr.of_lengths(np.bincount(owners, minlength=self.num_owners), ids.astype(np.int32))
+        return Csr(whole.indptr, whole.ids, counts)
 
     def highest(self, states: NDArray[np.uint8], tombstones: "Tombstones") -> NDArray[np.uint8]:
         """The highest state of each entity's rows, uint8[num_owners], from uint8[n]; EMPTY if replaced."""
@@ -242,11 +258,12 @@ def united(rows: EncodedRows, backwards: bool = False) -> EncodedRows:
     for name, feature in rows.features.items():
         if not is_removed_name(name):
             tombstones, removed = _tombstones_of(rows, feature)
-            items = (
-                groups.items(feature.csr, tombstones, backwards)
-                if feature.codec.is_list
-                else groups.values(feature.csr, tombstones)
-            )
+            if feature.codec.is_list:
+                items = groups.items(feature.csr, tombstones, backwards)
+            elif feature.codec.is_counted:
+                items = groups.sums(feature.csr, tombstones)
+            else:
+                items = groups.values(feature.csr, tombstones)
             states = groups.highest(feature.states, tombstones)
             states[(states == VALUE) & (items.lengths == 0)] = EMPTY
             features[name] = feature.with_rows(states, items)
@@ -315,7 +332,7 @@ def as_sealed(rows: EncodedRows, codecs: Mapping[str, FeatureCodec], since: int)
         used, ids = np.unique(items.ids, return_inverse=True)
         vocabulary = Vocabulary(feature.vocabulary.values.take(pa.array(used)))
         items = Csr(items.indptr, ids.astype(np.int32), items.weights)
-        if listing is None:
+        if not codec.is_weighted:
             items = replace(items, weights=None)
         features[name] = replace(feature, codec=codec, vocabulary=vocabulary).with_rows(states, items)
     return EncodedRows(rows.keys, features)

@@ -15,6 +15,7 @@ from feast_sketch_store.rows.codecs import (
     COUNTS,
     COUNTS_OF,
     EXACT,
+    ID_KINDS,
     LIST,
     MEMBERSHIP,
     SCORE,
@@ -59,6 +60,7 @@ if TYPE_CHECKING:
     from feast.field import Field
 
 DEFAULT_BINS: Final = 256
+DEFAULT_IDS: Final = 1_000  # of what was counted last, for each entity
 WITH_CLUSTERS: Final = (LEARNED_BLOOM, SANDWICHED_BLOOM, WEIGHTED_BLOOM)
 
 _MEASURES: Final = {NOISE: goals.NOISE_RATIO, ERROR: goals.ERROR_RATE, MEMORY: goals.MEMORY}
@@ -69,7 +71,7 @@ _TAKEN: Final = {
     BINNED: ("target", "round"),
     EXACT: (),
     BACKING: (),
-    LIST: ("list",),
+    LIST: ("list", "ids_of"),
     TIMES: ("of",),
     COUNTS: ("target",),
     COUNTS_OF: ("of",),
@@ -124,6 +126,8 @@ def feature_settings(
     usual, asked = FeatureCodec.for_feature(field.name, field.dtype), ""
     if "of" in tags:
         asked = TIMES if usual.element_kind == "timestamp" else COUNTS_OF
+    elif "ids_of" in tags:
+        asked = tags.get("codec", LIST)
     elif "codec" in tags or "round" in tags:
         asked = tags.get("codec", BINNED)
     name = CATEGORICAL if asked == STATIC else asked
@@ -176,7 +180,7 @@ def _wrong_type(
             f"{where} has type {field.dtype}; the tag {TAG_PREFIX}of needs Array(UnixTimestamp) for the "
             "times of a list, or an Array of Int64 or Int32 for counts. Change the type, or remove the tag"
         )
-    tag = "codec" if "codec" in tags else "round"
+    tag = next(name for name in ("codec", "ids_of", "round") if name in tags)
     known = [name for name in usual.possible_names if name not in (TIMES, COUNTS_OF)]
     known += [STATIC] if CATEGORICAL in known else []
     return SettingsError(
@@ -209,9 +213,15 @@ def _with_parts(usual: FeatureCodec, name: str, tags: Mapping[str, Any], where: 
     if name == BINNED:
         return replace(usual, name=name, binning=settled("round", Quantiles(DEFAULT_BINS), tags))
     if name == LIST:
-        items: ListItems = settled("list", ListItems(), tags)
+        ids_of = tags.get("ids_of", "")
+        items: ListItems = settled("list", ListItems(limit=DEFAULT_IDS if ids_of else None), tags)
+        if ids_of and usual.element_kind not in ID_KINDS:
+            raise SettingsError(
+                f"{where} has the tag {TAG_PREFIX}ids_of, which needs an Array of Int64 or String for the "
+                "ids; change the type, or remove the tag"
+            )
         listing = Listing(items.resolution // timedelta(microseconds=1), items.limit)
-        return replace(usual, name=name, listing=listing)
+        return replace(usual, name=name, listing=listing, ids_of=ids_of)
     if name == TIMES:
         return replace(usual, name=name, times_of=tags["of"])
     if name == COUNTS:

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 from feast_sketch_store.errors import SettingsError, SketchStoreError, UnsupportedFeatureError, summed_up
 from feast_sketch_store.layers import Goal
-from feast_sketch_store.rows.codecs import COUNTS, LIST, MEMBERSHIP
+from feast_sketch_store.rows.codecs import COUNTS, COUNTS_OF, LIST, MEMBERSHIP, FeatureCodec
 from feast_sketch_store.rows.column_names import clash
 from feast_sketch_store.rows.count_log import is_counts_column
 from feast_sketch_store.rows.encoding import OWN_COLUMNS
 from feast_sketch_store.rows.entity_keys import JoinKeys
-from feast_sketch_store.rows.list_log import OPERATION, is_times_column
+from feast_sketch_store.rows.increments import OPERATION, is_times_column
 from feast_sketch_store.settings.features import WITH_CLUSTERS, StoreOptions, feature_settings
 from feast_sketch_store.settings.table import FEATURE, TAG_PREFIX, VIEW, read_tags, settled
 from feast_sketch_store.settings.values import listed
@@ -66,7 +66,7 @@ def resolve(options: StoreOptions, table: "FeatureView", folder: Path | None = N
         folder,
         join_keys,
         settled("ttl", options.ttl, view_tags).keep // timedelta(microseconds=1),
-        "append" if any(codec.is_list for codec in codecs) else view_tags.get("rows", "replace"),
+        "append" if any(map(_is_plain_list, codecs)) else view_tags.get("rows", "replace"),
         settled("shards", options.shards, view_tags).count,
         settled("gate", options.gate, view_tags),
     )
@@ -126,19 +126,21 @@ def _link_counts(features: dict[str, FeatureSettings]) -> None:
 def _source_problems(view: str, features: Mapping[str, FeatureSettings]) -> Iterator[SettingsError]:
     """Find features that name others which are no lists, counts or sets, or that others name already."""
     codecs = [feature.codec for feature in features.values()]
-    lists = {codec.feature: codec.times_of for codec in codecs if codec.times_of}
-    counts = {codec.feature: codec.counts_of for codec in codecs if codec.counts_of}
-    for what, kind, sources, known in (
-        ("times", LIST, lists, [codec.feature for codec in codecs if codec.is_list]),
-        ("counts", COUNTS, counts, [codec.feature for codec in codecs if codec.is_counted]),
+    lists = [codec.feature for codec in codecs if _is_plain_list(codec)]
+    counts = [codec.feature for codec in codecs if codec.is_counted]
+    for what, tag, kind, sources, known in (
+        ("times", "of", LIST, {codec.feature: codec.times_of for codec in codecs}, lists),
+        ("counts", "of", COUNTS, {codec.feature: codec.counts_of for codec in codecs}, counts),
+        ("ids", "ids_of", COUNTS, {codec.feature: codec.ids_of for codec in codecs}, counts),
     ):
-        for feature, source in sources.items():
+        named = {feature: source for feature, source in sources.items() if source}
+        for feature, source in named.items():
             if source not in known:
                 yield SettingsError(
-                    f"feature {feature!r} of view {view!r} has the tag {TAG_PREFIX}of={source!r}, but the "
+                    f"feature {feature!r} of view {view!r} has the tag {TAG_PREFIX}{tag}={source!r}, but the "
                     f"view has no feature of that name with the codec {kind!r}; it has {sorted(known)}"
                 )
-        taken = [*sources.values()]
+        taken = [*named.values()]
         for source in sorted({source for source in taken if taken.count(source) > 1}):
             yield SettingsError(
                 f"feature view {view!r} has {taken.count(source)} features with the {what} of {source!r}; "
@@ -155,14 +157,8 @@ def _source_problems(view: str, features: Mapping[str, FeatureSettings]) -> Iter
 
 def _append_problems(settings: ViewSettings, view_tags: Mapping[str, Any]) -> Iterator[SettingsError]:
     """Find problems of a view to which rows append."""
-    if settings.semantics != "append":
-        return
-    if not any(codec.is_list for codec in settings.codecs):
-        if others := [codec.feature for codec in settings.codecs if codec.name != MEMBERSHIP]:
-            yield SettingsError(
-                f"feature view {settings.view!r} has the tag {TAG_PREFIX}rows='append', and {others}, which "
-                "are not kept as sets; put these into another view of the same entities, or remove the tag"
-            )
+    if not any(map(_is_plain_list, settings.codecs)):
+        yield from _growing_problems(settings)
         return
     if view_tags.get("rows") == "replace":
         yield SettingsError(
@@ -174,11 +170,43 @@ def _append_problems(settings: ViewSettings, view_tags: Mapping[str, Any]) -> It
             f"feature view {settings.view!r} has lists, whose items need a time to live; give the view a "
             "ttl, such as ttl=timedelta(days=90)"
         )
-    if others := [codec.feature for codec in settings.codecs if not codec.is_list and not codec.times_of]:
+    if others := [c.feature for c in settings.codecs if not (_is_plain_list(c) or c.times_of)]:
         yield SettingsError(
             f"feature view {settings.view!r} has lists, to which rows append, and {others}, which rows "
             "replace; put these into another view of the same entities"
         )
+
+
+def _growing_problems(settings: ViewSettings) -> Iterator[SettingsError]:
+    """Find problems of a view without lists, to which rows may append."""
+    ids = {codec.ids_of: codec.feature for codec in settings.codecs if codec.ids_of}
+    if settings.semantics != "append":
+        for name in ids.values():
+            yield SettingsError(
+                f"feature {name!r} of view {settings.view!r} has the tag {TAG_PREFIX}ids_of, and rows of the "
+                f"view replace each other; give the view the tag {TAG_PREFIX}rows='append', or remove it"
+            )
+        return
+    grows = [
+        codec for codec in settings.codecs if codec.name in (MEMBERSHIP, COUNTS, COUNTS_OF) or codec.ids_of
+    ]
+    if others := [codec.feature for codec in settings.codecs if codec not in grows]:
+        yield SettingsError(
+            f"feature view {settings.view!r} has the tag {TAG_PREFIX}rows='append', and {others}, which are "
+            "not kept as sets or counts; put these into another view of the same entities, or remove the tag"
+        )
+    for codec in grows:
+        if codec.is_counted and codec.feature not in ids:
+            yield SettingsError(
+                f"feature {codec.feature!r} of view {settings.view!r} has counts to which rows add, so a row "
+                "that is written again would count again; declare an Array of String or Int64 with the tag "
+                f"{TAG_PREFIX}ids_of={codec.feature!r} for the ids of what is counted"
+            )
+
+
+def _is_plain_list(codec: FeatureCodec) -> bool:
+    """Whether a feature is a list of its own, not one of ids."""
+    return codec.is_list and not codec.ids_of
 
 
 def _static_problems(view: str, features: Mapping[str, FeatureSettings]) -> Iterator[SettingsError]:

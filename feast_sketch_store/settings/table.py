@@ -477,6 +477,15 @@ SETTINGS: Final = (
         (FEATURE,),
         form="name of a feature",
     ),
+    Setting(
+        "ids_of",
+        values.text,
+        None,
+        "on an Array of Int64 or String: the feature whose "
+        "[increments](../how_to/counts.md#counts-that-grow) it has the ids of",
+        (FEATURE,),
+        form="name of a feature",
+    ),
     Setting("score", Score, Score(), "of a [score](types.md#scores)", (FEATURE,)),
     Setting(
         "round",

@@ -294,7 +294,7 @@ class CountsFeature(NumberedValues):
 
     def prepare_weights(self, rows: RowReader, codec: FeatureCodec) -> None:
         """See `SealedFeature.prepare_weights`."""
-        begin_feature(rows, codec, None)
+        begin_feature(rows, codec, self.vocabulary)
         rows.from_list(*self.lists.arguments, 0, 1, self.counts, 1)
 
     def shown(self, rows: EncodedFeature, entity_hashes: NDArray[np.uint64]) -> Answer:

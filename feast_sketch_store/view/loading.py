@@ -356,7 +356,7 @@ class ShardLoader:
     ) -> ShardState:
         """The state with the rows of further commits, which are in order."""
         try:
-            rows = state.semantics.encode(table, self.codecs)
+            rows = state.semantics.encode(table, self.codecs, state.newest_first)
         except DamagedFileError:
             self._check_types(table)
             raise

@@ -21,7 +21,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from feast_sketch_store.layers import ExactLayer
-from feast_sketch_store.layers.row_reader import NO_LIMIT, Wanted
+from feast_sketch_store.layers.row_reader import ADDED_UP, NO_LIMIT, Column, Layer, Wanted, read, stack
 from feast_sketch_store.rows import count_log, list_log
 from feast_sketch_store.rows.codecs import EMPTY, VALUE, FeatureCodec
 from feast_sketch_store.rows.csr import Csr
@@ -39,16 +39,17 @@ from feast_sketch_store.rows.encoding import (
     to_arrow,
 )
 from feast_sketch_store.rows.entity_keys import JoinKeys, find_sorted
-from feast_sketch_store.rows.list_log import (
+from feast_sketch_store.rows.increments import (
     OPERATION,
-    encode_lists,
+    Remembered,
+    counted_once,
     is_times_column,
-    to_list_log,
-    with_lists,
 )
+from feast_sketch_store.rows.list_log import encode_lists, to_list_log, with_lists
 from feast_sketch_store.rows.listing import ALWAYS
 from feast_sketch_store.rows.lists import as_sealed, newest_of, removed_name, united
 from feast_sketch_store.rows.newest import Batches, NewestRows
+from feast_sketch_store.rows.vocabulary import Vocabulary
 
 
 class FoldedRows(Protocol):
@@ -114,8 +115,15 @@ class RowSemantics(ABC):
         """The rows of a log that count; parameters as those of `NewestRows`."""
 
     @abstractmethod
-    def encode(self, table: pa.Table, codecs: Sequence[FeatureCodec]) -> EncodedRows:
-        """Rows in commit order as one row per entity, ordered by hash."""
+    def encode(
+        self, table: pa.Table, codecs: Sequence[FeatureCodec], layers: Sequence[Layer] = ()
+    ) -> EncodedRows:
+        """Rows in commit order as one row per entity, ordered by hash.
+
+        Parameters
+        ----------
+        layers : the rows before these, from the newest layer to the oldest.
+        """
 
     @abstractmethod
     def merge(self, older: EncodedRows, newer: EncodedRows) -> EncodedRows:
@@ -162,7 +170,9 @@ class Replace(RowSemantics):
         """The newest row of each entity that is neither deleted nor expired."""
         return NewestRows(batches, expire_before, kept_microseconds)
 
-    def encode(self, table: pa.Table, codecs: Sequence[FeatureCodec]) -> EncodedRows:
+    def encode(
+        self, table: pa.Table, codecs: Sequence[FeatureCodec], layers: Sequence[Layer] = ()
+    ) -> EncodedRows:
         """The newest row of each entity."""
         return encode(*newest_rows(table), codecs)
 
@@ -208,7 +218,8 @@ class AppendedRows:
         parts: list[EncodedRows] = []
         for batch in itertools.chain([to_list_log([], codecs)], batches(None)):
             self.num_rows += len(batch)
-            parts.append(encode_lists(batch, codecs))
+            before = [ExactLayer(part) for part in reversed(parts)]
+            parts.append(APPEND.encode(batch, codecs, before))
             while len(parts) > 1 and parts[-1].is_due(parts[-2]):
                 newer, older = parts.pop(), parts.pop()
                 parts.append(united(older.followed_by(newer)))
@@ -258,7 +269,11 @@ class AppendedRows:
     def _logged(self, table: pa.Table, places: NDArray[np.int64]) -> pa.Table:
         """Rows of the log with whole lists, in place of some rows of the same entities."""
         rows = self._rows.take(places)
-        own = [name for name in table.column_names if name in rows.features or is_times_column(name)]
+        own = [
+            name
+            for name in table.column_names
+            if name in rows.features or is_times_column(name) or count_log.is_counts_column(name)
+        ]
         created = rows.keys.created_timestamps
         columns = {
             CREATED_TIMESTAMP: pa.array(created, mask=created == NO_TIMESTAMP),
@@ -289,11 +304,11 @@ def _emptied(states: NDArray[np.uint8], items: Csr) -> NDArray[np.uint8]:
 
 
 class Append(RowSemantics):
-    """Each row adds items to lists and sets; some rows remove or replace items. See `rows.lists`.
+    """Each row adds to lists, sets and counts; some rows remove or replace. See `rows.lists`.
 
     Parameters
     ----------
-    codecs : of the view's lists and sets, and of what gives the times of items.
+    codecs : of the view's features.
     """
 
     name = "append"
@@ -301,7 +316,7 @@ class Append(RowSemantics):
 
     def __init__(self, codecs: Sequence[FeatureCodec] = ()):
         self._stored = {codec.feature: codec for codec in codecs if not codec.is_derived}
-        self._times = {codec.feature: codec for codec in codecs if codec.is_derived}
+        self._derived = {codec.feature: codec for codec in codecs if codec.is_derived}
 
     def of(self, codecs: Sequence[FeatureCodec]) -> "Append":
         """See `RowSemantics.of`."""
@@ -321,10 +336,11 @@ class Append(RowSemantics):
         """See `RowSemantics.wanted`. An old row lives as long as it has items, of any list if none is
         wanted."""
         stored = [
-            self._stored.get(self._times[name].times_of if name in self._times else name) for name in features
+            self._stored.get(self._derived[name].source if name in self._derived else name)
+            for name in features
         ]
         shown = [
-            None if codec is None else self._times.get(name, name)
+            None if codec is None else self._derived.get(name, name)
             for codec, name in zip(stored, features, strict=True)
         ]
         others = [] if any(stored) else [name for name, codec in self._stored.items() if codec.is_list]
@@ -334,13 +350,23 @@ class Append(RowSemantics):
     def fold(
         self, batches: Batches, expire_before: int = NO_TIMESTAMP, kept_microseconds: int | None = None
     ) -> FoldedRows:
-        """The lists and sets of all entities that are not deleted, without the items that are removed or
-        expired."""
+        """What all entities have that are not deleted, without the items that are removed or expired."""
         return AppendedRows(batches, list(self._stored.values()), expire_before, kept_microseconds)
 
-    def encode(self, table: pa.Table, codecs: Sequence[FeatureCodec]) -> EncodedRows:
-        """Merge what the rows of each entity add and hide."""
-        return encode_lists(table, codecs)
+    def encode(
+        self, table: pa.Table, codecs: Sequence[FeatureCodec], layers: Sequence[Layer] = ()
+    ) -> EncodedRows:
+        """Merge what the rows of each entity add and hide; what was counted before counts no more."""
+        semantics = self.of(codecs)
+
+        def known(ids: FeatureCodec, entity_hashes: NDArray[np.uint64], vocabulary: Vocabulary) -> Remembered:
+            rows = stack(layers, semantics.wanted([ids.feature]))
+            column = Column(ids.feature, ids, known=vocabulary)
+            answer = read(rows, [column], entity_hashes, NO_TIMESTAMP)
+            csr = answer.features[ids.feature].csr
+            return answer.found[csr.rows], csr.ids
+
+        return encode_lists(counted_once(table, codecs, known), codecs)
 
     def merge(self, older: EncodedRows, newer: EncodedRows) -> EncodedRows:
         """Merge what both parts add and hide."""
@@ -354,9 +380,11 @@ class Append(RowSemantics):
 
 
 def _cut_of(codec: FeatureCodec | None) -> tuple[int, int, int]:
-    """What `Wanted.lists` says of a list or set."""
+    """What `Wanted.lists` says of a feature."""
     if codec is None:
         return 1, 1, NO_LIMIT
+    if codec.is_counted:
+        return NO_LIMIT, ADDED_UP, NO_LIMIT
     listing = codec.listing
     if listing is None:
         return NO_LIMIT, ALWAYS, NO_LIMIT

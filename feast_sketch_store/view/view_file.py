@@ -264,8 +264,8 @@ def _entry_of(codec: FeatureCodec) -> dict[str, Any]:
     if codec.counting is not None:
         entry["counts"] = codec.counting.feature
         entry["error"] = [codec.counting.absolute, codec.counting.relative]
-    if codec.source:
-        entry["of"] = codec.source
+    if codec.source or codec.ids_of:
+        entry["of"] = codec.source or codec.ids_of
     return entry
 
 
@@ -292,6 +292,7 @@ def _codec_of(entry: dict[str, Any]) -> FeatureCodec:
         entry["of"] if kind == TIMES else "",
         Counting(absolute, relative, entry["counts"]) if kind == COUNTS else None,
         entry["of"] if kind == COUNTS_OF else "",
+        entry.get("of", "") if kind == LIST else "",
     )
 
 

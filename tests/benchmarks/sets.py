@@ -1,7 +1,8 @@
-"""Sets that grow: values added in batches and one by one, beside pushes of whole rows, and a seal.
+"""Sets and counts that grow: values added in batches and one by one, beside pushes of whole rows, and a seal.
 
-The same values of the same users are added to sets with `Sets.add`, and pushed as whole rows to a view whose
-rows replace each other. Each call is durable when it returns. Sealed, both take the same bytes.
+The same values of the same users are added to sets with `Sets.add`, counted with `Counts.increment`, each
+with an id of its own, and pushed as whole rows to a view whose rows replace each other. Each call is durable
+when it returns. Sealed, sets take the same bytes as whole rows.
 """
 
 import time
@@ -11,14 +12,14 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from feast import Entity, FeatureStore, FeatureView, Field, FileSource, PushSource, ValueType
-from feast.types import Int64, Set
+from feast.types import Array, Int64, Set
 from measure import interleaved, number, print_set_up, print_table, seconds
 from stores import temporary_folder
 
-from feast_sketch_store import Sets, SketchReader, open_view
+from feast_sketch_store import Counts, Sets, SketchReader, open_view
 
 SIZE, VALUES, BATCH = 200, 20_000, 10_000
-GROWN, WHOLE = "sets that grow", "whole rows"
+GROWN, WHOLE, COUNTED = "sets that grow", "whole rows", "counts that grow"
 
 
 def run(quick: bool = False) -> None:
@@ -55,8 +56,18 @@ def _store(folder: Path) -> FeatureStore:
         )
         for name, rule in (("grown", "append"), ("whole", "replace"))
     ]
+    counted = FeatureView(
+        name="counted",
+        entities=[user],
+        schema=[
+            Field(name="liked", dtype=Array(Int64), tags={"sketch.codec": "counts"}),
+            Field(name="ids", dtype=Array(Int64), tags={"sketch.ids_of": "liked"}),
+        ],
+        source=PushSource(name="counted", batch_source=source),
+        tags={"sketch.rows": "append"},
+    )
     store = FeatureStore(repo_path=str(folder))
-    store.apply([user, *views])
+    store.apply([user, *views, counted])
     return store
 
 
@@ -72,9 +83,15 @@ def _writes(store: FeatureStore, sets: Sets, users: np.ndarray, values: np.ndarr
     rows["event"] = pd.Timestamp.now("UTC")
     pushed = [rows.iloc[first : first + BATCH // SIZE] for first in range(0, len(rows), BATCH // SIZE)]
     pushing = _spent(lambda: [store.push("whole", part) for part in pushed])
+    counts = Counts(store, "counted", "liked")
+    ids = np.random.default_rng(3).integers(0, 1 << 62, len(users))
+    counting = _spent(lambda: [counts.increment(users[p], values[p], event_ids=ids[p]) for p in parts])
+    again = _spent(lambda: [counts.increment(users[p], values[p], event_ids=ids[p]) for p in removed])
     lines = [
         _rates("Sets.add", len(users), adding),
         _rates("Sets.remove", len(removed) * BATCH, removing),
+        _rates("Counts.increment, with ids", len(users), counting),
+        _rates("the same ids again", len(removed) * BATCH, again),
         _rates("push of whole rows", len(users), pushing),
     ]
     print_table([f"batches of {BATCH:,} values", "values/s", "values per second of CPU time"], lines)
@@ -94,10 +111,16 @@ def _rates(title: str, number_of: int, spent: tuple[float, float]) -> list[str]:
 def _single_writes(store: FeatureStore, sets: Sets, number_of: int) -> None:
     """One value a call, beside pushes of one row with one value."""
     row = pd.DataFrame({"user_id": [1], "liked": [[1]], "event": [pd.Timestamp.now("UTC")]})
-    times: dict[str, list[float]] = {"Sets.add": [], "push to the sets": [], "push of a whole row": []}
-    for _ in range(number_of):
+    times: dict[str, list[float]] = {
+        name: [] for name in ("Sets.add", "push to the sets", "push to the counts", "push of a whole row")
+    }
+    counts = Counts(store, "counted", "liked")
+    times["Counts.increment, with ids"] = []
+    for n in range(number_of):
         times["Sets.add"].append(seconds(sets.add, [1], [1])[0])
         times["push to the sets"].append(seconds(store.push, "grown", row)[0])
+        times["Counts.increment, with ids"].append(seconds(counts.increment, [1], [1], None, [n])[0])
+        times["push to the counts"].append(seconds(store.push, "counted", row.assign(ids=[[-n]]))[0])
         times["push of a whole row"].append(seconds(store.push, "whole", row)[0])
     lines = [[name, number(float(np.median(own)) * 1e3)] for name, own in times.items()]
     print_table(["one value a call", "p50 ms"], lines)
@@ -113,6 +136,12 @@ def _sealed(store: FeatureStore, num_users: int, quick: bool) -> None:
         readers[title] = SketchReader(str(store.repo_path), name)
         per_value = number(stats.snapshot_bytes / stats.sealed_facts)
         lines.append([title, *map(number, spent), f"{stats.sealed_facts:,}", per_value])
+    view = open_view(store, "counted")
+    spent, layer = _spent(view.seal), view.with_state(lambda state: next(iter(state.shards.values())).sealed)
+    for name, title in (("liked", COUNTED), ("ids", "their ids")):
+        feature = layer.features[name]
+        per_value = number(feature.size_bytes / feature.num_facts)
+        lines.append([title, *map(number, spent), f"{feature.num_facts:,}", per_value])
     print_table(["sealed", "seconds of the seal", "of CPU time", "values", "bytes per value"], lines)
     rng = np.random.default_rng(1)
     drawn = [rng.integers(0, num_users, 1_000) for _ in range(9 * 3)]

@@ -65,13 +65,14 @@ def step(model: Model, name: str, rng: random.Random) -> None:
     elif name == "empty the view":
         model.delete(USERS)
     elif name == "remove values":
-        for user in some[:3] if "read" in model.names else ():
-            for value in sorted({*model.lists.get(user, {}).values()})[:2]:
+        for user in some[:3] if "read" in model.names or model.grows else ():
+            counted = {value for value, *_ in model.counted.get(user, {}).values()}
+            for value in sorted(counted or {*model.lists.get(user, {}).values()})[:2]:
                 model.remove(user, value)
     elif name == "seal":
         model.seal()
         model.check_files()
-    elif name == "seal a delta" and model.kind != "list":
+    elif name == "seal a delta" and model.kind not in ("list", "growing"):
         model.seal_delta()
     elif name == "absorb":
         model.absorb()

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 
 def test_the_example_runs(tmp_path, monkeypatch):
     page = (ROOT / "docs/how_to/counts.md").read_text()
-    declaration, example = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    declaration, example, *growing = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     repository = tmp_path / "feature_repo"
     repository.mkdir()
     (repository / "feature_store.yaml").write_text(
@@ -42,3 +42,11 @@ def test_the_example_runs(tmp_path, monkeypatch):
     assert names["distinct"].tolist() == [len(truth.get_group(user)) for user in (7, 8, 9)]
     assert names["matrix"].counts.sum() == names["totals"].sum()
     assert maintenance.verify(store, "author_views").problems == []
+
+    exec(growing[0], declared)
+    store.apply([declared["user"], declared["growing"]])
+    exec(growing[1], names)
+    events, user = names["events"], names["events"]["entity"].iloc[0]
+    own = events[events["entity"] == user]
+    counted = dict(zip(names["authors"][0].as_py(), names["counts"][0].as_py(), strict=True))
+    assert counted == dict(zip(own["value"], own["count"], strict=True))

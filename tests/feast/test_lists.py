@@ -140,7 +140,7 @@ def test_update_expressions_append_prepend_and_replace(store):
     [
         ("read", "list_append(other, :new_val)", "is not an update of the list 'read'"),
         ("read", "SET read = :new_val", "give 'list_append"),
-        ("read_at", "list_append(read_at, :new_val)", "has no list or set 'read_at' to update"),
+        ("read_at", "list_append(read_at, :new_val)", "has no list, set or counts 'read_at' to update"),
     ],
 )
 def test_other_expressions_are_refused(store, feature, expression, message):

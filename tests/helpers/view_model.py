@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections import Counter
 from datetime import UTC, datetime, timedelta
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 from feast import FeatureStore, Field
 from feast.types import Array, Float64, Int64, Set, String, UnixTimestamp
 
-from feast_sketch_store import Lists, SketchReader, through_sketch
+from feast_sketch_store import Counts, Lists, SketchReader, through_sketch
 from feast_sketch_store.operations import maintenance, resharding
 from feast_sketch_store.serve import create_app
 from feast_sketch_store.view.shard_map import shards_of
@@ -59,6 +60,11 @@ KINDS = {
         Field(name="viewed", dtype=Array(String), tags={"sketch.codec": "counts"}),
         Field(name="views", dtype=Array(Int64), tags={"sketch.of": "viewed"}),
     ],
+    "growing": [
+        Field(name="viewed", dtype=Array(String), tags={"sketch.codec": "counts"}),
+        Field(name="views", dtype=Array(Int64), tags={"sketch.of": "viewed"}),
+        Field(name="view_ids", dtype=Array(String), tags={"sketch.ids_of": "viewed"}),
+    ],
 }
 
 
@@ -73,11 +79,13 @@ class Model:
         self.is_noisy = "bloom" in kind or kind in ("auto", "binned", "clustered", "memory", "score")
         (folder / "weights.json").write_text(json.dumps({"items": [[n, n / 10] for n in range(60)]}))
         self.config = self.config_of(num_shards)
-        self.view = make_view(KINDS[kind], ttl=TTL)
+        self.grows = kind == "growing"
+        self.view = make_view(KINDS[kind], ttl=TTL, tags={"sketch.rows": "append"} if self.grows else None)
         self.names = [field.name for field in KINDS[kind]]
         self.rows = {}  # what reads show, by user and feature
         self.events = {}  # of the newest row of each user, expired or not
         self.lists = {}  # the items of each user, by their age in hours
+        self.counted = {}  # what was counted of each user: values and counts by id, and when
         self.number = 0  # of writes
         self.was_sealed = False
         self.store = FeatureStore(config=self.config)
@@ -117,6 +125,9 @@ class Model:
     def write(self, users, event=NOW):
         """Write a row of each user. A row of a list adds an item; its age follows from the writes before."""
         self.number += 1
+        if self.grows:
+            self.count(users, event)
+            return
         values = {user: self.values_of(user) for user in users}
         if "read" in self.names:
             for user in users:
@@ -141,6 +152,54 @@ class Model:
             if "read" in self.names:
                 self.show_list(user)
 
+    def count(self, users, event):
+        """Count two values of each user, and try again what was counted last."""
+        rows = []
+        for user in users:
+            known = self.counted.setdefault(user, {})
+            again = [(id, *of_id) for id, of_id in known.items() if of_id[2] > NOW - TTL][-1:]
+            new = {f"{self.number} {n}": (f"a{(user + self.number) % 4 * n}", 1 + n, event) for n in range(2)}
+            counted = [*again, *((id, *of_id) for id, of_id in new.items())]
+            ids, values, counts, _ = zip(*counted, strict=True)
+            rows.append(
+                {
+                    "user_id": user,
+                    "event": event,
+                    "viewed": [*values],
+                    "views": [*counts],
+                    "view_ids": [*ids],
+                }
+            )
+            known.update(new)
+            self.events[user] = max(event, self.events.get(user, event))
+            self.show_counts(user)
+        self.store.write_to_online_store("history", pd.DataFrame(rows), allow_registry_cache=False)
+
+    def show_counts(self, user):
+        """Note what reads show of counts; a row expires as a whole."""
+        self.rows.pop(user, None)
+        if user in self.events and self.events[user] > NOW - TTL:
+            totals = Counter()
+            for value, count, _ in self.counted[user].values():
+                totals[value] += count
+            totals = +totals  # without those that were removed
+            ids = [id for id, (*_, event) in self.counted[user].items() if event > NOW - TTL]
+            self.rows[user] = {"viewed": [*totals], "views": [*totals.values()], "view_ids": ids}
+
+    def forget_expired(self):
+        """Note that a seal drops the rows that have expired, by the newest event of their shard."""
+        if not self.grows or not self.events:
+            return
+        users = [*self.events]
+        shards = shards_of(user_hashes(users), self.config.online_store.shards.count).tolist()
+        newest = dict.fromkeys(shards, OLD)
+        for user, shard in zip(users, shards, strict=True):
+            newest[shard] = max(newest[shard], self.events[user])
+        for user, shard in zip(users, shards, strict=True):
+            if self.events[user] < min(NOW, newest[shard]) - TTL:
+                self.counted.pop(user)
+                self.events.pop(user)
+
     def show_list(self, user):
         """Note what reads show of a list; a row stays that has lost all its items."""
         ages = sorted(age for age in self.lists[user] if age < 48)[:LIMIT]
@@ -151,7 +210,14 @@ class Model:
             }
 
     def remove(self, user, value):
-        """Remove a value from a list."""
+        """Remove a value from a list, or what was counted of it."""
+        if self.grows:
+            Counts(self.store, "history", "viewed").remove([user], value)
+            for id, (counted, _, event) in self.counted.get(user, {}).items():
+                if counted == value:
+                    self.counted[user][id] = value, 0, event
+            self.show_counts(user)
+            return
         Lists(self.store, "history", "read").remove([user], value)
         if user in self.lists:
             self.lists[user] = {age: item for age, item in self.lists[user].items() if item != value}
@@ -161,14 +227,16 @@ class Model:
     def delete(self, users):
         maintenance.delete(self.store, "history", [{"user_id": user} for user in users])
         for user in users:
-            for known in (self.rows, self.events, self.lists):
+            for known in (self.rows, self.events, self.lists, self.counted):
                 known.pop(user, None)
 
     def reshard(self, num_shards):
         """Divide the view anew; who has it open follows."""
         resharding.reshard(self.store, "history", num_shards, wait=lambda seconds: None)
         self.was_sealed = True
+        self.forget_expired()
         self.config = self.config_of(num_shards)
+        self.forget_expired()
         self.reopen()
 
     def vacuum(self):
@@ -189,6 +257,7 @@ class Model:
     def seal(self):
         """Seal in a process that has read the view."""
         self.was_sealed |= maintenance.seal(self.store, "history")
+        self.forget_expired()
 
     def seal_delta(self):
         self.was_sealed |= self.online.view(self.config, self.view).seal(as_delta=True)
@@ -258,11 +327,13 @@ class Model:
                 elif name == "items" and wanted is not None:
                     assert self.agree({*value}, wanted), (name, user, value, wanted)
                 elif name == "read_at":
-                    assert (value and [t.replace(tzinfo=UTC) for t in value]) == wanted, (name, user)
-                elif name in ("viewed", "views"):
-                    assert (value and sorted(value)) == (wanted and sorted(wanted)), (name, user)
+                    shown = value and [t.replace(tzinfo=UTC) for t in value]
+                    assert shown == wanted, (name, user, value, wanted)
+                elif name in ("viewed", "views", "view_ids"):
+                    both = [row and sorted(row) for row in (value, wanted)]
+                    assert both[0] == both[1], (name, user, value, wanted)
                 else:
-                    assert value == wanted, (name, user)
+                    assert value == wanted, (name, user, value, wanted)
 
     def check_reader(self, reader):
         users = [*USERS, NOBODY]
@@ -316,7 +387,7 @@ class Model:
 
     def check_training(self):
         """Rows through the newest snapshot, which may have none."""
-        if "read" in self.names:
+        if "read" in self.names or self.grows:
             return
         frame = pd.DataFrame([self.values_of(user) for user in USERS]).drop(columns="score", errors="ignore")
         if "items" in frame:

@@ -110,7 +110,7 @@ def test_a_list_that_is_not_that_of_the_rows_is_refused():
     hashes = np.array([[1, 1], [2, 2]], np.uint64)
     layer.exact(hashes, np.zeros(2, np.int64), np.zeros(2, np.bool_))
     layer.feature(b"\x0a", False, 0, np.zeros(1, np.int64), None, None)
-    layer.from_rows(np.full(2, 3, np.uint8), np.array([0, 1, 2]), np.zeros(2, np.int32), None)
+    layer.from_rows(np.full(2, 3, np.uint8), np.array([0, 1, 2]), np.zeros(2, np.int32))
     for listed, deleted in ((hashes, np.zeros(1, np.bool_)), (hashes, None), (None, np.zeros(2, np.bool_))):
         with pytest.raises(ValueError, match="do not fit"):
             rows.layer(layer, None, listed, deleted)

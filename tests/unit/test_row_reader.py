@@ -249,12 +249,12 @@ def test_what_does_not_fit_is_refused():
     with pytest.raises(ValueError, match="already"):
         layer.exact(hashes, times, np.zeros(2, np.bool_))
     with pytest.raises(ValueError, match="no feature"):
-        layer.from_rows(np.zeros(2, np.uint8), np.zeros(3, np.int64), np.zeros(0, np.int32), None)
+        layer.from_rows(np.zeros(2, np.uint8), np.zeros(3, np.int64), np.zeros(0, np.int32))
     layer.feature(b"\x0a", False, 0, np.zeros(3, np.int64), None, None)
     with pytest.raises(ValueError, match="do not fit"):
-        layer.from_rows(np.zeros(1, np.uint8), np.zeros(3, np.int64), np.zeros(0, np.int32), None)
+        layer.from_rows(np.zeros(1, np.uint8), np.zeros(3, np.int64), np.zeros(0, np.int32))
     # Ids and indices that contradict each other are refused where they are read.
-    layer.from_rows(np.full(2, 3, np.uint8), np.array([0, 2, 1]), np.array([0, 700], np.int32), None)
+    layer.from_rows(np.full(2, 3, np.uint8), np.array([0, 2, 1]), np.array([0, 700], np.int32))
     rows.layer(layer, None, None, None)
     assert ids_of(rows, b"\0" * 16).tolist() == [0, 700]
     nobody = b"\0" * 16

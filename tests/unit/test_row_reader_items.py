@@ -22,6 +22,7 @@ from feast_sketch_store.view.view import View
 from tests.helpers.reads import assert_joined, assert_vectors, csr_of, ids_of, read_row, score_of, to_rows
 
 NOBODY = b"\0" * 16
+NO_IDS = np.zeros(0, np.int32)
 FIRST = datetime(2026, 3, 1, tzinfo=UTC)
 NUM_USERS, TICK, LIMIT = 120, 600_000_000, 12
 USERS = range(-2, NUM_USERS + 3)
@@ -188,12 +189,12 @@ def test_ids_of_one_and_of_many_are_distinct(asked):
 def test_what_does_not_fit_is_refused():
     rows = kernel.RowReader()
     with pytest.raises(ValueError, match="no feature"):
-        rows.from_weights(np.zeros(1, np.uint8), np.zeros(2, np.int64), np.zeros(0, np.int64))
+        rows.from_items(np.zeros(1, np.uint8), np.zeros(2, np.int64), NO_IDS, np.zeros(0, np.int64), 1)
     rows.exact(np.zeros((1, 2), np.uint64), np.zeros(1, np.int64), np.zeros(1, np.bool_))
     rows.feature(b"\x0a", True, 0, None, None, None)
     with pytest.raises(ValueError, match="do not fit"):
-        rows.from_weights(np.zeros(1, np.uint8), np.zeros(3, np.int64), np.zeros(0, np.int64))
-    rows.from_weights(np.full(1, 3, np.uint8), np.array([0, 2]), np.array([5, 7]))
+        rows.from_items(np.zeros(1, np.uint8), np.zeros(3, np.int64), NO_IDS, np.zeros(0, np.int64), 1)
+    rows.from_items(np.full(1, 3, np.uint8), np.array([0, 2]), np.zeros(2, np.int32), np.array([5, 7]), 1)
     rows_of, one, two = kernel.RowReader(), np.ones(1, np.int64), np.ones(2, np.int64)
     with pytest.raises(ValueError, match="do not fit"):
         rows_of.limits(one, one, one, 1, False, 1)
@@ -206,8 +207,8 @@ def test_what_does_not_fit_is_refused():
         rows_of.csr(NOBODY, NO_TIMESTAMP, 0, True, None, None)
     with pytest.raises(ValueError, match="do not fit"):
         rows_of.limits(two, two, two, 1, False, 1)
-    with pytest.raises(ValueError, match="a tick takes"):
-        rows_of.limits(one, np.zeros(1, np.int64), one, 1, False, 1)
+    with pytest.raises(ValueError, match="a tick does not take"):
+        rows_of.limits(one, -one, one, 1, False, 1)
     rows_of.limits(one, one, one, 1, False, 1)
     with pytest.raises(kernel.ReadFault, match="contradict"):
         rows_of.rows(NOBODY, NO_TIMESTAMP)
