@@ -137,36 +137,34 @@ def is_loaded() -> bool:
 
 def add(metric: Metric, labels: tuple[str, ...], amount: float = 1.0) -> None:
     """Add to a counter."""
-    if is_loaded():
-        try:
-            _child(metric, labels).inc(amount)
-        except OSError as error:
-            _warn(error.strerror)
+    _record(metric, labels, "inc", amount)
 
 
 def put(metric: Metric, labels: tuple[str, ...], value: float) -> None:
     """Set a gauge."""
-    if is_loaded():
-        try:
-            _child(metric, labels).set(value)
-        except OSError as error:
-            _warn(error.strerror)
+    _record(metric, labels, "set", value)
 
 
 def observe(metric: Metric, labels: tuple[str, ...], *amounts: float) -> None:
     """Add amounts to a histogram, which without any is made."""
-    if is_loaded():
-        try:
-            child = _child(metric, labels)
-            for amount in amounts:
-                child.observe(amount)
-        except OSError as error:
-            _warn(error.strerror)
+    _record(metric, labels, "observe", *amounts)
+
+
+def _record(metric: Metric, labels: tuple[str, ...], how: str, *amounts: float) -> None:
+    """Call a method of a metric with each amount. Reads and writes go on whatever that raises."""
+    if not is_loaded():
+        return
+    try:
+        call = getattr(_child(metric, labels), how)
+        for amount in amounts:
+            call(amount)
+    except Exception as error:  # an OSError; and after one in a fork, others, as its files are None
+        _warn(getattr(error, "strerror", None) or repr(error))
 
 
 @functools.cache
-def _warn(reason: str | None) -> None:
-    """Tell once that values cannot be kept: reads and writes go on where the disk of metrics is full."""
+def _warn(reason: str) -> None:
+    """Tell once that values cannot be kept, as where the disk of metrics is full."""
     _logger.warning("metrics are incomplete, as the files of their values cannot be written: %s", reason)
 
 

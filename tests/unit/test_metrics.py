@@ -210,11 +210,20 @@ def test_nothing_is_counted_where_nobody_can_scrape(view, monkeypatch):
     assert metrics._children == {}
 
 
-def test_reads_and_writes_go_on_where_the_disk_of_metrics_is_full(view, monkeypatch, caplog):
-    """A process keeps its values in files, which the system may refuse to make or to extend."""
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(errno.ENOSPC, "No space left on device"),
+        TypeError("'NoneType' object does not support item assignment"),
+    ],
+    ids=["disk", "fork"],
+)
+def test_reads_and_writes_go_on_where_metrics_cannot_be_kept(view, monkeypatch, caplog, error):
+    """A process keeps its values in files, which the system may refuse to make or to extend. Where a fork
+    that became another user cannot open its own, prometheus_client has none from then on."""
 
     def refuse(*_):
-        raise OSError(errno.ENOSPC, "No space left on device")
+        raise error
 
     metrics._warn.cache_clear()
     monkeypatch.setattr(metrics, "_made_of", refuse)
@@ -225,7 +234,7 @@ def test_reads_and_writes_go_on_where_the_disk_of_metrics_is_full(view, monkeypa
     view.metrics.flush()
     assert len(answer.found) == 1
     assert caplog.text.count("metrics are incomplete") == 1
-    assert "No space left on device" in caplog.text
+    assert str(error).rpartition("] ")[2] in caplog.text
 
 
 def test_a_process_that_seals_exports_them(view):
