@@ -26,7 +26,7 @@ class Lists(AppendedItems):
 
     @staticmethod
     def _codecs_of(settings: ViewSettings) -> dict[str, FeatureCodec]:
-        return {codec.feature: codec for codec in settings.codecs if codec.is_list and not codec.ids_of}
+        return {codec.feature: codec for codec in settings.codecs if codec.is_plain_list}
 
     def get(
         self,

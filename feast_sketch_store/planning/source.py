@@ -66,7 +66,7 @@ class PlannedView:
         online_store_of(store)
         table = any_feature_view(store, view)
         settings = resolve(store.config.online_store, table)
-        codecs = [codec for codec in settings.codecs if codec.name == MEMBERSHIP or codec.is_list]
+        codecs = [codec for codec in settings.codecs if codec.name == MEMBERSHIP or codec.is_plain_list]
         if not codecs:
             raise PlanError(
                 f"feature view {view!r} has nothing to plan: `plan` needs a Set, an Array that is not kept "

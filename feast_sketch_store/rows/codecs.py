@@ -272,6 +272,11 @@ class FeatureCodec:
         return self.name == LIST
 
     @property
+    def is_plain_list(self) -> bool:
+        """Whether the feature is a list that is not one of ids."""
+        return self.is_list and not self.ids_of
+
+    @property
     def is_derived(self) -> bool:
         """Whether nothing is stored for the feature, because another feature has its values."""
         return self.name in (TIMES, COUNTS_OF)

@@ -214,13 +214,14 @@ def _with_parts(usual: FeatureCodec, name: str, tags: Mapping[str, Any], where: 
         return replace(usual, name=name, binning=settled("round", Quantiles(DEFAULT_BINS), tags))
     if name == LIST:
         ids_of = tags.get("ids_of", "")
-        items: ListItems = settled("list", ListItems(limit=DEFAULT_IDS if ids_of else None), tags)
+        items: ListItems = settled("list", ListItems(), tags)
         if ids_of and usual.element_kind not in ID_KINDS:
             raise SettingsError(
                 f"{where} has the tag {TAG_PREFIX}ids_of, which needs an Array of Int64 or String for the "
                 "ids; change the type, or remove the tag"
             )
-        listing = Listing(items.resolution // timedelta(microseconds=1), items.limit)
+        limit = items.limit or (DEFAULT_IDS if ids_of else None)
+        listing = Listing(items.resolution // timedelta(microseconds=1), limit)
         return replace(usual, name=name, listing=listing, ids_of=ids_of)
     if name == TIMES:
         return replace(usual, name=name, times_of=tags["of"])

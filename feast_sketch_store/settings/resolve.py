@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from feast_sketch_store.errors import SettingsError, SketchStoreError, UnsupportedFeatureError, summed_up
 from feast_sketch_store.layers import Goal
-from feast_sketch_store.rows.codecs import COUNTS, COUNTS_OF, LIST, MEMBERSHIP, FeatureCodec
+from feast_sketch_store.rows.codecs import COUNTS, COUNTS_OF, LIST, MEMBERSHIP
 from feast_sketch_store.rows.column_names import clash
 from feast_sketch_store.rows.count_log import is_counts_column
 from feast_sketch_store.rows.encoding import OWN_COLUMNS
@@ -66,7 +66,7 @@ def resolve(options: StoreOptions, table: "FeatureView", folder: Path | None = N
         folder,
         join_keys,
         settled("ttl", options.ttl, view_tags).keep // timedelta(microseconds=1),
-        "append" if any(map(_is_plain_list, codecs)) else view_tags.get("rows", "replace"),
+        "append" if any(codec.is_plain_list for codec in codecs) else view_tags.get("rows", "replace"),
         settled("shards", options.shards, view_tags).count,
         settled("gate", options.gate, view_tags),
     )
@@ -126,7 +126,7 @@ def _link_counts(features: dict[str, FeatureSettings]) -> None:
 def _source_problems(view: str, features: Mapping[str, FeatureSettings]) -> Iterator[SettingsError]:
     """Find features that name others which are no lists, counts or sets, or that others name already."""
     codecs = [feature.codec for feature in features.values()]
-    lists = [codec.feature for codec in codecs if _is_plain_list(codec)]
+    lists = [codec.feature for codec in codecs if codec.is_plain_list]
     counts = [codec.feature for codec in codecs if codec.is_counted]
     for what, tag, kind, sources, known in (
         ("times", "of", LIST, {codec.feature: codec.times_of for codec in codecs}, lists),
@@ -157,7 +157,7 @@ def _source_problems(view: str, features: Mapping[str, FeatureSettings]) -> Iter
 
 def _append_problems(settings: ViewSettings, view_tags: Mapping[str, Any]) -> Iterator[SettingsError]:
     """Find problems of a view to which rows append."""
-    if not any(map(_is_plain_list, settings.codecs)):
+    if not any(codec.is_plain_list for codec in settings.codecs):
         yield from _growing_problems(settings)
         return
     if view_tags.get("rows") == "replace":
@@ -170,7 +170,7 @@ def _append_problems(settings: ViewSettings, view_tags: Mapping[str, Any]) -> It
             f"feature view {settings.view!r} has lists, whose items need a time to live; give the view a "
             "ttl, such as ttl=timedelta(days=90)"
         )
-    if others := [c.feature for c in settings.codecs if not (_is_plain_list(c) or c.times_of)]:
+    if others := [c.feature for c in settings.codecs if not (c.is_plain_list or c.times_of)]:
         yield SettingsError(
             f"feature view {settings.view!r} has lists, to which rows append, and {others}, which rows "
             "replace; put these into another view of the same entities"
@@ -202,11 +202,6 @@ def _growing_problems(settings: ViewSettings) -> Iterator[SettingsError]:
                 "that is written again would count again; declare an Array of String or Int64 with the tag "
                 f"{TAG_PREFIX}ids_of={codec.feature!r} for the ids of what is counted"
             )
-
-
-def _is_plain_list(codec: FeatureCodec) -> bool:
-    """Whether a feature is a list of its own, not one of ids."""
-    return codec.is_list and not codec.ids_of
 
 
 def _static_problems(view: str, features: Mapping[str, FeatureSettings]) -> Iterator[SettingsError]:

@@ -239,7 +239,9 @@ class AppendedRows:
             feature, removed = rows.features[name], rows.features.get(removed_name(name))
             items = feature.csr
             if codec.is_list:
-                items = newest_of(items, None, expire_before)
+                assert codec.listing is not None
+                most = codec.listing.most_sealed if codec.ids_of else None  # others are of no use
+                items = newest_of(items, most, expire_before)
                 has_items |= items.lengths > 0
             self.has_dead |= len(items.ids) < len(feature.symbols)
             self.has_dead |= removed is not None and bool(removed.states.any())

@@ -13,7 +13,9 @@ from feast.types import Array, Float64, Int64, Set, String
 from feast_sketch_store import Counts, Lists, SketchReader, open_view
 from feast_sketch_store.errors import RowError, SettingsError, UnsupportedFeatureError
 from feast_sketch_store.operations.verification import verify_view
+from feast_sketch_store.row_log import RowLog
 from feast_sketch_store.rows.counting import MAX_COUNT
+from feast_sketch_store.rows.listing import LEAST_RESERVE
 from feast_sketch_store.view.semantics import APPEND
 from tests.helpers.repository import make_repository, make_view, read_users
 from tests.helpers.salts import SALTS
@@ -198,6 +200,19 @@ def test_the_newest_ids_are_remembered(make_store):
         assert read(store) == {"v": 3}
         seal(store)
     assert read_users(store, ["history:view_ids"], [1])["view_ids"] == [["c", "b"]]
+
+
+def test_the_log_keeps_no_more_ids_than_a_seal(make_store):
+    store = make_store(counts_view(fields(limit=2)))
+    counts = Counts(store, "history", "author")
+    for part in np.array_split(np.arange(100), 5):
+        counts.increment([1] * len(part), ["v"] * len(part), event_ids=part.astype(str))
+        seal(store)
+    (shard,) = open_view(store, "history").shards.values()
+    kept = RowLog(shard.storage).read().table()["view_ids"].to_pylist()
+    assert len(kept) == 1
+    assert 2 <= len(kept[0]) <= 2 + LEAST_RESERVE
+    assert read(store) == {"v": 100}
 
 
 def test_a_removal_keeps_ids_and_a_deletion_forgets_them(make_store):
