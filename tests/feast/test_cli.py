@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -18,7 +17,6 @@ import pyarrow.parquet as pq
 import pytest
 from feast import FeatureStore
 
-from tests.helpers.length import IS_LONG
 from tests.helpers.ports import free_port
 from tests.helpers.processes import PATIENCE_SECONDS, answering, start_command
 
@@ -152,23 +150,16 @@ def test_inside_the_hybrid_store(repo, warm, warm_feast_cli):
     assert list((repo / "data/sketch/shop/history/snapshots").glob("*.base.*"))
 
 
-@pytest.mark.has_long_form
 def test_the_feature_server_serves_from_two_workers(repo, warm_feast_cli):
-    """In the long form as a user starts it, in new interpreters."""
     warm_feast_cli(repo, "apply")
     warm_feast_cli(repo, "materialize", "2026-04-01T00:00:00", "2026-05-02T00:00:00")
     port = free_port()
     command = [Path(sys.executable).parent / "feast", "serve", "-h", "127.0.0.1", "-p", str(port), "-w", "2"]
     log = (repo / "server.log").open("w")
-    if IS_LONG:
-        server = subprocess.Popen(command, cwd=repo, stdout=log, stderr=log, start_new_session=True)
-        end, wait = server.poll, server.wait
-    else:
-        server = start_command(command, cwd=repo, stdout=log.fileno(), stderr=log.fileno())
-        end, wait = lambda: server.exitcode, server.join
+    server = start_command(command, cwd=repo, stdout=log.fileno(), stderr=log.fileno())
     try:
         base = f"http://127.0.0.1:{port}"
-        _await_health(base, end)
+        _await_health(base, server)
         answer = _post(
             f"{base}/get-online-features",
             {"feature_service": "recommender", "entities": {"user_id": [5, 10**6]}},
@@ -191,7 +182,7 @@ def test_the_feature_server_serves_from_two_workers(repo, warm_feast_cli):
         assert _countries_of_all_workers(base) == {"IT"}
     finally:
         os.killpg(server.pid, signal.SIGTERM)
-        wait(PATIENCE_SECONDS)
+        server.join(PATIENCE_SECONDS)
         log.close()
 
 
@@ -206,11 +197,11 @@ def _countries_of_all_workers(base):
     }
 
 
-def _await_health(base, end):
+def _await_health(base, server):
     server_is_starting = threading.Event()  # never set: paces the polling of a port
     deadline = time.monotonic() + PATIENCE_SECONDS
     while time.monotonic() < deadline:
-        assert end() is None, "the server ended"
+        assert server.exitcode is None, "the server ended"
         try:
             with urllib.request.urlopen(f"{base}/health", timeout=5):
                 return

@@ -5,7 +5,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -16,8 +15,6 @@ import pytest
 from deltalake import DeltaTable
 from feast import FeatureStore
 
-from tests.helpers.length import IS_LONG, by_length
-from tests.helpers.ports import free_port
 from tests.helpers.processes import answering, run_as_user, run_command
 
 pytestmark = pytest.mark.slow
@@ -35,17 +32,10 @@ def copy(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def output(copy):
-    """What a run prints, and in the long form another one, which finds the files of the first.
-
-    The first is what a user does: the plain ``feast`` commands, then a reader.
-    """
-    command = [sys.executable, "-W", "ignore", copy / "run.py"]
-    printed = []
-    for run in (run_as_user, *by_length((), (run_command,))):
-        done = run(command, cwd=copy.parent)
-        assert done.returncode == 0, done.stderr
-        printed.append(done.stdout)
-    return printed
+    """What a run prints, which does what a user does: the plain ``feast`` commands, then a reader."""
+    done = run_as_user([sys.executable, "-W", "ignore", copy / "run.py"], cwd=copy.parent)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 @pytest.fixture
@@ -56,9 +46,8 @@ def fleet_commands():
     return re.search(r"```sh\n(.*?)```", section, re.DOTALL)[1].splitlines()
 
 
-@pytest.mark.has_long_form
 def test_a_writer_and_a_replica_share_a_bucket(fleet_commands, object_server, tmp_path):
-    """In the long form as a user does it; else with a server that runs, and Python in forks."""
+    """As a user does it, but with a server that runs, and Python in forks."""
     folder = tmp_path / "feature_repo_example"
     shutil.copytree(
         EXAMPLE, folder, ignore=shutil.ignore_patterns("sketch", "registry.db", "cache", "__pycache__")
@@ -66,10 +55,9 @@ def test_a_writer_and_a_replica_share_a_bucket(fleet_commands, object_server, tm
     install, server, *commands = fleet_commands
     assert install.endswith('pip install ".[object-store]" "moto[server]"')
     assert server.endswith(" &")
-    with _running(server.removesuffix(" &"), object_server) as port:
-        settings = folder / "bucket.yaml"
-        settings.write_text(settings.read_text().replace(":5050", f":{port}"))
-        said = [run_as_user(_words(command, port), cwd=tmp_path) for command in commands]
+    port, settings = object_server("moto").port, folder / "bucket.yaml"
+    settings.write_text(settings.read_text().replace(":5050", f":{port}"))
+    said = [run_as_user(_words(command, port), cwd=tmp_path) for command in commands]
     assert [done.returncode for done in said] == [0, 0, 0], [done.stderr for done in said]
     assert "sealed" in said[1].stdout
     assert re.search(r"customer 12347, Iceland: \d{3} products", said[2].stdout)
@@ -86,44 +74,26 @@ def _words(command, port):
     return [program, *words]
 
 
-@contextmanager
-def _running(command, object_server):
-    """The port on which the server of the README runs: its own in the long form."""
-    if not IS_LONG:
-        yield object_server("moto").port
-        return
-    pytest.importorskip("moto.server", reason="moto[server] is not installed")
-    port = free_port()
-    started = subprocess.Popen(_words(command, port), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        yield port
-    finally:
-        started.kill()
-        started.wait()
-
-
 @pytest.mark.has_long_form
 def test_nothing_is_lost_and_nothing_added(output):
-    for text in output:
-        assert "kept in:                               sets" in text
-        assert "lost by the sketch (false negatives):  0" in text
-        assert "added by the sketch (false positives): 0 beside" in text
+    assert "kept in:                               sets" in output
+    assert "lost by the sketch (false negatives):  0" in output
+    assert "added by the sketch (false positives): 0 beside" in output
 
 
 @pytest.mark.has_long_form
 def test_a_filter_of_the_same_rows_keeps_its_error_rate(output):
     """15.6 million candidates: four standard deviations of a rate of 0.01 would be 0.0001, but the
     false positives of one customer cluster, which makes the spread of the rate about three times larger."""
-    for text in output:
-        assert "lost by the filter:                    0" in text
-        rate = float(re.search(r"false-positive rate: +([0-9.]+) measured", text)[1])
-        assert 0.0095 < rate < 0.0105
+    assert "lost by the filter:                    0" in output
+    rate = float(re.search(r"false-positive rate: +([0-9.]+) measured", output)[1])
+    assert 0.0095 < rate < 0.0105
 
 
 def test_the_sketch_is_a_fraction_of_the_exact_stores(output):
     sizes = {
         name: int(size.replace(",", ""))
-        for name, size in re.findall(r"^  (\S.*?) {2,}([0-9,]+) +[0-9.]+$", output[0], re.MULTILINE)
+        for name, size in re.findall(r"^  (\S.*?) {2,}([0-9,]+) +[0-9.]+$", output, re.MULTILINE)
     }
     snapshot, sqlite, sets = (
         next(size for name, size in sizes.items() if word in name) for word in ("snapshot", "SQLite", "dict")
