@@ -25,7 +25,10 @@ from feast_sketch_store.view.shard import Drafted, Shard
 
 
 def seal_bases(
-    shards: Mapping[int, Shard], settings: ViewSettings, judge: Callable[[Figures], object]
+    shards: Mapping[int, Shard],
+    settings: ViewSettings,
+    judge: Callable[[Figures], object],
+    even_empty: bool = False,
 ) -> bool:
     """Seal all shards; the caller holds them all. Returns whether there are new snapshots: not without rows.
 
@@ -34,6 +37,7 @@ def seal_bases(
     Parameters
     ----------
     judge : is given the figures of the new version before it is published; it may raise.
+    even_empty : seal shards of which none has rows, too.
 
     Raises
     ------
@@ -41,7 +45,7 @@ def seal_bases(
     DamagedFileError, StorageError : all shards keep their previous snapshots or, if publishing failed, some
         have new ones.
     """
-    given = inputs_of(shards)
+    given = inputs_of(shards, even_empty)
     if not given:
         return False
     joint = numbered_in_threads(settings, shards, given)
@@ -52,8 +56,8 @@ def seal_bases(
     return True
 
 
-def inputs_of(shards: Mapping[int, Shard]) -> dict[int, LogRead]:
-    """What a seal folds in each shard; nothing if no shard has rows.
+def inputs_of(shards: Mapping[int, Shard], even_empty: bool = False) -> dict[int, LogRead]:
+    """What a seal folds in each shard; nothing if no shard has rows, unless these are to be sealed as well.
 
     A shard without rows gets a base, too. Rows that are written to it later need what the shards share: the
     formulas of scores, and the values that a cut leaves.
@@ -63,7 +67,7 @@ def inputs_of(shards: Mapping[int, Shard]) -> dict[int, LogRead]:
     DamagedFileError, StorageError : the rows stay where they are.
     """
     found = {number: shard.seal_input() for number, shard in shards.items()}
-    if not any(found.values()):
+    if not even_empty and not any(found.values()):
         return {}
     return {number: rows or shards[number].begun_input() for number, rows in found.items()}
 

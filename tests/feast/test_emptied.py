@@ -33,7 +33,7 @@ def test_no_read_fails_and_pushed_rows_are_seen(tmp_path, monkeypatch, kind, num
         model.check_files()
         model.write(IN_ONE[:1])  # on top of what is empty
         model.check()
-        if kind != "list":
+        if kind not in ("list", "growing"):
             model.delete(IN_ONE[:1])
             model.seal_delta()  # a delta that deletes, and has no row
             model.check()
@@ -41,3 +41,21 @@ def test_no_read_fails_and_pushed_rows_are_seen(tmp_path, monkeypatch, kind, num
         model.seal()
         model.check()
         model.check_files()
+
+
+@pytest.mark.parametrize("seals", [True, False], ids=["sealed", "never sealed"])
+@pytest.mark.parametrize("kind", ["score", "bloom", "growing"])
+def test_an_emptied_view_that_is_divided_is_sealed(tmp_path, kind, seals):
+    model = Model(tmp_path, kind, 1)
+    model.write(USERS)
+    model.check()
+    if seals:
+        model.seal()
+    model.delete(USERS)
+    model.reshard(4)
+    model.check()
+    model.check_files()
+    model.write(IN_ONE)
+    model.check()
+    model.seal()
+    model.check_files()
