@@ -119,9 +119,9 @@ def test_it_leaves_only_ignored_files(output, copy):
 
 
 def test_the_sketch_says_what_it_holds(output):
-    assert "4,339 customers, 3,665 products, 266,802 facts" in output[0]
-    assert "rows in the sketch, rows still exact:  4,339, 0" in output[0]
-    assert "who does not exist: None" in output[0]
+    assert "4,339 customers, 3,665 products, 266,802 facts" in output
+    assert "rows in the sketch, rows still exact:  4,339, 0" in output
+    assert "who does not exist: None" in output
 
 
 @pytest.mark.parametrize(
