@@ -6,7 +6,8 @@
 Ids are the items of a list beside the counted feature (the tag ``sketch.ids_of``), so an entity remembers the
 newest of them, up to the limit and for the ttl of that list, sealed or not. Rows are compared with what is
 known before they are encoded: a known id is left out, and its count becomes 0 (`counted_once`). Whoever takes
-up the rows of a log in the order of their commits does the same, so all processes and seals count alike.
+up the rows of a log in the order of their commits does the same, so all processes and seals count alike, as
+long as an id is not among those that an entity may forget.
 
 A row without ids gets ids made of its event timestamp, its values and their places (`with_ids`). So a row
 that is written again counts once, too.

@@ -42,12 +42,11 @@ def ray_repository(make_repository):
     return make
 
 
-@pytest.mark.parametrize("engine", [FEASTS, OWN], ids=["feasts", "own"])
-def test_a_bucket_is_filled(ray_repository, object_server, engine):
+def test_a_bucket_is_filled(ray_repository, object_server):
     pytest.importorskip("obstore")
     server = object_server("moto")
     options = {"path": f"{server.bucket()}/features", "storage_options": server.options}
-    repository = ray_repository(engine, num_users=200, **options)
+    repository = ray_repository(OWN, num_users=200, **options)
     repository.materialize()
     repository.check()
 
