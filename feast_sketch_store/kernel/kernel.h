@@ -7,6 +7,11 @@
 #define Py_LIMITED_API 0x030B0000 /* one build for all Pythons from 3.11 on */
 #include <Python.h>
 
+/* Headers of Python 3.12 and 3.13 do not count this reference, because None is immortal there. In 3.11 it is not: the
+ * process would end once the count reaches 0. */
+#undef Py_RETURN_NONE
+#define Py_RETURN_NONE return Py_NewRef(Py_None)
+
 #include <stdint.h>
 #include <string.h>
 
