@@ -1,7 +1,7 @@
 """What `Lists`, `Sets` and `Counts` share: a feature to which rows append, opened for writes and reads."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -100,19 +100,17 @@ class AppendedFeature(ABC):
             )
         return bounds
 
-    def _values(self, values: Any, number: int) -> pa.Array:
-        """Convert values to ``number`` elements of the feature's column."""
-        kind = self._codec.arrow_type.value_type
+    def _values(self, values: Any, number: int, codec: FeatureCodec | None = None) -> pa.Array:
+        """Convert values to ``number`` elements of the feature's column, or of that of an attribute."""
+        what = f"{self._kind} {self._codec.feature!r}" if codec is None else f"attribute {codec.feature!r}"
+        kind = (codec or self._codec).arrow_type.value_type
         try:
             elements = as_array(values, kind)
         except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
-            raise RowError(
-                f"these are not values of the {self._kind} {self._codec.feature!r}, which is of {kind}: "
-                f"{error}"
-            ) from error
+            raise RowError(f"these are not values of the {what}, which is of {kind}: {error}") from error
         if elements.null_count or len(elements) != number:
-            what = f"{elements.null_count} nulls" if elements.null_count else f"{len(elements)} values"
-            raise RowError(f"the {self._kind} {self._codec.feature!r} takes {number} values here, not {what}")
+            given = f"{elements.null_count} nulls" if elements.null_count else f"{len(elements)} values"
+            raise RowError(f"the {what} takes {number} values here, not {given}")
         return elements
 
     def _times(self, timestamps: Any, number: int) -> NDArray[np.int64]:
@@ -134,10 +132,12 @@ class AppendedFeature(ABC):
         events: NDArray[np.int64],
         operation: str | None,
         ids: pa.Array | None = None,
+        attributes: Mapping[str, pa.Array] | None = None,
     ) -> None:
         self._require_writer()
         if len(events):
-            self._view.write(ListRows(columns, self._codec.feature, *items, events, operation, ids))
+            beside = attributes or {}
+            self._view.write(ListRows(columns, self._codec.feature, *items, events, operation, ids, beside))
 
     def _require_writer(self) -> None:
         if self._is_replica:
@@ -148,7 +148,11 @@ class AppendedItems(AppendedFeature):
     """A list or a set: see `AppendedFeature`."""
 
     def add(
-        self, entities: Entities, values: ArrayLike | pa.Array, timestamps: ArrayLike | pa.Array | None = None
+        self,
+        entities: Entities,
+        values: ArrayLike | pa.Array,
+        timestamps: ArrayLike | pa.Array | None = None,
+        attributes: Mapping[str, ArrayLike | pa.Array] | None = None,
     ) -> None:
         """Add an item to the list of each entity, or a value to its set.
 
@@ -158,6 +162,7 @@ class AppendedItems(AppendedFeature):
         values : n values.
         timestamps : n times of the items, or one for all: Arrow or NumPy timestamps, datetimes, or seconds
             since 1970. None means now. Naive times are in UTC. Of a set they are the times of rows.
+        attributes : of a list whose items have attributes: for each attribute's feature, n values.
 
         Raises
         ------
@@ -167,7 +172,8 @@ class AppendedItems(AppendedFeature):
         columns = self._entities.columns(entities)
         num_rows = self._entities.number(columns)
         elements, times = self._values(values, num_rows), self._times(timestamps, num_rows)
-        self._write(columns, (np.arange(num_rows + 1), elements, times), times, None)
+        beside = self._attributes(attributes or {}, num_rows)
+        self._write(columns, (np.arange(num_rows + 1), elements, times), times, None, attributes=beside)
 
     def replace(
         self,
@@ -175,6 +181,7 @@ class AppendedItems(AppendedFeature):
         indptr: ArrayLike,
         values: ArrayLike | pa.Array,
         timestamps: ArrayLike | pa.Array | None = None,
+        attributes: Mapping[str, ArrayLike | pa.Array] | None = None,
     ) -> None:
         """Replace the lists or sets of entities.
 
@@ -182,7 +189,7 @@ class AppendedItems(AppendedFeature):
         ----------
         entities : n of them.
         indptr : int[n + 1]; entity ``i`` has the items from ``indptr[i]`` to ``indptr[i + 1]``.
-        values, timestamps : of the items, as for `add`.
+        values, timestamps, attributes : of the items, as for `add`.
 
         Raises
         ------
@@ -196,10 +203,23 @@ class AppendedItems(AppendedFeature):
         # By position the newest item of a row is its last.
         order = np.lexsort((times, np.repeat(np.arange(num_rows), np.diff(bounds))))
         elements, times = elements.take(pa.array(order)), times[order]
+        beside = self._attributes(attributes or {}, int(bounds[-1]))
+        beside = {name: given.take(pa.array(order)) for name, given in beside.items()}
         events = np.full(num_rows, _now())
         has_items = np.diff(bounds) > 0
         events[has_items] = times[bounds[1:][has_items] - 1]
-        self._write(columns, (bounds, elements, times), events, REPLACE)
+        self._write(columns, (bounds, elements, times), events, REPLACE, attributes=beside)
+
+    def _attributes(self, given: Mapping[str, Any], number: int) -> dict[str, pa.Array]:
+        """The attributes of items, ``number`` values each, in the types of their columns."""
+        declared = {attribute.feature for attribute in self._codec.attributes}
+        if given.keys() != declared:
+            raise RowError(
+                f"items of the {self._kind} {self._codec.feature!r} have the attributes {sorted(declared)}, "
+                f"and {[*given]} were given; give each item a value of each"
+            )
+        codecs = [codec for codec in self._view.settings.codecs if codec.feature in declared]
+        return {codec.feature: self._values(given[codec.feature], number, codec) for codec in codecs}
 
 
 def _view_of(store: FeatureStore, name: str) -> Any:

@@ -7,6 +7,7 @@ history.remove([user], article)                             forget one article
 history.clear([user])                                       forget all
 """
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
@@ -36,6 +37,7 @@ class Lists(AppendedItems):
         *,
         until: Moments | None = None,
         inclusive: bool = False,
+        attributes: Sequence[str] = (),
     ) -> RaggedLists:
         """Read the items of each entity, newest first, without expired items and up to the list's limit.
 
@@ -43,12 +45,14 @@ class Lists(AppendedItems):
         ----------
         min_timestamp : of the oldest item to return; a naive time is in UTC. None for all.
         limit : the most items to return for each entity.
-        until, inclusive : read the lists as of moments; see `SketchReader.lists`.
+        until, inclusive, attributes : read the lists as of moments, and attributes of their items; see
+            `SketchReader.lists`.
 
         Raises
         ------
         RowError : the entities do not have the view's join keys, the limit is below 1, or a moment has no
             time zone.
+        UnsupportedFeatureError : the items lack an attribute.
         DamagedFileError : a file of the view cannot be read.
         """
         hashes = self._entities.hash(entities)
@@ -61,7 +65,7 @@ class Lists(AppendedItems):
             until,
             inclusive,
         )
-        return self._view.with_state(lambda state: read_lists(state, self._codec, hashes, window))
+        return self._view.with_state(lambda state: read_lists(state, self._codec, hashes, window, attributes))
 
     def remove(self, entities: Entities, values: Any, until: datetime | None = None) -> None:
         """Remove a value from lists, with all its items.

@@ -51,9 +51,14 @@ def updates(settings: ViewSettings, data: Sequence[FeastRow], expressions: Mappi
         rows = to_list_log(data, settings.codecs, settings.join_keys)
     except RowError as error:
         raise RowError(f"feature view {settings.view!r}: {error}") from error
+    beside = {
+        attribute.feature: operations[name]
+        for name, codec in codecs.items()
+        for attribute in codec.attributes
+    }
     ids = {codec.feature: operations[codec.ids_of] for codec in stored if codec.ids_of}
     rows = without(rows, [name for name, operation in ids.items() if operation])  # which stay known
-    return with_operations(rows, {**operations, **ids})
+    return with_operations(rows, {**operations, **beside, **ids})
 
 
 def _operation(codec: FeatureCodec, expression: str, view: str) -> str | None:

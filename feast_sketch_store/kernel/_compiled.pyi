@@ -115,6 +115,12 @@ class RowReader:
     def from_list(self, *arguments: Any) -> None:
         """It has items with times, or values with counts; or it is these times or counts."""
 
+    def attribute(self, code_bits: int, step: int, numbers: Any, offsets: Any, data: Any) -> None:
+        """Its items have codes, of which one digit may be the elements."""
+
+    def attribute_codes(self, *arguments: Any) -> None:
+        """The codes of its sealed items."""
+
     def states(self, *arguments: Any) -> None:
         """The states of the last feature by row, or by the shapes of a range, if its values do not imply
         them."""

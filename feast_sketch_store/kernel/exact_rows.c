@@ -64,6 +64,7 @@ static int read_exact(const Place *place, const Feature *feature, Arena *arena, 
     content->state = feature->row_states[place->row];
     content->count = stop - start;
     content->weights = feature->weights ? feature->weights + start : NULL;
+    if (feature->attribute.code_bits) return FAILED; /* only merged */
     if (feature->unit) {
         int64_t *numbers = arena_get(arena, (size_t)content->count * sizeof *numbers);
         if (!numbers) return FAILED;

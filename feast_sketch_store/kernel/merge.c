@@ -16,6 +16,7 @@ typedef struct {
     int64_t row, count, next;
     int32_t *ids;
     const int64_t *times;
+    const uint8_t *codes; /* NULL if no attribute is wanted */
     int is_cut; /* whether older items than the last may be missing */
 } Run;
 
@@ -24,7 +25,7 @@ typedef struct {
     int64_t *numbers; /* or slices, */
     Slice *slices;
     int32_t *names; /* of each in answers; NULL if ids have no common names */
-    int64_t *last_tick; /* in which it was shown */
+    int64_t *last_tick, *last_item; /* in which it was shown */
     int32_t *removals;  /* its last removal, or -1 */
     int32_t *slots;     /* of a hash table, with numbers of values, or -1 */
     uint64_t last_slot, seed;
@@ -60,6 +61,29 @@ static int begin_set(Place *place, Run *run, Arena *arena, int *state) {
     return 0;
 }
 
+/* Reads the items of a run whose times have codes in their low bits; 0 or FAILED. */
+static int begin_stamped(const Place *place, Py_ssize_t f, Run *run, int64_t start, int64_t stop, Arena *arena) {
+    const Feature *feature = run->feature;
+    int64_t bits = feature->attribute.code_bits, resolution = place->stack->resolutions[f], count = 0;
+    int64_t *times = arena_get(arena, (size_t)(stop - start) * sizeof *times);
+    uint8_t *codes = arena_get(arena, (size_t)(stop - start));
+    run->ids = arena_get(arena, (size_t)(stop - start) * sizeof *run->ids);
+    if (!times || !codes || !run->ids) return FAILED;
+    int64_t too_new = place->until == INT64_MAX ? INT64_MAX : floor_of(place->until, resolution) * resolution;
+    for (int64_t i = start; i < stop; i++) {
+        int64_t time = feature->weights[i] >> bits;
+        if (time >= too_new) continue;
+        if (time < place->since) break;
+        times[count] = time;
+        codes[count] = (uint8_t)(feature->weights[i] & ((1 << bits) - 1));
+        run->ids[count++] = feature->ids[i];
+    }
+    run->times = times;
+    run->codes = codes;
+    run->count = count;
+    return 0;
+}
+
 /* Reads the items of a run; 0 or FAILED. */
 static int begin_run(Place *place, Py_ssize_t f, Run *run, Arena *arena, int *state) {
     const Feature *feature = run->feature;
@@ -69,14 +93,16 @@ static int begin_run(Place *place, Py_ssize_t f, Run *run, Arena *arena, int *st
     if (feature->code.tables) {
         Content content = {.state = MISSING};
         int64_t *times;
+        uint8_t *codes;
         if (!feature->counts != !items_are_counted(place->stack, f) ||
-            items_read(place, run->layer, run->row, feature, arena, &content, &times) < 0)
+            items_read(place, run->layer, run->row, feature, arena, &content, &times, &codes) < 0)
             return FAILED;
         *state = content.state;
         run->count = content.count;
         run->is_cut = content.is_cut;
         run->ids = (int32_t *)content.ids;
         run->times = times;
+        run->codes = codes;
         return 0;
     }
     int has_times = items_are_timed(place->stack, f), is_counted = items_are_counted(place->stack, f);
@@ -85,6 +111,7 @@ static int begin_run(Place *place, Py_ssize_t f, Run *run, Arena *arena, int *st
     if (start < 0 || stop < start || stop > feature->num_ids) return FAILED;
     *state = feature->row_states[run->row];
     if (*state > VALUE) return FAILED;
+    if (feature->attribute.code_bits) return begin_stamped(place, f, run, start, stop, arena);
     int64_t resolution = place->stack->resolutions[f];
     if (has_times && place->until != INT64_MAX) { /* as of sealed items, only the ticks before that of `until` */
         int64_t too_new = floor_of(place->until, resolution) * resolution;
@@ -108,13 +135,14 @@ static int begin_met(Met *met, const RowReader *stack, const Values *values, int
     met->last_slot = size - 1;
     met->slots = arena_get(arena, (size_t)size * sizeof *met->slots);
     met->last_tick = arena_get(arena, (size_t)most * sizeof *met->last_tick);
+    met->last_item = arena_get(arena, (size_t)most * sizeof *met->last_item);
     met->removals = arena_get(arena, (size_t)most * sizeof *met->removals);
     if (values->numbers)
         met->numbers = arena_get(arena, (size_t)most * sizeof *met->numbers);
     else
         met->slices = arena_get(arena, (size_t)most * sizeof *met->slices);
     if (stack->is_named) met->names = arena_get(arena, (size_t)most * sizeof *met->names);
-    if (!met->slots || !met->last_tick || !met->removals || !(met->numbers || met->slices) ||
+    if (!met->slots || !met->last_tick || !met->last_item || !met->removals || !(met->numbers || met->slices) ||
         (stack->is_named && !met->names))
         return FAILED;
     memset(met->slots, 0xff, (size_t)size * sizeof *met->slots);
@@ -179,7 +207,7 @@ static int note_removals(Met *met, const Run *run, int number, Removal *removals
         if (slot < 0) return FAILED;
         int32_t value = met->slots[slot];
         if (value < 0) continue;
-        removals[*count] = (Removal){feature->until[i], number, met->removals[value]};
+        removals[*count] = (Removal){feature->until[i] >> feature->attribute.code_bits, number, met->removals[value]};
         met->removals[value] = (*count)++;
     }
     return 0;
@@ -200,21 +228,31 @@ static int is_removed(const Met *met, const Removal *removals, int32_t value, in
 }
 
 /* Merges the items of runs in the order of their times, each value once in a tick, and returns their number. Of equal
- * times those of the newest row come first. */
+ * times those of the newest row come first. `codes`, unless NULL, receives the highest code of each value in a tick. */
 static int64_t merge(Run *runs, int number, const Met *met, const Removal *removals, int64_t resolution, int64_t limit,
-                     int32_t *values, int64_t *times) {
+                     int32_t *values, int64_t *times, uint8_t *codes) {
     int64_t count = 0;
-    while (count < limit) {
+    while (count < limit || codes) {
         int best = -1;
         for (int r = 0; r < number; r++)
             if (runs[r].next < runs[r].count &&
                 (best < 0 || runs[r].times[runs[r].next] > runs[best].times[runs[best].next]))
                 best = r;
         if (best < 0) break;
-        int32_t value = runs[best].ids[runs[best].next];
-        int64_t time = runs[best].times[runs[best].next++], tick = floor_of(time, resolution);
-        if (is_removed(met, removals, value, best, time) || met->last_tick[value] == tick) continue;
+        int64_t time = runs[best].times[runs[best].next], tick = floor_of(time, resolution);
+        if (count == limit && (!count || tick < floor_of(times[count - 1], resolution))) break;
+        int64_t own = runs[best].next++;
+        int32_t value = runs[best].ids[own];
+        if (is_removed(met, removals, value, best, time)) continue;
+        if (met->last_tick[value] == tick) {
+            uint8_t *code = codes ? codes + met->last_item[value] : NULL;
+            if (code && *code < runs[best].codes[own]) *code = runs[best].codes[own];
+            continue;
+        }
+        if (count == limit) continue; /* further codes of its tick may count */
+        if (codes) codes[count] = runs[best].codes[own];
         met->last_tick[value] = tick;
+        met->last_item[value] = count;
         values[count] = value;
         times[count++] = time;
     }
@@ -303,6 +341,7 @@ int items_merge(Place *place, Py_ssize_t f, const Feature **feature, Arena *aren
     *feature = runs[0].feature;
     for (int r = 0; r < number; r++) { /* take the feature from a layer that has it */
         if (!(*feature)->read) *feature = runs[r].feature;
+        if (runs[r].count && is_attribute(*feature) && !runs[r].codes) return FAILED;
         int64_t removed = num_removals(runs + r);
         if (removed < 0) return FAILED;
         room += removed;
@@ -313,7 +352,8 @@ int items_merge(Place *place, Py_ssize_t f, const Feature **feature, Arena *aren
     Removal *removals = arena_get(arena, (size_t)room * sizeof *removals);
     int32_t *values = arena_get(arena, (size_t)limit * sizeof *values), noted = 0;
     int64_t *times = arena_get(arena, (size_t)limit * sizeof *times);
-    if (!removals || !values || !times || room >= INT32_MAX) return FAILED;
+    uint8_t *codes = is_attribute(*feature) ? arena_get(arena, (size_t)limit) : NULL;
+    if (!removals || !values || !times || (is_attribute(*feature) && !codes) || room >= INT32_MAX) return FAILED;
     if (begin_met(&met, stack, &(*feature)->values, most, arena) < 0) return FAILED;
     for (int r = 0; r < number; r++)
         if (meet(&met, runs + r) < 0) return FAILED;
@@ -321,9 +361,10 @@ int items_merge(Place *place, Py_ssize_t f, const Feature **feature, Arena *aren
         if (note_removals(&met, runs + r, r, removals, &noted) < 0) return FAILED;
     content->count = items_are_counted(stack, f)
                          ? add_up(runs, number, &met, removals, values, times)
-                         : merge(runs, number, &met, removals, stack->resolutions[f], limit, values, times);
+                         : merge(runs, number, &met, removals, stack->resolutions[f], limit, values, times, codes);
     content->is_cut = is_cut(runs, number, wanted, times, content->count);
     if (state == VALUE && !content->count) content->state = EMPTY;
+    if (codes) return attribute_elements(&(*feature)->attribute, codes, content->count, arena, content);
     if ((*feature)->unit) {
         for (int64_t i = 0; i < content->count; i++) times[i] = floor_of(times[i], (*feature)->unit);
         content->numbers = times;

@@ -117,9 +117,19 @@ int64_t hashes_find(const uint64_t *hashes, int64_t number, const uint64_t *hash
 /* golomb_sets.c: reads the sets of rows of one layer, several at once; 0 or FAILED. */
 int sets_read(const RowReader *rows, Place **places, Py_ssize_t number, Arena *arena);
 
-/* timed_lists.c: all items of a row that are not too old, with times in microseconds; 0 or FAILED. */
+/* timed_lists.c: all items of a row that are not too old, with times in microseconds, and with codes if the feature is
+ * an attribute; 0 or FAILED. */
 int items_read(const Place *place, const Layer *layer, int64_t row, const Feature *feature, Arena *arena,
-               Content *content, int64_t **times);
+               Content *content, int64_t **times, uint8_t **codes);
+
+/* attributes.c: the codes of some items of a sealed row, from the item `first` on; NULL if they cannot be read. */
+uint8_t *codes_read(const Layer *layer, int64_t row, const Attribute *attribute, int64_t first, int64_t count, Arena *arena);
+
+/* The values of an attribute by the codes of items, in place of ids; 0 or FAILED. */
+int attribute_elements(const Attribute *attribute, const uint8_t *codes, int64_t count, Arena *arena, Content *content);
+
+/* Whether the elements of a feature are an attribute of items. */
+static inline int is_attribute(const Feature *feature) { return feature->attribute.values.length > 0; }
 
 /* The rest: shifting_bloom.c. The state of a feature of a row, as its shapes or a column say; FAILED if it cannot be
  * read. */
@@ -190,7 +200,7 @@ static inline Py_ssize_t reader_num_shown(const RowReader *stack) {
     DO(listed) DO(exact) DO(fenced) DO(shaped) DO(shapes) DO(numbered) DO(sets)                      \
     DO(feature) DO(states) DO(ones) DO(from_set) DO(from_column) DO(from_digits) DO(from_rows)       \
     DO(from_states) DO(from_filter) DO(clusters) DO(from_number) DO(from_list) DO(from_items)        \
-    DO(removals) DO(layer) DO(limits) DO(shards)                                      \
+    DO(attribute) DO(attribute_codes) DO(removals) DO(layer) DO(limits) DO(shards)                                      \
     DO(rows) DO(vectors) DO(columns) DO(csr) DO(bits) DO(contains) DO(contains_values) DO(scores) DO(found)
 
 #define DECLARE_METHOD(NAME) PyObject *reader_##NAME(PyObject *self, PyObject *const *arguments, Py_ssize_t number);

@@ -54,11 +54,12 @@ typedef struct {
 
 /* Reads a list from bit `bit` to bit `stop`, which is at most `num_bits`. Returns the number of items; -1 if the list
  * is damaged, -2 if there are more than `room`. `num_coded` receives the number of all its items if the wanted ones may
- * lack older ones, which are not there any more; else -1. */
+ * lack older ones, which are not there any more; else -1. `num_newer` receives how many are too young. */
 static int64_t read_list(const ListCode *code, uint64_t bit, uint64_t stop, Window wanted, int64_t room, int32_t *ids,
-                         int64_t *ages, int64_t *num_coded) {
-    int64_t count = 0, age = -1, num_newer = 0;
+                         int64_t *ages, int64_t *num_coded, int64_t *num_newer) {
+    int64_t count = 0, age = -1;
     *num_coded = -1;
+    *num_newer = 0;
     while (bit < stop && count < wanted.limit) {
         int64_t gap = read_number(code, &bit, age < 0 ? AGES : GAPS);
         if (gap < 0 || gap >= MAX_AGE || bit > stop) return -1;
@@ -68,7 +69,7 @@ static int64_t read_list(const ListCode *code, uint64_t bit, uint64_t stop, Wind
         if (left < 1 || left > code->num_symbols || bit > stop) return -1;
         if (age > wanted.oldest) return count;
         if (age < wanted.youngest) {
-            for (num_newer += left; left; left--) {
+            for (*num_newer += left; left; left--) {
                 if (next >= code->num_symbols) return -1;
                 next = read_id(code, &bit, next, left) + 1;
                 if (next > code->num_symbols || bit > stop) return -1;
@@ -84,7 +85,7 @@ static int64_t read_list(const ListCode *code, uint64_t bit, uint64_t stop, Wind
             ages[count++] = age;
         }
     }
-    if (count < wanted.limit) *num_coded = num_newer + count;
+    if (count < wanted.limit) *num_coded = *num_newer + count;
     return count;
 }
 
@@ -150,11 +151,12 @@ static int weigh(const Feature *feature, int64_t unit, int64_t *ages, int64_t co
     return 0;
 }
 
-/* Reads the newest items of a row: ids, and times in a unit of microseconds or counts; 0 or FAILED. */
+/* Reads the newest items of a row: ids, times in a unit of microseconds or counts, and codes if the feature is an
+ * attribute; 0 or FAILED. */
 static int read_newest(const Place *place, const Layer *layer, int64_t row, const Feature *feature, int64_t limit,
-                       int64_t unit, Arena *arena, Content *content, int64_t **weights) {
+                       int64_t unit, Arena *arena, Content *content, int64_t **weights, uint8_t **codes) {
     enum { BITS_OF_ITEM = 3 }; /* usually at least; a list with more items is read twice */
-    int64_t state, num_coded, count = -2;
+    int64_t state, num_coded, num_newer = 0, count = -2;
     uint64_t start, stop;
     Window wanted = {youngest_of(place, feature), oldest_of(place, feature), limit};
     if (numbers_get(&feature->states, (uint64_t)row, &state) < 0 || state < MISSING || state > VALUE ||
@@ -167,9 +169,11 @@ static int read_newest(const Place *place, const Layer *layer, int64_t row, cons
         ages = arena_get(arena, (size_t)room * sizeof *ages);
         ids = arena_get(arena, (size_t)room * sizeof *ids);
         if (!ages || !ids) return FAILED;
-        count = read_list(&feature->code, start, stop, wanted, room, ids, ages, &num_coded);
+        count = read_list(&feature->code, start, stop, wanted, room, ids, ages, &num_coded, &num_newer);
     }
     if (count < 0 || weigh(feature, unit, ages, count) < 0) return FAILED;
+    *codes = is_attribute(feature) ? codes_read(layer, row, &feature->attribute, num_newer, count, arena) : NULL;
+    if (is_attribute(feature) && !*codes) return FAILED;
     content->state = (int)state;
     content->count = count;
     content->ids = ids;
@@ -179,15 +183,17 @@ static int read_newest(const Place *place, const Layer *layer, int64_t row, cons
 }
 
 int items_read(const Place *place, const Layer *layer, int64_t row, const Feature *feature, Arena *arena,
-                   Content *content, int64_t **times) {
-    return read_newest(place, layer, row, feature, INT64_MAX, 1, arena, content, times);
+               Content *content, int64_t **times, uint8_t **codes) {
+    return read_newest(place, layer, row, feature, INT64_MAX, 1, arena, content, times, codes);
 }
 
 static int read_items(const Place *place, const Feature *feature, Arena *arena, Content *content) {
     int64_t *weights, unit = feature->unit ? feature->unit : 1;
-    if (read_newest(place, place->layer, place->row, feature, limit_of(place, feature), unit, arena, content, &weights) < 0)
+    uint8_t *codes;
+    if (read_newest(place, place->layer, place->row, feature, limit_of(place, feature), unit, arena, content, &weights, &codes) < 0)
         return FAILED;
     if (content->state == VALUE && !content->count && place->limits) content->state = EMPTY;
+    if (is_attribute(feature)) return attribute_elements(&feature->attribute, codes, content->count, arena, content);
     content->weights = weights;
     if (feature->unit) {
         content->numbers = weights;

@@ -109,6 +109,23 @@ typedef struct {
     int64_t length;
 } Slice;
 
+/* The codes of a list's items, and one of their digits, if `values` has some. */
+enum { MAX_CODE_BITS = 8 };
+typedef struct {
+    int code_bits; /* 0 if items have no codes */
+    int64_t step;  /* from one value to the next */
+    Values values;
+    /* of sealed rows; `table` is NULL if they are not wanted */
+    const uint16_t *table; /* of a prefix code: number of a block << 4 | bits of its code */
+    int64_t block_items;   /* how many items a block has the codes of */
+    uint32_t num_codes;
+    uint8_t usual; /* code of all items after a row's last bit */
+    const uint64_t *words;
+    uint64_t num_bits;
+    Blocks blocks;
+    CheckedAscending starts;
+} Attribute;
+
 typedef struct {
     const uint64_t *words;
     int64_t width, num_slots;
@@ -213,6 +230,7 @@ struct Feature {
     const int64_t *counts;           /* NULL if there are ticks */
     int64_t num_counts;
     int64_t unit; /* unit of the times or counts that are the elements; 0 if the elements are the ids */
+    Attribute attribute;
     /* of ids, or of items, whose times they are, one row after the other as above */
     const int64_t *weights;
     int is_items;

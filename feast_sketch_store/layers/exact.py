@@ -18,7 +18,7 @@ from feast_sketch_store.rows.encoding import EncodedFeature, EncodedRows
 from feast_sketch_store.rows.entity_keys import find_sorted
 from feast_sketch_store.rows.lists import removed_name
 from feast_sketch_store.rows.vocabulary import Vocabulary
-from feast_sketch_store.structures.base import begin_feature, begin_unknown
+from feast_sketch_store.structures.base import begin_feature, begin_unknown, prepare_attribute
 
 _MICROSECONDS = 1_000_000  # per second; times are read in seconds
 _ONE = 1  # counts are read as they are
@@ -92,6 +92,7 @@ class ExactLayer(Layer):
         ids = np.ascontiguousarray(feature.symbols.astype(np.int32, copy=False))
         unit = _MICROSECONDS if codec.times_of else _ONE if codec.counts_of else 0
         rows.from_items(feature.states, feature.indptr, ids, np.ascontiguousarray(times), unit)
+        prepare_attribute(rows, feature.codec, codec)
         removed = self.rows.features.get(removed_name(feature.codec.feature))
         if removed is not None:
             assert removed.times is not None

@@ -18,7 +18,7 @@ from feast_sketch_store.kernel import RowReader
 from feast_sketch_store.layers.formulas import describe_formula, formulas_from
 from feast_sketch_store.layers.listed import ListedRows
 from feast_sketch_store.layers.presence import Presence
-from feast_sketch_store.layers.row_reader import Forms, Layer, WantedFeature
+from feast_sketch_store.layers.row_reader import Column, Forms, Layer, Wanted, WantedFeature, read, stack
 from feast_sketch_store.layers.shapes import ShapedRows
 from feast_sketch_store.layers.static_rows import StaticRows
 from feast_sketch_store.rows.binning import Bins, Rounding
@@ -174,7 +174,14 @@ class SketchLayer(Layer):
             written, found = self._as_sealed(feature), answer.features[name]
             if (found.states < written.states).any():
                 yield f"hides values of feature {name!r}"
-            yield from self.features[name].missing(written, hashes, found)
+            sealed = self.features[name]
+            yield from sealed.missing(written, hashes, found)
+            for attribute in sealed.codec.attributes:
+                codec = FeatureCodec.of_attribute(attribute, name)
+                column = Column(attribute.feature, codec)
+                beside = read(stack([self], Wanted((codec,))), [column], hashes, NO_TIMESTAMP)
+                shown = beside.features[attribute.feature]
+                yield from sealed.missing_attribute(attribute, written, found, shown)
 
     def _as_sealed(self, feature: EncodedFeature) -> EncodedFeature:
         """A feature of rows as a seal keeps it: without cut values, and rounded."""

@@ -113,8 +113,8 @@ def divide(
             moved.registration = None  # the view's file is not to name these shards yet
             ends = [(part, _fill(part, moved)) for part in former.shards.values()]
             # `moved.seal` would wait for the view's lease, which is held here. A view that was written and
-            # then emptied is sealed, too: its readers, and the next rows, need what a seal knows. Its log has no
-            # commits if it was emptied before it was divided last.
+            # then emptied is sealed, too: its readers, and the next rows, need what a seal knows. Its log has
+            # no commits if it was emptied before it was divided last.
             was_written = former.sealed() is not None or any(end.number >= 0 for _, end in ends)
             joint_seal.seal_bases(moved.shards, moved.settings, moved.judge_seal, was_written)
             for part, end in ends:

@@ -29,7 +29,8 @@ from feast_sketch_store.settings.table import TAG_PREFIX
 from feast_sketch_store.settings.values import duration_text
 from feast_sketch_store.structures.choice import LayerOverhead
 from feast_sketch_store.succinct import TimedLists
-from feast_sketch_store.succinct.timed_lists import classes_of, code_lengths
+from feast_sketch_store.succinct.prefix_codes import code_lengths
+from feast_sketch_store.succinct.timed_lists import classes_of
 from feast_sketch_store.view.live_shard import expire_before_of
 from feast_sketch_store.view.semantics import Append, AppendedRows, named
 
@@ -65,7 +66,11 @@ class ListSample:
 
     def cut(self, codecs: Sequence[FeatureCodec], listing: Listing) -> Mapping[str, EncodedFeature]:
         """The lists as a seal keeps them with a given tick and limit, with its reserve."""
-        wanted = {codec.feature: replace(codec, listing=listing) for codec in codecs}
+        wanted = {}
+        for codec in codecs:
+            assert codec.listing is not None
+            own = replace(listing, attributes=codec.listing.attributes)
+            wanted[codec.feature] = replace(codec, listing=own)
         return as_sealed(self.rows, wanted, NO_TIMESTAMP).features
 
     def num_values(self, feature: EncodedFeature) -> Estimate:
@@ -235,7 +240,8 @@ def _coded(
     order = np.argsort(-counts, kind="stable")
     new_ids = np.empty(len(order), np.int32)
     new_ids[order] = np.arange(len(order), dtype=np.int32)
-    ticks = items.weights // tick
+    assert feature.codec.listing is not None
+    ticks = feature.codec.listing.times_of(items.weights) // tick
     ages = (ticks.max() if len(ticks) else 0) - ticks
     ids = new_ids[items.ids]
     within = np.lexsort((ids, ages, items.rows))

@@ -1,12 +1,13 @@
 """Values of many entities as arrays, one entity after the other."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from feast_sketch_store.errors import RowError
+from feast_sketch_store.errors import RowError, UnsupportedFeatureError
 from feast_sketch_store.layers import LayerAnswer
 from feast_sketch_store.reading.windows import ListWindow
 from feast_sketch_store.rows.codecs import FeatureCodec
@@ -30,6 +31,7 @@ class RaggedLists:
     codec : of the list.
     complete : bool[n], whether the store still has all items that a read at the entity's moment could have
         shown; None if the read is as of now.
+    attributes : by feature, an attribute of each item, in the type of its column; those that were asked for.
     """
 
     indptr: NDArray[np.int64]
@@ -38,6 +40,7 @@ class RaggedLists:
     storage: pa.Array
     codec: FeatureCodec
     complete: NDArray[np.bool_] | None = None
+    attributes: Mapping[str, pa.Array] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.indptr) - 1
@@ -59,7 +62,11 @@ class RaggedLists:
 
     def to_arrow(self) -> pa.Array:
         """The values as an Arrow array of lists."""
-        return pa.LargeListArray.from_arrays(pa.array(self.indptr), self.values)
+        return self.as_lists(self.values)
+
+    def as_lists(self, elements: pa.Array) -> pa.Array:
+        """The values or an attribute of all items as an Arrow array of lists."""
+        return pa.LargeListArray.from_arrays(pa.array(self.indptr), elements)
 
 
 @dataclass(frozen=True)
@@ -121,8 +128,48 @@ def column_of(answer: LayerAnswer, codec: FeatureCodec, num_entities: int) -> pa
     return codec.to_column(states, Csr.placed([(answer.found, part.csr)], num_entities).indptr, storage)
 
 
+def read_attributes(
+    state: State,
+    codec: FeatureCodec,
+    entity_hashes: NDArray[np.uint64],
+    window: ListWindow,
+    names: Sequence[str],
+) -> dict[str, pa.Array]:
+    """Attributes of the items of lists, which are read with the same window.
+
+    Parameters
+    ----------
+    state, codec, entity_hashes, window : as of `read_lists`.
+    names : of the attributes' features.
+
+    Raises
+    ------
+    UnsupportedFeatureError : the items have no such attribute.
+    """
+    if not names:
+        return {}
+    own = {attribute.feature: attribute for attribute in codec.attributes}
+    if missing := [name for name in names if name not in own]:
+        raise UnsupportedFeatureError(
+            f"items of the list {codec.feature!r} have no attribute {missing[0]!r}; they have {[*own]}"
+        )
+    answer, found = state.read(entity_hashes, tuple(names), window.bounds, window.limit), {}
+    for name in names:
+        of_name = FeatureCodec.of_attribute(own[name], codec.feature)
+        part = answer.features.get(name)
+        storage = pa.array([], of_name.storage_type)
+        if part is not None:
+            storage = part.decoder.vocabulary.values.take(pa.array(part.symbols))
+        found[name] = of_name.from_storage(storage)
+    return found
+
+
 def read_lists(
-    state: State, codec: FeatureCodec, entity_hashes: NDArray[np.uint64], window: ListWindow
+    state: State,
+    codec: FeatureCodec,
+    entity_hashes: NDArray[np.uint64],
+    window: ListWindow,
+    attributes: Sequence[str] = (),
 ) -> RaggedLists:
     """The lists of entities in a state; values are numbered as they are met.
 
@@ -132,6 +179,7 @@ def read_lists(
     codec : of the list.
     entity_hashes : uint64[n, 2]
     window : the items to show.
+    attributes : see `read_attributes`.
     """
     number = len(entity_hashes)
     cut = np.zeros((1, number), np.bool_)
@@ -142,4 +190,5 @@ def read_lists(
     complete = window.complete(state, codec, cut[0], items.lengths)
     times = np.zeros(0, np.int64) if items.weights is None else items.weights
     values = pa.array([], codec.storage_type) if feature is None else feature.decoder.vocabulary.values
-    return RaggedLists(items.indptr, items.ids, times, values, codec, complete)
+    beside = read_attributes(state, codec, entity_hashes, window, attributes)
+    return RaggedLists(items.indptr, items.ids, times, values, codec, complete, beside)

@@ -27,7 +27,7 @@ from feast_sketch_store.layers.row_reader import NO_LIMIT
 from feast_sketch_store.reading.candidates import CandidateIds, Candidates
 from feast_sketch_store.reading.entities import Entities, EntityColumns
 from feast_sketch_store.reading.numbering import Numbering
-from feast_sketch_store.reading.ragged import Jagged, RaggedLists, column_of
+from feast_sketch_store.reading.ragged import Jagged, RaggedLists, column_of, read_attributes
 from feast_sketch_store.reading.repository import find_view
 from feast_sketch_store.reading.windows import Moments, window_of_lists
 from feast_sketch_store.rows.codecs import FeatureCodec
@@ -449,6 +449,7 @@ class SketchReader:
         *,
         until: Moments | None = None,
         inclusive: bool = False,
+        attributes: Sequence[str] = (),
     ) -> RaggedLists:
         """The items of each entity's list, newest first; `csr` returns the same without times.
 
@@ -462,10 +463,11 @@ class SketchReader:
             timestamps; they have a time zone. Items of earlier ticks are shown that had not expired then. The
             answer says which lists are ``complete``. None for now.
         inclusive : show the tick of ``until``, too.
+        attributes : features that are attributes of the items, to be read with them.
 
         Raises
         ------
-        UnsupportedFeatureError : the feature does not exist, or is not a list.
+        UnsupportedFeatureError : the feature does not exist, or is not a list, or lacks an attribute.
         RowError : ``limit`` is below 1; a moment of ``until`` has no time zone; or see `hash`.
         """
         codec, entity_hash = self._codec(feature), self._keys.hash(entities)
@@ -488,9 +490,9 @@ class SketchReader:
             assert times is not None
             storage = single.numbering.vocabulary.values
             complete = None if cut is None else window.complete(state, codec, cut, np.diff(indptr))
-            return RaggedLists(
-                indptr, np.frombuffer(ids, _IDS), np.frombuffer(times, np.int64), storage, codec, complete
-            )
+            arrays = indptr, np.frombuffer(ids, _IDS), np.frombuffer(times, np.int64)
+            beside = read_attributes(state, codec, _as_array(hashes), window, attributes)
+            return RaggedLists(*arrays, storage, codec, complete, beside)
 
         return self._view.with_state(read)
 

@@ -63,8 +63,8 @@ def through_sketch(
     -------
     A copy with the features' columns replaced, by lists of values in the order of a read or by scalars.
     Columns with the counts of values are replaced, too. A list that is read is a new column, newest item
-    first; beside it a column of booleans, ``<list>__complete``, says where the store still has all items, see
-    `SketchReader.lists`.
+    first, and so are the attributes of its items; beside it a column of booleans, ``<list>__complete``, says
+    where the store still has all items, see `SketchReader.lists`.
 
     Raises
     ------
@@ -96,9 +96,11 @@ def through_sketch(
             )
         codec = sealed.codecs[name]
         if column is None and codec.is_list:
-            items = _items_before(dataframe, view, name, timestamp_field)
+            items = _items_before(dataframe, view, codec, timestamp_field)
             result[name] = items.to_arrow().to_pandas().to_numpy()
             result[f"{name}__complete"] = items.complete
+            for attribute, values in items.attributes.items():
+                result[attribute] = items.as_lists(values).to_pandas().to_numpy()
             continue
         if name in sealed.formulas:
             feature, beside = sealed.formulas[name].of(_sources(dataframe, sealed, view.name, name)), None
@@ -118,16 +120,18 @@ def through_sketch(
 
 
 def _items_before(
-    dataframe: "pd.DataFrame", view: SketchReader, name: str, timestamp_field: str
+    dataframe: "pd.DataFrame", view: SketchReader, codec: FeatureCodec, timestamp_field: str
 ) -> RaggedLists:
-    """The items of the list of each row's entity before the time of the row."""
+    """The items of the list of each row's entity before the time of the row, with all their attributes."""
+    name = codec.feature
     if missing := [each for each in (*view.join_keys, timestamp_field) if each not in dataframe]:
         raise RowError(
             f"the list {name!r} of feature view {view.name!r} is not in the dataframe, and is read for the "
             f"join keys and times of its rows; it has no column {missing[0]!r}. It has {list(dataframe)}"
         )
     entities = {key: dataframe[key].to_numpy() for key in view.join_keys}
-    return view.lists(name, entities, until=dataframe[timestamp_field])
+    attributes = [attribute.feature for attribute in codec.attributes]
+    return view.lists(name, entities, until=dataframe[timestamp_field], attributes=attributes)
 
 
 def _encoded(

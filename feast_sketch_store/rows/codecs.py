@@ -9,6 +9,7 @@
     exact        all          ... the value, as it was written: order, repetitions, bits
     list         Array        ... items with times, newest first (`rows.lists`)
     times        Array        ... the times of a list's items; stored with the list
+    attribute    Array        ... an attribute of a list's items; stored with the list
     counts       Array        ... the elements, each once, and how often each was counted (`rows.count_log`)
     counts_of    Array        ... these counts; stored with the elements
     backing      all          ... the value, from another store; sealed rows know only whether there is one
@@ -38,7 +39,7 @@ from feast_sketch_store.kernel.binary import Parts, parts_of
 from feast_sketch_store.rows.binning import Binning, Numbers, Precision, fit
 from feast_sketch_store.rows.conversions import converted, is_convertible
 from feast_sketch_store.rows.counting import Counting
-from feast_sketch_store.rows.listing import Listing
+from feast_sketch_store.rows.listing import Attribute, Listing
 from feast_sketch_store.rows.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ BINNED: Final = "binned"
 EXACT: Final = "exact"
 LIST: Final = "list"
 TIMES: Final = "times"
+ATTRIBUTE: Final = "attribute"
 BACKING: Final = "backing"
 COUNTS: Final = "counts"
 COUNTS_OF: Final = "counts_of"
@@ -80,6 +82,7 @@ _ARROW_TYPES: Final = {
     "message": pa.large_binary(),
 }
 _COUNT_KINDS: Final = ("int32", "int64")
+_ATTRIBUTE_KINDS: Final = ("int32", "int64", "string")
 _VARINT_KINDS: Final = ("bool", "int32", "int64", "timestamp")
 _NUMBER_KINDS: Final = ("int32", "int64", "timestamp", "float", "double")
 _FLOAT_BITS: Final[dict[str, np.dtype[Any]]] = {"float": np.dtype("<i4"), "double": np.dtype("<i8")}
@@ -160,6 +163,7 @@ class FeatureCodec:
     counting : of counts.
     counts_of : the name of the counted feature, if these are its counts.
     ids_of : of a list, the name of the counted feature, if its items are ids of what was counted.
+    attribute_of : the name of the list, if this is an attribute of its items.
 
     Raises
     ------
@@ -175,6 +179,7 @@ class FeatureCodec:
     counting: Counting | None = None
     counts_of: str = ""
     ids_of: str = ""
+    attribute_of: str = ""
 
     def __post_init__(self) -> None:
         if self.value_field not in _VALUE_FIELDS:
@@ -190,6 +195,7 @@ class FeatureCodec:
             or (self.name == BINNED) != (self.binning is not None)
             or (self.name == LIST) != (self.listing is not None)
             or (self.name == TIMES) != bool(self.times_of)
+            or (self.name == ATTRIBUTE) != bool(self.attribute_of)
             or (self.name == COUNTS) != (self.counting is not None)
             or (self.name == COUNTS_OF) != bool(self.counts_of)
             or (self.ids_of and (self.name != LIST or self.element_kind not in ID_KINDS))
@@ -218,6 +224,11 @@ class FeatureCodec:
             )
         return cls(feature, field, name, binning)
 
+    @classmethod
+    def of_attribute(cls, attribute: Attribute, of: str) -> "FeatureCodec":
+        """The codec of an attribute of the items of a list."""
+        return cls(attribute.feature, attribute.value_field, ATTRIBUTE, attribute_of=of)
+
     @cached_property
     def is_collection(self) -> bool:
         """Whether the feature is an Array or a Set."""
@@ -236,7 +247,8 @@ class FeatureCodec:
         if self.is_collection:
             times = [TIMES] if self.element_kind == "timestamp" else []
             counts = [COUNTS_OF] if self.element_kind in _COUNT_KINDS else []
-            return MEMBERSHIP, EXACT, BACKING, LIST, COUNTS, *times, *counts
+            attribute = [ATTRIBUTE] if self.element_kind in _ATTRIBUTE_KINDS else []
+            return MEMBERSHIP, EXACT, BACKING, LIST, COUNTS, *times, *counts, *attribute
         binned = (BINNED,) if self.element_kind in _NUMBER_KINDS else ()
         computed = (SCORE,) if self.value_field == "double_val" else ()
         return CATEGORICAL, EXACT, BACKING, *binned, *computed
@@ -272,6 +284,11 @@ class FeatureCodec:
         return self.name == LIST
 
     @property
+    def attributes(self) -> tuple[Attribute, ...]:
+        """Those of a list's items; none of other features."""
+        return () if self.listing is None else self.listing.attributes
+
+    @property
     def is_plain_list(self) -> bool:
         """Whether the feature is a list that is not one of ids."""
         return self.is_list and not self.ids_of
@@ -279,12 +296,12 @@ class FeatureCodec:
     @property
     def is_derived(self) -> bool:
         """Whether nothing is stored for the feature, because another feature has its values."""
-        return self.name in (TIMES, COUNTS_OF)
+        return self.name in (TIMES, COUNTS_OF, ATTRIBUTE)
 
     @property
     def source(self) -> str:
         """The feature that has the values of this one; empty if this one is stored itself."""
-        return self.times_of or self.counts_of
+        return self.times_of or self.counts_of or self.attribute_of
 
     @property
     def is_counted(self) -> bool:

@@ -330,8 +330,9 @@ class EncodedFeature:
     indptr : int64[n + 1]; row ``i`` has the symbols ``symbols[indptr[i]:indptr[i + 1]]``.
     symbols : int32[nnz], ids of the vocabulary: distinct and ascending, or, for an exact codec, as they were
         written. The symbols of a list are its items, newest first.
-    times : int64[nnz]. For a list the time of each item, in microseconds since 1970; 0 for the values of a
-        set to which rows append; for counts how often each value was counted; otherwise None.
+    times : int64[nnz]. For a list the stamp of each item (`rows.listing`): its time in microseconds since
+        1970, unless items have attributes; 0 for the values of a set to which rows append; for counts how
+        often each value was counted; otherwise None.
     """
 
     codec: FeatureCodec

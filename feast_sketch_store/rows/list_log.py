@@ -6,13 +6,14 @@ The log of a view to which rows append has more kinds of columns:
     __times__<list>   the time of each item of the list; in a row that removes, the time up to which it does
     __counts__<name>  how often each value was counted (`rows.count_log`)
 
+An attribute of the items of a list has a column with the name of its feature, with a value for each item.
 A row that counts also appends; each of its values has an id, and counts if the id is new (`rows.increments`).
 An Array in a row has its newest item last, where an append would put it. Values of sets have no times.
 """
 
 import itertools
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
@@ -50,7 +51,7 @@ from feast_sketch_store.rows.encoding import (
 from feast_sketch_store.rows.entity_keys import JoinKeys, serialize_columns
 from feast_sketch_store.rows.increments import COUNT, OPERATION, times_column, with_ids
 from feast_sketch_store.rows.limits import check_rows, impossible_moment
-from feast_sketch_store.rows.listing import ALWAYS
+from feast_sketch_store.rows.listing import ALWAYS, Attribute, Listing
 from feast_sketch_store.rows.lists import removed_codec, united
 
 REPLACE: Final = "replace"
@@ -62,7 +63,9 @@ _ITEM_TIMES = pa.large_list(TIMESTAMP)
 def columns_of(codecs: Sequence[FeatureCodec]) -> pa.Schema:
     """The columns of the row log for these features, if rows append."""
     times = [(times_column(codec.feature), _ITEM_TIMES) for codec in codecs if codec.is_list]
-    return pa.schema([*count_log.columns_of(codecs), *pa.schema(times), (OPERATION, pa.large_string())])
+    attributes = [(codec.feature, codec.arrow_type) for codec in codecs if codec.attribute_of]
+    own = [*pa.schema(times), *pa.schema(attributes), (OPERATION, pa.large_string())]
+    return pa.schema([*count_log.columns_of(codecs), *own])
 
 
 def to_list_log(
@@ -74,10 +77,11 @@ def to_list_log(
 
     Raises
     ------
-    RowError : see `encoding.to_arrow` and `increments.with_ids`; or a row has another number of times than of
-        items.
+    RowError : see `encoding.to_arrow` and `increments.with_ids`; or a row has another number of times or of
+        attributes than of items, or a value that was not declared.
     """
     table = with_ids(to_arrow(rows, codecs, join_keys), codecs)
+    check_attributes(table, codecs)
     given = {codec.times_of: codec.feature for codec in codecs if codec.times_of}
     for codec in codecs:
         if codec.is_list:
@@ -114,6 +118,41 @@ def _times_of_items(
     return times_array(indptr, moments, items.is_null())
 
 
+def check_attributes(table: pa.Table, codecs: Sequence[FeatureCodec]) -> None:
+    """Check that each item of a batch has its attributes.
+
+    Raises
+    ------
+    RowError : a row has another number of values than of items, or a value that was not declared.
+    """
+    for codec in codecs:
+        for attribute in codec.attributes:
+            lengths, given = (_lengths_of(table, each) for each in (codec.feature, attribute.feature))
+            if (lengths != given).any():
+                row = int((lengths != given).argmax())
+                raise RowError(
+                    f"row {row} of the batch has {lengths[row]} items in feature {codec.feature!r} and "
+                    f"{given[row]} values in feature {attribute.feature!r}; give each item one"
+                )
+            if not lengths.any():
+                continue
+            values = pc.list_flatten(table[attribute.feature].combine_chunks())
+            numbers = _digits(values, attribute)
+            if (numbers < 0).any():
+                found = int((numbers < 0).argmax())
+                row = int(np.searchsorted(np.cumsum(lengths), found, side="right"))
+                raise RowError(
+                    f"row {row} of the batch has {values[found].as_py()!r} in feature {attribute.feature!r}, "
+                    f"which is not among the declared values {[*attribute.values]}; give one of these"
+                )
+
+
+def _digits(values: pa.Array, attribute: Attribute) -> NDArray[np.int64]:
+    """The place of each value among those of an attribute, -1 for others: int64[nnz]."""
+    places = pc.index_in(values, pa.array(attribute.values, values.type)).fill_null(-1)
+    return np.asarray(places.to_numpy(zero_copy_only=False), np.int64)
+
+
 def times_array(
     indptr: NDArray[np.int64], times: NDArray[np.int64], mask: pa.Array | None = None
 ) -> pa.Array:
@@ -137,6 +176,7 @@ class ListRows:
     events : int64[n], event timestamps of the rows, microseconds since 1970.
     operation : ``replace``, ``remove``, ``count``, or None to append.
     ids : of rows that count, one for each item.
+    attributes : of the items of a list, by feature, in the column's element type. Rows that remove have none.
     """
 
     join_keys: Mapping[str, pa.Array]
@@ -147,6 +187,7 @@ class ListRows:
     events: NDArray[np.int64]
     operation: str | None = None
     ids: pa.Array | None = None
+    attributes: Mapping[str, pa.Array] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.events)
@@ -171,6 +212,9 @@ class ListRows:
             times=rows.ids,
             events=np.concatenate([part.events for part in parts]),
             ids=None if first.ids is None else pa.concat_arrays([part.ids for part in parts]),
+            attributes={
+                name: pa.concat_arrays([part.attributes[name] for part in parts]) for name in first.attributes
+            },
         )
 
     def to_log(self, codecs: Sequence[FeatureCodec]) -> pa.Table:
@@ -201,6 +245,8 @@ class ListRows:
             features[ids_feature] = pa.LargeListArray.from_arrays(pa.array(self.indptr), self.ids)
             moments = np.repeat(self.events, np.diff(self.indptr))
             features[times_column(ids_feature)] = times_array(self.indptr, moments)
+        for name, values in self.attributes.items():
+            features[name] = pa.LargeListArray.from_arrays(pa.array(self.indptr), values)
         if self.operation is not None:
             features[OPERATION] = pa.array([self.operation] * num_rows, pa.large_string())
         own = {
@@ -212,6 +258,8 @@ class ListRows:
         }
         table = pa.table({**columns, **features, **own})
         check_rows(table)
+        if self.operation != REMOVE:
+            check_attributes(table, codecs)
         return table
 
 
@@ -276,9 +324,9 @@ def encode_lists(table: pa.Table, codecs: Sequence[FeatureCodec]) -> EncodedRows
             feature, removed = _parted(feature, replaces, removes)
             features[removed.codec.feature] = removed
         features[codec.feature] = feature
-        if codec.is_list:
+        if codec.listing is not None:
             assert feature.times is not None
-            np.maximum.at(events, feature.csr.rows, feature.times)
+            np.maximum.at(events, feature.csr.rows, codec.listing.times_of(feature.times))
     times = keys.created_timestamps, keys.deleted, keys.delete_barriers
     return united(EncodedRows(RowKeys(keys.entity_hashes, events, *times), features), backwards=True)
 
@@ -313,7 +361,39 @@ def _encoded(table: pa.Table, codec: FeatureCodec, nulls: NDArray[np.int64] | No
         raise pa.ArrowInvalid(
             f"feature {codec.feature!r} has {len(feature.symbols)} items, {len(times)} times"
         )
-    return feature.with_rows(feature.states, Csr(feature.indptr, feature.symbols, times))
+    return feature.with_rows(
+        feature.states, Csr(feature.indptr, feature.symbols, _stamps(table, codec, times))
+    )
+
+
+def _stamps(table: pa.Table, codec: FeatureCodec, times: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The times of items with their attributes. Rows that remove have none: they stand for all."""
+    listing = codec.listing
+    assert listing is not None
+    if not listing.attributes:
+        return times
+    lengths = _lengths_of(table, codec.feature)
+    codes, has_all = np.zeros(len(times), np.int64), np.ones(len(times), np.bool_)
+    for attribute in listing.attributes:
+        given = _lengths_of(table, attribute.feature)
+        has = np.repeat(given == lengths, lengths)
+        digits = np.zeros(len(times), np.int64)
+        if has.any():
+            values = pc.list_flatten(table[attribute.feature].combine_chunks())
+            digits[has] = _digits(values, attribute)[np.repeat(given == lengths, given)]
+        if (digits < 0).any():
+            raise pa.ArrowInvalid(f"feature {attribute.feature!r} has values that were not declared")
+        codes = codes * len(attribute.values) + digits
+        has_all &= has
+    return np.where(has_all, listing.stamps(times, codes), listing.last_stamps(times))
+
+
+def _lengths_of(table: pa.Table, name: str) -> NDArray[np.int64]:
+    """The number of elements of each list of a column, 0 for null or without the column: int64[n]."""
+    if name not in table.column_names:
+        return np.zeros(len(table), np.int64)
+    lengths = pc.list_value_length(table[name].combine_chunks()).fill_null(0)
+    return np.asarray(lengths.to_numpy(), np.int64)
 
 
 def _timeless(feature: EncodedFeature) -> EncodedFeature:
@@ -361,8 +441,13 @@ def with_lists(table: pa.Table, rows: EncodedRows) -> pa.Table:
         storage = feature.vocabulary.values.take(pa.array(items.ids[places]))
         mask = pa.array(feature.states < EMPTY)
         table = _set(table, name, feature.codec.to_column(feature.states, items.indptr, storage))
-        if feature.codec.is_list:
-            table = _set(table, times_column(name), times_array(items.indptr, items.weights[places], mask))
+        if (listing := feature.codec.listing) is not None:
+            times, codes = (part(items.weights[places]) for part in (listing.times_of, listing.codes_of))
+            table = _set(table, times_column(name), times_array(items.indptr, times, mask))
+            for attribute in listing.attributes:
+                values = _values_of(codes, listing, attribute.feature)
+                column = pa.LargeListArray.from_arrays(pa.array(items.indptr), values, mask=mask)
+                table = _set(table, attribute.feature, column)
         if feature.codec.is_counted:
             counts = pa.array(items.weights[places])
             table = _set(
@@ -375,6 +460,14 @@ def with_lists(table: pa.Table, rows: EncodedRows) -> pa.Table:
     table = _set(table, EVENT_TIMESTAMP, pa.array(rows.keys.event_timestamps).cast(TIMESTAMP))
     table = _set(table, NULLS, pa.array([names or None for names in nulls], NAMES))
     return _set(table, OPERATION, pa.nulls(len(table), pa.large_string()))
+
+
+def _values_of(codes: NDArray[np.int64], listing: Listing, feature: str) -> pa.Array:
+    """The values of an attribute by the codes of items, in the type of its column."""
+    attribute, step = listing.digit_of(feature)
+    kind = FeatureCodec.of_attribute(attribute, feature).arrow_type.value_type
+    values = pa.array(attribute.values, kind)
+    return values.take(pa.array(codes // step % len(attribute.values)))
 
 
 def _set(table: pa.Table, name: str, column: pa.Array) -> pa.Table:

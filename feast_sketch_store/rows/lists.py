@@ -1,10 +1,11 @@
 """Lists, sets and counts: how the items in several rows of an entity are combined.
 
-An item is a value and a time. In a CSR matrix the values are the ids, and the times are the weights: int64
-microseconds since 1970. A row has its newest item first; of equal times, the item that was committed last
-comes first. A set is a list without times: the times of all its items are 0. So it has each value once, and
-a removal hides the value whenever it was added before. Of counts the weights are not times but numbers, which
-add up; a removal hides all that was counted before.
+An item is a value and a time, and may have attributes. In a CSR matrix the values are the ids, and the stamps
+are the weights: int64 microseconds since 1970, and what the attributes are (`rows.listing`). A row has its
+newest item first; of equal times, the item that was committed last comes first. A set is a list without
+times: the times of all its items are 0. So it has each value once, and a removal hides the value whenever it
+was added before. Of counts the weights are not times but numbers, which add up; a removal hides all that was
+counted before.
 
 There are three kinds of rows:
 
@@ -29,6 +30,7 @@ from feast_sketch_store.rows.counting import MAX_COUNT
 from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.encoding import EncodedFeature, EncodedRows
 from feast_sketch_store.rows.entity_keys import find_sorted
+from feast_sketch_store.rows.listing import Listing
 from feast_sketch_store.rows.vocabulary import Vocabulary
 
 _REMOVED = "__removed__"
@@ -62,12 +64,13 @@ class EntityGroups:
     def __init__(self, owners: NDArray[np.int64], ages: NDArray[np.int64], num_owners: int):
         self.owners, self.ages, self.num_owners = owners, ages, num_owners
 
-    def items(self, rows: Csr, tombstones: "Tombstones", backwards: bool = False) -> Csr:
+    def items(self, rows: Csr, tombstones: "Tombstones", listing: Listing, backwards: bool = False) -> Csr:
         """The items of each entity, each once.
 
         Parameters
         ----------
         rows : the items of each row.
+        listing : of the list.
         hidden : what rows hide of earlier rows.
         backwards : whether each row has its newest item last, and not first.
         """
@@ -81,10 +84,10 @@ class EntityGroups:
         # Newest rows first, so that a stable sort puts the newest of equal items first. Rows of few ages are
         # few ascending runs, which one pass merges.
         order = _sorted(self.ages[of_row])
-        order = order[_by_time(self.owners[of_row[order]], times[order])]
+        order = order[_by_time(self.owners[of_row[order]], listing.times_of(times[order]))]
         owners, ids, times = self.owners[of_row[order]], ids[order], times[order]
         items = Csr.of_lengths(np.bincount(owners, minlength=self.num_owners), ids)
-        return once_a_tick(Csr(items.indptr, ids, times), 1)
+        return once_a_tick(Csr(items.indptr, ids, times), 1, listing)
 
     def values(self, rows: Csr, tombstones: "Tombstones") -> Csr:
         """The values of each entity's sets, each once, ascending by id; parameters as those of `items`."""
@@ -185,10 +188,12 @@ class Tombstones:
         return kept
 
 
-def once_a_tick(items: Csr, resolution: int) -> Csr:
-    """Lists, newest item first, in which each value occurs once in a tick: its newest item there."""
+def once_a_tick(items: Csr, resolution: int, listing: Listing) -> Csr:
+    """Lists, newest item first, in which each value occurs once in a tick: its newest item there, with the
+    highest code of all.
+    """
     assert items.weights is not None
-    owners, ticks = items.rows, items.weights // resolution
+    owners, ticks = items.rows, listing.times_of(items.weights) // resolution
     same = (owners[1:] == owners[:-1]) & (ticks[1:] == ticks[:-1])
     if not same.any():
         return items
@@ -200,12 +205,18 @@ def once_a_tick(items: Csr, resolution: int) -> Csr:
     ids = items.ids[indices].astype(np.int64)
     keys = tick_of * (int(ids.max()) + 1) + ids
     order = np.argsort(keys, kind="stable")  # the newest of equal items comes first
-    repeats = order[1:][np.diff(keys[order]) == 0]
-    if not len(repeats):
+    is_repeat = np.append(False, np.diff(keys[order]) == 0)
+    if not is_repeat.any():
         return items
+    stamps = items.weights
+    if listing.attributes:
+        stamps, firsts = stamps.copy(), np.flatnonzero(~is_repeat)
+        codes = np.maximum.reduceat(listing.codes_of(stamps[indices[order]]), firsts)
+        newest = indices[order[firsts]]
+        stamps[newest] = listing.stamps(listing.times_of(stamps[newest]), codes)
     kept = np.ones(len(items.ids), np.bool_)
-    kept[indices[repeats]] = False
-    return items.masked(kept)
+    kept[indices[order[is_repeat]]] = False
+    return replace(items, weights=stamps).masked(kept)
 
 
 def _sorted(ages: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -227,7 +238,7 @@ def _by_time(owners: NDArray[np.int64], times: NDArray[np.int64]) -> NDArray[np.
 
 
 def newest_of(items: Csr, limit: int | None, since: int) -> Csr:
-    """Lists, newest item first, cut to at most ``limit`` items that are not older than ``since``."""
+    """Lists, newest item first, cut to at most ``limit`` items whose stamps are not below ``since``."""
     assert items.weights is not None
     kept = items.weights >= since
     lengths = np.diff(np.concatenate(([0], np.cumsum(kept)))[items.indptr])
@@ -259,7 +270,8 @@ def united(rows: EncodedRows, backwards: bool = False) -> EncodedRows:
         if not is_removed_name(name):
             tombstones, removed = _tombstones_of(rows, feature)
             if feature.codec.is_list:
-                items = groups.items(feature.csr, tombstones, backwards)
+                assert feature.codec.listing is not None
+                items = groups.items(feature.csr, tombstones, feature.codec.listing, backwards)
             elif feature.codec.is_counted:
                 items = groups.sums(feature.csr, tombstones)
             else:
@@ -325,8 +337,8 @@ def as_sealed(rows: EncodedRows, codecs: Mapping[str, FeatureCodec], since: int)
         feature = rows.features[name]
         items, listing = feature.csr, codec.listing
         if listing is not None:
-            items = once_a_tick(items, listing.resolution_microseconds)
-            items = newest_of(items, listing.most_sealed, since)
+            items = once_a_tick(items, listing.resolution_microseconds, listing)
+            items = newest_of(items, listing.most_sealed, listing.first_stamp(since))
         states = np.where((feature.states == VALUE) & (items.lengths == 0), np.uint8(EMPTY), feature.states)
         # Drop values that are in no list or set any more.
         used, ids = np.unique(items.ids, return_inverse=True)

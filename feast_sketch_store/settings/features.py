@@ -9,6 +9,7 @@ from feast_sketch_store.errors import SettingsError
 from feast_sketch_store.layers import Goal
 from feast_sketch_store.rows.binning import Quantiles
 from feast_sketch_store.rows.codecs import (
+    ATTRIBUTE,
     BACKING,
     BINNED,
     CATEGORICAL,
@@ -73,6 +74,7 @@ _TAKEN: Final = {
     BACKING: (),
     LIST: ("list", "ids_of"),
     TIMES: ("of",),
+    ATTRIBUTE: ("of", "vocabulary"),
     COUNTS: ("target",),
     COUNTS_OF: ("of",),
     SCORE: ("target", "score"),
@@ -125,7 +127,8 @@ def feature_settings(
     default = settled("default_codec", options.default_codec, view_tags)
     usual, asked = FeatureCodec.for_feature(field.name, field.dtype), ""
     if "of" in tags:
-        asked = TIMES if usual.element_kind == "timestamp" else COUNTS_OF
+        is_time = usual.element_kind == "timestamp"
+        asked = TIMES if is_time else ATTRIBUTE if "vocabulary" in tags else COUNTS_OF
     elif "ids_of" in tags:
         asked = tags.get("codec", LIST)
     elif "codec" in tags or "round" in tags:
@@ -158,12 +161,14 @@ def feature_settings(
         target = _scalar_error(advanced, tags, where)
     elif not (codec.is_weighted or codec.is_derived):
         target = _goal(codec, options, view_tags, tags, where)
-    is_membership = codec.name == MEMBERSHIP
+    vocabulary = tags["vocabulary"] if codec.name == ATTRIBUTE else None
+    if codec.name == MEMBERSHIP:
+        vocabulary = settled("vocabulary", options.vocabulary, view_tags, tags)
     return FeatureSettings(
         codec,
         target,
         advanced.max_vocabulary,
-        settled("vocabulary", options.vocabulary, view_tags, tags) if is_membership else None,
+        vocabulary,
         is_column and asked != STATIC,
         by_type,
         asked == STATIC,
@@ -175,13 +180,15 @@ def _wrong_type(
     field: "Field", usual: FeatureCodec, asked: str, tags: Mapping[str, Any], where: str
 ) -> SettingsError:
     """The error of a codec that does not take the type of its feature."""
-    if asked in (TIMES, COUNTS_OF):
+    if asked in (TIMES, COUNTS_OF, ATTRIBUTE):
         return SettingsError(
             f"{where} has type {field.dtype}; the tag {TAG_PREFIX}of needs Array(UnixTimestamp) for the "
-            "times of a list, or an Array of Int64 or Int32 for counts. Change the type, or remove the tag"
+            "times of a list, an Array of Int64 or Int32 for counts, or an Array of String, Int64 or Int32 "
+            f"and the tag {TAG_PREFIX}vocabulary with its values for an attribute of a list. Change the "
+            "type, or the tags"
         )
     tag = next(name for name in ("codec", "ids_of", "round") if name in tags)
-    known = [name for name in usual.possible_names if name not in (TIMES, COUNTS_OF)]
+    known = [name for name in usual.possible_names if name not in (TIMES, COUNTS_OF, ATTRIBUTE)]
     known += [STATIC] if CATEGORICAL in known else []
     return SettingsError(
         f"{where} has type {field.dtype}, which the codec {asked!r} does not take; set the tag "
@@ -225,6 +232,8 @@ def _with_parts(usual: FeatureCodec, name: str, tags: Mapping[str, Any], where: 
         return replace(usual, name=name, listing=listing, ids_of=ids_of)
     if name == TIMES:
         return replace(usual, name=name, times_of=tags["of"])
+    if name == ATTRIBUTE:
+        return replace(usual, name=name, attribute_of=tags["of"])
     if name == COUNTS:
         return replace(usual, name=name, counting=_counting(tags, where))
     return replace(usual, name=name, counts_of=tags["of"] if name == COUNTS_OF else "")

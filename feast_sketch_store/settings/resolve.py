@@ -20,7 +20,9 @@ from feast_sketch_store.rows.count_log import is_counts_column
 from feast_sketch_store.rows.encoding import OWN_COLUMNS
 from feast_sketch_store.rows.entity_keys import JoinKeys
 from feast_sketch_store.rows.increments import OPERATION, is_times_column
+from feast_sketch_store.rows.listing import Attribute
 from feast_sketch_store.settings.features import WITH_CLUSTERS, StoreOptions, feature_settings
+from feast_sketch_store.settings.files import cut_of
 from feast_sketch_store.settings.table import FEATURE, TAG_PREFIX, VIEW, read_tags, settled
 from feast_sketch_store.settings.values import listed
 from feast_sketch_store.settings.view_settings import FeatureSettings, ViewSettings
@@ -57,6 +59,7 @@ def resolve(options: StoreOptions, table: "FeatureView", folder: Path | None = N
         except (SettingsError, UnsupportedFeatureError) as error:
             problems.append(error)
     _link_counts(features)
+    problems += _link_attributes(table.name, features)
     codecs = [feature.codec for feature in features.values()]
     settings = ViewSettings(
         table.name,
@@ -123,6 +126,38 @@ def _link_counts(features: dict[str, FeatureSettings]) -> None:
             )
 
 
+def _link_attributes(view: str, features: dict[str, FeatureSettings]) -> Iterator[SettingsError]:
+    """Let the codecs of lists name the attributes of their items, and find those that are not possible."""
+    for name, owner in list(features.items()):
+        of_list = features.get(owner.codec.attribute_of)
+        if of_list is None or of_list.codec.listing is None:
+            continue
+        where = f"feature {name!r} of view {view!r}"
+        listing = of_list.codec.listing
+        try:
+            values = _declared_values(owner, where)
+            attribute = Attribute(name, owner.codec.value_field, values)
+            listing = replace(listing, attributes=(*listing.attributes, attribute))
+        except SettingsError as error:
+            yield error
+        except ValueError as error:
+            yield SettingsError(f"{where} has the tag {TAG_PREFIX}vocabulary, and {error}")
+        features[of_list.codec.feature] = replace(of_list, codec=replace(of_list.codec, listing=listing))
+
+
+def _declared_values(owner: FeatureSettings, where: str) -> tuple[str | int, ...]:
+    """The values of an attribute."""
+    kept = owner.vocabulary
+    if kept is None or kept.values is None or len({*kept.values}) < len(kept.values):
+        raise SettingsError(
+            f"{where} is an attribute, which needs the tag {TAG_PREFIX}vocabulary with a list of its values, "
+            "each once, such as `[view, click, like]`"
+        )
+    values = cut_of(kept, owner.codec, where, None).values
+    assert values is not None
+    return tuple(owner.codec.from_storage(values).to_pylist())
+
+
 def _source_problems(view: str, features: Mapping[str, FeatureSettings]) -> Iterator[SettingsError]:
     """Find features that name others which are no lists, counts or sets, or that others name already."""
     codecs = [feature.codec for feature in features.values()]
@@ -130,6 +165,7 @@ def _source_problems(view: str, features: Mapping[str, FeatureSettings]) -> Iter
     counts = [codec.feature for codec in codecs if codec.is_counted]
     for what, tag, kind, sources, known in (
         ("times", "of", LIST, {codec.feature: codec.times_of for codec in codecs}, lists),
+        ("attributes", "of", LIST, {codec.feature: codec.attribute_of for codec in codecs}, lists),
         ("counts", "of", COUNTS, {codec.feature: codec.counts_of for codec in codecs}, counts),
         ("ids", "ids_of", COUNTS, {codec.feature: codec.ids_of for codec in codecs}, counts),
     ):
@@ -140,7 +176,7 @@ def _source_problems(view: str, features: Mapping[str, FeatureSettings]) -> Iter
                     f"feature {feature!r} of view {view!r} has the tag {TAG_PREFIX}{tag}={source!r}, but the "
                     f"view has no feature of that name with the codec {kind!r}; it has {sorted(known)}"
                 )
-        taken = [*named.values()]
+        taken = [] if what == "attributes" else [*named.values()]
         for source in sorted({source for source in taken if taken.count(source) > 1}):
             yield SettingsError(
                 f"feature view {view!r} has {taken.count(source)} features with the {what} of {source!r}; "
@@ -170,7 +206,8 @@ def _append_problems(settings: ViewSettings, view_tags: Mapping[str, Any]) -> It
             f"feature view {settings.view!r} has lists, whose items need a time to live; give the view a "
             "ttl, such as ttl=timedelta(days=90)"
         )
-    if others := [c.feature for c in settings.codecs if not (c.is_plain_list or c.times_of)]:
+    of_lists = [c for c in settings.codecs if c.is_plain_list or c.times_of or c.attribute_of]
+    if others := [codec.feature for codec in settings.codecs if codec not in of_lists]:
         yield SettingsError(
             f"feature view {settings.view!r} has lists, to which rows append, and {others}, which rows "
             "replace; put these into another view of the same entities"

@@ -393,7 +393,8 @@ SETTINGS: Final = (
         values.kept_values,
         None,
         "which values of Arrays and Sets are kept, see "
-        "[A cut vocabulary](types.md#what-an-array-or-set-is-kept-for)",
+        "[A cut vocabulary](types.md#what-an-array-or-set-is-kept-for); of an "
+        "[attribute](../how_to/lists.md#attributes-of-items): its values",
         _EVERYWHERE,
         "all values",
     ),
@@ -472,8 +473,10 @@ SETTINGS: Final = (
         "of",
         values.text,
         None,
-        "on an Array of timestamps: the [list](../how_to/lists.md) whose times it gives; on an Array of "
-        "integers: the feature whose [counts](../how_to/counts.md) it has",
+        "on an Array of timestamps: the [list](../how_to/lists.md) whose times it gives; on an Array with "
+        "`sketch.vocabulary`: the list of whose items it is an "
+        "[attribute](../how_to/lists.md#attributes-of-items); on an Array of integers: the feature whose "
+        "[counts](../how_to/counts.md) it has",
         (FEATURE,),
         form="name of a feature",
     ),

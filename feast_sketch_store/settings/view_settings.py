@@ -39,7 +39,7 @@ class FeatureSettings:
     @property
     def is_cut(self) -> bool:
         """Whether some of its values are dropped."""
-        return self.vocabulary is not None
+        return self.vocabulary is not None and not self.codec.is_derived
 
 
 @dataclass(frozen=True)

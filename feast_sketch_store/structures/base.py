@@ -6,12 +6,14 @@ from functools import cached_property
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from feast_sketch_store.kernel import RowReader, row_sums
 from feast_sketch_store.rows.codecs import EMPTY, VALUE, Decoder, FeatureCodec, Symbols
 from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.encoding import EncodedFeature
+from feast_sketch_store.rows.listing import Attribute
 from feast_sketch_store.rows.vocabulary import Vocabulary
 from feast_sketch_store.structures.costs import Popularity
 from feast_sketch_store.structures.feature_rows import FeatureRows
@@ -30,6 +32,35 @@ def begin_feature(rows: RowReader, codec: FeatureCodec, vocabulary: Vocabulary |
     arrays = {} if vocabulary is None else vocabulary.to_arrays()
     values, offsets, data = (arrays.get(name) for name in ("values", "offsets", "data"))
     rows.feature(codec.tag, codec.is_collection, codec.element_wire_type, values, offsets, data)
+
+
+def attribute_vocabulary(codec: FeatureCodec, feature: str) -> Vocabulary:
+    """The values of an attribute of a list's items.
+
+    Raises
+    ------
+    ValueError : the list has no such attribute, or values of another type.
+    """
+    assert codec.listing is not None
+    attribute, _ = codec.listing.digit_of(feature)
+    own = FeatureCodec.of_attribute(attribute, codec.feature)
+    try:
+        return Vocabulary(own.to_storage(pa.array(attribute.values, own.arrow_type.value_type)))
+    except (pa.ArrowException, TypeError) as error:
+        raise ValueError(f"the attribute {feature!r} has values of another type: {error}") from error
+
+
+def prepare_attribute(rows: RowReader, codec: FeatureCodec, wanted: FeatureCodec) -> None:
+    """Say of the last feature, a list, that its items have attributes, and which one is wanted, if any."""
+    listing = codec.listing
+    if listing is None or not listing.attributes:
+        return
+    step, arrays = 1, {}
+    if wanted.attribute_of:
+        _, step = listing.digit_of(wanted.feature)
+        arrays = attribute_vocabulary(codec, wanted.feature).to_arrays()
+    values, offsets, data = (arrays.get(name) for name in ("values", "offsets", "data"))
+    rows.attribute(listing.code_bits, step, values, offsets, data)
 
 
 class Answer:
@@ -110,6 +141,12 @@ class SealedFeature(ABC):
         """
         assert self.vocabulary is not None
         return self.vocabulary
+
+    def missing_attribute(
+        self, attribute: Attribute, rows: EncodedFeature, answer: Answer, shown: Answer
+    ) -> Iterator[str]:
+        """What is wrong about an attribute of sealed items; only lists have some."""
+        raise NotImplementedError(f"{self.codec.feature!r} has no attributes")
 
     @abstractmethod
     def prepare(self, rows: RowReader) -> None:

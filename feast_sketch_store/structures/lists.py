@@ -1,6 +1,7 @@
 """Lists and counts: the values of listed rows with a number each, in timed lists.
 
-A *list* has items, values with times, newest first. Its numbers are ages in ticks before the newest one.
+A *list* has items, values with times, newest first. Its numbers are ages in ticks before the newest one. The
+attributes of items are beside them (`AttributeCodes`), and read only if they are asked for.
 
 *Counts* are the values of a row with the number of times that each was counted. They are grouped by count, as
 the items of a list are grouped by tick (`TimedLists`): a count takes the place of an age. Counts are numbered
@@ -11,7 +12,7 @@ which makes fewer and larger groups. They stay exact if rounding saves next to n
 """
 
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -23,9 +24,16 @@ from feast_sketch_store.rows.codecs import COUNTS, EMPTY, LIST, VALUE, FeatureCo
 from feast_sketch_store.rows.counting import MAX_COUNT, Counting, Rounded
 from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.encoding import EncodedFeature
-from feast_sketch_store.rows.listing import Listing
+from feast_sketch_store.rows.listing import Attribute, Listing
 from feast_sketch_store.rows.vocabulary import Vocabulary
-from feast_sketch_store.structures.base import Answer, SeparateFeature, SeparateFeatures, begin_feature
+from feast_sketch_store.structures.base import (
+    Answer,
+    SeparateFeature,
+    SeparateFeatures,
+    attribute_vocabulary,
+    begin_feature,
+    prepare_attribute,
+)
 from feast_sketch_store.structures.feature_rows import FeatureRows
 from feast_sketch_store.structures.parts import (
     WORDS,
@@ -39,10 +47,11 @@ from feast_sketch_store.structures.parts import (
     report_of,
     words_of_codes,
 )
-from feast_sketch_store.succinct import ListCode, PackedInts, TimedLists
+from feast_sketch_store.succinct import AttributeCodes, ListCode, PackedInts, TimedLists
 
 LISTS = "lists"
 
+_ATTRIBUTES = "attributes"  # prefix of array names
 _MICROSECONDS = 1_000_000
 _MAX_TIME = 1 << 61  # so that the kernel can compute differences
 _WORTH_ROUNDING = 0.99  # if rounding leaves a larger share of the bytes, counts stay exact
@@ -144,13 +153,21 @@ class NumberedValues(SeparateFeature):
 
 @dataclass(frozen=True)
 class ListFeature(NumberedValues):
-    """One list of n rows; ``newest_tick`` is that of all items, from which ages count."""
+    """One list of n rows; ``newest_tick`` is that of all items, from which ages count, and ``attributes`` are
+    the codes of items, if there are any."""
 
     newest_tick: int
+    attributes: AttributeCodes | None = None
 
     structure = LISTS
 
     def __post_init__(self) -> None:
+        codes, listing = self.attributes, self.codec.listing
+        assert listing is not None
+        if (codes.num_codes if codes is not None else 1) != listing.num_codes or (
+            codes is not None and len(codes.starts) != self.lists.num_rows
+        ):
+            raise ValueError(f"the attributes of feature {self.codec.feature!r} do not fit it")
         if abs(self.newest_tick) * self.resolution >= _MAX_TIME:
             raise ValueError(f"the times of feature {self.codec.feature!r} are out of range")
 
@@ -158,12 +175,28 @@ class ListFeature(NumberedValues):
     def build(cls, feature: FeatureRows, order: NDArray[np.int64] | None) -> Self:
         """See `SeparateFeature.build`."""
         codec, items = feature.sealed_codec, _in_order(feature, order)
-        assert codec.listing is not None
-        times = np.zeros(0, np.int64) if items.weights is None else items.weights
-        ticks = times // codec.listing.resolution_microseconds
+        listing = codec.listing
+        assert listing is not None
+        stamps = np.zeros(0, np.int64) if items.weights is None else items.weights
+        ticks = listing.times_of(stamps) // listing.resolution_microseconds
         newest = int(ticks.max()) if len(ticks) else 0
         counts = np.bincount(items.ids, minlength=len(feature.vocabulary))
-        return cls(codec, feature.vocabulary, len(ticks), _coded(counts, items, newest - ticks), newest)
+        lists, within = _coded(counts, items, newest - ticks)
+        attributes = None
+        if listing.attributes:
+            codes = listing.codes_of(stamps[within])
+            attributes = AttributeCodes.build(items.indptr, codes, listing.num_codes)
+        return cls(codec, feature.vocabulary, len(ticks), lists, newest, attributes)
+
+    @property
+    def code_bytes(self) -> int:
+        """See `NumberedValues`."""
+        return super().code_bytes + (0 if self.attributes is None else self.attributes.size_bytes)
+
+    @property
+    def fact_bits(self) -> int:
+        """See `SeparateFeature`."""
+        return 8 * self.code_bytes
 
     @property
     def resolution(self) -> int:
@@ -176,8 +209,14 @@ class ListFeature(NumberedValues):
         self._prepare(rows, self.codec, 0)
 
     def prepare_weights(self, rows: RowReader, codec: FeatureCodec) -> None:
-        """See `SealedFeature.prepare_weights`: times in seconds."""
-        self._prepare(rows, codec, _MICROSECONDS)
+        """See `SealedFeature.prepare_weights`: times in seconds, or an attribute."""
+        if codec.times_of:
+            self._prepare(rows, codec, _MICROSECONDS)
+            return
+        self._prepare(rows, codec, 0)
+        assert self.attributes is not None
+        prepare_attribute(rows, self.codec, codec)
+        rows.attribute_codes(*self.attributes.arguments)
 
     def _prepare(self, rows: RowReader, codec: FeatureCodec, unit: int) -> None:
         begin_feature(rows, codec, self.vocabulary)
@@ -195,36 +234,110 @@ class ListFeature(NumberedValues):
         self, rows: EncodedFeature, entity_hashes: NDArray[np.uint64], answer: Answer
     ) -> Iterator[str]:
         """See `SealedFeature.missing`: a row has exactly its items, at their ticks."""
-        ids = self.vocabulary.find(rows.vocabulary.values)
-        assert rows.times is not None
-        assert answer.csr.weights is not None
-        written = rows.csr.rows, rows.times // self.resolution, ids[rows.symbols]
-        stored = answer.csr.rows, answer.csr.weights // self.resolution, answer.csr.ids
-        # The order within a tick is not defined.
-        ours, theirs = (np.stack(items, axis=1).astype(np.int64) for items in (written, stored))
-        ours, theirs = (items[np.lexsort(items.T[::-1])] for items in (ours, theirs))
-        if not np.array_equal(ours, theirs):
+        if not self._agree(rows, answer, 0, 0):
             yield f"has other items of feature {self.codec.feature!r} than the row log"
 
-    def _describe_numbers(self) -> Described:
+    def missing_attribute(
+        self, attribute: Attribute, rows: EncodedFeature, answer: Answer, shown: Answer
+    ) -> Iterator[str]:
+        """What an answer about an attribute of sealed rows gets wrong, in words about the layer.
+
+        Parameters
+        ----------
+        rows, answer : as of `missing`.
+        shown : the attribute of the items in ``answer``.
+        """
         listing = self.codec.listing
         assert listing is not None
-        return {
+        assert rows.times is not None
+        _, step = listing.digit_of(attribute.feature)
+        digits = listing.codes_of(rows.times) // step % len(attribute.values)
+        known = attribute_vocabulary(self.codec, attribute.feature)
+        stored = known.find(shown.decoder.vocabulary.values)[shown.symbols]
+        if len(stored) != len(answer.symbols) or not self._agree(rows, answer, digits, stored):
+            yield f"has other values of attribute {attribute.feature!r} than the row log"
+
+    def _agree(
+        self,
+        rows: EncodedFeature,
+        answer: Answer,
+        ours: NDArray[np.integer] | int,
+        theirs: NDArray[np.integer] | int,
+    ) -> bool:
+        """Whether rows and an answer have the same items with the same numbers, int[nnz]."""
+        listing, ids = self.codec.listing, self.vocabulary.find(rows.vocabulary.values)
+        assert listing is not None
+        assert rows.times is not None
+        assert answer.csr.weights is not None
+        written = rows.csr.rows, listing.times_of(rows.times) // self.resolution, ids[rows.symbols]
+        stored = answer.csr.rows, answer.csr.weights // self.resolution, answer.csr.ids
+
+        # The order within a tick is not defined.
+        def sorted_table(items: Sequence[NDArray[Any]], numbers: NDArray[np.integer] | int) -> Any:
+            table = np.stack([*items, np.broadcast_to(numbers, len(items[0]))], axis=1).astype(np.int64)
+            return table[np.lexsort(table.T[::-1])]
+
+        return np.array_equal(sorted_table(written, ours), sorted_table(stored, theirs))
+
+    def _describe_numbers(self) -> Described:
+        listing, codes = self.codec.listing, self.attributes
+        assert listing is not None
+        described: dict[str, Any] = {
             "resolution_microseconds": listing.resolution_microseconds,
             "limit": listing.limit,
             "newest_tick": self.newest_tick,
             "report": {},
-        }, {}
+        }
+        if codes is None:
+            return described, {}
+        described["attributes"] = {
+            "features": [[a.feature, a.value_field, list(a.values)] for a in listing.attributes],
+            "block_items": codes.block_items,
+            "usual": codes.usual,
+            "num_bits": codes.num_bits,
+            "starts": describe_ascending(codes.starts),
+        }
+        arrays = {
+            **words_of_codes(codes.words, codes.num_bits),
+            **arrays_of_ascending("starts", codes.starts),
+            "lengths": codes.lengths,
+        }
+        return described, prefixed(_ATTRIBUTES, arrays)
 
     @classmethod
     def _codec_from(cls, name: str, entry: Mapping[str, Any]) -> FeatureCodec:
         limit = None if entry["limit"] is None else checked(entry["limit"], int)
-        listing = Listing(checked(entry["resolution_microseconds"], int), limit)
-        return FeatureCodec(name, entry["value_field"], LIST, listing=listing)
+        attributes = checked(entry["attributes"]["features"], list) if "attributes" in entry else ()
+        declared = tuple(
+            Attribute(checked(feature, str), checked(field, str), tuple(checked(values, list)))
+            for feature, field, values in attributes
+        )
+        listing = Listing(checked(entry["resolution_microseconds"], int), limit, declared)
+        codec = FeatureCodec(name, entry["value_field"], LIST, listing=listing)
+        for attribute in listing.attributes:
+            attribute_vocabulary(codec, attribute.feature)  # refuses values of another type
+        return codec
 
     @classmethod
     def _numbers_from(cls, name: str, entry: Mapping[str, Any], parts: Parts) -> tuple[Any, ...]:
-        return (checked(entry["newest_tick"], int),)
+        newest_tick, described = checked(entry["newest_tick"], int), entry.get("attributes")
+        if described is None:
+            return (newest_tick,)
+        own, num_bits = parts.at(_ATTRIBUTES), checked(described["num_bits"], int)
+        words, check = own.codes(num_bits)
+        codec = cls._codec_from(name, entry)
+        assert codec.listing is not None
+        codes = AttributeCodes(
+            codec.listing.num_codes,
+            checked(described["block_items"], int),
+            checked(described["usual"], int),
+            own.array("lengths", np.uint8),
+            words,
+            num_bits,
+            own.ascending("starts", described["starts"], by_value=False),
+            check,
+        )
+        return newest_tick, codes
 
 
 @dataclass(frozen=True)
@@ -258,7 +371,7 @@ class CountsFeature(NumberedValues):
             by_frequency = np.argsort(-np.bincount(rounded.indices, times, len(rounded.read)), kind="stable")
             numbers = np.empty(len(by_frequency), np.int64)
             numbers[by_frequency] = np.arange(len(by_frequency))
-            lists = _coded(feature.counts, items, numbers[rounded.indices[indices]])
+            lists, _ = _coded(feature.counts, items, numbers[rounded.indices[indices]])
             errors = rounded.max_error, rounded.mean_error(times)
             firsts = None if counting.is_exact else rounded.firsts[by_frequency]
             read = rounded.read[by_frequency]
@@ -402,8 +515,10 @@ def _in_order(feature: FeatureRows, order: NDArray[np.int64] | None) -> Csr:
     return Csr.placed(parts, len(order)).take(order)
 
 
-def _coded(counts: NDArray[np.int64], items: Csr, ages: NDArray[np.int64]) -> TimedLists:
-    """Items with an age each, int64[nnz], given how often each symbol occurs, int64[V]."""
+def _coded(
+    counts: NDArray[np.int64], items: Csr, ages: NDArray[np.int64]
+) -> tuple[TimedLists, NDArray[np.int64]]:
+    """Items with an age each, int64[nnz], given how often each symbol occurs, int64[V]; and their order."""
     ids = items.ids.astype(np.int32)
     within = np.lexsort((ids, ages, items.rows))
-    return TimedLists.build(counts, items.indptr, ids[within], ages[within])
+    return TimedLists.build(counts, items.indptr, ids[within], ages[within]), within

@@ -1,6 +1,7 @@
 """Bit tables that answer a whole row of candidates at once, and compressed sets. No Feast, no I/O."""
 
 from feast_sketch_store.kernel import SymbolQuery
+from feast_sketch_store.succinct.attribute_codes import AttributeCodes
 from feast_sketch_store.succinct.elias_fano import EliasFano
 from feast_sketch_store.succinct.fingerprints import FingerprintIndex
 from feast_sketch_store.succinct.golomb_sets import GolombSets, SetCode
@@ -15,6 +16,7 @@ from feast_sketch_store.succinct.timed_lists import ListCode, TimedLists
 
 __all__ = [
     "MAX_NUM_WORDS",
+    "AttributeCodes",
     "Check",
     "EliasFano",
     "FingerprintIndex",

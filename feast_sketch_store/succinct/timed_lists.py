@@ -24,7 +24,6 @@ by one whenever their number doubles. `list_widths` fits the widths.
 Source: Huffman, "A method for the construction of minimum-redundancy codes", 1952.
 """
 
-import heapq
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -48,6 +47,7 @@ from feast_sketch_store.kernel import (
 from feast_sketch_store.succinct.elias_fano import EliasFano
 from feast_sketch_store.succinct.list_widths import MAX_WIDTH, Gaps, fitted
 from feast_sketch_store.succinct.packed import Check, unfinished
+from feast_sketch_store.succinct.prefix_codes import code_lengths, prefix_codes, prefix_table, put_bits
 
 _ITEMS_PER_CHUNK = 1 << 20
 _ITEMS_TO_FIT = 1 << 19
@@ -129,12 +129,7 @@ class ListCode:
     @cached_property
     def tables(self) -> ListCodes:
         """The code in the form that a reader takes."""
-        tables = np.zeros((3, 1 << PREFIX_BITS), np.uint16)
-        for table, lengths in zip(tables, self.lengths, strict=True):
-            codes = prefix_codes(lengths)
-            for number in np.flatnonzero(lengths).tolist():
-                table[int(codes[number]) :: 1 << int(lengths[number])] = number << 4 | int(lengths[number])
-        return ListCodes(tables, self.widths)
+        return ListCodes(np.stack([prefix_table(lengths) for lengths in self.lengths]), self.widths)
 
 
 def classes_of(numbers: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -149,38 +144,6 @@ def bit_lengths(numbers: NDArray[np.int64]) -> NDArray[np.int64]:
     for shift in (1, 2, 4, 8, 16, 32):
         spread |= spread >> shift
     return np.bitwise_count(spread).astype(np.int64)
-
-
-def code_lengths(counts: NDArray[np.int64]) -> NDArray[np.uint8]:
-    """Bits of the prefix code of each class, given how often each occurs: uint8[n], at most 12."""
-    lengths = np.zeros(len(counts), np.uint8)
-    used = np.flatnonzero(counts).tolist()
-    weights = {number: int(counts[number]) for number in used}
-    if len(used) == 1:
-        lengths[used] = 1
-    while len(used) > 1:
-        lengths[:] = 0
-        heap = [(weight, number, [number]) for number, weight in weights.items()]
-        heapq.heapify(heap)
-        while len(heap) > 1:
-            (one, number, left), (other, _, right) = heapq.heappop(heap), heapq.heappop(heap)
-            lengths[left + right] += 1
-            heapq.heappush(heap, (one + other, number, left + right))
-        if lengths.max() <= PREFIX_BITS:
-            break
-        weights = {number: weight // 2 + 1 for number, weight in weights.items()}  # closer to each other
-    return lengths
-
-
-def prefix_codes(lengths: NDArray[np.uint8]) -> NDArray[np.uint64]:
-    """The canonical code of each class, with its first bit as the lowest: uint64[n]."""
-    codes, code, before = np.zeros(len(lengths), np.uint64), 0, 0
-    for number in sorted(np.flatnonzero(lengths).tolist(), key=lambda n: (lengths[n], n)):
-        length = int(lengths[number])
-        code <<= length - before
-        codes[number] = int(f"{code:0{length}b}"[::-1], 2)
-        code, before = code + 1, length
-    return codes
 
 
 @dataclass(frozen=True)
@@ -302,7 +265,7 @@ def _written(
         ends.append(num_bits + np.cumsum(row_bits))
         own_bits = int(lengths.sum(dtype=np.int64))
         words = np.concatenate((words, np.zeros((num_bits + own_bits) // 64 + 1 - len(words), np.uint64)))
-        _put(words, num_bits, values, lengths)
+        put_bits(words, num_bits, values, lengths)
         num_bits += own_bits
     return np.concatenate((words[: -(-num_bits // 64)], np.zeros(2, np.uint64))), np.concatenate(ends)
 
@@ -362,20 +325,3 @@ def _id_tokens(
     rest = np.where(is_plain, gaps & ((1 << width) - 1), gaps)
     values = ((1 << quotient) - 1) | (rest << (quotient + is_plain))
     return values.astype(np.uint64), quotient + is_plain + np.where(is_plain, width, 32)
-
-
-def _put(
-    words: NDArray[np.uint64], begin: int, values: NDArray[np.uint64], lengths: NDArray[np.uint8]
-) -> None:
-    """Write some bits of each value, one after the other, into words that are zero from ``begin`` on."""
-    kept = lengths > 0
-    values, lengths = values[kept], lengths[kept]
-    if not len(values):
-        return
-    ends = begin + np.cumsum(lengths, dtype=np.int64)
-    starts = ends - lengths
-    at, shift = starts >> 6, (starts & 63).astype(np.uint64)
-    firsts = np.flatnonzero(np.diff(at, prepend=-1))
-    words[at[firsts]] |= np.bitwise_or.reduceat(values << shift, firsts)
-    over = np.flatnonzero((ends - 1) >> 6 > at)  # at most one per word
-    words[at[over] + 1] |= values[over] >> (np.uint64(64) - shift[over])

@@ -241,7 +241,7 @@ class AppendedRows:
             if codec.is_list:
                 assert codec.listing is not None
                 most = codec.listing.most_sealed if codec.ids_of else None  # others are of no use
-                items = newest_of(items, most, expire_before)
+                items = newest_of(items, most, codec.listing.first_stamp(expire_before))
                 has_items |= items.lengths > 0
             self.has_dead |= len(items.ids) < len(feature.symbols)
             self.has_dead |= removed is not None and bool(removed.states.any())

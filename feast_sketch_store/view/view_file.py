@@ -28,12 +28,12 @@ from feast_sketch_store.errors import (
     summed_up,
 )
 from feast_sketch_store.rows.binning import Binning, Precision, Quantiles
-from feast_sketch_store.rows.codecs import COUNTS, COUNTS_OF, LIST, TIMES, FeatureCodec
+from feast_sketch_store.rows.codecs import ATTRIBUTE, COUNTS, COUNTS_OF, LIST, TIMES, FeatureCodec
 from feast_sketch_store.rows.column_names import check_new_columns
 from feast_sketch_store.rows.counting import Counting
 from feast_sketch_store.rows.encoding import ENTITY_KEY
 from feast_sketch_store.rows.entity_keys import JoinKeys, join_keys_of, join_keys_text
-from feast_sketch_store.rows.listing import Listing
+from feast_sketch_store.rows.listing import Attribute, Listing
 from feast_sketch_store.settings.view_settings import ViewSettings
 from feast_sketch_store.snapshot.manifest import checksum_of
 from feast_sketch_store.storage.base import FileExistsAlreadyError, MissingFileError, Storage
@@ -205,6 +205,12 @@ class ViewFile:
             for codec in newer.codecs
             if codec.feature in known and known[codec.feature].value_field != codec.value_field
         }
+        changed |= {
+            codec.feature: f"list {codec.feature!r} of view {view!r} was written with the attributes "
+            f"{_attributes_text(known[codec.feature])} and is declared with {_attributes_text(codec)} now"
+            for codec in newer.codecs
+            if codec.feature in known and _attributes_text(known[codec.feature]) != _attributes_text(codec)
+        }
         if changed:
             error = UnsupportedFeatureError(f"{'; '.join(changed.values())}; {REMEDY}")
             yield error
@@ -261,6 +267,11 @@ def _entry_of(codec: FeatureCodec) -> dict[str, Any]:
     if codec.listing is not None:
         entry["limit"] = codec.listing.limit
         entry["resolution_microseconds"] = codec.listing.resolution_microseconds
+        if codec.listing.attributes:
+            entry["attributes"] = [
+                [attribute.feature, attribute.value_field, list(attribute.values)]
+                for attribute in codec.listing.attributes
+            ]
     if codec.counting is not None:
         entry["counts"] = codec.counting.feature
         entry["error"] = [codec.counting.absolute, codec.counting.relative]
@@ -288,12 +299,27 @@ def _codec_of(entry: dict[str, Any]) -> FeatureCodec:
         checked(entry["value_field"], str),
         kind,
         binning,
-        Listing(entry["resolution_microseconds"], entry["limit"]) if kind == LIST else None,
+        _listing_of(entry) if kind == LIST else None,
         entry["of"] if kind == TIMES else "",
         Counting(absolute, relative, entry["counts"]) if kind == COUNTS else None,
         entry["of"] if kind == COUNTS_OF else "",
         entry.get("of", "") if kind == LIST else "",
+        entry["of"] if kind == ATTRIBUTE else "",
     )
+
+
+def _listing_of(entry: dict[str, Any]) -> Listing:
+    attributes = tuple(
+        Attribute(checked(feature, str), checked(field, str), tuple(checked(values, list)))
+        for feature, field, values in entry.get("attributes", ())
+    )
+    return Listing(entry["resolution_microseconds"], entry["limit"], attributes)
+
+
+def _attributes_text(codec: FeatureCodec) -> str:
+    """The attributes of a list's items, for messages and comparisons."""
+    shown = [f"{attribute.feature}: {[*attribute.values]}" for attribute in codec.attributes]
+    return ", ".join(shown) or "none"
 
 
 def has_rows(storage: Storage, shard_map: ShardMap) -> bool:

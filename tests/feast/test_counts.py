@@ -304,7 +304,7 @@ def test_rows_whose_counts_cannot_be_kept_are_refused(store, values, counts, wor
         ),
         (
             {"fields": [Field(name="tags", dtype=Array(String), tags={"sketch.of": "viewed"})]},
-            "or an Array of Int64 or Int32 for counts",
+            "an Array of Int64 or Int32 for counts",
         ),
         ({"fields": [Field(name="n", dtype=Int64, tags=COUNTED)]}, "does not take"),
     ],

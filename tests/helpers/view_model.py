@@ -27,7 +27,9 @@ TTL = timedelta(days=2)
 NOW = datetime.now(UTC).replace(microsecond=0, second=0, minute=0)  # a tick of the list
 OLD = NOW - 2 * TTL  # of rows that have expired
 LIMIT = 3  # of a list
+HOW = ["seen", "opened", "liked"]  # attributes of items; the one that comes last here counts
 LIST = {"sketch.codec": "list", "sketch.list": f"{{resolution: 1h, limit: {LIMIT}}}"}
+OF_READ = {"sketch.of": "read", "sketch.vocabulary": f"{HOW}"}
 SCORE = {"sketch.codec": "score", "sketch.score": "{of: [items], weights: weights.json}"}
 
 
@@ -55,6 +57,7 @@ KINDS = {
     "list": [
         Field(name="read", dtype=Array(String), tags=LIST),
         Field(name="read_at", dtype=Array(UnixTimestamp), tags={"sketch.of": "read"}),
+        Field(name="read_how", dtype=Array(String), tags=OF_READ),
     ],
     "counts": [
         Field(name="viewed", dtype=Array(String), tags={"sketch.codec": "counts"}),
@@ -85,6 +88,7 @@ class Model:
         self.rows = {}  # what reads show, by user and feature
         self.events = {}  # of the newest row of each user, expired or not
         self.lists = {}  # the items of each user, by their age in hours
+        self.how = {}  # the attribute of an item, by its user and age
         self.counted = {}  # what was counted of each user: values and counts by id, and when
         self.number = 0  # of writes
         self.was_sealed = False
@@ -133,7 +137,13 @@ class Model:
             for user in users:
                 age = 1 + (7 * self.number + user) % 40 + (0 if event > NOW - TTL else 100)
                 item = self.lists.setdefault(user, {}).setdefault(age, f"a{(user + self.number) % 30}")
-                values[user] = {"read": [item], "read_at": [NOW - timedelta(hours=age)]}
+                how = (user + self.number) % 5 // 2
+                self.how[user, age] = max(how, self.how.get((user, age), 0))
+                values[user] = {
+                    "read": [item],
+                    "read_at": [NOW - timedelta(hours=age)],
+                    "read_how": [HOW[how]],
+                }
         frame = pd.DataFrame([{"user_id": user, "event": event, **values[user]} for user in users])
         if "items" in frame:
             frame["items"] = frame["items"].map(list)
@@ -207,6 +217,7 @@ class Model:
             self.rows[user] = {
                 "read": [self.lists[user][age] for age in ages],
                 "read_at": [NOW - timedelta(hours=age) for age in ages],
+                "read_how": [HOW[self.how[user, age]] for age in ages],
             }
 
     def remove(self, user, value):
@@ -221,6 +232,8 @@ class Model:
         Lists(self.store, "history", "read").remove([user], value)
         if user in self.lists:
             self.lists[user] = {age: item for age, item in self.lists[user].items() if item != value}
+            for age in [age for owner, age in self.how if owner == user and age not in self.lists[user]]:
+                self.how.pop((user, age))
             if user in self.rows:
                 self.show_list(user)
 
@@ -229,6 +242,7 @@ class Model:
         for user in users:
             for known in (self.rows, self.events, self.lists, self.counted):
                 known.pop(user, None)
+        self.how = {key: how for key, how in self.how.items() if key[0] not in users}
 
     def reshard(self, num_shards):
         """Divide the view anew; who has it open follows."""
@@ -345,9 +359,12 @@ class Model:
             found = reader.arrow(name, np.array(users)).to_pylist()
             self.compare(users, {name: found})
         if "read" in self.names:
-            found = reader.lists("read", np.array(users))
-            wanted = [self.rows.get(user, {}).get("read", []) for user in users]
+            found = reader.lists("read", np.array(users), attributes=["read_how"])
+            how, wanted = (
+                [self.rows.get(user, {}).get(name, []) for user in users] for name in ("read_how", "read")
+            )
             assert found.to_arrow().to_pylist() == wanted
+            assert found.as_lists(found.attributes["read_how"]).to_pylist() == how
             for user in SINGLE:
                 assert reader.lists("read", user).to_arrow().to_pylist() == [wanted[users.index(user)]]
 

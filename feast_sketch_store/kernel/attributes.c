@@ -1,0 +1,97 @@
+/* Attributes of the items of lists: each item has a code, one number for all its attributes. rows/listing.py says how
+ * codes are made, and succinct/attribute_codes.py how those of sealed rows are coded. */
+
+#include "row_reader.h"
+
+#define PREFIX_BITS 12
+
+/* attribute(code_bits, step, numbers, offsets, data)
+ *
+ * The items of the last feature have codes; in rows that are stored one after the other, in the low bits of their
+ * times. With values, its elements are those of one attribute, a digit of the code, in place of the ids. */
+READER_METHOD(attribute) {
+    RowReader *self = (RowReader *)call->self;
+    Array numbers, offsets, data;
+    Py_ssize_t code_bits, step;
+    if (take(call, "nn8?8?1?.", &code_bits, &step, &numbers, &offsets, &data) < 0) return NULL;
+    Feature *feature = self->num_features ? self->features + self->num_features - 1 : NULL;
+    if (!feature || !(feature->is_items || feature->code.tables) || code_bits < 1 || code_bits > MAX_CODE_BITS || step < 1 ||
+        (offsets.data && !offsets.length))
+        return refuse(DO_NOT_FIT);
+    Attribute *attribute = &feature->attribute;
+    attribute->code_bits = (int)code_bits;
+    attribute->step = step;
+    attribute->values = (Values){numbers.data, offsets.data, data.data, numbers.length, data.length};
+    if (offsets.data) attribute->values.length = offsets.length - 1;
+    if (reader_keep(self, call) < 0) return NULL;
+    Py_RETURN_NONE;
+}
+
+/* attribute_codes(table, block_items, num_codes, usual, words, num_bits, check, starts ...): the codes of sealed items. */
+READER_METHOD(attribute_codes) {
+    RowReader *self = (RowReader *)call->self;
+    Array table, words;
+    Py_ssize_t block_items, num_codes, usual, num_bits;
+    Feature *feature = self->num_features ? self->features + self->num_features - 1 : NULL;
+    if (!feature || !feature->attribute.code_bits || !feature->code.tables || feature->attribute.table) return refuse(DO_NOT_FIT);
+    Attribute *attribute = &feature->attribute;
+    if (take(call, "2nnn8n", &table, &block_items, &num_codes, &usual, &words, &num_bits) < 0 ||
+        blocks_take(call, &attribute->blocks) < 0 || checked_take(call, &attribute->starts, 0) < 0 || take(call, ".") < 0)
+        return NULL;
+    if (table.length != 1 << PREFIX_BITS || block_items < 1 || num_codes < 2 || num_codes > 1 << MAX_CODE_BITS || usual < 0 ||
+        usual >= num_codes || words.length < 2 || num_bits < 0 || num_bits > 64 * (words.length - 2) ||
+        attribute->starts.numbers.length != self->num_rows)
+        return refuse(DO_NOT_FIT);
+    attribute->block_items = block_items;
+    attribute->num_codes = (uint32_t)num_codes;
+    attribute->usual = (uint8_t)usual;
+    attribute->words = words.data;
+    attribute->num_bits = (uint64_t)num_bits;
+    if (reader_keep(self, call) < 0) return NULL;
+    attribute->table = table.data;
+    Py_RETURN_NONE;
+}
+
+uint8_t *codes_read(const Layer *layer, int64_t row, const Attribute *attribute, int64_t first, int64_t count, Arena *arena) {
+    uint8_t *codes = arena_get(arena, (size_t)count);
+    if (!attribute->table || !codes) return NULL;
+    uint64_t bit = checked_get(&attribute->starts, row), stop = attribute->num_bits;
+    if (row + 1 < layer->rows->num_rows) stop = checked_get(&attribute->starts, row + 1);
+    if (bit > stop || stop > attribute->num_bits || !blocks_are_verified(&attribute->blocks, bit >> 6, (stop >> 6) + 1)) return NULL;
+    memset(codes, attribute->usual, (size_t)count); /* also of items after the last bit */
+    for (int64_t item = 0; item < first + count && bit < stop; item += attribute->block_items) {
+        uint64_t word = bit >> 6, shift = bit & 63;
+        uint64_t bits = attribute->words[word] >> shift | attribute->words[word + 1] << 1 << (63 - shift);
+        uint32_t entry = attribute->table[bits & ((1 << PREFIX_BITS) - 1)], block = entry >> 4;
+        bit += entry & 15;
+        if (!entry || bit > stop) return NULL;
+        for (int64_t i = item; i < item + attribute->block_items && i < first + count; i++, block /= attribute->num_codes)
+            if (i >= first) codes[i - first] = (uint8_t)(block % attribute->num_codes);
+    }
+    return codes;
+}
+
+int attribute_elements(const Attribute *attribute, const uint8_t *codes, int64_t count, Arena *arena, Content *content) {
+    const Values *values = &attribute->values;
+    int64_t *numbers = NULL;
+    Slice *slices = NULL;
+    if (values->numbers)
+        numbers = arena_get(arena, (size_t)count * sizeof *numbers);
+    else
+        slices = arena_get(arena, (size_t)count * sizeof *slices);
+    if (!numbers && !slices) return FAILED;
+    for (int64_t i = 0; i < count; i++) {
+        int64_t digit = codes[i] / attribute->step % values->length;
+        if (numbers) {
+            numbers[i] = values->numbers[digit];
+            continue;
+        }
+        int64_t start = values->offsets[digit], stop = values->offsets[digit + 1];
+        if (start < 0 || stop < start || stop > values->num_bytes) return FAILED;
+        slices[i] = (Slice){values->data + start, stop - start};
+    }
+    content->numbers = numbers;
+    content->slices = slices;
+    content->ids = NULL;
+    return 0;
+}
