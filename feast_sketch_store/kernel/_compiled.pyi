@@ -115,8 +115,10 @@ class RowReader:
     def from_list(self, *arguments: Any) -> None:
         """It has items with times, or values with counts; or it is these times or counts."""
 
-    def attribute(self, code_bits: int, step: int, numbers: Any, offsets: Any, data: Any) -> None:
-        """Its items have codes, of which one digit may be the elements."""
+    def attribute(
+        self, code_bits: int, is_wanted: bool, step: int, numbers: Any, offsets: Any, data: Any
+    ) -> None:
+        """Its items have codes, which are read if they are wanted; a digit of them may be the elements."""
 
     def attribute_codes(self, *arguments: Any) -> None:
         """The codes of its sealed items."""

@@ -5,21 +5,23 @@
 
 #define PREFIX_BITS 12
 
-/* attribute(code_bits, step, numbers, offsets, data)
+/* attribute(code_bits, is_wanted, step, numbers, offsets, data)
  *
  * The items of the last feature have codes; in rows that are stored one after the other, in the low bits of their
- * times. With values, its elements are those of one attribute, a digit of the code, in place of the ids. */
+ * times. If they are wanted, they are there in the times that are read, too; or with values, the elements are those of
+ * one attribute, a digit of the code, in place of the ids. */
 READER_METHOD(attribute) {
     RowReader *self = (RowReader *)call->self;
     Array numbers, offsets, data;
-    Py_ssize_t code_bits, step;
-    if (take(call, "nn8?8?1?.", &code_bits, &step, &numbers, &offsets, &data) < 0) return NULL;
+    Py_ssize_t code_bits, is_wanted, step;
+    if (take(call, "nnn8?8?1?.", &code_bits, &is_wanted, &step, &numbers, &offsets, &data) < 0) return NULL;
     Feature *feature = self->num_features ? self->features + self->num_features - 1 : NULL;
     if (!feature || !(feature->is_items || feature->code.tables) || code_bits < 1 || code_bits > MAX_CODE_BITS || step < 1 ||
         (offsets.data && !offsets.length))
         return refuse(DO_NOT_FIT);
     Attribute *attribute = &feature->attribute;
     attribute->code_bits = (int)code_bits;
+    attribute->is_wanted = is_wanted != 0;
     attribute->step = step;
     attribute->values = (Values){numbers.data, offsets.data, data.data, numbers.length, data.length};
     if (offsets.data) attribute->values.length = offsets.length - 1;
@@ -71,8 +73,13 @@ uint8_t *codes_read(const Layer *layer, int64_t row, const Attribute *attribute,
     return codes;
 }
 
-int attribute_elements(const Attribute *attribute, const uint8_t *codes, int64_t count, Arena *arena, Content *content) {
+int attribute_elements(const Attribute *attribute, const uint8_t *codes, int64_t *times, Arena *arena, Content *content) {
     const Values *values = &attribute->values;
+    int64_t count = content->count;
+    if (!values->length) {
+        for (int64_t i = 0; i < count; i++) times[i] = (int64_t)((uint64_t)times[i] << attribute->code_bits | codes[i]);
+        return 0;
+    }
     int64_t *numbers = NULL;
     Slice *slices = NULL;
     if (values->numbers)

@@ -341,7 +341,7 @@ int items_merge(Place *place, Py_ssize_t f, const Feature **feature, Arena *aren
     *feature = runs[0].feature;
     for (int r = 0; r < number; r++) { /* take the feature from a layer that has it */
         if (!(*feature)->read) *feature = runs[r].feature;
-        if (runs[r].count && is_attribute(*feature) && !runs[r].codes) return FAILED;
+        if (runs[r].count && (*feature)->attribute.is_wanted && !runs[r].codes) return FAILED;
         int64_t removed = num_removals(runs + r);
         if (removed < 0) return FAILED;
         room += removed;
@@ -352,8 +352,8 @@ int items_merge(Place *place, Py_ssize_t f, const Feature **feature, Arena *aren
     Removal *removals = arena_get(arena, (size_t)room * sizeof *removals);
     int32_t *values = arena_get(arena, (size_t)limit * sizeof *values), noted = 0;
     int64_t *times = arena_get(arena, (size_t)limit * sizeof *times);
-    uint8_t *codes = is_attribute(*feature) ? arena_get(arena, (size_t)limit) : NULL;
-    if (!removals || !values || !times || (is_attribute(*feature) && !codes) || room >= INT32_MAX) return FAILED;
+    uint8_t *codes = (*feature)->attribute.is_wanted ? arena_get(arena, (size_t)limit) : NULL;
+    if (!removals || !values || !times || ((*feature)->attribute.is_wanted && !codes) || room >= INT32_MAX) return FAILED;
     if (begin_met(&met, stack, &(*feature)->values, most, arena) < 0) return FAILED;
     for (int r = 0; r < number; r++)
         if (meet(&met, runs + r) < 0) return FAILED;
@@ -364,7 +364,8 @@ int items_merge(Place *place, Py_ssize_t f, const Feature **feature, Arena *aren
                          : merge(runs, number, &met, removals, stack->resolutions[f], limit, values, times, codes);
     content->is_cut = is_cut(runs, number, wanted, times, content->count);
     if (state == VALUE && !content->count) content->state = EMPTY;
-    if (codes) return attribute_elements(&(*feature)->attribute, codes, content->count, arena, content);
+    if (codes && attribute_elements(&(*feature)->attribute, codes, times, arena, content) < 0) return FAILED;
+    if (content->numbers || content->slices) return 0;
     if ((*feature)->unit) {
         for (int64_t i = 0; i < content->count; i++) times[i] = floor_of(times[i], (*feature)->unit);
         content->numbers = times;

@@ -117,19 +117,17 @@ int64_t hashes_find(const uint64_t *hashes, int64_t number, const uint64_t *hash
 /* golomb_sets.c: reads the sets of rows of one layer, several at once; 0 or FAILED. */
 int sets_read(const RowReader *rows, Place **places, Py_ssize_t number, Arena *arena);
 
-/* timed_lists.c: all items of a row that are not too old, with times in microseconds, and with codes if the feature is
- * an attribute; 0 or FAILED. */
+/* timed_lists.c: all items of a row that are not too old, with times in microseconds, and with codes if these are
+ * wanted; 0 or FAILED. */
 int items_read(const Place *place, const Layer *layer, int64_t row, const Feature *feature, Arena *arena,
                Content *content, int64_t **times, uint8_t **codes);
 
 /* attributes.c: the codes of some items of a sealed row, from the item `first` on; NULL if they cannot be read. */
 uint8_t *codes_read(const Layer *layer, int64_t row, const Attribute *attribute, int64_t first, int64_t count, Arena *arena);
 
-/* The values of an attribute by the codes of items, in place of ids; 0 or FAILED. */
-int attribute_elements(const Attribute *attribute, const uint8_t *codes, int64_t count, Arena *arena, Content *content);
-
-/* Whether the elements of a feature are an attribute of items. */
-static inline int is_attribute(const Feature *feature) { return feature->attribute.values.length > 0; }
+/* Puts the codes of items into the low bits of their times; or if one attribute is wanted, its values in place of ids. 0
+ * or FAILED. */
+int attribute_elements(const Attribute *attribute, const uint8_t *codes, int64_t *times, Arena *arena, Content *content);
 
 /* The rest: shifting_bloom.c. The state of a feature of a row, as its shapes or a column say; FAILED if it cannot be
  * read. */

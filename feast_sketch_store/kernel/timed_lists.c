@@ -151,8 +151,8 @@ static int weigh(const Feature *feature, int64_t unit, int64_t *ages, int64_t co
     return 0;
 }
 
-/* Reads the newest items of a row: ids, times in a unit of microseconds or counts, and codes if the feature is an
- * attribute; 0 or FAILED. */
+/* Reads the newest items of a row: ids, times in a unit of microseconds or counts, and codes if they are wanted;
+ * 0 or FAILED. */
 static int read_newest(const Place *place, const Layer *layer, int64_t row, const Feature *feature, int64_t limit,
                        int64_t unit, Arena *arena, Content *content, int64_t **weights, uint8_t **codes) {
     enum { BITS_OF_ITEM = 3 }; /* usually at least; a list with more items is read twice */
@@ -172,8 +172,8 @@ static int read_newest(const Place *place, const Layer *layer, int64_t row, cons
         count = read_list(&feature->code, start, stop, wanted, room, ids, ages, &num_coded, &num_newer);
     }
     if (count < 0 || weigh(feature, unit, ages, count) < 0) return FAILED;
-    *codes = is_attribute(feature) ? codes_read(layer, row, &feature->attribute, num_newer, count, arena) : NULL;
-    if (is_attribute(feature) && !*codes) return FAILED;
+    *codes = feature->attribute.is_wanted ? codes_read(layer, row, &feature->attribute, num_newer, count, arena) : NULL;
+    if (feature->attribute.is_wanted && !*codes) return FAILED;
     content->state = (int)state;
     content->count = count;
     content->ids = ids;
@@ -193,8 +193,8 @@ static int read_items(const Place *place, const Feature *feature, Arena *arena, 
     if (read_newest(place, place->layer, place->row, feature, limit_of(place, feature), unit, arena, content, &weights, &codes) < 0)
         return FAILED;
     if (content->state == VALUE && !content->count && place->limits) content->state = EMPTY;
-    if (is_attribute(feature)) return attribute_elements(&feature->attribute, codes, content->count, arena, content);
     content->weights = weights;
+    if (codes) return attribute_elements(&feature->attribute, codes, weights, arena, content);
     if (feature->unit) {
         content->numbers = weights;
         content->ids = NULL;

@@ -109,10 +109,11 @@ typedef struct {
     int64_t length;
 } Slice;
 
-/* The codes of a list's items, and one of their digits, if `values` has some. */
+/* The codes of a list's items, and one of their digits, if there are values. */
 enum { MAX_CODE_BITS = 8 };
 typedef struct {
     int code_bits; /* 0 if items have no codes */
+    int is_wanted; /* whether codes are read */
     int64_t step;  /* from one value to the next */
     Values values;
     /* of sealed rows; `table` is NULL if they are not wanted */

@@ -70,29 +70,30 @@ class ExactLayer(Layer):
         prepared.exact(np.ascontiguousarray(keys.entity_hashes), keys.event_timestamps, keys.deleted)
         prepared.fenced(keys.delete_barriers)
         for wanted in features:
-            name = wanted.source if isinstance(wanted, FeatureCodec) else wanted
+            name = (wanted.source or wanted.feature) if isinstance(wanted, FeatureCodec) else wanted
             feature = None if name is None else self.rows.features.get(name)
             if feature is None:
                 begin_unknown(prepared)
                 continue
             if feature.times is not None:
-                codec = wanted if isinstance(wanted, FeatureCodec) else feature.codec
-                self._prepare_items(prepared, feature, codec)
+                beside = wanted if isinstance(wanted, FeatureCodec) else None
+                self._prepare_items(prepared, feature, beside)
                 continue
             begin_feature(prepared, feature.codec, feature.vocabulary)
             ids = feature.symbols.astype(np.int32, copy=False)
             prepared.from_rows(feature.states, feature.indptr, np.ascontiguousarray(ids))
         return prepared
 
-    def _prepare_items(self, rows: RowReader, feature: EncodedFeature, codec: FeatureCodec) -> None:
-        """Prepare values with times or counts, or these, with what rows remove from older layers."""
-        times = feature.times
+    def _prepare_items(self, rows: RowReader, feature: EncodedFeature, beside: FeatureCodec | None) -> None:
+        """Prepare values with times or counts, or what stands beside them, with what rows remove from older
+        layers."""
+        times, codec = feature.times, beside or feature.codec
         assert times is not None
         begin_feature(rows, codec, feature.vocabulary)  # numbers need them too, to be merged
         ids = np.ascontiguousarray(feature.symbols.astype(np.int32, copy=False))
         unit = _MICROSECONDS if codec.times_of else _ONE if codec.counts_of else 0
         rows.from_items(feature.states, feature.indptr, ids, np.ascontiguousarray(times), unit)
-        prepare_attribute(rows, feature.codec, codec)
+        prepare_attribute(rows, feature.codec, beside)
         removed = self.rows.features.get(removed_name(feature.codec.feature))
         if removed is not None:
             assert removed.times is not None

@@ -37,8 +37,8 @@ _MAX_QUESTIONS = 64
 NO_LIMIT = 1 << 62  # of items
 ADDED_UP = 0  # in place of the microseconds of a tick: the numbers of equal values are added
 
-# A feature by its name; by the codec of what stands beside its values, their counts or times; or none of the
-# layers'.
+# A feature by its name; by the codec of what stands beside its values, their counts, times or attribute; a
+# list by its own codec, whose items are read with stamps; or none of the layers'.
 WantedFeature = str | FeatureCodec | None
 
 

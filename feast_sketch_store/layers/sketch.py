@@ -133,7 +133,7 @@ class SketchLayer(Layer):
             structure.prepare(rows)
         for wanted in features:
             codec = wanted if isinstance(wanted, FeatureCodec) else None
-            name = wanted.source if isinstance(wanted, FeatureCodec) else wanted
+            name = (wanted.source or wanted.feature) if isinstance(wanted, FeatureCodec) else wanted
             feature = None if name is None else self.features.get(name)
             if feature is None:
                 begin_unknown(rows)

@@ -31,7 +31,8 @@ class RaggedLists:
     codec : of the list.
     complete : bool[n], whether the store still has all items that a read at the entity's moment could have
         shown; None if the read is as of now.
-    attributes : by feature, an attribute of each item, in the type of its column; those that were asked for.
+    attribute_ids : by feature, uint8[nnz], for each item the place of its attribute among the declared
+        values; those that were asked for.
     """
 
     indptr: NDArray[np.int64]
@@ -40,7 +41,7 @@ class RaggedLists:
     storage: pa.Array
     codec: FeatureCodec
     complete: NDArray[np.bool_] | None = None
-    attributes: Mapping[str, pa.Array] = field(default_factory=dict)
+    attribute_ids: Mapping[str, NDArray[np.uint8]] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.indptr) - 1
@@ -49,6 +50,12 @@ class RaggedLists:
     def values(self) -> pa.Array:
         """The value of each item."""
         return self.codec.from_storage(self.storage.take(pa.array(self.ids)))
+
+    def attribute(self, feature: str) -> pa.Array:
+        """An attribute of each item that was asked for, in the type of its column."""
+        attribute = next(each for each in self.codec.attributes if each.feature == feature)
+        kind = FeatureCodec.of_attribute(attribute, self.codec.feature).arrow_type.value_type
+        return pa.array(attribute.values, kind).take(pa.array(self.attribute_ids[feature]))
 
     @property
     def vocabulary(self) -> pa.Array:
@@ -128,40 +135,39 @@ def column_of(answer: LayerAnswer, codec: FeatureCodec, num_entities: int) -> pa
     return codec.to_column(states, Csr.placed([(answer.found, part.csr)], num_entities).indptr, storage)
 
 
-def read_attributes(
-    state: State,
-    codec: FeatureCodec,
-    entity_hashes: NDArray[np.uint64],
-    window: ListWindow,
-    names: Sequence[str],
-) -> dict[str, pa.Array]:
-    """Attributes of the items of lists, which are read with the same window.
-
-    Parameters
-    ----------
-    state, codec, entity_hashes, window : as of `read_lists`.
-    names : of the attributes' features.
+def check_attributes(codec: FeatureCodec, names: Sequence[str]) -> None:
+    """Check that the items of a list have some attributes.
 
     Raises
     ------
-    UnsupportedFeatureError : the items have no such attribute.
+    UnsupportedFeatureError : they have not.
     """
-    if not names:
-        return {}
-    own = {attribute.feature: attribute for attribute in codec.attributes}
+    own = [attribute.feature for attribute in codec.attributes]
     if missing := [name for name in names if name not in own]:
         raise UnsupportedFeatureError(
-            f"items of the list {codec.feature!r} have no attribute {missing[0]!r}; they have {[*own]}"
+            f"items of the list {codec.feature!r} have no attribute {missing[0]!r}; they have {own}"
         )
-    answer, found = state.read(entity_hashes, tuple(names), window.bounds, window.limit), {}
+
+
+def without_codes(
+    codec: FeatureCodec, stamps: NDArray[np.int64], names: Sequence[str]
+) -> tuple[NDArray[np.int64], dict[str, NDArray[np.uint8]]]:
+    """The times of items, int64[nnz], and the ids of some of their attributes, see `RaggedLists`.
+
+    Parameters
+    ----------
+    codec : of the list.
+    stamps : int64[nnz], or times if ``names`` is empty.
+    """
+    if not names:
+        return stamps, {}
+    listing = codec.listing
+    assert listing is not None
+    codes, ids = listing.codes_of(stamps).astype(np.uint16), {}
     for name in names:
-        of_name = FeatureCodec.of_attribute(own[name], codec.feature)
-        part = answer.features.get(name)
-        storage = pa.array([], of_name.storage_type)
-        if part is not None:
-            storage = part.decoder.vocabulary.values.take(pa.array(part.symbols))
-        found[name] = of_name.from_storage(storage)
-    return found
+        attribute, step = listing.digit_of(name)
+        ids[name] = (codes // step % len(attribute.values)).astype(np.uint8)
+    return listing.times_of(stamps), ids
 
 
 def read_lists(
@@ -179,16 +185,22 @@ def read_lists(
     codec : of the list.
     entity_hashes : uint64[n, 2]
     window : the items to show.
-    attributes : see `read_attributes`.
+    attributes : features that are attributes of the items, to be read with them.
+
+    Raises
+    ------
+    UnsupportedFeatureError : the items lack an attribute.
     """
     number = len(entity_hashes)
     cut = np.zeros((1, number), np.bool_)
-    answer = state.read(entity_hashes, (codec.feature,), window.bounds, window.limit, cut)
+    check_attributes(codec, attributes)
+    wanted = codec if attributes else codec.feature
+    answer = state.read(entity_hashes, (wanted,), window.bounds, window.limit, cut)
     feature = answer.features.get(codec.feature)
     nothing = Csr.of_lengths(np.zeros(number, np.int64), np.zeros(0, np.int32))
     items = nothing if feature is None else Csr.placed([(answer.found, feature.csr)], number)
     complete = window.complete(state, codec, cut[0], items.lengths)
-    times = np.zeros(0, np.int64) if items.weights is None else items.weights
+    stamps = np.zeros(0, np.int64) if items.weights is None else items.weights
+    times, beside = without_codes(codec, stamps, attributes)
     values = pa.array([], codec.storage_type) if feature is None else feature.decoder.vocabulary.values
-    beside = read_attributes(state, codec, entity_hashes, window, attributes)
     return RaggedLists(items.indptr, items.ids, times, values, codec, complete, beside)

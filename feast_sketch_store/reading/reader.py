@@ -27,7 +27,13 @@ from feast_sketch_store.layers.row_reader import NO_LIMIT
 from feast_sketch_store.reading.candidates import CandidateIds, Candidates
 from feast_sketch_store.reading.entities import Entities, EntityColumns
 from feast_sketch_store.reading.numbering import Numbering
-from feast_sketch_store.reading.ragged import Jagged, RaggedLists, column_of, read_attributes
+from feast_sketch_store.reading.ragged import (
+    Jagged,
+    RaggedLists,
+    check_attributes,
+    column_of,
+    without_codes,
+)
 from feast_sketch_store.reading.repository import find_view
 from feast_sketch_store.reading.windows import Moments, window_of_lists
 from feast_sketch_store.rows.codecs import FeatureCodec
@@ -137,7 +143,7 @@ class SketchReader:
         self._unions: dict[str, tuple[tuple[Vocabulary, ...], Numbering]] = {}
         self._entities = EntityColumns(feature_view, self._join_keys)
         self._keys = SingleKeys(self._join_keys)
-        self._single: tuple[State | None, dict[str, _Single]] = None, {}
+        self._single: tuple[State | None, dict[str | FeatureCodec, _Single]] = None, {}
 
     @property
     def name(self) -> str:
@@ -473,6 +479,7 @@ class SketchReader:
         codec, entity_hash = self._codec(feature), self._keys.hash(entities)
         if not codec.is_list:
             raise UnsupportedFeatureError(f"feature {feature!r} of view {self._name!r} is not a list")
+        check_attributes(codec, attributes)
         hashes = self.hash(entities) if entity_hash is None else entity_hash
         number = len(hashes) if entity_hash is None else 1
         window = window_of_lists(
@@ -481,18 +488,18 @@ class SketchReader:
         cut = np.zeros(number, np.bool_) if window.is_past else None
 
         def read(state: State) -> RaggedLists:
-            single, indptr = self._single_of(state, feature), np.empty(number + 1, np.int64)
+            single = self._single_of(state, feature, codec if attributes else None)
             assert single.rows is not None
-            ids, times, num_found = single.rows.csr(
+            indptr = np.empty(number + 1, np.int64)
+            ids, stamps, num_found = single.rows.csr(
                 hashes, window.bounds, limit or NO_LIMIT, True, indptr, cut
             )
             self._view.metrics.count_read(number, num_found)
-            assert times is not None
+            assert stamps is not None
             storage = single.numbering.vocabulary.values
             complete = None if cut is None else window.complete(state, codec, cut, np.diff(indptr))
-            arrays = indptr, np.frombuffer(ids, _IDS), np.frombuffer(times, np.int64)
-            beside = read_attributes(state, codec, _as_array(hashes), window, attributes)
-            return RaggedLists(*arrays, storage, codec, complete, beside)
+            times, beside = without_codes(codec, np.frombuffer(stamps, np.int64), attributes)
+            return RaggedLists(indptr, np.frombuffer(ids, _IDS), times, storage, codec, complete, beside)
 
         return self._view.with_state(read)
 
@@ -550,17 +557,18 @@ class SketchReader:
                 '"sketch.codec": "counts"'
             )
 
-    def _single_of(self, state: State, feature: str) -> _Single:
-        """The rows of a state with one feature, whose ids are those of the vocabulary."""
+    def _single_of(self, state: State, feature: str, stamped: FeatureCodec | None = None) -> _Single:
+        """The rows of a state with one feature, whose ids are those of the vocabulary; or by its codec a list
+        with stamps."""
         known = self._single
         if known[0] is not state:  # a refresh replaced the state
             known = self._single = state, {}
-        single = known[1].get(feature)
+        single = known[1].get(stamped or feature)
         if single is None:
-            single = known[1][feature] = self._prepare(feature, state)
+            single = known[1][stamped or feature] = self._prepare(feature, state, stamped)
         return single
 
-    def _prepare(self, feature: str, state: State) -> _Single:
+    def _prepare(self, feature: str, state: State, stamped: FeatureCodec | None) -> _Single:
         numbering, names = self._numbering(feature, state), []
         if self._codec(feature).is_exact:
             return _Single(None, numbering, (len(numbering),))
@@ -568,7 +576,7 @@ class SketchReader:
             vocabulary = layer.numbering(feature) if feature in layer.codecs else None
             is_named = vocabulary is None or numbering.is_same(vocabulary)
             names.append(None if is_named or vocabulary is None else numbering.map_of(vocabulary))
-        return _Single(state.row_reader((feature,), names), numbering, (len(numbering),))
+        return _Single(state.row_reader((stamped or feature,), names), numbering, (len(numbering),))
 
     def _numbering(self, feature: str, state: State) -> Numbering:
         """The ids of the feature's values in a state."""

@@ -99,8 +99,8 @@ def through_sketch(
             items = _items_before(dataframe, view, codec, timestamp_field)
             result[name] = items.to_arrow().to_pandas().to_numpy()
             result[f"{name}__complete"] = items.complete
-            for attribute, values in items.attributes.items():
-                result[attribute] = items.as_lists(values).to_pandas().to_numpy()
+            for attribute in items.attribute_ids:
+                result[attribute] = items.as_lists(items.attribute(attribute)).to_pandas().to_numpy()
             continue
         if name in sealed.formulas:
             feature, beside = sealed.formulas[name].of(_sources(dataframe, sealed, view.name, name)), None

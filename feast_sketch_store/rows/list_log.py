@@ -81,7 +81,6 @@ def to_list_log(
         attributes than of items, or a value that was not declared.
     """
     table = with_ids(to_arrow(rows, codecs, join_keys), codecs)
-    check_attributes(table, codecs)
     given = {codec.times_of: codec.feature for codec in codecs if codec.times_of}
     for codec in codecs:
         if codec.is_list:
@@ -92,6 +91,7 @@ def to_list_log(
             )
             table = table.append_column(times_column(codec.feature), times)
     table = table.drop_columns(list(given.values()))
+    check_attributes(table, codecs)
     operation = COUNT if any(codec.ids_of for codec in codecs) else None
     return table.append_column(OPERATION, pa.array([operation] * len(table), pa.large_string()))
 
@@ -123,9 +123,17 @@ def check_attributes(table: pa.Table, codecs: Sequence[FeatureCodec]) -> None:
 
     Raises
     ------
-    RowError : a row has another number of values than of items, or a value that was not declared.
+    RowError : a row has another number of values than of items, or a value that was not declared; or an item
+        is so far from 1970 that its stamp cannot have its attributes.
     """
     for codec in codecs:
+        if codec.listing is not None and codec.attributes:
+            times = _numbers(pc.list_flatten(table[times_column(codec.feature)].combine_chunks()))
+            if (abs(times) > codec.listing.last_time).any():
+                raise RowError(
+                    f"an item of feature {codec.feature!r}, whose items have attributes, has a time before "
+                    "the year 1400 or after 2540, which cannot be kept; correct the times"
+                )
         for attribute in codec.attributes:
             lengths, given = (_lengths_of(table, each) for each in (codec.feature, attribute.feature))
             if (lengths != given).any():

@@ -89,6 +89,11 @@ class Listing:
         following = self.attributes[place + 1 :]
         return self.attributes[place], math.prod(len(attribute.values) for attribute in following)
 
+    @property
+    def last_time(self) -> int:
+        """The latest time of an item, microseconds since 1970; as far before is the earliest."""
+        return (_MAX_STAMP >> MAX_CODES.bit_length()) if self.attributes else _MAX_STAMP
+
     # -- stamps --------------------------------------------------------------------------------
 
     def first_stamp(self, moment: int) -> int:

@@ -50,17 +50,25 @@ def attribute_vocabulary(codec: FeatureCodec, feature: str) -> Vocabulary:
         raise ValueError(f"the attribute {feature!r} has values of another type: {error}") from error
 
 
-def prepare_attribute(rows: RowReader, codec: FeatureCodec, wanted: FeatureCodec) -> None:
-    """Say of the last feature, a list, that its items have attributes, and which one is wanted, if any."""
+def prepare_attribute(rows: RowReader, codec: FeatureCodec, wanted: FeatureCodec | None) -> None:
+    """Say of the last feature, a list, that its items have attributes.
+
+    Parameters
+    ----------
+    codec : of the list.
+    wanted : of an attribute, whose values are read in place of the list's; or of the list, to read its items
+        with stamps in place of times. None to read no attributes.
+    """
     listing = codec.listing
     if listing is None or not listing.attributes:
         return
     step, arrays = 1, {}
-    if wanted.attribute_of:
+    if wanted is not None and wanted.attribute_of:
         _, step = listing.digit_of(wanted.feature)
         arrays = attribute_vocabulary(codec, wanted.feature).to_arrays()
+    is_wanted = wanted is not None and not wanted.times_of
     values, offsets, data = (arrays.get(name) for name in ("values", "offsets", "data"))
-    rows.attribute(listing.code_bits, step, values, offsets, data)
+    rows.attribute(listing.code_bits, is_wanted, step, values, offsets, data)
 
 
 class Answer:
@@ -153,7 +161,9 @@ class SealedFeature(ABC):
         """Add the feature to rows in the form that the kernel reads."""
 
     def prepare_weights(self, rows: RowReader, codec: FeatureCodec) -> None:
-        """Add the times or counts of the values, with their ``codec``."""
+        """Add what stands beside the values, their times, counts or an attribute, with its ``codec``; or the
+        values with stamps, with the list's own codec.
+        """
         raise NotImplementedError(f"{self.codec.feature!r} has neither times nor counts")
 
     def shown(self, rows: EncodedFeature, entity_hashes: NDArray[np.uint64]) -> Answer:

@@ -209,7 +209,7 @@ class ListFeature(NumberedValues):
         self._prepare(rows, self.codec, 0)
 
     def prepare_weights(self, rows: RowReader, codec: FeatureCodec) -> None:
-        """See `SealedFeature.prepare_weights`: times in seconds, or an attribute."""
+        """See `SealedFeature.prepare_weights`: times in seconds, an attribute, or items with stamps."""
         if codec.times_of:
             self._prepare(rows, codec, _MICROSECONDS)
             return

@@ -104,8 +104,8 @@ class RowSemantics(ABC):
         """The columns of the row log that hold features."""
         return count_log.columns_of(codecs)
 
-    def wanted(self, features: Sequence[str]) -> Wanted:
-        """What a read of some features requests from layers."""
+    def wanted(self, features: Sequence[str | FeatureCodec]) -> Wanted:
+        """What a read of some features requests from layers: by name, or a list by its codec, with stamps."""
         return Wanted(tuple(features))
 
     @abstractmethod
@@ -160,9 +160,13 @@ class Replace(RowSemantics):
         """See `RowSemantics.of`."""
         return Replace(codecs) if any(codec.counts_of for codec in codecs) else self
 
-    def wanted(self, features: Sequence[str]) -> Wanted:
+    def wanted(self, features: Sequence[str | FeatureCodec]) -> Wanted:
         """See `RowSemantics.wanted`: counts stand beside their values."""
-        return Wanted(tuple(self._counts.get(name, name) for name in features))
+        return Wanted(
+            tuple(
+                name if isinstance(name, FeatureCodec) else self._counts.get(name, name) for name in features
+            )
+        )
 
     def fold(
         self, batches: Batches, expire_before: int = NO_TIMESTAMP, kept_microseconds: int | None = None
@@ -334,17 +338,17 @@ class Append(RowSemantics):
         """See `RowSemantics.columns`."""
         return list_log.columns_of(codecs)
 
-    def wanted(self, features: Sequence[str]) -> Wanted:
+    def wanted(self, features: Sequence[str | FeatureCodec]) -> Wanted:
         """See `RowSemantics.wanted`. An old row lives as long as it has items, of any list if none is
         wanted."""
+        asked = [
+            name if isinstance(name, FeatureCodec) else self._derived.get(name, name) for name in features
+        ]
         stored = [
-            self._stored.get(self._derived[name].source if name in self._derived else name)
-            for name in features
+            self._stored.get((each.source or each.feature) if isinstance(each, FeatureCodec) else each)
+            for each in asked
         ]
-        shown = [
-            None if codec is None else self._derived.get(name, name)
-            for codec, name in zip(stored, features, strict=True)
-        ]
+        shown = [None if codec is None else each for codec, each in zip(stored, asked, strict=True)]
         others = [] if any(stored) else [name for name, codec in self._stored.items() if codec.is_list]
         cuts = [_cut_of(codec) for codec in [*stored, *map(self._stored.get, others)]]
         return Wanted((*shown, *others), tuple(cuts), len(shown))

@@ -7,6 +7,7 @@ State             shard 0, 1, ...: a read goes to the shard of its entity
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +23,8 @@ from feast_sketch_store.snapshot.files import SnapshotFile
 from feast_sketch_store.snapshot.order import load_order
 from feast_sketch_store.view.semantics import REPLACE, RowSemantics
 from feast_sketch_store.view.shard_map import ShardMap, not_served, shard_of_hash
+
+Features: TypeAlias = tuple[str | FeatureCodec, ...]  # of a read, as `State.read` takes them
 
 _MAX_QUESTIONS = 64  # combinations of features that are kept prepared
 _MAX_CARRIED = 8  # of them, the newest, that are prepared again for the next state
@@ -112,9 +115,7 @@ class State:
     view: str
     shard_map: ShardMap
     shards: Mapping[int, ShardState]
-    _prepared: dict[tuple[str, ...], RowReader] = field(
-        default_factory=dict, init=False, repr=False, compare=False
-    )
+    _prepared: dict[Features, RowReader] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @classmethod
     def of_rows(cls, view: str, semantics: RowSemantics, rows: EncodedRows) -> "State":
@@ -128,7 +129,7 @@ class State:
     # -- read ------------------------------------------------------------------------------------
 
     def row_reader(
-        self, features: tuple[str, ...], names: Sequence[NDArray[np.int32] | None] | None = None
+        self, features: Features, names: Sequence[NDArray[np.int32] | None] | None = None
     ) -> RowReader:
         """The rows with some features.
 
@@ -150,9 +151,7 @@ class State:
         for features in list(before._prepared)[-_MAX_CARRIED:]:
             self.row_reader(features)
 
-    def _stacked(
-        self, features: tuple[str, ...], names: Sequence[NDArray[np.int32] | None] | None
-    ) -> RowReader:
+    def _stacked(self, features: Features, names: Sequence[NDArray[np.int32] | None] | None) -> RowReader:
         counts = {number: len(shard.newest_first) for number, shard in self.shards.items()}
         layers_of_shards = [counts.get(number) for number in range(self.shard_map.num_shards)]
         return stack(self.newest_first, self.semantics.wanted(features), names, layers_of_shards)
@@ -160,7 +159,7 @@ class State:
     def read(
         self,
         entity_hashes: NDArray[np.uint64],
-        features: Sequence[str],
+        features: Sequence[str | FeatureCodec],
         expire_before: int | NDArray[np.int64],
         limit: int | None = None,
         cut: NDArray[np.bool_] | None = None,
@@ -170,13 +169,15 @@ class State:
         Parameters
         ----------
         entity_hashes : uint64[n, 2]
-        features : names; one that no layer has is left out of the answer.
+        features : names, or the codec of a list to read its items with stamps (`rows.listing`) in place of
+            times. One that no layer has is left out of the answer.
         expire_before, limit, cut : as of `layers.row_reader.read`.
         """
         rows, layers, columns = self.row_reader(tuple(features)), self.newest_first, []
         asked = self.semantics.wanted(tuple(features))
         are_alike = len(layers) == 1 and asked.lists is None  # all rows have the ids of one layer
-        for name, wanted in zip(features, asked.features, strict=False):
+        for feature, wanted in zip(features, asked.features, strict=False):
+            name = feature.feature if isinstance(feature, FeatureCodec) else feature
             codec, vocabulary = wanted if isinstance(wanted, FeatureCodec) else None, None
             if isinstance(wanted, str):
                 known = [layer for layer in layers if wanted in layer.codecs]

@@ -29,6 +29,7 @@ BENCHMARKS = (
     "online_write",
     "streaming",
     "lists",
+    "list_attributes",
     "sets",
     "backing",
     "table_bits",

@@ -152,7 +152,7 @@ def test_reads_show_the_attributes_of_each_item(make_store, seals, shards):
         found = reader.__getattribute__("get" if reader is lists else "lists")(
             *asked, np.array(USERS), attributes=["rating", "action"]
         )
-        beside = [found.as_lists(found.attributes[name]).to_pylist() for name in ("action", "rating")]
+        beside = [found.as_lists(found.attribute(name)).to_pylist() for name in ("action", "rating")]
         rows = zip(found.to_arrow().to_pylist(), *beside, strict=True)
         assert [[*zip(*row, strict=True)] for row in rows] == [
             [(v, a, r) for v, _, a, r in row] for row in read(store)
@@ -190,7 +190,7 @@ def test_lists_as_of_a_moment_have_their_attributes(make_store):
             open_view(store, "history").seal()
     reader, until = SketchReader(store.repo_path, "history"), NOW - timedelta(hours=30)
     found = reader.lists("watched", np.array(USERS), until=until, attributes=["action", "rating"])
-    beside = [found.as_lists(found.attributes[name]).to_pylist() for name in ("action", "rating")]
+    beside = [found.as_lists(found.attribute(name)).to_pylist() for name in ("action", "rating")]
     rows = [[*zip(*row, strict=True)] for row in zip(found.to_arrow().to_pylist(), *beside, strict=True)]
     for user, shown in zip(USERS, rows, strict=True):
         before = {(v, a, r) for v, _, a, r, _ in model.shown(user, None, until)}
@@ -226,6 +226,8 @@ def test_wrong_attributes_are_refused_and_nothing_is_written(make_store):
         lists.add([1], [7], NOW)
     with pytest.raises(RowError, match=r"attribute 'action' takes 1 values here, not 2"):
         lists.add([1], [7], NOW, {"action": ["view", "view"], "rating": [1]})
+    with pytest.raises(RowError, match="before the year 1400 or after 2540"):
+        lists.add([1], [7], datetime(2600, 1, 1, tzinfo=UTC), {"action": ["view"], "rating": [1]})
     short = frame([(1, [(7, NOW, "like", 1)])])
     short["action"] = [[]]
     with pytest.raises(RowError, match=r"row 0 of the batch has 1 items in feature 'watched' and 0 values"):

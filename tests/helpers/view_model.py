@@ -364,7 +364,7 @@ class Model:
                 [self.rows.get(user, {}).get(name, []) for user in users] for name in ("read_how", "read")
             )
             assert found.to_arrow().to_pylist() == wanted
-            assert found.as_lists(found.attributes["read_how"]).to_pylist() == how
+            assert found.as_lists(found.attribute("read_how")).to_pylist() == how
             for user in SINGLE:
                 assert reader.lists("read", user).to_arrow().to_pylist() == [wanted[users.index(user)]]
 

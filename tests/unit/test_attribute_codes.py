@@ -71,13 +71,13 @@ def test_the_kernel_refuses_attributes_without_items():
     for begin in (lambda: None, lambda: rows.feature(b"", True, 0, None, None, None)):
         begin()
         with pytest.raises(ValueError, match="do not fit"):
-            rows.attribute(1, 1, *values)
+            rows.attribute(1, True, 1, *values)
     ids, indptr = np.zeros(1, np.int32), np.array([0, 1])
     rows.from_items(np.full(1, 3, np.uint8), indptr, ids, np.zeros(1, np.int64), 0)
     for code_bits, step in ((0, 1), (9, 1), (1, 0)):
         with pytest.raises(ValueError, match="do not fit"):
-            rows.attribute(code_bits, step, *values)
-    rows.attribute(1, 1, *values)
+            rows.attribute(code_bits, True, step, *values)
+    rows.attribute(1, True, 1, *values)
     indptr, codes = drawn(3, 1, [0.8, 0.2])
     with pytest.raises(ValueError, match="do not fit"):  # these are not sealed
         rows.attribute_codes(*AttributeCodes.build(indptr, codes, 2).arguments)
