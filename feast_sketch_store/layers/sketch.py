@@ -25,6 +25,7 @@ from feast_sketch_store.rows.binning import Bins, Rounding
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.encoding import NO_TIMESTAMP, EncodedFeature, EncodedRows
 from feast_sketch_store.rows.formulas import Formula
+from feast_sketch_store.rows.listing import Attribute
 from feast_sketch_store.rows.vocabulary import Vocabulary
 from feast_sketch_store.structures import registry
 from feast_sketch_store.structures.base import Answer, SealedFeature, Structure, begin_unknown
@@ -149,6 +150,12 @@ class SketchLayer(Layer):
                 rows.ones(codec.tag, codec.element_wire_type)  # each value was counted once
         return rows
 
+    def read_attribute(self, entity_hashes: NDArray[np.uint64], attribute: Attribute, name: str) -> Answer:
+        """An attribute of the items of the list ``name``, of the entities that have rows."""
+        codec = FeatureCodec.of_attribute(attribute, name)
+        rows = stack([self], Wanted((codec,)))
+        return read(rows, [Column(codec.feature, codec)], entity_hashes, NO_TIMESTAMP).features[codec.feature]
+
     def shown(self, feature: EncodedFeature, entity_hashes: NDArray[np.uint64]) -> Answer:
         """What reads would return for a feature of rows if the layer held them under these hashes.
 
@@ -177,10 +184,7 @@ class SketchLayer(Layer):
             sealed = self.features[name]
             yield from sealed.missing(written, hashes, found)
             for attribute in sealed.codec.attributes:
-                codec = FeatureCodec.of_attribute(attribute, name)
-                column = Column(attribute.feature, codec)
-                beside = read(stack([self], Wanted((codec,))), [column], hashes, NO_TIMESTAMP)
-                shown = beside.features[attribute.feature]
+                shown = self.read_attribute(hashes, attribute, name)
                 yield from sealed.missing_attribute(attribute, written, found, shown)
 
     def _as_sealed(self, feature: EncodedFeature) -> EncodedFeature:

@@ -117,10 +117,10 @@ def sigterm_in_a_seal(folder: Path) -> str:
 
 
 def many_views(folder: Path) -> str:
-    """2,000 views in one process: applied, written, read, sealed."""
+    """500 views in one process: written, read, sealed. Feast reads its registry of all views in each push."""
     views = [
         make_view([Field(name="items", dtype=Array(Int64))], name=f"view_{number}", pushed=f"items_{number}")
-        for number in range(2_000)
+        for number in range(500)
     ]
     store = repository(folder, *views)
     spent = {}
@@ -161,10 +161,9 @@ def large_vocabulary(folder: Path) -> str:
     found = reader.arrow("items", some).to_pylist()
     read = time.perf_counter() - begun
     assert all({*row} >= {*values[user].tolist()} for user, row in zip(some, found, strict=True))
-    size_bytes = maintenance.inspect(store, "history").snapshot_bytes
     return (
-        f"sealed in {sealed:.1f} s, {8 * size_bytes / size:.1f} bits a value, vocabulary included; 1,000 "
-        f"users read in {1e3 * read:.0f} ms, all right; {_most_memory():,} MB of memory at most"
+        f"sealed in {sealed:.1f} s; 1,000 users read in {1e3 * read:.0f} ms, all right; {_most_memory():,} "
+        "MB of memory at most"
     )
 
 

@@ -34,10 +34,14 @@ function valueJson(value, kind) {
 function rowJson(row) {
   if (row === null) return null;
   const features = {};
-  for (const [name, { state, valueField, values, times, counts }] of Object.entries(row.features)) {
+  for (const [name, { state, valueField, values, times, counts, attributes }] of Object.entries(row.features)) {
     const { kind } = fieldOf(valueField);
     features[name] = { value_field: valueField, state, values: values.map((value) => valueJson(value, kind)) };
     if (times) features[name].times = times.map(String);
+    if (attributes) {
+      const shown = Object.entries(attributes).map(([attribute, own]) => [attribute, own.map(String)]);
+      features[name].attributes = Object.fromEntries(shown);
+    }
     if (counts) features[name].counts = counts.map(String);
   }
   return { event_timestamp: String(row.eventTimestamp), features };

@@ -12,10 +12,12 @@ from numpy.typing import NDArray
 from feast_sketch_store.layers import LayerAnswer
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.entity_keys import hash_serialized_keys, serialize_columns
+from feast_sketch_store.rows.listing import Attribute
 from feast_sketch_store.snapshot.files import SnapshotFolder
 from feast_sketch_store.snapshot.order import load_order
 from feast_sketch_store.snapshot.sealed import open_deltas, open_layer
 from feast_sketch_store.storage.local import LocalStorage
+from feast_sketch_store.structures.base import Answer
 from feast_sketch_store.view.shard_map import Routed, ShardMap
 from feast_sketch_store.view.view_file import shard_map_of
 from tests.conformance.kit.views import Key
@@ -74,7 +76,21 @@ def read(folder: Path, keys: Sequence[Key]) -> list[dict[str, Any] | None]:
         _fill(rows, left, answer, delta.codecs)
         left = np.delete(left, delta.find(hashes[left])[0])
     _fill(rows, left, base.read(hashes[left], list(base.codecs)), base.codecs)
+    for name, codec in base.codecs.items():
+        for attribute in codec.attributes:
+            _fill_attribute(rows, name, attribute, base.read_attribute(hashes, attribute, name))
     return rows
+
+
+def _fill_attribute(
+    rows: list[dict[str, Any] | None], name: str, attribute: Attribute, answer: Answer
+) -> None:
+    """Put an attribute of the items of a list beside them."""
+    values = value_json(FeatureCodec.of_attribute(attribute, name), answer.decoder.vocabulary.values)
+    alive = [row["features"][name] for row in rows if row is not None]
+    for entry, start in zip(alive, answer.indptr.tolist(), strict=False):
+        shown = answer.symbols[start : start + len(entry["values"])].tolist()
+        entry.setdefault("attributes", {})[attribute.feature] = [values[n] for n in shown]
 
 
 def _read_shards(folder: Path, shard_map: ShardMap, keys: Sequence[Key]) -> list[dict[str, Any] | None]:

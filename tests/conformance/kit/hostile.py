@@ -129,6 +129,7 @@ def _keep_one(number: int, name: str, layer: Layer) -> None:
     _array(f"counts.{number}.{name}.words", lambda a: a[:0], layer)
 
 
+_ATTRIBUTES, _DESCRIBED = "lists.0.attributes", "structures/lists/features/0/attributes"
 _SETS, _BLOOM, _SCALARS = "structures/sets", "structures/bloom", "structures/scalars"
 
 # By rule: the view, the change in words, and the change.
@@ -305,6 +306,22 @@ _CHANGES: dict[str, list[tuple[str, str, Change]]] = {
         ),
         ("lists", "codes that end early", partial(_tell, "structures/lists/features/0/num_bits", 100)),
         ("lists", "codes that are ones", partial(_array, "lists.0.codes.words", _all_ones)),
+        (
+            "lists",
+            "attributes of no code",
+            partial(_array, f"{_ATTRIBUTES}.lengths", partial(_put, slice(3), 1)),
+        ),
+        ("lists", "attributes of 13 bits", partial(_array, f"{_ATTRIBUTES}.lengths", partial(_put, 0, 13))),
+        ("lists", "larger blocks", partial(_tell, f"{_DESCRIBED}/block_items", _add(1))),
+        ("lists", "a usual code that does not exist", partial(_tell, f"{_DESCRIBED}/usual", 15)),
+        ("lists", "an attribute of one value", partial(_tell, f"{_DESCRIBED}/features/0/2", ["seen"])),
+        (
+            "lists",
+            "an attribute of another type",
+            partial(_tell, f"{_DESCRIBED}/features/1/2", ["1", "2", "3", "4", "5"]),
+        ),
+        ("lists", "attributes that end early", partial(_tell, f"{_DESCRIBED}/num_bits", 100)),
+        ("lists", "attributes that are ones", partial(_array, f"{_ATTRIBUTES}.codes.words", _all_ones)),
         (
             "counts",
             "counts of no code",

@@ -221,6 +221,18 @@ RULES: Final[Mapping[str, Mapping[str, Sequence[str]]]] = {
             "codes that are ones",
             "counts whose codes are ones",
         ],
+        "attributes with fewer than two values or of another type, or with more than 256 combinations": [
+            "an attribute of one value",
+            "an attribute of another type",
+        ],
+        "blocks of attributes that have no prefix code, or another number; a `usual` that does not exist": [
+            "attributes of no code",
+            "attributes of 13 bits",
+            "larger blocks",
+            "a usual code that does not exist",
+        ],
+        "another number of words of attributes than `num_bits` gives": ["attributes that end early"],
+        "when read: blocks of attributes that are invalid or end after the row": ["attributes that are ones"],
     },
     "counts": {
         "a count outside of 1 to 2<sup>54</sup>": ["a count of 0", "a count of more"],

@@ -29,7 +29,7 @@ from feast_sketch_store.rows.encoding import (
 from feast_sketch_store.rows.entity_keys import hash_serialized_keys, serialize_columns
 from feast_sketch_store.rows.formulas import Formula
 from feast_sketch_store.rows.list_log import ListRows, encode_lists
-from feast_sketch_store.rows.listing import Listing
+from feast_sketch_store.rows.listing import Attribute, Listing
 from feast_sketch_store.rows.lists import as_sealed
 from feast_sketch_store.rows.vocabulary import Vocabulary
 from feast_sketch_store.snapshot.format import encode as encode_file
@@ -314,8 +314,10 @@ def clustered() -> SealedView:
 
 
 def lists() -> SealedView:
-    """Lists with times: with many and few items in a tick, old and recent."""
-    codec = FeatureCodec("read", "string_list_val", LIST, listing=Listing(60_000_000, 40))
+    """Lists with times and attributes: with many and few items in a tick, old and recent."""
+    how, stars = ("seen", "opened", "liked"), (1, 2, 3, 4, 5)
+    attributes = Attribute("how", "string_list_val", how), Attribute("stars", "int64_list_val", stars)
+    codec = FeatureCodec("read", "string_list_val", LIST, listing=Listing(60_000_000, 40, attributes))
     rng, owners, values, times = np.random.default_rng(4), [], [], []
     for user in range(50):
         size = user % 45
@@ -331,8 +333,13 @@ def lists() -> SealedView:
         pa.array(values, pa.large_string()),
         moments,
         moments,
+        attributes={
+            "how": pa.array(rng.choice(how, len(owners), p=[0.9, 0.08, 0.02]).tolist(), pa.large_string()),
+            "stars": pa.array(rng.choice(stars, len(owners))),
+        },
     )
-    log = as_sealed(encode_lists(rows.to_log([codec]), [codec]), {"read": codec}, 0)
+    codecs = [codec, *(FeatureCodec.of_attribute(attribute, "read") for attribute in attributes)]
+    log = as_sealed(encode_lists(rows.to_log(codecs), [codec]), {"read": codec}, 0)
     layer = sealed(log, FeatureBudget(1e-9, {"read": 0.0}, semantics="append", since=0))
     return SealedView([layer], [*keys_of(users(range(50))), *unknown_users()])
 

@@ -10,6 +10,12 @@ export function list(description, key, rule = "layer.parts") {
   return description[key];
 }
 
+export function object(description, key) {
+  const value = description?.[key];
+  must(value !== null && typeof value === "object" && !Array.isArray(value), "layer.parts", `${key} is not described`);
+  return value;
+}
+
 export function text(description, key) {
   must(typeof description?.[key] === "string", "layer.parts", `${key} is no string`);
   return description[key];

@@ -1,7 +1,7 @@
 // Filters, static functions, and features that another store has.
 //
 // `found` is what presence knows of an entity: {hash, row, states}. A feature's `read(found)` gives {state, values} of
-// stored values; those of lists have `times` as well, and those of counts `counts`.
+// stored values; those of lists have `times` and perhaps `attributes`, and those of counts `counts`.
 
 import { Packed, bitsAt, fieldOf, integer, vocabulary } from "./codes.mjs";
 import { NULL, VALUE, list, salt, named } from "./common.mjs";

@@ -244,11 +244,12 @@ export class Layer {
     if (found === null) return null;
     const features = {};
     for (const [name, feature] of this.features) {
-      const { state, values, times, counts } = feature.read(found);
+      const { state, values, times, counts, attributes } = feature.read(found);
       const decoded = values.map((value) => decodeValue(value, feature.field.kind));
       features[name] = { state, valueField: feature.field.valueField, values: decoded };
       if (times) features[name].times = times;
       if (counts) features[name].counts = counts;
+      if (attributes) features[name].attributes = attributes;
       if (feature.isBacked) features[name].isBacked = true;
     }
     return { eventTimestamp: found.timestamp, newestTimestamp: found.newest, features };

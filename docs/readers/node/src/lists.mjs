@@ -1,7 +1,7 @@
 // Lists of items with times, and counts, which are coded alike.
 
 import { Ascending, BitReader, Packed, bigInteger, bitsAt, fieldOf, integer, vocabulary, wordsFor } from "./codes.mjs";
-import { MAX_CODE_WIDTH, list, text, sum, named } from "./common.mjs";
+import { MAX_CODE_WIDTH, list, object, text, sum, named } from "./common.mjs";
 import { must } from "./container.mjs";
 
 const [AGES, SIZES, GAPS] = [0, 1, 2];
@@ -96,12 +96,70 @@ class List extends Numbered {
     this.newestTick = bigInteger(entry, "newest_tick", "layer.parts");
     this.limit = entry.limit === null ? undefined : integer(entry, "limit", "layer.parts");
     must(this.resolution >= 1n, "lists", "a tick takes no time");
+    if ("attributes" in entry) this.attributes = new Attributes(parts.at("attributes"), object(entry, "attributes"));
+    must(!this.attributes || this.attributes.starts.length === this.starts.length, "lists", "attributes are not of the same rows");
   }
 
   read({ row, states }) {
     const all = this.items(row);
     const [values, ages] = [all.values, all.ages].map((each) => each.slice(0, this.limit)); // the newest
-    return { state: states.get(this.name), values, times: ages.map((age) => (this.newestTick - age) * this.resolution) };
+    const times = ages.map((age) => (this.newestTick - age) * this.resolution);
+    return { state: states.get(this.name), values, times, attributes: this.attributes?.read(row, values.length) };
+  }
+}
+
+/** Attributes of items: one code for all of an item, several codes in a block. */
+class Attributes {
+  constructor(parts, entry) {
+    this.features = list(entry, "features", "lists").map((given) => {
+      must(Array.isArray(given) && given.length === 3 && Array.isArray(given[2]), "lists", "an attribute is not declared");
+      const [name, valueField, values] = given;
+      const isNumber = fieldOf(valueField).kind !== "string";
+      must(values.every((value) => typeof value === (isNumber ? "number" : "string")), "lists", "an attribute is of another type");
+      must(values.length >= 2, "lists", "an attribute has fewer than two values");
+      return { name, values };
+    });
+    this.numCodes = this.features.reduce((product, { values }) => product * values.length, 1);
+    this.blockItems = integer(entry, "block_items", "lists");
+    this.usual = integer(entry, "usual", "lists");
+    this.numBits = integer(entry, "num_bits", "layer.parts");
+    this.words = parts.words("codes");
+    this.starts = new Ascending(parts, "starts", entry.starts, false);
+    const lengths = parts.array("lengths", "U8").values;
+    must(this.numCodes <= 256 && this.usual >= 0 && this.usual < this.numCodes, "lists", "there is no such code of attributes");
+    must(this.blockItems >= 1 && lengths.length === this.numCodes ** this.blockItems, "lists", "the blocks are not those of the codes");
+    must(this.numBits >= 0 && this.words.length === wordsFor(this.numBits), "lists", "the attributes do not fit their words");
+    this.blocks = prefixCodes(lengths);
+  }
+
+  /** The attributes of the first items of a row, by their names. */
+  read(row, count) {
+    const codes = this.codes(row, count);
+    let step = this.numCodes;
+    return Object.fromEntries(
+      this.features.map(({ name, values }) => {
+        step /= values.length;
+        return [name, codes.map((code) => values[Math.floor(code / step) % values.length])];
+      }),
+    );
+  }
+
+  codes(row, count) {
+    const start = Number(this.starts.at(row));
+    const end = row + 1 < this.starts.length ? Number(this.starts.at(row + 1)) : this.numBits;
+    must(start <= end && end <= this.numBits, "lists", "a row lies outside of the attributes");
+    const reader = new BitReader(this.words, start, end, "lists");
+    const codes = [];
+    while (codes.length < count && reader.place < end) {
+      const entry = this.blocks.get(Number(bitsAt(reader.words, reader.place) & ((1n << BigInt(PREFIX_BITS)) - 1n)));
+      must(entry !== undefined, "lists", "a block of attributes is none");
+      reader.advance(entry.length);
+      for (let item = 0, block = entry.number; item < this.blockItems; item++, block = Math.floor(block / this.numCodes)) {
+        codes.push(block % this.numCodes);
+      }
+    }
+    while (codes.length < count) codes.push(this.usual);
+    return codes.slice(0, count);
   }
 }
 
