@@ -1,6 +1,6 @@
 """Write the generated parts of docs/reference/online_store_format.md: test values, annotated example.
 
-    python tests/conformance/format_page.py
+    python -m tests.conformance.format_page
 
 `test_format_page.py` checks that the page has them as they are made here.
 """

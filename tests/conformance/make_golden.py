@@ -1,6 +1,6 @@
 """Make the golden snapshot files. Run by hand, when a new format version is introduced:
 
-    python tests/conformance/make_golden.py
+    python -m tests.conformance.make_golden
 
 It writes `golden/v<format version>.<file>.sketch`, the files that README.md lists,
 and `golden/v<manifest version>.manifest.json`, and replaces no file. See README.md.
