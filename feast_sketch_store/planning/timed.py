@@ -28,7 +28,7 @@ from feast_sketch_store.rows.lists import as_sealed
 from feast_sketch_store.settings.table import TAG_PREFIX
 from feast_sketch_store.settings.values import duration_text
 from feast_sketch_store.structures.choice import LayerOverhead
-from feast_sketch_store.succinct import TimedLists
+from feast_sketch_store.succinct import AttributeCodes, TimedLists
 from feast_sketch_store.succinct.prefix_codes import code_lengths
 from feast_sketch_store.succinct.timed_lists import classes_of
 from feast_sketch_store.view.live_shard import expire_before_of
@@ -173,10 +173,11 @@ def _points(view: PlannedView, sample: ListSample, tick: int, num_items: int) ->
             "" if limit is None else f", limit {limit}"
         )
         tags = {codec.feature: _tags(tick, limit) for codec in view.codecs}
-        row_bits = sum((_row_bits(feature, tick) for feature in lists.values()), np.zeros(len(sample.rows)))
+        beside = sum((_attribute_bits(feature) for feature in lists.values()), np.zeros(len(sample.rows)))
+        row_bits = sum((_row_bits(feature, tick) for feature in lists.values()), beside)
         yield _point(LISTS, text, sample, lists, row_bits, (num_items, kept), tags)
         if limit is None:
-            row_bits = sum((_order_bits(f, tick) for f in lists.values()), np.zeros(len(sample.rows)))
+            row_bits = sum((_order_bits(feature, tick) for feature in lists.values()), beside)
             yield _point(IN_ORDER, text, sample, lists, row_bits, (num_items, kept), {})
 
 
@@ -215,6 +216,18 @@ def _row_bits(feature: EncodedFeature, tick: int) -> NDArray[np.float64]:
     lists = TimedLists.build(counts, feature.csr.indptr, ids, ages)
     starts = lists.starts.take(np.arange(lists.num_rows))
     return np.diff(starts, append=lists.num_bits).astype(np.float64)
+
+
+def _attribute_bits(feature: EncodedFeature) -> NDArray[np.float64]:
+    """Bits of the attributes of each row, and of the index of these: float64[n]."""
+    listing, items = feature.codec.listing, feature.csr
+    if listing is None or not listing.attributes or not len(items):
+        return np.zeros(len(items))
+    assert items.weights is not None
+    codes = AttributeCodes.build(items.indptr, listing.codes_of(items.weights), listing.num_codes)
+    starts = codes.starts.take(np.arange(len(items)))
+    bits = np.diff(starts, append=codes.num_bits).astype(np.float64)
+    return bits + 2 + math.log2(max(1.0, bits.mean()))
 
 
 def _order_bits(feature: EncodedFeature, tick: int) -> NDArray[np.float64]:

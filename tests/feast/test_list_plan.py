@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 from feast import FeatureStore, Field
-from feast.types import Array, Int64, UnixTimestamp
+from feast.types import Array, Int64, String, UnixTimestamp
 
 from feast_sketch_store import Lists, open_view
 from feast_sketch_store.cli import cli
@@ -47,6 +47,7 @@ def repository(tmp_path_factory, items):
     folder = tmp_path_factory.mktemp("lists")
     frame = pd.DataFrame({"user_id": items[0], "read": items[1], "read_at": items[2]})
     frame["read_at"] = pd.to_datetime(frame["read_at"], unit="s")
+    frame["how"] = np.where(np.random.default_rng(2).random(len(frame)) < 0.1, "opened", "seen")
     rows = frame.groupby("user_id").agg(list).reset_index().assign(event=NOW)
     rows.head(0).to_parquet(folder / "none.parquet")
     tags = {"sketch.codec": "list", "sketch.list": "{resolution: 1h, limit: 80}", "team": "news"}
@@ -54,12 +55,15 @@ def repository(tmp_path_factory, items):
     schema = [
         Field(name="read", dtype=Array(Int64), tags=tags, description="articles"),
         Field(name="read_at", dtype=Array(UnixTimestamp), tags={"sketch.of": "read"}),
+        Field(
+            name="how", dtype=Array(String), tags={"sketch.of": "read", "sketch.vocabulary": "[seen, opened]"}
+        ),
     ]
     paths = {"history": ROWS, "unwritten": ROWS, "nothing": "none.parquet"}
     views = [make_view(schema, path, name=name, ttl=timedelta(days=365)) for name, path in paths.items()]
     options = {"refresh": 0, "compaction": {"min_rows": 10**7}}
     store = make_repository(folder, *views, rows=rows, project="news", **options)
-    Lists(store, "history", "read").add(*items)
+    Lists(store, "history", "read").add(*items, attributes={"how": frame["how"].to_numpy()})
     return folder
 
 
