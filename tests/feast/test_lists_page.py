@@ -6,16 +6,17 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from feast import FeatureStore
+from feast import FeatureStore, FeatureView
+from feast.types import String
 
-from feast_sketch_store import open_view
+from feast_sketch_store import Lists, open_view
 from feast_sketch_store.operations import maintenance
 
 ROOT = Path(__file__).parents[2]
 
 
 def test_the_example_runs(tmp_path, monkeypatch):
-    declaration, example, as_of = re.findall(
+    declaration, example, field, with_attributes, as_of = re.findall(
         r"```python\n(.*?)```", (ROOT / "docs/how_to/lists.md").read_text(), re.DOTALL
     )
     repository = tmp_path / "feature_repo"
@@ -70,3 +71,27 @@ def test_the_example_runs(tmp_path, monkeypatch):
             assert len(videos) == min(20, len(before))
             assert set(videos) <= set(before["video_id"])
     assert maintenance.verify(store, "user_history").problems == []
+
+    history = declared["history"]
+    (field,) = eval(field, {**declared, "String": String})
+    fields = [*(each for each in history.schema if each.name.startswith("watched")), field]
+    view = FeatureView(
+        name="user_actions",
+        entities=[declared["user"]],
+        schema=fields,
+        source=history.batch_source,
+        ttl=history.ttl,
+    )
+    store.apply([view])
+    clicks = names["clicks"].tail(200)
+    given = {
+        "watched": Lists(store, "user_actions", "watched"),
+        "users": clicks["user_id"].to_numpy(),
+        "videos": clicks["video_id"].to_numpy(),
+        "times": clicks["time"].to_numpy(),
+        "actions": np.array(["click", "like"])[clicks["video_id"] % 2],
+    }
+    exec(with_attributes, given)
+    recent = given["recent"]
+    wanted = ["like" if video % 2 else "click" for video in recent.values.to_pylist()]
+    assert recent.attribute("action").to_pylist() == wanted
