@@ -253,7 +253,8 @@ def pin(
     each of them, with commas between. Serving processes follow within their refresh interval. Until unpin,
     writes are kept but not shown, and do not seal. This undoes a bad fill in one step.
 
-    Rows that are not sealed are in no snapshot. If there are any, the command prints how many, and asks.
+    Rows that are not sealed are in no snapshot. If there are any, the command prints how many, and asks
+    unless you name a VERSION.
     """
     if seals and versions is not None:
         raise click.UsageError("--seal makes a new snapshot, and VERSION names an old one: give one of them")
@@ -261,21 +262,24 @@ def pin(
     (name,) = views_of(store, [view])
     if seals:
         maintenance.seal(store, name)
-    pinned = maintenance.pin(store, name, versions, lambda rows: yes or _may_hide(name, rows))
+    pinned = maintenance.pin(
+        store, name, versions, lambda rows: yes or _may_hide(name, rows, versions is None)
+    )
     if pinned is None:
         raise click.ClickException(f"{name} was not pinned; reads follow the writes")
     print_outcomes({name: pinned if as_json else ",".join(map(str, pinned))}, as_json, "pinned to version")
 
 
-def _may_hide(view: str, unsealed_rows: int) -> bool:
-    """Ask on the terminal; False without a terminal."""
+def _may_hide(view: str, unsealed_rows: int, asks: bool) -> bool:
+    """Print what reads will not show, and ask on the terminal if wanted; False without a terminal."""
+    advice = " With --seal they are sealed first, and stay visible." if asks else ""
     click.echo(
         f"{view}: {unsealed_rows:,} rows were written since the newest snapshot. Reads will not show them "
-        "until `unpin`. With --seal they are sealed first, and stay visible.",
+        f"until `unpin`.{advice}",
         err=True,
     )
     try:
-        return click.confirm("Pin, and hide them? (--yes goes on without asking)", err=True)
+        return not asks or click.confirm("Pin, and hide them? (--yes goes on without asking)", err=True)
     except click.Abort:
         return False
 

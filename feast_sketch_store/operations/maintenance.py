@@ -339,7 +339,7 @@ def pin(
     The versions of the snapshots; None if reads are not held.
     """
     opened = opened_view(store, view)
-    if versions is None and opened.pinned is None:
+    if opened.pinned is None:
         unsealed_rows = opened.stats().unsealed_rows
         if unsealed_rows and opened.sealed() and not may_hide(unsealed_rows):
             return None

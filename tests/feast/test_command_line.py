@@ -116,7 +116,12 @@ def test_a_pin_hides_no_rows_without_asking(repository):
     rows["event"] += pd.Timedelta(days=1)
     FeatureStore(repo_path=str(repository)).push("clicks", pd.DataFrame(rows), to=PushMode.ONLINE)
     assert seen() == [{"d"}]
-    run(repository, "pin", "history", "--yes")
+    pinned, _ = run(repository, "pin", "history", "--yes")
+    assert seen() == [{"c"}]
+    run(repository, "unpin", "history")
+    version = pinned.split()[-1]
+    _, reported = run(repository, "pin", "history", version)  # names what is wanted, so nobody is asked
+    assert "1 rows were written since" in reported
     assert seen() == [{"c"}]
 
 

@@ -21,13 +21,10 @@ from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.encoding import EncodedFeature
 from feast_sketch_store.rows.listing import Listing
 from feast_sketch_store.rows.vocabulary import Vocabulary
-from tests.helpers.length import by_length
 from tests.helpers.repository import ROWS, make_repository, make_view
 
-pytestmark = pytest.mark.has_long_form
-
 DAY = 86_400_000_000
-NUM_USERS, MOST = by_length(400, 600), 120
+NUM_USERS, MOST = 400, 120
 NOW = datetime.now(UTC).replace(microsecond=0)
 
 

@@ -13,13 +13,12 @@ from feast.types import Array, Int64
 
 from feast_sketch_store import open_view
 from feast_sketch_store.operations import maintenance
-from tests.helpers.length import by_length
 from tests.helpers.repository import ROWS, make_repository, make_view, read_users
 
-NUM_USERS = by_length(10_000, 25_000)
+NUM_USERS = 10_000
 USERS_PER_DAY = NUM_USERS // 25
-SEAL_OPTIONS = by_length({"compaction": {"min_rows": 400}}, {})  # the rows of a day; 1,000 are the default
-DAYS = by_length(10, 30)
+SEAL_OPTIONS = {"compaction": {"min_rows": 400}}  # the rows of a day; 1,000 are the default
+DAYS = 10
 FIRST_DAY = datetime(2026, 4, 1, tzinfo=UTC)
 VOCABULARY = 2_000
 
@@ -39,7 +38,6 @@ def rows_of(users, day, rng):
 
 
 @pytest.mark.slow
-@pytest.mark.has_long_form
 def test_daily_increments_keep_the_latest_row_and_the_memory_bounded(tmp_path):
     """Memory: at most 1.35 times that of the same rows freshly sealed, on every day."""
     rng = np.random.default_rng(7)
