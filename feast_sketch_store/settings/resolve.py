@@ -206,8 +206,9 @@ def _append_problems(settings: ViewSettings, view_tags: Mapping[str, Any]) -> It
             f"feature view {settings.view!r} has lists, whose items need a time to live; give the view a "
             "ttl, such as ttl=timedelta(days=90)"
         )
-    of_lists = [c for c in settings.codecs if c.is_plain_list or c.times_of or c.attribute_of]
-    if others := [codec.feature for codec in settings.codecs if codec not in of_lists]:
+    if others := [
+        c.feature for c in settings.codecs if not (c.is_plain_list or c.times_of or c.attribute_of)
+    ]:
         yield SettingsError(
             f"feature view {settings.view!r} has lists, to which rows append, and {others}, which rows "
             "replace; put these into another view of the same entities"

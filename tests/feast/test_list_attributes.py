@@ -85,7 +85,7 @@ class Model:
         return sorted(found, key=lambda item: item[-1], reverse=True)[:limit]
 
 
-def drawn(rng, most, until=0):
+def drawn(rng, most):
     """Items at different times, so that their order is defined even within a tick."""
     for _ in range(rng.integers(1, most)):
         minutes = int(rng.integers(0, 60 * 24 * 3))
@@ -147,11 +147,9 @@ def test_reads_show_the_attributes_of_each_item(make_store, seals, shards):
             *by_tick((*item[:1], item[1].replace(second=0), *item[2:]) for item in wanted)
         }
         assert all(t >= min(ticks).replace(second=0) for _, t, *_ in shown)
-    for reader in (SketchReader(store.repo_path, "history"), lists):
-        asked = () if reader is lists else ("watched",)
-        found = reader.__getattribute__("get" if reader is lists else "lists")(
-            *asked, np.array(USERS), attributes=["rating", "action"]
-        )
+    reader = SketchReader(store.repo_path, "history")
+    for get in (lists.get, lambda *asked, **more: reader.lists("watched", *asked, **more)):
+        found = get(np.array(USERS), attributes=["rating", "action"])
         beside = [found.as_lists(found.attribute(name)).to_pylist() for name in ("action", "rating")]
         rows = zip(found.to_arrow().to_pylist(), *beside, strict=True)
         assert [[*zip(*row, strict=True)] for row in rows] == [

@@ -73,8 +73,9 @@ def test_the_example_runs(tmp_path, monkeypatch):
     assert maintenance.verify(store, "user_history").problems == []
 
     history = declared["history"]
-    (field,) = eval(field, {**declared, "String": String})
-    fields = [*(each for each in history.schema if each.name.startswith("watched")), field]
+    declared["String"] = String
+    exec(field, declared)
+    fields = [*(each for each in history.schema if each.name.startswith("watched")), declared["action"]]
     view = FeatureView(
         name="user_actions",
         entities=[declared["user"]],
