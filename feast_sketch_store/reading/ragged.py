@@ -53,9 +53,7 @@ class RaggedLists:
 
     def attribute(self, feature: str) -> pa.Array:
         """An attribute of each item that was asked for, in the type of its column."""
-        attribute = next(each for each in self.codec.attributes if each.feature == feature)
-        kind = FeatureCodec.of_attribute(attribute, self.codec.feature).arrow_type.value_type
-        return pa.array(attribute.values, kind).take(pa.array(self.attribute_ids[feature]))
+        return self.codec.attribute_values(feature).take(pa.array(self.attribute_ids[feature]))
 
     @property
     def vocabulary(self) -> pa.Array:

@@ -229,6 +229,19 @@ class FeatureCodec:
         """The codec of an attribute of the items of a list."""
         return cls(attribute.feature, attribute.value_field, ATTRIBUTE, attribute_of=of)
 
+    def attribute_values(self, feature: str) -> pa.Array:
+        """The values of an attribute of this list, in the type of its column.
+
+        Raises
+        ------
+        ValueError : the list has no such attribute.
+        pyarrow.ArrowException : the values are of another type.
+        """
+        assert self.listing is not None
+        attribute, _ = self.listing.digit_of(feature)
+        kind = self.of_attribute(attribute, self.feature).arrow_type.value_type
+        return pa.array(attribute.values, kind)
+
     @cached_property
     def is_collection(self) -> bool:
         """Whether the feature is an Array or a Set."""

@@ -51,7 +51,7 @@ from feast_sketch_store.rows.encoding import (
 from feast_sketch_store.rows.entity_keys import JoinKeys, serialize_columns
 from feast_sketch_store.rows.increments import COUNT, OPERATION, times_column, with_ids
 from feast_sketch_store.rows.limits import check_rows, impossible_moment
-from feast_sketch_store.rows.listing import ALWAYS, Attribute, Listing
+from feast_sketch_store.rows.listing import ALWAYS, Attribute
 from feast_sketch_store.rows.lists import removed_codec, united
 
 REPLACE: Final = "replace"
@@ -453,7 +453,9 @@ def with_lists(table: pa.Table, rows: EncodedRows) -> pa.Table:
             times, codes = (part(items.weights[places]) for part in (listing.times_of, listing.codes_of))
             table = _set(table, times_column(name), times_array(items.indptr, times, mask))
             for attribute in listing.attributes:
-                values = _values_of(codes, listing, attribute.feature)
+                _, step = listing.digit_of(attribute.feature)
+                places = pa.array(codes // step % len(attribute.values))
+                values = feature.codec.attribute_values(attribute.feature).take(places)
                 column = pa.LargeListArray.from_arrays(pa.array(items.indptr), values, mask=mask)
                 table = _set(table, attribute.feature, column)
         if feature.codec.is_counted:
@@ -468,14 +470,6 @@ def with_lists(table: pa.Table, rows: EncodedRows) -> pa.Table:
     table = _set(table, EVENT_TIMESTAMP, pa.array(rows.keys.event_timestamps).cast(TIMESTAMP))
     table = _set(table, NULLS, pa.array([names or None for names in nulls], NAMES))
     return _set(table, OPERATION, pa.nulls(len(table), pa.large_string()))
-
-
-def _values_of(codes: NDArray[np.int64], listing: Listing, feature: str) -> pa.Array:
-    """The values of an attribute by the codes of items, in the type of its column."""
-    attribute, step = listing.digit_of(feature)
-    kind = FeatureCodec.of_attribute(attribute, feature).arrow_type.value_type
-    values = pa.array(attribute.values, kind)
-    return values.take(pa.array(codes // step % len(attribute.values)))
 
 
 def _set(table: pa.Table, name: str, column: pa.Array) -> pa.Table:

@@ -8,7 +8,7 @@ attributes has no such bits.
 
 import math
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +35,24 @@ class Attribute:
     feature: str
     value_field: str
     values: tuple[str | int, ...]
+
+    @property
+    def entry(self) -> list[Any]:
+        """How files describe it."""
+        return [self.feature, self.value_field, list(self.values)]
+
+    @classmethod
+    def of_entry(cls, entry: Any) -> Self:
+        """The reverse of `entry`.
+
+        Raises
+        ------
+        ValueError, TypeError : the entry does not describe an attribute.
+        """
+        feature, value_field, values = entry
+        if not (isinstance(feature, str) and isinstance(value_field, str) and isinstance(values, list)):
+            raise TypeError(f"{entry!r} does not describe an attribute")
+        return cls(feature, value_field, tuple(values))
 
 
 @dataclass(frozen=True)

@@ -43,9 +43,9 @@ def attribute_vocabulary(codec: FeatureCodec, feature: str) -> Vocabulary:
     """
     assert codec.listing is not None
     attribute, _ = codec.listing.digit_of(feature)
-    own = FeatureCodec.of_attribute(attribute, codec.feature)
     try:
-        return Vocabulary(own.to_storage(pa.array(attribute.values, own.arrow_type.value_type)))
+        values = codec.attribute_values(feature)
+        return Vocabulary(FeatureCodec.of_attribute(attribute, codec.feature).to_storage(values))
     except (pa.ArrowException, TypeError) as error:
         raise ValueError(f"the attribute {feature!r} has values of another type: {error}") from error
 

@@ -291,7 +291,7 @@ class ListFeature(NumberedValues):
         if codes is None:
             return described, {}
         described["attributes"] = {
-            "features": [[a.feature, a.value_field, list(a.values)] for a in listing.attributes],
+            "features": [attribute.entry for attribute in listing.attributes],
             "block_items": codes.block_items,
             "usual": codes.usual,
             "num_bits": codes.num_bits,
@@ -308,10 +308,7 @@ class ListFeature(NumberedValues):
     def _codec_from(cls, name: str, entry: Mapping[str, Any]) -> FeatureCodec:
         limit = None if entry["limit"] is None else checked(entry["limit"], int)
         attributes = checked(entry["attributes"]["features"], list) if "attributes" in entry else ()
-        declared = tuple(
-            Attribute(checked(feature, str), checked(field, str), tuple(checked(values, list)))
-            for feature, field, values in attributes
-        )
+        declared = tuple(map(Attribute.of_entry, attributes))
         listing = Listing(checked(entry["resolution_microseconds"], int), limit, declared)
         codec = FeatureCodec(name, entry["value_field"], LIST, listing=listing)
         for attribute in listing.attributes:

@@ -23,10 +23,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feast_sketch_store import kernel
-from feast_sketch_store.kernel import PREFIX_BITS
 from feast_sketch_store.succinct.elias_fano import EliasFano
 from feast_sketch_store.succinct.packed import Check, unfinished
-from feast_sketch_store.succinct.prefix_codes import code_lengths, prefix_codes, prefix_table, put_bits
+from feast_sketch_store.succinct.prefix_codes import (
+    code_lengths,
+    is_prefix_code,
+    prefix_codes,
+    prefix_table,
+    put_bits,
+)
 
 _MAX_BLOCKS = 1 << 10  # different ones
 
@@ -61,13 +66,11 @@ class AttributeCodes:
     check: Check | None = None
 
     def __post_init__(self) -> None:
-        used = self.lengths[self.lengths > 0].astype(int)
         if (
             not 0 <= self.usual < self.num_codes
             or not 1 <= self.block_items <= _MAX_BLOCKS
             or len(self.lengths) != self.num_codes**self.block_items
-            or self.lengths.max(initial=0) > PREFIX_BITS
-            or np.ldexp(1.0, -used).sum() > 1
+            or not is_prefix_code(self.lengths)
             or self.num_bits < 0
             or len(self.words) != kernel.words_of_bits(self.num_bits)
             or self.starts.by_value
@@ -95,9 +98,8 @@ class AttributeCodes:
         best = min(candidates, key=lambda blocks: blocks.cost_bits)
         words, ends = best.written()
         num_bits = int(ends[-1]) if len(ends) else 0
-        starts = np.concatenate(([0], ends))[: len(ends)].view(np.uint64)
-        index = EliasFano.build(starts, num_bits + 1)
-        return cls(num_codes, best.block_items, usual, best.lengths, words, num_bits, index)
+        starts = EliasFano.of_starts(ends)
+        return cls(num_codes, best.block_items, usual, best.lengths, words, num_bits, starts)
 
     @cached_property
     def _table(self) -> NDArray[np.uint16]:

@@ -32,6 +32,12 @@ def code_lengths(counts: NDArray[np.int64]) -> NDArray[np.uint8]:
     return lengths
 
 
+def is_prefix_code(lengths: NDArray[np.uint8]) -> bool:
+    """Whether a prefix code has such lengths, at most 12; 0 for an unused class."""
+    used = lengths[lengths > 0].astype(int)
+    return used.max(initial=0) <= PREFIX_BITS and bool(np.ldexp(1.0, -used).sum() <= 1)
+
+
 def prefix_codes(lengths: NDArray[np.uint8]) -> NDArray[np.uint64]:
     """The canonical code of each class, with its first bit as the lowest: uint64[n]."""
     codes, code, before = np.zeros(len(lengths), np.uint64), 0, 0

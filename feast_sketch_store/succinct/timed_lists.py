@@ -39,7 +39,6 @@ from feast_sketch_store.kernel import (
     LONGEST_UNARY,
     NUM_CLASSES,
     NUM_WIDTHS,
-    PREFIX_BITS,
     SIZES,
     ListCodes,
     ceil_log2,
@@ -47,7 +46,13 @@ from feast_sketch_store.kernel import (
 from feast_sketch_store.succinct.elias_fano import EliasFano
 from feast_sketch_store.succinct.list_widths import MAX_WIDTH, Gaps, fitted
 from feast_sketch_store.succinct.packed import Check, unfinished
-from feast_sketch_store.succinct.prefix_codes import code_lengths, prefix_codes, prefix_table, put_bits
+from feast_sketch_store.succinct.prefix_codes import (
+    code_lengths,
+    is_prefix_code,
+    prefix_codes,
+    prefix_table,
+    put_bits,
+)
 
 _ITEMS_PER_CHUNK = 1 << 20
 _ITEMS_TO_FIT = 1 << 19
@@ -74,14 +79,12 @@ class ListCode:
     run_widths: NDArray[np.uint8]
 
     def __post_init__(self) -> None:
-        sums = [np.ldexp(1.0, -lengths[lengths > 0].astype(int)).sum() for lengths in self.lengths]
         last = np.flatnonzero(self.run_ends == self.num_symbols)
         starts = np.concatenate(([0], self.run_ends[:-1]))
         starts[last[:-1] + 1] = 0
         if (
             self.lengths.shape != (3, NUM_CLASSES)
-            or self.lengths.max() > PREFIX_BITS
-            or max(sums) > 1
+            or not all(map(is_prefix_code, self.lengths))
             or len(self.run_ends) != len(self.run_widths)
             or (self.num_symbols and len(last) != NUM_WIDTHS)
             or (self.run_ends <= starts).any()
@@ -242,8 +245,7 @@ class TimedLists:
         code = ListCode.fit(counts, numbers, shown, end / len(ids) if len(ids) else 1.0)
         words, ends = _written(code, indptr, ids, ages)
         num_bits = int(ends[-1]) if len(ends) else 0
-        starts = np.concatenate(([0], ends))[: len(ends)].view(np.uint64)
-        return cls(code, words, num_bits, EliasFano.build(starts, num_bits + 1))
+        return cls(code, words, num_bits, EliasFano.of_starts(ends))
 
     @property
     def arguments(self) -> tuple[Any, ...]:

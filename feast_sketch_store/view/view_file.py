@@ -268,10 +268,7 @@ def _entry_of(codec: FeatureCodec) -> dict[str, Any]:
         entry["limit"] = codec.listing.limit
         entry["resolution_microseconds"] = codec.listing.resolution_microseconds
         if codec.listing.attributes:
-            entry["attributes"] = [
-                [attribute.feature, attribute.value_field, list(attribute.values)]
-                for attribute in codec.listing.attributes
-            ]
+            entry["attributes"] = [attribute.entry for attribute in codec.attributes]
     if codec.counting is not None:
         entry["counts"] = codec.counting.feature
         entry["error"] = [codec.counting.absolute, codec.counting.relative]
@@ -309,10 +306,7 @@ def _codec_of(entry: dict[str, Any]) -> FeatureCodec:
 
 
 def _listing_of(entry: dict[str, Any]) -> Listing:
-    attributes = tuple(
-        Attribute(checked(feature, str), checked(field, str), tuple(checked(values, list)))
-        for feature, field, values in entry.get("attributes", ())
-    )
+    attributes = tuple(map(Attribute.of_entry, entry.get("attributes", ())))
     return Listing(entry["resolution_microseconds"], entry["limit"], attributes)
 
 
