@@ -249,7 +249,7 @@ static int add_names(Column *column, const Place *place, const Content *content,
 /* Adds the content of a row to a column; 0 or FAILED. */
 static int add_content(Column *column, const Place *place, const Feature *feature, Content *content, Arena *arena) {
     int64_t count = content->count;
-    if (column->kind != NAMES && content_resolve(feature, arena, content) < 0) return FAILED;
+    if (column->kind != NAMES && content_resolve(&feature->values, arena, content) < 0) return FAILED;
     const void *elements = column->kind == NAMES     ? (const void *)content->ids
                            : column->kind == NUMBERS ? (const void *)content->numbers
                                                      : (const void *)content->slices;

@@ -3,8 +3,6 @@
 
 #include "row_reader.h"
 
-#define PREFIX_BITS 12
-
 /* attribute(code_bits, is_wanted, step, numbers, offsets, data)
  *
  * The items of the last feature have codes; in rows that are stored one after the other, in the low bits of their
@@ -54,17 +52,14 @@ READER_METHOD(attribute_codes) {
     Py_RETURN_NONE;
 }
 
-uint8_t *codes_read(const Layer *layer, int64_t row, const Attribute *attribute, int64_t first, int64_t count, Arena *arena) {
+uint8_t *codes_read(int64_t row, const Attribute *attribute, int64_t first, int64_t count, Arena *arena) {
     uint8_t *codes = arena_get(arena, (size_t)count);
     if (!attribute->table || !codes) return NULL;
-    uint64_t bit = checked_get(&attribute->starts, row), stop = attribute->num_bits;
-    if (row + 1 < layer->rows->num_rows) stop = checked_get(&attribute->starts, row + 1);
-    if (bit > stop || stop > attribute->num_bits || !blocks_are_verified(&attribute->blocks, bit >> 6, (stop >> 6) + 1)) return NULL;
+    uint64_t bit, stop;
+    if (row_bits_get(&attribute->starts, row, attribute->num_bits, &attribute->blocks, &bit, &stop) < 0) return NULL;
     memset(codes, attribute->usual, (size_t)count); /* also of items after the last bit */
     for (int64_t item = 0; item < first + count && bit < stop; item += attribute->block_items) {
-        uint64_t word = bit >> 6, shift = bit & 63;
-        uint64_t bits = attribute->words[word] >> shift | attribute->words[word + 1] << 1 << (63 - shift);
-        uint32_t entry = attribute->table[bits & ((1 << PREFIX_BITS) - 1)], block = entry >> 4;
+        uint32_t entry = attribute->table[bits_at(attribute->words, bit) & ((1 << PREFIX_BITS) - 1)], block = entry >> 4;
         bit += entry & 15;
         if (!entry || bit > stop) return NULL;
         for (int64_t i = item; i < item + attribute->block_items && i < first + count; i++, block /= attribute->num_codes)
@@ -80,25 +75,11 @@ int attribute_elements(const Attribute *attribute, const uint8_t *codes, int64_t
         for (int64_t i = 0; i < count; i++) times[i] = (int64_t)((uint64_t)times[i] << attribute->code_bits | codes[i]);
         return 0;
     }
-    int64_t *numbers = NULL;
-    Slice *slices = NULL;
-    if (values->numbers)
-        numbers = arena_get(arena, (size_t)count * sizeof *numbers);
-    else
-        slices = arena_get(arena, (size_t)count * sizeof *slices);
-    if (!numbers && !slices) return FAILED;
-    for (int64_t i = 0; i < count; i++) {
-        int64_t digit = codes[i] / attribute->step % values->length;
-        if (numbers) {
-            numbers[i] = values->numbers[digit];
-            continue;
-        }
-        int64_t start = values->offsets[digit], stop = values->offsets[digit + 1];
-        if (start < 0 || stop < start || stop > values->num_bytes) return FAILED;
-        slices[i] = (Slice){values->data + start, stop - start};
-    }
-    content->numbers = numbers;
-    content->slices = slices;
-    content->ids = NULL;
+    int32_t *digits = arena_get(arena, (size_t)count * sizeof *digits);
+    if (!digits) return FAILED;
+    for (int64_t i = 0; i < count; i++) digits[i] = (int32_t)(codes[i] / attribute->step % values->length);
+    content->ids = digits;
+    if (content_resolve(values, arena, content) < 0) return FAILED;
+    content->ids = NULL; /* not those of the list's values */
     return 0;
 }

@@ -170,6 +170,14 @@ uint64_t checked_get(const CheckedAscending *checked, int64_t place) {
     return ascending_get(&checked->numbers, place);
 }
 
+int row_bits_get(const CheckedAscending *starts, int64_t row, uint64_t num_bits, const Blocks *blocks, uint64_t *start,
+                 uint64_t *stop) {
+    *start = checked_get(starts, row);
+    *stop = row + 1 < starts->numbers.length ? checked_get(starts, row + 1) : num_bits;
+    if (*start > *stop || *stop > num_bits) return -1;
+    return blocks_are_verified(blocks, *start >> 6, (*stop >> 6) + 1) ? 0 : -1;
+}
+
 int checked_take(Call *call, CheckedAscending *checked, int by_value) {
     if (ascending_take(call, &checked->numbers, by_value) < 0 || blocks_take(call, &checked->highs) < 0 ||
         blocks_take(call, &checked->lows) < 0 || blocks_take(call, &checked->samples) < 0)

@@ -99,3 +99,28 @@ READER_METHOD(ones) {
     feature->is_ones = 1;
     Py_RETURN_NONE;
 }
+
+int content_resolve(const Values *values, Arena *arena, Content *content) {
+    if (!content->ids || !content->count || content->numbers || content->slices) return 0;
+    int64_t *numbers = NULL;
+    Slice *slices = NULL;
+    if (values->numbers)
+        numbers = arena_get(arena, (size_t)content->count * sizeof *numbers);
+    else if (values->offsets)
+        slices = arena_get(arena, (size_t)content->count * sizeof *slices);
+    if (!numbers && !slices) return FAILED;
+    for (int64_t i = 0; i < content->count; i++) {
+        int64_t id = content->ids[i];
+        if (id < 0 || id >= values->length) return FAILED;
+        if (numbers) {
+            numbers[i] = values->numbers[id];
+            continue;
+        }
+        int64_t start = values->offsets[id], stop = values->offsets[id + 1];
+        if (start < 0 || stop < start || stop > values->num_bytes) return FAILED;
+        slices[i] = (Slice){values->data + start, stop - start};
+    }
+    content->numbers = numbers;
+    content->slices = slices;
+    return 0;
+}

@@ -61,26 +61,17 @@ static int begin_set(Place *place, Run *run, Arena *arena, int *state) {
     return 0;
 }
 
-/* Reads the items of a run whose times have codes in their low bits; 0 or FAILED. */
-static int begin_stamped(const Place *place, Py_ssize_t f, Run *run, int64_t start, int64_t stop, Arena *arena) {
-    const Feature *feature = run->feature;
-    int64_t bits = feature->attribute.code_bits, resolution = place->stack->resolutions[f], count = 0;
-    int64_t *times = arena_get(arena, (size_t)(stop - start) * sizeof *times);
-    uint8_t *codes = arena_get(arena, (size_t)(stop - start));
-    run->ids = arena_get(arena, (size_t)(stop - start) * sizeof *run->ids);
-    if (!times || !codes || !run->ids) return FAILED;
-    int64_t too_new = place->until == INT64_MAX ? INT64_MAX : floor_of(place->until, resolution) * resolution;
-    for (int64_t i = start; i < stop; i++) {
-        int64_t time = feature->weights[i] >> bits;
-        if (time >= too_new) continue;
-        if (time < place->since) break;
-        times[count] = time;
-        codes[count] = (uint8_t)(feature->weights[i] & ((1 << bits) - 1));
-        run->ids[count++] = feature->ids[i];
+/* Takes the times of a run and the codes in their low bits apart; 0 or FAILED. */
+static int split_stamps(Run *run, int bits, Arena *arena) {
+    int64_t *times = arena_get(arena, (size_t)run->count * sizeof *times);
+    uint8_t *codes = arena_get(arena, (size_t)run->count);
+    if (!times || !codes) return FAILED;
+    for (int64_t i = 0; i < run->count; i++) {
+        times[i] = run->times[i] >> bits;
+        codes[i] = (uint8_t)(run->times[i] & ((1 << bits) - 1));
     }
     run->times = times;
     run->codes = codes;
-    run->count = count;
     return 0;
 }
 
@@ -111,19 +102,19 @@ static int begin_run(Place *place, Py_ssize_t f, Run *run, Arena *arena, int *st
     if (start < 0 || stop < start || stop > feature->num_ids) return FAILED;
     *state = feature->row_states[run->row];
     if (*state > VALUE) return FAILED;
-    if (feature->attribute.code_bits) return begin_stamped(place, f, run, start, stop, arena);
+    int bits = feature->attribute.code_bits;
     int64_t resolution = place->stack->resolutions[f];
     if (has_times && place->until != INT64_MAX) { /* as of sealed items, only the ticks before that of `until` */
         int64_t too_new = floor_of(place->until, resolution) * resolution;
-        while (start < stop && feature->weights[start] >= too_new) start++;
+        while (start < stop && feature->weights[start] >> bits >= too_new) start++;
     }
     run->times = feature->weights + start;
     if (!has_times) run->count = stop - start;
-    while (run->count < stop - start && run->times[run->count] >= place->since) run->count++;
+    while (run->count < stop - start && run->times[run->count] >> bits >= place->since) run->count++;
     run->ids = arena_get(arena, (size_t)run->count * sizeof *run->ids);
     if (!run->ids) return FAILED;
     if (run->count) memcpy(run->ids, feature->ids + start, (size_t)run->count * sizeof *run->ids);
-    return 0;
+    return bits ? split_stamps(run, bits, arena) : 0;
 }
 
 /* Memory for at most this many values; 0 or FAILED. */
@@ -365,7 +356,7 @@ int items_merge(Place *place, Py_ssize_t f, const Feature **feature, Arena *aren
     content->is_cut = is_cut(runs, number, wanted, times, content->count);
     if (state == VALUE && !content->count) content->state = EMPTY;
     if (codes && attribute_elements(&(*feature)->attribute, codes, times, arena, content) < 0) return FAILED;
-    if (content->numbers || content->slices) return 0;
+    if ((*feature)->attribute.values.length) return 0;
     if ((*feature)->unit) {
         for (int64_t i = 0; i < content->count; i++) times[i] = floor_of(times[i], (*feature)->unit);
         content->numbers = times;

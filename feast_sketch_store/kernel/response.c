@@ -38,7 +38,7 @@ static int measure(Part *part, Place *place, Py_ssize_t f, Arena *arena) {
     const Feature *feature = part->feature;
     part->elements_size = part->size = 0;
     if (content->state < EMPTY) return 0;
-    if (content_resolve(feature, arena, content) < 0 ||
+    if (content_resolve(&feature->values, arena, content) < 0 ||
         (content->count && (feature->wire == DELIMITED ? !content->slices : !content->numbers)) ||
         (!feature->is_collection && content->count > 1))
         return FAILED;

@@ -154,32 +154,6 @@ int feature_read(Place *place, Py_ssize_t f, const Feature **feature, Arena *are
     return 0;
 }
 
-int content_resolve(const Feature *feature, Arena *arena, Content *content) {
-    const Values *values = &feature->values;
-    if (!content->ids || !content->count || content->numbers || content->slices) return 0;
-    int64_t *numbers = NULL;
-    Slice *slices = NULL;
-    if (values->numbers)
-        numbers = arena_get(arena, (size_t)content->count * sizeof *numbers);
-    else if (values->offsets)
-        slices = arena_get(arena, (size_t)content->count * sizeof *slices);
-    if (!numbers && !slices) return FAILED;
-    for (int64_t i = 0; i < content->count; i++) {
-        int64_t id = content->ids[i];
-        if (id < 0 || id >= values->length) return FAILED;
-        if (numbers) {
-            numbers[i] = values->numbers[id];
-            continue;
-        }
-        int64_t start = values->offsets[id], stop = values->offsets[id + 1];
-        if (start < 0 || stop < start || stop > values->num_bytes) return FAILED;
-        slices[i] = (Slice){values->data + start, stop - start};
-    }
-    content->numbers = numbers;
-    content->slices = slices;
-    return 0;
-}
-
 /* -- the walk ------------------------------------------------------------------------------------------- */
 
 /* Takes a time, before which rows and items of all entities have expired; or int64[n, 2], for the lists of each entity

@@ -58,11 +58,15 @@ PyObject *buffer_give(Buffer *buffer);
 
 /* -- packed and ascending numbers, and the rows of entities: elias_fano.c --------------------------------- */
 
+/* The 64 bits from bit `bit` on; the word after the one in which they begin is read as well. */
+static inline uint64_t bits_at(const uint64_t *words, uint64_t bit) {
+    uint64_t word = bit >> 6, shift = bit & 63;
+    return words[word] >> shift | words[word + 1] << 1 << (63 - shift);
+}
+
 static inline uint64_t packed_get(const Packed *packed, uint64_t place) {
     if (!packed->width) return 0;
-    uint64_t bit = place * (uint64_t)packed->width, word = bit >> 6, shift = bit & 63;
-    uint64_t number = packed->words[word] >> shift | packed->words[word + 1] << 1 << (63 - shift);
-    return number & (~0ull >> (64 - packed->width));
+    return bits_at(packed->words, place * (uint64_t)packed->width) & (~0ull >> (64 - packed->width));
 }
 
 /* 0, or -1 if there is no such number, or its block is damaged. */
@@ -85,6 +89,10 @@ int checked_has_sample(const CheckedAscending *checked, uint64_t sample);
 
 /* The number with index `place`, which is below the length; ~0 if it cannot be read. */
 uint64_t checked_get(const CheckedAscending *checked, int64_t place);
+
+/* The bits of a row in codes that stand one after the other, if they are intact; 0 or -1. */
+int row_bits_get(const CheckedAscending *starts, int64_t row, uint64_t num_bits, const Blocks *blocks, uint64_t *start,
+                 uint64_t *stop);
 void ascending_expect(const Ascending *numbers, int64_t place); /* prefetches its words */
 
 int index_fits(const RowIndex *index); /* whether the range fits the fingerprints */
@@ -108,6 +116,7 @@ int reader_keep(RowReader *self, Call *call); /* hands the arguments of a call o
 PyObject *reader_done(RowReader *self, Call *call); /* the same, and returns None */
 int reader_is_empty(const RowReader *self); /* whether there are no rows yet; if not, sets an exception */
 Feature *feature_begun(RowReader *self, int kind); /* the last feature, if it was just begun; NULL with an exception */
+int content_resolve(const Values *values, Arena *arena, Content *content); /* adds the values of ids; 0 or FAILED */
 
 /* -- rows, and kinds of features, which are read by `Feature.read` ----------------------------------------- */
 
@@ -123,7 +132,7 @@ int items_read(const Place *place, const Layer *layer, int64_t row, const Featur
                Content *content, int64_t **times, uint8_t **codes);
 
 /* attributes.c: the codes of some items of a sealed row, from the item `first` on; NULL if they cannot be read. */
-uint8_t *codes_read(const Layer *layer, int64_t row, const Attribute *attribute, int64_t first, int64_t count, Arena *arena);
+uint8_t *codes_read(int64_t row, const Attribute *attribute, int64_t first, int64_t count, Arena *arena);
 
 /* Puts the codes of items into the low bits of their times; or if one attribute is wanted, its values in place of ids. 0
  * or FAILED. */
@@ -183,9 +192,6 @@ static inline void walk_free(Walk *walk) { arena_free(&walk->arena); }
 
 /* Reads feature `f` of one row or of all pieces, and sets `feature` to what to write it as; 0 or FAILED. */
 int feature_read(Place *place, Py_ssize_t f, const Feature **feature, Arena *arena, Content *content);
-
-/* Replaces ids by their values; 0 or FAILED. */
-int content_resolve(const Feature *feature, Arena *arena, Content *content);
 
 /* The number of features in answers. */
 static inline Py_ssize_t reader_num_shown(const RowReader *stack) {

@@ -4,17 +4,12 @@
 #include "row_reader.h"
 
 enum { AGES, SIZES, GAPS, KINDS };
-#define PREFIX_BITS 12
 #define PREFIXES (1 << PREFIX_BITS)
 #define NUM_WIDTHS 5
 #define LONGEST_UNARY 24 /* this many ones precede a number of 32 bits */
 #define MAX_AGE (1ll << 60)
 
-/* The next 64 bits; the word after the one in which they begin is read as well. */
-static ALWAYS_INLINE uint64_t peek(const ListCode *code, uint64_t bit) {
-    uint64_t word = bit >> 6, shift = bit & 63;
-    return code->words[word] >> shift | code->words[word + 1] << 1 << (63 - shift);
-}
+static ALWAYS_INLINE uint64_t peek(const ListCode *code, uint64_t bit) { return bits_at(code->words, bit); }
 
 /* The next number of a kind; -1 if it is damaged. */
 static ALWAYS_INLINE int64_t read_number(const ListCode *code, uint64_t *bit, int kind) {
@@ -106,15 +101,6 @@ static int take_list_code(Call *call, ListCode *code, int64_t *num_bits) {
 
 /* -- features of listed rows ------------------------------------------------------------------------------------ */
 
-/* The bits of a row's codes, if they are checked; 0 or FAILED. */
-static int find_codes(const Layer *layer, int64_t row, const Feature *feature, uint64_t *start, uint64_t *stop) {
-    *start = checked_get(&feature->starts, row);
-    *stop = feature->num_code_bits;
-    if (row + 1 < layer->rows->num_rows) *stop = checked_get(&feature->starts, row + 1);
-    if (*start > *stop || *stop > feature->num_code_bits) return FAILED;
-    return blocks_are_verified(&feature->content_blocks, *start >> 6, (*stop >> 6) + 1) ? 0 : FAILED;
-}
-
 /* The age of the newest item that may be shown. */
 static int64_t youngest_of(const Place *place, const Feature *feature) {
     if (feature->counts || place->until == INT64_MAX) return 0;
@@ -160,7 +146,7 @@ static int read_newest(const Place *place, const Layer *layer, int64_t row, cons
     uint64_t start, stop;
     Window wanted = {youngest_of(place, feature), oldest_of(place, feature), limit};
     if (numbers_get(&feature->states, (uint64_t)row, &state) < 0 || state < MISSING || state > VALUE ||
-        find_codes(layer, row, feature, &start, &stop) < 0)
+        row_bits_get(&feature->starts, row, feature->num_code_bits, &feature->content_blocks, &start, &stop) < 0)
         return FAILED;
     int64_t *ages = NULL;
     int32_t *ids = NULL;
@@ -172,7 +158,7 @@ static int read_newest(const Place *place, const Layer *layer, int64_t row, cons
         count = read_list(&feature->code, start, stop, wanted, room, ids, ages, &num_coded, &num_newer);
     }
     if (count < 0 || weigh(feature, unit, ages, count) < 0) return FAILED;
-    *codes = feature->attribute.is_wanted ? codes_read(layer, row, &feature->attribute, num_newer, count, arena) : NULL;
+    *codes = feature->attribute.is_wanted ? codes_read(row, &feature->attribute, num_newer, count, arena) : NULL;
     if (feature->attribute.is_wanted && !*codes) return FAILED;
     content->state = (int)state;
     content->count = count;

@@ -64,6 +64,8 @@ typedef struct {
     const int32_t *ids;
 } SetOfRow;
 
+#define PREFIX_BITS 12 /* the most bits of a code word of a prefix code */
+
 /* How the lists of one feature are coded. */
 typedef struct {
     const uint16_t *tables;
