@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from feast_sketch_store import kernel
 from feast_sketch_store.kernel import RowReader
-from feast_sketch_store.layers.row_reader import Forms, Layer, WantedFeature
+from feast_sketch_store.layers.row_reader import Forms, Layer, WantedFeature, stored_name
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.encoding import EncodedFeature, EncodedRows
 from feast_sketch_store.rows.entity_keys import find_sorted
@@ -70,7 +70,7 @@ class ExactLayer(Layer):
         prepared.exact(np.ascontiguousarray(keys.entity_hashes), keys.event_timestamps, keys.deleted)
         prepared.fenced(keys.delete_barriers)
         for wanted in features:
-            name = (wanted.source or wanted.feature) if isinstance(wanted, FeatureCodec) else wanted
+            name = stored_name(wanted)
             feature = None if name is None else self.rows.features.get(name)
             if feature is None:
                 begin_unknown(prepared)

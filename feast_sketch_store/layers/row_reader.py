@@ -42,6 +42,11 @@ ADDED_UP = 0  # in place of the microseconds of a tick: the numbers of equal val
 WantedFeature = str | FeatureCodec | None
 
 
+def stored_name(wanted: WantedFeature) -> str | None:
+    """The name of the feature that has what is wanted; None if no layer has it."""
+    return (wanted.source or wanted.feature) if isinstance(wanted, FeatureCodec) else wanted
+
+
 class Wanted(NamedTuple):
     """What a read requests from layers.
 

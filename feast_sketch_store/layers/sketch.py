@@ -18,7 +18,16 @@ from feast_sketch_store.kernel import RowReader
 from feast_sketch_store.layers.formulas import describe_formula, formulas_from
 from feast_sketch_store.layers.listed import ListedRows
 from feast_sketch_store.layers.presence import Presence
-from feast_sketch_store.layers.row_reader import Column, Forms, Layer, Wanted, WantedFeature, read, stack
+from feast_sketch_store.layers.row_reader import (
+    Column,
+    Forms,
+    Layer,
+    Wanted,
+    WantedFeature,
+    read,
+    stack,
+    stored_name,
+)
 from feast_sketch_store.layers.shapes import ShapedRows
 from feast_sketch_store.layers.static_rows import StaticRows
 from feast_sketch_store.rows.binning import Bins, Rounding
@@ -134,7 +143,7 @@ class SketchLayer(Layer):
             structure.prepare(rows)
         for wanted in features:
             codec = wanted if isinstance(wanted, FeatureCodec) else None
-            name = (wanted.source or wanted.feature) if isinstance(wanted, FeatureCodec) else wanted
+            name = stored_name(wanted)
             feature = None if name is None else self.features.get(name)
             if feature is None:
                 begin_unknown(rows)

@@ -133,7 +133,7 @@ def column_of(answer: LayerAnswer, codec: FeatureCodec, num_entities: int) -> pa
     return codec.to_column(states, Csr.placed([(answer.found, part.csr)], num_entities).indptr, storage)
 
 
-def check_attributes(codec: FeatureCodec, names: Sequence[str]) -> None:
+def require_attributes(codec: FeatureCodec, names: Sequence[str]) -> None:
     """Check that the items of a list have some attributes.
 
     Raises
@@ -191,7 +191,7 @@ def read_lists(
     """
     number = len(entity_hashes)
     cut = np.zeros((1, number), np.bool_)
-    check_attributes(codec, attributes)
+    require_attributes(codec, attributes)
     wanted = codec if attributes else codec.feature
     answer = state.read(entity_hashes, (wanted,), window.bounds, window.limit, cut)
     feature = answer.features.get(codec.feature)

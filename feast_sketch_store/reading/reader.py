@@ -30,8 +30,8 @@ from feast_sketch_store.reading.numbering import Numbering
 from feast_sketch_store.reading.ragged import (
     Jagged,
     RaggedLists,
-    check_attributes,
     column_of,
+    require_attributes,
     without_codes,
 )
 from feast_sketch_store.reading.repository import find_view
@@ -479,7 +479,7 @@ class SketchReader:
         codec, entity_hash = self._codec(feature), self._keys.hash(entities)
         if not codec.is_list:
             raise UnsupportedFeatureError(f"feature {feature!r} of view {self._name!r} is not a list")
-        check_attributes(codec, attributes)
+        require_attributes(codec, attributes)
         hashes = self.hash(entities) if entity_hash is None else entity_hash
         number = len(hashes) if entity_hash is None else 1
         window = window_of_lists(

@@ -21,7 +21,16 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from feast_sketch_store.layers import ExactLayer
-from feast_sketch_store.layers.row_reader import ADDED_UP, NO_LIMIT, Column, Layer, Wanted, read, stack
+from feast_sketch_store.layers.row_reader import (
+    ADDED_UP,
+    NO_LIMIT,
+    Column,
+    Layer,
+    Wanted,
+    read,
+    stack,
+    stored_name,
+)
 from feast_sketch_store.rows import count_log, list_log
 from feast_sketch_store.rows.codecs import EMPTY, VALUE, FeatureCodec
 from feast_sketch_store.rows.csr import Csr
@@ -154,7 +163,9 @@ class Replace(RowSemantics):
     name = "replace"
 
     def __init__(self, codecs: Sequence[FeatureCodec] = ()):
-        self._counts = {codec.feature: codec for codec in codecs if codec.counts_of}
+        self._counts: dict[str | FeatureCodec, FeatureCodec] = {
+            codec.feature: codec for codec in codecs if codec.counts_of
+        }
 
     def of(self, codecs: Sequence[FeatureCodec]) -> RowSemantics:
         """See `RowSemantics.of`."""
@@ -162,11 +173,7 @@ class Replace(RowSemantics):
 
     def wanted(self, features: Sequence[str | FeatureCodec]) -> Wanted:
         """See `RowSemantics.wanted`: counts stand beside their values."""
-        return Wanted(
-            tuple(
-                name if isinstance(name, FeatureCodec) else self._counts.get(name, name) for name in features
-            )
-        )
+        return Wanted(tuple(self._counts.get(name, name) for name in features))
 
     def fold(
         self, batches: Batches, expire_before: int = NO_TIMESTAMP, kept_microseconds: int | None = None
@@ -321,8 +328,12 @@ class Append(RowSemantics):
     log_column = OPERATION
 
     def __init__(self, codecs: Sequence[FeatureCodec] = ()):
-        self._stored = {codec.feature: codec for codec in codecs if not codec.is_derived}
-        self._derived = {codec.feature: codec for codec in codecs if codec.is_derived}
+        self._stored: dict[str | None, FeatureCodec] = {
+            codec.feature: codec for codec in codecs if not codec.is_derived
+        }
+        self._derived: dict[str | FeatureCodec, FeatureCodec] = {
+            codec.feature: codec for codec in codecs if codec.is_derived
+        }
 
     def of(self, codecs: Sequence[FeatureCodec]) -> "Append":
         """See `RowSemantics.of`."""
@@ -341,13 +352,8 @@ class Append(RowSemantics):
     def wanted(self, features: Sequence[str | FeatureCodec]) -> Wanted:
         """See `RowSemantics.wanted`. An old row lives as long as it has items, of any list if none is
         wanted."""
-        asked = [
-            name if isinstance(name, FeatureCodec) else self._derived.get(name, name) for name in features
-        ]
-        stored = [
-            self._stored.get((each.source or each.feature) if isinstance(each, FeatureCodec) else each)
-            for each in asked
-        ]
+        asked = [self._derived.get(name, name) for name in features]
+        stored = [self._stored.get(stored_name(each)) for each in asked]
         shown = [None if codec is None else each for codec, each in zip(stored, asked, strict=True)]
         others = [] if any(stored) else [name for name, codec in self._stored.items() if codec.is_list]
         cuts = [_cut_of(codec) for codec in [*stored, *map(self._stored.get, others)]]
