@@ -213,9 +213,13 @@ def _point(
 def _row_bits(feature: EncodedFeature, tick: int) -> NDArray[np.float64]:
     """Bits of each row as coded by a seal: float64[n]."""
     ids, ages, counts = _coded(feature, tick)
-    lists = TimedLists.build(counts, feature.csr.indptr, ids, ages)
-    starts = lists.starts.take(np.arange(lists.num_rows))
-    return np.diff(starts, append=lists.num_bits).astype(np.float64)
+    return _bits_of_rows(TimedLists.build(counts, feature.csr.indptr, ids, ages))
+
+
+def _bits_of_rows(codes: TimedLists | AttributeCodes) -> NDArray[np.float64]:
+    """Bits of the codes of each row: float64[n]."""
+    starts = codes.starts.take(np.arange(len(codes.starts)))
+    return np.diff(starts, append=codes.num_bits).astype(np.float64)
 
 
 def _attribute_bits(feature: EncodedFeature) -> NDArray[np.float64]:
@@ -224,9 +228,8 @@ def _attribute_bits(feature: EncodedFeature) -> NDArray[np.float64]:
     if listing is None or not listing.attributes or not len(items):
         return np.zeros(len(items))
     assert items.weights is not None
-    codes = AttributeCodes.build(items.indptr, listing.codes_of(items.weights), listing.num_codes)
-    starts = codes.starts.take(np.arange(len(items)))
-    bits = np.diff(starts, append=codes.num_bits).astype(np.float64)
+    codes = listing.codes_of(items.weights)
+    bits = _bits_of_rows(AttributeCodes.build(items.indptr, codes, listing.num_codes))
     return bits + 2 + math.log2(max(1.0, bits.mean()))
 
 

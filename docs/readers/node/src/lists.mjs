@@ -51,13 +51,10 @@ class Numbered {
   }
 
   items(row) {
-    const start = Number(this.starts.at(row));
-    const end = row + 1 < this.starts.length ? Number(this.starts.at(row + 1)) : this.numBits;
-    must(start <= end && end <= this.numBits, "lists", "a row lies outside of the codes");
-    const reader = new BitReader(this.words, start, end, "lists");
+    const reader = rowReader(this, row);
     const [values, ages] = [[], []];
     let age = -1n;
-    while (reader.place < end) {
+    while (reader.place < reader.end) {
       age += this.number(reader, age < 0n ? AGES : GAPS) + 1n;
       must(age < 2n ** 60n, "lists", "an item is too old");
       const size = Number(this.number(reader, SIZES)) + 1;
@@ -76,12 +73,10 @@ class Numbered {
   }
 
   number(reader, kind) {
-    const ahead = Number(bitsAt(reader.words, reader.place) & ((1n << BigInt(PREFIX_BITS)) - 1n));
-    const entry = this.codes[kind].get(ahead);
-    must(entry !== undefined && entry.number <= LAST_CLASS, "lists", "a code is none");
-    reader.advance(entry.length);
-    const extra = Math.max(0, (entry.number >> 1) - 1);
-    const head = entry.number < 4 ? BigInt(entry.number) : BigInt(2 | (entry.number & 1)) << BigInt(extra);
+    const number = nextSymbol(reader, this.codes[kind]);
+    must(number <= LAST_CLASS, "lists", "a code is none");
+    const extra = Math.max(0, (number >> 1) - 1);
+    const head = number < 4 ? BigInt(number) : BigInt(2 | (number & 1)) << BigInt(extra);
     if (!extra) return head;
     const rest = bitsAt(reader.words, reader.place) & ((1n << BigInt(extra)) - 1n);
     reader.advance(extra);
@@ -145,16 +140,11 @@ class Attributes {
   }
 
   codes(row, count) {
-    const start = Number(this.starts.at(row));
-    const end = row + 1 < this.starts.length ? Number(this.starts.at(row + 1)) : this.numBits;
-    must(start <= end && end <= this.numBits, "lists", "a row lies outside of the attributes");
-    const reader = new BitReader(this.words, start, end, "lists");
+    const reader = rowReader(this, row);
     const codes = [];
-    while (codes.length < count && reader.place < end) {
-      const entry = this.blocks.get(Number(bitsAt(reader.words, reader.place) & ((1n << BigInt(PREFIX_BITS)) - 1n)));
-      must(entry !== undefined, "lists", "a block of attributes is none");
-      reader.advance(entry.length);
-      for (let item = 0, block = entry.number; item < this.blockItems; item++, block = Math.floor(block / this.numCodes)) {
+    while (codes.length < count && reader.place < reader.end) {
+      let block = nextSymbol(reader, this.blocks);
+      for (let item = 0; item < this.blockItems; item++, block = Math.floor(block / this.numCodes)) {
         codes.push(block % this.numCodes);
       }
     }
@@ -179,6 +169,22 @@ class Counted extends Numbered {
     must(ages.every((age) => age < this.counts.length), "counts", "a value has a count that does not exist");
     return { state: states.get(this.name), values, counts: ages.map((age) => this.counts[Number(age)]) };
   }
+}
+
+/** Reads the bits of a row of codes. */
+function rowReader({ starts, words, numBits }, row) {
+  const start = Number(starts.at(row));
+  const end = row + 1 < starts.length ? Number(starts.at(row + 1)) : numBits;
+  must(start <= end && end <= numBits, "lists", "a row lies outside of the codes");
+  return new BitReader(words, start, end, "lists");
+}
+
+/** The number that the next code of a prefix code stands for. */
+function nextSymbol(reader, table) {
+  const entry = table.get(Number(bitsAt(reader.words, reader.place) & ((1n << BigInt(PREFIX_BITS)) - 1n)));
+  must(entry !== undefined, "lists", "a code is none");
+  reader.advance(entry.length);
+  return entry.number;
 }
 
 /** By the next 12 bits, the class that begins with them and the length of its code. */
