@@ -30,6 +30,7 @@ _WRITE_ID = "writeid"  # metadata of an object: a random word for each write; Az
 _WRITE_ID_BYTES = 12
 _CREATE_TRIES = 5  # of a key that is refused as taken, but then is not there
 _DELETED_AT_ONCE = 1000
+_DELETE_TRIES = 4
 _PROBE = "conditions-probe"  # stays in the bucket, so that the next probe takes one request
 
 _STATUS = re.compile(r"status code: (\d{3})")
@@ -38,6 +39,7 @@ _CODE_OF_CLOCK = re.compile(r"RequestTimeTooSkewed|Request date header too old")
 _CODE_OF_NO_BUCKET = re.compile(r"<Code>(NoSuchBucket|ContainerNotFound)</Code>")
 _PROFILES = "AWS_PROFILE and the files of `aws configure` are not read."
 _BY_PROXY = " through the proxy"
+_CUT = r"ConnectionReset|IncompleteMessage|UnexpectedEof"
 # What obstore's errors tell of a request that got no answer, most telling first. Words in them are Rust's
 # names of constants, nothing of the request.
 _CAUSES = (
@@ -60,7 +62,7 @@ _CAUSES = (
         "the server does not speak TLS as asked; check https:// and the port of the endpoint",
     ),
     (r"kind: Timeout|TimedOut", "no answer within the timeouts; see timeout and connect_timeout"),
-    (r"ConnectionReset|IncompleteMessage|UnexpectedEof", "the server cut the connection"),
+    (_CUT, "the server cut the connection"),
 )
 # Requests for the credentials of a machine's role, by their paths on Amazon, Azure and Google.
 _ROLE = re.compile(
@@ -274,6 +276,15 @@ class Objects:
     def _delete(self, keys: Sequence[str]) -> None:
         try:
             with self._calling(keys[0], "deleted"):
+                # obstore does not repeat a deletion of many keys, and a server may end an idle connection
+                # just when it is used.
+                for _ in range(_DELETE_TRIES - 1):
+                    try:
+                        obstore.delete(self._store, keys)
+                        return
+                    except BaseError as error:
+                        if not re.search(_CUT, str(error)):
+                            raise
                 obstore.delete(self._store, keys)
         except MissingFileError:  # some stores report this; the rest of the request may remain
             for key in keys if len(keys) > 1 else ():

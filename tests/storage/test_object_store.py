@@ -16,6 +16,7 @@ from feast_sketch_store.storage.buckets import _objects, check_url, open_bucket
 from feast_sketch_store.storage.object_store import ObjectStorage
 from feast_sketch_store.storage.objects import Objects
 from tests.helpers.cases import for_each
+from tests.helpers.http_proxy import request_proxy
 from tests.helpers.length import IS_LONG, by_length
 from tests.helpers.object_servers import SECRET_KEY
 from tests.storage.contract import StorageContract, in_threads, names_of, put
@@ -147,6 +148,37 @@ def test_a_lost_answer_is_no_conflict(storage):
     assert storage.read("a") == b"first"
     with pytest.raises(FileExistsAlreadyError):
         put(storage, "a", b"second")
+
+
+@pytest.mark.parametrize("name", ["moto", pytest.param("azurite", marks=pytest.mark.object_servers)])
+def test_a_deletion_whose_connection_is_cut_is_made_again(object_server, name):
+    server = object_server(name)
+    url = server.bucket()
+    keys = [f"rows/{number}" for number in range(3)]
+    deletions = []
+
+    def cut_twice(request):
+        if request.method in ("POST", "DELETE"):
+            deletions.append(request.target)
+            if len(deletions) == 1:
+                return None
+            if len(deletions) == 2:
+                request.answered()
+                return None
+        return request.answered()
+
+    with request_proxy(server.port) as link:
+        storage = open_bucket(url, link.options(server.options))
+        for key in keys:
+            put(storage, key)
+        link.handle = cut_twice
+        storage.delete(keys)
+        # Azure names an object that is gone, and the others are deleted one by one.
+        assert len(deletions) == (3 if name == "moto" else 3 + len(keys))
+        assert storage.list("rows/") == []
+        link.handle = lambda request: None
+        with pytest.raises(StorageError, match="cannot be deleted: .*the server cut the connection"):
+            storage.delete(keys)
 
 
 def test_an_object_that_others_replace_is_fetched_whole(moto, monkeypatch):
