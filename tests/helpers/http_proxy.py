@@ -1,6 +1,8 @@
 """A proxy between a store and an object store. It sees whole requests, and loses or repeats some."""
 
 import http.client
+import socket
+import struct
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -9,6 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import unquote, urlsplit
 
 _PATIENCE_SECONDS = 120
+_AT_ONCE = struct.pack("ii", 1, 0)  # lingers for 0 seconds
 _OF_ONE_CONNECTION = {"connection", "keep-alive", "transfer-encoding", "content-length"}
 
 
@@ -70,11 +73,13 @@ class RequestProxy:
     ----------
     handle : called with each request; returns the answer to send, or None to end the connection. It may be
         replaced at any time.
+    resets : whether a connection is reset where it ends, as of a server that did not read all of it.
     port : where to connect to.
     """
 
     def __init__(self, port: int, handle: Handle = Request.answered):
         self.handle = handle
+        self.resets = False
         proxy = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -112,6 +117,13 @@ class RequestProxy:
         class Server(ThreadingHTTPServer):
             daemon_threads = True
             block_on_close = False
+
+            def shutdown_request(self, request: socket.socket) -> None:
+                if proxy.resets:
+                    request.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _AT_ONCE)
+                    request.close()
+                else:
+                    super().shutdown_request(request)
 
             def handle_error(self, *_: object) -> None:
                 pass  # the client ended the connection

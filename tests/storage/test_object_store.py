@@ -171,7 +171,7 @@ def test_a_deletion_whose_connection_is_cut_is_made_again(object_server, name):
         storage = open_bucket(url, link.options(server.options))
         for key in keys:
             put(storage, key)
-        link.handle = cut_twice
+        link.handle, link.resets = cut_twice, True
         storage.delete(keys)
         # Azure names an object that is gone, and the others are deleted one by one.
         assert len(deletions) == (3 if name == "moto" else 3 + len(keys))
