@@ -8,7 +8,7 @@ import os
 import re
 import secrets
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -30,7 +30,7 @@ _WRITE_ID = "writeid"  # metadata of an object: a random word for each write; Az
 _WRITE_ID_BYTES = 12
 _CREATE_TRIES = 5  # of a key that is refused as taken, but then is not there
 _DELETED_AT_ONCE = 1000
-_DELETE_TRIES = 4
+_CUT_TRIES = 4  # of a call whose connection is cut
 _PROBE = "conditions-probe"  # stays in the bucket, so that the next probe takes one request
 
 _STATUS = re.compile(r"status code: (\d{3})")
@@ -276,16 +276,7 @@ class Objects:
     def _delete(self, keys: Sequence[str]) -> None:
         try:
             with self._calling(keys[0], "deleted"):
-                # obstore does not repeat a deletion of many keys, and a server may end an idle connection
-                # just when it is used.
-                for _ in range(_DELETE_TRIES - 1):
-                    try:
-                        obstore.delete(self._store, keys)
-                        return
-                    except BaseError as error:
-                        if not re.search(_CUT, str(error)):
-                            raise
-                obstore.delete(self._store, keys)
+                _until_answered(lambda: obstore.delete(self._store, keys))
         except MissingFileError:  # some stores report this; the rest of the request may remain
             for key in keys if len(keys) > 1 else ():
                 self._delete([key])
@@ -309,13 +300,22 @@ class Objects:
                 self._is_probed = True
 
     def _put(self, key: str, content: bytes | memoryview, write_id: str, mode: Any) -> bool:
-        """Write in one request. False if its condition did not hold."""
+        """Write an object in one piece. False if its condition did not hold."""
         attributes: Any = {_WRITE_ID: write_id} if write_id else None
+        num_tries = 0
+
+        def put() -> None:
+            nonlocal num_tries
+            num_tries += 1
+            obstore.put(self._store, key, content, mode=mode, attributes=attributes, use_multipart=False)
+
         try:
             with self._calling(key, "written", UncertainWriteError):
-                obstore.put(self._store, key, content, mode=mode, attributes=attributes, use_multipart=False)
+                _until_answered(put)
         except FileExistsAlreadyError:
-            return False
+            # A try whose answer was lost may be what another one met.
+            found = self.info(key) if write_id and num_tries > 1 else None
+            return found is not None and found.write_id == write_id
         return True
 
     # -- errors --------------------------------------------------------------------------------
@@ -345,6 +345,23 @@ class Objects:
             if is_missing:
                 raise _missing(where) from None
             raise kind(f"{where}: cannot be {done}: {_reason(error, self._server)}") from None
+
+
+def _until_answered(call: Callable[[], object]) -> None:
+    """Make a call of obstore, and again if its connection is cut.
+
+    A server may end an idle connection just when it is used. obstore repeats only what it knows to be
+    harmless: neither deletions of many keys nor puts with a condition.
+    """
+    for _ in range(_CUT_TRIES - 1):
+        try:
+            call()
+        except BaseError as error:
+            if not re.search(_CUT, str(error)):
+                raise
+        else:
+            return
+    call()
 
 
 def _missing(where: str) -> MissingFileError:

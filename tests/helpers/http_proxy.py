@@ -134,8 +134,9 @@ class RequestProxy:
 
     def options(self, options: dict[str, str]) -> dict[str, str]:
         """Storage options that lead through the proxy."""
-        host = urlsplit(options["endpoint"]).netloc
-        return {**options, "endpoint": options["endpoint"].replace(host, f"127.0.0.1:{self.port}")}
+        name = "endpoint" if "endpoint" in options else "base_url"
+        host = urlsplit(options[name]).netloc
+        return {**options, name: options[name].replace(host, f"127.0.0.1:{self.port}")}
 
     def close(self) -> None:
         """Accept no more connections."""

@@ -12,7 +12,7 @@ from obstore.store import MemoryStore
 from feast_sketch_store.errors import SettingsError, StorageError
 from feast_sketch_store.storage import object_lease, object_store
 from feast_sketch_store.storage.base import FileExistsAlreadyError, UncertainWriteError
-from feast_sketch_store.storage.buckets import _objects, check_url, open_bucket
+from feast_sketch_store.storage.buckets import _objects, check_url, open_bucket, open_objects
 from feast_sketch_store.storage.object_store import ObjectStorage
 from feast_sketch_store.storage.objects import Objects
 from tests.helpers.cases import for_each
@@ -150,35 +150,49 @@ def test_a_lost_answer_is_no_conflict(storage):
         put(storage, "a", b"second")
 
 
-@pytest.mark.parametrize("name", ["moto", pytest.param("azurite", marks=pytest.mark.object_servers)])
-def test_a_deletion_whose_connection_is_cut_is_made_again(object_server, name):
+def cut_twice(methods):
+    """The first request of some methods is not done, the second has no answer, and further ones have."""
+    asked = []
+
+    def handle(request):
+        asked.append(request.method)
+        num_asked = sum(method in methods for method in asked)
+        answer = None if request.method in methods and num_asked == 1 else request.answered()
+        return None if request.method in methods and num_asked == 2 else answer
+
+    return handle
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["moto", "gcs", *(pytest.param(name, marks=pytest.mark.object_servers) for name in ("weed", "azurite"))],
+)
+def test_a_call_whose_connection_is_cut_is_made_again(object_server, name):
     server = object_server(name)
     url = server.bucket()
-    keys = [f"rows/{number}" for number in range(3)]
-    deletions = []
-
-    def cut_twice(request):
-        if request.method in ("POST", "DELETE"):
-            deletions.append(request.target)
-            if len(deletions) == 1:
-                return None
-            if len(deletions) == 2:
-                request.answered()
-                return None
-        return request.answered()
-
     with request_proxy(server.port) as link:
-        storage = open_bucket(url, link.options(server.options))
+        objects, _ = open_objects(url, link.options(server.options))
+        objects.require_conditions()
+        keys = [f"rows/{number}" for number in range(3)]
+        link.resets = True
         for key in keys:
-            put(storage, key)
-        link.handle, link.resets = cut_twice, True
-        storage.delete(keys)
-        # Azure names an object that is gone, and the others are deleted one by one.
-        assert len(deletions) == (3 if name == "moto" else 3 + len(keys))
-        assert storage.list("rows/") == []
+            link.handle = cut_twice(["PUT"])
+            objects.create(key, b"first")
+        with pytest.raises(FileExistsAlreadyError):
+            objects.create(keys[0], b"again")
+        known = objects.info(keys[0])
+        link.handle = cut_twice(["PUT"])
+        assert objects.replace(keys[0], b"second", known)
+        link.handle = cut_twice(["PUT"])
+        assert not objects.replace(keys[0], b"third", known)
+        assert [objects.read(key) for key in keys] == [b"second", b"first", b"first"]
+        link.handle = cut_twice(["POST", "DELETE"])
+        objects.delete(keys)
+        assert [objects.info(key) for key in keys] == [None] * 3
         link.handle = lambda request: None
-        with pytest.raises(StorageError, match="cannot be deleted: .*the server cut the connection"):
-            storage.delete(keys)
+        for call in (lambda: objects.delete(keys), lambda: objects.create("a", b"")):
+            with pytest.raises(StorageError, match=r"cannot be .*the server cut the connection"):
+                call()
 
 
 def test_an_object_that_others_replace_is_fetched_whole(moto, monkeypatch):
