@@ -44,6 +44,7 @@ from feast_sketch_store.rows.encoding import (
 from feast_sketch_store.rows.entity_keys import JOIN_KEY_TYPES, serialize_columns
 from feast_sketch_store.rows.large_types import large_type
 from feast_sketch_store.rows.limits import check_moments, check_rows
+from feast_sketch_store.rows.list_columns import list_lengths
 
 # Values that replace null elements of an Array, as in Feast; other kinds of elements must not be null.
 _NULL_ELEMENTS = {"string": "", "bytes": b"", "bool": False, "float": np.nan, "double": np.nan}
@@ -303,7 +304,7 @@ def _divided(numbers: pa.Array, divisor: int, is_cut: bool = False) -> pa.Array:
 
 def _lists(values: pa.Array, codec: FeatureCodec) -> pa.Array:
     """Lists as the row log stores them."""
-    lengths = np.asarray(pc.list_value_length(values).fill_null(0), np.int64)
+    lengths = list_lengths(values)
     elements = _elements(pc.list_flatten(values), codec)
     if elements.null_count:
         known = _NULL_SET_ELEMENTS if codec.is_set else _NULL_ELEMENTS

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from feast_sketch_store.errors import RowError
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.counting import MAX_COUNT
-from feast_sketch_store.rows.csr import Csr
+from feast_sketch_store.rows.list_columns import check_beside, list_lengths, lists_of
 
 _COUNTS: Final = "__counts__"
 _COUNTS_TYPE = pa.large_list(pa.int64())
@@ -64,7 +64,8 @@ def with_counts(table: pa.Table, codecs: Sequence[FeatureCodec]) -> pa.Table:
             if given is not None:
                 _check(column, given, (codec.feature, own))
             if codec.feature in have_ids:
-                column, amounts = _from_zero(column), amounts_of_rows(column, given)
+                whole = lists_of(list_lengths(column), pc.list_flatten(column), column)
+                column, amounts = whole, amounts_of_rows(column, given)
             else:
                 column, amounts = counts_of_rows(column, given)
                 _check_sums(column, amounts, codec.feature)
@@ -76,34 +77,17 @@ def with_counts(table: pa.Table, codecs: Sequence[FeatureCodec]) -> pa.Table:
 
 
 def counts_array(column: pa.Array, amounts: NDArray[np.int64]) -> pa.Array:
-    """The counts of rows, int64[nnz], as lists beside those of their values, whose offsets begin with 0."""
-    return pa.LargeListArray.from_arrays(column.offsets, pa.array(amounts), mask=_mask(column))
-
-
-def _from_zero(column: pa.Array) -> pa.Array:
-    """The same lists, with offsets from 0."""
-    lengths = pc.list_value_length(column).fill_null(0).to_numpy()
-    offsets = pa.array(Csr.of_lengths(lengths, lengths).indptr)
-    return pa.LargeListArray.from_arrays(offsets, pc.list_flatten(column), mask=_mask(column))
-
-
-def _mask(column: pa.Array) -> pa.Array | None:
-    return column.is_null() if column.null_count else None
+    """The counts of rows, int64[nnz], as lists beside those of their values."""
+    return lists_of(list_lengths(column), pa.array(amounts), column)
 
 
 def _check(values: pa.Array, counts: pa.Array, names: tuple[str, str]) -> None:
-    lengths, given = (pc.list_value_length(column).fill_null(-1).to_numpy() for column in (values, counts))
-    wrong = (given >= 0) & (given != lengths.clip(min=0))
-    if wrong.any():
-        row = int(wrong.argmax())
-        raise RowError(
-            f"row {row} of the batch has {max(0, lengths[row])} values in feature {names[0]!r} and "
-            f"{given[row]} counts in feature {names[1]!r}; give each value a count, or leave the counts out"
-        )
+    advice = "give each value a count, or leave the counts out"
+    check_beside(values, counts, names, ("values", "counts"), advice)
     amounts = pc.list_flatten(counts)
     numbers = amounts.fill_null(-1).to_numpy()
     if (is_wrong := (numbers < 0) | (numbers > MAX_COUNT)).any():
-        ends = np.cumsum(given.clip(min=0))
+        ends = np.cumsum(list_lengths(counts))
         place = int(is_wrong.argmax())
         row = int(np.searchsorted(ends, place, side="right"))
         raise RowError(
@@ -138,10 +122,10 @@ def amounts_of_rows(column: pa.Array, counts: pa.Array | None) -> NDArray[np.int
     ------
     pyarrow.ArrowInvalid : a row has another number of counts than of values.
     """
-    lengths = pc.list_value_length(column).fill_null(0).to_numpy().astype(np.int64)
+    lengths = list_lengths(column)
     amounts = np.ones(int(lengths.sum()), np.int64)
     if counts is not None:
-        given = pc.list_value_length(counts).fill_null(-1).to_numpy()
+        given = list_lengths(counts, -1)
         if ((given >= 0) & (given != lengths)).any():
             raise pa.ArrowInvalid("a row has another number of counts than of values")
         numbers = pc.list_flatten(counts).to_numpy(zero_copy_only=False)
@@ -156,9 +140,9 @@ def counts_of_rows(column: pa.Array, counts: pa.Array | None) -> tuple[pa.Array,
 
     Returns
     -------
-    The lists, with offsets from 0, and int64[nnz] for all their elements.
+    The lists, and int64[nnz] for all their elements.
     """
-    lengths = pc.list_value_length(column).fill_null(0).to_numpy().astype(np.int64)
+    lengths = list_lengths(column)
     elements, amounts = pc.list_flatten(column), amounts_of_rows(column, counts)
     owners = np.repeat(np.arange(len(lengths)), lengths)
     encoded = elements.dictionary_encode()
@@ -176,5 +160,4 @@ def counts_of_rows(column: pa.Array, counts: pa.Array | None) -> tuple[pa.Array,
         first, amounts = first[kept], amounts[kept]
         elements = elements.take(pa.array(first))
         lengths = np.bincount(owners[first], minlength=len(lengths))
-    offsets = pa.array(Csr.of_lengths(lengths, lengths).indptr)
-    return pa.LargeListArray.from_arrays(offsets, elements, mask=_mask(column)), amounts
+    return lists_of(lengths, elements, column), amounts

@@ -31,6 +31,7 @@ from feast_sketch_store.rows.entity_keys import (
     serialize_entity_keys,
 )
 from feast_sketch_store.rows.limits import check_moments, check_rows
+from feast_sketch_store.rows.list_columns import list_lengths
 from feast_sketch_store.rows.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
@@ -564,7 +565,7 @@ def encode_column(
     if null_rows is not None:
         states[null_rows] = NULL
     if codec.is_collection:
-        lengths = _lengths(column)
+        lengths = list_lengths(column)
         states[(states == VALUE) & (lengths == 0)] = EMPTY
         elements = pc.list_flatten(column)
     else:
@@ -576,12 +577,6 @@ def encode_column(
     if codec.is_collection and not codec.may_repeat and not codec.is_counted:
         indptr, symbols = kernel.distinct_per_row(indptr, symbols)
     return EncodedFeature(codec, vocabulary, states, indptr, symbols)
-
-
-def _lengths(column: pa.Array) -> NDArray[np.int64]:
-    """The number of elements of each list, 0 for null: int64[n]."""
-    lengths = pc.list_value_length(column)
-    return np.asarray((lengths.fill_null(0) if column.null_count else lengths).to_numpy(), np.int64)
 
 
 def never_written(codec: FeatureCodec, num_rows: int) -> EncodedFeature:

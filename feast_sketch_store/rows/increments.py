@@ -25,9 +25,9 @@ from numpy.typing import NDArray
 from feast_sketch_store.errors import RowError
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.count_log import amounts_of_rows, counts_column
-from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.encoding import ENTITY_KEY, EVENT_TIMESTAMP, NAMES, NULLS, as_damage, row_keys
 from feast_sketch_store.rows.entity_keys import find_sorted, hash_serialized_keys
+from feast_sketch_store.rows.list_columns import check_beside, list_lengths, lists_of
 from feast_sketch_store.rows.vocabulary import Vocabulary
 
 OPERATION: Final = "__operation"
@@ -115,14 +115,15 @@ def _counted_once(
     """
     of_ids, counted = codecs
     column, ids = (table[codec.feature].combine_chunks() for codec in (counted, of_ids))
-    lengths, id_lengths = (_lengths(lists) for lists in (column, ids))
+    lengths, id_lengths = (list_lengths(lists) for lists in (column, ids))
     if (wrong := is_counting & (lengths != id_lengths)).any():
         raise pa.ArrowInvalid(
             f"row {wrong.argmax()} has {id_lengths[wrong][0]} ids in feature {of_ids.feature!r} and "
             f"{lengths[wrong][0]} values in feature {counted.feature!r}"
         )
     own = pc.list_flatten(ids).filter(pa.array(np.repeat(is_counting, id_lengths)))
-    vocabulary, symbols = Vocabulary.by_popularity(of_ids.to_storage(own))
+    encoded = of_ids.to_storage(own).dictionary_encode()
+    vocabulary, symbols = Vocabulary(encoded.dictionary), encoded.indices.to_numpy(zero_copy_only=False)
     width = max(1, len(vocabulary))
     facts = np.repeat(np.where(is_counting, owners, 0), np.where(is_counting, lengths, 0)) * width + symbols
     is_known = np.ones(len(facts), np.bool_)
@@ -141,26 +142,18 @@ def _counted_once(
         np.repeat(np.arange(len(table)), id_lengths)[repeats], minlength=len(table)
     )
     changed = {
-        counted.feature: _lists(column, lengths, pc.list_flatten(column)),
-        name: _lists(column, lengths, pa.array(amounts)),
+        counted.feature: lists_of(lengths, pc.list_flatten(column), column),
+        name: lists_of(lengths, pa.array(amounts), column),
     }
     for of_ids_column in (of_ids.feature, times_column(of_ids.feature)):
         lists = table[of_ids_column].combine_chunks()
-        changed[of_ids_column] = _lists(lists, rest, pc.list_flatten(lists).filter(pa.array(~repeats)))
+        changed[of_ids_column] = lists_of(rest, pc.list_flatten(lists).filter(pa.array(~repeats)), lists)
     for name, values in changed.items():
         if name in table.column_names:
             table = table.set_column(table.column_names.index(name), name, values)
         else:
             table = table.append_column(name, values)
     return table
-
-
-def _lists(column: pa.Array, lengths: NDArray[np.int64], elements: pa.Array) -> pa.Array:
-    """Lists that are null where those of a column are."""
-    indptr = pa.array(Csr.of_lengths(lengths, lengths).indptr)
-    return pa.LargeListArray.from_arrays(
-        indptr, elements, mask=column.is_null() if column.null_count else None
-    )
 
 
 # -- write -----------------------------------------------------------------------------------------------
@@ -177,28 +170,21 @@ def with_ids(table: pa.Table, codecs: Sequence[FeatureCodec]) -> pa.Table:
     pairs = ids_of_counted(codecs)
     for of_ids, counted in pairs:
         column, given = (table[codec.feature].combine_chunks() for codec in (counted, of_ids))
-        lengths, own = (pc.list_value_length(lists).fill_null(-1).to_numpy() for lists in (column, given))
-        wrong = (own >= 0) & (own != lengths.clip(min=0))
-        if wrong.any():
-            row = int(wrong.argmax())
-            raise RowError(
-                f"row {row} of the batch has {max(0, lengths[row])} values in feature {counted.feature!r} "
-                f"and {own[row]} ids in feature {of_ids.feature!r}; give each value an id, or leave "
-                "the ids out"
-            )
-        rows, lacks = np.repeat(np.arange(len(table)), lengths.clip(min=0)), own < 0
-        elements = pc.list_flatten(column)
+        names, advice = (counted.feature, of_ids.feature), "give each value an id, or leave the ids out"
+        lacks = ~check_beside(column, given, names, ("values", "ids"), advice)
+        lengths = list_lengths(column)
+        rows, elements = np.repeat(np.arange(len(table)), lengths), pc.list_flatten(column)
         if lacks.any():
             made = _made_ids(table, rows, elements, counted, of_ids)
             both = pa.concat_arrays([pc.list_flatten(given), made])
-            places = np.cumsum(~lacks[rows]) - 1
-            places[lacks[rows]] = len(both) - len(made) + np.flatnonzero(lacks[rows])
+            places = np.cumsum(~lacks) - 1
+            places[lacks] = len(both) - len(made) + np.flatnonzero(lacks)
             ids = both.take(pa.array(places))
         else:
             ids = pc.list_flatten(given)
         amounts = amounts_of_rows(column, table[counts_column(counted.feature)].combine_chunks())
         check_ids(table[ENTITY_KEY].combine_chunks(), rows, (ids, elements, amounts), (of_ids, counted))
-        lists = _lists(column, lengths.clip(min=0), ids)
+        lists = lists_of(lengths, ids, column)
         table = table.set_column(table.column_names.index(of_ids.feature), of_ids.feature, lists)
     if pairs and table[NULLS].null_count < len(table):
         named = {of_ids.feature for of_ids, _ in pairs}  # a row without ids lacks none
@@ -275,7 +261,3 @@ def _mixed(*parts: NDArray[np.uint64]) -> NDArray[np.uint64]:
             mixed *= np.uint64(factor)
         mixed ^= mixed >> np.uint64(33)
     return mixed
-
-
-def _lengths(column: pa.Array) -> NDArray[np.int64]:
-    return np.asarray(pc.list_value_length(column).fill_null(0).to_numpy(), np.int64)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from feast_sketch_store.errors import RowError
 from feast_sketch_store.rows.large_types import large_type
+from feast_sketch_store.rows.list_columns import list_lengths
 
 # Of one row.
 MAX_ELEMENTS = 1 << 26  # of one feature
@@ -145,7 +146,7 @@ def _num_elements(column: pa.ChunkedArray) -> NDArray[np.int64]:
     """The number of elements of each row, 1 for a row that is not a list: int64[n]."""
     if not _is_list(column.type):
         return np.ones(len(column), np.int64)
-    return np.asarray(pc.list_value_length(column).fill_null(0).to_numpy(), np.int64)
+    return list_lengths(column)
 
 
 def _num_bytes(column: pa.ChunkedArray) -> NDArray[np.int64]:
@@ -157,7 +158,7 @@ def _num_bytes(column: pa.ChunkedArray) -> NDArray[np.int64]:
 def _num_bytes_of(array: pa.Array) -> NDArray[np.int64]:
     if _is_list(array.type):
         of_elements = np.concatenate(([0], np.cumsum(_num_bytes_of(pc.list_flatten(array)))))
-        lengths = np.asarray(pc.list_value_length(array).fill_null(0), np.int64)
+        lengths = list_lengths(array)
         ends = np.cumsum(lengths)
         return np.asarray(of_elements[ends] - of_elements[ends - lengths])
     if _has_bytes(array.type):

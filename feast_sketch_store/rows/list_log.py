@@ -51,6 +51,7 @@ from feast_sketch_store.rows.encoding import (
 from feast_sketch_store.rows.entity_keys import JoinKeys, serialize_columns
 from feast_sketch_store.rows.increments import COUNT, OPERATION, times_column, with_ids
 from feast_sketch_store.rows.limits import check_rows, impossible_moment
+from feast_sketch_store.rows.list_columns import check_beside, list_lengths
 from feast_sketch_store.rows.listing import ALWAYS, Attribute
 from feast_sketch_store.rows.lists import removed_codec, united
 
@@ -100,17 +101,11 @@ def _times_of_items(
     items: pa.Array, times: pa.Array, events: pa.Array, names: tuple[str, str | None]
 ) -> pa.Array:
     """The time of each item: the given one, or that of its row."""
-    lengths, given = (pc.list_value_length(column).fill_null(-1).to_numpy() for column in (items, times))
-    wrong = (given >= 0) & (given != lengths.clip(min=0))
-    if wrong.any():
-        row = int(wrong.argmax())
-        raise RowError(
-            f"row {row} of the batch has {max(0, lengths[row])} items in feature {names[0]!r} and "
-            f"{given[row]} times in feature {names[1]!r}; give each item a time, or leave the times out"
-        )
-    indptr = Csr.of_lengths(lengths.clip(min=0), lengths).indptr
-    moments = np.repeat(_numbers(events), np.diff(indptr))
-    is_given = np.repeat(given >= 0, np.diff(indptr))
+    advice = "give each item a time, or leave the times out"
+    is_given = check_beside(items, times, names, ("items", "times"), advice)
+    lengths = list_lengths(items)
+    indptr = Csr.of_lengths(lengths, lengths).indptr
+    moments = np.repeat(_numbers(events), lengths)
     moments[is_given] = _numbers(pc.list_flatten(times))
     if (found := impossible_moment(moments)) is not None:
         row = int(np.searchsorted(indptr, found[0], side="right")) - 1
@@ -400,8 +395,7 @@ def _lengths_of(table: pa.Table, name: str) -> NDArray[np.int64]:
     """The number of elements of each list of a column, 0 for null or without the column: int64[n]."""
     if name not in table.column_names:
         return np.zeros(len(table), np.int64)
-    lengths = pc.list_value_length(table[name].combine_chunks()).fill_null(0)
-    return np.asarray(lengths.to_numpy(), np.int64)
+    return list_lengths(table[name])
 
 
 def _timeless(feature: EncodedFeature) -> EncodedFeature:
