@@ -4,9 +4,9 @@
 
 The other version needs an environment of its own with the package and Feast. Both draw the same salts, so
 filters show the same wrong values unless the versions number the values differently. Then both must have
-every value that was written, and the answer is counted apart. So are operations at which only the other
-version raised an error. Where both raise, the errors must be of one type. Without ``--other`` it compares
-this version with itself.
+every value that was written, and no row a newer time, and the answer is counted apart. So are operations at
+which only the other version raised an error. Where both raise, the errors must be of one type. Without
+``--other`` it compares this version with itself.
 """
 
 import argparse
@@ -16,6 +16,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from views import SPELLINGS, VIEWS
 WORKER = Path(__file__).parent / "worker.py"
 NUM_ENTITIES = 40
 WORDS = ["", "a", "b", "ä", "a long word " * 5]
+FIRST_EVENT = 1_767_225_600  # seconds since 1970, as `worker.EPOCH`
 CHANGES_A_MESSAGE, READS_A_MESSAGE, MESSAGES_A_HISTORY = 3, 60, 60
 
 
@@ -109,7 +111,7 @@ class History:
             values[name] = None if rng.random() < 0.05 else self.content(kind, meaning)
         if values.get("items") is not None:
             times = sorted(rng.randint(0, 10_000) for _ in values["items"])
-            values["items_at"] = [1_767_225_600 + t for t in times]
+            values["items_at"] = [FIRST_EVENT + t for t in times]
         if self.written.get((view, entity), (-1, {}))[0] <= event:
             self.written[view, entity] = event, {f: set(values.get(f) or ()) for f in VIEWS[view].lossy}
         return {"entity": entity, "event": event, "values": values}
@@ -167,38 +169,69 @@ def raised_by(answer: Any) -> str | None:
 
 
 def is_lossy_alike(operation: dict[str, Any], one: Any, other: Any, history: History) -> bool:
-    """Whether two answers differ only in values that were not written, where reads may show such."""
+    """Whether two answers differ only in values that were not written, where reads may show such, and in
+    times of rows, which a seal may round down.
+    """
     if raised_by(one) or raised_by(other) or operation["do"] not in ("online_read", "get", "reader"):
         return False
-    (exact, shown), (other_exact, other_shown) = _parts(operation, one), _parts(operation, other)
+    (exact, *lossy), (other_exact, *other_lossy) = _parts(operation, one), _parts(operation, other)
     return exact == other_exact and all(
-        _has_written(operation, columns, history) for columns in (shown, other_shown)
+        _has_written(operation, columns, history) and _are_no_newer(operation, times, history)
+        for columns, times in (lossy, other_lossy)
     )
 
 
-def _parts(operation: dict[str, Any], answer: Any) -> tuple[Any, list[tuple[str, str, list[Any]]]]:
-    """What must be equal of an answer; and the rest by view and feature: per entity a value of `worker`,
-    None where there is none.
+Columns = list[tuple[str, str, list[Any]]]
+Times = list[tuple[str, list[float | None]]]
+
+
+def _parts(operation: dict[str, Any], answer: Any) -> tuple[Any, Columns, Times]:
+    """What must be equal of an answer; the rest by view and feature: per entity a value of `worker`, None
+    where there is none; and the times of rows that may be in filters, in seconds since 1970.
     """
     if operation["do"] == "reader":
         view, feature = operation["view"], operation["feature"]
         if feature not in VIEWS[view].lossy:
-            return answer, []
-        return answer["exists"], [(view, feature, [row and ["", row] for row in answer["arrow"]])]
+            return answer, [], []
+        return answer["exists"], [(view, feature, [row and ["", row] for row in answer["arrow"]])], []
     if operation["do"] == "get":
         places = {f"{view}__{f}": (view, f) for view in operation["views"] for f in VIEWS[view].lossy}
-        exact = {name: [cells[name in places :] for cells in column] for name, column in answer.items()}
-        return exact, [(*place, [cells[0] for cells in answer[name]]) for name, place in places.items()]
+        rounded = {name: name.partition("__")[0] for name in answer if "__" in name}
+        rounded = {name: view for name, view in rounded.items() if VIEWS[view].lossy}
+        exact = {
+            name: [cells[name in places : 2 if name in rounded else 3] for cells in column]
+            for name, column in answer.items()
+        }
+        times = [(view, [cells[2] / 1e6 or None for cells in answer[n]]) for n, view in rounded.items()]
+        return (
+            exact,
+            [(*place, [cells[0] for cells in answer[name]]) for name, place in places.items()],
+            times,
+        )
     view = operation["view"]
     lossy = VIEWS[view].lossy
-    exact_rows = [row and [row[0], {f: v for f, v in row[1].items() if f not in lossy}] for row in answer]
+    if not lossy:
+        return answer, [], []
+    exact_rows = [row and {f: v for f, v in row[1].items() if f not in lossy} for row in answer]
     asked = lossy if operation["features"] is None else [f for f in lossy if f in operation["features"]]
-    return exact_rows, [(view, f, [row and row[1].get(f) for row in answer]) for f in asked]
+    moments = [row and row[0] and datetime.fromisoformat(row[0]).timestamp() for row in answer]
+    return (
+        exact_rows,
+        [(view, f, [row and row[1].get(f) for row in answer]) for f in asked],
+        [(view, moments)],
+    )
 
 
-def _has_written(
-    operation: dict[str, Any], columns: list[tuple[str, str, list[Any]]], history: History
-) -> bool:
+def _are_no_newer(operation: dict[str, Any], columns: Times, history: History) -> bool:
+    for view, column in columns:
+        for entity, time_of_row in zip(operation["entities"], column, strict=True):
+            event, _ = history.written.get((view, entity), (0, {}))
+            if time_of_row is not None and time_of_row > FIRST_EVENT + event:
+                return False
+    return True
+
+
+def _has_written(operation: dict[str, Any], columns: Columns, history: History) -> bool:
     for view, feature, column in columns:
         for entity, value in zip(operation["entities"], column, strict=True):
             wanted = history.written.get((view, entity), (0, {}))[1].get(feature, set())
