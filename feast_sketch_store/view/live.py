@@ -166,6 +166,9 @@ class LiveView(Generic[V]):
 
     def reset_locks(self) -> None:
         """Replace locks that another thread of the parent process may have held when it forked."""
+        for shard in self.shards.values():
+            shard.reset_locks()
+        self._metrics.forget()
         self._follow_lock = threading.Lock()
         self._poller: Poller | None = None
         self._poller_lock = threading.Lock()

@@ -7,10 +7,8 @@ lock. While reads go on, a thread loads new rows.
 import functools
 import itertools
 import logging
-import os
 import threading
 import time
-import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -44,16 +42,6 @@ _SAMPLES = 1_000  # entities that were never written, to measure error rates wit
 _numbers = itertools.count(1)
 _last_writes: dict[str, int] = {}
 _last = [0]  # of any storage
-
-_views: "weakref.WeakSet[LiveShard]" = weakref.WeakSet()
-
-
-def _reset_locks() -> None:
-    for view in _views:
-        view.reset_locks()
-
-
-os.register_at_fork(after_in_child=_reset_locks)
 
 
 @dataclass(frozen=True)
@@ -128,7 +116,6 @@ class LiveShard:
             self._row_log, self._snapshots, codecs, semantics.of(codecs), self.remedy, last_known
         )
         self.is_polled = is_replica and refresh_interval_seconds > 0  # by the view
-        self._refresh_lock = threading.Lock()  # guards the attributes below
         self._state = ShardState(semantics.of(codecs))
         self._is_open = False  # until the storage was read for the first time
         self._starts_over = False  # whether the next refresh reads everything again
@@ -138,22 +125,19 @@ class LiveShard:
         self._answered_at: float | None = None  # the same, unless a look failed since
         self._problem = ""  # why the last look failed; empty if it did not
         self._last_warning = ""
-        self._refresher: threading.Thread | None = None  # the latest one, which may be done
-        self._warmer = Warmer()
         # Called with another state: before reads have it, to make it ready, and afterwards. Neither holds the
         # shard, so that a replaced shard is let go at once, without the garbage collector.
         self.before_change: Callable[[ShardState], None] = lambda state: None
         self.on_change: Callable[[ShardState], None] = lambda state: None
         self.emptied_at = 0.0  # time.monotonic() when the rows that were there were gone; 0 if they were not
-        _views.add(self)
+        self.reset_locks()
 
     def reset_locks(self) -> None:
         """Replace locks that another thread of the parent process may have held when it forked."""
         self._row_log.reset()
-        self._refresh_lock = threading.Lock()
-        self._refresher = None
+        self._refresh_lock = threading.Lock()  # guards what a look changes
+        self._refresher: threading.Thread | None = None  # the latest one, which may be done
         self._warmer = Warmer()
-        self.metrics.forget()
 
     def close(self) -> None:
         """Wait for a refresh that is under way, so that the view's files can be closed."""
@@ -162,7 +146,6 @@ class LiveShard:
         if refresher is not None:
             refresher.join()
         self._warmer.stop()
-        self.metrics.flush()
 
     def warm_up(self) -> None:
         """Open the view, and wait until its snapshot is in memory, so that the first reads do not."""

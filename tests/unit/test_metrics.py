@@ -8,6 +8,7 @@ import re
 import sys
 import threading
 import urllib.request
+from dataclasses import replace
 from pathlib import Path
 
 import feast.metrics  # before prometheus_client, as Feast's server does
@@ -69,9 +70,10 @@ class Scrape:
 
 @pytest.fixture
 def view(tmp_path, request):
-    """A view whose metrics no other test has."""
+    """A view whose metrics no other test has, with as many shards as the test says."""
     folder = tmp_path / "shop" / re.sub(r"\W", "_", request.node.name)
-    return View(LocalStorage(folder), SETTINGS, SealPolicy(1.0, 10**9), 0.0)
+    settings = replace(SETTINGS, num_shards=getattr(request, "param", 1))
+    return View(LocalStorage(folder), settings, SealPolicy(1.0, 10**9), 0.0)
 
 
 @pytest.fixture
@@ -176,21 +178,20 @@ def test_a_fallback_is_counted_once(view, scrape, tmp_path):
     assert scrape(metrics.FALLBACKS) == 1
 
 
-def _read_in_child(folder):
-    view = View(LocalStorage(folder), SETTINGS, SealPolicy(1.0, 10**9), 0.0)
+def _read_in_child(view):
     view.read(user_hashes([1, 2]), [])
     view.close()
 
 
 @pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning")
+@pytest.mark.parametrize("view", [1, 4], indirect=True, ids=["whole", "shards"])
 def test_forked_processes_count_for_themselves(view, scrape):
     view.write([row(1, "x")])
     view.metrics.flush()
     view.metrics._flushed_at = float("inf")  # so that a read is left for later as the children are forked
     view.read(user_hashes([1]), [])
     children = [
-        multiprocessing.get_context("fork").Process(target=_read_in_child, args=(view.storage.path,))
-        for _ in range(2)
+        multiprocessing.get_context("fork").Process(target=_read_in_child, args=(view,)) for _ in range(2)
     ]
     for child in children:
         child.start()
