@@ -337,7 +337,7 @@ def winning(view: View, table: pa.Table) -> NDArray[np.int64]:
     wins, ties = keys.event_timestamps > events, np.flatnonzero(keys.event_timestamps == events)
     if len(ties):  # answers do not say when rows were created
         numbers = np.unique(shards_of(keys.entity_hashes[ties], view.shard_map.num_shards))
-        known = RowKeys.concatenate([view.shards[number].row_keys() for number in numbers.tolist()])
+        known = RowKeys.concatenate([view.shards[number].state.row_keys() for number in numbers.tolist()])
         found, places = find_sorted(known.entity_hashes, keys.entity_hashes[ties])
         wins[ties] = True
         wins[ties[found]] = keys.created_timestamps[ties[found]] >= known.created_timestamps[places]

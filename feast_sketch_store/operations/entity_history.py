@@ -101,7 +101,7 @@ def entity_history(store: FeatureStore, view: str, entity_row: Mapping[str, Any]
     hashes = hash_entity_keys([key])
     number = int(shards_of(np.frombuffer(hashes, np.uint64).reshape(1, 2), len(opened.shards))[0])
     part = opened.shards[number]
-    version = part.snapshot_version
+    version = part.state.snapshot_version
     codecs = [codec for codec in opened.settings.codecs if not codec.is_computed and not codec.is_backed]
     past = _Past(view, hashes, named(opened.settings.semantics).of(codecs), codecs, entity_row.keys())
     rows = [

@@ -163,12 +163,14 @@ def inspect(store: FeatureStore, view: str) -> ViewReport:
     """
     online_store, table = _resolve(store, view)
     opened = online_store.writer(store.config, table)
-    stats, sealed, keys = opened.stats(), opened.sealed(), opened.row_keys()
+    stats, sealed, keys = opened.stats(), opened.sealed(), opened.state.row_keys()
     options = store.config.online_store
     place = StorePlace.of(store.config.repo_path, options.path, options.storage_options)
     expire_before = expire_before_of(ttl_microseconds(options, table))
     layers = () if sealed is None else sealed[0].layers
     sealed_facts = 0 if sealed is None else sealed[0].num_facts
+    all_names = [codec.feature for codec in opened.settings.codecs]
+    unsealed_facts = sum(shard.unsealed_facts(all_names) for shard in opened.state.shards.values())
     presence, features = None, []
     if sealed is not None:
         presence = sealed[0].sampled_presence(_SAMPLES)
@@ -183,7 +185,7 @@ def inspect(store: FeatureStore, view: str) -> ViewReport:
     return ViewReport(
         view,
         len(keys),
-        sealed_facts + sum(opened.unsealed_facts().values()),
+        sealed_facts + unsealed_facts,
         stats.unsealed_rows,
         int((keys.event_timestamps < expire_before).sum()),
         per_fact(8 * stats.snapshot_bytes),
@@ -192,7 +194,7 @@ def inspect(store: FeatureStore, view: str) -> ViewReport:
         reader_bytes(place, store.project, name_in_store(store.config, table)),
         sum(info.size_bytes for info in opened.storage.walk()),
         opened.snapshot_versions,
-        opened.pinned is not None,
+        opened.state.is_pinned,
         None if sealed is None else max(0.0, time.time() - sealed[1].published_at()),
         _as_text(keys.event_timestamps.max()) if len(keys) else None,
         presence,
@@ -339,7 +341,7 @@ def pin(
     The versions of the snapshots; None if reads are not held.
     """
     opened = opened_view(store, view)
-    if opened.pinned is None:
+    if not opened.state.is_pinned:
         unsealed_rows = opened.stats().unsealed_rows
         if unsealed_rows and opened.sealed() and not may_hide(unsealed_rows):
             return None
@@ -450,7 +452,7 @@ def delete(store: FeatureStore, view: str, entity_rows: Sequence[Mapping[str, An
     opened = online_store.writer(store.config, table)
     opened.refresh()
     hashes = hash_entity_keys(keys)
-    found, _ = find_sorted(opened.row_keys().entity_hashes, hashes)
+    found, _ = find_sorted(opened.state.row_keys().entity_hashes, hashes)
     online_store.delete(store.config, table, keys)
     not_found = np.delete(np.arange(len(keys)), found)
     return Deleted(len(found), [dict(entity_rows[number]) for number in not_found.tolist()])

@@ -98,7 +98,7 @@ def divide(
             put_map(storage, settings, former.shard_map)
             return sum(len(part.kept_rows() or ()) for part in former.shards.values())
         former.refresh_all()
-        if former.pinned is not None:
+        if former.state.is_pinned:
             raise StorageError(
                 f"feature view {view!r}: reads are held at a snapshot, which new shards would not have; run "
                 f"`feast-sketch unpin {view}` first"
@@ -129,7 +129,7 @@ def divide(
             if not is_done:
                 put_map(storage, settings, former.shard_map)
         for part in former.shards.values():
-            part.note_move()
+            SnapshotFolder(part.storage.within(SNAPSHOTS_FOLDER)).note_move()
     entities = moved.stats().sealed_entities
     moved.close()
     former.close()

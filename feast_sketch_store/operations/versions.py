@@ -125,11 +125,11 @@ def diff(view: View, before: str | None = None, after: str | None = None) -> Vie
         older = _snapshots_of(view, before, published)
         newer = _snapshots_of(view, after or NOW, published)
     states = [_state_of(view, files) for files in (older, newer)]
-    keys = [_keys_of(state) for state in states]
+    keys = [state.row_keys() for state in states]
     rest = keys[1]
     known, places = find_sorted(keys[0].entity_hashes, rest.entity_hashes)
     has_other_time = keys[0].event_timestamps[places] != rest.event_timestamps[known]
-    contents = [_Content(view.codecs, state, own) for state, own in zip(states, keys, strict=True)]
+    contents = [_Content(view.settings.codecs, state, own) for state, own in zip(states, keys, strict=True)]
     moved = _largest(*(content.lengths_of_entities for content in contents))
     names = _names_of(view, [name for name, _, _ in moved])
     return ViewDiff(
@@ -141,7 +141,7 @@ def diff(view: View, before: str | None = None, after: str | None = None) -> Vie
         len(keys[0]) - len(known),
         int(has_other_time.sum()),
         (_size_of(states[0]), _size_of(states[1])),
-        [_feature_diff(codec.feature, states, contents) for codec in view.codecs],
+        [_feature_diff(codec.feature, states, contents) for codec in view.settings.codecs],
         [Mover(names.get(entity, entity.hex()), old, new) for entity, old, new in moved],
     )
 
@@ -181,15 +181,10 @@ def _state_of(view: View, files: Sequence[SnapshotFile] | None) -> State:
     shards = {}
     for number, file in enumerate(files):
         sealed, deltas = open_layer(file), open_deltas(file)
-        semantics = named(sealed.semantics).of(view.codecs)
+        semantics = named(sealed.semantics).of(view.settings.codecs)
         position = Position(file.version - 1)
         shards[number] = ShardState(semantics, position, file, sealed, deltas)
     return State(view.name, view.shard_map, shards)
-
-
-def _keys_of(state: State) -> RowKeys:
-    """The keys of all rows; shards divide hashes in ascending order, so theirs follow each other."""
-    return RowKeys.concatenate([shard.row_keys() for shard in state.shards.values()])
 
 
 def _size_of(state: State) -> int:

@@ -9,28 +9,23 @@ import random
 import threading
 import time
 import weakref
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeVar
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from feast_sketch_store.errors import DamagedFileError, SettingsError, SketchStoreError, StorageError
 from feast_sketch_store.kernel import ReadFault
 from feast_sketch_store.layers import LayerAnswer, SealedRows
 from feast_sketch_store.metrics import ViewMetrics
-from feast_sketch_store.rows.codecs import FeatureCodec
-from feast_sketch_store.rows.encoding import RowKeys
 from feast_sketch_store.snapshot.files import SnapshotFile
 from feast_sketch_store.storage.base import Storage
 from feast_sketch_store.threads import Threads
 from feast_sketch_store.view.live_shard import Freshness, LiveShard, expire_before_of, last_of_all
 from feast_sketch_store.view.loading import EMPTY
-from feast_sketch_store.view.semantics import RowSemantics
 from feast_sketch_store.view.shard_map import ShardMap
 from feast_sketch_store.view.state import ShardState, State
 from feast_sketch_store.view.view_file import ViewFile
@@ -228,11 +223,6 @@ class LiveView(Generic[V]):
     def served(self) -> Mapping[int, V]:
         """The shards that reads may be about."""
         return self._parts.served
-
-    @property
-    def serves_all(self) -> bool:
-        """Whether reads may be about any entity."""
-        return len(self.served) == self.shard_map.num_shards
 
     @property
     def metrics(self) -> ViewMetrics:
@@ -473,30 +463,6 @@ class LiveView(Generic[V]):
         num_commits = sum(one.num_commits for one in told)
         return replace(worst, max_staleness_seconds=self.max_staleness_seconds, num_commits=num_commits)
 
-    @property
-    def pinned(self) -> SnapshotFile | None:
-        """The snapshot that reads of the first shard are held at, as of the last refresh; None if they follow
-        the writes.
-        """
-        held = [view.pinned for view in self.served.values()]
-        return next((snapshot for snapshot in held if snapshot is not None), None)
-
-    # -- what is stored ------------------------------------------------------------------------
-
-    @property
-    def codecs(self) -> Sequence[FeatureCodec]:
-        """How features are read."""
-        return next(iter(self.shards.values())).codecs
-
-    @property
-    def semantics(self) -> RowSemantics:
-        """How rows of an entity come together."""
-        return next(iter(self.shards.values())).semantics
-
-    def stored_schema(self) -> pa.Schema:
-        """The columns of the row logs of all shards; empty without rows."""
-        return pa.unify_schemas([view.stored_schema() for view in self.shards.values()])
-
     # -- sizes ---------------------------------------------------------------------------------
 
     def sealed(self) -> tuple[SealedRows, SnapshotFile] | None:
@@ -509,17 +475,6 @@ class LiveView(Generic[V]):
         if sealed is None or not files:
             return None
         return sealed, max(files, key=lambda file: file.published_at())
-
-    def row_keys(self) -> RowKeys:
-        """See `LiveShard.row_keys`; shards divide hashes in ascending order, so theirs follow each other."""
-        return RowKeys.concatenate([view.row_keys() for view in self.served.values()])
-
-    def unsealed_facts(self) -> dict[str, int]:
-        """The number of values of each feature in the unsealed rows that count."""
-        facts: Counter[str] = Counter()
-        for view in self.served.values():
-            facts.update(view.unsealed_facts())
-        return dict(facts)
 
     def stats(self) -> ViewStats:
         """Sizes of all served shards together, as of now."""

@@ -14,15 +14,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
-import pyarrow as pa
 
 from feast_sketch_store.errors import DamagedFileError, SketchStoreError, StorageError
 from feast_sketch_store.layers import SealedRows
 from feast_sketch_store.metrics import FALLBACKS, LAG_COMMITS, REFRESHES, ViewMetrics, is_loaded
 from feast_sketch_store.row_log import RowLog
 from feast_sketch_store.rows.codecs import FeatureCodec
-from feast_sketch_store.rows.encoding import NO_TIMESTAMP, RowKeys
-from feast_sketch_store.snapshot.files import SnapshotFile, SnapshotFolder
+from feast_sketch_store.rows.encoding import NO_TIMESTAMP
+from feast_sketch_store.snapshot.files import SnapshotFolder
 from feast_sketch_store.storage.base import Storage
 from feast_sketch_store.storage.names import SNAPSHOTS_FOLDER
 from feast_sketch_store.view.last_known import LastKnown
@@ -116,7 +115,7 @@ class LiveShard:
             self._row_log, self._snapshots, codecs, semantics.of(codecs), self.remedy, last_known
         )
         self.is_polled = is_replica and refresh_interval_seconds > 0  # by the view
-        self._state = ShardState(semantics.of(codecs))
+        self.state = ShardState(semantics.of(codecs))  # as of the last look
         self._is_open = False  # until the storage was read for the first time
         self._starts_over = False  # whether the next refresh reads everything again
         self._was_read = False  # since a write reset it
@@ -158,42 +157,12 @@ class LiveShard:
         """The state that reads see now."""
         self._was_read = True
         self._refresh_if_due()
-        return self._state
-
-    @property
-    def state(self) -> ShardState:
-        """The state as of the last look, without a new look."""
-        return self._state
-
-    # -- what is stored ------------------------------------------------------------------------
-
-    @property
-    def codecs(self) -> Sequence[FeatureCodec]:
-        """How features are read."""
-        return self._loader.codecs
-
-    @property
-    def semantics(self) -> RowSemantics:
-        """How several rows of an entity combine."""
-        return self._loader.semantics
+        return self.state
 
     @property
     def has_moved(self) -> bool:
         """Whether the rows were divided into other shards, as of the last look; the state stays as it was."""
         return self._loader.has_moved
-
-    def note_move(self) -> None:
-        """Tell reading processes that the rows are in other shards now.
-
-        Raises
-        ------
-        StorageError : the storage cannot be written.
-        """
-        self._snapshots.note_move()
-
-    def stored_schema(self) -> pa.Schema:
-        """The columns of the row log; empty without rows."""
-        return pa.schema(self._row_log.columns())
 
     # -- refresh -------------------------------------------------------------------------------
 
@@ -205,7 +174,7 @@ class LiveShard:
         DamagedFileError : a file cannot be read, and there is no earlier state to keep serving.
         """
         with self._refresh_lock:
-            self._refresh(self._state, self._was_read)
+            self._refresh(self.state, self._was_read)
 
     def _refresh(self, state: ShardState | None, reads_go_on: bool = False) -> None:
         """Take up what is new.
@@ -216,10 +185,10 @@ class LiveShard:
         reads_go_on : whether reads use the state before meanwhile, so that this one is made ready for them.
         """
         seen, now = last_write(self._process_key), time.monotonic()
-        before = self._state
+        before = self.state
         new = self._loader.load(None if self._starts_over else state)
         self._make_ready(before, new, reads_go_on and before.sealed is not None)
-        self._state = new
+        self.state = new
         if not new.is_empty:
             self.emptied_at = 0.0
         elif not before.is_empty:
@@ -227,7 +196,7 @@ class LiveShard:
         self._is_open, self._starts_over = True, False
         self._seen_process_write, self._looked_at = seen, now
         self._answered_at, self._problem = now, ""
-        self.on_change(self._state)
+        self.on_change(self.state)
         if is_loaded():
             self._measure(before, new)
 
@@ -275,7 +244,7 @@ class LiveShard:
         if look:
             with suppress(SketchStoreError):
                 self._refresh_if_due()
-        state, answered_at, problem = self._state, self._answered_at, self._problem
+        state, answered_at, problem = self.state, self._answered_at, self._problem
         if not self._is_open:
             phase = self._loader.phase if self._refresh_lock.locked() else EMPTY
         elif problem:
@@ -353,7 +322,7 @@ class LiveShard:
         ----------
         state : what this object knows; None for what it serves.
         """
-        state, now = state or self._state, time.monotonic()
+        state, now = state or self.state, time.monotonic()
         try:
             is_outdated = self._loader.is_outdated(state)
         except SketchStoreError:
@@ -376,7 +345,7 @@ class LiveShard:
         """Refresh. If that fails, keep the current state, if there is one."""
         seen, now = last_write(self._process_key), time.monotonic()
         try:
-            self._refresh(self._state, reads_go_on)
+            self._refresh(self.state, reads_go_on)
         except (DamagedFileError, StorageError) as error:
             self._problem = str(error)
             if not self._is_open and not self._start_from_last_known():
@@ -392,10 +361,10 @@ class LiveShard:
         found = self._loader.last_known()
         if found is None:
             return False
-        self._state, age_seconds = found
+        self.state, age_seconds = found
         self._answered_at = time.monotonic() - age_seconds
         self._is_open, self._starts_over = True, False
-        self.on_change(self._state)
+        self.on_change(self.state)
         return True
 
     def give_up_snapshot(self, state: ShardState, error: DamagedFileError) -> None:
@@ -403,41 +372,13 @@ class LiveShard:
         with self._refresh_lock:
             if state.snapshot is None:
                 raise error
-            if self._state.snapshot == state.snapshot:  # otherwise another thread was first
+            if self.state.snapshot == state.snapshot:  # otherwise another thread was first
                 if not self._loader.mend(state.snapshot):
                     self._loader.give_up(state.snapshot, error)
                 self._refresh(None)
 
     def _has_unseen_write(self) -> bool:
         return self._seen_process_write != last_write(self._process_key)
-
-    # -- sizes ---------------------------------------------------------------------------------
-
-    def row_keys(self) -> RowKeys:
-        """The keys of all rows as of the last refresh, one per entity, in the order of their hashes.
-
-        Sealed, unsealed and expired rows all count.
-
-        Raises
-        ------
-        DamagedFileError, StorageError : the order index of the snapshot cannot be read.
-        """
-        return self._state.row_keys()
-
-    @property
-    def pinned(self) -> SnapshotFile | None:
-        """The snapshot that reads are held at, as of the last refresh; None if they follow the writes."""
-        return self._state.snapshot if self._state.pinned else None
-
-    def unsealed_facts(self) -> dict[str, int]:
-        """The number of values of each feature in the unsealed rows that count."""
-        state = self._state
-        if not state.exact:
-            return {}
-        rows = functools.reduce(state.semantics.merge, (layer.rows for layer in state.exact))
-        alive = ~rows.keys.deleted
-        names = [codec.feature for codec in self.codecs if codec.feature in rows.features]
-        return {name: int(np.diff(rows.features[name].indptr)[alive].sum()) for name in names}
 
 
 def expire_before_of(ttl_microseconds: int | None) -> int:

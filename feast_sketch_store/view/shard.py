@@ -164,7 +164,7 @@ class Shard(LiveShard):
 
     def sizes(self) -> Sizes:
         """What is sealed and what is not, as far as this object knows."""
-        state, deferred = self._state, self._deferred
+        state, deferred = self.state, self._deferred
         sealed = state.sealed
         return Sizes(
             state.unsealed_rows + deferred.num_rows,
@@ -178,12 +178,12 @@ class Shard(LiveShard):
     @property
     def num_unsealed_commits(self) -> int:
         """Commits of the fresh log that no snapshot and no absorption covers, as far as this object knows."""
-        return self._state.unsealed_commits + self._deferred.num_commits
+        return self.state.unsealed_commits + self._deferred.num_commits
 
     @property
     def num_unsealed(self) -> int:
         """Rows that are not sealed, as far as this object knows."""
-        return self._state.unsealed_rows + self._deferred.num_rows
+        return self.state.unsealed_rows + self._deferred.num_rows
 
     def _count_others(self) -> None:
         """Know what others wrote and sealed, as of an interval ago, so that a seal comes when it is due.
@@ -207,7 +207,7 @@ class Shard(LiveShard):
         if not self._refresh_lock.acquire(blocking=not self._is_known):
             return True
         try:
-            state, deferred = self._state, self._deferred
+            state, deferred = self.state, self._deferred
             if not self._is_open or self._starts_over:
                 return False
             if deferred.is_next_to(state.position.number):
@@ -222,15 +222,10 @@ class Shard(LiveShard):
         return not self._is_older_than(2 * self.refresh_interval_seconds)
 
     @property
-    def is_pinned(self) -> bool:
-        """Whether reads are held at a snapshot, as far as this object knows."""
-        return bool(self._state.pinned)
-
-    @property
     def _deferred(self) -> _Deferred:
         """The rows that were written through this object and that the state lacks."""
         deferred = self._last_deferred
-        return deferred if self._state.position.number < deferred.position.number else _Deferred()
+        return deferred if self.state.position.number < deferred.position.number else _Deferred()
 
     def _may_defer(self, num_rows: int, is_sealed_soon: bool) -> bool:
         """Whether loading rows can wait: there was no read since the last write and they are few, or their
@@ -315,12 +310,12 @@ class Shard(LiveShard):
     def _load_deferred(self) -> None:
         """Load rows that were just appended, if nothing else has to be read first; the lock is held."""
         self._was_read = False
-        state = self._with_deferred(self._state)
-        if state is self._state:
+        state = self._with_deferred(self.state)
+        if state is self.state:
             note_write(self._process_key)  # the next read takes them up
             return
-        self._state = state
-        self.on_change(self._state)
+        self.state = state
+        self.on_change(self.state)
         # The other views of this process on the same folder have to look for them.
         was_up_to_date = not self._has_unseen_write()
         number = note_write(self._process_key)
@@ -380,7 +375,7 @@ class Shard(LiveShard):
 
     def begun_input(self) -> LogRead:
         """`seal_input` of a shard that may have no row log yet; it gets one with all columns."""
-        return self._row_log.begin(self.semantics.columns(self.settings.codecs))
+        return self._row_log.begin(self.state.semantics.columns(self.settings.codecs))
 
     def input_of_entry(self, entry: Mapping[str, Any]) -> LogRead | None:
         """See `RowLog.table_rows_of`."""
@@ -466,7 +461,7 @@ class Shard(LiveShard):
         self.refresh()  # deferred rows would be counted again and again
         self._row_log.absorb()
         with self._refresh_lock:
-            self._state = replace(self._state, unsealed_commits=0)
+            self.state = replace(self.state, unsealed_commits=0)
 
     def delta_draft(self) -> Draft | None:
         """Fold the rows since the base, or since a delta over it, into an unpublished delta.
@@ -480,7 +475,7 @@ class Shard(LiveShard):
             return None
         self._row_log.absorb()
         self.refresh()
-        state = self._state
+        state = self.state
         if state.snapshot is None or state.sealed is None or state.pinned:
             return None
         if state.snapshot != state.newest_seen:
@@ -527,7 +522,7 @@ class Shard(LiveShard):
     def _fold(self, log: LogRead) -> FoldedRows:
         """The rows that a seal keeps. They include recently expired rows, which reads hide."""
         kept = self.settings.retention_microseconds
-        return self.semantics.of(self.settings.codecs).fold(log.batches, expire_before_of(kept), kept)
+        return self.state.semantics.of(self.settings.codecs).fold(log.batches, expire_before_of(kept), kept)
 
     def sealed_formulas(self) -> Mapping[str, Formula]:
         """The formulas of the last seal, from which the next one starts; none if it cannot be read."""
@@ -629,12 +624,6 @@ class Shard(LiveShard):
     def published(self) -> Sequence[SnapshotFile]:
         """All snapshots, newest first."""
         return self._snapshots.list()
-
-    @property
-    def snapshot_version(self) -> int | None:
-        """The number of commits that the served snapshot covers; None without a snapshot."""
-        snapshot = self._state.snapshot
-        return None if snapshot is None else snapshot.version
 
     def unpin(self) -> bool:
         """Let reads follow the writes again. Returns whether they were held.

@@ -4,9 +4,9 @@ State             shard 0, 1, ...: a read goes to the shard of its entity
   ShardState      exact layers, newest first, over deltas, over the sealed layer
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, reduce
 from typing import TypeAlias
 
 import numpy as np
@@ -77,8 +77,23 @@ class ShardState:
         base = [] if self.sealed is None else [self.sealed]
         return [*reversed(self.exact), *reversed(self.deltas), *base]
 
+    @property
+    def snapshot_version(self) -> int | None:
+        """The number of commits that the snapshot covers; None without a snapshot."""
+        return None if self.snapshot is None else self.snapshot.version
+
+    def unsealed_facts(self, features: Iterable[str]) -> int:
+        """The number of values of some features in the unsealed rows that count."""
+        if not self.exact:
+            return 0
+        rows = reduce(self.semantics.merge, (layer.rows for layer in self.exact))
+        alive = ~rows.keys.deleted
+        return sum(int(rows.features[f].csr.lengths[alive].sum()) for f in features if f in rows.features)
+
     def row_keys(self) -> RowKeys:
-        """The keys of all rows, one per entity, in the order of their hashes; see `LiveShard.row_keys`.
+        """The keys of all rows, one per entity, in the order of their hashes.
+
+        Sealed, unsealed and expired rows all count.
 
         Raises
         ------
@@ -233,6 +248,15 @@ class State:
         """The sealed rows of all shards, for inspection; None if no shard was sealed."""
         layers = [shard.sealed for shard in self.shards.values() if shard.sealed is not None]
         return SealedRows(tuple(layers)) if layers else None
+
+    @property
+    def is_pinned(self) -> bool:
+        """Whether reads of a shard are held at a snapshot."""
+        return any(shard.pinned for shard in self.shards.values())
+
+    def row_keys(self) -> RowKeys:
+        """See `ShardState.row_keys`; shards divide hashes in ascending order, so theirs follow each other."""
+        return RowKeys.concatenate([shard.row_keys() for shard in self.shards.values()])
 
 
 def _is_same(one: object, other: object) -> bool:

@@ -530,10 +530,10 @@ class View(LiveView[Shard]):
 
     @property
     def _is_pinned(self) -> bool:
-        return any(shard.is_pinned for shard in self.shards.values())
+        return any(shard.state.pinned for shard in self.shards.values())
 
     def _is_due(self) -> bool:
-        if self.policy.by_job or not self.serves_all or self._is_pinned:
+        if self.policy.by_job or len(self.served) < len(self.shards) or self._is_pinned:
             return False
         if self._wants_absorption():
             return True
@@ -720,7 +720,7 @@ class View(LiveView[Shard]):
     @property
     def snapshot_versions(self) -> tuple[int | None, ...]:
         """The number of commits that the served snapshot of each shard covers; None for one without."""
-        return tuple(shard.snapshot_version for shard in self.shards.values())
+        return tuple(shard.state.snapshot_version for shard in self.shards.values())
 
     # -- clean up ------------------------------------------------------------------------------
 

@@ -240,7 +240,7 @@ def test_counts_in_deltas(store, tmp_path):
     assert view.seal()
     store.push("clicks", frame([(n, ["b", "x"], [9, n]) for n in (3, 5)], 1))
     assert view.seal(as_delta=True)
-    assert [len(delta) for delta in view.shards[0]._state.deltas] == [2]
+    assert [len(delta) for delta in view.shards[0].state.deltas] == [2]
     truth = [{"b": 9, "x": 3}, {"a": 5, "b": 2}, {"b": 9, "x": 5}]
     assert read(store, [3, 4, 5]) == truth
     assert read_csr(SketchReader(tmp_path, "history"), [3, 4, 5]) == truth

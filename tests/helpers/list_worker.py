@@ -98,7 +98,7 @@ class ListWorker:
         items = list(zip(found.values.to_pylist(), found.microseconds.tolist(), strict=True))
         bounds = found.indptr.tolist()
         rows = [items[a:b] for a, b in pairwise(bounds)]
-        return rows, view.shards[0]._state.sealed is not None
+        return rows, view.shards[0].state.sealed is not None
 
 
 def worker_in(folder: str) -> ListWorker:

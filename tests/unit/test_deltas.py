@@ -73,7 +73,7 @@ def test_a_delta_lies_over_its_base(life):
     assert before < life.files  # nothing was written again
     assert (life.view.shards[0].state.unsealed_rows, life.view.shards[0].state.exact) == (0, ())
     assert life.view.shards[0].state.sealed.num_entities == 50
-    assert len(life.view.row_keys()) == 55
+    assert len(life.view.state.row_keys()) == 55
     assert life.view.stats().sealed_facts > 100
     life.seal(as_delta=True)
     assert life.deltas == []  # where there is nothing new, a seal that is asked for makes a base
@@ -225,7 +225,7 @@ def test_a_damaged_delta_gives_way_to_the_snapshot_before(life, part, caplog):
         assert view.shards[0].state.snapshot == life.view.shards[0]._snapshots.list()[1]
     else:
         with pytest.raises(DamagedFileError):
-            view.row_keys() if len(view.read(user_hashes([1]), ["viewed"]).found) else None
+            view.state.row_keys() if len(view.read(user_hashes([1]), ["viewed"]).found) else None
     assert verify_view(life.storage, SETTINGS.codecs).problems
 
 

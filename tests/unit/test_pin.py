@@ -40,11 +40,12 @@ def test_a_bad_fill_is_undone_in_one_step(make_view):
     assert make_view().pin([1]) == (1,)
     for view in (serving, writer, make_view()):
         assert read(view) == ["fill 1"]
-        assert view.pinned.version == 1
+        assert view.state.is_pinned
+        assert view.snapshot_versions == (1,)
     assert make_view().unpin()
     for view in (serving, writer, make_view()):
         assert read(view) == ["fill 2"]
-        assert view.pinned is None
+        assert not view.state.is_pinned
     assert not make_view().unpin()
 
 
@@ -101,7 +102,7 @@ def test_a_version_that_is_not_there_is_refused(make_view):
     fill(make_view(), 1)
     with pytest.raises(SettingsError, match="no snapshot of version 7; there are the versions: 1"):
         make_view().pin([7])
-    assert make_view().pinned is None
+    assert not make_view().state.is_pinned
 
 
 def test_a_snapshot_that_is_gone_never_becomes_another_one(make_view):
@@ -111,7 +112,7 @@ def test_a_snapshot_that_is_gone_never_becomes_another_one(make_view):
     assert read(serving) == ["fill 1"]
     fill(serving, 2)
     serving.seal()
-    serving.shards[0]._snapshots.discard(serving.pinned)
+    serving.shards[0]._snapshots.discard(serving.shards[0].state.snapshot)
     assert read(serving) == ["fill 1"], "what it has, it serves on"
     with pytest.raises(StorageError, match=r"pinned to the snapshot .*, which is gone; `feast-sketch unpin`"):
         read(make_view())
@@ -144,7 +145,7 @@ def test_a_pinned_delta_keeps_what_it_lies_over(make_view):
     writer.seal()
     fill(writer, 2, everybody[:10])
     assert writer.seal(as_delta=True)
-    assert len(writer.shards[0]._state.deltas) == 1
+    assert len(writer.shards[0].state.deltas) == 1
     (held,) = writer.pin()
     for number, as_delta in ((3, True), (4, True), (5, False)):
         fill(writer, number, everybody[:15])
@@ -152,7 +153,8 @@ def test_a_pinned_delta_keeps_what_it_lies_over(make_view):
         writer.vacuum(0.0)
         for view in (writer, make_view(NEVER)):
             assert (read(view), read(view, 30)) == (["fill 2"], ["fill 1"])
-            assert view.pinned.version == held
+            assert view.state.is_pinned
+            assert view.snapshot_versions == (held,)
     writer.unpin()
     for view in (writer, make_view(NEVER)):
         assert (read(view), read(view, 30)) == (["fill 5"], ["fill 1"])
@@ -172,9 +174,9 @@ def test_a_base_is_pinned_beneath_its_deltas(make_view):
     assert make_view(NEVER).pin([1]) == (1,)
     for view in (writer, make_view(NEVER)):
         assert read(view) == ["fill 1"]
-        assert not view.shards[0]._state.deltas
+        assert not view.shards[0].state.deltas
     writer.vacuum(0.0)
     writer.unpin()
     for view in (writer, make_view(NEVER)):
         assert read(view) == ["fill 2"]
-        assert len(view.shards[0]._state.deltas) == 1
+        assert len(view.shards[0].state.deltas) == 1

@@ -147,8 +147,8 @@ def test_a_view_with_shards_answers_as_one_without(make_view, structure, is_seal
     assert sharded == whole
     assert len(whole) == NUM_USERS * 2
     assert [view.stats().sealed_entities for view in views] == [NUM_USERS * is_sealed] * 2
-    assert len(views[1].row_keys()) == NUM_USERS
-    assert (views[1].row_keys().entity_hashes == views[0].row_keys().entity_hashes).all()
+    assert len(views[1].state.row_keys()) == NUM_USERS
+    assert (views[1].state.row_keys().entity_hashes == views[0].state.row_keys().entity_hashes).all()
 
 
 def test_ids_scores_and_vocabularies_are_those_of_one_view(make_view, read_by):

@@ -89,7 +89,7 @@ def test_layers_of_unsealed_rows_stay_few(make_view):
     for user in range(70):
         view.put(user, f"item {user}")
         assert view.get(user) == {user: {f"item {user}"}}
-    assert len(view.view.shards[0]._state.exact) <= 8
+    assert len(view.view.shards[0].state.exact) <= 8
     assert view.get(*range(70)) == {user: {f"item {user}"} for user in range(70)}
 
 
