@@ -48,9 +48,9 @@ def _measure(place: StorePlace, project: str, view: str) -> int:
     storage = place.view(project, view)
     with ExitStack() as readers:
         while len(taken) < 2 or (len(taken) <= _MOST_READERS and taken[-1] - taken[0] < _ENOUGH_BYTES):
-            reader, file = open_live(storage, view, _NO_REFRESH)
+            reader = open_live(storage, view, _NO_REFRESH)
             readers.callback(reader.close)
-            reader.read(nobody, [codec.feature for codec in file.codecs])
+            reader.read(nobody, [codec.feature for codec in reader.file.codecs])
             taken.append(private_bytes() or 0)
     return max(0, taken[-1] - taken[0]) // (len(taken) - 1)
 

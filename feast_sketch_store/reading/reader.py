@@ -126,7 +126,8 @@ class SketchReader:
         self._ttl_microseconds = ttl // timedelta(microseconds=1) if ttl else None
         is_replica = configured.is_replica
         served = configured.serve_shards if serve_shards is None else serve_shards
-        self._view, file = open_live(storage, feature_view, refresh_interval_seconds, is_replica, served)
+        self._view = open_live(storage, feature_view, refresh_interval_seconds, is_replica, served)
+        file = self._view.file
         if not file.has_join_keys:
             raise SettingsError(
                 f"{storage.location}: feature view {feature_view!r} has no rows yet, and its definition does "

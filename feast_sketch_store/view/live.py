@@ -9,6 +9,7 @@ import random
 import threading
 import time
 import weakref
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -116,7 +117,7 @@ class Parts(Generic[V]):
     served: Mapping[int, V]
 
 
-class LiveView(Generic[V]):
+class LiveView(ABC, Generic[V]):
     """A view that is read: its shards, of which each refreshes by itself. Safe to use from several threads.
 
     Parameters
@@ -124,28 +125,30 @@ class LiveView(Generic[V]):
     storage : of the view.
     name : of the view, for messages.
     shard_map : of the view.
-    open_shard : opens a shard, given its storage and whether it is served; None if `_open_shard` does.
+    refresh_interval_seconds, is_replica : see `LiveShard`.
     served : the shards that reads may be about; None for all. After another division of the rows these are
         the shards with the same entities.
-    opens_all : whether to open shards that are not served, too.
 
     Raises
     ------
     SettingsError : there is no such shard to be served.
     """
 
+    _opens_all = False  # whether to open shards that are not served, too
+
     def __init__(
         self,
         storage: Storage,
         name: str,
         shard_map: ShardMap,
-        open_shard: Callable[[Storage, bool], V] | None,
-        served: Sequence[int] | None = None,
-        opens_all: bool = False,
+        refresh_interval_seconds: float,
+        is_replica: bool,
+        served: Sequence[int] | None,
     ):
         self.storage = storage
         self.name = name
-        self._factory, self._opens_all = open_shard, opens_all
+        self._interval_seconds, self._is_replica = refresh_interval_seconds, is_replica
+        self._polls = is_replica and refresh_interval_seconds > 0
         self._asked_at = 0.0  # time.monotonic() when the view's file was last asked for its shards
         self._last_warning = ""
         # How old answers may be for the view to count as ready; None for any age.
@@ -155,7 +158,6 @@ class LiveView(Generic[V]):
         self._joined: State | None = None  # of the last read
         self._next: State | None = None  # made ready before reads use it
         self._parts = self._opened(shard_map, checked_served(name, shard_map, served))
-        self._polls = next(iter(self.served.values())).is_polled
         self.reset_locks()
         _views.add(self)
 
@@ -168,13 +170,14 @@ class LiveView(Generic[V]):
         self._poller: Poller | None = None
         self._poller_lock = threading.Lock()
 
-    def _open_shard(self, storage: Storage, is_served: bool) -> V:
-        assert self._factory is not None
-        return self._factory(storage, is_served)
+    @abstractmethod
+    def _open_shard(self, storage: Storage, is_replica: bool) -> V:
+        """Open a shard."""
 
     def _opened(self, shard_map: ShardMap, served: Sequence[int]) -> Parts[V]:
         shards = {
-            number: self._open_shard(part, number in served)
+            # Shards that are not read need no thread that looks for news.
+            number: self._open_shard(part, self._is_replica and number in served)
             for number, part in enumerate(shard_map.storages(self.storage))
             if self._opens_all or number in served
         }
@@ -324,7 +327,7 @@ class LiveView(Generic[V]):
             self._start_poller()
         if self._may_have_moved(served, states, now) and self._follow_or_stay(parts):
             return self.current()
-        soon = now + _PART_OF_INTERVAL * served[0].refresh_interval_seconds
+        soon = now + _PART_OF_INTERVAL * self._interval_seconds
         known = (made for made in (self._joined, self._next) if made and made.is_of(parts.shard_map, states))
         joined = self._joined = next(known, None) or self._joint(parts, states)
         self._next = None
@@ -340,7 +343,7 @@ class LiveView(Generic[V]):
             return True
         # Former shards are removed some time after the rows were divided, and so are dropped views. Who looks
         # once per interval finds out while they are there.
-        is_due = now - self._asked_at >= served[0].refresh_interval_seconds / 2
+        is_due = now - self._asked_at >= self._interval_seconds / 2
         return ((is_due and not self._polls) or not self._asked_at) and any(
             state.is_empty for state in states
         )
@@ -401,8 +404,7 @@ class LiveView(Generic[V]):
         if self._poller is None:
             with self._poller_lock:
                 if self._poller is None:
-                    interval = next(iter(self.served.values())).refresh_interval_seconds
-                    self._poller = Poller(self, interval)
+                    self._poller = Poller(self, self._interval_seconds)
 
     def poll(self) -> None:
         """Look at the storage and load what is new. Raises nothing, because the next look may succeed."""

@@ -56,14 +56,34 @@ def open_view(
     )
 
 
+class ReadOnlyView(LiveView[LiveShard]):
+    """A view that is read as its file says, and never written; parameters as of `LiveView`."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        name: str,
+        file: ViewFile,
+        refresh_interval_seconds: float,
+        is_replica: bool,
+        served: Sequence[int] | None,
+    ):
+        self.file, shard_map = file, file.shard_map.settled
+        super().__init__(storage, name, shard_map, refresh_interval_seconds, is_replica, served)
+
+    def _open_shard(self, storage: Storage, is_replica: bool) -> LiveShard:
+        semantics = named(self.file.semantics)
+        return LiveShard(storage, self.file.codecs, self._interval_seconds, semantics, is_replica)
+
+
 def open_live(
     storage: Storage,
     name: str,
     refresh_interval_seconds: float,
     is_replica: bool = False,
     served: Sequence[int] | None = None,
-) -> tuple[LiveView[LiveShard], ViewFile]:
-    """A view to be read as its file says, and the file; parameters as of `open_view`.
+) -> ReadOnlyView:
+    """A view to be read as its file says; parameters as of `open_view`.
 
     Raises
     ------
@@ -76,14 +96,9 @@ def open_live(
             f"{storage.location}: feature view {name!r} is not there yet; `feast apply` makes it"
         )
     try:
-        semantics = named(file.semantics)
+        named(file.semantics)
     except ValueError as error:
         raise DamagedFileError(f"{storage.location}: {error}") from error
-
-    def open_shard(part: Storage, is_served: bool) -> LiveShard:
-        return LiveShard(part, file.codecs, refresh_interval_seconds, semantics, is_replica=is_replica)
-
-    shard_map = file.shard_map.settled
     # A view that is not divided is served whole, and stays so when it is.
-    numbers = served if shard_map.num_shards > 1 else None
-    return LiveView(storage, name, shard_map, open_shard, numbers), file
+    numbers = served if file.shard_map.num_shards > 1 else None
+    return ReadOnlyView(storage, name, file, refresh_interval_seconds, is_replica, numbers)

@@ -90,6 +90,8 @@ class View(LiveView[Shard]):
     lock_timeout_seconds : how long a rebuild, a check or a vacuum waits while another process seals.
     """
 
+    _opens_all = True
+
     def __init__(
         self,
         storage: Storage,
@@ -103,17 +105,14 @@ class View(LiveView[Shard]):
     ):
         self._settings, self.policy = settings, policy or SealPolicy()
         self._semantics = named(settings.semantics).of(settings.codecs)
-        self._refresh_interval_seconds, self._is_replica = refresh_interval_seconds, is_replica
         first = shard_map or ShardMap.first(settings.num_shards)
-        super().__init__(storage, settings.view, first, None, served, opens_all=True)
+        super().__init__(storage, settings.view, first, refresh_interval_seconds, is_replica, served)
         self.max_staleness_seconds = max_staleness_seconds
         self.lock_timeout_seconds = 0.0
         self.registration: Registration | None = Registration(storage, settings.view, first)
 
-    def _open_shard(self, storage: Storage, is_served: bool) -> Shard:
-        # Shards that are not read need no thread that looks for news.
-        is_replica = self._is_replica and is_served
-        return Shard(storage, self._settings, self._refresh_interval_seconds, is_replica)
+    def _open_shard(self, storage: Storage, is_replica: bool) -> Shard:
+        return Shard(storage, self._settings, self._interval_seconds, is_replica)
 
     def reset_locks(self) -> None:
         """Replace locks that another thread of the parent process may have held when it forked."""

@@ -92,7 +92,7 @@ class ListWorker:
         self, num_users: int, since: int, limit: int | None, has_settings: bool = True
     ) -> tuple[list[list[Item]], bool]:
         """The items of each of the first users, newest first, and whether there are sealed ones."""
-        view = self._view if has_settings else open_live(self._storage, "lists", 0.0)[0]
+        view = self._view if has_settings else open_live(self._storage, "lists", 0.0)
         hashes = user_hashes(range(num_users))
         found = view.with_state(lambda state: read_lists(state, CODEC, hashes, ListWindow(since, limit)))
         items = list(zip(found.values.to_pylist(), found.microseconds.tolist(), strict=True))

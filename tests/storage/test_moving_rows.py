@@ -95,7 +95,7 @@ def test_what_others_write_during_a_rebuild_stays(place, num_shards, filled_shar
 
 READERS = {
     "view": lambda place: opened(place, 1),  # with settings of then
-    "reader": lambda place: open_live(place.open(), "history", 0.0)[0],
+    "reader": lambda place: open_live(place.open(), "history", 0.0),
     "replica": lambda place: open_view(place.open(), SETS, NEVER, 1_000.0, is_replica=True),
 }
 
