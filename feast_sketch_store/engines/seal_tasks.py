@@ -49,7 +49,7 @@ def run_step(request: bytes, artifacts: SerializedArtifacts) -> bytes:
     feature_view, online_store, _, config = artifacts.unserialize()  # type: ignore[no-untyped-call]
     parts: Mapping[int, Shard] = online_store.view(config, feature_view).shards
     part, joint = parts[content["shard"]], joint_of(content["joint"], columns)
-    given = part.input_of_entry(content["input"])
+    given = part.row_log.table_rows_of(content["input"])
     if content["step"] == FINISH:
         if given is not None:  # else another run of this task has compacted it
             part.finish_seal(given, True)

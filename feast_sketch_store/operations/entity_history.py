@@ -106,7 +106,7 @@ def entity_history(store: FeatureStore, view: str, entity_row: Mapping[str, Any]
     past = _Past(view, hashes, named(opened.settings.semantics).of(codecs), codecs, entity_row.keys())
     rows = [
         past.after(row, commit, source, last < (version or 0))
-        for row, commit, source, last in _rows_of(RowLog(part.storage), serialize_entity_keys([key])[0])
+        for row, commit, source, last in _rows_of(part.row_log, serialize_entity_keys([key])[0])
     ]
     names = [codec.feature for codec in opened.settings.codecs]
     now = _plain(online_store.online_read(store.config, table, [key], names)[0])

@@ -23,7 +23,7 @@ from feast_sketch_store.online_store import (
     require_writer,
     seal_policy,
 )
-from feast_sketch_store.row_log import Position, RowLog
+from feast_sketch_store.row_log import Position
 from feast_sketch_store.settings.resolve import resolve
 from feast_sketch_store.settings.table import Gate
 from feast_sketch_store.settings.values import shard_count
@@ -118,7 +118,7 @@ def divide(
             was_written = former.sealed() is not None or any(end.number >= 0 for _, end in ends)
             joint_seal.seal_bases(moved.shards, moved.settings, moved.judge_seal, was_written)
             for part, end in ends:
-                if not RowLog(part.storage).is_at_end(end):
+                if not part.row_log.is_at_end(end):
                     raise StorageError(
                         f"{part.storage.location}: feature view {view!r} was written while its rows were "
                         "divided into shards; stop its writers, and run again"
@@ -129,7 +129,7 @@ def divide(
             if not is_done:
                 put_map(storage, settings, former.shard_map)
         for part in former.shards.values():
-            SnapshotFolder(part.storage.within(SNAPSHOTS_FOLDER)).note_move()
+            part.snapshots.note_move()
     entities = moved.stats().sealed_entities
     moved.close()
     former.close()
@@ -138,7 +138,7 @@ def divide(
 
 def _fill(part: Shard, moved: View) -> Position:
     """Write the rows of an old part that count to the new shards. Returns the position read to."""
-    log = RowLog(part.storage).read()
+    log = part.row_log.read()
     if log:
         for _, table in part.rows_of(log).batches():
             moved.write(table)

@@ -12,7 +12,7 @@ from feast.infra.key_encoding_utils import deserialize_entity_key
 from numpy.typing import NDArray
 
 from feast_sketch_store.errors import SettingsError
-from feast_sketch_store.row_log import Position, RowLog
+from feast_sketch_store.row_log import Position
 from feast_sketch_store.rows.codecs import EMPTY, FeatureCodec
 from feast_sketch_store.rows.encoding import ENTITY_KEY, NO_TIMESTAMP, RowKeys
 from feast_sketch_store.rows.entity_keys import (
@@ -268,7 +268,7 @@ def _names_of(view: View, hashes: Sequence[bytes]) -> dict[bytes, str]:
     """The keys of entities, by their hash; the row logs have those of living entities."""
     found: dict[bytes, str] = {}
     for part in view.shards.values() if hashes else ():
-        for batch in RowLog(part.storage).read().batches([ENTITY_KEY]):
+        for batch in part.row_log.read().batches([ENTITY_KEY]):
             keys = batch[ENTITY_KEY].combine_chunks()
             own = hash_serialized_keys(keys)
             for entity in {*hashes} - {*found}:

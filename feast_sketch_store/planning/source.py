@@ -21,7 +21,6 @@ from feast_sketch_store.layers.shapes import bucket_timestamps
 from feast_sketch_store.online_store import any_feature_view, online_store_of
 from feast_sketch_store.planning.sample import FeatureSample, Sample, total_of
 from feast_sketch_store.planning.stored_rows import StoredRows, value_sizes
-from feast_sketch_store.row_log import RowLog
 from feast_sketch_store.rows.arrow_rows import from_source
 from feast_sketch_store.rows.codecs import MEMBERSHIP, FeatureCodec
 from feast_sketch_store.rows.csr import Csr
@@ -156,7 +155,7 @@ def sample_view(
 
 def logged_batches(view: View) -> Batches | None:
     """A reader of the row logs of all shards of a view; None if there are no rows."""
-    reads = [read for part in view.shards.values() if (read := RowLog(part.storage).read())]
+    reads = [read for part in view.shards.values() if (read := part.row_log.read())]
 
     def batches(columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
         for read in reads:

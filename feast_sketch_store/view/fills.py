@@ -11,7 +11,6 @@ from dataclasses import replace
 from feast_sketch_store.row_log.staging import StagedFile
 from feast_sketch_store.settings.view_settings import ViewSettings
 from feast_sketch_store.storage.base import Storage
-from feast_sketch_store.storage.names import HELD_BACK_FILE
 from feast_sketch_store.threads import in_threads
 from feast_sketch_store.view.gate import Figures, HeldBack
 from feast_sketch_store.view.joint_seal import numbered_in_threads
@@ -27,7 +26,7 @@ def figures_with(shards: Mapping[int, Shard], settings: ViewSettings, files: Seq
     ------
     DamagedFileError, StorageError : rows cannot be read.
     """
-    logs = {number: shard.seal_input() for number, shard in shards.items()}
+    logs = {number: shard.row_log.absorb() for number, shard in shards.items()}
     for file in files:
         log = logs[file.shard]
         logs[file.shard] = replace(log, files=(*log.files, file.file))
@@ -43,20 +42,11 @@ def hold_back(storage: Storage, shards: Mapping[int, Shard], fill: HeldBack) -> 
     before = HeldBack.read(storage)
     fill.write(storage)
     if before is not None:
-        _delete(shards, before, fill.names)
+        delete_files(shards, before, fill.names)
 
 
-def discard(storage: Storage, shards: Mapping[int, Shard]) -> HeldBack | None:
-    """Delete the rows of the fill that is held back, and return it; None if there is none."""
-    fill = HeldBack.read(storage)
-    if fill is not None:
-        storage.delete([HELD_BACK_FILE])
-        _delete(shards, fill, frozenset())
-    return fill
-
-
-def _delete(shards: Mapping[int, Shard], fill: HeldBack, kept: Set[str]) -> None:
-    """Delete the files of a fill that no commit names."""
+def delete_files(shards: Mapping[int, Shard], fill: HeldBack, kept: Set[str] = frozenset()) -> None:
+    """Delete the files of a fill that no commit names, except some."""
     for entry in fill.entries:
         if entry["name"] not in kept and entry["shard"] in shards:
-            shards[entry["shard"]].discard_staged(entry["name"])
+            shards[entry["shard"]].row_log.discard_staged(entry["name"])

@@ -66,7 +66,7 @@ def inputs_of(shards: Mapping[int, Shard], even_empty: bool = False) -> dict[int
     ------
     DamagedFileError, StorageError : the rows stay where they are.
     """
-    found = {number: shard.seal_input() for number, shard in shards.items()}
+    found = {number: shard.row_log.absorb() for number, shard in shards.items()}
     if not even_empty and not any(found.values()):
         return {}
     return {number: rows or shards[number].begun_input() for number, rows in found.items()}
@@ -136,7 +136,7 @@ def seal_deltas(shards: Mapping[int, Shard]) -> bool:
         draft = shard.delta_draft()
         if draft is None:
             for known, other in drafts.items():
-                shards[known].discard(other)
+                shards[known].snapshots.discard(other.snapshot)
             return False
         drafts[number] = draft
     _publish(shards, drafts)
@@ -167,7 +167,7 @@ def deleted_on_error(shards: Mapping[int, Shard], drafts: Mapping[int, Drafted])
         yield
     except BaseException:
         for number, made in drafts.items():
-            shards[number].discard(made.draft)
+            shards[number].snapshots.discard(made.draft.snapshot)
         raise
 
 
@@ -189,5 +189,5 @@ def _publish(shards: Mapping[int, Shard], drafts: Mapping[int, Draft]) -> None:
             del waiting[number]
     except BaseException:
         for number, draft in list(waiting.items())[1:]:  # the first may have been published despite the error
-            shards[number].discard(draft)
+            shards[number].snapshots.discard(draft.snapshot)
         raise

@@ -107,12 +107,12 @@ class LiveShard:
         self.metrics = ViewMetrics.at(storage.location)
         self._process_key = storage.identity
         self.refresh_interval_seconds = refresh_interval_seconds
-        self._row_log = RowLog(storage)
-        self._snapshots = SnapshotFolder(storage.within(SNAPSHOTS_FOLDER))
+        self.row_log = RowLog(storage)
+        self.snapshots = SnapshotFolder(storage.within(SNAPSHOTS_FOLDER))
         host_path = storage.host_path if is_replica else None
         last_known = None if host_path is None else LastKnown(host_path)
         self._loader = ShardLoader(
-            self._row_log, self._snapshots, codecs, semantics.of(codecs), self.remedy, last_known
+            self.row_log, self.snapshots, codecs, semantics.of(codecs), self.remedy, last_known
         )
         self.is_polled = is_replica and refresh_interval_seconds > 0  # by the view
         self.state = ShardState(semantics.of(codecs))  # as of the last look
@@ -133,7 +133,7 @@ class LiveShard:
 
     def reset_locks(self) -> None:
         """Replace locks that another thread of the parent process may have held when it forked."""
-        self._row_log.reset()
+        self.row_log.reset()
         self._refresh_lock = threading.Lock()  # guards what a look changes
         self._refresher: threading.Thread | None = None  # the latest one, which may be done
         self._warmer = Warmer()

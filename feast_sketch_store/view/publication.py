@@ -27,7 +27,8 @@ def publish(view: View, force: bool = False) -> int | None:
     if fill is not None:
         files = [view.staged(entry) for entry in fill.entries]
         # A run that was killed may have committed some of them.
-        view.commit_staged([f for f in files if not view.shards[f.shard].has_committed(f)], force)
+        committed = {name for shard in view.shards.values() for name in shard.row_log.committed()}
+        view.commit_staged([file for file in files if file.file.name not in committed], force)
         view.storage.delete([HELD_BACK_FILE])
     view.seal(timeout_seconds=view.lock_timeout_seconds, force=force)
     return None if fill is None else fill.num_rows
@@ -41,5 +42,8 @@ def discard(view: View) -> int | None:
     DamagedFileError, StorageError : files cannot be read or written.
     """
     with view.unchanging():
-        fill = fills.discard(view.storage, view.shards)
+        fill = HeldBack.read(view.storage)
+        if fill is not None:
+            view.storage.delete([HELD_BACK_FILE])
+            fills.delete_files(view.shards, fill)
     return None if fill is None else fill.num_rows

@@ -6,7 +6,7 @@ refresh:  newest snapshot -> base layer;  commits since -> exact layers on top
 """
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeAlias
 
@@ -21,7 +21,7 @@ from feast_sketch_store.layers import SealedLayer, SealedRows, SketchLayer
 from feast_sketch_store.layers.build import values_within_memory
 from feast_sketch_store.layers.joint import CountedRows, SharedVocabularies, count_rows
 from feast_sketch_store.row_log import START, LogRead, Position
-from feast_sketch_store.row_log.staging import StagedFile, stage
+from feast_sketch_store.row_log.staging import StagedFile
 from feast_sketch_store.rows.encoding import FeastRow, RowKeys
 from feast_sketch_store.rows.entity_keys import find_sorted
 from feast_sketch_store.rows.formulas import Formula
@@ -291,11 +291,11 @@ class Shard(LiveShard):
         RowError, StorageError : the rows were not written.
         """
         if only_appends and not self._was_read:
-            self._row_log.append(table)
+            self.row_log.append(table)
             note_write(self._process_key)  # the next read takes them up
             return
         self._count_others()
-        position = self._row_log.append(table)
+        position = self.row_log.append(table)
         deferred = self._deferred.followed_by(table, position)
         can_load = not self._may_defer(len(table), is_sealed_soon) and self._begin_loading()
         self._last_deferred = deferred
@@ -329,18 +329,8 @@ class Shard(LiveShard):
         ------
         RowError, StorageError : nothing was deleted.
         """
-        self._row_log.append(deletions)
+        self.row_log.append(deletions)
         note_write(self._process_key)
-
-    def stage(
-        self, tables: Iterable[pa.Table], label: str, shard: int, num_shards: int
-    ) -> Iterator[StagedFile]:
-        """Write rows durably into uncommitted files; see `staging.stage` and `commit_staged`."""
-        return stage(self._row_log, tables, label, shard, num_shards)
-
-    def staged(self, entry: dict[str, Any]) -> StagedFile:
-        """The file that an entry of a report describes."""
-        return StagedFile.from_report(self._row_log, entry)
 
     def commit_staged(self, files: Sequence[StagedFile]) -> None:
         """Commit checked files. Their rows are durable, and visible to this process, when this returns.
@@ -351,35 +341,14 @@ class Shard(LiveShard):
         """
         if files:
             schema = pa.unify_schemas([file.schema for file in files])
-            self._row_log.append_staged([file.file for file in files], schema)
+            self.row_log.append_staged([file.file for file in files], schema)
             note_write(self._process_key)
-
-    def discard_staged(self, label: str) -> int:
-        """Delete uncommitted staged files whose names begin with a label. Returns their number."""
-        return len(self._row_log.discard_staged(label))
-
-    def has_committed(self, file: StagedFile) -> bool:
-        """Whether a commit names a staged file."""
-        return file.file.name in self._row_log.committed()
 
     # -- seal: the steps, which the view takes with all shards under its lease -------------------
 
-    def seal_input(self) -> LogRead:
-        """Move fresh rows into the table. Returns the rows of the table.
-
-        Raises
-        ------
-        DamagedFileError, StorageError : the rows stay where they are.
-        """
-        return self._row_log.absorb()
-
     def begun_input(self) -> LogRead:
-        """`seal_input` of a shard that may have no row log yet; it gets one with all columns."""
-        return self._row_log.begin(self.state.semantics.columns(self.settings.codecs))
-
-    def input_of_entry(self, entry: Mapping[str, Any]) -> LogRead | None:
-        """See `RowLog.table_rows_of`."""
-        return self._row_log.table_rows_of(entry)
+        """Absorb the row log of a shard that may have none yet; it gets one with all columns."""
+        return self.row_log.begin(self.state.semantics.columns(self.settings.codecs))
 
     def entry_of_drafted(self, drafted: Drafted) -> dict[str, Any]:
         """What another process needs to publish a draft; JSON-serializable."""
@@ -393,24 +362,24 @@ class Shard(LiveShard):
 
     def drafted_of_entry(self, entry: Mapping[str, Any]) -> Drafted:
         """The reverse of `entry_of_drafted`. Raises DamagedFileError : it is none."""
-        draft = self._snapshots.draft(entry["name"], entry["manifest"].encode())
+        draft = self.snapshots.draft(entry["name"], entry["manifest"].encode())
         return Drafted(draft, Figures.of_entry(entry["figures"]), entry["compacts"])
 
     def sample(self, log: LogRead, share: float) -> Sampled:
         """Of the rows of a log that count, for formulas; see `sample_of`."""
-        return sample_of(self._fold(log), self.settings, share)
+        return sample_of(self.rows_of(log), self.settings, share)
 
     def count(self, log: LogRead, formulas: Mapping[str, Formula]) -> CountedRows:
         """How often the rows of a log that count have each value of features whose values have ids."""
         codecs = self.settings.stored_codecs
-        rows = computed_rows(self._fold(log).encoded(codecs), formulas)
+        rows = computed_rows(self.rows_of(log).encoded(codecs), formulas)
         return count_rows((encoded for _, encoded in rows), [*map(as_stored, codecs)])
 
     def values_within_memory(self, log: LogRead, joint: SharedVocabularies) -> dict[str, int]:
         """For each feature with a memory limit, the number of values that a base of the rows could keep
         within it.
         """
-        rows, codecs = self._fold(log), self.settings.stored_codecs
+        rows, codecs = self.rows_of(log), self.settings.stored_codecs
         return values_within_memory(
             rows.keys,
             computed_rows(rows.encoded(codecs), joint.formulas),
@@ -421,21 +390,17 @@ class Shard(LiveShard):
 
     def draft(self, log: LogRead, joint: SharedVocabularies | None) -> Drafted:
         """Draft an unpublished base with given ids of values."""
-        rows = self._fold(log)
+        rows = self.rows_of(log)
         return self._draft(rows, log, joint)._replace(compacts=wants_compaction(rows, len(log.files)))
 
     def figures(self, log: LogRead, joint: SharedVocabularies | None) -> Figures:
         """The figures of the base that a log would become."""
-        return _figures_of(fold(self._fold(log), self.settings, joint, self.sealed_formulas()))
+        return _figures_of(fold(self.rows_of(log), self.settings, joint, self.sealed_formulas()))
 
     def publish(self, draft: Draft) -> None:
         """Publish a draft. Raises StorageError : the previous snapshot stays."""
-        self._snapshots.publish(draft)
-        self._snapshots.prune(_SNAPSHOTS_KEPT)
-
-    def discard(self, draft: Draft) -> None:
-        """Delete an unpublished draft."""
-        self._snapshots.discard(draft.snapshot)
+        self.snapshots.publish(draft)
+        self.snapshots.prune(_SNAPSHOTS_KEPT)
 
     def finish_seal(self, log: LogRead, compacts: bool) -> None:
         """Load a base that was published, and clean up after it."""
@@ -443,8 +408,8 @@ class Shard(LiveShard):
         # look for what is new find it taken up.
         self.refresh_sealed()
         if compacts:
-            self._row_log.compact((batch for _, batch in self._fold(log).batches()), log)
-        self._row_log.prune()
+            self.row_log.compact((batch for _, batch in self.rows_of(log).batches()), log)
+        self.row_log.prune()
 
     def refresh_sealed(self) -> None:
         """Load a new snapshot without the rows deferred before it, which are sealed or read with it."""
@@ -459,7 +424,7 @@ class Shard(LiveShard):
         DamagedFileError, StorageError : the rows stay where they are.
         """
         self.refresh()  # deferred rows would be counted again and again
-        self._row_log.absorb()
+        self.row_log.absorb()
         with self._refresh_lock:
             self.state = replace(self.state, unsealed_commits=0)
 
@@ -473,7 +438,7 @@ class Shard(LiveShard):
         """
         if not may_have_deltas(self.settings):
             return None
-        self._row_log.absorb()
+        self.row_log.absorb()
         self.refresh()
         state = self.state
         if state.snapshot is None or state.sealed is None or state.pinned:
@@ -485,7 +450,7 @@ class Shard(LiveShard):
         manifest = state.snapshot.manifest()
         kept = num_kept(state.deltas, state.unsealed_rows)
         version = manifest.layer_versions()[kept]
-        log = self._row_log.absorbed_behind(version - 1, state.snapshot.name)
+        log = self.row_log.absorbed_behind(version - 1, state.snapshot.name)
         if log is None or not log.files:
             return None
         layer, keys = fold_delta(
@@ -496,7 +461,7 @@ class Shard(LiveShard):
             state.sealed.formulas,
         )
         return write_layer(
-            self._snapshots,
+            self.snapshots,
             layer,
             keys,
             self.settings.view,
@@ -512,15 +477,11 @@ class Shard(LiveShard):
         ------
         DamagedFileError : the row log cannot be read.
         """
-        log = self._row_log.read()
-        return self._fold(log) if log else None
+        log = self.row_log.read()
+        return self.rows_of(log) if log else None
 
     def rows_of(self, log: LogRead) -> FoldedRows:
-        """The rows of a log of this view that a seal would keep."""
-        return self._fold(log)
-
-    def _fold(self, log: LogRead) -> FoldedRows:
-        """The rows that a seal keeps. They include recently expired rows, which reads hide."""
+        """The rows of a log of this view that a seal keeps: also recently expired rows, which reads hide."""
         kept = self.settings.retention_microseconds
         return self.state.semantics.of(self.settings.codecs).fold(log.batches, expire_before_of(kept), kept)
 
@@ -539,7 +500,7 @@ class Shard(LiveShard):
         layer = fold(rows, self.settings, joint, self.sealed_formulas())
         # A snapshot's version is the number of commits that it covers.
         version, view = log.position.number + 1, self.settings.view
-        draft = write_layer(self._snapshots, layer, rows.keys, view, version, log.table_version)
+        draft = write_layer(self.snapshots, layer, rows.keys, view, version, log.table_version)
         return Drafted(draft, _figures_of(layer))
 
     # -- rebuild: the steps, see `rebuilding` ---------------------------------------------------
@@ -547,11 +508,11 @@ class Shard(LiveShard):
     def dropped_by(self, before: LogRead, after: LogRead) -> Dropped | None:
         """The rows that would be lost if others replaced them; None if they cannot be read."""
         try:
-            kept = self._fold(before).keys if before.files else RowKeys.none()
+            kept = self.rows_of(before).keys if before.files else RowKeys.none()
         except DamagedFileError as error:
             _logger.warning("%s", error)
             return None
-        return Dropped.by(kept, self._fold(after).keys)
+        return Dropped.by(kept, self.rows_of(after).keys)
 
     def replacement(
         self, before: LogRead, after: LogRead, joint: SharedVocabularies | None
@@ -569,10 +530,10 @@ class Shard(LiveShard):
         The rows of the table, which has all columns now, and the draft.
         """
         if after:
-            before = self._row_log.extend(before, after.schema())
+            before = self.row_log.extend(before, after.schema())
         # No seal of rows that the table held before comes after this one.
         newer = replace(before, table_version=before.table_version + 1)
-        return before, self._draft(self._fold(after), newer, joint)
+        return before, self._draft(self.rows_of(after), newer, joint)
 
     def replace_rows(self, before: LogRead, after: LogRead, draft: Draft) -> None:
         """Replace the rows of the table, and the snapshot; ``before`` and ``draft`` are of `replacement`.
@@ -591,23 +552,23 @@ class Shard(LiveShard):
     def _replace_rows(self, before: LogRead, after: LogRead, draft: Draft) -> None:
         is_replaced = False
         try:
-            self._row_log.announce_replacement()
-            batches = (batch for _, batch in self._fold(after).batches())
-            is_replaced = self._row_log.compact(batches, before, draft.snapshot.name)
+            self.row_log.announce_replacement()
+            batches = (batch for _, batch in self.rows_of(after).batches())
+            is_replaced = self.row_log.compact(batches, before, draft.snapshot.name)
         finally:
             if not is_replaced:
-                self._snapshots.discard(draft.snapshot)
+                self.snapshots.discard(draft.snapshot)
         if not is_replaced:
             raise StorageError(
                 f"{self.storage.location}: another process changed the row log meanwhile; try again"
             )
         # From here on the row log holds the new rows, and whoever has read the old ones looks for them.
         try:
-            self._snapshots.publish(draft)
+            self.snapshots.publish(draft)
         except StorageError as error:
             _logger.warning("%s; the new rows are read from the row log until a later seal", error)
-        self._snapshots.prune(_SNAPSHOTS_KEPT)
-        self._row_log.prune()
+        self.snapshots.prune(_SNAPSHOTS_KEPT)
+        self.row_log.prune()
 
     # -- hold --------------------------------------------------------------------------------------
 
@@ -618,12 +579,12 @@ class Shard(LiveShard):
         ------
         StorageError : the storage cannot be written, or the snapshot is gone.
         """
-        self._snapshots.pin(snapshot)
+        self.snapshots.pin(snapshot)
         self.refresh()
 
     def published(self) -> Sequence[SnapshotFile]:
         """All snapshots, newest first."""
-        return self._snapshots.list()
+        return self.snapshots.list()
 
     def unpin(self) -> bool:
         """Let reads follow the writes again. Returns whether they were held.
@@ -632,7 +593,7 @@ class Shard(LiveShard):
         ------
         StorageError : the storage cannot be written.
         """
-        was_pinned = self._snapshots.unpin()
+        was_pinned = self.snapshots.unpin()
         self.refresh()
         return was_pinned
 
@@ -640,11 +601,11 @@ class Shard(LiveShard):
 
     def vacuum(self, orphan_age_seconds: float, kept: Set[str] = frozenset()) -> int:
         """Remove unused files except some data files, and return their number; see `View.vacuum`."""
-        before = self._snapshots.list()
-        self._snapshots.prune(1)
-        num_removed = len(before) - len(self._snapshots.list())
-        num_removed += self._snapshots.remove_leftovers(orphan_age_seconds)
-        return num_removed + len(self._row_log.vacuum(orphan_age_seconds, kept))
+        before = self.snapshots.list()
+        self.snapshots.prune(1)
+        num_removed = len(before) - len(self.snapshots.list())
+        num_removed += self.snapshots.remove_leftovers(orphan_age_seconds)
+        return num_removed + len(self.row_log.vacuum(orphan_age_seconds, kept))
 
 
 def _figures_of(layer: SealedLayer) -> Figures:

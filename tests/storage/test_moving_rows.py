@@ -152,7 +152,7 @@ def test_a_write_that_meets_the_division_is_refused_or_kept(place, num_shards, m
     writer = opened(place, num_shards)
     expected = put(writer, range(10), ["before"])
     append, lock, divided = RowLog.append, threading.Lock(), []
-    former = [shard._row_log for shard in writer.shards.values()]  # the division has row logs of its own
+    former = [shard.row_log for shard in writer.shards.values()]  # the division has row logs of its own
 
     def divide_and_append(self, table):
         if self in former:

@@ -94,13 +94,13 @@ def test_of_two_sealers_one_publishes_and_both_are_right(object_server, name, ha
     published = []
     inside = threading.Barrier(2)
     if has_leases:
-        fold = views[0].shards[0]._fold
+        rows_of = views[0].shards[0].rows_of
 
         def fold_beside_the_other(log):
             published.append(views[1].seal())
-            return fold(log)
+            return rows_of(log)
 
-        views[0].shards[0]._fold = fold_beside_the_other
+        views[0].shards[0].rows_of = fold_beside_the_other
         published.append(views[0].seal())
         assert published == [False, True]
     else:

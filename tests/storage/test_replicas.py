@@ -445,13 +445,13 @@ def test_replicas_at_one_version_give_the_same(bucket):
 def fetched_by(view):
     """Gives the names of files that a replica fetches from now on, beside manifests and the row log."""
     names = []
-    map_file = view.shards[0]._snapshots.storage.map
+    map_file = view.shards[0].snapshots.storage.map
 
     def note(name, known=None):
         names.append(name.partition(".")[2].partition(".")[0])
         return map_file(name, known)
 
-    view.shards[0]._snapshots.storage.map = note
+    view.shards[0].snapshots.storage.map = note
     return names
 
 
@@ -500,7 +500,7 @@ def test_a_cache_lets_go_of_what_a_new_base_replaced(bucket):
             os.utime(path, (passed, passed))
         replica.shards[0]._loader._kept_copies_at = -np.inf  # so the files in use are listed again
         replica.poll()
-    needed = {file.size_bytes for file in bucket.writer.shards[0]._snapshots.list()[0].manifest().all_files}
+    needed = {file.size_bytes for file in bucket.writer.shards[0].snapshots.list()[0].manifest().all_files}
     files = [path for path in bucket.cache.iterdir() if not path.suffix]
     assert len(files) == 2, "the last base, and the one before, which the next fetch deletes"
     assert {path.stat().st_size for path in files} & needed
@@ -555,8 +555,8 @@ def test_a_copy_that_was_damaged_on_the_host_is_fetched_again(bucket, is_open, c
 def test_a_snapshot_that_is_damaged_in_the_bucket_gives_way_to_the_one_before(bucket, caplog):
     expected = fill(bucket)
     bucket.writer.seal()
-    snapshots = bucket.writer.shards[0]._snapshots.storage
-    newest = bucket.writer.shards[0]._snapshots.list()[0]
+    snapshots = bucket.writer.shards[0].snapshots.storage
+    newest = bucket.writer.shards[0].snapshots.list()[0]
     name = newest.manifest().files["base"].name
     snapshots.replace(name, bytes(newest.size_bytes()))
     replica = bucket.replica()
@@ -567,7 +567,7 @@ def test_a_snapshot_that_is_damaged_in_the_bucket_gives_way_to_the_one_before(bu
 
 def test_what_is_uploaded_in_part_is_not_looked_at(bucket):
     expected = fill(bucket)
-    folder = bucket.writer.shards[0]._snapshots
+    folder = bucket.writer.shards[0].snapshots
     manifest = folder.list()[0].manifest()
     with folder.storage.create(manifest.files["base"].name.replace("0001-", "9999-")) as file:
         file.write(b"the half of it")

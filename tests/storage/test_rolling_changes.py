@@ -212,7 +212,7 @@ def test_replicas_serve_through_an_upgrade_that_begins_with_them(fleet, monkeypa
         fleet.commit(writer)
         writer.seal()
         assert not any(
-            file.chunks for file in fleet.writer().shards[0]._snapshots.list()[0].manifest().all_files
+            file.chunks for file in fleet.writer().shards[0].snapshots.list()[0].manifest().all_files
         )
         for name in ("a", "b"):
             fleet.start(name, kind=SeenByOlderRelease)
@@ -225,7 +225,7 @@ def test_replicas_serve_through_an_upgrade_that_begins_with_them(fleet, monkeypa
     with changed(fleet):
         fleet.commit(writer)
         writer.seal(as_delta=True)
-    assert any(file.chunks for file in fleet.writer().shards[0]._snapshots.list()[0].manifest().all_files)
+    assert any(file.chunks for file in fleet.writer().shards[0].snapshots.list()[0].manifest().all_files)
     with changed(fleet):
         fleet.commit(writer)
         writer.seal()

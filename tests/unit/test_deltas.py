@@ -55,7 +55,7 @@ class Life:
 
     @property
     def files(self):
-        return {info.name for info in self.view.shards[0]._snapshots.storage.walk()}
+        return {info.name for info in self.view.shards[0].snapshots.storage.walk()}
 
 
 @pytest.fixture
@@ -213,16 +213,16 @@ def test_a_damaged_delta_gives_way_to_the_snapshot_before(life, part, caplog):
     life.seal()
     life.put([1], "b", second=1)
     life.seal(as_delta=True)
-    newest = life.view.shards[0]._snapshots.list()[0]
+    newest = life.view.shards[0].snapshots.list()[0]
     name = newest.manifest().deltas[0].files[part].name
-    content = bytearray(life.view.shards[0]._snapshots.storage.read(name))
+    content = bytearray(life.view.shards[0].snapshots.storage.read(name))
     content[-1] ^= 1
-    life.view.shards[0]._snapshots.storage.replace(name, bytes(content))
+    life.view.shards[0].snapshots.storage.replace(name, bytes(content))
     view = View(life.storage, SETTINGS, NEVER, 0.0)
     if part == "base":
         assert len(view.read(user_hashes([1]), ["viewed"]).found) == 1
         assert "falling back to the snapshot before it" in caplog.text
-        assert view.shards[0].state.snapshot == life.view.shards[0]._snapshots.list()[1]
+        assert view.shards[0].state.snapshot == life.view.shards[0].snapshots.list()[1]
     else:
         with pytest.raises(DamagedFileError):
             view.state.row_keys() if len(view.read(user_hashes([1]), ["viewed"]).found) else None
@@ -249,7 +249,7 @@ def test_a_base_that_deltas_need_outlives_its_own_snapshot(life):
         life.put([number], "b", second=1 + number)
         assert life.view.seal(as_delta=True)
     life.view.vacuum(0)
-    assert len(life.view.shards[0]._snapshots.list()) == 1
+    assert len(life.view.shards[0].snapshots.list()) == 1
     assert base < life.files
     life.check()
 

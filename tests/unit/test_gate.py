@@ -161,7 +161,7 @@ def test_pushed_rows_are_shown_at_once_and_judged_when_they_are_sealed(make_view
     assert num_items(view) == num_items(make_view()) == expected
     snapshots = [part.published() for part in view.shards.values()]
     assert all(len(files) == 1 for files in snapshots), "no draft is left"
-    assert all(not part._snapshots.leftovers() for part in view.shards.values())
+    assert all(not part.snapshots.leftovers() for part in view.shards.values())
     assert publish(view, force=True) is None
     assert num_items(view) == expected
     assert not view.stats().unsealed_rows
@@ -180,7 +180,7 @@ def test_a_rebuild_that_does_not_pass_changes_nothing(make_view):
     with pytest.raises(GateError, match=r"entities: 40 -> 10 .*rebuild history --force"):
         rebuild(view, fill)
     assert num_items(view) == num_items(make_view()) == dict.fromkeys(USERS, 5)
-    assert all(not part._snapshots.leftovers() for part in view.shards.values())
+    assert all(not part.snapshots.leftovers() for part in view.shards.values())
     assert rebuild(view, fill, force=True)
     assert num_items(view) == num_items(make_view()) == dict.fromkeys(USERS[:10], 3)
 

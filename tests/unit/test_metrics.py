@@ -160,7 +160,7 @@ def test_a_seal_that_fails_is_counted(view, scrape, monkeypatch):
     def fail(*_, **__):
         raise StorageError("full")
 
-    monkeypatch.setattr(type(view.shards[0]._snapshots), "publish", fail)
+    monkeypatch.setattr(type(view.shards[0].snapshots), "publish", fail)
     with pytest.raises(StorageError):
         view.seal()
     assert [scrape(m) for m in (metrics.SEALS, metrics.SEAL_FAILURES)] == [0, 1]
@@ -170,7 +170,7 @@ def test_a_fallback_is_counted_once(view, scrape, tmp_path):
     for user in range(2):
         view.write([row(user, "x")])
         view.seal()
-    newest = view.shards[0]._snapshots.list()[0]
+    newest = view.shards[0].snapshots.list()[0]
     (view.storage.path / "snapshots" / f"{newest.name}.base.sketch").write_bytes(b"damaged")
     other = View(view.storage, SETTINGS, SealPolicy(1.0, 10**9), 0.0)
     for _ in range(3):

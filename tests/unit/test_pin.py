@@ -57,7 +57,7 @@ def test_writes_are_kept_and_shown_when_it_ends(make_view):
         fill(writer, number, [1, 7])
         assert read(writer) == ["fill 1"]
         assert read(writer, 7) is None
-    assert len(writer.shards[0]._snapshots.list()) == 1, "no write seals"
+    assert len(writer.shards[0].snapshots.list()) == 1, "no write seals"
     assert not make_view().seal_if_due()
     writer.unpin()
     for view in (writer, make_view()):
@@ -73,14 +73,14 @@ def test_seals_and_vacuums_keep_the_snapshot(make_view):
         assert writer.seal(), "which somebody asked for"
         writer.vacuum(0.0)
         assert read(writer) == read(make_view()) == ["fill 1"]
-    assert [snapshot.version for snapshot in writer.shards[0]._snapshots.list()] == [5, 1]
+    assert [snapshot.version for snapshot in writer.shards[0].snapshots.list()] == [5, 1]
     assert verify_view(writer.storage, [CODEC]).problems == []
     assert verify_view(writer.storage, [CODEC]).leftovers == []
     writer.unpin()
     assert read(writer) == ["fill 5"]
     fill(writer, 6)
     writer.vacuum(0.0)
-    assert [snapshot.version for snapshot in writer.shards[0]._snapshots.list()] == [6]
+    assert [snapshot.version for snapshot in writer.shards[0].snapshots.list()] == [6]
 
 
 def test_another_pin_takes_the_place_of_the_first(make_view):
@@ -93,7 +93,7 @@ def test_another_pin_takes_the_place_of_the_first(make_view):
     for version in (2, 3, 2):
         assert view.pin([version]) == (version,)
         assert read(view) == read(make_view()) == [f"fill {version}"]
-    assert len(view.shards[0]._snapshots.look().pins) == 1
+    assert len(view.shards[0].snapshots.look().pins) == 1
 
 
 def test_a_version_that_is_not_there_is_refused(make_view):
@@ -112,7 +112,7 @@ def test_a_snapshot_that_is_gone_never_becomes_another_one(make_view):
     assert read(serving) == ["fill 1"]
     fill(serving, 2)
     serving.seal()
-    serving.shards[0]._snapshots.discard(serving.shards[0].state.snapshot)
+    serving.shards[0].snapshots.discard(serving.shards[0].state.snapshot)
     assert read(serving) == ["fill 1"], "what it has, it serves on"
     with pytest.raises(StorageError, match=r"pinned to the snapshot .*, which is gone; `feast-sketch unpin`"):
         read(make_view())
@@ -159,8 +159,8 @@ def test_a_pinned_delta_keeps_what_it_lies_over(make_view):
     for view in (writer, make_view(NEVER)):
         assert (read(view), read(view, 30)) == (["fill 5"], ["fill 1"])
     writer.vacuum(0.0)
-    kept = {info.name for info in writer.shards[0]._snapshots.storage.walk()}
-    (newest,) = writer.shards[0]._snapshots.list()
+    kept = {info.name for info in writer.shards[0].snapshots.storage.walk()}
+    (newest,) = writer.shards[0].snapshots.list()
     assert kept == {newest.manifest_name, *newest.file_names()}
     assert verify_view(writer.storage, [CODEC]).problems == []
 

@@ -50,7 +50,7 @@ def test_a_write_takes_nothing_up_and_never_seals(make_view, looks, kind):
             asyncio.run(view.write_async([row(user, "x")]))
     view.settle()
     assert looks == []
-    assert view.shards[0]._snapshots.list() == []
+    assert view.shards[0].snapshots.list() == []
     assert sorted(values(view, *range(20))) == list(range(20)), "its own process reads what it wrote"
     assert looks != []
 

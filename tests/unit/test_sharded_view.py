@@ -480,8 +480,8 @@ def test_a_seal_that_fails_in_one_shard_publishes_none(make_view, monkeypatch):
     with pytest.raises(StorageError, match="the disk is full"):
         view.seal()
     for shard in view.shards.values():
-        assert shard._snapshots.list() == []
-        assert shard._snapshots.leftovers() == []
+        assert shard.snapshots.list() == []
+        assert shard.snapshots.leftovers() == []
     monkeypatch.undo()
     assert view.seal()
     assert view.stats().sealed_entities == NUM_USERS
@@ -493,7 +493,7 @@ def test_a_damaged_snapshot_of_a_shard_falls_back_to_the_one_before(make_view, r
     view.seal()
     view.write([row(user, [1, 2]) for user in range(NUM_USERS)])
     view.seal()
-    newest = view.shards[1]._snapshots.list()[0]
+    newest = view.shards[1].snapshots.list()[0]
     path = max(
         (tmp_path / "4/shop/history/shards-0-4/01/snapshots").glob("*.base*"), key=lambda p: p.stat().st_mtime
     )

@@ -45,20 +45,20 @@ def make_view(tmp_path):
 def slowly(view, monkeypatch):
     """Snapshots are published when the event is set that is returned; the other one tells that one waits."""
     begun, may_publish = threading.Event(), threading.Event()
-    publish = view.shards[0]._snapshots.publish
+    publish = view.shards[0].snapshots.publish
 
     def slow_publish(draft):
         begun.set()
         assert may_publish.wait(60)
         return publish(draft)
 
-    monkeypatch.setattr(view.shards[0]._snapshots, "publish", slow_publish)
+    monkeypatch.setattr(view.shards[0].snapshots, "publish", slow_publish)
     return begun, may_publish
 
 
 def test_writes_of_threads_share_commits(make_view, monkeypatch):
     view, first = make_view(), threading.Event()
-    append, tables = view.shards[0]._row_log.append, []
+    append, tables = view.shards[0].row_log.append, []
 
     def slow_append(table):
         tables.append(len(table))
@@ -66,7 +66,7 @@ def test_writes_of_threads_share_commits(make_view, monkeypatch):
             first.wait(0.001)
         return append(table)
 
-    monkeypatch.setattr(view.shards[0]._row_log, "append", slow_append)
+    monkeypatch.setattr(view.shards[0].row_log, "append", slow_append)
     with ThreadPoolExecutor(16) as pool:
         list(pool.map(lambda user: view.write([row(user, "x")]), range(16)))
     assert tables == [1, 15]
@@ -76,7 +76,7 @@ def test_writes_of_threads_share_commits(make_view, monkeypatch):
 def test_a_bad_row_is_refused_alone(make_view, monkeypatch):
     view = make_view()
     bad = (user_key(7), {"viewed": Value(int64_val=1)}, MOMENT, None)
-    append, tables = view.shards[0]._row_log.append, []
+    append, tables = view.shards[0].row_log.append, []
 
     def slow_append(table):
         tables.append(len(table))
@@ -84,7 +84,7 @@ def test_a_bad_row_is_refused_alone(make_view, monkeypatch):
             threading.Event().wait(0.001)
         return append(table)
 
-    monkeypatch.setattr(view.shards[0]._row_log, "append", slow_append)
+    monkeypatch.setattr(view.shards[0].row_log, "append", slow_append)
     with ThreadPoolExecutor(4) as pool:
         begun = [pool.submit(view.write, [row(1, "x")])]
         while not tables:
@@ -161,14 +161,14 @@ def test_the_writer_of_a_large_batch_waits_for_its_seal_alone(make_view, monkeyp
 def write_and_end(folder):
     """Write so much that a seal is due, which comes to its threads when the interpreter ends."""
     view = View(LocalStorage(folder), SETTINGS, SealPolicy(0.5, 20), 0.0)
-    fold = view.shards[0]._fold
+    fold = view.shards[0].rows_of
 
     def late_fold(*arguments):
         while not concurrent.futures.thread._shutdown:
             threading.Event().wait(0.001)
         return fold(*arguments)
 
-    view.shards[0]._fold = late_fold
+    view.shards[0].rows_of = late_fold
     for user in range(25):
         view.write([row(user, "x")])
 
@@ -463,7 +463,7 @@ def test_who_has_deferred_rows_notices_that_all_others_were_replaced(tmp_path, m
     """The writer of a rebuild is killed, and leaves only the announcement and the new rows."""
     view, other = slow_view(tmp_path), slow_view(tmp_path)
     view.write([row(0, "x")])
-    compact = other.shards[0]._row_log.compact
+    compact = other.shards[0].row_log.compact
 
     def write_and_compact(*arguments, **options):
         view.refresh()  # reads the announcement
@@ -477,7 +477,7 @@ def test_who_has_deferred_rows_notices_that_all_others_were_replaced(tmp_path, m
         filled.write([row(3, "y")])
         return staging
 
-    monkeypatch.setattr(other.shards[0]._row_log, "compact", write_and_compact)
+    monkeypatch.setattr(other.shards[0].row_log, "compact", write_and_compact)
     with pytest.raises(KeyboardInterrupt):
         rebuild(other, fill)
     view.shards[0]._looked_at -= 5400.0
