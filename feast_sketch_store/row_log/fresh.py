@@ -277,7 +277,7 @@ class FreshLog:
                         (record.start, record.head),
                         is_durable=False,
                     )
-            is_durable = cursor.is_durable or _reaches(mark, cursor)
+            is_durable = cursor.is_durable or _num_durable(mark, cursor) >= cursor.offset
             cursor = replace(cursor, modified_at=info.modified_at, is_durable=is_durable)
             following = self._open(cursor.next_number) if cursor.is_closed else None
             if following is None:
@@ -474,11 +474,6 @@ def _last_of(pieces: Sequence[bytes | memoryview], end: int) -> tuple[int, bytes
     if len(record) < PIECES_OF_A_RECORD:
         return None
     return end - sum(memoryview(piece).nbytes for piece in record), b"".join(record[:2])
-
-
-def _reaches(mark: tuple[SegmentHead, int] | None, cursor: Cursor) -> bool:
-    """Whether everything before a place is durable according to a mark."""
-    return _num_durable(mark, cursor) >= cursor.offset
 
 
 def _num_durable(mark: tuple[SegmentHead, int] | None, cursor: Cursor) -> float:

@@ -331,10 +331,10 @@ class RowLog:
         StorageError : the log cannot be written. None of the rows were written or, rarely, all of them.
         """
         if rows.nbytes <= _MAX_FRESH_BYTES and len(rows) <= _MAX_FRESH_ROWS:
-            return self._append([rows], rows.schema)
+            return self.append_all([rows], rows.schema)
         file = self.stage(rows.schema, [rows])
         try:
-            return self._append([file], rows.schema)
+            return self.append_all([file], rows.schema)
         except UncertainWriteError:
             raise  # the commit may turn up, and needs the file
         except BaseException:
@@ -344,13 +344,6 @@ class RowLog:
     def stage(self, schema: pa.Schema, batches: Iterable[pa.Table], label: str = "") -> DataFile:
         """Write rows into a file that no commit names yet; see `DataFile.write`."""
         return DataFile.write(self._rows, schema, batches, label)
-
-    def append_staged(self, files: Sequence[DataFile], schema: pa.Schema) -> Position:
-        """Append the rows of existing files, with a commit for each; see `append`.
-
-        In a folder all of them are committed or none. On an object store, commits before a failing one count.
-        """
-        return self._append(files, schema)
 
     def discard_staged(self, label: str) -> list[str]:
         """Delete files whose names begin with a label and that no commit names. Returns their names."""
@@ -363,14 +356,22 @@ class RowLog:
     def committed(self) -> set[str]:
         """The names of data files that commits name."""
         # Commits first, so that what is absorbed meanwhile is found in the table.
-        fresh = {c.rows.name for c in self._fresh_behind(-1)[0] if isinstance(c.rows, DataFile)}
-        return fresh | {file.name for file in self._table.state().files}
+        return self._fresh_files() | {file.name for file in self._table.state().files}
+
+    def _fresh_files(self) -> set[str]:
+        """The names of data files that commits name which are not absorbed."""
+        return {c.rows.name for c in self._fresh_behind(-1)[0] if isinstance(c.rows, DataFile)}
 
     def staged(self, entry: dict[str, object]) -> DataFile:
         """The staged file that an entry describes; see `DataFile.from_entry`."""
         return DataFile.from_entry(self._rows, entry)
 
-    def _append(self, payloads: Sequence[pa.Table | DataFile], schema: pa.Schema) -> Position:
+    def append_all(self, payloads: Sequence[pa.Table | DataFile], schema: pa.Schema) -> Position:
+        """Append tables, or the rows of existing files, with a commit for each; see `append`.
+
+        In a folder all of them are committed or none. On an object store, commits before a failing one count.
+        """
+
         def check(tail: Tail) -> None:
             self._check_begun(tail)
             for payload in payloads:
@@ -414,10 +415,7 @@ class RowLog:
 
     def _discard(self, file: DataFile) -> None:
         """Delete a file whose commit failed, unless the commit exists despite the error."""
-        committed = {
-            commit.rows.name for commit in self._fresh_behind(-1)[0] if isinstance(commit.rows, DataFile)
-        }
-        if file.name not in committed:
+        if file.name not in self._fresh_files():
             self._table.discard([file])
 
     def absorb(self) -> LogRead:
@@ -563,7 +561,7 @@ class RowLog:
 
     def vacuum(self, orphan_age_seconds: float, kept: Set[str] = frozenset()) -> list[str]:
         """Delete files that are no longer part of the log, except some; see `Table.vacuum`."""
-        fresh = {c.rows.name for c in self._fresh_behind(-1)[0] if isinstance(c.rows, DataFile)}
+        fresh = self._fresh_files()
         self._fresh.erase_before(self._table.state().through + 1)
         return self._table.vacuum(fresh | kept, orphan_age_seconds)
 

@@ -341,7 +341,7 @@ class Shard(LiveShard):
         """
         if files:
             schema = pa.unify_schemas([file.schema for file in files])
-            self.row_log.append_staged([file.file for file in files], schema)
+            self.row_log.append_all([file.file for file in files], schema)
             note_write(self._process_key)
 
     # -- seal: the steps, which the view takes with all shards under its lease -------------------

@@ -26,7 +26,7 @@ def names_of(log):
 
 
 def committed(log, files):
-    return log.append_staged([file.file for file in files], files[0].schema)
+    return log.append_all([file.file for file in files], files[0].schema)
 
 
 def test_staged_rows_count_once_they_are_committed(log):
