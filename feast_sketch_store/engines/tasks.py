@@ -67,4 +67,4 @@ def _as_logged(view: View, feature_view: Any, table: pa.Table) -> pa.Table:
         return from_source(table, feature_view, settings.codecs)
     types = {column.name: column.dtype.to_value_type() for column in feature_view.entity_columns}
     rows = feast_parts.ARROW_TO_PROTO(table.combine_chunks(), feature_view, types)
-    return view.as_logged(rows)
+    return view.to_table([rows])

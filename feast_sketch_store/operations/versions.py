@@ -122,8 +122,8 @@ def diff(view: View, before: str | None = None, after: str | None = None) -> Vie
         older = [files[1 if has_two else 0] for files in published] if all(published) else None
         newer = [files[0] for files in published] if has_two else None
     else:
-        older = _snapshots_of(view, before, published)
-        newer = _snapshots_of(view, after or NOW, published)
+        older = _snapshots_of(view, before)
+        newer = _snapshots_of(view, after or NOW)
     states = [_state_of(view, files) for files in (older, newer)]
     keys = [state.row_keys() for state in states]
     rest = keys[1]
@@ -150,28 +150,16 @@ def _text(files: Sequence[SnapshotFile] | None) -> str:
     return NOW if files is None else ",".join(str(file.version) for file in files)
 
 
-def _snapshots_of(
-    view: View, version: str, published: Sequence[Sequence[SnapshotFile]]
-) -> Sequence[SnapshotFile] | None:
+def _snapshots_of(view: View, version: str) -> Sequence[SnapshotFile] | None:
     """The snapshots of a version, the newest that each shard has of it; None for the rows since, too."""
     if version == NOW:
         return None
-    if not re.fullmatch(r"\d+(,\d+)*", version) or version.count(",") + 1 != len(published):
+    if not re.fullmatch(r"\d+(,\d+)*", version) or version.count(",") + 1 != len(view.shards):
         raise SettingsError(
             f"feature view {view.name!r}: {version!r} is not a version: give {NOW!r}, or the version of each "
-            f"of its {len(published)} shards with commas between, as `feast-sketch inspect` shows them"
+            f"of its {len(view.shards)} shards with commas between, as `feast-sketch inspect` shows them"
         )
-    chosen = []
-    for number, (wanted, files) in enumerate(zip(version.split(","), published, strict=True)):
-        found = next((file for file in files if file.version == int(wanted)), None)
-        if found is None:
-            there = ", ".join(str(file.version) for file in files) or "none"
-            raise SettingsError(
-                f"{view.shards[number].storage.location}: there is no snapshot of version {wanted}; "
-                f"there are the versions: {there}"
-            )
-        chosen.append(found)
-    return chosen
+    return view.snapshots_of([int(number) for number in version.split(",")])
 
 
 def _state_of(view: View, files: Sequence[SnapshotFile] | None) -> State:

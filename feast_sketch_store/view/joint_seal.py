@@ -9,7 +9,7 @@ judge     the figures of all drafts together
 publish   one shard after the other; a shard that was not reached keeps its previous base
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from feast_sketch_store.layers.joint import CountedRows, SharedVocabularies
@@ -49,7 +49,15 @@ def seal_bases(
     if not given:
         return False
     joint = numbered_in_threads(settings, shards, given)
-    drafts = drafted(shards, lambda number: shards[number].draft(given[number], joint), given)
+    made: dict[int, Drafted] = {}
+
+    def make(number: int) -> None:
+        made[number] = shards[number].draft(given[number], joint)
+
+    with deleted_on_error(shards, made):
+        for _ in in_threads(make, given):
+            pass
+    drafts = dict(sorted(made.items()))
     publish_drafts(shards, drafts, judge)
     for number, draft in drafts.items():
         shards[number].finish_seal(given[number], draft.compacts)
@@ -143,21 +151,6 @@ def seal_deltas(shards: Mapping[int, Shard]) -> bool:
     for number in drafts:
         shards[number].refresh_sealed()
     return bool(drafts)
-
-
-def drafted(
-    shards: Mapping[int, Shard], draft: Callable[[int], Drafted], numbers: Iterable[int]
-) -> dict[int, Drafted]:
-    """Draft shards by a function of their number. If one fails, all drafts are deleted."""
-    drafts: dict[int, Drafted] = {}
-
-    def keep(number: int) -> None:
-        drafts[number] = draft(number)
-
-    with deleted_on_error(shards, drafts):
-        for _ in in_threads(keep, numbers):
-            pass
-    return dict(sorted(drafts.items()))
 
 
 @contextmanager

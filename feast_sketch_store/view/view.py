@@ -251,10 +251,6 @@ class View(LiveView[Shard]):
         self.metrics.committed()
         self.refresh_all()  # so that the seal of these rows is due
 
-    def as_logged(self, rows: Sequence[FeastRow]) -> pa.Table:
-        """Rows as Feast passes them in the form of the row log; raises as `to_table`."""
-        return self.to_table([rows])
-
     def to_table(self, batches: Sequence[Batch]) -> pa.Table:
         """Batches as one table of the row log.
 
@@ -693,23 +689,34 @@ class View(LiveView[Shard]):
                 f"feature view {self.name!r} has {len(published)} shards, and {len(versions)} versions are "
                 "given; give the version of each shard, as `feast-sketch inspect` shows them"
             )
-        chosen: dict[int, SnapshotFile] = {}
-        for version, (number, files) in zip(versions, published.items(), strict=True):
-            found = next((snapshot for snapshot in files if snapshot.version == version), None)
-            if found is None:
-                there = ", ".join(str(snapshot.version) for snapshot in files)
-                raise SettingsError(
-                    f"{self.shards[number].storage.location}: there is no snapshot of version {version}; "
-                    f"there are the versions: {there}"
-                )
-            chosen[number] = found
+        chosen = self.snapshots_of(versions)
         try:
-            for number, snapshot in chosen.items():
-                self.shards[number].pin(snapshot)
+            for shard, snapshot in zip(self.shards.values(), chosen, strict=True):
+                shard.pin(snapshot)
         except BaseException:
             self.unpin()
             raise
         return tuple(versions)
+
+    def snapshots_of(self, versions: Sequence[int]) -> list[SnapshotFile]:
+        """The newest snapshot of each shard that has its version.
+
+        Raises
+        ------
+        SettingsError : there is no such snapshot.
+        """
+        chosen = []
+        for version, shard in zip(versions, self.shards.values(), strict=True):
+            files = shard.published()
+            found = next((snapshot for snapshot in files if snapshot.version == version), None)
+            if found is None:
+                there = ", ".join(str(snapshot.version) for snapshot in files) or "none"
+                raise SettingsError(
+                    f"{shard.storage.location}: there is no snapshot of version {version}; "
+                    f"there are the versions: {there}"
+                )
+            chosen.append(found)
+        return chosen
 
     def unpin(self) -> bool:
         """Let reads of all shards follow the writes again. Returns whether they were held."""

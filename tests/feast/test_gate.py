@@ -120,7 +120,7 @@ def test_rows_of_the_tasks_of_an_engine_are_held_back(store):
     online, table = online_store_of(store), store.get_feature_view("history")
     view = online.writer(store.config, table)
     frame = pd.read_parquet(store.repo_path / ROWS)
-    rows = view.as_logged(list(as_feast(frame)))
+    rows = view.to_table([list(as_feast(frame))])
 
     def write():
         with WriteJob(store.config, table, online) as job:
