@@ -1,6 +1,6 @@
 """A seal by tasks of Spark or Ray, one per shard. The driver numbers values and publishes.
 
-    driver    takes the view's seal lease; absorbs fresh rows into the tables
+    driver    takes the view's seal lease; absorbs the write-ahead logs into the tables
     tasks     sample rows, if features are computed from others     driver    fits their formulas
     tasks     count values                  driver    makes one numbering for all
     tasks     find how many values fit into memory budgets, if there are any

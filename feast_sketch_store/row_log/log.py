@@ -1,4 +1,4 @@
-"""The row log itself: append, read what is new, absorb fresh rows into the table, compact, vacuum."""
+"""The row log itself: append, read what is new, absorb the WAL into the table, compact, vacuum."""
 
 import logging
 import threading
@@ -11,18 +11,18 @@ import pyarrow as pa
 from feast_sketch_store.errors import DamagedFileError, StorageError
 from feast_sketch_store.row_log import delta_protocol
 from feast_sketch_store.row_log.data_file import SUFFIX, DataFile
-from feast_sketch_store.row_log.fresh import Commit, Cursor, FreshLog, RewrittenError, Tail
-from feast_sketch_store.row_log.fresh_objects import ObjectFreshLog
 from feast_sketch_store.row_log.table import Table, TableState, grouped, new_columns
+from feast_sketch_store.row_log.wal import Commit, Cursor, RewrittenError, Tail, WriteAheadLog
+from feast_sketch_store.row_log.wal_objects import ObjectWriteAheadLog
 from feast_sketch_store.snapshot.files import place_of
 from feast_sketch_store.storage.base import Storage, UncertainWriteError
 from feast_sketch_store.storage.names import FRESH_FOLDER, ROWS_FOLDER
 
 _logger = logging.getLogger(__name__)
 
-# A larger batch goes into a data file at once; the fresh log then has its name.
-_MAX_FRESH_BYTES = 1 << 23
-_MAX_FRESH_ROWS = 1 << 13
+# A larger batch goes into a data file at once; the write-ahead log then has its name.
+_MAX_WAL_BYTES = 1 << 23
+_MAX_WAL_ROWS = 1 << 13
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ START = Position()
 
 @dataclass(frozen=True)
 class LogRead:
-    """The contents of a log after a position: files of the table, then fresh commits, in order.
+    """The contents of a log after a position: files of the table, then commits of the WAL, in order.
 
     ``starts_over`` means that this is the whole log and that everything known before is invalid.
     ``table_version`` is that of the table, if only the table was read.
@@ -66,7 +66,7 @@ class LogRead:
 
     @property
     def parts(self) -> list[DataFile | Commit]:
-        """Files and fresh commits."""
+        """Files and commits of the write-ahead log."""
         return [*self.files, *self.commits]
 
     def to_entry(self) -> dict[str, Any]:
@@ -124,14 +124,14 @@ class RowLog:
         rows = storage.within(ROWS_FOLDER)
         self._rows = rows
         self._table = Table(rows)
-        fresh = FreshLog if storage.supports_append else ObjectFreshLog
-        self._fresh = fresh(storage.within(FRESH_FOLDER), rows)
+        wal = WriteAheadLog if storage.supports_append else ObjectWriteAheadLog
+        self._wal = wal(storage.within(FRESH_FOLDER), rows)
         self._read_to: tuple[Cursor, dict[str, Any]] | None = None  # a place, and the columns before it
         self.reset()
 
     def reset(self) -> None:
         """Forget what another thread of the parent process may have been changing when it forked."""
-        self._fresh.reset()
+        self._wal.reset()
         self._append_lock = threading.Lock()  # guards the two attributes below
         self._columns: dict[str, Any] = {}  # those that this object has seen, with their types in Delta
         self._schema: pa.Schema | None = None  # the last schema that added nothing to them
@@ -146,8 +146,8 @@ class RowLog:
     def is_at_end(self, position: Position) -> bool:
         """Whether nothing was written after a position. Looks at one file, or at two places."""
         if position.cursor is None:
-            return not self._fresh.first_numbers()
-        return self._fresh.is_at_end(position.cursor) and not self._is_replaced(position)
+            return not self._wal.first_numbers()
+        return self._wal.is_at_end(position.cursor) and not self._is_replaced(position)
 
     def _is_replaced(self, position: Position) -> bool:
         """Whether the table has changed since an announcement that its rows will be replaced."""
@@ -169,12 +169,12 @@ class RowLog:
         try:
             found = None
             if known.cursor is not None and not self._is_replaced(known):
-                found = self._fresh.read(known.cursor)
+                found = self._wal.read(known.cursor)
         except RewrittenError as error:
             if error.is_certain:
                 _logger.warning(
                     "%s: commit %s was read while its write failed, and counts no more; the log is read anew",
-                    self._fresh.where,
+                    self._wal.where,
                     known.number,
                 )
             return replace(self._read_anew(START, ""), starts_over=True)
@@ -187,14 +187,14 @@ class RowLog:
 
     def _read_anew(self, known: Position, snapshot: str) -> LogRead:
         """The same with a look at the table, because commits may have been absorbed or all rows replaced."""
-        # The fresh log first: rows that are absorbed meanwhile are then found in the table.
-        commits, cursor = self._fresh_behind(known.number)
+        # The write-ahead log first: rows that are absorbed meanwhile are then found in the table.
+        commits, cursor = self._wal_behind(known.number)
         state = self._table.state()
         if cursor is None:
             if not state.commits:
                 return LogRead(starts_over=known.number >= 0)
             # Between the two looks, another process began or dropped the log.
-            if not self._fresh.first_numbers() and self._table.versions():
+            if not self._wal.first_numbers() and self._table.versions():
                 raise self._lost()
             return self._read_anew(known, snapshot)
         is_other = known.identity not in (None, cursor.identity)
@@ -202,7 +202,7 @@ class RowLog:
             if not is_other:
                 _logger.warning(
                     "%s: ends before commit %s, which was read: its write failed, or the file was cut",
-                    self._fresh.where,
+                    self._wal.where,
                     known.number,
                 )
             # Both looks again: what the log had at the first look may now be in the table.
@@ -216,27 +216,27 @@ class RowLog:
             if self._is_gone(cursor):  # it was dropped between the two looks
                 return self._read_anew(known, snapshot)
             raise DamagedFileError(
-                f"{self._fresh.where}: commits {through + 1} to {first - 1} of the row log are missing"
+                f"{self._wal.where}: commits {through + 1} to {first - 1} of the row log are missing"
             )
         self._read_to = cursor, columns
-        fresh = tuple(c for c in commits if c.number > through and not c.replaces)
+        behind = tuple(c for c in commits if c.number > through and not c.replaces)
         number = max(cursor.next_number - 1, through)
         awaits = state.version if any(commit.replaces for commit in commits) else None
         position = Position(number, cursor.identity, cursor, awaits)
-        return LogRead(position, files, fresh, starts_over)
+        return LogRead(position, files, behind, starts_over)
 
     def _is_gone(self, cursor: Cursor) -> bool:
         """Whether the log of a place was dropped."""
-        start = self._fresh.start(cursor.next_number)
+        start = self._wal.start(cursor.next_number)
         return start is None or start.identity != cursor.identity
 
-    def _fresh_behind(self, number: int) -> tuple[list[Commit], Cursor | None]:
+    def _wal_behind(self, number: int) -> tuple[list[Commit], Cursor | None]:
         """Fresh commits after a number, possibly with some before it, and the place after them."""
-        start = self._fresh.start(number + 1)
-        if start is not None and (found := self._fresh.read(start)) is not None:
+        start = self._wal.start(number + 1)
+        if start is not None and (found := self._wal.read(start)) is not None:
             return found
-        for start in self._fresh.starts():
-            if (found := self._fresh.read(start)) is not None:
+        for start in self._wal.starts():
+            if (found := self._wal.read(start)) is not None:
                 return found
         return [], None
 
@@ -312,7 +312,7 @@ class RowLog:
         DamagedFileError : a commit is missing, truncated or altered.
         """
         columns = dict(self._table.state().columns)
-        for schema in _different(commit.schema() for commit in self._fresh_behind(-1)[0]):
+        for schema in _different(commit.schema() for commit in self._wal_behind(-1)[0]):
             columns |= new_columns(columns, schema)
         return {name: delta_protocol.arrow_type(kind) for name, kind in columns.items()}
 
@@ -330,7 +330,7 @@ class RowLog:
         RowError : a column has another type than in the log.
         StorageError : the log cannot be written. None of the rows were written or, rarely, all of them.
         """
-        if rows.nbytes <= _MAX_FRESH_BYTES and len(rows) <= _MAX_FRESH_ROWS:
+        if rows.nbytes <= _MAX_WAL_BYTES and len(rows) <= _MAX_WAL_ROWS:
             return self.append_all([rows], rows.schema)
         file = self.stage(rows.schema, [rows])
         try:
@@ -356,11 +356,11 @@ class RowLog:
     def committed(self) -> set[str]:
         """The names of data files that commits name."""
         # Commits first, so that what is absorbed meanwhile is found in the table.
-        return self._fresh_files() | {file.name for file in self._table.state().files}
+        return self._wal_files() | {file.name for file in self._table.state().files}
 
-    def _fresh_files(self) -> set[str]:
+    def _wal_files(self) -> set[str]:
         """The names of data files that commits name which are not absorbed."""
-        return {c.rows.name for c in self._fresh_behind(-1)[0] if isinstance(c.rows, DataFile)}
+        return {c.rows.name for c in self._wal_behind(-1)[0] if isinstance(c.rows, DataFile)}
 
     def staged(self, entry: dict[str, object]) -> DataFile:
         """The staged file that an entry describes; see `DataFile.from_entry`."""
@@ -392,14 +392,14 @@ class RowLog:
             return self._schema is not None and self._schema.equals(schema)
 
         with self._append_lock:
-            if (place := self._read_to) is not None and self._fresh.adopt(place[0]):
+            if (place := self._read_to) is not None and self._wal.adopt(place[0]):
                 # Continue after what was already read.
                 self._columns, self._schema = dict(place[1]), None
-            number = self._fresh.append(payloads, check)
+            number = self._wal.append(payloads, check)
             if not is_known():
                 self._columns |= new_columns(self._columns, schema)
                 self._schema = schema
-            cursor = self._fresh.behind(number)
+            cursor = self._wal.behind(number)
         return Position(number, cursor.identity if cursor else None, cursor)
 
     def _check_begun(self, tail: Tail) -> None:
@@ -409,17 +409,17 @@ class RowLog:
 
     def _lost(self) -> DamagedFileError:
         return DamagedFileError(
-            f"{self._fresh.where}: there is a table of rows, and its log of fresh rows is gone; restore the "
+            f"{self._wal.where}: there is a table of rows, and its write-ahead log is gone; restore the "
             "view's folder from a backup, or remove the view with `feast apply` and materialize it"
         )
 
     def _discard(self, file: DataFile) -> None:
         """Delete a file whose commit failed, unless the commit exists despite the error."""
-        if file.name not in self._fresh_files():
+        if file.name not in self._wal_files():
             self._table.discard([file])
 
     def absorb(self) -> LogRead:
-        """Move all fresh rows into the table. Each row is moved once, even if other processes do the same.
+        """Move all rows of the write-ahead log into the table, each row once, whatever other processes do.
 
         Returns
         -------
@@ -430,17 +430,17 @@ class RowLog:
         DamagedFileError : a commit is missing, truncated or altered.
         StorageError : the table cannot be written; the rows stay where they are.
         """
-        last = self._fresh.close_segment()
+        last = self._wal.close_segment()
         while True:
-            commits, cursor = self._fresh_behind(-1)
-            self._fresh.begin_segment()  # writers had their turn meanwhile, and may have begun it
+            commits, cursor = self._wal_behind(-1)
+            self._wal.begin_segment()  # writers had their turn meanwhile, and may have begun it
             state = self._table.state()
             if cursor is None:
                 return self.table_rows()
             new = [commit for commit in commits if state.through < commit.number <= last]
             if new and new[0].number > state.through + 1:
                 raise DamagedFileError(
-                    f"{self._fresh.where}: commits {state.through + 1} to {new[0].number - 1} of the row log "
+                    f"{self._wal.where}: commits {state.through + 1} to {new[0].number - 1} of the row log "
                     "are missing"
                 )
             if not new:
@@ -451,7 +451,7 @@ class RowLog:
                 break
             # Another process was faster, so continue with the rest.
         # Not from the version just written: a commit after a compaction by others would not count.
-        self._fresh.drop_before(min(last, state.through) + 1)
+        self._wal.drop_before(min(last, state.through) + 1)
         position = Position(state.through, cursor.identity, cursor)
         return LogRead(position, state.files, table_version=state.version)
 
@@ -486,8 +486,8 @@ class RowLog:
 
     def begin(self, schema: pa.Schema) -> LogRead:
         """Absorb after ensuring that there are a log, and a table with some columns; see `absorb`."""
-        if next(self._fresh.starts(), None) is None:  # a segment with an incomplete head does not count
-            self._fresh.append([], self._check_begun)
+        if next(self._wal.starts(), None) is None:  # a segment with an incomplete head does not count
+            self._wal.append([], self._check_begun)
         return self.extend(self.absorb(), schema)
 
     def extend(self, rows: LogRead, schema: pa.Schema) -> LogRead:
@@ -546,7 +546,7 @@ class RowLog:
         ------
         StorageError : they cannot be told.
         """
-        self._fresh.append([None])
+        self._wal.append([None])
 
     # -- clean up ------------------------------------------------------------------------------
 
@@ -561,13 +561,13 @@ class RowLog:
 
     def vacuum(self, orphan_age_seconds: float, kept: Set[str] = frozenset()) -> list[str]:
         """Delete files that are no longer part of the log, except some; see `Table.vacuum`."""
-        fresh = self._fresh_files()
-        self._fresh.erase_before(self._table.state().through + 1)
-        return self._table.vacuum(fresh | kept, orphan_age_seconds)
+        kept = self._wal_files() | kept
+        self._wal.erase_before(self._table.state().through + 1)
+        return self._table.vacuum(kept, orphan_age_seconds)
 
     def cut_off(self) -> list[str]:
         """Files that end within a record, because its writer died or the file was truncated."""
-        return [FRESH_FOLDER + name for name in self._fresh.cut_off()]
+        return [FRESH_FOLDER + name for name in self._wal.cut_off()]
 
     def table_state(self) -> TableState:
         """The table as it is."""

@@ -1,4 +1,4 @@
-"""The records of the fresh log: rows that were written since the last absorption, one record a commit.
+"""The records of the write-ahead log: rows that were written since the last absorption, one record a commit.
 
 A segment is a file of records, one after the other, little-endian:
 

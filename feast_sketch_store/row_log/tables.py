@@ -1,4 +1,4 @@
-"""Rows of the fresh log as Arrow tables: an IPC stream of one batch per commit.
+"""Rows of the write-ahead log as Arrow tables: an IPC stream of one batch per commit.
 
 Most commits have the schema of the one before. Their batches are read as one stream: each call of Arrow lets
 other threads run, and a thread that seals beside them waits after each call until they let it go on.

@@ -20,8 +20,8 @@ import pyarrow as pa
 
 from feast_sketch_store.errors import DamagedFileError, StorageError
 from feast_sketch_store.row_log import LogRead, Position
-from feast_sketch_store.row_log.fresh import encode_payload
 from feast_sketch_store.row_log.records import ROWS, decode_records, encode_record
+from feast_sketch_store.row_log.wal import encode_payload
 from feast_sketch_store.rows.large_types import with_large_types
 from feast_sketch_store.snapshot.files import SnapshotFile, place_of
 from feast_sketch_store.snapshot.manifest import checksum_of

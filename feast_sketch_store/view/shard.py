@@ -177,7 +177,7 @@ class Shard(LiveShard):
 
     @property
     def num_unsealed_commits(self) -> int:
-        """Commits of the fresh log that no snapshot and no absorption covers, as far as this object knows."""
+        """Commits that no snapshot and no absorption covers, as far as this object knows."""
         return self.state.unsealed_commits + self._deferred.num_commits
 
     @property
@@ -417,7 +417,7 @@ class Shard(LiveShard):
         self.refresh()
 
     def absorb(self) -> None:
-        """Move fresh rows into the table of the row log.
+        """Move the rows of the write-ahead log into the table.
 
         Raises
         ------

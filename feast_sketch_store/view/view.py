@@ -508,7 +508,7 @@ class View(LiveView[Shard]):
             time.sleep(between)  # shorter than between two seals of a writer
 
     def absorb(self) -> None:
-        """Move fresh rows into the tables of the row logs, if no other process seals or does the same.
+        """Move the rows of the write-ahead logs into the tables, if no other process seals or does the same.
 
         Raises
         ------

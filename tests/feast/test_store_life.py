@@ -155,7 +155,7 @@ class TestAsync:
 
     def test_a_write_that_waits_does_not_hold_up_the_loop(self, store):
         view = store.registry.get_feature_view("history", "shop")
-        lock = store._get_provider().online_store.view(store.config, view).shards[0].row_log._fresh._lock
+        lock = store._get_provider().online_store.view(store.config, view).shards[0].row_log._wal._lock
 
         async def run():
             with lock:  # as another thread that writes or seals

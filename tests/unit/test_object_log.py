@@ -9,9 +9,9 @@ import pyarrow as pa
 import pytest
 
 from feast_sketch_store.errors import DamagedFileError, RowError, StorageError
-from feast_sketch_store.row_log import START, RowLog, fresh_objects
+from feast_sketch_store.row_log import START, RowLog, wal_objects
 from feast_sketch_store.row_log import log as log_module
-from feast_sketch_store.row_log.fresh_objects import RECORDS_KEPT_SECONDS, ObjectFreshLog
+from feast_sketch_store.row_log.wal_objects import RECORDS_KEPT_SECONDS, ObjectWriteAheadLog
 from feast_sketch_store.storage.base import UncertainWriteError
 from tests.storage.memory import Files, ObjectsInMemory
 
@@ -57,7 +57,7 @@ def records(storage):
 
 
 def test_a_commit_is_one_object(log, storage):
-    assert isinstance(log._fresh, ObjectFreshLog)
+    assert isinstance(log._wal, ObjectWriteAheadLog)
     for n in range(3):
         assert log.append(rows(f"row {n}")).number == n
         assert len(records(storage)) == n + 1
@@ -89,7 +89,7 @@ def test_of_two_writers_of_a_number_one_takes_the_next(storage):
     first, second = RowLog(storage), RowLog(storage)
     first.append(rows("begun"))
     second.append(rows("begun too"))
-    put = second._fresh._put
+    put = second._wal._put
     found = []
 
     def put_after_the_other(identity, number, kind, payload):
@@ -97,7 +97,7 @@ def test_of_two_writers_of_a_number_one_takes_the_next(storage):
             found.append(first.append(rows("faster")).number)
         put(identity, number, kind, payload)
 
-    second._fresh._put = put_after_the_other
+    second._wal._put = put_after_the_other
     assert second.append(rows("slower")).number == 3
     assert found == [2]
     assert names_of(RowLog(storage).read()) == ["begun", "begun too", "faster", "slower"]
@@ -105,8 +105,8 @@ def test_of_two_writers_of_a_number_one_takes_the_next(storage):
 
 def test_what_the_other_wrote_is_checked_before_the_next_try(storage):
     first, second = RowLog(storage), RowLog(storage)
-    put = second._fresh._put
-    second._fresh._put = lambda *arguments: (
+    put = second._wal._put
+    second._wal._put = lambda *arguments: (
         first.append(rows("faster", value=pa.array([1]))),
         put(*arguments),
     )
@@ -248,11 +248,11 @@ def test_a_writer_that_was_stopped_does_not_claim_to_have_written(storage, clock
     log, others = RowLog(storage), RowLog(storage)
     log.append(rows("row 0"))
     now = [0.0]
-    monkeypatch.setattr(fresh_objects, "_boot_time", lambda: now[0])
-    put = log._fresh._put
+    monkeypatch.setattr(wal_objects, "_boot_time", lambda: now[0])
+    put = log._wal._put
 
     def put_late(identity, number, kind, payload):
-        log._fresh._put = put
+        log._wal._put = put
         for n in range(1, 4):
             others.append(rows(f"row {n}"))
         others.absorb()
@@ -261,7 +261,7 @@ def test_a_writer_that_was_stopped_does_not_claim_to_have_written(storage, clock
         now[0] += RECORDS_KEPT_SECONDS
         put(identity, number, kind, payload)
 
-    log._fresh._put = put_late
+    log._wal._put = put_late
     with pytest.raises(UncertainWriteError, match="may not count"):
         log.append(rows("late"))
     assert len(records(storage)) == 2
@@ -294,15 +294,15 @@ def test_a_log_that_was_dropped_does_not_come_back(storage):
     for n in range(3):
         log.append(rows(f"old {n}"))
     position = log.read().position
-    put = log._fresh._put
+    put = log._wal._put
 
     def put_after_the_drop(*arguments):
-        log._fresh._put = put
+        log._wal._put = put
         storage.delete_all()
         RowLog(storage).append(rows("new"))
         put(*arguments)
 
-    log._fresh._put = put_after_the_drop
+    log._wal._put = put_after_the_drop
     log.append(rows("old 3"))
     assert names_of(RowLog(storage).read()) == ["new"]
     read = log.read(position)
@@ -321,16 +321,16 @@ def test_a_log_without_commits_that_was_dropped_is_begun_anew(storage):
 
 
 def test_an_uncertain_commit_keeps_its_file(storage, monkeypatch):
-    monkeypatch.setattr(log_module, "_MAX_FRESH_ROWS", 1)
+    monkeypatch.setattr(log_module, "_MAX_WAL_ROWS", 1)
     log = RowLog(storage)
     log.append(rows("a"))
-    put, late = log._fresh._put, []
+    put, late = log._wal._put, []
 
     def put_without_an_answer(*arguments):
         late.append(arguments)
         raise UncertainWriteError("no answer")
 
-    log._fresh._put = put_without_an_answer
+    log._wal._put = put_without_an_answer
     with pytest.raises(UncertainWriteError):
         log.append(rows("b", "c"))
     put(*late[0])  # it arrives after all
@@ -376,7 +376,7 @@ def test_a_lost_log_beside_a_table_is_told(log, storage):
     log.absorb()
     storage.within("fresh/").delete_all()
     for call in (RowLog(storage).read, lambda: RowLog(storage).append(rows("row"))):
-        with pytest.raises((DamagedFileError, StorageError), match="its log of fresh rows is gone"):
+        with pytest.raises((DamagedFileError, StorageError), match="its write-ahead log is gone"):
             call()
 
 

@@ -12,9 +12,9 @@ from deltalake import DeltaTable
 from feast_sketch_store.errors import DamagedFileError, RowError, StorageError, UnsupportedFeatureError
 from feast_sketch_store.row_log import START, LogRead, RowLog
 from feast_sketch_store.row_log import log as log_module
-from feast_sketch_store.row_log.fresh import FreshLog
 from feast_sketch_store.row_log.records import decode_mark
 from feast_sketch_store.row_log.table import Table
+from feast_sketch_store.row_log.wal import WriteAheadLog
 from feast_sketch_store.storage import local
 from feast_sketch_store.storage.local import LocalStorage
 from feast_sketch_store.view.removal import remove_view
@@ -159,7 +159,7 @@ def test_columns_that_differ_in_case_alone_are_refused(log):
 
 
 def test_a_large_batch_is_a_data_file_that_the_table_adopts(log, storage, monkeypatch):
-    monkeypatch.setattr(log_module, "_MAX_FRESH_ROWS", 2)
+    monkeypatch.setattr(log_module, "_MAX_WAL_ROWS", 2)
     log.append(rows("a"))
     log.append(rows("b", "c", "d"))
     log.append(rows("e"))
@@ -173,7 +173,7 @@ def test_a_large_batch_is_a_data_file_that_the_table_adopts(log, storage, monkey
 
 def test_a_refused_large_batch_leaves_nothing(log, storage, monkeypatch):
     log.append(rows("a", size=pa.array([7], pa.int64())))
-    monkeypatch.setattr(log_module, "_MAX_FRESH_ROWS", 2)
+    monkeypatch.setattr(log_module, "_MAX_WAL_ROWS", 2)
     with pytest.raises(RowError):
         log.append(rows("b", "c", "d", size=pa.array(["1", "2", "3"])))
     assert storage.list("rows/") == []
@@ -183,7 +183,7 @@ def test_a_refused_large_batch_leaves_nothing(log, storage, monkeypatch):
 def test_a_batch_whose_file_a_vacuum_took_for_left_over_is_refused(storage, log, monkeypatch):
     """Its writer was stopped between the file and the commit, or the machine slept and the clock went on."""
     log.append(rows("a"))
-    monkeypatch.setattr(log_module, "_MAX_FRESH_ROWS", 1)
+    monkeypatch.setattr(log_module, "_MAX_WAL_ROWS", 1)
     stage = log.stage
 
     def stage_and_sleep(*arguments):
@@ -504,7 +504,7 @@ def test_a_mark_that_cannot_be_written_fails_no_commit(log, storage, monkeypatch
     def fail(name, content):
         raise StorageError("no space")
 
-    monkeypatch.setattr(log._fresh._storage, "note", fail)
+    monkeypatch.setattr(log._wal._storage, "note", fail)
     for name in "abc":
         log.append(rows(name))
     assert names_of(RowLog(storage).read()) == ["a", "b", "c"]
@@ -525,7 +525,7 @@ def test_a_writer_may_die_while_it_creates_the_log(storage, size):
 
 def test_a_writer_may_die_between_two_segments(log, storage):
     log.append(rows("a"))
-    log._fresh.close_segment()
+    log._wal.close_segment()
     for other in (RowLog(storage), log):
         assert names_of(other.read()) == ["a"]
     other.append(rows("b"))
@@ -536,7 +536,7 @@ def test_a_writer_may_die_between_two_segments(log, storage):
 
 def test_an_absorption_that_was_killed_before_it_let_go_is_finished_by_the_next(log, storage, monkeypatch):
     log.append(rows("a"))
-    monkeypatch.setattr(log._fresh, "drop_before", lambda number: None)
+    monkeypatch.setattr(log._wal, "drop_before", lambda number: None)
     log.absorb()
     assert names_of(RowLog(storage).read()) == ["a"]
     monkeypatch.undo()
@@ -582,15 +582,15 @@ def test_a_lost_fresh_log_is_told(log, storage):
     log.append(rows("a"))
     log.absorb()
     storage.delete([f"fresh/{n}" for n in storage.list("fresh/")])
-    with pytest.raises(DamagedFileError, match="its log of fresh rows is gone"):
+    with pytest.raises(DamagedFileError, match="its write-ahead log is gone"):
         RowLog(storage).read()
-    with pytest.raises(DamagedFileError, match="its log of fresh rows is gone"):
+    with pytest.raises(DamagedFileError, match="its write-ahead log is gone"):
         RowLog(storage).append(rows("b"))
 
 
 def test_a_lost_segment_is_told(log, storage, monkeypatch):
     log.append(rows("a"))
-    log._fresh.close_segment()
+    log._wal.close_segment()
     log.append(rows("b"))
     storage.delete([f"fresh/{0:020d}.log"])
     with pytest.raises(DamagedFileError, match="commits 0 to 0 of the row log are missing"):
@@ -685,15 +685,15 @@ def test_writers_wait_for_one_record_of_an_absorption(storage, log, monkeypatch)
 
     for name in ("fdatasync", "fsync_path"):
         monkeypatch.setattr(local, name, functools.partial(sync, call=getattr(local, name)))
-    behind = RowLog._fresh_behind
+    behind = RowLog._wal_behind
 
     def append_and_read(self, number):
-        monkeypatch.setattr(RowLog, "_fresh_behind", behind)
+        monkeypatch.setattr(RowLog, "_wal_behind", behind)
         assert len(synced) == 1
         RowLog(storage).append(rows("b"))
         return behind(self, number)
 
-    monkeypatch.setattr(RowLog, "_fresh_behind", append_and_read)
+    monkeypatch.setattr(RowLog, "_wal_behind", append_and_read)
     log.absorb()
     assert names_of(log.read()) == ["a", "b"]
     assert [name for name in storage.list("fresh/") if name.endswith(".log")] == [f"{1:020d}.log"]
@@ -701,7 +701,7 @@ def test_writers_wait_for_one_record_of_an_absorption(storage, log, monkeypatch)
 
 def test_a_log_that_vanishes_while_it_is_read_is_read_anew(storage, log, monkeypatch):
     log.append(rows("a"))
-    opened = FreshLog._open
+    opened = WriteAheadLog._open
 
     def open_and_lose(self, first):
         start = opened(self, first)
@@ -709,7 +709,7 @@ def test_a_log_that_vanishes_while_it_is_read_is_read_anew(storage, log, monkeyp
         storage.delete([f"fresh/{start.segment}"])
         return start
 
-    monkeypatch.setattr(FreshLog, "_open", open_and_lose)
+    monkeypatch.setattr(WriteAheadLog, "_open", open_and_lose)
     assert log.read() == LogRead()
 
 
@@ -793,7 +793,7 @@ def test_threads_that_append_first_know_the_columns_of_others(storage, monkeypat
     log = RowLog(storage)
     log.read()
     RowLog(storage).append(rows("b", x=pa.array([1])))
-    adopt, started = FreshLog.adopt, []
+    adopt, started = WriteAheadLog.adopt, []
 
     def adopt_slowly(self, cursor):
         is_first = adopt(self, cursor)
@@ -803,7 +803,7 @@ def test_threads_that_append_first_know_the_columns_of_others(storage, monkeypat
             started[0].join(0.2)
         return is_first
 
-    monkeypatch.setattr(FreshLog, "adopt", adopt_slowly)
+    monkeypatch.setattr(WriteAheadLog, "adopt", adopt_slowly)
     with pytest.raises(RowError, match="'x' is long in the row log, now string"):
         log.append(rows("d", x=pa.array(["text"])))
     started[0].join()
@@ -813,7 +813,7 @@ def test_threads_that_append_first_know_the_columns_of_others(storage, monkeypat
 @pytest.mark.parametrize("is_other", [False, True])
 @pytest.mark.parametrize("does", ["drops", "absorbs"])
 def test_what_happens_between_the_two_looks_of_a_read_is_no_damage(storage, log, monkeypatch, is_other, does):
-    """A read looks at the fresh log, then at the table: what was in the one may be in the other, or gone."""
+    """A read looks at the WAL, then at the table: what was in the one may be in the other, or gone."""
     known, names = START, ["a"]
     log.append(rows("a"))
     if is_other:

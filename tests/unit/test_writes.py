@@ -292,7 +292,7 @@ def test_writes_wait_for_no_step_of_a_seal(tmp_path, monkeypatch, act, is_read):
 
 
 def test_many_small_commits_are_absorbed(make_view, monkeypatch):
-    monkeypatch.setattr(sealing, "_MAX_FRESH_COMMITS", 10)
+    monkeypatch.setattr(sealing, "_MAX_WAL_COMMITS", 10)
     view = make_view()
     for user in range(50):
         view.write([row(user, "x")])
@@ -303,7 +303,7 @@ def test_many_small_commits_are_absorbed(make_view, monkeypatch):
 
 
 def test_commits_that_nobody_took_up_are_absorbed_once(tmp_path, monkeypatch):
-    monkeypatch.setattr(sealing, "_MAX_FRESH_COMMITS", 10)
+    monkeypatch.setattr(sealing, "_MAX_WAL_COMMITS", 10)
     view = slow_view(tmp_path)
     for user in range(50):
         view.write([row(user, "x")])
@@ -365,7 +365,7 @@ def test_a_write_does_not_read_back_what_it_wrote(make_view, monkeypatch):
     view = make_view()
     view.write([row(1, "x")])
     monkeypatch.setattr(
-        "feast_sketch_store.row_log.fresh.FreshLog._commits_of", lambda *_: pytest.fail("read")
+        "feast_sketch_store.row_log.wal.WriteAheadLog._commits_of", lambda *_: pytest.fail("read")
     )
     view.write([row(2, "y")])
     assert found(view, 1, 2) == [1, 2]
@@ -410,7 +410,7 @@ def test_rows_that_were_not_taken_up_are_not_read_back(tmp_path, encoded, monkey
     for user in range(2, 20):
         view.write([row(user, "x")])
     monkeypatch.setattr(
-        "feast_sketch_store.row_log.fresh.FreshLog._commits_of", lambda *_: pytest.fail("read")
+        "feast_sketch_store.row_log.wal.WriteAheadLog._commits_of", lambda *_: pytest.fail("read")
     )
     assert found(view, *range(21)) == list(range(20))
     assert encoded[-1] == 18

@@ -1,4 +1,4 @@
-"""The fresh log on object stores, without appends: one object per commit, created by a conditional put.
+"""The write-ahead log on object stores, without appends: one object per commit, created by a conditional put.
 
     fresh/log                                    the log's identity: the head of a segment, nothing else
     fresh/<identity>-00000000000000000512.log    the head, and the record of commit 512
@@ -8,8 +8,9 @@ If two writers use one number, one is refused; it reads what the other wrote and
 holds a lock. These rules keep the numbers without gaps:
 
 - Names contain the log's identity, and every look asks for it. So nobody reads what a writer puts into a log
-that was dropped meanwhile. - The last record stays, absorbed or not, because it determines the next number. -
-A record is deleted when it is absorbed and the one after it is older than `RECORDS_KEPT_SECONDS`, by the
+  that was dropped meanwhile.
+- The last record stays, absorbed or not, because it determines the next number.
+- A record is deleted when it is absorbed and the one after it is older than `RECORDS_KEPT_SECONDS`, by the
   storage's clock. A writer who looked before that one was there takes at most half as long, by its own
   clock, from its look to the answer of its put, or it raises. So no name is used twice for commits that were
   acknowledged.
@@ -23,7 +24,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 from feast_sketch_store.errors import DamagedFileError, StorageError
-from feast_sketch_store.row_log.fresh import Commit, Cursor, FreshLog, Payload, Tail, encode_payload, kind_of
 from feast_sketch_store.row_log.records import (
     CLOSED,
     IDENTITY_BYTES,
@@ -34,6 +34,15 @@ from feast_sketch_store.row_log.records import (
     decode_segment_head,
     encode_record,
     encode_segment_head,
+)
+from feast_sketch_store.row_log.wal import (
+    Commit,
+    Cursor,
+    Payload,
+    Tail,
+    WriteAheadLog,
+    encode_payload,
+    kind_of,
 )
 from feast_sketch_store.storage.base import FileExistsAlreadyError, MissingFileError, UncertainWriteError
 from feast_sketch_store.threads import Threads
@@ -48,8 +57,8 @@ _LONGEST_PAUSE_SECONDS = 0.5
 _FETCHERS = 16
 
 
-class ObjectFreshLog(FreshLog):
-    """See `FreshLog`. A cursor's segment is the last record before it; empty if none is needed."""
+class ObjectWriteAheadLog(WriteAheadLog):
+    """See `WriteAheadLog`. A cursor's segment is the last record before it; empty if none is needed."""
 
     # -- look ----------------------------------------------------------------------------------
 
@@ -168,7 +177,7 @@ class ObjectFreshLog(FreshLog):
     # -- write ---------------------------------------------------------------------------------
 
     def append(self, payloads: Sequence[Payload], check: Callable[[Tail], None] = lambda tail: None) -> int:
-        """Append commits, see `FreshLog.append`: each is a commit of its own, and those before it stay.
+        """Append commits, see `WriteAheadLog.append`: each is a commit of its own, and those before it stay.
 
         Raises
         ------

@@ -1,5 +1,6 @@
-"""The fresh log: rows that were written since the last absorption, in segments that are only appended to.
+"""The write-ahead log (WAL): rows since the last absorption, in segments that are only appended to.
 
+    fresh/                            the folder of the log in a view
     fresh/lock                        held during an append
     fresh/end                         how far the last segment was durable when it was written last
     fresh/00000000000000000000.log    a segment; its name is the number of its first record
@@ -137,7 +138,7 @@ class Tail:
     is_continuous: bool
 
 
-class FreshLog:
+class WriteAheadLog:
     """The segments of one log. Safe to use from several threads.
 
     Parameters
@@ -464,8 +465,8 @@ def _ready(tail: Cursor | None) -> tuple[Cursor, list[bytes | memoryview]]:
     if tail is None:
         tail = Cursor("", "", secrets.token_bytes(IDENTITY_BYTES), 0, 0)
     head = encode_segment_head(SegmentHead(tail.identity, tail.next_number))
-    fresh = replace(tail, segment=_segment_name(tail.next_number), token="", offset=0, is_closed=False)
-    return fresh, [head]
+    begun = replace(tail, segment=_segment_name(tail.next_number), token="", offset=0, is_closed=False)
+    return begun, [head]
 
 
 def _last_of(pieces: Sequence[bytes | memoryview], end: int) -> tuple[int, bytes] | None:
