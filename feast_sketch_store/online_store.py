@@ -61,11 +61,11 @@ from feast_sketch_store.storage.base import Storage
 from feast_sketch_store.storage.buckets import is_url
 from feast_sketch_store.storage.stores import StorePlace
 from feast_sketch_store.view.live_shard import expire_before_of
+from feast_sketch_store.view.opening import is_worker, kept
 from feast_sketch_store.view.opening import open_view as open_stored_view
 from feast_sketch_store.view.removal import remove_project, remove_view
 from feast_sketch_store.view.sealing import SealPolicy
 from feast_sketch_store.view.view import View
-from feast_sketch_store.view.worker_views import is_worker, kept
 
 _logger = logging.getLogger(__name__)
 _T = TypeVar("_T")

@@ -1,7 +1,13 @@
-"""Opens views with the shards that they have."""
+"""Opens views with the shards that they have, and keeps those of worker processes open.
+
+Feast makes a new online store in a worker of Spark or Ray for each batch of rows, which would open the view
+and read its rows again.
+"""
 
 import logging
+import sys
 from collections.abc import Sequence
+from typing import Any
 
 from feast_sketch_store.errors import DamagedFileError, SettingsError
 from feast_sketch_store.settings.view_settings import ViewSettings
@@ -15,6 +21,8 @@ from feast_sketch_store.view.view import View
 from feast_sketch_store.view.view_file import ViewFile
 
 _logger = logging.getLogger(__name__)
+
+_shared: dict[str, dict[str, Any]] = {}  # of the stores of a worker
 
 
 def open_view(
@@ -102,3 +110,18 @@ def open_live(
     # A view that is not divided is served whole, and stays so when it is.
     numbers = served if file.shard_map.num_shards > 1 else None
     return ReadOnlyView(storage, name, file, refresh_interval_seconds, is_replica, numbers)
+
+
+def is_worker() -> bool:
+    """Whether this process runs tasks of Spark or Ray for another one."""
+    spark, ray = sys.modules.get("pyspark"), sys.modules.get("ray")
+    if spark is not None and hasattr(spark, "TaskContext") and spark.TaskContext.get() is not None:
+        return True
+    if ray is None or not hasattr(ray, "WORKER_MODE") or not ray.is_initialized():
+        return False
+    return bool(ray.get_runtime_context().worker.mode == ray.WORKER_MODE)
+
+
+def kept(name: str) -> dict[str, Any]:
+    """An empty dictionary; in a worker, the dictionary of this name that all stores of the process share."""
+    return _shared.setdefault(name, {}) if is_worker() else {}

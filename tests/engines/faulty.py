@@ -9,7 +9,7 @@ from pathlib import Path
 
 from feast_sketch_store.engines import tasks
 from feast_sketch_store.engines.seal_tasks import DRAFT, run_step, unpack
-from feast_sketch_store.view import worker_views
+from feast_sketch_store.view import opening
 
 
 def first_to_make(marker):
@@ -49,7 +49,7 @@ def feasts_write_and_die(batches, serialized_artifacts, mode="online", *, folder
     list(map_in_arrow(iter(batches), serialized_artifacts, mode))
     for batch in batches:
         yield from map_in_arrow(iter([batch]), serialized_artifacts, mode)
-        ((_, view),) = worker_views.kept("views").values()
+        ((_, view),) = opening.kept("views").values()
         with (Path(folder) / "views").open("a") as file:
             file.write(f"{os.getpid()} {id(view)}\n")
     if batches and first_to_make(Path(folder) / "died"):

@@ -23,7 +23,7 @@ from pyspark.sql import SparkSession
 
 from feast_sketch_store.engines import spark_engine
 from feast_sketch_store.row_log import RowLog
-from feast_sketch_store.view import worker_views
+from feast_sketch_store.view import opening
 from tests.engines import faulty
 from tests.engines.conftest import NOON, items_of
 
@@ -185,8 +185,8 @@ def test_of_twins_one_counts(spark_repository, twins_of_slow_tasks, monkeypatch,
 
 def test_the_memory_of_feasts_task_does_not_grow_with_its_rows(spark_repository, monkeypatch):
     repository = spark_repository({"type": "spark.engine"}, compaction="job")
-    monkeypatch.setattr(worker_views, "is_worker", lambda: True)  # this process stands for one
-    monkeypatch.setattr(worker_views, "_shared", {})
+    monkeypatch.setattr(opening, "is_worker", lambda: True)  # this process stands for one
+    monkeypatch.setattr(opening, "_shared", {})
     artifacts = SerializedArtifacts.serialize(
         repository.store.get_feature_view("history"), repository.store.config
     )

@@ -15,7 +15,7 @@ from feast_sketch_store.engines.job import WriteJob
 from feast_sketch_store.errors import RowError, ShardError, SketchStoreError, StorageError
 from feast_sketch_store.rows import limits
 from feast_sketch_store.settings.table import Refresh
-from feast_sketch_store.view import worker_views
+from feast_sketch_store.view import opening
 from feast_sketch_store.view.shard_map import ShardMap
 from feast_sketch_store.view.view_file import put_map
 
@@ -231,9 +231,9 @@ def test_a_job_beside_another_seal_keeps_its_rows_unsealed(harness, monkeypatch,
 
 @pytest.fixture
 def in_worker(monkeypatch):
-    monkeypatch.setattr(worker_views, "is_worker", lambda: True)
+    monkeypatch.setattr(opening, "is_worker", lambda: True)
     monkeypatch.setattr("feast_sketch_store.online_store.is_worker", lambda: True)
-    monkeypatch.setattr(worker_views, "_shared", {})
+    monkeypatch.setattr(opening, "_shared", {})
 
 
 def test_stores_of_a_worker_share_their_views(harness, in_worker):
@@ -252,6 +252,6 @@ def test_a_view_of_a_worker_is_opened_anew_for_other_options(harness, in_worker)
 
 
 def test_a_process_that_is_no_worker_shares_nothing(harness):
-    assert not worker_views.is_worker()
+    assert not opening.is_worker()
     views = [harness.reopened().store.view(harness.config, harness.view) for _ in range(2)]
     assert views[0] is not views[1]
