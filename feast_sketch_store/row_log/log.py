@@ -10,9 +10,10 @@ import pyarrow as pa
 
 from feast_sketch_store.errors import DamagedFileError, StorageError
 from feast_sketch_store.row_log import delta_protocol
+from feast_sketch_store.row_log.commits import Commit
 from feast_sketch_store.row_log.data_file import SUFFIX, DataFile
 from feast_sketch_store.row_log.table import Table, TableState, grouped, new_columns
-from feast_sketch_store.row_log.wal import Commit, Cursor, RewrittenError, Tail, WriteAheadLog
+from feast_sketch_store.row_log.wal import Cursor, RewrittenError, Tail, WriteAheadLog
 from feast_sketch_store.row_log.wal_objects import ObjectWriteAheadLog
 from feast_sketch_store.snapshot.files import place_of
 from feast_sketch_store.storage.base import Storage, UncertainWriteError

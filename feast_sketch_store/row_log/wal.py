@@ -17,7 +17,6 @@ were read. Bytes behind the mark that are no record were never acknowledged; bef
 """
 
 import itertools
-import json
 import math
 import re
 import secrets
@@ -25,22 +24,15 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TypeAlias
-
-import pyarrow as pa
 
 from feast_sketch_store.errors import DamagedFileError, StorageError
-from feast_sketch_store.row_log.data_file import DataFile
+from feast_sketch_store.row_log.commits import Commit, Payload, commits_of, encode_payload, kind_of
 from feast_sketch_store.row_log.records import (
     CLOSED,
-    FILE,
     IDENTITY_BYTES,
     PIECES_OF_A_RECORD,
     RECORD_HEAD_BYTES,
-    REPLACED,
-    ROWS,
     SEGMENT_HEAD_BYTES,
-    Record,
     SegmentHead,
     decode_mark,
     decode_records,
@@ -49,47 +41,12 @@ from feast_sketch_store.row_log.records import (
     encode_record,
     encode_segment_head,
 )
-from feast_sketch_store.row_log.tables import decode_tables, encode_table
 from feast_sketch_store.storage.base import FileInfo, MissingFileError, Storage
 from feast_sketch_store.storage.names import APPEND_LOCK, FRESH_FOLDER
 
 _LOCK = APPEND_LOCK.removeprefix(FRESH_FOLDER)
 _END = "end"
 _SEGMENT_NAME = re.compile(r"(\d{20})\.log")
-_COMPRESSED_FROM_BYTES = 1 << 16  # compressing smaller payloads takes more time than it saves
-
-Payload: TypeAlias = pa.Table | DataFile | None
-
-
-@dataclass(frozen=True)
-class Commit:
-    """Rows of one commit: a table or a data file. It has neither if it announces that all are replaced."""
-
-    number: int
-    rows: Payload
-
-    @property
-    def replaces(self) -> bool:
-        """Whether it announces that other rows will replace everything before."""
-        return self.rows is None
-
-    def batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
-        """The rows in batches; see `DataFile.batches`."""
-        if isinstance(self.rows, DataFile):
-            yield from self.rows.batches(columns)
-        elif self.rows is not None:
-            yield self.rows if columns is None else _select(self.rows, columns)
-
-    @property
-    def size_bytes(self) -> int:
-        """The size of the data file, if the rows are in one."""
-        return self.rows.size_bytes if isinstance(self.rows, DataFile) else 0
-
-    def schema(self) -> pa.Schema:
-        """The columns."""
-        if isinstance(self.rows, DataFile):
-            return self.rows.schema()
-        return pa.schema([]) if self.rows is None else self.rows.schema
 
 
 @dataclass(frozen=True)
@@ -264,7 +221,7 @@ class WriteAheadLog:
                     return None
                 source = self._storage.where(cursor.segment)
                 records = list(decode_records(content, cursor.next_number, cursor.offset, source, durable))
-                commits += self._commits_of(records)
+                commits += commits_of(records, self._table)
                 if records:
                     record = records[-1]
                     is_closed = record.kind == CLOSED
@@ -322,27 +279,6 @@ class WriteAheadLog:
                 f"cut, and acknowledged rows are lost. Restore it, or delete {self._storage.where(_END)} to "
                 "go on without them"
             )
-
-    def _commits_of(self, records: Sequence[Record]) -> list[Commit]:
-        """The commits of some records; one that closes a segment is none."""
-        try:
-            tables = iter(decode_tables(record.payload for record in records if record.kind == ROWS))
-            return [
-                Commit(record.number, next(tables) if record.kind == ROWS else self._file_of(record))
-                for record in records
-                if record.kind != CLOSED
-            ]
-        except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as error:
-            if len(records) > 1:  # one of them cannot be read alone
-                for record in records:
-                    self._commits_of([record])
-            last = records[-1]
-            raise DamagedFileError(f"{last.source}: record {last.number} cannot be read: {error}") from error
-
-    def _file_of(self, record: Record) -> DataFile | None:
-        if record.kind != FILE:
-            return None
-        return DataFile.from_entry(self._table, json.loads(bytes(record.payload)))
 
     # -- write ---------------------------------------------------------------------------------
 
@@ -491,32 +427,3 @@ def _segment_name(first: int) -> str:
 
 def _first_number(segment: str) -> int:
     return int(segment.partition(".")[0])
-
-
-def _select(table: pa.Table, columns: Sequence[str]) -> pa.Table:
-    known = {*table.column_names}
-    return table.select([name for name in columns if name in known])
-
-
-def kind_of(payload: Payload) -> int:
-    """The kind of a payload's record."""
-    if payload is None:
-        return REPLACED
-    return FILE if isinstance(payload, DataFile) else ROWS
-
-
-def encode_payload(payload: Payload) -> bytes | memoryview:
-    """The payload of a record.
-
-    Raises
-    ------
-    StorageError : the rows cannot be written.
-    """
-    if payload is None:
-        return b""
-    if isinstance(payload, DataFile):
-        return json.dumps(payload.to_entry(), separators=(",", ":")).encode()
-    try:
-        return encode_table(payload, "zstd" if payload.nbytes >= _COMPRESSED_FROM_BYTES else None)
-    except pa.ArrowException as error:
-        raise StorageError(f"rows cannot be written: {error}") from error

@@ -24,6 +24,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 from feast_sketch_store.errors import DamagedFileError, StorageError
+from feast_sketch_store.row_log.commits import Commit, Payload, commits_of, encode_payload, kind_of
 from feast_sketch_store.row_log.records import (
     CLOSED,
     IDENTITY_BYTES,
@@ -35,15 +36,7 @@ from feast_sketch_store.row_log.records import (
     encode_record,
     encode_segment_head,
 )
-from feast_sketch_store.row_log.wal import (
-    Commit,
-    Cursor,
-    Payload,
-    Tail,
-    WriteAheadLog,
-    encode_payload,
-    kind_of,
-)
+from feast_sketch_store.row_log.wal import Cursor, Tail, WriteAheadLog
 from feast_sketch_store.storage.base import FileExistsAlreadyError, MissingFileError, UncertainWriteError
 from feast_sketch_store.threads import Threads
 
@@ -125,7 +118,7 @@ class ObjectWriteAheadLog(WriteAheadLog):
         if known and any(is_erased):
             return None  # absorbed meanwhile
         # Erased records come before all others, and their rows are in the table.
-        commits = self._commits_of(records[sum(is_erased) :])
+        commits = commits_of(records[sum(is_erased) :], self._table)
         if not numbers:
             return commits, cursor
         last = numbers[-1]

@@ -20,9 +20,8 @@ import pyarrow as pa
 
 from feast_sketch_store.errors import DamagedFileError, StorageError
 from feast_sketch_store.row_log import LogRead, Position
+from feast_sketch_store.row_log.commits import decode_tables, encode_payload
 from feast_sketch_store.row_log.records import ROWS, decode_records, encode_record
-from feast_sketch_store.row_log.wal import encode_payload
-from feast_sketch_store.rows.large_types import with_large_types
 from feast_sketch_store.snapshot.files import SnapshotFile, place_of
 from feast_sketch_store.snapshot.manifest import checksum_of
 from feast_sketch_store.storage.locks import lock, unlock
@@ -147,7 +146,7 @@ class LastKnown:
             with self._locked():
                 known = self._read()
                 return None if known is None else (known, self._rows(known))
-        except (DamagedFileError, OSError, pa.ArrowException):
+        except (DamagedFileError, OSError, ValueError, pa.ArrowException):
             return None
 
     def save(
@@ -236,7 +235,7 @@ class LastKnown:
         if self._checked != known.rows_file:
             try:
                 self._rows(known)
-            except (DamagedFileError, OSError, pa.ArrowException):
+            except (DamagedFileError, OSError, ValueError, pa.ArrowException):
                 return False
             self._checked = known.rows_file
         return True
@@ -263,14 +262,12 @@ class LastKnown:
         Raises
         ------
         DamagedFileError : it was cut or altered.
-        OSError, pa.ArrowException : it cannot be read.
+        OSError, ValueError, pa.ArrowException : it cannot be read.
         """
         path = self._path.with_name(known.rows_file)
         content = path.read_bytes()[: known.rows_bytes]
-        tables = []
-        for record in decode_records(content, 0, 0, str(path), len(content)):
-            with pa.ipc.open_stream(pa.py_buffer(record.payload)) as stream:
-                tables.append(with_large_types(stream.read_all()))
+        records = decode_records(content, 0, 0, str(path), len(content))
+        tables = decode_tables(record.payload for record in records)
         if len(tables) != known.num_records:
             raise DamagedFileError(f"{path}: a file of the cache was cut")
         return tables

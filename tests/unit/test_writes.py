@@ -33,10 +33,6 @@ def found(view, *users):
     return sorted(users[p] for p in view.read(user_hashes(users), ["viewed"]).found)
 
 
-def values(view, *users):
-    return items_of(view, users)
-
-
 @pytest.fixture
 def make_view(tmp_path):
     return lambda policy=NEVER: View(LocalStorage(tmp_path / "view"), SETTINGS, policy, 0.0)
@@ -364,9 +360,7 @@ def test_a_forked_child_writes_and_seals_after_its_parent(make_view):
 def test_a_write_does_not_read_back_what_it_wrote(make_view, monkeypatch):
     view = make_view()
     view.write([row(1, "x")])
-    monkeypatch.setattr(
-        "feast_sketch_store.row_log.wal.WriteAheadLog._commits_of", lambda *_: pytest.fail("read")
-    )
+    monkeypatch.setattr("feast_sketch_store.row_log.wal.commits_of", lambda *_: pytest.fail("read"))
     view.write([row(2, "y")])
     assert found(view, 1, 2) == [1, 2]
 
@@ -409,9 +403,7 @@ def test_rows_that_were_not_taken_up_are_not_read_back(tmp_path, encoded, monkey
     view.write([row(1, "x")])  # taken up at once, for there was a read
     for user in range(2, 20):
         view.write([row(user, "x")])
-    monkeypatch.setattr(
-        "feast_sketch_store.row_log.wal.WriteAheadLog._commits_of", lambda *_: pytest.fail("read")
-    )
+    monkeypatch.setattr("feast_sketch_store.row_log.wal.commits_of", lambda *_: pytest.fail("read"))
     assert found(view, *range(21)) == list(range(20))
     assert encoded[-1] == 18
 
@@ -424,7 +416,7 @@ def test_rows_that_were_not_taken_up_count_in_the_order_of_all_commits(tmp_path)
     view.write([row(2, "z")])
     view.write([row(3, "x")])
     newest = {1: {"y"}, 2: {"z"}, 3: {"x"}}
-    assert values(view, 1, 2, 3) == values(slow_view(tmp_path), 1, 2, 3) == newest
+    assert items_of(view, [1, 2, 3]) == items_of(slow_view(tmp_path), [1, 2, 3]) == newest
 
 
 def test_so_many_bytes_are_taken_up_without_a_read(tmp_path, encoded, monkeypatch):
@@ -482,7 +474,7 @@ def test_who_has_deferred_rows_notices_that_all_others_were_replaced(tmp_path, m
         rebuild(other, fill)
     view.shards[0]._looked_at -= 5400.0
     view._good_until = -math.inf
-    assert values(view, 0, 1, 2, 3) == {1: {"x"}, 2: {"x"}, 3: {"y"}}
+    assert items_of(view, [0, 1, 2, 3]) == {1: {"x"}, 2: {"x"}, 3: {"y"}}
 
 
 def test_a_write_does_not_wait_for_a_refresh_of_another_thread(tmp_path):
