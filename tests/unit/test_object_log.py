@@ -13,6 +13,7 @@ from feast_sketch_store.row_log import START, RowLog, wal_objects
 from feast_sketch_store.row_log import log as log_module
 from feast_sketch_store.row_log.wal_objects import RECORDS_KEPT_SECONDS, ObjectWriteAheadLog
 from feast_sketch_store.storage.base import UncertainWriteError
+from tests.helpers.log_rows import names_of, rows
 from tests.storage.memory import Files, ObjectsInMemory
 
 
@@ -41,15 +42,6 @@ def storage(clock):
 @pytest.fixture
 def log(storage):
     return RowLog(storage)
-
-
-def rows(*names, **more):
-    return pa.table({"name": pa.array(names, pa.string()), **more})
-
-
-def names_of(read):
-    table = read.table()
-    return [] if table is None else table["name"].to_pylist()
 
 
 def records(storage):

@@ -19,15 +19,7 @@ from feast_sketch_store.storage import local
 from feast_sketch_store.storage.local import LocalStorage
 from feast_sketch_store.view.removal import remove_view
 from tests.helpers.length import by_length
-
-
-def rows(*names, **more):
-    return pa.table({"name": pa.array(names, pa.string()), **more})
-
-
-def names_of(read):
-    table = read.table()
-    return [] if table is None else table["name"].to_pylist()
+from tests.helpers.log_rows import names_of, rows
 
 
 @pytest.fixture

@@ -19,10 +19,6 @@ SETTINGS = settings_of(1e-9, LIMIT)
 BY_JOB = SealPolicy(0.1, 3, by_job=True)
 
 
-def values(view, *users):
-    return items_of(view, users)
-
-
 @pytest.fixture
 def make_view(tmp_path):
     return lambda policy=BY_JOB: View(LocalStorage(tmp_path / "view"), SETTINGS, policy, 0.0)
@@ -51,7 +47,7 @@ def test_a_write_takes_nothing_up_and_never_seals(make_view, looks, kind):
     view.settle()
     assert looks == []
     assert view.shards[0].snapshots.list() == []
-    assert sorted(values(view, *range(20))) == list(range(20)), "its own process reads what it wrote"
+    assert sorted(items_of(view, range(20))) == list(range(20)), "its own process reads what it wrote"
     assert looks != []
 
 
@@ -70,7 +66,7 @@ def test_a_write_after_a_read_is_read(make_view):
     view = make_view()
     for number in range(6):
         view.write([row(7, f"v{number}", event=MOMENT + timedelta(hours=number))])
-        assert values(view, 7) == {7: {f"v{number}"}}
+        assert items_of(view, [7]) == {7: {f"v{number}"}}
         if number % 2:
             make_view().seal()
 
@@ -85,11 +81,11 @@ def test_late_rows_lose_as_ever(make_view, seals_before, seals_after):
     view.write([row(7, "late"), row(8, "other")])
     if seals_after:
         make_view().seal()
-    assert values(view, 7, 8) == {7: {"new"}, 8: {"other"}}
+    assert items_of(view, [7, 8]) == {7: {"new"}, 8: {"other"}}
 
 
 def test_rows_that_cannot_be_kept_are_refused(make_view):
     view = make_view()
     with pytest.raises(RowError, match="feature 'viewed' takes string_set_val"):
         view.write([(user_key(7), {"viewed": Value(int64_val=1)}, MOMENT, None)])
-    assert values(view, 7) == {}
+    assert items_of(view, [7]) == {}

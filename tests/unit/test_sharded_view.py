@@ -75,11 +75,11 @@ def row(user, items=None, event=MOMENT):
 def make_view(tmp_path):
     """Opens a view, by default without shards, in a store of its own or one that has the same name."""
 
-    def make(num_shards=1, policy=BY_JOB, store=None, served=None, **options):
+    def make(num_shards=1, policy=BY_JOB, store=None, served=None, interval=0.0, **options):
         path = tmp_path / (store or str(num_shards)) / "shop" / "history"
         path.mkdir(parents=True, exist_ok=True)
         settings = settings_of(num_shards, **options)
-        return open_view(LocalStorage(path), settings, policy, 0.0, served=served)
+        return open_view(LocalStorage(path), settings, policy, interval, served=served)
 
     return make
 
@@ -337,13 +337,19 @@ def test_a_view_that_was_dropped_elsewhere_gets_its_shards_again(make_view):
     assert make_view(2).stats().unsealed_rows == 1
 
 
+@pytest.mark.parametrize("num_shards", [1, 2])
 @pytest.mark.parametrize("end", ["seal", "absorb", "vacuum", "seal_if_due"])
-def test_nothing_of_a_dropped_view_comes_back_with_its_maintenance(make_view, end):
-    view = make_view(2, SealPolicy(1e-9, 0))
+def test_nothing_of_a_dropped_view_comes_back_with_its_maintenance(make_view, end, num_shards):
+    """Threads that seal, and other processes, may come after the drop."""
+    view = make_view(num_shards, interval=1e9)
     view.write([row(1)])
+    view.policy = SealPolicy(1e-9, 0)
     remove_view(view.storage)
     assert not getattr(view, end)()
     assert not view.storage.path.exists()
+    view.write([row(2, [7])])
+    assert view.seal()
+    assert shown(make_view(num_shards), [1, 2], ["viewed"]) == {(2, "viewed"): [7]}
 
 
 def test_a_drop_waits_for_shards_that_have_no_log_yet(make_view, monkeypatch):

@@ -172,20 +172,6 @@ def test_sealing_the_same_rows_anew_takes_the_newest_settings(make_view):
             assert rate / 2 < expected <= rate * 1.01
 
 
-@pytest.mark.parametrize("end", ["seal", "absorb", "vacuum", "seal_if_due"])
-def test_nothing_of_a_dropped_view_comes_back_with_its_maintenance(make_view, tmp_path, end):
-    """Threads that seal, and other processes, may come after the drop."""
-    made = make_view(1e9)
-    made.put(1, "a")
-    made.view.policy = ALWAYS
-    remove_view(LocalStorage(tmp_path / "view"))
-    assert not getattr(made.view, end)()
-    assert list(tmp_path.iterdir()) == []
-    made.put(2, "b")
-    assert made.view.seal()
-    assert make_view().get(1, 2) == {2: {"b"}}
-
-
 def test_a_seal_without_rows_does_nothing(make_view, tmp_path):
     assert make_view().view.seal() is False
     assert not (tmp_path / "view" / "snapshots").exists()
