@@ -41,7 +41,7 @@ class Position:
     awaits: int | None = None
 
     def awaiting_as(self, known: "Position") -> "Position":
-        """This position for a reader that came from another one by rows that its process wrote."""
+        """This position for a reader that came to it by its own rows, and awaits what it awaited before."""
         return replace(self, awaits=known.awaits)
 
 

@@ -322,7 +322,7 @@ class LiveView(ABC, Generic[V]):
             return joined
         parts = self._parts
         served = list(parts.served.values())
-        states = [view.current() for view in served]
+        states = [shard.current() for shard in served]
         if self._polls:
             self._start_poller()
         if self._may_have_moved(served, states, now) and self._follow_or_stay(parts):
@@ -332,14 +332,14 @@ class LiveView(ABC, Generic[V]):
         joined = self._joined = next(known, None) or self._joint(parts, states)
         self._next = None
         self._seen_writes = seen
-        self._good_until = min(soon, *(view.good_until for view in served))
-        if any(view.state is not known for view, known in zip(served, states, strict=True)):
+        self._good_until = min(soon, *(shard.good_until for shard in served))
+        if any(shard.state is not known for shard, known in zip(served, states, strict=True)):
             self._good_until = -np.inf  # another thread loaded a state meanwhile
         return joined
 
     def _may_have_moved(self, served: Sequence[V], states: Sequence[ShardState], now: float) -> bool:
         """Whether the view's file has to be asked for its shards before these states are read."""
-        if any(view.has_moved or view.emptied_at > self._asked_at for view in served):
+        if any(shard.has_moved or shard.emptied_at > self._asked_at for shard in served):
             return True
         # Former shards are removed some time after the rows were divided, and so are dropped views. Who looks
         # once per interval finds out while they are there.
@@ -353,7 +353,7 @@ class LiveView(ABC, Generic[V]):
         try:
             return self._follow(parts)
         except (DamagedFileError, StorageError) as error:
-            if any(view.emptied_at > self._asked_at for view in parts.served.values()):
+            if any(shard.emptied_at > self._asked_at for shard in parts.served.values()):
                 raise
             if str(error) != self._last_warning:
                 self._last_warning = str(error)
@@ -387,8 +387,8 @@ class LiveView(ABC, Generic[V]):
             served = _same_entities(list(parts.served), parts.shard_map, there)
             self._parts = self._opened(there.settled, served)
             self._joined, self._good_until = None, -np.inf
-        for view in parts.shards.values():
-            view.close()
+        for shard in parts.shards.values():
+            shard.close()
         return True
 
     def _joint(self, parts: Parts[V], states: Sequence[ShardState]) -> State:
@@ -398,7 +398,7 @@ class LiveView(ABC, Generic[V]):
     def state(self) -> State:
         """The state as of the last look, without a new look."""
         parts = self._parts
-        return self._joint(parts, [view.state for view in parts.served.values()])
+        return self._joint(parts, [shard.state for shard in parts.served.values()])
 
     def _start_poller(self) -> None:
         if self._poller is None:
@@ -414,18 +414,18 @@ class LiveView(ABC, Generic[V]):
             with Threads(min(len(served), _MAX_LOOKS)) as pool:
                 list(pool.map(LiveShard.poll, served))
         else:
-            for view in served:
-                view.poll()
+            for shard in served:
+                shard.poll()
         with suppress(SketchStoreError):  # a read meets the error
-            if self._may_have_moved(served, [view.state for view in served], time.monotonic()):
+            if self._may_have_moved(served, [shard.state for shard in served], time.monotonic()):
                 self._follow(parts)
 
     def _give_up_snapshot(self, state: State, error: DamagedFileError) -> None:
         """Serve an older snapshot of the shard whose file an error names, or raise the error."""
-        for number, view in self.shards.items():
-            shard = state.shards.get(number)
-            if shard is not None and shard.snapshot is not None and view.storage.location in str(error):
-                view.give_up_snapshot(shard, error)
+        for number, shard in self.shards.items():
+            known = state.shards.get(number)
+            if known is not None and known.snapshot is not None and shard.storage.location in str(error):
+                shard.give_up_snapshot(known, error)
                 return
         raise error
 
@@ -439,16 +439,16 @@ class LiveView(ABC, Generic[V]):
         DamagedFileError : a file cannot be read, and there is no earlier state to keep serving.
         """
         parts = self._parts
-        for view in parts.served.values():
-            view.refresh()
         served = list(parts.served.values())
-        states = [view.state for view in served]
+        for shard in served:
+            shard.refresh()
+        states = [shard.state for shard in served]
         if self._may_have_moved(served, states, time.monotonic()) and self._follow(parts):
             self.refresh()
 
     def is_fresh(self) -> bool:
         """Whether a read would be answered from memory, without a look at the storage."""
-        return all(view.is_fresh() and not view.has_moved for view in self.served.values())
+        return all(shard.is_fresh() and not shard.has_moved for shard in self.served.values())
 
     def freshness(self, look: bool = False) -> Freshness:
         """How up to date answers are: the age of the oldest shard, and the commits of all.
@@ -460,7 +460,7 @@ class LiveView(ABC, Generic[V]):
         if look:
             with suppress(SketchStoreError):
                 self.current()  # follows the rows if they were divided anew
-        told = [view.freshness(look) for view in self.served.values()]
+        told = [shard.freshness(look) for shard in self.served.values()]
         worst = max(told, key=_badness)
         num_commits = sum(one.num_commits for one in told)
         return replace(worst, max_staleness_seconds=self.max_staleness_seconds, num_commits=num_commits)
