@@ -131,9 +131,10 @@ def _advice(plan: Plan) -> str:
     change = f"{plan.view}: set the tags below ({chosen})"
     if plan.saved_bytes is None or not round(plan.saved_bytes):
         return f"{change}."
-    more = "to save" if plan.saved_bytes > 0 else "which takes"
-    also = "" if plan.saved_bytes > 0 else " more"
-    return f"{change} {more} {readable_bytes(abs(plan.saved_bytes))}{also}."
+    size = readable_bytes(abs(plan.saved_bytes))
+    return (
+        f"{change}. They take {size} {'less' if plan.saved_bytes > 0 else 'more'} than the current settings."
+    )
 
 
 def _values_text(plan: Plan) -> str:

@@ -95,7 +95,7 @@ class Plan:
     fields : the planned features, as declared.
     is_current : whether the view's current settings have the same result as the chosen point.
     saved_bytes : how many bytes fewer the chosen point takes than the current settings; None if they keep
-        other values.
+        other values, or if no curve has such settings.
     """
 
     view: str

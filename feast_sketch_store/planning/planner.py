@@ -124,7 +124,7 @@ def plan_view(
             f"There is no knee: no point with at least {LEAST_GAIN:.0%} of the gain of the best one gains "
             "more than its bytes do on average."
         )
-    is_current, saved = (False, None) if chosen is None else compared(planned, sample, points[chosen])
+    is_current, saved = (False, None) if chosen is None else compared(planned, sample, points, chosen)
     return Plan(
         view,
         sample.num_entities,

@@ -343,6 +343,36 @@ def test_a_choice_that_the_view_has_already_is_told(tmp_path, rows, of_store, ta
     assert plan.fields == {"viewed": PlannedField("Set(Int64)", "", {"owner": "ads"})}
 
 
+@pytest.mark.parametrize(
+    ("of_store", "tags"),
+    [
+        ("error 0.1", {}),
+        ("error 0.03", {}),
+        ("auto", {"sketch.structure": "weighted_bloom", "sketch.target": "noise 1"}),
+    ],
+)
+def test_a_plan_says_how_many_bytes_a_seal_then_saves(tmp_path, rows, of_store, tags):
+    """Many rows with many values, so that what the rows share beside the features counts."""
+    frame = pd.concat([rows.assign(user_id=rows["user_id"] + NUM_USERS * part) for part in range(PARTS)])
+    frame = frame[["user_id", "viewed", "event"]]
+    schema = [Field(name="viewed", dtype=Set(Int64), tags=tags)]
+    store = make_repository(tmp_path, make_view(schema), rows=frame, target=of_store, **OPTIONS)
+    store.write_to_online_store("history", df=frame)
+    plan = plan_view(store, "history", PlanTarget())
+    before = _sealed_bytes(store)
+    view = make_view(
+        [Field(name="viewed", dtype=Set(Int64), tags=plan.points[plan.chosen].settings["viewed"])]
+    )
+    store.apply([view])
+    assert plan.saved_bytes == pytest.approx(before - _sealed_bytes(store), abs=0.05 * before)
+
+
+def _sealed_bytes(store):
+    maintenance.seal(store, "history")
+    report = maintenance.inspect(store, "history")
+    return report.bits_per_fact * report.facts / 8
+
+
 def test_a_curve_has_one_error_rate(history):
     for point in history.points:
         if "error rate" in point.curve:
