@@ -81,6 +81,12 @@ def check_join_keys(entity_keys: "Sequence[EntityKey]", wanted: JoinKeys) -> Non
             given[name] = value.WhichOneof("val")
         is_wanted = given.keys() == wanted.keys() and len(key.join_keys) == len(key.entity_values)
         if not is_wanted or any(wanted[name] not in (None, field) for name, field in given.items()):
+            empty = [name for name, field in given.items() if field in (None, "null_val")]
+            if is_wanted and empty:
+                raise RowError(
+                    f"row {row} of the batch has a null or NaN in the join key {', '.join(empty)}. "
+                    "Give the row its key, or leave it out"
+                )
             raise RowError(
                 f"row {row} of the batch is keyed by {join_keys_text(given)}, the rows of the view by "
                 f"{join_keys_text(wanted)}. Give it the view's join keys; otherwise no read could find it"
