@@ -72,8 +72,14 @@ def find_view(store_path: Path, project: str | None, view: str) -> LocalStorage:
     folder = store_path / project_folder(str(store_path), project, lambda: folders_in(store_path))
     path = folder / folder_name(view)
     if not path.is_dir():
-        raise SettingsError(f"{path}: there is no feature view {view!r}; there are {folders_in(folder)}")
+        raise no_view(str(path), view, folders_in(folder))
     return LocalStorage(path)
+
+
+def no_view(location: str, view: str, views: Sequence[str]) -> SettingsError:
+    """The error of a reader that asks for a view which no folder has."""
+    made = f"there are {list(views)}" if views else "there is none yet"
+    return SettingsError(f"{location}: there is no feature view {view!r}; {made}. `feast apply` makes views")
 
 
 def project_folder(store: str, project: str | None, folders: Callable[[], Sequence[str]]) -> str:

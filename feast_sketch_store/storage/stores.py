@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from feast_sketch_store.errors import SettingsError
 from feast_sketch_store.storage import names
 from feast_sketch_store.storage.base import Storage
 from feast_sketch_store.storage.buckets import is_url, open_bucket, option_text
@@ -90,9 +89,7 @@ class StorePlace:
         folder = store.within(f"{names.project_folder(store.location, project, store.folders)}/")
         views = folder.folders()
         if folder_name(view) not in views:
-            raise SettingsError(
-                f"{folder.location}: there is no feature view {view!r}; there are {list(views)}"
-            )
+            raise names.no_view(folder.location, view, views)
         return folder.within(f"{folder_name(view)}/")
 
     def _bucket(self) -> "ObjectStorage":

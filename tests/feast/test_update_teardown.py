@@ -321,7 +321,7 @@ def test_what_a_killed_drop_left_is_removed_by_the_next(make_harness, monkeypatc
     monkeypatch.undo()
     assert harness.reopened().read(1) == [(None, None)]
     assert len(list(harness.folder.parent.iterdir())) == 1
-    with pytest.raises(SettingsError, match=r"no feature view 'history'; there are \[\]"):
+    with pytest.raises(SettingsError, match="no feature view 'history'; there is none yet"):
         SketchReader(harness.folder.parents[1], "history")
     harness.store.update(harness.config, [harness.view], [], [], [], False)
     assert list(harness.folder.parent.iterdir()) == []
