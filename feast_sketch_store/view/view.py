@@ -678,9 +678,10 @@ class View(LiveView[Shard]):
         self._register()
         published = {number: shard.published() for number, shard in self.shards.items()}
         if unsealed := [number for number, files in published.items() if not files]:
+            of_shards = f" of the shards {', '.join(map(str, unsealed))}" if len(self.shards) > 1 else ""
             raise SettingsError(
-                f"feature view {self.name!r}: there is no snapshot of the shards "
-                f"{', '.join(map(str, unsealed))} that reads could be held at; seal the view first"
+                f"feature view {self.name!r} has no snapshot{of_shards} that reads could be held at; "
+                "seal it first: `feast-sketch seal`"
             )
         if versions is None:
             versions = [files[0].version for files in published.values()]

@@ -97,7 +97,7 @@ def test_another_pin_takes_the_place_of_the_first(make_view):
 
 
 def test_a_version_that_is_not_there_is_refused(make_view):
-    with pytest.raises(SettingsError, match="there is no snapshot of the shards 0"):
+    with pytest.raises(SettingsError, match="has no snapshot that reads could be held at"):
         make_view().pin()
     fill(make_view(), 1)
     with pytest.raises(SettingsError, match="no snapshot of version 7; there are the versions: 1"):
