@@ -57,8 +57,9 @@ class AppendedFeature(ABC):
         codecs = self._codecs_of(self._view.settings)
         if feature not in codecs:
             raise UnsupportedFeatureError(
-                f"feature view {feature_view!r} has no {self._kind} {feature!r}; its {self._kind}s are "
-                f"{list(codecs)}. {self._how_declared}"
+                f"feature view {feature_view!r} has no {self._kind} {feature!r}; "
+                + (f"its {self._kind}s are {list(codecs)}" if codecs else "it has none")
+                + f". {self._how_declared}"
             )
         self._codec = codecs[feature]
         fields = {f.name: FeatureCodec.for_feature(f.name, f.dtype).value_field for f in table.entity_columns}

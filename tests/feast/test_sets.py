@@ -228,7 +228,7 @@ def test_a_view_that_cannot_append_is_refused(make_store, fields, tags, words):
 def test_a_view_whose_rows_replace_each_other_does_not_become_one_to_which_they_append(make_store):
     store = make_store(make_view(FEATURES, pushed="likes"))
     store.push("likes", frame([(1, [1], ["a"], NOW)]))
-    with pytest.raises(UnsupportedFeatureError, match="its sets are"):
+    with pytest.raises(UnsupportedFeatureError, match="no set 'liked'; it has none"):
         Sets(store, "history", "liked")
     with pytest.raises(UnsupportedFeatureError, match="replace, and are declared to append"):
         store.apply(set_view())
