@@ -144,6 +144,9 @@ def test_what_is_refused(filled):
         through_sketch(pd.DataFrame({"seen": [[1]]}), reader, ["viewed"])
     with pytest.raises(RowError, match="column 'viewed' is not of the feature's type, large_list<"):
         through_sketch(pd.DataFrame({"viewed": [["tea"]]}), reader)
+    reader = filled({}, [Field(name="words", dtype=Set(String))])
+    with pytest.raises(RowError, match="row 1 has 'tea', and needs a list of values"):
+        through_sketch(pd.DataFrame({"words": [["tea"], "tea"]}), reader)
 
 
 def test_a_view_that_was_not_sealed_is_refused(filled):
