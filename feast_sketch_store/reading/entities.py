@@ -1,6 +1,6 @@
 """Entities and values of callers, as Arrow columns of the stored types and as hashes."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sized
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -111,6 +111,8 @@ def as_array(values: Any, kind: pa.DataType) -> pa.Array:
     ):
         return pa.array(values)  # the common case
     array = values
+    if isinstance(values, str | bytes) or not isinstance(values, Sized):
+        raise TypeError(f"{values!r} is a single value; give an array or a list")
     if not isinstance(values, pa.Array):
         array = pa.array(np.asarray(values) if not isinstance(values, list) else values)
     if pa.types.is_null(array.type) or len(array) == 0:

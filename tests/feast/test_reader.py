@@ -348,6 +348,9 @@ def test_wrong_questions_are_refused(filled):
     reader = reader_of(filled)
     with pytest.raises(UnsupportedFeatureError, match="'vieved' of view 'history'"):
         reader.csr("vieved", USERS)
+    for single in (1, "a"):
+        with pytest.raises(RowError, match=f"{single!r} is a single value; give an array or a list"):
+            reader.csr("viewed", single)
     with pytest.raises(RowError, match="not values of feature 'viewed'"):
         reader.contains("viewed", USERS, ["a"])
     with pytest.raises(RowError, match="null"):
