@@ -47,6 +47,7 @@ class AppendedFeature(ABC):
     """
 
     _kind: str  # in messages
+    _kinds: str
     _how_declared: str
 
     def __init__(self, repo: FeatureStore | str | Path, feature_view: str, feature: str):
@@ -58,7 +59,7 @@ class AppendedFeature(ABC):
         if feature not in codecs:
             raise UnsupportedFeatureError(
                 f"feature view {feature_view!r} has no {self._kind} {feature!r}; "
-                + (f"its {self._kind}s are {list(codecs)}" if codecs else "it has none")
+                + (f"its {self._kinds} are {list(codecs)}" if codecs else f"it has no {self._kinds}")
                 + f". {self._how_declared}"
             )
         self._codec = codecs[feature]

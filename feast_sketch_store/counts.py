@@ -48,6 +48,7 @@ class Counts(AppendedFeature):
     """
 
     _kind = "feature of counts"
+    _kinds = "counts that grow"
     _how_declared = "The tag sketch.rows: append on a view lets its counts grow"
 
     @staticmethod

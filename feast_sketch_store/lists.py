@@ -23,6 +23,7 @@ class Lists(AppendedItems):
     """One list of a feature view; see `AppendedFeature` for its parameters and errors."""
 
     _kind = "list"
+    _kinds = "lists"
     _how_declared = "The tag sketch.codec: list on an Array makes one"
 
     @staticmethod

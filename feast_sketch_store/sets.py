@@ -28,6 +28,7 @@ class Sets(AppendedItems):
     """
 
     _kind = "set"
+    _kinds = "sets that grow"
     _how_declared = "The tag sketch.rows: append on a view lets its Arrays and Sets grow"
 
     @staticmethod

@@ -194,7 +194,9 @@ def test_rows_expire_as_a_whole_and_a_removal_keeps_none_alive(make_store):
 
 def test_what_cannot_be_is_refused_by_name(make_store):
     store = make_store()
-    with pytest.raises(UnsupportedFeatureError, match=r"no set 'seen'; its sets are \['liked', 'words'\]"):
+    with pytest.raises(
+        UnsupportedFeatureError, match=r"no set 'seen'; its sets that grow are \['liked', 'words'\]"
+    ):
         Sets(store, "history", "seen")
     sets = Sets(store, "history", "liked")
     with pytest.raises(RowError, match="these are not values of the set 'liked', which is of int64"):
@@ -228,7 +230,7 @@ def test_a_view_that_cannot_append_is_refused(make_store, fields, tags, words):
 def test_a_view_whose_rows_replace_each_other_does_not_become_one_to_which_they_append(make_store):
     store = make_store(make_view(FEATURES, pushed="likes"))
     store.push("likes", frame([(1, [1], ["a"], NOW)]))
-    with pytest.raises(UnsupportedFeatureError, match="no set 'liked'; it has none"):
+    with pytest.raises(UnsupportedFeatureError, match="no set 'liked'; it has no sets that grow"):
         Sets(store, "history", "liked")
     with pytest.raises(UnsupportedFeatureError, match="replace, and are declared to append"):
         store.apply(set_view())
