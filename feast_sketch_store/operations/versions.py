@@ -110,13 +110,18 @@ def diff(view: View, before: str | None = None, after: str | None = None) -> Vie
 
     Raises
     ------
-    SettingsError : there is no such version.
+    SettingsError : there is no such version, or no snapshot to compare.
     DamagedFileError, StorageError : files cannot be read.
     """
     view.refresh()
     published = [part.published() for part in view.shards.values()]
     older: Sequence[SnapshotFile] | None
     newer: Sequence[SnapshotFile] | None
+    if before is None and not any(published):
+        raise SettingsError(
+            f"feature view {view.name!r} has no snapshot to compare; seal it first: "
+            f"`feast-sketch seal {view.name}`"
+        )
     if before is None:
         has_two = all(len(files) > 1 for files in published)
         older = [files[1 if has_two else 0] for files in published] if all(published) else None

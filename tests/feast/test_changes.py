@@ -116,7 +116,7 @@ class TestDiff:
     def test_a_view_with_fewer_entities_than_shards(self, tmp_path):
         view = make_view({"viewed": Set(Int64)}, pushed="clicks")
         store = make_repository(tmp_path, view, refresh=0, shards=16, compaction="job")
-        assert diff(opened(store)).entities == (0, 0)
+        assert diff(opened(store), "now", "now").entities == (0, 0)
         push(store, {1: [5], 2: [6]})
         seal(store)
         push(store, {3: [7]})
@@ -190,6 +190,14 @@ class TestHistory:
         assert page.tables["rows"][-1][2] == "no"
         assert page.pictures["lengths of viewed"][-1] == "2"
         assert not page.loads
+
+
+def test_a_view_that_was_never_sealed_has_nothing_to_compare(tmp_path):
+    view = make_view({"viewed": Set(Int64)}, pushed="clicks")
+    store = make_repository(tmp_path, view, refresh=0, compaction="job")
+    push(store, {1: [5]})
+    with pytest.raises(SettingsError, match="'history' has no snapshot to compare; seal it first"):
+        diff(opened(store))
 
 
 def test_values_that_a_filter_adds_are_told_apart(tmp_path):
