@@ -34,6 +34,7 @@ BENCHMARKS = (
     "backing",
     "table_bits",
     "sizes",
+    "plans",
     "shape_reads",
     "records",
     "formats",
