@@ -103,6 +103,8 @@ def plan_view(
     task = None
     if read is not None:
         tell("Fitting the exact model", 0, 0)
+        if not len(labelled):
+            raise PlanError(f"{labels}: no labelled row has an entity of view {view!r}; check the join keys")
         task = Task(read, sample, labelled, candidate_ids(read, sample, planned.codecs))
         cuts = _chosen_by_model(planned, sample, task, target, limits)
         found = _merged(found, cuts)

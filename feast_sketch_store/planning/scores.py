@@ -68,6 +68,8 @@ def scores(
     write : writes weights, and how many they are, to a file, and returns its path for a tag.
     """
     num_values = sum(map(len, weights.values()))
+    if not any(own.any() for own in weights.values()):
+        return  # there is nothing to add up
     for share in _WEIGHT_SHARES:
         chosen = _strongest(sample, weights, max(1, round(share * num_values)))
         number = sum(len(own) for _, own in chosen.values())

@@ -407,6 +407,14 @@ class TestRefused:
             ({"user_id": ["x", "y"], "label": [0, 1]}, "join keys cannot be read"),
             ({"user_id": [1, None], "label": [0, 1]}, "has nulls"),
             ({"user_id": [1, 2], "label": [1, 1]}, "both classes"),
+            (
+                {
+                    "user_id": [10**6, 10**6, 10**7, 10**7],
+                    "label": [0, 1, 0, 1],
+                    "split": ["train", "train", "test", "test"],
+                },
+                "no labelled row has an entity of view 'history'",
+            ),
         ],
     )
     def test_labels(self, store, tmp_path, columns, text):
