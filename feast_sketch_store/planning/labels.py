@@ -9,12 +9,11 @@ The values that are worth most have the highest ``w**2 * p * (1 - p) / H(p)``. `
 exact model gives a value, ``p`` its density, and ``H`` the binary entropy. This is the variance that the
 value adds to the model's score, for each bit that it costs in a set.
 
-Needs scikit-learn, the optional dependencies `plan`.
+Needs SciPy, the optional dependency `plan`.
 """
 
 import itertools
-import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -25,7 +24,9 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from feast_sketch_store.errors import PlanError
+from feast_sketch_store.planning.areas import Area
 from feast_sketch_store.planning.interactions import Interactions
+from feast_sketch_store.planning.logistic import Columns, Weights, fit
 from feast_sketch_store.planning.plan import Estimate
 from feast_sketch_store.planning.sample import Sample, VocabularyMask
 from feast_sketch_store.planning.scores import as_encoded
@@ -37,13 +38,15 @@ LABEL, SPLIT, CANDIDATE = "label", "split", "candidate"
 _TRAIN, _TEST = "train", "test"
 
 # C shrinks weights towards 0; weights of history columns are shrunk more, because each says little.
-_C, _HISTORY_SCALE, _MAX_ITERATIONS = 0.1, 0.2, 200
+_C, _HISTORY_SCALE = 0.1, 0.2
+
+# More labelled rows than this make a plan slow and its advice no better.
+MAX_ROWS = 250_000
 
 # The most values that the training rows of a model may show; a point with more has no AUC.
 MAX_FALSE_VALUES = 40_000_000
 
-_RESAMPLES, _SEED = 200, 7
-_INTERVAL = (2.5, 97.5)
+_SEED = 7
 
 # The points of the curve of `Task.most_worth`.
 WORTH_SHARES = (0.05, 0.09, 0.16, 0.22, 0.28, 0.37, 0.55)
@@ -63,6 +66,7 @@ class Labels:
     is_training : bool[n]; the AUC is measured on the other rows.
     context : a SciPy CSR matrix, float32[n, c].
     candidates : the value that each row is about; None if the labels do not say.
+    num_given : of rows; more than n if only those of some entities are taken.
     """
 
     entity_hashes: NDArray[np.uint64]
@@ -70,10 +74,11 @@ class Labels:
     is_training: NDArray[np.bool_]
     context: Any
     candidates: pa.Array | None = None
+    num_given: int = 0
 
     @classmethod
     def read(cls, table: pa.Table, entity_hashes: NDArray[np.uint64], join_keys: Sequence[str]) -> "Labels":
-        """Read labels.
+        """Read labels; of more than `MAX_ROWS` rows, those of the entities with the smallest hashes.
 
         Parameters
         ----------
@@ -88,7 +93,11 @@ class Labels:
         ------
         PlanError : a column is missing or has another type or values, or all labels are equal.
         """
-        require_scikit_learn()
+        require_scipy()
+        num_given = len(table)
+        if num_given > MAX_ROWS:
+            taken = _of_first_entities(entity_hashes, MAX_ROWS)
+            table, entity_hashes = table.take(pa.array(taken)), entity_hashes[taken]
         outcomes = _outcomes(table)
         is_training = _is_training(table, entity_hashes)
         for rows, text in ((is_training, "train the model on"), (~is_training, "measure it on")):
@@ -97,7 +106,8 @@ class Labels:
         names = [name for name in table.column_names if name not in {*join_keys, LABEL, SPLIT}]
         blocks = [_context_block(name, table[name].combine_chunks(), is_training) for name in names]
         candidates = table[CANDIDATE].combine_chunks() if CANDIDATE in table.column_names else None
-        return cls(entity_hashes, outcomes, is_training, _side_by_side(blocks, len(table)), candidates)
+        context = _side_by_side(blocks, len(table))
+        return cls(entity_hashes, outcomes, is_training, context, candidates, num_given)
 
     @cached_property
     def entities(self) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
@@ -140,17 +150,17 @@ def candidate_ids(
     return found
 
 
-def require_scikit_learn() -> None:
+def require_scipy() -> None:
     """Check that models can be fitted.
 
     Raises
     ------
-    PlanError : scikit-learn is not installed.
+    PlanError : SciPy is not installed.
     """
     try:
-        import sklearn  # noqa: F401
+        import scipy  # noqa: F401
     except ImportError as error:
-        raise PlanError("a plan with labels needs scikit-learn: `pip install scikit-learn`") from error
+        raise PlanError("a plan with labels needs SciPy: `pip install scipy`") from error
 
 
 class Task:
@@ -179,7 +189,9 @@ class Task:
         found, places = find_sorted(labelled.entity_hashes[order], entities)
         self._rows = np.full(len(entities), -1)  # of the entities in ``labelled``
         self._rows[found] = order[places]
-        self._known: dict[bytes, NDArray[np.float64] | None] = {}
+        self._training, self._tested = np.flatnonzero(labels.is_training), np.flatnonzero(~labels.is_training)
+        _, self._tested_entities = np.unique(self._entity_of[self._tested], return_inverse=True)
+        self._known: dict[bytes, Area | None] = {}
         self._interactions = Interactions(sample, candidates or {}, self._entity_of)
 
     @property
@@ -189,14 +201,15 @@ class Task:
 
     def auc_without(self) -> Estimate:
         """The AUC of a model of the context alone."""
-        nothing = {name: np.zeros_like(mask) for name, mask in self._sample.everything.items()}
-        estimate = self.auc(nothing, {name: np.zeros(0) for name in nothing})
-        assert estimate is not None
-        return estimate
+        return _as_auc(self._without)
 
     def auc_exact(self) -> Estimate:
         """The AUC of a model of the context and all features as written."""
-        return _estimate_of(self._areas(*self._exact))
+        return _as_auc(self._area_of(*self._exact))
+
+    def gain(self) -> Estimate:
+        """What the exact features add to the AUC of the context alone, with a paired 95 % interval."""
+        return (self._area_of(*self._exact) - self._without).estimate
 
     def auc(
         self, kept: VocabularyMask, rates: Mapping[str, NDArray[np.float64]], formulas: Sequence[Formula] = ()
@@ -211,31 +224,33 @@ class Task:
         -------
         None if reads show too many values to fit a model.
         """
-        areas = self._areas_through(kept, rates, formulas)
-        return None if areas is None else _estimate_of(areas)
+        area = self._area_through(kept, rates, formulas)
+        return None if area is None else _as_auc(area)
 
     def uplift(
         self, kept: VocabularyMask, rates: Mapping[str, NDArray[np.float64]], formulas: Sequence[Formula] = ()
     ) -> Estimate | None:
-        """The share of the exact features' gain that such a model keeps, on the same resamples.
+        """The share of the exact features' gain that such a model keeps, on the same rows.
 
         Returns
         -------
         None if reads show too many values, or the exact features gain nothing.
         """
-        areas = self._areas_through(kept, rates, formulas)
-        nothing = {name: np.zeros_like(mask) for name, mask in self._sample.everything.items()}
-        without = self._areas_through(nothing, {name: np.zeros(0) for name in nothing}, ())
-        exact = self._areas(*self._exact)
-        if areas is None or without is None or exact[0] <= without[0]:
+        area, exact = self._area_through(kept, rates, formulas), self._area_of(*self._exact)
+        if area is None or exact.value <= self._without.value:
             return None
-        gains = exact - without
-        # Shares of a gain make sense only in resamples in which the features gain something.
-        return _estimate_of(((areas - without) / gains)[gains > 0])
+        return ((area - self._without) / (exact - self._without)).estimate
 
-    def _areas_through(
+    @cached_property
+    def _without(self) -> Area:
+        nothing = [(np.zeros_like(mask), np.zeros(0)) for mask in self._sample.everything.values()]
+        area = self._measure(nothing, ())
+        assert area is not None
+        return area
+
+    def _area_through(
         self, kept: VocabularyMask, rates: Mapping[str, NDArray[np.float64]], formulas: Sequence[Formula]
-    ) -> NDArray[np.float64] | None:
+    ) -> Area | None:
         blocks = [(mask, rates[name][: int(mask.sum())].astype(np.float32)) for name, mask in kept.items()]
         key = b"".join(part.tobytes() for block in blocks for part in block)
         key += b"".join(formula.digest for formula in formulas)
@@ -245,10 +260,9 @@ class Task:
 
     def weights(self) -> dict[str, NDArray[np.float64]]:
         """What each value adds to the score of the exact model: per feature float64[V]."""
-        _, weights, _ = self._weights(*reversed(self._exact))
         everything = self._sample.everything
         bounds = np.cumsum([len(mask) for mask in everything.values()])[:-1]
-        return dict(zip(everything, np.split(weights, bounds), strict=True))
+        return dict(zip(everything, np.split(self._exact[1].history, bounds), strict=True))
 
     def most_worth(self, share: float) -> VocabularyMask:
         """The values that the exact model needs most for the bits they take.
@@ -268,13 +282,13 @@ class Task:
     @cached_property
     def _worth(self) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """The values of all features, most worth first, int64[V]; and the share of bits up to each."""
-        _, weights, of_interactions = self._weights(*reversed(self._exact))
+        weights = self._exact[1].history
         squares = weights**2
         counts = np.concatenate([feature.counts for feature in self._sample.features.values()])
         densities = counts / len(self._sample)
         bits = _entropy(densities)
         first = 0
-        added = dict(self._moments(of_interactions))
+        added = dict(self._moments(self._exact[1].interactions))
         for name, mask in self._sample.everything.items():
             part = slice(first, first + len(mask))
             if name in added:
@@ -284,17 +298,18 @@ class Task:
         order = np.argsort(-squares * densities * (1 - densities) / bits, kind="stable")
         return order, np.cumsum(bits[order]) / bits.sum()
 
-    def _measure(self, blocks: _Blocks, formulas: Sequence[Formula]) -> NDArray[np.float64] | None:
+    def _measure(self, blocks: _Blocks, formulas: Sequence[Formula]) -> Area | None:
         if all(mask.all() and not rates.any() for mask, rates in blocks) and not formulas:
-            return self._areas(*self._exact)
+            return self._area_of(*self._exact)
         # Count the false values that reads of all training rows would show.
-        num_false = int(self._labels.is_training.sum()) * sum(float(rates.sum()) for _, rates in blocks)
+        num_false = len(self._training) * sum(float(rates.sum()) for _, rates in blocks)
         if num_false > MAX_FALSE_VALUES:
             return None
         if formulas:
-            return self._areas_of(self._scores_by(formulas))
+            return self._area(self._scores_by(formulas))
         shown = self._history(blocks)
-        return self._areas(shown, self._fit(shown))
+        kept = np.concatenate([mask for mask, _ in blocks])
+        return self._area_of(shown, self._fit(shown, self._exact[1].kept(kept)))
 
     def _scores_by(self, formulas: Sequence[Formula]) -> NDArray[np.float64]:
         """Scores of the rows that the exact model was not trained on, with formulas in place of the history.
@@ -302,17 +317,15 @@ class Task:
         The formulas have weights of the exact model. A model that was fitted once more on its training rows
         would trust them too much, so everything keeps the exact model's weights.
         """
-        of_context, _, _ = self._weights(*reversed(self._exact))
         features, num_rows = as_encoded(self._labelled), len(self._labelled)
         of_rows = np.zeros(num_rows + 1)  # the last one is read for an entity without a row
         for formula in formulas:
             of_rows[:-1] += np.rint(formula.scores(features, num_rows) / formula.step) * formula.step
-        rows = np.flatnonzero(~self._labels.is_training)
-        of_entities = of_rows[self._rows][self._entity_of[rows]]
-        return np.asarray(self._labels.context[rows] @ of_context + of_entities)
+        of_entities = of_rows[self._rows][self._entity_of[self._tested]]
+        return np.asarray(self._labels.context[self._tested] @ self._exact[1].context + of_entities)
 
     @cached_property
-    def _exact(self) -> tuple[Any, Any]:
+    def _exact(self) -> "tuple[_Shown, Weights]":
         """The history as written, and the model of it."""
         everything = self._sample.everything
         history = self._history([(mask, np.zeros(len(mask))) for mask in everything.values()])
@@ -355,64 +368,19 @@ class Task:
         histories = dict(zip(names, parts, strict=True))
         return _Shown(histories, sparse.hstack(parts).tocsr(), self._interactions.columns(kept, histories))
 
-    def _fit(self, shown: "_Shown") -> Any:
-        from scipy import sparse
-        from sklearn.exceptions import ConvergenceWarning
-        from sklearn.linear_model import LogisticRegression
+    def _fit(self, shown: "_Shown", start: Weights | None = None) -> Weights:
+        columns, outcomes = self._columns(shown, self._training), self._labels.outcomes[self._training]
+        return fit(columns, outcomes, _C, _HISTORY_SCALE, start)
 
-        rows = np.flatnonzero(self._labels.is_training)
-        columns = [
-            self._labels.context[rows],
-            shown.history[self._entity_of[rows]] * np.float32(_HISTORY_SCALE),
-            sparse.csr_matrix(shown.interactions[rows]),
-        ]
-        matrix = sparse.hstack(columns).tocsr()
-        if not matrix.shape[1]:
-            matrix = sparse.csr_matrix((len(rows), 1), dtype=np.float32)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConvergenceWarning)
-            model = LogisticRegression(C=_C, max_iter=_MAX_ITERATIONS)
-            return model.fit(matrix, self._labels.outcomes[rows])
+    def _columns(self, shown: "_Shown", rows: NDArray[np.int64]) -> Columns:
+        return Columns(self._labels.context, shown.history, self._entity_of, shown.interactions).of(rows)
 
-    def _weights(self, model: Any, shown: "_Shown") -> tuple[NDArray[np.float64], ...]:
-        """The weights of the context, of the values shown, and of the interactions."""
-        num_context, num_values = self._labels.context.shape[1], shown.history.shape[1]
-        context, history, interactions = np.split(model.coef_[0], [num_context, num_context + num_values])
-        # A model without any column was fitted to one column of zeros.
-        return context, history[:num_values] * _HISTORY_SCALE, interactions
+    def _area_of(self, shown: "_Shown", weights: Weights) -> Area:
+        """The area of the rows that a model was not trained on."""
+        return self._area(self._columns(shown, self._tested).scores(weights))
 
-    def _scores(self, shown: "_Shown", model: Any) -> NDArray[np.float64]:
-        """Scores of the rows that the model was not trained on."""
-        of_context, of_history, of_interactions = self._weights(model, shown)
-        # The history of an entity is scored once for all its rows.
-        of_entities = shown.history @ of_history
-        rows = np.flatnonzero(~self._labels.is_training)
-        scores = self._labels.context[rows] @ of_context[: self._labels.context.shape[1]]
-        scores = scores + of_entities[self._entity_of[rows]]
-        if self._interactions:
-            scores = scores + shown.interactions[rows] @ of_interactions
-        return np.asarray(scores)
-
-    def _areas(self, shown: "_Shown", model: Any) -> NDArray[np.float64]:
-        """See `_areas_by_entity`."""
-        return self._areas_of(self._scores(shown, model))
-
-    def _areas_of(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
-        """See `_areas_by_entity`."""
-        rows = np.flatnonzero(~self._labels.is_training)
-        return _areas_by_entity(scores, self._labels.outcomes[rows], self._entity_of[rows])
-
-    def gain(self) -> Estimate:
-        """What the exact features add to the AUC of the context alone, with a paired 95 % interval."""
-        nothing = [(np.zeros_like(mask), np.zeros(0)) for mask in self._sample.everything.values()]
-        shown = self._history(nothing)
-        rows = np.flatnonzero(~self._labels.is_training)
-        return auc_by_entity(
-            self._scores(*self._exact),
-            self._labels.outcomes[rows],
-            self._entity_of[rows],
-            self._scores(shown, self._fit(shown)),
-        )
+    def _area(self, scores: NDArray[np.float64]) -> Area:
+        return Area.of(scores, self._labels.outcomes[self._tested], self._tested_entities)
 
 
 @dataclass(frozen=True, eq=False)
@@ -428,72 +396,10 @@ class _Shown:
     interactions: NDArray[np.float32]
 
 
-def auc_by_entity(
-    scores: NDArray[np.float64],
-    outcomes: NDArray[np.bool_],
-    entities: NDArray[np.int64],
-    others: NDArray[np.float64] | None = None,
-) -> Estimate:
-    """The area under the ROC curve, with a 95 % interval from a bootstrap by entity.
-
-    Parameters
-    ----------
-    scores, outcomes, entities : float64[n], bool[n] and int64[n], of each row.
-    others : float64[n], scores of another model, whose area is subtracted in each resample.
-    """
-    return _estimate_of(_areas_by_entity(scores, outcomes, entities, others))
-
-
-def _areas_by_entity(
-    scores: NDArray[np.float64],
-    outcomes: NDArray[np.bool_],
-    entities: NDArray[np.int64],
-    others: NDArray[np.float64] | None = None,
-) -> NDArray[np.float64]:
-    """The area, and then those of resamples, which are the same for all scores; see `auc_by_entity`."""
-    _, entities = np.unique(entities, return_inverse=True)
-    areas = [_area_by_weight(given, outcomes) for given in (scores, others) if given is not None]
-
-    def area(weights: NDArray[np.float64]) -> float:
-        of_scores, *of_others = [of(weights) for of in areas]
-        return of_scores - sum(of_others)
-
-    rng = np.random.default_rng(_SEED)
-    num_entities = int(entities.max()) + 1
-    found = [area(np.ones(len(scores)))]
-    for _ in range(_RESAMPLES):
-        drawn = np.bincount(rng.integers(0, num_entities, num_entities), minlength=num_entities)
-        found.append(area(drawn[entities].astype(np.float64)))
-    return np.array(found)
-
-
-def _estimate_of(values: NDArray[np.float64]) -> Estimate:
-    """The first value, with the middle 95 % of the others."""
-    low, high = np.percentile(values[1:], _INTERVAL)
-    return Estimate(float(values[0]), float(low), float(high))
-
-
-def _area_by_weight(
-    scores: NDArray[np.float64], outcomes: NDArray[np.bool_]
-) -> Callable[[NDArray[np.float64]], float]:
-    """A function that computes the area under the ROC curve for given weights of the rows."""
-    order = np.argsort(scores, kind="stable")
-    ordered = scores[order]
-    is_last = np.append(ordered[1:] != ordered[:-1], True)
-    tie_ends = np.flatnonzero(is_last)
-    tie_of = np.concatenate(([0], np.cumsum(is_last)[:-1]))
-    is_positive = outcomes[order]
-
-    def area(of_rows: NDArray[np.float64]) -> float:
-        weights = of_rows[order]
-        negatives = np.cumsum(np.where(is_positive, 0.0, weights))[tie_ends]
-        positives = np.bincount(tie_of, np.where(is_positive, weights, 0.0), len(tie_ends))
-        below = np.concatenate(([0.0], negatives[:-1]))
-        pairs = positives.sum() * negatives[-1]
-        # A pair of equal scores counts half.
-        return float(positives @ (below + negatives) / 2 / pairs) if pairs else 0.5
-
-    return area
+def _as_auc(area: Area) -> Estimate:
+    """An area with its interval, which ends at 0 and at 1."""
+    estimate = area.estimate
+    return Estimate(estimate.value, max(0.0, estimate.low), min(1.0, estimate.high))
 
 
 def _draw_false(
@@ -545,6 +451,19 @@ def _outcomes(table: pa.Table) -> NDArray[np.bool_]:
     if not np.isin(outcomes, (0, 1)).all():
         raise PlanError(f"the column {LABEL!r} of the labels has other values than 0 and 1")
     return np.asarray(outcomes == 1)
+
+
+def _of_first_entities(entity_hashes: NDArray[np.uint64], most: int) -> NDArray[np.int64]:
+    """The rows of whole entities, by their hashes, until there would be more than ``most``: int64[<= most].
+
+    An entity with more rows than that has its first ones.
+    """
+    order = np.lexsort((entity_hashes[:, 1], entity_hashes[:, 0]))
+    first, beyond = entity_hashes[order[0]], entity_hashes[order[most]]
+    if (first == beyond).all():
+        return np.sort(order[:most])
+    whole = order[:most][(entity_hashes[order[:most]] != beyond).any(axis=1)]
+    return np.sort(whole)
 
 
 def _is_training(table: pa.Table, entity_hashes: NDArray[np.uint64]) -> NDArray[np.bool_]:

@@ -33,7 +33,7 @@ from feast_sketch_store.planning.curves import (
     kept_text,
     sets_of,
 )
-from feast_sketch_store.planning.labels import WORTH_SHARES, Labels, Task, candidate_ids, require_scikit_learn
+from feast_sketch_store.planning.labels import WORTH_SHARES, Labels, Task, candidate_ids, require_scipy
 from feast_sketch_store.planning.other_stores import points_of_other_stores
 from feast_sketch_store.planning.plan import Plan
 from feast_sketch_store.planning.sample import Sample, VocabularyMask
@@ -110,7 +110,7 @@ def plan_view(
         found = _merged(found, cuts)
         found = _merged(found, _scores(planned, sample, task))
         found = list(_with_auc(found, task, tell))
-        limits += _limits_of_labels(task, found)
+        limits += _limits_of_labels(read, task, found)
     points = [candidate.point for candidate in found]
     auc_exact = next(point.auc for point in points if point.curve == SETS)
     points += [replace(point, auc=auc_exact) for point in points_of_other_stores(sample)]
@@ -147,7 +147,7 @@ def plan_view(
 
 
 def _read_labels(view: PlannedView, path: Path) -> Labels:
-    require_scikit_learn()
+    require_scipy()
     try:
         table = pq.read_table(path)
     except (OSError, pa.ArrowException) as error:
@@ -312,11 +312,14 @@ def _current_false_values(view: PlannedView, sample: Sample) -> float:
     )
 
 
-def _limits_of_labels(task: Task, found: Sequence[Candidate]) -> Iterator[str]:
+def _limits_of_labels(labels: Labels, task: Task, found: Sequence[Candidate]) -> Iterator[str]:
+    num_taken = len(labels.outcomes)
+    if num_taken < labels.num_given:
+        yield f"The model is of {num_taken:,} of {labels.num_given:,} labelled rows: those of some entities."
     yield (
         "AUC is measured for one logistic model on held-out rows, trained through each structure with false "
-        "values drawn at random. Another model may need other values. Intervals come from a bootstrap by "
-        "entity. The best point is picked on the same rows, so its AUC is slightly too high."
+        "values drawn at random. Another model may need other values. Intervals are of entities. The best "
+        "point is picked on the same rows, so its AUC is slightly too high."
     )
     if task.share_without_row:
         yield f"{task.share_without_row:.1%} of the labelled rows have entities that the view lacks."

@@ -16,7 +16,6 @@ from feast_sketch_store.cli import cli
 from feast_sketch_store.errors import PlanError
 from feast_sketch_store.operations import maintenance
 from feast_sketch_store.planning import PlanTarget, clustered, plan_view, planner
-from feast_sketch_store.planning import labels as models
 from feast_sketch_store.planning.curves import CHOSEN_SETS, POPULAR_SETS, SETS, WEIGHTED_BLOOM, Grid
 from feast_sketch_store.planning.plan import Estimate, PlannedField
 from tests.helpers.length import IS_LONG
@@ -39,7 +38,6 @@ def _few_points():
         patch.setattr(planner, "COARSE", few)
         if not IS_LONG:
             patch.setattr(planner, "WORTH_SHARES", (0.09, 0.28, 0.55))
-            patch.setattr(models, "_RESAMPLES", 60)
             patch.setattr(clustered, "NOISE_RATIOS", (1.0, 0.2))
         yield
 
@@ -106,7 +104,7 @@ def history(store, plan_once):
 @pytest.fixture(scope="module")
 def labels(tmp_path_factory, rows):
     """1,200 labels, of which having article 30 decides most."""
-    pytest.importorskip("sklearn")
+    pytest.importorskip("scipy")
     rng = np.random.default_rng(4)
     users = rng.integers(0, NUM_USERS, 1_200)
     has = np.array([30 in rows.viewed[user] for user in users])
@@ -288,7 +286,7 @@ def test_labels_that_the_features_say_nothing_of_choose_nothing(labels, run, tmp
 
 
 def test_candidates_of_labels_and_progress(store, rows, tmp_path):
-    pytest.importorskip("sklearn")
+    pytest.importorskip("scipy")
     rng = np.random.default_rng(15)
     users, candidates = rng.integers(0, NUM_USERS, 1_200), rng.integers(0, 60, 1_200)
     has = np.array([5 in rows.viewed[user] for user in users])
@@ -418,7 +416,7 @@ class TestRefused:
         ],
     )
     def test_labels(self, store, tmp_path, columns, text):
-        pytest.importorskip("sklearn")
+        pytest.importorskip("scipy")
         path = tmp_path / "labels.parquet"
         pd.DataFrame(columns).to_parquet(path)
         with pytest.raises(PlanError, match=text) as refused:
@@ -426,7 +424,7 @@ class TestRefused:
         assert str(path) in str(refused.value)
 
     def test_labels_that_are_no_parquet(self, store, tmp_path):
-        pytest.importorskip("sklearn")
+        pytest.importorskip("scipy")
         (tmp_path / "labels.csv").write_text("user_id,label\n1,0\n")
         with pytest.raises(SketchStoreError, match="cannot be read"):
             plan_view(store, "history", labels=tmp_path / "labels.csv")

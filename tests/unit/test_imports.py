@@ -57,7 +57,7 @@ def test_the_package_itself_costs_nothing_to_import():
 def test_the_command_line_needs_no_extra():
     script = """
 import sys
-for name in "obstore sklearn pyspark ray redis psycopg pymysql boto3 cassandra happybase".split():
+for name in "obstore scipy sklearn pyspark ray redis psycopg pymysql boto3 cassandra happybase".split():
     sys.modules[name] = None  # an import of it fails
 from feast_sketch_store.cli import cli
 cli(["check-bucket", "s3://bucket"])

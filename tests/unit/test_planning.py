@@ -10,10 +10,12 @@ import pyarrow.compute as pc
 import pytest
 import yaml
 from feast.protos.feast.types.Value_pb2 import Value
+from scipy import sparse
 
 from feast_sketch_store.errors import PlanError
 from feast_sketch_store.layers import FeatureBudget, Goal, build_layer
 from feast_sketch_store.layers.shapes import bucket_timestamps
+from feast_sketch_store.planning.areas import Area
 from feast_sketch_store.planning.choice import PlanTarget, choose_point, knee, made_to_measure, undecided
 from feast_sketch_store.planning.curves import (
     BLOOM,
@@ -34,10 +36,10 @@ from feast_sketch_store.planning.labels import (
     Labels,
     Task,
     _draw_false,
-    auc_by_entity,
     candidate_ids,
-    require_scikit_learn,
+    require_scipy,
 )
+from feast_sketch_store.planning.logistic import Columns, Weights, fit
 from feast_sketch_store.planning.other_stores import REDIS, SQLITE, points_of_other_stores
 from feast_sketch_store.planning.plan import Estimate, Point
 from feast_sketch_store.planning.progress import Progress, counted
@@ -526,7 +528,7 @@ def people():
 
 @pytest.fixture(scope="module")
 def make_labels(people):
-    pytest.importorskip("sklearn")
+    pytest.importorskip("scipy")
 
     def make(**columns):
         feature = people.features["f0"]
@@ -554,7 +556,7 @@ def tastes():
 
     Neither the history alone nor the candidate alone tells the label.
     """
-    pytest.importorskip("sklearn")
+    pytest.importorskip("scipy")
     rng = np.random.default_rng(12)
     likes = rng.random(2_000) < 0.5
     half = np.arange(60) % 2 == 0
@@ -594,7 +596,7 @@ class TestInteractions:
 
     def test_values_that_tell_tastes_are_worth_more_than_noise(self):
         """Values of which half tell a taste, and half nothing: the former come first."""
-        pytest.importorskip("sklearn")
+        pytest.importorskip("scipy")
         rng = np.random.default_rng(13)
         likes = rng.random(4_000) < 0.5
         tells = np.arange(40) < 20
@@ -696,6 +698,19 @@ class TestLabels:
         split = np.where(np.arange(3_000) < 100, "train", "test")
         assert make_labels(split=split).is_training.sum() == 100
 
+    def test_of_many_labels_those_of_some_entities_are_taken(self, people, monkeypatch):
+        monkeypatch.setattr("feast_sketch_store.planning.labels.MAX_ROWS", 1_000)
+        rng = np.random.default_rng(14)
+        users = rng.integers(0, 900, 3_000)
+        table = pa.table({"user_id": users, "label": rng.integers(0, 2, 3_000)})
+        labels = Labels.read(table, people.entity_hashes[users], ["user_id"])
+        assert labels.num_given == 3_000
+        assert 980 < len(labels.outcomes) <= 1_000
+        taken = {tuple(pair) for pair in labels.entity_hashes.tolist()}
+        of_all = [tuple(pair) for pair in people.entity_hashes[users].tolist()]
+        assert sum(pair in taken for pair in of_all) == len(labels.outcomes)
+        assert max(taken) < min(set(of_all) - taken)
+
     def test_unknown_values_of_the_context_are_a_value(self, make_labels):
         labels = make_labels(place=pa.array(["a", None, "b"] * 1000), age=pa.array([1.0, None, 3.0] * 1000))
         assert labels.context.shape == (3_000, 4)
@@ -718,26 +733,65 @@ class TestLabels:
         ],
     )
     def test_labels_that_do_not_fit_are_refused(self, columns, text):
-        pytest.importorskip("sklearn")
+        pytest.importorskip("scipy")
         table = pa.table(columns)
         hashes = np.zeros((len(table), 2), np.uint64)
         with pytest.raises(PlanError, match=text):
             Labels.read(table, hashes, [])
 
-    def test_a_missing_scikit_learn_is_named(self, monkeypatch):
-        monkeypatch.setitem(__import__("sys").modules, "sklearn", None)
-        with pytest.raises(PlanError, match="`pip install scikit-learn`"):
-            require_scikit_learn()
+    def test_a_missing_scipy_is_named(self, monkeypatch):
+        monkeypatch.setitem(__import__("sys").modules, "scipy", None)
+        with pytest.raises(PlanError, match="`pip install scipy`"):
+            require_scipy()
 
     def test_the_area_is_that_of_scikit_learn(self):
         metrics = pytest.importorskip("sklearn.metrics")
         rng = np.random.default_rng(8)
         scores = rng.integers(0, 50, 2_000) / 10  # with many ties
         outcomes = rng.random(2_000) < scores / 6
-        estimate = auc_by_entity(scores, outcomes, np.arange(2_000) // 2)
+        estimate = Area.of(scores, outcomes, np.arange(2_000) // 2).estimate
         assert estimate.value == pytest.approx(metrics.roc_auc_score(outcomes, scores), abs=1e-12)
         # A standard error of an area of 0.85 with 1,000 of each class is about 0.009.
         assert 0.02 < estimate.high - estimate.low < 0.05
+
+    def test_intervals_of_areas_are_those_of_resamples(self):
+        """Of an area, a difference and a ratio, where entities differ in size and in score."""
+        rng = np.random.default_rng(11)
+        entities = np.repeat(np.arange(600), rng.integers(1, 6, 600))
+        taste = rng.normal(size=600)[entities]
+        outcomes = rng.random(len(entities)) < 1 / (1 + np.exp(-taste))
+        sides = [taste + rng.normal(0, deviation, len(entities)) for deviation in (9.0, 0.5, 1.0)]
+
+        def of(rows):
+            without, exact, kept = (Area.of(own[rows], outcomes[rows], entities[rows]) for own in sides)
+            return exact, exact - without, (kept - without) / (exact - without)
+
+        drawn = []
+        for _ in range(300):
+            weights = np.bincount(rng.integers(0, 600, 600), minlength=600)
+            drawn.append([area.value for area in of(np.repeat(np.arange(len(entities)), weights[entities]))])
+        for area, deviation in zip(of(slice(None)), np.std(drawn, axis=0), strict=True):
+            half = (area.estimate.high - area.estimate.low) / 2
+            # Of 300 draws, a deviation is known to within an eighth.
+            assert half == pytest.approx(1.96 * deviation, rel=0.15)
+
+    def test_a_fit_is_that_of_scikit_learn(self):
+        models = pytest.importorskip("sklearn.linear_model")
+        rng = np.random.default_rng(10)
+        entities, outcomes = rng.integers(0, 150, 2_000), rng.random(2_000) < 0.4
+        history = sparse.csr_matrix(rng.random((150, 30)) < 0.05 + 0.3 * (np.arange(30) < 3)).astype(
+            np.float32
+        )
+        context = sparse.csr_matrix(np.eye(6, dtype=np.float32)[rng.integers(0, 6, 2_000)])
+        interactions = rng.normal(size=(2_000, 2)).astype(np.float32)
+        columns = Columns(context, history, entities, interactions)
+        expanded = sparse.hstack([context, 0.2 * history[entities], sparse.csr_matrix(interactions)]).tocsr()
+        model = models.LogisticRegression(C=0.1, max_iter=5_000, tol=1e-9).fit(expanded, outcomes)
+        for start in (None, Weights(np.ones(6), np.ones(30), np.ones(2), 1.0)):
+            fitted = fit(columns, outcomes, 0.1, 0.2, start)
+            own = np.concatenate([fitted.context, fitted.history / 0.2, fitted.interactions])
+            assert own == pytest.approx(model.coef_[0], abs=0.01)
+            assert fitted.constant == pytest.approx(model.intercept_[0], abs=0.01)
 
     def test_false_values_come_at_their_rates(self):
         """Intervals: five standard deviations of binomials."""
