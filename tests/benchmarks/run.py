@@ -35,6 +35,7 @@ BENCHMARKS = (
     "table_bits",
     "sizes",
     "plans",
+    "rules",
     "shape_reads",
     "records",
     "formats",

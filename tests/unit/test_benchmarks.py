@@ -39,6 +39,25 @@ def test_every_benchmark_begins():
     assert len(begun) > 15
 
 
+RULES = f"""
+import json, sys
+sys.path.insert(0, {str(BENCHMARKS)!r})
+import rules
+print(json.dumps([[rule.page, rule.sentence] for rule in rules.RULES]))
+"""
+
+
+@pytest.mark.slow
+def test_rules_that_are_measured_are_those_of_the_pages():
+    pytest.importorskip("scipy")
+    done = run_command([sys.executable, "-W", "ignore", "-c", RULES])
+    assert done.returncode == 0, done.stderr
+    for page, sentence in json.loads(done.stdout.splitlines()[-1]):
+        text = " ".join((BENCHMARKS.parents[1] / page).read_text().replace("**", "").split())
+        assert sentence in text, f"{page} says no longer: {sentence}"
+        assert "python tests/benchmarks/run.py rules" in text, page
+
+
 PAGE = """# Results
 
 ## reads
