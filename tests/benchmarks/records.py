@@ -1,8 +1,9 @@
-"""Bits a link of click logs, baskets and a graph, beside other codes of rows, and beside their entropy.
+"""Bits a link of click logs, baskets, made-up short rows and a graph, beside other codes of rows, and beside
+their entropy; and the time of a read of one row and of 1,000.
 
-The data sets are those of `click_prediction/tasks.py`; without them (CLICK_PREDICTION_DATA) only the graph is
-there. It has as many nodes and links as dblp-2011, but links are drawn by degree alone, so rows have no value
-in common but by chance. Codes of web graphs live from rows that resemble the one before.
+The data sets are those of `click_prediction/tasks.py`; without them (CLICK_PREDICTION_DATA) only what is made
+up is there. The graph has as many nodes and links as dblp-2011, but links are drawn by degree alone, so rows
+have no value in common but by chance. Codes of web graphs live from rows that resemble the one before.
 
     entropy      values drawn by their popularity, in no order: the least bits of a code that knows only these
     sketch       the whole snapshot: rows are found by a hash of any key, and who has none is told apart
@@ -27,7 +28,7 @@ import pyarrow as pa
 from measure import interleaved, print_set_up, print_table
 from numpy.typing import NDArray
 from pyroaring import BitMap
-from short_rows import _encoded, _layer
+from short_rows import BATCHES, _encoded, _layer, _shapes
 from snapshot_bits import snapshot_bytes
 from tasks import load
 
@@ -36,9 +37,8 @@ from feast_sketch_store.layers.row_reader import Column, Wanted, read, stack
 from feast_sketch_store.rows.encoding import NO_TIMESTAMP
 
 DBLP_NODES, DBLP_LINKS = 986_324, 6_707_236  # of dblp-2011
-BATCH = 1_000
 BITS = ("entropy", "sketch", "index", "CSR", "Elias-Fano", "Roaring", "zstd")
-TIMES = ("sketch, ns a link", "Roaring, ns a link")
+SIDES = ("sketch", "Roaring")
 
 
 class Rows(NamedTuple):
@@ -50,10 +50,8 @@ class Rows(NamedTuple):
 
 
 def run(*, quick: bool) -> None:
-    print_set_up(
-        f"sets, wrong presence 1e-05; bits a link; reads of {BATCH:,} rows at once", "numpy", "pyroaring"
-    )
-    lines = []
+    print_set_up("sets, wrong presence 1e-05; bits a link", "numpy", "pyroaring")
+    lines, times = [], []
     for rows in _all_rows(quick):
         facts = _encoded(np.split(rows.values, rows.indptr[1:-1]))
         layer = _layer(facts)
@@ -62,13 +60,23 @@ def run(*, quick: bool) -> None:
         bits += [_csr(rows), _elias_fano(rows), _roaring(rows), _zstd(rows)]
         per_link = [f"{size / len(rows.values):.2f}" for size in bits]
         shape = [rows.name, f"{len(rows.values):,}", f"{len(rows.values) / (len(rows.indptr) - 1):.1f}"]
-        lines.append([*shape, *per_link, *_times(rows, facts.keys.entity_hashes, layer, quick)])
+        lines.append([*shape, *per_link])
+        of_batches = [_times(rows, facts.keys.entity_hashes, layer, batch, quick) for batch in BATCHES]
+        times.append([*shape, *(cell for cells in of_batches for cell in cells)])
     header = ["rows", "links", "links a row"]
-    print_table([*header, *BITS, *TIMES], lines)
+    print_table([*header, *BITS], lines)
+    of_batches = [f"{batch:,} at once: " for batch in BATCHES]
+    cells = [*(f"{side}, us a row" for side in SIDES), "ratio"]
+    print_table([*header, *(f"{batch}{cell}" for batch in of_batches for cell in cells)], times)
 
 
 def _all_rows(quick: bool) -> Iterator[Rows]:
     yield _random_graph(*((20_000, 136_000) if quick else (DBLP_NODES, DBLP_LINKS)))
+    for name, lists in _shapes(2_000 if quick else 20_000):
+        indptr = np.cumsum([0, *map(len, lists)])
+        values = np.unique(np.concatenate(lists), return_inverse=True)[1]
+        ids = values[np.lexsort((values, np.repeat(np.arange(len(lists)), np.diff(indptr))))]
+        yield _rows(name, indptr, ids.astype(np.int64))
     for name in ("kuairand", "retail"):
         try:
             task = load(name, Path(os.environ.get("CLICK_PREDICTION_DATA", "no folder")))
@@ -136,8 +144,8 @@ def _zstd(rows: Rows) -> int:
     return sum(8 * len(codec.compress(part.tobytes())) for part in (gaps.astype(kind), lengths))
 
 
-def _times(rows: Rows, hashes: NDArray[np.uint64], layer: SketchLayer, quick: bool) -> list[str]:
-    """Nanoseconds of a link where many rows are read at once, here and from serialized bitmaps."""
+def _times(rows: Rows, hashes: NDArray[np.uint64], layer: SketchLayer, batch: int, quick: bool) -> list[str]:
+    """Microseconds of a row where so many are read at once, here and from serialized bitmaps; their ratio."""
     column = Column("viewed", layer.codecs["viewed"], layer.numbering("viewed"))
     by_sketch = partial(read, stack([layer], Wanted(("viewed",))), [column], expire_before=NO_TIMESTAMP)
     bitmaps = _bitmaps(rows)
@@ -147,8 +155,8 @@ def _times(rows: Rows, hashes: NDArray[np.uint64], layer: SketchLayer, quick: bo
     }
 
     def some(call: int) -> NDArray[np.int64]:
-        return np.random.default_rng(call).integers(0, len(hashes), BATCH)
+        return np.random.default_rng(call).integers(0, len(hashes), batch)
 
-    took = interleaved(sides, some, rounds=3 if quick else 15, calls=3)
-    links = BATCH * len(rows.values) / len(hashes)
-    return [f"{seconds / links * 1e9:.1f}" for seconds in took.values()]
+    took = interleaved(sides, some, rounds=3 if quick else 15, calls=3 if batch > 1 else 100)
+    own, other = (took[side] for side in SIDES)
+    return [f"{own / batch * 1e6:.2f}", f"{other / batch * 1e6:.2f}", f"{own / other:.2f}"]
