@@ -25,6 +25,7 @@ from views import SPELLINGS, VIEWS
 WORKER = Path(__file__).parent / "worker.py"
 NUM_ENTITIES = 40
 WORDS = ["", "a", "b", "ä", "a long word " * 5]
+NOT_FOUND = 3  # of Feast's statuses
 FIRST_EVENT = 1_767_225_600  # seconds since 1970, as `worker.EPOCH`
 CHANGES_A_MESSAGE, READS_A_MESSAGE, MESSAGES_A_HISTORY = 3, 60, 60
 
@@ -169,11 +170,12 @@ def raised_by(answer: Any) -> str | None:
 
 
 def is_lossy_alike(operation: dict[str, Any], one: Any, other: Any, history: History) -> bool:
-    """Whether two answers differ only in values that were not written, where reads may show such, and in
-    times of rows, which a seal may round down.
+    """Whether two answers differ only in values that were not written, where reads may show such, in times of
+    rows, which a seal may round down, and in scores that only this version has.
     """
     if raised_by(one) or raised_by(other) or operation["do"] not in ("online_read", "get", "reader"):
         return False
+    other = _with_scores(operation, one, other)
     (exact, *lossy), (other_exact, *other_lossy) = _parts(operation, one), _parts(operation, other)
     return exact == other_exact and all(
         _has_written(operation, columns, history) and _are_no_newer(operation, times, history)
@@ -220,6 +222,25 @@ def _parts(operation: dict[str, Any], answer: Any) -> tuple[Any, Columns, Times]
         [(view, f, [row and row[1].get(f) for row in answer]) for f in asked],
         [(view, moments)],
     )
+
+
+def _with_scores(operation: dict[str, Any], one: Any, other: Any) -> Any:
+    """The other answer with the scores that it lacks: before, a shard without sealed rows showed none."""
+    scores = {f"{v}__{f}": f for v in VIEWS for f, (_, m) in VIEWS[v].features.items() if m == "score"}
+    if operation["do"] == "get":
+        return {
+            name: [
+                a if b[1] == NOT_FOUND and name in scores else b
+                for a, b in zip(one[name], column, strict=True)
+            ]
+            for name, column in other.items()
+        }
+    if operation["do"] == "online_read":
+        for row, other_row in zip(one, other, strict=True):
+            for f in {*scores.values()} if row and other_row else ():
+                if f in other_row[1] and other_row[1][f] is None:
+                    other_row[1][f] = row[1][f]
+    return other
 
 
 def _are_no_newer(operation: dict[str, Any], columns: Times, history: History) -> bool:
