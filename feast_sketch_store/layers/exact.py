@@ -53,10 +53,6 @@ class ExactLayer(Layer):
         """Bytes of the arrays and vocabularies."""
         return self.rows.keys.size_bytes + sum(f.size_bytes for f in self.rows.features.values())
 
-    def merged_with(self, newer: "ExactLayer") -> "ExactLayer":
-        """One layer with the newest row of each entity of either layer."""
-        return ExactLayer(self.rows.merged_with(newer.rows))
-
     def find(self, entity_hashes: NDArray[np.uint64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The listed entities: their positions in the batch and their row numbers, int64[p] each."""
         return find_sorted(self.rows.keys.entity_hashes, entity_hashes)

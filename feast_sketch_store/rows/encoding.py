@@ -393,13 +393,6 @@ class EncodedRows:
         """Number of (entity, symbol) pairs over all features."""
         return sum(len(feature.symbols) for feature in self.features.values())
 
-    def is_due(self, older: "EncodedRows") -> bool:
-        """Whether to merge older rows with these: once these are half as large.
-
-        So parts are few, and each fact is merged a logarithmic number of times.
-        """
-        return 2 * (len(self) + self.num_facts) >= len(older) + older.num_facts
-
     def take(self, rows: NDArray[np.int64]) -> "EncodedRows":
         """The rows with these numbers, in this order."""
         features = {name: feature.take(rows) for name, feature in self.features.items()}
@@ -412,19 +405,32 @@ class EncodedRows:
         }
         return replace(self, features={**self.features, **cut}) if cut else self
 
-    def followed_by(self, newer: "EncodedRows") -> "EncodedRows":
-        """These rows and then newer ones, with common vocabularies."""
-        names = {**newer.features, **self.features}
-        return EncodedRows(
-            RowKeys.concatenate([self.keys, newer.keys]),
-            {name: _concatenate_feature(self, newer, name) for name in names},
-        )
+    @classmethod
+    def joined(cls, parts: Sequence["EncodedRows"]) -> "EncodedRows":
+        """The rows of all parts, one part after the other, with common vocabularies."""
+        names = dict.fromkeys(name for rows in parts for name in rows.features)
+        keys = RowKeys.concatenate([rows.keys for rows in parts])
+        return cls(keys, {name: _joined_feature(parts, name) for name in names})
 
-    def merged_with(self, newer: "EncodedRows") -> "EncodedRows":
-        """The newest row of each entity of either part, ordered by entity hash, with common vocabularies."""
-        both = self.followed_by(newer)
-        winners, keys = both.keys.newest()
-        return replace(both.take(winners), keys=keys)
+    @classmethod
+    def newest_of(cls, parts: Sequence["EncodedRows"]) -> "EncodedRows":
+        """The newest row of each entity, ordered by entity hash; of equal times that of the last part."""
+        joined = cls.joined(parts)
+        winners, keys = joined.keys.newest()
+        return replace(joined.take(winners), keys=keys)
+
+
+def first_due(parts: Sequence[EncodedRows]) -> int:
+    """Which part, from the oldest to the newest, to merge with all newer ones; the last if none is due.
+
+    A part is due once the newer ones together are half as large. So parts are few, and each fact is merged a
+    logarithmic number of times.
+    """
+    sizes = [len(rows) + rows.num_facts for rows in parts]
+    first = len(parts) - 1
+    while first > 0 and 2 * sum(sizes[first:]) >= sizes[first - 1]:
+        first -= 1
+    return max(0, first)
 
 
 @contextmanager
@@ -595,23 +601,18 @@ def _element_type(codec: FeatureCodec) -> pa.DataType:
     return codec.arrow_type.value_type if codec.is_collection else codec.arrow_type
 
 
-def _concatenate_feature(older: EncodedRows, newer: EncodedRows, name: str) -> EncodedFeature:
-    codec = (newer.features.get(name) or older.features[name]).codec
-    parts = [rows.features.get(name) or never_written(codec, len(rows)) for rows in (older, newer)]
+def _joined_feature(rows: Sequence[EncodedRows], name: str) -> EncodedFeature:
+    codec = next(part.features[name].codec for part in reversed(rows) if name in part.features)
+    parts = [part.features.get(name) or never_written(codec, len(part)) for part in rows]
     vocabulary, new_ids = Vocabulary.union([part.vocabulary for part in parts])
+    times = [part.times for part in parts if part.times is not None]
+    symbols = [ids[part.symbols].astype(np.int32) for ids, part in zip(new_ids, parts, strict=True)]
+    csr = Csr.of_lengths(np.concatenate([np.diff(part.indptr) for part in parts]), np.concatenate(symbols))
     return EncodedFeature(
         codec,
         vocabulary,
         np.concatenate([part.states for part in parts]),
-        np.concatenate((parts[0].indptr, parts[0].indptr[-1] + parts[1].indptr[1:])),
-        np.concatenate(
-            [ids[part.symbols].astype(np.int32) for ids, part in zip(new_ids, parts, strict=True)]
-        ),
-        _concatenate_times(parts),
+        csr.indptr,
+        csr.ids,
+        np.concatenate(times) if times and sum(map(len, times)) == len(csr.ids) else None,
     )
-
-
-def _concatenate_times(parts: Sequence[EncodedFeature]) -> NDArray[np.int64] | None:
-    times = [part.times for part in parts if part.times is not None]
-    is_whole = sum(map(len, times)) == sum(len(part.symbols) for part in parts)
-    return np.concatenate(times) if times and is_whole else None

@@ -18,7 +18,7 @@ from feast_sketch_store.errors import DamagedFileError, StorageError, Unsupporte
 from feast_sketch_store.layers import ExactLayer
 from feast_sketch_store.row_log import START, LogRead, Position, RowLog
 from feast_sketch_store.rows.codecs import FeatureCodec
-from feast_sketch_store.rows.encoding import RowKeys
+from feast_sketch_store.rows.encoding import RowKeys, first_due
 from feast_sketch_store.rows.formulas import with_formulas
 from feast_sketch_store.snapshot.files import Listing, SnapshotFile, SnapshotFolder
 from feast_sketch_store.snapshot.manifest import Manifest
@@ -372,9 +372,9 @@ class ShardLoader:
         layers = list(state.exact)
         if len(rows):
             layers.append(ExactLayer(rows))
-        while len(layers) > 1 and layers[-1].rows.is_due(layers[-2].rows):
-            newer, older = layers.pop(), layers.pop()
-            layers.append(ExactLayer(state.semantics.merge(older.rows, newer.rows)))
+        parts = [layer.rows for layer in layers]
+        if (first := first_due(parts)) < len(parts) - 1:
+            layers[first:] = [ExactLayer(state.semantics.merge(parts[first:]))]
         return replace(
             state,
             position=position,

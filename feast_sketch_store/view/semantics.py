@@ -43,6 +43,7 @@ from feast_sketch_store.rows.encoding import (
     RowKeys,
     as_damage,
     encode,
+    first_due,
     newest_rows,
     row_keys,
     to_arrow,
@@ -135,8 +136,8 @@ class RowSemantics(ABC):
         """
 
     @abstractmethod
-    def merge(self, older: EncodedRows, newer: EncodedRows) -> EncodedRows:
-        """One row per entity of two parts, ordered by hash."""
+    def merge(self, parts: Sequence[EncodedRows]) -> EncodedRows:
+        """One row per entity of parts, from the oldest to the newest, ordered by hash."""
 
     @abstractmethod
     def late(
@@ -187,9 +188,9 @@ class Replace(RowSemantics):
         """The newest row of each entity."""
         return encode(*newest_rows(table), codecs)
 
-    def merge(self, older: EncodedRows, newer: EncodedRows) -> EncodedRows:
-        """The newest row of each entity of both."""
-        return older.merged_with(newer)
+    def merge(self, parts: Sequence[EncodedRows]) -> EncodedRows:
+        """The newest row of each entity."""
+        return EncodedRows.newest_of(parts)
 
     def late(
         self, keys: RowKeys, layers: Sequence[ExactLayer], sealed: Callable[[], RowKeys | None]
@@ -231,13 +232,9 @@ class AppendedRows:
             self.num_rows += len(batch)
             before = [ExactLayer(part) for part in reversed(parts)]
             parts.append(APPEND.encode(batch, codecs, before))
-            while len(parts) > 1 and parts[-1].is_due(parts[-2]):
-                newer, older = parts.pop(), parts.pop()
-                parts.append(united(older.followed_by(newer)))
-        while len(parts) > 1:
-            newer, older = parts.pop(), parts.pop()
-            parts.append(united(older.followed_by(newer)))
-        rows = parts[0]
+            if (first := first_due(parts)) < len(parts) - 1:
+                parts[first:] = [APPEND.merge(parts[first:])]
+        rows = parts[0] if len(parts) == 1 else APPEND.merge(parts)
         if kept_microseconds is not None:
             newest = int(rows.keys.event_timestamps.max(initial=NO_TIMESTAMP, where=~rows.keys.deleted))
             expire_before = min(expire_before, newest - kept_microseconds)
@@ -380,9 +377,9 @@ class Append(RowSemantics):
 
         return encode_lists(counted_once(table, codecs, known), codecs)
 
-    def merge(self, older: EncodedRows, newer: EncodedRows) -> EncodedRows:
-        """Merge what both parts add and hide."""
-        return united(older.followed_by(newer))
+    def merge(self, parts: Sequence[EncodedRows]) -> EncodedRows:
+        """Merge what the parts add and hide."""
+        return united(EncodedRows.joined(parts))
 
     def late(
         self, keys: RowKeys, layers: Sequence[ExactLayer], sealed: Callable[[], RowKeys | None]

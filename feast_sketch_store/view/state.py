@@ -6,7 +6,7 @@ State             shard 0, 1, ...: a read goes to the shard of its entity
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, reduce
+from functools import cached_property
 from typing import TypeAlias
 
 import numpy as np
@@ -86,7 +86,7 @@ class ShardState:
         """The number of values of some features in the unsealed rows that count."""
         if not self.exact:
             return 0
-        rows = reduce(self.semantics.merge, (layer.rows for layer in self.exact))
+        rows = self.semantics.merge([layer.rows for layer in self.exact])
         alive = ~rows.keys.deleted
         return sum(int(rows.features[f].csr.lengths[alive].sum()) for f in features if f in rows.features)
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from feast_sketch_store.layers import ExactLayer, FeatureBudget, build_layer
 from feast_sketch_store.rows.codecs import FeatureCodec
-from feast_sketch_store.rows.encoding import deletions, encode, newest_rows, to_arrow
+from feast_sketch_store.rows.encoding import EncodedRows, deletions, encode, newest_rows, to_arrow
 from tests.helpers.keys import user_hashes, user_key
 from tests.helpers.length import by_length
 
@@ -105,8 +105,10 @@ def test_one_table_of_all_batches(batches):
 def test_layers_merged_in_any_grouping(batches, data):
     layers = [ExactLayer(encoded(batch)) for batch in batches] or [ExactLayer(encoded([]))]
     while len(layers) > 1:
-        index = data.draw(st.integers(0, len(layers) - 2))
-        layers[index : index + 2] = [layers[index].merged_with(layers[index + 1])]
+        first = data.draw(st.integers(0, len(layers) - 2))
+        end = data.draw(st.integers(first + 2, len(layers)))
+        parts = [layer.rows for layer in layers[first:end]]
+        layers[first:end] = [ExactLayer(EncodedRows.newest_of(parts))]
     assert read(layers[0]) == reference(write for batch in batches for write in batch)
 
 

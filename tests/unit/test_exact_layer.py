@@ -6,7 +6,7 @@ from feast.protos.feast.types.Value_pb2 import StringSet, Value
 
 from feast_sketch_store.layers import ExactLayer
 from feast_sketch_store.rows.codecs import FeatureCodec
-from feast_sketch_store.rows.encoding import deletions, encode, newest_rows
+from feast_sketch_store.rows.encoding import EncodedRows, deletions, encode, newest_rows
 
 CODECS = [FeatureCodec("viewed", "string_set_val"), FeatureCodec("size", "int64_val")]
 NAMES = ["viewed", "size"]
@@ -75,7 +75,7 @@ def test_deleted_rows_are_not_found(make_table, key_of, at, hashes_of):
 def test_merging_keeps_the_newest_row(layer_of, read):
     older = layer_of([(1, {"size": Value(int64_val=1)}, 10), (2, {"size": Value(int64_val=1)}, 10)])
     newer = layer_of([(2, {"viewed": viewed("x")}, 11), (3, {"size": Value(int64_val=2)}, 1)])
-    assert read(older.merged_with(newer), [1, 2, 3], NAMES) == {
+    assert read(ExactLayer(EncodedRows.newest_of([older.rows, newer.rows])), [1, 2, 3], NAMES) == {
         1: (10, {"viewed": None, "size": Value(int64_val=1)}),
         2: (11, {"viewed": viewed("x"), "size": None}),
         3: (1, {"viewed": None, "size": Value(int64_val=2)}),

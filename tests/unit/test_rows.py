@@ -17,6 +17,7 @@ from feast_sketch_store.rows.encoding import (
     NO_TIMESTAMP,
     NULLS,
     OWN_COLUMNS,
+    EncodedRows,
     deletions,
     encode,
     newest_rows,
@@ -308,7 +309,7 @@ def test_taking_rows_takes_their_features(make_rows):
 def test_merging_joins_vocabularies(make_rows):
     older = make_rows([(1, viewed("a", "b"), 1), (2, viewed("b"), 1)], CODECS)
     newer = make_rows([(2, viewed("c", "b"), 2), (3, viewed("c"), 2)], CODECS)
-    merged = older.merged_with(newer)
+    merged = EncodedRows.newest_of([older, newer])
     assert len(merged.features["viewed"].vocabulary) == 3
     assert sorted(sorted(items) for _, items in items_of(merged)) == [[b"a", b"b"], [b"b", b"c"], [b"c"]]
     assert len(merged) == 3
@@ -316,6 +317,6 @@ def test_merging_joins_vocabularies(make_rows):
 
 def test_merging_keeps_features_that_one_side_lacks(make_rows):
     older, newer = make_rows([(1, size(5), 1)], [SIZE]), make_rows([(2, viewed("a"), 1)], [VIEWED])
-    merged = older.merged_with(newer)
+    merged = EncodedRows.newest_of([older, newer])
     assert sorted(items_of(merged)) == [(MISSING, set()), (VALUE, {b"a"})]
     assert sorted(items_of(merged, "size")) == [(MISSING, set()), (VALUE, {5})]
