@@ -189,13 +189,12 @@ def _column_of(dataframe: "pd.DataFrame", view: str, feature: str) -> str | None
 def _as_column(values: "pd.Series[object]", codec: FeatureCodec, name: str) -> pa.Array:
     """A column of the codec's type. Sets become lists; values that pandas treats as missing become null."""
     plain = [sorted(value) if isinstance(value, set | frozenset) else value for value in values]
-    if pa.types.is_large_list(codec.arrow_type) or pa.types.is_list(codec.arrow_type):
-        for row, value in enumerate(plain):
-            if isinstance(value, str | bytes):  # Arrow would split it into characters
-                raise RowError(
-                    f"column {name!r} is not of the feature's type, {codec.arrow_type}: row {row} has "
-                    f"{value!r}, and needs a list of values"
-                )
+    for row, value in enumerate(plain if codec.is_collection else ()):
+        if isinstance(value, str | bytes):  # Arrow would split it into characters
+            raise RowError(
+                f"column {name!r} is not of the feature's type, {codec.arrow_type}: row {row} has "
+                f"{value!r}, and needs a list of values"
+            )
     try:
         return pa.array(plain, codec.arrow_type, from_pandas=True)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:

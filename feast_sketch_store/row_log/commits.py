@@ -23,8 +23,6 @@ _MESSAGE_HEAD = struct.Struct("<II")  # a mark, and the length of the metadata a
 _CONTINUATION = 0xFFFFFFFF
 _JOINED_BYTES = 1 << 24  # of streams that are copied to be read as one
 _END = _MESSAGE_HEAD.pack(_CONTINUATION, 0)
-
-
 _COMPRESSED_FROM_BYTES = 1 << 16  # compressing smaller payloads takes more time than it saves
 
 Payload: TypeAlias = pa.Table | DataFile | None

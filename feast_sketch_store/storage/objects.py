@@ -265,7 +265,12 @@ class Objects:
         if known is not None:
             # Google compares versions, the others e-tags. obstore refuses a version that is None.
             mode = {"e_tag": known.e_tag, **({"version": known.version} if known.version else {})}
-        return self._put(key, content, secrets.token_hex(_WRITE_ID_BYTES), mode)
+        write_id = secrets.token_hex(_WRITE_ID_BYTES)
+        if self._put(key, content, write_id, mode):
+            return True
+        # The answer to a first try may have been lost.
+        found = self.info(key)
+        return found is not None and found.write_id == write_id
 
     def delete(self, keys: Sequence[str]) -> None:
         """Delete objects in the order of their keys; those that do not exist are left out."""
@@ -302,20 +307,15 @@ class Objects:
     def _put(self, key: str, content: bytes | memoryview, write_id: str, mode: Any) -> bool:
         """Write an object in one piece. False if its condition did not hold."""
         attributes: Any = {_WRITE_ID: write_id} if write_id else None
-        num_tries = 0
 
         def put() -> None:
-            nonlocal num_tries
-            num_tries += 1
             obstore.put(self._store, key, content, mode=mode, attributes=attributes, use_multipart=False)
 
         try:
             with self._calling(key, "written", UncertainWriteError):
                 _until_answered(put)
         except FileExistsAlreadyError:
-            # A try whose answer was lost may be what another one met.
-            found = self.info(key) if write_id and num_tries > 1 else None
-            return found is not None and found.write_id == write_id
+            return False
         return True
 
     # -- errors --------------------------------------------------------------------------------
