@@ -183,14 +183,14 @@ static int add_weights(void *self, Py_ssize_t i, int status, Place *place, Arena
                                     : read_first(place, &feature, arena, &content);
     if (failed < 0 || (content.count && !content.ids)) return FAILED;
     const int64_t *counts = scores->is_counted ? content.weights : NULL;
-    double sums[2] = {0, 0}; /* two, so that additions need not wait for each other */
+    double sums[4] = {0}; /* four, so that additions need not wait for each other */
     for (int64_t k = 0; k < content.count; k++) {
         int32_t name = layer_name(place->layer, content.ids[k]);
         if (name == -1) continue;
         if (name < 0 || name >= scores->num_weights) return FAILED;
-        sums[k & 1] += counts ? (double)counts[k] * scores->weights[name] : scores->weights[name];
+        sums[k & 3] += counts ? (double)counts[k] * scores->weights[name] : scores->weights[name];
     }
-    scores->out[i] = sums[0] + sums[1];
+    scores->out[i] = (sums[0] + sums[1]) + (sums[2] + sums[3]);
     return 0;
 }
 
