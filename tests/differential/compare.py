@@ -238,7 +238,7 @@ def _with_scores(operation: dict[str, Any], one: Any, other: Any) -> Any:
     if operation["do"] == "online_read":
         for row, other_row in zip(one, other, strict=True):
             for f in {*scores.values()} if row and other_row else ():
-                if f in other_row[1] and other_row[1][f] is None:
+                if f in row[1] and other_row[1].get(f) is None:
                     other_row[1][f] = row[1][f]
     return other
 
