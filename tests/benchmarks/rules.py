@@ -15,13 +15,20 @@ from typing import NamedTuple
 sys.path.append(str(Path(__file__).resolve().parent / "click_prediction"))
 
 import numpy as np
+import pyarrow as pa
+import scores
+from curves import MODEL, Setting, values_kept
 from measure import print_set_up, print_table
 from model import Bootstrap, ClickModel
+from scale import _rows
+from scipy import sparse
 from snapshot_bits import encoded, snapshot_bytes
 from structures_on_data import FILTERS, PRESENCE_ERROR_RATE, SETS, Kept, _layer, _shown
 from tasks import History, Task, load
 
 from feast_sketch_store.layers import FeatureBudget, Goal, build_layer
+from feast_sketch_store.rows.codecs import FeatureCodec
+from feast_sketch_store.rows.encoding import EncodedRows, encode, newest_rows
 
 ACCURACY, STRUCTURES = "docs/explanation/accuracy.md", "docs/explanation/structures.md"
 DATA_SETS = ("kuairand", "retail")
@@ -64,7 +71,10 @@ class Data:
 
     def auc(self, trained: str, read: str) -> float:
         """The AUC of a model of one history that reads another; see `history`."""
-        decided = self.model(trained).decide(self.history(read))
+        return self.auc_of(self.model(trained).decide(self.history(read)))
+
+    def auc_of(self, decided: np.ndarray) -> float:
+        """The AUC of decisions."""
         return float(self._bootstrap.aucs(decided)[0])
 
     def gain(self, name: str) -> float:
@@ -75,8 +85,9 @@ class Data:
     def history(self, name: str) -> History | None:
         """A history by name.
 
-        ``none``, ``exact``, ``cut SHARE`` with the most popular values of each feature, and ``STRUCTURE GOAL
-        RATIO SALT`` as reads of that show it.
+        ``none``; ``exact``; ``cut SHARE`` with the most popular values of each feature; ``chosen SHARE`` with
+        the values from which the exact model gains most per bit; and ``STRUCTURE GOAL RATIO SALT`` as reads
+        of that show it.
         """
         kind, *others = name.split()
         if kind == "none":
@@ -85,6 +96,10 @@ class Data:
             return self.task.history
         if kind == "cut":
             return {of: _cut(matrix, float(others[0])) for of, matrix in self.task.history.items()}
+        if kind == "chosen":
+            setting = Setting("", {}, MODEL, float(others[0]))
+            kept = values_kept(setting, self.task, self.model("exact").importance())
+            return {of: _only(matrix, kept[of]) for of, matrix in self.task.history.items()}
         return self.shown(name)
 
     def _model(self, name: str) -> ClickModel:
@@ -122,10 +137,14 @@ def run(*, quick: bool) -> None:
     )
 
 
-def _cut(matrix: History, share: float) -> History:
+def _cut(matrix: sparse.csr_matrix, share: float) -> sparse.csr_matrix:
     counts = np.bincount(matrix.indices, minlength=matrix.shape[1])
+    return _only(matrix, np.argsort(-counts, kind="stable")[: max(1, round(share * len(counts)))])
+
+
+def _only(matrix: sparse.csr_matrix, values: np.ndarray) -> sparse.csr_matrix:
     kept = np.zeros(matrix.shape[1], np.float32)
-    kept[np.argsort(-counts, kind="stable")[: max(1, round(share * len(counts)))]] = 1
+    kept[values] = 1
     cut = matrix.multiply(kept).tocsr()
     cut.eliminate_zeros()
     return cut
@@ -203,6 +222,64 @@ def _snapshot_is_recognized(data: Data) -> Found:
     return Found(f"{lost:.4f} of AUC lost at the next seal", lost > 0.002)
 
 
+def _few_values_keep_most(data: Data) -> Found:
+    share = data.gain("chosen 0.04")
+    return Found(f"4 % of the values keep {share:.0%} of the gain", share >= 0.9)
+
+
+def _score_keeps_more(data: Data) -> Found:
+    task, exact = data.task, data.model("exact")
+    settings = [scores.score(task, exact, 0.25, 6), *scores.cuts(task, exact)]
+    without, whole = data.auc("none", "none"), data.auc("exact", "exact")
+    bits, gains = [], []
+    for _, own, shown in scores.sealed(task, settings):
+        bits.append(own)
+        gains.append((data.auc_of(scores.decide(task, shown)) - without) / (whole - without))
+    cut = max(gain for gain, own in zip(gains[1:], bits[1:], strict=True) if own < 3)
+    measured = (
+        f"a score of {bits[0]:.2f} bits a fact keeps {gains[0]:.0%} of the gain, cuts below 3 bits {cut:.0%}"
+    )
+    return Found(measured, gains[0] > cut)
+
+
+def _static_is_smaller(data: Data) -> Found:
+    saved = []
+    for num_scalars in (1, 2):
+        rows = _scalars(data.task, num_scalars)
+        targets = dict.fromkeys(rows.features, PRESENCE_ERROR_RATE)
+        listed, static = (
+            build_layer(
+                rows,
+                FeatureBudget(
+                    PRESENCE_ERROR_RATE,
+                    targets,
+                    may_be_columns=frozenset(targets),
+                    is_static=is_static,
+                    lists_rows=not is_static,
+                ),
+            )
+            for is_static in (False, True)
+        )
+        saved.append(8 * (snapshot_bytes(listed)[0] - snapshot_bytes(static)[0]) / len(rows))
+    return Found(f"{_range(saved)} bits a row less", min(saved) > 0.5 and max(saved) < 2)
+
+
+def _scalars(task: Task, number: int) -> EncodedRows:
+    """A row per person of one or two scalars: the octave of its length; its most popular value."""
+    matrix = sparse.hstack(list(task.history.values()), "csr")[task.written]
+    popularity = np.asarray(matrix.sum(axis=0)).ravel()
+    by_popularity = matrix.multiply(popularity).tocsr()
+    scalars = {
+        "octave": np.log2(np.diff(matrix.indptr)).astype(np.int64),
+        "most_popular": np.asarray(by_popularity.argmax(axis=1)).ravel().astype(np.int64),
+    }
+    table = _rows(task, 0, task.written)[0].drop_columns(list(task.history))
+    names = list(scalars)[:number]
+    for name in names:
+        table = table.append_column(name, pa.array(scalars[name]))
+    return encode(*newest_rows(table), [FeatureCodec(name, "int64_val") for name in names])
+
+
 RULES = (
     Rule(STRUCTURES, "Sets are the smallest at up to one false value for each true one", _sets_are_smallest),
     Rule(STRUCTURES, "Filters win where more noise is harmless", _filters_win_with_noise),
@@ -221,5 +298,8 @@ RULES = (
     Rule(ACCURACY, "False values cost a linear model more than missing values.", _sets_keep_more),
     Rule(ACCURACY, "Cuts: train a classifier through the sketch.", _cuts_are_trained_through, ["kuairand"]),
     Rule(ACCURACY, "Filters: try both.", _filters_are_trained_exactly),
+    Rule(ACCURACY, "4 % of the values keep nine tenths of the gain.", _few_values_keep_most, ["kuairand"]),
+    Rule(ACCURACY, "On KuaiRand it keeps more below three bits a fact", _score_keeps_more, ["kuairand"]),
+    Rule(STRUCTURES, "0.4 to 2 bits a row less than a list", _static_is_smaller),
     Rule(ACCURACY, "Do not evaluate on the snapshot you trained on.", _snapshot_is_recognized, ["kuairand"]),
 )

@@ -65,6 +65,19 @@ def tags_of(setting: Setting, task: Task, importance: Mapping[str, NDArray[np.fl
     """
     if not setting.cut or setting.share == 1:
         return Tags(setting.tags)
+    kept = values_kept(setting, task, importance)
+    if setting.cut == POPULARITY:
+        tags = {name: {"sketch.vocabulary": f"{{top: {max(1, len(k))}}}"} for name, k in kept.items()}
+        return Tags(setting.tags, tags)
+    files = {f"plans/{VIEW}.{name}.json": task.vocabularies[name][k].tolist() for name, k in kept.items()}
+    tags = {name: {"sketch.vocabulary": f"{{file: plans/{VIEW}.{name}.json}}"} for name in kept}
+    return Tags(setting.tags, tags, files)
+
+
+def values_kept(
+    setting: Setting, task: Task, importance: Mapping[str, NDArray[np.float64]]
+) -> dict[str, NDArray[np.int64]]:
+    """The places of the values that a cut keeps, of each feature; see `tags_of`."""
     shares = {name: matrix.sum(axis=0).A1 / len(task.written) for name, matrix in task.history.items()}
     scores = shares
     if setting.cut == MODEL:
@@ -72,13 +85,7 @@ def tags_of(setting: Setting, task: Task, importance: Mapping[str, NDArray[np.fl
         scores = {n: importance[n] * p * (1 - p) / np.maximum(_entropy(p), 1e-9) for n, p in shares.items()}
     pooled = np.sort(np.concatenate(list(scores.values())))[::-1]
     bound = pooled[max(1, round(setting.share * len(pooled))) - 1]
-    kept = {name: np.flatnonzero(score >= bound) for name, score in scores.items()}
-    if setting.cut == POPULARITY:
-        tags = {name: {"sketch.vocabulary": f"{{top: {max(1, len(k))}}}"} for name, k in kept.items()}
-        return Tags(setting.tags, tags)
-    files = {f"plans/{VIEW}.{name}.json": task.vocabularies[name][k].tolist() for name, k in kept.items()}
-    tags = {name: {"sketch.vocabulary": f"{{file: plans/{VIEW}.{name}.json}}"} for name in kept}
-    return Tags(setting.tags, tags, files)
+    return {name: np.flatnonzero(score >= bound) for name, score in scores.items()}
 
 
 def _entropy(share: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -1,8 +1,8 @@
 """What a score keeps of a history's uplift, and at how many bits, through the real store.
 
-    python tests/benchmarks/click_prediction/scores.py [--data FOLDER] [--resamples N]
+    python tests/benchmarks/click_prediction/scores.py [kuairand retail] [--data FOLDER] [--resamples N]
 
-KuaiRand only. Each setting is applied, sealed by another process and read back by a new `SketchReader`; a
+Each setting is applied, sealed by another process and read back by a new `SketchReader`; a
 model is fitted on what that reads. The weights of scores are those of the exact model, which saw the training
 split alone. Bits are those of the whole snapshot: formula, vocabulary, index and header included. The cuts
 are those of ``run.py``.
@@ -11,7 +11,8 @@ are those of ``run.py``.
 import argparse
 import sys
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from model import Bootstrap, ClickModel, interval
 from numpy.typing import NDArray
 from scipy import sparse
 from stores import temporary_folder
-from tasks import Task, add_data_argument, load_or_exit
+from tasks import History, Task, add_data_argument, load_or_exit
 from through_feast import SCORE, VIEW, Repository, Tags
 
 from feast_sketch_store import SketchReader, through_sketch
@@ -41,10 +42,12 @@ CHECKED_PEOPLE = 500
 def main() -> None:
     parser = argparse.ArgumentParser(description="Uplift kept by scores.")
     add_data_argument(parser)
+    parser.add_argument("names", nargs="*", default=["kuairand", "retail"], help="data sets")
     parser.add_argument("--resamples", type=int, default=200)
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
-    measure(load_or_exit("kuairand", arguments.data, parser), arguments.resamples)
+    for name in arguments.names:
+        measure(load_or_exit(name, arguments.data, parser), arguments.resamples)
 
 
 def measure(task: Task, resamples: int) -> None:
@@ -53,26 +56,13 @@ def measure(task: Task, resamples: int) -> None:
     without = bootstrap.aucs(ClickModel(task, None).decide(None))
     gain = bootstrap.aucs(exact.decide(task.history)) - without
     lines = []
-    with temporary_folder() as folder:
-        online_store = {"type": "sketch", "path": "sketch", "refresh": "0"}
-        with Repository(folder / "repository", task, online_store) as repository:
-            repository.materialize()
-            for label, tags in settings(task, exact):
-                sealed = repository.seal(tags)
-                shown = read(repository, task, tags)
-                own = bootstrap.aucs(ClickModel(task, shown).decide(shown))
-                uplift = (own - without) / gain
-                low, high = interval(uplift)
-                bits = sealed["bytes"] * 8 / task.num_facts
-                cells = [
-                    label,
-                    f"{bits:.2f}",
-                    f"{own[0]:.4f}",
-                    f"{uplift[0]:.1%}",
-                    f"{low:.0%} to {high:.0%}",
-                ]
-                lines.append(cells)
-                print(", ".join(cells), file=sys.stderr, flush=True)
+    for label, bits, shown in sealed(task, settings(task, exact)):
+        own = bootstrap.aucs(decide(task, shown))
+        uplift = (own - without) / gain
+        low, high = interval(uplift)
+        cells = [label, f"{bits:.2f}", f"{own[0]:.4f}", f"{uplift[0]:.1%}", f"{low:.0%} to {high:.0%}"]
+        lines.append(cells)
+        print(", ".join(cells), file=sys.stderr, flush=True)
     print_set_up(
         f"{task.title}. {len(task.written):,} people with {task.num_facts:,} facts; AUC {without[0]:.4f} "
         f"without a history; {resamples} resamples of the people tested on",
@@ -83,24 +73,56 @@ def measure(task: Task, resamples: int) -> None:
     print_table(["setting", "bits per fact", "AUC", "uplift kept", "95 %"], lines)
 
 
+def decide(task: Task, shown: History) -> NDArray[np.float64]:
+    """The decisions of a model of what reads show. A candidate cannot be compared with a score."""
+    own = replace(task, candidates=None) if SCORE in shown else task
+    return ClickModel(own, shown).decide(shown)
+
+
+def sealed(task: Task, all_tags: Iterable[tuple[str, Tags]]) -> Iterator[tuple[str, float, History]]:
+    """Seal the rows with each tags, and read them.
+
+    Yields
+    ------
+    The label of the tags, bits per fact of the snapshot, and what a model sees of everybody.
+    """
+    with temporary_folder() as folder:
+        online_store = {"type": "sketch", "path": "sketch", "refresh": "0"}
+        with Repository(folder / "repository", task, online_store) as repository:
+            repository.materialize()
+            for label, tags in all_tags:
+                num_bytes = repository.seal(tags)["bytes"]
+                yield label, num_bytes * 8 / task.num_facts, read(repository, task, tags)
+
+
 def settings(task: Task, exact: ClickModel) -> Iterator[tuple[str, Tags]]:
     """What is measured, by its label."""
-    importance = exact.importance()
-    nothing = dict.fromkeys(task.history, NOTHING)
-    sources = ", ".join(task.history)
     for share in WEIGHT_SHARES:
         for bits in BITS if share == 0.25 else (6,):
-            weights = strongest(task, exact, importance, share)
-            score = {
-                "sketch.codec": "score",
-                "sketch.score": f"{{of: [{sources}], weights: plans/score.json, bits: {bits}}}",
-            }
-            number = sum(map(len, weights.values()))
-            label = f"score, {bits} bits, weights of {number:,} values"
-            yield label, Tags({}, {**nothing, "score": score}, {"plans/score.json": weights})
+            yield score(task, exact, share, bits)
+    yield from cuts(task, exact)
+
+
+def cuts(task: Task, exact: ClickModel) -> Iterator[tuple[str, Tags]]:
+    """Sets of the values that move the model most, and their labels."""
+    importance = exact.importance()
     for share in CUT_SHARES:
         cut = tags_of(Setting("", {"sketch.structure": "sets"}, MODEL, share), task, importance)
         yield f"{share:.0%} of the values, as sets", cut
+
+
+def score(task: Task, exact: ClickModel, share: float, bits: int) -> tuple[str, Tags]:
+    """A score alone, of a share of the weights, and its label."""
+    weights = strongest(task, exact, exact.importance(), share)
+    sources = ", ".join(task.history)
+    tags = {
+        "sketch.codec": "score",
+        "sketch.score": f"{{of: [{sources}], weights: plans/score.json, bits: {bits}}}",
+    }
+    of_features = {**dict.fromkeys(task.history, NOTHING), SCORE: tags}
+    number = sum(map(len, weights.values()))
+    label = f"score, {bits} bits, weights of {number:,} values"
+    return label, Tags({}, of_features, {"plans/score.json": weights})
 
 
 def strongest(
@@ -113,8 +135,11 @@ def strongest(
     bound = pooled[max(1, round(share * len(pooled))) - 1]
     return {
         name: [
-            [int(task.vocabularies[name][place]), float(f"{exact.history_weights[name][place]:.6g}")]
-            for place in np.flatnonzero(own >= bound)
+            [value, float(f"{weight:.6g}")]
+            for value, weight, moves in zip(
+                task.vocabularies[name].tolist(), exact.history_weights[name].tolist(), own, strict=True
+            )
+            if moves >= bound
         ]
         for name, own in moved.items()
     }
