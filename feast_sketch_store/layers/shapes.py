@@ -22,7 +22,6 @@ from feast_sketch_store.structures.bloom import BloomTable
 from feast_sketch_store.structures.parts import Described, Parts, checked
 from feast_sketch_store.structures.table import SymbolRange
 from feast_sketch_store.succinct import PackedInts
-from feast_sketch_store.succinct.fingerprints import expected_bits
 
 MAX_SHAPES = 256
 MAX_TIMESTAMP_BUCKETS = 16
@@ -84,20 +83,6 @@ class ShapedRows(Presence):
     def features(self) -> Collection[str]:
         """See `Presence`."""
         return [name for shapes in self.shapes for name in shapes.features]
-
-    def size_if_listed(self, num_rows: int, presence_error_rate: float) -> float:
-        """See `Presence`."""
-        return (expected_bits(num_rows, presence_error_rate) + self._timestamp_bits * num_rows) / 8
-
-    @property
-    def _timestamp_bits(self) -> int:
-        """Bits of a timestamp in a column: of a bucket number if buckets are exact, else of their range."""
-        if not len(self.bucket_bounds):
-            return 0
-        oldest, newest = self.bucket_bounds.T
-        if (oldest == newest).all():
-            return (len(oldest) - 1).bit_length()
-        return int(newest.max() - oldest.min()).bit_length()
 
     def prepare(self) -> RowReader:
         """See `Presence.prepare`."""

@@ -50,7 +50,6 @@ from feast_sketch_store.rows.encoding import (
 )
 from feast_sketch_store.rows.entity_keys import JoinKeys, find_sorted
 from feast_sketch_store.rows.increments import (
-    OPERATION,
     Remembered,
     counted_once,
     is_times_column,
@@ -94,11 +93,9 @@ class RowSemantics(ABC):
     Attributes
     ----------
     name : by which settings and snapshots know it.
-    log_column : a column that all its logs have and no others; None if it has none.
     """
 
     name: str
-    log_column: str | None = None
 
     def of(self, codecs: Sequence[FeatureCodec]) -> "RowSemantics":
         """The semantics for a view with these features. Here it does not depend on them."""
@@ -322,7 +319,6 @@ class Append(RowSemantics):
     """
 
     name = "append"
-    log_column = OPERATION
 
     def __init__(self, codecs: Sequence[FeatureCodec] = ()):
         self._stored: dict[str | None, FeatureCodec] = {

@@ -8,7 +8,7 @@ refresh:  newest snapshot -> base layer;  commits since -> exact layers on top
 import logging
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -22,10 +22,9 @@ from feast_sketch_store.layers.build import values_within_memory
 from feast_sketch_store.layers.joint import CountedRows, SharedVocabularies, count_rows
 from feast_sketch_store.row_log import START, LogRead, Position
 from feast_sketch_store.row_log.staging import StagedFile
-from feast_sketch_store.rows.encoding import FeastRow, RowKeys
+from feast_sketch_store.rows.encoding import RowKeys
 from feast_sketch_store.rows.entity_keys import find_sorted
 from feast_sketch_store.rows.formulas import Formula
-from feast_sketch_store.rows.list_log import ListRows
 from feast_sketch_store.settings.view_settings import ViewSettings
 from feast_sketch_store.snapshot.files import Draft, SnapshotFile
 from feast_sketch_store.snapshot.sealed import write_layer
@@ -56,9 +55,6 @@ _MAX_DEFERRED_ROWS = 256
 _MAX_DEFERRED_BYTES = 1 << 20
 
 _told_late: set[tuple[str, str]] = set()  # views whose ignored rows were logged: the folder and the name
-
-
-Batch: TypeAlias = Sequence[FeastRow] | ListRows | pa.Table
 
 
 class Dropped(NamedTuple):
