@@ -70,8 +70,7 @@ class DeltaLayer(Layer):
         """Microseconds since 1970, the newest of the rows; deletions do not count."""
         return self.layer.max_event_timestamp
 
-    def row_reader(self, features: tuple[WantedFeature, ...]) -> RowReader:
-        """See `Layer`."""
+    def _prepare(self, features: tuple[WantedFeature, ...]) -> RowReader:
         return self.layer.row_reader(features)
 
     @cached_property

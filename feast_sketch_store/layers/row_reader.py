@@ -6,6 +6,7 @@ lives as long as the layer.
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -77,9 +78,22 @@ class Layer(ABC):
     def numbering(self, feature: str) -> Vocabulary | None:
         """The values of a feature in the order of their ids; None if its values have no ids."""
 
-    @abstractmethod
     def row_reader(self, features: tuple[WantedFeature, ...]) -> RowReader:
         """The rows and some features in the form that the kernel reads, perhaps made earlier."""
+        known = self._forms.get(features)
+        if known is None:
+            if len(self._forms) >= _MAX_QUESTIONS:
+                self._forms.clear()
+            known = self._forms[features] = self._prepare(features)
+        return known
+
+    @cached_property
+    def _forms(self) -> dict[tuple[WantedFeature, ...], RowReader]:
+        return {}
+
+    @abstractmethod
+    def _prepare(self, features: tuple[WantedFeature, ...]) -> RowReader:
+        """The rows and some features in the form that the kernel reads."""
 
     @property
     def decides(self) -> tuple[NDArray[np.uint64] | None, NDArray[np.bool_] | None]:
@@ -106,24 +120,6 @@ class Layer(ABC):
         known = tuple(name for name in features if name in self.codecs)
         columns = [Column(name, self.codecs[name], self.numbering(name)) for name in known]
         return read(stack([self], Wanted(known)), columns, entity_hashes, expire_before)
-
-
-class Forms:
-    """The prepared forms of a layer."""
-
-    def __init__(self) -> None:
-        self._known: dict[tuple[WantedFeature, ...], RowReader] = {}
-
-    def get(self, features: tuple[WantedFeature, ...]) -> RowReader | None:
-        """The form for some features; None if it was not made yet."""
-        return self._known.get(features)
-
-    def keep(self, features: tuple[WantedFeature, ...], rows: RowReader) -> RowReader:
-        """Keep a form, and return it."""
-        if len(self._known) >= _MAX_QUESTIONS:
-            self._known.clear()
-        self._known[features] = rows
-        return rows
 
 
 def stack(

@@ -20,7 +20,6 @@ from feast_sketch_store.layers.listed import ListedRows
 from feast_sketch_store.layers.presence import Presence
 from feast_sketch_store.layers.row_reader import (
     Column,
-    Forms,
     Layer,
     Wanted,
     WantedFeature,
@@ -113,10 +112,6 @@ class SketchLayer(Layer):
         return {name: feature for s in self.structures for name, feature in s.features.items()}
 
     @cached_property
-    def _forms(self) -> Forms:
-        return Forms()
-
-    @cached_property
     def codecs(self) -> Mapping[str, FeatureCodec]:
         """The codecs of all features, by name."""
         return {name: feature.codec for name, feature in self.features.items()}
@@ -133,11 +128,7 @@ class SketchLayer(Layer):
 
     # -- read ----------------------------------------------------------------------------------
 
-    def row_reader(self, features: tuple[WantedFeature, ...]) -> RowReader:
-        """See `Layer`."""
-        return self._forms.get(features) or self._forms.keep(features, self._prepare(features))
-
-    def _prepare(self, features: Sequence[WantedFeature]) -> RowReader:
+    def _prepare(self, features: tuple[WantedFeature, ...]) -> RowReader:
         rows = self.presence.prepare()
         for structure in self.structures:
             structure.prepare(rows)
