@@ -22,9 +22,8 @@ from feast_sketch_store.layers.listed import ListedRows
 from feast_sketch_store.layers.memory import fit_to_memory
 from feast_sketch_store.layers.plan import Assignment, LayerPlan
 from feast_sketch_store.layers.presence import Presence
-from feast_sketch_store.layers.shapes import ShapedRows
+from feast_sketch_store.layers.shapes import ShapedRows, StaticRows
 from feast_sketch_store.layers.sketch import SketchLayer
-from feast_sketch_store.layers.static_rows import StaticRows
 from feast_sketch_store.rows.binning import Bins
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.encoding import NO_TIMESTAMP, EncodedRows, RowKeys
@@ -257,11 +256,8 @@ class SketchLayerBuilder:
         if assignment.is_listed and order is not None:
             return _list_rows(plan, order, structures), structures, assignment
         if assignment.holder == StaticScalars.kind:
-            return (
-                StaticRows(StaticScalars.among(structures), plan.shapes[0], plan.bounds),
-                structures,
-                assignment,
-            )
+            static = StaticRows(StaticScalars.among(structures), plan.shapes, plan.bounds)
+            return static, structures, assignment
         return ShapedRows(BloomTable.among(structures), plan.shapes, plan.bounds), structures, assignment
 
     def _structures(self, assignment: Assignment, rows: RowsToSeal) -> list[Structure] | Shortfall:

@@ -27,8 +27,7 @@ from feast_sketch_store.layers.row_reader import (
     stack,
     stored_name,
 )
-from feast_sketch_store.layers.shapes import ShapedRows
-from feast_sketch_store.layers.static_rows import StaticRows
+from feast_sketch_store.layers.shapes import ShapedRows, StaticRows
 from feast_sketch_store.rows.binning import Bins, Rounding
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.encoding import NO_TIMESTAMP, EncodedFeature, EncodedRows
