@@ -11,8 +11,8 @@ import json
 import os
 import secrets
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -24,7 +24,7 @@ from feast_sketch_store.row_log.commits import decode_tables, encode_payload
 from feast_sketch_store.row_log.records import ROWS, decode_records, encode_record
 from feast_sketch_store.snapshot.files import SnapshotFile, place_of
 from feast_sketch_store.snapshot.manifest import checksum_of
-from feast_sketch_store.storage.locks import lock, unlock
+from feast_sketch_store.storage.locks import locked
 
 _FORMAT_VERSION = 1
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -208,16 +208,8 @@ class LastKnown:
 
     # -- files ---------------------------------------------------------------------------------
 
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
-        held = lock(
-            self._path.with_suffix(".lock"), True, lambda folder: folder.mkdir(parents=True, exist_ok=True)
-        )
-        assert held is not None
-        try:
-            yield
-        finally:
-            unlock(held)
+    def _locked(self) -> AbstractContextManager[None]:
+        return locked(self._path.with_suffix(".lock"))
 
     def _read(self) -> Known | None:
         try:
