@@ -45,7 +45,7 @@ from feast_sketch_store.settings.table import Backing
 from feast_sketch_store.storage.base import Storage
 from feast_sketch_store.storage.stores import StorePlace
 from feast_sketch_store.structures.sizing import within
-from feast_sketch_store.view import publication, rebuilding
+from feast_sketch_store.view import rebuilding
 from feast_sketch_store.view.live_shard import expire_before_of
 from feast_sketch_store.view.sealing import SealPolicy
 from feast_sketch_store.view.semantics import named
@@ -265,15 +265,15 @@ def seal(store: FeatureStore, view: str) -> bool:
 
 
 def publish(store: FeatureStore, view: str, force: bool = False) -> int | None:
-    """Let a fill that the gate held back count, or else seal; see `publication`."""
+    """Let a fill that the gate held back count, or else seal; see `View.publish`."""
     require_writer(store.config)
-    return publication.publish(opened_view(store, view), force)
+    return opened_view(store, view).publish(force)
 
 
 def discard(store: FeatureStore, view: str) -> int | None:
-    """Delete the rows of a fill that the gate held back; see `publication`."""
+    """Delete the rows of a fill that the gate held back; see `View.discard`."""
     require_writer(store.config)
-    return publication.discard(opened_view(store, view))
+    return opened_view(store, view).discard()
 
 
 def watch(

@@ -34,6 +34,7 @@ from feast_sketch_store.settings.view_settings import ViewSettings
 from feast_sketch_store.snapshot.files import SnapshotFile
 from feast_sketch_store.storage.base import Storage, UncertainWriteError
 from feast_sketch_store.storage.names import (
+    HELD_BACK_FILE,
     IMPORT_FOLDER,
     REBUILD_FOLDER,
     SEAL_LOCK,
@@ -41,7 +42,8 @@ from feast_sketch_store.storage.names import (
 )
 from feast_sketch_store.threads import Threads, lower_priority
 from feast_sketch_store.view import fills, joint_seal
-from feast_sketch_store.view.gate import FILL, SEAL, Figures, HeldBack, judge
+from feast_sketch_store.view.fills import HeldBack
+from feast_sketch_store.view.gate import FILL, SEAL, Figures, judge
 from feast_sketch_store.view.group_commit import GroupCommit
 from feast_sketch_store.view.live import LiveView, Parts
 from feast_sketch_store.view.sealing import SealPolicy, Sizes, may_have_deltas
@@ -397,10 +399,10 @@ class View(LiveView[Shard]):
         """Delete uncommitted staged files whose names begin with a label. Returns their number."""
         return sum(len(shard.row_log.discard_staged(label)) for shard in self.shards.values())
 
-    # -- gate: see `gate` ------------------------------------------------------------------------
+    # -- gate: see `gate` and `fills` ------------------------------------------------------------------------
 
-    def judge(self, figures: Figures, remedy: str) -> None:
-        """Ask the gate about a new version of the view; raises as `gate.judge`."""
+    def judge(self, figures: Figures, remedy: str = SEAL) -> None:
+        """Ask the gate about a new version of the view; parameters and errors as of `gate.judge`."""
         if not self.settings.gate.is_set:
             return
         self.refresh_all()
@@ -412,10 +414,6 @@ class View(LiveView[Shard]):
             self.metrics.add(GATE_REFUSALS)
             raise
 
-    def judge_seal(self, figures: Figures) -> None:
-        """`judge` for a seal, whose rows are shown whatever becomes of it."""
-        self.judge(figures, SEAL)
-
     def _judge_fill(self, files: Sequence[StagedFile]) -> None:
         with self.unchanging():
             try:
@@ -423,6 +421,48 @@ class View(LiveView[Shard]):
             except GateError as error:
                 fills.hold_back(self.storage, self.shards, HeldBack.of(files, error))
                 raise
+
+    def publish(self, force: bool = False) -> int | None:
+        """Let the rows of a fill that was held back count, if there is one, and seal.
+
+        Parameters
+        ----------
+        force : whether to do so without asking the gate.
+
+        Returns
+        -------
+        The number of rows that count now; None if no fill was held back.
+
+        Raises
+        ------
+        GateError : the view still does not pass.
+        ShardError : the rows were divided into other shards since; the fill must be discarded.
+        DamagedFileError, StorageError : files cannot be read or written.
+        """
+        fill = HeldBack.read(self.storage)
+        if fill is not None:
+            files = [self.staged(entry) for entry in fill.entries]
+            # A run that was killed may have committed some of them.
+            committed = {name for shard in self.shards.values() for name in shard.row_log.committed()}
+            self.commit_staged([file for file in files if file.file.name not in committed], force)
+            self.storage.delete([HELD_BACK_FILE])
+        self.seal(timeout_seconds=self.lock_timeout_seconds, force=force)
+        return None if fill is None else fill.num_rows
+
+    def discard(self) -> int | None:
+        """Delete the rows of a fill that was held back. Returns their number; None if there is none.
+
+        Raises
+        ------
+        DamagedFileError, StorageError : files cannot be read or written.
+        """
+        with self.unchanging():
+            fill = HeldBack.read(self.storage)
+            if fill is None:
+                return None
+            self.storage.delete([HELD_BACK_FILE])
+            fills.delete_files(self.shards, fill)
+            return fill.num_rows
 
     # -- seal ----------------------------------------------------------------------------------
 
@@ -467,7 +507,7 @@ class View(LiveView[Shard]):
                 return True
             try:
                 is_sealed = joint_seal.seal_bases(
-                    self.shards, self.settings, (lambda figures: None) if force else self.judge_seal
+                    self.shards, self.settings, (lambda figures: None) if force else self.judge
                 )
             except GateError:
                 self._num_refused = self.sizes().unsealed_rows
