@@ -16,7 +16,6 @@ from feast_sketch_store.adapter.responses import Row, hash_entity_keys, row_of
 from feast_sketch_store.online_store import any_feature_view, online_store_of
 from feast_sketch_store.operations.maintenance import entity_keys_of
 from feast_sketch_store.row_log import RowLog
-from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.encoding import (
     CREATED_TIMESTAMP,
     DELETED,
@@ -103,7 +102,7 @@ def entity_history(store: FeatureStore, view: str, entity_row: Mapping[str, Any]
     part = opened.shards[number]
     version = part.state.snapshot_version
     codecs = [codec for codec in opened.settings.codecs if not codec.is_computed and not codec.is_backed]
-    past = _Past(view, hashes, named(opened.settings.semantics).of(codecs), codecs, entity_row.keys())
+    past = _Past(view, hashes, named(opened.settings.semantics, codecs), entity_row.keys())
     rows = [
         past.after(row, commit, source, last < (version or 0))
         for row, commit, source, last in _rows_of(part.row_log, serialize_entity_keys([key])[0])
@@ -139,10 +138,9 @@ class _Past:
         view: str,
         hashes: bytes,
         semantics: RowSemantics,
-        codecs: Sequence[FeatureCodec],
         join_keys: Set[str],
     ):
-        self._view, self._hashes, self._semantics, self._codecs = view, hashes, semantics, codecs
+        self._view, self._hashes, self._semantics = view, hashes, semantics
         self._others = {*_OWN, *join_keys}
         self._tables: list[pa.Table] = []
 
@@ -167,8 +165,8 @@ class _Past:
 
     def _shown(self) -> Mapping[str, Any] | None:
         table = pa.concat_tables(self._tables, promote_options="default")
-        state = State.of_rows(self._view, self._semantics, self._semantics.encode(table, self._codecs))
-        names = tuple(codec.feature for codec in self._codecs)
+        state = State.of_rows(self._view, self._semantics, self._semantics.encode(table))
+        names = tuple(codec.feature for codec in self._semantics.codecs)
         (raw,), _ = state.row_reader(names).rows(self._hashes, NO_TIMESTAMP)
         return _plain(row_of(raw, names))
 

@@ -48,7 +48,6 @@ from feast_sketch_store.structures.sizing import within
 from feast_sketch_store.view import rebuilding
 from feast_sketch_store.view.live_shard import expire_before_of
 from feast_sketch_store.view.sealing import SealPolicy
-from feast_sketch_store.view.semantics import named
 from feast_sketch_store.view.shard import Dropped
 from feast_sketch_store.view.view import View
 
@@ -397,7 +396,7 @@ def verify(
                 settings.codecs,
                 expire_before_of(settings.ttl_microseconds),
                 count,
-                named(settings.semantics),
+                settings.semantics,
                 (number, len(opened.shards)),
             )
             if not (own.rows or own.snapshots or own.problems):

@@ -137,7 +137,7 @@ def fold(
     budget, codecs = settings.budget, settings.stored_codecs
     if joint is not None:
         budget = joint.budget_of(budget, codecs, len(rows))
-    if settings.semantics != REPLACE.name:
+    if settings.semantics != REPLACE:
         budget = replace(budget, semantics=settings.semantics, since=rows.expire_before)
     layer = seal(
         rows.keys,
@@ -161,7 +161,7 @@ def warn_of_exact(view: str, reasons: Mapping[str, str]) -> None:
 def may_have_deltas(settings: ViewSettings) -> bool:
     """Whether rows may be sealed as a delta: a feature's memory limit cannot be divided among layers."""
     targets = settings.budget.targets.values()
-    return settings.semantics == REPLACE.name and not any(
+    return settings.semantics == REPLACE and not any(
         isinstance(target, Goal) and target.measure == MEMORY for target in targets
     )
 

@@ -40,7 +40,7 @@ from feast_sketch_store.view.sealing import (
     num_kept,
     wants_compaction,
 )
-from feast_sketch_store.view.semantics import FoldedRows, named
+from feast_sketch_store.view.semantics import FoldedRows, RowSemantics, named
 from feast_sketch_store.view.state import ShardState
 from feast_sketch_store.view.view_file import REMEDY
 
@@ -151,8 +151,8 @@ class Shard(LiveShard):
         refresh_interval_seconds: float = 1.0,
         is_replica: bool = False,
     ):
-        semantics = named(settings.semantics)
-        super().__init__(storage, settings.codecs, refresh_interval_seconds, semantics, is_replica)
+        semantics = named(settings.semantics, settings.codecs)
+        super().__init__(storage, semantics, refresh_interval_seconds, is_replica)
         self.settings = settings
         self._last_deferred = _Deferred()
 
@@ -344,7 +344,7 @@ class Shard(LiveShard):
 
     def begun_input(self) -> LogRead:
         """Absorb the row log of a shard that may have none yet; it gets one with all columns."""
-        return self.row_log.begin(self.state.semantics.columns(self.settings.codecs))
+        return self.row_log.begin(self._semantics.columns())
 
     def entry_of_drafted(self, drafted: Drafted) -> dict[str, Any]:
         """What another process needs to publish a draft; JSON-serializable."""
@@ -479,7 +479,12 @@ class Shard(LiveShard):
     def rows_of(self, log: LogRead) -> FoldedRows:
         """The rows of a log of this view that a seal keeps: also recently expired rows, which reads hide."""
         kept = self.settings.retention_microseconds
-        return self.state.semantics.of(self.settings.codecs).fold(log.batches, expire_before_of(kept), kept)
+        return self._semantics.fold(log.batches, expire_before_of(kept), kept)
+
+    @property
+    def _semantics(self) -> RowSemantics:
+        """As the settings are now."""
+        return named(self.settings.semantics, self.settings.codecs)
 
     def sealed_formulas(self) -> Mapping[str, Formula]:
         """The formulas of the last seal, from which the next one starts; none if it cannot be read."""

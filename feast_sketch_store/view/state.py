@@ -21,7 +21,7 @@ from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.encoding import NO_TIMESTAMP, EncodedRows, RowKeys
 from feast_sketch_store.snapshot.files import SnapshotFile
 from feast_sketch_store.snapshot.order import load_order
-from feast_sketch_store.view.semantics import REPLACE, RowSemantics
+from feast_sketch_store.view.semantics import RowSemantics
 from feast_sketch_store.view.shard_map import ShardMap, not_served, shard_of_hash
 
 Features: TypeAlias = tuple[str | FeatureCodec, ...]  # of a read, as `State.read` takes them
@@ -39,7 +39,7 @@ class ShardState:
     ``unsealed_commits`` count what the snapshot lacks.
     """
 
-    semantics: RowSemantics = REPLACE
+    semantics: RowSemantics
     position: Position = START
     snapshot: SnapshotFile | None = None
     sealed: SketchLayer | None = None

@@ -106,7 +106,7 @@ class View(LiveView[Shard]):
         shard_map: ShardMap | None = None,
     ):
         self._settings, self.policy = settings, policy or SealPolicy()
-        self._semantics = named(settings.semantics).of(settings.codecs)
+        self._semantics = named(settings.semantics, settings.codecs)
         first = shard_map or ShardMap.first(settings.num_shards)
         super().__init__(storage, settings.view, first, refresh_interval_seconds, is_replica, served)
         self.max_staleness_seconds = max_staleness_seconds
@@ -134,7 +134,7 @@ class View(LiveView[Shard]):
 
     @settings.setter
     def settings(self, settings: ViewSettings) -> None:
-        self._settings = settings
+        self._settings, self._semantics = settings, named(settings.semantics, settings.codecs)
         for shard in self.shards.values():
             shard.settings = settings
 
@@ -266,7 +266,7 @@ class View(LiveView[Shard]):
         try:
             tables += list_tables([b for b in batches if isinstance(b, ListRows)], settings.codecs)
             if rows:
-                tables.append(self._semantics.to_log(rows, settings.codecs, settings.join_keys))
+                tables.append(self._semantics.to_log(rows, settings.join_keys))
             return tables[0] if len(tables) == 1 else pa.concat_tables(tables, promote_options="default")
         except RowError as error:
             raise RowError(f"feature view {self.settings.view!r}: {error}") from error
