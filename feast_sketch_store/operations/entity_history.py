@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from feast import FeatureStore
@@ -26,7 +25,7 @@ from feast_sketch_store.rows.encoding import (
 )
 from feast_sketch_store.rows.entity_keys import key_text, serialize_entity_keys
 from feast_sketch_store.view.semantics import RowSemantics, named
-from feast_sketch_store.view.shard_map import shards_of
+from feast_sketch_store.view.shard_map import shard_of_hash
 from feast_sketch_store.view.state import State
 
 _OWN = (ENTITY_KEY, EVENT_TIMESTAMP, CREATED_TIMESTAMP, DELETED, NULLS)
@@ -98,7 +97,7 @@ def entity_history(store: FeatureStore, view: str, entity_row: Mapping[str, Any]
     opened = online_store.writer(store.config, table)
     opened.refresh_all()
     hashes = hash_entity_keys([key])
-    number = int(shards_of(np.frombuffer(hashes, np.uint64).reshape(1, 2), len(opened.shards))[0])
+    number = shard_of_hash(hashes, len(opened.shards))
     part = opened.shards[number]
     version = part.state.snapshot_version
     codecs = [codec for codec in opened.settings.codecs if not codec.is_computed and not codec.is_backed]

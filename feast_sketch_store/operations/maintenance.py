@@ -193,7 +193,7 @@ def inspect(store: FeatureStore, view: str) -> ViewReport:
         reader_bytes(place, store.project, name_in_store(store.config, table)),
         sum(info.size_bytes for info in opened.storage.walk()),
         opened.snapshot_versions,
-        opened.state.is_pinned,
+        opened.is_pinned,
         None if sealed is None else max(0.0, time.time() - sealed[1].published_at()),
         _as_text(keys.event_timestamps.max()) if len(keys) else None,
         presence,
@@ -340,7 +340,7 @@ def pin(
     The versions of the snapshots; None if reads are not held.
     """
     opened = opened_view(store, view)
-    if not opened.state.is_pinned:
+    if not opened.is_pinned:
         unsealed_rows = opened.stats().unsealed_rows
         if unsealed_rows and opened.sealed() and not may_hide(unsealed_rows):
             return None

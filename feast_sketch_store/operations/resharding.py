@@ -98,7 +98,7 @@ def divide(
             put_map(storage, settings, former.shard_map)
             return sum(len(part.kept_rows() or ()) for part in former.shards.values())
         former.refresh_all()
-        if former.state.is_pinned:
+        if former.is_pinned:
             raise StorageError(
                 f"feature view {view!r}: reads are held at a snapshot, which new shards would not have; run "
                 f"`feast-sketch unpin {view}` first"

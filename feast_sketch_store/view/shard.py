@@ -92,6 +92,15 @@ class Drafted(NamedTuple):
     figures: Figures
     compacts: bool = False
 
+    def to_entry(self) -> dict[str, Any]:
+        """What another process needs to publish it; JSON-serializable."""
+        return {
+            "name": self.draft.snapshot.name,
+            "manifest": self.draft.manifest.encode().decode(),
+            "figures": self.figures.to_entry(),
+            "compacts": self.compacts,
+        }
+
 
 @dataclass(frozen=True)
 class _Deferred:
@@ -346,18 +355,8 @@ class Shard(LiveShard):
         """Absorb the row log of a shard that may have none yet; it gets one with all columns."""
         return self.row_log.begin(self._semantics.columns())
 
-    def entry_of_drafted(self, drafted: Drafted) -> dict[str, Any]:
-        """What another process needs to publish a draft; JSON-serializable."""
-        draft, figures, compacts = drafted
-        return {
-            "name": draft.snapshot.name,
-            "manifest": draft.manifest.encode().decode(),
-            "figures": figures.to_entry(),
-            "compacts": compacts,
-        }
-
-    def drafted_of_entry(self, entry: Mapping[str, Any]) -> Drafted:
-        """The reverse of `entry_of_drafted`. Raises DamagedFileError : it is none."""
+    def drafted(self, entry: Mapping[str, Any]) -> Drafted:
+        """The reverse of `Drafted.to_entry`. Raises DamagedFileError : it is none."""
         draft = self.snapshots.draft(entry["name"], entry["manifest"].encode())
         return Drafted(draft, Figures.of_entry(entry["figures"]), entry["compacts"])
 

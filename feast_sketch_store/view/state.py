@@ -249,11 +249,6 @@ class State:
         layers = [shard.sealed for shard in self.shards.values() if shard.sealed is not None]
         return SealedRows(tuple(layers)) if layers else None
 
-    @property
-    def is_pinned(self) -> bool:
-        """Whether reads of a shard are held at a snapshot."""
-        return any(shard.pinned for shard in self.shards.values())
-
     def row_keys(self) -> RowKeys:
         """See `ShardState.row_keys`; shards divide hashes in ascending order, so theirs follow each other."""
         return RowKeys.concatenate([shard.row_keys() for shard in self.shards.values()])

@@ -11,7 +11,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import Any, TypeAlias
 
 import pyarrow as pa
@@ -500,7 +500,7 @@ class View(LiveView[Shard]):
         return is_published
 
     def _seal(self, as_delta: bool, timeout_seconds: float, force: bool) -> bool:
-        with self._seal_lock, self._maintaining(timeout_seconds) as is_ours:
+        with self._seal_lock, self._leased(timeout_seconds) as is_ours:
             if not is_ours:
                 return False
             if as_delta and joint_seal.seal_deltas(self.shards):
@@ -523,7 +523,7 @@ class View(LiveView[Shard]):
         ------
         StorageError : another process does so, for as long as `lock_timeout_seconds`.
         """
-        with self._seal_lock, self._leased(self.lock_timeout_seconds, True) as is_ours:
+        with self._seal_lock, self._leased(self.lock_timeout_seconds, create=True) as is_ours:
             if not is_ours:
                 raise StorageError(
                     f"{self.storage.location}: another process is sealing this view, for "
@@ -532,12 +532,9 @@ class View(LiveView[Shard]):
                 )
             yield
 
-    def _maintaining(self, timeout_seconds: float = 0.0) -> AbstractContextManager[bool]:
-        """Hold the view's seal lock, unless another process holds it or the view was dropped."""
-        return self._leased(timeout_seconds, False)
-
     @contextmanager
-    def _leased(self, timeout_seconds: float, create: bool) -> Iterator[bool]:
+    def _leased(self, timeout_seconds: float = 0.0, create: bool = False) -> Iterator[bool]:
+        """Hold the view's seal lock; False if another process holds it, or there is no view to be created."""
         until = time.monotonic() + timeout_seconds
         between = _LOOKS_AT_LEASE_SECONDS * (100 if self.storage.fetches else 1)
         while True:
@@ -554,7 +551,7 @@ class View(LiveView[Shard]):
         ------
         DamagedFileError, StorageError : the rows stay where they are.
         """
-        with self._seal_lock, self._maintaining() as is_ours:
+        with self._seal_lock, self._leased() as is_ours:
             if is_ours:
                 for shard in self.shards.values():
                     shard.absorb()
@@ -563,12 +560,8 @@ class View(LiveView[Shard]):
         """What is sealed and what is not, as far as this object knows."""
         return Sizes.sum_of(shard.sizes() for shard in self.shards.values())
 
-    @property
-    def _is_pinned(self) -> bool:
-        return any(shard.state.pinned for shard in self.shards.values())
-
     def _is_due(self) -> bool:
-        if self.policy.by_job or len(self.served) < len(self.shards) or self._is_pinned:
+        if self.policy.by_job or len(self.served) < len(self.shards) or self.is_pinned:
             return False
         if self._wants_absorption():
             return True
@@ -622,7 +615,7 @@ class View(LiveView[Shard]):
 
     def _seal_if_due(self) -> bool:
         with self._seal_lock:
-            if self._is_pinned:
+            if self.is_pinned:
                 return False  # what is written since cannot be told from it
             sizes = self.sizes()
             if not self._was_refused(sizes.unsealed_rows):
@@ -787,7 +780,7 @@ class View(LiveView[Shard]):
         -------
         The number of files removed; 0 also if another process seals, for as long as `lock_timeout_seconds`.
         """
-        with self._seal_lock, self._maintaining(self.lock_timeout_seconds) as is_ours:
+        with self._seal_lock, self._leased(self.lock_timeout_seconds) as is_ours:
             if not is_ours:
                 return 0
             fill = HeldBack.read(self.storage)
