@@ -89,15 +89,10 @@ class Known:
     def encode(self) -> bytes:
         """The content of the JSON file."""
         content = {
-            "answered": asdict(self.answered),
+            **asdict(self),
             "format_version": _FORMAT_VERSION,
             "identity": self.identity.hex(),
             "manifest": self.manifest.decode(),
-            "num_records": self.num_records,
-            "number": self.number,
-            "rows_bytes": self.rows_bytes,
-            "rows_file": self.rows_file,
-            "snapshot": self.snapshot,
         }
         text = json.dumps(content, sort_keys=True)
         return json.dumps({"checksum": checksum_of(text.encode()), "content": text}).encode()
@@ -114,18 +109,14 @@ class Known:
         if checksum_of(outer["content"].encode()) != outer["checksum"]:
             raise ValueError("its checksum does not match")
         content = json.loads(outer["content"])
-        if content["format_version"] != _FORMAT_VERSION:
+        if content.pop("format_version") != _FORMAT_VERSION:
             raise ValueError("another release wrote it")
-        return cls(
-            content["snapshot"],
-            content["manifest"].encode(),
-            bytes.fromhex(content["identity"]),
-            content["number"],
-            content["rows_file"],
-            content["rows_bytes"],
-            content["num_records"],
-            Moment(**content["answered"]),
-        )
+        encoded = {
+            "answered": Moment(**content["answered"]),
+            "identity": bytes.fromhex(content["identity"]),
+            "manifest": content["manifest"].encode(),
+        }
+        return cls(**{**content, **encoded})
 
 
 class LastKnown:
