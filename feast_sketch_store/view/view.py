@@ -63,6 +63,7 @@ _logger = logging.getLogger(__name__)
 
 SEALER = "feast_sketch_store seal"  # the name of threads
 _LOOKS_AT_LEASE_SECONDS = 0.005  # while another process holds it; in a bucket a hundred times as long
+_BASE, _DELTA, _ABSORPTION, _NOTHING = "base", "delta", "absorption", ""  # what may be due
 _MAX_THREADS = 16  # threads that write to shards at once, because each waits for the disk
 
 Batch: TypeAlias = Sequence[FeastRow] | ListRows | pa.Table
@@ -561,28 +562,26 @@ class View(LiveView[Shard]):
         return Sizes.sum_of(shard.sizes() for shard in self.shards.values())
 
     def _is_due(self) -> bool:
-        if self.policy.by_job or len(self.served) < len(self.shards) or self.is_pinned:
-            return False
-        if self._wants_absorption():
-            return True
-        # Called at every commit, and sizes in bytes take time.
-        num_unsealed = sum(shard.num_unsealed for shard in self.shards.values())
-        if num_unsealed <= self.policy.min_rows or self._was_refused(num_unsealed):
-            return False
-        sizes = self.sizes()
-        return self.policy.wants_base(sizes) or self._wants_delta(sizes)
+        """Whether a write of this process makes something due."""
+        is_others = self.policy.by_job or len(self.served) < len(self.shards)
+        return not is_others and self._what_is_due() != _NOTHING
 
-    def _was_refused(self, num_unsealed: int) -> bool:
-        """Whether the gate refused half as many unsealed rows or more, so that it is not asked again."""
-        return num_unsealed < 2 * self._num_refused
-
-    def _wants_absorption(self) -> bool:
-        return any(self.policy.wants_absorption(shard.num_unsealed_commits) for shard in self.shards.values())
-
-    def _wants_delta(self, sizes: Sizes) -> bool:
-        """Whether it is time for a delta over each base."""
-        has_bases = all(shard.state.sealed is not None for shard in self.shards.values())
-        return has_bases and self.policy.wants_delta(sizes) and may_have_deltas(self.settings)
+    def _what_is_due(self) -> str:
+        """What the policy says is due: `_BASE`, `_DELTA`, `_ABSORPTION` or `_NOTHING`."""
+        if self.is_pinned:
+            return _NOTHING  # what is written since cannot be told from it
+        shards = self.shards.values()
+        num_unsealed = sum(shard.num_unsealed for shard in shards)
+        # Sizes in bytes take time, and this is asked at every commit. The gate is not asked again about less
+        # than twice the rows that it refused.
+        if num_unsealed > self.policy.min_rows and num_unsealed >= 2 * self._num_refused:
+            sizes, has_bases = self.sizes(), all(shard.state.sealed is not None for shard in shards)
+            if self.policy.wants_base(sizes):
+                return _BASE
+            if has_bases and self.policy.wants_delta(sizes) and may_have_deltas(self.settings):
+                return _DELTA
+        is_long = any(self.policy.wants_absorption(shard.num_unsealed_commits) for shard in shards)
+        return _ABSORPTION if is_long else _NOTHING
 
     def _must_wait(self, rows: Batch) -> bool:
         """Whether the writer of a batch waits for a seal."""
@@ -615,17 +614,12 @@ class View(LiveView[Shard]):
 
     def _seal_if_due(self) -> bool:
         with self._seal_lock:
-            if self.is_pinned:
-                return False  # what is written since cannot be told from it
-            sizes = self.sizes()
-            if not self._was_refused(sizes.unsealed_rows):
-                if self.policy.wants_base(sizes):
-                    return self.seal()
-                if self._wants_delta(sizes):
-                    return self.seal(as_delta=True)
-            if self._wants_absorption():
+            due = self._what_is_due()
+            if due == _ABSORPTION:
                 self.absorb()
-            return False
+            if due == _DELTA:
+                return self.seal(as_delta=True)
+            return due == _BASE and self.seal()
 
     # -- seal beside writes, in a thread of the process whose write made one due -----------------
 
