@@ -135,6 +135,10 @@ class SketchLayerBuilder:
     codecs : of the features.
     salt : of the layer, for files that must be reproducible; None for a random one.
 
+    Attributes
+    ----------
+    failed_over : by feature, why the layer that was built does not keep it as requested.
+
     Raises
     ------
     SketchStoreError : there are more than `MAX_ROWS` rows.
@@ -150,12 +154,7 @@ class SketchLayerBuilder:
         self._salt = salt
         spill = Spill()
         self._features = {codec.feature: CollectedFeature(codec, len(keys), spill) for codec in codecs}
-        self._failed_over: dict[str, str] = {}
-
-    @property
-    def failed_over(self) -> Mapping[str, str]:
-        """By feature, why the layer that was built does not keep it as requested."""
-        return self._failed_over
+        self.failed_over: Mapping[str, str] = {}
 
     def add(self, places: NDArray[np.integer], rows: EncodedRows) -> None:
         """Add some rows.
@@ -185,7 +184,7 @@ class SketchLayerBuilder:
         plan = LayerPlan(keys, features, self._within_memory(budget, vocabularies or {}))
         presence, structures, assignment = self._presence_and_structures(plan)
         failed = {name: offer.failed for name, offer in assignment.offers.items() if offer.failed}
-        self._failed_over = {**too_large, **failed}
+        self.failed_over = {**too_large, **failed}
         return SketchLayer(
             presence,
             structures,

@@ -25,7 +25,6 @@ from feast_sketch_store.kernel import (
     RowReader,
 )
 from feast_sketch_store.kernel.binary import from_parts
-from feast_sketch_store.layers.answer import LayerAnswer
 from feast_sketch_store.rows.codecs import Decoder, FeatureCodec
 from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.encoding import NO_TIMESTAMP
@@ -64,6 +63,23 @@ class Wanted(NamedTuple):
     features: tuple[WantedFeature, ...]
     lists: tuple[tuple[int, int, int], ...] | None = None
     num_shown: int = 0
+
+
+class LayerAnswer(NamedTuple):
+    """The entities of a batch that have rows.
+
+    Parameters
+    ----------
+    found : int64[p], ascending positions of the rows to return.
+    event_timestamps : int64[p], microseconds since 1970 in UTC; never newer than those of the rows.
+    features : an answer for each requested feature that a layer knows.
+    expired : int64[x], positions of rows that have expired. Their values are withheld.
+    """
+
+    found: NDArray[np.int64]
+    event_timestamps: NDArray[np.int64]
+    features: Mapping[str, Answer]
+    expired: NDArray[np.int64] = np.zeros(0, np.int64)
 
 
 class Layer(ABC):
