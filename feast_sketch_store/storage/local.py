@@ -388,10 +388,6 @@ class LocalStorage(Storage):
 
     # -- parts ---------------------------------------------------------------------------------
 
-    def where(self, name: str = "") -> str:
-        """A file's path."""
-        return str(self.path / name) if name else self.location
-
     def _path(self, name: str) -> Path:
         path = self._paths.get(name)
         if path is None:
