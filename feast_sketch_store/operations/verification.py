@@ -1,7 +1,7 @@
 """Check everything that must hold of a view on disk, without trusting any of it."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Self
 
 import numpy as np
@@ -194,9 +194,8 @@ def _verify_snapshot(snapshot: SnapshotFile) -> _Sealed:
         order = _verify_order(snapshot, number, delta.layer, len(delta), ~delta.deleted)
         if (order.entity_hashes != delta.entity_hashes).any():
             raise DamagedFileError(f"{snapshot.where('order')}: a delta lists other entities than its index")
-        everywhere = np.ones(len(order), np.bool_)  # the delta replaces everything below
         layers.append(delta.layer)
-        orders.append(replace(order, deleted=delta.deleted, delete_barriers=everywhere))
+        orders.append(delta.keys(order))
     winners, keys = RowKeys.concatenate(orders).newest()
     owners = np.searchsorted(np.cumsum([len(order) for order in orders]), winners, side="right")
     alive = np.flatnonzero(~keys.deleted)

@@ -5,7 +5,7 @@ State             shard 0, 1, ...: a read goes to the shard of its entity
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TypeAlias
 
@@ -102,10 +102,7 @@ class ShardState:
         parts = [] if self.snapshot is None else [load_order(self.snapshot)]
         for number, delta in enumerate(self.deltas):
             assert self.snapshot is not None
-            order, everywhere = load_order(self.snapshot, number), np.ones(len(delta), np.bool_)
-            parts.append(
-                replace(order, deleted=delta.deleted, delete_barriers=everywhere)
-            )  # nothing below counts
+            parts.append(delta.keys(load_order(self.snapshot, number)))
         parts += [layer.rows.keys for layer in self.exact]
         if not parts:
             return RowKeys.none()
