@@ -11,7 +11,7 @@ import io
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO, NoReturn
+from typing import BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -258,11 +258,8 @@ class ObjectStorage(Storage):
     def _key(self, name: str) -> str:
         checked_name(name, self.location)
         if any(ord(character) < 32 or ord(character) == 127 for character in name):
-            self._refuse(name)
+            raise StorageError(f"{self.location}: {name!r} has characters that no object's key can have")
         return self._prefix + _key_of(name)
-
-    def _refuse(self, name: str) -> NoReturn:
-        raise StorageError(f"{self.location}: {name!r} has characters that no object's key can have")
 
 
 def _key_of(name: str) -> str:

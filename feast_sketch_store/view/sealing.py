@@ -184,7 +184,7 @@ def fold_delta(
     settings: ViewSettings,
     cut_vocabularies: Mapping[str, Vocabulary],
     late: Callable[[RowKeys], NDArray[np.bool_]],
-    formulas: Mapping[str, Formula] | None = None,
+    formulas: Mapping[str, Formula],
 ) -> tuple[SealedLayer, RowKeys]:
     """Fold rows into a delta.
 
@@ -205,7 +205,7 @@ def fold_delta(
     new_places = np.cumsum(is_row) - 1
 
     def alive() -> Iterator[tuple[NDArray[np.int64], EncodedRows]]:
-        encoded_rows = computed_rows(rows.encoded(settings.stored_codecs), formulas or {})
+        encoded_rows = computed_rows(rows.encoded(settings.stored_codecs), formulas)
         for places, encoded in encoded_rows:
             taken = np.flatnonzero(is_row[places])
             yield new_places[places[taken]], encoded.take(taken).within(cut_vocabularies)
