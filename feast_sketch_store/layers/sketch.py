@@ -311,15 +311,16 @@ class SketchLayer(Layer):
             checked(description["num_entities"], int),
             checked(description["max_event_timestamp"], int),
         )
-        roundings = _roundings_from(description.get("roundings", []), layer.codecs, parts.at(_ROUNDINGS))
-        cut = _cut_from(checked(description.get("cut", {}), dict), layer.features)
-        formulas = formulas_from(description.get("formulas", []), layer.codecs, parts.at(_FORMULAS))
-        checks_of_all = tuple(parts.checks.values())
-        layer = replace(layer, roundings=roundings, cut=cut, checks=checks_of_all, formulas=formulas)
-        if (rows := description.get("rows")) is None:
-            return layer
-        semantics, since = checked(rows["semantics"], str), checked(rows["since"], int)
-        return replace(layer, semantics=semantics, since=since)
+        rows = description.get("rows", {"semantics": REPLACE, "since": NO_TIMESTAMP})
+        return replace(
+            layer,
+            roundings=_roundings_from(description.get("roundings", []), layer.codecs, parts.at(_ROUNDINGS)),
+            cut=_cut_from(checked(description.get("cut", {}), dict), layer.features),
+            checks=tuple(parts.checks.values()),
+            formulas=formulas_from(description.get("formulas", []), layer.codecs, parts.at(_FORMULAS)),
+            semantics=checked(rows["semantics"], str),
+            since=checked(rows["since"], int),
+        )
 
 
 def _cut_from(entries: Mapping[str, Any], features: Mapping[str, SealedFeature]) -> dict[str, int]:
