@@ -89,8 +89,8 @@ def _shown(settings: ViewSettings, logged: pa.Table, expire_before: int) -> list
     """What reads show of rows of the row log before a seal, without features that are computed."""
     codecs = [replace(codec, name=EXACT) if codec.is_backed else codec for codec in settings.codecs]
     codecs = [codec for codec in codecs if not codec.is_computed]
-    semantics, names = named(settings.semantics).of(codecs), tuple(codec.feature for codec in codecs)
-    state = State.of_rows(settings.view, semantics, semantics.encode(logged, codecs))
+    semantics, names = named(settings.semantics, codecs), tuple(codec.feature for codec in codecs)
+    state = State.of_rows(settings.view, semantics, semantics.encode(logged))
     raw, _ = state.row_reader(names).rows(row_keys(logged).entity_hashes.tobytes(), expire_before)
     rows: list[FeastRow] = []
     for key, row in zip(logged[ENTITY_KEY].to_pylist(), raw, strict=True):

@@ -188,7 +188,7 @@ class _Survey:
         self._pace = Pace(max_rows_per_second)
         options = SketchOnlineStoreConfig()
         self._settings: ViewSettings = resolve(options, view.table)
-        self._semantics = named(self._settings.semantics).of(self._settings.codecs)
+        self._semantics = named(self._settings.semantics, self._settings.codecs)
 
     def run(self) -> SurveyedView:
         bridge = open_bridge(self._view)
@@ -292,7 +292,7 @@ class _Survey:
             # Replace a hash by a stand-in key. It does not matter which: all entities take the same space.
             key = row.entity if not isinstance(row.entity, str) else _stand_in(self._view, number)
             given.append((key, row.values, row.event, row.created))
-        return self._semantics.to_log(given, self._settings.codecs, None)
+        return self._semantics.to_log(given, None)
 
     def _sealed(self, table: pa.Table) -> tuple[SketchLayer, int]:
         """The rows as a layer, and the bytes of a snapshot besides the layer."""

@@ -80,8 +80,8 @@ def seal_by(store: FeatureStore, view: str, run: Run) -> bool:
             lambda joint: [unpack(one)[0] for one in all_do(FIT, joint)],
         )
         made = all_do(DRAFT, joint)
-        drafts = {n: parts[n].drafted_of_entry(unpack(one)[0]) for n, one in zip(given, made, strict=True)}
-        publish_drafts(parts, drafts, opened.judge_seal)
+        drafts = {n: parts[n].drafted(unpack(one)[0]) for n, one in zip(given, made, strict=True)}
+        publish_drafts(parts, drafts, opened.judge)
         large = [n for n, draft in drafts.items() if draft.compacts]
         if large:
             run(task, [request_of(FINISH, number, given[number]) for number in large])

@@ -64,4 +64,4 @@ def run_step(request: bytes, artifacts: SerializedArtifacts) -> bytes:
         return pack_counts(part.count(given, joint.formulas))
     if content["step"] == FIT:
         return pack(part.values_within_memory(given, joint))
-    return pack(part.entry_of_drafted(part.draft(given, joint)))
+    return pack(part.draft(given, joint).to_entry())

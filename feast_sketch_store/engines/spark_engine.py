@@ -101,7 +101,7 @@ class _Builder(SparkFeatureBuilder):
         if getattr(view, "feature_transformation", None) or getattr(view, "enable_validation", False):
             return False
         settings = resolve(self._config.online_store, view, self._config.repo_path)
-        return settings.semantics == REPLACE.name
+        return settings.semantics == REPLACE
 
     def build_output_nodes(self, view: Any, input_node: Any) -> "_WriteNode":
         node = _WriteNode(f"{view.name}:output", self.dag_root.view, [input_node], self._engine.partitions)

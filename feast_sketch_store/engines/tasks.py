@@ -63,7 +63,7 @@ def write(
 def _as_logged(view: View, feature_view: Any, table: pa.Table) -> pa.Table:
     """Rows of an engine in the form of the row log."""
     settings = view.settings
-    if settings.semantics == REPLACE.name:
+    if settings.semantics == REPLACE:
         return from_source(table, feature_view, settings.codecs)
     types = {column.name: column.dtype.to_value_type() for column in feature_view.entity_columns}
     rows = feast_parts.ARROW_TO_PROTO(table.combine_chunks(), feature_view, types)

@@ -1,6 +1,5 @@
 """Layers: immutable answers for a set of rows, exact (unsealed) or sketched (sealed)."""
 
-from feast_sketch_store.layers.answer import LayerAnswer
 from feast_sketch_store.layers.build import (
     Cut,
     FeatureBudget,
@@ -12,6 +11,7 @@ from feast_sketch_store.layers.build import (
 from feast_sketch_store.layers.delta import DeltaLayer
 from feast_sketch_store.layers.exact import ExactLayer
 from feast_sketch_store.layers.inspection import SealedRows
+from feast_sketch_store.layers.row_reader import LayerAnswer
 from feast_sketch_store.layers.sketch import SketchLayer
 from feast_sketch_store.structures.goals import Goal
 from feast_sketch_store.structures.parts import is_checked_where_read

@@ -22,9 +22,8 @@ from feast_sketch_store.layers.listed import ListedRows
 from feast_sketch_store.layers.memory import fit_to_memory
 from feast_sketch_store.layers.plan import Assignment, LayerPlan
 from feast_sketch_store.layers.presence import Presence
-from feast_sketch_store.layers.shapes import ShapedRows
+from feast_sketch_store.layers.shapes import ShapedRows, StaticRows
 from feast_sketch_store.layers.sketch import SketchLayer
-from feast_sketch_store.layers.static_rows import StaticRows
 from feast_sketch_store.rows.binning import Bins
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.encoding import NO_TIMESTAMP, EncodedRows, RowKeys
@@ -136,6 +135,10 @@ class SketchLayerBuilder:
     codecs : of the features.
     salt : of the layer, for files that must be reproducible; None for a random one.
 
+    Attributes
+    ----------
+    failed_over : by feature, why the layer that was built does not keep it as requested.
+
     Raises
     ------
     SketchStoreError : there are more than `MAX_ROWS` rows.
@@ -151,12 +154,7 @@ class SketchLayerBuilder:
         self._salt = salt
         spill = Spill()
         self._features = {codec.feature: CollectedFeature(codec, len(keys), spill) for codec in codecs}
-        self._failed_over: dict[str, str] = {}
-
-    @property
-    def failed_over(self) -> Mapping[str, str]:
-        """By feature, why the layer that was built does not keep it as requested."""
-        return self._failed_over
+        self.failed_over: Mapping[str, str] = {}
 
     def add(self, places: NDArray[np.integer], rows: EncodedRows) -> None:
         """Add some rows.
@@ -186,7 +184,7 @@ class SketchLayerBuilder:
         plan = LayerPlan(keys, features, self._within_memory(budget, vocabularies or {}))
         presence, structures, assignment = self._presence_and_structures(plan)
         failed = {name: offer.failed for name, offer in assignment.offers.items() if offer.failed}
-        self._failed_over = {**too_large, **failed}
+        self.failed_over = {**too_large, **failed}
         return SketchLayer(
             presence,
             structures,
@@ -257,11 +255,8 @@ class SketchLayerBuilder:
         if assignment.is_listed and order is not None:
             return _list_rows(plan, order, structures), structures, assignment
         if assignment.holder == StaticScalars.kind:
-            return (
-                StaticRows(StaticScalars.among(structures), plan.shapes[0], plan.bounds),
-                structures,
-                assignment,
-            )
+            static = StaticRows(StaticScalars.among(structures), plan.shapes, plan.bounds)
+            return static, structures, assignment
         return ShapedRows(BloomTable.among(structures), plan.shapes, plan.bounds), structures, assignment
 
     def _structures(self, assignment: Assignment, rows: RowsToSeal) -> list[Structure] | Shortfall:

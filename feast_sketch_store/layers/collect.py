@@ -110,6 +110,7 @@ class CollectedFeature:
         ValueError : there are values or bins that were not given.
         """
         vocabulary, counts, _ = self._vocabulary_builder.finish()
+        self.is_numbered = given is not None and not self.codec.is_exact
         if self.codec.binning is not None:
             bins = bins or bins_of(self.codec, vocabulary, counts)
             self.rounding, values, ids = rounded(self.codec, vocabulary, counts, bins)
@@ -119,7 +120,6 @@ class CollectedFeature:
                 )
             else:
                 self.vocabulary, places = given, given.find(values.values)
-                self.is_numbered = True
             ids = places[ids].astype(np.int64)
             if (ids < 0).any():
                 raise ValueError(f"feature {self.codec.feature!r} has bins outside of the given ones")
@@ -131,11 +131,8 @@ class CollectedFeature:
             self.vocabulary, popularity = vocabulary.reordered(counts)
             self.counts = -np.sort(-counts)
             self._final_ids = narrow(popularity, len(vocabulary))
-            self.is_cut = cut is not None
             if cut is not None:
-                is_kept = cut.kept(self.vocabulary)
-                kept = Vocabulary(self.vocabulary.values.filter(pa.array(is_kept)))
-                self._renumber(np.where(is_kept, np.cumsum(is_kept) - 1, -1), kept)
+                self._keep(cut.kept(self.vocabulary))
         else:
             given_ids = given.find(vocabulary.values)
             if cut is None and (is_unknown := given_ids < 0).any():
@@ -144,8 +141,17 @@ class CollectedFeature:
                     "given vocabulary"
                 )
             self.counts = counts
-            self.is_numbered = True
             self._renumber(given_ids, given)
+
+    def keep_top(self, number: int) -> None:
+        """Keep only the first ``number`` values."""
+        self._keep(np.arange(len(self.vocabulary)) < number)
+
+    def _keep(self, is_kept: NDArray[np.bool_]) -> None:
+        """Keep some values of the vocabulary, bool[V], in their order."""
+        kept = Vocabulary(self.vocabulary.values.filter(pa.array(is_kept)))
+        self._renumber(np.where(is_kept, np.cumsum(is_kept) - 1, -1), kept)
+        self.is_cut = True
 
     def _renumber(self, new_ids: NDArray[np.integer], vocabulary: Vocabulary) -> None:
         """Give values new ids, and leave out those whose id is negative.
@@ -153,8 +159,8 @@ class CollectedFeature:
         A row that loses all its values has an empty set.
         """
         is_kept = new_ids >= 0
-        self.num_cut = int(self.counts[~is_kept].sum())
-        self.num_facts -= self.num_cut
+        num_cut = int(self.counts[~is_kept].sum())
+        self.num_cut, self.num_facts = self.num_cut + num_cut, self.num_facts - num_cut
         counts, self.vocabulary = self.counts[is_kept], vocabulary
         self.counts = np.zeros(len(vocabulary), np.int64)
         self.counts[new_ids[is_kept]] = counts
@@ -166,19 +172,9 @@ class CollectedFeature:
             parts.symbols.append(narrow(left.ids, len(vocabulary)))
         self._parts, self._final_ids = parts, None
 
-    def keep_top(self, number: int) -> None:
-        """Keep only the first ``number`` values."""
-        num_cut, ids = self.num_cut, np.arange(len(self.vocabulary))
-        self._renumber(np.where(ids < number, ids, -1), self._first_values(number))
-        self.num_cut += num_cut
-        self.is_cut = True
-
     def vocabulary_bytes_of(self, number: int) -> int:
         """Bytes that the first ``number`` values take in a snapshot."""
-        return self._first_values(number).packed_bytes
-
-    def _first_values(self, number: int) -> Vocabulary:
-        return Vocabulary(pa.concat_arrays([self.vocabulary.values.slice(0, number)]))
+        return Vocabulary(pa.concat_arrays([self.vocabulary.values.slice(0, number)])).packed_bytes
 
     @property
     def sealed_codec(self) -> FeatureCodec:

@@ -6,7 +6,7 @@ asked only for these.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -16,6 +16,7 @@ from feast_sketch_store.kernel import RowReader
 from feast_sketch_store.layers.row_reader import Layer, WantedFeature
 from feast_sketch_store.layers.sketch import SketchLayer
 from feast_sketch_store.rows.codecs import FeatureCodec
+from feast_sketch_store.rows.encoding import RowKeys
 from feast_sketch_store.rows.entity_keys import find_sorted
 from feast_sketch_store.rows.vocabulary import Vocabulary
 
@@ -70,14 +71,17 @@ class DeltaLayer(Layer):
         """Microseconds since 1970, the newest of the rows; deletions do not count."""
         return self.layer.max_event_timestamp
 
-    def row_reader(self, features: tuple[WantedFeature, ...]) -> RowReader:
-        """See `Layer`."""
+    def _prepare(self, features: tuple[WantedFeature, ...]) -> RowReader:
         return self.layer.row_reader(features)
 
     @cached_property
     def decides(self) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
         """See `Layer`."""
         return np.ascontiguousarray(self.entity_hashes), self.deleted
+
+    def keys(self, order: RowKeys) -> RowKeys:
+        """The keys of its entities in an order index, as those behind which nothing below counts."""
+        return replace(order, deleted=self.deleted, delete_barriers=np.ones(len(self), np.bool_))
 
     def find(self, entity_hashes: NDArray[np.uint64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The listed entities: their positions in the batch and their places in the list, int64[p] each."""

@@ -4,7 +4,7 @@ Unsealed rows are few compared with sealed ones, so their bytes matter little. B
 can be merged in memory and compared by timestamp; sketches cannot.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cached_property
 
 import numpy as np
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from feast_sketch_store import kernel
 from feast_sketch_store.kernel import RowReader
-from feast_sketch_store.layers.row_reader import Forms, Layer, WantedFeature, stored_name
+from feast_sketch_store.layers.row_reader import Layer, WantedFeature, stored_name
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.encoding import EncodedFeature, EncodedRows
 from feast_sketch_store.rows.entity_keys import find_sorted
@@ -34,7 +34,6 @@ class ExactLayer(Layer):
 
     def __init__(self, rows: EncodedRows):
         self.rows = rows
-        self._forms = Forms()
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -57,11 +56,7 @@ class ExactLayer(Layer):
         """The listed entities: their positions in the batch and their row numbers, int64[p] each."""
         return find_sorted(self.rows.keys.entity_hashes, entity_hashes)
 
-    def row_reader(self, features: tuple[WantedFeature, ...]) -> RowReader:
-        """See `Layer`."""
-        return self._forms.get(features) or self._forms.keep(features, self._prepare(features))
-
-    def _prepare(self, features: Sequence[WantedFeature]) -> RowReader:
+    def _prepare(self, features: tuple[WantedFeature, ...]) -> RowReader:
         keys, prepared = self.rows.keys, kernel.RowReader()
         prepared.exact(np.ascontiguousarray(keys.entity_hashes), keys.event_timestamps, keys.deleted)
         prepared.fenced(keys.delete_barriers)

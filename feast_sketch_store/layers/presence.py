@@ -37,10 +37,6 @@ class Presence(ABC):
     def index_bytes(self) -> int:
         """Bytes of the parts that find the row of an entity."""
 
-    def size_if_listed(self, num_rows: int, presence_error_rate: float) -> float:
-        """Estimated bytes of a list of this many rows; `size_bytes` if rows are listed."""
-        return self.size_bytes
-
     def prepared_states(self, feature: str) -> tuple[Any, ...] | None:
         """The states of a feature, as `RowReader.states` takes them; None if they are not stored here."""
         return None

@@ -6,6 +6,7 @@ lives as long as the layer.
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,7 +25,6 @@ from feast_sketch_store.kernel import (
     RowReader,
 )
 from feast_sketch_store.kernel.binary import from_parts
-from feast_sketch_store.layers.answer import LayerAnswer
 from feast_sketch_store.rows.codecs import Decoder, FeatureCodec
 from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.encoding import NO_TIMESTAMP
@@ -65,6 +65,23 @@ class Wanted(NamedTuple):
     num_shown: int = 0
 
 
+class LayerAnswer(NamedTuple):
+    """The entities of a batch that have rows.
+
+    Parameters
+    ----------
+    found : int64[p], ascending positions of the rows to return.
+    event_timestamps : int64[p], microseconds since 1970 in UTC; never newer than those of the rows.
+    features : an answer for each requested feature that a layer knows.
+    expired : int64[x], positions of rows that have expired. Their values are withheld.
+    """
+
+    found: NDArray[np.int64]
+    event_timestamps: NDArray[np.int64]
+    features: Mapping[str, Answer]
+    expired: NDArray[np.int64] = np.zeros(0, np.int64)
+
+
 class Layer(ABC):
     """Immutable rows that can be read. Safe to read from any number of threads."""
 
@@ -77,9 +94,22 @@ class Layer(ABC):
     def numbering(self, feature: str) -> Vocabulary | None:
         """The values of a feature in the order of their ids; None if its values have no ids."""
 
-    @abstractmethod
     def row_reader(self, features: tuple[WantedFeature, ...]) -> RowReader:
         """The rows and some features in the form that the kernel reads, perhaps made earlier."""
+        known = self._forms.get(features)
+        if known is None:
+            if len(self._forms) >= _MAX_QUESTIONS:
+                self._forms.clear()
+            known = self._forms[features] = self._prepare(features)
+        return known
+
+    @cached_property
+    def _forms(self) -> dict[tuple[WantedFeature, ...], RowReader]:
+        return {}
+
+    @abstractmethod
+    def _prepare(self, features: tuple[WantedFeature, ...]) -> RowReader:
+        """The rows and some features in the form that the kernel reads."""
 
     @property
     def decides(self) -> tuple[NDArray[np.uint64] | None, NDArray[np.bool_] | None]:
@@ -106,24 +136,6 @@ class Layer(ABC):
         known = tuple(name for name in features if name in self.codecs)
         columns = [Column(name, self.codecs[name], self.numbering(name)) for name in known]
         return read(stack([self], Wanted(known)), columns, entity_hashes, expire_before)
-
-
-class Forms:
-    """The prepared forms of a layer."""
-
-    def __init__(self) -> None:
-        self._known: dict[tuple[WantedFeature, ...], RowReader] = {}
-
-    def get(self, features: tuple[WantedFeature, ...]) -> RowReader | None:
-        """The form for some features; None if it was not made yet."""
-        return self._known.get(features)
-
-    def keep(self, features: tuple[WantedFeature, ...], rows: RowReader) -> RowReader:
-        """Keep a form, and return it."""
-        if len(self._known) >= _MAX_QUESTIONS:
-            self._known.clear()
-        self._known[features] = rows
-        return rows
 
 
 def stack(

@@ -1,14 +1,15 @@
-"""Shapes: what a filter stores of a row besides its values.
+"""Shapes: what a filter or a static function stores of a row besides its values.
 
-A row inserts its *shape* as one more symbol. The shape says that the row exists, which of its features are
-missing, null or empty, and the bucket of its event timestamp. So presence, nulls and timestamps together cost
-one fact per entity. If the features of a view make more than ``MAX_SHAPES`` shapes, they are divided into
-ranges, and each range costs one fact per entity.
+In a filter, the *shape* of a row is one more symbol; in a static function it is a digit of the row's number.
+The shape says that the row exists, which of its features are missing, null or empty, and the bucket of its
+event timestamp. So presence, nulls and timestamps together cost one fact per entity. If the features of a
+view make more than ``MAX_SHAPES`` shapes, they are divided into ranges, and each range costs one fact per
+entity.
 """
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, Generic, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,12 +21,15 @@ from feast_sketch_store.rows.encoding import NO_TIMESTAMP
 from feast_sketch_store.structures.base import Structure
 from feast_sketch_store.structures.bloom import BloomTable
 from feast_sketch_store.structures.parts import Described, Parts, checked
+from feast_sketch_store.structures.static import StaticScalars
 from feast_sketch_store.structures.table import SymbolRange
 from feast_sketch_store.succinct import PackedInts
-from feast_sketch_store.succinct.fingerprints import expected_bits
+from feast_sketch_store.succinct.packed import unfinished
 
 MAX_SHAPES = 256
 MAX_TIMESTAMP_BUCKETS = 16
+
+S = TypeVar("S", bound=Structure)
 
 
 @dataclass(frozen=True)
@@ -48,64 +52,32 @@ class Shapes:
 
 
 @dataclass(frozen=True)
-class ShapedRows(Presence):
-    """Rows whose shapes are in a filter.
+class _RowsWithShapes(Presence, Generic[S]):
+    """Rows whose shapes are in a structure.
 
     Parameters
     ----------
-    table : the filter; the shapes are its symbols of rows.
-    shapes : of all features; the first range has the timestamp buckets.
+    table : the structure.
+    shapes : of all features, in ranges; the first range has the timestamp buckets.
     bucket_bounds : int64[b, 2], the oldest and newest timestamp of each bucket.
-
-    Raises
-    ------
-    ValueError : there are no shapes, or the filter has another number of them.
     """
 
-    table: BloomTable
+    table: S
     shapes: Sequence[Shapes]
     bucket_bounds: NDArray[np.int64]
 
-    kind = "shapes"
     num_listed = None
-    size_bytes = index_bytes = 0  # all of it is in the table
-
-    def __post_init__(self) -> None:
-        sizes = [len(shapes) for shapes in self.shapes]
-        if not sizes or not all(sizes) or sizes != [r.num_symbols for r in self.ranges]:
-            raise ValueError("the filter does not have the shapes of the rows")
-
-    @property
-    def ranges(self) -> Sequence[SymbolRange]:
-        """The symbols of each range of shapes."""
-        return self.table.rows
+    size_bytes = index_bytes = 0  # all of it is in the structure
 
     @property
     def features(self) -> Collection[str]:
         """See `Presence`."""
         return [name for shapes in self.shapes for name in shapes.features]
 
-    def size_if_listed(self, num_rows: int, presence_error_rate: float) -> float:
-        """See `Presence`."""
-        return (expected_bits(num_rows, presence_error_rate) + self._timestamp_bits * num_rows) / 8
-
     @property
-    def _timestamp_bits(self) -> int:
-        """Bits of a timestamp in a column: of a bucket number if buckets are exact, else of their range."""
-        if not len(self.bucket_bounds):
-            return 0
-        oldest, newest = self.bucket_bounds.T
-        if (oldest == newest).all():
-            return (len(oldest) - 1).bit_length()
-        return int(newest.max() - oldest.min()).bit_length()
-
-    def prepare(self) -> RowReader:
-        """See `Presence.prepare`."""
-        prepared, (oldest, newest) = RowReader(), self.bucket_bounds[self.shapes[0].buckets].T.copy()
-        prepared.shaped(*self.table.filter.arguments(self.ranges[0].query), oldest, newest)
-        for symbols in self.ranges[1:]:
-            prepared.shapes(*self.table.filter.arguments(symbols.query))
-        return prepared
+    def _bounds_of_shapes(self) -> NDArray[np.int64]:
+        """int64[2, shapes of the first range], the oldest and the newest timestamp of a row of each shape."""
+        return self.bucket_bounds[self.shapes[0].buckets].T.copy()
 
     def prepared_states(self, feature: str) -> tuple[Any, ...] | None:
         """See `Presence.prepared_states`."""
@@ -122,16 +94,78 @@ class ShapedRows(Presence):
             arrays[f"{number}.states"], arrays[f"{number}.buckets"] = shapes.states, shapes.buckets
         return {"shapes": [list(shapes.features) for shapes in self.shapes]}, arrays
 
+
+@dataclass(frozen=True)
+class ShapedRows(_RowsWithShapes[BloomTable]):
+    """Rows whose shapes are symbols of rows in a filter.
+
+    Raises
+    ------
+    ValueError : there are no shapes, or the filter has another number of them.
+    """
+
+    kind = "shapes"
+
+    def __post_init__(self) -> None:
+        sizes = [len(shapes) for shapes in self.shapes]
+        if not sizes or not all(sizes) or sizes != [r.num_symbols for r in self.ranges]:
+            raise ValueError("the filter does not have the shapes of the rows")
+
+    @property
+    def ranges(self) -> Sequence[SymbolRange]:
+        """The symbols of each range of shapes."""
+        return self.table.rows
+
+    def prepare(self) -> RowReader:
+        """See `Presence.prepare`."""
+        prepared, filled = RowReader(), self.table.filter
+        prepared.shaped(*filled.arguments(self.ranges[0].query), *self._bounds_of_shapes)
+        for symbols in self.ranges[1:]:
+            prepared.shapes(*filled.arguments(symbols.query))
+        return prepared
+
     @classmethod
     def from_snapshot(
         cls, description: Mapping[str, Any], parts: Parts, structures: Sequence[Structure]
     ) -> Self:
         """See `Presence.from_snapshot`."""
-        shapes, bounds = shapes_from(description, parts)
-        return cls(BloomTable.among(structures), shapes, bounds)
+        return cls(BloomTable.among(structures), *_shapes_from(description, parts))
 
 
-def shapes_from(description: Mapping[str, Any], parts: Parts) -> tuple[list[Shapes], NDArray[np.int64]]:
+@dataclass(frozen=True)
+class StaticRows(_RowsWithShapes[StaticScalars]):
+    """Rows that a static function maps to numbers, whose lowest digit is the shape; it is of one range.
+
+    Raises
+    ------
+    ValueError : the function has another number of shapes.
+    """
+
+    kind = "static"
+
+    def __post_init__(self) -> None:
+        if [len(shapes) for shapes in self.shapes] != [self.table.num_shapes]:
+            raise ValueError("the static function does not have the shapes of the rows")
+
+    def prepare(self) -> RowReader:
+        """See `Presence.prepare`."""
+        prepared, (oldest, newest) = RowReader(), self._bounds_of_shapes
+        if not len(oldest):
+            prepared.shaped(oldest, newest)
+            return prepared
+        function = self.table.function
+        prepared.numbered(*self.table.salt, *function.arguments, oldest, newest, unfinished(function.check))
+        return prepared
+
+    @classmethod
+    def from_snapshot(
+        cls, description: Mapping[str, Any], parts: Parts, structures: Sequence[Structure]
+    ) -> Self:
+        """See `Presence.from_snapshot`."""
+        return cls(StaticScalars.among(structures), *_shapes_from(description, parts))
+
+
+def _shapes_from(description: Mapping[str, Any], parts: Parts) -> tuple[list[Shapes], NDArray[np.int64]]:
     """The shapes in a description and its arrays, and the bounds of their buckets.
 
     Raises

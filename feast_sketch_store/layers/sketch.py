@@ -20,7 +20,6 @@ from feast_sketch_store.layers.listed import ListedRows
 from feast_sketch_store.layers.presence import Presence
 from feast_sketch_store.layers.row_reader import (
     Column,
-    Forms,
     Layer,
     Wanted,
     WantedFeature,
@@ -28,8 +27,7 @@ from feast_sketch_store.layers.row_reader import (
     stack,
     stored_name,
 )
-from feast_sketch_store.layers.shapes import ShapedRows
-from feast_sketch_store.layers.static_rows import StaticRows
+from feast_sketch_store.layers.shapes import ShapedRows, StaticRows
 from feast_sketch_store.rows.binning import Bins, Rounding
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.encoding import NO_TIMESTAMP, EncodedFeature, EncodedRows
@@ -113,10 +111,6 @@ class SketchLayer(Layer):
         return {name: feature for s in self.structures for name, feature in s.features.items()}
 
     @cached_property
-    def _forms(self) -> Forms:
-        return Forms()
-
-    @cached_property
     def codecs(self) -> Mapping[str, FeatureCodec]:
         """The codecs of all features, by name."""
         return {name: feature.codec for name, feature in self.features.items()}
@@ -133,11 +127,7 @@ class SketchLayer(Layer):
 
     # -- read ----------------------------------------------------------------------------------
 
-    def row_reader(self, features: tuple[WantedFeature, ...]) -> RowReader:
-        """See `Layer`."""
-        return self._forms.get(features) or self._forms.keep(features, self._prepare(features))
-
-    def _prepare(self, features: Sequence[WantedFeature]) -> RowReader:
+    def _prepare(self, features: tuple[WantedFeature, ...]) -> RowReader:
         rows = self.presence.prepare()
         for structure in self.structures:
             structure.prepare(rows)
@@ -321,15 +311,16 @@ class SketchLayer(Layer):
             checked(description["num_entities"], int),
             checked(description["max_event_timestamp"], int),
         )
-        roundings = _roundings_from(description.get("roundings", []), layer.codecs, parts.at(_ROUNDINGS))
-        cut = _cut_from(checked(description.get("cut", {}), dict), layer.features)
-        formulas = formulas_from(description.get("formulas", []), layer.codecs, parts.at(_FORMULAS))
-        checks_of_all = tuple(parts.checks.values())
-        layer = replace(layer, roundings=roundings, cut=cut, checks=checks_of_all, formulas=formulas)
-        if (rows := description.get("rows")) is None:
-            return layer
-        semantics, since = checked(rows["semantics"], str), checked(rows["since"], int)
-        return replace(layer, semantics=semantics, since=since)
+        rows = description.get("rows", {"semantics": REPLACE, "since": NO_TIMESTAMP})
+        return replace(
+            layer,
+            roundings=_roundings_from(description.get("roundings", []), layer.codecs, parts.at(_ROUNDINGS)),
+            cut=_cut_from(checked(description.get("cut", {}), dict), layer.features),
+            checks=tuple(parts.checks.values()),
+            formulas=formulas_from(description.get("formulas", []), layer.codecs, parts.at(_FORMULAS)),
+            semantics=checked(rows["semantics"], str),
+            since=checked(rows["since"], int),
+        )
 
 
 def _cut_from(entries: Mapping[str, Any], features: Mapping[str, SealedFeature]) -> dict[str, int]:

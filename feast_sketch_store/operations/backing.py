@@ -85,7 +85,7 @@ def refill(
     return num_written
 
 
-def differences(store: FeatureStore, view: str, num_rows: int = 1_000, seed: int | None = None) -> list[str]:
+def differences(store: FeatureStore, view: str, num_rows: int = 1_000) -> list[str]:
     """Compare a sample of rows with the backing store, and describe each difference in a sentence.
 
     A view without backed features has no differences.
@@ -94,7 +94,6 @@ def differences(store: FeatureStore, view: str, num_rows: int = 1_000, seed: int
     ----------
     store, view : the repository and the name of a feature view.
     num_rows : how many rows are compared.
-    seed : of the sample; None for a random one.
 
     Raises
     ------
@@ -105,7 +104,7 @@ def differences(store: FeatureStore, view: str, num_rows: int = 1_000, seed: int
         return []
     kept = backed.kept_rows()
     is_chosen = np.zeros(sum(len(part.keys) for part in kept), np.bool_)
-    is_chosen[np.random.default_rng(seed).permutation(len(is_chosen))[:num_rows]] = True
+    is_chosen[np.random.default_rng().permutation(len(is_chosen))[:num_rows]] = True
     missing: dict[str, list[str]] = {name: [] for name in backed.features}
     other: dict[str, list[str]] = {name: [] for name in backed.features}
     for _, rows in _parts(kept, backed.codecs, is_chosen):

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from feast import FeatureStore
@@ -16,7 +15,6 @@ from feast_sketch_store.adapter.responses import Row, hash_entity_keys, row_of
 from feast_sketch_store.online_store import any_feature_view, online_store_of
 from feast_sketch_store.operations.maintenance import entity_keys_of
 from feast_sketch_store.row_log import RowLog
-from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.encoding import (
     CREATED_TIMESTAMP,
     DELETED,
@@ -27,7 +25,7 @@ from feast_sketch_store.rows.encoding import (
 )
 from feast_sketch_store.rows.entity_keys import key_text, serialize_entity_keys
 from feast_sketch_store.view.semantics import RowSemantics, named
-from feast_sketch_store.view.shard_map import shards_of
+from feast_sketch_store.view.shard_map import shard_of_hash
 from feast_sketch_store.view.state import State
 
 _OWN = (ENTITY_KEY, EVENT_TIMESTAMP, CREATED_TIMESTAMP, DELETED, NULLS)
@@ -99,11 +97,11 @@ def entity_history(store: FeatureStore, view: str, entity_row: Mapping[str, Any]
     opened = online_store.writer(store.config, table)
     opened.refresh_all()
     hashes = hash_entity_keys([key])
-    number = int(shards_of(np.frombuffer(hashes, np.uint64).reshape(1, 2), len(opened.shards))[0])
+    number = shard_of_hash(hashes, len(opened.shards))
     part = opened.shards[number]
     version = part.state.snapshot_version
     codecs = [codec for codec in opened.settings.codecs if not codec.is_computed and not codec.is_backed]
-    past = _Past(view, hashes, named(opened.settings.semantics).of(codecs), codecs, entity_row.keys())
+    past = _Past(view, hashes, named(opened.settings.semantics, codecs), entity_row.keys())
     rows = [
         past.after(row, commit, source, last < (version or 0))
         for row, commit, source, last in _rows_of(part.row_log, serialize_entity_keys([key])[0])
@@ -139,10 +137,9 @@ class _Past:
         view: str,
         hashes: bytes,
         semantics: RowSemantics,
-        codecs: Sequence[FeatureCodec],
         join_keys: Set[str],
     ):
-        self._view, self._hashes, self._semantics, self._codecs = view, hashes, semantics, codecs
+        self._view, self._hashes, self._semantics = view, hashes, semantics
         self._others = {*_OWN, *join_keys}
         self._tables: list[pa.Table] = []
 
@@ -167,8 +164,8 @@ class _Past:
 
     def _shown(self) -> Mapping[str, Any] | None:
         table = pa.concat_tables(self._tables, promote_options="default")
-        state = State.of_rows(self._view, self._semantics, self._semantics.encode(table, self._codecs))
-        names = tuple(codec.feature for codec in self._codecs)
+        state = State.of_rows(self._view, self._semantics, self._semantics.encode(table))
+        names = tuple(codec.feature for codec in self._semantics.codecs)
         (raw,), _ = state.row_reader(names).rows(self._hashes, NO_TIMESTAMP)
         return _plain(row_of(raw, names))
 

@@ -55,4 +55,4 @@ def _health(store: FeatureStore, name: str, max_staleness_seconds: float | None)
     except SketchStoreError as error:  # in the settings
         return ViewHealth(False, EMPTY, None, 0, False, str(error))
     age = None if told.age_seconds is None else round(told.age_seconds, 3)
-    return ViewHealth(told.is_ready, told.state, age, told.num_commits, view.state.is_pinned, told.problem)
+    return ViewHealth(told.is_ready, told.state, age, told.num_commits, view.is_pinned, told.problem)

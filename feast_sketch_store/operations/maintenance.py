@@ -40,15 +40,14 @@ from feast_sketch_store.operations.resharding import former_files, remove_former
 from feast_sketch_store.operations.verification import Verification, size_of, verify_view
 from feast_sketch_store.rows.codecs import BINNED, SCORE
 from feast_sketch_store.rows.entity_keys import find_sorted, hash_entity_keys
-from feast_sketch_store.settings.resolve import resolve, ttl_microseconds
+from feast_sketch_store.settings.resolve import ttl_microseconds
 from feast_sketch_store.settings.table import Backing
 from feast_sketch_store.storage.base import Storage
 from feast_sketch_store.storage.stores import StorePlace
 from feast_sketch_store.structures.sizing import within
-from feast_sketch_store.view import publication, rebuilding
+from feast_sketch_store.view import rebuilding
 from feast_sketch_store.view.live_shard import expire_before_of
 from feast_sketch_store.view.sealing import SealPolicy
-from feast_sketch_store.view.semantics import named
 from feast_sketch_store.view.shard import Dropped
 from feast_sketch_store.view.view import View
 
@@ -149,8 +148,7 @@ class ViewReport:
 
 def is_filled(store: FeatureStore, view: str) -> bool:
     """Whether anything was ever written to a view; reads nothing but its newest commits."""
-    online_store, table = _resolve(store, view)
-    opened = online_store.writer(store.config, table)
+    opened = opened_view(store, view)
     return opened.stats().unsealed_rows > 0 or any(v is not None for v in opened.snapshot_versions)
 
 
@@ -194,7 +192,7 @@ def inspect(store: FeatureStore, view: str) -> ViewReport:
         reader_bytes(place, store.project, name_in_store(store.config, table)),
         sum(info.size_bytes for info in opened.storage.walk()),
         opened.snapshot_versions,
-        opened.state.is_pinned,
+        opened.is_pinned,
         None if sealed is None else max(0.0, time.time() - sealed[1].published_at()),
         _as_text(keys.event_timestamps.max()) if len(keys) else None,
         presence,
@@ -265,15 +263,15 @@ def seal(store: FeatureStore, view: str) -> bool:
 
 
 def publish(store: FeatureStore, view: str, force: bool = False) -> int | None:
-    """Let a fill that the gate held back count, or else seal; see `publication`."""
+    """Let a fill that the gate held back count, or else seal; see `View.publish`."""
     require_writer(store.config)
-    return publication.publish(opened_view(store, view), force)
+    return opened_view(store, view).publish(force)
 
 
 def discard(store: FeatureStore, view: str) -> int | None:
-    """Delete the rows of a fill that the gate held back; see `publication`."""
+    """Delete the rows of a fill that the gate held back; see `View.discard`."""
     require_writer(store.config)
-    return publication.discard(opened_view(store, view))
+    return opened_view(store, view).discard()
 
 
 def watch(
@@ -315,8 +313,7 @@ def watch(
 
 
 def _seal_if_due(store: FeatureStore, view: str, policy: SealPolicy | None) -> bool:
-    online_store, table = _resolve(store, view)
-    opened = online_store.writer(store.config, table)
+    opened = opened_view(store, view)
     opened.policy = policy or opened.policy
     return opened.seal_if_due()
 
@@ -341,7 +338,7 @@ def pin(
     The versions of the snapshots; None if reads are not held.
     """
     opened = opened_view(store, view)
-    if not opened.state.is_pinned:
+    if not opened.is_pinned:
         unsealed_rows = opened.stats().unsealed_rows
         if unsealed_rows and opened.sealed() and not may_hide(unsealed_rows):
             return None
@@ -350,16 +347,13 @@ def pin(
 
 def unpin(store: FeatureStore, view: str) -> bool:
     """Let reads of a view follow writes again. Returns whether they were held. See `View.unpin`."""
-    online_store, table = _resolve(store, view)
-    return online_store.writer(store.config, table).unpin()
+    return opened_view(store, view).unpin()
 
 
 def vacuum(store: FeatureStore, view: str, orphan_age: timedelta = timedelta(days=1)) -> int:
     """Remove unused files and return their number. See `View.vacuum`."""
-    online_store, table = _resolve(store, view)
-    opened = online_store.writer(store.config, table)
-    storage = online_store.storage(store.config, table)
-    return opened.vacuum(orphan_age.total_seconds()) + remove_former(storage)
+    opened = opened_view(store, view)
+    return opened.vacuum(orphan_age.total_seconds()) + remove_former(opened.storage)
 
 
 def verify(
@@ -378,9 +372,8 @@ def verify(
     ------
     StorageError : another process is sealing the view.
     """
-    online_store, table = _resolve(store, view)
-    settings = resolve(store.config.online_store, table, store.config.repo_path)
-    opened = online_store.writer(store.config, table)
+    opened = opened_view(store, view)
+    settings = opened.settings
     total, done = sum(size_of(part.storage) for part in opened.shards.values()), 0
 
     def count(num_bytes: int) -> None:
@@ -397,7 +390,7 @@ def verify(
                 settings.codecs,
                 expire_before_of(settings.ttl_microseconds),
                 count,
-                named(settings.semantics),
+                settings.semantics,
                 (number, len(opened.shards)),
             )
             if not (own.rows or own.snapshots or own.problems):
@@ -410,7 +403,7 @@ def verify(
                 f"others have {found.compared_entities} entities: their folders were removed, or no write "
                 "reached them; materialize the view again"
             )
-        found.leftovers += former_files(online_store.storage(store.config, table), opened.shard_map)
+        found.leftovers += former_files(opened.storage, opened.shard_map)
         if found.is_sound:
             found.problems += differences(store, view)
         return found
@@ -534,7 +527,7 @@ def opened_view(store: FeatureStore, view: str) -> View:
 
 def join_key_types(store: FeatureStore, view: str) -> dict[str, str]:
     """The join keys of a view and the names of their Feast value types."""
-    _, table = _resolve(store, view)
+    table = any_feature_view(store, view)
     return {field.name: field.dtype.to_value_type().name for field in table.entity_columns}
 
 

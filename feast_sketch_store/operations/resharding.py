@@ -98,7 +98,7 @@ def divide(
             put_map(storage, settings, former.shard_map)
             return sum(len(part.kept_rows() or ()) for part in former.shards.values())
         former.refresh_all()
-        if former.state.is_pinned:
+        if former.is_pinned:
             raise StorageError(
                 f"feature view {view!r}: reads are held at a snapshot, which new shards would not have; run "
                 f"`feast-sketch unpin {view}` first"
@@ -116,7 +116,7 @@ def divide(
             # then emptied is sealed, too: its readers, and the next rows, need what a seal knows. Its log has
             # no commits if it was emptied before it was divided last.
             was_written = former.sealed() is not None or any(end.number >= 0 for _, end in ends)
-            joint_seal.seal_bases(moved.shards, moved.settings, moved.judge_seal, was_written)
+            joint_seal.seal_bases(moved.shards, moved.settings, moved.judge, was_written)
             for part, end in ends:
                 if not part.row_log.is_at_end(end):
                     raise StorageError(

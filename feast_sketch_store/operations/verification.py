@@ -1,7 +1,7 @@
 """Check everything that must hold of a view on disk, without trusting any of it."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Self
 
 import numpy as np
@@ -22,7 +22,7 @@ from feast_sketch_store.snapshot.sealed import open_deltas, open_layer
 from feast_sketch_store.storage.base import Storage
 from feast_sketch_store.storage.names import ROWS_FOLDER, SNAPSHOTS_FOLDER, staged_files
 from feast_sketch_store.view.formulas import computed_rows
-from feast_sketch_store.view.semantics import REPLACE, RowSemantics
+from feast_sketch_store.view.semantics import REPLACE, named
 from feast_sketch_store.view.shard_map import shards_of
 
 _MAX_PROBLEMS = 100  # reported of each kind
@@ -82,7 +82,7 @@ def verify_view(
     codecs: Sequence[FeatureCodec],
     expire_before: int = NO_TIMESTAMP,
     progress: Callable[[int], object] = lambda num_bytes: None,
-    semantics: RowSemantics = REPLACE,
+    semantics: str = REPLACE,
     shard: tuple[int, int] = (0, 1),
 ) -> Verification:
     """Check a view's storage. No process may seal or vacuum the view meanwhile.
@@ -98,7 +98,7 @@ def verify_view(
     codecs : one per feature of the view.
     expire_before : microseconds since 1970; older rows may be in the log and not in the snapshot.
     progress : called with the number of bytes of each file checked.
-    semantics : of the view's rows.
+    semantics : of the view's rows, by name.
     shard : the number of this storage's shard, and the number of shards.
     """
     found = Verification()
@@ -194,9 +194,8 @@ def _verify_snapshot(snapshot: SnapshotFile) -> _Sealed:
         order = _verify_order(snapshot, number, delta.layer, len(delta), ~delta.deleted)
         if (order.entity_hashes != delta.entity_hashes).any():
             raise DamagedFileError(f"{snapshot.where('order')}: a delta lists other entities than its index")
-        everywhere = np.ones(len(order), np.bool_)  # the delta replaces everything below
         layers.append(delta.layer)
-        orders.append(replace(order, deleted=delta.deleted, delete_barriers=everywhere))
+        orders.append(delta.keys(order))
     winners, keys = RowKeys.concatenate(orders).newest()
     owners = np.searchsorted(np.cumsum([len(order) for order in orders]), winners, side="right")
     alive = np.flatnonzero(~keys.deleted)
@@ -230,7 +229,7 @@ def _compare(
     codecs: Sequence[FeatureCodec],
     expire_before: int,
     found: Verification,
-    semantics: RowSemantics,
+    semantics: str,
 ) -> None:
     """Compare the newest snapshot with the rows that it was sealed from."""
     snapshot, order, base = newest.snapshot, newest.keys, newest.layers[0]
@@ -247,7 +246,7 @@ def _compare(
         if len(order):
             problem(f"holds {len(order)} entities, but the row log has none up to version {snapshot.version}")
         return
-    rows = semantics.of(codecs).fold(read.batches, base.since)
+    rows = named(semantics, codecs).fold(read.batches, base.since)
     keys = rows.keys
     at_ours, at_theirs = find_sorted(order.entity_hashes, keys.entity_hashes)
     found.compared_entities = len(at_ours)

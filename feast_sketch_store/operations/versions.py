@@ -174,7 +174,7 @@ def _state_of(view: View, files: Sequence[SnapshotFile] | None) -> State:
     shards = {}
     for number, file in enumerate(files):
         sealed, deltas = open_layer(file), open_deltas(file)
-        semantics = named(sealed.semantics).of(view.settings.codecs)
+        semantics = named(sealed.semantics, view.settings.codecs)
         position = Position(file.version - 1)
         shards[number] = ShardState(semantics, position, file, sealed, deltas)
     return State(view.name, view.shard_map, shards)

@@ -128,7 +128,7 @@ def sample_view(
     StorageError : another process is sealing the view.
     """
     config, settings = view.store.config, view.settings
-    semantics = named(settings.semantics).of(settings.codecs)
+    semantics = named(settings.semantics, settings.codecs)
     opened = online_store_of(view.store).view(config, view.table)
     if not offline:
         with opened.unchanging():
@@ -368,4 +368,4 @@ def logged_offline_rows(view: PlannedView) -> pa.Table:
     table, settings = _offline_rows(view).combine_chunks(), view.settings
     types = {column.name: column.dtype.to_value_type() for column in view.table.entity_columns}
     rows = feast_parts.ARROW_TO_PROTO(table, view.table, types) if len(table) else []
-    return named(settings.semantics).of(settings.codecs).to_log(rows, settings.codecs, settings.join_keys)
+    return named(settings.semantics, settings.codecs).to_log(rows, settings.join_keys)

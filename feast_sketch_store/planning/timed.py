@@ -127,7 +127,7 @@ def plan_lists(view: PlannedView, target: PlanTarget, max_entities: int, offline
 
 def _sampled(view: PlannedView, max_entities: int, offline: bool) -> ListSample:
     settings = view.settings
-    semantics = named(settings.semantics).of(settings.codecs)
+    semantics = named(settings.semantics, settings.codecs)
     assert isinstance(semantics, Append)
     since = expire_before_of(settings.ttl_microseconds)
     rows = None

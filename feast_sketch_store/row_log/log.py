@@ -209,9 +209,7 @@ class RowLog:
             # Both looks again: what the log had at the first look may now be in the table.
             return replace(self._read_anew(START, ""), starts_over=True)
         files, through, starts_over = _behind(state, known, snapshot)
-        columns = dict(state.columns)
-        for schema in _different(commit.schema() for commit in commits):
-            columns |= new_columns(columns, schema)
+        columns = _with_columns_of(commits, state.columns)
         first = commits[0].number if commits else cursor.next_number
         if first > through + 1:
             if self._is_gone(cursor):  # it was dropped between the two looks
@@ -312,9 +310,7 @@ class RowLog:
         ------
         DamagedFileError : a commit is missing, truncated or altered.
         """
-        columns = dict(self._table.state().columns)
-        for schema in _different(commit.schema() for commit in self._wal_behind(-1)[0]):
-            columns |= new_columns(columns, schema)
+        columns = _with_columns_of(self._wal_behind(-1)[0], self._table.state().columns)
         return {name: delta_protocol.arrow_type(kind) for name, kind in columns.items()}
 
     # -- write ---------------------------------------------------------------------------------
@@ -384,8 +380,7 @@ class RowLog:
                     )
             if not tail.is_continuous:
                 self._columns, self._schema = dict(self._table.state().columns), None
-            for other in _different(commit.schema() for commit in tail.others):
-                self._columns |= new_columns(self._columns, other)
+            self._columns = _with_columns_of(tail.others, self._columns)
             if not is_known():
                 new_columns(self._columns, schema)
 
@@ -446,7 +441,7 @@ class RowLog:
                 )
             if not new:
                 break
-            absorbed = self._absorb(new, state, cursor.identity.hex(), max(last, state.through))
+            absorbed = self._absorb(new, state, cursor.identity.hex(), last)
             if absorbed is not None and absorbed.through >= last:
                 state = absorbed
                 break
@@ -459,10 +454,8 @@ class RowLog:
     def _absorb(
         self, commits: Sequence[Commit], state: TableState, identity: str, last: int
     ) -> TableState | None:
-        """Commit rows to the table; None if the table was replaced."""
-        columns: dict[str, Any] = dict(state.columns)
-        for wanted in _different(commit.schema() for commit in commits):
-            columns |= new_columns(columns, wanted)
+        """Commit rows, which follow those of the table, to it; None if the table was replaced."""
+        columns = _with_columns_of(commits, state.columns)
         schema = pa.schema({name: delta_protocol.arrow_type(kind) for name, kind in columns.items()})
         files: list[DataFile] = []
         written: list[DataFile] = []
@@ -474,8 +467,7 @@ class RowLog:
                 for group in grouped(part):
                     written.append(DataFile.write(self._rows, schema, group))
                     files.append(written[-1])
-            first = commits[0].number if commits else state.through + 1
-            absorbed = self._table.append(identity, files, columns, (first, last), state.through)
+            absorbed = self._table.append(identity, files, columns, commits[0].number, last)
         except UncertainWriteError:
             raise  # the commit may turn up, and needs the files
         except BaseException:
@@ -508,8 +500,8 @@ class RowLog:
         """
         assert rows.position.identity is not None
         while missing := new_columns((state := self._table.state()).columns, schema):
-            numbers = state.through + 1, state.through
-            self._table.append(rows.position.identity.hex(), [], missing, numbers, state.through)
+            identity, through = rows.position.identity.hex(), state.through
+            self._table.append(identity, [], missing, through + 1, through)
         return replace(rows, table_version=state.version)
 
     def compact(self, batches: Iterable[pa.Table], rows: LogRead, snapshot: str = "") -> bool:
@@ -587,18 +579,25 @@ def _behind(state: TableState, known: Position, snapshot: str) -> tuple[tuple[Da
     lacking = [c for c in state.commits if not c.is_compaction and c.through > known.number]
     knows_some = known.number >= 0 or bool(snapshot)  # a rebuild may come before the first commit
     if not knows_some:
-        return state.files, state.through, knows_some
+        return state.files, state.through, False
     files = tuple(file for commit in lacking for file in commit.files)
     return files, max([known.number, *(commit.through for commit in lacking)]), False
 
 
-def _different(schemas: Iterable[pa.Schema]) -> Iterator[pa.Schema]:
-    """Schemas without consecutive duplicates."""
-    last = None
-    for schema in schemas:
-        if last is None or not schema.equals(last):
+def _with_columns_of(commits: Iterable[Commit], known: Mapping[str, Any]) -> dict[str, Any]:
+    """Columns with their types in Delta, and those that commits have besides.
+
+    Raises
+    ------
+    RowError : a commit has a column with another type.
+    """
+    columns, last = dict(known), None
+    for commit in commits:
+        schema = commit.schema()
+        if last is None or not schema.equals(last):  # most commits have the schema of the one before
+            columns |= new_columns(columns, schema)
             last = schema
-            yield schema
+    return columns
 
 
 def _runs(commits: Sequence[Commit]) -> Iterator[DataFile | Sequence[pa.Table]]:

@@ -216,8 +216,8 @@ class Table:
         identity: str,
         files: Sequence[DataFile],
         columns: Mapping[str, Any],
-        numbers: tuple[int, int],
-        after: int,
+        first: int,
+        through: int,
     ) -> TableState | None:
         """Commit written files; creates the table if it does not exist.
 
@@ -225,8 +225,7 @@ class Table:
         ----------
         identity : of the log, as text.
         columns : of the table, with their Delta types.
-        numbers : the first and the last number of the log that the files hold.
-        after : the last number that the table holds before.
+        first, through : the numbers of the log that the files hold; the table holds those before.
 
         Returns
         -------
@@ -238,14 +237,14 @@ class Table:
         """
         for _ in range(_RETRIES):
             state = self.state()
-            if state.through != after:
+            if state.through != first - 1:
                 return None
             wanted = {**state.columns, **columns}
             commit = TableCommit(
                 state.version + 1,
                 tuple(files),
-                first=numbers[0],
-                through=numbers[1],
+                first=first,
+                through=through,
                 columns=wanted if wanted != state.columns or not state.commits else None,
             )
             if self._write(commit, identity, is_first=not state.commits):

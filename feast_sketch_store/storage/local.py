@@ -97,6 +97,15 @@ class LocalStorage(Storage):
             raise StorageError(f"{path}: cannot be listed: {error}") from error
         return sorted(name for name in names if not _is_unfinished(name))
 
+    def folders(self) -> Sequence[str]:
+        """The names of the folders directly in this one, ascending, except those that are being removed.
+
+        A folder may be a symbolic link to one, for example on another disk.
+        """
+        if not self.path.is_dir():
+            return []
+        return sorted(entry.name for entry in self.path.iterdir() if entry.is_dir() and entry.name[0] != ".")
+
     def info(self, name: str) -> FileInfo | None:
         """Metadata of a file, see `Storage.info`."""
         path = self._path(name)
@@ -378,10 +387,6 @@ class LocalStorage(Storage):
                 unlock(descriptor)
 
     # -- parts ---------------------------------------------------------------------------------
-
-    def where(self, name: str = "") -> str:
-        """A file's path."""
-        return str(self.path / name) if name else self.location
 
     def _path(self, name: str) -> Path:
         path = self._paths.get(name)

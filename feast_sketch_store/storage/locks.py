@@ -3,8 +3,8 @@
 import fcntl
 import os
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 # Descriptors of locks. A forked child closes its copies, which would outlive the holder.
@@ -62,6 +62,17 @@ def unlock(descriptor: int) -> None:
     with suppress(OSError):
         fcntl.flock(descriptor, fcntl.LOCK_UN)
     _close(descriptor)
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold the lock of a file, whose folder is made if it does not exist; waits for the holder."""
+    descriptor = lock(path, True, lambda folder: folder.mkdir(parents=True, exist_ok=True))
+    assert descriptor is not None
+    try:
+        yield
+    finally:
+        unlock(descriptor)
 
 
 def _open(path: Path, make_folder: Callable[[Path], None] | None) -> int | None:

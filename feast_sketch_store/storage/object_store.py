@@ -5,12 +5,13 @@ crash leaves a file whole or absent, and an acknowledged put is durable. Nothing
 leases only save work.
 """
 
+import functools
 import hashlib
 import io
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO, NoReturn
+from typing import BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,8 +25,8 @@ from feast_sketch_store.storage.base import (
     checked_folder,
     checked_name,
 )
-from feast_sketch_store.storage.chunks import KnownFile
-from feast_sketch_store.storage.file_cache import FileCache
+from feast_sketch_store.storage.chunks import Chunks, KnownFile
+from feast_sketch_store.storage.file_cache import FetchPart, FileCache
 from feast_sketch_store.storage.objects import ObjectInfo, Objects
 from feast_sketch_store.threads import Threads
 
@@ -124,21 +125,11 @@ class ObjectStorage(Storage):
     def map(self, name: str, known: KnownFile | None = None) -> NDArray[np.uint8]:
         """A file's bytes, fetched into memory or into the cache, see `Storage.map`."""
         key = self._key(name)
-        if known is not None:
-            content = self._fetch_known(key, known)
-            content.flags.writeable = False
-            return content
-        for _ in range(_FETCH_TRIES):
-            info = self._objects.info(key)
-            if info is None:
-                raise MissingFileError(f"{self.where(name)}: there is no such file")
-            found = self._fetch(info) if self._cache_path is None else self._fetch_cached(info)
-            if found is not None:
-                found.flags.writeable = False
-                return found
-        raise StorageError(f"{self.where(name)}: is being replaced again and again")
+        content = self._map_present(key) if known is None else self._map_known(key, known)
+        content.flags.writeable = False
+        return content
 
-    def _fetch_known(self, key: str, known: KnownFile) -> NDArray[np.uint8]:
+    def _map_known(self, key: str, known: KnownFile) -> NDArray[np.uint8]:
         """An object's bytes, checked as they arrive."""
 
         def fetch(start: int, end: int) -> bytes:
@@ -150,15 +141,43 @@ class ObjectStorage(Storage):
                 f"{self._objects.where(key)}: bytes {start} to {end} are not those that were written"
             )
 
+        found = self._fetched(self._content_of(key, known), known.size_bytes, fetch, known.chunks)
+        assert found is not None
+        return found
+
+    def _map_present(self, key: str) -> NDArray[np.uint8]:
+        """The bytes that an object has now."""
+        for _ in range(_FETCH_TRIES):
+            info = self._objects.info(key)
+            if info is None:
+                raise MissingFileError(f"{self._objects.where(key)}: there is no such file")
+            content = f"{self._objects.identity}\n{key}\n{info.token}"
+            fetch = functools.partial(self._objects.read_part, info)
+            if (found := self._fetched(content, info.size_bytes, fetch)) is not None:
+                return found
+        raise StorageError(f"{self._objects.where(key)}: is being replaced again and again")
+
+    def _fetched(
+        self, content: str, size_bytes: int, fetch: FetchPart, chunks: Chunks | None = None
+    ) -> NDArray[np.uint8] | None:
+        """Bytes in a file of the cache, or else in memory; parameters as of `FileCache.map`."""
         if self._cache_path is not None:
-            return FileCache(self._cache_path).map_known(self._content_of(key, known), known, fetch)
-        content = np.empty(known.size_bytes, np.uint8)
-        starts = range(0, known.size_bytes, known.chunks.chunk_bytes)
-        with Threads(_FETCHERS, "feast_sketch_store fetch") as pool:
-            parts = pool.map(lambda at: fetch(at, min(at + starts.step, known.size_bytes)), starts)
-            for start, part in zip(starts, parts, strict=True):
-                content[start : start + len(part)] = np.frombuffer(part, np.uint8)
-        return content
+            return FileCache(self._cache_path).map(content, size_bytes, fetch, chunks)
+        whole = np.empty(size_bytes, np.uint8)
+        starts = range(0, size_bytes, chunks.chunk_bytes if chunks else _PART_BYTES)
+
+        def fetch_part(start: int) -> bool:
+            end = min(start + starts.step, size_bytes)
+            part = fetch(start, end)
+            if part is None or len(part) != end - start:
+                return False
+            whole[start:end] = np.frombuffer(part, np.uint8)
+            return True
+
+        if len(starts) <= 1:
+            return whole if all(map(fetch_part, starts)) else None
+        with Threads(min(_FETCHERS, len(starts)), "feast_sketch_store fetch") as pool:
+            return whole if all(pool.map(fetch_part, starts)) else None
 
     def _content_of(self, key: str, known: KnownFile) -> str:
         return f"{self._objects.identity}\n{key}\n{b''.join(known.chunks.checksums).hex()}"
@@ -169,34 +188,6 @@ class ObjectStorage(Storage):
             return False
         content = self._content_of(self._key(name), known)
         return FileCache(self._cache_path).drop_damaged(content, known)
-
-    def _fetch(self, info: ObjectInfo) -> NDArray[np.uint8] | None:
-        """An object's bytes; None if it was replaced since ``info``."""
-        content = np.empty(info.size_bytes, np.uint8)
-
-        def fetch(start: int) -> bool:
-            end = min(start + _PART_BYTES, info.size_bytes)
-            part = self._objects.read_part(info, start, end)
-            if part is None or len(part) != end - start:
-                return False
-            content[start:end] = np.frombuffer(part, np.uint8)
-            return True
-
-        starts = range(0, info.size_bytes, _PART_BYTES)
-        if len(starts) <= 1:
-            return content if all(map(fetch, starts)) else None
-        with Threads(min(_FETCHERS, len(starts)), "feast_sketch_store fetch") as pool:
-            return content if all(pool.map(fetch, starts)) else None
-
-    def _fetch_cached(self, info: ObjectInfo) -> NDArray[np.uint8] | None:
-        """`_fetch` through a file in the cache, which is mapped."""
-        assert self._cache_path is not None
-        content = f"{self._objects.identity}\n{info.key}\n{info.token}"
-
-        def fetch(start: int, end: int) -> bytes | None:
-            return self._objects.read_part(info, start, end)
-
-        return FileCache(self._cache_path).map(content, info.size_bytes, fetch)
 
     def keep_copy(self, name: str, known: KnownFile) -> None:
         """Mark a copy in the cache as in use, see `Storage.keep_copy`."""
@@ -267,11 +258,8 @@ class ObjectStorage(Storage):
     def _key(self, name: str) -> str:
         checked_name(name, self.location)
         if any(ord(character) < 32 or ord(character) == 127 for character in name):
-            self._refuse(name)
+            raise StorageError(f"{self.location}: {name!r} has characters that no object's key can have")
         return self._prefix + _key_of(name)
-
-    def _refuse(self, name: str) -> NoReturn:
-        raise StorageError(f"{self.location}: {name!r} has characters that no object's key can have")
 
 
 def _key_of(name: str) -> str:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from feast_sketch_store.storage import names
+from feast_sketch_store.errors import SettingsError
 from feast_sketch_store.storage.base import Storage
 from feast_sketch_store.storage.buckets import is_url, open_bucket, option_text
 from feast_sketch_store.storage.local import LocalStorage
@@ -44,35 +44,27 @@ class StorePlace:
         read_only: bool = False,
     ) -> "StorePlace":
         """The store of a configured path, relative to the feature repository, or of a URL."""
-        cache = None if cache_path is None else names.store_path(repo_path, cache_path)
+        cache = None if cache_path is None else _local_path(repo_path, cache_path)
         if not is_url(path):
-            return cls(names.store_path(repo_path, path), read_only=read_only)
+            return cls(_local_path(repo_path, path), read_only=read_only)
         given = {name: option_text(value) for name, value in (options or {}).items()}
         return cls(path, tuple(sorted(given.items())), cache, read_only)
 
     def view(self, project: str, view: str) -> Storage:
         """All that the store keeps for one feature view."""
-        if isinstance(self.path, Path):
-            return LocalStorage(names.view_path(self.path, project, view), self.read_only)
-        return self._bucket().within(f"{folder_name(project)}/").within(f"{folder_name(view)}/")
+        return self._root().within(f"{folder_name(project)}/{folder_name(view)}/")
 
     def project(self, project: str) -> Storage:
         """All that the store keeps for a project."""
-        if isinstance(self.path, Path):
-            return LocalStorage(names.project_path(self.path, project), self.read_only)
-        return self._bucket().within(f"{folder_name(project)}/")
+        return self._root().within(f"{folder_name(project)}/")
 
     def views(self, project: str) -> list[Storage]:
         """The storages of the existing views of a project."""
-        if isinstance(self.path, Path):
-            path = names.project_path(self.path, project)
-            # A view may be a symbolic link, for example to another disk.
-            return [LocalStorage(path / view, self.read_only) for view in names.folders_in(path)]
-        folder = self._bucket().within(f"{folder_name(project)}/")
+        folder = self._root().within(f"{folder_name(project)}/")
         return [folder.within(f"{view}/") for view in folder.folders()]
 
     def find_view(self, project: str | None, view: str) -> Storage:
-        """The storage of an existing view.
+        """The storage of a view that `feast apply` has made.
 
         Parameters
         ----------
@@ -83,14 +75,26 @@ class StorePlace:
         ------
         SettingsError : there is no such view, or the project must be named.
         """
-        if isinstance(self.path, Path):
-            return names.find_view(self.path, project, view)
-        store = self._bucket()
-        folder = store.within(f"{names.project_folder(store.location, project, store.folders)}/")
-        views = folder.folders()
-        if folder_name(view) not in views:
-            raise names.no_view(folder.location, view, views)
-        return folder.within(f"{folder_name(view)}/")
+        store = self._root()
+        projects = store.folders() if project is None else [folder_name(project)]
+        if len(projects) != 1:
+            raise SettingsError(
+                f"{store.location}: the store has the projects {list(projects)}; say which one is meant"
+            )
+        folder, name = store.within(f"{projects[0]}/"), folder_name(view)
+        if name not in (views := folder.folders()):
+            made = f"there are {list(views)}" if views else "there is none yet"
+            raise SettingsError(
+                f"{folder.location}: there is no feature view {view!r}; {made}. `feast apply` makes views"
+            )
+        return folder.within(f"{name}/")
 
-    def _bucket(self) -> "ObjectStorage":
-        return open_bucket(str(self.path), dict(self.options), self.read_only, self.cache_path)
+    def _root(self) -> "LocalStorage | ObjectStorage":
+        if isinstance(self.path, Path):
+            return LocalStorage(self.path, self.read_only)
+        return open_bucket(self.path, dict(self.options), self.read_only, self.cache_path)
+
+
+def _local_path(repo_path: Path | None, path: str) -> Path:
+    """The folder of a store; its configured path is relative to the feature repository."""
+    return Path(repo_path or ".").absolute() / Path(path).expanduser()

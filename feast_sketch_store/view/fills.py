@@ -5,16 +5,94 @@ hold      those that did not pass: a file of the view names them
 release   commit them after all, or delete them
 """
 
+import json
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any, Self
 
+from feast_sketch_store.errors import DamagedFileError, GateError
 from feast_sketch_store.row_log.staging import StagedFile
 from feast_sketch_store.settings.view_settings import ViewSettings
-from feast_sketch_store.storage.base import Storage
+from feast_sketch_store.snapshot.manifest import checksum_of
+from feast_sketch_store.storage.base import MissingFileError, Storage
+from feast_sketch_store.storage.names import HELD_BACK_FILE
+from feast_sketch_store.structures.parts import checked
 from feast_sketch_store.threads import in_threads
-from feast_sketch_store.view.gate import Figures, HeldBack
+from feast_sketch_store.view.gate import Figures
 from feast_sketch_store.view.joint_seal import numbered_in_threads
 from feast_sketch_store.view.shard import Shard
+
+_FORMAT_VERSION = 1
+
+
+@dataclass(frozen=True)
+class HeldBack:
+    """A fill that did not pass the gate.
+
+    Parameters
+    ----------
+    at : when it was held back, an ISO 8601 time.
+    reasons : what it did not meet.
+    entries : of its files, see `StagedFile.to_report`.
+    """
+
+    at: str
+    reasons: tuple[str, ...]
+    entries: tuple[dict[str, Any], ...]
+
+    @classmethod
+    def of(cls, files: Sequence[StagedFile], error: GateError) -> Self:
+        """A fill of these files, held back now."""
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        return cls(now, error.reasons, tuple(file.to_report() for file in files))
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of all files."""
+        return sum(entry["num_rows"] for entry in self.entries)
+
+    @property
+    def names(self) -> set[str]:
+        """The names of its files in the row logs of their shards."""
+        return {entry["name"] for entry in self.entries}
+
+    @classmethod
+    def read(cls, storage: Storage) -> Self | None:
+        """The fill that a view holds back; None if there is none.
+
+        Raises
+        ------
+        DamagedFileError : its file is damaged.
+        StorageError : it cannot be read.
+        """
+        try:
+            content = storage.read(HELD_BACK_FILE)
+        except MissingFileError:
+            return None
+        try:
+            given = checked(json.loads(content), dict)
+            if given["format_version"] != _FORMAT_VERSION or cls._encoded(given) != content:
+                raise ValueError("it was altered, or another release wrote it")  # noqa: TRY301
+            entries = tuple({**e, "columns": bytes.fromhex(e["columns"])} for e in given["files"])
+            return cls(given["at"], tuple(given["reasons"]), entries)
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise DamagedFileError(
+                f"{storage.where(HELD_BACK_FILE)}: does not name a fill that was held back, or is damaged: "
+                f"{error}. No row that counts is concerned: remove the file, and fill the view again"
+            ) from error
+
+    def write(self, storage: Storage) -> None:
+        """Hold the fill back, in place of another one."""
+        files = [{**entry, "columns": entry["columns"].hex()} for entry in self.entries]
+        content = {"at": self.at, "files": files, "format_version": _FORMAT_VERSION, "reasons": self.reasons}
+        storage.replace(HELD_BACK_FILE, self._encoded(content))
+
+    @staticmethod
+    def _encoded(content: Mapping[str, Any]) -> bytes:
+        plain = {name: value for name, value in content.items() if name != "checksum"}
+        checksum = checksum_of(json.dumps(plain, sort_keys=True).encode())
+        return json.dumps({**plain, "checksum": checksum}, sort_keys=True).encode()
 
 
 def figures_with(shards: Mapping[int, Shard], settings: ViewSettings, files: Sequence[StagedFile]) -> Figures:

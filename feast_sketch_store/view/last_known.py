@@ -11,8 +11,8 @@ import json
 import os
 import secrets
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -24,7 +24,7 @@ from feast_sketch_store.row_log.commits import decode_tables, encode_payload
 from feast_sketch_store.row_log.records import ROWS, decode_records, encode_record
 from feast_sketch_store.snapshot.files import SnapshotFile, place_of
 from feast_sketch_store.snapshot.manifest import checksum_of
-from feast_sketch_store.storage.locks import lock, unlock
+from feast_sketch_store.storage.locks import locked
 
 _FORMAT_VERSION = 1
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -89,15 +89,10 @@ class Known:
     def encode(self) -> bytes:
         """The content of the JSON file."""
         content = {
-            "answered": asdict(self.answered),
+            **asdict(self),
             "format_version": _FORMAT_VERSION,
             "identity": self.identity.hex(),
             "manifest": self.manifest.decode(),
-            "num_records": self.num_records,
-            "number": self.number,
-            "rows_bytes": self.rows_bytes,
-            "rows_file": self.rows_file,
-            "snapshot": self.snapshot,
         }
         text = json.dumps(content, sort_keys=True)
         return json.dumps({"checksum": checksum_of(text.encode()), "content": text}).encode()
@@ -114,18 +109,14 @@ class Known:
         if checksum_of(outer["content"].encode()) != outer["checksum"]:
             raise ValueError("its checksum does not match")
         content = json.loads(outer["content"])
-        if content["format_version"] != _FORMAT_VERSION:
+        if content.pop("format_version") != _FORMAT_VERSION:
             raise ValueError("another release wrote it")
-        return cls(
-            content["snapshot"],
-            content["manifest"].encode(),
-            bytes.fromhex(content["identity"]),
-            content["number"],
-            content["rows_file"],
-            content["rows_bytes"],
-            content["num_records"],
-            Moment(**content["answered"]),
-        )
+        encoded = {
+            "answered": Moment(**content["answered"]),
+            "identity": bytes.fromhex(content["identity"]),
+            "manifest": content["manifest"].encode(),
+        }
+        return cls(**{**content, **encoded})
 
 
 class LastKnown:
@@ -208,16 +199,8 @@ class LastKnown:
 
     # -- files ---------------------------------------------------------------------------------
 
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
-        held = lock(
-            self._path.with_suffix(".lock"), True, lambda folder: folder.mkdir(parents=True, exist_ok=True)
-        )
-        assert held is not None
-        try:
-            yield
-        finally:
-            unlock(held)
+    def _locked(self) -> AbstractContextManager[None]:
+        return locked(self._path.with_suffix(".lock"))
 
     def _read(self) -> Known | None:
         try:

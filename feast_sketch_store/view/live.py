@@ -465,6 +465,11 @@ class LiveView(ABC, Generic[V]):
         num_commits = sum(one.num_commits for one in told)
         return replace(worst, max_staleness_seconds=self.max_staleness_seconds, num_commits=num_commits)
 
+    @property
+    def is_pinned(self) -> bool:
+        """Whether reads of a shard are held at a snapshot, as of its last look."""
+        return any(shard.state.pinned for shard in self.shards.values())
+
     # -- sizes ---------------------------------------------------------------------------------
 
     def sealed(self) -> tuple[SealedRows, SnapshotFile] | None:

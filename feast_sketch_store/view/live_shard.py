@@ -9,7 +9,7 @@ import itertools
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -19,14 +19,13 @@ from feast_sketch_store.errors import DamagedFileError, SketchStoreError, Storag
 from feast_sketch_store.layers import SealedRows
 from feast_sketch_store.metrics import FALLBACKS, LAG_COMMITS, REFRESHES, ViewMetrics, is_loaded
 from feast_sketch_store.row_log import RowLog
-from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.encoding import NO_TIMESTAMP
 from feast_sketch_store.snapshot.files import SnapshotFolder
 from feast_sketch_store.storage.base import Storage
 from feast_sketch_store.storage.names import SNAPSHOTS_FOLDER
 from feast_sketch_store.view.last_known import LastKnown
 from feast_sketch_store.view.loading import EMPTY, REFRESHING, SERVING, STALE, ShardLoader
-from feast_sketch_store.view.semantics import REPLACE, RowSemantics
+from feast_sketch_store.view.semantics import RowSemantics
 from feast_sketch_store.view.state import ShardState
 from feast_sketch_store.view.warming import Warmer
 
@@ -85,9 +84,8 @@ class LiveShard:
     Parameters
     ----------
     storage : the view's own; it may be empty.
-    codecs : one per feature of the view.
-    refresh_interval_seconds : how old the writes of other processes may be before a read looks for them.
     semantics : of the view's rows.
+    refresh_interval_seconds : how old the writes of other processes may be before a read looks for them.
     is_replica : whether a thread calls `poll` once per interval, so that no read but the first waits. If the
         storage cannot be read, a replica starts from the host's last known state.
     """
@@ -98,9 +96,8 @@ class LiveShard:
     def __init__(
         self,
         storage: Storage,
-        codecs: Sequence[FeatureCodec],
+        semantics: RowSemantics,
         refresh_interval_seconds: float = 1.0,
-        semantics: RowSemantics = REPLACE,
         is_replica: bool = False,
     ):
         self.storage = storage
@@ -111,11 +108,9 @@ class LiveShard:
         self.snapshots = SnapshotFolder(storage.within(SNAPSHOTS_FOLDER))
         host_path = storage.host_path if is_replica else None
         last_known = None if host_path is None else LastKnown(host_path)
-        self._loader = ShardLoader(
-            self.row_log, self.snapshots, codecs, semantics.of(codecs), self.remedy, last_known
-        )
+        self._loader = ShardLoader(self.row_log, self.snapshots, semantics, self.remedy, last_known)
         self.is_polled = is_replica and refresh_interval_seconds > 0  # by the view
-        self.state = ShardState(semantics.of(codecs))  # as of the last look
+        self.state = ShardState(semantics)  # as of the last look
         self._is_open = False  # until the storage was read for the first time
         self._starts_over = False  # whether the next refresh reads everything again
         self._was_read = False  # since a write reset it

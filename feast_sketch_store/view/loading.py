@@ -6,7 +6,6 @@ newest snapshot -> sealed layer, deltas over them;  commits since -> exact layer
 import itertools
 import logging
 import time
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -17,7 +16,6 @@ from numpy.typing import NDArray
 from feast_sketch_store.errors import DamagedFileError, StorageError, UnsupportedFeatureError
 from feast_sketch_store.layers import ExactLayer
 from feast_sketch_store.row_log import START, LogRead, Position, RowLog
-from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.encoding import RowKeys, first_due
 from feast_sketch_store.rows.formulas import with_formulas
 from feast_sketch_store.snapshot.files import Listing, SnapshotFile, SnapshotFolder
@@ -48,7 +46,6 @@ class ShardLoader:
     Parameters
     ----------
     row_log, snapshots : of the view.
-    codecs : one per feature of the view.
     semantics : of the view's rows.
     remedy : what to do if rows have other types than the codecs.
     last_known : where the host keeps the last state, for starts while the storage is out of reach.
@@ -58,14 +55,12 @@ class ShardLoader:
         self,
         row_log: RowLog,
         snapshots: SnapshotFolder,
-        codecs: Sequence[FeatureCodec],
         semantics: RowSemantics,
         remedy: str,
         last_known: LastKnown | None = None,
     ):
         self._row_log = row_log
         self._snapshots = snapshots
-        self.codecs = codecs
         self.semantics = semantics
         self._remedy = remedy
         self._damaged: set[str] = set()  # snapshots that turned out to be damaged while they were read
@@ -340,7 +335,9 @@ class ShardLoader:
         changed = {
             codec.feature: f"feature {codec.feature!r} was sealed as {known.value_field} and is declared as "
             f"{codec.value_field} now"
-            for codec, codecs in itertools.product(self.codecs, [sealed.codecs, *(d.codecs for d in deltas)])
+            for codec, codecs in itertools.product(
+                self.semantics.codecs, [sealed.codecs, *(d.codecs for d in deltas)]
+            )
             if (known := codecs.get(codec.feature)) is not None and known.value_field != codec.value_field
         }
         if changed:
@@ -356,7 +353,7 @@ class ShardLoader:
     ) -> ShardState:
         """The state with the rows of further commits, which are in order."""
         try:
-            rows = state.semantics.encode(table, self.codecs, state.newest_first)
+            rows = state.semantics.encode(table, state.newest_first)
         except DamagedFileError:
             self._check_types(table)
             raise
@@ -385,7 +382,7 @@ class ShardLoader:
 
     def _check_types(self, table: pa.Table) -> None:
         """Check that columns of the row log have the types of the features."""
-        declared = self.semantics.columns(self.codecs)
+        declared = self.semantics.columns()
         for name in {*declared.names} & {*table.column_names}:
             if declared.field(name).type != table.schema.field(name).type:
                 raise UnsupportedFeatureError(

@@ -80,8 +80,8 @@ class ReadOnlyView(LiveView[LiveShard]):
         super().__init__(storage, name, shard_map, refresh_interval_seconds, is_replica, served)
 
     def _open_shard(self, storage: Storage, is_replica: bool) -> LiveShard:
-        semantics = named(self.file.semantics)
-        return LiveShard(storage, self.file.codecs, self._interval_seconds, semantics, is_replica)
+        semantics = named(self.file.semantics, self.file.codecs)
+        return LiveShard(storage, semantics, self._interval_seconds, is_replica)
 
 
 def open_live(
@@ -104,7 +104,7 @@ def open_live(
             f"{storage.location}: feature view {name!r} is not there yet; `feast apply` makes it"
         )
     try:
-        named(file.semantics)
+        named(file.semantics, file.codecs)
     except ValueError as error:
         raise DamagedFileError(f"{storage.location}: {error}") from error
     # A view that is not divided is served whole, and stays so when it is.

@@ -137,7 +137,7 @@ def fold(
     budget, codecs = settings.budget, settings.stored_codecs
     if joint is not None:
         budget = joint.budget_of(budget, codecs, len(rows))
-    if settings.semantics != REPLACE.name:
+    if settings.semantics != REPLACE:
         budget = replace(budget, semantics=settings.semantics, since=rows.expire_before)
     layer = seal(
         rows.keys,
@@ -161,7 +161,7 @@ def warn_of_exact(view: str, reasons: Mapping[str, str]) -> None:
 def may_have_deltas(settings: ViewSettings) -> bool:
     """Whether rows may be sealed as a delta: a feature's memory limit cannot be divided among layers."""
     targets = settings.budget.targets.values()
-    return settings.semantics == REPLACE.name and not any(
+    return settings.semantics == REPLACE and not any(
         isinstance(target, Goal) and target.measure == MEMORY for target in targets
     )
 
@@ -184,7 +184,7 @@ def fold_delta(
     settings: ViewSettings,
     cut_vocabularies: Mapping[str, Vocabulary],
     late: Callable[[RowKeys], NDArray[np.bool_]],
-    formulas: Mapping[str, Formula] | None = None,
+    formulas: Mapping[str, Formula],
 ) -> tuple[SealedLayer, RowKeys]:
     """Fold rows into a delta.
 
@@ -205,7 +205,7 @@ def fold_delta(
     new_places = np.cumsum(is_row) - 1
 
     def alive() -> Iterator[tuple[NDArray[np.int64], EncodedRows]]:
-        encoded_rows = computed_rows(rows.encoded(settings.stored_codecs), formulas or {})
+        encoded_rows = computed_rows(rows.encoded(settings.stored_codecs), formulas)
         for places, encoded in encoded_rows:
             taken = np.flatnonzero(is_row[places])
             yield new_places[places[taken]], encoded.take(taken).within(cut_vocabularies)

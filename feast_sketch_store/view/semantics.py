@@ -14,7 +14,7 @@ rows of an entity count, in lists until they expire, and in lists and sets until
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from typing import Final, Protocol
+from typing import ClassVar, Final, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -50,7 +50,6 @@ from feast_sketch_store.rows.encoding import (
 )
 from feast_sketch_store.rows.entity_keys import JoinKeys, find_sorted
 from feast_sketch_store.rows.increments import (
-    OPERATION,
     Remembered,
     counted_once,
     is_times_column,
@@ -60,6 +59,9 @@ from feast_sketch_store.rows.listing import ALWAYS
 from feast_sketch_store.rows.lists import as_sealed, newest_of, removed_name, united
 from feast_sketch_store.rows.newest import Batches, NewestRows
 from feast_sketch_store.rows.vocabulary import Vocabulary
+
+REPLACE: Final = "replace"
+APPEND: Final = "append"
 
 
 class FoldedRows(Protocol):
@@ -89,34 +91,33 @@ class FoldedRows(Protocol):
 
 
 class RowSemantics(ABC):
-    """How rows of one entity combine. Immutable.
+    """How the rows of one entity of a view combine. Immutable.
+
+    Parameters
+    ----------
+    codecs : of the view's features.
 
     Attributes
     ----------
     name : by which settings and snapshots know it.
-    log_column : a column that all its logs have and no others; None if it has none.
     """
 
-    name: str
-    log_column: str | None = None
+    name: ClassVar[str]
 
-    def of(self, codecs: Sequence[FeatureCodec]) -> "RowSemantics":
-        """The semantics for a view with these features. Here it does not depend on them."""
-        return self
+    def __init__(self, codecs: Sequence[FeatureCodec]):
+        self.codecs = codecs
 
-    def to_log(
-        self, rows: Sequence[FeastRow], codecs: Sequence[FeatureCodec], join_keys: JoinKeys | None
-    ) -> pa.Table:
+    @abstractmethod
+    def to_log(self, rows: Sequence[FeastRow], join_keys: JoinKeys | None) -> pa.Table:
         """Turn the rows of one write into a table of the row log; see `encoding.to_arrow`."""
-        return to_arrow(rows, codecs, join_keys)
 
-    def columns(self, codecs: Sequence[FeatureCodec]) -> pa.Schema:
+    @abstractmethod
+    def columns(self) -> pa.Schema:
         """The columns of the row log that hold features."""
-        return count_log.columns_of(codecs)
 
+    @abstractmethod
     def wanted(self, features: Sequence[str | FeatureCodec]) -> Wanted:
         """What a read of some features requests from layers: by name, or a list by its codec, with stamps."""
-        return Wanted(tuple(features))
 
     @abstractmethod
     def fold(
@@ -125,9 +126,7 @@ class RowSemantics(ABC):
         """The rows of a log that count; parameters as those of `NewestRows`."""
 
     @abstractmethod
-    def encode(
-        self, table: pa.Table, codecs: Sequence[FeatureCodec], layers: Sequence[Layer] = ()
-    ) -> EncodedRows:
+    def encode(self, table: pa.Table, layers: Sequence[Layer] = ()) -> EncodedRows:
         """Rows in commit order as one row per entity, ordered by hash.
 
         Parameters
@@ -154,23 +153,23 @@ class RowSemantics(ABC):
 
 
 class Replace(RowSemantics):
-    """The newest row replaces those before it: by event timestamp, created timestamp, order of commit.
+    """The newest row replaces those before it: by event timestamp, created timestamp, order of commit."""
 
-    Parameters
-    ----------
-    codecs : of the view's features; features of counts are treated apart.
-    """
+    name = REPLACE
 
-    name = "replace"
-
-    def __init__(self, codecs: Sequence[FeatureCodec] = ()):
+    def __init__(self, codecs: Sequence[FeatureCodec]):
+        super().__init__(codecs)
         self._counts: dict[str | FeatureCodec, FeatureCodec] = {
             codec.feature: codec for codec in codecs if codec.counts_of
         }
 
-    def of(self, codecs: Sequence[FeatureCodec]) -> RowSemantics:
-        """See `RowSemantics.of`."""
-        return Replace(codecs) if any(codec.counts_of for codec in codecs) else self
+    def to_log(self, rows: Sequence[FeastRow], join_keys: JoinKeys | None) -> pa.Table:
+        """See `RowSemantics.to_log`."""
+        return to_arrow(rows, self.codecs, join_keys)
+
+    def columns(self) -> pa.Schema:
+        """See `RowSemantics.columns`."""
+        return count_log.columns_of(self.codecs)
 
     def wanted(self, features: Sequence[str | FeatureCodec]) -> Wanted:
         """See `RowSemantics.wanted`: counts stand beside their values."""
@@ -182,11 +181,9 @@ class Replace(RowSemantics):
         """The newest row of each entity that is neither deleted nor expired."""
         return NewestRows(batches, expire_before, kept_microseconds)
 
-    def encode(
-        self, table: pa.Table, codecs: Sequence[FeatureCodec], layers: Sequence[Layer] = ()
-    ) -> EncodedRows:
+    def encode(self, table: pa.Table, layers: Sequence[Layer] = ()) -> EncodedRows:
         """The newest row of each entity."""
-        return encode(*newest_rows(table), codecs)
+        return encode(*newest_rows(table), self.codecs)
 
     def merge(self, parts: Sequence[EncodedRows]) -> EncodedRows:
         """The newest row of each entity."""
@@ -213,28 +210,25 @@ class Replace(RowSemantics):
 
 
 class AppendedRows:
-    """The items of all rows of a log that count; attributes as of `FoldedRows`.
+    """The items of all rows of a log that count; parameters as of `RowSemantics.fold`, attributes as of
+    `FoldedRows`.
 
     All items are in memory together, 12 bytes each beside their values.
     """
 
     def __init__(
-        self,
-        batches: Batches,
-        codecs: Sequence[FeatureCodec],
-        expire_before: int = NO_TIMESTAMP,
-        kept_microseconds: int | None = None,
+        self, semantics: "Append", batches: Batches, expire_before: int, kept_microseconds: int | None
     ):
         self._batches = batches
         self.num_rows = 0
         parts: list[EncodedRows] = []
-        for batch in itertools.chain([to_list_log([], codecs)], batches(None)):
+        for batch in itertools.chain([semantics.to_log([], None)], batches(None)):
             self.num_rows += len(batch)
             before = [ExactLayer(part) for part in reversed(parts)]
-            parts.append(APPEND.encode(batch, codecs, before))
+            parts.append(semantics.encode(batch, before))
             if (first := first_due(parts)) < len(parts) - 1:
-                parts[first:] = [APPEND.merge(parts[first:])]
-        rows = parts[0] if len(parts) == 1 else APPEND.merge(parts)
+                parts[first:] = [semantics.merge(parts[first:])]
+        rows = parts[0] if len(parts) == 1 else semantics.merge(parts)
         if kept_microseconds is not None:
             newest = int(rows.keys.event_timestamps.max(initial=NO_TIMESTAMP, where=~rows.keys.deleted))
             expire_before = min(expire_before, newest - kept_microseconds)
@@ -242,7 +236,7 @@ class AppendedRows:
         self.has_dead = bool(rows.keys.delete_barriers.any())
         has_items = np.zeros(len(rows), np.bool_)  # that have not expired
         features = {}
-        for codec in codecs:
+        for codec in semantics.stored.values():
             name = codec.feature
             feature, removed = rows.features[name], rows.features.get(removed_name(name))
             items = feature.csr
@@ -316,66 +310,57 @@ def _emptied(states: NDArray[np.uint8], items: Csr) -> NDArray[np.uint8]:
 class Append(RowSemantics):
     """Each row adds to lists, sets and counts; some rows remove or replace. See `rows.lists`.
 
-    Parameters
+    Attributes
     ----------
-    codecs : of the view's features.
+    stored : the codecs of features that rows have themselves, by name.
     """
 
-    name = "append"
-    log_column = OPERATION
+    name = APPEND
 
-    def __init__(self, codecs: Sequence[FeatureCodec] = ()):
-        self._stored: dict[str | None, FeatureCodec] = {
+    def __init__(self, codecs: Sequence[FeatureCodec]):
+        super().__init__(codecs)
+        self.stored: dict[str | None, FeatureCodec] = {
             codec.feature: codec for codec in codecs if not codec.is_derived
         }
         self._derived: dict[str | FeatureCodec, FeatureCodec] = {
             codec.feature: codec for codec in codecs if codec.is_derived
         }
 
-    def of(self, codecs: Sequence[FeatureCodec]) -> "Append":
-        """See `RowSemantics.of`."""
-        return Append(codecs)
-
-    def to_log(
-        self, rows: Sequence[FeastRow], codecs: Sequence[FeatureCodec], join_keys: JoinKeys | None
-    ) -> pa.Table:
+    def to_log(self, rows: Sequence[FeastRow], join_keys: JoinKeys | None) -> pa.Table:
         """See `RowSemantics.to_log`."""
-        return to_list_log(rows, codecs, join_keys)
+        return to_list_log(rows, self.codecs, join_keys)
 
-    def columns(self, codecs: Sequence[FeatureCodec]) -> pa.Schema:
+    def columns(self) -> pa.Schema:
         """See `RowSemantics.columns`."""
-        return list_log.columns_of(codecs)
+        return list_log.columns_of(self.codecs)
 
     def wanted(self, features: Sequence[str | FeatureCodec]) -> Wanted:
         """See `RowSemantics.wanted`. An old row lives as long as it has items, of any list if none is
         wanted."""
         asked = [self._derived.get(name, name) for name in features]
-        stored = [self._stored.get(stored_name(each)) for each in asked]
+        stored = [self.stored.get(stored_name(each)) for each in asked]
         shown = [None if codec is None else each for codec, each in zip(stored, asked, strict=True)]
-        others = [] if any(stored) else [name for name, codec in self._stored.items() if codec.is_list]
-        cuts = [_cut_of(codec) for codec in [*stored, *map(self._stored.get, others)]]
+        others = [] if any(stored) else [name for name, codec in self.stored.items() if codec.is_list]
+        cuts = [_cut_of(codec) for codec in [*stored, *map(self.stored.get, others)]]
         return Wanted((*shown, *others), tuple(cuts), len(shown))
 
     def fold(
         self, batches: Batches, expire_before: int = NO_TIMESTAMP, kept_microseconds: int | None = None
     ) -> FoldedRows:
         """What all entities have that are not deleted, without the items that are removed or expired."""
-        return AppendedRows(batches, list(self._stored.values()), expire_before, kept_microseconds)
+        return AppendedRows(self, batches, expire_before, kept_microseconds)
 
-    def encode(
-        self, table: pa.Table, codecs: Sequence[FeatureCodec], layers: Sequence[Layer] = ()
-    ) -> EncodedRows:
+    def encode(self, table: pa.Table, layers: Sequence[Layer] = ()) -> EncodedRows:
         """Merge what the rows of each entity add and hide; what was counted before counts no more."""
-        semantics = self.of(codecs)
 
         def known(ids: FeatureCodec, entity_hashes: NDArray[np.uint64], vocabulary: Vocabulary) -> Remembered:
-            rows = stack(layers, semantics.wanted([ids.feature]))
+            rows = stack(layers, self.wanted([ids.feature]))
             column = Column(ids.feature, ids, known=vocabulary)
             answer = read(rows, [column], entity_hashes, NO_TIMESTAMP)
             csr = answer.features[ids.feature].csr
             return answer.found[csr.rows], csr.ids
 
-        return encode_lists(counted_once(table, codecs, known), codecs)
+        return encode_lists(counted_once(table, self.codecs, known), self.codecs)
 
     def merge(self, parts: Sequence[EncodedRows]) -> EncodedRows:
         """Merge what the parts add and hide."""
@@ -400,12 +385,11 @@ def _cut_of(codec: FeatureCodec | None) -> tuple[int, int, int]:
     return listing.limit or NO_LIMIT, listing.resolution_microseconds, listing.most_sealed or NO_LIMIT
 
 
-REPLACE, APPEND = Replace(), Append()
-SEMANTICS: Final[dict[str, RowSemantics]] = {semantics.name: semantics for semantics in (REPLACE, APPEND)}
+SEMANTICS: Final[dict[str, type[RowSemantics]]] = {kind.name: kind for kind in (Replace, Append)}
 
 
-def named(name: str) -> RowSemantics:
-    """The semantics of a name.
+def named(name: str, codecs: Sequence[FeatureCodec]) -> RowSemantics:
+    """The semantics of a name, for a view with these features.
 
     Raises
     ------
@@ -416,4 +400,4 @@ def named(name: str) -> RowSemantics:
             f"its rows come together by the semantics {name!r}, which this process does not know; it knows "
             f"{', '.join(sorted(SEMANTICS))}"
         )
-    return SEMANTICS[name]
+    return SEMANTICS[name](codecs)

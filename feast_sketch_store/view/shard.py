@@ -8,7 +8,7 @@ refresh:  newest snapshot -> base layer;  commits since -> exact layers on top
 import logging
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -22,10 +22,9 @@ from feast_sketch_store.layers.build import values_within_memory
 from feast_sketch_store.layers.joint import CountedRows, SharedVocabularies, count_rows
 from feast_sketch_store.row_log import START, LogRead, Position
 from feast_sketch_store.row_log.staging import StagedFile
-from feast_sketch_store.rows.encoding import FeastRow, RowKeys
+from feast_sketch_store.rows.encoding import RowKeys
 from feast_sketch_store.rows.entity_keys import find_sorted
 from feast_sketch_store.rows.formulas import Formula
-from feast_sketch_store.rows.list_log import ListRows
 from feast_sketch_store.settings.view_settings import ViewSettings
 from feast_sketch_store.snapshot.files import Draft, SnapshotFile
 from feast_sketch_store.snapshot.sealed import write_layer
@@ -41,7 +40,7 @@ from feast_sketch_store.view.sealing import (
     num_kept,
     wants_compaction,
 )
-from feast_sketch_store.view.semantics import FoldedRows, named
+from feast_sketch_store.view.semantics import FoldedRows, RowSemantics, named
 from feast_sketch_store.view.state import ShardState
 from feast_sketch_store.view.view_file import REMEDY
 
@@ -56,9 +55,6 @@ _MAX_DEFERRED_ROWS = 256
 _MAX_DEFERRED_BYTES = 1 << 20
 
 _told_late: set[tuple[str, str]] = set()  # views whose ignored rows were logged: the folder and the name
-
-
-Batch: TypeAlias = Sequence[FeastRow] | ListRows | pa.Table
 
 
 class Dropped(NamedTuple):
@@ -95,6 +91,15 @@ class Drafted(NamedTuple):
     draft: Draft
     figures: Figures
     compacts: bool = False
+
+    def to_entry(self) -> dict[str, Any]:
+        """What another process needs to publish it; JSON-serializable."""
+        return {
+            "name": self.draft.snapshot.name,
+            "manifest": self.draft.manifest.encode().decode(),
+            "figures": self.figures.to_entry(),
+            "compacts": self.compacts,
+        }
 
 
 @dataclass(frozen=True)
@@ -155,8 +160,8 @@ class Shard(LiveShard):
         refresh_interval_seconds: float = 1.0,
         is_replica: bool = False,
     ):
-        semantics = named(settings.semantics)
-        super().__init__(storage, settings.codecs, refresh_interval_seconds, semantics, is_replica)
+        semantics = named(settings.semantics, settings.codecs)
+        super().__init__(storage, semantics, refresh_interval_seconds, is_replica)
         self.settings = settings
         self._last_deferred = _Deferred()
 
@@ -348,20 +353,10 @@ class Shard(LiveShard):
 
     def begun_input(self) -> LogRead:
         """Absorb the row log of a shard that may have none yet; it gets one with all columns."""
-        return self.row_log.begin(self.state.semantics.columns(self.settings.codecs))
+        return self.row_log.begin(self._semantics.columns())
 
-    def entry_of_drafted(self, drafted: Drafted) -> dict[str, Any]:
-        """What another process needs to publish a draft; JSON-serializable."""
-        draft, figures, compacts = drafted
-        return {
-            "name": draft.snapshot.name,
-            "manifest": draft.manifest.encode().decode(),
-            "figures": figures.to_entry(),
-            "compacts": compacts,
-        }
-
-    def drafted_of_entry(self, entry: Mapping[str, Any]) -> Drafted:
-        """The reverse of `entry_of_drafted`. Raises DamagedFileError : it is none."""
+    def drafted(self, entry: Mapping[str, Any]) -> Drafted:
+        """The reverse of `Drafted.to_entry`. Raises DamagedFileError : it is none."""
         draft = self.snapshots.draft(entry["name"], entry["manifest"].encode())
         return Drafted(draft, Figures.of_entry(entry["figures"]), entry["compacts"])
 
@@ -483,7 +478,12 @@ class Shard(LiveShard):
     def rows_of(self, log: LogRead) -> FoldedRows:
         """The rows of a log of this view that a seal keeps: also recently expired rows, which reads hide."""
         kept = self.settings.retention_microseconds
-        return self.state.semantics.of(self.settings.codecs).fold(log.batches, expire_before_of(kept), kept)
+        return self._semantics.fold(log.batches, expire_before_of(kept), kept)
+
+    @property
+    def _semantics(self) -> RowSemantics:
+        """As the settings are now."""
+        return named(self.settings.semantics, self.settings.codecs)
 
     def sealed_formulas(self) -> Mapping[str, Formula]:
         """The formulas of the last seal, from which the next one starts; none if it cannot be read."""

@@ -5,7 +5,7 @@ State             shard 0, 1, ...: a read goes to the shard of its entity
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TypeAlias
 
@@ -21,7 +21,7 @@ from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.encoding import NO_TIMESTAMP, EncodedRows, RowKeys
 from feast_sketch_store.snapshot.files import SnapshotFile
 from feast_sketch_store.snapshot.order import load_order
-from feast_sketch_store.view.semantics import REPLACE, RowSemantics
+from feast_sketch_store.view.semantics import RowSemantics
 from feast_sketch_store.view.shard_map import ShardMap, not_served, shard_of_hash
 
 Features: TypeAlias = tuple[str | FeatureCodec, ...]  # of a read, as `State.read` takes them
@@ -39,7 +39,7 @@ class ShardState:
     ``unsealed_commits`` count what the snapshot lacks.
     """
 
-    semantics: RowSemantics = REPLACE
+    semantics: RowSemantics
     position: Position = START
     snapshot: SnapshotFile | None = None
     sealed: SketchLayer | None = None
@@ -102,10 +102,7 @@ class ShardState:
         parts = [] if self.snapshot is None else [load_order(self.snapshot)]
         for number, delta in enumerate(self.deltas):
             assert self.snapshot is not None
-            order, everywhere = load_order(self.snapshot, number), np.ones(len(delta), np.bool_)
-            parts.append(
-                replace(order, deleted=delta.deleted, delete_barriers=everywhere)
-            )  # nothing below counts
+            parts.append(delta.keys(load_order(self.snapshot, number)))
         parts += [layer.rows.keys for layer in self.exact]
         if not parts:
             return RowKeys.none()
@@ -248,11 +245,6 @@ class State:
         """The sealed rows of all shards, for inspection; None if no shard was sealed."""
         layers = [shard.sealed for shard in self.shards.values() if shard.sealed is not None]
         return SealedRows(tuple(layers)) if layers else None
-
-    @property
-    def is_pinned(self) -> bool:
-        """Whether reads of a shard are held at a snapshot."""
-        return any(shard.pinned for shard in self.shards.values())
 
     def row_keys(self) -> RowKeys:
         """See `ShardState.row_keys`; shards divide hashes in ascending order, so theirs follow each other."""

@@ -11,7 +11,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import Any, TypeAlias
 
 import pyarrow as pa
@@ -34,6 +34,7 @@ from feast_sketch_store.settings.view_settings import ViewSettings
 from feast_sketch_store.snapshot.files import SnapshotFile
 from feast_sketch_store.storage.base import Storage, UncertainWriteError
 from feast_sketch_store.storage.names import (
+    HELD_BACK_FILE,
     IMPORT_FOLDER,
     REBUILD_FOLDER,
     SEAL_LOCK,
@@ -41,7 +42,8 @@ from feast_sketch_store.storage.names import (
 )
 from feast_sketch_store.threads import Threads, lower_priority
 from feast_sketch_store.view import fills, joint_seal
-from feast_sketch_store.view.gate import FILL, SEAL, Figures, HeldBack, judge
+from feast_sketch_store.view.fills import HeldBack
+from feast_sketch_store.view.gate import FILL, SEAL, Figures, judge
 from feast_sketch_store.view.group_commit import GroupCommit
 from feast_sketch_store.view.live import LiveView, Parts
 from feast_sketch_store.view.sealing import SealPolicy, Sizes, may_have_deltas
@@ -61,6 +63,7 @@ _logger = logging.getLogger(__name__)
 
 SEALER = "feast_sketch_store seal"  # the name of threads
 _LOOKS_AT_LEASE_SECONDS = 0.005  # while another process holds it; in a bucket a hundred times as long
+_BASE, _DELTA, _ABSORPTION, _NOTHING = "base", "delta", "absorption", ""  # what may be due
 _MAX_THREADS = 16  # threads that write to shards at once, because each waits for the disk
 
 Batch: TypeAlias = Sequence[FeastRow] | ListRows | pa.Table
@@ -104,7 +107,7 @@ class View(LiveView[Shard]):
         shard_map: ShardMap | None = None,
     ):
         self._settings, self.policy = settings, policy or SealPolicy()
-        self._semantics = named(settings.semantics).of(settings.codecs)
+        self._semantics = named(settings.semantics, settings.codecs)
         first = shard_map or ShardMap.first(settings.num_shards)
         super().__init__(storage, settings.view, first, refresh_interval_seconds, is_replica, served)
         self.max_staleness_seconds = max_staleness_seconds
@@ -132,7 +135,7 @@ class View(LiveView[Shard]):
 
     @settings.setter
     def settings(self, settings: ViewSettings) -> None:
-        self._settings = settings
+        self._settings, self._semantics = settings, named(settings.semantics, settings.codecs)
         for shard in self.shards.values():
             shard.settings = settings
 
@@ -264,7 +267,7 @@ class View(LiveView[Shard]):
         try:
             tables += list_tables([b for b in batches if isinstance(b, ListRows)], settings.codecs)
             if rows:
-                tables.append(self._semantics.to_log(rows, settings.codecs, settings.join_keys))
+                tables.append(self._semantics.to_log(rows, settings.join_keys))
             return tables[0] if len(tables) == 1 else pa.concat_tables(tables, promote_options="default")
         except RowError as error:
             raise RowError(f"feature view {self.settings.view!r}: {error}") from error
@@ -397,10 +400,10 @@ class View(LiveView[Shard]):
         """Delete uncommitted staged files whose names begin with a label. Returns their number."""
         return sum(len(shard.row_log.discard_staged(label)) for shard in self.shards.values())
 
-    # -- gate: see `gate` ------------------------------------------------------------------------
+    # -- gate: see `gate` and `fills` ------------------------------------------------------------------------
 
-    def judge(self, figures: Figures, remedy: str) -> None:
-        """Ask the gate about a new version of the view; raises as `gate.judge`."""
+    def judge(self, figures: Figures, remedy: str = SEAL) -> None:
+        """Ask the gate about a new version of the view; parameters and errors as of `gate.judge`."""
         if not self.settings.gate.is_set:
             return
         self.refresh_all()
@@ -412,10 +415,6 @@ class View(LiveView[Shard]):
             self.metrics.add(GATE_REFUSALS)
             raise
 
-    def judge_seal(self, figures: Figures) -> None:
-        """`judge` for a seal, whose rows are shown whatever becomes of it."""
-        self.judge(figures, SEAL)
-
     def _judge_fill(self, files: Sequence[StagedFile]) -> None:
         with self.unchanging():
             try:
@@ -423,6 +422,48 @@ class View(LiveView[Shard]):
             except GateError as error:
                 fills.hold_back(self.storage, self.shards, HeldBack.of(files, error))
                 raise
+
+    def publish(self, force: bool = False) -> int | None:
+        """Let the rows of a fill that was held back count, if there is one, and seal.
+
+        Parameters
+        ----------
+        force : whether to do so without asking the gate.
+
+        Returns
+        -------
+        The number of rows that count now; None if no fill was held back.
+
+        Raises
+        ------
+        GateError : the view still does not pass.
+        ShardError : the rows were divided into other shards since; the fill must be discarded.
+        DamagedFileError, StorageError : files cannot be read or written.
+        """
+        fill = HeldBack.read(self.storage)
+        if fill is not None:
+            files = [self.staged(entry) for entry in fill.entries]
+            # A run that was killed may have committed some of them.
+            committed = {name for shard in self.shards.values() for name in shard.row_log.committed()}
+            self.commit_staged([file for file in files if file.file.name not in committed], force)
+            self.storage.delete([HELD_BACK_FILE])
+        self.seal(timeout_seconds=self.lock_timeout_seconds, force=force)
+        return None if fill is None else fill.num_rows
+
+    def discard(self) -> int | None:
+        """Delete the rows of a fill that was held back. Returns their number; None if there is none.
+
+        Raises
+        ------
+        DamagedFileError, StorageError : files cannot be read or written.
+        """
+        with self.unchanging():
+            fill = HeldBack.read(self.storage)
+            if fill is None:
+                return None
+            self.storage.delete([HELD_BACK_FILE])
+            fills.delete_files(self.shards, fill)
+            return fill.num_rows
 
     # -- seal ----------------------------------------------------------------------------------
 
@@ -460,14 +501,14 @@ class View(LiveView[Shard]):
         return is_published
 
     def _seal(self, as_delta: bool, timeout_seconds: float, force: bool) -> bool:
-        with self._seal_lock, self._maintaining(timeout_seconds) as is_ours:
+        with self._seal_lock, self._leased(timeout_seconds) as is_ours:
             if not is_ours:
                 return False
             if as_delta and joint_seal.seal_deltas(self.shards):
                 return True
             try:
                 is_sealed = joint_seal.seal_bases(
-                    self.shards, self.settings, (lambda figures: None) if force else self.judge_seal
+                    self.shards, self.settings, (lambda figures: None) if force else self.judge
                 )
             except GateError:
                 self._num_refused = self.sizes().unsealed_rows
@@ -483,7 +524,7 @@ class View(LiveView[Shard]):
         ------
         StorageError : another process does so, for as long as `lock_timeout_seconds`.
         """
-        with self._seal_lock, self._leased(self.lock_timeout_seconds, True) as is_ours:
+        with self._seal_lock, self._leased(self.lock_timeout_seconds, create=True) as is_ours:
             if not is_ours:
                 raise StorageError(
                     f"{self.storage.location}: another process is sealing this view, for "
@@ -492,12 +533,9 @@ class View(LiveView[Shard]):
                 )
             yield
 
-    def _maintaining(self, timeout_seconds: float = 0.0) -> AbstractContextManager[bool]:
-        """Hold the view's seal lock, unless another process holds it or the view was dropped."""
-        return self._leased(timeout_seconds, False)
-
     @contextmanager
-    def _leased(self, timeout_seconds: float, create: bool) -> Iterator[bool]:
+    def _leased(self, timeout_seconds: float = 0.0, create: bool = False) -> Iterator[bool]:
+        """Hold the view's seal lock; False if another process holds it, or there is no view to be created."""
         until = time.monotonic() + timeout_seconds
         between = _LOOKS_AT_LEASE_SECONDS * (100 if self.storage.fetches else 1)
         while True:
@@ -514,7 +552,7 @@ class View(LiveView[Shard]):
         ------
         DamagedFileError, StorageError : the rows stay where they are.
         """
-        with self._seal_lock, self._maintaining() as is_ours:
+        with self._seal_lock, self._leased() as is_ours:
             if is_ours:
                 for shard in self.shards.values():
                     shard.absorb()
@@ -523,33 +561,27 @@ class View(LiveView[Shard]):
         """What is sealed and what is not, as far as this object knows."""
         return Sizes.sum_of(shard.sizes() for shard in self.shards.values())
 
-    @property
-    def _is_pinned(self) -> bool:
-        return any(shard.state.pinned for shard in self.shards.values())
-
     def _is_due(self) -> bool:
-        if self.policy.by_job or len(self.served) < len(self.shards) or self._is_pinned:
-            return False
-        if self._wants_absorption():
-            return True
-        # Called at every commit, and sizes in bytes take time.
-        num_unsealed = sum(shard.num_unsealed for shard in self.shards.values())
-        if num_unsealed <= self.policy.min_rows or self._was_refused(num_unsealed):
-            return False
-        sizes = self.sizes()
-        return self.policy.wants_base(sizes) or self._wants_delta(sizes)
+        """Whether a write of this process makes something due."""
+        is_others = self.policy.by_job or len(self.served) < len(self.shards)
+        return not is_others and self._what_is_due() != _NOTHING
 
-    def _was_refused(self, num_unsealed: int) -> bool:
-        """Whether the gate refused half as many unsealed rows or more, so that it is not asked again."""
-        return num_unsealed < 2 * self._num_refused
-
-    def _wants_absorption(self) -> bool:
-        return any(self.policy.wants_absorption(shard.num_unsealed_commits) for shard in self.shards.values())
-
-    def _wants_delta(self, sizes: Sizes) -> bool:
-        """Whether it is time for a delta over each base."""
-        has_bases = all(shard.state.sealed is not None for shard in self.shards.values())
-        return has_bases and self.policy.wants_delta(sizes) and may_have_deltas(self.settings)
+    def _what_is_due(self) -> str:
+        """What the policy says is due: `_BASE`, `_DELTA`, `_ABSORPTION` or `_NOTHING`."""
+        if self.is_pinned:
+            return _NOTHING  # what is written since cannot be told from it
+        shards = self.shards.values()
+        num_unsealed = sum(shard.num_unsealed for shard in shards)
+        # Sizes in bytes take time, and this is asked at every commit. The gate is not asked again about less
+        # than twice the rows that it refused.
+        if num_unsealed > self.policy.min_rows and num_unsealed >= 2 * self._num_refused:
+            sizes, has_bases = self.sizes(), all(shard.state.sealed is not None for shard in shards)
+            if self.policy.wants_base(sizes):
+                return _BASE
+            if has_bases and self.policy.wants_delta(sizes) and may_have_deltas(self.settings):
+                return _DELTA
+        is_long = any(self.policy.wants_absorption(shard.num_unsealed_commits) for shard in shards)
+        return _ABSORPTION if is_long else _NOTHING
 
     def _must_wait(self, rows: Batch) -> bool:
         """Whether the writer of a batch waits for a seal."""
@@ -582,17 +614,12 @@ class View(LiveView[Shard]):
 
     def _seal_if_due(self) -> bool:
         with self._seal_lock:
-            if self._is_pinned:
-                return False  # what is written since cannot be told from it
-            sizes = self.sizes()
-            if not self._was_refused(sizes.unsealed_rows):
-                if self.policy.wants_base(sizes):
-                    return self.seal()
-                if self._wants_delta(sizes):
-                    return self.seal(as_delta=True)
-            if self._wants_absorption():
+            due = self._what_is_due()
+            if due == _ABSORPTION:
                 self.absorb()
-            return False
+            if due == _DELTA:
+                return self.seal(as_delta=True)
+            return due == _BASE and self.seal()
 
     # -- seal beside writes, in a thread of the process whose write made one due -----------------
 
@@ -747,7 +774,7 @@ class View(LiveView[Shard]):
         -------
         The number of files removed; 0 also if another process seals, for as long as `lock_timeout_seconds`.
         """
-        with self._seal_lock, self._maintaining(self.lock_timeout_seconds) as is_ours:
+        with self._seal_lock, self._leased(self.lock_timeout_seconds) as is_ours:
             if not is_ours:
                 return 0
             fill = HeldBack.read(self.storage)

@@ -146,23 +146,19 @@ class ViewFile:
                 raise FormatVersionError.of(source, version, FORMAT_VERSION, kind="view file")
             if checksum_of(content.replace(told.encode(), _NO_CHECKSUM, 1)) != told:
                 raise ValueError("its checksum does not match")  # noqa: TRY301
-            return cls._of_entries(entries)
+            join_keys = entries["join_keys"]
+            return cls(
+                ShardMap.of_entry(entries["shards"]),
+                tuple(_codec_of(entry) for entry in checked(entries["features"], list)),
+                checked(entries["semantics"], str),
+                None if join_keys is None else dict(checked(join_keys, dict)),
+            )
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise DamagedFileError(
                 f"{source}: not the file of a view, or damaged: {error}. The rows are whole. Restore the "
                 "file from a copy; or, if the rows were never divided into other shards, remove it: `feast "
                 "apply` makes it again"
             ) from error
-
-    @classmethod
-    def _of_entries(cls, entries: dict[str, Any]) -> Self:
-        join_keys = entries["join_keys"]
-        return cls(
-            ShardMap.of_entry(entries["shards"]),
-            tuple(_codec_of(entry) for entry in checked(entries["features"], list)),
-            checked(entries["semantics"], str),
-            None if join_keys is None else dict(checked(join_keys, dict)),
-        )
 
     def encode(self) -> bytes:
         """The content of the file."""
@@ -199,21 +195,21 @@ class ViewFile:
     def contradictions(self, newer: "ViewFile", view: str) -> Iterator[SketchStoreError]:
         """Why rows that were written to this view cannot be read as another file says."""
         known = self._by_name()
+        both = [(known[codec.feature], codec) for codec in newer.codecs if codec.feature in known]
         changed = {
-            codec.feature: f"feature {codec.feature!r} of view {view!r} was written as "
-            f"{known[codec.feature].value_field} and is declared as {codec.value_field} now"
-            for codec in newer.codecs
-            if codec.feature in known and known[codec.feature].value_field != codec.value_field
+            now.feature: f"feature {now.feature!r} of view {view!r} was written as {was.value_field} and is "
+            f"declared as {now.value_field} now"
+            for was, now in both
+            if was.value_field != now.value_field
         }
         changed |= {
-            codec.feature: f"list {codec.feature!r} of view {view!r} was written with the attributes "
-            f"{_attributes_text(known[codec.feature])} and is declared with {_attributes_text(codec)} now"
-            for codec in newer.codecs
-            if codec.feature in known and _attributes_text(known[codec.feature]) != _attributes_text(codec)
+            now.feature: f"list {now.feature!r} of view {view!r} was written with the attributes "
+            f"{_attributes_text(was)} and is declared with {_attributes_text(now)} now"
+            for was, now in both
+            if _attributes_text(was) != _attributes_text(now)
         }
         if changed:
-            error = UnsupportedFeatureError(f"{'; '.join(changed.values())}; {REMEDY}")
-            yield error
+            yield UnsupportedFeatureError(f"{'; '.join(changed.values())}; {REMEDY}")
         elif self.semantics != newer.semantics:
             yield UnsupportedFeatureError(
                 f"the rows of feature view {view!r} {self.semantics}, and are declared to {newer.semantics} "
@@ -227,8 +223,8 @@ class ViewFile:
         stored, declared = self.join_keys, newer.join_keys
         if stored is None or declared is None:
             return
-        both = [(stored.get(name, ""), kind) for name, kind in declared.items()]
-        is_other = any(None not in kinds and kinds[0] != kinds[1] for kinds in both)
+        pairs = [(stored.get(name, ""), kind) for name, kind in declared.items()]
+        is_other = any(None not in kinds and kinds[0] != kinds[1] for kinds in pairs)
         if is_other or declared.keys() != stored.keys():
             yield SettingsError(
                 f"the rows of feature view {view!r} are keyed by {join_keys_text(stored)}, and it has the "

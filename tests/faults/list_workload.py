@@ -24,7 +24,7 @@ from feast_sketch_store.settings.view_settings import FeatureSettings, ViewSetti
 from feast_sketch_store.storage.base import Storage
 from feast_sketch_store.view.rebuilding import rebuild
 from feast_sketch_store.view.sealing import SealPolicy
-from feast_sketch_store.view.semantics import Append
+from feast_sketch_store.view.semantics import APPEND
 from feast_sketch_store.view.view import View
 from tests.helpers.keys import user_hashes
 
@@ -186,6 +186,4 @@ def matches(lists: dict[int, list[Item]], wanted: Lists) -> bool:
     )
 
 
-LISTS = Workload(
-    [SETTINGS], [CODEC], Append([CODEC]), Lists(), plan_write, apply_write, read_lists_of, matches
-)
+LISTS = Workload([SETTINGS], [CODEC], APPEND, Lists(), plan_write, apply_write, read_lists_of, matches)

@@ -19,7 +19,6 @@ from feast_sketch_store.rows.encoding import deletions
 from feast_sketch_store.settings.view_settings import FeatureSettings, ViewSettings
 from feast_sketch_store.storage.base import Storage
 from feast_sketch_store.view.sealing import SealPolicy
-from feast_sketch_store.view.semantics import RowSemantics
 from feast_sketch_store.view.view import View
 from tests.helpers.keys import user_hashes, user_key
 
@@ -64,7 +63,7 @@ class Workload:
 
     settings: Sequence[ViewSettings]
     codecs: Sequence[FeatureCodec]
-    semantics: RowSemantics
+    semantics: str
     nothing: Any
     plan: Callable[[int], Any]
     apply: Callable[[View, Any], None]

@@ -5,7 +5,8 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from feast_sketch_store.storage.names import folder_name, view_path
+from feast_sketch_store.storage.names import folder_name
+from feast_sketch_store.storage.stores import StorePlace
 
 REPEATABLE = settings(derandomize=True, deadline=None, database=None)
 NAMES = st.one_of(
@@ -43,6 +44,6 @@ def test_a_folder_name_is_one_short_plain_component(name):
 @REPEATABLE
 @given(NAMES, NAMES)
 def test_every_view_lies_two_folders_below_the_store(project, view):
-    path = view_path(Path("/store"), project, view)
+    path = StorePlace(Path("/store")).view(project, view).path
     assert path.parent.parent == Path("/store")
     assert ".." not in path.parts

@@ -178,18 +178,18 @@ def test_chunks_do_not_depend_on_the_pieces(cuts):
 
 def test_a_known_file_is_fetched_once_and_goes_on_where_it_was_cut(tmp_path):
     with pytest.raises(StorageError, match="cut off"):
-        FileCache(tmp_path).map_known("a", KNOWN, Source(fails_from=8 * PART))
+        FileCache(tmp_path).map("a", SIZE, Source(fails_from=8 * PART), KNOWN.chunks)
     source = Source()
-    assert FileCache(tmp_path).map_known("a", KNOWN, source).tobytes() == CONTENT
+    assert FileCache(tmp_path).map("a", SIZE, source, KNOWN.chunks).tobytes() == CONTENT
     assert sorted(source.asked) == [8 * PART, 9 * PART, 10 * PART]
-    assert FileCache(tmp_path).map_known("a", KNOWN, Source(fails_from=0)).tobytes() == CONTENT
+    assert FileCache(tmp_path).map("a", SIZE, Source(fails_from=0), KNOWN.chunks).tobytes() == CONTENT
     assert {path.suffix for path in tmp_path.iterdir()} == {"", ".lock"}
 
 
 @pytest.mark.parametrize("damage", ["flip", "cut"])
 def test_a_part_of_a_known_file_that_was_damaged_is_fetched_again(tmp_path, damage):
     with pytest.raises(StorageError):
-        FileCache(tmp_path).map_known("a", KNOWN, Source(fails_from=8 * PART))
+        FileCache(tmp_path).map("a", SIZE, Source(fails_from=8 * PART), KNOWN.chunks)
     (partial,) = tmp_path.glob("*.partial")
     content = bytearray(partial.read_bytes())
     if damage == "flip":
@@ -198,7 +198,7 @@ def test_a_part_of_a_known_file_that_was_damaged_is_fetched_again(tmp_path, dama
         del content[3 * PART + 9 :]
     partial.write_bytes(content)
     source = Source()
-    assert FileCache(tmp_path).map_known("a", KNOWN, source).tobytes() == CONTENT
+    assert FileCache(tmp_path).map("a", SIZE, source, KNOWN.chunks).tobytes() == CONTENT
     assert sorted(source.asked) == list(range(3 * PART, SIZE, PART))
 
 
@@ -206,7 +206,7 @@ def test_a_part_of_a_known_file_that_was_damaged_is_fetched_again(tmp_path, dama
 def test_a_damaged_copy_is_dropped_and_a_sound_one_is_not(tmp_path, damage):
     cache = FileCache(tmp_path)
     assert not cache.drop_damaged("a", KNOWN)
-    cache.map_known("a", KNOWN, Source())
+    cache.map("a", SIZE, Source(), KNOWN.chunks)
     assert not cache.drop_damaged("a", KNOWN)
     (path,) = [path for path in tmp_path.iterdir() if not path.suffix]
     content = bytearray(path.read_bytes())
@@ -219,5 +219,5 @@ def test_a_damaged_copy_is_dropped_and_a_sound_one_is_not(tmp_path, damage):
     path.write_bytes(content)
     assert cache.drop_damaged("a", KNOWN)
     source = Source()
-    assert cache.map_known("a", KNOWN, source).tobytes() == CONTENT
+    assert cache.map("a", SIZE, source, KNOWN.chunks).tobytes() == CONTENT
     assert len(source.asked) == 11

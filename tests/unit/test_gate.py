@@ -18,9 +18,8 @@ from feast_sketch_store.settings.view_settings import FeatureSettings, ViewSetti
 from feast_sketch_store.storage.local import LocalStorage
 from feast_sketch_store.storage.names import HELD_BACK_FILE
 from feast_sketch_store.view import fills
-from feast_sketch_store.view.gate import HeldBack
+from feast_sketch_store.view.fills import HeldBack
 from feast_sketch_store.view.opening import open_view
-from feast_sketch_store.view.publication import discard, publish
 from feast_sketch_store.view.rebuilding import rebuild
 from feast_sketch_store.view.sealing import SealPolicy
 from tests.helpers.keys import user_hashes, user_key
@@ -105,9 +104,9 @@ def test_a_bad_fill_is_held_back_until_it_is_published_or_discarded(make_view):
         assert num_items(reader) == dict.fromkeys(USERS, 5), "held back, not only unsealed"
     assert HeldBack.read(view.storage).num_rows == len(USERS)
     with pytest.raises(GateError):
-        publish(other)
+        other.publish()
     assert num_items(other) == dict.fromkeys(USERS, 5)
-    assert publish(other, force=True) == len(USERS)
+    assert other.publish(force=True) == len(USERS)
     assert num_items(other) == num_items(view) == dict.fromkeys(USERS, 1)
     assert view.storage.info(HELD_BACK_FILE) is None
     assert view.snapshot_versions != versions
@@ -120,10 +119,10 @@ def test_what_is_discarded_leaves_nothing(make_view):
     view.seal()
     before = {info.name for info in view.storage.walk() if info.name.endswith(".parquet")}
     fill_badly(view)
-    assert discard(make_view(change=0.2)) == len(USERS)
+    assert make_view(change=0.2).discard() == len(USERS)
     assert {info.name for info in view.storage.walk() if info.name.endswith(".parquet")} == before
-    assert discard(view) is None
-    assert publish(view) is None
+    assert view.discard() is None
+    assert view.publish() is None
     assert num_items(view) == dict.fromkeys(USERS, 5)
 
 
@@ -140,7 +139,7 @@ def test_a_good_fill_and_later_ones_count(make_view):
 def test_a_second_bad_fill_takes_the_place_of_the_first(sealed):
     fill_badly(sealed, 1)
     fill_badly(sealed, 2)
-    assert publish(sealed, force=True) == len(USERS)
+    assert sealed.publish(force=True) == len(USERS)
     assert num_items(sealed) == dict.fromkeys(USERS, 2)
     held = [info.name for info in sealed.storage.walk() if "fill-" in info.name]
     assert len(held) == 1 + 1, "the first fill of all, and the published one"
@@ -162,7 +161,7 @@ def test_pushed_rows_are_shown_at_once_and_judged_when_they_are_sealed(make_view
     snapshots = [part.published() for part in view.shards.values()]
     assert all(len(files) == 1 for files in snapshots), "no draft is left"
     assert all(not part.snapshots.leftovers() for part in view.shards.values())
-    assert publish(view, force=True) is None
+    assert view.publish(force=True) is None
     assert num_items(view) == expected
     assert not view.stats().unsealed_rows
 
@@ -257,7 +256,7 @@ def test_a_function_that_is_missing_is_found_before_rows_come(tmp_path, path):
 def test_rows_that_are_held_back_survive_a_vacuum(sealed):
     fill_badly(sealed)
     sealed.vacuum(0.0)
-    assert publish(sealed, force=True) == len(USERS)
+    assert sealed.publish(force=True) == len(USERS)
     assert num_items(sealed) == dict.fromkeys(USERS, 1)
 
 
@@ -266,10 +265,10 @@ def test_a_publication_that_was_killed_after_its_commit_is_finished(sealed, monk
     with monkeypatch.context() as killed:
         killed.setattr(LocalStorage, "delete", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
-            publish(sealed, force=True)
+            sealed.publish(force=True)
     assert num_items(sealed) == dict.fromkeys(USERS, 1)
     sealed.write(rows_of(USERS[:5], 4, NEXT))  # as new as the rows that were published, and later
-    publish(sealed, force=True)
+    sealed.publish(force=True)
     assert num_items(sealed) == {user: 4 if user < 5 else 1 for user in USERS}
 
 
@@ -309,9 +308,9 @@ def test_a_damaged_file_of_a_fill_is_named(sealed, change):
     }[change]
     assert damaged != content
     sealed.storage.replace(HELD_BACK_FILE, damaged)
-    for act in (publish, discard):
+    for act in (sealed.publish, sealed.discard):
         with pytest.raises(DamagedFileError, match=rf"{HELD_BACK_FILE}.*remove the file"):
-            act(sealed)
+            act()
     assert num_items(sealed) == dict.fromkeys(USERS, 5)
 
 
@@ -320,8 +319,8 @@ def test_a_fill_of_other_shards_must_be_discarded(sealed):
     divide(sealed.storage, replace(sealed.settings, num_shards=2), BY_JOB, lambda seconds: None)
     moved = open_view(sealed.storage, replace(sealed.settings, num_shards=2), BY_JOB, 0.0)
     with pytest.raises(ShardError, match="divided"):
-        publish(moved, force=True)
-    assert discard(moved) == len(USERS)
+        moved.publish(force=True)
+    assert moved.discard() == len(USERS)
     assert num_items(moved) == dict.fromkeys(USERS, 5)
 
 
@@ -335,8 +334,8 @@ def test_a_writer_does_not_ask_the_gate_again_and_again(tmp_path, monkeypatch, c
     view.write(rows_of(USERS))
     assert view.snapshot_versions == (1,), "a fill waits for its seal"
     asked = []
-    judge = type(view).judge_seal
-    monkeypatch.setattr(type(view), "judge_seal", lambda *given: asked.append(1) or judge(*given))
+    judge = type(view).judge
+    monkeypatch.setattr(type(view), "judge", lambda *given: asked.append(1) or judge(*given))
     for number in range(60):
         view.write(rows_of([number % 40], 1, NEXT + timedelta(seconds=number)))
         view.settle()

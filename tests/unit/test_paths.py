@@ -3,7 +3,8 @@
 import re
 from pathlib import Path
 
-from feast_sketch_store.storage.names import folder_name, project_path, view_path
+from feast_sketch_store.storage.names import folder_name
+from feast_sketch_store.storage.stores import StorePlace
 from tests.helpers.cases import for_each
 
 HOSTILE = [
@@ -64,6 +65,7 @@ def test_vectors(name, folder):
 
 def test_views_lie_in_their_projects_folder():
     store = Path("/store")
-    assert project_path(store, "shop") == store / "shop"
-    assert view_path(store, "shop", "history") == store / "shop" / "history"
-    assert view_path(store, "..", "../../x").parent.parent == store
+    place = StorePlace(store)
+    assert place.project("shop").path == store / "shop"
+    assert place.view("shop", "history").path == store / "shop" / "history"
+    assert place.view("..", "../../x").path.parent.parent == store

@@ -40,12 +40,12 @@ def test_a_bad_fill_is_undone_in_one_step(make_view):
     assert make_view().pin([1]) == (1,)
     for view in (serving, writer, make_view()):
         assert read(view) == ["fill 1"]
-        assert view.state.is_pinned
+        assert view.is_pinned
         assert view.snapshot_versions == (1,)
     assert make_view().unpin()
     for view in (serving, writer, make_view()):
         assert read(view) == ["fill 2"]
-        assert not view.state.is_pinned
+        assert not view.is_pinned
     assert not make_view().unpin()
 
 
@@ -102,7 +102,7 @@ def test_a_version_that_is_not_there_is_refused(make_view):
     fill(make_view(), 1)
     with pytest.raises(SettingsError, match="no snapshot of version 7; there are the versions: 1"):
         make_view().pin([7])
-    assert not make_view().state.is_pinned
+    assert not make_view().is_pinned
 
 
 def test_a_snapshot_that_is_gone_never_becomes_another_one(make_view):
@@ -153,7 +153,7 @@ def test_a_pinned_delta_keeps_what_it_lies_over(make_view):
         writer.vacuum(0.0)
         for view in (writer, make_view(NEVER)):
             assert (read(view), read(view, 30)) == (["fill 2"], ["fill 1"])
-            assert view.state.is_pinned
+            assert view.is_pinned
             assert view.snapshot_versions == (held,)
     writer.unpin()
     for view in (writer, make_view(NEVER)):

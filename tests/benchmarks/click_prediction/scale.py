@@ -42,8 +42,7 @@ from feast_sketch_store.rows.encoding import (
     NULLS,
 )
 from feast_sketch_store.rows.entity_keys import serialize_columns
-from feast_sketch_store.storage.local import LocalStorage
-from feast_sketch_store.storage.names import view_path
+from feast_sketch_store.storage.stores import StorePlace
 
 NUM_PEOPLE = 2_300_000
 ROWS_PER_COMMIT = 100_000
@@ -92,7 +91,7 @@ def measure(task: Task, num_people: int, tags: dict[str, str]) -> dict[str, Any]
 
 
 def _append(task: Task, sources: NDArray[np.int64], repository: Path) -> int:
-    log = RowLog(LocalStorage(view_path(repository / "sketch", PROJECT, VIEW)))
+    log = RowLog(StorePlace(repository / "sketch").view(PROJECT, VIEW))
     facts = 0
     for first in range(0, len(sources), ROWS_PER_COMMIT):
         rows, count = _rows(task, first, sources[first : first + ROWS_PER_COMMIT])
