@@ -140,16 +140,6 @@ class SealedFeature(ABC):
         """An upper limit of the number of distinct values."""
         return 0 if self.vocabulary is None else len(self.vocabulary)
 
-    def distinct(self) -> Vocabulary:
-        """The distinct values of all rows.
-
-        Raises
-        ------
-        ValueError : parts of a structure from a file contradict each other.
-        """
-        assert self.vocabulary is not None
-        return self.vocabulary
-
     def missing_attribute(
         self, attribute: Attribute, rows: EncodedFeature, answer: Answer, shown: Answer
     ) -> Iterator[str]:
