@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feast_sketch_store import kernel
-from feast_sketch_store.kernel import Numbers, PackedNumbers, words_of_bits
+from feast_sketch_store.kernel import Numbers, words_of_bits
 
 
 class Check(Protocol):
@@ -115,14 +115,14 @@ class PackedInts:
             return np.full(len(places), self.base)
         if self.check is not None and not self.check.all_checked:
             self.check(places * self.width >> 6, 2)
-        numbers = kernel.take_packed(PackedNumbers(self.words, self.width), self.length, places)
+        numbers = kernel.take_packed(self.words, self.width, self.length, places)
         if self.base:
             numbers += np.uint64(self.base % 2**64)
         return numbers.view(np.int64)
 
     @property
     def arguments(self) -> Numbers:
-        """The numbers in the form that the compiled kernel takes for reads of one row; see `RowReader`."""
+        """The numbers in the form that the kernel takes; see `RowReader`."""
         return self.words, self.width, self.base, self.length, unfinished(self.check)
 
 

@@ -35,7 +35,6 @@ from feast_sketch_store.succinct.packed import Check
 _SLOTS_PER_KEY = 1.015
 _SLOTS_FOR_ALL = 1.03
 _SEGMENT = 64
-ABSENT = -1
 MAX_WIDTH = 62  # so that numbers are int64
 
 
@@ -134,25 +133,3 @@ class StaticFunction:
     def size_bytes(self) -> int:
         """Bytes of the table, and of the listed keys."""
         return int(self.words.nbytes + self.left_hashes.nbytes + self.left_numbers.nbytes)
-
-    @property
-    def rate(self) -> float:
-        """The probability that an unknown key reads as present."""
-        return float(self.num_symbols / 2.0**self.width)
-
-    def look_up(self, hashes: NDArray[np.uint64]) -> NDArray[np.int64]:
-        """The number of each key, int64[n]; ``ABSENT`` for an unknown key."""
-        self._check_words(hashes)
-        numbers = kernel.look_up(self.words, self.width, self.num_slots, hashes).view(np.int64)
-        numbers = np.where(numbers < self.num_symbols, numbers, ABSENT)
-        if len(self.left_hashes):
-            indices = np.searchsorted(self.left_hashes, hashes).clip(max=len(self.left_hashes) - 1)
-            numbers = np.where(self.left_hashes[indices] == hashes, self.left_numbers[indices], numbers)
-        return numbers
-
-    def _check_words(self, hashes: NDArray[np.uint64]) -> None:
-        if self.check is not None and not self.check.all_checked:
-            upper, lower = hashes >> np.uint64(32), hashes & np.uint64(0xFFFFFFFF)
-            free = np.uint64(self.num_slots - _SEGMENT + 1)
-            starts = (upper * free + (lower * free >> np.uint64(32))) >> np.uint64(32)
-            self.check((starts >> np.uint64(6)).astype(np.int64) * self.width, 2 * self.width)

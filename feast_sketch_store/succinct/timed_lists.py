@@ -40,7 +40,6 @@ from feast_sketch_store.kernel import (
     NUM_CLASSES,
     NUM_WIDTHS,
     SIZES,
-    ListCodes,
     ceil_log2,
 )
 from feast_sketch_store.succinct.elias_fano import EliasFano
@@ -122,7 +121,9 @@ class ListCode:
 
     @cached_property
     def widths(self) -> NDArray[np.uint8]:
-        """See `ListCodes`."""
+        """The width of a gap that begins at a symbol if 1, 2, 3 to 4, 5 to 8, or 9 to 16 ids are left:
+        uint8[5, V].
+        """
         last = np.flatnonzero(self.run_ends == self.num_symbols) + 1
         runs = zip(np.split(self.run_ends, last[:-1]), np.split(self.run_widths, last[:-1]), strict=True)
         if not self.num_symbols:
@@ -130,9 +131,9 @@ class ListCode:
         return np.stack([np.repeat(widths, np.diff(ends, prepend=0)) for ends, widths in runs])
 
     @cached_property
-    def tables(self) -> ListCodes:
-        """The code in the form that a reader takes."""
-        return ListCodes(np.stack([prefix_table(lengths) for lengths in self.lengths]), self.widths)
+    def tables(self) -> NDArray[np.uint16]:
+        """The `prefix_table` of each kind of number: uint16[3, 4096]."""
+        return np.stack([prefix_table(lengths) for lengths in self.lengths])
 
 
 def classes_of(numbers: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -250,9 +251,8 @@ class TimedLists:
     @property
     def arguments(self) -> tuple[Any, ...]:
         """The lists in the form in which the kernel reads them; see `RowReader`."""
-        tables = self.code.tables
-        code = tables.tables, tables.widths, tables.widths.shape[1], self.words, self.num_bits
-        return *code, unfinished(self.check), *self.starts.arguments
+        code = self.code.tables, self.code.widths, self.code.num_symbols
+        return *code, self.words, self.num_bits, unfinished(self.check), *self.starts.arguments
 
 
 def _written(
