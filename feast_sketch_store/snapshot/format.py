@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feast_sketch_store.errors import DamagedFileError, FormatVersionError
-from feast_sketch_store.snapshot.blocks import CHECKSUM_BYTES, CHECKSUMS, block_checksums
+from feast_sketch_store.succinct.blocks import CHECKSUM_BYTES, CHECKSUMS, block_checksums
 
 FORMAT_VERSION = 1
 

@@ -34,7 +34,7 @@ from feast_sketch_store.structures.parts import (
     prefixed,
     report_of,
 )
-from feast_sketch_store.succinct import Check, PackedInts
+from feast_sketch_store.succinct import BlockChecks, PackedInts
 from feast_sketch_store.succinct.packed import NO_NUMBERS, unfinished
 
 
@@ -98,7 +98,7 @@ class BytesElements:
 
     offsets: PackedInts
     words: NDArray[np.uint64]
-    check: Check | None = None
+    check: BlockChecks | None = None
 
     def __len__(self) -> int:
         return self.offsets.length - 1

@@ -17,10 +17,10 @@ from feast_sketch_store.kernel import SAMPLED, words_of_bits
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.packed_values import PARTS as PACKED_PARTS
 from feast_sketch_store.rows.vocabulary import Vocabulary
-from feast_sketch_store.succinct import Check, EliasFano, PackedInts
+from feast_sketch_store.succinct import BlockChecks, EliasFano, PackedInts
 
 Arrays = Mapping[str, NDArray[np.generic]]
-Checks = Mapping[str, Check]
+Checks = Mapping[str, BlockChecks]
 Described = tuple[dict[str, Any], dict[str, NDArray[np.generic]]]
 
 # The last part of the name of a uint64 array that may grow with the rows. Opening a snapshot does not check
@@ -60,7 +60,7 @@ class Parts:
             raise TypeError(f"array {self.prefix + name!r} has type {array.dtype} and shape {array.shape}")
         return array
 
-    def words(self, name: str) -> tuple[NDArray[np.uint64], Check | None]:
+    def words(self, name: str) -> tuple[NDArray[np.uint64], BlockChecks | None]:
         """Words that are checked where they are read, and their check; see `WORDS`.
 
         A snapshot leaves out empty arrays.
@@ -70,7 +70,7 @@ class Parts:
             return np.zeros(0, np.uint64), None
         return self.array(name, np.uint64), self.checks.get(self.prefix + name)
 
-    def codes(self, num_bits: int) -> tuple[NDArray[np.uint64], Check | None]:
+    def codes(self, num_bits: int) -> tuple[NDArray[np.uint64], BlockChecks | None]:
         """The words of this many bits of codes, see `words_of_codes`, and their check."""
         words, check = self.words(CODES)
         return (words, check) if num_bits or len(words) else (np.zeros(words_of_bits(0), np.uint64), None)

@@ -23,8 +23,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feast_sketch_store import kernel
+from feast_sketch_store.succinct.blocks import BlockChecks
 from feast_sketch_store.succinct.elias_fano import EliasFano
-from feast_sketch_store.succinct.packed import Check, unfinished
+from feast_sketch_store.succinct.packed import unfinished
 from feast_sketch_store.succinct.prefix_codes import (
     code_lengths,
     is_prefix_code,
@@ -63,7 +64,7 @@ class AttributeCodes:
     words: NDArray[np.uint64]
     num_bits: int
     starts: EliasFano
-    check: Check | None = None
+    check: BlockChecks | None = None
 
     def __post_init__(self) -> None:
         if (

@@ -22,7 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feast_sketch_store.kernel import SAMPLED, words_of_bits
-from feast_sketch_store.succinct.packed import Check, PackedInts, num_words_for, unfinished
+from feast_sketch_store.succinct.blocks import BlockChecks
+from feast_sketch_store.succinct.packed import PackedInts, num_words_for, unfinished
 
 _MAX_LOW_WIDTH = 63
 _CHUNK = 1 << 16  # integers
@@ -88,7 +89,7 @@ class EliasFano:
     samples: PackedInts
     num_buckets: int
     by_value: bool
-    check: Check | None = None
+    check: BlockChecks | None = None
 
     def __post_init__(self) -> None:
         num_sampled = self.num_buckets if self.by_value else len(self)

@@ -40,6 +40,7 @@ from numpy.typing import NDArray
 
 from feast_sketch_store import kernel
 from feast_sketch_store.kernel import SetCodes
+from feast_sketch_store.succinct.blocks import BlockChecks
 from feast_sketch_store.succinct.elias_fano import EliasFano, expected_bytes
 from feast_sketch_store.succinct.gap_levels import (
     MAX_LEVEL,
@@ -49,7 +50,7 @@ from feast_sketch_store.succinct.gap_levels import (
     levels_of,
 )
 from feast_sketch_store.succinct.joined_bits import JoinedBits, Words
-from feast_sketch_store.succinct.packed import Check, unfinished
+from feast_sketch_store.succinct.packed import unfinished
 
 _MAX_HEADER_WIDTH = 30
 _NUM_RANKED = 256  # headers below it may have other ranks
@@ -206,7 +207,7 @@ class GolombSets:
     num_rows: int
     group_rows: int
     starts: EliasFano
-    check: Check | None = None
+    check: BlockChecks | None = None
 
     def __post_init__(self) -> None:
         if (

@@ -37,7 +37,8 @@ from numpy.typing import NDArray
 
 from feast_sketch_store import kernel
 from feast_sketch_store.kernel import SymbolQuery, Table
-from feast_sketch_store.succinct.packed import Check, unfinished
+from feast_sketch_store.succinct.blocks import BlockChecks
+from feast_sketch_store.succinct.packed import unfinished
 from feast_sketch_store.threads import Threads
 
 # offset_j uses the upper 32 bits of a mixed hash, so a table has fewer than 2**32 words (32 GiB).
@@ -177,7 +178,7 @@ class ShiftingBloomFilter:
         ones.
     num_words : words of the table, without the repeated ones.
     salt : of the builder.
-    check : see `Check`; None if all words have been checked.
+    check : see `BlockChecks`; None if all words have been checked.
     """
 
     def __init__(
@@ -185,7 +186,7 @@ class ShiftingBloomFilter:
         words: NDArray[np.uint64],
         num_words: int,
         salt: tuple[int, int],
-        check: Check | None = None,
+        check: BlockChecks | None = None,
     ):
         self.words = words
         self.num_words = num_words

@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from feast_sketch_store import kernel
 from feast_sketch_store.kernel import masks_of
-from feast_sketch_store.succinct.packed import Check
+from feast_sketch_store.succinct.blocks import BlockChecks
 
 _SLOTS_PER_KEY = 1.015
 _SLOTS_FOR_ALL = 1.03
@@ -67,7 +67,7 @@ class StaticFunction:
     width : bits of a slot, 1 to ``MAX_WIDTH``.
     num_symbols : numbers below it mean that the key is present.
     left_hashes, left_numbers : uint64[l], ascending, and int64[l]: the keys that did not fit into the table.
-    check : see `Check`; None if all words have been checked.
+    check : see `BlockChecks`; None if all words have been checked.
 
     Raises
     ------
@@ -79,7 +79,7 @@ class StaticFunction:
     num_symbols: int
     left_hashes: NDArray[np.uint64]
     left_numbers: NDArray[np.int64]
-    check: Check | None = None
+    check: BlockChecks | None = None
 
     def __post_init__(self) -> None:
         if not 1 <= self.width <= MAX_WIDTH or not 0 <= self.num_symbols <= 1 << self.width:

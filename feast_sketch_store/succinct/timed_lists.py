@@ -42,9 +42,10 @@ from feast_sketch_store.kernel import (
     SIZES,
     ceil_log2,
 )
+from feast_sketch_store.succinct.blocks import BlockChecks
 from feast_sketch_store.succinct.elias_fano import EliasFano
 from feast_sketch_store.succinct.list_widths import MAX_WIDTH, Gaps, fitted
-from feast_sketch_store.succinct.packed import Check, unfinished
+from feast_sketch_store.succinct.packed import unfinished
 from feast_sketch_store.succinct.prefix_codes import (
     code_lengths,
     is_prefix_code,
@@ -201,7 +202,7 @@ class TimedLists:
     words: NDArray[np.uint64]
     num_bits: int
     starts: EliasFano
-    check: Check | None = None
+    check: BlockChecks | None = None
 
     def __post_init__(self) -> None:
         if (
