@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from feast_sketch_store.kernel import AS_BYTES, AS_IDS, AS_NUMBERS, RowReader
 from feast_sketch_store.kernel.binary import parts_of
-from feast_sketch_store.rows.codecs import VALUE, Decoder, FeatureCodec
+from feast_sketch_store.rows.codecs import VALUE, FeatureCodec
 from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.encoding import EncodedFeature
 from feast_sketch_store.rows.vocabulary import Vocabulary
@@ -326,10 +326,6 @@ class Column(SeparateFeature):
             *self.states.arguments, self.state_step, *bounds, *packed.arguments, kind, is_text, content,
             unfinished(check),
         )  # fmt: skip
-
-    def shown(self, rows: EncodedFeature, entity_hashes: NDArray[np.uint64]) -> Answer:
-        """See `SealedFeature.shown`: exactly what the rows have."""
-        return Answer(Decoder(self.codec, rows.vocabulary), rows.states, rows.csr)
 
     def missing(
         self, rows: EncodedFeature, entity_hashes: NDArray[np.uint64], answer: Answer

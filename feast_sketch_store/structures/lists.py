@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feast_sketch_store.kernel import RowReader
-from feast_sketch_store.rows.codecs import COUNTS, EMPTY, LIST, VALUE, FeatureCodec
+from feast_sketch_store.rows.codecs import COUNTS, LIST, FeatureCodec
 from feast_sketch_store.rows.counting import MAX_COUNT, Counting, Rounded
 from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.encoding import EncodedFeature
@@ -409,10 +409,10 @@ class CountsFeature(NumberedValues):
 
     def shown(self, rows: EncodedFeature, entity_hashes: NDArray[np.uint64]) -> Answer:
         """See `SealedFeature.shown`: the values in the vocabulary, with counts as they are read."""
-        csr = self.known(rows)
-        states = np.where((rows.states == VALUE) & (csr.lengths == 0), np.uint8(EMPTY), rows.states)
+        known = self.known_answer(rows)
+        csr = known.csr
         counts = np.ones(len(csr.ids), np.int64) if csr.weights is None else csr.weights
-        return Answer(self.decoder, states, Csr(csr.indptr, csr.ids, self._as_sealed(counts)))
+        return Answer(known.decoder, known.states, Csr(csr.indptr, csr.ids, self._as_sealed(counts)))
 
     def _as_sealed(self, counts: NDArray[np.int64]) -> NDArray[np.int64]:
         """Counts as they are read. A count that no row has stays as it is if the nearest one is too far."""

@@ -20,9 +20,10 @@ from numpy.typing import NDArray
 from feast_sketch_store.kernel import RowReader
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.csr import Csr
+from feast_sketch_store.rows.encoding import EncodedFeature
 from feast_sketch_store.rows.spill import SpilledWords
 from feast_sketch_store.rows.vocabulary import Vocabulary
-from feast_sketch_store.structures.base import RowsToSeal, SealedFeature, Structure, begin_feature
+from feast_sketch_store.structures.base import Answer, RowsToSeal, SealedFeature, Structure, begin_feature
 from feast_sketch_store.structures.costs import Popularity, sets_bytes
 from feast_sketch_store.structures.feature_rows import FeatureRows, OrderedRows
 from feast_sketch_store.structures.goals import MEMORY, Goal, Offer
@@ -93,6 +94,10 @@ class SetFeature(SealedFeature):
         """See `SealedFeature.prepare`."""
         begin_feature(rows, self.codec, self.vocabulary)
         rows.from_set(self.number, self.own_ids)
+
+    def shown(self, rows: EncodedFeature, entity_hashes: NDArray[np.uint64]) -> Answer:
+        """See `SealedFeature.shown`: the values in the vocabulary."""
+        return self.known_answer(rows)
 
 
 @dataclass(frozen=True)
