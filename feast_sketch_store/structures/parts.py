@@ -17,7 +17,13 @@ from feast_sketch_store.kernel import SAMPLED, words_of_bits
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.packed_values import PARTS as PACKED_PARTS
 from feast_sketch_store.rows.vocabulary import Vocabulary
-from feast_sketch_store.succinct import BlockChecks, EliasFano, PackedInts
+from feast_sketch_store.succinct import (
+    MAX_NUM_WORDS,
+    BlockChecks,
+    EliasFano,
+    PackedInts,
+    ShiftingBloomFilter,
+)
 
 Arrays = Mapping[str, NDArray[np.generic]]
 Checks = Mapping[str, BlockChecks]
@@ -75,6 +81,14 @@ class Parts:
         words, check = self.words(CODES)
         return (words, check) if num_bits or len(words) else (np.zeros(words_of_bits(0), np.uint64), None)
 
+    def filter(self, description: Mapping[str, Any]) -> ShiftingBloomFilter:
+        """The filter that `describe_filter` described, with the words of ``table``."""
+        words, check = self.words("table")
+        num_words = checked(description["num_words"], int)
+        if not 1 <= len(words) - num_words <= num_words <= MAX_NUM_WORDS:
+            raise ValueError("the table's length is not that of its words and window")
+        return ShiftingBloomFilter(words, num_words, salt_from(description["salt"]), check)
+
     def packed(self, name: str, description: Mapping[str, Any], min_width: int = 0) -> PackedInts:
         """Packed integers that `describe_packed` described."""
         words, check = self.words(name)
@@ -110,6 +124,11 @@ class Parts:
             vocabulary = Vocabulary.from_arrays({"offsets": offsets, "data": data})
         codec.check_storage(vocabulary.values)
         return vocabulary
+
+
+def describe_filter(bloom: ShiftingBloomFilter) -> dict[str, Any]:
+    """The description of a filter in a snapshot, without its words."""
+    return {"num_words": bloom.num_words, "salt": describe_salt(bloom.salt)}
 
 
 def words_of_codes(words: NDArray[np.uint64], num_bits: int) -> dict[str, NDArray[np.generic]]:

@@ -195,6 +195,11 @@ class ShiftingBloomFilter:
         self._table = Table(words, num_words, salt)
 
     @property
+    def window_words(self) -> int:
+        """Words of a window."""
+        return len(self.words) - self.num_words
+
+    @property
     def num_bits(self) -> int:
         """Bits of the table, without the repeated head."""
         return self.num_words * 64
