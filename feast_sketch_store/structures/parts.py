@@ -20,6 +20,7 @@ from feast_sketch_store.rows.vocabulary import Vocabulary
 from feast_sketch_store.succinct import (
     MAX_NUM_WORDS,
     BlockChecks,
+    CodedRows,
     EliasFano,
     PackedInts,
     ShiftingBloomFilter,
@@ -32,7 +33,6 @@ Described = tuple[dict[str, Any], dict[str, NDArray[np.generic]]]
 # The last part of the name of a uint64 array that may grow with the rows. Opening a snapshot does not check
 # it as a whole; blocks of it are checked before they are used.
 WORDS = "words"
-CODES = "codes"
 
 _SALT_HALF = re.compile(r"[0-9a-f]{16}")
 
@@ -76,11 +76,6 @@ class Parts:
             return np.zeros(0, np.uint64), None
         return self.array(name, np.uint64), self.checks.get(self.prefix + name)
 
-    def codes(self, num_bits: int) -> tuple[NDArray[np.uint64], BlockChecks | None]:
-        """The words of this many bits of codes, see `words_of_codes`, and their check."""
-        words, check = self.words(CODES)
-        return (words, check) if num_bits or len(words) else (np.zeros(words_of_bits(0), np.uint64), None)
-
     def filter(self, description: Mapping[str, Any]) -> ShiftingBloomFilter:
         """The filter that `describe_filter` described, with the words of ``table``."""
         words, check = self.words("table")
@@ -111,6 +106,16 @@ class Parts:
         samples = PackedInts(words, sample_width, 0, -(-num_sampled // SAMPLED), samples_check)
         return EliasFano(highs, lows, samples, num_buckets, by_value, check)
 
+    def codes(
+        self, description: Mapping[str, Any]
+    ) -> tuple[NDArray[np.uint64], int, EliasFano, BlockChecks | None]:
+        """The fields of `CodedRows` that `describe_codes` described."""
+        num_bits = checked(description["num_bits"], int)
+        words, check = self.words("codes")
+        if not num_bits and not len(words):
+            words = np.zeros(words_of_bits(0), np.uint64)
+        return words, num_bits, self.ascending("starts", description["starts"], by_value=False), check
+
     def vocabulary(self, name: str, codec: FeatureCodec) -> Vocabulary:
         """A vocabulary of the codec's storage type, packed or as plain arrays."""
         own, prefix = self.at(name), f"{self.prefix}{name}."
@@ -131,9 +136,15 @@ def describe_filter(bloom: ShiftingBloomFilter) -> dict[str, Any]:
     return {"num_words": bloom.num_words, "salt": describe_salt(bloom.salt)}
 
 
-def words_of_codes(words: NDArray[np.uint64], num_bits: int) -> dict[str, NDArray[np.generic]]:
-    """The array of this many bits of codes, by its name; empty if there are none."""
-    return {f"{CODES}.{WORDS}": words if num_bits else words[:0]}
+def describe_codes(codes: CodedRows) -> dict[str, Any]:
+    """The description of codes of rows in a snapshot, without their words."""
+    return {"num_bits": codes.num_bits, "starts": describe_ascending(codes.starts)}
+
+
+def arrays_of_codes(codes: CodedRows) -> dict[str, NDArray[np.generic]]:
+    """The words of codes of rows; none for no bits."""
+    words = codes.words if codes.num_bits else codes.words[:0]
+    return {f"codes.{WORDS}": words, **arrays_of_ascending("starts", codes.starts)}
 
 
 def report_of(entry: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -3,6 +3,7 @@
 from feast_sketch_store.kernel import SymbolQuery
 from feast_sketch_store.succinct.attribute_codes import AttributeCodes
 from feast_sketch_store.succinct.blocks import BlockChecks
+from feast_sketch_store.succinct.coded_rows import CodedRows
 from feast_sketch_store.succinct.elias_fano import EliasFano
 from feast_sketch_store.succinct.fingerprints import FingerprintIndex
 from feast_sketch_store.succinct.golomb_sets import GolombSets, SetCode
@@ -19,6 +20,7 @@ __all__ = [
     "MAX_NUM_WORDS",
     "AttributeCodes",
     "BlockChecks",
+    "CodedRows",
     "EliasFano",
     "FingerprintIndex",
     "GolombSets",

@@ -32,7 +32,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from feast_sketch_store import kernel
 from feast_sketch_store.kernel import (
     AGES,
     GAPS,
@@ -42,10 +41,9 @@ from feast_sketch_store.kernel import (
     SIZES,
     ceil_log2,
 )
-from feast_sketch_store.succinct.blocks import BlockChecks
+from feast_sketch_store.succinct.coded_rows import CodedRows
 from feast_sketch_store.succinct.elias_fano import EliasFano
 from feast_sketch_store.succinct.list_widths import MAX_WIDTH, Gaps, fitted
-from feast_sketch_store.succinct.packed import unfinished
 from feast_sketch_store.succinct.prefix_codes import (
     code_lengths,
     is_prefix_code,
@@ -182,36 +180,10 @@ class _Ticks:
 
 
 @dataclass(frozen=True)
-class TimedLists:
-    """The lists of ``num_rows`` rows. Immutable; safe to read from any number of threads.
-
-    Parameters
-    ----------
-    code : of all lists.
-    words : uint64[n], the codes of all rows and two words more; may be memory-mapped.
-    num_bits : of the codes.
-    starts : the bits at which rows begin.
-    check : of the words; None if all have been checked.
-
-    Raises
-    ------
-    ValueError : the parts do not fit each other.
-    """
+class TimedLists(CodedRows):
+    """The lists of ``num_rows`` rows; ``code`` is that of all lists."""
 
     code: ListCode
-    words: NDArray[np.uint64]
-    num_bits: int
-    starts: EliasFano
-    check: BlockChecks | None = None
-
-    def __post_init__(self) -> None:
-        if (
-            self.words.ndim != 1
-            or self.num_bits < 0
-            or len(self.words) != kernel.words_of_bits(self.num_bits)
-            or self.starts.by_value
-        ):
-            raise ValueError("the parts of the lists do not fit each other")
 
     @property
     def num_rows(self) -> int:
@@ -221,7 +193,7 @@ class TimedLists:
     @property
     def size_bytes(self) -> int:
         """Bytes of the codes, of their index, and of the tables of the code."""
-        return int(self.words.nbytes) + self.starts.size_bytes + self.code.size_bytes
+        return super().size_bytes + self.code.size_bytes
 
     @classmethod
     def build(
@@ -247,13 +219,12 @@ class TimedLists:
         code = ListCode.fit(counts, numbers, shown, end / len(ids) if len(ids) else 1.0)
         words, ends = _written(code, indptr, ids, ages)
         num_bits = int(ends[-1]) if len(ends) else 0
-        return cls(code, words, num_bits, EliasFano.of_starts(ends))
+        return cls(words, num_bits, EliasFano.of_starts(ends), None, code)
 
     @property
     def arguments(self) -> tuple[Any, ...]:
-        """The lists in the form in which the kernel reads them; see `RowReader`."""
-        code = self.code.tables, self.code.widths, self.code.num_symbols
-        return *code, self.words, self.num_bits, unfinished(self.check), *self.starts.arguments
+        """See `CodedRows`."""
+        return self.code.tables, self.code.widths, self.code.num_symbols, *super().arguments
 
 
 def _written(
