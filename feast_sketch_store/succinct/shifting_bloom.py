@@ -248,11 +248,10 @@ class ShiftingBloomFilter:
         self._check_blocks(entity_hashes, query)
         return kernel.contains(self._table, query, entity_hashes, symbols, wanted)
 
-    def arguments(self, query: SymbolQuery, *more: Any) -> tuple[Any, ...]:
+    def arguments(self, query: SymbolQuery) -> tuple[Any, ...]:
         """Symbols in the form in which the kernel reads them; see `RowReader`."""
         nobody = np.zeros((0, 2), np.uint64)
-        table = self.words, self.num_words, *self.salt, nobody, *query
-        return *table, *more, unfinished(self._check)
+        return self.words, self.num_words, *self.salt, nobody, *query, unfinished(self._check)
 
     def _check_blocks(self, entity_hashes: NDArray[np.uint64], query: SymbolQuery) -> None:
         check = self._check
