@@ -59,7 +59,7 @@ class RowReader:
     The first methods build it. It does not change once it is shared; then any number of threads may read it.
     Reads take the hashes of entities, 16 bytes each in bytes or in an array, and the time before which rows
     have expired. A block of a file is checked when a read first needs it. Reads raise the error of a damaged
-    block's `Check`, or a `ReadFault`. `types.h` has its parts.
+    block's `BlockChecks`, or a `ReadFault`. `types.h` has its parts.
     """
 
     def listed(self, *arguments: Any) -> None:

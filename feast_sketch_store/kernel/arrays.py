@@ -51,42 +51,6 @@ class SymbolQuery(NamedTuple):
         return -(-self.num_symbols // 64)
 
 
-class PackedNumbers(NamedTuple):
-    """Integers back to back: number ``i`` is bits ``[i * width, (i + 1) * width)`` of ``words``, uint64[n].
-
-    There are `words_of_bits` words, or none if the width is 0.
-    """
-
-    words: NDArray[np.uint64]
-    width: int
-
-
-class AscendingNumbers(NamedTuple):
-    """Ascending integers; `succinct.elias_fano` has the layout.
-
-    ``samples`` are positions in ``highs``, uint64[w]: of every 64th one if numbers are taken by index, of
-    every 64th zero if they are found by value.
-    """
-
-    highs: NDArray[np.uint64]
-    num_buckets: int
-    length: int
-    lows: PackedNumbers
-    samples: PackedNumbers
-
-
-class RowIndex(NamedTuple):
-    """The row of each entity; `succinct.fingerprints` has the layout.
-
-    ``fingerprints`` are below ``range``. ``twins``, uint64[t], are the ascending hashes of rows that share a
-    fingerprint.
-    """
-
-    fingerprints: AscendingNumbers
-    range: int
-    twins: NDArray[np.uint64]
-
-
 class SetCodes(NamedTuple):
     """How the sets of each of F features are coded; `succinct.golomb_sets` has the formulas.
 
@@ -105,18 +69,3 @@ class SetCodes(NamedTuple):
     levels: NDArray[np.uint8]
     left: NDArray[np.uint8]
     headers: NDArray[np.uint8]
-
-
-class ListCodes(NamedTuple):
-    """How lists are coded.
-
-    Parameters
-    ----------
-    tables : uint16[3, 4096], for each kind of number and the next bits: 16 times the class whose code they
-        begin with, plus the length of the code; 0 if no code begins so.
-    widths : uint8[5, V], the width of a gap that begins at a symbol if 1, 2, 3 to 4, 5 to 8, or 9 to 16 ids
-        are left.
-    """
-
-    tables: NDArray[np.uint16]
-    widths: NDArray[np.uint8]

@@ -1,4 +1,4 @@
-/* Checksums of the blocks of arrays; snapshot/blocks.py has the format. And what a read does that meets damage. */
+/* Checksums of the blocks of arrays; succinct/blocks.py has the format. And what a read does that meets damage. */
 
 #include "row_reader.h"
 

@@ -4,7 +4,6 @@ Calls that take longer than some microseconds let other threads run.
 """
 
 import secrets
-from collections.abc import Callable
 from typing import Any, TypeVar
 
 import numpy as np
@@ -12,9 +11,6 @@ from numpy.typing import NDArray
 
 from feast_sketch_store.kernel import _compiled
 from feast_sketch_store.kernel.arrays import (
-    AscendingNumbers,
-    PackedNumbers,
-    RowIndex,
     SetCodes,
     SymbolQuery,
     Table,
@@ -33,7 +29,6 @@ _Question = tuple[
     *tuple[int, int, int, NDArray[np.int64] | None, NDArray[np.int64] | None],
     *tuple[NDArray[np.uint64] | None, NDArray[np.int32] | None],
 ]
-_Numbers = tuple[NDArray[np.uint64], int, int, NDArray[np.uint64], int, NDArray[np.uint64], int]
 
 
 def possible_symbols(
@@ -265,28 +260,18 @@ def encode_values(
     return _compiled.encode_values(*field, is_present, indptr, ids, offsets, data, ends), ends
 
 
-def take_packed(packed: PackedNumbers, length: int, places: NDArray[np.int64]) -> NDArray[np.uint64]:
-    """The numbers with the given indexes below ``length``, int64[n]: uint64[n].
+def take_packed(
+    words: NDArray[np.uint64], width: int, length: int, places: NDArray[np.int64]
+) -> NDArray[np.uint64]:
+    """The packed numbers with the given indexes below ``length``, int64[n]: uint64[n].
 
     Raises
     ------
     ValueError : an index is out of range.
     """
     numbers = np.empty(len(places), np.uint64)
-    _compiled.take_packed(*packed, length, _plain(places, np.int64), numbers)
+    _compiled.take_packed(words, width, length, _plain(places, np.int64), numbers)
     return numbers
-
-
-def take_ascending(numbers: AscendingNumbers, places: NDArray[np.int64]) -> NDArray[np.uint64]:
-    """The numbers with the given indexes, int64[n]: uint64[n].
-
-    Raises
-    ------
-    ValueError : an index is out of range, or the numbers are damaged.
-    """
-    taken = np.empty(len(places), np.uint64)
-    _compiled.take_ascending(*_flat(numbers), _plain(places, np.int64), taken)
-    return taken
 
 
 def row_hashes(entity_hashes: NDArray[np.uint64], salt: tuple[int, int]) -> NDArray[np.uint64]:
@@ -296,33 +281,12 @@ def row_hashes(entity_hashes: NDArray[np.uint64], salt: tuple[int, int]) -> NDAr
     return hashes
 
 
-def find_rows(index: RowIndex, hashes: NDArray[np.uint64]) -> NDArray[np.int64]:
-    """The rows of entities by their row hashes, uint64[n]: int64[n], -1 for an entity without a row.
-
-    Raises
-    ------
-    ValueError : the index is damaged.
-    """
-    rows = np.empty(len(hashes), np.int64)
-    _compiled.find_rows(*_flat(index.fingerprints), index.range, index.twins, _plain(hashes, np.uint64), rows)
-    return rows
-
-
 def _question(table: Table, query: SymbolQuery, entity_hashes: NDArray[np.uint64]) -> _Question:
     """What entities are query, as the C functions take it."""
     hashes = _plain(entity_hashes, np.uint64)
     return (
         *(table.words, table.num_words, *table.salt, hashes, query.first_word, query.num_symbols),
         *(query.num_hashes, query.firsts, query.ends, query.masks, query.clusters),
-    )
-
-
-def _flat(numbers: AscendingNumbers) -> _Numbers:
-    """Ascending numbers as the C functions take them."""
-    lows, samples = numbers.lows, numbers.samples
-    return (
-        *(numbers.highs, numbers.num_buckets, numbers.length),
-        *(lows.words, lows.width, samples.words, samples.width),
     )
 
 
@@ -344,21 +308,11 @@ def write_sets(
     ------
     ValueError : the sets do not fit their codes.
     """
-    return _written(_compiled.write_sets, codes, (headers, indptr, ids))
-
-
-def _written(
-    write: Callable[..., object],
-    codes: tuple[Any, ...],
-    sets: tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int32]],
-) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
-    """The output of a function that is called twice: first to learn how many words it needs."""
-    headers, indptr, ids = sets
     ends = np.zeros(len(headers), np.int64)
     headers = _plain(headers, np.int32)
-    write(*codes, headers, indptr, ids, bytearray(), ends)
+    _compiled.write_sets(*codes, headers, indptr, ids, bytearray(), ends)  # to learn how many words it takes
     words = np.zeros(words_of_bits(int(ends[-1]) if len(ends) else 0), np.uint64)
-    write(*codes, headers, indptr, ids, words, ends)
+    _compiled.write_sets(*codes, headers, indptr, ids, words, ends)
     return words, ends
 
 
@@ -396,15 +350,6 @@ def solve_slots(
     words = np.zeros((len(coefficients) // 64 + 1, max(0, width)), np.uint64)
     _compiled.solve_slots(_plain(coefficients, np.uint64), _plain(results, np.uint64), width, words)
     return words
-
-
-def look_up(
-    words: NDArray[np.uint64], width: int, num_slots: int, hashes: NDArray[np.uint64]
-) -> NDArray[np.uint64]:
-    """The number of each hash, uint64[n]; any number for a hash without a row."""
-    numbers = np.empty(len(hashes), np.uint64)
-    _compiled.look_up(words, width, num_slots, _plain(hashes, np.uint64), numbers)
-    return numbers
 
 
 def _plain(array: NDArray[Any], dtype: type[_Number]) -> NDArray[_Number]:

@@ -19,7 +19,7 @@ PyObject *fault_raise(const uint64_t *hash);
 void gil_release(void);
 void gil_retake(void);
 
-int blocks_take(Call *call, Blocks *blocks); /* a `Check`, or None */
+int blocks_take(Call *call, Blocks *blocks); /* a `BlockChecks`, or None */
 
 /* Verifies the unchecked ones of some blocks. Whether all are intact; if not, the fault of this thread has the block. */
 int blocks_verify(const Blocks *blocks, uint64_t first, uint64_t last);
@@ -77,9 +77,9 @@ static inline int numbers_get(const Numbers *numbers, uint64_t place, int64_t *n
     return 0;
 }
 
-int numbers_take(Call *call, Numbers *numbers); /* words, width, base, length and a `Check` */
+int numbers_take(Call *call, Numbers *numbers); /* words, width, base, length and a `BlockChecks` */
 
-/* Takes highs, num_buckets, length, low words, low width, sample words and sample width, and a `Check` of each of the
+/* Takes highs, num_buckets, length, low words, low width, sample words and sample width, and `BlockChecks` of each of the
  * words. Samples are positions of zeros if numbers are found by value, and of ones if they are found by index. 0, or -1
  * with an exception. */
 int checked_take(Call *call, CheckedAscending *checked, int by_value);

@@ -76,7 +76,7 @@ typedef struct {
 
 /* -- parts of rows ------------------------------------------------------------------------------------ */
 
-/* The blocks of an array, each verified by its checksum when a read first needs it; see snapshot/blocks.py. */
+/* The blocks of an array, each verified by its checksum when a read first needs it; see succinct/blocks.py. */
 typedef struct {
     PyObject *check; /* the object that reports a damaged block */
     const uint64_t *words;

@@ -46,7 +46,7 @@ from feast_sketch_store.structures.parts import (
     prefixed,
     report_of,
 )
-from feast_sketch_store.succinct.packed import Check
+from feast_sketch_store.succinct.blocks import BlockChecks
 
 _PRESENCES: Final[Mapping[str, type[Presence]]] = {
     ShapedRows.kind: ShapedRows,
@@ -89,7 +89,7 @@ class SketchLayer(Layer):
     cut: Mapping[str, int] = field(default_factory=dict)
     semantics: str = REPLACE
     since: int = NO_TIMESTAMP
-    checks: Sequence[Check] = ()
+    checks: Sequence[BlockChecks] = ()
     formulas: Mapping[str, Formula] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

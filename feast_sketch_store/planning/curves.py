@@ -290,7 +290,7 @@ def memory_bounds(
         fitted = 0.0
     else:
         group_rows = sets.group_rows
-        starts = sets.starts.take(np.arange(len(sets.starts)))
+        starts = sets.starts.to_numbers()
         bits = np.diff(starts.astype(np.float64), append=float(sets.num_bits))
         facts = np.add.reduceat(facts[sample.order], np.arange(0, len(facts), group_rows))
     per_fact = bits.sum() / max(1.0, facts.sum())

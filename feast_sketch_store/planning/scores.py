@@ -91,7 +91,7 @@ def with_formula(candidate: Candidate, sample: Sample, formula: Formula) -> Cand
     times = np.zeros(len(sample), np.int64)
     keys = RowKeys(sample.entity_hashes, times, times, none, none)
     feature = formula.of(EncodedRows(keys, as_encoded(sample)))
-    counts = np.bincount(feature.symbols, minlength=feature.num_values).astype(np.int64)
+    counts = np.bincount(feature.symbols, minlength=len(feature.vocabulary)).astype(np.int64)
     column = scalar_bytes(formula.codec, feature.states, feature.vocabulary, counts) * sample.scale
     point, more = candidate.point, column + formula.size_bytes
     facts = max(1, sample.num_facts)

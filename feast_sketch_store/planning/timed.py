@@ -218,7 +218,7 @@ def _row_bits(feature: EncodedFeature, tick: int) -> NDArray[np.float64]:
 
 def _bits_of_rows(codes: TimedLists | AttributeCodes) -> NDArray[np.float64]:
     """Bits of the codes of each row: float64[n]."""
-    starts = codes.starts.take(np.arange(len(codes.starts)))
+    starts = codes.starts.to_numbers()
     return np.diff(starts, append=codes.num_bits).astype(np.float64)
 
 

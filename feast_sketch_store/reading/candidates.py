@@ -17,8 +17,8 @@ from feast_sketch_store.rows.codecs import FeatureCodec
 _INTEGERS = np.dtype(np.int64)
 
 
-class CandidateIds:
-    """m values to look for. Each form is made when it is first used.
+class Candidates:
+    """m values to look for. Each form is made when it is first used. Safe to use from several threads.
 
     Parameters
     ----------
@@ -38,6 +38,7 @@ class CandidateIds:
             raise RowError(f"values have the shape {np.shape(given)}; give m values for one entity")
         self._codec = codec
         self._given = given
+        self._known: tuple[Numbering, NDArray[np.int32]] | None = None
         self._numbers: NDArray[np.int64] | None = None
         self.is_text = codec.element_kind == "string"
         if codec.element_kind == "int64" and isinstance(given, np.ndarray) and given.dtype == _INTEGERS:
@@ -49,7 +50,14 @@ class CandidateIds:
     @cached_property
     def values(self) -> pa.Array:
         """The values in the storage type, or in another form that `Vocabulary.find` takes."""
-        return as_wanted(self._codec, self._given) if self._numbers is None else pa.array(self._numbers)
+        if self._numbers is not None:
+            return pa.array(self._numbers)
+        given, kind = self._given, self._codec.element_kind
+        if isinstance(given, pa.Array) and not given.null_count:
+            is_text = pa.types.is_string(given.type) or pa.types.is_large_string(given.type)
+            if (kind == "string" and is_text) or (kind == "int64" and given.type == self._codec.storage_type):
+                return given
+        return as_storage(self._codec, given)
 
     @cached_property
     def numbers(self) -> NDArray[np.int64] | None:
@@ -72,21 +80,8 @@ class CandidateIds:
         """Offsets and data of binary values."""
         return parts_of(self.values)
 
-
-class Candidates:
-    """Values to ask many entities about, see `SketchReader.candidates`. Safe to use from several threads."""
-
-    def __init__(self, codec: FeatureCodec, values: Any):
-        self._codec = codec
-        self._asked = CandidateIds(codec, values)
-        assert len(self._asked.values) == len(self._asked)
-        self._known: tuple[Numbering | None, NDArray[np.int32]] = None, np.zeros(0, np.int32)
-
-    def __len__(self) -> int:
-        return len(self._asked)
-
-    def of(self, codec: FeatureCodec) -> CandidateIds:
-        """The values, for the feature that they were made for.
+    def check_feature(self, codec: FeatureCodec) -> None:
+        """Check that the values are asked about the feature that they were made for.
 
         Raises
         ------
@@ -94,24 +89,10 @@ class Candidates:
         """
         if codec is not self._codec and codec.element_kind != self._codec.element_kind:
             raise RowError(f"these candidates are of {self._codec.feature!r}, not of {codec.feature!r}")
-        return self._asked
 
     def ids(self, numbering: Numbering) -> NDArray[np.int32]:
-        """The id of each candidate, int32[m]; -1 for one that has none."""
+        """The id of each value, int32[m]; -1 for one that has none."""
         known = self._known
-        if known[0] is not numbering:
-            known = self._known = numbering, numbering.vocabulary.find(self._asked.values)
+        if known is None or known[0] is not numbering:
+            known = self._known = numbering, numbering.vocabulary.find(self.values)
         return known[1]
-
-
-def as_wanted(codec: FeatureCodec, values: Any) -> pa.Array:
-    """The values in a form that `Vocabulary.find` takes; common arrays need no conversion."""
-    kind = codec.element_kind
-    if kind == "int64" and isinstance(values, np.ndarray) and values.dtype == _INTEGERS:
-        return pa.array(values)
-    if isinstance(values, pa.Array) and not values.null_count:
-        if kind == "int64" and values.type == codec.storage_type:
-            return values
-        if kind == "string" and (pa.types.is_string(values.type) or pa.types.is_large_string(values.type)):
-            return values
-    return as_storage(codec, values)

@@ -24,7 +24,7 @@ from feast_sketch_store.errors import RowError, SettingsError, UnsupportedFeatur
 from feast_sketch_store.kernel import FOUND, SEED, RowReader, to_bits
 from feast_sketch_store.layers import SealedRows
 from feast_sketch_store.layers.row_reader import NO_LIMIT
-from feast_sketch_store.reading.candidates import CandidateIds, Candidates
+from feast_sketch_store.reading.candidates import Candidates
 from feast_sketch_store.reading.entities import Entities, EntityColumns
 from feast_sketch_store.reading.numbering import Numbering
 from feast_sketch_store.reading.ragged import (
@@ -311,7 +311,9 @@ class SketchReader:
         RowError : the values are not of the feature's type.
         UnsupportedFeatureError : the feature does not exist.
         """
-        return Candidates(self._codec(feature), values)
+        candidates = Candidates(self._codec(feature), values)
+        assert len(candidates.values) == len(candidates)  # converted now, and not by the first read
+        return candidates
 
     def contains(
         self, feature: str, entities: Entities | Entity, values: ArrayLike | pa.Array | Candidates
@@ -337,15 +339,15 @@ class SketchReader:
         codec, entity_hash = self._codec(feature), self._keys.hash(entities)
         hashes = self.hash(entities) if entity_hash is None else entity_hash
         number = len(hashes) if entity_hash is None else 1
-        candidates = values if isinstance(values, Candidates) else None
         given: Any = values
         per_entity = 0  # values for each entity in turn; 0 if all are for all
-        if candidates is not None:
-            asked = candidates.of(codec)
+        if isinstance(values, Candidates):
+            asked = values
+            asked.check_feature(codec)
         elif entity_hash is not None or isinstance(given, pa.Array) or len(shape := np.shape(given)) == 1:
-            asked = CandidateIds(codec, given)
+            asked = Candidates(codec, given)
         elif len(shape) == 2 and shape[0] == number:
-            asked, per_entity = CandidateIds(codec, np.reshape(np.asarray(given), -1)), shape[1]
+            asked, per_entity = Candidates(codec, np.reshape(np.asarray(given), -1)), shape[1]
         else:
             raise RowError(
                 f"values have the shape {shape}; give m values, or m for each of {number} entities"
@@ -353,7 +355,7 @@ class SketchReader:
         out = np.empty((number, per_entity or len(asked)), np.bool_)
         # Of one entity the values are looked at, which are fewer than those of the vocabulary.
         is_by_value = codec.is_exact or feature in self._vocabularies  # given values may lack others
-        is_by_value |= candidates is None and number == 1
+        is_by_value |= asked is not values and number == 1
 
         def read(state: State) -> int:
             expire_before = expire_before_of(self._ttl_microseconds)
@@ -363,9 +365,8 @@ class SketchReader:
                 return _contains_values(rows, (hashes, expire_before), asked, objects, per_entity, out)
             single = self._single_of(state, feature)
             assert single.rows is not None
-            numbering = single.numbering
-            ids = numbering.vocabulary.find(asked.values) if candidates is None else candidates.ids(numbering)
-            return single.rows.contains(hashes, expire_before, len(numbering), ids, per_entity, out)
+            ids = asked.ids(single.numbering)
+            return single.rows.contains(hashes, expire_before, len(single.numbering), ids, per_entity, out)
 
         self._view.metrics.count_read(number, self._view.with_state(read))
         return out if entity_hash is None else out[0]
@@ -617,7 +618,7 @@ class _Single(NamedTuple):
 def _contains_values(
     rows: RowReader,
     question: tuple[bytes | NDArray[np.uint64], int],
-    asked: CandidateIds,
+    asked: Candidates,
     objects: list[Any] | None,
     per_entity: int,
     out: NDArray[np.bool_],

@@ -44,7 +44,7 @@ from feast_sketch_store.rows.encoding import (
 from feast_sketch_store.rows.entity_keys import JOIN_KEY_TYPES, serialize_columns
 from feast_sketch_store.rows.large_types import large_type
 from feast_sketch_store.rows.limits import check_moments, check_rows
-from feast_sketch_store.rows.list_columns import list_lengths
+from feast_sketch_store.rows.list_columns import list_lengths, lists_of
 
 # Values that replace null elements of an Array, as in Feast; other kinds of elements must not be null.
 _NULL_ELEMENTS = {"string": "", "bytes": b"", "bool": False, "float": np.nan, "double": np.nan}
@@ -313,8 +313,7 @@ def _lists(values: pa.Array, codec: FeatureCodec) -> pa.Array:
         elements = elements.fill_null(pa.scalar(known[codec.element_kind], elements.type))
     if codec.is_set:
         lengths, elements = _distinct(lengths, elements)
-    mask = values.is_null() if values.null_count else None
-    return pa.LargeListArray.from_arrays(_ends(lengths), elements, mask=mask)
+    return lists_of(lengths, elements, values)
 
 
 def _distinct(lengths: NDArray[np.int64], elements: pa.Array) -> tuple[NDArray[np.int64], pa.Array]:
@@ -374,11 +373,8 @@ def _null_names(features: Mapping[str, pa.Array], num_rows: int) -> pa.Array:
     is_null = np.column_stack([v.is_null().to_numpy(zero_copy_only=False) for v in features.values()])
     lengths = is_null.sum(axis=1)
     names = pa.array([*features], pa.large_string()).take(pa.array(np.nonzero(is_null)[1]))
-    return pa.LargeListArray.from_arrays(_ends(lengths), names, mask=pa.array(lengths == 0))
-
-
-def _ends(lengths: NDArray[np.int64]) -> pa.Array:
-    return pa.array(np.concatenate(([0], np.cumsum(lengths))), pa.int64())
+    ends = pa.array(np.concatenate(([0], np.cumsum(lengths))))
+    return pa.LargeListArray.from_arrays(ends, names, mask=pa.array(lengths == 0))
 
 
 def _is_list(kind: pa.DataType) -> bool:

@@ -36,7 +36,7 @@ from numpy.typing import NDArray
 from feast_sketch_store import kernel
 from feast_sketch_store.errors import RowError, UnsupportedFeatureError
 from feast_sketch_store.kernel.binary import Parts, parts_of
-from feast_sketch_store.rows.binning import Binning, Numbers, Precision, fit
+from feast_sketch_store.rows.binning import Binning, Numbers
 from feast_sketch_store.rows.conversions import converted, is_convertible
 from feast_sketch_store.rows.counting import Counting
 from feast_sketch_store.rows.listing import Attribute, Listing
@@ -528,14 +528,6 @@ class FeatureCodec:
         has_value = states == VALUE
         places = np.where(has_value, np.cumsum(has_value) - 1, 0)
         return elements.take(pa.array(places, mask=~has_value))
-
-    def rounded(self, values: pa.Array) -> pa.Array:
-        """Values of the storage type, rounded to the precision; unchanged without one."""
-        if not isinstance(self.binning, Precision):
-            return values
-        numbers = self.to_numbers(values)
-        bins = fit(self.binning, numbers, np.ones(len(numbers), np.int64))
-        return self.from_numbers(bins.representatives[bins.find(numbers)])
 
     @property
     def number_type(self) -> np.dtype[Any]:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from feast_sketch_store.errors import RowError
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.counting import MAX_COUNT
-from feast_sketch_store.rows.list_columns import check_beside, list_lengths, lists_of
+from feast_sketch_store.rows.list_columns import check_beside, list_lengths, lists_of, with_column
 
 _COUNTS: Final = "__counts__"
 _COUNTS_TYPE = pa.large_list(pa.int64())
@@ -69,10 +69,8 @@ def with_counts(table: pa.Table, codecs: Sequence[FeatureCodec]) -> pa.Table:
             else:
                 column, amounts = counts_of_rows(column, given)
                 _check_sums(column, amounts, codec.feature)
-            counts = counts_array(column, amounts)
-            at = table.column_names.index(codec.feature)
-            table = table.set_column(at, codec.feature, column)
-            table = table.append_column(counts_column(codec.feature), counts)
+            table = with_column(table, codec.feature, column)
+            table = with_column(table, counts_column(codec.feature), counts_array(column, amounts))
     return table
 
 

@@ -358,15 +358,6 @@ class EncodedFeature:
         """A feature with the same vocabulary and other rows, given by their states and symbols."""
         return replace(self, states=states, indptr=rows.indptr, symbols=rows.ids, times=rows.weights)
 
-    @property
-    def num_values(self) -> int:
-        """An upper limit of the number of distinct values."""
-        return len(self.vocabulary)
-
-    def distinct(self) -> Vocabulary:
-        """The values; some may be in no row."""
-        return self.vocabulary
-
     def take(self, rows: NDArray[np.int64]) -> "EncodedFeature":
         """The rows with these numbers, in this order."""
         return self.with_rows(self.states[rows], self.csr.take(rows))

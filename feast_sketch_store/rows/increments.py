@@ -27,7 +27,7 @@ from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.count_log import amounts_of_rows, counts_column
 from feast_sketch_store.rows.encoding import ENTITY_KEY, EVENT_TIMESTAMP, NAMES, NULLS, as_damage, row_keys
 from feast_sketch_store.rows.entity_keys import find_sorted, hash_serialized_keys
-from feast_sketch_store.rows.list_columns import check_beside, list_lengths, lists_of
+from feast_sketch_store.rows.list_columns import check_beside, list_lengths, lists_of, with_column
 from feast_sketch_store.rows.vocabulary import Vocabulary
 
 OPERATION: Final = "__operation"
@@ -149,10 +149,7 @@ def _counted_once(
         lists = table[of_ids_column].combine_chunks()
         changed[of_ids_column] = lists_of(rest, pc.list_flatten(lists).filter(pa.array(~repeats)), lists)
     for name, values in changed.items():
-        if name in table.column_names:
-            table = table.set_column(table.column_names.index(name), name, values)
-        else:
-            table = table.append_column(name, values)
+        table = with_column(table, name, values)
     return table
 
 
@@ -184,12 +181,11 @@ def with_ids(table: pa.Table, codecs: Sequence[FeatureCodec]) -> pa.Table:
             ids = pc.list_flatten(given)
         amounts = amounts_of_rows(column, table[counts_column(counted.feature)].combine_chunks())
         check_ids(table[ENTITY_KEY].combine_chunks(), rows, (ids, elements, amounts), (of_ids, counted))
-        lists = lists_of(lengths, ids, column)
-        table = table.set_column(table.column_names.index(of_ids.feature), of_ids.feature, lists)
+        table = with_column(table, of_ids.feature, lists_of(lengths, ids, column))
     if pairs and table[NULLS].null_count < len(table):
         named = {of_ids.feature for of_ids, _ in pairs}  # a row without ids lacks none
         nulls = [[n for n in names or () if n not in named] or None for names in table[NULLS].to_pylist()]
-        table = table.set_column(table.column_names.index(NULLS), NULLS, pa.array(nulls, NAMES))
+        table = with_column(table, NULLS, pa.array(nulls, NAMES))
     return table
 
 

@@ -15,6 +15,13 @@ def list_lengths(column: pa.Array | pa.ChunkedArray, of_null: int = 0) -> NDArra
     return np.asarray((lengths.fill_null(of_null) if column.null_count else lengths).to_numpy(), np.int64)
 
 
+def with_column(table: pa.Table, name: str, column: pa.Array) -> pa.Table:
+    """The table with a column in place of one of this name, or else at the end."""
+    if name in table.column_names:
+        return table.set_column(table.column_names.index(name), name, column)
+    return table.append_column(name, column)
+
+
 def lists_of(
     lengths: NDArray[np.int64], elements: pa.Array, null_like: pa.Array | None = None
 ) -> pa.LargeListArray:

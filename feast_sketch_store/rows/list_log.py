@@ -51,7 +51,7 @@ from feast_sketch_store.rows.encoding import (
 from feast_sketch_store.rows.entity_keys import JoinKeys, serialize_columns
 from feast_sketch_store.rows.increments import COUNT, OPERATION, times_column, with_ids
 from feast_sketch_store.rows.limits import check_rows, impossible_moment
-from feast_sketch_store.rows.list_columns import check_beside, list_lengths
+from feast_sketch_store.rows.list_columns import check_beside, list_lengths, with_column
 from feast_sketch_store.rows.listing import ALWAYS, Attribute
 from feast_sketch_store.rows.lists import removed_codec, united
 
@@ -288,7 +288,7 @@ def with_operations(table: pa.Table, operations: Mapping[str, str | None]) -> pa
     for operation in dict.fromkeys(operations.values()):
         part = without(table, [name for name, own in operations.items() if own != operation])
         if operation is not None:
-            part = _set(part, OPERATION, pa.array([operation] * len(table), pa.large_string()))
+            part = with_column(part, OPERATION, pa.array([operation] * len(table), pa.large_string()))
         parts.append(part)
     return pa.concat_tables(parts)
 
@@ -297,7 +297,7 @@ def without(table: pa.Table, features: Collection[str]) -> pa.Table:
     """The same rows of the log, with some features missing."""
     for name in (*features, *map(times_column, features), *map(counts_column, features)):
         if name in table.column_names:
-            table = _set(table, name, pa.nulls(len(table), table.schema.field(name).type))
+            table = with_column(table, name, pa.nulls(len(table), table.schema.field(name).type))
     return table
 
 
@@ -442,31 +442,25 @@ def with_lists(table: pa.Table, rows: EncodedRows) -> pa.Table:
         )
         storage = feature.vocabulary.values.take(pa.array(items.ids[places]))
         mask = pa.array(feature.states < EMPTY)
-        table = _set(table, name, feature.codec.to_column(feature.states, items.indptr, storage))
+        table = with_column(table, name, feature.codec.to_column(feature.states, items.indptr, storage))
         if (listing := feature.codec.listing) is not None:
             times, codes = (part(items.weights[places]) for part in (listing.times_of, listing.codes_of))
-            table = _set(table, times_column(name), times_array(items.indptr, times, mask))
+            table = with_column(table, times_column(name), times_array(items.indptr, times, mask))
             for attribute in listing.attributes:
                 _, step = listing.digit_of(attribute.feature)
                 places = pa.array(codes // step % len(attribute.values))
                 values = feature.codec.attribute_values(attribute.feature).take(places)
                 column = pa.LargeListArray.from_arrays(pa.array(items.indptr), values, mask=mask)
-                table = _set(table, attribute.feature, column)
+                table = with_column(table, attribute.feature, column)
         if feature.codec.is_counted:
             counts = pa.array(items.weights[places])
-            table = _set(
+            table = with_column(
                 table,
                 counts_column(name),
                 pa.LargeListArray.from_arrays(pa.array(items.indptr), counts, mask=mask),
             )
         for row in np.flatnonzero(feature.states == NULL).tolist():
             nulls[row].append(name)
-    table = _set(table, EVENT_TIMESTAMP, pa.array(rows.keys.event_timestamps).cast(TIMESTAMP))
-    table = _set(table, NULLS, pa.array([names or None for names in nulls], NAMES))
-    return _set(table, OPERATION, pa.nulls(len(table), pa.large_string()))
-
-
-def _set(table: pa.Table, name: str, column: pa.Array) -> pa.Table:
-    if name in table.column_names:
-        return table.set_column(table.column_names.index(name), name, column)
-    return table.append_column(name, column)
+    table = with_column(table, EVENT_TIMESTAMP, pa.array(rows.keys.event_timestamps).cast(TIMESTAMP))
+    table = with_column(table, NULLS, pa.array([names or None for names in nulls], NAMES))
+    return with_column(table, OPERATION, pa.nulls(len(table), pa.large_string()))

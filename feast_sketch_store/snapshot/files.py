@@ -163,12 +163,12 @@ class SnapshotFile:
         skip: Callable[[str], bool] = lambda array: False,
         delta: int | None = None,
     ) -> tuple[dict[str, Any], Arrays]:
-        """Map a part, check its bytes, and return its description and arrays; see `load`.
+        """Map a part, check its bytes, and return its description and arrays.
 
         Parameters
         ----------
         part : ``base`` or ``order``.
-        skip : see `load`.
+        skip : called with the name of an array; true if the caller checks the array, see `BlockChecks`.
         delta : number of the delta whose part it is, 0 for the oldest; None for the base.
 
         Raises
@@ -177,10 +177,21 @@ class SnapshotFile:
         StorageError : a file cannot be read, or the snapshot has been pruned.
         """
         file = self.file(part, delta)
+        source = self.storage.where(file.name)
         try:
-            return load(self.storage, file.name, skip, file)
+            content = self.storage.map(file.name, file.known)
         except MissingFileError as error:
             raise self.damage_of(error) from error
+        if not len(content):
+            raise DamagedFileError(f"{source}: the file is empty")
+        if len(content) != file.size_bytes:
+            raise DamagedFileError(
+                f"{source}: truncated or extended: {len(content)} bytes, the manifest says {file.size_bytes}"
+            )
+        verify(content, source, skip)
+        if checksum_of(header_of(content)) != file.header_checksum:
+            raise DamagedFileError(f"{source}: is not the file that its manifest names")
+        return decode(content, source)
 
     def file(self, part: str, delta: int | None = None) -> PartFile:
         """The file of a part; parameters and errors are those of `open`."""
@@ -481,39 +492,6 @@ class SnapshotFolder:
             gone = [info.name for info in infos if info.modified_at <= oldest]
         self.storage.delete(gone)
         return len(gone)
-
-
-def load(
-    storage: Storage,
-    name: str,
-    skip: Callable[[str], bool] = lambda array: False,
-    expected: PartFile | None = None,
-) -> tuple[dict[str, Any], Arrays]:
-    """Map a file in the snapshot format, check its bytes, and return its description and arrays.
-
-    Parameters
-    ----------
-    storage, name : the file.
-    skip : called with the name of an array; true if the caller checks the array, see `BlockChecks`.
-    expected : the manifest's entry for the file; None for a file without a manifest.
-
-    Raises
-    ------
-    DamagedFileError : the file is truncated, altered or not a snapshot.
-    StorageError : the file cannot be read.
-    """
-    source = storage.where(name)
-    content = storage.map(name, None if expected is None else expected.known)
-    if not len(content):
-        raise DamagedFileError(f"{source}: the file is empty")
-    if expected is not None and len(content) != expected.size_bytes:
-        raise DamagedFileError(
-            f"{source}: truncated or extended: {len(content)} bytes, the manifest says {expected.size_bytes}"
-        )
-    verify(content, source, skip)
-    if expected is not None and checksum_of(header_of(content)) != expected.header_checksum:
-        raise DamagedFileError(f"{source}: is not the file that its manifest names")
-    return decode(content, source)
 
 
 def created_by() -> str:

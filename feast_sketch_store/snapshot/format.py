@@ -22,14 +22,14 @@ import math
 import zlib
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import mmh3
 import numpy as np
 from numpy.typing import NDArray
 
 from feast_sketch_store.errors import DamagedFileError, FormatVersionError
-from feast_sketch_store.snapshot.blocks import CHECKSUM_BYTES, CHECKSUMS, block_checksums
+from feast_sketch_store.succinct.blocks import CHECKSUM_BYTES, CHECKSUMS, block_checksums
 
 FORMAT_VERSION = 1
 
@@ -88,15 +88,10 @@ def decode(content: NDArray[np.uint8], source: str) -> tuple[dict[str, Any], Arr
     FormatVersionError : the file has another format version.
     ValueError : the content is misaligned in memory, so its arrays would be, too.
     """
-    description, entries, start = _read_header(content, source)
+    description, stretches = _read_header(content, source)
     if content.ctypes.data % _WIDEST:
         raise ValueError(f"{source}: its content begins at an address that is not a multiple of {_WIDEST}")
-    arrays = {}
-    for entry in entries:
-        size = entry.size_bytes
-        arrays[entry.name] = content[start : start + size].view(entry.dtype).reshape(entry.shape)
-        start += size
-    return description, arrays
+    return description, {s.name: content[s.start : s.end].view(s.dtype).reshape(s.shape) for s in stretches}
 
 
 def verify(
@@ -109,13 +104,13 @@ def verify(
     DamagedFileError : a checksum differs; the message names the array.
     """
     _, arrays = decode(content, source)
-    _, entries, _ = _read_header(content, source)
-    for entry in entries:
-        name, array = entry.name, arrays[entry.name]
-        if skip(name) or (not entry.checksum and name.endswith(CHECKSUMS)):
+    _, stretches = _read_header(content, source)
+    for stretch in stretches:
+        name, array = stretch.name, arrays[stretch.name]
+        if skip(name) or (not stretch.checksum and name.endswith(CHECKSUMS)):
             continue
-        if entry.checksum:
-            if _checksum(_bytes_of(array)) != entry.checksum:
+        if stretch.checksum:
+            if _checksum(_bytes_of(array)) != stretch.checksum:
                 raise DamagedFileError(f"{source}: the checksum of {name!r} does not match its bytes")
         elif not np.array_equal(block_checksums(array), arrays[name + CHECKSUMS]):
             raise DamagedFileError(
@@ -123,52 +118,44 @@ def verify(
             )
 
 
-class _Entry(NamedTuple):
-    """What the header says of an array; the checksum is empty if its blocks have checksums."""
+@dataclass(frozen=True)
+class Stretch:
+    """An array in a file, as the header describes it; the checksum is empty if its blocks have checksums."""
 
     name: str
-    type_name: str
-    shape: list[int]
-    checksum: str = ""
+    dtype: np.dtype[np.generic]
+    shape: tuple[int, ...]
+    checksum: str
+    start: int
 
-    @property
-    def dtype(self) -> np.dtype[np.generic]:
-        """The type of its elements."""
-        return np.dtype(_DTYPES[self.type_name])
+    @classmethod
+    def of_entry(cls, entry: Sequence[Any], start: int) -> "Stretch":
+        """The array of an entry of the header, which begins at ``start``.
+
+        Raises
+        ------
+        ValueError, KeyError, TypeError : such an array is not possible.
+        """
+        name, type_name, shape, checksum = entry if len(entry) > 3 else (*entry, "")
+        if type(name) is not str or type(checksum) is not str:
+            raise ValueError("an array has no name or checksum")
+        if type(shape) is not list or not 1 <= len(shape) <= _MAX_AXES:
+            raise ValueError(f"{shape!r} is not a shape")
+        if not all(type(length) is int and length >= 0 for length in shape):
+            raise ValueError(f"the shape {shape!r} has an impossible length")
+        if math.prod(max(1, length) for length in shape) > _MAX_LENGTH:
+            raise ValueError(f"an array of the shape {shape!r} is too large")
+        return cls(name, np.dtype(_DTYPES[type_name]), tuple(shape), checksum, start)
 
     @property
     def size_bytes(self) -> int:
         """Bytes of its elements."""
         return self.dtype.itemsize * math.prod(self.shape)
 
-    def check(self) -> None:
-        """Check that such an array is possible.
-
-        Raises
-        ------
-        ValueError, KeyError, TypeError : it is not.
-        """
-        if type(self.name) is not str or type(self.checksum) is not str:
-            raise ValueError("an array has no name or checksum")
-        if type(self.shape) is not list or not 1 <= len(self.shape) <= _MAX_AXES:
-            raise ValueError(f"{self.shape!r} is not a shape")
-        if not all(type(length) is int and length >= 0 for length in self.shape):
-            raise ValueError(f"the shape {self.shape!r} has an impossible length")
-        if math.prod(max(1, length) for length in self.shape) > _MAX_LENGTH:
-            raise ValueError(f"an array of the shape {self.shape!r} is too large")
-        _ = self.dtype
-
-
-@dataclass(frozen=True)
-class Stretch:
-    """Where an array lies in a file, and what its bytes are."""
-
-    name: str
-    start: int
-    size_bytes: int
-    shape: tuple[int, ...]
-    dtype: np.dtype[np.generic]
-    checksum: str
+    @property
+    def end(self) -> int:
+        """Where it ends in the file."""
+        return self.start + self.size_bytes
 
     def decode(self, content: bytes, source: str) -> NDArray[np.generic]:
         """The array, given its bytes.
@@ -190,13 +177,8 @@ def locate(head: bytes, size_bytes: int, source: str) -> dict[str, Stretch]:
     DamagedFileError : the header is truncated, altered, or of another kind.
     FormatVersionError : the file has another format version.
     """
-    _, entries, start = _read_header(np.frombuffer(head, np.uint8), source, size_bytes)
-    found = {}
-    for entry in entries:
-        size = entry.size_bytes
-        found[entry.name] = Stretch(entry.name, start, size, tuple(entry.shape), entry.dtype, entry.checksum)
-        start += size
-    return found
+    _, stretches = _read_header(np.frombuffer(head, np.uint8), source, size_bytes)
+    return {stretch.name: stretch for stretch in stretches}
 
 
 def header_of(content: NDArray[np.uint8]) -> bytes:
@@ -214,8 +196,8 @@ def _header(own: Mapping[str, Any]) -> bytes:
 
 def _read_header(
     content: NDArray[np.uint8], source: str, size_bytes: int | None = None
-) -> tuple[dict[str, Any], list[_Entry], int]:
-    """The description, the arrays, and where they begin; a size is that of the whole file."""
+) -> tuple[dict[str, Any], list[Stretch]]:
+    """The description, and the arrays in the order of the file; a size is that of the whole file."""
     size_bytes = len(content) if size_bytes is None else size_bytes
     length = int.from_bytes(content[:8].tobytes(), "little")
     start = 8 + length
@@ -235,16 +217,16 @@ def _read_header(
         version = own["format_version"]
         if version != FORMAT_VERSION:
             raise FormatVersionError.of(source, version, FORMAT_VERSION, " or seal the view again")
-        description, entries = own["description"], [_Entry(*entry) for entry in own["arrays"]]
-        _check_entries(entries)
+        description, stretches, end = own["description"], [], start
+        for entry in own["arrays"]:
+            stretches.append(Stretch.of_entry(entry, end))
+            end = stretches[-1].end
+        _check_together(stretches)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, zlib.error) as error:
         raise DamagedFileError(f"{source}: not a snapshot, or damaged: {error}") from error
-    needed = start + sum(entry.size_bytes for entry in entries)
-    if needed != size_bytes:
-        raise DamagedFileError(
-            f"{source}: truncated or extended: {size_bytes} bytes, the header says {needed}"
-        )
-    return description, entries, start
+    if end != size_bytes:
+        raise DamagedFileError(f"{source}: truncated or extended: {size_bytes} bytes, the header says {end}")
+    return description, stretches
 
 
 def _unpacked(packed: bytes) -> bytes:
@@ -256,16 +238,14 @@ def _unpacked(packed: bytes) -> bytes:
     return text
 
 
-def _check_entries(entries: Sequence[_Entry]) -> None:
-    """Check that arrays are possible, have distinct names and their checksums, and are in the right order."""
-    for entry in entries:
-        entry.check()
-    names = {entry.name for entry in entries}
-    if len(names) < len(entries):
+def _check_together(stretches: Sequence[Stretch]) -> None:
+    """Check that arrays have distinct names and their checksums, and are in the right order."""
+    names = {stretch.name for stretch in stretches}
+    if len(names) < len(stretches):
         raise ValueError("the arrays do not have distinct names")
-    if any(_has_blocks(entry.name, names) == bool(entry.checksum) for entry in entries):
+    if any(_has_blocks(stretch.name, names) == bool(stretch.checksum) for stretch in stretches):
         raise ValueError("an array has no checksum, or one beside those of its blocks")
-    ranks = [_rank(entry.dtype, entry.name) for entry in entries]
+    ranks = [_rank(stretch.dtype, stretch.name) for stretch in stretches]
     if ranks != sorted(ranks):
         raise ValueError("the arrays are not in the order in which they are written")
 

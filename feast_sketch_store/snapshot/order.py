@@ -8,7 +8,8 @@ Few rows are late. So a reader that fetches its files fetches the small arrays, 
 entities of late rows. The whole file is fetched when that is little, or when many blocks are needed.
 """
 
-from typing import TypeAlias
+from collections.abc import Mapping
+from typing import TypeVar
 
 import mmh3
 import numpy as np
@@ -23,7 +24,7 @@ from feast_sketch_store.snapshot.manifest import checksum_of
 from feast_sketch_store.storage.base import MissingFileError
 from feast_sketch_store.threads import Threads
 
-_Shaped: TypeAlias = NDArray[np.generic] | Stretch
+_Shaped = TypeVar("_Shaped", NDArray[np.generic], Stretch)
 
 BLOCK_ROWS = 8
 _ROW_WORDS = 4
@@ -138,11 +139,7 @@ class OrderIndex:
         arrays = locate(head, self._file.size_bytes, self._source)
         if checksum_of(header_of(np.frombuffer(head, np.uint8))) != self._file.header_checksum:
             raise DamagedFileError(f"{self._source}: is not the file that its manifest names")
-        try:
-            rows, checks, first = (arrays[name] for name in ("rows", "rows.checks", "first_hashes"))
-        except KeyError as error:
-            raise DamagedFileError(f"{self._source}: is not an order index: {error} is missing") from error
-        _check_shapes(rows, checks, first, self._source)
+        rows, checks, first = _parts_of(arrays, self._source)
         self._checks, self._first_hashes = (
             array.decode(self._read(array.start, array.size_bytes), self._source).view(np.int32)
             for array in (checks, first)
@@ -190,20 +187,21 @@ def _mapped(
     """The arrays of a file, checked."""
     source = snapshot.where("order")
     _, arrays = snapshot.open("order", delta=delta)
+    return _parts_of(arrays, source)  # type: ignore[return-value]
+
+
+def _parts_of(arrays: Mapping[str, _Shaped], source: str) -> tuple[_Shaped, _Shaped, _Shaped]:
+    """The three arrays of a file, with the right types and shapes."""
     try:
-        rows, checks, first = (arrays[name] for name in ("rows", "rows.checks", "first_hashes"))
+        rows, checks, first_hashes = (arrays[name] for name in ("rows", "rows.checks", "first_hashes"))
     except KeyError as error:
         raise DamagedFileError(f"{source}: is not an order index: {error} is missing") from error
-    _check_shapes(rows, checks, first, source)
-    return rows, checks, first  # type: ignore[return-value]
-
-
-def _check_shapes(rows: _Shaped, checks: _Shaped, first_hashes: _Shaped, source: str) -> None:
     kinds = rows.dtype == np.uint64 and checks.dtype == np.int32 and first_hashes.dtype == np.int32
     num_blocks = -(-rows.shape[0] // BLOCK_ROWS)
     shapes = rows.shape[1:], checks.shape, first_hashes.shape
     if not kinds or shapes != ((_ROW_WORDS,), (num_blocks,), (num_blocks,)):
         raise DamagedFileError(f"{source}: the parts of the order index do not fit each other")
+    return rows, checks, first_hashes
 
 
 def verify_order(snapshot: SnapshotFile, delta: int | None = None) -> RowKeys:

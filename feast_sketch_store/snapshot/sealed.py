@@ -8,12 +8,12 @@ from numpy.typing import NDArray
 from feast_sketch_store.errors import DamagedFileError
 from feast_sketch_store.layers import DeltaLayer, SealedLayer, SketchLayer, is_checked_where_read
 from feast_sketch_store.rows.encoding import RowKeys
-from feast_sketch_store.snapshot.blocks import CHECKSUMS, BlockChecks, block_checksums
 from feast_sketch_store.snapshot.files import Draft, SnapshotFile, SnapshotFolder, created_by
 from feast_sketch_store.snapshot.format import Arrays
 from feast_sketch_store.snapshot.manifest import Manifest
 from feast_sketch_store.snapshot.order import order_arrays
 from feast_sketch_store.storage.system import reads_are_scattered, will_need
+from feast_sketch_store.succinct.blocks import CHECKSUMS, BlockChecks, block_checksums
 
 _LARGE = 1 << 20  # bytes; in a smaller array the system may read around the requested blocks
 _LISTED, _DELETED = "listed.entity_hashes", "listed.deleted"  # arrays of a delta besides those of its layer

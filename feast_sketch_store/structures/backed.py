@@ -12,7 +12,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from feast_sketch_store.kernel import RowReader
-from feast_sketch_store.rows.codecs import BACKING, Decoder, FeatureCodec
+from feast_sketch_store.rows.codecs import BACKING, FeatureCodec
 from feast_sketch_store.rows.encoding import EncodedFeature
 from feast_sketch_store.rows.vocabulary import Vocabulary
 from feast_sketch_store.structures.base import Answer, SeparateFeature, SeparateFeatures, begin_feature
@@ -48,10 +48,6 @@ class BackedFeature(SeparateFeature):
         """See `SealedFeature.prepare`."""
         begin_feature(rows, self.codec, None)
         rows.from_states()
-
-    def shown(self, rows: EncodedFeature, entity_hashes: NDArray[np.uint64]) -> Answer:
-        """See `SealedFeature.shown`: the values as they were written."""
-        return Answer(Decoder(self.codec, rows.vocabulary), rows.states, rows.csr)
 
     def missing(
         self, rows: EncodedFeature, entity_hashes: NDArray[np.uint64], answer: Answer

@@ -140,16 +140,6 @@ class SealedFeature(ABC):
         """An upper limit of the number of distinct values."""
         return 0 if self.vocabulary is None else len(self.vocabulary)
 
-    def distinct(self) -> Vocabulary:
-        """The distinct values of all rows.
-
-        Raises
-        ------
-        ValueError : parts of a structure from a file contradict each other.
-        """
-        assert self.vocabulary is not None
-        return self.vocabulary
-
     def missing_attribute(
         self, attribute: Attribute, rows: EncodedFeature, answer: Answer, shown: Answer
     ) -> Iterator[str]:
@@ -170,11 +160,9 @@ class SealedFeature(ABC):
         """What reads would return for a feature of n rows if they were sealed under these hashes, uint64[n,
         2].
 
-        By default exactly the values that are in the vocabulary.
+        By default exactly what the rows have.
         """
-        csr = self.known(rows)
-        states = np.where((rows.states == VALUE) & (csr.lengths == 0), np.uint8(EMPTY), rows.states)
-        return Answer(self.decoder, states, csr)
+        return Answer(Decoder(self.codec, rows.vocabulary), rows.states, rows.csr)
 
     def missing(
         self, rows: EncodedFeature, entity_hashes: NDArray[np.uint64], answer: Answer
@@ -217,6 +205,12 @@ class SealedFeature(ABC):
         """The values of rows that are in the vocabulary, by its ids."""
         assert self.vocabulary is not None
         return rows.csr.mapped(self.vocabulary.find(rows.vocabulary.values))
+
+    def known_answer(self, rows: EncodedFeature) -> Answer:
+        """The values of rows that are in the vocabulary; a row that has no others is empty."""
+        csr = self.known(rows)
+        states = np.where((rows.states == VALUE) & (csr.lengths == 0), np.uint8(EMPTY), rows.states)
+        return Answer(self.decoder, states, csr)
 
     @cached_property
     def decoder(self) -> Decoder:

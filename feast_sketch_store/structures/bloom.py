@@ -38,15 +38,11 @@ from feast_sketch_store.structures.parts import (
     Described,
     Parts,
     checked,
-    describe_salt,
+    describe_filter,
     prefixed,
-    salt_from,
 )
 from feast_sketch_store.structures.table import SymbolRange, TablePart, fill_table
-from feast_sketch_store.succinct import (
-    MAX_NUM_WORDS,
-    ShiftingBloomFilter,
-)
+from feast_sketch_store.succinct import ShiftingBloomFilter
 
 _MAX_GROWTH = 4.0  # of a table; chance does not explain more missing bits
 _SMALL_TABLE = 1 << 16  # bits; in smaller tables chance may demand any growth
@@ -214,8 +210,7 @@ class BloomTable(Structure):
             entries.append({**codec, **feature.symbols.to_snapshot()})
             arrays |= prefixed(f"{number}.vocabulary", feature.vocabulary.to_packed())
         description = {
-            "num_words": self.filter.num_words,
-            "salt": describe_salt(self.filter.salt),
+            **describe_filter(self.filter),
             "features": entries,
             "rows": [symbols.to_snapshot() for symbols in self.rows],
         }
@@ -224,9 +219,7 @@ class BloomTable(Structure):
     @classmethod
     def from_snapshot(cls, description: Mapping[str, Any], parts: Parts) -> Self:
         """See `Structure.from_snapshot`."""
-        num_words = checked(description["num_words"], int)
-        words, check = parts.words("table")
-        bloom = ShiftingBloomFilter(words, num_words, salt_from(description["salt"]), check)
+        bloom = parts.filter(description)
         features: dict[str, BloomFeature] = {}
         for number, entry in enumerate(description["features"]):
             name = checked(entry["name"], str)
@@ -238,8 +231,7 @@ class BloomTable(Structure):
             features[name] = BloomFeature(codec, vocabulary, symbols, bloom)
         rows = [SymbolRange.from_snapshot(entry) for entry in description["rows"]]
         table = cls(features, rows, bloom)
-        window_words = _window_words(table.ranges)
-        if not window_words <= num_words <= MAX_NUM_WORDS or words.shape != (num_words + window_words,):
+        if bloom.window_words != _window_words(table.ranges):
             raise ValueError("the table's length is not that of its words and window")
         if table._expected_fill == 1:
             raise ValueError("the table has fewer bits than the number of facts that it names needs")

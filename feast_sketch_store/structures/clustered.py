@@ -63,15 +63,13 @@ from feast_sketch_store.structures.parts import (
     Described,
     Parts,
     checked,
+    describe_filter,
     describe_packed,
-    describe_salt,
     prefixed,
     report_of,
-    salt_from,
 )
 from feast_sketch_store.structures.table import TOLERANCE, larger, words_for
 from feast_sketch_store.succinct import (
-    MAX_NUM_WORDS,
     PackedInts,
     ShiftingBloomFilter,
     ShiftingBloomFilterBuilder,
@@ -121,6 +119,39 @@ class ClusteredFeature(SealedFeature):
     shares: NDArray[np.float64]
     filter: ShiftingBloomFilter
     fill: float
+
+    @classmethod
+    def from_snapshot(
+        cls,
+        entry: Mapping[str, Any],
+        first_word: int,
+        parts: Parts,
+        shared: tuple[PackedInts, NDArray[np.float64], ShiftingBloomFilter, float],
+    ) -> Self:
+        """The feature of an entry of a description; ``shared`` is what all features have.
+
+        Raises
+        ------
+        ValueError, KeyError, TypeError : such a feature is not possible.
+        """
+        codec = FeatureCodec(checked(entry["name"], str), entry["value_field"])
+        vocabulary = parts.vocabulary("vocabulary", codec)
+        report = report_of(entry)
+        hashes = tuple(checked(k, int) for k in entry["hashes"])
+        facts = tuple(checked(number, int) for number in report["facts_per_level"])
+        masks, (_, shares, _, _) = parts.array("masks", np.uint64, 3), shared
+        if (
+            report["style"] not in STYLES
+            or not codec.is_collection
+            or not 1 <= len(hashes) == len(facts) <= MAX_LEVELS
+            or not 0 <= hashes[0] <= hashes[-1] <= MAX_NUM_HASHES
+            or hashes[-1] < 1
+            or any(later <= first for first, later in itertools.pairwise(hashes))
+            or min(facts) < 0
+            or masks.shape != (len(shares), len(hashes) - 1, words_for(len(vocabulary)))
+        ):
+            raise ValueError(f"{codec.feature!r} cannot have such hashes and masks of {len(shares)} clusters")
+        return cls(codec, vocabulary, report["style"], first_word, hashes, masks, facts, *shared)
 
     @property
     def structure(self) -> str:
@@ -330,8 +361,7 @@ class ClusteredFilters(Structure):
             arrays[f"{number}.masks"] = feature.masks
             arrays |= prefixed(f"{number}.vocabulary", feature.vocabulary.to_packed())
         description = {
-            "num_words": self.filter.num_words,
-            "salt": describe_salt(self.filter.salt),
+            **describe_filter(self.filter),
             "clusters": describe_packed(self.clusters),
             "num_clusters": len(shares),
             "features": entries,
@@ -342,9 +372,7 @@ class ClusteredFilters(Structure):
     @classmethod
     def from_snapshot(cls, description: Mapping[str, Any], parts: Parts) -> Self:
         """See `Structure.from_snapshot`."""
-        num_words = checked(description["num_words"], int)
-        words, check = parts.words("table")
-        bloom = ShiftingBloomFilter(words, num_words, salt_from(description["salt"]), check)
+        bloom = parts.filter(description)
         clusters = parts.packed("clusters", description["clusters"])
         report, num_clusters = report_of(description), checked(description["num_clusters"], int)
         shares = np.array([checked(share, float) for share in report["shares"]])
@@ -354,63 +382,20 @@ class ClusteredFilters(Structure):
             or not shares.sum() <= 1 + 1e-9
         ):
             raise ValueError(f"{len(shares)} clusters cannot have such shares")
-        entries = [_Entry.read(entry, number, parts) for number, entry in enumerate(description["features"])]
-        window_words = sum(entry.masks.shape[2] for entry in entries)
-        if not window_words <= num_words <= MAX_NUM_WORDS or words.shape != (
-            num_words + max(1, window_words),
-        ):
-            raise ValueError("the table's length is not that of its words and window")
         fill = checked(report["fill"], float)
         if not 0 < fill < 1:
             raise ValueError(f"a share of ones of {fill} is impossible")
-        first_word, features = 0, {}
-        for entry in entries:
-            if len(entry.masks) != len(shares) or entry.codec.feature in features:
-                raise ValueError(f"the masks of {entry.codec.feature!r} do not fit {len(shares)} clusters")
-            own = (entry.style, first_word, entry.hashes, entry.masks, entry.facts)
-            features[entry.codec.feature] = ClusteredFeature(
-                entry.codec, entry.vocabulary, *own, clusters, shares, bloom, fill
+        window_words, features = 0, dict[str, ClusteredFeature]()
+        for number, entry in enumerate(description["features"]):
+            feature = ClusteredFeature.from_snapshot(
+                entry, window_words, parts.at(str(number)), (clusters, shares, bloom, fill)
             )
-            first_word += entry.masks.shape[2]
+            if features.setdefault(feature.codec.feature, feature) is not feature:
+                raise ValueError(f"the feature {feature.codec.feature!r} is there twice")
+            window_words += feature.masks.shape[2]
+        if bloom.window_words != max(1, window_words):
+            raise ValueError("the table's length is not that of its words and window")
         return cls(features, bloom, clusters)
-
-
-class _Entry(NamedTuple):
-    """A feature as a snapshot describes it."""
-
-    codec: FeatureCodec
-    vocabulary: Vocabulary
-    style: str
-    hashes: tuple[int, ...]
-    facts: tuple[int, ...]
-    masks: NDArray[np.uint64]
-
-    @classmethod
-    def read(cls, entry: Mapping[str, Any], number: int, parts: Parts) -> Self:
-        """Feature ``number`` of a description.
-
-        Raises
-        ------
-        ValueError, KeyError, TypeError : such a feature is not possible.
-        """
-        codec = FeatureCodec(checked(entry["name"], str), entry["value_field"])
-        vocabulary = parts.vocabulary(f"{number}.vocabulary", codec)
-        report = report_of(entry)
-        hashes = tuple(checked(k, int) for k in entry["hashes"])
-        facts = tuple(checked(number, int) for number in report["facts_per_level"])
-        masks = parts.array(f"{number}.masks", np.uint64, 3)
-        if (
-            report["style"] not in STYLES
-            or not codec.is_collection
-            or not 1 <= len(hashes) == len(facts) <= MAX_LEVELS
-            or not 0 <= hashes[0] <= hashes[-1] <= MAX_NUM_HASHES
-            or hashes[-1] < 1
-            or any(later <= first for first, later in itertools.pairwise(hashes))
-            or min(facts) < 0
-            or masks.shape[1:] != (len(hashes) - 1, words_for(len(vocabulary)))
-        ):
-            raise ValueError(f"{codec.feature!r} cannot have such hashes and masks")
-        return cls(codec, vocabulary, report["style"], hashes, facts, masks)
 
 
 def _members(features: Sequence[FeatureRows]) -> list[Csr]:

@@ -10,7 +10,6 @@ bytes        the elements themselves, and where each begins
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
@@ -19,7 +18,7 @@ from numpy.typing import NDArray
 
 from feast_sketch_store.kernel import AS_BYTES, AS_IDS, AS_NUMBERS, RowReader
 from feast_sketch_store.kernel.binary import parts_of
-from feast_sketch_store.rows.codecs import MISSING, VALUE, Decoder, FeatureCodec
+from feast_sketch_store.rows.codecs import VALUE, FeatureCodec
 from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.encoding import EncodedFeature
 from feast_sketch_store.rows.vocabulary import Vocabulary
@@ -35,7 +34,7 @@ from feast_sketch_store.structures.parts import (
     prefixed,
     report_of,
 )
-from feast_sketch_store.succinct import Check, PackedInts
+from feast_sketch_store.succinct import BlockChecks, PackedInts
 from feast_sketch_store.succinct.packed import NO_NUMBERS, unfinished
 
 
@@ -58,13 +57,6 @@ class DictionaryElements:
     def memory_bytes(self) -> int:
         """Bytes in a process that reads them, including the whole vocabulary."""
         return self.ids.size_bytes + self.vocabulary.size_bytes
-
-    def take(self, indices: NDArray[np.int64]) -> tuple[Vocabulary, NDArray[np.int64]]:
-        """The elements at some indices: a vocabulary, and ids of it."""
-        ids = self.ids.take(indices)
-        if len(ids) and not 0 <= ids.min() <= ids.max() < len(self.vocabulary):
-            raise ValueError(f"an id lies outside a vocabulary of {len(self.vocabulary)} values")
-        return self.vocabulary, ids
 
     def to_snapshot(self) -> Described:
         """A description and arrays."""
@@ -89,10 +81,6 @@ class NumberElements:
         """Bytes of the numbers."""
         return self.numbers.size_bytes
 
-    def take(self, indices: NDArray[np.int64]) -> tuple[Vocabulary, NDArray[np.int64]]:
-        """The elements at some indices: a vocabulary, and ids of it."""
-        return Vocabulary(pa.array(self.numbers.take(indices))), np.arange(len(indices))
-
     def to_snapshot(self) -> Described:
         """A description and arrays."""
         return {"form": "numbers", "numbers": describe_packed(self.numbers)}, {
@@ -110,7 +98,7 @@ class BytesElements:
 
     offsets: PackedInts
     words: NDArray[np.uint64]
-    check: Check | None = None
+    check: BlockChecks | None = None
 
     def __len__(self) -> int:
         return self.offsets.length - 1
@@ -119,20 +107,6 @@ class BytesElements:
     def size_bytes(self) -> int:
         """Bytes of the elements and their offsets."""
         return self.offsets.size_bytes + int(self.words.nbytes)
-
-    def take(self, indices: NDArray[np.int64]) -> tuple[Vocabulary, NDArray[np.int64]]:
-        """The elements at some indices: a vocabulary, and ids of it."""
-        starts, ends = self.offsets.take(indices), self.offsets.take(indices + 1)
-        if len(indices) and not 0 <= starts.min() <= ends.max() <= self.words.nbytes:
-            raise ValueError("an element lies outside its bytes")
-        if (ends < starts).any():
-            raise ValueError("an element ends before it begins")
-        if self.check is not None:
-            first = starts >> 3
-            self.check(first, np.maximum(((ends + 7) >> 3) - first, 1).clip(max=len(self.words) - first))
-        content = self.words.view(np.uint8)
-        values = [content[a:b].tobytes() for a, b in zip(starts.tolist(), ends.tolist(), strict=True)]
-        return Vocabulary(pa.array(values, pa.large_binary())), np.arange(len(indices))
 
     def to_snapshot(self) -> Described:
         """A description and arrays."""
@@ -203,12 +177,6 @@ def _bytes_of(values: pa.Array) -> NDArray[np.uint8]:
 
 
 COLUMN = "column"
-
-# Values of a dictionary that each reading process keeps decoded.
-_MAX_DECODED = 1 << 16
-
-# Rows per step when all rows are read; this bounds the memory.
-_ROWS_AT_A_TIME = 1 << 18
 
 
 def scalar_bytes(
@@ -332,11 +300,6 @@ class Column(SeparateFeature):
         return self.elements.vocabulary if isinstance(self.elements, DictionaryElements) else None
 
     @property
-    def num_values(self) -> int:
-        """See `SealedFeature`."""
-        return len(self.elements)
-
-    @property
     def num_facts(self) -> int:
         """One for each row."""
         return len(self)
@@ -363,58 +326,6 @@ class Column(SeparateFeature):
             *self.states.arguments, self.state_step, *bounds, *packed.arguments, kind, is_text, content,
             unfinished(check),
         )  # fmt: skip
-
-    def take(self, rows: NDArray[np.int64]) -> Answer:
-        """The values of some rows.
-
-        Raises
-        ------
-        ValueError : parts of a column from a file contradict each other.
-        """
-        first = self.states.base
-        numbers = first + self.state_step * (self.states.take(rows) - first)
-        states = numbers.astype(np.uint8)
-        if len(rows) and not MISSING <= numbers.min() <= numbers.max() <= VALUE:
-            raise ValueError(f"feature {self.codec.feature!r} has an impossible state")
-        indptr = np.zeros(len(rows) + 1, np.int64)
-        if self.bounds is None:
-            has_value = states == VALUE
-            np.cumsum(has_value, out=indptr[1:])
-            indices = rows[has_value]
-        else:
-            starts, ends = self.bounds.take(rows), self.bounds.take(rows + 1)
-            if ((starts < 0) | (ends < starts) | (ends > len(self.elements))).any():
-                raise ValueError(f"feature {self.codec.feature!r} has a row that lies outside its elements")
-            np.cumsum(ends - starts, out=indptr[1:])
-            indices = np.arange(indptr[-1]) + np.repeat(starts - indptr[:-1], ends - starts)
-        vocabulary, symbols = self.elements.take(indices)
-        decoder = self._decoder
-        if decoder is None:
-            if len(vocabulary) > len(symbols):
-                vocabulary = Vocabulary(vocabulary.values.take(pa.array(symbols)))
-                symbols = np.arange(len(symbols))
-            self.codec.check_storage(vocabulary.values)
-            decoder = Decoder(self.codec, vocabulary)
-        return Answer(decoder, states, Csr(indptr, symbols))
-
-    def distinct(self) -> Vocabulary:
-        """See `SealedFeature.distinct`."""
-        parts = [Vocabulary(pa.array([], self.codec.storage_type))]
-        for first in range(0, len(self), _ROWS_AT_A_TIME):
-            answer = self.take(np.arange(first, min(first + _ROWS_AT_A_TIME, len(self))))
-            values = answer.decoder.vocabulary.values
-            parts.append(Vocabulary(values.take(pa.array(np.unique(answer.symbols)))))
-        return Vocabulary.union(parts)[0]
-
-    @cached_property
-    def _decoder(self) -> Decoder | None:
-        """The decoder that all reads of a small dictionary share; for a large one each read makes its own."""
-        values = self.dictionary
-        return None if values is None or len(values) > _MAX_DECODED else Decoder(self.codec, values)
-
-    def shown(self, rows: EncodedFeature, entity_hashes: NDArray[np.uint64]) -> Answer:
-        """See `SealedFeature.shown`: exactly what the rows have."""
-        return Answer(Decoder(self.codec, rows.vocabulary), rows.states, rows.csr)
 
     def missing(
         self, rows: EncodedFeature, entity_hashes: NDArray[np.uint64], answer: Answer

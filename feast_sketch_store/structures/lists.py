@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feast_sketch_store.kernel import RowReader
-from feast_sketch_store.rows.codecs import COUNTS, EMPTY, LIST, VALUE, FeatureCodec
+from feast_sketch_store.rows.codecs import COUNTS, LIST, FeatureCodec
 from feast_sketch_store.rows.counting import MAX_COUNT, Counting, Rounded
 from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.encoding import EncodedFeature
@@ -39,13 +39,12 @@ from feast_sketch_store.structures.parts import (
     WORDS,
     Described,
     Parts,
-    arrays_of_ascending,
+    arrays_of_codes,
     checked,
-    describe_ascending,
+    describe_codes,
     describe_packed,
     prefixed,
     report_of,
-    words_of_codes,
 )
 from feast_sketch_store.succinct import AttributeCodes, ListCode, PackedInts, TimedLists
 
@@ -101,8 +100,7 @@ class NumberedValues(SeparateFeature):
         described, own = self._describe_numbers()
         lists = self.lists
         arrays: dict[str, NDArray[np.generic]] = {
-            **words_of_codes(lists.words, lists.num_bits),
-            **arrays_of_ascending("starts", lists.starts),
+            **arrays_of_codes(lists),
             "lengths": lists.code.lengths,
             "run_ends": lists.code.run_ends,
             "run_widths": lists.code.run_widths,
@@ -114,27 +112,24 @@ class NumberedValues(SeparateFeature):
             "name": self.codec.feature,
             "value_field": self.codec.value_field,
             **described,
-            "num_bits": lists.num_bits,
-            "starts": describe_ascending(lists.starts),
+            **describe_codes(lists),
         }, arrays
 
     @classmethod
     def from_snapshot(cls, entry: Mapping[str, Any], parts: Parts) -> Self:
         """See `SeparateFeature.from_snapshot`."""
-        codec = cls._codec_from(checked(entry["name"], str), entry)
+        codec, *numbers = cls._numbers_from(checked(entry["name"], str), entry, parts)
         vocabulary = parts.vocabulary("vocabulary", codec)
         code = ListCode(
             parts.array("lengths", np.uint8, 2),
             parts.array("run_ends", np.int64),
             parts.array("run_widths", np.uint8),
         )
-        num_bits, num_items = checked(entry["num_bits"], int), checked(report_of(entry)["num_items"], int)
-        words, check = parts.codes(num_bits)
-        starts = parts.ascending("starts", entry["starts"], by_value=False)
-        lists = TimedLists(code, words, num_bits, starts, check)
+        lists = TimedLists(*parts.codes(entry), code)
+        num_items = checked(report_of(entry)["num_items"], int)
         if code.num_symbols != len(vocabulary) or num_items < 0:
             raise ValueError(f"the vocabulary of {codec.feature!r} does not fit its code")
-        return cls(codec, vocabulary, num_items, lists, *cls._numbers_from(codec.feature, entry, parts))
+        return cls(codec, vocabulary, num_items, lists, *numbers)
 
     @abstractmethod
     def _describe_numbers(self) -> Described:
@@ -142,13 +137,8 @@ class NumberedValues(SeparateFeature):
 
     @classmethod
     @abstractmethod
-    def _codec_from(cls, name: str, entry: Mapping[str, Any]) -> FeatureCodec:
-        """The codec that an entry describes."""
-
-    @classmethod
-    @abstractmethod
     def _numbers_from(cls, name: str, entry: Mapping[str, Any], parts: Parts) -> tuple[Any, ...]:
-        """The further fields of the feature."""
+        """The codec that an entry describes, and the further fields of the feature."""
 
 
 @dataclass(frozen=True)
@@ -294,18 +284,12 @@ class ListFeature(NumberedValues):
             "features": [attribute.entry for attribute in listing.attributes],
             "block_items": codes.block_items,
             "usual": codes.usual,
-            "num_bits": codes.num_bits,
-            "starts": describe_ascending(codes.starts),
+            **describe_codes(codes),
         }
-        arrays = {
-            **words_of_codes(codes.words, codes.num_bits),
-            **arrays_of_ascending("starts", codes.starts),
-            "lengths": codes.lengths,
-        }
-        return described, prefixed(_ATTRIBUTES, arrays)
+        return described, prefixed(_ATTRIBUTES, {**arrays_of_codes(codes), "lengths": codes.lengths})
 
     @classmethod
-    def _codec_from(cls, name: str, entry: Mapping[str, Any]) -> FeatureCodec:
+    def _numbers_from(cls, name: str, entry: Mapping[str, Any], parts: Parts) -> tuple[Any, ...]:
         limit = None if entry["limit"] is None else checked(entry["limit"], int)
         attributes = checked(entry["attributes"]["features"], list) if "attributes" in entry else ()
         declared = tuple(map(Attribute.of_entry, attributes))
@@ -313,28 +297,18 @@ class ListFeature(NumberedValues):
         codec = FeatureCodec(name, entry["value_field"], LIST, listing=listing)
         for attribute in listing.attributes:
             attribute_vocabulary(codec, attribute.feature)  # refuses values of another type
-        return codec
-
-    @classmethod
-    def _numbers_from(cls, name: str, entry: Mapping[str, Any], parts: Parts) -> tuple[Any, ...]:
         newest_tick, described = checked(entry["newest_tick"], int), entry.get("attributes")
         if described is None:
-            return (newest_tick,)
-        own, num_bits = parts.at(_ATTRIBUTES), checked(described["num_bits"], int)
-        words, check = own.codes(num_bits)
-        codec = cls._codec_from(name, entry)
-        assert codec.listing is not None
+            return codec, newest_tick
+        own = parts.at(_ATTRIBUTES)
         codes = AttributeCodes(
-            codec.listing.num_codes,
+            *own.codes(described),
+            listing.num_codes,
             checked(described["block_items"], int),
             checked(described["usual"], int),
             own.array("lengths", np.uint8),
-            words,
-            num_bits,
-            own.ascending("starts", described["starts"], by_value=False),
-            check,
         )
-        return newest_tick, codes
+        return codec, newest_tick, codes
 
 
 @dataclass(frozen=True)
@@ -409,10 +383,10 @@ class CountsFeature(NumberedValues):
 
     def shown(self, rows: EncodedFeature, entity_hashes: NDArray[np.uint64]) -> Answer:
         """See `SealedFeature.shown`: the values in the vocabulary, with counts as they are read."""
-        csr = self.known(rows)
-        states = np.where((rows.states == VALUE) & (csr.lengths == 0), np.uint8(EMPTY), rows.states)
+        known = self.known_answer(rows)
+        csr = known.csr
         counts = np.ones(len(csr.ids), np.int64) if csr.weights is None else csr.weights
-        return Answer(self.decoder, states, Csr(csr.indptr, csr.ids, self._as_sealed(counts)))
+        return Answer(known.decoder, known.states, Csr(csr.indptr, csr.ids, self._as_sealed(counts)))
 
     def _as_sealed(self, counts: NDArray[np.int64]) -> NDArray[np.int64]:
         """Counts as they are read. A count that no row has stays as it is if the nearest one is too far."""
@@ -462,29 +436,26 @@ class CountsFeature(NumberedValues):
         return described, arrays
 
     @classmethod
-    def _codec_from(cls, name: str, entry: Mapping[str, Any]) -> FeatureCodec:
+    def _numbers_from(cls, name: str, entry: Mapping[str, Any], parts: Parts) -> tuple[Any, ...]:
         report = report_of(entry)
         counting = Counting(
             checked(report["absolute_error"], int),
             checked(report["relative_error"], float),
             checked(entry["counts_feature"], str),
         )
-        return FeatureCodec(name, entry["value_field"], COUNTS, counting=counting)
+        codec = FeatureCodec(name, entry["value_field"], COUNTS, counting=counting)
 
-    @classmethod
-    def _numbers_from(cls, name: str, entry: Mapping[str, Any], parts: Parts) -> tuple[Any, ...]:
         def table(name: str) -> NDArray[np.int64]:
             packed = parts.packed(name, entry[name])
             return packed.take(np.arange(packed.length))
 
         counts, firsts = table("counts"), None if entry["firsts"] is None else table("firsts")
-        report = report_of(entry)
         max_error, mean_error = checked(report["max_error"], int), checked(report["mean_error"], float)
         if (firsts is not None and len(firsts) != len(counts)) or max_error < 0:
             raise ValueError(f"the rounded counts of {name!r} do not fit each other")
         if len(counts) and not 1 <= counts.min() <= counts.max() <= 2 * MAX_COUNT:
             raise ValueError(f"a count of {name!r} is out of range")
-        return counts, firsts, max_error, mean_error
+        return codec, counts, firsts, max_error, mean_error
 
 
 class Lists(SeparateFeatures):

@@ -17,16 +17,22 @@ from feast_sketch_store.kernel import SAMPLED, words_of_bits
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.packed_values import PARTS as PACKED_PARTS
 from feast_sketch_store.rows.vocabulary import Vocabulary
-from feast_sketch_store.succinct import Check, EliasFano, PackedInts
+from feast_sketch_store.succinct import (
+    MAX_NUM_WORDS,
+    BlockChecks,
+    CodedRows,
+    EliasFano,
+    PackedInts,
+    ShiftingBloomFilter,
+)
 
 Arrays = Mapping[str, NDArray[np.generic]]
-Checks = Mapping[str, Check]
+Checks = Mapping[str, BlockChecks]
 Described = tuple[dict[str, Any], dict[str, NDArray[np.generic]]]
 
 # The last part of the name of a uint64 array that may grow with the rows. Opening a snapshot does not check
 # it as a whole; blocks of it are checked before they are used.
 WORDS = "words"
-CODES = "codes"
 
 _SALT_HALF = re.compile(r"[0-9a-f]{16}")
 
@@ -60,7 +66,7 @@ class Parts:
             raise TypeError(f"array {self.prefix + name!r} has type {array.dtype} and shape {array.shape}")
         return array
 
-    def words(self, name: str) -> tuple[NDArray[np.uint64], Check | None]:
+    def words(self, name: str) -> tuple[NDArray[np.uint64], BlockChecks | None]:
         """Words that are checked where they are read, and their check; see `WORDS`.
 
         A snapshot leaves out empty arrays.
@@ -70,10 +76,13 @@ class Parts:
             return np.zeros(0, np.uint64), None
         return self.array(name, np.uint64), self.checks.get(self.prefix + name)
 
-    def codes(self, num_bits: int) -> tuple[NDArray[np.uint64], Check | None]:
-        """The words of this many bits of codes, see `words_of_codes`, and their check."""
-        words, check = self.words(CODES)
-        return (words, check) if num_bits or len(words) else (np.zeros(words_of_bits(0), np.uint64), None)
+    def filter(self, description: Mapping[str, Any]) -> ShiftingBloomFilter:
+        """The filter that `describe_filter` described, with the words of ``table``."""
+        words, check = self.words("table")
+        num_words = checked(description["num_words"], int)
+        if not 1 <= len(words) - num_words <= num_words <= MAX_NUM_WORDS:
+            raise ValueError("the table's length is not that of its words and window")
+        return ShiftingBloomFilter(words, num_words, salt_from(description["salt"]), check)
 
     def packed(self, name: str, description: Mapping[str, Any], min_width: int = 0) -> PackedInts:
         """Packed integers that `describe_packed` described."""
@@ -97,6 +106,16 @@ class Parts:
         samples = PackedInts(words, sample_width, 0, -(-num_sampled // SAMPLED), samples_check)
         return EliasFano(highs, lows, samples, num_buckets, by_value, check)
 
+    def codes(
+        self, description: Mapping[str, Any]
+    ) -> tuple[NDArray[np.uint64], int, EliasFano, BlockChecks | None]:
+        """The fields of `CodedRows` that `describe_codes` described."""
+        num_bits = checked(description["num_bits"], int)
+        words, check = self.words("codes")
+        if not num_bits and not len(words):
+            words = np.zeros(words_of_bits(0), np.uint64)
+        return words, num_bits, self.ascending("starts", description["starts"], by_value=False), check
+
     def vocabulary(self, name: str, codec: FeatureCodec) -> Vocabulary:
         """A vocabulary of the codec's storage type, packed or as plain arrays."""
         own, prefix = self.at(name), f"{self.prefix}{name}."
@@ -112,9 +131,20 @@ class Parts:
         return vocabulary
 
 
-def words_of_codes(words: NDArray[np.uint64], num_bits: int) -> dict[str, NDArray[np.generic]]:
-    """The array of this many bits of codes, by its name; empty if there are none."""
-    return {f"{CODES}.{WORDS}": words if num_bits else words[:0]}
+def describe_filter(bloom: ShiftingBloomFilter) -> dict[str, Any]:
+    """The description of a filter in a snapshot, without its words."""
+    return {"num_words": bloom.num_words, "salt": describe_salt(bloom.salt)}
+
+
+def describe_codes(codes: CodedRows) -> dict[str, Any]:
+    """The description of codes of rows in a snapshot, without their words."""
+    return {"num_bits": codes.num_bits, "starts": describe_ascending(codes.starts)}
+
+
+def arrays_of_codes(codes: CodedRows) -> dict[str, NDArray[np.generic]]:
+    """The words of codes of rows; none for no bits."""
+    words = codes.words if codes.num_bits else codes.words[:0]
+    return {f"codes.{WORDS}": words, **arrays_of_ascending("starts", codes.starts)}
 
 
 def report_of(entry: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -20,10 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feast_sketch_store.kernel import RowReader
-from feast_sketch_store.rows.codecs import EMPTY, MISSING, NULL, VALUE, Decoder, FeatureCodec
-from feast_sketch_store.rows.encoding import EncodedFeature
+from feast_sketch_store.rows.codecs import EMPTY, MISSING, NULL, VALUE, FeatureCodec
 from feast_sketch_store.rows.vocabulary import Vocabulary
-from feast_sketch_store.structures.base import Answer, RowsToSeal, SealedFeature, Structure, begin_feature
+from feast_sketch_store.structures.base import RowsToSeal, SealedFeature, Structure, begin_feature
 from feast_sketch_store.structures.columns import COLUMN
 from feast_sketch_store.structures.feature_rows import FeatureRows, in_order
 from feast_sketch_store.structures.parts import (
@@ -87,10 +86,6 @@ class Scalar(SealedFeature):
         begin_feature(rows, self.codec, self.vocabulary)
         others = self.others or ([] if len(self.vocabulary) else [MISSING])
         rows.from_digits(*self.numbers.arguments, self.divisor, np.array(others, np.uint8))
-
-    def shown(self, rows: EncodedFeature, entity_hashes: NDArray[np.uint64]) -> Answer:
-        """See `SealedFeature.shown`: exactly what the rows have."""
-        return Answer(Decoder(self.codec, rows.vocabulary), rows.states, rows.csr)
 
 
 @dataclass(frozen=True)

@@ -20,21 +20,21 @@ from numpy.typing import NDArray
 from feast_sketch_store.kernel import RowReader
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.csr import Csr
+from feast_sketch_store.rows.encoding import EncodedFeature
 from feast_sketch_store.rows.spill import SpilledWords
 from feast_sketch_store.rows.vocabulary import Vocabulary
-from feast_sketch_store.structures.base import RowsToSeal, SealedFeature, Structure, begin_feature
+from feast_sketch_store.structures.base import Answer, RowsToSeal, SealedFeature, Structure, begin_feature
 from feast_sketch_store.structures.costs import Popularity, sets_bytes
 from feast_sketch_store.structures.feature_rows import FeatureRows, OrderedRows
 from feast_sketch_store.structures.goals import MEMORY, Goal, Offer
 from feast_sketch_store.structures.parts import (
     Described,
     Parts,
-    arrays_of_ascending,
+    arrays_of_codes,
     checked,
-    describe_ascending,
+    describe_codes,
     prefixed,
     report_of,
-    words_of_codes,
 )
 from feast_sketch_store.structures.shared_values import NO_SET, find_chains, headers_of
 from feast_sketch_store.succinct import GolombSets, SetCode
@@ -93,6 +93,10 @@ class SetFeature(SealedFeature):
         """See `SealedFeature.prepare`."""
         begin_feature(rows, self.codec, self.vocabulary)
         rows.from_set(self.number, self.own_ids)
+
+    def shown(self, rows: EncodedFeature, entity_hashes: NDArray[np.uint64]) -> Answer:
+        """See `SealedFeature.shown`: the values in the vocabulary."""
+        return self.known_answer(rows)
 
 
 @dataclass(frozen=True)
@@ -244,10 +248,7 @@ class SetColumns(Structure):
     def to_snapshot(self) -> Described:
         """See `Structure.to_snapshot`."""
         sets = self.sets
-        arrays: dict[str, NDArray[np.generic]] = {
-            **words_of_codes(sets.words, sets.num_bits),
-            **arrays_of_ascending("starts", sets.starts),
-        }
+        arrays = arrays_of_codes(sets)
         entries = []
         shared = _of_each(sets.codes, self.vocabularies)
         for number, (feature, vocabulary) in enumerate(zip(self.features.values(), shared, strict=True)):
@@ -271,10 +272,9 @@ class SetColumns(Structure):
                 arrays |= prefixed(f"{number}.vocabulary", vocabulary.to_packed())
         description = {
             "features": entries,
-            "num_bits": sets.num_bits,
             "num_rows": sets.num_rows,
             "group_rows": sets.group_rows,
-            "starts": describe_ascending(sets.starts),
+            **describe_codes(sets),
         }
         return description, arrays
 
@@ -311,17 +311,8 @@ class SetColumns(Structure):
             is_known = _known_from(parts, f"{number}.known", size, checked(entry["num_values"], int))
             features.append((codec, is_known, num_facts))
             codes.append(code)
-        num_bits = checked(description["num_bits"], int)
-        words, check = parts.codes(num_bits)
-        sets = GolombSets(
-            codes,
-            words,
-            num_bits,
-            checked(description["num_rows"], int),
-            checked(description["group_rows"], int),
-            parts.ascending("starts", description["starts"], by_value=False),
-            check,
-        )
+        num_rows, group_rows = (checked(description[name], int) for name in ("num_rows", "group_rows"))
+        sets = GolombSets(*parts.codes(description), codes, num_rows, group_rows)
         columns = cls._of(features, sets, vocabularies)
         if len(columns.features) != len(features):
             raise ValueError("two set columns have the same name")

@@ -19,10 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feast_sketch_store.kernel import RowReader, row_hashes
-from feast_sketch_store.rows.codecs import Decoder, FeatureCodec
-from feast_sketch_store.rows.encoding import EncodedFeature
+from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.vocabulary import Vocabulary
-from feast_sketch_store.structures.base import Answer, RowsToSeal, SealedFeature, Structure, begin_feature
+from feast_sketch_store.structures.base import RowsToSeal, SealedFeature, Structure, begin_feature
 from feast_sketch_store.structures.feature_rows import FeatureRows
 from feast_sketch_store.structures.parts import (
     WORDS,
@@ -62,10 +61,6 @@ class StaticScalar(SealedFeature):
             rows.from_number(self.divisor)
         else:
             rows.from_states()
-
-    def shown(self, rows: EncodedFeature, entity_hashes: NDArray[np.uint64]) -> Answer:
-        """See `SealedFeature.shown`: exactly what the rows have."""
-        return Answer(Decoder(self.codec, rows.vocabulary), rows.states, rows.csr)
 
 
 @dataclass(frozen=True)

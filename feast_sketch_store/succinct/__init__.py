@@ -2,10 +2,12 @@
 
 from feast_sketch_store.kernel import SymbolQuery
 from feast_sketch_store.succinct.attribute_codes import AttributeCodes
+from feast_sketch_store.succinct.blocks import BlockChecks
+from feast_sketch_store.succinct.coded_rows import CodedRows
 from feast_sketch_store.succinct.elias_fano import EliasFano
 from feast_sketch_store.succinct.fingerprints import FingerprintIndex
 from feast_sketch_store.succinct.golomb_sets import GolombSets, SetCode
-from feast_sketch_store.succinct.packed import Check, PackedInts
+from feast_sketch_store.succinct.packed import PackedInts
 from feast_sketch_store.succinct.shifting_bloom import (
     MAX_NUM_WORDS,
     ShiftingBloomFilter,
@@ -17,7 +19,8 @@ from feast_sketch_store.succinct.timed_lists import ListCode, TimedLists
 __all__ = [
     "MAX_NUM_WORDS",
     "AttributeCodes",
-    "Check",
+    "BlockChecks",
+    "CodedRows",
     "EliasFano",
     "FingerprintIndex",
     "GolombSets",

@@ -23,8 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feast_sketch_store import kernel
+from feast_sketch_store.succinct.coded_rows import CodedRows
 from feast_sketch_store.succinct.elias_fano import EliasFano
-from feast_sketch_store.succinct.packed import Check, unfinished
 from feast_sketch_store.succinct.prefix_codes import (
     code_lengths,
     is_prefix_code,
@@ -37,8 +37,8 @@ _MAX_BLOCKS = 1 << 10  # different ones
 
 
 @dataclass(frozen=True)
-class AttributeCodes:
-    """The codes of the items of n rows. Immutable; safe to read from any number of threads.
+class AttributeCodes(CodedRows):
+    """The codes of the items of n rows.
 
     Parameters
     ----------
@@ -46,10 +46,6 @@ class AttributeCodes:
     block_items : how many items a block has.
     usual : the most frequent code.
     lengths : uint8[num_codes**block_items], bits of the code word of each block; 0 for an unused one.
-    words : uint64[n], the code words of all rows and two words more; may be memory-mapped.
-    num_bits : of the code words.
-    starts : the bits at which rows begin.
-    check : of the words; None if all have been checked.
 
     Raises
     ------
@@ -60,27 +56,21 @@ class AttributeCodes:
     block_items: int
     usual: int
     lengths: NDArray[np.uint8]
-    words: NDArray[np.uint64]
-    num_bits: int
-    starts: EliasFano
-    check: Check | None = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if (
             not 0 <= self.usual < self.num_codes
             or not 1 <= self.block_items <= _MAX_BLOCKS
             or len(self.lengths) != self.num_codes**self.block_items
             or not is_prefix_code(self.lengths)
-            or self.num_bits < 0
-            or len(self.words) != kernel.words_of_bits(self.num_bits)
-            or self.starts.by_value
         ):
             raise ValueError("the codes of attributes do not fit each other")
 
     @property
     def size_bytes(self) -> int:
         """Bytes of the code words, of their index, and of the lengths."""
-        return int(self.words.nbytes + self.lengths.nbytes) + self.starts.size_bytes
+        return super().size_bytes + int(self.lengths.nbytes)
 
     @classmethod
     def build(cls, indptr: NDArray[np.int64], codes: NDArray[np.int64], num_codes: int) -> "AttributeCodes":
@@ -98,8 +88,8 @@ class AttributeCodes:
         best = min(candidates, key=lambda blocks: blocks.cost_bits)
         words, ends = best.written()
         num_bits = int(ends[-1]) if len(ends) else 0
-        starts = EliasFano.of_starts(ends)
-        return cls(num_codes, best.block_items, usual, best.lengths, words, num_bits, starts)
+        code = num_codes, best.block_items, usual, best.lengths
+        return cls(words, num_bits, EliasFano.of_starts(ends), None, *code)
 
     @cached_property
     def _table(self) -> NDArray[np.uint16]:
@@ -107,9 +97,8 @@ class AttributeCodes:
 
     @property
     def arguments(self) -> tuple[Any, ...]:
-        """The codes in the form in which the kernel reads them; see `RowReader.attribute_codes`."""
-        own = self._table, self.block_items, self.num_codes, self.usual, self.words, self.num_bits
-        return *own, unfinished(self.check), *self.starts.arguments
+        """See `CodedRows`."""
+        return self._table, self.block_items, self.num_codes, self.usual, *super().arguments
 
 
 @dataclass(frozen=True)

@@ -16,15 +16,14 @@ number of bits required to implement an associative memory", 1971.
 """
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from feast_sketch_store import kernel
-from feast_sketch_store.kernel import SAMPLED, AscendingNumbers, PackedNumbers, words_of_bits
-from feast_sketch_store.succinct.packed import Check, PackedInts, num_words_for, unfinished
+from feast_sketch_store.kernel import SAMPLED, words_of_bits
+from feast_sketch_store.succinct.blocks import BlockChecks
+from feast_sketch_store.succinct.packed import PackedInts, num_words_for, unfinished
 
 _MAX_LOW_WIDTH = 63
 _CHUNK = 1 << 16  # integers
@@ -90,7 +89,7 @@ class EliasFano:
     samples: PackedInts
     num_buckets: int
     by_value: bool
-    check: Check | None = None
+    check: BlockChecks | None = None
 
     def __post_init__(self) -> None:
         num_sampled = self.num_buckets if self.by_value else len(self)
@@ -149,71 +148,13 @@ class EliasFano:
         """Bytes of all parts."""
         return int(self.highs.nbytes) + self.lows.size_bytes + self.samples.size_bytes
 
-    @cached_property
-    def parts(self) -> AscendingNumbers:
-        """The integers in the form that the kernel takes."""
-        lows, samples = (PackedNumbers(p.words, p.width) for p in (self.lows, self.samples))
-        return AscendingNumbers(self.highs, self.num_buckets, len(self), lows, samples)
-
     @property
     def arguments(self) -> tuple[Any, ...]:
-        """The integers in the form that the kernel takes for single reads; see `RowReader`."""
+        """The integers in the form that the kernel takes; see `RowReader`."""
         numbers = self.highs, self.num_buckets, len(self)
         packed = self.lows.words, self.lows.width, self.samples.words, self.samples.width
         return *numbers, *packed, *map(unfinished, (self.check, self.lows.check, self.samples.check))
 
-    def take(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The integers with the given indexes, int64[m]; only if they are found by index.
-
-        Raises
-        ------
-        ValueError : parts from a file contradict each other.
-        """
-        self.check_indices(indices)
-        return kernel.take_ascending(self.parts, indices).view(np.int64)
-
-    @property
-    def all_checked(self) -> bool:
-        """Whether all words have been checked."""
-        checks = self.check, self.lows.check, self.samples.check
-        return all(check is None or check.all_checked for check in checks)
-
-    def check_indices(self, indices: NDArray[np.int64]) -> None:
-        """Check the words needed to read the integers with the given indexes."""
-        if self.all_checked:
-            return
-        if self.lows.check is not None and self.lows.width:
-            self.lows.check(indices * self.lows.width >> 6, 2)
-        self._check_samples(np.unique(indices // SAMPLED))
-
-    def check_buckets(self, buckets: NDArray[np.int64]) -> None:
-        """Check the words needed to read the integers of some buckets."""
-        if self.all_checked or not len(buckets):
-            return
-        numbers = np.unique(np.maximum(buckets - 1, 0) // SAMPLED)
-        starts, ends = self._check_samples(numbers)
-        if self.lows.check is None or not self.lows.width:
-            return
-        rows = starts - numbers * SAMPLED
-        stops = np.minimum(ends - numbers * SAMPLED, len(self))
-        rows[numbers == 0] = 0
-        if (rows < 0).any() or (stops < rows).any():
-            raise ValueError("a bucket has rows that do not exist")
-        last = len(self.lows.words) - 1
-        words = np.minimum(rows * self.lows.width >> 6, last)
-        self.lows.check(words, np.minimum((stops * self.lows.width >> 6) + 1, last) - words + 1)
-
-    def _check_samples(self, numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Check ``highs`` between some samples and the next ones: the positions of both, int64[n].
-
-        Ones before the first sample of zeros are checked as well.
-        """
-        last, num_bits = self.samples.length - 1, len(self) + self.num_buckets
-        starts, ends = self.samples.take(numbers), self.samples.take(np.minimum(numbers + 1, last))
-        ends = np.where(numbers < last, ends, num_bits - 1)
-        firsts = np.where(numbers == 0, 0, starts)
-        if len(numbers) and (not 0 <= firsts.min() <= ends.max() < num_bits or (firsts > ends).any()):
-            raise ValueError("ascending numbers lie outside of their words")
-        if self.check is not None:
-            self.check(firsts >> 6, (ends >> 6) - (firsts >> 6) + 1)
-        return starts, ends
+    def to_numbers(self) -> NDArray[np.int64]:
+        """All integers: int64[n]."""
+        return decoded(self.highs, self.lows.take(np.arange(len(self))), self.lows.width)

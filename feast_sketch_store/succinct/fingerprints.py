@@ -17,13 +17,11 @@ that follow from their position).
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
-from feast_sketch_store import kernel
-from feast_sketch_store.kernel import RowIndex, fingerprints_of
+from feast_sketch_store.kernel import fingerprints_of
 from feast_sketch_store.succinct.elias_fano import EliasFano, expected_bytes, num_buckets_for
 
 _MAX_RANGE = 1 << 63
@@ -51,7 +49,7 @@ def expected_bits(num_rows: int, error_rate: float) -> int:
 
 @dataclass(frozen=True)
 class FingerprintIndex:
-    """Finds the rows of entities. Immutable; safe to read from any number of threads.
+    """The rows of entities, to be found by the kernel. Immutable; safe to read from any number of threads.
 
     Parameters
     ----------
@@ -101,20 +99,3 @@ class FingerprintIndex:
     def size_bytes(self) -> int:
         """Bytes of all parts."""
         return self.fingerprints.size_bytes + int(self.twins.nbytes)
-
-    def find(self, hashes: NDArray[np.uint64]) -> NDArray[np.int64]:
-        """The rows of entities with these hashes, uint64[m]: int64[m], -1 for an entity without a row.
-
-        Raises
-        ------
-        ValueError : parts from a file contradict each other.
-        """
-        if not self.fingerprints.all_checked:
-            buckets = fingerprints_of(hashes, self.range) >> np.uint64(self.fingerprints.lows.width)
-            self.fingerprints.check_buckets(buckets.astype(np.int64))
-        return kernel.find_rows(self.parts, hashes)
-
-    @cached_property
-    def parts(self) -> RowIndex:
-        """The index in the form that the kernel takes."""
-        return RowIndex(self.fingerprints.parts, self.range, self.twins)

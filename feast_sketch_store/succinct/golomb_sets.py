@@ -40,6 +40,7 @@ from numpy.typing import NDArray
 
 from feast_sketch_store import kernel
 from feast_sketch_store.kernel import SetCodes
+from feast_sketch_store.succinct.coded_rows import CodedRows
 from feast_sketch_store.succinct.elias_fano import EliasFano, expected_bytes
 from feast_sketch_store.succinct.gap_levels import (
     MAX_LEVEL,
@@ -49,7 +50,6 @@ from feast_sketch_store.succinct.gap_levels import (
     levels_of,
 )
 from feast_sketch_store.succinct.joined_bits import JoinedBits, Words
-from feast_sketch_store.succinct.packed import Check, unfinished
 
 _MAX_HEADER_WIDTH = 30
 _NUM_RANKED = 256  # headers below it may have other ranks
@@ -182,18 +182,14 @@ def ideal_bits(counts: NDArray[np.int64], num_rows: int) -> float:
 
 
 @dataclass(frozen=True)
-class GolombSets:
-    """The sets of ``num_rows`` rows. Immutable; safe to read from any number of threads.
+class GolombSets(CodedRows):
+    """The sets of ``num_rows`` rows, whose groups begin at ``starts``.
 
     Parameters
     ----------
     codes : one per feature.
-    words : uint64[n], the codes of all rows and two words more; may be memory-mapped.
-    num_bits : of the codes.
     num_rows : number of rows.
     group_rows : the number of rows in each group but the last, 1 to 64.
-    starts : the bit at which each group begins.
-    check : of the words; None if all have been checked.
 
     Raises
     ------
@@ -201,20 +197,13 @@ class GolombSets:
     """
 
     codes: Sequence[SetCode]
-    words: NDArray[np.uint64]
-    num_bits: int
     num_rows: int
     group_rows: int
-    starts: EliasFano
-    check: Check | None = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if (
             not self.codes
-            or self.words.ndim != 1
-            or self.num_bits < 0
-            or len(self.words) != kernel.words_of_bits(self.num_bits)
-            or self.starts.by_value
             or not 1 <= self.group_rows <= _MAX_GROUP_ROWS
             or self.num_rows < 0
             or len(self.starts) != -(-self.num_rows // self.group_rows)
@@ -238,11 +227,6 @@ class GolombSets:
             ):
                 raise ValueError(f"sets cannot be coded with {code}")
             num_symbols = code.num_symbols
-
-    @property
-    def size_bytes(self) -> int:
-        """Bytes of the codes and of their index."""
-        return int(self.words.nbytes) + self.starts.size_bytes
 
     @classmethod
     def build(
@@ -304,7 +288,7 @@ class GolombSets:
         """Sets with these starts of all rows, uint64[n], in groups."""
         group_rows = group_rows_for(len(starts), num_codes)
         of_groups = EliasFano.build(starts[::group_rows], num_bits + 1)
-        return cls(codes, words, num_bits, len(starts), group_rows, of_groups)
+        return cls(words, num_bits, of_groups, None, codes, len(starts), group_rows)
 
     @staticmethod
     def lengths(
@@ -319,15 +303,8 @@ class GolombSets:
 
     @property
     def arguments(self) -> tuple[Any, ...]:
-        """The sets in the form in which the kernel reads them; see `RowReader`."""
-        return (
-            *_joint(self.codes),
-            self.words,
-            self.num_bits,
-            unfinished(self.check),
-            *self.starts.arguments,
-            self.group_rows,
-        )
+        """See `CodedRows`."""
+        return *_joint(self.codes), *super().arguments, self.group_rows
 
 
 def _joint(codes: Sequence[SetCode]) -> SetCodes:

@@ -1,45 +1,13 @@
 """Integers of equal width, back to back, each found without reading the others."""
 
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from feast_sketch_store import kernel
-from feast_sketch_store.kernel import Numbers, PackedNumbers, words_of_bits
-
-
-class Check(Protocol):
-    """Raises if words are damaged, before they are used.
-
-    ``unchecked``, uint8[blocks], marks blocks of ``block_words`` words that were not checked yet;
-    ``pending``, uint8[1], is 0 once all were. ``checksums`` are uint8[blocks, 16], MurmurHash3 x64 128 of
-    each.
-    """
-
-    words: NDArray[np.uint64]
-    checksums: NDArray[np.uint8]
-    block_words: int
-    unchecked: NDArray[np.uint8]
-    pending: NDArray[np.uint8]
-
-    @property
-    def all_checked(self) -> bool:
-        """Whether all blocks were checked."""
-
-    def look_at(self, first: int, number: int) -> None:
-        """Check ``number`` blocks from ``first`` on ahead of time. Reads report the damaged ones."""
-
-    def __call__(self, starts: NDArray[np.int64], num_words: int | NDArray[np.int64]) -> None:
-        """Check stretches of words, given by their first words and lengths."""
-
-    def check_blocks(self, blocks: NDArray[np.int64]) -> None:
-        """Check blocks, given by their numbers."""
-
-    def report(self, block: int) -> None:
-        """Raise the error of a block that does not match its checksum."""
-
+from feast_sketch_store.kernel import Numbers, words_of_bits
+from feast_sketch_store.succinct.blocks import BlockChecks
 
 _WORD_BITS = 64
 _BLOCK = 64  # this many numbers of w bits take exactly w words
@@ -56,7 +24,7 @@ class PackedInts:
     width : bits of a number, 0 to 64; 0 if all are equal.
     base : the smallest number, an int64.
     length : how many numbers.
-    check : see `Check`; None if all words have been checked.
+    check : see `BlockChecks`; None if all words have been checked.
 
     Raises
     ------
@@ -67,7 +35,7 @@ class PackedInts:
     width: int
     base: int
     length: int
-    check: Check | None = None
+    check: BlockChecks | None = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.width <= _WORD_BITS or self.length < 0 or not -(2**63) <= self.base < 2**63:
@@ -115,21 +83,21 @@ class PackedInts:
             return np.full(len(places), self.base)
         if self.check is not None and not self.check.all_checked:
             self.check(places * self.width >> 6, 2)
-        numbers = kernel.take_packed(PackedNumbers(self.words, self.width), self.length, places)
+        numbers = kernel.take_packed(self.words, self.width, self.length, places)
         if self.base:
             numbers += np.uint64(self.base % 2**64)
         return numbers.view(np.int64)
 
     @property
     def arguments(self) -> Numbers:
-        """The numbers in the form that the compiled kernel takes for reads of one row; see `RowReader`."""
+        """The numbers in the form that the kernel takes; see `RowReader`."""
         return self.words, self.width, self.base, self.length, unfinished(self.check)
 
 
 NO_NUMBERS: Numbers = (np.zeros(0, np.uint64), 0, 0, 0, None)
 
 
-def unfinished(check: Check | None) -> Check | None:
+def unfinished(check: BlockChecks | None) -> BlockChecks | None:
     """A check; None if all of its blocks have been checked."""
     return None if check is None or check.all_checked else check
 

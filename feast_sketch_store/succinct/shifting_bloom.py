@@ -37,7 +37,8 @@ from numpy.typing import NDArray
 
 from feast_sketch_store import kernel
 from feast_sketch_store.kernel import SymbolQuery, Table
-from feast_sketch_store.succinct.packed import Check, unfinished
+from feast_sketch_store.succinct.blocks import BlockChecks
+from feast_sketch_store.succinct.packed import unfinished
 from feast_sketch_store.threads import Threads
 
 # offset_j uses the upper 32 bits of a mixed hash, so a table has fewer than 2**32 words (32 GiB).
@@ -177,7 +178,7 @@ class ShiftingBloomFilter:
         ones.
     num_words : words of the table, without the repeated ones.
     salt : of the builder.
-    check : see `Check`; None if all words have been checked.
+    check : see `BlockChecks`; None if all words have been checked.
     """
 
     def __init__(
@@ -185,13 +186,18 @@ class ShiftingBloomFilter:
         words: NDArray[np.uint64],
         num_words: int,
         salt: tuple[int, int],
-        check: Check | None = None,
+        check: BlockChecks | None = None,
     ):
         self.words = words
         self.num_words = num_words
         self.salt = salt
         self._check = check
         self._table = Table(words, num_words, salt)
+
+    @property
+    def window_words(self) -> int:
+        """Words of a window."""
+        return len(self.words) - self.num_words
 
     @property
     def num_bits(self) -> int:
@@ -242,11 +248,10 @@ class ShiftingBloomFilter:
         self._check_blocks(entity_hashes, query)
         return kernel.contains(self._table, query, entity_hashes, symbols, wanted)
 
-    def arguments(self, query: SymbolQuery, *more: Any) -> tuple[Any, ...]:
+    def arguments(self, query: SymbolQuery) -> tuple[Any, ...]:
         """Symbols in the form in which the kernel reads them; see `RowReader`."""
         nobody = np.zeros((0, 2), np.uint64)
-        table = self.words, self.num_words, *self.salt, nobody, *query
-        return *table, *more, unfinished(self._check)
+        return self.words, self.num_words, *self.salt, nobody, *query, unfinished(self._check)
 
     def _check_blocks(self, entity_hashes: NDArray[np.uint64], query: SymbolQuery) -> None:
         check = self._check

@@ -30,12 +30,11 @@ from numpy.typing import NDArray
 
 from feast_sketch_store import kernel
 from feast_sketch_store.kernel import masks_of
-from feast_sketch_store.succinct.packed import Check
+from feast_sketch_store.succinct.blocks import BlockChecks
 
 _SLOTS_PER_KEY = 1.015
 _SLOTS_FOR_ALL = 1.03
 _SEGMENT = 64
-ABSENT = -1
 MAX_WIDTH = 62  # so that numbers are int64
 
 
@@ -68,7 +67,7 @@ class StaticFunction:
     width : bits of a slot, 1 to ``MAX_WIDTH``.
     num_symbols : numbers below it mean that the key is present.
     left_hashes, left_numbers : uint64[l], ascending, and int64[l]: the keys that did not fit into the table.
-    check : see `Check`; None if all words have been checked.
+    check : see `BlockChecks`; None if all words have been checked.
 
     Raises
     ------
@@ -80,7 +79,7 @@ class StaticFunction:
     num_symbols: int
     left_hashes: NDArray[np.uint64]
     left_numbers: NDArray[np.int64]
-    check: Check | None = None
+    check: BlockChecks | None = None
 
     def __post_init__(self) -> None:
         if not 1 <= self.width <= MAX_WIDTH or not 0 <= self.num_symbols <= 1 << self.width:
@@ -134,25 +133,3 @@ class StaticFunction:
     def size_bytes(self) -> int:
         """Bytes of the table, and of the listed keys."""
         return int(self.words.nbytes + self.left_hashes.nbytes + self.left_numbers.nbytes)
-
-    @property
-    def rate(self) -> float:
-        """The probability that an unknown key reads as present."""
-        return float(self.num_symbols / 2.0**self.width)
-
-    def look_up(self, hashes: NDArray[np.uint64]) -> NDArray[np.int64]:
-        """The number of each key, int64[n]; ``ABSENT`` for an unknown key."""
-        self._check_words(hashes)
-        numbers = kernel.look_up(self.words, self.width, self.num_slots, hashes).view(np.int64)
-        numbers = np.where(numbers < self.num_symbols, numbers, ABSENT)
-        if len(self.left_hashes):
-            indices = np.searchsorted(self.left_hashes, hashes).clip(max=len(self.left_hashes) - 1)
-            numbers = np.where(self.left_hashes[indices] == hashes, self.left_numbers[indices], numbers)
-        return numbers
-
-    def _check_words(self, hashes: NDArray[np.uint64]) -> None:
-        if self.check is not None and not self.check.all_checked:
-            upper, lower = hashes >> np.uint64(32), hashes & np.uint64(0xFFFFFFFF)
-            free = np.uint64(self.num_slots - _SEGMENT + 1)
-            starts = (upper * free + (lower * free >> np.uint64(32))) >> np.uint64(32)
-            self.check((starts >> np.uint64(6)).astype(np.int64) * self.width, 2 * self.width)

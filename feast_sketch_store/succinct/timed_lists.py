@@ -32,7 +32,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from feast_sketch_store import kernel
 from feast_sketch_store.kernel import (
     AGES,
     GAPS,
@@ -40,12 +39,11 @@ from feast_sketch_store.kernel import (
     NUM_CLASSES,
     NUM_WIDTHS,
     SIZES,
-    ListCodes,
     ceil_log2,
 )
+from feast_sketch_store.succinct.coded_rows import CodedRows
 from feast_sketch_store.succinct.elias_fano import EliasFano
 from feast_sketch_store.succinct.list_widths import MAX_WIDTH, Gaps, fitted
-from feast_sketch_store.succinct.packed import Check, unfinished
 from feast_sketch_store.succinct.prefix_codes import (
     code_lengths,
     is_prefix_code,
@@ -122,7 +120,9 @@ class ListCode:
 
     @cached_property
     def widths(self) -> NDArray[np.uint8]:
-        """See `ListCodes`."""
+        """The width of a gap that begins at a symbol if 1, 2, 3 to 4, 5 to 8, or 9 to 16 ids are left:
+        uint8[5, V].
+        """
         last = np.flatnonzero(self.run_ends == self.num_symbols) + 1
         runs = zip(np.split(self.run_ends, last[:-1]), np.split(self.run_widths, last[:-1]), strict=True)
         if not self.num_symbols:
@@ -130,9 +130,9 @@ class ListCode:
         return np.stack([np.repeat(widths, np.diff(ends, prepend=0)) for ends, widths in runs])
 
     @cached_property
-    def tables(self) -> ListCodes:
-        """The code in the form that a reader takes."""
-        return ListCodes(np.stack([prefix_table(lengths) for lengths in self.lengths]), self.widths)
+    def tables(self) -> NDArray[np.uint16]:
+        """The `prefix_table` of each kind of number: uint16[3, 4096]."""
+        return np.stack([prefix_table(lengths) for lengths in self.lengths])
 
 
 def classes_of(numbers: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -180,36 +180,10 @@ class _Ticks:
 
 
 @dataclass(frozen=True)
-class TimedLists:
-    """The lists of ``num_rows`` rows. Immutable; safe to read from any number of threads.
-
-    Parameters
-    ----------
-    code : of all lists.
-    words : uint64[n], the codes of all rows and two words more; may be memory-mapped.
-    num_bits : of the codes.
-    starts : the bits at which rows begin.
-    check : of the words; None if all have been checked.
-
-    Raises
-    ------
-    ValueError : the parts do not fit each other.
-    """
+class TimedLists(CodedRows):
+    """The lists of ``num_rows`` rows; ``code`` is that of all lists."""
 
     code: ListCode
-    words: NDArray[np.uint64]
-    num_bits: int
-    starts: EliasFano
-    check: Check | None = None
-
-    def __post_init__(self) -> None:
-        if (
-            self.words.ndim != 1
-            or self.num_bits < 0
-            or len(self.words) != kernel.words_of_bits(self.num_bits)
-            or self.starts.by_value
-        ):
-            raise ValueError("the parts of the lists do not fit each other")
 
     @property
     def num_rows(self) -> int:
@@ -219,7 +193,7 @@ class TimedLists:
     @property
     def size_bytes(self) -> int:
         """Bytes of the codes, of their index, and of the tables of the code."""
-        return int(self.words.nbytes) + self.starts.size_bytes + self.code.size_bytes
+        return super().size_bytes + self.code.size_bytes
 
     @classmethod
     def build(
@@ -245,14 +219,12 @@ class TimedLists:
         code = ListCode.fit(counts, numbers, shown, end / len(ids) if len(ids) else 1.0)
         words, ends = _written(code, indptr, ids, ages)
         num_bits = int(ends[-1]) if len(ends) else 0
-        return cls(code, words, num_bits, EliasFano.of_starts(ends))
+        return cls(words, num_bits, EliasFano.of_starts(ends), None, code)
 
     @property
     def arguments(self) -> tuple[Any, ...]:
-        """The lists in the form in which the kernel reads them; see `RowReader`."""
-        tables = self.code.tables
-        code = tables.tables, tables.widths, tables.widths.shape[1], self.words, self.num_bits
-        return *code, unfinished(self.check), *self.starts.arguments
+        """See `CodedRows`."""
+        return self.code.tables, self.code.widths, self.code.num_symbols, *super().arguments
 
 
 def _written(

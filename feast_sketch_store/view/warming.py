@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TypeAlias
 
 from feast_sketch_store.storage.system import will_need
-from feast_sketch_store.succinct.packed import Check
+from feast_sketch_store.succinct.blocks import BlockChecks
 from feast_sketch_store.threads import lower_priority
 
 WARMER = "feast_sketch_store warm-up"  # the name of threads
@@ -25,7 +25,7 @@ _HEAD_START_SECONDS = 0.05  # of the first reads, which have the disk and the in
 
 
 # An array, the first of some of its blocks, and their number.
-Step: TypeAlias = tuple[Check, int, int]
+Step: TypeAlias = tuple[BlockChecks, int, int]
 
 
 class Warmer:
@@ -38,7 +38,7 @@ class Warmer:
 
     def start(
         self,
-        checks: Sequence[Check],
+        checks: Sequence[BlockChecks],
         ahead_seconds: float = 0.0,
         then: Callable[[], None] = lambda: None,
     ) -> None:
@@ -103,7 +103,7 @@ def _look_at(steps: Iterator[Step], stop: threading.Event, seconds: float | None
     return False
 
 
-def _steps(checks: Sequence[Check]) -> Iterator[Step]:
+def _steps(checks: Sequence[BlockChecks]) -> Iterator[Step]:
     for check in checks:
         number = max(1, _CHUNK_BYTES // (8 * check.block_words))
         for first in range(0, len(check.unchecked), number):

@@ -20,6 +20,7 @@ from tests.conformance.kit.forged import header_of
 from tests.conformance.kit.rules import RULES
 from tests.conformance.kit.values import code_vectors, hash_vectors
 from tests.conformance.kit.views import SALT, SealedView, encoded, keys_of, sealed, users
+from tests.helpers.reads import find_rows
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "online_store_format.md"
 BLOCK = re.compile(
@@ -219,7 +220,7 @@ def steps(view):
     hashes = hashes_of([key])
     row_hash = row_hashes(hashes, SALT)
     (fingerprint,) = fingerprints_of(row_hash, index.range).tolist()
-    (row,) = index.find(row_hash).tolist()
+    (row,) = find_rows(index, row_hash).tolist()
     width = index.fingerprints.lows.width
     yield f"serialized key  {serialized(key).hex()}"
     yield f"h0, h1          {', '.join(map(str, hashes[0].tolist()))}"
@@ -232,7 +233,7 @@ def steps(view):
     answer = sketch.read(hashes, ["liked", "country"])
     yield f"timestamp       {answer.event_timestamps[0]}"
     sets = sketch.features["liked"].sets
-    starts = [*sets.starts.take(np.arange(len(sets.starts))).tolist(), sets.num_bits]
+    starts = [*sets.starts.to_numbers().tolist(), sets.num_bits]
     bits = bits_of(layer.arrays["sets.codes.words"], sets.num_bits)
     values = [value.decode() for value in sketch.features["liked"].vocabulary.values.to_pylist()]
     ids = answer.features["liked"].csr.ids.tolist()

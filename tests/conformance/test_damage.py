@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from feast_sketch_store.errors import DamagedFileError, StorageError
-from feast_sketch_store.snapshot import BlockChecks, block_checksums, decode, encode, verify
+from feast_sketch_store.snapshot import decode, encode, verify
+from feast_sketch_store.succinct.blocks import BlockChecks, block_checksums
 from tests.helpers.cases import case, for_each
 from tests.helpers.snapshots import load
 

@@ -10,9 +10,9 @@ import pytest
 from feast_sketch_store.kernel import LONGEST_UNARY, MAX_NUM_HASHES, SAMPLED
 from feast_sketch_store.layers import FeatureBudget, Goal
 from feast_sketch_store.rows.codecs import EMPTY, MISSING, NULL, VALUE, FeatureCodec
-from feast_sketch_store.snapshot import blocks, format, manifest
+from feast_sketch_store.snapshot import format, manifest
 from feast_sketch_store.structures import registry
-from feast_sketch_store.succinct import MAX_NUM_WORDS
+from feast_sketch_store.succinct import MAX_NUM_WORDS, blocks
 from tests.conformance.format_page import PAGE, example_view, page_with_blocks
 from tests.conformance.kit.answers import read
 from tests.conformance.kit.views import SealedView, encoded, sealed, users

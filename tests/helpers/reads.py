@@ -11,6 +11,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from feast_sketch_store.adapter import responses
 from feast_sketch_store.adapter.responses import EPOCH, row_of
 from feast_sketch_store.kernel import NAMES, SEED, WITH_WEIGHTS, RowReader, row_hashes
+from feast_sketch_store.kernel import _compiled as compiled
 from feast_sketch_store.layers import listed
 from feast_sketch_store.layers.row_reader import NO_LIMIT, Wanted, stack
 from feast_sketch_store.layers.sketch import SketchLayer
@@ -120,6 +121,36 @@ def has_values(rows, hashes, values, per_entity=0, expire_before=NO_TIMESTAMP):
     asked = np.ascontiguousarray(hashes), expire_before, SEED, numbers, *parts, objects, is_text
     rows.contains_values(*asked, per_entity, out)
     return out
+
+
+def take_ascending(numbers, indices):
+    """The ascending numbers with some indexes: uint64[n]."""
+    taken = np.empty(len(indices), np.uint64)
+    compiled.take_ascending(*numbers.arguments[:7], indices, taken)
+    return taken
+
+
+def find_rows(index, hashes):
+    """The rows of entities by an index of fingerprints: int64[n], -1 for an entity without a row."""
+    rows = np.empty(len(hashes), np.int64)
+    numbers = index.fingerprints.arguments[:7]
+    compiled.find_rows(*numbers, index.range, index.twins, np.ascontiguousarray(hashes), rows)
+    return rows
+
+
+def look_up(function, hashes):
+    """The number of each key by a static function: int64[n], -1 for an unknown key."""
+    numbers = look_up_slots(function.words, function.width, function.num_slots, hashes).view(np.int64)
+    numbers = np.where(numbers < function.num_symbols, numbers, -1)
+    left = dict(zip(function.left_hashes.tolist(), function.left_numbers.tolist(), strict=True))
+    return np.array([left.get(one, own) for one, own in zip(hashes.tolist(), numbers.tolist(), strict=True)])
+
+
+def look_up_slots(words, width, num_slots, hashes):
+    """The number of each hash by the slots alone: uint64[n]."""
+    numbers = np.empty(len(hashes), np.uint64)
+    compiled.look_up(words, width, num_slots, np.ascontiguousarray(hashes), numbers)
+    return numbers
 
 
 class ListedRows:

@@ -5,16 +5,17 @@ import functools
 
 import numpy as np
 
-from feast_sketch_store.snapshot import files
 from feast_sketch_store.snapshot.files import SnapshotFile, SnapshotFolder
-from feast_sketch_store.snapshot.format import header_of, locate
+from feast_sketch_store.snapshot.format import decode, header_of, locate, verify
 from feast_sketch_store.snapshot.manifest import Manifest, PartFile, checksum_of
 from feast_sketch_store.storage.local import LocalStorage
 
 
 def load(path, *skip):
     """The description and the arrays of a file, with or without a manifest."""
-    return files.load(LocalStorage(path.parent), path.name, *skip)
+    content = LocalStorage(path.parent).map(path.name)
+    verify(content, str(path), *skip)
+    return decode(content, str(path))
 
 
 @functools.cache

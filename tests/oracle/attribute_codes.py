@@ -1,7 +1,5 @@
 """Reads attribute codes bit by bit; succinct/attribute_codes.py has the format."""
 
-import numpy as np
-
 from feast_sketch_store.succinct.prefix_codes import prefix_codes
 
 
@@ -12,7 +10,7 @@ def decoded(coded, sizes):
         if length:
             words[int(code), int(length)] = block
     bits = sum(int(word) << (64 * place) for place, word in enumerate(coded.words))
-    starts = [*coded.starts.take(np.arange(len(coded.starts))).tolist(), coded.num_bits]
+    starts = [*coded.starts.to_numbers().tolist(), coded.num_bits]
     rows = []
     for start, stop, size in zip(starts, starts[1:], sizes, strict=False):
         codes, place = [], start

@@ -4,7 +4,8 @@ import itertools
 
 import numpy as np
 
-from feast_sketch_store.kernel import LONGEST_UNARY, SAMPLED, AscendingNumbers, PackedNumbers, RowIndex
+from feast_sketch_store.kernel import LONGEST_UNARY, SAMPLED
+from feast_sketch_store.succinct import EliasFano, FingerprintIndex, PackedInts
 
 MASK = 2**64 - 1
 
@@ -72,13 +73,13 @@ class Bits:
         return np.frombuffer(self.number.to_bytes(8 * number, "little"), "<u8")
 
 
-def packed_at(packed: PackedNumbers, index):
+def packed_at(packed: PackedInts, index):
     return Bits(packed.words).at(index * packed.width, packed.width)
 
 
-def find_bit(numbers: AscendingNumbers, index, wanted):
+def find_bit(numbers: EliasFano, index, wanted):
     """The position of a one or zero of ``highs`` that ``index`` others precede, from its sample on."""
-    highs, num_bits = Bits(numbers.highs), numbers.length + numbers.num_buckets
+    highs, num_bits = Bits(numbers.highs), len(numbers) + numbers.num_buckets
     left = index % SAMPLED
     for position in range(packed_at(numbers.samples, index // SAMPLED), num_bits):
         if highs.at(position, 1) == wanted:
@@ -88,7 +89,7 @@ def find_bit(numbers: AscendingNumbers, index, wanted):
     raise DamagedError
 
 
-def ascending_at(numbers: AscendingNumbers, index):
+def ascending_at(numbers: EliasFano, index):
     """The number with this index."""
     high = find_bit(numbers, index, 1) - index
     if high < 0:
@@ -96,7 +97,7 @@ def ascending_at(numbers: AscendingNumbers, index):
     return (high << numbers.lows.width | packed_at(numbers.lows, index)) & MASK
 
 
-def row_of(index: RowIndex, row_hash):
+def row_of(index: FingerprintIndex, row_hash):
     """The row of a hash, or -1."""
     numbers, highs = index.fingerprints, Bits(index.fingerprints.highs)
     fingerprint = row_hash * index.range >> 64
@@ -105,11 +106,11 @@ def row_of(index: RowIndex, row_hash):
     if begin < bucket:
         raise DamagedError
     first = -1
-    for position in range(begin, numbers.length + numbers.num_buckets):
+    for position in range(begin, len(numbers) + numbers.num_buckets):
         if not highs.at(position, 1):
             break
         row = position - bucket
-        if row >= numbers.length:
+        if row >= len(numbers):
             raise DamagedError
         is_same = packed_at(numbers.lows, row) == low
         if first >= 0:
@@ -118,14 +119,14 @@ def row_of(index: RowIndex, row_hash):
     return first
 
 
-def twin_row(index: RowIndex, row_hash, first):
+def twin_row(index: FingerprintIndex, row_hash, first):
     """The row of a hash whose fingerprint several rows share, from ``first`` on."""
     twins = index.twins.tolist()
     if row_hash not in twins:
         return -1
     before = sum(twin * index.range >> 64 < row_hash * index.range >> 64 for twin in twins)
     row = first + twins.index(row_hash) - before
-    if row >= index.fingerprints.length:
+    if row >= len(index):
         raise DamagedError
     return row
 

@@ -20,7 +20,7 @@ from feast_sketch_store.structures.table import TOLERANCE
 from feast_sketch_store.view.sealing import SealPolicy
 from feast_sketch_store.view.view import View
 from tests.helpers.filters import measured_fill
-from tests.helpers.reads import assert_agrees
+from tests.helpers.reads import assert_agrees, find_rows
 from tests.properties.test_structures import (
     LIMIT,
     PRESENCE,
@@ -56,7 +56,8 @@ def expected_of(layer, rows, name):
     """False values of a read by the ones that the table has, over the cells of cluster and value."""
     sealed, feature = layer.features[name], rows.features[name]
     presence = layer.presence
-    clusters = sealed.clusters.take(presence.index.find(row_hashes(rows.keys.entity_hashes, presence.salt)))
+    own = row_hashes(rows.keys.entity_hashes, presence.salt)
+    clusters = sealed.clusters.take(find_rows(presence.index, own))
     filled = np.flatnonzero(feature.states == VALUE)
     shown = measured_fill(sealed.filter) ** sealed.hashes_of[clusters[filled]]
     ids = sealed.vocabulary.find(feature.vocabulary.values)[feature.symbols]

@@ -3,6 +3,7 @@
 import hashlib
 import itertools
 import struct
+from dataclasses import replace
 from functools import partial
 
 import mmh3
@@ -17,16 +18,13 @@ from hypothesis.extra import numpy as arrays
 from feast_sketch_store import kernel
 from feast_sketch_store.kernel import (
     NUM_LEFT,
-    AscendingNumbers,
-    PackedNumbers,
-    RowIndex,
     SetCodes,
     SymbolQuery,
     Table,
 )
 from feast_sketch_store.succinct import EliasFano, FingerprintIndex, PackedInts
 from tests.helpers.length import by_length
-from tests.helpers.reads import read_sets
+from tests.helpers.reads import find_rows, read_sets, take_ascending
 from tests.oracle import bits, filters
 from tests.oracle import messages as plain_messages
 from tests.oracle import sets as plain_sets
@@ -374,11 +372,6 @@ def test_encoded_values(elements, rows, is_collection, is_packed):
     assert ends.tolist() == np.cumsum([0, *map(len, wanted)]).tolist()
 
 
-def packed(numbers, width):
-    filled = PackedInts.pack(np.array([*numbers, 2**width - 1]), width, base=0)
-    return PackedNumbers(filled.words, width)
-
-
 @REPEATABLE
 @given(st.integers(0, 64), st.data())
 def test_packed_numbers(width, data):
@@ -387,7 +380,7 @@ def test_packed_numbers(width, data):
     if width < 64:
         words = PackedInts.pack(numbers.view(np.int64), width, base=0).words
     indices = np.array(data.draw(st.lists(st.integers(0, len(numbers) - 1))), np.int64)
-    assert_equal(kernel.take_packed(PackedNumbers(words, width), len(numbers), indices), numbers[indices])
+    assert_equal(kernel.take_packed(words, width, len(numbers), indices), numbers[indices])
 
 
 @REPEATABLE
@@ -418,8 +411,8 @@ def test_ascending_numbers(kept, data):
     indices = np.array(
         data.draw(st.lists(st.integers(0, len(numbers) - 1))) if len(numbers) else [], np.int64
     )
-    assert_equal(kernel.take_ascending(kept.parts, indices), numbers[indices])
-    assert [bits.ascending_at(kept.parts, index) for index in indices.tolist()] == numbers[indices].tolist()
+    assert_equal(take_ascending(kept, indices), numbers[indices])
+    assert [bits.ascending_at(kept, index) for index in indices.tolist()] == numbers[indices].tolist()
 
 
 @REPEATABLE
@@ -427,9 +420,9 @@ def test_ascending_numbers(kept, data):
 def test_rows_of_hashes(num_rows, rate, seed, is_crowded):
     rng = np.random.default_rng(seed)
     hashes = np.unique(rng.integers(0, 2**64, num_rows, np.uint64) >> np.uint64(40 if is_crowded else 0))
-    index = FingerprintIndex.build(hashes, rate).parts
+    index = FingerprintIndex.build(hashes, rate)
     wanted = np.concatenate((hashes, hashes ^ np.uint64(1), rng.integers(0, 2**64, 50, np.uint64)))
-    rows = kernel.find_rows(index, wanted).tolist()
+    rows = find_rows(index, wanted).tolist()
     assert rows == [bits.row_of(index, own) for own in wanted.tolist()]
     assert rows[: len(hashes)] == list(range(len(hashes)))
 
@@ -453,20 +446,21 @@ def test_damaged_numbers_and_indexes_are_read_alike_or_refused_by_both(kept, by_
     parts = {"highs": kept.highs, "lows": kept.lows.words, "samples": kept.samples.words}
     name = rng.choice(list(parts))
     parts[name] = damaged(parts[name], rng)
-    read = AscendingNumbers(
-        parts["highs"], kept.num_buckets, len(kept),
-        PackedNumbers(parts["lows"], kept.lows.width), PackedNumbers(parts["samples"], kept.samples.width),
-    )  # fmt: skip
-    twins = np.unique(rng.integers(0, 2**64, 5, np.uint64))
-    size = ((kept.num_buckets - 1) << kept.lows.width) + 1
-    index = RowIndex(read, size, twins)
+    read = replace(
+        kept,
+        highs=parts["highs"],
+        lows=replace(kept.lows, words=parts["lows"]),
+        samples=replace(kept.samples, words=parts["samples"]),
+    )
     if by_value:
+        twins = np.unique(rng.integers(0, 2**64, 5, np.uint64))
+        index = FingerprintIndex(read, ((kept.num_buckets - 1) << kept.lows.width) + 1, twins)
         wanted = np.append(numbers, twins)
-        found = [outcome(kernel.find_rows, index, own) for own in np.split(wanted, len(wanted))]
+        found = [outcome(find_rows, index, own) for own in np.split(wanted, len(wanted))]
         assert found == [outcome(bits.row_of, index, own) for own in wanted.tolist()]
     else:
         indices = np.arange(len(kept))
-        found = [outcome(kernel.take_ascending, read, own) for own in np.split(indices, max(1, len(indices)))]
+        found = [outcome(take_ascending, read, own) for own in np.split(indices, max(1, len(indices)))]
         assert found[: len(kept)] == [outcome(bits.ascending_at, read, own) for own in indices.tolist()]
 
 
@@ -572,7 +566,7 @@ def test_damaged_sets_are_read_alike_or_refused_by_both(sets, data):
     rng = np.random.default_rng(data.draw(st.integers(0, 99)))
     words[rng.integers(0, len(words))] ^= rng.integers(0, 2**64, dtype=np.uint64)
     group_rows = data.draw(group_sizes)
-    starts = starts_of(ends, group_rows).parts
+    starts = starts_of(ends, group_rows)
     for row, feature in itertools.product(range(num_rows), range(num_features)):
         read = set_reader(codes, words, ends, group_rows, feature)
         try:

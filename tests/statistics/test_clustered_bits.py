@@ -30,6 +30,7 @@ from feast_sketch_store.rows.encoding import EncodedFeature, EncodedRows, RowKey
 from feast_sketch_store.rows.vocabulary import Vocabulary
 from feast_sketch_store.structures.clusters import SMOOTHING, count
 from tests.helpers.length import by_length
+from tests.helpers.reads import find_rows
 
 pytestmark = pytest.mark.has_long_form
 
@@ -107,7 +108,8 @@ def test_a_table_takes_at_most_3_percent_more_than_the_least(rows, style, ratio)
     layer = build_layer(rows, FeatureBudget(1e-5, {"viewed": goal}))
     (structure,) = layer.structures
     hashes, members = rows.keys.entity_hashes, rows.features["viewed"].csr
-    clusters = structure.clusters.take(layer.presence.index.find(row_hashes(hashes, layer.presence.salt)))
+    own = row_hashes(hashes, layer.presence.salt)
+    clusters = structure.clusters.take(find_rows(layer.presence.index, own))
     sizes = np.bincount(clusters, minlength=NUM_TASTES)[:, None]
     facts = count(members, clusters, (NUM_TASTES, NUM_VALUES))
     shares = (facts + SMOOTHING * facts.sum(0) / NUM_ROWS) / (sizes + SMOOTHING)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from feast_sketch_store.errors import DamagedFileError
-from feast_sketch_store.snapshot.blocks import BLOCK_BYTES, BlockChecks, block_checksums
+from feast_sketch_store.succinct.blocks import BLOCK_BYTES, BlockChecks, block_checksums
 from tests.helpers.cases import for_each
 
 BLOCK_WORDS = BLOCK_BYTES // 8

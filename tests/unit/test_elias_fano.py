@@ -5,10 +5,10 @@ import math
 import numpy as np
 import pytest
 
-from feast_sketch_store.kernel import SAMPLED
 from feast_sketch_store.succinct import EliasFano, PackedInts
 from feast_sketch_store.succinct.elias_fano import expected_bytes
 from tests.helpers.cases import for_each
+from tests.helpers.reads import take_ascending
 
 SHAPES = {
     "none": ([], 1),
@@ -32,7 +32,8 @@ def test_numbers_come_back_from_their_places(numbers_and_bound):
     numbers, bound = numbers_and_bound
     kept = EliasFano.build(numbers, bound)
     indices = np.random.default_rng(1).permutation(len(numbers))
-    assert kept.take(indices).tolist() == numbers[indices].tolist()
+    assert take_ascending(kept, indices).tolist() == numbers[indices].tolist()
+    assert kept.to_numbers().tolist() == numbers.tolist()
 
 
 @pytest.mark.parametrize("by_value", [False, True])
@@ -54,7 +55,7 @@ def test_places_that_do_not_exist_are_refused():
     kept = EliasFano.build(np.arange(10, dtype=np.uint64), 10)
     for index in (-1, 10):
         with pytest.raises(ValueError, match="no such number"):
-            kept.take(np.array([index]))
+            take_ascending(kept, np.array([index]))
 
 
 def parts_of(kept):
@@ -82,48 +83,3 @@ def test_parts_that_do_not_fit_are_refused(change):
     kept = EliasFano.build(np.arange(0, 100_000, 100, dtype=np.uint64), 100_000)
     with pytest.raises(ValueError, match="do not fit each other"):
         EliasFano(**(parts_of(kept) | change))
-
-
-class Checked:
-    """Marks words that were checked."""
-
-    block_words, all_checked = 1, False
-
-    def __init__(self, words):
-        self.unchecked = np.ones(len(words), np.uint8)
-
-    def __call__(self, starts, num_words):
-        starts, num_words = np.broadcast_arrays(starts, num_words)
-        for start, number in zip(starts.tolist(), num_words.tolist(), strict=True):
-            assert start >= 0
-            assert number >= 1
-            assert start + number <= len(self.unchecked)
-            self.unchecked[start : start + number] = 0
-
-
-def checked(kept):
-    """The same numbers, whose words are to be checked before their use."""
-    lows, samples = (
-        PackedInts(p.words, p.width, 0, p.length, Checked(p.words)) for p in (kept.lows, kept.samples)
-    )
-    return EliasFano(kept.highs, lows, samples, kept.num_buckets, kept.by_value, Checked(kept.highs))
-
-
-@for_each("index", [0, 1, SAMPLED - 1, SAMPLED, 2000, 9999])
-def test_words_are_checked_before_they_are_used(index):
-    """Whatever was not checked may be damaged, and the number comes back."""
-    numbers = np.sort(np.random.default_rng(3).integers(0, 10**6, 10_000)).astype(np.uint64)
-    kept = checked(EliasFano.build(numbers, 10**6))
-    kept.check_indices(np.array([index]))
-    unchecked = [part.unchecked.astype(bool) for part in (kept.check, kept.lows.check, kept.samples.check)]
-    assert any(part.any() for part in unchecked)
-    damaged = [
-        np.where(part, ~words, words)
-        for part, words in zip(unchecked, (kept.highs, kept.lows.words, kept.samples.words), strict=True)
-    ]
-    lows, samples = (
-        PackedInts(words, part.width, 0, part.length)
-        for words, part in zip(damaged[1:], (kept.lows, kept.samples), strict=True)
-    )
-    read = EliasFano(damaged[0], lows, samples, kept.num_buckets, by_value=False)
-    assert read.take(np.array([index])).tolist() == [numbers[index]]

@@ -7,7 +7,7 @@ from feast_sketch_store.kernel import fingerprints_of
 from feast_sketch_store.succinct import EliasFano, FingerprintIndex
 from feast_sketch_store.succinct.fingerprints import expected_bits, expected_twins, range_for
 from tests.helpers.cases import for_each
-from tests.unit.test_elias_fano import checked
+from tests.helpers.reads import find_rows
 
 COUNTS = pytest.mark.parametrize("num_rows", [0, 1, 2, 7, 8, 15, 16, 17, 5000])
 RATES = pytest.mark.parametrize("rate", [0.9, 0.01, 1e-5, 1e-12])
@@ -24,9 +24,9 @@ def test_every_row_is_found(num_rows, rate):
     hashes = hashes_for(num_rows)
     index = FingerprintIndex.build(hashes, rate)
     assert len(index) == num_rows
-    assert index.find(hashes).tolist() == list(range(num_rows))
-    assert index.find(hashes[::-1]).tolist() == list(range(num_rows))[::-1]
-    assert index.find(hashes[:0]).tolist() == []
+    assert find_rows(index, hashes).tolist() == list(range(num_rows))
+    assert find_rows(index, hashes[::-1]).tolist() == list(range(num_rows))[::-1]
+    assert find_rows(index, hashes[:0]).tolist() == []
 
 
 @COUNTS
@@ -46,7 +46,7 @@ def test_only_what_shares_the_fingerprint_of_a_row_is_found(num_rows, rate):
         alike = rows.get(fingerprint, [])
         own = [row for row in alike if int(hashes[row]) == one]
         expected.append(own[0] if own else alike[0] if len(alike) == 1 else -1)
-    assert index.find(asked).tolist() == expected
+    assert find_rows(index, asked).tolist() == expected
 
 
 def test_fingerprints_are_the_upper_half_of_a_product():
@@ -61,16 +61,16 @@ def test_many_rows_with_the_same_fingerprint(monkeypatch, size):
     hashes = hashes_for(1000)
     index = FingerprintIndex.build(hashes, 0.5)
     assert index.twins.tolist() == hashes.tolist()
-    assert index.find(hashes).tolist() == list(range(1000))
-    assert index.find(hashes_for(1000, 2)).tolist() == [-1] * 1000
+    assert find_rows(index, hashes).tolist() == list(range(1000))
+    assert find_rows(index, hashes_for(1000, 2)).tolist() == [-1] * 1000
 
 
 def test_rows_that_are_all_near_each_other():
     """Hashes that somebody chose, which a salt prevents."""
     hashes = np.uint64(3 << 62) + (np.arange(1000, dtype=np.uint64) << np.uint64(10))
     index = FingerprintIndex.build(hashes, 1e-12)
-    assert index.find(hashes).tolist() == list(range(1000))
-    assert index.find(hashes - np.uint64(1 << 63)).tolist() == [-1] * 1000
+    assert find_rows(index, hashes).tolist() == list(range(1000))
+    assert find_rows(index, hashes - np.uint64(1 << 63)).tolist() == [-1] * 1000
 
 
 @for_each(
@@ -126,19 +126,3 @@ def test_parts_that_do_not_fit_are_refused(change):
     index = FingerprintIndex.build(hashes_for(100), 1e-5)
     with pytest.raises(ValueError, match="do not fit each other"):
         FingerprintIndex(**(parts_of(index) | change))
-
-
-def test_words_are_checked_before_they_are_used():
-    hashes = hashes_for(10_000)
-    index = FingerprintIndex.build(hashes, 1e-5)
-    for row in (0, 1, 255, 256, 5000, 9999):
-        own = checked(index.fingerprints)
-        assert FingerprintIndex(own, index.range, index.twins).find(hashes[row : row + 1]).tolist() == [row]
-        for words, check in ((own.highs, own.check), (own.lows.words, own.lows.check)):
-            assert 0 < check.unchecked.sum() < len(words)
-        damaged = EliasFano(
-            np.where(own.check.unchecked, ~own.highs, own.highs),
-            own.lows, own.samples, own.num_buckets, by_value=True,
-        )  # fmt: skip
-        found = FingerprintIndex(damaged, index.range, index.twins).find(hashes[row : row + 1])
-        assert found.tolist() == [row]

@@ -89,7 +89,8 @@ def test_unknown_entities_read_as_rows_at_the_rate():
     layer = build_layer(rows, FeatureBudget(0.01, {"s0": 1e-5}, is_static=True))
     others = np.random.default_rng(5).integers(0, 2**64, (200_000, 2), np.uint64)
     found = len(layer.read(others, ["s0"]).found)
-    expected = 200_000 * layer.structures[0].function.rate
+    function = layer.structures[0].function
+    expected = 200_000 * function.num_symbols / 2**function.width
     assert 0.005 * 200_000 < expected <= 0.01 * 200_000
     assert abs(found - expected) < 4 * math.sqrt(expected)
 

@@ -66,11 +66,11 @@ def test_damaged_lists_are_read_alike_or_refused_by_both(given_rows, seed):
     words = lists.words.copy()
     words[rng.integers(0, len(words))] ^= rng.integers(0, 2**64, dtype=np.uint64)
     object.__setattr__(lists, "words", words)
-    bounds = [*lists.starts.take(np.arange(len(rows))).tolist(), lists.num_bits]
+    bounds = [*lists.starts.to_numbers().tolist(), lists.num_bits]
     for row in range(len(rows)):
         start, stop = bounds[row : row + 2]
         try:
-            wanted = read_list(lists.code.tables, words, start, stop, 2**62, OLDEST)
+            wanted = read_list(lists.code, words, start, stop, 2**62, OLDEST)
         except DamagedError:
             with pytest.raises(ReadFault):
                 read_items(lists, np.array([row]), oldest=OLDEST)

@@ -13,8 +13,8 @@ from feast_sketch_store.layers import Goal
 from feast_sketch_store.metrics import is_loaded
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.settings.view_settings import FeatureSettings, ViewSettings
-from feast_sketch_store.snapshot.blocks import BLOCK_BYTES, BlockChecks, block_checksums
 from feast_sketch_store.storage.local import LocalStorage
+from feast_sketch_store.succinct.blocks import BLOCK_BYTES, BlockChecks, block_checksums
 from feast_sketch_store.view import live_shard, warming
 from feast_sketch_store.view.view import View
 from feast_sketch_store.view.warming import WARMER, Warmer
