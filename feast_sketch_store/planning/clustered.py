@@ -22,7 +22,7 @@ from feast_sketch_store.structures.goals import DEFAULT_CLUSTERS, WEIGHTED_BLOOM
 NOISE_RATIOS = (4.0, 1.0, 0.2)  # sets are smaller at less noise
 
 
-def candidates(sample: Sample, presence_error_rate: float, noise_ratios: Sequence[float]) -> list[Candidate]:
+def candidates(sample: Sample, noise_ratios: Sequence[float]) -> list[Candidate]:
     """The points of each style at some noise ratios, the smallest first."""
     # In the order of hashes, so that a sample has the same clusters wherever its rows come from.
     order = sample.order
@@ -34,7 +34,7 @@ def candidates(sample: Sample, presence_error_rate: float, noise_ratios: Sequenc
     }
     found = []
     for style in STYLES:
-        points = (_at(sample, presence_error_rate, style, ratio, counts) for ratio in noise_ratios)
+        points = (_at(sample, style, ratio, counts) for ratio in noise_ratios)
         found += in_order([point for point in points if point is not None])
     return found
 
@@ -58,7 +58,6 @@ def _scaled(
 
 def _at(
     sample: Sample,
-    presence_error_rate: float,
     style: str,
     noise_ratio: float,
     counts: dict[str, tuple[NDArray[np.int64], NDArray[np.int64]]],
@@ -85,7 +84,7 @@ def _at(
     columns += sample.timestamps_bytes
     columns += sum(packed_bytes(everyone, 1) for own in facts if own.num_rows.sum() < everyone)  # states
     structure = table_bytes(num_bits, window_words) + masks
-    structure += columns + index_bytes(everyone, presence_error_rate)
+    structure += columns + index_bytes(everyone, sample.presence_error_rate)
     tags = {"sketch.structure": style, "sketch.target": f"noise {noise_ratio:g}"}
     curve = style
     if style == WEIGHTED_BLOOM:

@@ -105,11 +105,10 @@ def _memory_bytes(
         return None
     goal = goals.pop()
     assert isinstance(goal, Goal)
-    rate = settings.presence_error_rate
     if goal.measure == ERROR_RATE and goal.structure in (AUTO, BLOOM):
-        return bloom(sample, rate, goal.amount).point.memory_bytes
+        return bloom(sample, goal.amount).point.memory_bytes
     if goal.measure == NOISE_RATIO and goal.structure == WEIGHTED_BLOOM and not goal.clusters:
-        return weighted_bloom(sample, rate, goal.amount).point.memory_bytes
+        return weighted_bloom(sample, goal.amount).point.memory_bytes
     return None
 
 
@@ -123,7 +122,7 @@ def offers(settings: ViewSettings, sample: Sample) -> dict[str, Offer]:
         num_without = sample.num_entities - filled[name]
         goals[name] = target
         popularity[name] = Popularity(counts.clip(max=filled[name]), sample.num_entities, num_without)
-    overhead = LayerOverhead.rows(sample.num_entities, settings.presence_error_rate, settings.lists_rows)
+    overhead = LayerOverhead.rows(sample.num_entities, sample.presence_error_rate, settings.lists_rows)
     return StructureSelector(goals, popularity, overhead).offers()
 
 

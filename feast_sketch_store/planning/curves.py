@@ -10,7 +10,7 @@ too.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -80,14 +80,18 @@ class Candidate:
     formulas: Sequence[Formula] = ()
 
 
-def candidates(sample: Sample, presence_error_rate: float, grid: Grid) -> list[Candidate]:
+def candidates(sample: Sample, grid: Grid) -> list[Candidate]:
     """The points of all curves that need no model; each curve from its smallest to its largest point."""
     curves = (
-        [bloom(sample, presence_error_rate, rate) for rate in grid.error_rates],
-        [weighted_bloom(sample, presence_error_rate, ratio) for ratio in grid.noise_ratios],
-        [sets(sample, presence_error_rate)],
-        list(_popular_sets(sample, presence_error_rate, grid.shares)),
-        list(_popular_bloom(sample, presence_error_rate, grid.cut_shares, grid.cut_rates)),
+        [bloom(sample, rate) for rate in grid.error_rates],
+        [weighted_bloom(sample, ratio) for ratio in grid.noise_ratios],
+        [sets(sample)],
+        [sets(sample, threshold) for threshold in _thresholds(sample, grid.shares)],
+        [
+            bloom(sample, rate, threshold)
+            for threshold in _thresholds(sample, grid.cut_shares)
+            for rate in grid.cut_rates
+        ],
     )
     return [candidate for curve in curves for candidate in in_order(curve)]
 
@@ -97,14 +101,12 @@ def in_order(curve: Sequence[Candidate]) -> list[Candidate]:
     return sorted(curve, key=lambda candidate: candidate.point.memory_bytes)
 
 
-def bloom(
-    sample: Sample, presence_error_rate: float, error_rate: float, threshold: float | None = None
-) -> Candidate:
+def bloom(sample: Sample, error_rate: float, threshold: float | None = None) -> Candidate:
     """One error rate for all values, or for those that at least ``threshold`` of the entities has."""
     kept = sample.everything if threshold is None else sample.at_least(threshold * len(sample))
     counts = sample.kept_counts(kept)
     classes: list[AnyFacts] = [FactClass(int(c.sum()), error_rate) for c in counts.values()]
-    geometry = size_for_rates([*classes, shapes_of(sample, kept, presence_error_rate)])
+    geometry = size_for_rates([*classes, shapes_of(sample, kept)])
     rates = {
         name: np.full(len(c), rate)
         for (name, c), rate in zip(counts.items(), geometry.false_positive_rates, strict=False)
@@ -118,7 +120,7 @@ def bloom(
     return as_candidate(sample, curve, label, size, kept, rates, _with_tops(tags, sample, kept))
 
 
-def weighted_bloom(sample: Sample, presence_error_rate: float, noise_ratio: float) -> Candidate:
+def weighted_bloom(sample: Sample, noise_ratio: float) -> Candidate:
     """Hashes by popularity, for a number of false values per true one in each feature."""
     counts = sample.full_counts
     num_filled = sample.num_filled(sample.everything)
@@ -130,7 +132,7 @@ def weighted_bloom(sample: Sample, presence_error_rate: float, noise_ratio: floa
         )
         for name, c in counts.items()
     }
-    geometry = size_for_rates([*facts.values(), shapes_of(sample, sample.everything, presence_error_rate)])
+    geometry = size_for_rates([*facts.values(), shapes_of(sample, sample.everything)])
     rates = {
         name: weighted.symbol_rates(hashes, geometry.fill)
         for (name, weighted), hashes in zip(facts.items(), geometry.hashes, strict=False)
@@ -140,19 +142,18 @@ def weighted_bloom(sample: Sample, presence_error_rate: float, noise_ratio: floa
     return as_candidate(sample, WEIGHTED_BLOOM, label, geometry.num_bits / 8, sample.everything, rates, tags)
 
 
-def sets(sample: Sample, presence_error_rate: float, threshold: float | None = None) -> Candidate:
+def sets(sample: Sample, threshold: float | None = None) -> Candidate:
     """Exact sets of all values, or of those that at least ``threshold`` of the entities has."""
     kept = sample.everything if threshold is None else sample.at_least(threshold * len(sample))
     tags = {"sketch.structure": "sets"}
     if threshold is None:
-        return sets_of(sample, presence_error_rate, kept, SETS, "exact", tags)
+        return sets_of(sample, kept, SETS, "exact", tags)
     of_features = _with_tops(tags, sample, kept)
-    return sets_of(sample, presence_error_rate, kept, POPULAR_SETS, kept_text(sample, kept), of_features)
+    return sets_of(sample, kept, POPULAR_SETS, kept_text(sample, kept), of_features)
 
 
 def sets_of(
     sample: Sample,
-    presence_error_rate: float,
     kept: VocabularyMask,
     curve: str,
     label: str,
@@ -160,7 +161,7 @@ def sets_of(
 ) -> Candidate:
     """Exact sets of some values; the tags are for every feature, or by feature."""
     rates = {name: np.zeros(len(counts)) for name, counts in sample.kept_counts(kept).items()}
-    size, of_values, built = _sets_bytes(sample, kept, presence_error_rate)
+    size, of_values, built = _sets_bytes(sample, kept)
     beside = LISTED_HEADER_BYTES + sample.timestamps_bytes + of_values - sample.vocabulary_bytes(kept)
     return as_candidate(sample, curve, label, size, kept, rates, tags, beside, built)
 
@@ -189,17 +190,8 @@ def _round_threshold(counts: NDArray[np.int64], count: int, num_sampled: int) ->
     return count / num_sampled
 
 
-def _popular_sets(sample: Sample, presence_error_rate: float, shares: Sequence[float]) -> Iterator[Candidate]:
-    for threshold in sorted({threshold_of_share(sample, share) for share in shares}):
-        yield sets(sample, presence_error_rate, threshold)
-
-
-def _popular_bloom(
-    sample: Sample, presence_error_rate: float, shares: Sequence[float], rates: Sequence[float]
-) -> Iterator[Candidate]:
-    for threshold in sorted({threshold_of_share(sample, share) for share in shares}):
-        for rate in rates:
-            yield bloom(sample, presence_error_rate, rate, threshold)
+def _thresholds(sample: Sample, shares: Sequence[float]) -> list[float]:
+    return sorted({threshold_of_share(sample, share) for share in shares})
 
 
 def as_candidate(
@@ -320,16 +312,14 @@ def _bytes_of_unseen(sample: Sample, name: str, is_plain: bool) -> tuple[float, 
     return size(sizes.value) - size(sizes.low), size(sizes.high) - size(sizes.value)
 
 
-def shapes_of(sample: Sample, kept: VocabularyMask, presence_error_rate: float) -> FactClass:
+def shapes_of(sample: Sample, kept: VocabularyMask) -> FactClass:
     """The facts of shapes: one symbol per entity says which of its features have a value, and its bucket."""
     has_value = [np.diff(f.cut(kept[name]).indptr) > 0 for name, f in sample.features.items()]
     num_shapes = len(np.unique(np.stack(has_value, axis=1), axis=0)) * len(sample.buckets)
-    return FactClass(sample.num_entities, presence_error_rate / num_shapes)
+    return FactClass(sample.num_entities, sample.presence_error_rate / num_shapes)
 
 
-def _sets_bytes(
-    sample: Sample, kept: VocabularyMask, presence_error_rate: float
-) -> tuple[float, float, GolombSets]:
+def _sets_bytes(sample: Sample, kept: VocabularyMask) -> tuple[float, float, GolombSets]:
     """Bytes of the sets of all entities: the codes, their index, and the list of entities.
 
     Returns
@@ -344,7 +334,7 @@ def _sets_bytes(
         proportional = sum(ideal_bits(part.counts, len(sample)) for part in parts.values()) * sample.scale
         least = sum(ideal_bits(counts, sample.num_entities) for counts in sample.kept_counts(kept).values())
         code_bits *= least / max(1.0, proportional)
-    index_bits = float(expected_bits(sample.num_entities, presence_error_rate))
+    index_bits = float(expected_bits(sample.num_entities, sample.presence_error_rate))
     num_codes = len(parts) * len(sample) + sum(part.num_facts for part in parts.values())
     index_bits += 8 * starts_bytes(sample.num_entities, round(num_codes * sample.scale), code_bits)
     of_values = vocabulary_bytes(sample, kept, columns.size_bytes - built.size_bytes)

@@ -93,12 +93,11 @@ def plan_view(
     if not sample.num_facts:
         raise PlanError(f"the membership features of view {view!r} have no values in any row yet")
     tell("Sizing", 0, 0)
-    presence = planned.settings.presence_error_rate
     grid = Grid() if read is None else COARSE
-    found = candidates(sample, presence, grid)
+    found = candidates(sample, grid)
     if read is None:  # with labels they are left out: how noise by cluster affects a model is not known
-        found += clustered.candidates(sample, presence, clustered.NOISE_RATIOS)
-    found = _merged(found, made_to_measure(sample, presence, target))
+        found += clustered.candidates(sample, clustered.NOISE_RATIOS)
+    found = _merged(found, made_to_measure(sample, target))
     limits = list(_limits(planned, sample, found))
     task = None
     if read is not None:
@@ -192,7 +191,7 @@ def _chosen_by_model(
         for name, file in _list_files(view, kept).items():
             settings[name]["sketch.vocabulary"] = f"{{file: {file}}}"
         label = kept_text(sample, kept)
-        return sets_of(sample, view.settings.presence_error_rate, kept, CHOSEN_SETS, label, settings)
+        return sets_of(sample, kept, CHOSEN_SETS, label, settings)
 
     made = [make(share) for share in WORTH_SHARES]
     if target.memory_bytes is not None and (fitting := largest(make, target.memory_bytes)) is not None:
@@ -206,12 +205,12 @@ def _scores(view: PlannedView, sample: Sample, task: Task) -> list[Candidate]:
     """Points of scores; writes their weights."""
     if not all(codec.element_kind in _JSON_KINDS for codec in view.codecs):
         return []
-    name, presence = scores.score_name(view.settings.codecs), view.settings.presence_error_rate
+    name = scores.score_name(view.settings.codecs)
 
     def write(weights: scores.Weights, number: int) -> str:
         return _write_weights(view, name, weights, number)
 
-    return list(scores.scores(sample, presence, task.weights(), name, write))
+    return list(scores.scores(sample, task.weights(), name, write))
 
 
 def _write_weights(view: PlannedView, score: str, weights: scores.Weights, number: int) -> str:

@@ -165,6 +165,7 @@ class Sample:
     ----------
     view : its name.
     num_entities : of the whole view.
+    presence_error_rate : of its list of entities.
     entity_hashes : uint64[n, 2], of the sampled entities.
     features : the membership features.
     known_facts : per feature, the facts of the whole view; if missing, estimated from the mean of the sample.
@@ -175,6 +176,7 @@ class Sample:
 
     view: str
     num_entities: int
+    presence_error_rate: float
     entity_hashes: NDArray[np.uint64]
     features: Mapping[str, FeatureSample]
     known_facts: Mapping[str, Estimate] = field(default_factory=dict)

@@ -53,7 +53,6 @@ def as_encoded(sample: Sample) -> dict[str, EncodedFeature]:
 
 def scores(
     sample: Sample,
-    presence_error_rate: float,
     weights: Mapping[str, NDArray[np.float64]],
     name: str,
     write: Callable[[Weights, int], str],
@@ -62,7 +61,7 @@ def scores(
 
     Parameters
     ----------
-    sample, presence_error_rate : of the view.
+    sample : of the view.
     weights : per feature float64[V].
     name : of the score.
     write : writes weights, and how many they are, to a file, and returns its path for a tag.
@@ -81,7 +80,7 @@ def scores(
         }
         settings = {**{feature: _nothing_kept() for feature in sample.features}, name: tags}
         label = f"{SCORE_BITS} bits, weights of {number:,} values"
-        candidate = sets_of(sample, presence_error_rate, _nothing(sample), SCORE_CURVE, label, settings)
+        candidate = sets_of(sample, _nothing(sample), SCORE_CURVE, label, settings)
         yield with_formula(candidate, sample, formula)
 
 

@@ -213,7 +213,7 @@ class _Sampling:
         return self._samples(np.concatenate(parts), np.concatenate(key_parts))
 
     def _samples(self, places: NDArray[np.int64], key_bytes: NDArray[np.int64]) -> tuple[Sample, Sample]:
-        view = self._view.table.name
+        view, presence = self._view.table.name, self._view.settings.presence_error_rate
         hashes = self._rows.keys.entity_hashes[places]
         ours, theirs = (np.flatnonzero(chosen[places]) for chosen in (self._is_sampled, self._is_labelled))
         features, labelled = {}, {}
@@ -231,8 +231,10 @@ class _Sampling:
         }
         stored = self._stored(features, key_bytes, ours, places)
         return (
-            Sample(view, self._num_entities, hashes[ours], features, facts, stored, self._buckets()),
-            Sample(view, len(theirs), hashes[theirs], labelled),
+            Sample(
+                view, self._num_entities, presence, hashes[ours], features, facts, stored, self._buckets()
+            ),
+            Sample(view, len(theirs), presence, hashes[theirs], labelled),
         )
 
     def _buckets(self) -> NDArray[np.int64]:

@@ -89,7 +89,7 @@ def sample_of(*features, num_entities=None):
     num_sampled = len(features[0].indptr) - 1
     hashes = np.random.default_rng(0).integers(0, 2**64, (num_sampled, 2), np.uint64)
     names = {f"f{number}": feature for number, feature in enumerate(features)}
-    return Sample("history", num_entities or num_sampled, hashes, names)
+    return Sample("history", num_entities or num_sampled, PRESENCE, hashes, names)
 
 
 def features_of_shape(shape, num_entities):
@@ -149,7 +149,7 @@ def sample(facts):
 def points(facts):
     """The points of a plan without labels, in the short form for some of the entities."""
     some = sample_of(feature_of(facts[: by_length(5_000, 20_000)]))
-    return [candidate.point for candidate in candidates(some, PRESENCE, Grid())]
+    return [candidate.point for candidate in candidates(some, Grid())]
 
 
 class TestSample:
@@ -196,7 +196,7 @@ class TestSample:
         known = replace(sample_of(part, num_entities=20_000), known_facts={"f0": Estimate.exactly(250_000)})
         assert known.facts == Estimate.exactly(250_000)
         assert known.full_counts["f0"].sum() == pytest.approx(250_000, rel=0.002)
-        candidate = bloom(known, PRESENCE, 0.01)
+        candidate = bloom(known, 0.01)
         assert candidate.point.table_bits_per_fact < candidate.point.bits_per_fact
         size = candidate.point.memory_bytes
         assert candidate.point.bits_per_fact == pytest.approx(8 * size / 250_000)
@@ -258,7 +258,7 @@ class TestCurves:
         code = SetCode.fit(whole.counts, lengths, 0).fitted(lengths, whole.ids)
         built = GolombSets.build([code], lengths.astype(np.int32)[:, None], whole.indptr, whole.ids)
         expected = built.size_bytes + index_bytes(20_000, PRESENCE) + whole.vocabulary.packed_bytes
-        assert sets(half, PRESENCE).point.memory_bytes == pytest.approx(expected, rel=0.02)
+        assert sets(half).point.memory_bytes == pytest.approx(expected, rel=0.02)
 
     @pytest.mark.parametrize("shape", ["nested", "short", "spread", "strings", "unlike"])
     @pytest.mark.parametrize("num_sampled", [2_000, 1_000])
@@ -271,7 +271,7 @@ class TestCurves:
             FeatureSample(Vocabulary(names.take(part.vocabulary.values)), part.indptr, part.ids)
             for part, (_, names) in zip(sampled, features, strict=True)
         ]
-        point = sets(sample_of(*named, num_entities=2_000), PRESENCE).point
+        point = sets(sample_of(*named, num_entities=2_000)).point
         assert without_header(point) == pytest.approx(sealed.size_bytes, rel=0.05)
 
     @pytest.mark.parametrize("shape", ["nested", "short", "spread", "strings", "unlike"])
@@ -281,11 +281,11 @@ class TestCurves:
         features = features_of_shape(shape, 4_000)
         timestamps = np.random.default_rng(9).integers(0, 10**12, 4_000)
         points = {
-            SETS: (Goal(NOISE_RATIO, 0.1, SETS), lambda sample: sets(sample, PRESENCE)),
-            BLOOM: (Goal(ERROR_RATE, 0.01, BLOOM), lambda sample: bloom(sample, PRESENCE, 0.01)),
+            SETS: (Goal(NOISE_RATIO, 0.1, SETS), lambda sample: sets(sample)),
+            BLOOM: (Goal(ERROR_RATE, 0.01, BLOOM), lambda sample: bloom(sample, 0.01)),
             WEIGHTED_BLOOM: (
                 Goal(NOISE_RATIO, 0.1, WEIGHTED_BLOOM),
-                lambda sample: weighted_bloom(sample, PRESENCE, 0.1),
+                lambda sample: weighted_bloom(sample, 0.1),
             ),
         }
         goal, point_of = points[structure]
@@ -299,13 +299,13 @@ class TestCurves:
         assert size == pytest.approx(sealed.size_bytes, rel=0.02)
 
     def test_several_features_are_coded_together(self, facts):
-        one = sets(sample_of(feature_of(facts)), PRESENCE).point
-        two = sets(sample_of(feature_of(facts), feature_of(facts[:, ::2])), PRESENCE).point
+        one = sets(sample_of(feature_of(facts))).point
+        two = sets(sample_of(feature_of(facts), feature_of(facts[:, ::2]))).point
         index = 20_000 * (math.log2(1 / PRESENCE) + 6) / 8
         assert one.memory_bytes < two.memory_bytes < 2 * one.memory_bytes - index
 
     def test_a_bloom_filter_is_sized_as_a_seal_sizes_it(self, sample):
-        point = bloom(sample, PRESENCE, 0.01).point
+        point = bloom(sample, 0.01).point
         classes = [FactClass(sample.num_facts, 0.01), FactClass(20_000, PRESENCE)]
         vocabulary = 8 * len(sample.features["f0"].vocabulary)
         # Beside that a header, and as many shapes as there are patterns of empty features.
@@ -318,7 +318,7 @@ class TestCurves:
 
     @pytest.mark.parametrize("ratio", [2.0, 0.1, 0.01])
     def test_a_weighted_filter_keeps_their_noise(self, sample, ratio):
-        candidate = weighted_bloom(sample, PRESENCE, ratio)
+        candidate = weighted_bloom(sample, ratio)
         assert 0.9 * ratio < candidate.point.noise_ratio <= ratio * (1 + 1e-9)
         assert (np.diff(candidate.rates["f0"]) <= 0).all()
         absent = 1 - sample.features["f0"].counts / 20_000
@@ -326,11 +326,8 @@ class TestCurves:
 
     def test_noise_of_several_features_adds_up(self, facts):
         sample = sample_of(feature_of(facts), feature_of(facts[:, :50]))
-        point = bloom(sample, PRESENCE, 0.1).point
-        parts = [
-            bloom(sample_of(feature), PRESENCE, 0.1).point.false_per_read
-            for feature in sample.features.values()
-        ]
+        point = bloom(sample, 0.1).point
+        parts = [bloom(sample_of(feature), 0.1).point.false_per_read for feature in sample.features.values()]
         assert point.false_per_read == pytest.approx(sum(parts), rel=1e-6)
         assert set(point.settings) == {"f0", "f1"}
 
@@ -355,7 +352,7 @@ class TestCurves:
         assert feature.counts[feature.counts > least].sum() < share * feature.num_facts
 
     def test_the_setting_of_a_cut_says_what_was_cut(self, sample):
-        candidate = sets(sample, PRESENCE, threshold_of_share(sample, 0.3))
+        candidate = sets(sample, threshold_of_share(sample, 0.3))
         tags = candidate.point.settings["f0"]
         assert tags["sketch.structure"] == "sets"
         setting = yaml.safe_load(tags["sketch.vocabulary"])
@@ -369,7 +366,7 @@ class TestCurves:
             sample_of(feature_of(has.astype(np.bool_))),
             sample_of(feature_of(facts[: len(has)]), feature_of(has.astype(np.bool_))),
         ):
-            found = [candidate.point for candidate in candidates(sample, PRESENCE, Grid())]
+            found = [candidate.point for candidate in candidates(sample, Grid())]
             assert all(math.isfinite(point.memory_bytes) and point.memory_bytes > 0 for point in found)
             assert all(math.isfinite(point.noise_ratio) for point in found)
             assert choose_point(found, PlanTarget()) < len(found)
@@ -487,13 +484,13 @@ class TestChoice:
             PlanTarget(noise_ratio=number)
 
     def test_a_target_is_met_by_a_point_made_for_it(self, sample):
-        (made,) = made_to_measure(sample, PRESENCE, PlanTarget(noise_ratio=0.37))
+        (made,) = made_to_measure(sample, PlanTarget(noise_ratio=0.37))
         assert made.point.noise_ratio == pytest.approx(0.37, rel=0.02)
-        assert not made_to_measure(sample, PRESENCE, PlanTarget())
+        assert not made_to_measure(sample, PlanTarget())
 
     def test_memory_is_used(self, sample):
-        budget = 0.6 * sets(sample, PRESENCE).point.memory_bytes
-        made = made_to_measure(sample, PRESENCE, PlanTarget(memory_bytes=budget))
+        budget = 0.6 * sets(sample).point.memory_bytes
+        made = made_to_measure(sample, PlanTarget(memory_bytes=budget))
         assert {candidate.point.curve for candidate in made} == {POPULAR_SETS, WEIGHTED_BLOOM}
         for candidate in made:
             assert 0.95 * budget < candidate.point.memory_bytes <= budget
@@ -687,7 +684,7 @@ class TestLabels:
         labels = make_labels()
         feature = people.features["f0"]
         few = FeatureSample(feature.vocabulary, feature.indptr[:1001], feature.ids[: feature.indptr[1000]])
-        labelled = Sample("history", 1000, people.entity_hashes[:1000], {"f0": few})
+        labelled = Sample("history", 1000, PRESENCE, people.entity_hashes[:1000], {"f0": few})
         task = Task(labels, people, labelled)
         assert task.share_without_row == pytest.approx(2 / 3, abs=1e-3)
         history = task._history([(people.everything["f0"], np.full(300, 0.2))])
@@ -804,7 +801,7 @@ class TestLabels:
 
 
 def test_a_candidate_names_what_it_keeps(sample):
-    candidate = sets(sample, PRESENCE, threshold_of_share(sample, 0.2))
+    candidate = sets(sample, threshold_of_share(sample, 0.2))
     assert isinstance(candidate, Candidate)
     assert candidate.point.kept_share == pytest.approx(0.2, abs=0.05)
     assert f"{candidate.kept['f0'].sum()} values" in candidate.point.label
