@@ -26,7 +26,7 @@ def candidates(sample: Sample, noise_ratios: Sequence[float]) -> list[Candidate]
     """The points of each style at some noise ratios, the smallest first."""
     # In the order of hashes, so that a sample has the same clusters wherever its rows come from.
     order = sample.order
-    members = [Csr(f.indptr, f.ids).take(order) for f in sample.features.values()]
+    members = [f.rows.take(order) for f in sample.features.values()]
     sizes = [len(feature.vocabulary) for feature in sample.features.values()]
     clusters = learn(side_by_side(members, sizes), sum(sizes), DEFAULT_CLUSTERS)
     counts = {

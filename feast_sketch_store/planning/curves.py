@@ -273,7 +273,7 @@ def memory_bounds(
         is_plain = len(rates[name]) > 0 and rates[name][0] > 0 and bool((rates[name] == rates[name][0]).all())
         each = 1.0 if is_plain else -np.log2(feature.counts / len(sample) * (1 - 1e-9))
         bits += feature.sums(np.where(kept[name], each, 0.0))
-        facts += np.diff(feature.indptr)
+        facts += feature.rows.lengths
         if kept[name].all():
             low, high = _bytes_of_unseen(sample, name, is_plain)
             unseen_low, unseen_high = unseen_low + low, unseen_high + high
@@ -314,7 +314,7 @@ def _bytes_of_unseen(sample: Sample, name: str, is_plain: bool) -> tuple[float, 
 
 def shapes_of(sample: Sample, kept: VocabularyMask) -> FactClass:
     """The facts of shapes: one symbol per entity says which of its features have a value, and its bucket."""
-    has_value = [np.diff(f.cut(kept[name]).indptr) > 0 for name, f in sample.features.items()]
+    has_value = [f.cut(kept[name]).rows.lengths > 0 for name, f in sample.features.items()]
     num_shapes = len(np.unique(np.stack(has_value, axis=1), axis=0)) * len(sample.buckets)
     return FactClass(sample.num_entities, sample.presence_error_rate / num_shapes)
 

@@ -344,10 +344,10 @@ class Task:
         rng = np.random.default_rng(_SEED)
         parts = []
         for (mask, rates), feature in zip(blocks, self._labelled.features.values(), strict=True):
-            part = feature.cut(mask)
+            rows = feature.cut(mask).rows
             num_values = int(mask.sum())
             true = sparse.csr_matrix(
-                (np.ones(len(part.ids), np.float32), part.ids, part.indptr),
+                (np.ones(len(rows.ids), np.float32), rows.ids, rows.indptr),
                 shape=(len(self._labelled), num_values),
             )
             # An entity without a row uses an empty last row.

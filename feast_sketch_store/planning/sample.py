@@ -29,31 +29,29 @@ class FeatureSample:
     Parameters
     ----------
     vocabulary : the V values that occur, the most popular one first.
-    indptr, ids : int64[n + 1] and int32[nnz], a CSR matrix: the ascending ids of each entity's values.
+    rows : the ascending ids of each entity's values, int32.
     """
 
     vocabulary: Vocabulary
-    indptr: NDArray[np.int64]
-    ids: NDArray[np.int32]
+    rows: Csr
 
     @cached_property
     def counts(self) -> NDArray[np.int64]:
         """The number of sampled entities with each value: int64[V]."""
-        return np.bincount(self.ids, minlength=len(self.vocabulary)).astype(np.int64)
+        return np.bincount(self.rows.ids, minlength=len(self.vocabulary)).astype(np.int64)
 
     @property
     def num_facts(self) -> int:
         """Facts of the sample."""
-        return len(self.ids)
+        return len(self.rows.ids)
 
     def cut(self, kept: NDArray[np.bool_]) -> "FeatureSample":
         """The feature with only some of its values, under new ids."""
         if kept.all():
             return self
         new_ids = np.where(kept, np.cumsum(kept) - 1, -1).astype(np.int32)
-        rows = Csr(self.indptr, self.ids).mapped(new_ids)
         values = Vocabulary(self.vocabulary.values.filter(pa.array(kept)))
-        return FeatureSample(values, rows.indptr, rows.ids)
+        return FeatureSample(values, self.rows.mapped(new_ids))
 
     def full_counts(
         self, num_sampled: int, num_entities: int, num_facts: float | None = None
@@ -97,8 +95,8 @@ class FeatureSample:
 
     def sums(self, weights: NDArray[np.float64]) -> NDArray[np.float64]:
         """The sum of the weights of each entity's values: float64[n]."""
-        ends = np.concatenate(([0.0], np.cumsum(weights[self.ids])))
-        return np.asarray(ends[self.indptr[1:]] - ends[self.indptr[:-1]])
+        ends = np.concatenate(([0.0], np.cumsum(weights[self.rows.ids])))
+        return np.asarray(ends[self.rows.indptr[1:]] - ends[self.rows.indptr[:-1]])
 
 
 def all_values(seen: int, num_rare: tuple[int, int], num_sampled: int, num_entities: int) -> Estimate:
@@ -202,7 +200,7 @@ class Sample:
         ones = np.ones(len(self), np.int64)
         return {
             name: self.known_facts.get(name)
-            or total_of(np.diff(feature.indptr), ones, self.num_entities, self.num_entities)
+            or total_of(feature.rows.lengths, ones, self.num_entities, self.num_entities)
             for name, feature in self.features.items()
         }
 
@@ -251,7 +249,7 @@ class Sample:
     def num_filled(self, kept: VocabularyMask) -> Mapping[str, int]:
         """How many entities of the whole view have any of the kept values; reads of others show none."""
         return {
-            name: max(1, round(np.count_nonzero(np.diff(f.cut(kept[name]).indptr)) * self.scale))
+            name: max(1, round(np.count_nonzero(f.cut(kept[name]).rows.lengths) * self.scale))
             for name, f in self.features.items()
         }
 

@@ -47,7 +47,7 @@ def as_encoded(sample: Sample) -> dict[str, EncodedFeature]:
         kind = "int64" if pa.types.is_int64(feature.vocabulary.values.type) else "bytes"
         codec = FeatureCodec(name, f"{kind}_set_val")
         states = np.full(len(sample), VALUE, np.uint8)
-        found[name] = EncodedFeature(codec, feature.vocabulary, states, feature.indptr, feature.ids)
+        found[name] = EncodedFeature(codec, feature.vocabulary, states, feature.rows.indptr, feature.rows.ids)
     return found
 
 

@@ -8,7 +8,6 @@ from numpy.typing import NDArray
 
 from feast_sketch_store.planning.sample import FeatureSample, Sample, VocabularyMask
 from feast_sketch_store.rows.codecs import EMPTY, VALUE, FeatureCodec
-from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.vocabulary import Vocabulary
 from feast_sketch_store.structures.base import RowsToSeal
 from feast_sketch_store.structures.feature_rows import Part
@@ -36,11 +35,11 @@ class _SampledRows:
     def __init__(self, name: str, sample: FeatureSample):
         kind = "int64" if pa.types.is_int64(sample.vocabulary.values.type) else "bytes"
         self.sealed_codec = FeatureCodec(name, f"{kind}_set_val")
-        self.states = np.where(np.diff(sample.indptr) > 0, np.uint8(VALUE), np.uint8(EMPTY))
+        self.states = np.where(sample.rows.lengths > 0, np.uint8(VALUE), np.uint8(EMPTY))
         self.vocabulary: Vocabulary = sample.vocabulary
         self.counts = sample.counts
         self.num_facts = sample.num_facts
-        self._rows = Csr(sample.indptr, sample.ids)
+        self._rows = sample.rows
 
     def lengths(self) -> Iterator[tuple[NDArray[np.int32], NDArray[np.int32]]]:
         yield self._places, self._rows.lengths.astype(np.int32)

@@ -222,7 +222,7 @@ class _Sampling:
         num_elements = self._num_elements or self._counted
         facts = {
             name: total_of(
-                np.diff(feature.indptr),
+                feature.rows.lengths,
                 self._collected[name].num_elements[ours],
                 num_elements[name],
                 self._num_entities,
@@ -258,7 +258,7 @@ class _Sampling:
                     codecs[name].element_kind,
                     Value.DESCRIPTOR.fields_by_name[codecs[name].value_field].number,
                     feature.vocabulary,
-                    Csr(feature.indptr, feature.ids),
+                    feature.rows,
                     self._collected[name].num_elements[rows],
                 )
                 for name, feature in features.items()
@@ -323,8 +323,7 @@ class _Collector:
         num_values = int((counts > 0).sum())
         kept = Vocabulary(ordered.values.slice(0, num_values))
         new_ids[new_ids >= num_values] = -1
-        numbered = [collected.take(rows).mapped(new_ids).distinct() for rows in samples]
-        return [FeatureSample(kept, rows.indptr, rows.ids) for rows in numbered]
+        return [FeatureSample(kept, collected.take(rows).mapped(new_ids).distinct()) for rows in samples]
 
 
 def _offline_rows(view: PlannedView) -> pa.Table:

@@ -82,11 +82,11 @@ def feature_of(has):
     order = np.argsort(-counts, kind="stable")[: (counts > 0).sum()]
     rows, ids = np.nonzero(has[:, order])
     indptr = np.concatenate(([0], np.cumsum(np.bincount(rows, minlength=len(has)))))
-    return FeatureSample(Vocabulary(pa.array(order)), indptr, ids.astype(np.int32))
+    return FeatureSample(Vocabulary(pa.array(order)), Csr(indptr, ids.astype(np.int32)))
 
 
 def sample_of(*features, num_entities=None):
-    num_sampled = len(features[0].indptr) - 1
+    num_sampled = len(features[0].rows)
     hashes = np.random.default_rng(0).integers(0, 2**64, (num_sampled, 2), np.uint64)
     names = {f"f{number}": feature for number, feature in enumerate(features)}
     return Sample("history", num_entities or num_sampled, PRESENCE, hashes, names)
@@ -161,7 +161,9 @@ class TestSample:
         part = feature.cut(kept)
         assert part.vocabulary.values.equals(feature.vocabulary.values.filter(pa.array(kept)))
         for row in (0, 1, 777):
-            ours = part.vocabulary.values.take(pa.array(part.ids[part.indptr[row] : part.indptr[row + 1]]))
+            ours = part.vocabulary.values.take(
+                pa.array(part.rows.ids[part.rows.indptr[row] : part.rows.indptr[row + 1]])
+            )
             has = np.flatnonzero(facts[row])
             assert set(ours.to_pylist()) == set(has) & set(part.vocabulary.values.to_pylist())
         assert (part.counts == feature.counts[kept]).all()
@@ -254,9 +256,9 @@ class TestCurves:
         """A plan of one half for both, and sets of both as a seal would build them: within 2 %."""
         half = sample_of(feature_of(facts[:10_000]), num_entities=20_000)
         whole = feature_of(facts)
-        lengths = np.diff(whole.indptr)
-        code = SetCode.fit(whole.counts, lengths, 0).fitted(lengths, whole.ids)
-        built = GolombSets.build([code], lengths.astype(np.int32)[:, None], whole.indptr, whole.ids)
+        lengths = whole.rows.lengths
+        code = SetCode.fit(whole.counts, lengths, 0).fitted(lengths, whole.rows.ids)
+        built = GolombSets.build([code], lengths.astype(np.int32)[:, None], whole.rows.indptr, whole.rows.ids)
         expected = built.size_bytes + index_bytes(20_000, PRESENCE) + whole.vocabulary.packed_bytes
         assert sets(half).point.memory_bytes == pytest.approx(expected, rel=0.02)
 
@@ -268,7 +270,7 @@ class TestCurves:
         sealed = sealed_as_sets(features)
         sampled = [feature_of(feature[:num_sampled]) for feature, _ in features]
         named = [
-            FeatureSample(Vocabulary(names.take(part.vocabulary.values)), part.indptr, part.ids)
+            FeatureSample(Vocabulary(names.take(part.vocabulary.values)), part.rows)
             for part, (_, names) in zip(sampled, features, strict=True)
         ]
         point = sets(sample_of(*named, num_entities=2_000)).point
@@ -291,7 +293,7 @@ class TestCurves:
         goal, point_of = points[structure]
         sealed = sealed_as_sets(features, goal, timestamps)
         named = [
-            FeatureSample(Vocabulary(names.take(part.vocabulary.values)), part.indptr, part.ids)
+            FeatureSample(Vocabulary(names.take(part.vocabulary.values)), part.rows)
             for part, names in ((feature_of(has), names) for has, names in features)
         ]
         sample = replace(sample_of(*named), buckets=bucket_timestamps(timestamps, None)[0])
@@ -399,7 +401,7 @@ class TestCurves:
     def test_strings_count_with_the_bytes_of_a_snapshot(self, facts):
         feature = feature_of(facts)
         names = pc.cast(pc.cast(feature.vocabulary.values, pa.string()), pa.large_binary())
-        ours = sample_of(FeatureSample(Vocabulary(names), feature.indptr, feature.ids))
+        ours = sample_of(FeatureSample(Vocabulary(names), feature.rows))
         every_second = {"f0": np.arange(len(names)) % 2 == 0}
         sealed = Vocabulary(names.take(pa.array(np.flatnonzero(every_second["f0"])))).to_packed()
         assert ours.vocabulary_bytes(every_second) == sum(array.nbytes for array in sealed.values())
@@ -529,9 +531,9 @@ def make_labels(people):
 
     def make(**columns):
         feature = people.features["f0"]
-        deciding = np.isin(feature.ids, [20, 21, 22])
-        has = np.add.reduceat(np.append(deciding, False), feature.indptr[:-1]) > 0
-        has &= np.diff(feature.indptr) > 0
+        deciding = np.isin(feature.rows.ids, [20, 21, 22])
+        has = np.add.reduceat(np.append(deciding, False), feature.rows.indptr[:-1]) > 0
+        has &= feature.rows.lengths > 0
         rng = np.random.default_rng(5)
         label = rng.random(len(people)) < np.where(has, 0.9, 0.2)
         table = pa.table({"user_id": np.arange(len(people)), "label": label.astype(np.int64), **columns})
@@ -683,7 +685,7 @@ class TestLabels:
     def test_entities_without_a_row_show_nothing(self, people, make_labels):
         labels = make_labels()
         feature = people.features["f0"]
-        few = FeatureSample(feature.vocabulary, feature.indptr[:1001], feature.ids[: feature.indptr[1000]])
+        few = FeatureSample(feature.vocabulary, feature.rows.take(np.arange(1000)))
         labelled = Sample("history", 1000, PRESENCE, people.entity_hashes[:1000], {"f0": few})
         task = Task(labels, people, labelled)
         assert task.share_without_row == pytest.approx(2 / 3, abs=1e-3)
