@@ -14,6 +14,7 @@ from datetime import UTC
 from typing import Any
 
 import mmh3
+import numpy as np
 from feast.infra.key_encoding_utils import deserialize_entity_key, serialize_entity_key_prefix
 from feast.infra.online_stores.redis import RedisOnlineStore
 from google.protobuf.message import DecodeError
@@ -23,9 +24,9 @@ from redis.exceptions import RedisError
 
 from feast_sketch_store import feast_parts
 from feast_sketch_store.bridges.base import Bridge, Counted, OtherRow, OtherView, Page, entity_key, values_of
-from feast_sketch_store.bridges.scaling import relative_spread
 from feast_sketch_store.errors import RowError, StorageError
 from feast_sketch_store.planning.plan import Estimate
+from feast_sketch_store.planning.sample import spread_of_total
 from feast_sketch_store.rows.entity_keys import (
     SERIALIZATION_VERSION,
     length_of_serialized_key,
@@ -111,8 +112,9 @@ class RedisBridge(Bridge):
             shares.append(size * of_view / max(1, sum(lengths.values())))
         if not shares:
             return None
-        mean, spread = sum(shares) / len(shares), relative_spread(shares, self.count().num_keys)
-        return Estimate(mean, mean * (1 - spread), mean * (1 + spread))
+        num_keys = self.count().num_keys
+        mean, error = sum(shares) / len(shares), spread_of_total(np.array(shares), num_keys) / num_keys
+        return Estimate(mean, mean - error, mean + error)
 
     def close(self) -> None:
         """Close the connections."""

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feast_sketch_store.planning.plan import Estimate, Point
-from feast_sketch_store.planning.sample import Sample, VocabularyMask, spread_of_total
+from feast_sketch_store.planning.sample import Sample, VocabularyMask, num_rare, spread_of_total
 from feast_sketch_store.planning.sealed_sets import build_sets, vocabulary_bytes
 from feast_sketch_store.rows.formulas import Formula
 from feast_sketch_store.structures.goals import BLOOM, WEIGHTED_BLOOM
@@ -302,7 +302,7 @@ def _bytes_of_unseen(sample: Sample, name: str, is_plain: bool) -> tuple[float, 
     """How many bytes less or more a feature's vocabulary, and the codes of its rare values, may take."""
     feature, sizes = sample.features[name], sample.vocabulary_sizes[name]
     each = feature.vocabulary.packed_bytes / max(1, len(feature.vocabulary))
-    once, seen = feature.num_rare[0], len(feature.vocabulary)
+    (once, _), seen = num_rare(feature.counts), len(feature.vocabulary)
     tail_facts = 0 if is_plain else once * sample.scale
 
     def size(num_values: float) -> float:

@@ -19,7 +19,7 @@ from feast_sketch_store.online_store import online_store_of
 from feast_sketch_store.planning.choice import PlanTarget
 from feast_sketch_store.planning.curves import LISTED_HEADER_BYTES, header_bytes
 from feast_sketch_store.planning.plan import Estimate, Plan, PlannedField, Point
-from feast_sketch_store.planning.sample import all_values, spread_of_total
+from feast_sketch_store.planning.sample import all_values, spread_of_total, total_by_mean
 from feast_sketch_store.planning.source import PlannedView, logged_batches, logged_offline_rows
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.encoding import NO_TIMESTAMP, EncodedFeature, EncodedRows
@@ -76,8 +76,7 @@ class ListSample:
     def num_values(self, feature: EncodedFeature) -> Estimate:
         """The number of values in all lists of the view, by Chao's estimate."""
         counts = np.bincount(_distinct(feature), minlength=len(feature.vocabulary))
-        rare = int((counts == 1).sum()), int((counts == 2).sum())
-        return all_values(int((counts > 0).sum()), rare, len(self.rows), self.num_entities)
+        return all_values(counts, len(self.rows), self.num_entities)
 
 
 def plan_lists(view: PlannedView, target: PlanTarget, max_entities: int, offline: bool) -> Plan:
@@ -107,12 +106,10 @@ def plan_lists(view: PlannedView, target: PlanTarget, max_entities: int, offline
     points.sort(key=lambda point: (point.curve != LISTS, point.memory_bytes))
     chosen = _chosen(points, view, target)
     lengths = np.sum([feature.csr.lengths for feature in exact.values()], axis=0)
-    error = spread_of_total(lengths.astype(np.float64), sample.num_entities)
-    facts = num_items * sample.scale
     return Plan(
         view.table.name,
         sample.num_entities,
-        Estimate(facts, facts - error, facts + error),
+        total_by_mean(lengths, sample.num_entities),
         len(sample.rows),
         {name: sample.num_values(feature) for name, feature in exact.items()},
         points,
