@@ -21,7 +21,7 @@ from feast_sketch_store.planning.choice import (
     made_to_measure,
     undecided,
 )
-from feast_sketch_store.planning.current import compared, offers, planned_fields
+from feast_sketch_store.planning.current import REPLACED, compared, offers
 from feast_sketch_store.planning.curves import (
     CHOSEN_SETS,
     COARSE,
@@ -35,7 +35,7 @@ from feast_sketch_store.planning.curves import (
 )
 from feast_sketch_store.planning.labels import WORTH_SHARES, Labels, Task, candidate_ids, require_scipy
 from feast_sketch_store.planning.other_stores import points_of_other_stores
-from feast_sketch_store.planning.plan import Plan
+from feast_sketch_store.planning.plan import Plan, PlannedField
 from feast_sketch_store.planning.sample import Sample, VocabularyMask
 from feast_sketch_store.planning.source import PlannedView, sample_view
 from feast_sketch_store.storage.names import folder_name
@@ -126,6 +126,9 @@ def plan_view(
             "more than its bytes do on average."
         )
     is_current, saved = (False, None) if chosen is None else compared(planned, sample, points, chosen)
+    fields = planned.fields(REPLACED)
+    if any(candidate.formulas for candidate in found):
+        fields = {scores.score_name(planned.settings.codecs): PlannedField("Float64"), **fields}
     return Plan(
         view,
         sample.num_entities,
@@ -139,7 +142,7 @@ def plan_view(
         limits,
         auc_without,
         auc_exact,
-        planned_fields(planned, with_score=any(candidate.formulas for candidate in found)),
+        fields,
         is_current,
         saved,
     )

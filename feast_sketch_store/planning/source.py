@@ -1,6 +1,6 @@
 """Samples of a view of a Feast repository: from its row log, or from its offline source."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from feast import FeatureStore
 from feast.feature_view import FeatureView
+from feast.field import Field
 from feast.protos.feast.types.Value_pb2 import Value
 from numpy.typing import NDArray
 
@@ -19,6 +20,7 @@ from feast_sketch_store import feast_parts
 from feast_sketch_store.errors import PlanError
 from feast_sketch_store.layers.shapes import bucket_timestamps
 from feast_sketch_store.online_store import any_feature_view, online_store_of
+from feast_sketch_store.planning.plan import PlannedField
 from feast_sketch_store.planning.sample import FeatureSample, Sample, total_of
 from feast_sketch_store.planning.stored_rows import StoredRows, value_sizes
 from feast_sketch_store.rows.arrow_rows import from_source
@@ -77,6 +79,15 @@ class PlannedView:
         }
         return cls(store, table, settings, codecs, join_keys)
 
+    def fields(self, chosen: Collection[str]) -> dict[str, PlannedField]:
+        """The planned features as declared, without the tags that a plan chooses."""
+        names = {codec.feature for codec in self.codecs}
+        return {
+            field.name: PlannedField(str(field.dtype), field.description or "", tags_beside(field, chosen))
+            for field in self.table.features
+            if field.name in names
+        }
+
     @property
     def has_lists(self) -> bool:
         """Whether it has lists; then it has no membership features."""
@@ -104,6 +115,11 @@ class PlannedView:
             )
         except (ValueError, TypeError) as error:
             raise PlanError(f"the join keys cannot be read: {error}") from error
+
+
+def tags_beside(field: Field, chosen: Collection[str]) -> dict[str, str]:
+    """The tags that a feature has beside those that a plan chooses."""
+    return {name: value for name, value in (field.tags or {}).items() if name not in chosen}
 
 
 def sample_view(
@@ -147,7 +163,7 @@ def sample_view(
     chosen[np.lexsort((hashes[:, 1], hashes[:, 0]))[:max_entities]] = True
     if labelled is not None:
         chosen |= _is_among(hashes, labelled)
-    arrow = _as_logged(view, table.filter(pa.array(chosen)))
+    arrow = from_source(table.filter(pa.array(chosen)), view.table, settings.codecs)
     rows = semantics.fold(lambda columns: iter([arrow]))
     num_elements = {codec.feature: int(_lengths(table, codec.feature).sum()) for codec in view.codecs}
     return _Sampling(view, rows, len(table), max_entities, labelled, num_elements).run()
@@ -351,11 +367,6 @@ def _offline_rows(view: PlannedView) -> pa.Table:
         rows: pa.Table = job.to_arrow()
     mapping = source.field_mapping or {}
     return rows.rename_columns([mapping.get(name, name) for name in rows.column_names])
-
-
-def _as_logged(view: PlannedView, table: pa.Table) -> pa.Table:
-    """Rows of an offline source in the form of the row log."""
-    return from_source(table, view.table, view.settings.codecs)
 
 
 def logged_offline_rows(view: PlannedView) -> pa.Table:

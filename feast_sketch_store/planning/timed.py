@@ -18,7 +18,7 @@ from feast_sketch_store.errors import PlanError
 from feast_sketch_store.online_store import online_store_of
 from feast_sketch_store.planning.choice import PlanTarget
 from feast_sketch_store.planning.curves import LISTED_HEADER_BYTES, header_bytes
-from feast_sketch_store.planning.plan import Estimate, Plan, PlannedField, Point
+from feast_sketch_store.planning.plan import Estimate, Plan, Point
 from feast_sketch_store.planning.sample import all_values, spread_of_total, total_by_mean
 from feast_sketch_store.planning.source import PlannedView, logged_batches, logged_offline_rows
 from feast_sketch_store.rows.codecs import FeatureCodec
@@ -41,7 +41,6 @@ LIMITS = (None, 200, 50)
 
 _CODEC = TAG_PREFIX + "codec"
 _LIST = TAG_PREFIX + "list"
-_REPLACED = {_CODEC, _LIST}
 
 
 @dataclass(frozen=True)
@@ -117,7 +116,7 @@ def plan_lists(view: PlannedView, target: PlanTarget, max_entities: int, offline
         chosen,
         _target_text(target),
         list(_limits(sample)),
-        fields=_fields(view),
+        fields=view.fields((_CODEC, _LIST)),
         is_current=dict(points[chosen].settings) == _declared(view),
     )
 
@@ -295,19 +294,6 @@ def _declared(view: PlannedView) -> dict[str, dict[str, str]]:
         codec.feature: _tags(codec.listing.resolution_microseconds, codec.listing.limit)
         for codec in view.codecs
         if codec.listing
-    }
-
-
-def _fields(view: PlannedView) -> dict[str, PlannedField]:
-    names = {codec.feature for codec in view.codecs}
-    return {
-        field.name: PlannedField(
-            str(field.dtype),
-            field.description or "",
-            {name: value for name, value in (field.tags or {}).items() if name not in _REPLACED},
-        )
-        for field in view.table.features
-        if field.name in names
     }
 
 
