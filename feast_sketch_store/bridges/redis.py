@@ -11,11 +11,12 @@ import re
 import struct
 from collections.abc import Iterator, Sequence
 from datetime import UTC
+from functools import partial
 from typing import Any
 
 import mmh3
 import numpy as np
-from feast.infra.key_encoding_utils import deserialize_entity_key, serialize_entity_key_prefix
+from feast.infra.key_encoding_utils import serialize_entity_key_prefix
 from feast.infra.online_stores.redis import RedisOnlineStore
 from google.protobuf.message import DecodeError
 from google.protobuf.timestamp_pb2 import Timestamp
@@ -23,7 +24,16 @@ from redis.cluster import RedisCluster
 from redis.exceptions import RedisError
 
 from feast_sketch_store import feast_parts
-from feast_sketch_store.bridges.base import Bridge, Counted, OtherRow, OtherView, Page, entity_key, values_of
+from feast_sketch_store.bridges.base import (
+    Bridge,
+    Counted,
+    OtherRow,
+    OtherView,
+    Page,
+    entity_key,
+    entity_of,
+    values_of,
+)
 from feast_sketch_store.errors import RowError, StorageError
 from feast_sketch_store.planning.plan import Estimate
 from feast_sketch_store.planning.sample import spread_of_total
@@ -47,6 +57,8 @@ class RedisBridge(Bridge):
     """
 
     resolution = "1 us"
+    _errors = RedisError, OSError
+    _failure = "the server cannot be asked"
 
     def __init__(self, view: OtherView):
         super().__init__(view)
@@ -75,9 +87,7 @@ class RedisBridge(Bridge):
 
     def count(self) -> Counted:
         """All keys of the database, including those of other projects and uses."""
-        return Counted(
-            sum(self._called(lambda n=node: self._ask(n, "DBSIZE")) for node in self._nodes()), True
-        )
+        return Counted(sum(self._called(partial(self._ask, node, "DBSIZE")) for node in self._nodes()), True)
 
     def stored_bytes(self, rows: Sequence[OtherRow]) -> Estimate | None:
         """The mean MEMORY USAGE of the rows' keys, times the share of fields that belong to the view.
@@ -157,7 +167,7 @@ class RedisBridge(Bridge):
         for (key, end), (*values, timestamp) in zip(mine, self._called(ask), strict=True):
             if timestamp is None:
                 continue  # the entity has rows of other views only
-            entity = deserialize_entity_key(key[:end], SERIALIZATION_VERSION)
+            entity = entity_of(key[:end], self.view)
             content = dict(zip(self.view.features, values, strict=True))
             try:
                 moment = Timestamp.FromString(timestamp).ToDatetime(tzinfo=UTC)
@@ -173,12 +183,6 @@ class RedisBridge(Bridge):
         except RowError:
             return None
         return end if key[end:] == self._project else None
-
-    def _called(self, call: Any) -> Any:
-        try:
-            return call()
-        except (RedisError, OSError) as error:
-            raise StorageError(f"{self.view}: the server cannot be asked: {error}") from error
 
 
 def _bucket_bytes(num_keys: float) -> float:

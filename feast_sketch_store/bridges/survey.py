@@ -21,10 +21,17 @@ from feast.feature_view import FeatureView
 from feast.protos.feast.types.EntityKey_pb2 import EntityKey
 from feast.protos.feast.types.Value_pb2 import Value
 
-from feast_sketch_store.bridges.base import Bridge, OtherRow, OtherStore, OtherView, entity_key, open_bridge
+from feast_sketch_store.bridges.base import (
+    Bridge,
+    OtherRow,
+    OtherStore,
+    OtherView,
+    Pace,
+    entity_key,
+    open_bridge,
+)
 from feast_sketch_store.bridges.hashed_keys import KeyFinder
 from feast_sketch_store.bridges.knee import Knee, knee_of_rows
-from feast_sketch_store.bridges.pace import Pace
 from feast_sketch_store.bridges.scaling import Sealed, bytes_per_entity
 from feast_sketch_store.errors import SettingsError, SketchStoreError, StorageError
 from feast_sketch_store.layers import SketchLayer
