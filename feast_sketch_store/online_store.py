@@ -38,6 +38,7 @@ from feast_sketch_store.adapter.precomputed import from_views, no_vectors_needed
 from feast_sketch_store.adapter.responses import (
     RawRow,
     Row,
+    add_names,
     add_rows,
     hash_entity_keys,
     hash_join_keys,
@@ -364,15 +365,8 @@ class SketchOnlineStore(OnlineStore):
                 num_present = self._add_vectors(
                     config, table, features, entity_hashes, online_features_response
                 )
-            metadata = online_features_response.metadata
-            view_name: str = table.projection.name_to_use()  # type: ignore[no-untyped-call]
-            prefix = f"{view_name}__" if full_feature_names else ""
-            metadata.feature_names.val.extend([prefix + name for name in features])
-            if include_feature_view_version_metadata:
-                name = table.projection.name_alias or table.projection.name
-                if name not in [known.name for known in metadata.feature_view_metadata]:
-                    version = getattr(table, "current_version_number", 0) or 0
-                    metadata.feature_view_metadata.add(name=name, version=version)
+            options = full_feature_names, include_feature_view_version_metadata
+            add_names(online_features_response, table, features, *options)
             feast_parts.COUNT_STATUSES(table.name, num_present, len(features) * num_rows - num_present)
 
     def _add_vectors(
