@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from feast import Entity, FeatureService, FeatureStore
 from feast.feature_view import FeatureView
@@ -81,6 +81,14 @@ _Declaration = tuple[list[tuple[str, FeastType, dict[str, str]]], dict[str, str]
 _Circumstances = tuple[list[tuple[str, FeastType]], timedelta | None, Path | None, "SketchOnlineStoreConfig"]
 
 
+class _Opened(NamedTuple):
+    """An open view, and copies of what its settings were made from."""
+
+    view: View
+    declaration: _Declaration
+    circumstances: _Circumstances
+
+
 class SketchOnlineStoreConfig(OnlineStoreOptions):
     """The ``online_store`` section of ``feature_store.yaml``. Feast looks for this class in the store's
     module.
@@ -106,8 +114,7 @@ class SketchOnlineStore(OnlineStore):
     def __init__(self) -> None:
         self._in_worker = is_worker()
         self.lock_timeout_seconds = _LOCK_TIMEOUT_SECONDS  # of seals and rebuilds while another process seals
-        self._views: dict[str, tuple[_Declaration, View]] = kept("views")
-        self._settings: dict[str, tuple[_Declaration, _Circumstances]] = kept("settings")  # of the views
+        self._views: dict[str, _Opened] = kept("views")  # by location
         self._opened_backing: tuple[tuple[Any, ...], BackingStore | None] | None = None
         self._plans = Plans(self.view, self.serves)
         no_vectors_needed(SketchOnlineStore)
@@ -115,7 +122,6 @@ class SketchOnlineStore(OnlineStore):
     def _forget_views(self) -> None:
         self._views.clear()
         self._plans = Plans(self.view, self.serves)
-        self._settings.clear()
         self._opened_backing = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -506,7 +512,7 @@ class SketchOnlineStore(OnlineStore):
 
     async def close(self) -> None:
         """Close all views, with their memory, mapped files and threads. A later call opens them again."""
-        views, opened = [view for _, view in self._views.values()], self._opened_backing
+        views, opened = [opened.view for opened in self._views.values()], self._opened_backing
         self._forget_views()
         for view in views:
             await asyncio.to_thread(view.close)
@@ -584,8 +590,7 @@ class SketchOnlineStore(OnlineStore):
             for version in range((getattr(table, "current_version_number", None) or 0) + 1):
                 storage = self._storage(config, versioned_name(table.name, version))
                 if (known := self._views.pop(storage.location, None)) is not None:
-                    known[1].end_seals()  # they would write into what is removed
-                self._settings.pop(storage.location, None)
+                    known.view.end_seals()  # they would write into what is removed
                 remove_view(storage)
 
     def plan(self, config: RepoConfig, desired_registry_proto: RegistryProto) -> list[InfraObject]:
@@ -594,8 +599,8 @@ class SketchOnlineStore(OnlineStore):
 
     def teardown(self, config: RepoConfig, tables: Sequence[FeatureView], entities: Sequence[Entity]) -> None:
         """Remove everything of the project, because Feast does not name stream views here."""
-        for _, view in self._views.values():
-            view.end_seals()
+        for opened in self._views.values():
+            opened.view.end_seals()
         self._forget_views()
         require_writer(config)
         options = config.online_store
@@ -645,45 +650,48 @@ class SketchOnlineStore(OnlineStore):
 
     def forget(self, config: RepoConfig, table: FeatureView) -> None:
         """Close a view, so that the next call opens it again."""
-        location = self.storage(config, table).location
-        known = self._views.pop(location, None)
-        self._settings.pop(location, None)
+        known = self._views.pop(self.storage(config, table).location, None)
         if known is not None:
-            known[1].close()
+            known.view.close()
 
     def view(self, config: RepoConfig, table: FeatureView) -> View:
         """The view's `View`, made at the first call and again when its features change."""
-        storage = self.storage(config, table)
-        declaration = _declaration(config, table)
-        known = self._views.get(storage.location)
+        return self._opened(config, table).view
+
+    def _opened(self, config: RepoConfig, table: FeatureView) -> _Opened:
+        location = self.storage(config, table).location
+        known = self._views.get(location)
         if self._in_worker and known is not None:
-            opened_with = self._settings[storage.location][1][3]
+            *_, opened_with = known.circumstances
             if opened_with != config.online_store:  # such as one with expired credentials
                 known = None
-        if known is None or known[0] != declaration:
-            known = (copy.deepcopy(declaration), self._open(config, table))
-            self._views[storage.location] = known
-            self._settings[storage.location] = copy.deepcopy(_key(config, table))
-        return known[1]
+        if known is None or known.declaration != _declaration(config, table):
+            known = self._keep(self._open(config, table), config, table)
+        return known
 
     def serves(self, view: View) -> bool:
         """Whether a view is still the one that reads go to."""
         known = self._views.get(view.storage.location)
-        return known is not None and known[1] is view
+        return known is not None and known.view is view
 
     def writer(self, config: RepoConfig, table: FeatureView) -> View:
         """The same with the current settings. Tags are read again only when something changed."""
-        view, key = self.view(config, table), _key(config, table)
-        storage = self.storage(config, table)
-        location = storage.location
+        opened = self._opened(config, table)
+        view = opened.view
         view.follow_if_due()
         view.lock_timeout_seconds = self.lock_timeout_seconds
-        if self._settings.get(location) != key:
+        if opened.circumstances != _circumstances(config, table):
             options = config.online_store
             view.settings = resolve(options, table, config.repo_path)
             view.policy = seal_policy(options)
-            self._settings[location] = copy.deepcopy(key)
+            self._keep(view, config, table)
         return view
+
+    def _keep(self, view: View, config: RepoConfig, table: FeatureView) -> _Opened:
+        """Remember an open view, with its present settings."""
+        made_from = copy.deepcopy((_declaration(config, table), _circumstances(config, table)))
+        opened = self._views[self.storage(config, table).location] = _Opened(view, *made_from)
+        return opened
 
     def _open(self, config: RepoConfig, table: FeatureView) -> View:
         options = config.online_store
@@ -723,11 +731,9 @@ def seal_policy(options: SketchOnlineStoreConfig) -> SealPolicy:
     return SealPolicy(compaction.share, compaction.min_rows, compaction.by_job, is_url(options.path))
 
 
-def _key(config: RepoConfig, table: FeatureView) -> tuple[_Declaration, _Circumstances]:
-    """Everything that the settings of a view depend on."""
+def _circumstances(config: RepoConfig, table: FeatureView) -> _Circumstances:
     join_keys = [(column.name, column.dtype) for column in getattr(table, "entity_columns", None) or []]
-    circumstances = join_keys, getattr(table, "ttl", None), config.repo_path, config.online_store
-    return _declaration(config, table), circumstances
+    return join_keys, getattr(table, "ttl", None), config.repo_path, config.online_store
 
 
 def _declaration(config: RepoConfig, table: FeatureView) -> _Declaration:
