@@ -9,7 +9,7 @@ from textwrap import indent
 import click
 from feast import FeatureStore
 
-from feast_sketch_store.cli.common import print_json, print_table, tell_unfilled, views_of
+from feast_sketch_store.cli.common import print_json, print_table, store_with, tell_unfilled
 from feast_sketch_store.planning.choice import PlanTarget
 from feast_sketch_store.planning.plan import Estimate, Plan
 from feast_sketch_store.planning.planner import DEFAULT_SAMPLE, plan_view
@@ -85,17 +85,16 @@ def plan(
     labels it measures what each size costs a model, and chooses the values that the model needs. It writes
     lists of these values to the folder `plans` of the feature repository.
     """
-    store = open_store()
-    (name,) = views_of(store, [view])
+    store = store_with(open_store, view)
     if not offline:
-        tell_unfilled(store, [name], "; sampling its offline source, which is read as a whole")
+        tell_unfilled(store, [view], "; sampling its offline source, which is read as a whole")
     target = PlanTarget(noise_ratio, memory, labels is not None)
     progress = Progress(sys.stderr)
     try:
-        made = plan_view(store, name, target, labels, sample, offline, progress)
+        made = plan_view(store, view, target, labels, sample, offline, progress)
     finally:
         progress.end()
-    report = html or Path(".".join(filter(None, (folder_name(name), target.name, "plan.html"))))
+    report = html or Path(".".join(filter(None, (folder_name(view), target.name, "plan.html"))))
     _write_report(made, report)
     if as_json:
         print_json(asdict(made))

@@ -15,6 +15,7 @@ from feast_sketch_store.cli.common import (
     print_json,
     print_outcomes,
     print_table,
+    store_with,
     views_of,
 )
 from feast_sketch_store.operations import maintenance
@@ -125,9 +126,8 @@ def delete(
     the disk as well, run seal and then vacuum. Remove them from the offline store first, or a materialize
     brings them back. Entities that the view does not have are listed; all others are deleted.
     """
-    store = open_store()
-    (name,) = views_of(store, [view])
-    types = maintenance.join_key_types(store, name)
+    store = store_with(open_store, view)
+    types = maintenance.join_key_types(store, view)
     rows = [entity_row_of(text, types) for text in entities]
     if file is not None:
         rows += [
@@ -137,7 +137,7 @@ def delete(
         ]
     if not rows:
         raise click.UsageError("name at least one entity, as KEY=VALUE or in --file")
-    deleted = maintenance.delete(store, name, rows)
+    deleted = maintenance.delete(store, view, rows)
     if as_json:
         print_json([{"view": view, **asdict(deleted)}])
         return
