@@ -9,7 +9,7 @@ from textwrap import indent
 import click
 from feast import FeatureStore
 
-from feast_sketch_store.cli.common import print_json, print_table, store_with, tell_unfilled
+from feast_sketch_store.cli.common import FILE, print_json, print_table, store_with, tell_unfilled
 from feast_sketch_store.planning.choice import PlanTarget
 from feast_sketch_store.planning.plan import Estimate, Plan
 from feast_sketch_store.planning.planner import DEFAULT_SAMPLE, plan_view
@@ -38,7 +38,7 @@ def _size(context: click.Context, parameter: click.Parameter, text: str | None) 
 @click.option(
     "--auc",
     "labels",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=FILE,
     metavar="FILE",
     help="Parquet file of labels: join keys, label, maybe split and candidate, and context features.",
 )
