@@ -284,7 +284,7 @@ class SketchOnlineStore(OnlineStore):
         options = full_feature_names, include_feature_view_version_metadata
         asked = self._planned(config, features, entity_rows, registry, project, *options)
         if asked is not None:
-            await planned.refresh(asked[0])
+            await planned.refresh(of_view.view for of_view in asked[0].views)
             if (answer := planned.respond(*asked)) is not None:
                 return answer
         return await super().get_online_features_async(
@@ -403,7 +403,7 @@ class SketchOnlineStore(OnlineStore):
         config, grouped_refs = arguments[:2]
         views = [self.view(config, table) for table, _ in grouped_refs]
         if config.online_store.backing_store is not None:
-            await _refresh_beside(views)
+            await planned.refresh(views)
             await self._finish_async(config, self._vectors(*arguments, **options))
         elif all(view.is_fresh() for view in views):
             self._read_features_per_fv(*arguments, **options)
@@ -478,7 +478,7 @@ class SketchOnlineStore(OnlineStore):
         """`online_read` on the event loop, or in a thread if it is time to look at the disk."""
         view = self.view(config, table)
         if config.online_store.backing_store is not None:
-            await _refresh_beside([view])
+            await planned.refresh([view])
             features = requested_features or [feature.name for feature in table.features]
             return await self._finish_async(config, self._rows(config, table, entity_keys, features))
         if view.is_fresh():
@@ -716,13 +716,6 @@ def _has_backed(config: RepoConfig, table: FeatureView) -> bool:
     except SketchStoreError:
         return False
     return bool(settings.backed_codecs)
-
-
-async def _refresh_beside(views: Sequence[View]) -> None:
-    """Look at the disk in a thread, for each view whose refresh is due."""
-    for view in views:
-        if not view.is_fresh():
-            await asyncio.to_thread(view.refresh)
 
 
 def seal_policy(options: SketchOnlineStoreConfig) -> SealPolicy:
