@@ -10,7 +10,13 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from feast_sketch_store.planning.curves import LISTED_HEADER_BYTES, Candidate, as_candidate, in_order
+from feast_sketch_store.planning.curves import (
+    LISTED_HEADER_BYTES,
+    Candidate,
+    as_candidate,
+    in_order,
+    settings_of,
+)
 from feast_sketch_store.planning.sample import Sample
 from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.structures.cluster_sizing import STYLES, ClusterFacts, Split, expected_fill, size
@@ -91,7 +97,8 @@ def _at(
         tags["sketch.clusters"] = str(DEFAULT_CLUSTERS)
         curve = f"{style}, {DEFAULT_CLUSTERS} clusters"
     label = f"noise ratio {noise_ratio:g}"
-    return as_candidate(sample, curve, label, structure, sample.everything, rates, tags, LISTED_HEADER_BYTES)
+    kept, settings = sample.everything, settings_of(sample, sample.everything, tags)
+    return as_candidate(sample, curve, label, structure, kept, rates, settings, LISTED_HEADER_BYTES)
 
 
 def _rates(facts: ClusterFacts, split: Split, fill: float) -> NDArray[np.float64]:

@@ -112,12 +112,11 @@ def bloom(sample: Sample, error_rate: float, threshold: float | None = None) -> 
         for (name, c), rate in zip(counts.items(), geometry.false_positive_rates, strict=False)
     }
     tags = {"sketch.structure": "bloom", "sketch.target": f"error {error_rate:g}"}
+    settings = settings_of(sample, kept, tags)
     curve, label = BLOOM, f"error rate {error_rate:g}"
-    if threshold is None:
-        return as_candidate(sample, curve, label, geometry.num_bits / 8, kept, rates, tags)
-    curve, label = f"{POPULAR_BLOOM}, {label}", kept_text(sample, kept)
-    size = geometry.num_bits / 8
-    return as_candidate(sample, curve, label, size, kept, rates, _with_tops(tags, sample, kept))
+    if threshold is not None:
+        curve, label = f"{POPULAR_BLOOM}, {label}", kept_text(sample, kept)
+    return as_candidate(sample, curve, label, geometry.num_bits / 8, kept, rates, settings)
 
 
 def weighted_bloom(sample: Sample, noise_ratio: float) -> Candidate:
@@ -138,18 +137,17 @@ def weighted_bloom(sample: Sample, noise_ratio: float) -> Candidate:
         for (name, weighted), hashes in zip(facts.items(), geometry.hashes, strict=False)
     }
     tags = {"sketch.structure": "weighted_bloom", "sketch.target": f"noise {noise_ratio:g}"}
-    label = f"noise ratio {noise_ratio:g}"
-    return as_candidate(sample, WEIGHTED_BLOOM, label, geometry.num_bits / 8, sample.everything, rates, tags)
+    size, kept, label = geometry.num_bits / 8, sample.everything, f"noise ratio {noise_ratio:g}"
+    return as_candidate(sample, WEIGHTED_BLOOM, label, size, kept, rates, settings_of(sample, kept, tags))
 
 
 def sets(sample: Sample, threshold: float | None = None) -> Candidate:
     """Exact sets of all values, or of those that at least ``threshold`` of the entities has."""
     kept = sample.everything if threshold is None else sample.at_least(threshold * len(sample))
-    tags = {"sketch.structure": "sets"}
+    settings = settings_of(sample, kept, {"sketch.structure": "sets"})
     if threshold is None:
-        return sets_of(sample, kept, SETS, "exact", tags)
-    of_features = _with_tops(tags, sample, kept)
-    return sets_of(sample, kept, POPULAR_SETS, kept_text(sample, kept), of_features)
+        return sets_of(sample, kept, SETS, "exact", settings)
+    return sets_of(sample, kept, POPULAR_SETS, kept_text(sample, kept), settings)
 
 
 def sets_of(
@@ -157,13 +155,13 @@ def sets_of(
     kept: VocabularyMask,
     curve: str,
     label: str,
-    tags: Mapping[str, str] | Mapping[str, Mapping[str, str]],
+    settings: Mapping[str, Mapping[str, str]],
 ) -> Candidate:
-    """Exact sets of some values; the tags are for every feature, or by feature."""
+    """Exact sets of some values; ``settings`` are those of the point."""
     rates = {name: np.zeros(len(counts)) for name, counts in sample.kept_counts(kept).items()}
     size, of_values, built = _sets_bytes(sample, kept)
     beside = LISTED_HEADER_BYTES + sample.timestamps_bytes + of_values - sample.vocabulary_bytes(kept)
-    return as_candidate(sample, curve, label, size, kept, rates, tags, beside, built)
+    return as_candidate(sample, curve, label, size, kept, rates, settings, beside, built)
 
 
 def threshold_of_share(sample: Sample, share: float) -> float:
@@ -201,7 +199,7 @@ def as_candidate(
     structure_bytes: float,
     kept: VocabularyMask,
     rates: Mapping[str, NDArray[np.float64]],
-    tags: Mapping[str, str] | Mapping[str, Mapping[str, str]],
+    settings: Mapping[str, Mapping[str, str]],
     beside_bytes: float = 0.0,
     sets: GolombSets | None = None,
 ) -> Candidate:
@@ -212,8 +210,7 @@ def as_candidate(
     sample : of the view.
     curve, label : names of the curve and of the point.
     structure_bytes : of the table, or of the sets and the list of entities, for all entities.
-    kept, rates : see `Candidate`.
-    tags : for every feature, or by feature.
+    kept, rates, settings : see `Candidate` and `Point`.
     beside_bytes : further bytes, without vocabulary and header.
     sets : of the sampled entities; None for a filter.
     """
@@ -228,7 +225,6 @@ def as_candidate(
     memory = structure_bytes + beside_bytes + sample.vocabulary_bytes(kept)
     memory += header_bytes(len(sample.features)) + sample.buckets.nbytes
     bounds = memory_bounds(sample, kept, rates, structure_bytes, memory, sets)
-    is_per_feature = any(not isinstance(value, str) for value in tags.values())
     point = Point(
         curve,
         label,
@@ -240,7 +236,7 @@ def as_candidate(
         false_per_read,
         false_per_read * num_entities / max(1, kept_facts),
         kept_facts / all_facts if all_facts else 1.0,
-        settings=dict(tags) if is_per_feature else {name: dict(tags) for name in sample.features},  # type: ignore[arg-type]
+        settings=settings,
     )
     return Candidate(point, kept, rates)
 
@@ -341,7 +337,7 @@ def _sets_bytes(sample: Sample, kept: VocabularyMask) -> tuple[float, float, Gol
     return (code_bits + index_bits) / 8, of_values, built
 
 
-def _with_tops(tags: Mapping[str, str], sample: Sample, kept: VocabularyMask) -> dict[str, dict[str, str]]:
+def settings_of(sample: Sample, kept: VocabularyMask, tags: Mapping[str, str]) -> dict[str, dict[str, str]]:
     """The tags of each feature, with the number of its values that are kept if not all of them are."""
     found = {}
     for name in sample.features:
