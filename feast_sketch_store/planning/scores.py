@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from feast_sketch_store.planning.curves import Candidate, sets_of
 from feast_sketch_store.planning.sample import Sample
+from feast_sketch_store.planning.sealed_sets import codec_of
 from feast_sketch_store.rows.codecs import SCORE, VALUE, FeatureCodec
 from feast_sketch_store.rows.encoding import EncodedFeature, EncodedRows, RowKeys
 from feast_sketch_store.rows.formulas import Formula
@@ -45,10 +46,9 @@ def as_encoded(sample: Sample) -> dict[str, EncodedFeature]:
     """The features of sampled entities in the form that formulas take."""
     found = {}
     for name, feature in sample.features.items():
-        kind = "int64" if pa.types.is_int64(feature.vocabulary.values.type) else "bytes"
-        codec = FeatureCodec(name, f"{kind}_set_val")
         states = np.full(len(sample), VALUE, np.uint8)
-        found[name] = EncodedFeature(codec, feature.vocabulary, states, feature.rows.indptr, feature.rows.ids)
+        codec, rows = codec_of(name, feature), feature.rows
+        found[name] = EncodedFeature(codec, feature.vocabulary, states, rows.indptr, rows.ids)
     return found
 
 

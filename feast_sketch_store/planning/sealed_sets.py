@@ -20,6 +20,12 @@ def build_sets(parts: Mapping[str, FeatureSample], order: NDArray[np.int64]) -> 
     return SetColumns.build([(_SampledRows(name, part), None) for name, part in parts.items()], rows)
 
 
+def codec_of(name: str, feature: FeatureSample) -> FeatureCodec:
+    """A codec that keeps sets of values of such a type."""
+    kind = "int64" if pa.types.is_int64(feature.vocabulary.values.type) else "bytes"
+    return FeatureCodec(name, f"{kind}_set_val")
+
+
 def vocabulary_bytes(sample: Sample, kept: VocabularyMask, sampled_bytes: float) -> float:
     """Bytes of the vocabularies of the whole view, from those of the sampled values."""
     num_sampled = sum(int(np.count_nonzero(mask)) for mask in kept.values())
@@ -33,8 +39,7 @@ class _SampledRows:
     is_numbered = False
 
     def __init__(self, name: str, sample: FeatureSample):
-        kind = "int64" if pa.types.is_int64(sample.vocabulary.values.type) else "bytes"
-        self.sealed_codec = FeatureCodec(name, f"{kind}_set_val")
+        self.sealed_codec = codec_of(name, sample)
         self.states = np.where(sample.rows.lengths > 0, np.uint8(VALUE), np.uint8(EMPTY))
         self.vocabulary: Vocabulary = sample.vocabulary
         self.counts = sample.counts
