@@ -102,8 +102,9 @@ def plan(
     click.echo(_advice(made) + "\n")
     if made.chosen is not None and not made.is_current:
         click.echo(indent(fields_text(made, made.points[made.chosen]), "    ") + "\n")
+    values = " + ".join(map(count_text, made.vocabulary_sizes.values()))
     click.echo(
-        f"{made.num_entities:,} entities, {count_text(made.facts)} facts, {_values_text(made)} values; "
+        f"{made.num_entities:,} entities, {count_text(made.facts)} facts, {values} values; "
         f"{made.sampled_entities:,} entities sampled. Asked for: {made.target}."
     )
     if made.auc_without is not None:
@@ -134,12 +135,6 @@ def _advice(plan: Plan) -> str:
     return (
         f"{change}. They take {size} {'less' if plan.saved_bytes > 0 else 'more'} than the current settings."
     )
-
-
-def _values_text(plan: Plan) -> str:
-    """The number of values of all features."""
-    sizes = plan.vocabulary_sizes
-    return " + ".join(count_text(size) for size in sizes.values())
 
 
 def _write_report(plan: Plan, path: Path) -> None:

@@ -152,15 +152,10 @@ def delete(
 
 def entity_row_of(text: str, types: dict[str, str]) -> dict[str, Any]:
     """``a=1,b=x`` as join keys and their values; ``types`` are those of the view."""
-    return _typed(_entity_row(text), types, text)
-
-
-def _entity_row(text: str) -> dict[str, str]:
-    """``a=1,b=x`` as a dictionary of strings."""
     pairs = [pair.partition("=") for pair in text.split(",")]
     if not all(separator for _, separator, _ in pairs):
         raise click.UsageError(f"{text!r} is not KEY=VALUE[,KEY=VALUE]...")
-    return {key.strip(): value for key, _, value in pairs}
+    return _typed({key.strip(): value for key, _, value in pairs}, types, text)
 
 
 def _entity_object(line: str, number: int) -> Any:
