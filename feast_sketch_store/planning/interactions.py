@@ -34,9 +34,6 @@ class Interactions:
         self._candidates, self._entity_of = candidates, entity_of
         self._vectors = {name: _vectors_of(sample.features[name]) for name in candidates}
 
-    def __bool__(self) -> bool:
-        return bool(self._candidates)
-
     def columns(self, kept: VocabularyMask, histories: Mapping[str, Any]) -> NDArray[np.float32]:
         """The columns of all rows: float32[n, c].
 

@@ -279,13 +279,14 @@ class Task:
     @cached_property
     def _worth(self) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """The values of all features, most worth first, int64[V]; and the share of bits up to each."""
-        weights = self._exact[1].history
-        squares = weights**2
+        shown, model = self._exact
+        weights, squares = model.history, model.history**2
         counts = np.concatenate([feature.counts for feature in self._sample.features.values()])
         densities = counts / len(self._sample)
         bits = _entropy(densities)
         first = 0
-        added = dict(self._moments(self._exact[1].interactions))
+        moments = self._interactions.second_moments(model.interactions, shown.parts)
+        added = {name: (mean, square) for name, mean, square in moments}
         for name, mask in self._sample.everything.items():
             part = slice(first, first + len(mask))
             if name in added:
@@ -331,12 +332,6 @@ class Task:
     @cached_property
     def _area_of_exact(self) -> Area:
         return self._area_of(*self._exact)
-
-    def _moments(self, weights: NDArray[np.float64]) -> Iterator[tuple[str, tuple[NDArray[np.float64], ...]]]:
-        """See `Interactions.second_moments`."""
-        if self._interactions:
-            for name, *moments in self._interactions.second_moments(weights, self._exact[0].parts):
-                yield name, tuple(moments)
 
     def _history(self, blocks: _Blocks) -> "_Shown":
         """What reads of the labelled entities show."""
