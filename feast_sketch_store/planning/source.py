@@ -1,7 +1,7 @@
 """Samples of a view of a Feast repository: from its row log, or from its offline source."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import redirect_stdout
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from sys import stderr
@@ -28,13 +28,11 @@ from feast_sketch_store.rows.codecs import MEMBERSHIP, FeatureCodec
 from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.encoding import ENTITY_KEY, NO_TIMESTAMP, EncodedFeature, encode
 from feast_sketch_store.rows.entity_keys import JOIN_KEY_TYPES, find_sorted, hash_columns
-from feast_sketch_store.rows.newest import Batches
 from feast_sketch_store.rows.vocabulary import Vocabulary, VocabularyBuilder
 from feast_sketch_store.settings.resolve import resolve
 from feast_sketch_store.settings.view_settings import ViewSettings
 from feast_sketch_store.view.live_shard import expire_before_of
-from feast_sketch_store.view.semantics import FoldedRows, named
-from feast_sketch_store.view.view import View
+from feast_sketch_store.view.semantics import FoldedRows, RowSemantics, named
 
 
 @dataclass(frozen=True)
@@ -78,6 +76,11 @@ class PlannedView:
             for field in table.entity_columns
         }
         return cls(store, table, settings, codecs, join_keys)
+
+    @property
+    def semantics(self) -> RowSemantics:
+        """How its rows combine."""
+        return named(self.settings.semantics).of(self.settings.codecs)
 
     def fields(self, chosen: Collection[str]) -> dict[str, PlannedField]:
         """The planned features as declared, without the tags that a plan chooses."""
@@ -143,41 +146,50 @@ def sample_view(
     PlanError : the view has no rows.
     StorageError : another process is sealing the view.
     """
-    config, settings = view.store.config, view.settings
-    semantics = named(settings.semantics).of(settings.codecs)
-    opened = online_store_of(view.store).view(config, view.table)
     if not offline:
-        with opened.unchanging():
-            batches = logged_batches(opened)
-            if batches is not None:
-                rows = semantics.fold(batches, expire_before_of(view.settings.ttl_microseconds))
-                if len(rows):
-                    return _Sampling(view, rows, len(rows), max_entities, labelled).run()
+        with logged_rows(view) as logged:
+            if logged is not None:
+                return _Sampling(view, logged, len(logged), max_entities, labelled).run()
     table = _offline_rows(view)
     if not len(table):
-        raise PlanError(
-            f"feature view {view.table.name!r} has no rows to plan with, online or in its offline source"
-        )
+        raise no_rows(view)
     hashes = view.hash_join_keys(table)
     chosen = np.zeros(len(table), np.bool_)
     chosen[np.lexsort((hashes[:, 1], hashes[:, 0]))[:max_entities]] = True
     if labelled is not None:
         chosen |= _is_among(hashes, labelled)
-    arrow = from_source(table.filter(pa.array(chosen)), view.table, settings.codecs)
-    rows = semantics.fold(lambda columns: iter([arrow]))
+    arrow = from_source(table.filter(pa.array(chosen)), view.table, view.settings.codecs)
+    rows = view.semantics.fold(lambda columns: iter([arrow]))
     num_elements = {codec.feature: int(_lengths(table, codec.feature).sum()) for codec in view.codecs}
     return _Sampling(view, rows, len(table), max_entities, labelled, num_elements).run()
 
 
-def logged_batches(view: View) -> Batches | None:
-    """A reader of the row logs of all shards of a view; None if there are no rows."""
-    reads = [read for part in view.shards.values() if (read := part.row_log.read())]
+def no_rows(view: PlannedView) -> PlanError:
+    """The error of a view without rows."""
+    return PlanError(
+        f"feature view {view.table.name!r} has no rows to plan with, online or in its offline source"
+    )
 
-    def batches(columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
-        for read in reads:
-            yield from read.batches(columns)
 
-    return batches if reads else None
+@contextmanager
+def logged_rows(view: PlannedView) -> Iterator[FoldedRows | None]:
+    """The rows that count of the row logs of all shards, which no seal changes meanwhile; None without any.
+
+    Raises
+    ------
+    StorageError : another process is sealing the view.
+    """
+    opened = online_store_of(view.store).view(view.store.config, view.table)
+    with opened.unchanging():
+        reads = [read for part in opened.shards.values() if (read := part.row_log.read())]
+
+        def batches(columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
+            for read in reads:
+                yield from read.batches(columns)
+
+        expire_before = expire_before_of(view.settings.ttl_microseconds)
+        rows = view.semantics.fold(batches, expire_before) if reads else None
+        yield rows if rows is not None and len(rows) else None
 
 
 class _Sampling:
@@ -380,4 +392,4 @@ def logged_offline_rows(view: PlannedView) -> pa.Table:
     table, settings = _offline_rows(view).combine_chunks(), view.settings
     types = {column.name: column.dtype.to_value_type() for column in view.table.entity_columns}
     rows = feast_parts.ARROW_TO_PROTO(table, view.table, types) if len(table) else []
-    return named(settings.semantics).of(settings.codecs).to_log(rows, settings.codecs, settings.join_keys)
+    return view.semantics.to_log(rows, settings.codecs, settings.join_keys)
