@@ -148,15 +148,12 @@ class SketchOnlineStore(OnlineStore):
         StorageError : the folder cannot be written. Whichever is raised, nothing of the batch was written.
         """
         if data:
-            require_writer(config)
-            view = self.writer(config, table)
+            view = self._writable(config, table)
             if view.settings.backed_codecs:
                 backing.write(view, table, data, self.backing(config))
             else:
                 view.write(data)
-            self._warn_of_write(config, table, data)
-        if progress:
-            progress(len(data))
+        self._tell(config, table, data, progress)
 
     def backing(self, config: RepoConfig) -> BackingStore | None:
         """The store that keeps backed features, opened once; None if there is none to write to.
@@ -182,10 +179,18 @@ class SketchOnlineStore(OnlineStore):
         assert store is not None, "a store that is only written to is not read"
         return store
 
-    def _warn_of_write(self, config: RepoConfig, table: FeatureView, data: Sequence[FeastRow]) -> None:
-        """Warn if rows were written that have expired."""
+    def _tell(
+        self,
+        config: RepoConfig,
+        table: FeatureView,
+        data: Sequence[FeastRow],
+        progress: Callable[[int], Any] | None,
+    ) -> None:
+        """Warn if rows were written that have expired, and tell how many were written."""
         ttl = ttl_microseconds(config.online_store, table)
         warn_of_write(self.storage(config, table).location, table.name, data, ttl)
+        if progress:
+            progress(len(data))
 
     def online_read(
         self,
@@ -424,16 +429,13 @@ class SketchOnlineStore(OnlineStore):
     ) -> None:
         """`online_write_batch` without waiting for the disk. Writes of several tasks share a commit."""
         if data:
-            require_writer(config)
-            view = self.writer(config, table)
+            view = self._writable(config, table)
             if view.settings.backed_codecs:
                 store = self.backing(config)
                 await asyncio.to_thread(backing.write, view, table, data, store)
             else:
                 await view.write_async(data)
-            self._warn_of_write(config, table, data)
-        if progress:
-            progress(len(data))
+        self._tell(config, table, data, progress)
 
     def update_online_store(
         self,
@@ -461,12 +463,9 @@ class SketchOnlineStore(OnlineStore):
     ) -> None:
         """What `FeatureStore.update_online_store` calls; a batch is written as one."""
         if data:
-            require_writer(config)
-            view = self.writer(config, table)
+            view = self._writable(config, table)
             await view.write_async(updates(view.settings, data, update_expressions))
-            self._warn_of_write(config, table, data)
-        if progress:
-            progress(len(data))
+        self._tell(config, table, data, progress)
 
     async def online_read_async(
         self,
@@ -622,8 +621,7 @@ class SketchOnlineStore(OnlineStore):
         StorageError : nothing was deleted, or everything except what the backing store keeps of the entities.
         """
         if entity_keys:
-            require_writer(config)
-            view = self.writer(config, table)
+            view = self._writable(config, table)
             try:
                 rows = deletions(entity_keys, datetime.now(UTC), view.settings.join_keys)
             except RowError as error:
@@ -635,8 +633,7 @@ class SketchOnlineStore(OnlineStore):
 
     def seal(self, config: RepoConfig, table: FeatureView) -> bool:
         """Seal a view now; see `View.seal`."""
-        require_writer(config)
-        return self.writer(config, table).seal(timeout_seconds=self.lock_timeout_seconds)
+        return self._writable(config, table).seal(timeout_seconds=self.lock_timeout_seconds)
 
     def storage(self, config: RepoConfig, table: FeatureView) -> Storage:
         """The storage of a view, which may be empty."""
@@ -686,6 +683,11 @@ class SketchOnlineStore(OnlineStore):
             view.policy = seal_policy(options)
             self._keep(view, config, table)
         return view
+
+    def _writable(self, config: RepoConfig, table: FeatureView) -> View:
+        """`writer`, unless the store is a replica."""
+        require_writer(config)
+        return self.writer(config, table)
 
     def _keep(self, view: View, config: RepoConfig, table: FeatureView) -> _Opened:
         """Remember an open view, with its present settings."""
