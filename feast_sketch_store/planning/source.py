@@ -27,9 +27,9 @@ from feast_sketch_store.rows.arrow_rows import from_source
 from feast_sketch_store.rows.codecs import MEMBERSHIP, FeatureCodec
 from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.encoding import ENTITY_KEY, NO_TIMESTAMP, EncodedFeature, encode
-from feast_sketch_store.rows.entity_keys import JOIN_KEY_TYPES, find_sorted, hash_columns
+from feast_sketch_store.rows.entity_keys import find_sorted, hash_columns
 from feast_sketch_store.rows.vocabulary import Vocabulary, VocabularyBuilder
-from feast_sketch_store.settings.resolve import resolve
+from feast_sketch_store.settings.resolve import join_key_columns, resolve
 from feast_sketch_store.settings.view_settings import ViewSettings
 from feast_sketch_store.view.live_shard import expire_before_of
 from feast_sketch_store.view.semantics import FoldedRows, RowSemantics, named
@@ -71,11 +71,7 @@ class PlannedView:
                 f"feature view {view!r} has nothing to plan: `plan` needs a Set, an Array that is not kept "
                 "exactly, or a list"
             )
-        join_keys = {
-            field.name: JOIN_KEY_TYPES[FeatureCodec.for_feature(field.name, field.dtype).value_field]
-            for field in table.entity_columns
-        }
-        return cls(store, table, settings, codecs, join_keys)
+        return cls(store, table, settings, codecs, join_key_columns(table))
 
     @property
     def semantics(self) -> RowSemantics:
