@@ -17,9 +17,9 @@ from feast_sketch_store.online_store import any_feature_view, online_store_of
 from feast_sketch_store.reading.entities import Entities, EntityColumns, as_array
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.encoding import TIMESTAMP, deletion_rows
-from feast_sketch_store.rows.entity_keys import JOIN_KEY_TYPES
 from feast_sketch_store.rows.limits import impossible_moment
 from feast_sketch_store.rows.list_log import REMOVE, REPLACE, ListRows
+from feast_sketch_store.settings.resolve import join_key_columns
 from feast_sketch_store.settings.view_settings import ViewSettings
 
 _MAX_SECONDS = 1 << 40  # since 1970: later than any item may be, and small enough for microseconds
@@ -63,8 +63,7 @@ class AppendedFeature(ABC):
                 + f". {self._how_declared}"
             )
         self._codec = codecs[feature]
-        fields = {f.name: FeatureCodec.for_feature(f.name, f.dtype).value_field for f in table.entity_columns}
-        self._entities = EntityColumns(feature_view, {n: JOIN_KEY_TYPES[f] for n, f in fields.items()})
+        self._entities = EntityColumns(feature_view, join_key_columns(table))
 
     @staticmethod
     @abstractmethod

@@ -90,10 +90,6 @@ class Part:
         self._check(owner, self._parameters[1:])
         return getattr(owner, self.name)
 
-    def exists(self) -> bool:
-        """Whether it is there and takes these parameters."""
-        return self.problem() is None
-
     def problem(self) -> FeastPartError | None:
         """What is different in this release of Feast; None if nothing is."""
         try:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from feast import Entity, FeatureService, FeatureStore
 from feast.feature_view import FeatureView
@@ -38,6 +38,7 @@ from feast_sketch_store.adapter.precomputed import from_views, no_vectors_needed
 from feast_sketch_store.adapter.responses import (
     RawRow,
     Row,
+    add_names,
     add_rows,
     hash_entity_keys,
     hash_join_keys,
@@ -80,6 +81,14 @@ _Declaration = tuple[list[tuple[str, FeastType, dict[str, str]]], dict[str, str]
 _Circumstances = tuple[list[tuple[str, FeastType]], timedelta | None, Path | None, "SketchOnlineStoreConfig"]
 
 
+class _Opened(NamedTuple):
+    """An open view, and copies of what its settings were made from."""
+
+    view: View
+    declaration: _Declaration
+    circumstances: _Circumstances
+
+
 class SketchOnlineStoreConfig(OnlineStoreOptions):
     """The ``online_store`` section of ``feature_store.yaml``. Feast looks for this class in the store's
     module.
@@ -105,8 +114,7 @@ class SketchOnlineStore(OnlineStore):
     def __init__(self) -> None:
         self._in_worker = is_worker()
         self.lock_timeout_seconds = _LOCK_TIMEOUT_SECONDS  # of seals and rebuilds while another process seals
-        self._views: dict[str, tuple[_Declaration, View]] = kept("views")
-        self._settings: dict[str, tuple[_Declaration, _Circumstances]] = kept("settings")  # of the views
+        self._views: dict[str, _Opened] = kept("views")  # by location
         self._opened_backing: tuple[tuple[Any, ...], BackingStore | None] | None = None
         self._plans = Plans(self.view, self.serves)
         no_vectors_needed(SketchOnlineStore)
@@ -114,7 +122,6 @@ class SketchOnlineStore(OnlineStore):
     def _forget_views(self) -> None:
         self._views.clear()
         self._plans = Plans(self.view, self.serves)
-        self._settings.clear()
         self._opened_backing = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -141,15 +148,12 @@ class SketchOnlineStore(OnlineStore):
         StorageError : the folder cannot be written. Whichever is raised, nothing of the batch was written.
         """
         if data:
-            require_writer(config)
-            view = self.writer(config, table)
+            view = self._writable(config, table)
             if view.settings.backed_codecs:
                 backing.write(view, table, data, self.backing(config))
             else:
                 view.write(data)
-            self._warn_of_write(config, table, data)
-        if progress:
-            progress(len(data))
+        self._tell(config, table, data, progress)
 
     def backing(self, config: RepoConfig) -> BackingStore | None:
         """The store that keeps backed features, opened once; None if there is none to write to.
@@ -175,10 +179,18 @@ class SketchOnlineStore(OnlineStore):
         assert store is not None, "a store that is only written to is not read"
         return store
 
-    def _warn_of_write(self, config: RepoConfig, table: FeatureView, data: Sequence[FeastRow]) -> None:
-        """Warn if rows were written that have expired."""
+    def _tell(
+        self,
+        config: RepoConfig,
+        table: FeatureView,
+        data: Sequence[FeastRow],
+        progress: Callable[[int], Any] | None,
+    ) -> None:
+        """Warn if rows were written that have expired, and tell how many were written."""
         ttl = ttl_microseconds(config.online_store, table)
         warn_of_write(self.storage(config, table).location, table.name, data, ttl)
+        if progress:
+            progress(len(data))
 
     def online_read(
         self,
@@ -277,7 +289,7 @@ class SketchOnlineStore(OnlineStore):
         options = full_feature_names, include_feature_view_version_metadata
         asked = self._planned(config, features, entity_rows, registry, project, *options)
         if asked is not None:
-            await planned.refresh(asked[0])
+            await planned.refresh(of_view.view for of_view in asked[0].views)
             if (answer := planned.respond(*asked)) is not None:
                 return answer
         return await super().get_online_features_async(
@@ -364,15 +376,8 @@ class SketchOnlineStore(OnlineStore):
                 num_present = self._add_vectors(
                     config, table, features, entity_hashes, online_features_response
                 )
-            metadata = online_features_response.metadata
-            view_name: str = table.projection.name_to_use()  # type: ignore[no-untyped-call]
-            prefix = f"{view_name}__" if full_feature_names else ""
-            metadata.feature_names.val.extend([prefix + name for name in features])
-            if include_feature_view_version_metadata:
-                name = table.projection.name_alias or table.projection.name
-                if name not in [known.name for known in metadata.feature_view_metadata]:
-                    version = getattr(table, "current_version_number", 0) or 0
-                    metadata.feature_view_metadata.add(name=name, version=version)
+            options = full_feature_names, include_feature_view_version_metadata
+            add_names(online_features_response, table, features, *options)
             feast_parts.COUNT_STATUSES(table.name, num_present, len(features) * num_rows - num_present)
 
     def _add_vectors(
@@ -403,7 +408,7 @@ class SketchOnlineStore(OnlineStore):
         config, grouped_refs = arguments[:2]
         views = [self.view(config, table) for table, _ in grouped_refs]
         if config.online_store.backing_store is not None:
-            await _refresh_beside(views)
+            await planned.refresh(views)
             await self._finish_async(config, self._vectors(*arguments, **options))
         elif all(view.is_fresh() for view in views):
             self._read_features_per_fv(*arguments, **options)
@@ -424,16 +429,13 @@ class SketchOnlineStore(OnlineStore):
     ) -> None:
         """`online_write_batch` without waiting for the disk. Writes of several tasks share a commit."""
         if data:
-            require_writer(config)
-            view = self.writer(config, table)
+            view = self._writable(config, table)
             if view.settings.backed_codecs:
                 store = self.backing(config)
                 await asyncio.to_thread(backing.write, view, table, data, store)
             else:
                 await view.write_async(data)
-            self._warn_of_write(config, table, data)
-        if progress:
-            progress(len(data))
+        self._tell(config, table, data, progress)
 
     def update_online_store(
         self,
@@ -461,12 +463,9 @@ class SketchOnlineStore(OnlineStore):
     ) -> None:
         """What `FeatureStore.update_online_store` calls; a batch is written as one."""
         if data:
-            require_writer(config)
-            view = self.writer(config, table)
+            view = self._writable(config, table)
             await view.write_async(updates(view.settings, data, update_expressions))
-            self._warn_of_write(config, table, data)
-        if progress:
-            progress(len(data))
+        self._tell(config, table, data, progress)
 
     async def online_read_async(
         self,
@@ -478,7 +477,7 @@ class SketchOnlineStore(OnlineStore):
         """`online_read` on the event loop, or in a thread if it is time to look at the disk."""
         view = self.view(config, table)
         if config.online_store.backing_store is not None:
-            await _refresh_beside([view])
+            await planned.refresh([view])
             features = requested_features or [feature.name for feature in table.features]
             return await self._finish_async(config, self._rows(config, table, entity_keys, features))
         if view.is_fresh():
@@ -512,7 +511,7 @@ class SketchOnlineStore(OnlineStore):
 
     async def close(self) -> None:
         """Close all views, with their memory, mapped files and threads. A later call opens them again."""
-        views, opened = [view for _, view in self._views.values()], self._opened_backing
+        views, opened = [opened.view for opened in self._views.values()], self._opened_backing
         self._forget_views()
         for view in views:
             await asyncio.to_thread(view.close)
@@ -590,8 +589,7 @@ class SketchOnlineStore(OnlineStore):
             for version in range((getattr(table, "current_version_number", None) or 0) + 1):
                 storage = self._storage(config, versioned_name(table.name, version))
                 if (known := self._views.pop(storage.location, None)) is not None:
-                    known[1].end_seals()  # they would write into what is removed
-                self._settings.pop(storage.location, None)
+                    known.view.end_seals()  # they would write into what is removed
                 remove_view(storage)
 
     def plan(self, config: RepoConfig, desired_registry_proto: RegistryProto) -> list[InfraObject]:
@@ -600,8 +598,8 @@ class SketchOnlineStore(OnlineStore):
 
     def teardown(self, config: RepoConfig, tables: Sequence[FeatureView], entities: Sequence[Entity]) -> None:
         """Remove everything of the project, because Feast does not name stream views here."""
-        for _, view in self._views.values():
-            view.end_seals()
+        for opened in self._views.values():
+            opened.view.end_seals()
         self._forget_views()
         require_writer(config)
         options = config.online_store
@@ -623,8 +621,7 @@ class SketchOnlineStore(OnlineStore):
         StorageError : nothing was deleted, or everything except what the backing store keeps of the entities.
         """
         if entity_keys:
-            require_writer(config)
-            view = self.writer(config, table)
+            view = self._writable(config, table)
             try:
                 rows = deletions(entity_keys, datetime.now(UTC), view.settings.join_keys)
             except RowError as error:
@@ -636,8 +633,7 @@ class SketchOnlineStore(OnlineStore):
 
     def seal(self, config: RepoConfig, table: FeatureView) -> bool:
         """Seal a view now; see `View.seal`."""
-        require_writer(config)
-        return self.writer(config, table).seal(timeout_seconds=self.lock_timeout_seconds)
+        return self._writable(config, table).seal(timeout_seconds=self.lock_timeout_seconds)
 
     def storage(self, config: RepoConfig, table: FeatureView) -> Storage:
         """The storage of a view, which may be empty."""
@@ -651,45 +647,53 @@ class SketchOnlineStore(OnlineStore):
 
     def forget(self, config: RepoConfig, table: FeatureView) -> None:
         """Close a view, so that the next call opens it again."""
-        location = self.storage(config, table).location
-        known = self._views.pop(location, None)
-        self._settings.pop(location, None)
+        known = self._views.pop(self.storage(config, table).location, None)
         if known is not None:
-            known[1].close()
+            known.view.close()
 
     def view(self, config: RepoConfig, table: FeatureView) -> View:
         """The view's `View`, made at the first call and again when its features change."""
-        storage = self.storage(config, table)
-        declaration = _declaration(config, table)
-        known = self._views.get(storage.location)
+        return self._opened(config, table).view
+
+    def _opened(self, config: RepoConfig, table: FeatureView) -> _Opened:
+        location = self.storage(config, table).location
+        known = self._views.get(location)
         if self._in_worker and known is not None:
-            opened_with = self._settings[storage.location][1][3]
+            *_, opened_with = known.circumstances
             if opened_with != config.online_store:  # such as one with expired credentials
                 known = None
-        if known is None or known[0] != declaration:
-            known = (copy.deepcopy(declaration), self._open(config, table))
-            self._views[storage.location] = known
-            self._settings[storage.location] = copy.deepcopy(_key(config, table))
-        return known[1]
+        if known is None or known.declaration != _declaration(config, table):
+            known = self._keep(self._open(config, table), config, table)
+        return known
 
     def serves(self, view: View) -> bool:
         """Whether a view is still the one that reads go to."""
         known = self._views.get(view.storage.location)
-        return known is not None and known[1] is view
+        return known is not None and known.view is view
 
     def writer(self, config: RepoConfig, table: FeatureView) -> View:
         """The same with the current settings. Tags are read again only when something changed."""
-        view, key = self.view(config, table), _key(config, table)
-        storage = self.storage(config, table)
-        location = storage.location
+        opened = self._opened(config, table)
+        view = opened.view
         view.follow_if_due()
         view.lock_timeout_seconds = self.lock_timeout_seconds
-        if self._settings.get(location) != key:
+        if opened.circumstances != _circumstances(config, table):
             options = config.online_store
             view.settings = resolve(options, table, config.repo_path)
             view.policy = seal_policy(options)
-            self._settings[location] = copy.deepcopy(key)
+            self._keep(view, config, table)
         return view
+
+    def _writable(self, config: RepoConfig, table: FeatureView) -> View:
+        """`writer`, unless the store is a replica."""
+        require_writer(config)
+        return self.writer(config, table)
+
+    def _keep(self, view: View, config: RepoConfig, table: FeatureView) -> _Opened:
+        """Remember an open view, with its present settings."""
+        made_from = copy.deepcopy((_declaration(config, table), _circumstances(config, table)))
+        opened = self._views[self.storage(config, table).location] = _Opened(view, *made_from)
+        return opened
 
     def _open(self, config: RepoConfig, table: FeatureView) -> View:
         options = config.online_store
@@ -716,24 +720,15 @@ def _has_backed(config: RepoConfig, table: FeatureView) -> bool:
     return bool(settings.backed_codecs)
 
 
-async def _refresh_beside(views: Sequence[View]) -> None:
-    """Look at the disk in a thread, for each view whose refresh is due."""
-    for view in views:
-        if not view.is_fresh():
-            await asyncio.to_thread(view.refresh)
-
-
 def seal_policy(options: SketchOnlineStoreConfig) -> SealPolicy:
     """When views are sealed, and who does it."""
     compaction = options.compaction
     return SealPolicy(compaction.share, compaction.min_rows, compaction.by_job, is_url(options.path))
 
 
-def _key(config: RepoConfig, table: FeatureView) -> tuple[_Declaration, _Circumstances]:
-    """Everything that the settings of a view depend on."""
+def _circumstances(config: RepoConfig, table: FeatureView) -> _Circumstances:
     join_keys = [(column.name, column.dtype) for column in getattr(table, "entity_columns", None) or []]
-    circumstances = join_keys, getattr(table, "ttl", None), config.repo_path, config.online_store
-    return _declaration(config, table), circumstances
+    return join_keys, getattr(table, "ttl", None), config.repo_path, config.online_store
 
 
 def _declaration(config: RepoConfig, table: FeatureView) -> _Declaration:

@@ -25,6 +25,9 @@ _SUMMARIES = {
     f'"{TAG_PREFIX}codec": "membership"',
     _COSTLY: "{number} features are kept exactly, at all the bytes of their values: {names}. If that is "
     "too much, name a `backing_store` in feature_store.yaml, which then keeps them",
+    _SHARDS: "{number} views have few facts in several shards, each with its own copy of the vocabulary: "
+    f"{{names}}. For those that will not grow to {_MIN_FACTS:,} facts, run "
+    "`feast-sketch rebuild VIEW --shards 1` and remove `shards`",
 }
 
 

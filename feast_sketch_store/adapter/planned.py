@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from feast import FeatureService, FeatureView
@@ -18,6 +18,7 @@ from feast_sketch_store.adapter.expiry import warn_of_read
 from feast_sketch_store.adapter.plans import Plan, Plans, Question
 from feast_sketch_store.adapter.responses import Vectors, read_vectors
 from feast_sketch_store.view.live_shard import expire_before_of
+from feast_sketch_store.view.view import View
 
 Columns = Sequence[Sequence[Any]]
 
@@ -56,11 +57,11 @@ def takes(plan: Plan, columns: Columns) -> bool:
     return all(column.takes(values) for column, values in zip(plan.columns, columns, strict=True))
 
 
-async def refresh(plan: Plan) -> None:
+async def refresh(views: Iterable[View]) -> None:
     """Look at the disk in a thread, for each view whose refresh is due."""
-    for asked in plan.views:
-        if not asked.view.is_fresh():
-            await asyncio.to_thread(asked.view.current)
+    for view in views:
+        if not view.is_fresh():
+            await asyncio.to_thread(view.current)
 
 
 def read(plan: Plan, columns: Columns) -> list[Vectors] | None:

@@ -14,6 +14,7 @@ from feast.protos.feast.serving.ServingService_pb2 import GetOnlineFeaturesRespo
 from feast.repo_config import RepoConfig
 
 from feast_sketch_store import feast_parts
+from feast_sketch_store.adapter.responses import add_names
 from feast_sketch_store.rows.entity_keys import JOIN_KEY_TYPES, SingleKeys, hash_int64_keys
 from feast_sketch_store.settings.resolve import ttl_microseconds
 from feast_sketch_store.view.view import View
@@ -21,8 +22,6 @@ from feast_sketch_store.view.view import View
 _MAX_PLANS = 1_000  # kept at once
 _KINDS = {ValueType.INT64: "int64_val", ValueType.INT32: "int32_val", ValueType.STRING: "string_val"}
 _BOUNDS = {"int64_val": 2**63, "int32_val": 2**31}
-
-_Groups = Sequence[tuple[Any, Sequence[str]]]  # views with the features that a request asks of each
 
 
 class Question(NamedTuple):
@@ -189,8 +188,12 @@ class Plans:
         kinds = [_KINDS[types[name]] for name in question.columns if types.get(name) in _KINDS]
         if on_demand or request_data or is_entityless or len(kinds) != len(question.columns):
             return None
-        names = [*question.columns, *_names(groups, question.full_feature_names)]
-        if not {*question.columns} <= join_keys or not {*names} <= asked | {*question.columns}:
+        response = GetOnlineFeaturesResponse()
+        response.metadata.feature_names.val.extend(question.columns)
+        for table, of_view in groups:
+            add_names(response, table, of_view, question.full_feature_names, question.with_versions)
+        names = {*response.metadata.feature_names.val}
+        if not {*question.columns} <= join_keys or not names <= asked | {*question.columns}:
             return None
         keys: dict[tuple[tuple[str, int], ...], int] = {}
         views = []
@@ -211,28 +214,6 @@ class Plans:
             tuple(map(Column, kinds)),
             tuple(Keys(dict(places), kinds) for places in keys),
             tuple(views),
-            _response(names, groups if question.with_versions else ()),
+            response.SerializeToString(),
             feast_parts.FEATURE_TYPES(groups),
         )
-
-
-def _names(groups: _Groups, full: bool) -> list[str]:
-    """The names that features have in a response."""
-    if not full:
-        return [name for _, names in groups for name in names]
-    return [f"{table.projection.name_to_use()}__{name}" for table, names in groups for name in names]
-
-
-def _response(names: Sequence[str], versioned: _Groups) -> bytes:
-    """A response without values, with the versions of some views, each once."""
-    response = GetOnlineFeaturesResponse()
-    response.metadata.feature_names.val.extend(names)
-    told = set()
-    for table, _ in versioned:
-        name = table.projection.name_alias or table.projection.name
-        if name not in told:
-            told.add(name)
-            version = getattr(table, "current_version_number", 0) or 0
-            response.metadata.feature_view_metadata.add(name=name, version=version)
-    message: bytes = response.SerializeToString()
-    return message

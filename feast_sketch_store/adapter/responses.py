@@ -11,6 +11,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+from feast.feature_view import FeatureView
 from feast.protos.feast.serving.ServingService_pb2 import FieldStatus, GetOnlineFeaturesResponse
 from feast.protos.feast.types.EntityKey_pb2 import EntityKey
 from feast.protos.feast.types.Value_pb2 import RepeatedValue, Value
@@ -120,6 +121,23 @@ def row_of(raw: RawRow, features: Sequence[str]) -> Row:
             if state == MISSING:
                 values.pop(name, None)
     return EPOCH + timedelta(microseconds=microseconds), values
+
+
+def add_names(
+    response: GetOnlineFeaturesResponse,
+    table: FeatureView,
+    features: Sequence[str],
+    full_feature_names: bool,
+    with_version: bool,
+) -> None:
+    """Add the names of a view's features to a response, and the view's version, each view once."""
+    view: str = table.projection.name_to_use()  # type: ignore[no-untyped-call]
+    prefix, metadata = f"{view}__" if full_feature_names else "", response.metadata
+    metadata.feature_names.val.extend(prefix + name for name in features)
+    name = table.projection.name_alias or table.projection.name
+    if with_version and name not in [known.name for known in metadata.feature_view_metadata]:
+        version = getattr(table, "current_version_number", 0) or 0
+        metadata.feature_view_metadata.add(name=name, version=version)
 
 
 def add_rows(

@@ -3,16 +3,3 @@
 survey     what views would become here, and their size
 importing  copies their rows into a view of this store
 """
-
-from feast_sketch_store.bridges.base import (
-    Bridge,
-    Counted,
-    OtherRow,
-    OtherStore,
-    OtherView,
-    Page,
-    entity_key,
-    open_bridge,
-)
-
-__all__ = ["Bridge", "Counted", "OtherRow", "OtherStore", "OtherView", "Page", "entity_key", "open_bridge"]

@@ -4,15 +4,18 @@ Nothing here writes to the other store. Client libraries are imported when a sto
 """
 
 import math
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, TypeVar
 
 from feast.feature_view import FeatureView
+from feast.infra.key_encoding_utils import deserialize_entity_key
 from feast.infra.online_stores.helpers import compute_versioned_name
 from feast.protos.feast.types.EntityKey_pb2 import EntityKey
 from feast.protos.feast.types.Value_pb2 import Value
@@ -22,11 +25,13 @@ from feast_sketch_store.errors import SettingsError, StorageError
 from feast_sketch_store.planning.plan import Estimate
 from feast_sketch_store.rows.entity_keys import SERIALIZATION_VERSION
 
+T = TypeVar("T")
+
 # The configuration classes of Feast's stores, and the bridges that read these stores.
 _BRIDGES: dict[str, str] = {
     "RedisOnlineStoreConfig": "redis:RedisBridge",
     "SqliteOnlineStoreConfig": "sql:SqliteBridge",
-    "PostgreSQLOnlineStoreConfig": "sql:PostgresBridge",
+    "PostgreSQLOnlineStoreConfig": "postgres:PostgresBridge",
     "MySQLOnlineStoreConfig": "mysql:MySQLBridge",
     "DynamoDBOnlineStoreConfig": "dynamodb:DynamoBridge",
     "CassandraOnlineStoreConfig": "cassandra:CassandraBridge",
@@ -82,6 +87,24 @@ class Counted(NamedTuple):
     num_keys: int
     is_exact: bool
     spread: float = 0.0
+
+
+class Pace:
+    """A limit of rows per second, because another store has its own readers to serve.
+
+    Parameters
+    ----------
+    max_rows_per_second : None for no limit.
+    """
+
+    def __init__(self, max_rows_per_second: float | None):
+        self._seconds_a_row = 1 / max_rows_per_second if max_rows_per_second else 0.0
+        self._due = time.monotonic()
+
+    def wait(self, num_rows: int) -> None:
+        """Sleep until this many more rows are allowed."""
+        self._due = max(self._due, time.monotonic() - 1.0) + num_rows * self._seconds_a_row
+        time.sleep(max(0.0, self._due - time.monotonic()))
 
 
 @dataclass(frozen=True)
@@ -171,6 +194,8 @@ class Bridge(ABC):
     has_keys: ClassVar[bool] = True
     samples_at_random: ClassVar[bool] = False
     resolution: ClassVar[str]
+    _errors: ClassVar[tuple[type[Exception], ...]]  # that the client library raises
+    _failure: str  # what they mean, for messages
 
     def __init__(self, view: OtherView):
         self.view = view
@@ -204,6 +229,13 @@ class Bridge(ABC):
     @abstractmethod
     def close(self) -> None:
         """Close connections."""
+
+    def _called(self, call: Callable[[], T]) -> T:
+        """Call the client library."""
+        try:
+            return call()
+        except self._errors as error:
+            raise StorageError(f"{self.view}: {self._failure}: {error}") from error
 
 
 class HashOrderedBridge(Bridge):
@@ -246,7 +278,7 @@ class HashKeyedBridge(HashOrderedBridge):
 
     def pages(self, position: str | None = None) -> Iterator[Page]:
         """Pages of rows, in the order of the hashes."""
-        while found := self._after(position):
+        while found := self._called(partial(self._after, position)):
             position = found[-1][0]
             yield self._page(
                 [row for _, row in found if row is not None], position, _share_of_hashes(position)
@@ -288,6 +320,21 @@ def entity_key(row: OtherRow) -> EntityKey:
     if isinstance(row.entity, str):
         raise TypeError("the format keeps no keys")
     return row.entity
+
+
+def entity_of(serialized: bytes | str, view: OtherView) -> EntityKey:
+    """An entity key from its serialized form, or from the hexadecimal digits of it.
+
+    Raises
+    ------
+    StorageError : it cannot be read.
+    """
+    try:
+        content = bytes.fromhex(serialized) if isinstance(serialized, str) else serialized
+        key: EntityKey = deserialize_entity_key(content, SERIALIZATION_VERSION)
+    except ValueError as error:
+        raise StorageError(f"{view}: an entity key cannot be read: {error}") from error
+    return key
 
 
 def parsed(content: bytes, view: OtherView, feature: str) -> Value:

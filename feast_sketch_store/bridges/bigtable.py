@@ -26,6 +26,8 @@ class BigtableBridge(HashKeyedBridge):
 
     has_keys = False
     resolution = "1 us"
+    _errors = GoogleAPICallError, GoogleAuthError, RetryError, OSError
+    _failure = "Bigtable cannot be asked"
 
     def __init__(self, view: OtherView):
         super().__init__(view)
@@ -44,16 +46,14 @@ class BigtableBridge(HashKeyedBridge):
 
     def _after(self, position: str | None) -> list[tuple[str, OtherRow | None]]:
         start = b"" if position is None else position.encode() + b"\0"
-        return [(row.row_key.decode(), self._row(row)) for row in self._called(lambda: self._scanned(start))]
-
-    def _scanned(self, start: bytes) -> list[Any]:
         of_view = row_filters.RowFilterChain(
             [
                 row_filters.RowKeyRegexFilter(b"[0-9a-f]{32}" + re.escape(self._suffix)),
                 row_filters.CellsColumnLimitFilter(1),
             ]
         )
-        return list(self._table.read_rows(start_key=start, limit=_ROWS_A_PAGE, filter_=of_view))
+        rows = self._table.read_rows(start_key=start, limit=_ROWS_A_PAGE, filter_=of_view)
+        return [(row.row_key.decode(), self._row(row)) for row in rows]
 
     def _row(self, row: Any) -> OtherRow:
         try:
@@ -64,9 +64,3 @@ class BigtableBridge(HashKeyedBridge):
         content = {name: found.get(name) for name in self.view.features}
         entity = row.row_key.removesuffix(self._suffix).decode("ascii", "replace")
         return OtherRow(entity, values_of(content, self.view), event)
-
-    def _called(self, call: Any) -> Any:
-        try:
-            return call()
-        except (GoogleAPICallError, GoogleAuthError, RetryError, OSError) as error:
-            raise StorageError(f"{self.view}: Bigtable cannot be asked: {error}") from error

@@ -13,12 +13,9 @@ from typing import Any
 from cassandra import DriverException, RequestExecutionException
 from cassandra.cluster import NoHostAvailable
 from cassandra.query import SimpleStatement
-from feast.infra.key_encoding_utils import deserialize_entity_key
 
 from feast_sketch_store import feast_parts
-from feast_sketch_store.bridges.base import HashOrderedBridge, OtherRow, OtherView, Page, values_of
-from feast_sketch_store.errors import StorageError
-from feast_sketch_store.rows.entity_keys import SERIALIZATION_VERSION
+from feast_sketch_store.bridges.base import HashOrderedBridge, OtherRow, OtherView, Page, entity_of, values_of
 
 _ROWS_A_CALL = 5000  # one for each feature of an entity
 _ENTITIES_A_PAGE = 1000
@@ -34,6 +31,8 @@ class CassandraBridge(HashOrderedBridge):
     """The table of a view, from token to token."""
 
     resolution = "1 ms"
+    _errors = DriverException, RequestExecutionException, NoHostAvailable, OSError
+    _failure = "the cluster cannot be asked"
 
     def __init__(self, view: OtherView):
         super().__init__(view)
@@ -69,7 +68,7 @@ class CassandraBridge(HashOrderedBridge):
         """Rows, one call after another."""
         answer = self._called(lambda: self._session.execute(statement))
         while True:
-            yield from self._called(lambda found=answer: list(found.current_rows))
+            yield from self._called(lambda: list(answer.current_rows))
             if not answer.has_more_pages:
                 return
             self._called(answer.fetch_next_page)
@@ -80,16 +79,6 @@ class CassandraBridge(HashOrderedBridge):
             found = [row for row in of_entity if row[3] is not None]
             if not found:
                 continue
-            try:
-                entity = deserialize_entity_key(bytes.fromhex(key), SERIALIZATION_VERSION)
-            except ValueError as error:
-                raise StorageError(f"{self.view}: an entity key cannot be read: {error}") from error
             content = {name: value for _, _, name, value, _ in found if name in wanted}
             event = max(moment for *_, moment in found).replace(tzinfo=UTC)
-            yield OtherRow(entity, values_of(content, self.view), event)
-
-    def _called(self, call: Any) -> Any:
-        try:
-            return call()
-        except (DriverException, RequestExecutionException, NoHostAvailable, OSError) as error:
-            raise StorageError(f"{self.view}: the cluster cannot be asked: {error}") from error
+            yield OtherRow(entity_of(key, self.view), values_of(content, self.view), event)

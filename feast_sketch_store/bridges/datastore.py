@@ -24,6 +24,8 @@ class DatastoreBridge(HashKeyedBridge):
     """The rows below a table, in the order of their names."""
 
     resolution = "1 us"
+    _errors = GoogleAPICallError, GoogleAuthError, RetryError, OSError
+    _failure = "Datastore cannot be asked"
 
     def __init__(self, view: OtherView):
         super().__init__(view)
@@ -37,15 +39,10 @@ class DatastoreBridge(HashKeyedBridge):
         self._client.close()
 
     def _after(self, position: str | None) -> list[tuple[str, OtherRow | None]]:
-        return [
-            (stored.key.name, self._row(stored)) for stored in self._called(lambda: self._fetched(position))
-        ]
-
-    def _fetched(self, last: str | None) -> list[Any]:
         query = self._client.query(kind="Row", ancestor=self._client.key(*self._path))
-        if last is not None:
-            query.key_filter(self._client.key(*self._path, "Row", last), ">")
-        return list(query.fetch(limit=_ROWS_A_PAGE))
+        if position is not None:
+            query.key_filter(self._client.key(*self._path, "Row", position), ">")
+        return [(stored.key.name, self._row(stored)) for stored in query.fetch(limit=_ROWS_A_PAGE)]
 
     def _row(self, stored: Any) -> OtherRow:
         try:
@@ -57,9 +54,3 @@ class DatastoreBridge(HashKeyedBridge):
             raise StorageError(f"{self.view}: a row is not one of Feast's: {error!r}") from error
         moment = None if created is None else created.astimezone(UTC)
         return OtherRow(entity, values_of(content, self.view), event, moment)
-
-    def _called(self, call: Any) -> Any:
-        try:
-            return call()
-        except (GoogleAPICallError, GoogleAuthError, RetryError, OSError) as error:
-            raise StorageError(f"{self.view}: Datastore cannot be asked: {error}") from error

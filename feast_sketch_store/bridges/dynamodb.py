@@ -5,7 +5,7 @@ not kept.
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -24,11 +24,13 @@ class DynamoBridge(Bridge):
 
     has_keys = False
     resolution = "1 us"
+    _errors = BotoCoreError, ClientError
 
     def __init__(self, view: OtherView):
         super().__init__(view)
         options: Any = view.config.online_store
         self._table = options.table_name_template.format(project=view.config.project, table_name=view.name)
+        self._failure = f"table {self._table!r} cannot be read"
         self._client: Any = self._called(
             lambda: boto3.Session().client(
                 "dynamodb", region_name=options.region, endpoint_url=options.endpoint_url
@@ -44,8 +46,7 @@ class DynamoBridge(Bridge):
 
     def count(self) -> Counted | None:
         """The item count that DescribeTable reports; it is up to six hours old."""
-        described = self._called(lambda: self._client.describe_table(TableName=self._table))["Table"]
-        return Counted(int(described["ItemCount"]), False)
+        return Counted(int(self._described()["ItemCount"]), False)
 
     def sample(self, num_rows: int) -> Iterator[Page]:
         """The first items of the segments of a parallel scan, which are random places in the table."""
@@ -61,13 +62,17 @@ class DynamoBridge(Bridge):
 
     def stored_bytes(self, rows: Any) -> Estimate | None:
         """The size that DescribeTable reports, per item."""
-        described = self._called(lambda: self._client.describe_table(TableName=self._table))["Table"]
+        described = self._described()
         number = int(described["ItemCount"])
         return Estimate.exactly(float(described["TableSizeBytes"]) / number) if number else None
 
     def close(self) -> None:
         """Close the connections."""
         self._client.close()
+
+    def _described(self) -> Mapping[str, Any]:
+        found: Mapping[str, Any] = self._called(lambda: self._client.describe_table(TableName=self._table))
+        return found["Table"]  # type: ignore[no-any-return]
 
     def _scan(self, options: Mapping[str, Any]) -> Iterator[Page]:
         more = dict(options)
@@ -89,9 +94,3 @@ class DynamoBridge(Bridge):
             raise StorageError(f"{self.view}: an item is not one of Feast's: {error!r}") from error
         content = {name: stored.get(name) for name in self.view.features}
         return OtherRow(entity, values_of(content, self.view), moment)
-
-    def _called(self, call: Callable[[], Any]) -> Any:
-        try:
-            return call()
-        except (BotoCoreError, ClientError) as error:
-            raise StorageError(f"{self.view}: table {self._table!r} cannot be read: {error}") from error

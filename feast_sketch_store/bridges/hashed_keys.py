@@ -9,7 +9,7 @@ Source: A. Appleby, MurmurHash3.cpp, ``MurmurHash3_x64_128``.
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -24,14 +24,13 @@ from feast.protos.feast.types.Value_pb2 import Value
 from numpy.typing import NDArray
 
 from feast_sketch_store.errors import RowError, SettingsError
-from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.entity_keys import (
-    JOIN_KEY_TYPES,
     SERIALIZATION_VERSION,
     hash_int64_keys,
     int64_prefix,
     serialize_columns,
 )
+from feast_sketch_store.settings.resolve import join_key_columns
 
 _C1, _C2 = 0x87C37B91114253D5, 0x4CF5AD432745937F
 _D1, _D2 = 0x52DCE729, 0x38495AB5
@@ -162,10 +161,7 @@ class KeyFinder:
     """
 
     def __init__(self, table: FeatureView, given: Path | None):
-        self._columns: Mapping[str, pa.DataType] = {
-            field.name: JOIN_KEY_TYPES[FeatureCodec.for_feature(field.name, field.dtype).value_field]
-            for field in table.entity_columns
-        }
+        self._columns = join_key_columns(table)
         self._view = table.name
         self._given = None if given is None else dict(self._read(given))
 

@@ -5,7 +5,7 @@ and never returns them.
 """
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
@@ -15,7 +15,7 @@ from feast.infra.utils.hbase_utils import HbaseConstants
 from thriftpy2.thrift import TException
 
 from feast_sketch_store import feast_parts
-from feast_sketch_store.bridges.base import HashKeyedBridge, OtherRow, OtherView, values_of
+from feast_sketch_store.bridges.base import HashKeyedBridge, OtherRow, OtherView, T, values_of
 from feast_sketch_store.errors import StorageError
 
 _ROWS_A_PAGE = 1000
@@ -26,10 +26,12 @@ class HBaseBridge(HashKeyedBridge):
 
     has_keys = False
     resolution = "1 s"
+    _errors = TException, OSError
 
     def __init__(self, view: OtherView):
         super().__init__(view)
         self._table = f"{view.config.project}:{view.table.name}"
+        self._failure = f"table {self._table!r} cannot be read"
         self._suffix = f"#{view.table.name}".encode()
         self._pool: Any = self._called(lambda: feast_parts.HBASE_POOL.of(HbaseOnlineStore())(view.config))
 
@@ -40,15 +42,12 @@ class HBaseBridge(HashKeyedBridge):
 
     def _after(self, position: str | None) -> list[tuple[str, OtherRow | None]]:
         start = b"" if position is None else position.encode() + b"\0"
-        return [
-            (key.decode(), self._row(key, cells) if key.endswith(self._suffix) else None)
-            for key, cells in self._called(lambda: self._scanned(start))
-        ]
-
-    def _scanned(self, start: bytes) -> list[tuple[bytes, Mapping[bytes, bytes]]]:
         with self._pool.connection() as connection:
             scan = connection.table(self._table).scan(row_start=start, limit=_ROWS_A_PAGE)
-            return list(scan)
+            return [
+                (key.decode(), self._row(key, cells) if key.endswith(self._suffix) else None)
+                for key, cells in scan
+            ]
 
     def _row(self, key: bytes, cells: Mapping[bytes, bytes]) -> OtherRow:
         found = {column.decode().partition(":")[2]: value for column, value in cells.items()}
@@ -62,14 +61,11 @@ class HBaseBridge(HashKeyedBridge):
         entity = key.removesuffix(self._suffix).decode("ascii", "replace")
         return OtherRow(entity, values_of(content, self.view), event, moment)
 
-    def _called(self, call: Any) -> Any:
+    def _called(self, call: Callable[[], T]) -> T:
         # The Thrift server closes connections after an idle minute. Then the pool opens a new one.
-        with suppress(TException, OSError):
+        with suppress(*self._errors):
             return call()
-        try:
-            return call()
-        except (TException, OSError) as error:
-            raise StorageError(f"{self.view}: table {self._table!r} cannot be read: {error}") from error
+        return super()._called(call)
 
 
 def _moment(stored: bytes) -> datetime:

@@ -19,9 +19,8 @@ import numpy as np
 import pyarrow as pa
 from feast import FeatureStore
 
-from feast_sketch_store.bridges import Bridge, OtherStore, OtherView, Page, entity_key, open_bridge
+from feast_sketch_store.bridges.base import Bridge, OtherStore, OtherView, Pace, Page, entity_key, open_bridge
 from feast_sketch_store.bridges.hashed_keys import KeyFinder
-from feast_sketch_store.bridges.pace import Pace
 from feast_sketch_store.errors import RowError, SettingsError, StorageError
 from feast_sketch_store.online_store import any_feature_view, online_store_of
 from feast_sketch_store.operations.backing import refill

@@ -47,12 +47,11 @@ def knee_of_rows(table: pa.Table, settings: ViewSettings, view: str, num_entitie
     features = features_of_rows(rows, codecs)
     buckets, _ = bucket_timestamps(rows.keys.event_timestamps, settings.ttl_microseconds)
     number = max(num_entities, len(rows))
-    sample = Sample(view, number, rows.keys.entity_hashes, features, buckets=buckets)
+    rate, hashes = settings.presence_error_rate, rows.keys.entity_hashes
+    sample = Sample(view, number, rate, hashes, features, buckets=buckets)
     if not sample.num_facts:
         return None
-    points: Sequence[Point] = [
-        candidate.point for candidate in candidates(sample, settings.presence_error_rate, Grid())
-    ]
+    points: Sequence[Point] = [candidate.point for candidate in candidates(sample, Grid())]
     if (corner := knee(points)) is None:
         return None
     chosen = points[corner]

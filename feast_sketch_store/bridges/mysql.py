@@ -8,7 +8,6 @@ import pymysql
 
 from feast_sketch_store.bridges.base import OtherRow
 from feast_sketch_store.bridges.sql import SqlBridge
-from feast_sketch_store.errors import StorageError
 from feast_sketch_store.planning.plan import Estimate
 
 
@@ -16,6 +15,8 @@ class MySQLBridge(SqlBridge):
     """Feast's MySQL store. It keeps timestamps as whole seconds."""
 
     resolution = "1 s"
+    _errors = (pymysql.Error,)
+    _keys_are_text = True
     _PARAMETER = "%s"
     _QUOTE = "`"
     _HASH = "CRC32(entity_key)"
@@ -27,16 +28,7 @@ class MySQLBridge(SqlBridge):
             "WHERE table_schema = DATABASE() AND table_name = %s",
             self._table,
         )
-        return None if size is None else Estimate.exactly(float(size) / max(1, self.count().num_keys))
-
-    def _stored(self, key: bytes) -> Any:
-        return key.hex()
-
-    def _read(self, stored: Any) -> bytes:
-        try:
-            return bytes.fromhex(stored)
-        except ValueError as error:
-            raise StorageError(f"{self.view}: an entity key cannot be read: {error}") from error
+        return self._per_entity(size)
 
     def _connect(self) -> Any:
         # Feast's own method refuses a configuration with `batch_write`, which matters only for writes.
@@ -52,6 +44,3 @@ class MySQLBridge(SqlBridge):
         with closing(connection.cursor()) as cursor:
             cursor.execute("SET SESSION TRANSACTION READ ONLY")
         return connection
-
-    def _errors(self) -> tuple[type[Exception], ...]:
-        return (pymysql.Error,)

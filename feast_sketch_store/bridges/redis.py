@@ -11,10 +11,12 @@ import re
 import struct
 from collections.abc import Iterator, Sequence
 from datetime import UTC
+from functools import partial
 from typing import Any
 
 import mmh3
-from feast.infra.key_encoding_utils import deserialize_entity_key, serialize_entity_key_prefix
+import numpy as np
+from feast.infra.key_encoding_utils import serialize_entity_key_prefix
 from feast.infra.online_stores.redis import RedisOnlineStore
 from google.protobuf.message import DecodeError
 from google.protobuf.timestamp_pb2 import Timestamp
@@ -22,10 +24,19 @@ from redis.cluster import RedisCluster
 from redis.exceptions import RedisError
 
 from feast_sketch_store import feast_parts
-from feast_sketch_store.bridges.base import Bridge, Counted, OtherRow, OtherView, Page, entity_key, values_of
-from feast_sketch_store.bridges.scaling import relative_spread
+from feast_sketch_store.bridges.base import (
+    Bridge,
+    Counted,
+    OtherRow,
+    OtherView,
+    Page,
+    entity_key,
+    entity_of,
+    values_of,
+)
 from feast_sketch_store.errors import RowError, StorageError
 from feast_sketch_store.planning.plan import Estimate
+from feast_sketch_store.planning.sample import spread_of_total
 from feast_sketch_store.rows.entity_keys import (
     SERIALIZATION_VERSION,
     length_of_serialized_key,
@@ -46,6 +57,8 @@ class RedisBridge(Bridge):
     """
 
     resolution = "1 us"
+    _errors = RedisError, OSError
+    _failure = "the server cannot be asked"
 
     def __init__(self, view: OtherView):
         super().__init__(view)
@@ -74,9 +87,7 @@ class RedisBridge(Bridge):
 
     def count(self) -> Counted:
         """All keys of the database, including those of other projects and uses."""
-        return Counted(
-            sum(self._called(lambda n=node: self._ask(n, "DBSIZE")) for node in self._nodes()), True
-        )
+        return Counted(sum(self._called(partial(self._ask, node, "DBSIZE")) for node in self._nodes()), True)
 
     def stored_bytes(self, rows: Sequence[OtherRow]) -> Estimate | None:
         """The mean MEMORY USAGE of the rows' keys, times the share of fields that belong to the view.
@@ -111,8 +122,9 @@ class RedisBridge(Bridge):
             shares.append(size * of_view / max(1, sum(lengths.values())))
         if not shares:
             return None
-        mean, spread = sum(shares) / len(shares), relative_spread(shares, self.count().num_keys)
-        return Estimate(mean, mean * (1 - spread), mean * (1 + spread))
+        num_keys = self.count().num_keys
+        mean, error = sum(shares) / len(shares), spread_of_total(np.array(shares), num_keys) / num_keys
+        return Estimate(mean, mean - error, mean + error)
 
     def close(self) -> None:
         """Close the connections."""
@@ -155,7 +167,7 @@ class RedisBridge(Bridge):
         for (key, end), (*values, timestamp) in zip(mine, self._called(ask), strict=True):
             if timestamp is None:
                 continue  # the entity has rows of other views only
-            entity = deserialize_entity_key(key[:end], SERIALIZATION_VERSION)
+            entity = entity_of(key[:end], self.view)
             content = dict(zip(self.view.features, values, strict=True))
             try:
                 moment = Timestamp.FromString(timestamp).ToDatetime(tzinfo=UTC)
@@ -171,12 +183,6 @@ class RedisBridge(Bridge):
         except RowError:
             return None
         return end if key[end:] == self._project else None
-
-    def _called(self, call: Any) -> Any:
-        try:
-            return call()
-        except (RedisError, OSError) as error:
-            raise StorageError(f"{self.view}: the server cannot be asked: {error}") from error
 
 
 def _bucket_bytes(num_keys: float) -> float:

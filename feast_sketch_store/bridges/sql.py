@@ -1,4 +1,4 @@
-"""Rows that Feast 0.67 keeps in SQLite and Postgres: one table row for each feature of an entity.
+"""Rows that Feast 0.67 keeps in SQLite: one table row for each feature of an entity.
 
 ``entity_key`` is the serialized entity key; the primary key is ``entity_key`` and ``feature_name``. So the
 table is read in the order of its index, one page of entities after another. Each page is a statement of its
@@ -15,19 +15,15 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeAlias
 from urllib.parse import quote
 
-from feast.infra.key_encoding_utils import deserialize_entity_key
-
-from feast_sketch_store import feast_parts
-from feast_sketch_store.bridges.base import Bridge, Counted, OtherRow, OtherView, Page, values_of
+from feast_sketch_store.bridges.base import Bridge, Counted, OtherRow, OtherView, Page, entity_of, values_of
 from feast_sketch_store.errors import StorageError
 from feast_sketch_store.planning.plan import Estimate
-from feast_sketch_store.rows.entity_keys import SERIALIZATION_VERSION
 
 _ROWS_A_PAGE = 5000  # of the table: one for each feature of an entity
 _KEYS_A_CALL = 500  # of a sample
 
 # entity_key, feature_name, value, event_ts, created_ts
-TableRow: TypeAlias = tuple[bytes, str, bytes, Any, Any]
+TableRow: TypeAlias = tuple[bytes | str, str, bytes, Any, Any]
 
 
 class SqlBridge(Bridge):
@@ -35,6 +31,7 @@ class SqlBridge(Bridge):
 
     samples_at_random = True
 
+    _keys_are_text: ClassVar[bool] = False  # in hexadecimal
     _PARAMETER = "?"
     _QUOTE = '"'
     _HASH: ClassVar[str]  # SQL for a hash of an entity key, a number of at least 0
@@ -42,21 +39,23 @@ class SqlBridge(Bridge):
     def __init__(self, view: OtherView):
         super().__init__(view)
         self._table = f"{view.config.project}_{view.name}"
+        self._failure = f"table {self._table!r} cannot be read"
         self._connection = self._called(self._connect)
 
     def pages(self, position: str | None = None) -> Iterator[Page]:
         """Pages of whole entities."""
-        after = bytes.fromhex(position) if position else b""
+        after: bytes | str = (position or "") if self._keys_are_text else bytes.fromhex(position or "")
+        following = f"> {self._PARAMETER} ORDER BY entity_key LIMIT {_ROWS_A_PAGE}"
         while True:
-            rows = self._select(f"> {self._PARAMETER} ORDER BY entity_key LIMIT {_ROWS_A_PAGE}", after)
-            if len(rows) == _ROWS_A_PAGE:  # the last entity may continue after the page
-                whole = [row for row in rows if row[0] != rows[-1][0]]
-                rows = whole or self._entity(rows[-1][0])
+            rows = self._rows(following, after)
+            if len(rows) == _ROWS_A_PAGE:  # the last entity may continue after the page, or have more rows
+                last = rows[-1][0]
+                whole = [row for row in rows if row[0] != last]
+                rows = whole or self._rows(f"= {self._PARAMETER}", last)
             if not rows:
                 return
             after = rows[-1][0]
-            grouped = [self._row(key, list(group)) for key, group in groupby(rows, lambda row: row[0])]
-            yield Page(grouped, len(grouped), after.hex())
+            yield self._page(rows, after if isinstance(after, str) else after.hex())
 
     def count(self) -> Counted:
         """The number of entities, from the index."""
@@ -73,11 +72,7 @@ class SqlBridge(Bridge):
             f"SELECT DISTINCT entity_key FROM {self._name} WHERE MOD({self._HASH}, {every}) = 0 "
             f"LIMIT {num_rows}"
         )
-        for first in range(0, len(keys), _KEYS_A_CALL):
-            some = [key for (key,) in keys[first : first + _KEYS_A_CALL]]
-            found = self._with_keys(some)
-            rows = [self._row(key, list(group)) for key, group in groupby(found, lambda row: row[0])]
-            yield Page(rows, len(rows), "")
+        yield from self._pages_of([key for (key,) in keys])
 
     def close(self) -> None:
         """Close the connection."""
@@ -87,44 +82,32 @@ class SqlBridge(Bridge):
     def _name(self) -> str:
         return self._QUOTE + self._table.replace(self._QUOTE, 2 * self._QUOTE) + self._QUOTE
 
-    def _entity(self, key: bytes) -> list[TableRow]:
-        """All rows of an entity that has more features than a page has rows."""
-        return self._select(f"= {self._PARAMETER}", key)
+    def _pages_of(self, keys: Sequence[bytes | str]) -> Iterator[Page]:
+        """Pages of some entities."""
+        for first in range(0, len(keys), _KEYS_A_CALL):
+            some = keys[first : first + _KEYS_A_CALL]
+            parameters = ", ".join([self._PARAMETER] * len(some))
+            yield self._page(self._rows(f"IN ({parameters}) ORDER BY entity_key", *some), "")
 
-    def _with_keys(self, stored: Sequence[Any]) -> list[TableRow]:
-        """All rows of some entities, given by their keys as the table has them."""
-        parameters = ", ".join([self._PARAMETER] * len(stored))
-        return self._rows(f"IN ({parameters}) ORDER BY entity_key", *stored)
-
-    def _select(self, condition: str, key: bytes) -> list[TableRow]:
-        """Rows whose entity key meets a condition."""
-        return self._rows(condition, self._stored(key))
+    def _page(self, rows: Sequence[TableRow], position: str) -> Page:
+        grouped = [self._row(key, list(group)) for key, group in groupby(rows, lambda row: row[0])]
+        return Page(grouped, len(grouped), position)
 
     def _rows(self, condition: str, *parameters: Any) -> list[TableRow]:
+        """Rows whose entity key meets a condition."""
         found = self._ask(
             f"SELECT entity_key, feature_name, value, event_ts, created_ts FROM {self._name} "
             f"WHERE entity_key {condition}",
             *parameters,
         )
-        return [(self._read(row[0]), row[1], bytes(row[2]), row[3], row[4]) for row in found]
+        return [(row[0], row[1], bytes(row[2]), row[3], row[4]) for row in found]
 
-    def _stored(self, key: bytes) -> Any:
-        """A serialized key in the form of the table."""
-        return key
-
-    def _read(self, stored: Any) -> bytes:
-        """The reverse of `_stored`."""
-        return bytes(stored)
-
-    def _row(self, key: bytes, rows: Sequence[TableRow]) -> OtherRow:
+    def _row(self, key: bytes | str, rows: Sequence[TableRow]) -> OtherRow:
         wanted = set(self.view.features)
         content = {name: value for _, name, value, _, _ in rows if name in wanted}
         event = max(_moment(row[3]) for row in rows)
         created = [_moment(row[4]) for row in rows if row[4] is not None]
-        try:
-            entity = deserialize_entity_key(key, SERIALIZATION_VERSION)
-        except ValueError as error:
-            raise StorageError(f"{self.view}: an entity key cannot be read: {error}") from error
+        entity = entity_of(key, self.view)
         return OtherRow(entity, values_of(content, self.view), event, max(created, default=None))
 
     def _ask(self, statement: str, *parameters: Any) -> list[Any]:
@@ -135,25 +118,22 @@ class SqlBridge(Bridge):
 
         return list(self._called(ask))
 
-    def _called(self, call: Any) -> Any:
-        try:
-            return call()
-        except self._errors() as error:
-            raise StorageError(f"{self.view}: table {self._table!r} cannot be read: {error}") from error
-
     @abstractmethod
     def _connect(self) -> Any:
         """A read-only connection."""
 
-    @abstractmethod
-    def _errors(self) -> tuple[type[Exception], ...]:
-        """The errors that the client library raises."""
+    def _per_entity(self, num_bytes: Any) -> Estimate | None:
+        """Mean bytes of an entity, from those of the table with its indices; None if these are not known."""
+        if num_bytes is None:
+            return None
+        return Estimate.exactly(float(num_bytes) / max(1, self.count().num_keys))
 
 
 class SqliteBridge(SqlBridge):
     """Feast's SQLite store. It keeps timestamps as whole seconds."""
 
     resolution = "1 s"
+    _errors = (sqlite3.Error,)
 
     def sample(self, num_rows: int) -> Iterator[Page]:
         """Entities at random places of the table; all if there are not many more."""
@@ -167,10 +147,7 @@ class SqliteBridge(SqlBridge):
             last,
             num_rows,
         )
-        for first in range(0, len(keys), _KEYS_A_CALL):
-            found = self._with_keys([key for (key,) in keys[first : first + _KEYS_A_CALL]])
-            rows = [self._row(key, list(group)) for key, group in groupby(found, lambda row: row[0])]
-            yield Page(rows, len(rows), "")
+        yield from self._pages_of([key for (key,) in keys])
 
     def stored_bytes(self, rows: Sequence[OtherRow]) -> Estimate | None:
         """The pages of the table and its indices, per entity; None if this SQLite does not report it."""
@@ -182,39 +159,12 @@ class SqliteBridge(SqlBridge):
             )
         except StorageError:  # dbstat is optional in SQLite
             return None
-        return None if size is None else Estimate.exactly(float(size) / max(1, self.count().num_keys))
+        return self._per_entity(size)
 
     def _connect(self) -> Any:
         options: Any = self.view.config.online_store
         path = (self.view.config.repo_path or Path()) / options.path
         return sqlite3.connect(f"file:{quote(str(path.absolute()))}?mode=ro", uri=True)
-
-    def _errors(self) -> tuple[type[Exception], ...]:
-        return (sqlite3.Error,)
-
-
-class PostgresBridge(SqlBridge):
-    """Feast's Postgres store."""
-
-    resolution = "1 us"
-    _PARAMETER = "%s"
-    _HASH = "hashtext(encode(entity_key, 'hex'))::bigint + 2147483648"
-
-    def stored_bytes(self, rows: Sequence[OtherRow]) -> Estimate | None:
-        """The size of the table with its indices, per entity."""
-        ((size,),) = self._ask("SELECT pg_total_relation_size(to_regclass(%s))", self._name)
-        return None if size is None else Estimate.exactly(float(size) / max(1, self.count().num_keys))
-
-    def _connect(self) -> Any:
-        connection: Any = feast_parts.POSTGRES_CONNECTION(self.view.config.online_store)
-        connection.autocommit = True
-        connection.read_only = True
-        return connection
-
-    def _errors(self) -> tuple[type[Exception], ...]:
-        import psycopg
-
-        return (psycopg.Error,)
 
 
 def _moment(stored: Any) -> datetime:

@@ -21,17 +21,24 @@ from feast.feature_view import FeatureView
 from feast.protos.feast.types.EntityKey_pb2 import EntityKey
 from feast.protos.feast.types.Value_pb2 import Value
 
-from feast_sketch_store.bridges.base import Bridge, OtherRow, OtherStore, OtherView, entity_key, open_bridge
+from feast_sketch_store.bridges.base import (
+    Bridge,
+    OtherRow,
+    OtherStore,
+    OtherView,
+    Pace,
+    entity_key,
+    open_bridge,
+)
 from feast_sketch_store.bridges.hashed_keys import KeyFinder
 from feast_sketch_store.bridges.knee import Knee, knee_of_rows
-from feast_sketch_store.bridges.pace import Pace
-from feast_sketch_store.bridges.scaling import Scaling, Sealed
+from feast_sketch_store.bridges.scaling import Sealed, bytes_per_entity
 from feast_sketch_store.errors import SettingsError, SketchStoreError, StorageError
 from feast_sketch_store.layers import SketchLayer
 from feast_sketch_store.online_store import SketchOnlineStoreConfig
 from feast_sketch_store.planning.other_stores import LISTPACK_VALUE, REDIS, redis_bytes
 from feast_sketch_store.planning.plan import Estimate
-from feast_sketch_store.planning.sample import all_values, total_of
+from feast_sketch_store.planning.sample import all_values, total_by_mean
 from feast_sketch_store.planning.stored_rows import StoredRows
 from feast_sketch_store.rows.codecs import BINNED, CATEGORICAL, EXACT, MEMBERSHIP
 from feast_sketch_store.rows.encoding import FeastRow
@@ -247,8 +254,8 @@ class _Survey:
         numbered = [name for name in layer.codecs if layer.features[name].vocabulary is not None]
         seen = max(1, sum(len(counts[name]) for name in numbered))
         known = [sum(getattr(distinct[name], end) for name in numbered) for end in ("value", "low", "high")]
-        scaling = Scaling(self._bytes_of, _row_size)
-        each = scaling.per_entity(given, entities.value, Estimate(*(number / seen for number in known)))
+        values_known = Estimate(*(number / seen for number in known))
+        each = bytes_per_entity(given, entities.value, values_known, self._bytes_of, _row_size)
         ratio = (
             None
             if reported is None
@@ -407,15 +414,14 @@ def _hashable(content: Any) -> object:
 
 def _num_values(counter: Counter[object], num_sampled: int, num_entities: float) -> Estimate:
     """The number of distinct values of all entities."""
-    times = Counter(counter.values())
-    return all_values(len(counter), (times[1], times[2]), num_sampled, round(num_entities))
+    counts = np.array([*counter.values()], np.int64)
+    return all_values(counts, num_sampled, round(num_entities))
 
 
 def _num_facts(values: Sequence[set[object]], entities: Estimate) -> Estimate:
     """The number of values of all entities, from the mean of the sampled ones."""
     lengths = np.array([len(of_entity) for of_entity in values], np.int64)
-    number = max(len(values), round(entities.value))
-    facts = total_of(lengths, np.ones_like(lengths), number, number)
+    facts = total_by_mean(lengths, max(len(values), round(entities.value)))
     if entities.is_known:
         return facts
     return Estimate(

@@ -8,7 +8,7 @@ import click
 from feast import FeatureStore
 
 from feast_sketch_store.cli import change_pages as pages
-from feast_sketch_store.cli.common import JSON_OPTION, print_json, print_table, views_of
+from feast_sketch_store.cli.common import JSON_OPTION, print_json, print_table, store_with
 from feast_sketch_store.cli.rows import entity_row_of
 from feast_sketch_store.operations import maintenance
 from feast_sketch_store.operations.entity_history import entity_history
@@ -43,15 +43,14 @@ def diff_command(
     has the rows since the last seal, too. Without them, the last snapshot is compared with the one before; if
     there is but one, with "now". All rows of both versions are read.
     """
-    store = open_store()
-    (name,) = views_of(store, [view])
-    found = diff(maintenance.opened_view(store, name), before, after)
+    store = store_with(open_store, view)
+    found = diff(maintenance.opened_view(store, view), before, after)
     _write(html, lambda: pages.diff_page(found))
     if as_json:
         print_json(pages.as_json(found))
         return
     print_table(
-        [name, f"version {found.before}", f"version {found.after}", "change"], pages.summary_cells(found)
+        [view, f"version {found.before}", f"version {found.after}", "change"], pages.summary_cells(found)
     )
     print_table(
         ["feature", "structure before", "after", "error rate before", "after"],
@@ -82,16 +81,15 @@ def history_command(
     A row has its commit, its event timestamp, and whether it is sealed. Values that a filter shows now and
     that nobody wrote are listed apart. A compaction removes rows that were replaced from the log.
     """
-    store = open_store()
-    (name,) = views_of(store, [view])
-    row: Mapping[str, Any] = entity_row_of(entity, maintenance.join_key_types(store, name))
-    found = entity_history(store, name, row)
+    store = store_with(open_store, view)
+    row: Mapping[str, Any] = entity_row_of(entity, maintenance.join_key_types(store, view))
+    found = entity_history(store, view, row)
     _write(html, lambda: pages.history_page(found))
     if as_json:
         print_json(pages.as_json(found))
         return
     if not found.rows:
-        click.echo(f"{name}: the row log has no row of {found.entity}")
+        click.echo(f"{view}: the row log has no row of {found.entity}")
     print_table(
         ["commit", "event", "sealed", "written", "reads showed"], [pages.row_cells(row) for row in found.rows]
     )

@@ -43,6 +43,13 @@ def views_of(store: FeatureStore, views: Sequence[str]) -> list[str]:
     return list(views) or known
 
 
+def store_with(open_store: Callable[[], FeatureStore], view: str) -> FeatureStore:
+    """Open the repository; an unknown name of a view ends the command."""
+    store = open_store()
+    views_of(store, [view])
+    return store
+
+
 @contextmanager
 def progress_bar(label: str) -> Iterator[Callable[[int, int | None], None]]:
     """A progress bar on standard error; call it with the amount done, and the total if it is known."""

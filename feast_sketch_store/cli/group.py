@@ -19,6 +19,7 @@ from feast.repo_config import FeastConfigError
 from feast.utils import get_default_yaml_file_path
 
 import feast_sketch_store
+from feast_sketch_store.cli.common import FILE
 from feast_sketch_store.errors import SettingsError, SketchStoreError
 from feast_sketch_store.online_store import online_store_of
 
@@ -61,7 +62,7 @@ def _reason(error: Exception) -> str:
 @click.option(
     "--feature-store-yaml",
     "-f",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=FILE,
     help="Configuration file to read instead of feature_store.yaml.",
 )
 @click.option(

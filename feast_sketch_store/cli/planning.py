@@ -9,7 +9,7 @@ from textwrap import indent
 import click
 from feast import FeatureStore
 
-from feast_sketch_store.cli.common import print_json, print_table, tell_unfilled, views_of
+from feast_sketch_store.cli.common import FILE, print_json, print_table, store_with, tell_unfilled
 from feast_sketch_store.planning.choice import PlanTarget
 from feast_sketch_store.planning.plan import Estimate, Plan
 from feast_sketch_store.planning.planner import DEFAULT_SAMPLE, plan_view
@@ -38,7 +38,7 @@ def _size(context: click.Context, parameter: click.Parameter, text: str | None) 
 @click.option(
     "--auc",
     "labels",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=FILE,
     metavar="FILE",
     help="Parquet file of labels: join keys, label, maybe split and candidate, and context features.",
 )
@@ -85,17 +85,16 @@ def plan(
     labels it measures what each size costs a model, and chooses the values that the model needs. It writes
     lists of these values to the folder `plans` of the feature repository.
     """
-    store = open_store()
-    (name,) = views_of(store, [view])
+    store = store_with(open_store, view)
     if not offline:
-        tell_unfilled(store, [name], "; sampling its offline source, which is read as a whole")
+        tell_unfilled(store, [view], "; sampling its offline source, which is read as a whole")
     target = PlanTarget(noise_ratio, memory, labels is not None)
     progress = Progress(sys.stderr)
     try:
-        made = plan_view(store, name, target, labels, sample, offline, progress)
+        made = plan_view(store, view, target, labels, sample, offline, progress)
     finally:
         progress.end()
-    report = html or Path(".".join(filter(None, (folder_name(name), target.name, "plan.html"))))
+    report = html or Path(".".join(filter(None, (folder_name(view), target.name, "plan.html"))))
     _write_report(made, report)
     if as_json:
         print_json(asdict(made))
@@ -103,8 +102,9 @@ def plan(
     click.echo(_advice(made) + "\n")
     if made.chosen is not None and not made.is_current:
         click.echo(indent(fields_text(made, made.points[made.chosen]), "    ") + "\n")
+    values = " + ".join(map(count_text, made.vocabulary_sizes.values()))
     click.echo(
-        f"{made.num_entities:,} entities, {count_text(made.facts)} facts, {_values_text(made)} values; "
+        f"{made.num_entities:,} entities, {count_text(made.facts)} facts, {values} values; "
         f"{made.sampled_entities:,} entities sampled. Asked for: {made.target}."
     )
     if made.auc_without is not None:
@@ -135,12 +135,6 @@ def _advice(plan: Plan) -> str:
     return (
         f"{change}. They take {size} {'less' if plan.saved_bytes > 0 else 'more'} than the current settings."
     )
-
-
-def _values_text(plan: Plan) -> str:
-    """The number of values of all features."""
-    sizes = plan.vocabulary_sizes
-    return " + ".join(count_text(size) for size in sizes.values())
 
 
 def _write_report(plan: Plan, path: Path) -> None:

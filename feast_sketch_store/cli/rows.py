@@ -15,6 +15,7 @@ from feast_sketch_store.cli.common import (
     print_json,
     print_outcomes,
     print_table,
+    store_with,
     views_of,
 )
 from feast_sketch_store.operations import maintenance
@@ -125,9 +126,8 @@ def delete(
     the disk as well, run seal and then vacuum. Remove them from the offline store first, or a materialize
     brings them back. Entities that the view does not have are listed; all others are deleted.
     """
-    store = open_store()
-    (name,) = views_of(store, [view])
-    types = maintenance.join_key_types(store, name)
+    store = store_with(open_store, view)
+    types = maintenance.join_key_types(store, view)
     rows = [entity_row_of(text, types) for text in entities]
     if file is not None:
         rows += [
@@ -137,7 +137,7 @@ def delete(
         ]
     if not rows:
         raise click.UsageError("name at least one entity, as KEY=VALUE or in --file")
-    deleted = maintenance.delete(store, name, rows)
+    deleted = maintenance.delete(store, view, rows)
     if as_json:
         print_json([{"view": view, **asdict(deleted)}])
         return
@@ -152,15 +152,10 @@ def delete(
 
 def entity_row_of(text: str, types: dict[str, str]) -> dict[str, Any]:
     """``a=1,b=x`` as join keys and their values; ``types`` are those of the view."""
-    return _typed(_entity_row(text), types, text)
-
-
-def _entity_row(text: str) -> dict[str, str]:
-    """``a=1,b=x`` as a dictionary of strings."""
     pairs = [pair.partition("=") for pair in text.split(",")]
     if not all(separator for _, separator, _ in pairs):
         raise click.UsageError(f"{text!r} is not KEY=VALUE[,KEY=VALUE]...")
-    return {key.strip(): value for key, _, value in pairs}
+    return _typed({key.strip(): value for key, _, value in pairs}, types, text)
 
 
 def _entity_object(line: str, number: int) -> Any:

@@ -18,6 +18,7 @@ from feast_sketch_store.cli.common import (
     print_json,
     print_outcomes,
     progress_bar,
+    store_with,
     views_of,
 )
 from feast_sketch_store.engines import seal_job
@@ -176,11 +177,10 @@ def publish(open_store: Callable[[], FeatureStore], view: str, force: bool, as_j
     The rows of a fill that was held back count from now on, and the view is sealed. Without --force the gate
     is asked again, which helps after you changed its settings.
     """
-    store = open_store()
-    (name,) = views_of(store, [view])
-    num_rows = maintenance.publish(store, name, force)
+    store = store_with(open_store, view)
+    num_rows = maintenance.publish(store, view, force)
     outcome = "sealed" if num_rows is None else f"published: {num_rows:,} rows that were held back"
-    print_outcomes({name: outcome}, as_json, "outcome")
+    print_outcomes({view: outcome}, as_json, "outcome")
 
 
 @click.command()
@@ -192,11 +192,10 @@ def discard(open_store: Callable[[], FeatureStore], view: str, as_json: bool) ->
 
     Rows that reads show are not concerned.
     """
-    store = open_store()
-    (name,) = views_of(store, [view])
-    num_rows = maintenance.discard(store, name)
+    store = store_with(open_store, view)
+    num_rows = maintenance.discard(store, view)
     outcome = "no fill is held back" if num_rows is None else f"{num_rows:,} rows were deleted"
-    print_outcomes({name: outcome}, as_json, "outcome")
+    print_outcomes({view: outcome}, as_json, "outcome")
 
 
 @click.command()
@@ -258,16 +257,15 @@ def pin(
     """
     if seals and versions is not None:
         raise click.UsageError("--seal makes a new snapshot, and VERSION names an old one: give one of them")
-    store = open_store()
-    (name,) = views_of(store, [view])
+    store = store_with(open_store, view)
     if seals:
-        maintenance.seal(store, name)
+        maintenance.seal(store, view)
     pinned = maintenance.pin(
-        store, name, versions, lambda rows: yes or _may_hide(name, rows, versions is None)
+        store, view, versions, lambda rows: yes or _may_hide(view, rows, versions is None)
     )
     if pinned is None:
-        raise click.ClickException(f"{name} was not pinned; reads follow the writes")
-    print_outcomes({name: pinned if as_json else ",".join(map(str, pinned))}, as_json, "pinned to version")
+        raise click.ClickException(f"{view} was not pinned; reads follow the writes")
+    print_outcomes({view: pinned if as_json else ",".join(map(str, pinned))}, as_json, "pinned to version")
 
 
 def _may_hide(view: str, unsealed_rows: int, asks: bool) -> bool:
@@ -290,8 +288,7 @@ def _may_hide(view: str, unsealed_rows: int, asks: bool) -> bool:
 @click.pass_obj
 def unpin(open_store: Callable[[], FeatureStore], view: str, as_json: bool) -> None:
     """Let reads of a VIEW follow the writes again."""
-    store = open_store()
-    (name,) = views_of(store, [view])
-    was_pinned = maintenance.unpin(store, name)
+    store = store_with(open_store, view)
+    was_pinned = maintenance.unpin(store, view)
     outcome = "follows the writes" if was_pinned else "was not pinned"
-    print_outcomes({name: outcome}, as_json, "outcome")
+    print_outcomes({view: outcome}, as_json, "outcome")

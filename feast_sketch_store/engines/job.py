@@ -4,7 +4,6 @@ import logging
 import secrets
 from collections.abc import Iterable
 from functools import partial
-from typing import Any
 
 import pyarrow as pa
 from feast import FeatureView
@@ -53,8 +52,7 @@ class WriteJob:
         self._name: str = feature_view.name
         self._seals = not config.online_store.compaction.by_job
         self._check_writable = partial(online_store.writer, config, feature_view)
-        # A sharded view has the same methods, but one file for each shard.
-        self._view: Any = online_store.writer(config, feature_view)
+        self._view = online_store.writer(config, feature_view)
         if codecs := self._view.settings.backed_codecs:
             names = ", ".join(codec.feature for codec in codecs)
             raise SketchStoreError(
@@ -115,7 +113,7 @@ class WriteJob:
                 f"feature view {self._name!r}: the job has {num_rows} rows, its tasks were given {given} and "
                 f"wrote {written}; nothing was committed. Run the job again"
             )
-        names: list[Any] = [file.file.name for file in files]
+        names = [file.file.name for file in files]
         if len(names) != len(set(names)):
             raise StorageError(
                 f"feature view {self._name!r}: a task reported a file twice; nothing was committed"

@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from feast_sketch_store.layers.formulas import describe_formula, formulas_from
 from feast_sketch_store.layers.joint import CountedRows, SharedVocabularies
 from feast_sketch_store.rows.binning import Bins
-from feast_sketch_store.rows.codecs import CATEGORICAL, FeatureCodec
+from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.encoding import EncodedFeature
-from feast_sketch_store.rows.formulas import Formula, Source
 from feast_sketch_store.rows.vocabulary import Vocabulary
+from feast_sketch_store.structures.parts import Parts
 from feast_sketch_store.view.formulas import Sampled
 
 _CONTENT = b"content"
@@ -93,10 +94,10 @@ def describe_joint(joint: SharedVocabularies) -> tuple[dict[str, Any], Columns]:
     for name, bins in joint.bins.items():
         columns[f"lows.{name}"] = pa.array(bins.lows)
         columns[f"stands.{name}"] = pa.array(bins.representatives)
-    formulas = {}
-    for name, formula in joint.formulas.items():
-        formulas[name], arrays = _describe_formula(formula)
-        columns |= {f"formula.{name}.{part}": array for part, array in arrays.items()}
+    formulas = []
+    for number, (entry, arrays) in enumerate(describe_formula(*item) for item in joint.formulas.items()):
+        formulas.append(entry)
+        columns |= {f"formulas.{number}.{part}": pa.array(array) for part, array in arrays.items()}
     content = {
         "vocabularies": list(joint.vocabularies),
         "lists_rows": joint.lists_rows,
@@ -109,8 +110,11 @@ def describe_joint(joint: SharedVocabularies) -> tuple[dict[str, Any], Columns]:
     return content, columns
 
 
-def joint_of(content: Mapping[str, Any], columns: Columns) -> SharedVocabularies:
-    """The reverse of `describe_joint`."""
+def joint_of(
+    content: Mapping[str, Any], columns: Columns, codecs: Mapping[str, FeatureCodec]
+) -> SharedVocabularies:
+    """The reverse of `describe_joint`, for features with these codecs in a layer."""
+    arrays = {name: column.to_numpy() for name, column in columns.items() if name.startswith("formulas.")}
     return SharedVocabularies(
         {name: Vocabulary(columns[f"ids.{name}"]) for name in content["vocabularies"]},
         content["lists_rows"],
@@ -120,35 +124,6 @@ def joint_of(content: Mapping[str, Any], columns: Columns) -> SharedVocabularies
             for n in content["bins"]
         },
         content["cuts"],
-        {name: _formula_of(name, entry, columns) for name, entry in content["formulas"].items()},
+        formulas_from(content["formulas"], codecs, Parts(arrays, {}).at("formulas")),
         content["beyond"],
-    )
-
-
-def _describe_formula(formula: Formula) -> tuple[dict[str, Any], Columns]:
-    arrays: Columns = {}
-    for source in formula.sources:
-        arrays[f"{source.feature}.values"] = source.vocabulary.values
-        arrays[f"{source.feature}.weights"] = pa.array(source.weights)
-    entry = {"field": formula.codec.value_field, "sources": [source.feature for source in formula.sources]}
-    names = ("unit", "step", "version")
-    return entry | {name: getattr(formula, name) for name in names}, arrays
-
-
-def _formula_of(name: str, entry: Mapping[str, Any], columns: Columns) -> Formula:
-    parts = {
-        column.removeprefix(f"formula.{name}."): array
-        for column, array in columns.items()
-        if column.startswith(f"formula.{name}.")
-    }
-    sources = [
-        Source(source, Vocabulary(parts[f"{source}.values"]), parts[f"{source}.weights"].to_numpy())
-        for source in entry["sources"]
-    ]
-    return Formula(
-        FeatureCodec(name, entry["field"], CATEGORICAL),
-        tuple(sources),
-        entry["unit"],
-        entry["step"],
-        entry["version"],
     )

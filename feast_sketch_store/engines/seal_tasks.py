@@ -15,6 +15,7 @@ from feast_sketch_store.engines.packing import (
 from feast_sketch_store.errors import StorageError
 from feast_sketch_store.layers.joint import SharedVocabularies
 from feast_sketch_store.row_log import LogRead
+from feast_sketch_store.view.formulas import as_stored
 from feast_sketch_store.view.shard import Shard
 
 SAMPLE, COUNT, FIT, DRAFT, FINISH = "sample", "count", "fit", "draft", "finish"
@@ -48,7 +49,9 @@ def run_step(request: bytes, artifacts: SerializedArtifacts) -> bytes:
     content, columns = unpack(request)
     feature_view, online_store, _, config = artifacts.unserialize()  # type: ignore[no-untyped-call]
     parts: Mapping[int, Shard] = online_store.view(config, feature_view).shards
-    part, joint = parts[content["shard"]], joint_of(content["joint"], columns)
+    part = parts[content["shard"]]
+    codecs = {codec.feature: as_stored(codec) for codec in part.settings.codecs}
+    joint = joint_of(content["joint"], columns, codecs)
     given = part.row_log.table_rows_of(content["input"])
     if content["step"] == FINISH:
         if given is not None:  # else another run of this task has compacted it

@@ -85,19 +85,19 @@ class PlanTarget:
         return None if self.auc else AUTO_NOISE_RATIO
 
 
-def made_to_measure(sample: Sample, presence_error_rate: float, target: PlanTarget) -> list[Candidate]:
+def made_to_measure(sample: Sample, target: PlanTarget) -> list[Candidate]:
     """Points that just meet a target, in addition to those of the grid."""
     if target.noise_ratio is not None:
-        return [weighted_bloom(sample, presence_error_rate, target.noise_ratio)]
+        return [weighted_bloom(sample, target.noise_ratio)]
     if target.memory_bytes is None:
         return []
     budget = target.memory_bytes
 
     def weighted_of(place: float) -> Candidate:
-        return weighted_bloom(sample, presence_error_rate, float(f"{10 ** (4 - 8 * place):.3g}"))
+        return weighted_bloom(sample, float(f"{10 ** (4 - 8 * place):.3g}"))
 
     def sets_of(place: float) -> Candidate:
-        return sets(sample, presence_error_rate, threshold_of_share(sample, max(place, 1e-3)))
+        return sets(sample, threshold_of_share(sample, max(place, 1e-3)))
 
     return [c for make in (sets_of, weighted_of) if (c := largest(make, budget)) is not None]
 

@@ -10,7 +10,13 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from feast_sketch_store.planning.curves import LISTED_HEADER_BYTES, Candidate, as_candidate, in_order
+from feast_sketch_store.planning.curves import (
+    LISTED_HEADER_BYTES,
+    Candidate,
+    as_candidate,
+    in_order,
+    settings_of,
+)
 from feast_sketch_store.planning.sample import Sample
 from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.structures.cluster_sizing import STYLES, ClusterFacts, Split, expected_fill, size
@@ -22,11 +28,11 @@ from feast_sketch_store.structures.goals import DEFAULT_CLUSTERS, WEIGHTED_BLOOM
 NOISE_RATIOS = (4.0, 1.0, 0.2)  # sets are smaller at less noise
 
 
-def candidates(sample: Sample, presence_error_rate: float, noise_ratios: Sequence[float]) -> list[Candidate]:
+def candidates(sample: Sample, noise_ratios: Sequence[float]) -> list[Candidate]:
     """The points of each style at some noise ratios, the smallest first."""
     # In the order of hashes, so that a sample has the same clusters wherever its rows come from.
     order = sample.order
-    members = [Csr(f.indptr, f.ids).take(order) for f in sample.features.values()]
+    members = [f.rows.take(order) for f in sample.features.values()]
     sizes = [len(feature.vocabulary) for feature in sample.features.values()]
     clusters = learn(side_by_side(members, sizes), sum(sizes), DEFAULT_CLUSTERS)
     counts = {
@@ -34,7 +40,7 @@ def candidates(sample: Sample, presence_error_rate: float, noise_ratios: Sequenc
     }
     found = []
     for style in STYLES:
-        points = (_at(sample, presence_error_rate, style, ratio, counts) for ratio in noise_ratios)
+        points = (_at(sample, style, ratio, counts) for ratio in noise_ratios)
         found += in_order([point for point in points if point is not None])
     return found
 
@@ -58,7 +64,6 @@ def _scaled(
 
 def _at(
     sample: Sample,
-    presence_error_rate: float,
     style: str,
     noise_ratio: float,
     counts: dict[str, tuple[NDArray[np.int64], NDArray[np.int64]]],
@@ -85,14 +90,15 @@ def _at(
     columns += sample.timestamps_bytes
     columns += sum(packed_bytes(everyone, 1) for own in facts if own.num_rows.sum() < everyone)  # states
     structure = table_bytes(num_bits, window_words) + masks
-    structure += columns + index_bytes(everyone, presence_error_rate)
+    structure += columns + index_bytes(everyone, sample.presence_error_rate)
     tags = {"sketch.structure": style, "sketch.target": f"noise {noise_ratio:g}"}
     curve = style
     if style == WEIGHTED_BLOOM:
         tags["sketch.clusters"] = str(DEFAULT_CLUSTERS)
         curve = f"{style}, {DEFAULT_CLUSTERS} clusters"
     label = f"noise ratio {noise_ratio:g}"
-    return as_candidate(sample, curve, label, structure, sample.everything, rates, tags, LISTED_HEADER_BYTES)
+    kept, settings = sample.everything, settings_of(sample, sample.everything, tags)
+    return as_candidate(sample, curve, label, structure, kept, rates, settings, LISTED_HEADER_BYTES)
 
 
 def _rates(facts: ClusterFacts, split: Split, fill: float) -> NDArray[np.float64]:

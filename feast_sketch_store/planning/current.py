@@ -6,10 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from feast_sketch_store.planning.curves import SETS, bloom, weighted_bloom
-from feast_sketch_store.planning.plan import PlannedField, Point
+from feast_sketch_store.planning.plan import Point
 from feast_sketch_store.planning.sample import Sample
-from feast_sketch_store.planning.scores import score_name
-from feast_sketch_store.planning.source import PlannedView
+from feast_sketch_store.planning.source import PlannedView, tags_beside
 from feast_sketch_store.settings.resolve import resolve
 from feast_sketch_store.settings.table import TAG_PREFIX
 from feast_sketch_store.settings.view_settings import ViewSettings
@@ -26,24 +25,7 @@ from feast_sketch_store.structures.goals import (
 )
 
 # Tags that a point replaces; other tags of a feature stay.
-_REPLACED = {TAG_PREFIX + name for name in ("target", "structure", "vocabulary")}
-
-
-def planned_fields(view: PlannedView, with_score: bool = False) -> dict[str, PlannedField]:
-    """The declared membership features, without the tags that a point replaces.
-
-    Parameters
-    ----------
-    view : the view.
-    with_score : whether to add the score for which a plan has points.
-    """
-    names = {codec.feature for codec in view.codecs}
-    score = {score_name(view.settings.codecs): PlannedField("Float64")}
-    return (score if with_score else {}) | {
-        field.name: PlannedField(str(field.dtype), field.description or "", _kept_tags(field))
-        for field in view.table.features
-        if field.name in names
-    }
+REPLACED = {TAG_PREFIX + name for name in ("target", "structure", "vocabulary")}
 
 
 def compared(
@@ -105,11 +87,10 @@ def _memory_bytes(
         return None
     goal = goals.pop()
     assert isinstance(goal, Goal)
-    rate = settings.presence_error_rate
     if goal.measure == ERROR_RATE and goal.structure in (AUTO, BLOOM):
-        return bloom(sample, rate, goal.amount).point.memory_bytes
+        return bloom(sample, goal.amount).point.memory_bytes
     if goal.measure == NOISE_RATIO and goal.structure == WEIGHTED_BLOOM and not goal.clusters:
-        return weighted_bloom(sample, rate, goal.amount).point.memory_bytes
+        return weighted_bloom(sample, goal.amount).point.memory_bytes
     return None
 
 
@@ -123,17 +104,13 @@ def offers(settings: ViewSettings, sample: Sample) -> dict[str, Offer]:
         num_without = sample.num_entities - filled[name]
         goals[name] = target
         popularity[name] = Popularity(counts.clip(max=filled[name]), sample.num_entities, num_without)
-    overhead = LayerOverhead.rows(sample.num_entities, settings.presence_error_rate, settings.lists_rows)
+    overhead = LayerOverhead.rows(sample.num_entities, sample.presence_error_rate, settings.lists_rows)
     return StructureSelector(goals, popularity, overhead).offers()
-
-
-def _kept_tags(field: Any) -> dict[str, str]:
-    return {name: value for name, value in (field.tags or {}).items() if name not in _REPLACED}
 
 
 def _with_tags(field: Any, tags: Mapping[str, str] | None) -> Any:
     if tags is None:
         return field
     new = copy.copy(field)
-    new.tags = {**_kept_tags(field), **tags}
+    new.tags = {**tags_beside(field, REPLACED), **tags}
     return new

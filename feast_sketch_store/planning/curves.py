@@ -10,14 +10,14 @@ too.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from feast_sketch_store.planning.plan import Estimate, Point
-from feast_sketch_store.planning.sample import Sample, VocabularyMask, spread_of_total
+from feast_sketch_store.planning.sample import Sample, VocabularyMask, num_rare, spread_of_total
 from feast_sketch_store.planning.sealed_sets import build_sets, vocabulary_bytes
 from feast_sketch_store.rows.formulas import Formula
 from feast_sketch_store.structures.goals import BLOOM, WEIGHTED_BLOOM
@@ -80,14 +80,18 @@ class Candidate:
     formulas: Sequence[Formula] = ()
 
 
-def candidates(sample: Sample, presence_error_rate: float, grid: Grid) -> list[Candidate]:
+def candidates(sample: Sample, grid: Grid) -> list[Candidate]:
     """The points of all curves that need no model; each curve from its smallest to its largest point."""
     curves = (
-        [bloom(sample, presence_error_rate, rate) for rate in grid.error_rates],
-        [weighted_bloom(sample, presence_error_rate, ratio) for ratio in grid.noise_ratios],
-        [sets(sample, presence_error_rate)],
-        list(_popular_sets(sample, presence_error_rate, grid.shares)),
-        list(_popular_bloom(sample, presence_error_rate, grid.cut_shares, grid.cut_rates)),
+        [bloom(sample, rate) for rate in grid.error_rates],
+        [weighted_bloom(sample, ratio) for ratio in grid.noise_ratios],
+        [sets(sample)],
+        [sets(sample, threshold) for threshold in _thresholds(sample, grid.shares)],
+        [
+            bloom(sample, rate, threshold)
+            for threshold in _thresholds(sample, grid.cut_shares)
+            for rate in grid.cut_rates
+        ],
     )
     return [candidate for curve in curves for candidate in in_order(curve)]
 
@@ -97,28 +101,25 @@ def in_order(curve: Sequence[Candidate]) -> list[Candidate]:
     return sorted(curve, key=lambda candidate: candidate.point.memory_bytes)
 
 
-def bloom(
-    sample: Sample, presence_error_rate: float, error_rate: float, threshold: float | None = None
-) -> Candidate:
+def bloom(sample: Sample, error_rate: float, threshold: float | None = None) -> Candidate:
     """One error rate for all values, or for those that at least ``threshold`` of the entities has."""
     kept = sample.everything if threshold is None else sample.at_least(threshold * len(sample))
     counts = sample.kept_counts(kept)
     classes: list[AnyFacts] = [FactClass(int(c.sum()), error_rate) for c in counts.values()]
-    geometry = size_for_rates([*classes, shapes_of(sample, kept, presence_error_rate)])
+    geometry = size_for_rates([*classes, shapes_of(sample, kept)])
     rates = {
         name: np.full(len(c), rate)
         for (name, c), rate in zip(counts.items(), geometry.false_positive_rates, strict=False)
     }
     tags = {"sketch.structure": "bloom", "sketch.target": f"error {error_rate:g}"}
+    settings = settings_of(sample, kept, tags)
     curve, label = BLOOM, f"error rate {error_rate:g}"
-    if threshold is None:
-        return as_candidate(sample, curve, label, geometry.num_bits / 8, kept, rates, tags)
-    curve, label = f"{POPULAR_BLOOM}, {label}", kept_text(sample, kept)
-    size = geometry.num_bits / 8
-    return as_candidate(sample, curve, label, size, kept, rates, _with_tops(tags, sample, kept))
+    if threshold is not None:
+        curve, label = f"{POPULAR_BLOOM}, {label}", kept_text(sample, kept)
+    return as_candidate(sample, curve, label, geometry.num_bits / 8, kept, rates, settings)
 
 
-def weighted_bloom(sample: Sample, presence_error_rate: float, noise_ratio: float) -> Candidate:
+def weighted_bloom(sample: Sample, noise_ratio: float) -> Candidate:
     """Hashes by popularity, for a number of false values per true one in each feature."""
     counts = sample.full_counts
     num_filled = sample.num_filled(sample.everything)
@@ -130,39 +131,37 @@ def weighted_bloom(sample: Sample, presence_error_rate: float, noise_ratio: floa
         )
         for name, c in counts.items()
     }
-    geometry = size_for_rates([*facts.values(), shapes_of(sample, sample.everything, presence_error_rate)])
+    geometry = size_for_rates([*facts.values(), shapes_of(sample, sample.everything)])
     rates = {
         name: weighted.symbol_rates(hashes, geometry.fill)
         for (name, weighted), hashes in zip(facts.items(), geometry.hashes, strict=False)
     }
     tags = {"sketch.structure": "weighted_bloom", "sketch.target": f"noise {noise_ratio:g}"}
-    label = f"noise ratio {noise_ratio:g}"
-    return as_candidate(sample, WEIGHTED_BLOOM, label, geometry.num_bits / 8, sample.everything, rates, tags)
+    size, kept, label = geometry.num_bits / 8, sample.everything, f"noise ratio {noise_ratio:g}"
+    return as_candidate(sample, WEIGHTED_BLOOM, label, size, kept, rates, settings_of(sample, kept, tags))
 
 
-def sets(sample: Sample, presence_error_rate: float, threshold: float | None = None) -> Candidate:
+def sets(sample: Sample, threshold: float | None = None) -> Candidate:
     """Exact sets of all values, or of those that at least ``threshold`` of the entities has."""
     kept = sample.everything if threshold is None else sample.at_least(threshold * len(sample))
-    tags = {"sketch.structure": "sets"}
+    settings = settings_of(sample, kept, {"sketch.structure": "sets"})
     if threshold is None:
-        return sets_of(sample, presence_error_rate, kept, SETS, "exact", tags)
-    of_features = _with_tops(tags, sample, kept)
-    return sets_of(sample, presence_error_rate, kept, POPULAR_SETS, kept_text(sample, kept), of_features)
+        return sets_of(sample, kept, SETS, "exact", settings)
+    return sets_of(sample, kept, POPULAR_SETS, kept_text(sample, kept), settings)
 
 
 def sets_of(
     sample: Sample,
-    presence_error_rate: float,
     kept: VocabularyMask,
     curve: str,
     label: str,
-    tags: Mapping[str, str] | Mapping[str, Mapping[str, str]],
+    settings: Mapping[str, Mapping[str, str]],
 ) -> Candidate:
-    """Exact sets of some values; the tags are for every feature, or by feature."""
+    """Exact sets of some values; ``settings`` are those of the point."""
     rates = {name: np.zeros(len(counts)) for name, counts in sample.kept_counts(kept).items()}
-    size, of_values, built = _sets_bytes(sample, kept, presence_error_rate)
+    size, of_values, built = _sets_bytes(sample, kept)
     beside = LISTED_HEADER_BYTES + sample.timestamps_bytes + of_values - sample.vocabulary_bytes(kept)
-    return as_candidate(sample, curve, label, size, kept, rates, tags, beside, built)
+    return as_candidate(sample, curve, label, size, kept, rates, settings, beside, built)
 
 
 def threshold_of_share(sample: Sample, share: float) -> float:
@@ -189,17 +188,8 @@ def _round_threshold(counts: NDArray[np.int64], count: int, num_sampled: int) ->
     return count / num_sampled
 
 
-def _popular_sets(sample: Sample, presence_error_rate: float, shares: Sequence[float]) -> Iterator[Candidate]:
-    for threshold in sorted({threshold_of_share(sample, share) for share in shares}):
-        yield sets(sample, presence_error_rate, threshold)
-
-
-def _popular_bloom(
-    sample: Sample, presence_error_rate: float, shares: Sequence[float], rates: Sequence[float]
-) -> Iterator[Candidate]:
-    for threshold in sorted({threshold_of_share(sample, share) for share in shares}):
-        for rate in rates:
-            yield bloom(sample, presence_error_rate, rate, threshold)
+def _thresholds(sample: Sample, shares: Sequence[float]) -> list[float]:
+    return sorted({threshold_of_share(sample, share) for share in shares})
 
 
 def as_candidate(
@@ -209,7 +199,7 @@ def as_candidate(
     structure_bytes: float,
     kept: VocabularyMask,
     rates: Mapping[str, NDArray[np.float64]],
-    tags: Mapping[str, str] | Mapping[str, Mapping[str, str]],
+    settings: Mapping[str, Mapping[str, str]],
     beside_bytes: float = 0.0,
     sets: GolombSets | None = None,
 ) -> Candidate:
@@ -220,8 +210,7 @@ def as_candidate(
     sample : of the view.
     curve, label : names of the curve and of the point.
     structure_bytes : of the table, or of the sets and the list of entities, for all entities.
-    kept, rates : see `Candidate`.
-    tags : for every feature, or by feature.
+    kept, rates, settings : see `Candidate` and `Point`.
     beside_bytes : further bytes, without vocabulary and header.
     sets : of the sampled entities; None for a filter.
     """
@@ -236,7 +225,6 @@ def as_candidate(
     memory = structure_bytes + beside_bytes + sample.vocabulary_bytes(kept)
     memory += header_bytes(len(sample.features)) + sample.buckets.nbytes
     bounds = memory_bounds(sample, kept, rates, structure_bytes, memory, sets)
-    is_per_feature = any(not isinstance(value, str) for value in tags.values())
     point = Point(
         curve,
         label,
@@ -248,7 +236,7 @@ def as_candidate(
         false_per_read,
         false_per_read * num_entities / max(1, kept_facts),
         kept_facts / all_facts if all_facts else 1.0,
-        settings=dict(tags) if is_per_feature else {name: dict(tags) for name in sample.features},  # type: ignore[arg-type]
+        settings=settings,
     )
     return Candidate(point, kept, rates)
 
@@ -281,7 +269,7 @@ def memory_bounds(
         is_plain = len(rates[name]) > 0 and rates[name][0] > 0 and bool((rates[name] == rates[name][0]).all())
         each = 1.0 if is_plain else -np.log2(feature.counts / len(sample) * (1 - 1e-9))
         bits += feature.sums(np.where(kept[name], each, 0.0))
-        facts += np.diff(feature.indptr)
+        facts += feature.rows.lengths
         if kept[name].all():
             low, high = _bytes_of_unseen(sample, name, is_plain)
             unseen_low, unseen_high = unseen_low + low, unseen_high + high
@@ -310,7 +298,7 @@ def _bytes_of_unseen(sample: Sample, name: str, is_plain: bool) -> tuple[float, 
     """How many bytes less or more a feature's vocabulary, and the codes of its rare values, may take."""
     feature, sizes = sample.features[name], sample.vocabulary_sizes[name]
     each = feature.vocabulary.packed_bytes / max(1, len(feature.vocabulary))
-    once, seen = feature.num_rare[0], len(feature.vocabulary)
+    (once, _), seen = num_rare(feature.counts), len(feature.vocabulary)
     tail_facts = 0 if is_plain else once * sample.scale
 
     def size(num_values: float) -> float:
@@ -320,16 +308,14 @@ def _bytes_of_unseen(sample: Sample, name: str, is_plain: bool) -> tuple[float, 
     return size(sizes.value) - size(sizes.low), size(sizes.high) - size(sizes.value)
 
 
-def shapes_of(sample: Sample, kept: VocabularyMask, presence_error_rate: float) -> FactClass:
+def shapes_of(sample: Sample, kept: VocabularyMask) -> FactClass:
     """The facts of shapes: one symbol per entity says which of its features have a value, and its bucket."""
-    has_value = [np.diff(f.cut(kept[name]).indptr) > 0 for name, f in sample.features.items()]
+    has_value = [f.cut(kept[name]).rows.lengths > 0 for name, f in sample.features.items()]
     num_shapes = len(np.unique(np.stack(has_value, axis=1), axis=0)) * len(sample.buckets)
-    return FactClass(sample.num_entities, presence_error_rate / num_shapes)
+    return FactClass(sample.num_entities, sample.presence_error_rate / num_shapes)
 
 
-def _sets_bytes(
-    sample: Sample, kept: VocabularyMask, presence_error_rate: float
-) -> tuple[float, float, GolombSets]:
+def _sets_bytes(sample: Sample, kept: VocabularyMask) -> tuple[float, float, GolombSets]:
     """Bytes of the sets of all entities: the codes, their index, and the list of entities.
 
     Returns
@@ -344,14 +330,14 @@ def _sets_bytes(
         proportional = sum(ideal_bits(part.counts, len(sample)) for part in parts.values()) * sample.scale
         least = sum(ideal_bits(counts, sample.num_entities) for counts in sample.kept_counts(kept).values())
         code_bits *= least / max(1.0, proportional)
-    index_bits = float(expected_bits(sample.num_entities, presence_error_rate))
+    index_bits = float(expected_bits(sample.num_entities, sample.presence_error_rate))
     num_codes = len(parts) * len(sample) + sum(part.num_facts for part in parts.values())
     index_bits += 8 * starts_bytes(sample.num_entities, round(num_codes * sample.scale), code_bits)
     of_values = vocabulary_bytes(sample, kept, columns.size_bytes - built.size_bytes)
     return (code_bits + index_bits) / 8, of_values, built
 
 
-def _with_tops(tags: Mapping[str, str], sample: Sample, kept: VocabularyMask) -> dict[str, dict[str, str]]:
+def settings_of(sample: Sample, kept: VocabularyMask, tags: Mapping[str, str]) -> dict[str, dict[str, str]]:
     """The tags of each feature, with the number of its values that are kept if not all of them are."""
     found = {}
     for name in sample.features:

@@ -34,9 +34,6 @@ class Interactions:
         self._candidates, self._entity_of = candidates, entity_of
         self._vectors = {name: _vectors_of(sample.features[name]) for name in candidates}
 
-    def __bool__(self) -> bool:
-        return bool(self._candidates)
-
     def columns(self, kept: VocabularyMask, histories: Mapping[str, Any]) -> NDArray[np.float32]:
         """The columns of all rows: float32[n, c].
 
@@ -87,12 +84,11 @@ def _vectors_of(feature: FeatureSample) -> NDArray[np.float32]:
     from scipy import sparse
     from scipy.sparse.linalg import svds
 
-    shape = (len(feature.indptr) - 1, len(feature.vocabulary))
-    lengths = np.maximum(1, np.diff(feature.indptr))
-    ones = np.repeat(1 / np.sqrt(lengths), np.diff(feature.indptr))
+    rows, shape = feature.rows, (len(feature.rows), len(feature.vocabulary))
+    ones = np.repeat(1 / np.sqrt(np.maximum(1, rows.lengths)), rows.lengths)
     # Popular values say little about taste, so the weight of a value falls with the root of its popularity.
-    ones = ones / np.sqrt(np.maximum(1, feature.counts))[feature.ids]
-    matrix = sparse.csr_matrix((ones, feature.ids, feature.indptr), shape=shape)
+    ones = ones / np.sqrt(np.maximum(1, feature.counts))[rows.ids]
+    matrix = sparse.csr_matrix((ones, rows.ids, rows.indptr), shape=shape)
     rank = min(_RANK, min(shape) - 1)
     if rank < 1:
         return np.ones((shape[1], 1), np.float32)

@@ -13,6 +13,7 @@ Needs SciPy, the optional dependency `plan`.
 """
 
 import itertools
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -203,13 +204,9 @@ class Task:
         """The AUC of a model of the context alone."""
         return _as_auc(self._without)
 
-    def auc_exact(self) -> Estimate:
-        """The AUC of a model of the context and all features as written."""
-        return _as_auc(self._area_of(*self._exact))
-
     def gain(self) -> Estimate:
         """What the exact features add to the AUC of the context alone, with a paired 95 % interval."""
-        return (self._area_of(*self._exact) - self._without).estimate
+        return (self._area_of_exact - self._without).estimate
 
     def auc(
         self, kept: VocabularyMask, rates: Mapping[str, NDArray[np.float64]], formulas: Sequence[Formula] = ()
@@ -236,14 +233,14 @@ class Task:
         -------
         None if reads show too many values, or the exact features gain nothing.
         """
-        area, exact = self._area_through(kept, rates, formulas), self._area_of(*self._exact)
+        area, exact = self._area_through(kept, rates, formulas), self._area_of_exact
         if area is None or exact.value <= self._without.value:
             return None
         return ((area - self._without) / (exact - self._without)).estimate
 
     @cached_property
     def _without(self) -> Area:
-        nothing = [(np.zeros_like(mask), np.zeros(0)) for mask in self._sample.everything.values()]
+        nothing = [(mask, np.zeros(0)) for mask in self._sample.at_least(math.inf).values()]
         area = self._measure(nothing, ())
         assert area is not None
         return area
@@ -282,13 +279,14 @@ class Task:
     @cached_property
     def _worth(self) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """The values of all features, most worth first, int64[V]; and the share of bits up to each."""
-        weights = self._exact[1].history
-        squares = weights**2
+        shown, model = self._exact
+        weights, squares = model.history, model.history**2
         counts = np.concatenate([feature.counts for feature in self._sample.features.values()])
         densities = counts / len(self._sample)
         bits = _entropy(densities)
         first = 0
-        added = dict(self._moments(self._exact[1].interactions))
+        moments = self._interactions.second_moments(model.interactions, shown.parts)
+        added = {name: (mean, square) for name, mean, square in moments}
         for name, mask in self._sample.everything.items():
             part = slice(first, first + len(mask))
             if name in added:
@@ -300,7 +298,7 @@ class Task:
 
     def _measure(self, blocks: _Blocks, formulas: Sequence[Formula]) -> Area | None:
         if all(mask.all() and not rates.any() for mask, rates in blocks) and not formulas:
-            return self._area_of(*self._exact)
+            return self._area_of_exact
         # Count the false values that reads of all training rows would show.
         num_false = len(self._training) * sum(float(rates.sum()) for _, rates in blocks)
         if num_false > MAX_FALSE_VALUES:
@@ -331,11 +329,9 @@ class Task:
         history = self._history([(mask, np.zeros(len(mask))) for mask in everything.values()])
         return history, self._fit(history)
 
-    def _moments(self, weights: NDArray[np.float64]) -> Iterator[tuple[str, tuple[NDArray[np.float64], ...]]]:
-        """See `Interactions.second_moments`."""
-        if self._interactions:
-            for name, *moments in self._interactions.second_moments(weights, self._exact[0].parts):
-                yield name, tuple(moments)
+    @cached_property
+    def _area_of_exact(self) -> Area:
+        return self._area_of(*self._exact)
 
     def _history(self, blocks: _Blocks) -> "_Shown":
         """What reads of the labelled entities show."""
@@ -344,10 +340,10 @@ class Task:
         rng = np.random.default_rng(_SEED)
         parts = []
         for (mask, rates), feature in zip(blocks, self._labelled.features.values(), strict=True):
-            part = feature.cut(mask)
+            rows = feature.cut(mask).rows
             num_values = int(mask.sum())
             true = sparse.csr_matrix(
-                (np.ones(len(part.ids), np.float32), part.ids, part.indptr),
+                (np.ones(len(rows.ids), np.float32), rows.ids, rows.indptr),
                 shape=(len(self._labelled), num_values),
             )
             # An entity without a row uses an empty last row.

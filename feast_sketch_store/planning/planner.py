@@ -21,7 +21,7 @@ from feast_sketch_store.planning.choice import (
     made_to_measure,
     undecided,
 )
-from feast_sketch_store.planning.current import compared, offers, planned_fields
+from feast_sketch_store.planning.current import REPLACED, compared, offers
 from feast_sketch_store.planning.curves import (
     CHOSEN_SETS,
     COARSE,
@@ -35,7 +35,7 @@ from feast_sketch_store.planning.curves import (
 )
 from feast_sketch_store.planning.labels import WORTH_SHARES, Labels, Task, candidate_ids, require_scipy
 from feast_sketch_store.planning.other_stores import points_of_other_stores
-from feast_sketch_store.planning.plan import Plan
+from feast_sketch_store.planning.plan import Plan, PlannedField
 from feast_sketch_store.planning.sample import Sample, VocabularyMask
 from feast_sketch_store.planning.source import PlannedView, sample_view
 from feast_sketch_store.storage.names import folder_name
@@ -93,12 +93,11 @@ def plan_view(
     if not sample.num_facts:
         raise PlanError(f"the membership features of view {view!r} have no values in any row yet")
     tell("Sizing", 0, 0)
-    presence = planned.settings.presence_error_rate
     grid = Grid() if read is None else COARSE
-    found = candidates(sample, presence, grid)
+    found = candidates(sample, grid)
     if read is None:  # with labels they are left out: how noise by cluster affects a model is not known
-        found += clustered.candidates(sample, presence, clustered.NOISE_RATIOS)
-    found = _merged(found, made_to_measure(sample, presence, target))
+        found += clustered.candidates(sample, clustered.NOISE_RATIOS)
+    found = _merged(found, made_to_measure(sample, target))
     limits = list(_limits(planned, sample, found))
     task = None
     if read is not None:
@@ -127,6 +126,9 @@ def plan_view(
             "more than its bytes do on average."
         )
     is_current, saved = (False, None) if chosen is None else compared(planned, sample, points, chosen)
+    fields = planned.fields(REPLACED)
+    if any(candidate.formulas for candidate in found):
+        fields = {scores.score_name(planned.settings.codecs): PlannedField("Float64"), **fields}
     return Plan(
         view,
         sample.num_entities,
@@ -140,7 +142,7 @@ def plan_view(
         limits,
         auc_without,
         auc_exact,
-        planned_fields(planned, with_score=any(candidate.formulas for candidate in found)),
+        fields,
         is_current,
         saved,
     )
@@ -192,7 +194,7 @@ def _chosen_by_model(
         for name, file in _list_files(view, kept).items():
             settings[name]["sketch.vocabulary"] = f"{{file: {file}}}"
         label = kept_text(sample, kept)
-        return sets_of(sample, view.settings.presence_error_rate, kept, CHOSEN_SETS, label, settings)
+        return sets_of(sample, kept, CHOSEN_SETS, label, settings)
 
     made = [make(share) for share in WORTH_SHARES]
     if target.memory_bytes is not None and (fitting := largest(make, target.memory_bytes)) is not None:
@@ -206,12 +208,12 @@ def _scores(view: PlannedView, sample: Sample, task: Task) -> list[Candidate]:
     """Points of scores; writes their weights."""
     if not all(codec.element_kind in _JSON_KINDS for codec in view.codecs):
         return []
-    name, presence = scores.score_name(view.settings.codecs), view.settings.presence_error_rate
+    name = scores.score_name(view.settings.codecs)
 
     def write(weights: scores.Weights, number: int) -> str:
         return _write_weights(view, name, weights, number)
 
-    return list(scores.scores(sample, presence, task.weights(), name, write))
+    return list(scores.scores(sample, task.weights(), name, write))
 
 
 def _write_weights(view: PlannedView, score: str, weights: scores.Weights, number: int) -> str:

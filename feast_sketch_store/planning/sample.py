@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -29,31 +30,29 @@ class FeatureSample:
     Parameters
     ----------
     vocabulary : the V values that occur, the most popular one first.
-    indptr, ids : int64[n + 1] and int32[nnz], a CSR matrix: the ascending ids of each entity's values.
+    rows : the ascending ids of each entity's values, int32.
     """
 
     vocabulary: Vocabulary
-    indptr: NDArray[np.int64]
-    ids: NDArray[np.int32]
+    rows: Csr
 
     @cached_property
     def counts(self) -> NDArray[np.int64]:
         """The number of sampled entities with each value: int64[V]."""
-        return np.bincount(self.ids, minlength=len(self.vocabulary)).astype(np.int64)
+        return np.bincount(self.rows.ids, minlength=len(self.vocabulary)).astype(np.int64)
 
     @property
     def num_facts(self) -> int:
         """Facts of the sample."""
-        return len(self.ids)
+        return len(self.rows.ids)
 
     def cut(self, kept: NDArray[np.bool_]) -> "FeatureSample":
         """The feature with only some of its values, under new ids."""
         if kept.all():
             return self
         new_ids = np.where(kept, np.cumsum(kept) - 1, -1).astype(np.int32)
-        rows = Csr(self.indptr, self.ids).mapped(new_ids)
         values = Vocabulary(self.vocabulary.values.filter(pa.array(kept)))
-        return FeatureSample(values, rows.indptr, rows.ids)
+        return FeatureSample(values, self.rows.mapped(new_ids))
 
     def full_counts(
         self, num_sampled: int, num_entities: int, num_facts: float | None = None
@@ -77,7 +76,7 @@ class FeatureSample:
         if num_entities <= num_sampled:
             return self.counts
         scale = num_entities / num_sampled if num_facts is None else num_facts / max(1, self.num_facts)
-        once, twice = self.num_rare
+        once, twice = num_rare(self.counts)
         unseen = unseen_values(once, twice, num_sampled, num_entities - num_sampled)
         counts = np.append(self.counts * scale, np.zeros(unseen))
         if unseen:
@@ -86,37 +85,33 @@ class FeatureSample:
         whole = np.diff(np.rint(np.cumsum(counts)), prepend=0.0)
         return np.asarray(np.clip(np.sort(whole)[::-1], 1, num_entities), np.int64)
 
-    @property
-    def num_rare(self) -> tuple[int, int]:
-        """How many values exactly one sampled entity has, and how many exactly two have."""
-        return int((self.counts == 1).sum()), int((self.counts == 2).sum())
-
-    def num_values(self, num_sampled: int, num_entities: int) -> Estimate:
-        """Values of the whole view by Chao's estimate; the interval is from the counts of rare values."""
-        return all_values(len(self.vocabulary), self.num_rare, num_sampled, num_entities)
-
     def sums(self, weights: NDArray[np.float64]) -> NDArray[np.float64]:
         """The sum of the weights of each entity's values: float64[n]."""
-        ends = np.concatenate(([0.0], np.cumsum(weights[self.ids])))
-        return np.asarray(ends[self.indptr[1:]] - ends[self.indptr[:-1]])
+        ends = np.concatenate(([0.0], np.cumsum(weights[self.rows.ids])))
+        return np.asarray(ends[self.rows.indptr[1:]] - ends[self.rows.indptr[:-1]])
 
 
-def all_values(seen: int, num_rare: tuple[int, int], num_sampled: int, num_entities: int) -> Estimate:
-    """The number of all values by Chao's estimate; see `FeatureSample.num_values`.
+def num_rare(counts: NDArray[np.int64]) -> tuple[int, int]:
+    """How many values exactly one sampled entity has, and how many exactly two have."""
+    return int((counts == 1).sum()), int((counts == 2).sum())
+
+
+def all_values(counts: NDArray[np.int64], num_sampled: int, num_entities: int) -> Estimate:
+    """Values of the whole view by Chao's estimate; the interval is from the counts of rare values.
 
     Parameters
     ----------
-    seen : number of values in the sample.
-    num_rare : how many of them exactly one sampled entity has, and how many exactly two have.
+    counts : int64[V], the number of sampled entities with each value; those with 0 do not count.
     num_sampled, num_entities : entities in the sample, and in the whole view.
     """
+    seen = int(np.count_nonzero(counts))
     if num_entities <= num_sampled:
         return Estimate.exactly(seen)
-    num_more = num_entities - num_sampled
-    drawn = np.random.default_rng(_SEED).poisson(num_rare, (_RESAMPLES, 2))
+    rare, num_more = num_rare(counts), num_entities - num_sampled
+    drawn = np.random.default_rng(_SEED).poisson(rare, (_RESAMPLES, 2))
     unseen = [unseen_values(int(once), int(twice), num_sampled, num_more) for once, twice in drawn]
     low, high = np.percentile(unseen, _INTERVAL)
-    likely = unseen_values(*num_rare, num_sampled, num_more)
+    likely = unseen_values(*rare, num_sampled, num_more)
     return Estimate(seen + likely, float(seen + min(low, likely)), float(seen + max(high, likely)))
 
 
@@ -150,7 +145,13 @@ def total_of(
     return Estimate(value, value - error, value + error)
 
 
-def spread_of_total(differences: NDArray[np.float64], num_entities: float) -> float:
+def total_by_mean(sampled: NDArray[Any], num_entities: int) -> Estimate:
+    """The sum of a number over all entities, from its mean over the sampled ones."""
+    value, error = float(sampled.mean()) * num_entities, spread_of_total(sampled, num_entities)
+    return Estimate(value, value - error, value + error)
+
+
+def spread_of_total(differences: NDArray[Any], num_entities: float) -> float:
     """Half of the 95 % interval of a sum over all entities, from the residuals of the sampled ones."""
     num_sampled = len(differences)
     missing = max(0.0, 1 - num_sampled / num_entities)
@@ -165,6 +166,7 @@ class Sample:
     ----------
     view : its name.
     num_entities : of the whole view.
+    presence_error_rate : of its list of entities.
     entity_hashes : uint64[n, 2], of the sampled entities.
     features : the membership features.
     known_facts : per feature, the facts of the whole view; if missing, estimated from the mean of the sample.
@@ -175,6 +177,7 @@ class Sample:
 
     view: str
     num_entities: int
+    presence_error_rate: float
     entity_hashes: NDArray[np.uint64]
     features: Mapping[str, FeatureSample]
     known_facts: Mapping[str, Estimate] = field(default_factory=dict)
@@ -197,10 +200,8 @@ class Sample:
     @cached_property
     def facts_of(self) -> Mapping[str, Estimate]:
         """Facts of the whole view, per feature."""
-        ones = np.ones(len(self), np.int64)
         return {
-            name: self.known_facts.get(name)
-            or total_of(np.diff(feature.indptr), ones, self.num_entities, self.num_entities)
+            name: self.known_facts.get(name) or total_by_mean(feature.rows.lengths, self.num_entities)
             for name, feature in self.features.items()
         }
 
@@ -227,8 +228,8 @@ class Sample:
 
     @cached_property
     def vocabulary_sizes(self) -> Mapping[str, Estimate]:
-        """See `FeatureSample.num_values`."""
-        return {name: f.num_values(len(self), self.num_entities) for name, f in self.features.items()}
+        """See `all_values`."""
+        return {name: all_values(f.counts, len(self), self.num_entities) for name, f in self.features.items()}
 
     @cached_property
     def everything(self) -> VocabularyMask:
@@ -249,7 +250,7 @@ class Sample:
     def num_filled(self, kept: VocabularyMask) -> Mapping[str, int]:
         """How many entities of the whole view have any of the kept values; reads of others show none."""
         return {
-            name: max(1, round(np.count_nonzero(np.diff(f.cut(kept[name]).indptr)) * self.scale))
+            name: max(1, round(np.count_nonzero(f.cut(kept[name]).rows.lengths) * self.scale))
             for name, f in self.features.items()
         }
 

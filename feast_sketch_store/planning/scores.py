@@ -4,6 +4,7 @@ Formulas are made from the sample as a seal makes them from the rows, and their 
 only to the model whose weights it has.
 """
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
@@ -12,7 +13,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from feast_sketch_store.planning.curves import Candidate, sets_of
-from feast_sketch_store.planning.sample import Sample, VocabularyMask
+from feast_sketch_store.planning.sample import Sample
+from feast_sketch_store.planning.sealed_sets import codec_of
 from feast_sketch_store.rows.codecs import SCORE, VALUE, FeatureCodec
 from feast_sketch_store.rows.encoding import EncodedFeature, EncodedRows, RowKeys
 from feast_sketch_store.rows.formulas import Formula
@@ -44,16 +46,14 @@ def as_encoded(sample: Sample) -> dict[str, EncodedFeature]:
     """The features of sampled entities in the form that formulas take."""
     found = {}
     for name, feature in sample.features.items():
-        kind = "int64" if pa.types.is_int64(feature.vocabulary.values.type) else "bytes"
-        codec = FeatureCodec(name, f"{kind}_set_val")
         states = np.full(len(sample), VALUE, np.uint8)
-        found[name] = EncodedFeature(codec, feature.vocabulary, states, feature.indptr, feature.ids)
+        codec, rows = codec_of(name, feature), feature.rows
+        found[name] = EncodedFeature(codec, feature.vocabulary, states, rows.indptr, rows.ids)
     return found
 
 
 def scores(
     sample: Sample,
-    presence_error_rate: float,
     weights: Mapping[str, NDArray[np.float64]],
     name: str,
     write: Callable[[Weights, int], str],
@@ -62,7 +62,7 @@ def scores(
 
     Parameters
     ----------
-    sample, presence_error_rate : of the view.
+    sample : of the view.
     weights : per feature float64[V].
     name : of the score.
     write : writes weights, and how many they are, to a file, and returns its path for a tag.
@@ -73,15 +73,16 @@ def scores(
     for share in _WEIGHT_SHARES:
         chosen = _strongest(sample, weights, max(1, round(share * num_values)))
         number = sum(len(own) for _, own in chosen.values())
-        formula = score_formula(name, chosen, SCORE_BITS, _sampled(sample))
+        formula = score_formula(name, chosen, SCORE_BITS, Sampled(as_encoded(sample), len(sample)))
         tags = {
             "sketch.codec": SCORE,
             "sketch.score": f"{{of: [{', '.join(sample.features)}], weights: {write(chosen, number)}, "
             f"bits: {SCORE_BITS}}}",
         }
-        settings = {**{feature: _nothing_kept() for feature in sample.features}, name: tags}
+        nothing_kept = {"sketch.structure": "sets", "sketch.vocabulary": "[]"}
+        settings = {**dict.fromkeys(sample.features, nothing_kept), name: tags}
         label = f"{SCORE_BITS} bits, weights of {number:,} values"
-        candidate = sets_of(sample, presence_error_rate, _nothing(sample), SCORE_CURVE, label, settings)
+        candidate = sets_of(sample, sample.at_least(math.inf), SCORE_CURVE, label, settings)
         yield with_formula(candidate, sample, formula)
 
 
@@ -121,15 +122,3 @@ def _strongest(sample: Sample, weights: Mapping[str, NDArray[np.float64]], numbe
         rounded = [float(f"{weight:.{_WEIGHT_DIGITS}g}") for weight in weights[name][mask]]
         chosen[name] = values, np.array(rounded, np.float64)
     return chosen
-
-
-def _sampled(sample: Sample) -> Sampled:
-    return Sampled(as_encoded(sample), len(sample))
-
-
-def _nothing(sample: Sample) -> VocabularyMask:
-    return {name: np.zeros_like(mask) for name, mask in sample.everything.items()}
-
-
-def _nothing_kept() -> dict[str, str]:
-    return {"sketch.structure": "sets", "sketch.vocabulary": "[]"}

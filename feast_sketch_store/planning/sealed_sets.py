@@ -8,7 +8,6 @@ from numpy.typing import NDArray
 
 from feast_sketch_store.planning.sample import FeatureSample, Sample, VocabularyMask
 from feast_sketch_store.rows.codecs import EMPTY, VALUE, FeatureCodec
-from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.vocabulary import Vocabulary
 from feast_sketch_store.structures.base import RowsToSeal
 from feast_sketch_store.structures.feature_rows import Part
@@ -19,6 +18,12 @@ def build_sets(parts: Mapping[str, FeatureSample], order: NDArray[np.int64]) -> 
     """The sets of all features of the sampled rows, in this order, int64[n]."""
     rows = RowsToSeal(np.zeros((len(order), 2), np.uint64), (0, 0), order)
     return SetColumns.build([(_SampledRows(name, part), None) for name, part in parts.items()], rows)
+
+
+def codec_of(name: str, feature: FeatureSample) -> FeatureCodec:
+    """A codec that keeps sets of values of such a type."""
+    kind = "int64" if pa.types.is_int64(feature.vocabulary.values.type) else "bytes"
+    return FeatureCodec(name, f"{kind}_set_val")
 
 
 def vocabulary_bytes(sample: Sample, kept: VocabularyMask, sampled_bytes: float) -> float:
@@ -34,13 +39,12 @@ class _SampledRows:
     is_numbered = False
 
     def __init__(self, name: str, sample: FeatureSample):
-        kind = "int64" if pa.types.is_int64(sample.vocabulary.values.type) else "bytes"
-        self.sealed_codec = FeatureCodec(name, f"{kind}_set_val")
-        self.states = np.where(np.diff(sample.indptr) > 0, np.uint8(VALUE), np.uint8(EMPTY))
+        self.sealed_codec = codec_of(name, sample)
+        self.states = np.where(sample.rows.lengths > 0, np.uint8(VALUE), np.uint8(EMPTY))
         self.vocabulary: Vocabulary = sample.vocabulary
         self.counts = sample.counts
         self.num_facts = sample.num_facts
-        self._rows = Csr(sample.indptr, sample.ids)
+        self._rows = sample.rows
 
     def lengths(self) -> Iterator[tuple[NDArray[np.int32], NDArray[np.int32]]]:
         yield self._places, self._rows.lengths.astype(np.int32)

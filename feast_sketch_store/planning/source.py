@@ -1,7 +1,7 @@
 """Samples of a view of a Feast repository: from its row log, or from its offline source."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import redirect_stdout
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from sys import stderr
@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from feast import FeatureStore
 from feast.feature_view import FeatureView
+from feast.field import Field
 from feast.protos.feast.types.Value_pb2 import Value
 from numpy.typing import NDArray
 
@@ -19,20 +20,19 @@ from feast_sketch_store import feast_parts
 from feast_sketch_store.errors import PlanError
 from feast_sketch_store.layers.shapes import bucket_timestamps
 from feast_sketch_store.online_store import any_feature_view, online_store_of
+from feast_sketch_store.planning.plan import PlannedField
 from feast_sketch_store.planning.sample import FeatureSample, Sample, total_of
 from feast_sketch_store.planning.stored_rows import StoredRows, value_sizes
 from feast_sketch_store.rows.arrow_rows import from_source
 from feast_sketch_store.rows.codecs import MEMBERSHIP, FeatureCodec
 from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.encoding import ENTITY_KEY, NO_TIMESTAMP, EncodedFeature, encode
-from feast_sketch_store.rows.entity_keys import JOIN_KEY_TYPES, find_sorted, hash_columns
-from feast_sketch_store.rows.newest import Batches
+from feast_sketch_store.rows.entity_keys import find_sorted, hash_columns
 from feast_sketch_store.rows.vocabulary import Vocabulary, VocabularyBuilder
-from feast_sketch_store.settings.resolve import resolve
+from feast_sketch_store.settings.resolve import join_key_columns, resolve
 from feast_sketch_store.settings.view_settings import ViewSettings
 from feast_sketch_store.view.live_shard import expire_before_of
-from feast_sketch_store.view.semantics import FoldedRows, named
-from feast_sketch_store.view.view import View
+from feast_sketch_store.view.semantics import FoldedRows, RowSemantics, named
 
 
 @dataclass(frozen=True)
@@ -71,11 +71,21 @@ class PlannedView:
                 f"feature view {view!r} has nothing to plan: `plan` needs a Set, an Array that is not kept "
                 "exactly, or a list"
             )
-        join_keys = {
-            field.name: JOIN_KEY_TYPES[FeatureCodec.for_feature(field.name, field.dtype).value_field]
-            for field in table.entity_columns
+        return cls(store, table, settings, codecs, join_key_columns(table))
+
+    @property
+    def semantics(self) -> RowSemantics:
+        """How its rows combine."""
+        return named(self.settings.semantics, self.settings.codecs)
+
+    def fields(self, chosen: Collection[str]) -> dict[str, PlannedField]:
+        """The planned features as declared, without the tags that a plan chooses."""
+        names = {codec.feature for codec in self.codecs}
+        return {
+            field.name: PlannedField(str(field.dtype), field.description or "", tags_beside(field, chosen))
+            for field in self.table.features
+            if field.name in names
         }
-        return cls(store, table, settings, codecs, join_keys)
 
     @property
     def has_lists(self) -> bool:
@@ -106,6 +116,11 @@ class PlannedView:
             raise PlanError(f"the join keys cannot be read: {error}") from error
 
 
+def tags_beside(field: Field, chosen: Collection[str]) -> dict[str, str]:
+    """The tags that a feature has beside those that a plan chooses."""
+    return {name: value for name, value in (field.tags or {}).items() if name not in chosen}
+
+
 def sample_view(
     view: PlannedView, max_entities: int, labelled: NDArray[np.uint64] | None, offline: bool
 ) -> tuple[Sample, Sample]:
@@ -127,41 +142,50 @@ def sample_view(
     PlanError : the view has no rows.
     StorageError : another process is sealing the view.
     """
-    config, settings = view.store.config, view.settings
-    semantics = named(settings.semantics, settings.codecs)
-    opened = online_store_of(view.store).view(config, view.table)
     if not offline:
-        with opened.unchanging():
-            batches = logged_batches(opened)
-            if batches is not None:
-                rows = semantics.fold(batches, expire_before_of(view.settings.ttl_microseconds))
-                if len(rows):
-                    return _Sampling(view, rows, len(rows), max_entities, labelled).run()
+        with logged_rows(view) as logged:
+            if logged is not None:
+                return _Sampling(view, logged, len(logged), max_entities, labelled).run()
     table = _offline_rows(view)
     if not len(table):
-        raise PlanError(
-            f"feature view {view.table.name!r} has no rows to plan with, online or in its offline source"
-        )
+        raise no_rows(view)
     hashes = view.hash_join_keys(table)
     chosen = np.zeros(len(table), np.bool_)
     chosen[np.lexsort((hashes[:, 1], hashes[:, 0]))[:max_entities]] = True
     if labelled is not None:
         chosen |= _is_among(hashes, labelled)
-    arrow = _as_logged(view, table.filter(pa.array(chosen)))
-    rows = semantics.fold(lambda columns: iter([arrow]))
+    arrow = from_source(table.filter(pa.array(chosen)), view.table, view.settings.codecs)
+    rows = view.semantics.fold(lambda columns: iter([arrow]))
     num_elements = {codec.feature: int(_lengths(table, codec.feature).sum()) for codec in view.codecs}
     return _Sampling(view, rows, len(table), max_entities, labelled, num_elements).run()
 
 
-def logged_batches(view: View) -> Batches | None:
-    """A reader of the row logs of all shards of a view; None if there are no rows."""
-    reads = [read for part in view.shards.values() if (read := part.row_log.read())]
+def no_rows(view: PlannedView) -> PlanError:
+    """The error of a view without rows."""
+    return PlanError(
+        f"feature view {view.table.name!r} has no rows to plan with, online or in its offline source"
+    )
 
-    def batches(columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
-        for read in reads:
-            yield from read.batches(columns)
 
-    return batches if reads else None
+@contextmanager
+def logged_rows(view: PlannedView) -> Iterator[FoldedRows | None]:
+    """The rows that count of the row logs of all shards, which no seal changes meanwhile; None without any.
+
+    Raises
+    ------
+    StorageError : another process is sealing the view.
+    """
+    opened = online_store_of(view.store).view(view.store.config, view.table)
+    with opened.unchanging():
+        reads = [read for part in opened.shards.values() if (read := part.row_log.read())]
+
+        def batches(columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
+            for read in reads:
+                yield from read.batches(columns)
+
+        expire_before = expire_before_of(view.settings.ttl_microseconds)
+        rows = view.semantics.fold(batches, expire_before) if reads else None
+        yield rows if rows is not None and len(rows) else None
 
 
 class _Sampling:
@@ -213,7 +237,7 @@ class _Sampling:
         return self._samples(np.concatenate(parts), np.concatenate(key_parts))
 
     def _samples(self, places: NDArray[np.int64], key_bytes: NDArray[np.int64]) -> tuple[Sample, Sample]:
-        view = self._view.table.name
+        view, presence = self._view.table.name, self._view.settings.presence_error_rate
         hashes = self._rows.keys.entity_hashes[places]
         ours, theirs = (np.flatnonzero(chosen[places]) for chosen in (self._is_sampled, self._is_labelled))
         features, labelled = {}, {}
@@ -222,7 +246,7 @@ class _Sampling:
         num_elements = self._num_elements or self._counted
         facts = {
             name: total_of(
-                np.diff(feature.indptr),
+                feature.rows.lengths,
                 self._collected[name].num_elements[ours],
                 num_elements[name],
                 self._num_entities,
@@ -231,8 +255,10 @@ class _Sampling:
         }
         stored = self._stored(features, key_bytes, ours, places)
         return (
-            Sample(view, self._num_entities, hashes[ours], features, facts, stored, self._buckets()),
-            Sample(view, len(theirs), hashes[theirs], labelled),
+            Sample(
+                view, self._num_entities, presence, hashes[ours], features, facts, stored, self._buckets()
+            ),
+            Sample(view, len(theirs), presence, hashes[theirs], labelled),
         )
 
     def _buckets(self) -> NDArray[np.int64]:
@@ -256,7 +282,7 @@ class _Sampling:
                     codecs[name].element_kind,
                     Value.DESCRIPTOR.fields_by_name[codecs[name].value_field].number,
                     feature.vocabulary,
-                    Csr(feature.indptr, feature.ids),
+                    feature.rows,
                     self._collected[name].num_elements[rows],
                 )
                 for name, feature in features.items()
@@ -321,8 +347,7 @@ class _Collector:
         num_values = int((counts > 0).sum())
         kept = Vocabulary(ordered.values.slice(0, num_values))
         new_ids[new_ids >= num_values] = -1
-        numbered = [collected.take(rows).mapped(new_ids).distinct() for rows in samples]
-        return [FeatureSample(kept, rows.indptr, rows.ids) for rows in numbered]
+        return [FeatureSample(kept, collected.take(rows).mapped(new_ids).distinct()) for rows in samples]
 
 
 def _offline_rows(view: PlannedView) -> pa.Table:
@@ -352,11 +377,6 @@ def _offline_rows(view: PlannedView) -> pa.Table:
     return rows.rename_columns([mapping.get(name, name) for name in rows.column_names])
 
 
-def _as_logged(view: PlannedView, table: pa.Table) -> pa.Table:
-    """Rows of an offline source in the form of the row log."""
-    return from_source(table, view.table, view.settings.codecs)
-
-
 def logged_offline_rows(view: PlannedView) -> pa.Table:
     """Rows of the offline source of a view with lists, in the form of the row log.
 
@@ -368,4 +388,4 @@ def logged_offline_rows(view: PlannedView) -> pa.Table:
     table, settings = _offline_rows(view).combine_chunks(), view.settings
     types = {column.name: column.dtype.to_value_type() for column in view.table.entity_columns}
     rows = feast_parts.ARROW_TO_PROTO(table, view.table, types) if len(table) else []
-    return named(settings.semantics, settings.codecs).to_log(rows, settings.join_keys)
+    return view.semantics.to_log(rows, settings.join_keys)

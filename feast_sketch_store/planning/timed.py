@@ -15,12 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feast_sketch_store.errors import PlanError
-from feast_sketch_store.online_store import online_store_of
 from feast_sketch_store.planning.choice import PlanTarget
 from feast_sketch_store.planning.curves import LISTED_HEADER_BYTES, header_bytes
-from feast_sketch_store.planning.plan import Estimate, Plan, PlannedField, Point
-from feast_sketch_store.planning.sample import all_values, spread_of_total
-from feast_sketch_store.planning.source import PlannedView, logged_batches, logged_offline_rows
+from feast_sketch_store.planning.plan import Estimate, Plan, Point
+from feast_sketch_store.planning.sample import all_values, spread_of_total, total_by_mean
+from feast_sketch_store.planning.source import PlannedView, logged_offline_rows, logged_rows, no_rows
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.encoding import NO_TIMESTAMP, EncodedFeature, EncodedRows
 from feast_sketch_store.rows.listing import Listing
@@ -32,7 +31,7 @@ from feast_sketch_store.succinct import AttributeCodes, TimedLists
 from feast_sketch_store.succinct.prefix_codes import code_lengths
 from feast_sketch_store.succinct.timed_lists import classes_of
 from feast_sketch_store.view.live_shard import expire_before_of
-from feast_sketch_store.view.semantics import Append, AppendedRows, named
+from feast_sketch_store.view.semantics import AppendedRows
 
 LISTS = "lists, sets per tick"
 IN_ORDER = "lists in order"
@@ -41,7 +40,6 @@ LIMITS = (None, 200, 50)
 
 _CODEC = TAG_PREFIX + "codec"
 _LIST = TAG_PREFIX + "list"
-_REPLACED = {_CODEC, _LIST}
 
 
 @dataclass(frozen=True)
@@ -76,8 +74,7 @@ class ListSample:
     def num_values(self, feature: EncodedFeature) -> Estimate:
         """The number of values in all lists of the view, by Chao's estimate."""
         counts = np.bincount(_distinct(feature), minlength=len(feature.vocabulary))
-        rare = int((counts == 1).sum()), int((counts == 2).sum())
-        return all_values(int((counts > 0).sum()), rare, len(self.rows), self.num_entities)
+        return all_values(counts, len(self.rows), self.num_entities)
 
 
 def plan_lists(view: PlannedView, target: PlanTarget, max_entities: int, offline: bool) -> Plan:
@@ -107,12 +104,10 @@ def plan_lists(view: PlannedView, target: PlanTarget, max_entities: int, offline
     points.sort(key=lambda point: (point.curve != LISTS, point.memory_bytes))
     chosen = _chosen(points, view, target)
     lengths = np.sum([feature.csr.lengths for feature in exact.values()], axis=0)
-    error = spread_of_total(lengths.astype(np.float64), sample.num_entities)
-    facts = num_items * sample.scale
     return Plan(
         view.table.name,
         sample.num_entities,
-        Estimate(facts, facts - error, facts + error),
+        total_by_mean(lengths, sample.num_entities),
         len(sample.rows),
         {name: sample.num_values(feature) for name, feature in exact.items()},
         points,
@@ -120,33 +115,26 @@ def plan_lists(view: PlannedView, target: PlanTarget, max_entities: int, offline
         chosen,
         _target_text(target),
         list(_limits(sample)),
-        fields=_fields(view),
+        fields=view.fields((_CODEC, _LIST)),
         is_current=dict(points[chosen].settings) == _declared(view),
     )
 
 
 def _sampled(view: PlannedView, max_entities: int, offline: bool) -> ListSample:
-    settings = view.settings
-    semantics = named(settings.semantics, settings.codecs)
-    assert isinstance(semantics, Append)
-    since = expire_before_of(settings.ttl_microseconds)
     rows = None
     if not offline:
-        opened = online_store_of(view.store).view(view.store.config, view.table)
-        with opened.unchanging():
-            batches = logged_batches(opened)
-            rows = semantics.fold(batches, since) if batches is not None else None
-    if rows is None or not len(rows):
+        with logged_rows(view) as rows:
+            pass  # all items are in memory now
+    if rows is None:
         table = logged_offline_rows(view)
-        rows = semantics.fold(lambda columns: iter([table]), since)
+        since = expire_before_of(view.settings.ttl_microseconds)
+        rows = view.semantics.fold(lambda columns: iter([table]), since)
     if not len(rows):
-        raise PlanError(
-            f"feature view {view.table.name!r} has no rows to plan with, online or in its offline source"
-        )
+        raise no_rows(view)
     assert isinstance(rows, AppendedRows)
     # Keys are ordered by hash, so a sample is always the same.
     sampled = rows.lists(np.arange(min(max_entities, len(rows))))
-    return ListSample(sampled, len(rows), settings.presence_error_rate)
+    return ListSample(sampled, len(rows), view.settings.presence_error_rate)
 
 
 def _ticks(view: PlannedView) -> list[int]:
@@ -298,19 +286,6 @@ def _declared(view: PlannedView) -> dict[str, dict[str, str]]:
         codec.feature: _tags(codec.listing.resolution_microseconds, codec.listing.limit)
         for codec in view.codecs
         if codec.listing
-    }
-
-
-def _fields(view: PlannedView) -> dict[str, PlannedField]:
-    names = {codec.feature for codec in view.codecs}
-    return {
-        field.name: PlannedField(
-            str(field.dtype),
-            field.description or "",
-            {name: value for name, value in (field.tags or {}).items() if name not in _REPLACED},
-        )
-        for field in view.table.features
-        if field.name in names
     }
 
 

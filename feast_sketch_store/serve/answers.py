@@ -60,7 +60,7 @@ class Answers:
             if grant is None or plan is None or not planned.takes(plan, columns):
                 return None
             began = time.monotonic()
-            await planned.refresh(plan)
+            await planned.refresh(asked.view for asked in plan.views)
             answers = planned.read(plan, columns)
         except Exception as error:  # the question or the storage is at fault, and Feast reports it
             _logger.debug("Feast's server answers: %r", error)

@@ -14,7 +14,6 @@ from feast_sketch_store.online_store import SketchOnlineStore, online_store_of
 from feast_sketch_store.serve.answers import Answers
 from feast_sketch_store.serve.guard import Guard
 from feast_sketch_store.serve.records import PATH, Records
-from feast_sketch_store.serve.security import set_up_security
 
 _logger = logging.getLogger(__name__)
 
@@ -44,6 +43,14 @@ def create_app(
         store = FeatureStore(repo_path=os.environ.get(REPOSITORY, "."))
         set_up_security(store)
     return over_feast(store, feast_parts.APP(store, registry_ttl_sec), auth_cache_seconds)
+
+
+def set_up_security(store: FeatureStore) -> None:
+    """Authenticate requests as the repository's ``auth`` section says, as ``feast serve`` does."""
+    auth = store.config.auth_config
+    kind = feast_parts.AUTH_KIND(auth.type)
+    feast_parts.INIT_SECURITY(kind, store)
+    feast_parts.INIT_AUTH(feast_parts.SERVER_TYPE.value.REST, kind, auth)
 
 
 def over_feast(store: FeatureStore, feast_app: App, auth_cache_seconds: float = 0.0) -> App:

@@ -8,8 +8,7 @@ from feast import FeatureStore, metrics
 
 from feast_sketch_store import feast_parts
 from feast_sketch_store.operations.exporting import exported_by_child
-from feast_sketch_store.serve.app import over_feast
-from feast_sketch_store.serve.security import set_up_security
+from feast_sketch_store.serve.app import over_feast, set_up_security
 
 
 def run(

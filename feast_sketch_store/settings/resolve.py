@@ -12,13 +12,15 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+
 from feast_sketch_store.errors import SettingsError, SketchStoreError, UnsupportedFeatureError, summed_up
 from feast_sketch_store.layers import Goal
-from feast_sketch_store.rows.codecs import COUNTS, COUNTS_OF, LIST, MEMBERSHIP
+from feast_sketch_store.rows.codecs import COUNTS, COUNTS_OF, LIST, MEMBERSHIP, FeatureCodec
 from feast_sketch_store.rows.column_names import clash
 from feast_sketch_store.rows.count_log import is_counts_column
 from feast_sketch_store.rows.encoding import OWN_COLUMNS
-from feast_sketch_store.rows.entity_keys import JoinKeys
+from feast_sketch_store.rows.entity_keys import JOIN_KEY_TYPES, JoinKeys
 from feast_sketch_store.rows.increments import OPERATION, is_times_column
 from feast_sketch_store.rows.listing import Attribute
 from feast_sketch_store.settings.features import WITH_CLUSTERS, StoreOptions, feature_settings
@@ -286,6 +288,14 @@ def declared_join_keys(table: "FeatureView") -> JoinKeys | None:
     if not columns or len(columns) < len(table.entities):
         return None
     return {c.name: VALUE_TYPE_TO_PROTO_VALUE_MAP.get(c.dtype.to_value_type()) for c in columns}
+
+
+def join_key_columns(table: "FeatureView") -> dict[str, pa.DataType]:
+    """The join keys of a view that was applied, with the types of their columns."""
+    return {
+        column.name: JOIN_KEY_TYPES[FeatureCodec.for_feature(column.name, column.dtype).value_field]
+        for column in table.entity_columns
+    }
 
 
 def ttl_microseconds(options: StoreOptions, table: "FeatureView") -> int | None:

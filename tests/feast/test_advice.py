@@ -104,6 +104,21 @@ def test_shards_of_a_small_view_are_told_with_their_bytes(
     assert apply_all(harness, [view, whole], caplog) == []
 
 
+def test_shards_of_two_small_views_are_told_together(make_harness, make_view, make_value, caplog):
+    views = [make_view({"viewed": Set(Int64)}, name) for name in ("first", "second")]
+    for view in views:
+        view.tags["sketch.shards"] = "4"
+    harness = make_harness(view=views[0], compaction={"min_rows": 10**6})
+    values = {"viewed": make_value("int64_set_val", range(10))}
+    for view in views:
+        rows = [(harness.key(user_id=user), values, harness.noon(), None) for user in range(200)]
+        harness.store.online_write_batch(harness.config, view, rows, None)
+        assert harness.store.seal(harness.config, view)
+    (message,) = apply_all(harness, views, caplog)
+    assert "2 views have few facts in several shards" in message
+    assert "first, second." in message
+
+
 @pytest.mark.parametrize("codec", ["membership", "exact"])
 def test_who_has_chosen_is_not_advised(advised, codec):
     assert advised([Field(name="last", dtype=Array(Int64), tags={"sketch.codec": codec})])[1] == []

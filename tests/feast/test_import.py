@@ -23,7 +23,8 @@ from feast.protos.feast.types.Value_pb2 import Int64List, StringList, Value
 from feast.repo_config import load_repo_config
 from feast.types import Array, Float32, Int64, Set, String, UnixTimestamp
 
-from feast_sketch_store.bridges import OtherStore, OtherView, importing, open_bridge
+from feast_sketch_store.bridges import importing
+from feast_sketch_store.bridges.base import OtherStore, OtherView, open_bridge
 from feast_sketch_store.bridges.hashed_keys import invert_int64_keys
 from feast_sketch_store.bridges.importing import import_view
 from feast_sketch_store.bridges.survey import survey

@@ -72,7 +72,7 @@ def planned(tmp_path_factory, rows):
     store = written(tmp_path_factory.mktemp("plan") / "planned", rows)
     with pytest.MonkeyPatch.context() as patch:
         # One point of this store, which this is not about.
-        patch.setattr(planner, "candidates", lambda sample, presence, grid: [sets(sample, presence)])
+        patch.setattr(planner, "candidates", lambda sample, grid: [sets(sample)])
         patch.setattr(planner.clustered, "candidates", lambda *_: [])
         plan = plan_view(store, "history", max_entities=len(rows[0]) // 2)
     num_facts = sum(map(len, rows[0].viewed))

@@ -27,7 +27,7 @@ from feast.types import Int64, String
 from packaging.version import Version
 
 from feast_sketch_store.serve import guard, over_feast
-from feast_sketch_store.serve.security import set_up_security
+from feast_sketch_store.serve.app import set_up_security
 from tests.helpers.asgi import ask
 from tests.helpers.oidc import Provider
 from tests.helpers.repository import USER

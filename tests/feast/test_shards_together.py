@@ -317,7 +317,7 @@ def values_of(sample):
     """The values of each sampled entity."""
     feature = sample.features["viewed"]
     values = np.array(feature.vocabulary.values.to_pylist())
-    return [sorted(own.tolist()) for own in np.split(values[feature.ids], feature.indptr[1:-1])]
+    return [sorted(own.tolist()) for own in np.split(values[feature.rows.ids], feature.rows.indptr[1:-1])]
 
 
 def test_a_plan_is_made_from_the_rows_of_all_shards(pair):

@@ -16,7 +16,7 @@ from feast import Entity, FeatureView, Field, FileSource, ValueType
 from feast.protos.feast.types.Value_pb2 import Int64Set, Value
 from feast.types import Int64, Set
 
-from feast_sketch_store.bridges.scaling import Scaling, Sealed
+from feast_sketch_store.bridges.scaling import Sealed, bytes_per_entity
 from feast_sketch_store.layers import SketchLayer
 from feast_sketch_store.online_store import SketchOnlineStoreConfig
 from feast_sketch_store.planning.plan import Estimate
@@ -77,11 +77,10 @@ def test_bytes(data, num_sampled):
     for seed in range(RUNS):
         chosen = np.random.default_rng(seed).choice(len(rows), num_sampled, replace=False)
         sample = [rows[place] for place in chosen]
-        times = Counter(Counter(chain.from_iterable(sample)).values())
-        seen = sum(times.values())
-        known = all_values(seen, (times[1], times[2]), num_sampled, len(rows))
+        counts = np.array([*Counter(chain.from_iterable(sample)).values()])
+        known, seen = all_values(counts, num_sampled, len(rows)), len(counts)
         known = Estimate(known.value / seen, known.low / seen, known.high / seen)
-        each = Scaling(seal, len).per_entity(sample, len(rows), known)
+        each = bytes_per_entity(sample, len(rows), known, seal, len)
         held += each.low <= truth <= each.high
         widths.append((each.high - each.low) / each.value)
     print(f"{held} of {RUNS} hold; they are {np.mean(widths):.0%} wide")

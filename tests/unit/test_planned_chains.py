@@ -8,7 +8,6 @@ from feast_sketch_store.layers import Goal
 from feast_sketch_store.planning.curves import sets
 from feast_sketch_store.structures.goals import NOISE_RATIO
 from tests.unit.test_planning import (
-    PRESENCE,
     draw,
     feature_of,
     sample_of,
@@ -32,14 +31,14 @@ def chain():
 def test_a_chain_of_features_has_the_size_of_its_seal(chain):
     values = pa.array(np.arange(300))
     layer = sealed_as_sets([(has, values) for has in chain], Goal(NOISE_RATIO, 0.1, "sets"))
-    point = sets(sample_of(*map(feature_of, chain)), PRESENCE).point
+    point = sets(sample_of(*map(feature_of, chain))).point
     assert without_header(point) == pytest.approx(layer.size_bytes, rel=0.02)
     assert point.settings == {f"f{number}": {"sketch.structure": "sets"} for number in range(3)}
 
 
 def test_together_they_cost_less_than_one_by_one(chain):
-    together = sets(sample_of(*map(feature_of, chain)), PRESENCE).point
-    alone = [sets(sample_of(feature_of(has)), PRESENCE).point for has in chain]
+    together = sets(sample_of(*map(feature_of, chain))).point
+    alone = [sets(sample_of(feature_of(has))).point for has in chain]
     facts = [int(has.sum()) for has in chain]
     each = sum(point.table_bits_per_fact * n for point, n in zip(alone, facts, strict=True))
     index = 2 * NUM_ROWS * 24  # bits of two more lists of entities, at most

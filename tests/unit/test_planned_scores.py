@@ -54,7 +54,7 @@ def of_scores(people, task, written):
         written[number] = {name: (len(values), len(own)) for name, (values, own) in weights.items()}
         return f"plans/{number}.json"
 
-    return list(scores(people[1], PRESENCE, task.weights(), "model_score", write))
+    return list(scores(people[1], task.weights(), "model_score", write))
 
 
 def sealed(sample, candidate):
@@ -86,7 +86,7 @@ def test_a_score_keeps_what_sets_keep_at_a_fraction_of_their_bytes(people, task,
     assert [candidate.point.curve for candidate in of_scores] == [SCORE_CURVE] * 4
     best = of_scores[-1]
     kept = [task.uplift(c.kept, c.rates, c.formulas) for c in of_scores]
-    exact = sets(people[1], PRESENCE)
+    exact = sets(people[1])
     assert kept[-1].value > 0.5 > kept[0].value
     assert all(estimate.low <= estimate.value <= estimate.high for estimate in kept)
     assert task.uplift(exact.kept, exact.rates).value == 1.0
@@ -107,9 +107,10 @@ def test_a_score_keeps_a_part_of_the_gain_where_weights_fit_the_training_rows_by
     table = pa.table({"label": label.astype(np.int64), "split": split, "context": context})
     sample = sample_of(feature)
     task = Task(Labels.read(table, sample.entity_hashes, []), sample, sample)
-    found = scores(sample, PRESENCE, task.weights(), "score", lambda weights, number: "")
+    found = scores(sample, task.weights(), "score", lambda weights, number: "")
     aucs = [task.auc(c.kept, c.rates, c.formulas).value for c in found]
-    assert task.auc_without().value < aucs[0] < aucs[1] < aucs[2] < aucs[3] < task.auc_exact().value
+    exact = task.auc(sample.everything, {"f0": np.zeros(300)})
+    assert task.auc_without().value < aucs[0] < aucs[1] < aucs[2] < aucs[3] < exact.value
 
 
 def test_settings_can_be_pasted(of_scores, written):
