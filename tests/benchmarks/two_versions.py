@@ -43,7 +43,9 @@ def main() -> None:
         ratios = list(_ratios(*runs))
         compared += len(ratios)
         exceeding += [[name, *row] for row in ratios if row[-1] > arguments.over]
-        print(f"{name}: {len(ratios)} cells, median ratio {median(row[-1] for row in ratios):.2f}", flush=True)
+        print(
+            f"{name}: {len(ratios)} cells, median ratio {median(row[-1] for row in ratios):.2f}", flush=True
+        )
     print(f"\n{compared} cells compared, {len(exceeding)} above {arguments.over}.\n")
     if exceeding:
         cells = [[*row[:3], number(row[3]), number(row[4]), f"{row[5]:.2f}"] for row in exceeding]
