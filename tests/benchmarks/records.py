@@ -16,7 +16,7 @@ have no value in common but by chance. Codes of web graphs live from rows that r
                  gets some answer
     and presence the same with a filter, which tells apart who has none
 
-CaramelDB is built from source. Without it, and for rows that it takes too long to build, its cells are empty.
+CaramelDB is built from source. Without it, and for the whole graph, its cells are empty.
 """
 
 import os
