@@ -12,10 +12,16 @@ have no value in common but by chance. Codes of web graphs live from rows that r
     Elias-Fano   a sequence per row and one of offsets, by its formula: 2 + log2(values / row's length) bits
     Roaring      a serialized bitmap per row, offsets as above
     zstd         the gaps of all rows, level 19; no row can be read alone
+    CaramelDB    what it saves of the functions of `caramel.py`: rows are found by any key, but who has none
+                 gets some answer
+    and presence the same with a filter, which tells apart who has none
+
+CaramelDB is built from source. Without it, and for the whole graph, its cells are empty.
 """
 
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -25,6 +31,7 @@ sys.path.append(str(Path(__file__).resolve().parent / "click_prediction"))
 
 import numpy as np
 import pyarrow as pa
+from caramel import HOW_TO_BUILD, CaramelRows, carameldb, is_feasible
 from measure import interleaved, print_set_up, print_table
 from numpy.typing import NDArray
 from pyroaring import BitMap
@@ -34,11 +41,11 @@ from tasks import load
 
 from feast_sketch_store.layers import SketchLayer
 from feast_sketch_store.layers.row_reader import Column, Wanted, read, stack
-from feast_sketch_store.rows.encoding import NO_TIMESTAMP
+from feast_sketch_store.rows.encoding import NO_TIMESTAMP, EncodedRows
 
 DBLP_NODES, DBLP_LINKS = 986_324, 6_707_236  # of dblp-2011
-BITS = ("entropy", "sketch", "index", "CSR", "Elias-Fano", "Roaring", "zstd")
-SIDES = ("sketch", "Roaring")
+BITS = ("entropy", "sketch", "index", "CSR", "Elias-Fano", "Roaring", "zstd", "CaramelDB", "and presence")
+OTHERS = ("Roaring", "CaramelDB")
 
 
 class Rows(NamedTuple):
@@ -50,7 +57,10 @@ class Rows(NamedTuple):
 
 
 def run(*, quick: bool) -> None:
-    print_set_up("sets, wrong presence 1e-05; bits a link", "numpy", "pyroaring")
+    if not carameldb:
+        print(HOW_TO_BUILD)
+    packages = ("numpy", "pyroaring", *(["carameldb"] if carameldb else []))
+    print_set_up("sets, wrong presence 1e-05; bits a link", *packages)
     lines, times = [], []
     for rows in _all_rows(quick):
         facts = _encoded(np.split(rows.values, rows.indptr[1:-1]))
@@ -58,15 +68,18 @@ def run(*, quick: bool) -> None:
         content, parts = snapshot_bytes(layer)
         bits = [_entropy(rows), 8 * content, 8 * (parts["index"] + parts["offsets"])]
         bits += [_csr(rows), _elias_fano(rows), _roaring(rows), _zstd(rows)]
-        per_link = [f"{size / len(rows.values):.2f}" for size in bits]
+        peer = _caramel(facts)
+        bits += [peer.bits, peer.bits + peer.presence_bits] if peer else [np.nan] * 2
+        per_link = [_cell(size / len(rows.values)) for size in bits]
         shape = [rows.name, f"{len(rows.values):,}", f"{len(rows.values) / (len(rows.indptr) - 1):.1f}"]
         lines.append([*shape, *per_link])
-        of_batches = [_times(rows, facts.keys.entity_hashes, layer, batch, quick) for batch in BATCHES]
+        of_batches = [_times(rows, facts.keys.entity_hashes, layer, peer, batch, quick) for batch in BATCHES]
         times.append([*shape, *(cell for cells in of_batches for cell in cells)])
     header = ["rows", "links", "links a row"]
     print_table([*header, *BITS], lines)
     of_batches = [f"{batch:,} at once: " for batch in BATCHES]
-    cells = [*(f"{side}, us a row" for side in SIDES), "ratio"]
+    cells = [f"{side}, us a row" for side in ("sketch", *OTHERS)]
+    cells += [f"sketch / {other}" for other in OTHERS]
     print_table([*header, *(f"{batch}{cell}" for batch in of_batches for cell in cells)], times)
 
 
@@ -144,8 +157,27 @@ def _zstd(rows: Rows) -> int:
     return sum(8 * len(codec.compress(part.tobytes())) for part in (gaps.astype(kind), lengths))
 
 
-def _times(rows: Rows, hashes: NDArray[np.uint64], layer: SketchLayer, batch: int, quick: bool) -> list[str]:
-    """Microseconds of a row where so many are read at once, here and from serialized bitmaps; their ratio."""
+def _caramel(facts: EncodedRows) -> CaramelRows | None:
+    """Rows in CaramelDB, if it is there and builds them in time."""
+    feature = facts.features["viewed"]
+    if not carameldb or not is_feasible(feature.indptr):
+        return None
+    return CaramelRows(feature.indptr, feature.symbols)
+
+
+def _times(
+    rows: Rows,
+    hashes: NDArray[np.uint64],
+    layer: SketchLayer,
+    peer: CaramelRows | None,
+    batch: int,
+    quick: bool,
+) -> list[str]:
+    """Microseconds of a row where so many are read at once, by each side; ratios of the sketch to the others.
+
+    Many are timed by the processor's time, as a call of milliseconds is interrupted on a busy machine.
+    CaramelDB tests whether the key is present and hashes it; the sketch is given the hash.
+    """
     column = Column("viewed", layer.codecs["viewed"], layer.numbering("viewed"))
     by_sketch = partial(read, stack([layer], Wanted(("viewed",))), [column], expire_before=NO_TIMESTAMP)
     bitmaps = _bitmaps(rows)
@@ -153,10 +185,19 @@ def _times(rows: Rows, hashes: NDArray[np.uint64], layer: SketchLayer, batch: in
         "sketch": lambda asked: by_sketch(hashes[asked]),
         "Roaring": lambda asked: [BitMap.deserialize(bitmaps[row]).to_array() for row in asked.tolist()],
     }
+    if peer:
+        sides["CaramelDB"] = lambda asked: peer.read(asked.tolist())
 
     def some(call: int) -> NDArray[np.int64]:
         return np.random.default_rng(call).integers(0, len(hashes), batch)
 
-    took = interleaved(sides, some, rounds=3 if quick else 15, calls=3 if batch > 1 else 100)
-    own, other = (took[side] for side in SIDES)
-    return [f"{own / batch * 1e6:.2f}", f"{other / batch * 1e6:.2f}", f"{own / other:.2f}"]
+    rounds, calls = 3 if quick else 15, 3 if batch > 1 else 100
+    clock = time.process_time if batch > 1 else time.perf_counter  # which takes less time itself
+    took = interleaved(sides, some, rounds=rounds, calls=calls, clock=clock)
+    own, *others = (took.get(side, np.nan) for side in ("sketch", *OTHERS))
+    per_row = [_cell(seconds / batch * 1e6) for seconds in (own, *others)]
+    return per_row + [_cell(own / other) for other in others]
+
+
+def _cell(value: float) -> str:
+    return "-" if np.isnan(value) else f"{value:.2f}"
