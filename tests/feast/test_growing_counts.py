@@ -57,11 +57,14 @@ def frame(rows, event=NOW):
     return pd.DataFrame({**columns, "liked": [[1]] * len(users), "event": [event] * len(users)})
 
 
+def read_all(store, users):
+    found = read_users(store, ["history:author", "history:views"], users)
+    rows = zip(found["author"], found["views"], strict=True)
+    return [None if values is None else dict(zip(values, counts, strict=True)) for values, counts in rows]
+
+
 def read(store, user=1):
-    names = ["author", "views"]
-    found = read_users(store, [f"history:{name}" for name in names], [user])
-    values, counts = (found[name][0] for name in names)
-    return None if values is None else dict(zip(values, counts, strict=True))
+    return read_all(store, [user])[0]
 
 
 def seal(store):
@@ -140,7 +143,8 @@ def check(store, reader, counts, expected):
     values, numbers = (column.to_pylist() for column in counts.get(users))
     found = [dict(zip(*row, strict=True)) if row[0] else {} for row in zip(values, numbers, strict=True)]
     assert found == [row or {} for row in expected]
-    assert [read(store, user) or {} for user in users.tolist()] == found
+    assert [row or {} for row in read_all(store, users.tolist())] == found
+    assert (read(store, 1) or {}) == found[1]  # one entity has a path of its own
     matrix = reader.csr("author", users, counts=True)
     rows = [slice(*bounds) for bounds in zip(matrix.indptr, matrix.indptr[1:], strict=False)]
     names = matrix.vocabulary.to_pylist()
