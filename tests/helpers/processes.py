@@ -27,6 +27,7 @@ from typing import Any
 from tests.helpers.length import IS_LONG
 
 _PRELOADED = [
+    *([] if IS_LONG else ["tests.helpers.unchecked"]),
     "pytest",
     "feast.cli.cli",
     "feast_sketch_store.online_store",
