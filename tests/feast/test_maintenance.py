@@ -1,7 +1,6 @@
 """Maintenance through Python and through ``feast-sketch``."""
 
 import json
-import shutil
 import signal
 import sys
 import threading
@@ -24,7 +23,14 @@ from feast_sketch_store.storage.system import private_bytes
 from feast_sketch_store.structures.sizing import within
 from tests.helpers.filters import measured_fill
 from tests.helpers.processes import run_command
-from tests.helpers.repository import ROWS, make_repository, make_view, materialize, read_users
+from tests.helpers.repository import (
+    ROWS,
+    copy_repository,
+    make_repository,
+    make_view,
+    materialize,
+    read_users,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -77,8 +83,7 @@ def repository(tmp_path_factory):
 @pytest.fixture
 def store(repository, tmp_path):
     """A repository with 300 materialized users."""
-    shutil.copytree(repository, tmp_path, dirs_exist_ok=True)
-    return FeatureStore(repo_path=str(tmp_path))
+    return copy_repository(repository, tmp_path)
 
 
 @pytest.fixture
