@@ -17,6 +17,7 @@ from feast_sketch_store.row_log import RowLog
 from feast_sketch_store.rows.counting import MAX_COUNT
 from feast_sketch_store.rows.listing import LEAST_RESERVE
 from feast_sketch_store.view.semantics import APPEND
+from tests.helpers.length import by_length
 from tests.helpers.repository import make_repository, make_view, read_users
 from tests.helpers.salts import SALTS
 
@@ -71,6 +72,8 @@ def seal(store):
     assert open_view(store, "history").seal()
 
 
+@pytest.mark.slow
+@pytest.mark.has_long_form
 @pytest.mark.parametrize("shards", [1, 4])
 def test_any_order_of_operations_and_seals_gives_the_sums_of_a_dictionary(make_store, shards):
     store = make_store(shards=shards)
@@ -90,7 +93,7 @@ def test_any_order_of_operations_and_seals_gives_the_sums_of_a_dictionary(make_s
         "seal",
         "absorb",
     ]
-    for step in range(50):
+    for step in range(by_length(30, 50)):
         users = rng.integers(0, USERS, 8).tolist()
         values = [f"v{n}" for n in rng.integers(0, VALUES, 8)]
         amounts = rng.integers(0, 4, 8).tolist()

@@ -61,6 +61,7 @@ def values_of(lists):
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.has_long_form
 @pytest.mark.parametrize("shards", [1, 2])
 @pytest.mark.parametrize("sealed", ["halfway", "at the end"])
