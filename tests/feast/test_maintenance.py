@@ -53,14 +53,6 @@ def write_source(folder, *what, **more):
     frame_of(*what, **more).to_parquet(folder / ROWS)
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _fixed_salt():
-    """The salt decides how full a table is, and which false positives there are."""
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setattr("feast_sketch_store.layers.build.new_salt", lambda: (3, 5))
-        yield
-
-
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory):
     """The folder of a repository with 300 materialized users, to copy."""

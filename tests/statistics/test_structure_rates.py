@@ -22,11 +22,6 @@ NUM_ROWS, VOCABULARY = 10_000, 2000
 TRIALS = 200_000
 
 
-@pytest.fixture(autouse=True)
-def _fixed_salt(monkeypatch):
-    monkeypatch.setattr("feast_sketch_store.layers.build.new_salt", lambda: (7, 11))
-
-
 def rows_of(facts, vocabulary):
     """Encoded rows of a set feature."""
     counts = np.bincount(facts.entities, minlength=len(facts.hashes))
