@@ -104,12 +104,7 @@ TEXTS, NUMBERS = Value(string_set_val=StringSet(val=["a"])), Value(int64_set_val
 REOPEN = r"'x' was .* removed and made again .*: open it again"
 
 CHANGES = [
-    (
-        Set(String),
-        TEXTS,
-        Set(Int64),
-        Value(int64_set_val=Int64Set(val=[1])),
-    ),
+    (Set(String), TEXTS, Set(Int64), Value(int64_set_val=Int64Set(val=[1]))),
     (Array(String), Value(), Set(String), TEXTS),
     (Json, Value(json_val="{}"), String, FRANCE),
     (Bytes, Value(bytes_val=b"\xff"), Map, Value()),

@@ -183,10 +183,7 @@ def test_so_does_a_layer(make_facts):
     facts = make_facts(8000, 10_000, 24 * 8000, symbol_exponent=1.05)
     layers = [
         layer_of(facts, target, 10_000, presence_error_rate=0.01)
-        for target in (
-            Goal("error_rate", 0.01, "weighted_bloom"),
-            Goal("error_rate", 0.01, "bloom"),
-        )
+        for target in (Goal("error_rate", 0.01, "weighted_bloom"), Goal("error_rate", 0.01, "bloom"))
     ]
     num_ones = [symbols_of(layer).num_ones for layer in layers]
     per_fact = [
