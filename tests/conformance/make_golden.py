@@ -20,15 +20,7 @@ from numpy.typing import NDArray
 
 from feast_sketch_store.layers import Cut, FeatureBudget, Goal, build_layer
 from feast_sketch_store.rows.binning import Quantiles
-from feast_sketch_store.rows.codecs import (
-    BINNED,
-    CATEGORICAL,
-    COUNTS,
-    COUNTS_OF,
-    EXACT,
-    LIST,
-    FeatureCodec,
-)
+from feast_sketch_store.rows.codecs import BINNED, CATEGORICAL, COUNTS, COUNTS_OF, EXACT, LIST, FeatureCodec
 from feast_sketch_store.rows.counting import Counting
 from feast_sketch_store.rows.encoding import EncodedRows, encode, newest_rows, to_arrow
 from feast_sketch_store.rows.formulas import Formula, Source, with_formulas
@@ -37,13 +29,7 @@ from feast_sketch_store.rows.listing import Listing
 from feast_sketch_store.rows.lists import as_sealed
 from feast_sketch_store.rows.vocabulary import Vocabulary
 from feast_sketch_store.snapshot import format as snapshot_format
-from feast_sketch_store.snapshot.manifest import (
-    MANIFEST_VERSION,
-    DeltaFiles,
-    Manifest,
-    PartFile,
-    checksum_of,
-)
+from feast_sketch_store.snapshot.manifest import MANIFEST_VERSION, DeltaFiles, Manifest, PartFile, checksum_of
 from feast_sketch_store.snapshot.order import order_arrays
 from feast_sketch_store.snapshot.sealed import with_checksums
 from feast_sketch_store.storage.chunks import Chunks
@@ -257,10 +243,7 @@ def counts_rows() -> EncodedRows:
 def delta(encoded: EncodedRows) -> bytes:
     """A delta of rows: a snapshot with a list of their entities, of which the last one was deleted."""
     is_deleted = np.arange(len(encoded)) == len(encoded) - 1
-    more = {
-        "listed.entity_hashes": encoded.keys.entity_hashes,
-        "listed.deleted": is_deleted.astype(np.uint8),
-    }
+    more = {"listed.entity_hashes": encoded.keys.entity_hashes, "listed.deleted": is_deleted.astype(np.uint8)}
     return base(encoded.take(np.flatnonzero(~is_deleted)), BUDGET, 5, more)
 
 

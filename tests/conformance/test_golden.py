@@ -99,22 +99,10 @@ def test_the_description_is_as_it_was():
     assert [
         [each[part] for part in ("first_word", "num_symbols", "num_hashes", "first_symbols")]
         for each in (*bloom["features"], *bloom["rows"])
-    ] == [
-        [0, 4, 7, []],
-        [1, 3, 7, []],
-        [2, 3, 18, []],
-        [3, 2, 17, []],
-        [4, 6, 33, []],
-    ]
+    ] == [[0, 4, 7, []], [1, 3, 7, []], [2, 3, 18, []], [3, 2, 17, []], [4, 6, 33, []]]
     assert [
         fields_of(each["report"], "num_facts", "num_ones") for each in (*bloom["features"], *bloom["rows"])
-    ] == [
-        [6, 42],
-        [3, 21],
-        [4, 72],
-        [2, 34],
-        [6, 198],
-    ]
+    ] == [[6, 42], [3, 21], [4, 72], [2, 34], [6, 198]]
     assert {name: (array.dtype.str, array.shape) for name, array in arrays.items()} == {
         "presence.bucket_bounds": ("<i8", (6, 2)),
         "presence.0.buckets": ("|u1", (6,)),
@@ -151,14 +139,7 @@ def test_arrays_are_as_they_were():
     # Rows of the array, in any order: 0 missing, 1 null, 2 empty, 3 a value; then the user's own bucket.
     shapes = np.column_stack((arrays["presence.0.states"], arrays["presence.0.buckets"]))
     assert sorted(shapes.tolist()) == sorted(
-        [
-            [3, 3, 3, 3, 0],
-            [3, 0, 3, 0, 1],
-            [2, 1, 3, 0, 2],
-            [1, 0, 0, 3, 3],
-            [3, 0, 3, 0, 4],
-            [0, 0, 0, 0, 5],
-        ]
+        [[3, 3, 3, 3, 0], [3, 0, 3, 0, 1], [2, 1, 3, 0, 2], [1, 0, 0, 3, 3], [3, 0, 3, 0, 4], [0, 0, 0, 0, 5]]
     )
 
 
@@ -197,10 +178,7 @@ def test_the_listed_file_has_each_form_of_a_column():
     assert scalars["kind"] == "scalars"
     assert [
         fields_of(entry, "name", "value_field", "num_values", "others") for entry in scalars["features"]
-    ] == [
-        ["country", "string_val", 2, [0, 1]],
-        ["weight", "double_val", 2, [0]],
-    ]
+    ] == [["country", "string_val", 2, [0, 1]], ["weight", "double_val", 2, [0]]]
     errors = {"max_error": 4.25, "mean_error": 2.175}
     assert layer["roundings"] == [{"name": "weight", "report": errors}]
     assert arrays["presence.bucket_bounds"].shape == (0, 2)  # timestamps are those of the rows

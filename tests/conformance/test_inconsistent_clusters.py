@@ -18,10 +18,7 @@ NAMES = ["viewed", "sizes", "topics"]
 
 
 @pytest.mark.slow
-@for_each(
-    "path",
-    [p for p in leaves(load(GOLDEN)[0]["layer"]) if p[:2] == OURS],
-)
+@for_each("path", [p for p in leaves(load(GOLDEN)[0]["layer"]) if p[:2] == OURS])
 def test_any_other_content_is_refused_or_safe_to_read(path):
     parts = parts_of(GOLDEN)
     hashes = user_hashes(range(100))

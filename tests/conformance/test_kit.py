@@ -47,13 +47,7 @@ def load_vectors(kit, name):
 
 def key_from(key):
     """A key of the vectors as it was given."""
-    given = {
-        "string": str,
-        "bytes": bytes.fromhex,
-        "int32": int,
-        "int64": int,
-        "timestamp": int,
-    }
+    given = {"string": str, "bytes": bytes.fromhex, "int32": int, "int64": int, "timestamp": int}
     return {name: (kind, given[kind](value)) for name, (kind, value) in key.items()}
 
 

@@ -43,17 +43,7 @@ import numpy as np
 from crowd import REFRESH_SECONDS, CountedView, Crowd, Log, main
 from kill import kill_after_lines
 from numpy.typing import NDArray
-from workload import (
-    CODECS,
-    POLICIES,
-    SETTINGS,
-    START,
-    delete_rows,
-    in_child,
-    is_whole,
-    read_rows,
-    write_rows,
-)
+from workload import CODECS, POLICIES, SETTINGS, START, delete_rows, in_child, is_whole, read_rows, write_rows
 
 from feast_sketch_store.errors import StorageError
 from feast_sketch_store.operations.verification import verify_view

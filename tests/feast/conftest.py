@@ -55,11 +55,7 @@ class Harness:
         return entity_key(**join_keys)
 
     def write(
-        self,
-        user: Any,
-        values: dict[str, Value],
-        event: datetime = NOON,
-        created: datetime | None = None,
+        self, user: Any, values: dict[str, Value], event: datetime = NOON, created: datetime | None = None
     ) -> None:
         """Write one row."""
         self.write_many([(self.key(user_id=user), values, event, created)])

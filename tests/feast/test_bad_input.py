@@ -16,11 +16,7 @@ from feast.protos.feast.types.Value_pb2 import Int64List, StringSet, Value
 from feast.repo_config import FeastConfigError, load_repo_config
 from pydantic import ValidationError
 
-from feast_sketch_store.errors import (
-    DamagedFileError,
-    RowError,
-    StorageError,
-)
+from feast_sketch_store.errors import DamagedFileError, RowError, StorageError
 from tests.helpers.snapshots import ranges_of
 
 # Python represents them where they are given, and not in UTC.

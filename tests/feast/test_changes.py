@@ -20,7 +20,7 @@ from feast_sketch_store.operations.versions import Mover, diff
 from tests.helpers.browser import layout
 from tests.helpers.cases import for_each
 from tests.helpers.keys import user_hashes
-from tests.helpers.repository import make_repository, make_view, read_users
+from tests.helpers.repository import copy_repository, make_repository, make_view, read_users
 
 pytestmark = pytest.mark.slow
 
@@ -38,12 +38,13 @@ def seal(store):
     assert maintenance.seal(store, "history")
 
 
-@pytest.fixture(params=[1, 4], ids=lambda number: f"{number} shards")
-def store(request, tmp_path):
+@pytest.fixture(scope="module", params=[1, 4], ids=lambda number: f"{number} shards")
+def two_versions(request, tmp_path_factory):
     """Two sealed versions: user 0 got 9 items, users 1 to 4 lost item 7, 40 was added, 39 deleted."""
+    folder = tmp_path_factory.mktemp("versions")
     view = make_view({"viewed": Set(Int64)}, pushed="clicks")
     options = {"refresh": 0, "shards": request.param, "compaction": "job", "structure": "sets"}
-    store = make_repository(tmp_path, view, **options)
+    store = make_repository(folder, view, **options)
     push(store, {user: [user % 5, 7] for user in USERS})
     seal(store)
     push(
@@ -53,7 +54,13 @@ def store(request, tmp_path):
     )
     maintenance.delete(store, "history", [{"user_id": 39}])
     seal(store)
-    return store
+    return folder
+
+
+@pytest.fixture
+def store(two_versions, tmp_path):
+    """A copy of the repository with two versions."""
+    return copy_repository(two_versions, tmp_path)
 
 
 def run(store, *arguments, status=0):
@@ -123,7 +130,7 @@ class TestDiff:
         seal(store)
         assert diff(opened(store)).entities == (2, 3)
 
-    @pytest.mark.parametrize("version", ["99999", "1,2,3", "last", "-1"])
+    @for_each("version", ["99999", "1,2,3", "last", "-1"])
     def test_unknown_versions_are_refused(self, store, version):
         num_shards = len(opened(store).shards)
         given = ",".join([version] * num_shards) if version == "99999" else version

@@ -58,6 +58,7 @@ def run(script, *arguments):
     return done.returncode, done.stdout, done.stderr
 
 
+@pytest.mark.slow
 def test_it_measures_plots_and_writes_the_tables_of_a_page(data, tmp_path):
     results, plot = tmp_path / "results.json", tmp_path / "plot.svg"
     status, output, errors = run(

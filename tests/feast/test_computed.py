@@ -25,10 +25,7 @@ LIKED = Field(name="liked", dtype=Set(String))
 SCORE = Field(
     name="click_score",
     dtype=Float64,
-    tags={
-        "sketch.codec": "score",
-        "sketch.score": "{of: [viewed,liked], weights: weights.json, bits: 6}",
-    },
+    tags={"sketch.codec": "score", "sketch.score": "{of: [viewed,liked], weights: weights.json, bits: 6}"},
 )
 
 
@@ -247,10 +244,7 @@ def test_through_feast_with_a_source_that_has_a_column_of_nulls(tmp_path):
             Field(name="s", dtype=Float64, tags={**SCORE.tags, "sketch.clusters": "8"}),
             "no effect: sketch.clusters",
         ),
-        (
-            Field(name="s", dtype=Float64, tags={"sketch.score": "{of: [viewed]}"}),
-            "no effect: sketch.score",
-        ),
+        (Field(name="s", dtype=Float64, tags={"sketch.score": "{of: [viewed]}"}), "no effect: sketch.score"),
         (
             Field(name="s", dtype=Float64, tags={**SCORE.tags, "sketch.score": "{of: [viewed,viewed]}"}),
             "each once",
@@ -259,10 +253,7 @@ def test_through_feast_with_a_source_that_has_a_column_of_nulls(tmp_path):
             Field(name="s", dtype=Float64, tags={"sketch.codec": "score", "sketch.score": "{of: [viewed]}"}),
             "needs the tag sketch.score",
         ),
-        (
-            Field(name="s", dtype=Float64, tags={**SCORE.tags, "sketch.score": "{bits: 17}"}),
-            "from 1 to 16",
-        ),
+        (Field(name="s", dtype=Float64, tags={**SCORE.tags, "sketch.score": "{bits: 17}"}), "from 1 to 16"),
     ],
 )
 def test_tags_that_do_not_fit_are_refused(make_harness, make_view, tmp_path, field, message):

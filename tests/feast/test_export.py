@@ -1,6 +1,7 @@
 """`feast-sketch export`: every row in Feast's SQLite and Redis stores answers as it did here."""
 
 import asyncio
+import functools
 import shutil
 from datetime import timedelta
 
@@ -14,7 +15,7 @@ from feast.types import Array, Float64, Int64, Set, String, UnixTimestamp
 
 from feast_sketch_store.cli import cli
 from tests.helpers.redis_server import running_redis
-from tests.helpers.repository import make_repository, make_view
+from tests.helpers.repository import copy_repository, make_repository, make_view
 
 pytestmark = pytest.mark.slow
 
@@ -121,17 +122,30 @@ def growing():
     return [Field(name="liked", dtype=Set(Int64))], {"sketch.rows": "append"}, {}, fill
 
 
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory):
+    """Makes the folder of a repository with a view of a kind, and its fields; each only once."""
+
+    @functools.cache
+    def make(kind, shards, sealed):
+        fields, tags, options, fill = kind()
+        view = make_view(fields, pushed="clicks", tags=tags, ttl=timedelta(days=1))
+        project = f"{kind.__name__}_{shards}_{sealed}"
+        folder = tmp_path_factory.mktemp(project)
+        fill(make_repository(folder, view, project=project, shards=shards, **options))
+        run(folder, "delete", "history", "user_id=3")
+        if sealed:
+            run(folder, "seal")
+        return folder, fields
+
+    return make
+
+
 @pytest.mark.parametrize(("shards", "sealed"), [(1, False), (1, True), (4, True)])
 @pytest.mark.parametrize("kind", [plain, lists, counts, growing])
-def test_every_row_goes_back(tmp_path, other, kind, shards, sealed):
-    fields, tags, options, fill = kind()
-    view = make_view(fields, pushed="clicks", tags=tags, ttl=timedelta(days=1))
-    project = f"{kind.__name__}_{shards}_{sealed}"
-    store = make_repository(tmp_path, view, project=project, shards=shards, **options)
-    fill(store)
-    run(tmp_path, "delete", "history", "user_id=3")
-    if sealed:
-        run(tmp_path, "seal")
+def test_every_row_goes_back(tmp_path, filled, other, kind, shards, sealed):
+    folder, fields = filled(kind, shards, sealed)
+    copy_repository(folder, tmp_path)
     ours, theirs = tmp_path / "feature_store.yaml", tmp_path / "other.yaml"
     theirs.write_text(yaml.safe_dump({**yaml.safe_load(ours.read_text()), "online_store": other}))
 

@@ -254,11 +254,7 @@ class TestWrite:
         store.write_to_online_store(
             "history", df=frame(user_id=[1, 2], viewed=[None, ["a"]], country=["FR", None])
         )
-        assert ask(store, BOTH, 1, 2) == {
-            "user_id": [1, 2],
-            "viewed": [None, {"a"}],
-            "country": ["FR", None],
-        }
+        assert ask(store, BOTH, 1, 2) == {"user_id": [1, 2], "viewed": [None, {"a"}], "country": ["FR", None]}
 
     def test_push_writes_every_view_of_its_source(self, store, rows_source):
         events = PushSource(name="events", batch_source=rows_source(three_users()))

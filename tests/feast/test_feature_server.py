@@ -303,11 +303,7 @@ WRONG_REQUESTS = {
     "no entities": ("/get-online-features", {"features": ["history:country"]}, "entities"),
     "no JSON": ("/get-online-features", b"{", "JSON"),
     "unknown push source": ("/push", {"push_source_name": "nobody", "df": GOOD_WRITE["df"]}, "nobody"),
-    "unknown target": (
-        "/push",
-        {"push_source_name": "events", "df": GOOD_WRITE["df"], "to": "moon"},
-        "moon",
-    ),
+    "unknown target": ("/push", {"push_source_name": "events", "df": GOOD_WRITE["df"], "to": "moon"}, "moon"),
     "written to an unknown view": (
         "/write-to-online-store",
         {**GOOD_WRITE, "feature_view_name": "past"},

@@ -22,7 +22,14 @@ from feast_sketch_store.operations import maintenance
 from feast_sketch_store.settings.table import Gate, plain
 from tests.helpers.keys import user_key
 from tests.helpers.processes import run_command
-from tests.helpers.repository import ROWS, make_repository, make_view, materialize, read_users
+from tests.helpers.repository import (
+    ROWS,
+    copy_repository,
+    make_repository,
+    make_view,
+    materialize,
+    read_users,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -36,13 +43,20 @@ def write_source(folder, items, event=EVENT):
     pd.DataFrame(rows).to_parquet(folder / ROWS)
 
 
-@pytest.fixture(params=[1, 4], ids=lambda number: f"{number} shards")
-def store(request, tmp_path):
+@pytest.fixture(scope="module", params=[1, 4], ids=lambda number: f"{number} shards")
+def repository(request, tmp_path_factory):
     """A repository with materialized users of 8 items."""
+    folder = tmp_path_factory.mktemp("repository")
     view = make_view({"viewed": Set(Int64)}, pushed="clicks", tags={"sketch.gate": "{change: 20%}"})
-    write_source(tmp_path, 8)
+    write_source(folder, 8)
     options = {"refresh": 0, "shards": request.param, "compaction": {"min_rows": 40}}
-    return materialize(make_repository(tmp_path, view, **options), EVENT)
+    materialize(make_repository(folder, view, **options), EVENT)
+    return folder
+
+
+@pytest.fixture
+def store(repository, tmp_path):
+    return copy_repository(repository, tmp_path)
 
 
 def lengths(store, users=(1, 2, 3)):

@@ -88,9 +88,7 @@ def make_applied(make_config):
 
 def test_keys_of_several_entities_are_taken_in_any_order(make_harness, make_applied):
     harness = make_applied(
-        make_harness,
-        [entity("user"), entity("shop", ValueType.STRING), entity("day", ValueType.INT32)],
-        [],
+        make_harness, [entity("user"), entity("shop", ValueType.STRING), entity("day", ValueType.INT32)], []
     )
     day = Value(int32_val=3)
     for number, key in enumerate(

@@ -85,10 +85,7 @@ def test_a_plan_says_what_a_seal_takes(store, history, items):
     point = plan.points[plan.chosen]
     assert point.label == "tick 1h, limit 80"
     assert plan.is_current
-    assert point.settings["read"] == {
-        "sketch.codec": "list",
-        "sketch.list": "{resolution: 1h, limit: 80}",
-    }
+    assert point.settings["read"] == {"sketch.codec": "list", "sketch.list": "{resolution: 1h, limit: 80}"}
     distinct = len(np.unique(np.stack(items), axis=1).T)
     assert plan.facts.value == distinct
     view = open_view(store, "history")

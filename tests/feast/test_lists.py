@@ -483,27 +483,18 @@ def test_versions_that_are_not_there_are_refused(store, make_store, tmp_path):
     [
         ({"ttl": timedelta(0)}, "has lists, whose items need a time to live"),
         ({"fields": [Field(name="country", dtype=String)]}, r"\['country'\], which rows replace"),
-        (
-            {"tags": {**LIST, "sketch.target": "error 0.1"}},
-            "no effect: sketch.target",
-        ),
+        ({"tags": {**LIST, "sketch.target": "error 0.1"}}, "no effect: sketch.target"),
         ({"tags": {"sketch.list": "{limit: 5}"}}, "no effect: sketch.list"),
         ({"ttl": None}, "has lists, whose items need a time to live"),
         ({"tags": {**LIST, "sketch.list": "{resolution: 0}"}}, "at least a microsecond"),
-        (
-            {"tags": {**LIST, "sketch.list": "{resolution: -1h}"}},
-            "resolution: a duration is 0, or",
-        ),
+        ({"tags": {**LIST, "sketch.list": "{resolution: -1h}"}}, "resolution: a duration is 0, or"),
         ({"tags": {**LIST, "sketch.list": "{resolution: 1.5us}"}}, "one of ms, s, min, h and d"),
         ({"tags": {**LIST, "sketch.list": "{resolution: 0.0000015s}"}}, "whole microseconds"),
         ({"tags": {**LIST, "sketch.list": "{limit: 0}"}}, "limit: it must be a whole number"),
         ({"tags": {**LIST, "sketch.list": "{limit: -5}"}}, "limit: it must be a whole number"),
         ({"tags": {**LIST, "sketch.list": "{limit: many}"}}, "limit: it must be a whole number"),
         ({"tags": {"sketch.codec": "exact"}}, "but the view has no feature of that name"),
-        (
-            {"fields": [Field(name="n", dtype=Int64, tags={"sketch.codec": "list"})]},
-            "does not take",
-        ),
+        ({"fields": [Field(name="n", dtype=Int64, tags={"sketch.codec": "list"})]}, "does not take"),
         (
             {"fields": [Field(name="n", dtype=Array(Int64), tags={"sketch.of": "read"})]},
             "no feature of that name with the codec 'counts'",

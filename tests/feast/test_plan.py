@@ -384,10 +384,7 @@ class TestRefused:
 
     @pytest.mark.parametrize(
         ("view", "text"),
-        [
-            ("scalars", "'scalars' has nothing to plan"),
-            ("nothing", "'nothing' has no rows to plan with"),
-        ],
+        [("scalars", "'scalars' has nothing to plan"), ("nothing", "'nothing' has no rows to plan with")],
     )
     def test_views(self, store, view, text):
         with pytest.raises(PlanError, match=text):
@@ -441,15 +438,7 @@ class TestCommandLine:
         assert "--all shows them" in short
         status, output, _ = run("--view", "history", "--all")
         assert output.startswith(short.partition("\n")[0])
-        for text in (
-            SETS,
-            WEIGHTED_BLOOM,
-            POPULAR_SETS,
-            "chosen",
-            "knee",
-            "Redis",
-            "as with `target: auto`",
-        ):
+        for text in (SETS, WEIGHTED_BLOOM, POPULAR_SETS, "chosen", "knee", "Redis", "as with `target: auto`"):
             assert text in output
         assert 'Field(name="viewed", dtype=Set(Int64), tags={"sketch.structure": ' in output
         assert "history" in (tmp_path / "history.plan.html").read_text()

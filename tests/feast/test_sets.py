@@ -13,6 +13,7 @@ from feast_sketch_store import Sets, SketchReader, open_view
 from feast_sketch_store.errors import RowError, SettingsError, StorageError, UnsupportedFeatureError
 from feast_sketch_store.operations.verification import verify_view
 from feast_sketch_store.view.semantics import APPEND
+from tests.helpers.length import by_length
 from tests.helpers.repository import make_repository, make_view, read_users
 from tests.helpers.salts import SALTS
 
@@ -55,6 +56,8 @@ def numbers(rng, size):
     return rng.integers(0, USERS, size), rng.integers(0, VALUES, size)
 
 
+@pytest.mark.slow
+@pytest.mark.has_long_form
 @pytest.mark.parametrize("tags", [IN_SETS, IN_FILTER], ids=["sets", "filter"])
 @pytest.mark.parametrize("shards", [1, 4])
 def test_any_order_of_operations_and_seals_gives_the_sets_of_a_dictionary(make_store, tags, shards):
@@ -63,7 +66,7 @@ def test_any_order_of_operations_and_seals_gives_the_sets_of_a_dictionary(make_s
     reader = SketchReader(store.repo_path, "history", refresh_interval_seconds=0)
     known, rng = dict.fromkeys(range(USERS)), np.random.default_rng(shards)
     tasks = ["add", "add", "remove", "remove", "replace", "clear", "words", "seal", "absorb"]
-    for step in range(40):
+    for step in range(by_length(25, 40)):
         users, values = numbers(rng, 20)
         task = tasks[rng.integers(len(tasks))] if step else "add"
         if task == "add":

@@ -38,11 +38,8 @@ COMPUTED = [
     Field(
         name="score",
         dtype=Float64,
-        tags={
-            "sketch.codec": "score",
-            "sketch.score": "{of: [viewed], weights: weights.json, bits: 8}",
-        },
-    ),
+        tags={"sketch.codec": "score", "sketch.score": "{of: [viewed], weights: weights.json, bits: 8}"},
+    )
 ]
 LISTED = [
     Field(name="read", dtype=Array(String), tags=LIST),

@@ -24,6 +24,8 @@ from feast_sketch_store.operations import maintenance
 from feast_sketch_store.settings.table import Advanced
 from feast_sketch_store.view.live_shard import LiveShard
 from tests.helpers.keys import user_key
+from tests.helpers.length import by_length
+from tests.helpers.processes import UNCHECKED_FEAST
 from tests.helpers.repository import ROWS, USER, make_config, make_repository, make_view, read_users
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
@@ -283,12 +285,15 @@ asyncio.run(run())
 """
 
 
+@pytest.mark.slow
+@pytest.mark.has_long_form
 def test_initialize_leaves_no_module_to_the_first_request(tmp_path):
     view = make_view({"user_id": Int64, "country": String}, pushed="events")
     store = make_repository(tmp_path, view, rows=countries(["FR"]))
     store.push("events", countries(["FR"]), to=PushMode.ONLINE)
     (tmp_path / "elsewhere").mkdir()
-    command = [sys.executable, "-W", "ignore", "-c", _FIRST_REQUEST, str(tmp_path)]
+    script = by_length(UNCHECKED_FEAST, "") + _FIRST_REQUEST
+    command = [sys.executable, "-W", "ignore", "-c", script, str(tmp_path)]
     done = subprocess.run(command, cwd=tmp_path / "elsewhere", capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "[] ['FR']\n"), done.stderr
     assert not list((tmp_path / "elsewhere").iterdir())

@@ -16,7 +16,7 @@ import feast_sketch_store
 from feast_sketch_store.kernel import _compiled
 from feast_sketch_store.online_store import SketchOnlineStore
 from tests.helpers.length import by_length
-from tests.helpers.processes import BARE_FEAST
+from tests.helpers.processes import BARE_FEAST, UNCHECKED_FEAST
 
 pytestmark = pytest.mark.slow
 
@@ -32,8 +32,6 @@ RESOLVE = (
     "assert 'feast_sketch_store.online_store' not in sys.modules\n"
     "print(get_online_config_from_type('sketch').__name__)\n"
 )
-# Feast without the type checks that it puts into itself, most of what its import takes.
-UNCHECKED_FEAST = "import typeguard; typeguard.typechecked = lambda target: target\n"
 
 
 @pytest.mark.parametrize("spelling", SPELLINGS)

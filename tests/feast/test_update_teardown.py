@@ -177,18 +177,8 @@ class TestJoinKeys:
     @pytest.mark.parametrize(
         ("join_key", "value_type", "dtype", "reported"),
         [
-            (
-                "member_id",
-                ValueType.INT64,
-                Int64,
-                r"by user_id \(int64\).*keys member_id \(int64\)",
-            ),
-            (
-                "user_id",
-                ValueType.STRING,
-                String,
-                r"by user_id \(int64\).*keys user_id \(string\)",
-            ),
+            ("member_id", ValueType.INT64, Int64, r"by user_id \(int64\).*keys member_id \(int64\)"),
+            ("user_id", ValueType.STRING, String, r"by user_id \(int64\).*keys user_id \(string\)"),
         ],
         ids=["renamed", "of another type"],
     )

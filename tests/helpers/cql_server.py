@@ -173,10 +173,7 @@ class _Connection(socketserver.BaseRequestHandler):
                 try:
                     answer = self._answer(opcode, body)
                 except Exception as error:
-                    answer = (
-                        _ERROR,
-                        struct.pack(">i", 0x2200) + _string(f"{type(error).__name__}: {error}"),
-                    )
+                    answer = (_ERROR, struct.pack(">i", 0x2200) + _string(f"{type(error).__name__}: {error}"))
                 self._send(stream, *answer)
 
     def _answer(self, opcode, body):

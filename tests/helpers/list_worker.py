@@ -29,11 +29,7 @@ TTL = 40 * TICK
 LIMIT = 5
 CODEC = FeatureCodec("read", "string_list_val", LIST, listing=Listing(TICK, LIMIT))
 SETTINGS = ViewSettings(
-    "history",
-    1e-12,
-    {"read": FeatureSettings(CODEC, 0.0, 10**6)},
-    ttl_microseconds=TTL,
-    semantics="append",
+    "history", 1e-12, {"read": FeatureSettings(CODEC, 0.0, 10**6)}, ttl_microseconds=TTL, semantics="append"
 )
 NEVER = SealPolicy(1.0, 10**9)
 

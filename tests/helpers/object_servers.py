@@ -129,11 +129,7 @@ def moto():
 @contextmanager
 def gcs():
     port = free_port()
-    options = {
-        "base_url": f"http://127.0.0.1:{port}",
-        "bearer_token": gcs_server.TOKEN,
-        "allow_http": "true",
-    }
+    options = {"base_url": f"http://127.0.0.1:{port}", "bearer_token": gcs_server.TOKEN, "allow_http": "true"}
     with _running([sys.executable, "-P", gcs_server.__file__, "-p", str(port)], port, "/"):
         yield ObjectServer("gcs", "gs", port, options)
 

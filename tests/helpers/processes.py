@@ -27,6 +27,7 @@ from typing import Any
 from tests.helpers.length import IS_LONG
 
 _PRELOADED = [
+    *([] if IS_LONG else ["tests.helpers.unchecked"]),
     "pytest",
     "feast.cli.cli",
     "feast_sketch_store.online_store",
@@ -44,6 +45,8 @@ BARE_FEAST = (
     "feast.__path__ = importlib.util.find_spec('feast').submodule_search_locations\n"
     "sys.modules['feast'] = feast\n"
 )
+# For one that needs Feast, without the types that it checks, which is most of those seconds.
+UNCHECKED_FEAST = "import typeguard; typeguard.typechecked = lambda target: target\n"
 # Where Feast's metrics, which are imported, count.
 _METRICS_FOLDERS = ("PROMETHEUS_MULTIPROCESS_DIR", "PROMETHEUS_MULTIPROC_DIR")
 PATIENCE_SECONDS = 300  # with a process that does not answer or end: the machine may be loaded

@@ -1,5 +1,6 @@
 """Feast repositories: their settings, views over ``user_id``, and what they answer about users."""
 
+import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -57,6 +58,12 @@ def make_repository(
     if objects:
         store.apply([USER, *objects])
     return store
+
+
+def copy_repository(made: Path, folder: Path) -> FeatureStore:
+    """A copy of what `make_repository` made, with all that was written to it; opens it."""
+    shutil.copytree(made, folder, dirs_exist_ok=True)
+    return FeatureStore(repo_path=str(folder))
 
 
 def make_view(

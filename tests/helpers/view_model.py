@@ -172,13 +172,7 @@ class Model:
             counted = [*again, *((id, *of_id) for id, of_id in new.items())]
             ids, values, counts, _ = zip(*counted, strict=True)
             rows.append(
-                {
-                    "user_id": user,
-                    "event": event,
-                    "viewed": [*values],
-                    "views": [*counts],
-                    "view_ids": [*ids],
-                }
+                {"user_id": user, "event": event, "viewed": [*values], "views": [*counts], "view_ids": [*ids]}
             )
             known.update(new)
             self.events[user] = max(event, self.events.get(user, event))

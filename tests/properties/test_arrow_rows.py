@@ -35,12 +35,7 @@ from hypothesis import strategies as st
 from feast_sketch_store.errors import RowError
 from feast_sketch_store.rows.arrow_rows import from_columns
 from feast_sketch_store.rows.codecs import FeatureCodec
-from feast_sketch_store.rows.encoding import (
-    CREATED_TIMESTAMP,
-    ENTITY_KEY,
-    NULLS,
-    to_arrow,
-)
+from feast_sketch_store.rows.encoding import CREATED_TIMESTAMP, ENTITY_KEY, NULLS, to_arrow
 from feast_sketch_store.rows.entity_keys import hash_serialized_keys
 from feast_sketch_store.rows.limits import MAX_ELEMENTS
 from feast_sketch_store.settings.view_settings import FeatureSettings, ViewSettings
@@ -49,10 +44,7 @@ from feast_sketch_store.view.view import View
 from tests.helpers.length import by_length
 
 # Feast drops nanoseconds with a warning.
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:Discarding nonzero nanoseconds"),
-    pytest.mark.has_long_form,
-]
+pytestmark = [pytest.mark.filterwarnings("ignore:Discarding nonzero nanoseconds"), pytest.mark.has_long_form]
 
 REPEATABLE = settings(derandomize=True, deadline=None, database=None)
 EVENT = datetime(2026, 5, 1, tzinfo=UTC)
@@ -74,11 +66,7 @@ def instants(unit):
 
 
 TIMESTAMPS = [(pa.timestamp(unit, zone), instants(unit)) for unit in UNITS for zone in ZONES]
-NUMBERS = [
-    (pa.int8(), st.integers(-128, 127)),
-    (pa.uint16(), st.integers(0, 2**16 - 1)),
-    (pa.int32(), INT32),
-]
+NUMBERS = [(pa.int8(), st.integers(-128, 127)), (pa.uint16(), st.integers(0, 2**16 - 1)), (pa.int32(), INT32)]
 STRINGS = [(kind, TEXT) for kind in (pa.string(), pa.large_string())]
 # Where all bytes of a batch are empty, Feast writes nulls.
 FULL = st.binary(min_size=1, max_size=3)

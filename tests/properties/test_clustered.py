@@ -35,13 +35,6 @@ from tests.properties.test_structures import (
 )
 
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
-SALTS = "feast_sketch_store.layers.build.new_salt"
-
-
-@pytest.fixture(autouse=True)
-def _fixed_salts(monkeypatch, request):
-    rng = np.random.default_rng([len(request.node.name), 3])
-    monkeypatch.setattr(SALTS, lambda: tuple(rng.integers(0, 2**63, 2).tolist()))
 
 
 def layer_of(shape, rows, style, num_clusters=4):

@@ -61,10 +61,7 @@ TARGET = st.one_of(
         st.sampled_from(["auto", "bloom", "weighted_bloom", "sets"]),
     ),
     st.builds(
-        Goal,
-        st.just("memory"),
-        st.sampled_from([3000, 10**6]),
-        st.sampled_from(["auto", "bloom", "sets"]),
+        Goal, st.just("memory"), st.sampled_from([3000, 10**6]), st.sampled_from(["auto", "bloom", "sets"])
     ),
     st.sampled_from([NEVER, 0.3]),
 )

@@ -35,12 +35,7 @@ VALUES = st.fixed_dictionaries(
     },
 )
 # (user, values or None for a deletion, event, created or None); few times, so that many are equal.
-WRITES = st.tuples(
-    st.sampled_from(USERS),
-    VALUES,
-    st.integers(-2, 2),
-    st.none() | st.integers(-2, 2),
-)
+WRITES = st.tuples(st.sampled_from(USERS), VALUES, st.integers(-2, 2), st.none() | st.integers(-2, 2))
 DELETIONS = st.tuples(st.sampled_from(USERS), st.none(), st.integers(-2, 2), st.none())
 BATCHES = st.lists(st.lists(st.one_of(WRITES, WRITES, WRITES, DELETIONS), max_size=6), max_size=5)
 

@@ -206,23 +206,9 @@ def surprise(wrong, wanted):
     return (float(wrong.sum()) - wanted * len(wrong)) / scale if scale else 0.0
 
 
-@pytest.fixture
-def fixed_salts(monkeypatch):
-    """Salts that are the same in every run."""
-
-    def fix(seed):
-        rng = np.random.default_rng([seed, 7])
-        monkeypatch.setattr(
-            "feast_sketch_store.layers.build.new_salt", lambda: tuple(rng.integers(0, 2**63, 2).tolist())
-        )
-
-    return fix
-
-
 @pytest.mark.has_long_form
 @pytest.mark.parametrize("seed", range(by_length((NUM_SHAPES + 2) // 3, NUM_SHAPES)))
-def test_any_shape_in_any_structure(fixed_salts, seed):
-    fixed_salts(seed)
+def test_any_shape_in_any_structure(seed):
     shape = draw_shape(seed)
     rows = rows_of(shape)
     layers = {structure: layer_of(shape, rows, structure) for structure in STRUCTURES}
@@ -264,9 +250,8 @@ SMALL = {
 @pytest.mark.parametrize("has_exact", [False, True], ids=["shapes", "listed"])
 @pytest.mark.parametrize("structure", ["bloom", "weighted_bloom"])
 @pytest.mark.parametrize("shape", SMALL.values(), ids=SMALL)
-def test_the_mean_of_small_tables_is_held(fixed_salts, shape, structure, has_exact):
+def test_the_mean_of_small_tables_is_held(shape, structure, has_exact):
     """Over many salts, which are independent where the reads of one table are not."""
-    fixed_salts(1)
     shape = replace(shape, has_exact=has_exact, amount=0.3)
     rows = rows_of(shape)
     wanted = wanted_of(shape, rows.features["a"])
@@ -279,9 +264,8 @@ def test_the_mean_of_small_tables_is_held(fixed_salts, shape, structure, has_exa
 @pytest.mark.parametrize("measure", ["error_rate", "noise_ratio"])
 @pytest.mark.parametrize("structure", ["auto", "bloom", "weighted_bloom"])
 @pytest.mark.parametrize("amount", [1e-5, 1e-8, 1e-9])
-def test_strict_targets_beside_an_exact_feature(fixed_salts, measure, structure, amount):
+def test_strict_targets_beside_an_exact_feature(measure, structure, amount):
     """A filter of listed rows has no strict rate of presence to go by, so no fill is too high for it."""
-    fixed_salts(2)
     shape = Shape(800, 3000, 5, measure=measure, amount=amount, has_exact=True)
     rows = rows_of(shape)
     layer = layer_of(shape, rows, structure)
@@ -291,9 +275,8 @@ def test_strict_targets_beside_an_exact_feature(fixed_salts, measure, structure,
 
 
 @pytest.mark.parametrize(("num_values", "per_row"), [(10_000, 1), (950_000, 20)])
-def test_a_set_beside_an_exact_feature(fixed_salts, num_values, per_row):
+def test_a_set_beside_an_exact_feature(num_values, per_row):
     """With the default target, one wrong value for ten right ones."""
-    fixed_salts(3)
     shape = Shape(50_000 // per_row, num_values, per_row, has_exact=True)
     rows = rows_of(shape)
     layer, sets = layer_of(shape, rows, "auto"), layer_of(shape, rows, "sets")
@@ -303,8 +286,7 @@ def test_a_set_beside_an_exact_feature(fixed_salts, num_values, per_row):
     assert layer.size_bytes <= 1.01 * sets.size_bytes
 
 
-def test_a_set_without_an_exact_feature_is_as_small_as_sets(fixed_salts):
-    fixed_salts(4)
+def test_a_set_without_an_exact_feature_is_as_small_as_sets():
     shape = Shape(20_000, 10_000, 1)
     rows = rows_of(shape)
     layers = [layer_of(shape, rows, structure) for structure in ("auto", "sets", "weighted_bloom")]
@@ -328,8 +310,7 @@ SIZE = {True: FeatureCodec("size", "int64_val", EXACT), False: FeatureCodec("siz
     ],
     ids=lambda shape: shape.measure,
 )
-def test_through_a_view(fixed_salts, tmp_path, shape, has_exact):
-    fixed_salts(5)
+def test_through_a_view(tmp_path, shape, has_exact):
     indptr, values = draw_sets(np.random.default_rng(6), shape, shape.num_values, shape.per_row)
     written = [set(values[a:b].tolist()) for a, b in itertools.pairwise(indptr)]
     keys = [

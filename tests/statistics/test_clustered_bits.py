@@ -42,11 +42,6 @@ RATIOS = by_length((0.1,), (0.1, 1.0, 5.0))  # false values for each true one
 LIMITS = {("weighted_bloom", 5.0): 1.06}
 
 
-@pytest.fixture(autouse=True)
-def _fixed_salt(monkeypatch):
-    monkeypatch.setattr("feast_sketch_store.layers.build.new_salt", lambda: (13, 29))
-
-
 @pytest.fixture(scope="module")
 def rows():
     """Rows of people who have one of some tastes each.

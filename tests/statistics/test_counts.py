@@ -45,11 +45,6 @@ def data(request):
     return [table[name].to_numpy().astype(np.int64) for name in ("entity", "value", "count")]
 
 
-@pytest.fixture(autouse=True)
-def _fixed_salt(monkeypatch):
-    monkeypatch.setattr("feast_sketch_store.layers.build.new_salt", lambda: (7, 11))
-
-
 def layer_of(data, counting):
     """The facts sealed; in plain sets if ``counting`` is None."""
     entities, values, counts = data

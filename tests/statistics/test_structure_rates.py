@@ -23,11 +23,6 @@ NUM_ROWS, VOCABULARY = 10_000, 2000
 TRIALS = 200_000
 
 
-@pytest.fixture(autouse=True)
-def _fixed_salt(monkeypatch):
-    monkeypatch.setattr("feast_sketch_store.layers.build.new_salt", lambda: (7, 11))
-
-
 def rows_of(facts, vocabulary):
     """Encoded rows of a set feature."""
     counts = np.bincount(facts.entities, minlength=len(facts.hashes))
@@ -189,10 +184,7 @@ def test_so_does_a_layer(make_facts):
     facts = make_facts(8000, 10_000, 24 * 8000, symbol_exponent=1.05)
     layers = [
         layer_of(facts, target, 10_000, presence_error_rate=0.01)
-        for target in (
-            Goal("error_rate", 0.01, "weighted_bloom"),
-            Goal("error_rate", 0.01, "bloom"),
-        )
+        for target in (Goal("error_rate", 0.01, "weighted_bloom"), Goal("error_rate", 0.01, "bloom"))
     ]
     num_ones = [symbols_of(layer).num_ones for layer in layers]
     per_fact = [

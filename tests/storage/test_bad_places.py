@@ -28,16 +28,8 @@ pytestmark = pytest.mark.slow
 
 ACCESS, SECRET, TOKEN, SIGNATURE = "access-key-4711", "secret-key-4712", "token-4713", "signature-4714"
 WORDS = (ACCESS, SECRET, TOKEN, SIGNATURE)
-S3 = {
-    "region": "us-east-1",
-    "access_key_id": ACCESS,
-    "secret_access_key": SECRET,
-    "session_token": TOKEN,
-}
-AZURE = {
-    "account_name": "account",
-    "sas_key": f"sv=2021-08-06&sig={SIGNATURE}",
-}
+S3 = {"region": "us-east-1", "access_key_id": ACCESS, "secret_access_key": SECRET, "session_token": TOKEN}
+AZURE = {"account_name": "account", "sas_key": f"sv=2021-08-06&sig={SIGNATURE}"}
 ECHO = "".join(f"<Echo>{word}</Echo>" for word in WORDS)
 ANSWERS = {
     "expired": (400, f"<Error><Code>ExpiredToken</Code><Token-0>{TOKEN}</Token-0>{ECHO}</Error>"),

@@ -1,6 +1,7 @@
 """`feast-sketch check-bucket`: what it finds, and that it leaves nothing."""
 
 import random
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from click.testing import CliRunner
@@ -91,6 +92,7 @@ BROKEN = {
 def test_a_bucket_that_breaks_a_promise(moto, monkeypatch, case):
     handle, problem = BROKEN[case]
     monkeypatch.setattr(bucket_check, "_MANY", 20)
+    monkeypatch.setattr(bucket_check, "ProcessPoolExecutor", lambda number, _: ThreadPoolExecutor(number))
     url = moto.bucket()
     with request_proxy(moto.port) as link:
         link.handle = handle

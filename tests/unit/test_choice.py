@@ -8,13 +8,7 @@ import pytest
 
 from feast_sketch_store.errors import SettingsError
 from feast_sketch_store.structures.choice import LayerOverhead, StructureSelector
-from feast_sketch_store.structures.costs import (
-    Popularity,
-    index_bytes,
-    packed_bytes,
-    sets_bytes,
-    table_bytes,
-)
+from feast_sketch_store.structures.costs import Popularity, index_bytes, packed_bytes, sets_bytes, table_bytes
 from feast_sketch_store.structures.goals import ERROR_RATE, MEMORY, NOISE_RATIO, Goal
 from feast_sketch_store.structures.sizing import FactClass, WeightedFacts, expected_fill, size_for_rates
 from tests.helpers.cases import case, for_each
@@ -65,10 +59,7 @@ def false_per_read(facts, known=KNOWN):
 
 @for_each(
     ("measure", "amount", "wanted"),
-    [
-        (ERROR_RATE, 0.01, 0.01 * (VOCABULARY - PER_ROW)),
-        (NOISE_RATIO, 0.5, 0.5 * PER_ROW),
-    ],
+    [(ERROR_RATE, 0.01, 0.01 * (VOCABULARY - PER_ROW)), (NOISE_RATIO, 0.5, 0.5 * PER_ROW)],
 )
 @for_each(("structure", "kind"), [("bloom", FactClass), ("weighted_bloom", WeightedFacts)])
 def test_a_filter_shows_as_many_false_symbols_as_wanted(measure, amount, wanted, structure, kind):

@@ -58,10 +58,7 @@ def test_the_list_of_rows(num_rows, rate):
     assert index_bytes(num_rows, rate) == pytest.approx(index.size_bytes, abs=twins + 8)
 
 
-@for_each(
-    "timestamps",
-    [[], [5], [5] * 100, [1, 10**15] * 50, list(range(100)), [0, 1, 2] * 30],
-)
+@for_each("timestamps", [[], [5], [5] * 100, [1, 10**15] * 50, list(range(100)), [0, 1, 2] * 30])
 def test_timestamps(timestamps):
     events = np.array(timestamps, np.int64)
     hashes = np.sort(np.random.default_rng(1).integers(0, 2**64, len(events), np.uint64))
@@ -125,10 +122,7 @@ def test_sets_that_are_coded_on_trial(num_rows, num_symbols, density, with_nulls
     built = SetColumns.build(features, rows)
     parts = [
         Popularity(
-            counts,
-            num_rows,
-            int((states != VALUE).sum()),
-            SetColumns.trial(counts, states, members).row_bits,
+            counts, num_rows, int((states != VALUE).sum()), SetColumns.trial(counts, states, members).row_bits
         )
         for states, members, counts in sets
     ]

@@ -165,10 +165,7 @@ def test_entities_with_the_same_fingerprint_have_rows_of_their_own(make_rows, re
 # -- bins ------------------------------------------------------------------------------------------
 
 NUM_BINNED = by_length(500, 2_000)
-BINNINGS = {
-    "quantiles": Quantiles(16),
-    "precision": Precision(10),
-}
+BINNINGS = {"quantiles": Quantiles(16), "precision": Precision(10)}
 
 
 @pytest.mark.has_long_form

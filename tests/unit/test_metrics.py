@@ -60,12 +60,19 @@ class Scrape:
     def __init__(self, view):
         self.view, self.before = view, scraped()
 
-    def __call__(self, metric, **labels):
+    def all(self, *wanted, **labels):
         self.view.metrics.flush()
-        project, view = self.view.metrics.labels
-        key = (metric.name, tuple(sorted({"project": project, "view": view, **labels}.items())))
-        before = self.before.get(key, 0.0) if metric.kind == metrics.COUNTER else 0.0
-        return scraped().get(key, 0.0) - before
+        now, (project, view) = scraped(), self.view.metrics.labels  # of all views of this process
+        labels = tuple(sorted({"project": project, "view": view, **labels}.items()))
+        found = []
+        for metric in wanted:
+            key = metric.name, labels
+            before = self.before.get(key, 0.0) if metric.kind == metrics.COUNTER else 0.0
+            found.append(now.get(key, 0.0) - before)
+        return found
+
+    def __call__(self, metric, **labels):
+        return self.all(metric, **labels)[0]
 
 
 @pytest.fixture
@@ -85,7 +92,7 @@ def test_reads_and_absent_entities_are_counted(view, scrape):
     view.write([row(1, "x"), row(2, "y")])
     for users in ([1, 2, 3], [3], []):
         view.read(user_hashes(users), ["viewed"])
-    assert [scrape(m) for m in (metrics.READS, metrics.ENTITIES_READ, metrics.ABSENT_ENTITIES)] == [3, 4, 2]
+    assert scrape.all(metrics.READS, metrics.ENTITIES_READ, metrics.ABSENT_ENTITIES) == [3, 4, 2]
 
 
 def test_reads_of_threads_are_all_counted(view, scrape):
@@ -101,25 +108,26 @@ def test_reads_of_threads_are_all_counted(view, scrape):
         thread.start()
     for thread in threads:
         thread.join()
-    assert [scrape(m) for m in (metrics.READS, metrics.ABSENT_ENTITIES)] == [2_000, 2_000]
+    assert scrape.all(metrics.READS, metrics.ABSENT_ENTITIES) == [2_000, 2_000]
 
 
 def test_what_is_served_is_told(view, scrape):
     view.write([row(user, f"x{user}") for user in range(50)])
     view.read(user_hashes([1]), [])
-    assert scrape(metrics.UNSEALED_ROWS) == 50
-    assert scrape(metrics.UNSEALED_BYTES) > 50
+    num_rows, size_bytes = scrape.all(metrics.UNSEALED_ROWS, metrics.UNSEALED_BYTES)
+    assert num_rows == 50 < size_bytes
     assert view.seal()
-    assert [scrape(m) for m in (metrics.SEALS, metrics.SEAL_FAILURES, metrics.COMMITS)] == [1, 0, 1]
-    assert scrape(metrics.SEAL_SECONDS) > 0
-    assert scrape(metrics.UNSEALED_ROWS) == 0
-    assert scrape(metrics.SNAPSHOT_VERSION) == 1
-    assert 0 <= scrape(metrics.LAST_SEAL) - scrape(metrics.SNAPSHOT_TIMESTAMP) < 60
-    assert scrape(metrics.LAST_LOOK) >= scrape(metrics.SNAPSHOT_TIMESTAMP) - 1
-    assert 0 < scrape(metrics.EXPECTED_RATE, feature="viewed") <= 0.01
-    assert (
-        0 <= scrape(metrics.SAMPLED_RATE, feature="viewed") <= 0.05
-    )  # 5 times as many of 1,000 are no chance
+    now = [metrics.SEALS, metrics.SEAL_FAILURES, metrics.COMMITS, metrics.UNSEALED_ROWS]
+    now += [metrics.SNAPSHOT_VERSION, metrics.SEAL_SECONDS]
+    times = [metrics.LAST_SEAL, metrics.SNAPSHOT_TIMESTAMP, metrics.LAST_LOOK]
+    *counted, took, sealed, snapshot, looked = scrape.all(*now, *times)
+    assert counted == [1, 0, 1, 0, 1]
+    assert took > 0
+    assert 0 <= sealed - snapshot < 60
+    assert looked >= snapshot - 1
+    expected, sampled = scrape.all(metrics.EXPECTED_RATE, metrics.SAMPLED_RATE, feature="viewed")
+    assert 0 < expected <= 0.01
+    assert 0 <= sampled <= 0.05  # 5 times as many of 1,000 are no chance
 
 
 def test_counters_of_trouble_begin_at_zero(view):
@@ -147,11 +155,12 @@ def test_a_look_that_fails_is_told_until_one_succeeds(view, scrape, monkeypatch)
     with monkeypatch.context() as patch:
         patch.setattr(ShardLoader, "load", fail)
         view.read(user_hashes([1]), [])
-        assert [scrape(m) for m in (metrics.STALE, metrics.REFRESH_FAILURES)] == [1, 1]
-        assert scrape(metrics.LAST_LOOK) == before
+        told = scrape.all(metrics.STALE, metrics.REFRESH_FAILURES, metrics.LAST_LOOK)
+        assert told == [1, 1, before]
     view.read(user_hashes([1]), [])
-    assert scrape(metrics.STALE) == 0
-    assert scrape(metrics.LAST_LOOK) > before
+    stale, looked = scrape.all(metrics.STALE, metrics.LAST_LOOK)
+    assert stale == 0
+    assert looked > before
 
 
 def test_a_seal_that_fails_is_counted(view, scrape, monkeypatch):
@@ -163,7 +172,7 @@ def test_a_seal_that_fails_is_counted(view, scrape, monkeypatch):
     monkeypatch.setattr(type(view.shards[0].snapshots), "publish", fail)
     with pytest.raises(StorageError):
         view.seal()
-    assert [scrape(m) for m in (metrics.SEALS, metrics.SEAL_FAILURES)] == [0, 1]
+    assert scrape.all(metrics.SEALS, metrics.SEAL_FAILURES) == [0, 1]
 
 
 def test_a_fallback_is_counted_once(view, scrape, tmp_path):
@@ -198,7 +207,7 @@ def test_forked_processes_count_for_themselves(view, scrape):
     for child in children:
         child.join()
         assert child.exitcode == 0
-    assert [scrape(m) for m in (metrics.READS, metrics.ENTITIES_READ, metrics.ABSENT_ENTITIES)] == [3, 5, 2]
+    assert scrape.all(metrics.READS, metrics.ENTITIES_READ, metrics.ABSENT_ENTITIES) == [3, 5, 2]
 
 
 def test_nothing_is_counted_where_nobody_can_scrape(view, monkeypatch):
@@ -274,8 +283,9 @@ def unit_of(expression):
 def test_a_view_has_its_series_before_its_first_read(view):
     view.current()
     labels = tuple(zip(("project", "view"), view.metrics.labels, strict=True))
+    found = scraped()
     for metric in (metrics.READS, metrics.ENTITIES_READ, metrics.ABSENT_ENTITIES, metrics.SEALS):
-        assert scraped()[metric.name, labels] == 0
+        assert found[metric.name, labels] == 0
 
 
 def test_the_time_of_reads_is_counted(view):
@@ -283,10 +293,10 @@ def test_the_time_of_reads_is_counted(view):
         view.metrics.count_read(1, 1, seconds)
     view.metrics.count_read(1, 1)
     view.metrics.flush()
-    labels = dict(zip(("project", "view"), view.metrics.labels, strict=True))
+    labels, found = dict(zip(("project", "view"), view.metrics.labels, strict=True)), scraped()
 
     def at(suffix, **more):
-        return scraped()[f"feast_sketch_read_seconds_{suffix}", tuple(sorted({**labels, **more}.items()))]
+        return found[f"feast_sketch_read_seconds_{suffix}", tuple(sorted({**labels, **more}.items()))]
 
     buckets = [at("bucket", le=bound) for bound in ("1e-05", "2.5e-05", "5e-05", "1.0", "+Inf")]
     assert buckets == [1, 1, 3, 3, 4]

@@ -98,10 +98,7 @@ def test_of_two_writers_of_a_number_one_takes_the_next(storage):
 def test_what_the_other_wrote_is_checked_before_the_next_try(storage):
     first, second = RowLog(storage), RowLog(storage)
     put = second._wal._put
-    second._wal._put = lambda *arguments: (
-        first.append(rows("faster", value=pa.array([1]))),
-        put(*arguments),
-    )
+    second._wal._put = lambda *arguments: (first.append(rows("faster", value=pa.array([1]))), put(*arguments))
     with pytest.raises(RowError, match="'value' is long in the row log, now string"):
         second.append(rows("slower", value=pa.array(["one"])))
     assert names_of(RowLog(storage).read()) == ["faster"]

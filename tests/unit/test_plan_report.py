@@ -216,8 +216,7 @@ def test_bytes_are_told_in_the_unit_that_keeps_them_short(number, text):
 
 
 @for_each(
-    ("number", "text"),
-    [(0, "0"), (1.2e-7, "1.2e-07"), (99.96, "100"), (2100, "2,100"), (float("inf"), "-")],
+    ("number", "text"), [(0, "0"), (1.2e-7, "1.2e-07"), (99.96, "100"), (2100, "2,100"), (float("inf"), "-")]
 )
 def test_numbers_are_told_in_three_digits(number, text):
     assert Page(to_html(plan(point(noise_ratio=number)))).rows()[0][1][6] == text

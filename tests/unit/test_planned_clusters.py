@@ -57,9 +57,5 @@ def test_settings_are_those_of_the_point(tastes):
     points = [c.point for c in candidates(sample_of(feature_of(tastes)), (4.0, 1.0))]
     assert [point.label for point in points] == ["noise ratio 4", "noise ratio 1"] * 3
     assert points[-1].settings == {
-        "f0": {
-            "sketch.structure": "weighted_bloom",
-            "sketch.target": "noise 1",
-            "sketch.clusters": "16",
-        }
+        "f0": {"sketch.structure": "weighted_bloom", "sketch.target": "noise 1", "sketch.clusters": "16"}
     }

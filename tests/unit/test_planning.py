@@ -32,13 +32,7 @@ from feast_sketch_store.planning.curves import (
     threshold_of_share,
     weighted_bloom,
 )
-from feast_sketch_store.planning.labels import (
-    Labels,
-    Task,
-    _draw_false,
-    candidate_ids,
-    require_scipy,
-)
+from feast_sketch_store.planning.labels import Labels, Task, _draw_false, candidate_ids, require_scipy
 from feast_sketch_store.planning.logistic import Columns, Weights, fit
 from feast_sketch_store.planning.other_stores import REDIS, SQLITE, points_of_other_stores
 from feast_sketch_store.planning.plan import Estimate, Point
@@ -565,10 +559,7 @@ def tastes():
     has[np.arange(2_000), candidates] = False  # the history is of the time before
     people = sample_of(feature_of(has))
     table = pa.table(
-        {
-            "label": (rng.random(2_000) < np.where(fits, 0.8, 0.2)).astype(np.int64),
-            "candidate": candidates,
-        }
+        {"label": (rng.random(2_000) < np.where(fits, 0.8, 0.2)).astype(np.int64), "candidate": candidates}
     )
     return people, Labels.read(table, people.entity_hashes, [])
 

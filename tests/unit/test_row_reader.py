@@ -7,14 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from feast.protos.feast.types.EntityKey_pb2 import EntityKey
-from feast.protos.feast.types.Value_pb2 import (
-    DoubleList,
-    Int64List,
-    Int64Set,
-    StringList,
-    StringSet,
-    Value,
-)
+from feast.protos.feast.types.Value_pb2 import DoubleList, Int64List, Int64Set, StringList, StringSet, Value
 
 from feast_sketch_store import kernel
 from feast_sketch_store.adapter import responses
@@ -33,15 +26,7 @@ from feast_sketch_store.settings.view_settings import FeatureSettings, ViewSetti
 from feast_sketch_store.snapshot import SnapshotFolder
 from feast_sketch_store.storage.local import LocalStorage
 from feast_sketch_store.view.view import View
-from tests.helpers.reads import (
-    assert_vectors,
-    has_names,
-    has_values,
-    ids_of,
-    read_row,
-    score_of,
-    to_rows,
-)
+from tests.helpers.reads import assert_vectors, has_names, has_values, ids_of, read_row, score_of, to_rows
 from tests.helpers.snapshots import ranges_of
 
 pytestmark = pytest.mark.slow

@@ -241,9 +241,7 @@ def test_a_row_after_a_deletion_counts_whatever_its_timestamps(make_table, key_o
 
 def test_a_late_row_does_not_lose_to_a_row_before_a_deletion(make_table, key_of, at):
     before = newest_rows(make_table([(1, size(0), 50)], CODECS))[1]
-    after = newest_rows(
-        combined(deletions([key_of(1)], at(60)), make_table([(1, size(1), 2)], CODECS)),
-    )[1]
+    after = newest_rows(combined(deletions([key_of(1)], at(60)), make_table([(1, size(1), 2)], CODECS)))[1]
     index = np.array([0])
     assert after.older_than(index, before, index).tolist() == [False]
     plain = newest_rows(make_table([(1, size(1), 2)], CODECS))[1]

@@ -52,9 +52,7 @@ from feast_sketch_store.settings.values import KeptValues, Target
 from feast_sketch_store.structures.goals import AUTO, ERROR_RATE, MEMORY, NOISE_RATIO
 
 OPTIONS = SketchOnlineStoreConfig(
-    target="error 1%",
-    ttl={"expire": True},
-    advanced={"scalar_error": 1e-6, "max_vocabulary": 1000},
+    target="error 1%", ttl={"expire": True}, advanced={"scalar_error": 1e-6, "max_vocabulary": 1000}
 )
 
 

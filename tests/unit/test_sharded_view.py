@@ -12,13 +12,7 @@ import pytest
 from feast.protos.feast.types.Value_pb2 import Int64Set, Value
 
 from feast_sketch_store import SketchReader, shard_of
-from feast_sketch_store.errors import (
-    DamagedFileError,
-    RowError,
-    SettingsError,
-    ShardError,
-    StorageError,
-)
+from feast_sketch_store.errors import DamagedFileError, RowError, SettingsError, ShardError, StorageError
 from feast_sketch_store.layers import Goal
 from feast_sketch_store.operations.resharding import remove_former
 from feast_sketch_store.row_log import RowLog

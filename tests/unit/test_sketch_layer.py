@@ -38,12 +38,6 @@ def plain_rows(rows):
     return {user: (event, {n: plain(v) for n, v in values.items()}) for user, (event, values) in rows.items()}
 
 
-@pytest.fixture(autouse=True)
-def _fixed_salt(monkeypatch):
-    """One table each time, so a test fails always or never."""
-    monkeypatch.setattr("feast_sketch_store.layers.build.new_salt", lambda: (3, 5))
-
-
 @pytest.fixture
 def layer_of(make_rows):
     def make(rows, rate=STRICT, codecs=CODECS, ttl=None):

@@ -9,11 +9,7 @@ from hypothesis import strategies as st
 
 from feast_sketch_store import kernel
 from feast_sketch_store.kernel import masks_of
-from feast_sketch_store.succinct.static_function import (
-    StaticFunction,
-    expected_bytes,
-    width_for,
-)
+from feast_sketch_store.succinct.static_function import StaticFunction, expected_bytes, width_for
 from tests.helpers.cases import for_each
 from tests.helpers.reads import look_up, look_up_slots
 from tests.oracle import static

@@ -114,10 +114,7 @@ def rows_of(make_rows, num_users=200):
     )
 
 
-TARGETS = {
-    "bloom": Goal("error_rate", 0.01),
-    "weighted_bloom": Goal("noise_ratio", 0.1, "weighted_bloom"),
-}
+TARGETS = {"bloom": Goal("error_rate", 0.01), "weighted_bloom": Goal("noise_ratio", 0.1, "weighted_bloom")}
 
 
 @pytest.mark.parametrize("structure", TARGETS)

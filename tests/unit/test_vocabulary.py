@@ -20,10 +20,7 @@ def test_ids_run_from_the_most_to_the_least_frequent_value():
 
 @pytest.mark.parametrize(
     ("values", "ordered"),
-    [
-        (pa.array([3, -1, 2]), [-1, 2, 3]),
-        (binary(b"b", b"", b"a", b"\xff"), [b"", b"a", b"b", b"\xff"]),
-    ],
+    [(pa.array([3, -1, 2]), [-1, 2, 3]), (binary(b"b", b"", b"a", b"\xff"), [b"", b"a", b"b", b"\xff"])],
 )
 def test_equally_frequent_values_ascend(values, ordered):
     assert Vocabulary.by_popularity(values)[0].values.to_pylist() == ordered
@@ -83,8 +80,7 @@ def test_arrays_give_the_vocabulary_back(values):
 
 
 @for_each(
-    ("offsets", "size"),
-    [([], 0), ([1, 2], 2), ([0, 2], 1), ([0, 2], 3), ([0, 3, 2], 2), ([0, -1, 2], 2)],
+    ("offsets", "size"), [([], 0), ([1, 2], 2), ([0, 2], 1), ([0, 2], 3), ([0, 3, 2], 2), ([0, -1, 2], 2)]
 )
 def test_offsets_that_leave_the_data_are_refused(offsets, size):
     arrays = {"offsets": np.array(offsets, np.int64), "data": np.zeros(size, np.uint8)}

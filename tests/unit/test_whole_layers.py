@@ -14,12 +14,6 @@ NUM_ROWS = 5_000
 RATE = 1e-5
 
 
-@pytest.fixture(autouse=True)
-def _fixed_salt(monkeypatch):
-    """The salt decides whether fingerprints need a bit more."""
-    monkeypatch.setattr("feast_sketch_store.layers.build.new_salt", lambda: (3, 5))
-
-
 def scalar(name, num_values, share_null=0.0, seed=1):
     rng = np.random.default_rng([seed, num_values])
     states = np.where(rng.random(NUM_ROWS) < share_null, NULL, VALUE).astype(np.uint8)

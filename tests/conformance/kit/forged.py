@@ -67,11 +67,7 @@ def _contents(whole: bytes) -> Iterator[tuple[str, str, bytes]]:
     yield "container.version", "a version in quotes", forge(lambda own: own.update(format_version="1"))
     yield "container.header", "without a description", forge(lambda own: own.pop("description"))
     yield "container.header", "without arrays", forge(lambda own: own.pop("arrays"))
-    yield (
-        "container.header",
-        "an array without a checksum",
-        forge(lambda own: own["arrays"][0].pop()),
-    )
+    yield ("container.header", "an array without a checksum", forge(lambda own: own["arrays"][0].pop()))
     yield (
         "container.header",
         "words with a checksum",

@@ -214,11 +214,7 @@ _CHANGES: dict[str, list[tuple[str, str, Change]]] = {
             "a shape of numbers",
             partial(_array, "scalars.1.vocabulary.shape", lambda a: np.append(a, 0)),
         ),
-        (
-            "strings",
-            "places that are one",
-            partial(_array, "sets.1.vocabulary.shape", partial(_put, -1, 1)),
-        ),
+        ("strings", "places that are one", partial(_array, "sets.1.vocabulary.shape", partial(_put, -1, 1))),
         ("strings", "fewer ones", partial(_array, "sets.1.vocabulary.highs", partial(_put, 0, 0))),
         ("strings", "no modulus", partial(_array, "sets.2.vocabulary.shape", partial(_put, -1, 0))),
         ("strings", "a prefix that is too long", partial(_array, "sets.1.vocabulary.prefixes", _all_ones)),
@@ -248,11 +244,7 @@ _CHANGES: dict[str, list[tuple[str, str, Change]]] = {
     "columns": [
         ("columns", "rows outside", partial(_tell, "structures/columns/features/1/bounds/base", 10_000)),
         ("columns", "rows before the first", partial(_tell, "structures/columns/features/1/bounds/base", -3)),
-        (
-            "columns",
-            "ids outside",
-            partial(_tell, "structures/columns/features/3/elements/ids/base", 1_000),
-        ),
+        ("columns", "ids outside", partial(_tell, "structures/columns/features/3/elements/ids/base", 1_000)),
         (
             "strings",
             "bytes outside",
@@ -322,11 +314,7 @@ _CHANGES: dict[str, list[tuple[str, str, Change]]] = {
         ),
         ("lists", "attributes that end early", partial(_tell, f"{_DESCRIBED}/num_bits", 100)),
         ("lists", "attributes that are ones", partial(_array, f"{_ATTRIBUTES}.codes.words", _all_ones)),
-        (
-            "counts",
-            "counts of no code",
-            partial(_array, "counts.0.lengths", partial(_put, (1, slice(3)), 1)),
-        ),
+        ("counts", "counts of no code", partial(_array, "counts.0.lengths", partial(_put, (1, slice(3)), 1))),
         ("counts", "counts whose codes are ones", partial(_array, "counts.1.codes.words", _all_ones)),
     ],
     "counts": [
@@ -363,11 +351,7 @@ _CHANGES: dict[str, list[tuple[str, str, Change]]] = {
         (
             "static",
             "a hash without a number",
-            partial(
-                _array,
-                "static.left.hashes",
-                lambda a: np.append(a, a),
-            ),
+            partial(_array, "static.left.hashes", lambda a: np.append(a, a)),
         ),
     ],
     "formulas": [

@@ -24,10 +24,7 @@ RULES: Final[Mapping[str, Mapping[str, Sequence[str]]]] = {
             "5 MiB of spaces",
         ],
         "a header that is not a JSON object": ["no JSON", "no object"],
-        "a header that lacks a part": [
-            "without a description",
-            "without arrays",
-        ],
+        "a header that lacks a part": ["without a description", "without arrays"],
         "an array without a checksum or checksums of its blocks, or with both": [
             "an array without a checksum",
             "words with a checksum",

@@ -155,10 +155,7 @@ def encoded(
 
 
 def sealed(
-    rows: EncodedRows,
-    budget: FeatureBudget,
-    version: int = 3,
-    formulas: Mapping[str, Formula] | None = None,
+    rows: EncodedRows, budget: FeatureBudget, version: int = 3, formulas: Mapping[str, Formula] | None = None
 ) -> Layer:
     """A layer of rows with a fixed salt."""
     layer = replace(build_layer(rows, budget, SALT), formulas=formulas or {})
