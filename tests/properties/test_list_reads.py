@@ -165,7 +165,7 @@ def check_reader(reader, writer, since):
             np.testing.assert_array_equal(np.unique(reader.ids(feature, user)), ids[-1])
             assert len(reader.ids(feature, user)) == len(ids[-1])
             assert reader.scores(feature, user, weights) == pytest.approx(weights[ids[-1]].sum())
-            has = np.isin(numbering.vocabulary.find(candidates._asked.values), ids[-1])
+            has = np.isin(numbering.vocabulary.find(candidates.values), ids[-1])
             np.testing.assert_array_equal(reader.contains(feature, user, candidates), has)
             if feature not in reader._vocabularies:
                 np.testing.assert_array_equal(reader.contains(feature, user, asked), has)
