@@ -49,9 +49,9 @@ def feasts_write_and_die(batches, serialized_artifacts, mode="online", *, folder
     list(map_in_arrow(iter(batches), serialized_artifacts, mode))
     for batch in batches:
         yield from map_in_arrow(iter([batch]), serialized_artifacts, mode)
-        ((_, view),) = opening.kept("views").values()
+        (opened,) = opening.kept("views").values()
         with (Path(folder) / "views").open("a") as file:
-            file.write(f"{os.getpid()} {id(view)}\n")
+            file.write(f"{os.getpid()} {id(opened.view)}\n")
     if batches and first_to_make(Path(folder) / "died"):
         kill_executor()
 
