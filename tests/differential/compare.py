@@ -67,6 +67,7 @@ class History:
         self.rng = rng
         # By view and entity: the event, and the elements of each feature of which reads may show others.
         self.written: dict[tuple[str, int], tuple[int, dict[str, set[Any]]]] = {}
+        self.binned: dict[int, float | None] = {}  # by entity, the number of which reads show a bin
 
     def message(self) -> list[dict[str, Any]]:
         """Some changes, then some reads."""
@@ -115,6 +116,8 @@ class History:
             values["items_at"] = [FIRST_EVENT + t for t in times]
         if self.written.get((view, entity), (-1, {}))[0] <= event:
             self.written[view, entity] = event, {f: set(values.get(f) or ()) for f in VIEWS[view].lossy}
+            if view == "scalars":
+                self.binned[entity] = values.get("spent")
         return {"entity": entity, "event": event, "values": values}
 
     def content(self, kind: str, meaning: str) -> Any:
@@ -189,11 +192,12 @@ def in_order_of_counts(operation: dict[str, Any], answer: Any) -> Any:
 
 def is_lossy_alike(operation: dict[str, Any], one: Any, other: Any, history: History) -> bool:
     """Whether two answers differ only in values that were not written, where reads may show such, in times of
-    rows, which a seal may round down, and in scores that only this version has.
+    rows, which a seal may round down, in scores that only this version has, and in bins that are nearer in
+    this version to what was written: before, a delta of a view with shards had those of all rows.
     """
     if raised_by(one) or raised_by(other) or operation["do"] not in ("online_read", "get", "reader"):
         return False
-    other = _with_scores(operation, one, other)
+    other = _with_bins(operation, one, _with_scores(operation, one, other), history)
     (exact, *lossy), (other_exact, *other_lossy) = _parts(operation, one), _parts(operation, other)
     return exact == other_exact and all(
         _has_written(operation, columns, history) and _are_no_newer(operation, times, history)
@@ -258,6 +262,22 @@ def _with_scores(operation: dict[str, Any], one: Any, other: Any) -> Any:
             for f in {*scores.values()} if row and other_row else ():
                 if f in row[1] and other_row[1].get(f) is None:
                     other_row[1][f] = row[1][f]
+    return other
+
+
+def _with_bins(operation: dict[str, Any], one: Any, other: Any, history: History) -> Any:
+    """The other answer with the bins of this one that are at least as near to the number."""
+    pairs: list[tuple[Any, Any]] = []
+    if operation["do"] == "online_read" and operation["view"] == "scalars":
+        rows = [[row[1].get("spent") if row else None for row in answer] for answer in (one, other)]
+        pairs = list(zip(*rows, strict=True))
+    if operation["do"] == "get" and "scalars" in operation["views"]:
+        cells = [[cell[0] for cell in answer["scalars__spent"]] for answer in (one, other)]
+        pairs = list(zip(*cells, strict=True))
+    for entity, (value, other_value) in zip(operation["entities"], pairs, strict=bool(pairs)):
+        number, is_shown = history.binned.get(entity), bool(value and other_value)
+        if number is not None and is_shown and abs(value[1] - number) <= abs(other_value[1] - number):
+            other_value[1] = value[1]
     return other
 
 
