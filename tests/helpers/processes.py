@@ -46,7 +46,7 @@ BARE_FEAST = (
     "sys.modules['feast'] = feast\n"
 )
 # For one that needs Feast, without the types that it checks, which is most of those seconds.
-UNCHECKED_FEAST = "import typeguard; typeguard.typechecked = lambda target: target\n"
+UNCHECKED_FEAST = Path(__file__).with_name("unchecked.py").read_text()
 # Where Feast's metrics, which are imported, count.
 _METRICS_FOLDERS = ("PROMETHEUS_MULTIPROCESS_DIR", "PROMETHEUS_MULTIPROC_DIR")
 PATIENCE_SECONDS = 300  # with a process that does not answer or end: the machine may be loaded
