@@ -12,12 +12,19 @@ import pytest
 
 from tests.helpers.examples import fix_examples
 from tests.helpers.length import IS_LONG, VARIABLE
+from tests.helpers.processes import METRICS_FOLDERS
 from tests.helpers.salts import SALTS, fix_salts
 
 # Processes run tests beside each other, and matrices are small: threads of BLAS would only wait, busily.
 # They are counted when NumPy is imported.
 for _variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
     os.environ.setdefault(_variable, "1")
+
+# Feast takes a folder of metrics from the environment, or makes one: processes that run tests beside each
+# other would share that of the process which started them.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    for _variable in METRICS_FOLDERS:
+        os.environ.pop(_variable, None)
 
 # In the short form `tmp_path` is in memory where there is room: syncs cost nothing there, and on a disk a
 # quarter of the processor time of a test that writes. Storage, campaigns and the long form stay on the disk.

@@ -48,7 +48,7 @@ BARE_FEAST = (
 # For one that needs Feast, without the types that it checks, which is most of those seconds.
 UNCHECKED_FEAST = Path(__file__).with_name("unchecked.py").read_text()
 # Where Feast's metrics, which are imported, count.
-_METRICS_FOLDERS = ("PROMETHEUS_MULTIPROCESS_DIR", "PROMETHEUS_MULTIPROC_DIR")
+METRICS_FOLDERS = ("PROMETHEUS_MULTIPROCESS_DIR", "PROMETHEUS_MULTIPROC_DIR")
 PATIENCE_SECONDS = 300  # with a process that does not answer or end: the machine may be loaded
 
 
@@ -174,7 +174,7 @@ def _run_command(
     """Be the command, which ends this process."""
     os.setsid()
     os.chdir(cwd)
-    metrics = {name: folder for name, folder in os.environ.items() if name in _METRICS_FOLDERS}
+    metrics = {name: folder for name, folder in os.environ.items() if name in METRICS_FOLDERS}
     os.environ.clear()
     os.environ.update({**metrics, **environment})
     for stream, descriptor in ((stdout, 1), (stderr, 2)):
