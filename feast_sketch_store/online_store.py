@@ -390,11 +390,9 @@ class SketchOnlineStore(OnlineStore):
     ) -> int:
         """Add the vectors of entities to a response. Returns the number of values present."""
         view, ttl = self.view(config, table), ttl_microseconds(config.online_store, table)
-        vectors = read_vectors(view, table.name, tuple(features), entity_hashes, expire_before_of(ttl))
-        view.metrics.count_read(len(entity_hashes) // 16, vectors.num_found, vectors.seconds)
-        warn_of_read(view.storage.location, table.name, vectors.num_expired, len(entity_hashes) // 16, ttl)
-        response.MergeFromString(vectors.message)
-        return vectors.num_present
+        message, num_present = read_vectors(view, table.name, tuple(features), entity_hashes, ttl)
+        response.MergeFromString(message)
+        return num_present
 
     async def _read_features_per_fv_async(self, *arguments: Any, **options: Any) -> None:
         """The same on the event loop, or in a thread if a look at the disk is due.

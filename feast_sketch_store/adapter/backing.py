@@ -332,7 +332,9 @@ def winning(view: View, table: pa.Table) -> NDArray[np.int64]:
     Rows that lose by their timestamps must not reach the other store, which may not compare timestamps.
     """
     winners, keys = row_keys(table).newest()
-    statuses, events = view.with_all_shards(lambda state: state.find(keys.entity_hashes, NO_TIMESTAMP))
+    statuses, events = view.with_state(
+        lambda state: state.find(keys.entity_hashes, NO_TIMESTAMP), of_all_shards=True
+    )
     events[statuses != FOUND] = NO_TIMESTAMP
     wins, ties = keys.event_timestamps > events, np.flatnonzero(keys.event_timestamps == events)
     if len(ties):  # answers do not say when rows were created

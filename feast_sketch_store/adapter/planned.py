@@ -14,13 +14,12 @@ from feast.repo_config import RepoConfig
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from feast_sketch_store import feast_parts
-from feast_sketch_store.adapter.expiry import warn_of_read
 from feast_sketch_store.adapter.plans import Plan, Plans, Question
-from feast_sketch_store.adapter.responses import Vectors, read_vectors
-from feast_sketch_store.view.live_shard import expire_before_of
+from feast_sketch_store.adapter.responses import read_vectors
 from feast_sketch_store.view.view import View
 
 Columns = Sequence[Sequence[Any]]
+Answers = list[tuple[bytes, int]]  # of each view its vectors, and how many values are present
 
 
 def columns_of(entity_rows: Any) -> dict[str, list[Any]] | None:
@@ -47,7 +46,7 @@ def question_of(
     """What a request asks for, without its entities; None if the request is unusual."""
     if isinstance(features, FeatureService):
         return Question(features.name, (), full, with_versions, tuple(columns))
-    if not isinstance(features, list) or not features or not all(isinstance(name, str) for name in features):
+    if not isinstance(features, list) or not features or {*map(type, features)} != {str}:
         return None
     return Question("", tuple(features), full, with_versions, tuple(columns))
 
@@ -64,19 +63,16 @@ async def refresh(views: Iterable[View]) -> None:
             await asyncio.to_thread(view.current)
 
 
-def read(plan: Plan, columns: Columns) -> list[Vectors] | None:
+def read(plan: Plan, columns: Columns) -> Answers | None:
     """The answers of all views; None if Feast must answer, because it hashes entities that cannot be hashed
     here."""
     hashes = [keys.hashes(columns) for keys in plan.keys]
-    answers = []
-    for view, name, features, number, ttl in plan.views:
-        of_entities = hashes[number]
-        if of_entities is None:
-            return None
-        vectors = read_vectors(view, name, features, of_entities, expire_before_of(ttl))
-        warn_of_read(view.storage.location, name, vectors.num_expired, len(columns[0]), ttl)
-        answers.append(vectors)
-    return answers
+    if None in hashes:
+        return None
+    return [
+        read_vectors(view, name, features, hashes[number], ttl)  # type: ignore[arg-type]
+        for view, name, features, number, ttl in plan.views
+    ]
 
 
 def rehearse(plans: Plans, table: FeatureView, registry: BaseRegistry, config: RepoConfig) -> None:
@@ -92,12 +88,11 @@ def rehearse(plans: Plans, table: FeatureView, registry: BaseRegistry, config: R
         read(plan, [[] for _ in columns])
 
 
-def count(plan: Plan, answers: Sequence[Vectors], num_entities: int, seconds: float) -> None:
-    """Count an answered read in Feast's metrics and in those of the views."""
-    for asked, vectors in zip(plan.views, answers, strict=True):
-        asked.view.metrics.count_read(num_entities, vectors.num_found, vectors.seconds)
-        num_values = num_entities * len(asked.features)
-        feast_parts.COUNT_STATUSES(asked.name, vectors.num_present, num_values - vectors.num_present)
+def count(plan: Plan, answers: Answers, num_entities: int, seconds: float) -> None:
+    """Count an answered read in Feast's metrics."""
+    count_statuses = feast_parts.COUNT_STATUSES.value
+    for asked, (_, num_present) in zip(plan.views, answers, strict=True):
+        count_statuses(asked.name, num_present, num_entities * len(asked.features) - num_present)
     feast_parts.COUNT_READ(seconds)
 
 
@@ -115,6 +110,6 @@ def respond(plan: Plan, columns: Columns) -> OnlineResponse | None:
             statuses=[FieldStatus.PRESENT] * number,
             event_timestamps=[Timestamp()] * number,
         )
-    response.MergeFromString(b"".join([vectors.message for vectors in answers]))
+    response.MergeFromString(b"".join([message for message, _ in answers]))
     count(plan, answers, number, time.monotonic() - began)
     return OnlineResponse(response, feature_types=dict(plan.feature_types))

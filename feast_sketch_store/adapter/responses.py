@@ -7,7 +7,7 @@ Feast's own way makes and copies a Python object per entity and feature.
 import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +18,7 @@ from feast.protos.feast.types.Value_pb2 import RepeatedValue, Value
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from feast_sketch_store import kernel
+from feast_sketch_store.adapter.expiry import warn_of_read
 from feast_sketch_store.errors import RowError
 from feast_sketch_store.kernel import TOO_LONG, ReadFault
 from feast_sketch_store.rows.codecs import MISSING, VALUE
@@ -28,6 +29,7 @@ from feast_sketch_store.rows.entity_keys import (
     hash_int64_keys,
     serialize_entity_keys,
 )
+from feast_sketch_store.view.live_shard import expire_before_of
 from feast_sketch_store.view.view import View
 
 Row = tuple[datetime | None, dict[str, Value] | None]
@@ -38,18 +40,6 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _STATUSES = bytes([FieldStatus.NOT_FOUND, *[FieldStatus.PRESENT] * VALUE, FieldStatus.OUTSIDE_MAX_AGE])
 # Limit of a feature's values: protobuf parses no message of 2 GiB, and statuses and timestamps are added.
 MAX_VECTOR_BYTES = 2_000_000_000
-
-
-class Vectors(NamedTuple):
-    """The vectors of a view's features, as parts of a response; the numbers of present values and of rows;
-    how long the read took.
-    """
-
-    message: bytes
-    num_present: int
-    num_found: int
-    num_expired: int
-    seconds: float
 
 
 def hash_entity_keys(entity_keys: Sequence[EntityKey]) -> bytes:
@@ -80,21 +70,25 @@ def hash_join_keys(join_keys: Mapping[str, Sequence[Value]]) -> bytes | None:
 
 
 def read_vectors(
-    view: View, name: str, features: tuple[str, ...], entity_hashes: bytes, expire_before: int
-) -> Vectors:
-    """The vectors of some entities; one may be there several times.
+    view: View, name: str, features: tuple[str, ...], entity_hashes: bytes, ttl_microseconds: int | None
+) -> tuple[bytes, int]:
+    """The vectors of some entities, as parts of a response, and the number of values that are present.
+
+    The read is counted.
 
     Parameters
     ----------
     name : of the feature view, for messages.
+    entity_hashes : 16 bytes each; one may be there several times.
 
     Raises
     ------
     RowError : a feature takes more bytes than a response can hold.
     """
     began = time.perf_counter()
+    num_read, expire_before = len(entity_hashes) // 16, expire_before_of(ttl_microseconds)
     try:
-        vectors = view.with_state(
+        message, num_present, num_found, num_expired = view.with_state(
             lambda state: state.row_reader(features).vectors(
                 entity_hashes, expire_before, _STATUSES, MAX_VECTOR_BYTES
             )
@@ -104,10 +98,14 @@ def read_vectors(
             raise
         raise RowError(
             f"feature view {name!r}: the values of feature {features[fault.feature]!r} of "
-            f"{len(entity_hashes) // 16} entities take more than the "
+            f"{num_read} entities take more than the "
             f"{MAX_VECTOR_BYTES} bytes that a response of Feast holds; ask for fewer entities at a time"
         ) from fault
-    return Vectors(*vectors, time.perf_counter() - began)
+    if num_read:
+        view.metrics.count_read(num_read, num_found, time.perf_counter() - began)
+    if num_expired:
+        warn_of_read(view.storage.location, name, num_expired, num_read, ttl_microseconds)
+    return message, num_present
 
 
 def row_of(raw: RawRow, features: Sequence[str]) -> Row:

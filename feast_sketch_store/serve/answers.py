@@ -65,7 +65,7 @@ class Answers:
         except Exception as error:  # the question or the storage is at fault, and Feast reports it
             _logger.debug("Feast's server answers: %r", error)
             return None
-        vectors = [] if answers is None else [kernel.vectors_to_json(read.message) for read in answers]
+        vectors = [] if answers is None else [kernel.vectors_to_json(message) for message, _ in answers]
         if answers is None or None in vectors:
             return None
         number, told = len(columns[0]), self._told[plan]

@@ -280,36 +280,30 @@ class LiveView(ABC, Generic[V]):
         self.metrics.count_read(len(entity_hashes), len(answer.found))
         return answer
 
-    def with_state(self, read: Callable[[State], T]) -> T:
+    def with_state(self, read: Callable[[State], T], *, of_all_shards: bool = False) -> T:
         """Apply a function to the state that reads see now.
 
         If it meets damage in a part of a snapshot that was not used before, it is called again with an older
         state.
 
+        Parameters
+        ----------
+        of_all_shards : the state has all shards that this process has opened, also those it does not serve.
+
         Raises
         ------
         DamagedFileError : there is no older state; the error names the file, and the block if one is damaged.
         """
-        return self._answer(read, self.current)
-
-    def with_all_shards(self, read: Callable[[State], T]) -> T:
-        """`with_state` for all shards that this process has opened, also those that it does not serve."""
-
-        def current() -> State:
-            parts = self._parts
-            return State(
-                self.name, parts.shard_map, {n: shard.current() for n, shard in parts.shards.items()}
-            )
-
-        return self._answer(read, current)
-
-    def _answer(self, read: Callable[[State], T], current: Callable[[], State]) -> T:
         while True:
-            state = current()
+            state = self._of_all_shards() if of_all_shards else self.current()
             try:
                 return read(state)
             except (DamagedFileError, ReadFault) as error:
                 self._give_up_snapshot(state, _damage_of(state, error))
+
+    def _of_all_shards(self) -> State:
+        parts = self._parts
+        return State(self.name, parts.shard_map, {n: shard.current() for n, shard in parts.shards.items()})
 
     def current(self) -> State:
         """The state that reads see now.
