@@ -166,11 +166,27 @@ READER_METHOD(contains) {
 }
 
 typedef struct {
+    Bits bits; /* zero between rows */
     const double *weights;
     Py_ssize_t num_weights, num_found;
     int is_counted;
     double *out;
 } Scores;
+
+/* Adds the weights of the bits of a filter, which need not become ids first. */
+static int add_weights_of_bits(const Scores *scores, const Place *place, double *out) {
+    const Feature *feature = place->layer->rows->features;
+    uint64_t *words = scores->bits.words;
+    double sum = 0;
+    if (feature->symbols->num_symbols > scores->num_weights || filter_read_bits(place, feature, words) < 0) return FAILED;
+    for (Py_ssize_t w = 0; w < feature->symbols->num_words; w++) {
+        const double *weights = scores->weights + 64 * w;
+        for (uint64_t word = words[w]; word; word &= word - 1) sum += weights[LOWEST(word)];
+        words[w] = 0;
+    }
+    *out = sum;
+    return 0;
+}
 
 static int add_weights(void *self, Py_ssize_t i, int status, Place *place, Arena *arena) {
     Scores *scores = self;
@@ -179,6 +195,7 @@ static int add_weights(void *self, Py_ssize_t i, int status, Place *place, Arena
     scores->out[i] = 0;
     if (status != FOUND) return 0;
     scores->num_found++;
+    if (!scores->is_counted && has_bits(place, &scores->bits)) return add_weights_of_bits(scores, place, scores->out + i);
     int failed = scores->is_counted ? feature_read(place, 0, &feature, arena, &content)
                                     : read_first(place, &feature, arena, &content);
     if (failed < 0 || (content.count && !content.ids)) return FAILED;
@@ -204,7 +221,11 @@ READER_METHOD(scores) {
     Py_ssize_t is_counted;
     if (walk_begin(call, &walk, 0) < 0 || take(call, "8n8!.", &weights, &is_counted, &out) < 0) return NULL;
     if (!reader_num_shown(walk.stack) || out.length != walk.n) return refuse(DO_NOT_FIT);
-    Scores scores = {weights.data, weights.length, 0, is_counted != 0, out.data};
+    size_t size = ((size_t)weights.length / 64 + 1) * sizeof(uint64_t);
+    uint64_t *words = scratch(call, size);
+    if (!words) return NULL;
+    memset(words, 0, size);
+    Scores scores = {{words, (Py_ssize_t)(size / sizeof *words)}, weights.data, weights.length, 0, is_counted != 0, out.data};
     return finish(&walk, walk_run(&walk, add_weights, &scores, STEPS_OF_A_ROW), &scores.num_found);
 }
 
