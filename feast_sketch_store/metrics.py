@@ -1,8 +1,9 @@
 """Metrics for Prometheus on Feast's own endpoint: reads, refreshes, writes, seals and fetches of a process.
 
-They are gauges and counters of `prometheus_client`, made when they are first set, and only if that package is
-loaded. Feast loads it through `feast.metrics`, after it has chosen where forked workers keep their values;
-loading it here could come too early. Where it is not loaded, nothing can scrape, so nothing is counted.
+They are gauges and counters of `prometheus_client`, and a histogram of its values, made when they are first
+set, and only if that package is loaded. Feast loads it through `feast.metrics`, after it has chosen where
+forked workers keep their values; loading it here could come too early. Where it is not loaded, nothing can
+scrape, so nothing is counted.
 
 Ages are exported as timestamps: an age is ``time() - feast_sketch_last_look_timestamp_seconds``.
 """

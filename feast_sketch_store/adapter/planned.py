@@ -19,7 +19,7 @@ from feast_sketch_store.adapter.responses import read_vectors
 from feast_sketch_store.view.view import View
 
 Columns = Sequence[Sequence[Any]]
-Answers = list[tuple[bytes, int]]  # of each view its vectors, and how many values are present
+ViewVectors = list[tuple[bytes, int]]  # of each view its vectors, and how many values are present
 
 
 def columns_of(entity_rows: Any) -> dict[str, list[Any]] | None:
@@ -63,7 +63,7 @@ async def refresh(views: Iterable[View]) -> None:
             await asyncio.to_thread(view.current)
 
 
-def read(plan: Plan, columns: Columns) -> Answers | None:
+def read(plan: Plan, columns: Columns) -> ViewVectors | None:
     """The answers of all views; None if Feast must answer, because it hashes entities that cannot be hashed
     here."""
     hashes = [keys.hashes(columns) for keys in plan.keys]
@@ -88,7 +88,7 @@ def rehearse(plans: Plans, table: FeatureView, registry: BaseRegistry, config: R
         read(plan, [[] for _ in columns])
 
 
-def count(plan: Plan, answers: Answers, num_entities: int, seconds: float) -> None:
+def count(plan: Plan, answers: ViewVectors, num_entities: int, seconds: float) -> None:
     """Count an answered read in Feast's metrics."""
     count_statuses = feast_parts.COUNT_STATUSES.value
     for asked, (_, num_present) in zip(plan.views, answers, strict=True):

@@ -73,10 +73,10 @@ static int write_bits(const Bits *bits, const Place *place, const Content *conte
 }
 
 /* Whether the bits of the first feature of a row are in a filter, in the order of names. */
-static int has_bits(const Place *place, const Bits *bits) {
+static int has_bits(const Place *place, Py_ssize_t num_words) {
     const Feature *feature = place->layer->rows->features;
     return !place->num_pieces && feature->symbols && feature->is_collection && !place->layer->names &&
-           feature->symbols->num_words <= bits->num_words;
+           feature->symbols->num_words <= num_words;
 }
 
 typedef struct {
@@ -91,7 +91,7 @@ static int set_bits(void *self, Py_ssize_t i, int status, Place *place, Arena *a
     const Feature *feature;
     if (status != FOUND) return 0;
     rows->num_found++;
-    if (has_bits(place, &bits)) return filter_read_bits(place, place->layer->rows->features, bits.words);
+    if (has_bits(place, bits.num_words)) return filter_read_bits(place, place->layer->rows->features, bits.words);
     return read_first(place, &feature, arena, &content) < 0 ? FAILED : write_bits(&bits, place, &content, 1);
 }
 
@@ -129,7 +129,7 @@ static int mark_names(void *self, Py_ssize_t i, int status, Place *place, Arena 
         return 0;
     }
     names->num_found++;
-    int is_filter = has_bits(place, bits);
+    int is_filter = has_bits(place, bits->num_words);
     if (is_filter && names->number * WORDS_PER_NAME < place->layer->rows->features->symbols->num_words)
         return filter_read_some(place, place->layer->rows->features, own, names->number, found);
     if (is_filter ? filter_read_bits(place, place->layer->rows->features, bits->words) < 0
@@ -166,7 +166,6 @@ READER_METHOD(contains) {
 }
 
 typedef struct {
-    Bits bits; /* zero between rows */
     const double *weights;
     Py_ssize_t num_weights, num_found;
     int is_counted;
@@ -174,15 +173,17 @@ typedef struct {
 } Scores;
 
 /* Adds the weights of the bits of a filter, which need not become ids first. */
-static int add_weights_of_bits(const Scores *scores, const Place *place, double *out) {
+static int add_weights_of_bits(const Scores *scores, const Place *place, Arena *arena, double *out) {
     const Feature *feature = place->layer->rows->features;
-    uint64_t *words = scores->bits.words;
+    size_t size = (size_t)feature->symbols->num_words * sizeof(uint64_t);
+    uint64_t *words = arena_get(arena, size);
     double sum = 0;
-    if (feature->symbols->num_symbols > scores->num_weights || filter_read_bits(place, feature, words) < 0) return FAILED;
+    if (!words || feature->symbols->num_symbols > scores->num_weights) return FAILED;
+    memset(words, 0, size);
+    if (filter_read_bits(place, feature, words) < 0) return FAILED;
     for (Py_ssize_t w = 0; w < feature->symbols->num_words; w++) {
         const double *weights = scores->weights + 64 * w;
         for (uint64_t word = words[w]; word; word &= word - 1) sum += weights[LOWEST(word)];
-        words[w] = 0;
     }
     *out = sum;
     return 0;
@@ -195,7 +196,8 @@ static int add_weights(void *self, Py_ssize_t i, int status, Place *place, Arena
     scores->out[i] = 0;
     if (status != FOUND) return 0;
     scores->num_found++;
-    if (!scores->is_counted && has_bits(place, &scores->bits)) return add_weights_of_bits(scores, place, scores->out + i);
+    if (!scores->is_counted && has_bits(place, scores->num_weights / 64 + 1))
+        return add_weights_of_bits(scores, place, arena, scores->out + i);
     int failed = scores->is_counted ? feature_read(place, 0, &feature, arena, &content)
                                     : read_first(place, &feature, arena, &content);
     if (failed < 0 || (content.count && !content.ids)) return FAILED;
@@ -221,11 +223,7 @@ READER_METHOD(scores) {
     Py_ssize_t is_counted;
     if (walk_begin(call, &walk, 0) < 0 || take(call, "8n8!.", &weights, &is_counted, &out) < 0) return NULL;
     if (!reader_num_shown(walk.stack) || out.length != walk.n) return refuse(DO_NOT_FIT);
-    size_t size = ((size_t)weights.length / 64 + 1) * sizeof(uint64_t);
-    uint64_t *words = scratch(call, size);
-    if (!words) return NULL;
-    memset(words, 0, size);
-    Scores scores = {{words, (Py_ssize_t)(size / sizeof *words)}, weights.data, weights.length, 0, is_counted != 0, out.data};
+    Scores scores = {weights.data, weights.length, 0, is_counted != 0, out.data};
     return finish(&walk, walk_run(&walk, add_weights, &scores, STEPS_OF_A_ROW), &scores.num_found);
 }
 
