@@ -34,7 +34,8 @@ from caramel import HOW_TO_BUILD, CaramelRows, carameldb, is_feasible
 from measure import interleaved, print_set_up, print_table
 from numpy.typing import NDArray
 from pyroaring import BitMap
-from short_rows import BATCHES, _encoded, _layer, _shapes
+from row_shapes import shapes
+from short_rows import BATCHES, _encoded, _layer
 from snapshot_bits import snapshot_bytes
 from tasks import load
 
@@ -84,7 +85,7 @@ def run(*, quick: bool) -> None:
 
 def _all_rows(quick: bool) -> Iterator[Rows]:
     yield _random_graph(*((20_000, 136_000) if quick else (DBLP_NODES, DBLP_LINKS)))
-    for name, lists in _shapes(2_000 if quick else 20_000):
+    for name, lists in shapes(2_000 if quick else 20_000):
         indptr = np.cumsum([0, *map(len, lists)])
         values = np.unique(np.concatenate(lists), return_inverse=True)[1]
         ids = values[np.lexsort((values, np.repeat(np.arange(len(lists)), np.diff(indptr))))]

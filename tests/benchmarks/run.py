@@ -23,6 +23,7 @@ BENCHMARKS = (
     "peers",
     "long_rows",
     "short_rows",
+    "one_set",
     "online_read",
     "several_views",
     "exact_views",

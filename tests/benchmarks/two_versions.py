@@ -4,7 +4,8 @@
 
 OLD is a checkout of the other version with an environment in its `.venv`. A table's labels are the columns
 that hold the same in each run of a version and mostly the same in both; rows that only one version prints
-are left out. A ratio is this version's median by the other's.
+are left out. A ratio is this version's median by the other's. With `--this-code` both run the benchmarks of
+this checkout, which must call nothing that the other version lacks.
 """
 
 import argparse
@@ -31,9 +32,13 @@ def main() -> None:
     parser.add_argument("--other", type=Path, required=True, help="a checkout with an environment in .venv")
     parser.add_argument("--rounds", type=int, default=3, help="runs of each version")
     parser.add_argument("--quick", action="store_true", help="the short form of each benchmark")
+    parser.add_argument("--this-code", action="store_true", help="run this checkout's benchmarks on both")
+    parser.add_argument("--all", action="store_true", help="print all cells")
     parser.add_argument("--over", type=float, default=1.05, help="print cells of which a ratio is above this")
     arguments = parser.parse_args()
-    pythons = [(HERE, Path(sys.executable)), (arguments.other, arguments.other / ".venv/bin/python")]
+    other = arguments.other.resolve()
+    code = HERE if arguments.this_code else other
+    pythons = [(HERE, Path(sys.executable)), (code, other / ".venv/bin/python")]
     compared, exceeding = 0, []
     for name in arguments.names:
         runs: list[list[list[Row]]] = [[], []]
@@ -42,11 +47,12 @@ def main() -> None:
                 runs[side].append(_run(*pythons[side], name, quick=arguments.quick))
         ratios = list(_ratios(*runs))
         compared += len(ratios)
-        exceeding += [[name, *row] for row in ratios if row[-1] > arguments.over]
+        exceeding += [[name, *row] for row in ratios if arguments.all or row[-1] > arguments.over]
         print(
             f"{name}: {len(ratios)} cells, median ratio {median(row[-1] for row in ratios):.2f}", flush=True
         )
-    print(f"\n{compared} cells compared, {len(exceeding)} above {arguments.over}.\n")
+    above = sum(row[-1] > arguments.over for row in exceeding)
+    print(f"\n{compared} cells compared, {above} above {arguments.over}.\n")
     if exceeding:
         cells = [[*row[:3], number(row[3]), number(row[4]), f"{row[5]:.2f}"] for row in exceeding]
         print_table(["benchmark", "row", "column", "other", "this", "ratio"], cells)
