@@ -43,7 +43,7 @@ from feast_sketch_store.adapter.responses import (
     hash_entity_keys,
     hash_join_keys,
     read_vectors,
-    row_of,
+    rows_of,
 )
 from feast_sketch_store.errors import (
     RowError,
@@ -240,7 +240,7 @@ class SketchOnlineStore(OnlineStore):
             warn_of_read(view.storage.location, table.name, raw.count(False), len(raw), ttl)
         codecs = self._backed(config, table, features)
         if not codecs:
-            return [row_of(row, names) for row in raw], raw
+            return rows_of(raw, names), raw
         rows = yield from backing.filled(raw, hashes, names, table, codecs, key_of, view.metrics)
         return rows, raw
 

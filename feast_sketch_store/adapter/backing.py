@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from feast_sketch_store import feast_parts
-from feast_sketch_store.adapter.responses import EPOCH, RawRow, Row, row_of
+from feast_sketch_store.adapter.responses import EPOCH, RawRow, Row, rows_of
 from feast_sketch_store.errors import SettingsError, StorageError
 from feast_sketch_store.kernel import FOUND
 from feast_sketch_store.metrics import BACKING_FAILURES, BACKING_LOOKUPS, BACKING_LOST, ViewMetrics
@@ -372,7 +372,7 @@ def filled(
     codecs : of the backed features among ``features``.
     key_of : the entity key at a position of the batch.
     """
-    rows = [row_of(row, features) for row in raw]
+    rows = rows_of(raw, features)
     lacking = {}
     for position, row in enumerate(raw):
         names = [codec.feature for codec in codecs if _lacks(row, rows[position], features, codec)]

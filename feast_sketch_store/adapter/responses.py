@@ -7,6 +7,7 @@ Feast's own way makes and copies a Python object per entity and feature.
 import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from itertools import chain
 from typing import Literal
 
 import numpy as np
@@ -40,6 +41,7 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _STATUSES = bytes([FieldStatus.NOT_FOUND, *[FieldStatus.PRESENT] * VALUE, FieldStatus.OUTSIDE_MAX_AGE])
 # Limit of a feature's values: protobuf parses no message of 2 GiB, and statuses and timestamps are added.
 MAX_VECTOR_BYTES = 2_000_000_000
+_PARSED_BYTES = 1 << 20  # of rows that are parsed at once; all live as long as a value of one
 
 
 def hash_entity_keys(entity_keys: Sequence[EntityKey]) -> bytes:
@@ -108,17 +110,27 @@ def read_vectors(
     return message, num_present
 
 
-def row_of(raw: RawRow, features: Sequence[str]) -> Row:
-    """A row as ``online_read`` returns it."""
-    if not raw:
-        return None, None
-    microseconds, states, message = raw
-    values = dict(zip(features, RepeatedValue.FromString(message).val, strict=True))
-    if MISSING in states:
-        for name, state in zip(features, states, strict=True):
-            if state == MISSING:
-                values.pop(name, None)
-    return EPOCH + timedelta(microseconds=microseconds), values
+def rows_of(raw: Sequence[RawRow], features: Sequence[str]) -> list[Row]:
+    """Rows as ``online_read`` returns them.
+
+    Small messages are parsed as one, which takes two thirds of the time.
+    """
+    messages = [row[2] for row in raw if row]
+    parts = [b"".join(messages)] if sum(map(len, messages)) <= _PARSED_BYTES else messages
+    values = chain.from_iterable(RepeatedValue.FromString(part).val for part in parts)
+    rows: list[Row] = []
+    for row in raw:
+        if not row:
+            rows.append((None, None))
+            continue
+        microseconds, states, _ = row
+        own = dict(zip(features, values))  # noqa: B905 - values of the next rows follow
+        if MISSING in states:
+            for name, state in zip(features, states, strict=True):
+                if state == MISSING:
+                    own.pop(name, None)
+        rows.append((EPOCH + timedelta(microseconds=microseconds), own))
+    return rows
 
 
 def add_names(

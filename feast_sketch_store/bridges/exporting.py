@@ -11,7 +11,7 @@ from feast.infra.key_encoding_utils import deserialize_entity_key
 from feast.infra.online_stores.helpers import get_online_store_from_config
 from feast.repo_config import load_repo_config
 
-from feast_sketch_store.adapter.responses import row_of
+from feast_sketch_store.adapter.responses import rows_of
 from feast_sketch_store.errors import SettingsError, StorageError
 from feast_sketch_store.online_store import any_feature_view
 from feast_sketch_store.operations.maintenance import opened_view
@@ -93,8 +93,7 @@ def _shown(settings: ViewSettings, logged: pa.Table, expire_before: int) -> list
     state = State.of_rows(settings.view, semantics, semantics.encode(logged))
     raw, _ = state.row_reader(names).rows(row_keys(logged).entity_hashes.tobytes(), expire_before)
     rows: list[FeastRow] = []
-    for key, row in zip(logged[ENTITY_KEY].to_pylist(), raw, strict=True):
-        moment, values = row_of(row, names)
+    for key, (moment, values) in zip(logged[ENTITY_KEY].to_pylist(), rows_of(raw, names), strict=True):
         if moment is not None and values is not None:
             rows.append((deserialize_entity_key(key, SERIALIZATION_VERSION), values, moment, None))
     return rows

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from feast import FeatureStore
 from feast.type_map import feast_value_type_to_python_type
 
-from feast_sketch_store.adapter.responses import Row, hash_entity_keys, row_of
+from feast_sketch_store.adapter.responses import Row, hash_entity_keys, rows_of
 from feast_sketch_store.online_store import any_feature_view, online_store_of
 from feast_sketch_store.operations.maintenance import entity_keys_of
 from feast_sketch_store.row_log import RowLog
@@ -166,8 +166,8 @@ class _Past:
         table = pa.concat_tables(self._tables, promote_options="default")
         state = State.of_rows(self._view, self._semantics, self._semantics.encode(table))
         names = tuple(codec.feature for codec in self._semantics.codecs)
-        (raw,), _ = state.row_reader(names).rows(self._hashes, NO_TIMESTAMP)
-        return _plain(row_of(raw, names))
+        raw, _ = state.row_reader(names).rows(self._hashes, NO_TIMESTAMP)
+        return _plain(rows_of(raw, names)[0])
 
 
 def _label(column: str) -> str:

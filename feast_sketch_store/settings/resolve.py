@@ -33,6 +33,7 @@ from feast_sketch_store.structures.static import STATIC
 if TYPE_CHECKING:
     from feast.feature_view import FeatureView
 
+_CODEC_TAG = TAG_PREFIX + "codec"
 _OF_SETS = ("target", "structure", "clusters", "vocabulary")  # tags of a view about its Arrays and Sets
 
 
@@ -303,12 +304,12 @@ def ttl_microseconds(options: StoreOptions, table: "FeatureView") -> int | None:
 
     Without ``ttl: {expire: true}`` rows live for ever, and items of lists as long as their view says.
     """
-    if not options.ttl.expire and not has_lists(table):
+    ttl: timedelta | None = getattr(table, "ttl", None)  # on-demand views have none
+    if not ttl or not (options.ttl.expire or has_lists(table)):
         return None
-    ttl = getattr(table, "ttl", None)  # on-demand views have none
-    return ttl // timedelta(microseconds=1) if ttl else None
+    return ttl // timedelta(microseconds=1)
 
 
 def has_lists(table: "FeatureView") -> bool:
     """Whether a view declares a list."""
-    return any((field.tags or {}).get(TAG_PREFIX + "codec") == LIST for field in table.features)
+    return any(field.tags and field.tags.get(_CODEC_TAG) == LIST for field in table.features)
