@@ -89,22 +89,20 @@ def decode(content: NDArray[np.uint8], source: str) -> tuple[dict[str, Any], Arr
     ValueError : the content is misaligned in memory, so its arrays would be, too.
     """
     description, stretches = _read_header(content, source)
-    if content.ctypes.data % _WIDEST:
-        raise ValueError(f"{source}: its content begins at an address that is not a multiple of {_WIDEST}")
-    return description, {s.name: content[s.start : s.end].view(s.dtype).reshape(s.shape) for s in stretches}
+    return description, _arrays_of(content, stretches, source)
 
 
 def verify(
     content: NDArray[np.uint8], source: str, skip: Callable[[str], bool] = lambda array: False
-) -> None:
-    """Check every byte of a file, except arrays that ``skip`` selects by name.
+) -> tuple[dict[str, Any], Arrays]:
+    """`decode`, and check every byte, except of arrays that ``skip`` selects by name.
 
     Raises
     ------
-    DamagedFileError : a checksum differs; the message names the array.
+    DamagedFileError : also if a checksum differs; the message names the array.
     """
-    _, arrays = decode(content, source)
-    _, stretches = _read_header(content, source)
+    description, stretches = _read_header(content, source)
+    arrays = _arrays_of(content, stretches, source)
     for stretch in stretches:
         name, array = stretch.name, arrays[stretch.name]
         if skip(name) or (not stretch.checksum and name.endswith(CHECKSUMS)):
@@ -116,6 +114,7 @@ def verify(
             raise DamagedFileError(
                 f"{source}: the checksums of the blocks of {name!r} do not match its bytes"
             )
+    return description, arrays
 
 
 @dataclass(frozen=True)
@@ -227,6 +226,12 @@ def _read_header(
     if end != size_bytes:
         raise DamagedFileError(f"{source}: truncated or extended: {size_bytes} bytes, the header says {end}")
     return description, stretches
+
+
+def _arrays_of(content: NDArray[np.uint8], stretches: Sequence[Stretch], source: str) -> Arrays:
+    if content.ctypes.data % _WIDEST:
+        raise ValueError(f"{source}: its content begins at an address that is not a multiple of {_WIDEST}")
+    return {s.name: content[s.start : s.end].view(s.dtype).reshape(s.shape) for s in stretches}
 
 
 def _unpacked(packed: bytes) -> bytes:

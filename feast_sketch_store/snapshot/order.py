@@ -45,20 +45,20 @@ def order_arrays(keys: RowKeys) -> dict[str, NDArray[np.generic]]:
     return {"rows": rows, "rows.checks": _checks_of(rows), "first_hashes": _first_bits(rows[::BLOCK_ROWS, 0])}
 
 
-def load_order(snapshot: SnapshotFile, delta: int | None = None) -> RowKeys:
+def load_order(snapshot: SnapshotFile, layer: int = 0) -> RowKeys:
     """The keys of the sealed rows, mapped, and ordered by entity hash if the file is sound.
 
     Parameters
     ----------
     snapshot : the snapshot.
-    delta : number of the delta, 0 for the oldest; None for the base. A delta's keys include deleted entities.
+    layer : 0 for the base, 1 for the oldest delta. A delta's keys include deleted entities.
 
     Raises
     ------
     DamagedFileError : the file is truncated, altered, or of another kind.
     StorageError : the file cannot be read.
     """
-    return _keys_of(_mapped(snapshot, delta)[0])
+    return _keys_of(_mapped(snapshot, layer)[0])
 
 
 class OrderIndex:
@@ -66,7 +66,7 @@ class OrderIndex:
 
     Parameters
     ----------
-    snapshot, delta : see `load_order`.
+    snapshot, layer : see `load_order`.
 
     Raises
     ------
@@ -74,14 +74,14 @@ class OrderIndex:
     StorageError : the file cannot be read; likewise.
     """
 
-    def __init__(self, snapshot: SnapshotFile, delta: int | None = None):
-        self._snapshot, self._delta = snapshot, delta
-        self._file = snapshot.file("order", delta)
+    def __init__(self, snapshot: SnapshotFile, layer: int = 0):
+        self._snapshot, self._layer = snapshot, layer
+        self._file = snapshot.file("order", layer)
         self._source = snapshot.storage.where(self._file.name)
         self._rows: NDArray[np.uint64] | None = None  # mapped; otherwise blocks are fetched
         self._fetched: dict[int, NDArray[np.uint64]] = {}
         if not snapshot.storage.fetches or self._file.size_bytes <= _WHOLE_BYTES:
-            self._rows, _, self._first_hashes = _mapped(snapshot, delta)
+            self._rows, _, self._first_hashes = _mapped(snapshot, layer)
             self._num_rows = len(self._rows)
         else:
             self._open()
@@ -149,7 +149,7 @@ class OrderIndex:
     def _fetch(self, blocks: list[int], fetched: dict[int, NDArray[np.uint64]]) -> None:
         """Fetch blocks, or the whole file if there are too many."""
         if len(fetched) + len(blocks) > _WHOLE_SHARE * len(self._checks):
-            self._rows, _, _ = _mapped(self._snapshot, self._delta)
+            self._rows, _, _ = _mapped(self._snapshot, self._layer)
             self._fetched = {}
         elif len(blocks) == 1:
             fetched[blocks[0]] = self._fetch_one(blocks[0])
@@ -182,11 +182,11 @@ class OrderIndex:
 
 
 def _mapped(
-    snapshot: SnapshotFile, delta: int | None
+    snapshot: SnapshotFile, layer: int
 ) -> tuple[NDArray[np.uint64], NDArray[np.int32], NDArray[np.int32]]:
     """The arrays of a file, checked."""
     source = snapshot.where("order")
-    _, arrays = snapshot.open("order", delta=delta)
+    _, arrays = snapshot.open("order", layer=layer)
     return _parts_of(arrays, source)  # type: ignore[return-value]
 
 
@@ -204,7 +204,7 @@ def _parts_of(arrays: Mapping[str, _Shaped], source: str) -> tuple[_Shaped, _Sha
     return rows, checks, first_hashes
 
 
-def verify_order(snapshot: SnapshotFile, delta: int | None = None) -> RowKeys:
+def verify_order(snapshot: SnapshotFile, layer: int = 0) -> RowKeys:
     """`load_order`, with a check that its small arrays are those of its rows.
 
     Raises
@@ -212,7 +212,7 @@ def verify_order(snapshot: SnapshotFile, delta: int | None = None) -> RowKeys:
     DamagedFileError : the file is truncated, altered, of another kind, or its parts contradict each other.
     StorageError : the file cannot be read.
     """
-    rows, checks, first = _mapped(snapshot, delta)
+    rows, checks, first = _mapped(snapshot, layer)
     if (checks != _checks_of(rows)).any() or (first != _first_bits(rows[::BLOCK_ROWS, 0])).any():
         source = snapshot.where("order")
         raise DamagedFileError(f"{source}: the parts of the order index contradict each other")

@@ -16,7 +16,7 @@ from feast_sketch_store.layers.joint import CountedRows, SharedVocabularies
 from feast_sketch_store.row_log import LogRead
 from feast_sketch_store.rows.formulas import Formula
 from feast_sketch_store.settings.view_settings import ViewSettings
-from feast_sketch_store.snapshot.files import Draft
+from feast_sketch_store.snapshot.files import SnapshotFile
 from feast_sketch_store.threads import in_threads
 from feast_sketch_store.view.formulas import Sampled, as_stored, formulas_of
 from feast_sketch_store.view.gate import Figures
@@ -136,7 +136,7 @@ def seal_deltas(shards: Mapping[int, Shard]) -> bool:
     """Lay a delta over the base of each shard. Returns False, with nothing changed, if a shard needs a new
     base.
     """
-    drafts: dict[int, Draft] = {}
+    drafts: dict[int, SnapshotFile] = {}
     for number, shard in shards.items():
         shard.refresh()  # a deletion counts too, and is not loaded before someone looks
         if not shard.num_unsealed:
@@ -144,7 +144,7 @@ def seal_deltas(shards: Mapping[int, Shard]) -> bool:
         draft = shard.delta_draft()
         if draft is None:
             for known, other in drafts.items():
-                shards[known].snapshots.discard(other.snapshot)
+                shards[known].snapshots.discard(other)
             return False
         drafts[number] = draft
     _publish(shards, drafts)
@@ -160,7 +160,7 @@ def deleted_on_error(shards: Mapping[int, Shard], drafts: Mapping[int, Drafted])
         yield
     except BaseException:
         for number, made in drafts.items():
-            shards[number].snapshots.discard(made.draft.snapshot)
+            shards[number].snapshots.discard(made.snapshot)
         raise
 
 
@@ -170,10 +170,10 @@ def publish_drafts(
     """Publish drafts one after the other, if the figures of all together pass; else delete them."""
     with deleted_on_error(shards, drafts):
         judge(Figures.sum_of(draft.figures for draft in drafts.values()))
-    _publish(shards, {number: draft.draft for number, draft in drafts.items()})
+    _publish(shards, {number: draft.snapshot for number, draft in drafts.items()})
 
 
-def _publish(shards: Mapping[int, Shard], drafts: Mapping[int, Draft]) -> None:
+def _publish(shards: Mapping[int, Shard], drafts: Mapping[int, SnapshotFile]) -> None:
     """Publish drafts one after the other; those after one that fails are deleted."""
     waiting = dict(drafts)
     try:
@@ -182,5 +182,5 @@ def _publish(shards: Mapping[int, Shard], drafts: Mapping[int, Draft]) -> None:
             del waiting[number]
     except BaseException:
         for number, draft in list(waiting.items())[1:]:  # the first may have been published despite the error
-            shards[number].snapshots.discard(draft.snapshot)
+            shards[number].snapshots.discard(draft)
         raise

@@ -21,7 +21,7 @@ from feast_sketch_store.rows.formulas import with_formulas
 from feast_sketch_store.snapshot.files import Listing, SnapshotFile, SnapshotFolder
 from feast_sketch_store.snapshot.manifest import Manifest
 from feast_sketch_store.snapshot.order import OrderIndex
-from feast_sketch_store.snapshot.sealed import open_deltas, open_layer
+from feast_sketch_store.snapshot.sealed import open_layers
 from feast_sketch_store.storage.base import MissingFileError
 from feast_sketch_store.view.last_known import LastKnown, Moment
 from feast_sketch_store.view.semantics import RowSemantics
@@ -146,10 +146,7 @@ class ShardLoader:
         state = self._empty
         try:
             if known.snapshot:
-                snapshot = self._snapshots.named(known.snapshot, known.manifest)
-                if snapshot is None:
-                    return None
-                state = self._opened(snapshot)
+                state = self._opened(self._snapshots.named(known.snapshot, known.manifest))
             if tables:
                 table = pa.concat_tables(tables, promote_options="default")
                 state = self._with_rows(state, table, known.position, len(tables))
@@ -326,7 +323,7 @@ class ShardLoader:
         if snapshot.name in self._damaged:
             raise DamagedFileError(f"{snapshot.where()}: a block of it is damaged")
         snapshot = snapshot.with_manifest()
-        sealed, deltas = open_layer(snapshot), open_deltas(snapshot)
+        sealed, deltas = open_layers(snapshot)
         if sealed.semantics != self.semantics.name:
             raise UnsupportedFeatureError(
                 f"{snapshot.where()}: the rows of the view {sealed.semantics}, and are declared to "
@@ -416,30 +413,29 @@ class ShardLoader:
             may_be_late = rest.event_timestamps[listed] <= delta.max_event_timestamp
             places = places[may_be_late & ~delta.deleted[places]]
             if len(places):
-                order = self._order(state.snapshot, number)
+                order = self._order(state.snapshot, number + 1)
                 if len(order) != len(delta):
                     raise DamagedFileError(f"{state.snapshot.where('order')}: is the order index of others")
                 found.append(order.take(places))
             rest = rest.take(np.delete(np.arange(len(rest)), listed))
         may_be_late = rest.event_timestamps <= state.sealed.max_event_timestamp
         if may_be_late.any():
-            found.append(self._order(state.snapshot, None).of(rest.entity_hashes[may_be_late]))
+            found.append(self._order(state.snapshot, 0).of(rest.entity_hashes[may_be_late]))
         if not found:
             return None
         together = RowKeys.concatenate(found)
         hashes = together.entity_hashes
         return together.take(np.lexsort((hashes[:, 1], hashes[:, 0])))
 
-    def _order(self, snapshot: SnapshotFile, delta: int | None) -> OrderIndex:
-        """The order index of a base or delta, opened once."""
+    def _order(self, snapshot: SnapshotFile, layer: int) -> OrderIndex:
+        """The order index of a layer, opened once."""
         if self._manifest is None or self._manifest[0] != snapshot:
             self._manifest = snapshot, snapshot.manifest()
         manifest = self._manifest[1]
         names = [file.name for file in manifest.all_files]
         self._orders = {name: order for name, order in self._orders.items() if name in names}
-        files = manifest.files if delta is None else manifest.deltas[delta].files
-        name = files["order"].name
+        name = manifest.layers[layer].files["order"].name
         order = self._orders.get(name)  # a seal may do the same in another thread
         if order is None:
-            order = self._orders[name] = OrderIndex(snapshot, delta)
+            order = self._orders[name] = OrderIndex(snapshot, layer)
         return order

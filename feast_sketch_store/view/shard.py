@@ -26,7 +26,7 @@ from feast_sketch_store.rows.encoding import RowKeys
 from feast_sketch_store.rows.entity_keys import find_sorted
 from feast_sketch_store.rows.formulas import Formula
 from feast_sketch_store.settings.view_settings import ViewSettings
-from feast_sketch_store.snapshot.files import Draft, SnapshotFile
+from feast_sketch_store.snapshot.files import SnapshotFile
 from feast_sketch_store.snapshot.sealed import write_layer
 from feast_sketch_store.storage.base import Storage
 from feast_sketch_store.view.formulas import Sampled, as_stored, computed_rows, sample_of
@@ -88,15 +88,15 @@ class Dropped(NamedTuple):
 class Drafted(NamedTuple):
     """An unpublished base of a shard, its figures for the gate, and whether the row log wants compaction."""
 
-    draft: Draft
+    snapshot: SnapshotFile
     figures: Figures
     compacts: bool = False
 
     def to_entry(self) -> dict[str, Any]:
         """What another process needs to publish it; JSON-serializable."""
         return {
-            "name": self.draft.snapshot.name,
-            "manifest": self.draft.manifest.encode().decode(),
+            "name": self.snapshot.name,
+            "manifest": self.snapshot.manifest().encode().decode(),
             "figures": self.figures.to_entry(),
             "compacts": self.compacts,
         }
@@ -357,8 +357,8 @@ class Shard(LiveShard):
 
     def drafted(self, entry: Mapping[str, Any]) -> Drafted:
         """The reverse of `Drafted.to_entry`. Raises DamagedFileError : it is none."""
-        draft = self.snapshots.draft(entry["name"], entry["manifest"].encode())
-        return Drafted(draft, Figures.of_entry(entry["figures"]), entry["compacts"])
+        snapshot = self.snapshots.named(entry["name"], entry["manifest"].encode())
+        return Drafted(snapshot, Figures.of_entry(entry["figures"]), entry["compacts"])
 
     def sample(self, log: LogRead, share: float) -> Sampled:
         """Of the rows of a log that count, for formulas; see `sample_of`."""
@@ -392,7 +392,7 @@ class Shard(LiveShard):
         """The figures of the base that a log would become."""
         return _figures_of(fold(self.rows_of(log), self.settings, joint, self.sealed_formulas()))
 
-    def publish(self, draft: Draft) -> None:
+    def publish(self, draft: SnapshotFile) -> None:
         """Publish a draft. Raises StorageError : the previous snapshot stays."""
         self.snapshots.publish(draft)
         self.snapshots.prune(_SNAPSHOTS_KEPT)
@@ -423,7 +423,7 @@ class Shard(LiveShard):
         with self._refresh_lock:
             self.state = replace(self.state, unsealed_commits=0)
 
-    def delta_draft(self) -> Draft | None:
+    def delta_draft(self) -> SnapshotFile | None:
         """Fold the rows since the base, or since a delta over it, into an unpublished delta.
 
         Returns
@@ -442,10 +442,9 @@ class Shard(LiveShard):
             return None
         if state.sealed.formulas.keys() != self.settings.computed:
             return None
-        manifest = state.snapshot.manifest()
         kept = num_kept(state.deltas, state.unsealed_rows)
-        version = manifest.layer_versions()[kept]
-        log = self.row_log.absorbed_behind(version - 1, state.snapshot.name)
+        below = state.snapshot.manifest().layers[: kept + 1]
+        log = self.row_log.absorbed_behind(below[-1].row_log_version - 1, state.snapshot.name)
         if log is None or not log.files:
             return None
         layer, keys = fold_delta(
@@ -462,7 +461,7 @@ class Shard(LiveShard):
             self.settings.view,
             log.position.number + 1,
             log.table_version,
-            manifest.below(kept),
+            below,
         )
 
     def kept_rows(self) -> FoldedRows | None:
@@ -535,7 +534,7 @@ class Shard(LiveShard):
         newer = replace(before, table_version=before.table_version + 1)
         return before, self._draft(self.rows_of(after), newer, joint)
 
-    def replace_rows(self, before: LogRead, after: LogRead, draft: Draft) -> None:
+    def replace_rows(self, before: LogRead, after: LogRead, draft: SnapshotFile) -> None:
         """Replace the rows of the table, and the snapshot; ``before`` and ``draft`` are of `replacement`.
 
         Raises
@@ -549,15 +548,15 @@ class Shard(LiveShard):
             raise
         self.refresh()
 
-    def _replace_rows(self, before: LogRead, after: LogRead, draft: Draft) -> None:
+    def _replace_rows(self, before: LogRead, after: LogRead, draft: SnapshotFile) -> None:
         is_replaced = False
         try:
             self.row_log.announce_replacement()
             batches = (batch for _, batch in self.rows_of(after).batches())
-            is_replaced = self.row_log.compact(batches, before, draft.snapshot.name)
+            is_replaced = self.row_log.compact(batches, before, draft.name)
         finally:
             if not is_replaced:
-                self.snapshots.discard(draft.snapshot)
+                self.snapshots.discard(draft)
         if not is_replaced:
             raise StorageError(
                 f"{self.storage.location}: another process changed the row log meanwhile; try again"

@@ -100,7 +100,7 @@ class ShardState:
         DamagedFileError, StorageError : the order index of the snapshot cannot be read.
         """
         parts = [] if self.snapshot is None else [load_order(self.snapshot)]
-        for number, delta in enumerate(self.deltas):
+        for number, delta in enumerate(self.deltas, 1):
             assert self.snapshot is not None
             parts.append(delta.keys(load_order(self.snapshot, number)))
         parts += [layer.rows.keys for layer in self.exact]

@@ -557,7 +557,7 @@ def test_a_snapshot_that_is_damaged_in_the_bucket_gives_way_to_the_one_before(bu
     bucket.writer.seal()
     snapshots = bucket.writer.shards[0].snapshots.storage
     newest = bucket.writer.shards[0].snapshots.list()[0]
-    name = newest.manifest().files["base"].name
+    name = newest.manifest().layers[0].files["base"].name
     snapshots.replace(name, bytes(newest.size_bytes()))
     replica = bucket.replica()
     assert served(replica) == expected
@@ -569,7 +569,7 @@ def test_what_is_uploaded_in_part_is_not_looked_at(bucket):
     expected = fill(bucket)
     folder = bucket.writer.shards[0].snapshots
     manifest = folder.list()[0].manifest()
-    with folder.storage.create(manifest.files["base"].name.replace("0001-", "9999-")) as file:
+    with folder.storage.create(manifest.own.files["base"].name.replace("0001-", "9999-")) as file:
         file.write(b"the half of it")
     replica = bucket.replica()
     assert served(replica) == expected
