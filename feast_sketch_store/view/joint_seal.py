@@ -1,6 +1,6 @@
 """Seals the shards of a view together, with one numbering of values.
 
-sample    rows for the formulas of computed features, if there are some
+sample    the scores of rows, if there are computed features: their ranges complete the formulas
 count     the values of the rows that count, shard by shard
 number    all values together, as a seal of all rows would
 fit       how many of them each shard has the memory for, if there are features with one
@@ -18,7 +18,7 @@ from feast_sketch_store.rows.formulas import Formula
 from feast_sketch_store.settings.view_settings import ViewSettings
 from feast_sketch_store.snapshot.files import SnapshotFile
 from feast_sketch_store.threads import in_threads
-from feast_sketch_store.view.formulas import Sampled, as_stored, formulas_of
+from feast_sketch_store.view.formulas import Ranges, as_stored, stepped, weighted_formulas
 from feast_sketch_store.view.gate import Figures
 from feast_sketch_store.view.sealing import warn_of_exact
 from feast_sketch_store.view.shard import Drafted, Shard
@@ -93,7 +93,7 @@ def numbered_in_threads(
     return numbered(
         settings,
         shards,
-        lambda: list(in_threads(lambda number: shards[number].sample(logs[number], share), logs)),
+        lambda formulas: list(in_threads(lambda n: shards[n].sample(logs[n], formulas, share), logs)),
         lambda formulas: list(in_threads(lambda n: shards[n].count(logs[n], formulas), logs)),
         lambda joint: list(in_threads(lambda n: shards[n].values_within_memory(logs[n], joint), logs)),
     )
@@ -102,7 +102,7 @@ def numbered_in_threads(
 def numbered(
     settings: ViewSettings,
     shards: Mapping[int, Shard],
-    sample: Callable[[], Sequence[Sampled]],
+    sample: Callable[[Mapping[str, Formula]], Sequence[Ranges]],
     count: Callable[[Mapping[str, Formula]], Sequence[CountedRows]],
     fit: Callable[[SharedVocabularies], Sequence[Mapping[str, int]]],
 ) -> SharedVocabularies:
@@ -122,7 +122,8 @@ def numbered(
     if settings.computed:
         sealed = (shard.sealed_formulas() for shard in shards.values())
         known = next((formulas for formulas in sealed if formulas), {})
-        formulas = formulas_of(Sampled.of(sample()), settings, known)
+        formulas = weighted_formulas(settings, known)
+        formulas = stepped(formulas, settings, sample(formulas))
     codecs = [*map(as_stored, settings.stored_codecs)]
     budget = settings.budget
     joint = SharedVocabularies.of(count(formulas), codecs, budget, formulas)

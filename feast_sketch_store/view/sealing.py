@@ -18,7 +18,7 @@ from feast_sketch_store.rows.newest import Batches, NewestRows
 from feast_sketch_store.rows.vocabulary import Vocabulary
 from feast_sketch_store.settings.view_settings import ViewSettings
 from feast_sketch_store.structures.goals import MEMORY
-from feast_sketch_store.view.formulas import as_stored, computed_rows, formulas_of, sample_of
+from feast_sketch_store.view.formulas import as_stored, computed_rows, ranges_of, stepped, weighted_formulas
 from feast_sketch_store.view.semantics import REPLACE, FoldedRows
 
 _logger = logging.getLogger(__name__)
@@ -132,8 +132,11 @@ def fold(
             f"`feast-sketch rebuild {settings.view} --shards 16`"
         )
     formulas: Mapping[str, Formula] = {}
-    if settings.computed:
-        formulas = joint.formulas if joint else formulas_of(sample_of(rows, settings), settings, known or {})
+    if joint is not None:
+        formulas = joint.formulas
+    elif settings.computed:
+        formulas = weighted_formulas(settings, known or {})
+        formulas = stepped(formulas, settings, [ranges_of(rows, settings, formulas)])
     budget, codecs = settings.budget, settings.stored_codecs
     if joint is not None:
         budget = joint.budget_of(budget, codecs, len(rows))

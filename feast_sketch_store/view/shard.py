@@ -29,7 +29,7 @@ from feast_sketch_store.settings.view_settings import ViewSettings
 from feast_sketch_store.snapshot.files import SnapshotFile
 from feast_sketch_store.snapshot.sealed import write_layer
 from feast_sketch_store.storage.base import Storage
-from feast_sketch_store.view.formulas import Sampled, as_stored, computed_rows, sample_of
+from feast_sketch_store.view.formulas import Ranges, as_stored, computed_rows, ranges_of
 from feast_sketch_store.view.gate import Figures
 from feast_sketch_store.view.live_shard import LiveShard, expire_before_of, note_write
 from feast_sketch_store.view.sealing import (
@@ -360,9 +360,9 @@ class Shard(LiveShard):
         snapshot = self.snapshots.named(entry["name"], entry["manifest"].encode())
         return Drafted(snapshot, Figures.of_entry(entry["figures"]), entry["compacts"])
 
-    def sample(self, log: LogRead, share: float) -> Sampled:
-        """Of the rows of a log that count, for formulas; see `sample_of`."""
-        return sample_of(self.rows_of(log), self.settings, share)
+    def sample(self, log: LogRead, formulas: Mapping[str, Formula], share: float) -> Ranges:
+        """The scores of the rows of a log that count; see `ranges_of`."""
+        return ranges_of(self.rows_of(log), self.settings, formulas, share)
 
     def count(self, log: LogRead, formulas: Mapping[str, Formula]) -> CountedRows:
         """How often the rows of a log that count have each value of features whose values have ids."""
