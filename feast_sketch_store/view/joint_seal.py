@@ -11,9 +11,11 @@ publish   one shard after the other; a shard that was not reached keeps its prev
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 from feast_sketch_store.layers.joint import CountedRows, SharedVocabularies
 from feast_sketch_store.row_log import LogRead
+from feast_sketch_store.row_log.staging import StagedFile
 from feast_sketch_store.rows.formulas import Formula
 from feast_sketch_store.settings.view_settings import ViewSettings
 from feast_sketch_store.snapshot.files import SnapshotFile
@@ -131,6 +133,23 @@ def numbered(
     reasons = {name: budget.reason_against_filter(name, size) for name, size in joint.beyond.items()}
     warn_of_exact(settings.view, {name: reason for name, reason in reasons.items() if reason})
     return joint.cut_to(fit(joint)) if budget.with_memory else joint
+
+
+def figures_with(shards: Mapping[int, Shard], settings: ViewSettings, files: Sequence[StagedFile]) -> Figures:
+    """The figures of a seal of all rows, if staged files counted; the caller holds the view's lease.
+
+    It takes as long as a seal, and writes nothing.
+
+    Raises
+    ------
+    DamagedFileError, StorageError : rows cannot be read.
+    """
+    logs = {number: shard.row_log.absorb() for number, shard in shards.items()}
+    for file in files:
+        log = logs[file.shard]
+        logs[file.shard] = replace(log, files=(*log.files, file.file))
+    joint = numbered_in_threads(settings, shards, logs)
+    return Figures.sum_of(in_threads(lambda number: shards[number].figures(logs[number], joint), logs))
 
 
 def seal_deltas(shards: Mapping[int, Shard]) -> bool:

@@ -26,6 +26,7 @@ from feast_sketch_store.errors import (
 )
 from feast_sketch_store.layers import SealedRows
 from feast_sketch_store.metrics import GATE_REFUSALS
+from feast_sketch_store.row_log import RowLog
 from feast_sketch_store.row_log.staging import StagedFile, stage
 from feast_sketch_store.rows.encoding import FeastRow
 from feast_sketch_store.rows.limits import gathered
@@ -41,9 +42,8 @@ from feast_sketch_store.storage.names import (
     staged_files,
 )
 from feast_sketch_store.threads import Threads, lower_priority
-from feast_sketch_store.view import fills, joint_seal
-from feast_sketch_store.view.fills import HeldBack
-from feast_sketch_store.view.gate import FILL, SEAL, Figures, judge
+from feast_sketch_store.view import joint_seal
+from feast_sketch_store.view.gate import FILL, SEAL, Figures, HeldBack, judge
 from feast_sketch_store.view.group_commit import GroupCommit
 from feast_sketch_store.view.live import LiveView, Parts
 from feast_sketch_store.view.sealing import SealPolicy, Sizes, may_have_deltas
@@ -400,7 +400,7 @@ class View(LiveView[Shard]):
         """Delete uncommitted staged files whose names begin with a label. Returns their number."""
         return sum(len(shard.row_log.discard_staged(label)) for shard in self.shards.values())
 
-    # -- gate: see `gate` and `fills` ------------------------------------------------------------------------
+    # -- gate: see `gate` ------------------------------------------------------------------------------------
 
     def judge(self, figures: Figures, remedy: str = SEAL) -> None:
         """Ask the gate about a new version of the view; parameters and errors as of `gate.judge`."""
@@ -418,10 +418,13 @@ class View(LiveView[Shard]):
     def _judge_fill(self, files: Sequence[StagedFile]) -> None:
         with self.unchanging():
             try:
-                self.judge(fills.figures_with(self.shards, self.settings, files), FILL)
+                self.judge(joint_seal.figures_with(self.shards, self.settings, files), FILL)
             except GateError as error:
-                fills.hold_back(self.storage, self.shards, HeldBack.of(files, error))
+                HeldBack.of(files, error).hold(self.storage, self._row_logs())
                 raise
+
+    def _row_logs(self) -> dict[int, RowLog]:
+        return {number: shard.row_log for number, shard in self.shards.items()}
 
     def publish(self, force: bool = False) -> int | None:
         """Let the rows of a fill that was held back count, if there is one, and seal.
@@ -462,7 +465,7 @@ class View(LiveView[Shard]):
             if fill is None:
                 return None
             self.storage.delete([HELD_BACK_FILE])
-            fills.delete_files(self.shards, fill)
+            fill.delete_files(self._row_logs())
             return fill.num_rows
 
     # -- seal ----------------------------------------------------------------------------------
