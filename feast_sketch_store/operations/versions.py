@@ -114,7 +114,7 @@ def diff(view: View, before: str | None = None, after: str | None = None) -> Vie
     DamagedFileError, StorageError : files cannot be read.
     """
     view.refresh()
-    published = [part.published() for part in view.shards.values()]
+    published = [part.snapshots.list() for part in view.shards.values()]
     older: Sequence[SnapshotFile] | None
     newer: Sequence[SnapshotFile] | None
     if before is None and not any(published):

@@ -64,6 +64,9 @@ def place_of(name: str) -> tuple[int, int]:
 class SnapshotFile:
     """A snapshot, published or written to be published.
 
+    Methods raise StorageError if a file cannot be read, or the snapshot has been pruned. Those that need its
+    manifest raise DamagedFileError if that is truncated, altered, or of another snapshot.
+
     Parameters
     ----------
     version : of the row log that it covers.
@@ -107,12 +110,7 @@ class SnapshotFile:
         return sum(layer.files["base"].size_bytes for layer in manifest.layers)
 
     def file_names(self) -> set[str]:
-        """The names of all files that it needs; if its manifest cannot be read, of those that it added.
-
-        Raises
-        ------
-        StorageError : the storage cannot be read.
-        """
+        """The names of all files that it needs; if its manifest cannot be read, of those that it added."""
         own = {_part_name(self.name, part) for part in PARTS}
         try:
             return own | {file.name for file in self.manifest().all_files}
@@ -125,12 +123,7 @@ class SnapshotFile:
         return info.modified_at if info else 0.0
 
     def with_manifest(self) -> "SnapshotFile":
-        """The same snapshot with the content of its manifest, which is read now unless it is known.
-
-        Raises
-        ------
-        StorageError : it cannot be read, or the snapshot has been pruned.
-        """
+        """The same snapshot with the content of its manifest, which is read now unless it is known."""
         return replace(self, known_manifest=self._content())
 
     def _content(self) -> bytes:
@@ -139,13 +132,7 @@ class SnapshotFile:
         return self.storage.read(self.manifest_name, 0, MAX_MANIFEST_BYTES + 1)
 
     def manifest(self) -> Manifest:
-        """The decoded manifest.
-
-        Raises
-        ------
-        DamagedFileError : the manifest is truncated, altered, or that of another snapshot.
-        StorageError : it cannot be read, or the snapshot has been pruned.
-        """
+        """The decoded manifest."""
         source = self.storage.where(self.manifest_name)
         manifest = Manifest.decode(self._content(), source)
         own, names = manifest.own, {part: _part_name(self.name, part) for part in PARTS}
@@ -206,34 +193,19 @@ class SnapshotFile:
         return DamagedFileError(f"{error}, which {self.manifest_name} names")
 
     def drop_damaged(self) -> bool:
-        """Delete damaged fetched copies of its files. Returns whether there were any.
-
-        Raises
-        ------
-        DamagedFileError, StorageError : the manifest cannot be read, or a copy cannot be deleted.
-        """
+        """Delete damaged fetched copies of its files. Returns whether there were any."""
         files = self.manifest().all_files
         dropped = [f.known is not None and self.storage.drop_damaged(f.name, f.known) for f in files]
         return any(dropped)
 
     def keep_copies(self) -> None:
-        """Mark fetched copies of its files as in use.
-
-        Raises
-        ------
-        DamagedFileError, StorageError : the manifest cannot be read.
-        """
+        """Mark fetched copies of its files as in use."""
         for file in self.manifest().all_files:
             if file.known is not None:
                 self.storage.keep_copy(file.name, file.known)
 
     def let_go_of_copies(self, newer: "SnapshotFile") -> None:
-        """Let fetched copies be deleted soon, except those of files that a newer snapshot needs.
-
-        Raises
-        ------
-        DamagedFileError, StorageError : a manifest cannot be read.
-        """
+        """Let fetched copies be deleted soon, except those of files that a newer snapshot needs."""
         needed = newer.file_names()
         for file in self.manifest().all_files:
             if file.known is not None and file.name not in needed:
@@ -262,14 +234,9 @@ class Listing:
         """The newest snapshot; None if there is none."""
         return next(iter(self.snapshots), None)
 
-    @property
-    def pinned_snapshot(self) -> SnapshotFile | None:
-        """The snapshot at which readers are held; None if they are not, or it is gone."""
-        return next((s for s in self.snapshots if s.name == self.pinned), None)
-
 
 class SnapshotFolder:
-    """The snapshots of one view.
+    """The snapshots of one view. Methods raise StorageError if the storage cannot be read or written.
 
     Parameters
     ----------
@@ -292,12 +259,7 @@ class SnapshotFolder:
         return snapshot
 
     def list(self) -> list[SnapshotFile]:
-        """The published snapshots, newest first.
-
-        Raises
-        ------
-        StorageError : the storage cannot be read.
-        """
+        """The published snapshots, newest first."""
         return self.look().snapshots
 
     def look(self, since: SnapshotFile | None = None) -> Listing:
@@ -307,10 +269,6 @@ class SnapshotFolder:
         ----------
         since : a known snapshot; those of earlier versions are left out, which makes an answer of an object
             store shorter. The names of pins, and of the note of a move, come after all versions.
-
-        Raises
-        ------
-        StorageError : the storage cannot be read.
         """
         names = self.storage.list(after="" if since is None else f"{since.version:020d}")
         matches = map(_MANIFEST_NAME.fullmatch, names)
@@ -321,12 +279,7 @@ class SnapshotFolder:
         return Listing(found, pinned, [match[0] for match in pins], MOVED in names)
 
     def note_move(self) -> None:
-        """Tell readers, who look at the names of files anyway, that the rows are elsewhere now.
-
-        Raises
-        ------
-        StorageError : the storage cannot be written.
-        """
+        """Tell readers, who look at the names of files anyway, that the rows are elsewhere now."""
         self.storage.replace(MOVED, f"{created_by()}\n".encode())
 
     def pin(self, snapshot: SnapshotFile) -> None:
@@ -347,12 +300,7 @@ class SnapshotFolder:
         self.storage.delete(before)
 
     def unpin(self) -> bool:
-        """Let readers follow the newest snapshot. Returns whether they were held.
-
-        Raises
-        ------
-        StorageError : the storage cannot be written.
-        """
+        """Let readers follow the newest snapshot. Returns whether they were held."""
         pins = self.look().pins
         self.storage.delete(pins)
         return bool(pins)
@@ -443,12 +391,7 @@ class SnapshotFolder:
                 self.discard(snapshot)
 
     def leftovers(self) -> Sequence[str]:
-        """The names of files of no published snapshot. Their writers were killed, or are still writing.
-
-        Raises
-        ------
-        StorageError : the storage cannot be read.
-        """
+        """The names of files of no published snapshot. Their writers were killed, or are still writing."""
         listing = self.look()
         kept = {*listing.pins, MOVED}
         for snapshot in listing.snapshots:
@@ -461,10 +404,6 @@ class SnapshotFolder:
         Parameters
         ----------
         age_seconds : remove only files older than this, which no process can still be writing.
-
-        Raises
-        ------
-        StorageError : the storage cannot be read or written.
         """
         gone = self.leftovers()
         if not self.storage.supports_leases:  # another process may be writing

@@ -8,7 +8,7 @@ Few rows are late. So a reader that fetches its files fetches the small arrays, 
 entities of late rows. The whole file is fetched when that is little, or when many blocks are needed.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
 import mmh3
@@ -59,6 +59,13 @@ def load_order(snapshot: SnapshotFile, layer: int = 0) -> RowKeys:
     StorageError : the file cannot be read.
     """
     return _keys_of(_mapped(snapshot, layer)[0])
+
+
+def by_hash(parts: Sequence[RowKeys]) -> RowKeys:
+    """The keys of all parts, ordered by hash."""
+    together = RowKeys.concatenate(parts)
+    hashes = together.entity_hashes
+    return together.take(np.lexsort((hashes[:, 1], hashes[:, 0])))
 
 
 class OrderIndex:
@@ -115,9 +122,7 @@ class OrderIndex:
             # The block before may end with the same first bits.
             rest = rest[(blocks[rest] > 0) & (self._first_hashes[blocks[rest]] == first[rest])]
             blocks[rest] -= 1
-        together = RowKeys.concatenate(found)
-        hashes = together.entity_hashes
-        return together.take(np.lexsort((hashes[:, 1], hashes[:, 0])))
+        return by_hash(found)
 
     def _blocks(self, blocks: NDArray[np.int64]) -> NDArray[np.uint64]:
         """The rows of blocks, which are given in ascending order: uint64[m, 4]."""

@@ -10,7 +10,7 @@ deleted.
 
 import json
 from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Self
 
@@ -77,15 +77,6 @@ class Figures:
             for name, number in part.values.items():
                 values[name] = max(values.get(name, 0), number)
         return cls(entities, facts, values)
-
-    def to_entry(self) -> dict[str, Any]:
-        """The figures as JSON."""
-        return asdict(self)
-
-    @classmethod
-    def of_entry(cls, entry: Mapping[str, Any]) -> Self:
-        """The reverse of `to_entry`."""
-        return cls(entry["entities"], entry["facts"], entry["values"])
 
     def named(self) -> dict[str, int]:
         """Each figure by its name in messages."""

@@ -139,10 +139,6 @@ def figures_with(shards: Mapping[int, Shard], settings: ViewSettings, files: Seq
     """The figures of a seal of all rows, if staged files counted; the caller holds the view's lease.
 
     It takes as long as a seal, and writes nothing.
-
-    Raises
-    ------
-    DamagedFileError, StorageError : rows cannot be read.
     """
     logs = {number: shard.row_log.absorb() for number, shard in shards.items()}
     for file in files:

@@ -500,12 +500,7 @@ def _damage_of(state: State, error: DamagedFileError | ReadFault) -> DamagedFile
 
 
 def checked_served(name: str, shard_map: ShardMap, served: Sequence[int] | None) -> list[int]:
-    """The shards to be served, in ascending order.
-
-    Raises
-    ------
-    SettingsError : there is no such shard.
-    """
+    """The shards to be served, in ascending order."""
     if served is None:
         return list(range(shard_map.num_shards))
     wrong = [number for number in served if not 0 <= number < shard_map.num_shards]

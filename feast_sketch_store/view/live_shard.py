@@ -368,8 +368,7 @@ class LiveShard:
             if state.snapshot is None:
                 raise error
             if self.state.snapshot == state.snapshot:  # otherwise another thread was first
-                if not self._loader.mend(state.snapshot):
-                    self._loader.give_up(state.snapshot, error)
+                self._loader.give_up(state.snapshot, error)
                 self._refresh(None)
 
     def _has_unseen_write(self) -> bool:

@@ -7,7 +7,7 @@ refresh:  newest snapshot -> base layer;  commits since -> exact layers on top
 
 import logging
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -90,14 +90,14 @@ class Drafted(NamedTuple):
 
     snapshot: SnapshotFile
     figures: Figures
-    compacts: bool = False
+    compacts: bool
 
     def to_entry(self) -> dict[str, Any]:
         """What another process needs to publish it; JSON-serializable."""
         return {
             "name": self.snapshot.name,
             "manifest": self.snapshot.manifest().encode().decode(),
-            "figures": self.figures.to_entry(),
+            "figures": asdict(self.figures),
             "compacts": self.compacts,
         }
 
@@ -110,11 +110,6 @@ class _Deferred:
     tables: tuple[pa.Table, ...] = ()
     num_rows: int = 0
     num_bytes: int = 0
-
-    @property
-    def num_commits(self) -> int:
-        """How many commits the rows are of."""
-        return len(self.tables)
 
     def followed_by(self, table: pa.Table, position: Position) -> "_Deferred":
         """Add the rows of one commit; keep only these if commits of others lie between."""
@@ -174,7 +169,7 @@ class Shard(LiveShard):
         return Sizes(
             state.unsealed_rows + deferred.num_rows,
             state.unsealed_bytes + deferred.num_bytes,
-            state.delta_rows,
+            sum(map(len, state.deltas)),
             sum(delta.size_bytes for delta in state.deltas),
             sealed.num_entities if sealed else 0,
             sealed.size_bytes if sealed else 0,
@@ -183,7 +178,7 @@ class Shard(LiveShard):
     @property
     def num_unsealed_commits(self) -> int:
         """Commits that no snapshot and no absorption covers, as far as this object knows."""
-        return self.state.unsealed_commits + self._deferred.num_commits
+        return self.state.unsealed_commits + len(self._deferred.tables)
 
     @property
     def num_unsealed(self) -> int:
@@ -358,7 +353,7 @@ class Shard(LiveShard):
     def drafted(self, entry: Mapping[str, Any]) -> Drafted:
         """The reverse of `Drafted.to_entry`. Raises DamagedFileError : it is none."""
         snapshot = self.snapshots.named(entry["name"], entry["manifest"].encode())
-        return Drafted(snapshot, Figures.of_entry(entry["figures"]), entry["compacts"])
+        return Drafted(snapshot, Figures(**entry["figures"]), entry["compacts"])
 
     def sample(self, log: LogRead, formulas: Mapping[str, Formula], share: float) -> Ranges:
         """The scores of the rows of a log that count; see `ranges_of`."""
@@ -383,10 +378,21 @@ class Shard(LiveShard):
             joint,
         )
 
-    def draft(self, log: LogRead, joint: SharedVocabularies | None) -> Drafted:
-        """Draft an unpublished base with given ids of values."""
-        rows = self.rows_of(log)
-        return self._draft(rows, log, joint)._replace(compacts=wants_compaction(rows, len(log.files)))
+    def draft(self, log: LogRead, joint: SharedVocabularies | None, table: LogRead | None = None) -> Drafted:
+        """Fold the rows of a log into an unpublished base.
+
+        Parameters
+        ----------
+        joint : the ids of values, and what else all shards share.
+        table : the table whose seal it is; None if it is that of the log.
+        """
+        rows, view = self.rows_of(log), self.settings.view
+        table = log if table is None else table  # which may be empty
+        layer = fold(rows, self.settings, joint, self.sealed_formulas())
+        # A snapshot's version is the number of commits that it covers.
+        version = table.position.number + 1
+        snapshot = write_layer(self.snapshots, layer, rows.keys, view, version, table.table_version)
+        return Drafted(snapshot, _figures_of(layer), wants_compaction(rows, len(log.files)))
 
     def figures(self, log: LogRead, joint: SharedVocabularies | None) -> Figures:
         """The figures of the base that a log would become."""
@@ -494,14 +500,6 @@ class Shard(LiveShard):
             return {}
         return {} if sealed is None else sealed.formulas
 
-    def _draft(self, rows: FoldedRows, log: LogRead, joint: SharedVocabularies | None) -> Drafted:
-        """Fold rows into a layer and write it as an unpublished snapshot, as of the table of the log."""
-        layer = fold(rows, self.settings, joint, self.sealed_formulas())
-        # A snapshot's version is the number of commits that it covers.
-        version, view = log.position.number + 1, self.settings.view
-        draft = write_layer(self.snapshots, layer, rows.keys, view, version, log.table_version)
-        return Drafted(draft, _figures_of(layer))
-
     # -- rebuild: the steps, see `rebuilding` ---------------------------------------------------
 
     def dropped_by(self, before: LogRead, after: LogRead) -> Dropped | None:
@@ -532,7 +530,7 @@ class Shard(LiveShard):
             before = self.row_log.extend(before, after.schema())
         # No seal of rows that the table held before comes after this one.
         newer = replace(before, table_version=before.table_version + 1)
-        return before, self._draft(self.rows_of(after), newer, joint)
+        return before, self.draft(after, joint, newer)
 
     def replace_rows(self, before: LogRead, after: LogRead, draft: SnapshotFile) -> None:
         """Replace the rows of the table, and the snapshot; ``before`` and ``draft`` are of `replacement`.
@@ -568,33 +566,6 @@ class Shard(LiveShard):
             _logger.warning("%s; the new rows are read from the row log until a later seal", error)
         self.snapshots.prune(_SNAPSHOTS_KEPT)
         self.row_log.prune()
-
-    # -- hold --------------------------------------------------------------------------------------
-
-    def pin(self, snapshot: SnapshotFile) -> None:
-        """Hold reads of all processes at a snapshot, until `unpin`.
-
-        Raises
-        ------
-        StorageError : the storage cannot be written, or the snapshot is gone.
-        """
-        self.snapshots.pin(snapshot)
-        self.refresh()
-
-    def published(self) -> Sequence[SnapshotFile]:
-        """All snapshots, newest first."""
-        return self.snapshots.list()
-
-    def unpin(self) -> bool:
-        """Let reads follow the writes again. Returns whether they were held.
-
-        Raises
-        ------
-        StorageError : the storage cannot be written.
-        """
-        was_pinned = self.snapshots.unpin()
-        self.refresh()
-        return was_pinned
 
     # -- clean up ------------------------------------------------------------------------------
 

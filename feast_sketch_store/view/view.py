@@ -454,12 +454,7 @@ class View(LiveView[Shard]):
         return None if fill is None else fill.num_rows
 
     def discard(self) -> int | None:
-        """Delete the rows of a fill that was held back. Returns their number; None if there is none.
-
-        Raises
-        ------
-        DamagedFileError, StorageError : files cannot be read or written.
-        """
+        """Delete the rows of a fill that was held back. Returns their number; None if there is none."""
         with self.unchanging():
             fill = HeldBack.read(self.storage)
             if fill is None:
@@ -549,12 +544,7 @@ class View(LiveView[Shard]):
             time.sleep(between)  # shorter than between two seals of a writer
 
     def absorb(self) -> None:
-        """Move the rows of the write-ahead logs into the tables, if no other process seals or does the same.
-
-        Raises
-        ------
-        DamagedFileError, StorageError : the rows stay where they are.
-        """
+        """Move the rows of the write-ahead logs into the tables, unless another process does so, or seals."""
         with self._seal_lock, self._leased() as is_ours:
             if is_ours:
                 for shard in self.shards.values():
@@ -607,10 +597,6 @@ class View(LiveView[Shard]):
         Returns
         -------
         Whether there is a new snapshot.
-
-        Raises
-        ------
-        DamagedFileError, StorageError : as `seal`.
         """
         self.refresh_all()
         return self._seal_if_due()
@@ -706,7 +692,7 @@ class View(LiveView[Shard]):
         StorageError : the storage cannot be written; reads follow the writes.
         """
         self._register()
-        published = {number: shard.published() for number, shard in self.shards.items()}
+        published = {number: shard.snapshots.list() for number, shard in self.shards.items()}
         if unsealed := [number for number, files in published.items() if not files]:
             of_shards = f" of the shards {', '.join(map(str, unsealed))}" if len(self.shards) > 1 else ""
             raise SettingsError(
@@ -723,10 +709,11 @@ class View(LiveView[Shard]):
         chosen = self.snapshots_of(versions)
         try:
             for shard, snapshot in zip(self.shards.values(), chosen, strict=True):
-                shard.pin(snapshot)
+                shard.snapshots.pin(snapshot)
         except BaseException:
             self.unpin()
             raise
+        self.refresh_all()
         return tuple(versions)
 
     def snapshots_of(self, versions: Sequence[int]) -> list[SnapshotFile]:
@@ -738,7 +725,7 @@ class View(LiveView[Shard]):
         """
         chosen = []
         for version, shard in zip(versions, self.shards.values(), strict=True):
-            files = shard.published()
+            files = shard.snapshots.list()
             found = next((snapshot for snapshot in files if snapshot.version == version), None)
             if found is None:
                 there = ", ".join(str(snapshot.version) for snapshot in files) or "none"
@@ -751,7 +738,8 @@ class View(LiveView[Shard]):
 
     def unpin(self) -> bool:
         """Let reads of all shards follow the writes again. Returns whether they were held."""
-        was_pinned = [shard.unpin() for shard in self.shards.values()]
+        was_pinned = [shard.snapshots.unpin() for shard in self.shards.values()]
+        self.refresh_all()
         return any(was_pinned)
 
     @property

@@ -158,7 +158,7 @@ def test_pushed_rows_are_shown_at_once_and_judged_when_they_are_sealed(make_view
         view.seal()
     assert view.snapshot_versions == versions
     assert num_items(view) == num_items(make_view()) == expected
-    snapshots = [part.published() for part in view.shards.values()]
+    snapshots = [part.snapshots.list() for part in view.shards.values()]
     assert all(len(files) == 1 for files in snapshots), "no draft is left"
     assert all(not part.snapshots.leftovers() for part in view.shards.values())
     assert view.publish(force=True) is None
