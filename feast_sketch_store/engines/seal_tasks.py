@@ -14,7 +14,7 @@ from feast_sketch_store.engines.packing import (
 from feast_sketch_store.errors import StorageError
 from feast_sketch_store.layers.joint import SharedVocabularies
 from feast_sketch_store.row_log import LogRead
-from feast_sketch_store.view.formulas import as_stored
+from feast_sketch_store.view.sealing import as_stored
 from feast_sketch_store.view.shard import Shard
 
 SAMPLE, COUNT, FIT, DRAFT, FINISH = "sample", "count", "fit", "draft", "finish"

@@ -21,7 +21,7 @@ from feast_sketch_store.snapshot.order import verify_order
 from feast_sketch_store.snapshot.sealed import open_layers
 from feast_sketch_store.storage.base import Storage
 from feast_sketch_store.storage.names import ROWS_FOLDER, SNAPSHOTS_FOLDER, staged_files
-from feast_sketch_store.view.formulas import computed_rows
+from feast_sketch_store.view.sealing import computed_rows
 from feast_sketch_store.view.semantics import REPLACE, named
 from feast_sketch_store.view.shard_map import shards_of
 

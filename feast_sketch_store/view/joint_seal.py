@@ -20,9 +20,8 @@ from feast_sketch_store.rows.formulas import Formula
 from feast_sketch_store.settings.view_settings import ViewSettings
 from feast_sketch_store.snapshot.files import SnapshotFile
 from feast_sketch_store.threads import in_threads
-from feast_sketch_store.view.formulas import Ranges, as_stored, stepped, weighted_formulas
 from feast_sketch_store.view.gate import Figures
-from feast_sketch_store.view.sealing import warn_of_exact
+from feast_sketch_store.view.sealing import Ranges, as_stored, stepped, warn_of_exact, weighted_formulas
 from feast_sketch_store.view.shard import Drafted, Shard
 
 

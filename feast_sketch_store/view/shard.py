@@ -29,15 +29,18 @@ from feast_sketch_store.settings.view_settings import ViewSettings
 from feast_sketch_store.snapshot.files import SnapshotFile
 from feast_sketch_store.snapshot.sealed import write_layer
 from feast_sketch_store.storage.base import Storage
-from feast_sketch_store.view.formulas import Ranges, as_stored, computed_rows, ranges_of
 from feast_sketch_store.view.gate import Figures
 from feast_sketch_store.view.live_shard import LiveShard, expire_before_of, note_write
 from feast_sketch_store.view.sealing import (
+    Ranges,
     Sizes,
+    as_stored,
+    computed_rows,
     fold,
     fold_delta,
     may_have_deltas,
     num_kept,
+    ranges_of,
     wants_compaction,
 )
 from feast_sketch_store.view.semantics import FoldedRows, RowSemantics, named
@@ -137,13 +140,7 @@ class Shard(LiveShard):
     """A shard of a feature view in a storage of its own. Safe to use from several threads.
 
     It decides nothing: the view says when it loads, absorbs and seals, and holds the lease for that.
-
-    Parameters
-    ----------
-    storage : the shard's own; it may be empty.
-    settings : of the view.
-    refresh_interval_seconds : how old the writes of other processes may be before a read looks for them.
-    is_replica : see `LiveShard`.
+    Parameters are those of `LiveShard`, with the settings of the view in place of the semantics.
     """
 
     remedy = REMEDY
