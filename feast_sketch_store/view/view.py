@@ -41,8 +41,9 @@ from feast_sketch_store.storage.names import (
     SEAL_LOCK,
     staged_files,
 )
-from feast_sketch_store.threads import Threads, lower_priority
+from feast_sketch_store.threads import Threads
 from feast_sketch_store.view import joint_seal
+from feast_sketch_store.view.background import Sealer
 from feast_sketch_store.view.gate import FILL, SEAL, Figures, HeldBack, judge
 from feast_sketch_store.view.group_commit import GroupCommit
 from feast_sketch_store.view.live import LiveView, Parts
@@ -61,7 +62,6 @@ from feast_sketch_store.view.view_file import Registration, seconds_between_look
 
 _logger = logging.getLogger(__name__)
 
-SEALER = "feast_sketch_store seal"  # the name of threads
 _LOOKS_AT_LEASE_SECONDS = 0.005  # while another process holds it; in a bucket a hundred times as long
 _BASE, _DELTA, _ABSORPTION, _NOTHING = "base", "delta", "absorption", ""  # what may be due
 _MAX_THREADS = 16  # threads that write to shards at once, because each waits for the disk
@@ -80,9 +80,8 @@ class View(LiveView[Shard]):
     storage : the view's own; it may be empty.
     settings : of the view.
     policy : when a write seals; all shards are sealed together.
-    refresh_interval_seconds : how old the writes of other processes may be before a read looks for them.
     max_staleness_seconds : how old answers may be for the view to count as ready; None for any age.
-    is_replica : see `LiveShard`.
+    refresh_interval_seconds, is_replica : see `LiveShard`.
     served : the shards that reads may be about; None for all. A process that serves a part does not seal
         beside its writes.
     shard_map : of the view; None for the one of a new view with these settings.
@@ -123,10 +122,7 @@ class View(LiveView[Shard]):
         self._commits: GroupCommit[Batch] = GroupCommit()
         self._num_refused = 0  # unsealed rows of the last seal, if the gate refused it
         self._seal_lock = threading.RLock()  # one seal, rebuild or vacuum at a time in this process
-        self._sealer_lock = threading.Lock()
-        self._sealer: threading.Thread | None = None  # the latest one; a fork has no threads
-        self._is_maintained = False  # by that thread
-        self._has_ended = False  # so that no thread begins
+        self._sealer = Sealer()  # a fork has no threads
 
     @property
     def settings(self) -> ViewSettings:
@@ -614,47 +610,19 @@ class View(LiveView[Shard]):
 
     def settle(self) -> None:
         """Wait for a seal that runs in the background, if there is one."""
-        with self._sealer_lock:
-            sealer = self._sealer
-        if sealer is not None:
-            sealer.join()
+        self._sealer.settle()
 
     def end_seals(self) -> None:
-        """Wait for the seal that runs in the background, and begin no other one there.
-
-        `settle` waits for all that become due meanwhile, which has no end while others write.
-        """
-        with self._sealer_lock:
-            self._has_ended = True
-        self.settle()
+        """Wait for the seal that runs in the background, and begin no other one there."""
+        self._sealer.end()
 
     def _maintain_beside(self) -> None:
         """Seal or absorb in a thread, unless a thread already does."""
-        with self._sealer_lock:
-            if self._is_maintained or self._has_ended:
-                return
-            sealer = threading.Thread(target=self._maintain_while_due, name=SEALER)
-            try:
-                sealer.start()
-            except RuntimeError as error:  # the writes of the commit are durable, whatever becomes of this
-                _logger.warning(
-                    "%s: cannot be sealed: %s; a later write tries again", self.storage.location, error
-                )
-            else:
-                self._sealer, self._is_maintained = sealer, True
-
-    def _maintain_while_due(self) -> None:
-        """Seal or absorb until the rows written meanwhile are few enough to wait."""
-        lower_priority(leave_a_core=True)  # to reads, of this process and others
-        is_needed = True
-        while is_needed:
-            is_sealed = False
-            try:
-                is_sealed = self._maintain()
-            finally:
-                with self._sealer_lock:  # a commit that comes after this starts another thread
-                    is_needed = is_sealed and not self._has_ended and self._is_due()
-                    self._is_maintained = is_needed
+        try:
+            self._sealer.start(self._maintain, self._is_due)
+        except RuntimeError as error:  # the writes of the commit are durable, whatever becomes of this
+            where = self.storage.location
+            _logger.warning("%s: cannot be sealed: %s; a later write tries again", where, error)
 
     def _maintain(self) -> bool:
         """Seal or absorb if it is still due. Of several threads, the first one does it.
