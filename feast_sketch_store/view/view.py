@@ -678,10 +678,10 @@ class View(LiveView[Shard]):
         try:
             for shard, snapshot in zip(self.shards.values(), chosen, strict=True):
                 shard.snapshots.pin(snapshot)
+            self.refresh_all()
         except BaseException:
             self.unpin()
             raise
-        self.refresh_all()
         return tuple(versions)
 
     def snapshots_of(self, versions: Sequence[int]) -> list[SnapshotFile]:
