@@ -17,7 +17,7 @@ from feast_sketch_store.rows.entity_keys import find_sorted
 from feast_sketch_store.snapshot import format as snapshot_format
 from feast_sketch_store.snapshot.files import SnapshotFile, SnapshotFolder
 from feast_sketch_store.snapshot.manifest import MANIFEST_VERSION, PARTS
-from feast_sketch_store.snapshot.order import verify_order
+from feast_sketch_store.snapshot.order import load_order
 from feast_sketch_store.snapshot.sealed import open_layers
 from feast_sketch_store.storage.base import Storage
 from feast_sketch_store.storage.names import ROWS_FOLDER, SNAPSHOTS_FOLDER, staged_files
@@ -210,7 +210,7 @@ def _verify_order(
     is_row: NDArray[np.bool_] | None = None,
 ) -> RowKeys:
     """The keys in the order index of a layer, checked; ``is_row`` says which entities are rows."""
-    order = verify_order(snapshot, number)
+    order = load_order(snapshot, number, check_all=True)
     first, second = order.entity_hashes[:, 0], order.entity_hashes[:, 1]
     ascends = (first[1:] > first[:-1]) | ((first[1:] == first[:-1]) & (second[1:] > second[:-1]))
     if len(order) != num_entities or not ascends.all():

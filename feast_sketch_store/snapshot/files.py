@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 import feast_sketch_store
 from feast_sketch_store.errors import DamagedFileError, StorageError
-from feast_sketch_store.snapshot.format import Arrays, encode, header_of, verify
+from feast_sketch_store.snapshot.format import Arrays, decode, encode, header_of
 from feast_sketch_store.snapshot.manifest import (
     CHUNK_BYTES,
     MAX_MANIFEST_BYTES,
@@ -172,7 +172,7 @@ class SnapshotFile:
             raise DamagedFileError(
                 f"{source}: truncated or extended: {len(content)} bytes, the manifest says {file.size_bytes}"
             )
-        description, arrays = verify(content, source, skip)
+        description, arrays = decode(content, source, skip)
         if checksum_of(header_of(content)) != file.header_checksum:
             raise DamagedFileError(f"{source}: is not the file that its manifest names")
         return description, arrays

@@ -45,20 +45,27 @@ def order_arrays(keys: RowKeys) -> dict[str, NDArray[np.generic]]:
     return {"rows": rows, "rows.checks": _checks_of(rows), "first_hashes": _first_bits(rows[::BLOCK_ROWS, 0])}
 
 
-def load_order(snapshot: SnapshotFile, layer: int = 0) -> RowKeys:
+def load_order(snapshot: SnapshotFile, layer: int = 0, check_all: bool = False) -> RowKeys:
     """The keys of the sealed rows, mapped, and ordered by entity hash if the file is sound.
 
     Parameters
     ----------
     snapshot : the snapshot.
     layer : 0 for the base, 1 for the oldest delta. A delta's keys include deleted entities.
+    check_all : check that the small arrays are those of the rows.
 
     Raises
     ------
-    DamagedFileError : the file is truncated, altered, or of another kind.
+    DamagedFileError : the file is truncated, altered, of another kind, or its parts contradict each other.
     StorageError : the file cannot be read.
     """
-    return _keys_of(_mapped(snapshot, layer)[0])
+    rows, checks, first = _mapped(snapshot, layer)
+    if check_all and (
+        (checks != _checks_of(rows)).any() or (first != _first_bits(rows[::BLOCK_ROWS, 0])).any()
+    ):
+        source = snapshot.where("order")
+        raise DamagedFileError(f"{source}: the parts of the order index contradict each other")
+    return _keys_of(rows)
 
 
 def by_hash(parts: Sequence[RowKeys]) -> RowKeys:
@@ -207,21 +214,6 @@ def _parts_of(arrays: Mapping[str, _Shaped], source: str) -> tuple[_Shaped, _Sha
     if not kinds or shapes != ((_ROW_WORDS,), (num_blocks,), (num_blocks,)):
         raise DamagedFileError(f"{source}: the parts of the order index do not fit each other")
     return rows, checks, first_hashes
-
-
-def verify_order(snapshot: SnapshotFile, layer: int = 0) -> RowKeys:
-    """`load_order`, with a check that its small arrays are those of its rows.
-
-    Raises
-    ------
-    DamagedFileError : the file is truncated, altered, of another kind, or its parts contradict each other.
-    StorageError : the file cannot be read.
-    """
-    rows, checks, first = _mapped(snapshot, layer)
-    if (checks != _checks_of(rows)).any() or (first != _first_bits(rows[::BLOCK_ROWS, 0])).any():
-        source = snapshot.where("order")
-        raise DamagedFileError(f"{source}: the parts of the order index contradict each other")
-    return _keys_of(rows)
 
 
 def _keys_of(rows: NDArray[np.uint64]) -> RowKeys:

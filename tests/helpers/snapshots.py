@@ -6,7 +6,7 @@ import functools
 import numpy as np
 
 from feast_sketch_store.snapshot.files import SnapshotFile, SnapshotFolder
-from feast_sketch_store.snapshot.format import header_of, locate, verify
+from feast_sketch_store.snapshot.format import decode, header_of, locate
 from feast_sketch_store.snapshot.manifest import LayerFiles, Manifest, PartFile, checksum_of
 from feast_sketch_store.storage.local import LocalStorage
 
@@ -14,7 +14,7 @@ from feast_sketch_store.storage.local import LocalStorage
 def load(path, *skip):
     """The description and the arrays of a file, with or without a manifest."""
     content = LocalStorage(path.parent).map(path.name)
-    return verify(content, str(path), *skip)
+    return decode(content, str(path), *skip)
 
 
 @functools.cache
