@@ -14,10 +14,8 @@ from feast_sketch_store.layers.formulas import describe_formula, formulas_from
 from feast_sketch_store.layers.joint import CountedRows, SharedVocabularies
 from feast_sketch_store.rows.binning import Bins
 from feast_sketch_store.rows.codecs import FeatureCodec
-from feast_sketch_store.rows.encoding import EncodedFeature
 from feast_sketch_store.rows.vocabulary import Vocabulary
 from feast_sketch_store.structures.parts import Parts
-from feast_sketch_store.view.formulas import Sampled
 
 _CONTENT = b"content"
 
@@ -61,31 +59,6 @@ def unpack_counts(given: bytes) -> CountedRows:
         for name in content["features"]
     }
     return CountedRows(content["num_rows"], features)
-
-
-def pack_sample(sample: Sampled) -> bytes:
-    """A sample of a shard."""
-    columns: Columns = {}
-    for name, feature in sample.features.items():
-        columns[f"{name}.values"] = feature.vocabulary.values
-        columns[f"{name}.indptr"], columns[f"{name}.ids"] = map(pa.array, (feature.indptr, feature.symbols))
-    return pack({"num_rows": sample.num_rows, "features": list(sample.features)}, columns)
-
-
-def unpack_sample(given: bytes, codecs: Mapping[str, FeatureCodec]) -> Sampled:
-    """The reverse of `pack_sample`, for features with these codecs."""
-    content, columns = unpack(given)
-    features = {
-        name: EncodedFeature(
-            codecs[name],
-            Vocabulary(columns[f"{name}.values"]),
-            np.zeros(content["num_rows"], np.uint8),  # not used
-            columns[f"{name}.indptr"].to_numpy(),
-            columns[f"{name}.ids"].to_numpy(),
-        )
-        for name in content["features"]
-    }
-    return Sampled(features, content["num_rows"])
 
 
 def describe_joint(joint: SharedVocabularies) -> tuple[dict[str, Any], Columns]:

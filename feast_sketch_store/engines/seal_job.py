@@ -1,7 +1,7 @@
 """A seal by tasks of Spark or Ray, one per shard. The driver numbers values and publishes.
 
     driver    takes the view's seal lease; absorbs the write-ahead logs into the tables
-    tasks     sample rows, if features are computed from others     driver    fits their formulas
+    tasks     compute scores of sampled rows, if there are computed features; the driver fits the formulas
     tasks     count values                  driver    makes one numbering for all
     tasks     find how many values fit into memory budgets, if there are any
     tasks     write the files of each base  driver    creates a manifest per shard, once all files are there
@@ -10,18 +10,19 @@
 A task that is retried writes new files; vacuum removes those that no manifest names.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
 from feast import FeatureStore
 from feast.infra.common.serde import SerializedArtifacts
 
-from feast_sketch_store.engines.packing import unpack, unpack_counts, unpack_sample
+from feast_sketch_store.engines.packing import unpack, unpack_counts
 from feast_sketch_store.engines.seal_tasks import COUNT, DRAFT, FINISH, FIT, SAMPLE, request_of, run_step
 from feast_sketch_store.errors import SettingsError
 from feast_sketch_store.layers.joint import SharedVocabularies
 from feast_sketch_store.online_store import any_feature_view, online_store_of, require_writer
+from feast_sketch_store.rows.formulas import Formula
 from feast_sketch_store.view.joint_seal import inputs_of, numbered, publish_drafts
 
 Task: TypeAlias = Callable[[bytes], bytes]
@@ -64,7 +65,6 @@ def seal_by(store: FeatureStore, view: str, run: Run) -> bool:
         given = inputs_of(parts)
         if not given:
             return False
-        codecs = {codec.feature: codec for codec in opened.settings.codecs}
 
         def all_do(step: str, joint: SharedVocabularies | None = None) -> list[bytes]:
             rest = (joint,) if joint else ()
@@ -73,10 +73,8 @@ def seal_by(store: FeatureStore, view: str, run: Run) -> bool:
         joint = numbered(
             opened.settings,
             parts,
-            lambda: [unpack_sample(one, codecs) for one in all_do(SAMPLE)],
-            lambda formulas: [
-                unpack_counts(one) for one in all_do(COUNT, SharedVocabularies({}, False, formulas=formulas))
-            ],
+            lambda formulas: [unpack(one)[0] for one in all_do(SAMPLE, _only(formulas))],
+            lambda formulas: [unpack_counts(one) for one in all_do(COUNT, _only(formulas))],
             lambda joint: [unpack(one)[0] for one in all_do(FIT, joint)],
         )
         made = all_do(DRAFT, joint)
@@ -88,6 +86,10 @@ def seal_by(store: FeatureStore, view: str, run: Run) -> bool:
         for number, rows in given.items():
             parts[number].finish_seal(rows, False)
     return True
+
+
+def _only(formulas: Mapping[str, Formula]) -> SharedVocabularies:
+    return SharedVocabularies({}, False, formulas=formulas)
 
 
 def _run_of(engine: str, config: Any) -> Run:

@@ -9,13 +9,12 @@ from feast_sketch_store.engines.packing import (
     joint_of,
     pack,
     pack_counts,
-    pack_sample,
     unpack,
 )
 from feast_sketch_store.errors import StorageError
 from feast_sketch_store.layers.joint import SharedVocabularies
 from feast_sketch_store.row_log import LogRead
-from feast_sketch_store.view.formulas import as_stored
+from feast_sketch_store.view.sealing import as_stored
 from feast_sketch_store.view.shard import Shard
 
 SAMPLE, COUNT, FIT, DRAFT, FINISH = "sample", "count", "fit", "draft", "finish"
@@ -39,8 +38,8 @@ def run_step(request: bytes, artifacts: SerializedArtifacts) -> bytes:
 
     Returns
     -------
-    For SAMPLE the rows; for COUNT the counts; for FIT how many values fit into memory; for DRAFT the draft's
-    entry.
+    For SAMPLE ranges of scores; for COUNT the counts; for FIT how many values fit into memory; for DRAFT the
+    entry of the draft.
 
     Raises
     ------
@@ -62,7 +61,7 @@ def run_step(request: bytes, artifacts: SerializedArtifacts) -> bytes:
             f"{part.storage.location}: another process changed the row log while it was sealed; try again"
         )
     if content["step"] == SAMPLE:
-        return pack_sample(part.sample(given, 1 / len(parts)))
+        return pack(part.sample(given, joint.formulas, 1 / len(parts)))
     if content["step"] == COUNT:
         return pack_counts(part.count(given, joint.formulas))
     if content["step"] == FIT:

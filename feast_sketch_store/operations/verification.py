@@ -17,11 +17,11 @@ from feast_sketch_store.rows.entity_keys import find_sorted
 from feast_sketch_store.snapshot import format as snapshot_format
 from feast_sketch_store.snapshot.files import SnapshotFile, SnapshotFolder
 from feast_sketch_store.snapshot.manifest import MANIFEST_VERSION, PARTS
-from feast_sketch_store.snapshot.order import verify_order
-from feast_sketch_store.snapshot.sealed import open_deltas, open_layer
+from feast_sketch_store.snapshot.order import load_order
+from feast_sketch_store.snapshot.sealed import open_layers
 from feast_sketch_store.storage.base import Storage
 from feast_sketch_store.storage.names import ROWS_FOLDER, SNAPSHOTS_FOLDER, staged_files
-from feast_sketch_store.view.formulas import computed_rows
+from feast_sketch_store.view.sealing import computed_rows
 from feast_sketch_store.view.semantics import REPLACE, named
 from feast_sketch_store.view.shard_map import shards_of
 
@@ -188,9 +188,9 @@ class _Sealed:
 
 
 def _verify_snapshot(snapshot: SnapshotFile) -> _Sealed:
-    layer = open_layer(snapshot, check_all=True)
-    layers, orders = [layer], [_verify_order(snapshot, None, layer, layer.num_entities)]
-    for number, delta in enumerate(open_deltas(snapshot, check_all=True)):
+    base, deltas = open_layers(snapshot, check_all=True)
+    layers, orders = [base], [_verify_order(snapshot, 0, base, base.num_entities)]
+    for number, delta in enumerate(deltas, 1):
         order = _verify_order(snapshot, number, delta.layer, len(delta), ~delta.deleted)
         if (order.entity_hashes != delta.entity_hashes).any():
             raise DamagedFileError(f"{snapshot.where('order')}: a delta lists other entities than its index")
@@ -204,13 +204,13 @@ def _verify_snapshot(snapshot: SnapshotFile) -> _Sealed:
 
 def _verify_order(
     snapshot: SnapshotFile,
-    delta: int | None,
+    number: int,
     layer: SketchLayer,
     num_entities: int,
     is_row: NDArray[np.bool_] | None = None,
 ) -> RowKeys:
-    """The keys in the order index of a base or delta, checked; ``is_row`` says which entities are rows."""
-    order = verify_order(snapshot, delta)
+    """The keys in the order index of a layer, checked; ``is_row`` says which entities are rows."""
+    order = load_order(snapshot, number, check_all=True)
     first, second = order.entity_hashes[:, 0], order.entity_hashes[:, 1]
     ascends = (first[1:] > first[:-1]) | ((first[1:] == first[:-1]) & (second[1:] > second[:-1]))
     if len(order) != num_entities or not ascends.all():

@@ -22,7 +22,7 @@ from feast_sketch_store.rows.entity_keys import (
     key_text,
 )
 from feast_sketch_store.snapshot.files import SnapshotFile
-from feast_sketch_store.snapshot.sealed import open_deltas, open_layer
+from feast_sketch_store.snapshot.sealed import open_layers
 from feast_sketch_store.view.semantics import named
 from feast_sketch_store.view.state import ShardState, State
 from feast_sketch_store.view.view import View
@@ -114,7 +114,7 @@ def diff(view: View, before: str | None = None, after: str | None = None) -> Vie
     DamagedFileError, StorageError : files cannot be read.
     """
     view.refresh()
-    published = [part.published() for part in view.shards.values()]
+    published = [part.snapshots.list() for part in view.shards.values()]
     older: Sequence[SnapshotFile] | None
     newer: Sequence[SnapshotFile] | None
     if before is None and not any(published):
@@ -173,7 +173,7 @@ def _state_of(view: View, files: Sequence[SnapshotFile] | None) -> State:
         return view.state
     shards = {}
     for number, file in enumerate(files):
-        sealed, deltas = open_layer(file), open_deltas(file)
+        sealed, deltas = open_layers(file)
         semantics = named(sealed.semantics, view.settings.codecs)
         position = Position(file.version - 1)
         shards[number] = ShardState(semantics, position, file, sealed, deltas)

@@ -20,7 +20,7 @@ from feast_sketch_store.rows.encoding import EncodedFeature, EncodedRows, RowKey
 from feast_sketch_store.rows.formulas import Formula
 from feast_sketch_store.rows.vocabulary import Vocabulary
 from feast_sketch_store.structures.columns import scalar_bytes
-from feast_sketch_store.view.formulas import Sampled, score_formula
+from feast_sketch_store.view.sealing import weighted_formula, with_step
 
 SCORE_CURVE = "score of the model's weights"
 
@@ -73,7 +73,9 @@ def scores(
     for share in _WEIGHT_SHARES:
         chosen = _strongest(sample, weights, max(1, round(share * num_values)))
         number = sum(len(own) for _, own in chosen.values())
-        formula = score_formula(name, chosen, SCORE_BITS, Sampled(as_encoded(sample), len(sample)))
+        formula = weighted_formula(name, chosen)
+        known = formula.scores(as_encoded(sample), len(sample))
+        formula = with_step(formula, SCORE_BITS, float(np.ptp(known)) if len(known) else 0.0)
         tags = {
             "sketch.codec": SCORE,
             "sketch.score": f"{{of: [{', '.join(sample.features)}], weights: {write(chosen, number)}, "

@@ -26,12 +26,12 @@ from numpy.typing import NDArray
 
 import feast_sketch_store
 from feast_sketch_store.errors import DamagedFileError, StorageError
-from feast_sketch_store.snapshot.format import Arrays, decode, encode, header_of, verify
+from feast_sketch_store.snapshot.format import Arrays, decode, encode, header_of
 from feast_sketch_store.snapshot.manifest import (
     CHUNK_BYTES,
     MAX_MANIFEST_BYTES,
     PARTS,
-    DeltaFiles,
+    LayerFiles,
     Manifest,
     PartFile,
     checksum_of,
@@ -62,7 +62,10 @@ def place_of(name: str) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class SnapshotFile:
-    """A published snapshot.
+    """A snapshot, published or written to be published.
+
+    Methods raise StorageError if a file cannot be read, or the snapshot has been pruned. Those that need its
+    manifest raise DamagedFileError if that is truncated, altered, or of another snapshot.
 
     Parameters
     ----------
@@ -71,7 +74,7 @@ class SnapshotFile:
         replaced meanwhile is not the newest.
     name : prefix of its files' names; unique.
     storage : of the snapshots.
-    known_manifest : the content of the manifest; None to read it.
+    known_manifest : the content of the manifest, for one that is not published yet; None to read it.
     """
 
     version: int
@@ -104,17 +107,10 @@ class SnapshotFile:
             manifest = self.manifest()
         except (DamagedFileError, MissingFileError):
             return self.size_bytes()
-        return sum(
-            files["base"].size_bytes for files in (manifest.files, *(d.files for d in manifest.deltas))
-        )
+        return sum(layer.files["base"].size_bytes for layer in manifest.layers)
 
     def file_names(self) -> set[str]:
-        """The names of all files that it needs; if its manifest cannot be read, of those that it added.
-
-        Raises
-        ------
-        StorageError : the storage cannot be read.
-        """
+        """The names of all files that it needs; if its manifest cannot be read, of those that it added."""
         own = {_part_name(self.name, part) for part in PARTS}
         try:
             return own | {file.name for file in self.manifest().all_files}
@@ -127,33 +123,21 @@ class SnapshotFile:
         return info.modified_at if info else 0.0
 
     def with_manifest(self) -> "SnapshotFile":
-        """The same snapshot with the content of its manifest, which is read now unless it is known.
+        """The same snapshot with the content of its manifest, which is read now unless it is known."""
+        return replace(self, known_manifest=self._content())
 
-        Raises
-        ------
-        StorageError : it cannot be read, or the snapshot has been pruned.
-        """
+    def _content(self) -> bytes:
         if self.known_manifest is not None:
-            return self
-        content = self.storage.read(self.manifest_name, 0, MAX_MANIFEST_BYTES + 1)
-        return replace(self, known_manifest=content)
+            return self.known_manifest
+        return self.storage.read(self.manifest_name, 0, MAX_MANIFEST_BYTES + 1)
 
     def manifest(self) -> Manifest:
-        """The decoded manifest.
-
-        Raises
-        ------
-        DamagedFileError : the manifest is truncated, altered, or that of another snapshot.
-        StorageError : it cannot be read, or the snapshot has been pruned.
-        """
+        """The decoded manifest."""
         source = self.storage.where(self.manifest_name)
-        content = self.with_manifest().known_manifest
-        assert content is not None
-        manifest = Manifest.decode(content, source)
-        names = {part: file.name for part, file in manifest.own_files.items()}
-        if (manifest.row_log_version, manifest.number) != (self.version, self.number) or names != {
-            part: _part_name(self.name, part) for part in PARTS
-        }:
+        manifest = Manifest.decode(self._content(), source)
+        own, names = manifest.own, {part: _part_name(self.name, part) for part in PARTS}
+        is_own = (own.row_log_version, manifest.number) == (self.version, self.number)
+        if not is_own or {part: file.name for part, file in own.files.items()} != names:
             raise DamagedFileError(f"{source}: is the manifest of another snapshot")
         return manifest
 
@@ -161,7 +145,7 @@ class SnapshotFile:
         self,
         part: str,
         skip: Callable[[str], bool] = lambda array: False,
-        delta: int | None = None,
+        layer: int = 0,
     ) -> tuple[dict[str, Any], Arrays]:
         """Map a part, check its bytes, and return its description and arrays.
 
@@ -169,14 +153,14 @@ class SnapshotFile:
         ----------
         part : ``base`` or ``order``.
         skip : called with the name of an array; true if the caller checks the array, see `BlockChecks`.
-        delta : number of the delta whose part it is, 0 for the oldest; None for the base.
+        layer : whose part it is: 0 for the base, 1 for the oldest delta.
 
         Raises
         ------
         DamagedFileError : the manifest or the part is damaged, or the part is missing.
         StorageError : a file cannot be read, or the snapshot has been pruned.
         """
-        file = self.file(part, delta)
+        file = self.file(part, layer)
         source = self.storage.where(file.name)
         try:
             content = self.storage.map(file.name, file.known)
@@ -188,15 +172,14 @@ class SnapshotFile:
             raise DamagedFileError(
                 f"{source}: truncated or extended: {len(content)} bytes, the manifest says {file.size_bytes}"
             )
-        verify(content, source, skip)
+        description, arrays = decode(content, source, skip)
         if checksum_of(header_of(content)) != file.header_checksum:
             raise DamagedFileError(f"{source}: is not the file that its manifest names")
-        return decode(content, source)
+        return description, arrays
 
-    def file(self, part: str, delta: int | None = None) -> PartFile:
+    def file(self, part: str, layer: int = 0) -> PartFile:
         """The file of a part; parameters and errors are those of `open`."""
-        manifest = self.manifest()
-        return (manifest.files if delta is None else manifest.deltas[delta].files)[part]
+        return self.manifest().layers[layer].files[part]
 
     def damage_of(self, error: MissingFileError) -> DamagedFileError:
         """The error of a file that is missing although the manifest names it.
@@ -210,46 +193,23 @@ class SnapshotFile:
         return DamagedFileError(f"{error}, which {self.manifest_name} names")
 
     def drop_damaged(self) -> bool:
-        """Delete damaged fetched copies of its files. Returns whether there were any.
-
-        Raises
-        ------
-        DamagedFileError, StorageError : the manifest cannot be read, or a copy cannot be deleted.
-        """
+        """Delete damaged fetched copies of its files. Returns whether there were any."""
         files = self.manifest().all_files
         dropped = [f.known is not None and self.storage.drop_damaged(f.name, f.known) for f in files]
         return any(dropped)
 
     def keep_copies(self) -> None:
-        """Mark fetched copies of its files as in use.
-
-        Raises
-        ------
-        DamagedFileError, StorageError : the manifest cannot be read.
-        """
+        """Mark fetched copies of its files as in use."""
         for file in self.manifest().all_files:
             if file.known is not None:
                 self.storage.keep_copy(file.name, file.known)
 
     def let_go_of_copies(self, newer: "SnapshotFile") -> None:
-        """Let fetched copies be deleted soon, except those of files that a newer snapshot needs.
-
-        Raises
-        ------
-        DamagedFileError, StorageError : a manifest cannot be read.
-        """
+        """Let fetched copies be deleted soon, except those of files that a newer snapshot needs."""
         needed = newer.file_names()
         for file in self.manifest().all_files:
             if file.known is not None and file.name not in needed:
                 self.storage.let_go_of_copy(file.name, file.known)
-
-
-@dataclass(frozen=True)
-class Draft:
-    """A snapshot whose files are written, but which is not published yet."""
-
-    snapshot: SnapshotFile
-    manifest: Manifest
 
 
 @dataclass(frozen=True)
@@ -274,14 +234,9 @@ class Listing:
         """The newest snapshot; None if there is none."""
         return next(iter(self.snapshots), None)
 
-    @property
-    def pinned_snapshot(self) -> SnapshotFile | None:
-        """The snapshot at which readers are held; None if they are not, or it is gone."""
-        return next((s for s in self.snapshots if s.name == self.pinned), None)
-
 
 class SnapshotFolder:
-    """The snapshots of one view.
+    """The snapshots of one view. Methods raise StorageError if the storage cannot be read or written.
 
     Parameters
     ----------
@@ -291,18 +246,20 @@ class SnapshotFolder:
     def __init__(self, storage: Storage):
         self.storage = storage
 
-    def named(self, name: str, manifest: bytes) -> SnapshotFile | None:
-        """A snapshot with a known manifest; None if ``name`` is not a snapshot's name."""
-        match = _MANIFEST_NAME.fullmatch(name + _MANIFEST_SUFFIX)
-        return match and SnapshotFile(int(match[2]), int(match[3]), name, self.storage, manifest)
-
-    def list(self) -> list[SnapshotFile]:
-        """The published snapshots, newest first.
+    def named(self, name: str, manifest: bytes) -> SnapshotFile:
+        """A snapshot, published or not, whose manifest is known.
 
         Raises
         ------
-        StorageError : the storage cannot be read.
+        DamagedFileError : this is not the manifest of a snapshot of this name.
         """
+        found = Manifest.decode(manifest, self.storage.where(name))
+        snapshot = SnapshotFile(found.own.row_log_version, found.number, name, self.storage, manifest)
+        snapshot.manifest()  # checks that they belong together
+        return snapshot
+
+    def list(self) -> list[SnapshotFile]:
+        """The published snapshots, newest first."""
         return self.look().snapshots
 
     def look(self, since: SnapshotFile | None = None) -> Listing:
@@ -312,10 +269,6 @@ class SnapshotFolder:
         ----------
         since : a known snapshot; those of earlier versions are left out, which makes an answer of an object
             store shorter. The names of pins, and of the note of a move, come after all versions.
-
-        Raises
-        ------
-        StorageError : the storage cannot be read.
         """
         names = self.storage.list(after="" if since is None else f"{since.version:020d}")
         matches = map(_MANIFEST_NAME.fullmatch, names)
@@ -326,12 +279,7 @@ class SnapshotFolder:
         return Listing(found, pinned, [match[0] for match in pins], MOVED in names)
 
     def note_move(self) -> None:
-        """Tell readers, who look at the names of files anyway, that the rows are elsewhere now.
-
-        Raises
-        ------
-        StorageError : the storage cannot be written.
-        """
+        """Tell readers, who look at the names of files anyway, that the rows are elsewhere now."""
         self.storage.replace(MOVED, f"{created_by()}\n".encode())
 
     def pin(self, snapshot: SnapshotFile) -> None:
@@ -352,12 +300,7 @@ class SnapshotFolder:
         self.storage.delete(before)
 
     def unpin(self) -> bool:
-        """Let readers follow the newest snapshot. Returns whether they were held.
-
-        Raises
-        ------
-        StorageError : the storage cannot be written.
-        """
+        """Let readers follow the newest snapshot. Returns whether they were held."""
         pins = self.look().pins
         self.storage.delete(pins)
         return bool(pins)
@@ -369,8 +312,8 @@ class SnapshotFolder:
         arrays: Mapping[str, NDArray[np.generic]],
         order: Mapping[str, NDArray[np.generic]],
         table_version: int = 0,
-        below: Manifest | None = None,
-    ) -> Draft:
+        below: Sequence[LayerFiles] = (),
+    ) -> SnapshotFile:
         """Write a snapshot durably; readers do not see it before `publish`.
 
         Parameters
@@ -379,7 +322,7 @@ class SnapshotFolder:
         description, arrays : of the layer, see `format.encode`.
         order : the arrays of the order index.
         table_version : of the row log's table, which holds the rows.
-        below : the base and deltas under the new layer, which is then a delta; None for a new base.
+        below : the base and deltas under the new layer, which is then a delta; empty for a new base.
 
         Raises
         ------
@@ -389,7 +332,6 @@ class SnapshotFolder:
         known = [s.number for s in self.list() if s.version == version]
         number = 1 + max([first, *(n for n in known if n < first + _SEALS_OF_A_TABLE)])
         name = f"{version:020d}-{number:04d}-{secrets.token_hex(4)}"
-        snapshot = SnapshotFile(version, number, name, self.storage)
         contents = {"order": ({}, order), "base": (description, arrays)}
         files: dict[str, PartFile] = {}
         try:
@@ -402,32 +344,18 @@ class SnapshotFolder:
                 where = self.storage.location
                 raise StorageError(f"{where}: a snapshot cannot be written: {error}") from error
             raise
-        if below is None:
-            return Draft(snapshot, Manifest(version, number, created_by(), files))
-        deltas = (*below.deltas, DeltaFiles(version, files))
-        base_version = below.layer_versions()[0]
-        return Draft(snapshot, Manifest(version, number, created_by(), below.files, deltas, base_version))
+        manifest = Manifest(number, created_by(), (*below, LayerFiles(version, files)))
+        return SnapshotFile(version, number, name, self.storage, manifest.encode())
 
-    def draft(self, name: str, manifest: bytes) -> Draft:
-        """A draft that another process has written here, given its name and the content of its manifest.
-
-        Raises
-        ------
-        DamagedFileError : this is not the manifest of such a snapshot.
-        """
-        found = Manifest.decode(manifest, self.storage.where(name))
-        snapshot = SnapshotFile(found.row_log_version, found.number, name, self.storage, manifest)
-        snapshot.manifest()  # checks that they belong together
-        return Draft(replace(snapshot, known_manifest=None), found)
-
-    def publish(self, draft: Draft) -> SnapshotFile:
-        """Make a written snapshot visible.
+    def publish(self, draft: SnapshotFile) -> SnapshotFile:
+        """Make a snapshot visible, as of `write`.
 
         Raises
         ------
         StorageError : the storage cannot be written; the snapshot is gone.
         """
-        name, content = draft.snapshot.manifest_name, draft.manifest.encode()
+        name, content = draft.manifest_name, draft.known_manifest
+        assert content is not None
         try:
             try:
                 with self.storage.create(name) as file:
@@ -439,10 +367,10 @@ class SnapshotFolder:
         except UncertainWriteError:
             raise  # the manifest may still appear, and needs the other files
         except StorageError as error:
-            self.discard(draft.snapshot)
+            self.discard(draft)
             where = self.storage.location
             raise StorageError(f"{where}: a snapshot cannot be published: {error}") from error
-        return draft.snapshot
+        return replace(draft, known_manifest=None)
 
     def discard(self, snapshot: SnapshotFile) -> None:
         """Remove a snapshot, published or not. A process that maps it keeps its pages.
@@ -450,7 +378,8 @@ class SnapshotFolder:
         Files that other snapshots need are kept.
         """
         with suppress(StorageError):  # if the manifest cannot be deleted, its files must stay
-            gone = snapshot.file_names()
+            # Of one that is not published, only the files that it added.
+            gone = replace(snapshot, known_manifest=None).file_names()
             self.storage.delete([snapshot.manifest_name])
             self.storage.delete(gone.difference(*(other.file_names() for other in self.list())))
 
@@ -462,12 +391,7 @@ class SnapshotFolder:
                 self.discard(snapshot)
 
     def leftovers(self) -> Sequence[str]:
-        """The names of files of no published snapshot. Their writers were killed, or are still writing.
-
-        Raises
-        ------
-        StorageError : the storage cannot be read.
-        """
+        """The names of files of no published snapshot. Their writers were killed, or are still writing."""
         listing = self.look()
         kept = {*listing.pins, MOVED}
         for snapshot in listing.snapshots:
@@ -480,10 +404,6 @@ class SnapshotFolder:
         Parameters
         ----------
         age_seconds : remove only files older than this, which no process can still be writing.
-
-        Raises
-        ------
-        StorageError : the storage cannot be read or written.
         """
         gone = self.leftovers()
         if not self.storage.supports_leases:  # another process may be writing

@@ -72,39 +72,27 @@ def encode(description: Mapping[str, Any], arrays: Mapping[str, NDArray[np.gener
     return [memoryview(header), *(_bytes_of(array) for _, array in contiguous)]
 
 
-def decode(content: NDArray[np.uint8], source: str) -> tuple[dict[str, Any], Arrays]:
-    """Check the header, and return the description and the arrays, as views of ``content``.
-
-    `verify` checks the arrays' checksums, because that takes a pass over the whole file.
+def decode(
+    content: NDArray[np.uint8], source: str, skip: Callable[[str], bool] = lambda array: False
+) -> tuple[dict[str, Any], Arrays]:
+    """Check every byte, and return the description and the arrays, as views of ``content``.
 
     Parameters
     ----------
     content : uint8[size_bytes], at an address that is a multiple of 8; may be memory-mapped.
     source : the file's name, for error messages.
+    skip : called with the name of an array; true if the caller checks its bytes.
 
     Raises
     ------
-    DamagedFileError : the content is truncated, altered, or of another kind.
+    DamagedFileError : the content is truncated, altered, or of another kind; the message names the array.
     FormatVersionError : the file has another format version.
     ValueError : the content is misaligned in memory, so its arrays would be, too.
     """
     description, stretches = _read_header(content, source)
     if content.ctypes.data % _WIDEST:
         raise ValueError(f"{source}: its content begins at an address that is not a multiple of {_WIDEST}")
-    return description, {s.name: content[s.start : s.end].view(s.dtype).reshape(s.shape) for s in stretches}
-
-
-def verify(
-    content: NDArray[np.uint8], source: str, skip: Callable[[str], bool] = lambda array: False
-) -> None:
-    """Check every byte of a file, except arrays that ``skip`` selects by name.
-
-    Raises
-    ------
-    DamagedFileError : a checksum differs; the message names the array.
-    """
-    _, arrays = decode(content, source)
-    _, stretches = _read_header(content, source)
+    arrays = {s.name: content[s.start : s.end].view(s.dtype).reshape(s.shape) for s in stretches}
     for stretch in stretches:
         name, array = stretch.name, arrays[stretch.name]
         if skip(name) or (not stretch.checksum and name.endswith(CHECKSUMS)):
@@ -116,6 +104,7 @@ def verify(
             raise DamagedFileError(
                 f"{source}: the checksums of the blocks of {name!r} do not match its bytes"
             )
+    return description, arrays
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ A snapshot may consist of a base and deltas over it, from the oldest to the newe
     "base_version": 40, "deltas": [{"files": {"base": ..., "order": ...}, "row_log_version": 42}]
 
 ``files`` are those of the base, which an earlier snapshot may have written. The files and the row-log version
-of the last delta are the snapshot's own.
+of the last delta are the snapshot's own. In memory the base is the first of the layers.
 
 Keys are sorted, there are no spaces, and the file ends with a line break. A file that differs from what
 `Manifest.encode` makes of its content is refused. ``checksum`` is that of the file without this entry. A
@@ -27,7 +27,7 @@ the manifest vouches for every byte. Checksums are MurmurHash3 x64 128 in hexade
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import mmh3
@@ -88,11 +88,21 @@ class PartFile:
 
 
 @dataclass(frozen=True)
-class DeltaFiles:
-    """The files of a delta, by part, and the row-log version up to which it covers rows."""
+class LayerFiles:
+    """The files of a base or a delta, one for each of `PARTS`, and the version of the row log up to it."""
 
     row_log_version: int
     files: Mapping[str, PartFile]
+
+    def to_json(self) -> dict[str, Any]:
+        """The entry of a delta in the manifest."""
+        files = {part: file.to_json() for part, file in self.files.items()}
+        return {"files": files, "row_log_version": self.row_log_version}
+
+    @classmethod
+    def from_json(cls, version: int, files: Mapping[str, Any]) -> "LayerFiles":
+        """The reverse; errors are those of `PartFile.from_json`."""
+        return cls(version, {part: PartFile.from_json(files[part]) for part in PARTS})
 
 
 @dataclass(frozen=True)
@@ -101,59 +111,38 @@ class Manifest:
 
     Parameters
     ----------
-    row_log_version : of the rows in the snapshot.
     number : of the seal, see `SnapshotFile`.
     created_by : package and version that sealed it.
-    files : of the base by part, one for each of `PARTS`.
-    deltas : over the base, oldest first.
-    base_version : the row-log version of the base; -1 if there are no deltas.
+    layers : the base, and the deltas over it, oldest first.
     """
 
-    row_log_version: int
     number: int
     created_by: str
-    files: Mapping[str, PartFile]
-    deltas: tuple[DeltaFiles, ...] = ()
-    base_version: int = -1
+    layers: tuple[LayerFiles, ...]
 
     @property
-    def own_files(self) -> Mapping[str, PartFile]:
-        """The files that this snapshot added, by part."""
-        return self.deltas[-1].files if self.deltas else self.files
+    def own(self) -> LayerFiles:
+        """The layer that this snapshot added."""
+        return self.layers[-1]
 
     @property
     def all_files(self) -> list[PartFile]:
         """The files of the base and of all deltas."""
-        return [file for files in (self.files, *(d.files for d in self.deltas)) for file in files.values()]
-
-    def below(self, num_deltas: int) -> "Manifest":
-        """The manifest without its newest deltas: the base, and ``num_deltas`` over it."""
-        deltas = self.deltas[:num_deltas]
-        version = self.layer_versions()[num_deltas]
-        base_version = self.base_version if deltas else -1
-        return replace(self, row_log_version=version, deltas=deltas, base_version=base_version)
-
-    def layer_versions(self) -> list[int]:
-        """The row-log versions of the base and of the deltas, ascending."""
-        if not self.deltas:
-            return [self.row_log_version]
-        return [self.base_version, *(delta.row_log_version for delta in self.deltas)]
+        return [file for layer in self.layers for file in layer.files.values()]
 
     def encode(self) -> bytes:
         """The content of the manifest file."""
+        base, *deltas = self.layers
         content: dict[str, Any] = {
             "created_by": self.created_by,
-            "files": _files_to_json(self.files),
+            "files": base.to_json()["files"],
             "format_version": MANIFEST_VERSION,
             "number": self.number,
-            "row_log_version": self.row_log_version,
+            "row_log_version": self.own.row_log_version,
         }
-        if self.deltas:
-            content["base_version"] = self.base_version
-            content["deltas"] = [
-                {"files": _files_to_json(delta.files), "row_log_version": delta.row_log_version}
-                for delta in self.deltas
-            ]
+        if deltas:
+            content["base_version"] = base.row_log_version
+            content["deltas"] = [delta.to_json() for delta in deltas]
         return _canonical({**content, "checksum": checksum_of(_canonical(content))})
 
     @classmethod
@@ -179,18 +168,12 @@ class Manifest:
                 raise FormatVersionError.of(
                     source, version, MANIFEST_VERSION, " or seal the view again", kind="manifest"
                 )
-            manifest = cls(
-                given["row_log_version"],
-                given["number"],
-                given["created_by"],
-                _files_from_json(given["files"]),
-                tuple(
-                    DeltaFiles(entry["row_log_version"], _files_from_json(entry["files"]))
-                    for entry in given.get("deltas", [])
-                ),
-                given.get("base_version", -1),
-            )
-            manifest._check()
+            deltas = given.get("deltas", [])
+            base_version = given["base_version" if deltas else "row_log_version"]
+            base = LayerFiles.from_json(base_version, given["files"])
+            over = (LayerFiles.from_json(entry["row_log_version"], entry["files"]) for entry in deltas)
+            manifest = cls(given["number"], given["created_by"], (base, *over))
+            manifest._check(given["row_log_version"])
             is_whole = manifest.encode() == content
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise DamagedFileError(f"{source}: not a manifest, or damaged: {error}") from error
@@ -198,19 +181,15 @@ class Manifest:
             raise DamagedFileError(f"{source}: the manifest was altered")
         return manifest
 
-    def _check(self) -> None:
-        versions = self.layer_versions()
-        numbers = [
-            *versions,
-            self.row_log_version,
-            self.number,
-            *(file.size_bytes for file in self.all_files),
-        ]
+    def _check(self, row_log_version: int) -> None:
+        versions = [layer.row_log_version for layer in self.layers]
+        sizes = [file.size_bytes for file in self.all_files]
+        numbers = [*versions, row_log_version, self.number, *sizes]
         if not all(type(number) is int and number >= 0 for number in numbers):
             raise ValueError("a number has another type")
         if type(self.created_by) is not str:
             raise ValueError("its creator is not a string")
-        if versions != sorted({*versions}) or versions[-1] != self.row_log_version:
+        if versions != sorted({*versions}) or versions[-1] != row_log_version:
             raise ValueError("the versions of the base and the deltas do not ascend to that of the snapshot")
         for file in self.all_files:
             if not _FILE_NAME.fullmatch(file.name) or not _CHECKSUM.fullmatch(file.header_checksum):
@@ -222,14 +201,6 @@ class Manifest:
 def checksum_of(content: bytes | memoryview) -> str:
     """MurmurHash3 x64 128, in hexadecimal."""
     return mmh3.mmh3_x64_128_digest(content).hex()
-
-
-def _files_to_json(files: Mapping[str, PartFile]) -> dict[str, Any]:
-    return {part: file.to_json() for part, file in files.items()}
-
-
-def _files_from_json(given: Mapping[str, Any]) -> dict[str, PartFile]:
-    return {part: PartFile.from_json(given[part]) for part in PARTS}
 
 
 def _canonical(content: Mapping[str, Any]) -> bytes:

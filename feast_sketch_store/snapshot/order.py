@@ -8,7 +8,7 @@ Few rows are late. So a reader that fetches its files fetches the small arrays, 
 entities of late rows. The whole file is fetched when that is little, or when many blocks are needed.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
 import mmh3
@@ -45,20 +45,34 @@ def order_arrays(keys: RowKeys) -> dict[str, NDArray[np.generic]]:
     return {"rows": rows, "rows.checks": _checks_of(rows), "first_hashes": _first_bits(rows[::BLOCK_ROWS, 0])}
 
 
-def load_order(snapshot: SnapshotFile, delta: int | None = None) -> RowKeys:
+def load_order(snapshot: SnapshotFile, layer: int = 0, check_all: bool = False) -> RowKeys:
     """The keys of the sealed rows, mapped, and ordered by entity hash if the file is sound.
 
     Parameters
     ----------
     snapshot : the snapshot.
-    delta : number of the delta, 0 for the oldest; None for the base. A delta's keys include deleted entities.
+    layer : 0 for the base, 1 for the oldest delta. A delta's keys include deleted entities.
+    check_all : check that the small arrays are those of the rows.
 
     Raises
     ------
-    DamagedFileError : the file is truncated, altered, or of another kind.
+    DamagedFileError : the file is truncated, altered, of another kind, or its parts contradict each other.
     StorageError : the file cannot be read.
     """
-    return _keys_of(_mapped(snapshot, delta)[0])
+    rows, checks, first = _mapped(snapshot, layer)
+    if check_all and (
+        (checks != _checks_of(rows)).any() or (first != _first_bits(rows[::BLOCK_ROWS, 0])).any()
+    ):
+        source = snapshot.where("order")
+        raise DamagedFileError(f"{source}: the parts of the order index contradict each other")
+    return _keys_of(rows)
+
+
+def by_hash(parts: Sequence[RowKeys]) -> RowKeys:
+    """The keys of all parts, ordered by hash."""
+    together = RowKeys.concatenate(parts)
+    hashes = together.entity_hashes
+    return together.take(np.lexsort((hashes[:, 1], hashes[:, 0])))
 
 
 class OrderIndex:
@@ -66,7 +80,7 @@ class OrderIndex:
 
     Parameters
     ----------
-    snapshot, delta : see `load_order`.
+    snapshot, layer : see `load_order`.
 
     Raises
     ------
@@ -74,14 +88,14 @@ class OrderIndex:
     StorageError : the file cannot be read; likewise.
     """
 
-    def __init__(self, snapshot: SnapshotFile, delta: int | None = None):
-        self._snapshot, self._delta = snapshot, delta
-        self._file = snapshot.file("order", delta)
+    def __init__(self, snapshot: SnapshotFile, layer: int = 0):
+        self._snapshot, self._layer = snapshot, layer
+        self._file = snapshot.file("order", layer)
         self._source = snapshot.storage.where(self._file.name)
         self._rows: NDArray[np.uint64] | None = None  # mapped; otherwise blocks are fetched
         self._fetched: dict[int, NDArray[np.uint64]] = {}
         if not snapshot.storage.fetches or self._file.size_bytes <= _WHOLE_BYTES:
-            self._rows, _, self._first_hashes = _mapped(snapshot, delta)
+            self._rows, _, self._first_hashes = _mapped(snapshot, layer)
             self._num_rows = len(self._rows)
         else:
             self._open()
@@ -115,9 +129,7 @@ class OrderIndex:
             # The block before may end with the same first bits.
             rest = rest[(blocks[rest] > 0) & (self._first_hashes[blocks[rest]] == first[rest])]
             blocks[rest] -= 1
-        together = RowKeys.concatenate(found)
-        hashes = together.entity_hashes
-        return together.take(np.lexsort((hashes[:, 1], hashes[:, 0])))
+        return by_hash(found)
 
     def _blocks(self, blocks: NDArray[np.int64]) -> NDArray[np.uint64]:
         """The rows of blocks, which are given in ascending order: uint64[m, 4]."""
@@ -149,7 +161,7 @@ class OrderIndex:
     def _fetch(self, blocks: list[int], fetched: dict[int, NDArray[np.uint64]]) -> None:
         """Fetch blocks, or the whole file if there are too many."""
         if len(fetched) + len(blocks) > _WHOLE_SHARE * len(self._checks):
-            self._rows, _, _ = _mapped(self._snapshot, self._delta)
+            self._rows, _, _ = _mapped(self._snapshot, self._layer)
             self._fetched = {}
         elif len(blocks) == 1:
             fetched[blocks[0]] = self._fetch_one(blocks[0])
@@ -182,11 +194,11 @@ class OrderIndex:
 
 
 def _mapped(
-    snapshot: SnapshotFile, delta: int | None
+    snapshot: SnapshotFile, layer: int
 ) -> tuple[NDArray[np.uint64], NDArray[np.int32], NDArray[np.int32]]:
     """The arrays of a file, checked."""
     source = snapshot.where("order")
-    _, arrays = snapshot.open("order", delta=delta)
+    _, arrays = snapshot.open("order", layer=layer)
     return _parts_of(arrays, source)  # type: ignore[return-value]
 
 
@@ -202,21 +214,6 @@ def _parts_of(arrays: Mapping[str, _Shaped], source: str) -> tuple[_Shaped, _Sha
     if not kinds or shapes != ((_ROW_WORDS,), (num_blocks,), (num_blocks,)):
         raise DamagedFileError(f"{source}: the parts of the order index do not fit each other")
     return rows, checks, first_hashes
-
-
-def verify_order(snapshot: SnapshotFile, delta: int | None = None) -> RowKeys:
-    """`load_order`, with a check that its small arrays are those of its rows.
-
-    Raises
-    ------
-    DamagedFileError : the file is truncated, altered, of another kind, or its parts contradict each other.
-    StorageError : the file cannot be read.
-    """
-    rows, checks, first = _mapped(snapshot, delta)
-    if (checks != _checks_of(rows)).any() or (first != _first_bits(rows[::BLOCK_ROWS, 0])).any():
-        source = snapshot.where("order")
-        raise DamagedFileError(f"{source}: the parts of the order index contradict each other")
-    return _keys_of(rows)
 
 
 def _keys_of(rows: NDArray[np.uint64]) -> RowKeys:

@@ -1,6 +1,6 @@
 """Sealed layers in snapshot files: written with checksums of blocks, opened without reading them all."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -8,9 +8,9 @@ from numpy.typing import NDArray
 from feast_sketch_store.errors import DamagedFileError
 from feast_sketch_store.layers import DeltaLayer, SealedLayer, SketchLayer, is_checked_where_read
 from feast_sketch_store.rows.encoding import RowKeys
-from feast_sketch_store.snapshot.files import Draft, SnapshotFile, SnapshotFolder, created_by
+from feast_sketch_store.snapshot.files import SnapshotFile, SnapshotFolder, created_by
 from feast_sketch_store.snapshot.format import Arrays
-from feast_sketch_store.snapshot.manifest import Manifest
+from feast_sketch_store.snapshot.manifest import LayerFiles
 from feast_sketch_store.snapshot.order import order_arrays
 from feast_sketch_store.storage.system import reads_are_scattered, will_need
 from feast_sketch_store.succinct.blocks import CHECKSUMS, BlockChecks, block_checksums
@@ -26,8 +26,8 @@ def write_layer(
     view: str,
     version: int,
     table_version: int = 0,
-    below: Manifest | None = None,
-) -> Draft:
+    below: Sequence[LayerFiles] = (),
+) -> SnapshotFile:
     """Write the layer of all rows up to a version of the row log as a snapshot, without publishing it.
 
     Parameters
@@ -49,7 +49,7 @@ def write_layer(
         "layer": layer.description,
     }
     arrays = with_checksums(layer.arrays)
-    if below is not None:
+    if below:
         arrays |= {_LISTED: keys.entity_hashes, _DELETED: keys.deleted.astype(np.uint8)}
     return snapshots.write(version, description, arrays, order_arrays(keys), table_version, below)
 
@@ -64,10 +64,23 @@ def with_checksums(arrays: Mapping[str, NDArray[np.generic]]) -> dict[str, NDArr
     return {**arrays, **checksums}
 
 
-def open_deltas(snapshot: SnapshotFile, check_all: bool = False) -> tuple[DeltaLayer, ...]:
-    """Map the deltas of a snapshot, oldest first. Errors are those of `open_layer`."""
+def open_layers(
+    snapshot: SnapshotFile, check_all: bool = False
+) -> tuple[SketchLayer, tuple[DeltaLayer, ...]]:
+    """Map the base of a snapshot, and its deltas, oldest first.
+
+    Parameters
+    ----------
+    check_all : read and check every byte now, not each block before its first use.
+
+    Raises
+    ------
+    DamagedFileError : a file is truncated or altered, or its parts do not fit each other.
+    StorageError : a file cannot be read.
+    """
     source, deltas = snapshot.where(), []
-    for number in range(len(snapshot.manifest().deltas)):
+    base, _ = _open(snapshot, check_all, 0)
+    for number in range(1, len(snapshot.manifest().layers)):
         layer, arrays = _open(snapshot, check_all, number)
         try:
             hashes, deleted = arrays[_LISTED], arrays[_DELETED]
@@ -79,31 +92,15 @@ def open_deltas(snapshot: SnapshotFile, check_all: bool = False) -> tuple[DeltaL
             raise DamagedFileError(
                 f"{source}: the parts of a delta do not fit each other: {error}"
             ) from error
-    return tuple(deltas)
+    return base, tuple(deltas)
 
 
-def open_layer(snapshot: SnapshotFile, check_all: bool = False) -> SketchLayer:
-    """Map the layer of a snapshot's base.
-
-    Parameters
-    ----------
-    check_all : read and check every byte now, not each block before its first use.
-
-    Raises
-    ------
-    DamagedFileError : the file is truncated or altered, or its parts do not fit each other.
-    StorageError : the file cannot be read.
-    """
-    return _open(snapshot, check_all)[0]
-
-
-def _open(snapshot: SnapshotFile, check_all: bool, delta: int | None = None) -> tuple[SketchLayer, Arrays]:
+def _open(snapshot: SnapshotFile, check_all: bool, number: int) -> tuple[SketchLayer, Arrays]:
     """Map the layer of the base or of a delta, with all arrays of its file."""
     source = snapshot.where()
     description, arrays = snapshot.open(
-        "base", lambda name: not check_all and is_checked_where_read(name), delta
+        "base", lambda name: not check_all and is_checked_where_read(name), number
     )
-    version = snapshot.manifest().layer_versions()[0 if delta is None else delta + 1]
     try:
         checks = {
             name: BlockChecks(array, arrays[name + CHECKSUMS], f"{source}: {name!r}", will_need)  # type: ignore[arg-type]
@@ -114,7 +111,7 @@ def _open(snapshot: SnapshotFile, check_all: bool, delta: int | None = None) -> 
             if check.words.nbytes >= _LARGE and not check_all:
                 reads_are_scattered(check.words)
         layer = SketchLayer.from_snapshot(description["layer"], arrays, checks)
-        if description["row_log_version"] != version:
+        if description["row_log_version"] != snapshot.manifest().layers[number].row_log_version:
             raise DamagedFileError(f"{source}: has the version of another snapshot")
     except (ValueError, KeyError, TypeError, IndexError) as error:
         raise DamagedFileError(f"{source}: its parts do not fit each other: {error}") from error

@@ -4,17 +4,28 @@ seal, rebuild   draft new bases  ->  compare with those that serve     ->  publi
 fill            stage the rows   ->  compare all rows including these  ->  commit, or hold them back
 
 The rows of a seal are in the row log already, and reads show them with or without it. The rows of a fill that
-did not pass are durable, and not read, see `fills`.
+did not pass are durable, and not read: a file of the view names them, until they are committed after all, or
+deleted.
 """
 
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+import json
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, Self
 
-from feast_sketch_store.errors import GateError
+from feast_sketch_store.errors import DamagedFileError, GateError
 from feast_sketch_store.layers import SealedRows
+from feast_sketch_store.row_log import RowLog
+from feast_sketch_store.row_log.staging import StagedFile
 from feast_sketch_store.settings.files import check_of
 from feast_sketch_store.settings.view_settings import ViewSettings
+from feast_sketch_store.snapshot.manifest import checksum_of
+from feast_sketch_store.storage.base import MissingFileError, Storage
+from feast_sketch_store.storage.names import HELD_BACK_FILE
+from feast_sketch_store.structures.parts import checked
+
+_FORMAT_VERSION = 1  # of the file of a fill
 
 # What has become of a version that does not pass, and what to do.
 SEAL = (
@@ -67,15 +78,6 @@ class Figures:
                 values[name] = max(values.get(name, 0), number)
         return cls(entities, facts, values)
 
-    def to_entry(self) -> dict[str, Any]:
-        """The figures as JSON."""
-        return asdict(self)
-
-    @classmethod
-    def of_entry(cls, entry: Mapping[str, Any]) -> Self:
-        """The reverse of `to_entry`."""
-        return cls(entry["entities"], entry["facts"], entry["values"])
-
     def named(self) -> dict[str, int]:
         """Each figure by its name in messages."""
         return {
@@ -126,3 +128,92 @@ def _reasons(settings: ViewSettings, before: Figures | None, after: Figures) -> 
             reason = f"raised {type(error).__name__}: {error}"
         if reason:
             yield f"{gate.check}: {reason}"
+
+
+@dataclass(frozen=True)
+class HeldBack:
+    """A fill that did not pass the gate.
+
+    Parameters
+    ----------
+    at : when it was held back, an ISO 8601 time.
+    reasons : what it did not meet.
+    entries : of its files, see `StagedFile.to_report`.
+    """
+
+    at: str
+    reasons: tuple[str, ...]
+    entries: tuple[dict[str, Any], ...]
+
+    @classmethod
+    def of(cls, files: Sequence[StagedFile], error: GateError) -> Self:
+        """A fill of these files, held back now."""
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        return cls(now, error.reasons, tuple(file.to_report() for file in files))
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of all files."""
+        return sum(entry["num_rows"] for entry in self.entries)
+
+    @property
+    def names(self) -> set[str]:
+        """The names of its files in the row logs of their shards."""
+        return {entry["name"] for entry in self.entries}
+
+    @classmethod
+    def read(cls, storage: Storage) -> Self | None:
+        """The fill that a view holds back; None if there is none.
+
+        Raises
+        ------
+        DamagedFileError : its file is damaged.
+        StorageError : it cannot be read.
+        """
+        try:
+            content = storage.read(HELD_BACK_FILE)
+        except MissingFileError:
+            return None
+        try:
+            given = checked(json.loads(content), dict)
+            if given["format_version"] != _FORMAT_VERSION or cls._encoded(given) != content:
+                raise ValueError("it was altered, or another release wrote it")  # noqa: TRY301
+            entries = tuple({**e, "columns": bytes.fromhex(e["columns"])} for e in given["files"])
+            return cls(given["at"], tuple(given["reasons"]), entries)
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise DamagedFileError(
+                f"{storage.where(HELD_BACK_FILE)}: does not name a fill that was held back, or is damaged: "
+                f"{error}. No row that counts is concerned: remove the file, and fill the view again"
+            ) from error
+
+    def _write(self, storage: Storage) -> None:
+        files = [{**entry, "columns": entry["columns"].hex()} for entry in self.entries]
+        content = {
+            "at": self.at,
+            "files": files,
+            "format_version": _FORMAT_VERSION,
+            "reasons": self.reasons,
+        }
+        storage.replace(HELD_BACK_FILE, self._encoded(content))
+
+    @staticmethod
+    def _encoded(content: Mapping[str, Any]) -> bytes:
+        plain = {name: value for name, value in content.items() if name != "checksum"}
+        checksum = checksum_of(json.dumps(plain, sort_keys=True).encode())
+        return json.dumps({**plain, "checksum": checksum}, sort_keys=True).encode()
+
+    def hold(self, storage: Storage, logs: Mapping[int, RowLog]) -> None:
+        """Hold the fill back, in place of another one. The caller holds the view's lease.
+
+        A process that is killed here leaves either fill held back, and files that a vacuum removes.
+        """
+        before = HeldBack.read(storage)
+        self._write(storage)
+        if before is not None:
+            before.delete_files(logs, self.names)
+
+    def delete_files(self, logs: Mapping[int, RowLog], kept: Set[str] = frozenset()) -> None:
+        """Delete the files that no commit names from the row logs of shards, except some."""
+        for entry in self.entries:
+            if entry["name"] not in kept and entry["shard"] in logs:
+                logs[entry["shard"]].discard_staged(entry["name"])

@@ -1,6 +1,6 @@
 """Seals the shards of a view together, with one numbering of values.
 
-sample    rows for the formulas of computed features, if there are some
+sample    the scores of rows, if there are computed features: their ranges complete the formulas
 count     the values of the rows that count, shard by shard
 number    all values together, as a seal of all rows would
 fit       how many of them each shard has the memory for, if there are features with one
@@ -11,16 +11,17 @@ publish   one shard after the other; a shard that was not reached keeps its prev
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 from feast_sketch_store.layers.joint import CountedRows, SharedVocabularies
 from feast_sketch_store.row_log import LogRead
+from feast_sketch_store.row_log.staging import StagedFile
 from feast_sketch_store.rows.formulas import Formula
 from feast_sketch_store.settings.view_settings import ViewSettings
-from feast_sketch_store.snapshot.files import Draft
+from feast_sketch_store.snapshot.files import SnapshotFile
 from feast_sketch_store.threads import in_threads
-from feast_sketch_store.view.formulas import Sampled, as_stored, formulas_of
 from feast_sketch_store.view.gate import Figures
-from feast_sketch_store.view.sealing import warn_of_exact
+from feast_sketch_store.view.sealing import Ranges, as_stored, stepped, warn_of_exact, weighted_formulas
 from feast_sketch_store.view.shard import Drafted, Shard
 
 
@@ -93,7 +94,7 @@ def numbered_in_threads(
     return numbered(
         settings,
         shards,
-        lambda: list(in_threads(lambda number: shards[number].sample(logs[number], share), logs)),
+        lambda formulas: list(in_threads(lambda n: shards[n].sample(logs[n], formulas, share), logs)),
         lambda formulas: list(in_threads(lambda n: shards[n].count(logs[n], formulas), logs)),
         lambda joint: list(in_threads(lambda n: shards[n].values_within_memory(logs[n], joint), logs)),
     )
@@ -102,7 +103,7 @@ def numbered_in_threads(
 def numbered(
     settings: ViewSettings,
     shards: Mapping[int, Shard],
-    sample: Callable[[], Sequence[Sampled]],
+    sample: Callable[[Mapping[str, Formula]], Sequence[Ranges]],
     count: Callable[[Mapping[str, Formula]], Sequence[CountedRows]],
     fit: Callable[[SharedVocabularies], Sequence[Mapping[str, int]]],
 ) -> SharedVocabularies:
@@ -122,7 +123,8 @@ def numbered(
     if settings.computed:
         sealed = (shard.sealed_formulas() for shard in shards.values())
         known = next((formulas for formulas in sealed if formulas), {})
-        formulas = formulas_of(Sampled.of(sample()), settings, known)
+        formulas = weighted_formulas(settings, known)
+        formulas = stepped(formulas, settings, sample(formulas))
     codecs = [*map(as_stored, settings.stored_codecs)]
     budget = settings.budget
     joint = SharedVocabularies.of(count(formulas), codecs, budget, formulas)
@@ -132,11 +134,24 @@ def numbered(
     return joint.cut_to(fit(joint)) if budget.with_memory else joint
 
 
+def figures_with(shards: Mapping[int, Shard], settings: ViewSettings, files: Sequence[StagedFile]) -> Figures:
+    """The figures of a seal of all rows, if staged files counted; the caller holds the view's lease.
+
+    It takes as long as a seal, and writes nothing.
+    """
+    logs = {number: shard.row_log.absorb() for number, shard in shards.items()}
+    for file in files:
+        log = logs[file.shard]
+        logs[file.shard] = replace(log, files=(*log.files, file.file))
+    joint = numbered_in_threads(settings, shards, logs)
+    return Figures.sum_of(in_threads(lambda number: shards[number].figures(logs[number], joint), logs))
+
+
 def seal_deltas(shards: Mapping[int, Shard]) -> bool:
     """Lay a delta over the base of each shard. Returns False, with nothing changed, if a shard needs a new
     base.
     """
-    drafts: dict[int, Draft] = {}
+    drafts: dict[int, SnapshotFile] = {}
     for number, shard in shards.items():
         shard.refresh()  # a deletion counts too, and is not loaded before someone looks
         if not shard.num_unsealed:
@@ -144,7 +159,7 @@ def seal_deltas(shards: Mapping[int, Shard]) -> bool:
         draft = shard.delta_draft()
         if draft is None:
             for known, other in drafts.items():
-                shards[known].snapshots.discard(other.snapshot)
+                shards[known].snapshots.discard(other)
             return False
         drafts[number] = draft
     _publish(shards, drafts)
@@ -160,7 +175,7 @@ def deleted_on_error(shards: Mapping[int, Shard], drafts: Mapping[int, Drafted])
         yield
     except BaseException:
         for number, made in drafts.items():
-            shards[number].snapshots.discard(made.draft.snapshot)
+            shards[number].snapshots.discard(made.snapshot)
         raise
 
 
@@ -170,10 +185,10 @@ def publish_drafts(
     """Publish drafts one after the other, if the figures of all together pass; else delete them."""
     with deleted_on_error(shards, drafts):
         judge(Figures.sum_of(draft.figures for draft in drafts.values()))
-    _publish(shards, {number: draft.draft for number, draft in drafts.items()})
+    _publish(shards, {number: draft.snapshot for number, draft in drafts.items()})
 
 
-def _publish(shards: Mapping[int, Shard], drafts: Mapping[int, Draft]) -> None:
+def _publish(shards: Mapping[int, Shard], drafts: Mapping[int, SnapshotFile]) -> None:
     """Publish drafts one after the other; those after one that fails are deleted."""
     waiting = dict(drafts)
     try:
@@ -182,5 +197,5 @@ def _publish(shards: Mapping[int, Shard], drafts: Mapping[int, Draft]) -> None:
             del waiting[number]
     except BaseException:
         for number, draft in list(waiting.items())[1:]:  # the first may have been published despite the error
-            shards[number].snapshots.discard(draft.snapshot)
+            shards[number].snapshots.discard(draft)
         raise

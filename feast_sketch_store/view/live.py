@@ -5,7 +5,6 @@ A read goes to one state of all of them. If the rows are divided into other shar
 
 import logging
 import os
-import random
 import threading
 import time
 import weakref
@@ -25,6 +24,7 @@ from feast_sketch_store.metrics import ViewMetrics
 from feast_sketch_store.snapshot.files import SnapshotFile
 from feast_sketch_store.storage.base import Storage
 from feast_sketch_store.threads import Threads
+from feast_sketch_store.view.background import Poller
 from feast_sketch_store.view.live_shard import Freshness, LiveShard, expire_before_of, last_of_all
 from feast_sketch_store.view.loading import EMPTY
 from feast_sketch_store.view.shard_map import ShardMap
@@ -35,8 +35,6 @@ _logger = logging.getLogger(__name__)
 
 _PART_OF_INTERVAL = 1 / 32
 _MAX_LOOKS = 16  # at the shards of a view in a bucket at once
-POLLER = "feast_sketch_store poll"  # the name of threads
-_EARLIEST = 0.75  # share of an interval: keeps replicas that start together from looking together
 
 T = TypeVar("T")
 V = TypeVar("V", bound=LiveShard)
@@ -398,7 +396,7 @@ class LiveView(ABC, Generic[V]):
         if self._poller is None:
             with self._poller_lock:
                 if self._poller is None:
-                    self._poller = Poller(self, self._interval_seconds)
+                    self._poller = Poller(self.poll, self._interval_seconds)
 
     def poll(self) -> None:
         """Look at the storage and load what is new. Raises nothing, because the next look may succeed."""
@@ -426,12 +424,7 @@ class LiveView(ABC, Generic[V]):
     # -- refresh -------------------------------------------------------------------------------
 
     def refresh(self) -> None:
-        """Load everything that was written or sealed before this call.
-
-        Raises
-        ------
-        DamagedFileError : a file cannot be read, and there is no earlier state to keep serving.
-        """
+        """`LiveShard.refresh` of all served shards; follow the rows if they were divided anew."""
         parts = self._parts
         served = list(parts.served.values())
         for shard in served:
@@ -500,12 +493,7 @@ def _damage_of(state: State, error: DamagedFileError | ReadFault) -> DamagedFile
 
 
 def checked_served(name: str, shard_map: ShardMap, served: Sequence[int] | None) -> list[int]:
-    """The shards to be served, in ascending order.
-
-    Raises
-    ------
-    SettingsError : there is no such shard.
-    """
+    """The shards to be served, in ascending order."""
     if served is None:
         return list(range(shard_map.num_shards))
     wrong = [number for number in served if not 0 <= number < shard_map.num_shards]
@@ -529,34 +517,3 @@ def _same_entities(served: Sequence[int], former: ShardMap, now: ShardMap) -> li
 
 def _badness(one: Freshness) -> tuple[bool, bool, float]:
     return not one.has_answers, one.state == EMPTY, one.age_seconds or 0.0
-
-
-class Poller:
-    """Calls ``poll`` of a view once per interval, until it is stopped or the view is gone.
-
-    Parameters
-    ----------
-    polled : is not kept alive.
-    interval_seconds : above 0; a look comes up to a quarter of it early.
-    """
-
-    def __init__(self, polled: LiveView[Any], interval_seconds: float):
-        stop = self._stop = threading.Event()
-        self._polled = weakref.ref(polled, lambda _: stop.set())
-        self._interval_seconds = interval_seconds
-        self._thread = threading.Thread(target=self._run, name=POLLER, daemon=True)
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Stop, and wait for a look that is under way."""
-        self._stop.set()
-        if self._thread is not threading.current_thread():
-            self._thread.join()
-
-    def _run(self) -> None:
-        while not self._stop.wait(self._interval_seconds * random.uniform(_EARLIEST, 1)):
-            polled = self._polled()
-            if polled is None:
-                return
-            polled.poll()
-            del polled

@@ -23,11 +23,11 @@ from feast_sketch_store.rows.encoding import NO_TIMESTAMP
 from feast_sketch_store.snapshot.files import SnapshotFolder
 from feast_sketch_store.storage.base import Storage
 from feast_sketch_store.storage.names import SNAPSHOTS_FOLDER
+from feast_sketch_store.view.background import Warmer
 from feast_sketch_store.view.last_known import LastKnown
 from feast_sketch_store.view.loading import EMPTY, REFRESHING, SERVING, STALE, ShardLoader
 from feast_sketch_store.view.semantics import RowSemantics
 from feast_sketch_store.view.state import ShardState
-from feast_sketch_store.view.warming import Warmer
 
 _logger = logging.getLogger(__name__)
 
@@ -368,8 +368,7 @@ class LiveShard:
             if state.snapshot is None:
                 raise error
             if self.state.snapshot == state.snapshot:  # otherwise another thread was first
-                if not self._loader.mend(state.snapshot):
-                    self._loader.give_up(state.snapshot, error)
+                self._loader.give_up(state.snapshot, error)
                 self._refresh(None)
 
     def _has_unseen_write(self) -> bool:

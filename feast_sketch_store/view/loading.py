@@ -20,8 +20,8 @@ from feast_sketch_store.rows.encoding import RowKeys, first_due
 from feast_sketch_store.rows.formulas import with_formulas
 from feast_sketch_store.snapshot.files import Listing, SnapshotFile, SnapshotFolder
 from feast_sketch_store.snapshot.manifest import Manifest
-from feast_sketch_store.snapshot.order import OrderIndex
-from feast_sketch_store.snapshot.sealed import open_deltas, open_layer
+from feast_sketch_store.snapshot.order import OrderIndex, by_hash
+from feast_sketch_store.snapshot.sealed import open_layers
 from feast_sketch_store.storage.base import MissingFileError
 from feast_sketch_store.view.last_known import LastKnown, Moment
 from feast_sketch_store.view.semantics import RowSemantics
@@ -67,9 +67,7 @@ class ShardLoader:
         self._manifest: tuple[SnapshotFile, Manifest] | None = None  # of the snapshot that orders are of
         self._orders: dict[str, OrderIndex] = {}  # by the names of files of one snapshot
         self._last_known = last_known
-        self._kept_copies: SnapshotFile | None = (
-            None  # name of the snapshot whose files were marked as in use ...
-        )
+        self._kept_copies: SnapshotFile | None = None  # whose files were marked as in use ...
         self._kept_copies_at = -np.inf  # ... and when, by time.monotonic()
         self._last_warning = ""
         self.num_late = 0  # rows that were left out because their entities have newer ones
@@ -146,15 +144,13 @@ class ShardLoader:
         state = self._empty
         try:
             if known.snapshot:
-                snapshot = self._snapshots.named(known.snapshot, known.manifest)
-                if snapshot is None:
-                    return None
-                state = self._opened(snapshot)
+                state = self._opened(self._snapshots.named(known.snapshot, known.manifest))
             if tables:
                 table = pa.concat_tables(tables, promote_options="default")
                 state = self._with_rows(state, table, known.position, len(tables))
         except (StorageError, DamagedFileError, pa.ArrowException) as error:
-            _logger.warning("%s: what this host knows of the view cannot be used: %s", self.where, error)
+            where = self._row_log.where
+            _logger.warning("%s: what this host knows of the view cannot be used: %s", where, error)
             return None
         state = replace(state, position=known.position, newest_seen=state.snapshot)
         return state, known.answered.seconds_until(Moment.now())
@@ -188,11 +184,6 @@ class ShardLoader:
             snapshot.keep_copies()
             if before is not None and before != snapshot:
                 before.let_go_of_copies(snapshot)
-
-    @property
-    def where(self) -> str:
-        """The place of the view's rows, for messages."""
-        return self._row_log.where
 
     def apply_commits(
         self, state: ShardState, table: pa.Table, position: Position, num_commits: int = 1
@@ -250,12 +241,12 @@ class ShardLoader:
         return is_outdated
 
     def give_up(self, snapshot: SnapshotFile, error: DamagedFileError) -> None:
-        """Do not open a snapshot again after a read of it failed."""
-        if snapshot.name not in self._damaged:
+        """Do not open a snapshot again after a read of it failed, unless this host's copy can be mended."""
+        if not self._mend(snapshot) and snapshot.name not in self._damaged:
             self._damaged.add(snapshot.name)
             _logger.warning("%s; falling back to the snapshot before it", error)
 
-    def mend(self, snapshot: SnapshotFile) -> bool:
+    def _mend(self, snapshot: SnapshotFile) -> bool:
         """Delete this host's copies of a snapshot's files if they are damaged."""
         try:
             is_mended = snapshot.drop_damaged()
@@ -279,7 +270,7 @@ class ShardLoader:
         """The state of the snapshot that readers are held at."""
         if state.pinned == listing.pinned:
             return state
-        snapshot = listing.pinned_snapshot
+        snapshot = next((one for one in listing.snapshots if one.name == listing.pinned), None)
         if snapshot is None:
             raise StorageError(
                 f"{self._row_log.where}: the view is pinned to the snapshot {listing.pinned}, which is gone; "
@@ -311,7 +302,7 @@ class ShardLoader:
                 # Pruned since it was listed, so newer ones have been published.
                 return self._newest_readable(current)
             except DamagedFileError as error:
-                if snapshot.name not in self._damaged and self.mend(snapshot):
+                if snapshot.name not in self._damaged and self._mend(snapshot):
                     return self._newest_readable(current)
                 if number == len(published) - 1:
                     raise DamagedFileError(
@@ -326,7 +317,7 @@ class ShardLoader:
         if snapshot.name in self._damaged:
             raise DamagedFileError(f"{snapshot.where()}: a block of it is damaged")
         snapshot = snapshot.with_manifest()
-        sealed, deltas = open_layer(snapshot), open_deltas(snapshot)
+        sealed, deltas = open_layers(snapshot)
         if sealed.semantics != self.semantics.name:
             raise UnsupportedFeatureError(
                 f"{snapshot.where()}: the rows of the view {sealed.semantics}, and are declared to "
@@ -386,8 +377,9 @@ class ShardLoader:
         for name in {*declared.names} & {*table.column_names}:
             if declared.field(name).type != table.schema.field(name).type:
                 raise UnsupportedFeatureError(
-                    f"{self.where}: feature {name!r} was written as {table.schema.field(name).type} and is "
-                    f"declared as {declared.field(name).type} now; {self._remedy}"
+                    f"{self._row_log.where}: feature {name!r} was written as "
+                    f"{table.schema.field(name).type} and is declared as {declared.field(name).type} now; "
+                    f"{self._remedy}"
                 )
 
     def late(self, state: ShardState, keys: RowKeys, num_deltas: int | None = None) -> NDArray[np.bool_]:
@@ -416,30 +408,25 @@ class ShardLoader:
             may_be_late = rest.event_timestamps[listed] <= delta.max_event_timestamp
             places = places[may_be_late & ~delta.deleted[places]]
             if len(places):
-                order = self._order(state.snapshot, number)
+                order = self._order(state.snapshot, number + 1)
                 if len(order) != len(delta):
                     raise DamagedFileError(f"{state.snapshot.where('order')}: is the order index of others")
                 found.append(order.take(places))
             rest = rest.take(np.delete(np.arange(len(rest)), listed))
         may_be_late = rest.event_timestamps <= state.sealed.max_event_timestamp
         if may_be_late.any():
-            found.append(self._order(state.snapshot, None).of(rest.entity_hashes[may_be_late]))
-        if not found:
-            return None
-        together = RowKeys.concatenate(found)
-        hashes = together.entity_hashes
-        return together.take(np.lexsort((hashes[:, 1], hashes[:, 0])))
+            found.append(self._order(state.snapshot, 0).of(rest.entity_hashes[may_be_late]))
+        return by_hash(found) if found else None
 
-    def _order(self, snapshot: SnapshotFile, delta: int | None) -> OrderIndex:
-        """The order index of a base or delta, opened once."""
+    def _order(self, snapshot: SnapshotFile, layer: int) -> OrderIndex:
+        """The order index of a layer, opened once."""
         if self._manifest is None or self._manifest[0] != snapshot:
             self._manifest = snapshot, snapshot.manifest()
         manifest = self._manifest[1]
         names = [file.name for file in manifest.all_files]
         self._orders = {name: order for name, order in self._orders.items() if name in names}
-        files = manifest.files if delta is None else manifest.deltas[delta].files
-        name = files["order"].name
+        name = manifest.layers[layer].files["order"].name
         order = self._orders.get(name)  # a seal may do the same in another thread
         if order is None:
-            order = self._orders[name] = OrderIndex(snapshot, delta)
+            order = self._orders[name] = OrderIndex(snapshot, layer)
         return order

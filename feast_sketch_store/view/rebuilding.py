@@ -85,7 +85,7 @@ def rebuild(
                     figures = Figures.sum_of(draft.figures for draft in drafts.values())
                     view.judge(figures, REBUILD)
                 for number, log in new.items():
-                    parts[number].replace_rows(before[number], log, drafts.pop(number).draft)
+                    parts[number].replace_rows(before[number], log, drafts.pop(number).snapshot)
         finally:
             staging.delete_all()
         return True

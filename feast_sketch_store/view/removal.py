@@ -10,12 +10,7 @@ from feast_sketch_store.view.view_file import shard_map_of
 
 
 def remove_project(place: StorePlace, project: str) -> None:
-    """Remove all that the store keeps for a project, each view when no process seals it or appends to it.
-
-    Raises
-    ------
-    StorageError : a file cannot be removed.
-    """
+    """Remove all that the store keeps for a project, each view when no process seals it or appends to it."""
     for view in place.views(project):
         remove_view(view)
     place.project(project).delete_all()

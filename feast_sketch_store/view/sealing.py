@@ -1,4 +1,8 @@
-"""Decides when a view is sealed, and folds its rows."""
+"""Decides when a view is sealed, and folds its rows, with the features that are computed from others.
+
+The formula of a computed feature has the weights of a file, and a step that divides the scores of the rows.
+Its version goes up when the weights change.
+"""
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -6,19 +10,21 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from feast_sketch_store.errors import SketchStoreError
 from feast_sketch_store.layers import DeltaLayer, Goal, SealedLayer, seal
 from feast_sketch_store.layers.build import MAX_ROWS
 from feast_sketch_store.layers.joint import SharedVocabularies
+from feast_sketch_store.rows.codecs import CATEGORICAL, FeatureCodec
 from feast_sketch_store.rows.encoding import EncodedRows, RowKeys
-from feast_sketch_store.rows.formulas import Formula
+from feast_sketch_store.rows.formulas import Formula, Source, same_weights, with_formulas
 from feast_sketch_store.rows.newest import Batches, NewestRows
 from feast_sketch_store.rows.vocabulary import Vocabulary
+from feast_sketch_store.settings.files import read_weights
 from feast_sketch_store.settings.view_settings import ViewSettings
 from feast_sketch_store.structures.goals import MEMORY
-from feast_sketch_store.view.formulas import as_stored, computed_rows, formulas_of, sample_of
 from feast_sketch_store.view.semantics import REPLACE, FoldedRows
 
 _logger = logging.getLogger(__name__)
@@ -31,6 +37,12 @@ _MAX_FILES = 64
 _MAX_WAL_COMMITS = 500
 
 _DELTA_PART = 1 / 16  # fraction of the share that leads to a new base; fewer rows do not make a delta
+
+_SAMPLE_ROWS = 1 << 17  # whose scores decide their step
+_MOST = 1 << 30  # of the weights of a score
+
+Batch = tuple[NDArray[np.int64], EncodedRows]
+Ranges = Mapping[str, tuple[float, float]]  # the lowest and the highest score of some rows, by feature
 
 
 class Sizes(NamedTuple):
@@ -132,8 +144,11 @@ def fold(
             f"`feast-sketch rebuild {settings.view} --shards 16`"
         )
     formulas: Mapping[str, Formula] = {}
-    if settings.computed:
-        formulas = joint.formulas if joint else formulas_of(sample_of(rows, settings), settings, known or {})
+    if joint is not None:
+        formulas = joint.formulas
+    elif settings.computed:
+        formulas = weighted_formulas(settings, known or {})
+        formulas = stepped(formulas, settings, [ranges_of(rows, settings, formulas)])
     budget, codecs = settings.budget, settings.stored_codecs
     if joint is not None:
         budget = joint.budget_of(budget, codecs, len(rows))
@@ -204,7 +219,7 @@ def fold_delta(
     is_row = is_listed & ~rows.keys.deleted
     new_places = np.cumsum(is_row) - 1
 
-    def alive() -> Iterator[tuple[NDArray[np.int64], EncodedRows]]:
+    def alive() -> Iterator[Batch]:
         encoded_rows = computed_rows(rows.encoded(settings.stored_codecs), formulas)
         for places, encoded in encoded_rows:
             taken = np.flatnonzero(is_row[places])
@@ -214,3 +229,114 @@ def fold_delta(
     keys = rows.keys.take(np.flatnonzero(is_row))
     layer = seal(keys, alive(), [*map(as_stored, settings.stored_codecs)], budget)
     return layer, rows.keys.take(np.flatnonzero(is_listed))
+
+
+# -- formulas ------------------------------------------------------------------------------------------
+
+
+def weighted_formulas(settings: ViewSettings, known: Mapping[str, Formula]) -> dict[str, Formula]:
+    """The formulas of all computed features, with the smallest steps.
+
+    Parameters
+    ----------
+    known : formulas of the last seal; empty for none.
+
+    Raises
+    ------
+    SettingsError : a file of weights cannot be used.
+    """
+    wanted = {name: f.score for name, f in settings.features.items() if f.score is not None}
+    made = {}
+    for name, score in wanted.items():
+        codecs, before = {n: settings.features[n].codec for n in score.of}, known.get(name)
+        weights = read_weights(settings.view, name, score, codecs, settings.folder)
+        made[name] = weighted_formula(name, weights, before)
+        if before is not None and made[name].version != before.version:
+            _logger.warning(
+                "feature %r of view %r has version %d now: its numbers mean something else, so train the "
+                "models that use it again",
+                name,
+                settings.view,
+                made[name].version,
+            )
+    return made
+
+
+def weighted_formula(
+    name: str,
+    weights: Mapping[str, tuple[Vocabulary, NDArray[np.float64]]],
+    known: Formula | None = None,
+) -> Formula:
+    """The formula of a score with given weights, by source; its step is its unit.
+
+    Parameters
+    ----------
+    known : of the last seal.
+    """
+    largest = max(float(np.abs(own).max(initial=0.0)) for _, own in weights.values())
+    unit = largest / _MOST
+    sources = []
+    for source, (vocabulary, own) in weights.items():
+        whole = np.rint(own / unit).astype(np.int32)
+        used = np.flatnonzero(whole)
+        values = Vocabulary(vocabulary.values.take(pa.array(used)))
+        sources.append(Source(source, values, whole[used]))
+    formula = Formula(FeatureCodec(name, "double_val", CATEGORICAL), tuple(sources), unit, unit)
+    if known is None:
+        return formula
+    return replace(formula, version=known.version + (not same_weights(known, formula)))
+
+
+def ranges_of(
+    rows: FoldedRows, settings: ViewSettings, formulas: Mapping[str, Formula], share: float = 1.0
+) -> Ranges:
+    """The ranges of the scores of a sample of rows; none if there are no rows.
+
+    Parameters
+    ----------
+    share : of the sample to take from these rows, if they are a part of all rows.
+    """
+    sources = dict.fromkeys(source.feature for formula in formulas.values() for source in formula.sources)
+    codecs = [settings.features[name].codec for name in sources]
+    step = max(1, len(rows) // max(1, int(_SAMPLE_ROWS * share)))
+    found: list[Ranges] = []
+    for places, encoded in rows.encoded(codecs):
+        taken = encoded.take(np.flatnonzero(places % step == 0))
+        if len(taken):
+            scores = {name: formula.scores(taken.features, len(taken)) for name, formula in formulas.items()}
+            found.append({name: (float(own.min()), float(own.max())) for name, own in scores.items()})
+    return _joint_ranges(found)
+
+
+def stepped(
+    formulas: Mapping[str, Formula], settings: ViewSettings, ranges: Sequence[Ranges]
+) -> dict[str, Formula]:
+    """Formulas whose steps divide the scores of all parts of the rows."""
+    together, made = _joint_ranges(ranges), {}
+    for name, formula in formulas.items():
+        score = settings.features[name].score
+        assert score is not None
+        low, high = together.get(name, (0.0, 0.0))
+        made[name] = with_step(formula, score.bits, high - low)
+    return made
+
+
+def with_step(formula: Formula, bits: int, width: float) -> Formula:
+    """The formula with a step that divides a range of scores of this width into numbers of so many bits."""
+    return replace(formula, step=max(width / (2**bits - 1), formula.unit))
+
+
+def _joint_ranges(parts: Sequence[Ranges]) -> Ranges:
+    lows = {name: min(part[name][0] for part in parts if name in part) for part in parts for name in part}
+    return {name: (low, max(part[name][1] for part in parts if name in part)) for name, low in lows.items()}
+
+
+def computed_rows(batches: Iterator[Batch], formulas: Mapping[str, Formula]) -> Iterator[Batch]:
+    """Add the features that formulas compute to rows."""
+    for places, rows in batches:
+        yield places, with_formulas(rows, formulas)
+
+
+def as_stored(codec: FeatureCodec) -> FeatureCodec:
+    """The codec with which a layer keeps a feature: a computed one is kept as a number."""
+    return FeatureCodec(codec.feature, codec.value_field, CATEGORICAL) if codec.is_computed else codec

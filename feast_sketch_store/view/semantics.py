@@ -14,7 +14,7 @@ rows of an entity count, in lists until they expire, and in lists and sets until
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from typing import ClassVar, Final, Protocol
+from typing import ClassVar, Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -64,30 +64,105 @@ REPLACE: Final = "replace"
 APPEND: Final = "append"
 
 
-class FoldedRows(Protocol):
-    """The rows of a log that count.
+class AppendedRows:
+    """The items of all rows of a log that count; parameters as of `RowSemantics.fold`, attributes as of
+    `NewestRows`.
 
-    Attributes
-    ----------
-    keys : of the entities, ordered by hash.
-    num_rows : of the log, those that do not count included.
-    has_dead : whether deleted or expired rows were dropped.
-    expire_before : microseconds since 1970; older rows were dropped.
+    All items are in memory together, 12 bytes each beside their values.
     """
 
-    keys: RowKeys
-    num_rows: int
-    has_dead: bool
-    expire_before: int
+    def __init__(
+        self, semantics: "Append", batches: Batches, expire_before: int, kept_microseconds: int | None
+    ):
+        self._batches = batches
+        self.num_rows = 0
+        parts: list[EncodedRows] = []
+        for batch in itertools.chain([semantics.to_log([], None)], batches(None)):
+            self.num_rows += len(batch)
+            before = [ExactLayer(part) for part in reversed(parts)]
+            parts.append(semantics.encode(batch, before))
+            if (first := first_due(parts)) < len(parts) - 1:
+                parts[first:] = [semantics.merge(parts[first:])]
+        rows = parts[0] if len(parts) == 1 else semantics.merge(parts)
+        if kept_microseconds is not None:
+            newest = int(rows.keys.event_timestamps.max(initial=NO_TIMESTAMP, where=~rows.keys.deleted))
+            expire_before = min(expire_before, newest - kept_microseconds)
+        self.expire_before = expire_before
+        self.has_dead = bool(rows.keys.delete_barriers.any())
+        has_items = np.zeros(len(rows), np.bool_)  # that have not expired
+        features = {}
+        for codec in semantics.stored.values():
+            name = codec.feature
+            feature, removed = rows.features[name], rows.features.get(removed_name(name))
+            items = feature.csr
+            if codec.is_list:
+                assert codec.listing is not None
+                most = codec.listing.most_sealed if codec.ids_of else None  # others are of no use
+                items = newest_of(items, most, codec.listing.first_stamp(expire_before))
+                has_items |= items.lengths > 0
+            self.has_dead |= len(items.ids) < len(feature.symbols)
+            self.has_dead |= removed is not None and bool(removed.states.any())
+            features[name] = feature.with_rows(_emptied(feature.states, items), items)
+        events = rows.keys.event_timestamps
+        alive = ~rows.keys.deleted & (events > NO_TIMESTAMP) & (has_items | (events >= expire_before))
+        self.has_dead |= not alive.all()
+        self._rows = EncodedRows(rows.keys, features).take(np.flatnonzero(alive))
+        self.keys = self._rows.keys
 
     def __len__(self) -> int:
-        """The number of rows that the log needs to keep."""
+        return len(self.keys)
 
     def batches(self) -> Iterator[tuple[NDArray[np.int64], pa.Table]]:
-        """Rows of the log that need to stay: which of ``keys`` they belong to, int64[n], and the rows."""
+        """One row of the log per entity: which of ``keys`` they belong to, int64[n], and the rows."""
+        is_missing = np.ones(len(self), np.bool_)
+        for batch in self._batches(None):
+            found, places = find_sorted(self.keys.entity_hashes, row_keys(batch).entity_hashes)
+            places, first = np.unique(places, return_index=True)
+            is_new = is_missing[places]
+            places, found = places[is_new], found[first][is_new]
+            if len(places):
+                is_missing[places] = False
+                with as_damage():
+                    yield places, self._logged(batch.take(pa.array(found)), places)
+
+    def _logged(self, table: pa.Table, places: NDArray[np.int64]) -> pa.Table:
+        """Rows of the log with whole lists, in place of some rows of the same entities."""
+        rows = self._rows.take(places)
+        own = [
+            name
+            for name in table.column_names
+            if name in rows.features or is_times_column(name) or count_log.is_counts_column(name)
+        ]
+        created = rows.keys.created_timestamps
+        columns = {
+            CREATED_TIMESTAMP: pa.array(created, mask=created == NO_TIMESTAMP),
+            DELETED: pa.nulls(len(table), pa.bool_()),
+        }
+        table = table.drop_columns(own)
+        for name, column in columns.items():
+            at = table.column_names.index(name)
+            table = table.set_column(at, name, column.cast(table.schema.field(name).type))
+        return with_lists(table, rows)
+
+    def lists(self, places: NDArray[np.int64]) -> EncodedRows:
+        """The whole lists of some entities, with exact times; entities are given by their places among
+        ``keys``.
+        """
+        return self._rows.take(places)
 
     def encoded(self, codecs: Sequence[FeatureCodec]) -> Iterator[tuple[NDArray[np.int64], EncodedRows]]:
-        """One row per entity, in parts: which of ``keys`` they belong to, int64[n], and the rows."""
+        """All rows, as a seal keeps them."""
+        if len(self):
+            wanted = {codec.feature: codec for codec in codecs}
+            yield np.arange(len(self)), as_sealed(self._rows, wanted, NO_TIMESTAMP)
+
+
+def _emptied(states: NDArray[np.uint8], items: Csr) -> NDArray[np.uint8]:
+    """States of lists and sets, some of which may have lost all their items."""
+    return np.where((states == VALUE) & (items.lengths == 0), np.uint8(EMPTY), states)
+
+
+FoldedRows: TypeAlias = NewestRows | AppendedRows  # of a log: the rows that count
 
 
 class RowSemantics(ABC):
@@ -207,104 +282,6 @@ class Replace(RowSemantics):
             found, places = find_sorted(order.entity_hashes, keys.entity_hashes[suspects])
             late[suspects[found]] |= keys.older_than(suspects[found], order, places)
         return late
-
-
-class AppendedRows:
-    """The items of all rows of a log that count; parameters as of `RowSemantics.fold`, attributes as of
-    `FoldedRows`.
-
-    All items are in memory together, 12 bytes each beside their values.
-    """
-
-    def __init__(
-        self, semantics: "Append", batches: Batches, expire_before: int, kept_microseconds: int | None
-    ):
-        self._batches = batches
-        self.num_rows = 0
-        parts: list[EncodedRows] = []
-        for batch in itertools.chain([semantics.to_log([], None)], batches(None)):
-            self.num_rows += len(batch)
-            before = [ExactLayer(part) for part in reversed(parts)]
-            parts.append(semantics.encode(batch, before))
-            if (first := first_due(parts)) < len(parts) - 1:
-                parts[first:] = [semantics.merge(parts[first:])]
-        rows = parts[0] if len(parts) == 1 else semantics.merge(parts)
-        if kept_microseconds is not None:
-            newest = int(rows.keys.event_timestamps.max(initial=NO_TIMESTAMP, where=~rows.keys.deleted))
-            expire_before = min(expire_before, newest - kept_microseconds)
-        self.expire_before = expire_before
-        self.has_dead = bool(rows.keys.delete_barriers.any())
-        has_items = np.zeros(len(rows), np.bool_)  # that have not expired
-        features = {}
-        for codec in semantics.stored.values():
-            name = codec.feature
-            feature, removed = rows.features[name], rows.features.get(removed_name(name))
-            items = feature.csr
-            if codec.is_list:
-                assert codec.listing is not None
-                most = codec.listing.most_sealed if codec.ids_of else None  # others are of no use
-                items = newest_of(items, most, codec.listing.first_stamp(expire_before))
-                has_items |= items.lengths > 0
-            self.has_dead |= len(items.ids) < len(feature.symbols)
-            self.has_dead |= removed is not None and bool(removed.states.any())
-            features[name] = feature.with_rows(_emptied(feature.states, items), items)
-        events = rows.keys.event_timestamps
-        alive = ~rows.keys.deleted & (events > NO_TIMESTAMP) & (has_items | (events >= expire_before))
-        self.has_dead |= not alive.all()
-        self._rows = EncodedRows(rows.keys, features).take(np.flatnonzero(alive))
-        self.keys = self._rows.keys
-
-    def __len__(self) -> int:
-        return len(self.keys)
-
-    def batches(self) -> Iterator[tuple[NDArray[np.int64], pa.Table]]:
-        """One row of the log per entity: which of ``keys`` they belong to, int64[n], and the rows."""
-        is_missing = np.ones(len(self), np.bool_)
-        for batch in self._batches(None):
-            found, places = find_sorted(self.keys.entity_hashes, row_keys(batch).entity_hashes)
-            places, first = np.unique(places, return_index=True)
-            is_new = is_missing[places]
-            places, found = places[is_new], found[first][is_new]
-            if len(places):
-                is_missing[places] = False
-                with as_damage():
-                    yield places, self._logged(batch.take(pa.array(found)), places)
-
-    def _logged(self, table: pa.Table, places: NDArray[np.int64]) -> pa.Table:
-        """Rows of the log with whole lists, in place of some rows of the same entities."""
-        rows = self._rows.take(places)
-        own = [
-            name
-            for name in table.column_names
-            if name in rows.features or is_times_column(name) or count_log.is_counts_column(name)
-        ]
-        created = rows.keys.created_timestamps
-        columns = {
-            CREATED_TIMESTAMP: pa.array(created, mask=created == NO_TIMESTAMP),
-            DELETED: pa.nulls(len(table), pa.bool_()),
-        }
-        table = table.drop_columns(own)
-        for name, column in columns.items():
-            at = table.column_names.index(name)
-            table = table.set_column(at, name, column.cast(table.schema.field(name).type))
-        return with_lists(table, rows)
-
-    def lists(self, places: NDArray[np.int64]) -> EncodedRows:
-        """The whole lists of some entities, with exact times; entities are given by their places among
-        ``keys``.
-        """
-        return self._rows.take(places)
-
-    def encoded(self, codecs: Sequence[FeatureCodec]) -> Iterator[tuple[NDArray[np.int64], EncodedRows]]:
-        """All rows, as a seal keeps them."""
-        if len(self):
-            wanted = {codec.feature: codec for codec in codecs}
-            yield np.arange(len(self)), as_sealed(self._rows, wanted, NO_TIMESTAMP)
-
-
-def _emptied(states: NDArray[np.uint8], items: Csr) -> NDArray[np.uint8]:
-    """States of lists and sets, some of which may have lost all their items."""
-    return np.where((states == VALUE) & (items.lengths == 0), np.uint8(EMPTY), states)
 
 
 class Append(RowSemantics):

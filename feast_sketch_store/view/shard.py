@@ -7,7 +7,7 @@ refresh:  newest snapshot -> base layer;  commits since -> exact layers on top
 
 import logging
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -26,18 +26,21 @@ from feast_sketch_store.rows.encoding import RowKeys
 from feast_sketch_store.rows.entity_keys import find_sorted
 from feast_sketch_store.rows.formulas import Formula
 from feast_sketch_store.settings.view_settings import ViewSettings
-from feast_sketch_store.snapshot.files import Draft, SnapshotFile
+from feast_sketch_store.snapshot.files import SnapshotFile
 from feast_sketch_store.snapshot.sealed import write_layer
 from feast_sketch_store.storage.base import Storage
-from feast_sketch_store.view.formulas import Sampled, as_stored, computed_rows, sample_of
 from feast_sketch_store.view.gate import Figures
 from feast_sketch_store.view.live_shard import LiveShard, expire_before_of, note_write
 from feast_sketch_store.view.sealing import (
+    Ranges,
     Sizes,
+    as_stored,
+    computed_rows,
     fold,
     fold_delta,
     may_have_deltas,
     num_kept,
+    ranges_of,
     wants_compaction,
 )
 from feast_sketch_store.view.semantics import FoldedRows, RowSemantics, named
@@ -88,16 +91,16 @@ class Dropped(NamedTuple):
 class Drafted(NamedTuple):
     """An unpublished base of a shard, its figures for the gate, and whether the row log wants compaction."""
 
-    draft: Draft
+    snapshot: SnapshotFile
     figures: Figures
-    compacts: bool = False
+    compacts: bool
 
     def to_entry(self) -> dict[str, Any]:
         """What another process needs to publish it; JSON-serializable."""
         return {
-            "name": self.draft.snapshot.name,
-            "manifest": self.draft.manifest.encode().decode(),
-            "figures": self.figures.to_entry(),
+            "name": self.snapshot.name,
+            "manifest": self.snapshot.manifest().encode().decode(),
+            "figures": asdict(self.figures),
             "compacts": self.compacts,
         }
 
@@ -110,11 +113,6 @@ class _Deferred:
     tables: tuple[pa.Table, ...] = ()
     num_rows: int = 0
     num_bytes: int = 0
-
-    @property
-    def num_commits(self) -> int:
-        """How many commits the rows are of."""
-        return len(self.tables)
 
     def followed_by(self, table: pa.Table, position: Position) -> "_Deferred":
         """Add the rows of one commit; keep only these if commits of others lie between."""
@@ -142,13 +140,7 @@ class Shard(LiveShard):
     """A shard of a feature view in a storage of its own. Safe to use from several threads.
 
     It decides nothing: the view says when it loads, absorbs and seals, and holds the lease for that.
-
-    Parameters
-    ----------
-    storage : the shard's own; it may be empty.
-    settings : of the view.
-    refresh_interval_seconds : how old the writes of other processes may be before a read looks for them.
-    is_replica : see `LiveShard`.
+    Parameters are those of `LiveShard`, with the settings of the view in place of the semantics.
     """
 
     remedy = REMEDY
@@ -174,7 +166,7 @@ class Shard(LiveShard):
         return Sizes(
             state.unsealed_rows + deferred.num_rows,
             state.unsealed_bytes + deferred.num_bytes,
-            state.delta_rows,
+            sum(map(len, state.deltas)),
             sum(delta.size_bytes for delta in state.deltas),
             sealed.num_entities if sealed else 0,
             sealed.size_bytes if sealed else 0,
@@ -183,7 +175,7 @@ class Shard(LiveShard):
     @property
     def num_unsealed_commits(self) -> int:
         """Commits that no snapshot and no absorption covers, as far as this object knows."""
-        return self.state.unsealed_commits + self._deferred.num_commits
+        return self.state.unsealed_commits + len(self._deferred.tables)
 
     @property
     def num_unsealed(self) -> int:
@@ -357,12 +349,12 @@ class Shard(LiveShard):
 
     def drafted(self, entry: Mapping[str, Any]) -> Drafted:
         """The reverse of `Drafted.to_entry`. Raises DamagedFileError : it is none."""
-        draft = self.snapshots.draft(entry["name"], entry["manifest"].encode())
-        return Drafted(draft, Figures.of_entry(entry["figures"]), entry["compacts"])
+        snapshot = self.snapshots.named(entry["name"], entry["manifest"].encode())
+        return Drafted(snapshot, Figures(**entry["figures"]), entry["compacts"])
 
-    def sample(self, log: LogRead, share: float) -> Sampled:
-        """Of the rows of a log that count, for formulas; see `sample_of`."""
-        return sample_of(self.rows_of(log), self.settings, share)
+    def sample(self, log: LogRead, formulas: Mapping[str, Formula], share: float) -> Ranges:
+        """The scores of the rows of a log that count; see `ranges_of`."""
+        return ranges_of(self.rows_of(log), self.settings, formulas, share)
 
     def count(self, log: LogRead, formulas: Mapping[str, Formula]) -> CountedRows:
         """How often the rows of a log that count have each value of features whose values have ids."""
@@ -383,16 +375,27 @@ class Shard(LiveShard):
             joint,
         )
 
-    def draft(self, log: LogRead, joint: SharedVocabularies | None) -> Drafted:
-        """Draft an unpublished base with given ids of values."""
-        rows = self.rows_of(log)
-        return self._draft(rows, log, joint)._replace(compacts=wants_compaction(rows, len(log.files)))
+    def draft(self, log: LogRead, joint: SharedVocabularies | None, table: LogRead | None = None) -> Drafted:
+        """Fold the rows of a log into an unpublished base.
+
+        Parameters
+        ----------
+        joint : the ids of values, and what else all shards share.
+        table : the table whose seal it is; None if it is that of the log.
+        """
+        rows, view = self.rows_of(log), self.settings.view
+        table = log if table is None else table  # which may be empty
+        layer = fold(rows, self.settings, joint, self.sealed_formulas())
+        # A snapshot's version is the number of commits that it covers.
+        version = table.position.number + 1
+        snapshot = write_layer(self.snapshots, layer, rows.keys, view, version, table.table_version)
+        return Drafted(snapshot, _figures_of(layer), wants_compaction(rows, len(log.files)))
 
     def figures(self, log: LogRead, joint: SharedVocabularies | None) -> Figures:
         """The figures of the base that a log would become."""
         return _figures_of(fold(self.rows_of(log), self.settings, joint, self.sealed_formulas()))
 
-    def publish(self, draft: Draft) -> None:
+    def publish(self, draft: SnapshotFile) -> None:
         """Publish a draft. Raises StorageError : the previous snapshot stays."""
         self.snapshots.publish(draft)
         self.snapshots.prune(_SNAPSHOTS_KEPT)
@@ -423,7 +426,7 @@ class Shard(LiveShard):
         with self._refresh_lock:
             self.state = replace(self.state, unsealed_commits=0)
 
-    def delta_draft(self) -> Draft | None:
+    def delta_draft(self) -> SnapshotFile | None:
         """Fold the rows since the base, or since a delta over it, into an unpublished delta.
 
         Returns
@@ -442,10 +445,9 @@ class Shard(LiveShard):
             return None
         if state.sealed.formulas.keys() != self.settings.computed:
             return None
-        manifest = state.snapshot.manifest()
         kept = num_kept(state.deltas, state.unsealed_rows)
-        version = manifest.layer_versions()[kept]
-        log = self.row_log.absorbed_behind(version - 1, state.snapshot.name)
+        below = state.snapshot.manifest().layers[: kept + 1]
+        log = self.row_log.absorbed_behind(below[-1].row_log_version - 1, state.snapshot.name)
         if log is None or not log.files:
             return None
         layer, keys = fold_delta(
@@ -462,7 +464,7 @@ class Shard(LiveShard):
             self.settings.view,
             log.position.number + 1,
             log.table_version,
-            manifest.below(kept),
+            below,
         )
 
     def kept_rows(self) -> FoldedRows | None:
@@ -495,14 +497,6 @@ class Shard(LiveShard):
             return {}
         return {} if sealed is None else sealed.formulas
 
-    def _draft(self, rows: FoldedRows, log: LogRead, joint: SharedVocabularies | None) -> Drafted:
-        """Fold rows into a layer and write it as an unpublished snapshot, as of the table of the log."""
-        layer = fold(rows, self.settings, joint, self.sealed_formulas())
-        # A snapshot's version is the number of commits that it covers.
-        version, view = log.position.number + 1, self.settings.view
-        draft = write_layer(self.snapshots, layer, rows.keys, view, version, log.table_version)
-        return Drafted(draft, _figures_of(layer))
-
     # -- rebuild: the steps, see `rebuilding` ---------------------------------------------------
 
     def dropped_by(self, before: LogRead, after: LogRead) -> Dropped | None:
@@ -533,9 +527,9 @@ class Shard(LiveShard):
             before = self.row_log.extend(before, after.schema())
         # No seal of rows that the table held before comes after this one.
         newer = replace(before, table_version=before.table_version + 1)
-        return before, self._draft(self.rows_of(after), newer, joint)
+        return before, self.draft(after, joint, newer)
 
-    def replace_rows(self, before: LogRead, after: LogRead, draft: Draft) -> None:
+    def replace_rows(self, before: LogRead, after: LogRead, draft: SnapshotFile) -> None:
         """Replace the rows of the table, and the snapshot; ``before`` and ``draft`` are of `replacement`.
 
         Raises
@@ -549,15 +543,15 @@ class Shard(LiveShard):
             raise
         self.refresh()
 
-    def _replace_rows(self, before: LogRead, after: LogRead, draft: Draft) -> None:
+    def _replace_rows(self, before: LogRead, after: LogRead, draft: SnapshotFile) -> None:
         is_replaced = False
         try:
             self.row_log.announce_replacement()
             batches = (batch for _, batch in self.rows_of(after).batches())
-            is_replaced = self.row_log.compact(batches, before, draft.snapshot.name)
+            is_replaced = self.row_log.compact(batches, before, draft.name)
         finally:
             if not is_replaced:
-                self.snapshots.discard(draft.snapshot)
+                self.snapshots.discard(draft)
         if not is_replaced:
             raise StorageError(
                 f"{self.storage.location}: another process changed the row log meanwhile; try again"
@@ -569,33 +563,6 @@ class Shard(LiveShard):
             _logger.warning("%s; the new rows are read from the row log until a later seal", error)
         self.snapshots.prune(_SNAPSHOTS_KEPT)
         self.row_log.prune()
-
-    # -- hold --------------------------------------------------------------------------------------
-
-    def pin(self, snapshot: SnapshotFile) -> None:
-        """Hold reads of all processes at a snapshot, until `unpin`.
-
-        Raises
-        ------
-        StorageError : the storage cannot be written, or the snapshot is gone.
-        """
-        self.snapshots.pin(snapshot)
-        self.refresh()
-
-    def published(self) -> Sequence[SnapshotFile]:
-        """All snapshots, newest first."""
-        return self.snapshots.list()
-
-    def unpin(self) -> bool:
-        """Let reads follow the writes again. Returns whether they were held.
-
-        Raises
-        ------
-        StorageError : the storage cannot be written.
-        """
-        was_pinned = self.snapshots.unpin()
-        self.refresh()
-        return was_pinned
 
     # -- clean up ------------------------------------------------------------------------------
 

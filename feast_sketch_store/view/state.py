@@ -4,6 +4,7 @@ State             shard 0, 1, ...: a read goes to the shard of its entity
   ShardState      exact layers, newest first, over deltas, over the sealed layer
 """
 
+import operator
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -56,11 +57,6 @@ class ShardState:
         return self.snapshot is None and self.position.number < 0
 
     @property
-    def delta_rows(self) -> int:
-        """Entities that deltas list; an entity in several deltas counts several times."""
-        return sum(map(len, self.deltas))
-
-    @property
     def unsealed_bytes(self) -> int:
         """Bytes of the exact layers."""
         return sum(layer.size_bytes for layer in self.exact)
@@ -100,7 +96,7 @@ class ShardState:
         DamagedFileError, StorageError : the order index of the snapshot cannot be read.
         """
         parts = [] if self.snapshot is None else [load_order(self.snapshot)]
-        for number, delta in enumerate(self.deltas):
+        for number, delta in enumerate(self.deltas, 1):
             assert self.snapshot is not None
             parts.append(delta.keys(load_order(self.snapshot, number)))
         parts += [layer.rows.keys for layer in self.exact]
@@ -136,7 +132,7 @@ class State:
 
     def is_of(self, shard_map: ShardMap, shards: Sequence[ShardState]) -> bool:
         """Whether it has exactly these states, of the same division of the rows."""
-        return self.shard_map is shard_map and all(map(_is_same, self.shards.values(), shards))
+        return self.shard_map is shard_map and all(map(operator.is_, self.shards.values(), shards))
 
     # -- read ------------------------------------------------------------------------------------
 
@@ -249,7 +245,3 @@ class State:
     def row_keys(self) -> RowKeys:
         """See `ShardState.row_keys`; shards divide hashes in ascending order, so theirs follow each other."""
         return RowKeys.concatenate([shard.row_keys() for shard in self.shards.values()])
-
-
-def _is_same(one: object, other: object) -> bool:
-    return one is other

@@ -26,6 +26,7 @@ from feast_sketch_store.errors import (
 )
 from feast_sketch_store.layers import SealedRows
 from feast_sketch_store.metrics import GATE_REFUSALS
+from feast_sketch_store.row_log import RowLog
 from feast_sketch_store.row_log.staging import StagedFile, stage
 from feast_sketch_store.rows.encoding import FeastRow
 from feast_sketch_store.rows.limits import gathered
@@ -40,10 +41,10 @@ from feast_sketch_store.storage.names import (
     SEAL_LOCK,
     staged_files,
 )
-from feast_sketch_store.threads import Threads, lower_priority
-from feast_sketch_store.view import fills, joint_seal
-from feast_sketch_store.view.fills import HeldBack
-from feast_sketch_store.view.gate import FILL, SEAL, Figures, judge
+from feast_sketch_store.threads import Threads
+from feast_sketch_store.view import joint_seal
+from feast_sketch_store.view.background import Sealer
+from feast_sketch_store.view.gate import FILL, SEAL, Figures, HeldBack, judge
 from feast_sketch_store.view.group_commit import GroupCommit
 from feast_sketch_store.view.live import LiveView, Parts
 from feast_sketch_store.view.sealing import SealPolicy, Sizes, may_have_deltas
@@ -61,7 +62,6 @@ from feast_sketch_store.view.view_file import Registration, seconds_between_look
 
 _logger = logging.getLogger(__name__)
 
-SEALER = "feast_sketch_store seal"  # the name of threads
 _LOOKS_AT_LEASE_SECONDS = 0.005  # while another process holds it; in a bucket a hundred times as long
 _BASE, _DELTA, _ABSORPTION, _NOTHING = "base", "delta", "absorption", ""  # what may be due
 _MAX_THREADS = 16  # threads that write to shards at once, because each waits for the disk
@@ -80,9 +80,8 @@ class View(LiveView[Shard]):
     storage : the view's own; it may be empty.
     settings : of the view.
     policy : when a write seals; all shards are sealed together.
-    refresh_interval_seconds : how old the writes of other processes may be before a read looks for them.
     max_staleness_seconds : how old answers may be for the view to count as ready; None for any age.
-    is_replica : see `LiveShard`.
+    refresh_interval_seconds, is_replica : see `LiveShard`.
     served : the shards that reads may be about; None for all. A process that serves a part does not seal
         beside its writes.
     shard_map : of the view; None for the one of a new view with these settings.
@@ -123,10 +122,7 @@ class View(LiveView[Shard]):
         self._commits: GroupCommit[Batch] = GroupCommit()
         self._num_refused = 0  # unsealed rows of the last seal, if the gate refused it
         self._seal_lock = threading.RLock()  # one seal, rebuild or vacuum at a time in this process
-        self._sealer_lock = threading.Lock()
-        self._sealer: threading.Thread | None = None  # the latest one; a fork has no threads
-        self._is_maintained = False  # by that thread
-        self._has_ended = False  # so that no thread begins
+        self._sealer = Sealer()  # a fork has no threads
 
     @property
     def settings(self) -> ViewSettings:
@@ -400,7 +396,7 @@ class View(LiveView[Shard]):
         """Delete uncommitted staged files whose names begin with a label. Returns their number."""
         return sum(len(shard.row_log.discard_staged(label)) for shard in self.shards.values())
 
-    # -- gate: see `gate` and `fills` ------------------------------------------------------------------------
+    # -- gate: see `gate` ------------------------------------------------------------------------------------
 
     def judge(self, figures: Figures, remedy: str = SEAL) -> None:
         """Ask the gate about a new version of the view; parameters and errors as of `gate.judge`."""
@@ -418,10 +414,13 @@ class View(LiveView[Shard]):
     def _judge_fill(self, files: Sequence[StagedFile]) -> None:
         with self.unchanging():
             try:
-                self.judge(fills.figures_with(self.shards, self.settings, files), FILL)
+                self.judge(joint_seal.figures_with(self.shards, self.settings, files), FILL)
             except GateError as error:
-                fills.hold_back(self.storage, self.shards, HeldBack.of(files, error))
+                HeldBack.of(files, error).hold(self.storage, self._row_logs())
                 raise
+
+    def _row_logs(self) -> dict[int, RowLog]:
+        return {number: shard.row_log for number, shard in self.shards.items()}
 
     def publish(self, force: bool = False) -> int | None:
         """Let the rows of a fill that was held back count, if there is one, and seal.
@@ -451,18 +450,13 @@ class View(LiveView[Shard]):
         return None if fill is None else fill.num_rows
 
     def discard(self) -> int | None:
-        """Delete the rows of a fill that was held back. Returns their number; None if there is none.
-
-        Raises
-        ------
-        DamagedFileError, StorageError : files cannot be read or written.
-        """
+        """Delete the rows of a fill that was held back. Returns their number; None if there is none."""
         with self.unchanging():
             fill = HeldBack.read(self.storage)
             if fill is None:
                 return None
             self.storage.delete([HELD_BACK_FILE])
-            fills.delete_files(self.shards, fill)
+            fill.delete_files(self._row_logs())
             return fill.num_rows
 
     # -- seal ----------------------------------------------------------------------------------
@@ -546,12 +540,7 @@ class View(LiveView[Shard]):
             time.sleep(between)  # shorter than between two seals of a writer
 
     def absorb(self) -> None:
-        """Move the rows of the write-ahead logs into the tables, if no other process seals or does the same.
-
-        Raises
-        ------
-        DamagedFileError, StorageError : the rows stay where they are.
-        """
+        """Move the rows of the write-ahead logs into the tables, unless another process does so, or seals."""
         with self._seal_lock, self._leased() as is_ours:
             if is_ours:
                 for shard in self.shards.values():
@@ -604,10 +593,6 @@ class View(LiveView[Shard]):
         Returns
         -------
         Whether there is a new snapshot.
-
-        Raises
-        ------
-        DamagedFileError, StorageError : as `seal`.
         """
         self.refresh_all()
         return self._seal_if_due()
@@ -625,47 +610,19 @@ class View(LiveView[Shard]):
 
     def settle(self) -> None:
         """Wait for a seal that runs in the background, if there is one."""
-        with self._sealer_lock:
-            sealer = self._sealer
-        if sealer is not None:
-            sealer.join()
+        self._sealer.settle()
 
     def end_seals(self) -> None:
-        """Wait for the seal that runs in the background, and begin no other one there.
-
-        `settle` waits for all that become due meanwhile, which has no end while others write.
-        """
-        with self._sealer_lock:
-            self._has_ended = True
-        self.settle()
+        """Wait for the seal that runs in the background, and begin no other one there."""
+        self._sealer.end()
 
     def _maintain_beside(self) -> None:
         """Seal or absorb in a thread, unless a thread already does."""
-        with self._sealer_lock:
-            if self._is_maintained or self._has_ended:
-                return
-            sealer = threading.Thread(target=self._maintain_while_due, name=SEALER)
-            try:
-                sealer.start()
-            except RuntimeError as error:  # the writes of the commit are durable, whatever becomes of this
-                _logger.warning(
-                    "%s: cannot be sealed: %s; a later write tries again", self.storage.location, error
-                )
-            else:
-                self._sealer, self._is_maintained = sealer, True
-
-    def _maintain_while_due(self) -> None:
-        """Seal or absorb until the rows written meanwhile are few enough to wait."""
-        lower_priority(leave_a_core=True)  # to reads, of this process and others
-        is_needed = True
-        while is_needed:
-            is_sealed = False
-            try:
-                is_sealed = self._maintain()
-            finally:
-                with self._sealer_lock:  # a commit that comes after this starts another thread
-                    is_needed = is_sealed and not self._has_ended and self._is_due()
-                    self._is_maintained = is_needed
+        try:
+            self._sealer.start(self._maintain, self._is_due)
+        except RuntimeError as error:  # the writes of the commit are durable, whatever becomes of this
+            where = self.storage.location
+            _logger.warning("%s: cannot be sealed: %s; a later write tries again", where, error)
 
     def _maintain(self) -> bool:
         """Seal or absorb if it is still due. Of several threads, the first one does it.
@@ -703,7 +660,7 @@ class View(LiveView[Shard]):
         StorageError : the storage cannot be written; reads follow the writes.
         """
         self._register()
-        published = {number: shard.published() for number, shard in self.shards.items()}
+        published = {number: shard.snapshots.list() for number, shard in self.shards.items()}
         if unsealed := [number for number, files in published.items() if not files]:
             of_shards = f" of the shards {', '.join(map(str, unsealed))}" if len(self.shards) > 1 else ""
             raise SettingsError(
@@ -720,7 +677,8 @@ class View(LiveView[Shard]):
         chosen = self.snapshots_of(versions)
         try:
             for shard, snapshot in zip(self.shards.values(), chosen, strict=True):
-                shard.pin(snapshot)
+                shard.snapshots.pin(snapshot)
+            self.refresh_all()
         except BaseException:
             self.unpin()
             raise
@@ -735,7 +693,7 @@ class View(LiveView[Shard]):
         """
         chosen = []
         for version, shard in zip(versions, self.shards.values(), strict=True):
-            files = shard.published()
+            files = shard.snapshots.list()
             found = next((snapshot for snapshot in files if snapshot.version == version), None)
             if found is None:
                 there = ", ".join(str(snapshot.version) for snapshot in files) or "none"
@@ -748,7 +706,8 @@ class View(LiveView[Shard]):
 
     def unpin(self) -> bool:
         """Let reads of all shards follow the writes again. Returns whether they were held."""
-        was_pinned = [shard.unpin() for shard in self.shards.values()]
+        was_pinned = [shard.snapshots.unpin() for shard in self.shards.values()]
+        self.refresh_all()
         return any(was_pinned)
 
     @property

@@ -319,12 +319,7 @@ def has_rows(storage: Storage, shard_map: ShardMap) -> bool:
 
 
 def put_map(storage: Storage, settings: ViewSettings, shard_map: ShardMap) -> None:
-    """Write other shards into the file of a view.
-
-    Raises
-    ------
-    DamagedFileError, StorageError : the file cannot be read or written.
-    """
+    """Write other shards into the file of a view."""
     with storage.lease(VIEW_LOCK, wait=True):
         there = ViewFile.read(storage) or ViewFile.of(settings, shard_map)
         storage.replace(VIEW_FILE, replace(there, shard_map=shard_map).encode())

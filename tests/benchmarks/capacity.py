@@ -197,7 +197,7 @@ def _fill_and_seal(place: dict[str, Any], num_users: int, num_shards: int) -> No
         assert view.seal()
     found["seal"] = _processor_seconds() - before
     for part in view.shards.values():
-        for name, file in part.published()[0].manifest().files.items():
+        for name, file in part.snapshots.list()[0].manifest().layers[0].files.items():
             found[name] = found.get(name, 0) + file.size_bytes
     print(json.dumps(found))
 

@@ -27,7 +27,7 @@ from startup import drop_pages, process
 from stores import Backend, UserRows, entity_keys, set_up_of, sketch, temporary_folder
 
 from feast_sketch_store.threads import lowered_priority
-from feast_sketch_store.view import warming
+from feast_sketch_store.view import background
 
 _READS = 1_000
 _TIMES = ("since it was due", "the call alone", "how late it began")
@@ -102,7 +102,7 @@ def _read_one_by_one(
 ) -> None:
     """In a fresh process: the seconds of each read."""
     if not warms_up:
-        warming._MAX_SHARE = 0.0
+        background._MAX_SHARE = 0.0
     keys = [entity_keys([user]) for user in users]
     online.view(config, view).refresh()  # type: ignore[attr-defined]
     gc.collect()  # as a server does when it has started, or one of the reads would

@@ -154,7 +154,7 @@ class _Run:
             sum(
                 file.size_bytes
                 for part in view.shards.values()
-                for file in part.published()[0].manifest().files.values()
+                for file in part.snapshots.list()[0].manifest().layers[0].files.values()
             )
             / 10**6
         )

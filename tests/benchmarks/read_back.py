@@ -127,7 +127,7 @@ def _seals_of(config: Any, found: dict[str, Any]) -> Iterator[None]:
     view, seen, done = open_view(FeatureStore(config=config), "history"), set(), threading.Event()
 
     def look() -> None:
-        seen.update(snapshot.name for part in view.shards.values() for snapshot in part.published())
+        seen.update(snapshot.name for part in view.shards.values() for snapshot in part.snapshots.list())
 
     def watch() -> None:
         while not done.wait(LOOK_SECONDS):

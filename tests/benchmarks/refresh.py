@@ -16,7 +16,7 @@ from measure import interleaved, number, print_set_up, print_table, seconds
 from stores import Backend, UserRows, entity_keys, set_up_of, sketch, temporary_folder
 
 from feast_sketch_store.snapshot.files import SnapshotFolder
-from feast_sketch_store.snapshot.sealed import open_layer
+from feast_sketch_store.snapshot.sealed import open_layers
 from feast_sketch_store.storage.names import SNAPSHOTS_FOLDER
 from feast_sketch_store.view.view import View
 
@@ -56,7 +56,7 @@ def _open(folder: Path, rows: UserRows, gigabytes: float, rounds: int) -> None:
         {
             f"open a snapshot of {snapshot.size_bytes() / 1e9:.2f} GB": open_it,
             f"open it and read {BATCH} entities": open_and_read,
-            "the same file, every checksum": lambda _: open_layer(snapshot, check_all=True),
+            "the same file, every checksum": lambda _: open_layers(snapshot, check_all=True)[0],
             "refresh with nothing new": lambda _: large.refresh(),
         },
         lambda _: 0,

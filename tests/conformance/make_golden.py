@@ -29,7 +29,7 @@ from feast_sketch_store.rows.listing import Listing
 from feast_sketch_store.rows.lists import as_sealed
 from feast_sketch_store.rows.vocabulary import Vocabulary
 from feast_sketch_store.snapshot import format as snapshot_format
-from feast_sketch_store.snapshot.manifest import MANIFEST_VERSION, DeltaFiles, Manifest, PartFile, checksum_of
+from feast_sketch_store.snapshot.manifest import MANIFEST_VERSION, LayerFiles, Manifest, PartFile, checksum_of
 from feast_sketch_store.snapshot.order import order_arrays
 from feast_sketch_store.snapshot.sealed import with_checksums
 from feast_sketch_store.storage.chunks import Chunks
@@ -325,7 +325,7 @@ def manifest(base: bytes, order: bytes, chunk_bytes: int = 0) -> bytes:
         header = content[: 8 + int.from_bytes(content[:8], "little")]
         chunks = Chunks.of([content], chunk_bytes) if chunk_bytes else None
         files[part] = PartFile(f"{SNAPSHOT}.{part}.sketch", len(content), checksum_of(header), chunks)
-    return Manifest(3, 1, "make_golden", files).encode()
+    return Manifest(1, "make_golden", (LayerFiles(3, files),)).encode()
 
 
 def manifest_with_deltas(base: bytes, order: bytes) -> bytes:
@@ -334,10 +334,10 @@ def manifest_with_deltas(base: bytes, order: bytes) -> bytes:
 
     def files(version: int) -> dict[str, PartFile]:
         name = f"{version:020d}-0001-5a17c0de"
-        return {part: replace(f, name=f"{name}.{part}.sketch") for part, f in bottom.files.items()}
+        return {part: replace(f, name=f"{name}.{part}.sketch") for part, f in bottom.own.files.items()}
 
-    deltas = tuple(DeltaFiles(version, files(version)) for version in (5, 8))
-    return Manifest(8, 1, "make_golden", bottom.files, deltas, 3).encode()
+    deltas = tuple(LayerFiles(version, files(version)) for version in (5, 8))
+    return Manifest(1, "make_golden", (*bottom.layers, *deltas)).encode()
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ import pytest
 from feast_sketch_store.errors import DamagedFileError
 from feast_sketch_store.layers import SketchLayer, is_checked_where_read
 from feast_sketch_store.snapshot.format import locate
-from feast_sketch_store.snapshot.sealed import open_layer
+from feast_sketch_store.snapshot.sealed import open_layers
 from tests.helpers.cases import case, for_each
 from tests.helpers.keys import user_hashes
 from tests.helpers.length import by_length
@@ -262,11 +262,11 @@ def test_every_changed_byte_is_found_at_the_latest_when_it_is_read(tmp_path, tru
         for offset in [*range(0, start, 97), *packed]:
             os.pwrite(opened.fileno(), bytes([content[offset] ^ 0xFF]), offset)
             try:
-                assert read_all(open_layer(snapshot), file) == truth[file]
+                assert read_all(open_layers(snapshot)[0], file) == truth[file]
             except DamagedFileError:
                 found += 1
             with pytest.raises(DamagedFileError, match=str(tmp_path)):
-                open_layer(snapshot, check_all=True)
+                open_layers(snapshot, check_all=True)[0]
             os.pwrite(opened.fileno(), content[offset : offset + 1], offset)
     assert Path(snapshot.where()).read_bytes() == content
     # The table is read in part only: of 10 words the 70 entities use most.

@@ -11,9 +11,9 @@ import pytest
 
 from feast_sketch_store.errors import DamagedFileError
 from feast_sketch_store.snapshot.files import SnapshotFolder
-from feast_sketch_store.snapshot.manifest import MAX_MANIFEST_BYTES, DeltaFiles, Manifest, PartFile
+from feast_sketch_store.snapshot.manifest import MAX_MANIFEST_BYTES, LayerFiles, Manifest, PartFile
 from feast_sketch_store.snapshot.order import load_order
-from feast_sketch_store.snapshot.sealed import open_deltas, open_layer
+from feast_sketch_store.snapshot.sealed import open_layers
 from feast_sketch_store.storage.local import LocalStorage
 from tests.helpers.cases import for_each
 
@@ -57,15 +57,11 @@ def test_the_file_is_the_one_of_the_readme():
 def test_it_is_read_and_written_as_ever():
     manifest = Manifest.decode(CONTENT, "some file")
     base, order = GOLDEN / "v1.base.sketch", GOLDEN / "v1.order.sketch"
-    assert manifest == Manifest(
-        3,
-        1,
-        "make_golden",
-        {
-            "base": PartFile(f"{NAME}.base.sketch", base.stat().st_size, header_checksum(base)),
-            "order": PartFile(f"{NAME}.order.sketch", order.stat().st_size, header_checksum(order)),
-        },
-    )
+    files = {
+        "base": PartFile(f"{NAME}.base.sketch", base.stat().st_size, header_checksum(base)),
+        "order": PartFile(f"{NAME}.order.sketch", order.stat().st_size, header_checksum(order)),
+    }
+    assert manifest == Manifest(1, "make_golden", (LayerFiles(3, files),))
     assert manifest.encode() == CONTENT
 
 
@@ -73,27 +69,24 @@ def test_chunks_are_read_and_written_as_ever():
     manifest = Manifest.decode(CHUNKED, "some file")
     assert manifest.encode() == CHUNKED
     plain = Manifest.decode(CONTENT, "some file")
-    for part, file in manifest.files.items():
+    for part, file in manifest.own.files.items():
         content = (GOLDEN / f"v1.{part}.sketch").read_bytes()
         parts = [content[first : first + 4096] for first in range(0, len(content), 4096)]
         assert file.chunks.chunk_bytes == 4096
         assert list(file.chunks.checksums) == [mmh3.hash_bytes(part) for part in parts]
-        assert replace(file, chunks=None) == plain.files[part]
+        assert replace(file, chunks=None) == plain.own.files[part]
 
 
 def test_deltas_are_read_and_written_as_ever():
     manifest = Manifest.decode(DELTAS, "some file")
     assert manifest.encode() == DELTAS
     plain = Manifest.decode(CONTENT, "some file")
-    assert manifest.files == plain.files
-    assert manifest.layer_versions() == [3, 5, 8]
+    assert manifest.layers[:1] == plain.layers
+    assert [layer.row_log_version for layer in manifest.layers] == [3, 5, 8]
     assert [file.name[18:25] for file in manifest.all_files] == 2 * ["03-0001"] + 2 * ["05-0001"] + 2 * [
         "08-0001"
     ]
-    assert manifest.own_files == manifest.deltas[1].files
-    assert manifest.below(0) == replace(plain, created_by=manifest.created_by)
-    assert manifest.below(1).layer_versions() == [3, 5]
-    assert manifest.below(2) == manifest
+    assert manifest.own == manifest.layers[2]
 
 
 def test_a_delta_is_read_as_ever(tmp_path):
@@ -105,14 +98,15 @@ def test_a_delta_is_read_as_ever(tmp_path):
         name = f"{version:020d}-0001-5a17c0de.{part}.sketch"
         (tmp_path / name).write_bytes(path.read_bytes())
         files.setdefault(version, {})[part] = PartFile(name, path.stat().st_size, header_checksum(path))
-    content = Manifest(5, 1, "a test", files[3], (DeltaFiles(5, files[5]),), 3).encode()
+    layers = tuple(LayerFiles(version, own) for version, own in files.items())
+    content = Manifest(1, "a test", layers).encode()
     (tmp_path / f"{5:020d}-0001-5a17c0de.json").write_bytes(content)
     (snapshot,) = SnapshotFolder(LocalStorage(tmp_path)).list()
     order = load_order(snapshot)
-    (delta,) = open_deltas(snapshot, check_all=True)
+    base, (delta,) = open_layers(snapshot, check_all=True)
     assert (delta.entity_hashes == order.entity_hashes).all()
     assert delta.deleted.tolist() == 5 * [False] + [True]
-    assert open_layer(snapshot, check_all=True).num_entities == 6
+    assert base.num_entities == 6
     asked = np.concatenate([order.entity_hashes, order.entity_hashes + np.uint64(1)])
     decided, _ = delta.find(asked)
     assert decided.tolist() == [*range(6)]
@@ -133,7 +127,7 @@ def test_it_publishes_its_files(tmp_path):
     (tmp_path / f"{NAME}.json").write_bytes(CONTENT)
     (snapshot,) = snapshots.list()
     assert (snapshot.version, snapshot.number, snapshot.name) == (3, 1, NAME)
-    assert open_layer(snapshot, check_all=True).num_entities == len(load_order(snapshot)) == 6
+    assert open_layers(snapshot, check_all=True)[0].num_entities == len(load_order(snapshot)) == 6
 
 
 @pytest.mark.slow
@@ -164,7 +158,7 @@ def test_what_means_the_same_and_is_written_otherwise_is_refused():
 
 def test_a_forged_manifest_is_taken_if_nothing_is_wrong_with_it():
     assert Manifest.decode(forged(number=2**40), "some file").number == 2**40
-    assert Manifest.decode(forged(files=files()), "some file").files["base"].size_bytes == 10
+    assert Manifest.decode(forged(files=files()), "some file").own.files["base"].size_bytes == 10
 
 
 def test_a_newer_version_says_what_to_do():
@@ -181,7 +175,7 @@ def test_a_newer_version_says_what_to_do():
 )
 def test_chunks_that_cannot_be_are_refused(chunks):
     sound = {"size_bytes": 4, "checksums": ["0" * 32] * 3}
-    assert Manifest.decode(forged(CHUNKED, files=files(chunks=sound)), "some file").files["base"].chunks
+    assert Manifest.decode(forged(CHUNKED, files=files(chunks=sound)), "some file").own.files["base"].chunks
     refused(forged(CHUNKED, files=files(chunks={**sound, **chunks})))
 
 

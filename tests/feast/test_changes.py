@@ -354,7 +354,7 @@ def _text_of(versions):
 
 def _versions(store):
     """The versions of the older and the newer snapshot of each shard."""
-    files = [part.published() for part in opened(store).shards.values()]
+    files = [part.snapshots.list() for part in opened(store).shards.values()]
     return [own[1].version for own in files], [own[0].version for own in files]
 
 

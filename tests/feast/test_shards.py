@@ -473,7 +473,7 @@ def test_a_seal_by_tasks_is_that_of_one_process(tmp_path, monkeypatch, number):
     users = range(NUM_USERS + 5)
     assert online(stores[0], users) == online(stores[1], users)
     ours, theirs = (
-        [part.published()[0].open("base") for part in open_view(store, "history").shards.values()]
+        [part.snapshots.list()[0].open("base") for part in open_view(store, "history").shards.values()]
         for store in stores
     )
     for (_, arrays), (_, others) in zip(ours, theirs, strict=True):
@@ -499,7 +499,7 @@ def test_a_task_that_fails_publishes_nothing(tmp_path):
     with pytest.raises(RuntimeError, match="executor"):
         seal_job.seal_by(store, "history", run)
     parts = open_view(store, "history").shards.values()
-    assert [list(part.published()) for part in parts] == [[]] * 4
+    assert [part.snapshots.list() for part in parts] == [[]] * 4
     with pytest.raises(SettingsError, match="no engine 'dask'"):
         seal_job.seal(store, "history", "dask")
 

@@ -213,7 +213,7 @@ def test_initialize_then_close_and_use_again(kind, make_store, make_history):
 
 
 def test_initialize_reads_all_snapshots(make_store, make_history, monkeypatch, caplog):
-    monkeypatch.setattr("feast_sketch_store.view.warming._MIN_BYTES", 0)
+    monkeypatch.setattr("feast_sketch_store.view.background._MIN_BYTES", 0)
     store = make_store("sealed")
     store.apply([USER, make_history(), make_history("past"), make_history("odd")])
     for view in ("history", "past", "odd"):

@@ -16,7 +16,7 @@ from feast_sketch_store.rows.codecs import EMPTY, EXACT, MISSING, NULL, VALUE, F
 from feast_sketch_store.rows.encoding import EncodedFeature, EncodedRows, RowKeys
 from feast_sketch_store.rows.vocabulary import Vocabulary
 from feast_sketch_store.snapshot import encode
-from feast_sketch_store.snapshot.sealed import open_layer, with_checksums
+from feast_sketch_store.snapshot.sealed import open_layers, with_checksums
 from tests.helpers.length import by_length
 from tests.helpers.reads import assert_agrees
 from tests.helpers.snapshots import published
@@ -236,7 +236,7 @@ def test_a_snapshot_answers_as_the_layer_does(case):
         content = b"".join(encode({"row_log_version": 3, "layer": description}, arrays))
         snapshot = published(Path(folder), 3, content)
         for check_all in (False, True):
-            opened = open_layer(snapshot, check_all=check_all)
+            opened = open_layers(snapshot, check_all=check_all)[0]
             order = np.random.default_rng(seed).permutation(len(rows))
             hashes = given_rows.keys.entity_hashes[order]
             ours, theirs = layer.read(hashes, names), opened.read(hashes, names)

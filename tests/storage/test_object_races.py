@@ -105,14 +105,14 @@ def test_of_two_sealers_one_publishes_and_both_are_right(object_server, name, ha
         assert published == [False, True]
     else:
         for view in views[:2]:
-            draft = view.shards[0]._draft
+            draft = view.shards[0].draft
 
             def draft_together(*arguments, draft=draft):
                 made = draft(*arguments)
                 inside.wait(60)
                 return made
 
-            view.shards[0]._draft = draft_together
+            view.shards[0].draft = draft_together
         with ThreadPoolExecutor(2) as pool:
             assert list(pool.map(lambda view: view.seal(), views[:2])) == [True, True]
     write(views[2], users[:5], "b")
@@ -131,7 +131,7 @@ def test_a_seal_of_rows_that_were_rebuilt_meanwhile_is_not_served(object_server)
         view.storage.lease = no_lease
     users = list(range(40))
     write(sealer, users, "old")
-    draft = sealer.shards[0]._draft
+    draft = sealer.shards[0].draft
 
     def fill(staging):
         filled = View(staging, SETTINGS, NEVER, 0.0)
@@ -142,7 +142,7 @@ def test_a_seal_of_rows_that_were_rebuilt_meanwhile_is_not_served(object_server)
         rebuild(rebuilder, fill)
         return draft(*arguments)
 
-    sealer.shards[0]._draft = draft_after_the_rebuild
+    sealer.shards[0].draft = draft_after_the_rebuild
     sealer.seal()
     fresh = opened(server, url)
     for view in (sealer, rebuilder, fresh):
@@ -157,7 +157,7 @@ def test_a_teardown_waits_for_the_seal_of_another_process(object_server):
         write(view, [1, 2], "a")
     sealer = View(place.view("shop", "history"), SETTINGS, NEVER, 0.0)
     inside, tried = threading.Event(), threading.Event()
-    draft, take = sealer.shards[0]._draft, object_lease._take
+    draft, take = sealer.shards[0].draft, object_lease._take
 
     def draft_slowly(*arguments):
         inside.set()
@@ -171,7 +171,7 @@ def test_a_teardown_waits_for_the_seal_of_another_process(object_server):
             tried.set()
         return taken
 
-    sealer.shards[0]._draft = draft_slowly
+    sealer.shards[0].draft = draft_slowly
     with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(2) as pool:
         patch.setattr(object_lease, "_take", take_and_tell)
         sealed = pool.submit(sealer.seal)

@@ -20,8 +20,8 @@ from feast_sketch_store.storage.buckets import _objects, open_bucket
 from feast_sketch_store.storage.object_store import ObjectStorage
 from feast_sketch_store.storage.objects import Objects
 from feast_sketch_store.view import last_known, live_shard
+from feast_sketch_store.view.background import Poller
 from feast_sketch_store.view.last_known import Moment
-from feast_sketch_store.view.live import Poller
 from feast_sketch_store.view.view import View
 from tests.helpers import object_servers
 from tests.helpers.cases import for_each
@@ -363,7 +363,7 @@ def test_no_read_waits_for_the_bucket(bucket, monkeypatch):
 
     bucket.put({29: ["late"]}, second=2)
     monkeypatch.setattr(Objects, "names", hang)
-    poller = Poller(replica, 0.001)
+    poller = Poller(replica.poll, 0.001)
     assert looks.wait(60)
     replica.shards[0]._looked_at -= 2 * LONG_SECONDS  # as if nothing had been answered for long
     replica._good_until = -np.inf
@@ -557,7 +557,7 @@ def test_a_snapshot_that_is_damaged_in_the_bucket_gives_way_to_the_one_before(bu
     bucket.writer.seal()
     snapshots = bucket.writer.shards[0].snapshots.storage
     newest = bucket.writer.shards[0].snapshots.list()[0]
-    name = newest.manifest().files["base"].name
+    name = newest.manifest().layers[0].files["base"].name
     snapshots.replace(name, bytes(newest.size_bytes()))
     replica = bucket.replica()
     assert served(replica) == expected
@@ -569,7 +569,7 @@ def test_what_is_uploaded_in_part_is_not_looked_at(bucket):
     expected = fill(bucket)
     folder = bucket.writer.shards[0].snapshots
     manifest = folder.list()[0].manifest()
-    with folder.storage.create(manifest.files["base"].name.replace("0001-", "9999-")) as file:
+    with folder.storage.create(manifest.own.files["base"].name.replace("0001-", "9999-")) as file:
         file.write(b"the half of it")
     replica = bucket.replica()
     assert served(replica) == expected

@@ -281,7 +281,7 @@ def test_a_writer_whose_clock_is_an_hour_off_loses_nothing(fleet, monkeypatch, h
     right.seal()
     for name in ("a", "b"):
         fleet.start(name)
-    draft = right.shards[0]._draft
+    draft = right.shards[0].draft
     # The storage, in tests.storage.memory or a server, has its own clock.
     for module in (files, table, object_lease, wal_objects, last_known, live_shard):
         monkeypatch.setattr(module, "time", Clock(3600 * hours))
@@ -295,11 +295,11 @@ def test_a_writer_whose_clock_is_an_hour_off_loses_nothing(fleet, monkeypatch, h
         off.vacuum()  # by default what is a day old
         return made
 
-    right.shards[0]._draft = draft_beside_the_other
+    right.shards[0].draft = draft_beside_the_other
     with changed(fleet):
         fleet.commit(right)
         assert right.seal()
-    del right.shards[0]._draft
+    del right.shards[0].draft
     with changed(fleet):
         fleet.commit(off)
         off.seal()

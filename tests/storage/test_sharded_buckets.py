@@ -236,7 +236,7 @@ def test_a_vacuum_leaves_what_is_served(place, seals):
     assert problems == []
     assert shown(copy) == expected
     assert shown(replica(place)) == expected
-    assert all(len(part.published()) == 1 for part in view.shards.values())
+    assert all(len(part.snapshots.list()) == 1 for part in view.shards.values())
 
 
 def test_replicas_serve_on_while_settings_and_writers_change(in_memory):

@@ -55,7 +55,7 @@ def test_a_snapshot_is_found_when_it_is_published(folder, storage):
     assert found["table"].tolist() == [7] * 100
     assert published.open("order")[1]["entity_hashes"].tolist() == list(range(8))
     assert published.exists()
-    assert published.size_bytes() == published.manifest().files["base"].size_bytes > 800
+    assert published.size_bytes() == published.manifest().layers[0].files["base"].size_bytes > 800
     assert published.published_at() == storage.info(published.manifest_name).modified_at
 
 
@@ -101,7 +101,7 @@ def test_a_manifest_that_is_there_already_is_published(folder):
 
 def test_what_cannot_be_published_is_gone(folder, storage):
     draft = folder.write(1, {}, arrays(), ORDER)
-    put(storage, draft.snapshot.manifest_name, b"of somebody else")
+    put(storage, draft.manifest_name, b"of somebody else")
     with pytest.raises(StorageError, match="cannot be published"):
         folder.publish(draft)
     assert names_of(storage) == []
@@ -180,7 +180,7 @@ def test_what_killed_writers_left_is_removed(folder, storage):
 @pytest.mark.parametrize("change", [flip, lambda c: c[:-1], lambda c: c + b"\0", lambda c: b""])
 def test_a_damaged_part_is_found(folder, storage, part, change):
     snapshot = publish(folder)
-    name = snapshot.manifest().files[part].name
+    name = snapshot.manifest().layers[0].files[part].name
     overwrite(storage, name, change)
     with pytest.raises(DamagedFileError, match=name):
         snapshot.open(part)
@@ -196,16 +196,16 @@ def test_a_damaged_manifest_is_found(folder, storage):
 
 def test_a_part_that_is_gone_is_damage(folder, storage):
     snapshot = publish(folder)
-    storage.delete([snapshot.manifest().files["base"].name])
+    storage.delete([snapshot.manifest().layers[0].files["base"].name])
     with pytest.raises(DamagedFileError, match=r"base\.sketch.*there is no such file"):
         snapshot.open("base")
 
 
 def test_a_sound_part_of_another_snapshot_is_found(folder, storage):
     first, second = publish(folder, 1, 7), publish(folder, 2, 8)
-    foreign = storage.read(second.manifest().files["base"].name)
+    foreign = storage.read(second.manifest().layers[0].files["base"].name)
     assert len(foreign) == first.size_bytes()
-    storage.replace(first.manifest().files["base"].name, foreign)
+    storage.replace(first.manifest().layers[0].files["base"].name, foreign)
     with pytest.raises(DamagedFileError, match="is not the file that its manifest names"):
         first.open("base")
 

@@ -214,7 +214,7 @@ def test_a_damaged_delta_gives_way_to_the_snapshot_before(life, part, caplog):
     life.put([1], "b", second=1)
     life.seal(as_delta=True)
     newest = life.view.shards[0].snapshots.list()[0]
-    name = newest.manifest().deltas[0].files[part].name
+    name = newest.manifest().layers[1].files[part].name
     content = bytearray(life.view.shards[0].snapshots.storage.read(name))
     content[-1] ^= 1
     life.view.shards[0].snapshots.storage.replace(name, bytes(content))

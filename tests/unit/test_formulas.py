@@ -8,7 +8,7 @@ from feast_sketch_store.rows.codecs import CATEGORICAL, MISSING, VALUE, FeatureC
 from feast_sketch_store.rows.encoding import EncodedFeature, EncodedRows, RowKeys, encode_column
 from feast_sketch_store.rows.formulas import Formula, Source, with_formulas
 from feast_sketch_store.rows.vocabulary import Vocabulary
-from feast_sketch_store.view.formulas import Sampled, score_formula
+from feast_sketch_store.view.sealing import weighted_formula, with_step
 
 CODEC = FeatureCodec("viewed", "int64_list_val")
 NUM_ROWS, NUM_VALUES = 500, 40
@@ -79,9 +79,9 @@ def test_deletions_have_no_value_and_missing_sources_add_nothing(formula):
 def score_of(lists, bits=4, known=None, scale=1.0):
     weights = scale * np.random.default_rng(4).normal(size=NUM_VALUES)
     features = encoded(lists).features
-    sampled = Sampled(features, len(lists))
     vocabulary = Vocabulary(pa.array(np.arange(NUM_VALUES)))
-    return weights, score_formula("worth", {"viewed": (vocabulary, weights)}, bits, sampled, known)
+    formula = weighted_formula("worth", {"viewed": (vocabulary, weights)}, known)
+    return weights, with_step(formula, bits, np.ptp(formula.scores(features, len(lists))))
 
 
 def test_a_score_is_a_multiple_of_its_step_and_within_half_of_it(lists):

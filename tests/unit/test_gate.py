@@ -17,8 +17,8 @@ from feast_sketch_store.settings.table import Gate
 from feast_sketch_store.settings.view_settings import FeatureSettings, ViewSettings
 from feast_sketch_store.storage.local import LocalStorage
 from feast_sketch_store.storage.names import HELD_BACK_FILE
-from feast_sketch_store.view import fills
-from feast_sketch_store.view.fills import HeldBack
+from feast_sketch_store.view import joint_seal
+from feast_sketch_store.view.gate import HeldBack
 from feast_sketch_store.view.opening import open_view
 from feast_sketch_store.view.rebuilding import rebuild
 from feast_sketch_store.view.sealing import SealPolicy
@@ -158,7 +158,7 @@ def test_pushed_rows_are_shown_at_once_and_judged_when_they_are_sealed(make_view
         view.seal()
     assert view.snapshot_versions == versions
     assert num_items(view) == num_items(make_view()) == expected
-    snapshots = [part.published() for part in view.shards.values()]
+    snapshots = [part.snapshots.list() for part in view.shards.values()]
     assert all(len(files) == 1 for files in snapshots), "no draft is left"
     assert all(not part.snapshots.leftovers() for part in view.shards.values())
     assert view.publish(force=True) is None
@@ -274,7 +274,7 @@ def test_a_publication_that_was_killed_after_its_commit_is_finished(sealed, monk
 
 def test_a_fill_that_was_killed_before_it_was_held_back_leaves_files_for_the_vacuum(sealed, monkeypatch):
     with monkeypatch.context() as killed:
-        killed.setattr(fills, "hold_back", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        killed.setattr(HeldBack, "hold", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         killed.setattr(type(sealed), "discard_staged", lambda *_: 0)
         with pytest.raises(KeyboardInterrupt):
             sealed.write(rows_of(USERS, 1, NEXT))
@@ -290,7 +290,7 @@ def test_a_fill_that_cannot_be_judged_leaves_nothing(sealed, monkeypatch):
     def fail(*arguments):
         raise StorageError("the disk is gone")
 
-    monkeypatch.setattr(fills, "figures_with", fail)
+    monkeypatch.setattr(joint_seal, "figures_with", fail)
     with pytest.raises(StorageError, match="the disk is gone"):
         sealed.write(rows_of(USERS, 1, NEXT))
     assert {info.name for info in sealed.storage.walk() if "rows/" in info.name} == before

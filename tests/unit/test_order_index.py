@@ -8,7 +8,7 @@ from feast_sketch_store.rows.encoding import NO_TIMESTAMP, RowKeys
 from feast_sketch_store.snapshot import order
 from feast_sketch_store.snapshot.files import SnapshotFolder
 from feast_sketch_store.snapshot.format import locate
-from feast_sketch_store.snapshot.order import OrderIndex, load_order, order_arrays, verify_order
+from feast_sketch_store.snapshot.order import OrderIndex, load_order, order_arrays
 from tests.storage.memory import MemoryStorage
 
 NUM_ROWS = 5_003
@@ -74,7 +74,7 @@ def test_entities_are_found(storage, monkeypatch, hashes_of, share):
     keys = keys_of(hashes_of())
     snapshot = snapshot_of(storage, order_arrays(keys))
     assert same(load_order(snapshot), keys)
-    assert same(verify_order(snapshot), keys)
+    assert same(load_order(snapshot, check_all=True), keys)
     for number in (0, 1, 2, 40, 3_000):
         index = OrderIndex(snapshot)
         assert len(index) == NUM_ROWS
@@ -136,7 +136,7 @@ def test_small_arrays_of_other_rows_are_found_by_a_check():
         arrays = order_arrays(keys)
         arrays[name] = arrays[name] + 1
         with pytest.raises(DamagedFileError, match="contradict each other"):
-            verify_order(snapshot_of(MemoryStorage(), arrays))
+            load_order(snapshot_of(MemoryStorage(), arrays), check_all=True)
 
 
 @pytest.mark.parametrize(

@@ -323,7 +323,7 @@ def ordered(rows):
 
 def damage(snapshots):
     """Change the codes of all rows in the newest snapshot."""
-    name = snapshots.list()[0].manifest().files["base"].name
+    name = snapshots.list()[0].manifest().layers[0].files["base"].name
     content = bytearray(snapshots.storage.read(name))
     codes, *_ = (offsets for name, offsets in ranges_of(content).items() if name.endswith("codes.words"))
     for offset in codes[::8]:

@@ -15,16 +15,16 @@ from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.settings.view_settings import FeatureSettings, ViewSettings
 from feast_sketch_store.storage.local import LocalStorage
 from feast_sketch_store.succinct.blocks import BLOCK_BYTES, BlockChecks, block_checksums
-from feast_sketch_store.view import live_shard, warming
+from feast_sketch_store.view import background, live_shard
+from feast_sketch_store.view.background import WARMER, Warmer
 from feast_sketch_store.view.view import View
-from feast_sketch_store.view.warming import WARMER, Warmer
 
 WORDS = BLOCK_BYTES // 8
 
 
 @pytest.fixture(autouse=True)
 def _small_snapshots_too(monkeypatch):
-    monkeypatch.setattr(warming, "_MIN_BYTES", 0)
+    monkeypatch.setattr(background, "_MIN_BYTES", 0)
 
 
 def checks_of(words, damaged=()):
@@ -95,8 +95,8 @@ def test_a_part_is_checked_ahead_by_the_caller_and_the_rest_by_a_thread(monkeypa
             by.append(threading.current_thread())
             super().look_at(first, number)
 
-    monkeypatch.setattr(warming, "time", Clock())
-    monkeypatch.setattr(warming, "_CHUNK_BYTES", BLOCK_BYTES)
+    monkeypatch.setattr(background, "time", Clock())
+    monkeypatch.setattr(background, "_CHUNK_BYTES", BLOCK_BYTES)
     by, words, warmer = [], np.arange(20 * WORDS, dtype=np.uint64), Warmer()
     checks = Told(words, block_checksums(words), "words")
     warmer.start([checks], ahead_seconds=5, then=lambda: by.append("then"))
@@ -119,7 +119,7 @@ def test_no_thread_is_started_if_all_was_checked_ahead():
 
 def test_what_is_larger_than_half_of_the_memory_is_left_to_reads(monkeypatch):
     checks, warmer = checks_of(np.arange(WORDS, dtype=np.uint64)), Warmer()
-    monkeypatch.setattr(warming, "_memory_bytes", lambda: BLOCK_BYTES)
+    monkeypatch.setattr(background, "_memory_bytes", lambda: BLOCK_BYTES)
     warmer.start([checks])
     assert warmer.wait(0)
     assert checks.unchecked.all()
@@ -185,7 +185,7 @@ def test_opening_a_filter_reads_no_block_of_it(tmp_path, monkeypatch):
     """Metrics are recorded here. The rate is measured with blocks that were read for that."""
     assert is_loaded()
     measured = []
-    monkeypatch.setattr(warming, "_HEAD_START_SECONDS", 1e6)
+    monkeypatch.setattr(background, "_HEAD_START_SECONDS", 1e6)
     write, writer, reader = make_views(tmp_path, "bloom")
     monkeypatch.setattr(reader.metrics, "sampled", measured.append)  # which both views share
     write(writer, 0)
@@ -194,7 +194,7 @@ def test_opening_a_filter_reads_no_block_of_it(tmp_path, monkeypatch):
     assert all(check.unchecked.all() for check in layer.checks)
     reader.shards[0]._warmer.stop()
     assert not measured
-    monkeypatch.setattr(warming, "_HEAD_START_SECONDS", 0)
+    monkeypatch.setattr(background, "_HEAD_START_SECONDS", 0)
     write(writer, 500)
     assert writer.shards[0]._warmer.wait(60)
     measured.clear()

@@ -211,7 +211,7 @@ def test_seals_end_though_others_write_without_pause(make_view, monkeypatch):
     assert begun.wait(60)
     ending = threading.Thread(target=view.end_seals)
     ending.start()
-    while not view._has_ended:
+    while not view._sealer.has_ended:
         time.sleep(0.001)
     may_go_on.set()
     ending.join(60)

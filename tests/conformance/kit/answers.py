@@ -15,7 +15,7 @@ from feast_sketch_store.rows.entity_keys import hash_serialized_keys, serialize_
 from feast_sketch_store.rows.listing import Attribute
 from feast_sketch_store.snapshot.files import SnapshotFolder
 from feast_sketch_store.snapshot.order import load_order
-from feast_sketch_store.snapshot.sealed import open_deltas, open_layer
+from feast_sketch_store.snapshot.sealed import open_layers
 from feast_sketch_store.storage.local import LocalStorage
 from feast_sketch_store.structures.base import Answer
 from feast_sketch_store.view.shard_map import Routed, ShardMap
@@ -65,8 +65,8 @@ def read(folder: Path, keys: Sequence[Key]) -> list[dict[str, Any] | None]:
     if shard_map.folder:
         return _read_shards(folder, shard_map, keys)
     (snapshot, *_) = SnapshotFolder(LocalStorage(folder / "snapshots")).list()
-    base, deltas = open_layer(snapshot), open_deltas(snapshot)
-    for number in (None, *range(len(deltas))):
+    base, deltas = open_layers(snapshot)
+    for number in range(1 + len(deltas)):
         load_order(snapshot, number)
     hashes = hashes_of(keys)
     rows: list[dict[str, Any] | None] = [None] * len(keys)

@@ -11,7 +11,7 @@ from typing import Any
 import mmh3
 
 from feast_sketch_store.snapshot.format import FORMAT_VERSION
-from feast_sketch_store.snapshot.manifest import MAX_MANIFEST_BYTES, Manifest, checksum_of
+from feast_sketch_store.snapshot.manifest import MAX_MANIFEST_BYTES, LayerFiles, Manifest, checksum_of
 from tests.conformance.kit.views import CREATED_BY, SealedView, part_file, snapshot_name
 
 _NAME, _DTYPE, _SHAPE = range(3)  # of an array in a header
@@ -32,8 +32,8 @@ def _published(contents: dict[str, bytes], base_name: str, content: bytes) -> di
     """The files of a view with another base, and a manifest that fits them."""
     (manifest_name,) = (name for name in contents if name.endswith(".json"))
     manifest = Manifest.decode(contents[manifest_name], manifest_name)
-    files = {**manifest.files, "base": part_file(base_name.rpartition("/")[2], content)}
-    told = Manifest(manifest.row_log_version, manifest.number, CREATED_BY, files)
+    files = {**manifest.own.files, "base": part_file(base_name.rpartition("/")[2], content)}
+    told = Manifest(manifest.number, CREATED_BY, (LayerFiles(manifest.own.row_log_version, files),))
     return {**contents, base_name: content, manifest_name: told.encode()}
 
 

@@ -33,7 +33,7 @@ from feast_sketch_store.rows.listing import Attribute, Listing
 from feast_sketch_store.rows.lists import as_sealed
 from feast_sketch_store.rows.vocabulary import Vocabulary
 from feast_sketch_store.snapshot.format import encode as encode_file
-from feast_sketch_store.snapshot.manifest import DeltaFiles, Manifest, PartFile, checksum_of
+from feast_sketch_store.snapshot.manifest import LayerFiles, Manifest, PartFile, checksum_of
 from feast_sketch_store.snapshot.order import order_arrays
 from feast_sketch_store.snapshot.sealed import with_checksums
 
@@ -86,10 +86,8 @@ class SealedView:
         return contents
 
     def _manifest(self, parts: Sequence[Mapping[str, PartFile]]) -> Manifest:
-        versions = [layer.version for layer in self.layers]
-        deltas = tuple(DeltaFiles(v, files) for v, files in zip(versions[1:], parts[1:], strict=True))
-        base_version = versions[0] if deltas else -1
-        return Manifest(versions[-1], 1, CREATED_BY, parts[0], deltas, base_version)
+        layers = [LayerFiles(layer.version, files) for layer, files in zip(self.layers, parts, strict=True)]
+        return Manifest(1, CREATED_BY, tuple(layers))
 
 
 def snapshot_name(version: int) -> str:
