@@ -74,11 +74,10 @@ class CassandraBridge(HashOrderedBridge):
             self._called(answer.fetch_next_page)
 
     def _entities(self, rows: Sequence[Any]) -> Iterator[OtherRow]:
-        wanted = set(self.view.features)
         for key, of_entity in groupby(rows, lambda row: row[1]):
             found = [row for row in of_entity if row[3] is not None]
             if not found:
                 continue
-            content = {name: value for _, _, name, value, _ in found if name in wanted}
+            content = {name: value for _, _, name, value, _ in found}
             event = max(moment for *_, moment in found).replace(tzinfo=UTC)
             yield OtherRow(entity_of(key, self.view), values_of(content, self.view), event)

@@ -142,7 +142,7 @@ def import_view(
                 "Int64 join key only; name a Parquet file of all keys with --keys"
             )
         total = bridge.count()
-        pages = _Pages(bridge, finder, max_rows_per_second, tell, total.num_keys if total else None)
+        pages = _Pages(bridge, finder, max_rows_per_second, tell, round(total.value) if total else None)
         run = _Import(pages, opened.settings, _fingerprint(other_view, keys), skip_bad)
         how = EXACT if bridge.has_keys else RECOVERED if keys is None else GIVEN
         if dry_run:
