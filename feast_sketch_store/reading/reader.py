@@ -24,18 +24,18 @@ from feast_sketch_store.errors import RowError, SettingsError, UnsupportedFeatur
 from feast_sketch_store.kernel import FOUND, SEED, RowReader, to_bits
 from feast_sketch_store.layers import SealedRows
 from feast_sketch_store.layers.row_reader import NO_LIMIT
-from feast_sketch_store.reading.candidates import Candidates
 from feast_sketch_store.reading.entities import Entities, EntityColumns
-from feast_sketch_store.reading.numbering import Numbering
 from feast_sketch_store.reading.ragged import (
     Jagged,
+    Moments,
     RaggedLists,
     column_of,
     require_attributes,
+    window_of_lists,
     without_codes,
 )
 from feast_sketch_store.reading.repository import find_view
-from feast_sketch_store.reading.windows import Moments, window_of_lists
+from feast_sketch_store.reading.values import Candidates, Numbering
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.entity_keys import JOIN_KEY_TYPES, SingleKeys
@@ -48,7 +48,6 @@ from feast_sketch_store.view.state import State
 Entity: TypeAlias = int | str | bytes | Mapping[str, int | str | bytes]
 
 _FLOATS, _IDS = np.dtype(np.float64), np.dtype(np.int32)  # faster to pass than the types
-_YAML = "feature_store.yaml"
 
 
 @dataclass(frozen=True)
