@@ -17,8 +17,7 @@ from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.encoding import EncodedFeature, EncodedRows
 from feast_sketch_store.rows.formulas import Formula, Source, same_weights, with_formulas
 from feast_sketch_store.rows.vocabulary import Vocabulary, VocabularyBuilder
-from feast_sketch_store.settings.files import read_weights
-from feast_sketch_store.settings.view_settings import ViewSettings
+from feast_sketch_store.settings.view_settings import ViewSettings, read_weights
 from feast_sketch_store.view.semantics import FoldedRows
 
 _logger = logging.getLogger(__name__)

@@ -13,8 +13,7 @@ from typing import Any, Self
 
 from feast_sketch_store.errors import GateError
 from feast_sketch_store.layers import SealedRows
-from feast_sketch_store.settings.files import check_of
-from feast_sketch_store.settings.view_settings import ViewSettings
+from feast_sketch_store.settings.view_settings import ViewSettings, check_of
 
 # What has become of a version that does not pass, and what to do.
 SEAL = (
