@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from operator import is_not
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias, overload
 
@@ -593,7 +594,7 @@ class SketchReader:
             )
         known = self._unions.get(feature)
         # Compare identity, not equality: comparing a million values would take longer than the read.
-        if known is None or len(known[0]) != len(vocabularies) or any(map(_differ, known[0], vocabularies)):
+        if known is None or len(known[0]) != len(vocabularies) or any(map(is_not, known[0], vocabularies)):
             known = vocabularies, Numbering.of_all(codec, vocabularies)
             self._unions[feature] = known
         return known[1]
@@ -637,7 +638,3 @@ def _as_array(hashes: bytes | NDArray[np.uint64]) -> NDArray[np.uint64]:
 def _alone(entity: Any) -> Any:
     """One entity in the form of several."""
     return {name: [value] for name, value in entity.items()} if isinstance(entity, Mapping) else [entity]
-
-
-def _differ(one: object, other: object) -> bool:
-    return one is not other

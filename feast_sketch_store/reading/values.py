@@ -47,22 +47,17 @@ class Numbering:
     def of_all(cls, codec: FeatureCodec, vocabularies: Sequence[Vocabulary]) -> Numbering:
         """All values of several vocabularies; the ids of the first one do not change."""
         numbering = cls.__new__(cls)
-        numbering._has_repetitions = codec.may_repeat
+        first, *others = vocabularies or [Vocabulary(pa.array([], codec.storage_type))]
         # The shards of a view have equal vocabularies. Comparing two is far cheaper than uniting them.
-        same = [v for v in vocabularies[1:] if v.values.equals(vocabularies[0].values)]
-        repeated = {id(vocabulary): vocabulary for vocabulary in same}
-        vocabularies = [v for v in vocabularies if id(v) not in repeated]
-        union = vocabularies[0] if vocabularies else Vocabulary(pa.array([], codec.storage_type))
-        maps: Sequence[NDArray[np.integer]] = [np.arange(len(union), dtype=np.int32)][: len(vocabularies)]
-        if len(vocabularies) > 1:
-            union, maps = Vocabulary.union(vocabularies)
-        numbering.vocabulary = vocabularies[0] if len(vocabularies) == 1 else union
-        numbering.values = codec.from_storage(union.values)
-        numbering._maps = {
-            id(part): (part, ids.astype(np.int32)) for part, ids in zip(vocabularies, maps, strict=True)
-        }
-        numbering._same = repeated if len(vocabularies) == 1 else {}
-        numbering._maps |= {id(part): (part, numbering._maps[id(vocabularies[0])][1]) for part in same}
+        same = {id(v): v for v in (first, *others) if v is first or v.values.equals(first.values)}
+        others = [v for v in others if id(v) not in same]
+        union, maps = Vocabulary.union([first, *others]) if others else (first, [np.arange(len(first))])
+        own, *new = (ids.astype(np.int32) for ids in maps)
+        numbering._has_repetitions = codec.may_repeat
+        numbering.vocabulary, numbering.values = union, codec.from_storage(union.values)
+        numbering._same = {} if others else same
+        numbering._maps = {id(v): (v, own) for v in same.values()}
+        numbering._maps |= {id(v): (v, ids) for v, ids in zip(others, new, strict=True)}
         return numbering
 
     def __len__(self) -> int:
@@ -70,7 +65,7 @@ class Numbering:
 
     def is_same(self, vocabulary: Vocabulary) -> bool:
         """Whether the ids of a layer with this vocabulary need no translation."""
-        return vocabulary is self.vocabulary or id(vocabulary) in self._same
+        return id(vocabulary) in self._same
 
     def map_of(self, vocabulary: Vocabulary) -> NDArray[np.int32]:
         """The id of each value of a layer's vocabulary, int32[V]; -1 if it has none."""
