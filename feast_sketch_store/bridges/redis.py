@@ -188,7 +188,6 @@ def _bucket_bytes(num_keys: float) -> float:
 
 
 def _field(name: str) -> bytes:
-    """The field of a feature."""
     return struct.pack("<I", mmh3.hash(name, signed=False))
 
 

@@ -48,7 +48,6 @@ from feast_sketch_store.planning.sample import Sample, all_values, spread_of_tot
 from feast_sketch_store.planning.source import features_of_rows
 from feast_sketch_store.planning.stored_rows import StoredRows
 from feast_sketch_store.rows.codecs import BINNED, CATEGORICAL, EXACT, MEMBERSHIP
-from feast_sketch_store.rows.encoding import FeastRow
 from feast_sketch_store.rows.entity_keys import serialize_entity_keys
 from feast_sketch_store.rows.newest import NewestRows
 from feast_sketch_store.settings.resolve import resolve
@@ -218,8 +217,6 @@ class _Knee(NamedTuple):
 
 
 class _Survey:
-    """The survey of one view."""
-
     def __init__(
         self,
         view: OtherView,
@@ -352,12 +349,14 @@ class _Survey:
 
     def _table(self, rows: Sequence[OtherRow]) -> pa.Table:
         """The rows in the form of the row log."""
-        given: list[FeastRow] = []
-        for number, row in enumerate(rows):
-            # Replace a hash by a stand-in key. It does not matter which: all entities take the same space.
-            key = row.entity if not isinstance(row.entity, str) else _stand_in(self._view, number)
-            given.append((key, row.values, row.event, row.created))
+        given = [(self._key(row, number), *row[1:]) for number, row in enumerate(rows)]
         return self._semantics.to_log(given, None)
+
+    def _key(self, row: OtherRow, number: int) -> EntityKey:
+        """The key of a row; a stand-in for a hash, no matter which: all entities take the same space."""
+        if not isinstance(row.entity, str):
+            return row.entity
+        return EntityKey(join_keys=self._view.join_keys[:1], entity_values=[Value(int64_val=number)])
 
     def _sealed(self, table: pa.Table) -> tuple[SketchLayer, int]:
         """The rows as a layer, and the bytes of a snapshot besides the layer."""
@@ -433,10 +432,6 @@ class _Survey:
         future = datetime.now(UTC)
         if any(row.event > future for row in rows.values()):
             yield "Some event timestamps lie in the future."
-
-
-def _stand_in(view: OtherView, number: int) -> EntityKey:
-    return EntityKey(join_keys=view.join_keys[:1], entity_values=[Value(int64_val=number)])
 
 
 def _size_of(value: Value | None) -> int:
