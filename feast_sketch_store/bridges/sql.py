@@ -38,6 +38,7 @@ class SqlBridge(Bridge):
     _PARAMETER = "?"
     _QUOTE = '"'
     _HASH: ClassVar[str]  # SQL for a hash of an entity key, a number of at least 0
+    _SIZE: ClassVar[str]  # SQL for the bytes of a table and its indices
 
     def __init__(self, view: OtherView):
         super().__init__(view)
@@ -79,12 +80,20 @@ class SqlBridge(Bridge):
         )
         yield from self._pages_of([key for (key,) in keys])
 
+    def stored_bytes(self, rows: Sequence[OtherRow]) -> Estimate | None:
+        """The size of the table with its indices, per entity; None if it is not known."""
+        size = self._size_bytes()
+        return None if size is None else Estimate.exactly(float(size) / max(1, self.count().value))
+
+    def _size_bytes(self) -> Any:
+        ((size,),) = self._ask(self._SIZE, self._table)
+        return size
+
     @property
     def _name(self) -> str:
         return self._QUOTE + self._table.replace(self._QUOTE, 2 * self._QUOTE) + self._QUOTE
 
     def _pages_of(self, keys: Sequence[bytes | str]) -> Iterator[Page]:
-        """Pages of some entities."""
         for first in range(0, len(keys), _KEYS_A_CALL):
             some = keys[first : first + _KEYS_A_CALL]
             parameters = ", ".join([self._PARAMETER] * len(some))
@@ -122,18 +131,16 @@ class SqlBridge(Bridge):
     def _connect(self) -> Any:
         """A read-only connection."""
 
-    def _per_entity(self, num_bytes: Any) -> Estimate | None:
-        """Mean bytes of an entity, from those of the table with its indices; None if these are not known."""
-        if num_bytes is None:
-            return None
-        return Estimate.exactly(float(num_bytes) / max(1, self.count().value))
-
 
 class SqliteBridge(SqlBridge):
     """Feast's SQLite store. It keeps timestamps as whole seconds."""
 
     resolution = "1 s"
     _DRIVER = "sqlite3"
+    _SIZE = (
+        "SELECT SUM(pgsize) FROM dbstat WHERE name = ?1 OR name IN "
+        "(SELECT name FROM sqlite_master WHERE tbl_name = ?1)"
+    )
 
     def sample(self, num_rows: int) -> Iterator[Page]:
         """Entities at random places of the table; all if there are not many more."""
@@ -149,17 +156,11 @@ class SqliteBridge(SqlBridge):
         )
         yield from self._pages_of([key for (key,) in keys])
 
-    def stored_bytes(self, rows: Sequence[OtherRow]) -> Estimate | None:
-        """The pages of the table and its indices, per entity; None if this SQLite does not report it."""
+    def _size_bytes(self) -> Any:
         try:
-            ((size,),) = self._ask(
-                "SELECT SUM(pgsize) FROM dbstat WHERE name = ?1 OR name IN "
-                "(SELECT name FROM sqlite_master WHERE tbl_name = ?1)",
-                self._table,
-            )
+            return super()._size_bytes()
         except StorageError:  # dbstat is optional in SQLite
             return None
-        return self._per_entity(size)
 
     def _connect(self) -> Any:
         options: Any = self.view.config.online_store
@@ -174,11 +175,7 @@ class PostgresBridge(SqlBridge):
     _DRIVER = "psycopg"
     _PARAMETER = "%s"
     _HASH = "hashtext(encode(entity_key, 'hex'))::bigint + 2147483648"
-
-    def stored_bytes(self, rows: Sequence[OtherRow]) -> Estimate | None:
-        """The size of the table with its indices, per entity."""
-        ((size,),) = self._ask("SELECT pg_total_relation_size(to_regclass(%s))", self._name)
-        return self._per_entity(size)
+    _SIZE = "SELECT pg_total_relation_size(to_regclass(quote_ident(%s)))"
 
     def _connect(self) -> Any:
         connection: Any = feast_parts.POSTGRES_CONNECTION(self.view.config.online_store)
@@ -196,15 +193,11 @@ class MySQLBridge(SqlBridge):
     _PARAMETER = "%s"
     _QUOTE = "`"
     _HASH = "CRC32(entity_key)"
-
-    def stored_bytes(self, rows: Sequence[OtherRow]) -> Estimate | None:
-        """The size of the table with its indices, per entity; the server updates it from time to time."""
-        ((size,),) = self._ask(
-            "SELECT data_length + index_length FROM information_schema.tables "
-            "WHERE table_schema = DATABASE() AND table_name = %s",
-            self._table,
-        )
-        return self._per_entity(size)
+    # The server updates it from time to time.
+    _SIZE = (
+        "SELECT data_length + index_length FROM information_schema.tables "
+        "WHERE table_schema = DATABASE() AND table_name = %s"
+    )
 
     def _connect(self) -> Any:
         # Feast's own method refuses a configuration with `batch_write`, which matters only for writes.
