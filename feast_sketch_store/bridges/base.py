@@ -243,28 +243,26 @@ class HashOrderedBridge(Bridge):
         spread = 0.0 if self._met_share >= 1 else 1.96 / math.sqrt(self._num_met)
         return Estimate(number, number * (1 - spread), number * (1 + spread))
 
-    def _page(self, rows: list[OtherRow], position: str, share: float) -> Page:
-        """A page up to a position; ``share`` of all hashes are not above it."""
-        self._num_met += len(rows)
-        self._met_share = share
-        return Page(rows, len(rows), position)
-
-    def _end(self) -> None:
-        """Note that all hashes were scanned."""
+    def pages(self, position: str | None = None) -> Iterator[Page]:
+        """Pages of rows, in the order of the hashes."""
+        for rows, end, share in self._scan(position):
+            self._num_met += len(rows)
+            self._met_share = share
+            yield Page(rows, len(rows), end)
         self._met_share = 1.0
+
+    @abstractmethod
+    def _scan(self, position: str | None) -> Iterator[tuple[list[OtherRow], str, float]]:
+        """Rows, the position after them, and the share of all hashes that are not above it."""
 
 
 class HashKeyedBridge(HashOrderedBridge):
     """A store that can be scanned from any row, whose row keys begin with the hash in hexadecimal."""
 
-    def pages(self, position: str | None = None) -> Iterator[Page]:
-        """Pages of rows, in the order of the hashes."""
+    def _scan(self, position: str | None) -> Iterator[tuple[list[OtherRow], str, float]]:
         while found := self._called(partial(self._after, position)):
             position = found[-1][0]
-            yield self._page(
-                [row for _, row in found if row is not None], position, _share_of_hashes(position)
-            )
-        self._end()
+            yield [row for _, row in found if row is not None], position, _share_of_hashes(position)
 
     @abstractmethod
     def _after(self, position: str | None) -> Sequence[tuple[str, OtherRow | None]]:

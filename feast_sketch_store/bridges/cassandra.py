@@ -15,7 +15,7 @@ from cassandra.cluster import NoHostAvailable
 from cassandra.query import SimpleStatement
 
 from feast_sketch_store import feast_parts
-from feast_sketch_store.bridges.base import HashOrderedBridge, OtherRow, OtherView, Page, entity_of, values_of
+from feast_sketch_store.bridges.base import HashOrderedBridge, OtherRow, OtherView, entity_of, values_of
 
 _ROWS_A_CALL = 5000  # one for each feature of an entity
 _ENTITIES_A_PAGE = 1000
@@ -43,8 +43,7 @@ class CassandraBridge(HashOrderedBridge):
             f'"{feast_parts.CASSANDRA_KEYSPACE.of(self._store)}"."{view.config.project}_{view.table.name}"'
         )
 
-    def pages(self, position: str | None = None) -> Iterator[Page]:
-        """Pages of whole entities, in the order of their tokens."""
+    def _scan(self, position: str | None) -> Iterator[tuple[list[OtherRow], str, float]]:
         where = "" if position is None else f" WHERE token(entity_key) > {int(position)}"
         statement = SimpleStatement(
             f"SELECT token(entity_key), entity_key, feature_name, value, event_ts FROM {self._table}{where}",
@@ -54,11 +53,10 @@ class CassandraBridge(HashOrderedBridge):
         for token, of_token in groupby(self._selected(statement), lambda row: int(row[0])):
             rows += self._entities(list(of_token))
             if len(rows) >= _ENTITIES_A_PAGE:
-                yield self._page(rows, str(token), (token - _FIRST_TOKEN + 1) / _TOKENS)
+                yield rows, str(token), (token - _FIRST_TOKEN + 1) / _TOKENS
                 rows = []
         if rows:
-            yield self._page(rows, str(_TOKENS + _FIRST_TOKEN - 1), 1.0)
-        self._end()
+            yield rows, str(_TOKENS + _FIRST_TOKEN - 1), 1.0
 
     def close(self) -> None:
         """Close the connections."""
