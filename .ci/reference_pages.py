@@ -74,7 +74,7 @@ _API: tuple[tuple[str, Sequence[str], bool], ...] = (
     ("sets", ("Sets",), True),
     ("counts", ("Counts", "Counted"), True),
     ("reading.training", ("through_sketch",), True),
-    ("reading.shard_of", ("shard_of",), True),
+    ("reading.entities", ("shard_of",), True),
     ("online_store", ("open_view",), True),
     ("view.live", ("LiveView.freshness", "LiveView.stats", "ViewStats"), False),
     ("view.live_shard", ("Freshness",), True),

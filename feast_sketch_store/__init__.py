@@ -17,7 +17,7 @@ _EXPORTS = {
     "View": "feast_sketch_store.view.view",
     "ViewStats": "feast_sketch_store.view.live",
     "open_view": "feast_sketch_store.online_store",
-    "shard_of": "feast_sketch_store.reading.shard_of",
+    "shard_of": "feast_sketch_store.reading.entities",
     "through_sketch": "feast_sketch_store.reading.training",
 }
 

@@ -13,8 +13,7 @@ from typing import Any
 
 from feast_sketch_store.appended import AppendedItems
 from feast_sketch_store.reading.entities import Entities
-from feast_sketch_store.reading.ragged import RaggedLists, read_lists
-from feast_sketch_store.reading.windows import Moments, window_of_lists
+from feast_sketch_store.reading.ragged import Moments, RaggedLists, read_lists, window_of_lists
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.settings.view_settings import ViewSettings
 

@@ -12,7 +12,7 @@ from datetime import datetime
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import ClassVar, NamedTuple, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from feast.feature_view import FeatureView
 from feast.infra.key_encoding_utils import deserialize_entity_key
@@ -31,8 +31,8 @@ T = TypeVar("T")
 _BRIDGES: dict[str, str] = {
     "RedisOnlineStoreConfig": "redis:RedisBridge",
     "SqliteOnlineStoreConfig": "sql:SqliteBridge",
-    "PostgreSQLOnlineStoreConfig": "postgres:PostgresBridge",
-    "MySQLOnlineStoreConfig": "mysql:MySQLBridge",
+    "PostgreSQLOnlineStoreConfig": "sql:PostgresBridge",
+    "MySQLOnlineStoreConfig": "sql:MySQLBridge",
     "DynamoDBOnlineStoreConfig": "dynamodb:DynamoBridge",
     "CassandraOnlineStoreConfig": "cassandra:CassandraBridge",
     "ScyllaDBOnlineStoreConfig": "cassandra:CassandraBridge",
@@ -72,21 +72,6 @@ class Page(NamedTuple):
     rows: list[OtherRow]
     num_looked_at: int
     position: str
-
-
-class Counted(NamedTuple):
-    """The size of a store as it reports it without a scan.
-
-    Parameters
-    ----------
-    num_keys : keys that a scan visits, as in `Page.num_looked_at`.
-    is_exact : whether this is a count, not an estimate of the store.
-    spread : half the width of the 95 % interval, as a share of ``num_keys``.
-    """
-
-    num_keys: int
-    is_exact: bool
-    spread: float = 0.0
 
 
 class Pace:
@@ -194,8 +179,9 @@ class Bridge(ABC):
     has_keys: ClassVar[bool] = True
     samples_at_random: ClassVar[bool] = False
     resolution: ClassVar[str]
-    _errors: ClassVar[tuple[type[Exception], ...]]  # that the client library raises
+    _errors: tuple[type[Exception], ...]  # that the client library raises
     _failure: str  # what they mean, for messages
+    _client: Any
 
     def __init__(self, view: OtherView):
         self.view = view
@@ -210,7 +196,7 @@ class Bridge(ABC):
         """
 
     @abstractmethod
-    def count(self) -> Counted | None:
+    def count(self) -> Estimate | None:
         """The number of keys that a scan visits; None if the store does not report it."""
 
     def sample(self, num_rows: int) -> Iterator[Page]:
@@ -226,9 +212,9 @@ class Bridge(ABC):
         """Mean bytes of a row, as the store reports them for these rows or all; None if it does not."""
         return None
 
-    @abstractmethod
     def close(self) -> None:
         """Close connections."""
+        self._client.close()
 
     def _called(self, call: Callable[[], T]) -> T:
         """Call the client library."""
@@ -249,41 +235,34 @@ class HashOrderedBridge(Bridge):
         self._num_met = 0
         self._met_share = 0.0
 
-    def sample(self, num_rows: int) -> Iterator[Page]:
-        """The first pages."""
-        self._num_met, self._met_share = 0, 0.0
-        yield from super().sample(num_rows)
-
-    def count(self) -> Counted | None:
+    def count(self) -> Estimate | None:
         """An estimate from the share of the hash range that was scanned; None before a scan."""
         if not self._num_met or not self._met_share:
             return None
-        is_exact = self._met_share >= 1
-        spread = 0.0 if is_exact else 1.96 / math.sqrt(self._num_met)
-        return Counted(round(self._num_met / self._met_share), is_exact, spread)
+        number = round(self._num_met / self._met_share)
+        spread = 0.0 if self._met_share >= 1 else 1.96 / math.sqrt(self._num_met)
+        return Estimate(number, number * (1 - spread), number * (1 + spread))
 
-    def _page(self, rows: list[OtherRow], position: str, share: float) -> Page:
-        """A page up to a position; ``share`` of all hashes are not above it."""
-        self._num_met += len(rows)
-        self._met_share = share
-        return Page(rows, len(rows), position)
-
-    def _end(self) -> None:
-        """Note that all hashes were scanned."""
+    def pages(self, position: str | None = None) -> Iterator[Page]:
+        """Pages of rows, in the order of the hashes."""
+        for rows, end, share in self._scan(position):
+            self._num_met += len(rows)
+            self._met_share = share
+            yield Page(rows, len(rows), end)
         self._met_share = 1.0
+
+    @abstractmethod
+    def _scan(self, position: str | None) -> Iterator[tuple[list[OtherRow], str, float]]:
+        """Rows, the position after them, and the share of all hashes that are not above it."""
 
 
 class HashKeyedBridge(HashOrderedBridge):
     """A store that can be scanned from any row, whose row keys begin with the hash in hexadecimal."""
 
-    def pages(self, position: str | None = None) -> Iterator[Page]:
-        """Pages of rows, in the order of the hashes."""
+    def _scan(self, position: str | None) -> Iterator[tuple[list[OtherRow], str, float]]:
         while found := self._called(partial(self._after, position)):
             position = found[-1][0]
-            yield self._page(
-                [row for _, row in found if row is not None], position, _share_of_hashes(position)
-            )
-        self._end()
+            yield [row for _, row in found if row is not None], position, _share_of_hashes(position)
 
     @abstractmethod
     def _after(self, position: str | None) -> Sequence[tuple[str, OtherRow | None]]:
@@ -308,10 +287,9 @@ def open_bridge(view: OtherView) -> Bridge:
     """
     module, name = _BRIDGES[type(view.config.online_store).__name__].split(":")
     try:
-        opened = import_module(f"feast_sketch_store.bridges.{module}")
+        bridge: Bridge = getattr(import_module(f"feast_sketch_store.bridges.{module}"), name)(view)
     except ImportError as error:
         raise SettingsError(f"{view.store.file}: a client library is missing: {error}") from error
-    bridge: Bridge = getattr(opened, name)(view)
     return bridge
 
 
@@ -337,20 +315,18 @@ def entity_of(serialized: bytes | str, view: OtherView) -> EntityKey:
     return key
 
 
-def parsed(content: bytes, view: OtherView, feature: str) -> Value:
-    """A value from its serialized form.
+def values_of(content: Mapping[str, bytes | None], view: OtherView) -> dict[str, Value]:
+    """The values of a view's features that a row has, from their serialized forms by name.
 
     Raises
     ------
-    StorageError : it cannot be parsed.
+    StorageError : one cannot be parsed.
     """
-    try:
-        value: Value = Value.FromString(content)
-    except Exception as error:  # the class that protobuf raises depends on its implementation
-        raise StorageError(f"{view}: a value of feature {feature!r} cannot be read: {error}") from error
-    return value
-
-
-def values_of(content: Mapping[str, bytes | None], view: OtherView) -> dict[str, Value]:
-    """The values of the features that a row has."""
-    return {name: parsed(value, view, name) for name, value in content.items() if value is not None}
+    values = {}
+    for name in view.features:
+        if (stored := content.get(name)) is not None:
+            try:
+                values[name] = Value.FromString(stored)
+            except Exception as error:  # the class that protobuf raises depends on its implementation
+                raise StorageError(f"{view}: a value of feature {name!r} cannot be read: {error}") from error
+    return values

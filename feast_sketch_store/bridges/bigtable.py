@@ -34,15 +34,9 @@ class BigtableBridge(HashKeyedBridge):
         options: Any = view.config.online_store
         self._family = BigtableOnlineStore.feature_column_family
         self._suffix = f"#{view.table.name}".encode()
-        self._client: Any = self._called(
-            lambda: feast_parts.BIGTABLE_CLIENT.of(BigtableOnlineStore())(options)
-        )
+        self._client = self._called(lambda: feast_parts.BIGTABLE_CLIENT.of(BigtableOnlineStore())(options))
         name = feast_parts.BIGTABLE_TABLE(view.config, view.table)
         self._table: Any = self._client.instance(instance_id=options.instance).table(name)
-
-    def close(self) -> None:
-        """Close the connections."""
-        self._client.close()
 
     def _after(self, position: str | None) -> list[tuple[str, OtherRow | None]]:
         start = b"" if position is None else position.encode() + b"\0"
@@ -61,6 +55,5 @@ class BigtableBridge(HashKeyedBridge):
             event = datetime.fromisoformat(found["event_ts"].decode()).astimezone(UTC)
         except (KeyError, IndexError, ValueError) as error:
             raise StorageError(f"{self.view}: a row is not one of Feast's: {error!r}") from error
-        content = {name: found.get(name) for name in self.view.features}
         entity = row.row_key.removesuffix(self._suffix).decode("ascii", "replace")
-        return OtherRow(entity, values_of(content, self.view), event)
+        return OtherRow(entity, values_of(found, self.view), event)

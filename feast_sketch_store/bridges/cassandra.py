@@ -15,7 +15,7 @@ from cassandra.cluster import NoHostAvailable
 from cassandra.query import SimpleStatement
 
 from feast_sketch_store import feast_parts
-from feast_sketch_store.bridges.base import HashOrderedBridge, OtherRow, OtherView, Page, entity_of, values_of
+from feast_sketch_store.bridges.base import HashOrderedBridge, OtherRow, OtherView, entity_of, values_of
 
 _ROWS_A_CALL = 5000  # one for each feature of an entity
 _ENTITIES_A_PAGE = 1000
@@ -43,8 +43,7 @@ class CassandraBridge(HashOrderedBridge):
             f'"{feast_parts.CASSANDRA_KEYSPACE.of(self._store)}"."{view.config.project}_{view.table.name}"'
         )
 
-    def pages(self, position: str | None = None) -> Iterator[Page]:
-        """Pages of whole entities, in the order of their tokens."""
+    def _scan(self, position: str | None) -> Iterator[tuple[list[OtherRow], str, float]]:
         where = "" if position is None else f" WHERE token(entity_key) > {int(position)}"
         statement = SimpleStatement(
             f"SELECT token(entity_key), entity_key, feature_name, value, event_ts FROM {self._table}{where}",
@@ -54,11 +53,10 @@ class CassandraBridge(HashOrderedBridge):
         for token, of_token in groupby(self._selected(statement), lambda row: int(row[0])):
             rows += self._entities(list(of_token))
             if len(rows) >= _ENTITIES_A_PAGE:
-                yield self._page(rows, str(token), (token - _FIRST_TOKEN + 1) / _TOKENS)
+                yield rows, str(token), (token - _FIRST_TOKEN + 1) / _TOKENS
                 rows = []
         if rows:
-            yield self._page(rows, str(_TOKENS + _FIRST_TOKEN - 1), 1.0)
-        self._end()
+            yield rows, str(_TOKENS + _FIRST_TOKEN - 1), 1.0
 
     def close(self) -> None:
         """Close the connections."""
@@ -74,11 +72,10 @@ class CassandraBridge(HashOrderedBridge):
             self._called(answer.fetch_next_page)
 
     def _entities(self, rows: Sequence[Any]) -> Iterator[OtherRow]:
-        wanted = set(self.view.features)
         for key, of_entity in groupby(rows, lambda row: row[1]):
             found = [row for row in of_entity if row[3] is not None]
             if not found:
                 continue
-            content = {name: value for _, _, name, value, _ in found if name in wanted}
+            content = {name: value for _, _, name, value, _ in found}
             event = max(moment for *_, moment in found).replace(tzinfo=UTC)
             yield OtherRow(entity_of(key, self.view), values_of(content, self.view), event)

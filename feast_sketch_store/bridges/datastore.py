@@ -30,13 +30,9 @@ class DatastoreBridge(HashKeyedBridge):
     def __init__(self, view: OtherView):
         super().__init__(view)
         self._path = ("Project", view.config.project, "Table", view.table.name)
-        self._client: Any = self._called(
+        self._client = self._called(
             lambda: feast_parts.DATASTORE_CLIENT.of(DatastoreOnlineStore())(view.config.online_store)
         )
-
-    def close(self) -> None:
-        """Close the connections."""
-        self._client.close()
 
     def _after(self, position: str | None) -> list[tuple[str, OtherRow | None]]:
         query = self._client.query(kind="Row", ancestor=self._client.key(*self._path))

@@ -12,7 +12,7 @@ from typing import Any
 import boto3
 from botocore.exceptions import BotoCoreError, ClientError
 
-from feast_sketch_store.bridges.base import Bridge, Counted, OtherRow, OtherView, Page, values_of
+from feast_sketch_store.bridges.base import Bridge, OtherRow, OtherView, Page, values_of
 from feast_sketch_store.errors import StorageError
 from feast_sketch_store.planning.plan import Estimate
 
@@ -31,7 +31,7 @@ class DynamoBridge(Bridge):
         options: Any = view.config.online_store
         self._table = options.table_name_template.format(project=view.config.project, table_name=view.name)
         self._failure = f"table {self._table!r} cannot be read"
-        self._client: Any = self._called(
+        self._client = self._called(
             lambda: boto3.Session().client(
                 "dynamodb", region_name=options.region, endpoint_url=options.endpoint_url
             )
@@ -44,9 +44,9 @@ class DynamoBridge(Bridge):
             return
         yield from self._scan({} if start is None else {"ExclusiveStartKey": start})
 
-    def count(self) -> Counted | None:
+    def count(self) -> Estimate:
         """The item count that DescribeTable reports; it is up to six hours old."""
-        return Counted(int(self._described()["ItemCount"]), False)
+        return Estimate.exactly(float(self._described()["ItemCount"]))
 
     def sample(self, num_rows: int) -> Iterator[Page]:
         """The first items of the segments of a parallel scan, which are random places in the table."""
@@ -65,10 +65,6 @@ class DynamoBridge(Bridge):
         described = self._described()
         number = int(described["ItemCount"])
         return Estimate.exactly(float(described["TableSizeBytes"]) / number) if number else None
-
-    def close(self) -> None:
-        """Close the connections."""
-        self._client.close()
 
     def _described(self) -> Mapping[str, Any]:
         found: Mapping[str, Any] = self._called(lambda: self._client.describe_table(TableName=self._table))
@@ -92,5 +88,4 @@ class DynamoBridge(Bridge):
             stored = {name: content["B"] for name, content in item["values"]["M"].items()}
         except (KeyError, ValueError, TypeError) as error:
             raise StorageError(f"{self.view}: an item is not one of Feast's: {error!r}") from error
-        content = {name: stored.get(name) for name in self.view.features}
-        return OtherRow(entity, values_of(content, self.view), moment)
+        return OtherRow(entity, values_of(stored, self.view), moment)

@@ -57,9 +57,8 @@ class HBaseBridge(HashKeyedBridge):
             moment = None if created is None else _moment(created)
         except (KeyError, struct.error) as error:
             raise StorageError(f"{self.view}: a row is not one of Feast's: {error!r}") from error
-        content = {name: found.get(name) for name in self.view.features}
         entity = key.removesuffix(self._suffix).decode("ascii", "replace")
-        return OtherRow(entity, values_of(content, self.view), event, moment)
+        return OtherRow(entity, values_of(found, self.view), event, moment)
 
     def _called(self, call: Callable[[], T]) -> T:
         # The Thrift server closes connections after an idle minute. Then the pool opens a new one.

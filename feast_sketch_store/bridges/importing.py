@@ -142,7 +142,7 @@ def import_view(
                 "Int64 join key only; name a Parquet file of all keys with --keys"
             )
         total = bridge.count()
-        pages = _Pages(bridge, finder, max_rows_per_second, tell, total.num_keys if total else None)
+        pages = _Pages(bridge, finder, max_rows_per_second, tell, round(total.value) if total else None)
         run = _Import(pages, opened.settings, _fingerprint(other_view, keys), skip_bad)
         how = EXACT if bridge.has_keys else RECOVERED if keys is None else GIVEN
         if dry_run:
@@ -203,7 +203,7 @@ class _Pages:
 
     def _keyed(self, page: Page) -> list[FeastRow]:
         if self.bridge.has_keys:
-            return [(entity_key(row), row.values, row.event, row.created) for row in page.rows]
+            return [(entity_key(row), *row[1:]) for row in page.rows]
         try:
             found = self._finder.find([str(row.entity) for row in page.rows])
         except RowError as error:
@@ -215,16 +215,10 @@ class _Pages:
                 f"page, {missing[0]} among them; give a Parquet file with the keys of all entities as "
                 "--keys. Nothing was imported"
             )
-        return [
-            (key, row.values, row.event, row.created)
-            for row, key in zip(page.rows, found, strict=True)
-            if key is not None
-        ]
+        return [(key, *row[1:]) for row, key in zip(page.rows, found, strict=True) if key is not None]
 
 
 class _Import:
-    """One run of an import."""
-
     def __init__(self, pages: _Pages, settings: ViewSettings, source: str, skip_bad: bool):
         self._pages, self._settings, self._skip_bad = pages, settings, skip_bad
         self.state = _State(source)

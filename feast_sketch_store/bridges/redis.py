@@ -26,7 +26,6 @@ from redis.exceptions import RedisError
 from feast_sketch_store import feast_parts
 from feast_sketch_store.bridges.base import (
     Bridge,
-    Counted,
     OtherRow,
     OtherView,
     Page,
@@ -62,7 +61,7 @@ class RedisBridge(Bridge):
 
     def __init__(self, view: OtherView):
         super().__init__(view)
-        self._client: Any = self._called(
+        self._client = self._called(
             lambda: feast_parts.REDIS_CLIENT.of(RedisOnlineStore())(view.config.online_store)
         )
         self._project = view.config.project.encode()
@@ -85,9 +84,11 @@ class RedisBridge(Bridge):
                 if not cursor:
                     break
 
-    def count(self) -> Counted:
+    def count(self) -> Estimate:
         """All keys of the database, including those of other projects and uses."""
-        return Counted(sum(self._called(partial(self._ask, node, "DBSIZE")) for node in self._nodes()), True)
+        return Estimate.exactly(
+            sum(self._called(partial(self._ask, node, "DBSIZE")) for node in self._nodes())
+        )
 
     def stored_bytes(self, rows: Sequence[OtherRow]) -> Estimate | None:
         """The mean MEMORY USAGE of the rows' keys, times the share of fields that belong to the view.
@@ -109,7 +110,7 @@ class RedisBridge(Bridge):
 
         answers = self._called(ask)
         own = {*self._fields, self._timestamp_field}
-        bucket = _bucket_bytes(self.count().num_keys / len(self._nodes()))
+        bucket = _bucket_bytes(self.count().value / len(self._nodes()))
         shares = []
         for size, ttl, fields in zip(answers[::3], answers[1::3], answers[2::3], strict=True):
             if size is None:
@@ -122,13 +123,9 @@ class RedisBridge(Bridge):
             shares.append(size * of_view / max(1, sum(lengths.values())))
         if not shares:
             return None
-        num_keys = self.count().num_keys
+        num_keys = self.count().value
         mean, error = sum(shares) / len(shares), spread_of_total(np.array(shares), num_keys) / num_keys
         return Estimate(mean, mean - error, mean + error)
-
-    def close(self) -> None:
-        """Close the connections."""
-        self._client.close()
 
     def _nodes(self) -> list[Any]:
         """The primaries of a cluster in a fixed order; None stands for a single server."""
@@ -191,7 +188,6 @@ def _bucket_bytes(num_keys: float) -> float:
 
 
 def _field(name: str) -> bytes:
-    """The field of a feature."""
     return struct.pack("<I", mmh3.hash(name, signed=False))
 
 

@@ -1,21 +1,23 @@
-"""Rows that Feast 0.67 keeps in SQLite: one table row for each feature of an entity.
+"""Rows that Feast 0.67 keeps in SQLite, Postgres, and MySQL or MariaDB.
 
-``entity_key`` is the serialized entity key; the primary key is ``entity_key`` and ``feature_name``. So the
-table is read in the order of its index, one page of entities after another. Each page is a statement of its
-own, which does not block writers for long.
+A table has one row for each feature of an entity. ``entity_key`` is the serialized entity key, in MySQL in
+hexadecimal; the primary key is ``entity_key`` and ``feature_name``. So the table is read in the order of its
+index, one page of entities after another. Each page is a statement of its own, which does not block writers
+for long.
 """
 
-import sqlite3
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from datetime import UTC, datetime
+from importlib import import_module
 from itertools import groupby
 from pathlib import Path
 from typing import Any, ClassVar, TypeAlias
 from urllib.parse import quote
 
-from feast_sketch_store.bridges.base import Bridge, Counted, OtherRow, OtherView, Page, entity_of, values_of
+from feast_sketch_store import feast_parts
+from feast_sketch_store.bridges.base import Bridge, OtherRow, OtherView, Page, entity_of, values_of
 from feast_sketch_store.errors import StorageError
 from feast_sketch_store.planning.plan import Estimate
 
@@ -32,15 +34,19 @@ class SqlBridge(Bridge):
     samples_at_random = True
 
     _keys_are_text: ClassVar[bool] = False  # in hexadecimal
+    _DRIVER: ClassVar[str]  # a module of the Python Database API
     _PARAMETER = "?"
     _QUOTE = '"'
     _HASH: ClassVar[str]  # SQL for a hash of an entity key, a number of at least 0
+    _SIZE: ClassVar[str]  # SQL for the bytes of a table and its indices
 
     def __init__(self, view: OtherView):
         super().__init__(view)
         self._table = f"{view.config.project}_{view.name}"
         self._failure = f"table {self._table!r} cannot be read"
-        self._connection = self._called(self._connect)
+        self._driver = import_module(self._DRIVER)
+        self._errors = (self._driver.Error,)
+        self._client = self._called(self._connect)
 
     def pages(self, position: str | None = None) -> Iterator[Page]:
         """Pages of whole entities."""
@@ -57,14 +63,14 @@ class SqlBridge(Bridge):
             after = rows[-1][0]
             yield self._page(rows, after if isinstance(after, str) else after.hex())
 
-    def count(self) -> Counted:
+    def count(self) -> Estimate:
         """The number of entities, from the index."""
         ((number,),) = self._ask(f"SELECT COUNT(DISTINCT entity_key) FROM {self._name}")
-        return Counted(number, True)
+        return Estimate.exactly(number)
 
     def sample(self, num_rows: int) -> Iterator[Page]:
         """Entities chosen by a hash of their keys; all if there are not many more."""
-        every = self.count().num_keys // num_rows
+        every = int(self.count().value) // num_rows
         if every < 2:
             yield from self.pages()
             return
@@ -74,16 +80,20 @@ class SqlBridge(Bridge):
         )
         yield from self._pages_of([key for (key,) in keys])
 
-    def close(self) -> None:
-        """Close the connection."""
-        self._connection.close()
+    def stored_bytes(self, rows: Sequence[OtherRow]) -> Estimate | None:
+        """The size of the table with its indices, per entity; None if it is not known."""
+        size = self._size_bytes()
+        return None if size is None else Estimate.exactly(float(size) / max(1, self.count().value))
+
+    def _size_bytes(self) -> Any:
+        ((size,),) = self._ask(self._SIZE, self._table)
+        return size
 
     @property
     def _name(self) -> str:
         return self._QUOTE + self._table.replace(self._QUOTE, 2 * self._QUOTE) + self._QUOTE
 
     def _pages_of(self, keys: Sequence[bytes | str]) -> Iterator[Page]:
-        """Pages of some entities."""
         for first in range(0, len(keys), _KEYS_A_CALL):
             some = keys[first : first + _KEYS_A_CALL]
             parameters = ", ".join([self._PARAMETER] * len(some))
@@ -103,8 +113,7 @@ class SqlBridge(Bridge):
         return [(row[0], row[1], bytes(row[2]), row[3], row[4]) for row in found]
 
     def _row(self, key: bytes | str, rows: Sequence[TableRow]) -> OtherRow:
-        wanted = set(self.view.features)
-        content = {name: value for _, name, value, _, _ in rows if name in wanted}
+        content = {name: value for _, name, value, _, _ in rows}
         event = max(_moment(row[3]) for row in rows)
         created = [_moment(row[4]) for row in rows if row[4] is not None]
         entity = entity_of(key, self.view)
@@ -112,7 +121,7 @@ class SqlBridge(Bridge):
 
     def _ask(self, statement: str, *parameters: Any) -> list[Any]:
         def ask() -> list[Any]:
-            with closing(self._connection.cursor()) as cursor:
+            with closing(self._client.cursor()) as cursor:
                 cursor.execute(statement, parameters)
                 return list(cursor.fetchall())
 
@@ -122,18 +131,16 @@ class SqlBridge(Bridge):
     def _connect(self) -> Any:
         """A read-only connection."""
 
-    def _per_entity(self, num_bytes: Any) -> Estimate | None:
-        """Mean bytes of an entity, from those of the table with its indices; None if these are not known."""
-        if num_bytes is None:
-            return None
-        return Estimate.exactly(float(num_bytes) / max(1, self.count().num_keys))
-
 
 class SqliteBridge(SqlBridge):
     """Feast's SQLite store. It keeps timestamps as whole seconds."""
 
     resolution = "1 s"
-    _errors = (sqlite3.Error,)
+    _DRIVER = "sqlite3"
+    _SIZE = (
+        "SELECT SUM(pgsize) FROM dbstat WHERE name = ?1 OR name IN "
+        "(SELECT name FROM sqlite_master WHERE tbl_name = ?1)"
+    )
 
     def sample(self, num_rows: int) -> Iterator[Page]:
         """Entities at random places of the table; all if there are not many more."""
@@ -149,22 +156,63 @@ class SqliteBridge(SqlBridge):
         )
         yield from self._pages_of([key for (key,) in keys])
 
-    def stored_bytes(self, rows: Sequence[OtherRow]) -> Estimate | None:
-        """The pages of the table and its indices, per entity; None if this SQLite does not report it."""
+    def _size_bytes(self) -> Any:
         try:
-            ((size,),) = self._ask(
-                "SELECT SUM(pgsize) FROM dbstat WHERE name = ?1 OR name IN "
-                "(SELECT name FROM sqlite_master WHERE tbl_name = ?1)",
-                self._table,
-            )
+            return super()._size_bytes()
         except StorageError:  # dbstat is optional in SQLite
             return None
-        return self._per_entity(size)
 
     def _connect(self) -> Any:
         options: Any = self.view.config.online_store
         path = (self.view.config.repo_path or Path()) / options.path
-        return sqlite3.connect(f"file:{quote(str(path.absolute()))}?mode=ro", uri=True)
+        return self._driver.connect(f"file:{quote(str(path.absolute()))}?mode=ro", uri=True)
+
+
+class PostgresBridge(SqlBridge):
+    """Feast's Postgres store."""
+
+    resolution = "1 us"
+    _DRIVER = "psycopg"
+    _PARAMETER = "%s"
+    _HASH = "hashtext(encode(entity_key, 'hex'))::bigint + 2147483648"
+    _SIZE = "SELECT pg_total_relation_size(to_regclass(quote_ident(%s)))"
+
+    def _connect(self) -> Any:
+        connection: Any = feast_parts.POSTGRES_CONNECTION(self.view.config.online_store)
+        connection.autocommit = True
+        connection.read_only = True
+        return connection
+
+
+class MySQLBridge(SqlBridge):
+    """Feast's MySQL store. It keeps timestamps as whole seconds."""
+
+    resolution = "1 s"
+    _DRIVER = "pymysql"
+    _keys_are_text = True
+    _PARAMETER = "%s"
+    _QUOTE = "`"
+    _HASH = "CRC32(entity_key)"
+    # The server updates it from time to time.
+    _SIZE = (
+        "SELECT data_length + index_length FROM information_schema.tables "
+        "WHERE table_schema = DATABASE() AND table_name = %s"
+    )
+
+    def _connect(self) -> Any:
+        # Feast's own method refuses a configuration with `batch_write`, which matters only for writes.
+        options: Any = self.view.config.online_store
+        connection: Any = self._driver.connect(
+            host=options.host or "127.0.0.1",
+            user=options.user or "test",
+            password=options.password or "test",
+            database=options.database or "feast",
+            port=options.port or 3306,
+            autocommit=True,
+        )
+        with closing(connection.cursor()) as cursor:
+            cursor.execute("SET SESSION TRANSACTION READ ONLY")
+        return connection
 
 
 def _moment(stored: Any) -> datetime:

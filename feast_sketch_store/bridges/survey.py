@@ -1,7 +1,12 @@
 """The size that the views of another online store would have here, from a sample of its rows.
 
-The sampled rows are sealed in memory, with the settings that the view would have here, and `scaling` scales
-their bytes to all rows.
+The sampled rows are sealed in memory, with the settings that the view would have here, and their bytes are
+scaled to all rows.
+
+A sample shows fewer values than the view has, so its codes are too short, and its vocabulary too small. How
+much is missing shows in the growth from seals of half the sample to a seal of the whole: bytes per entity
+grow by some amount with each doubling of the rows, and that amount shrinks as values become known. So the
+truth lies between no further growth, and as much growth with each doubling that the view is larger.
 """
 
 import logging
@@ -12,7 +17,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -31,18 +36,20 @@ from feast_sketch_store.bridges.base import (
     open_bridge,
 )
 from feast_sketch_store.bridges.hashed_keys import KeyFinder
-from feast_sketch_store.bridges.knee import Knee, knee_of_rows
-from feast_sketch_store.bridges.scaling import Sealed, bytes_per_entity
 from feast_sketch_store.errors import SettingsError, SketchStoreError, StorageError
 from feast_sketch_store.layers import SketchLayer
+from feast_sketch_store.layers.shapes import bucket_timestamps
 from feast_sketch_store.online_store import SketchOnlineStoreConfig
+from feast_sketch_store.planning.choice import knee
+from feast_sketch_store.planning.curves import SETS, Grid, candidates
 from feast_sketch_store.planning.other_stores import LISTPACK_VALUE, REDIS, redis_bytes
 from feast_sketch_store.planning.plan import Estimate
-from feast_sketch_store.planning.sample import all_values, total_by_mean
+from feast_sketch_store.planning.sample import Sample, all_values, spread_of_total, total_by_mean
+from feast_sketch_store.planning.source import features_of_rows
 from feast_sketch_store.planning.stored_rows import StoredRows
 from feast_sketch_store.rows.codecs import BINNED, CATEGORICAL, EXACT, MEMBERSHIP
-from feast_sketch_store.rows.encoding import FeastRow
 from feast_sketch_store.rows.entity_keys import serialize_entity_keys
+from feast_sketch_store.rows.newest import NewestRows
 from feast_sketch_store.settings.resolve import resolve
 from feast_sketch_store.settings.view_settings import ViewSettings
 from feast_sketch_store.snapshot.format import encode
@@ -55,6 +62,10 @@ _logger = logging.getLogger(__name__)
 DEFAULT_SAMPLE = 20_000
 _ASKED_FOR_BYTES = 500  # rows whose size is requested from the store
 _WIDER_LISTPACK = 512
+_SEED = 7
+_FEWEST = 8  # rows, from which growth can be seen
+
+Row = TypeVar("Row")
 
 _REASONS = {
     MEMBERSHIP: "which values it has counts: a Set, or an Array of names or numbers",
@@ -181,9 +192,31 @@ def survey(
             yield reason if repr(name) in reason else f"feature view {name!r}: {reason}"
 
 
-class _Survey:
-    """The survey of one view."""
+@dataclass(frozen=True)
+class Sealed:
+    """Bytes of a snapshot: of its rows, of its vocabularies, and those that every snapshot has."""
 
+    of_rows: float
+    of_values: float
+    fixed: float
+
+
+class _Knee(NamedTuple):
+    """The planner's knee of membership features: beyond it more bytes gain little.
+
+    Parameters
+    ----------
+    label : the structure at the knee.
+    saved_bytes : bytes saved against sets, for all entities; below 0 if it takes more.
+    false_per_read : false values of a read.
+    """
+
+    label: str
+    saved_bytes: float
+    false_per_read: float
+
+
+class _Survey:
     def __init__(
         self,
         view: OtherView,
@@ -224,17 +257,14 @@ class _Survey:
             self._pace.wait(len(page.rows))
         counted = bridge.count()
         is_whole = found < self._num_rows and not bridge.samples_at_random
-        if counted is None or is_whole or looked_at >= counted.num_keys:
+        if counted is None or is_whole or looked_at >= counted.value:
             return rows, Estimate.exactly(len(rows))  # the scan found all
-        share = found / looked_at
+        share = min(1.0, found / looked_at)  # SCAN of Redis may return more keys than it was asked for
         spread = 1.96 * math.sqrt(max(0.0, share * (1 - share)) / looked_at)
-        if counted.is_exact and share == 1:
-            return rows, Estimate.exactly(counted.num_keys)
-        low, likely, high = (
-            counted.num_keys * min(1.0, max(0.0, part)) for part in (share - spread, share, share + spread)
-        )
-        low, high = low * (1 - counted.spread), high * (1 + counted.spread)
-        return rows, Estimate(likely, max(float(len(rows)), low), high)
+        if counted.is_known and share == 1:
+            return rows, counted
+        low, high = counted.low * max(0.0, share - spread), counted.high * min(1.0, share + spread)
+        return rows, Estimate(counted.value * share, max(float(len(rows)), low), high)
 
     def _surveyed(
         self,
@@ -247,7 +277,7 @@ class _Survey:
         given = list(rows.values())
         table = self._table(given)
         layer = self._sealed(table)[0]
-        at_knee = knee_of_rows(table, self._settings, self._view.name, round(entities.value))
+        at_knee = self._knee(table, round(entities.value))
         values = {name: _values_of(given, name) for name in layer.codecs}
         counts = {name: Counter(chain.from_iterable(sets)) for name, sets in values.items()}
         distinct = {name: _num_values(counter, len(rows), entities.value) for name, counter in counts.items()}
@@ -292,14 +322,41 @@ class _Survey:
             list(self._notes(rows, entities, reported, at_knee)),
         )
 
+    def _knee(self, table: pa.Table, num_entities: int) -> _Knee | None:
+        """The knee of the sample; None without one, without membership features, or without values."""
+        codecs = [codec for codec in self._settings.codecs if codec.name == MEMBERSHIP]
+        if not codecs:
+            return None
+        rows = NewestRows(lambda columns: iter([table]))
+        buckets, _ = bucket_timestamps(rows.keys.event_timestamps, self._settings.ttl_microseconds)
+        sample = Sample(
+            self._view.name,
+            max(num_entities, len(rows)),
+            self._settings.presence_error_rate,
+            rows.keys.entity_hashes,
+            features_of_rows(rows, codecs),
+            buckets=buckets,
+        )
+        if not sample.num_facts:
+            return None
+        points = [candidate.point for candidate in candidates(sample, Grid())]
+        if (corner := knee(points)) is None:
+            return None
+        chosen = points[corner]
+        as_sets = next(point for point in points if point.curve == SETS)
+        saved_bytes = as_sets.memory_bytes - chosen.memory_bytes
+        return _Knee(f"{chosen.curve}: {chosen.label}", saved_bytes, chosen.false_per_read)
+
     def _table(self, rows: Sequence[OtherRow]) -> pa.Table:
         """The rows in the form of the row log."""
-        given: list[FeastRow] = []
-        for number, row in enumerate(rows):
-            # Replace a hash by a stand-in key. It does not matter which: all entities take the same space.
-            key = row.entity if not isinstance(row.entity, str) else _stand_in(self._view, number)
-            given.append((key, row.values, row.event, row.created))
+        given = [(self._key(row, number), *row[1:]) for number, row in enumerate(rows)]
         return self._semantics.to_log(given, None)
+
+    def _key(self, row: OtherRow, number: int) -> EntityKey:
+        """The key of a row; a stand-in for a hash, no matter which: all entities take the same space."""
+        if not isinstance(row.entity, str):
+            return row.entity
+        return EntityKey(join_keys=self._view.join_keys[:1], entity_values=[Value(int64_val=number)])
 
     def _sealed(self, table: pa.Table) -> tuple[SketchLayer, int]:
         """The rows as a layer, and the bytes of a snapshot besides the layer."""
@@ -356,7 +413,7 @@ class _Survey:
         rows: Mapping[bytes | str, OtherRow],
         entities: Estimate,
         reported: Estimate | None,
-        at_knee: Knee | None,
+        at_knee: _Knee | None,
     ) -> Iterator[str]:
         if len(rows) < entities.value:
             yield (
@@ -375,10 +432,6 @@ class _Survey:
         future = datetime.now(UTC)
         if any(row.event > future for row in rows.values()):
             yield "Some event timestamps lie in the future."
-
-
-def _stand_in(view: OtherView, number: int) -> EntityKey:
-    return EntityKey(join_keys=view.join_keys[:1], entity_values=[Value(int64_val=number)])
 
 
 def _size_of(value: Value | None) -> int:
@@ -429,3 +482,47 @@ def _num_facts(values: Sequence[set[object]], entities: Estimate) -> Estimate:
         facts.low * entities.low / entities.value,
         facts.high * entities.high / entities.value,
     )
+
+
+# -- the size of a whole view ----------------------------------------------------------------------------
+
+
+def bytes_per_entity(
+    rows: Sequence[Row],
+    num_entities: float,
+    known_values: Estimate,
+    seal: Callable[[Sequence[Row]], Sealed],
+    size_of: Callable[[Row], float],
+) -> Estimate:
+    """The bytes of a snapshot of all rows, for each entity.
+
+    Parameters
+    ----------
+    rows : the sample, in any order.
+    num_entities : of the whole view.
+    known_values : the number of values of the whole view, for each one of the sample.
+    seal : seals some of the rows.
+    size_of : a number to which the bytes of a row are about proportional.
+    """
+    whole, number = seal(rows), len(rows)
+    each = whole.of_rows / number
+    if num_entities <= number:
+        return Estimate.exactly((whole.of_rows + whole.of_values + whole.fixed) / number)
+    growth_of_rows, growth_of_values = 0.0, 1.0
+    if number >= _FEWEST:
+        order = np.random.default_rng(_SEED).permutation(number)
+        halves = [seal([rows[place] for place in half]) for half in np.array_split(order, 2)]
+        growth_of_rows = max(0.0, each - sum(half.of_rows for half in halves) / number)
+        of_half = sum(half.of_values for half in halves) / 2
+        growth_of_values = max(1.0, whole.of_values / of_half) if of_half else 1.0
+    doublings = math.log2(num_entities / number)
+    sizes = np.array([size_of(row) for row in rows], np.float64)
+    spread = spread_of_total(sizes, num_entities) / num_entities / max(1.0, float(sizes.mean()))
+    values_low = whole.of_values * known_values.low
+    values_high = max(whole.of_values * known_values.high, whole.of_values * growth_of_values**doublings)
+    low = each * (1 - spread) + (values_low + whole.fixed) / num_entities
+    high = (each + growth_of_rows * doublings) * (1 + spread) + (values_high + whole.fixed) / num_entities
+    # Growth shrinks: about half of what would be without that.
+    values = (whole.of_values * known_values.value + values_high) / 2
+    likely = each + growth_of_rows * doublings / 2 + (values + whole.fixed) / num_entities
+    return Estimate(min(max(likely, low), high), low, high)

@@ -2,8 +2,8 @@
 
     plan of Feast's engine -> rows as Arrow -> tasks: data files -> job: checked, committed, sealed
 
-`tasks` runs inside a task, and `job` around all tasks; `spark_engine` and `ray_engine` are the engines. A
-name is imported when it is first used, so each engine needs only its own packages.
+`write_job` and `seal_job` are what both engines share: a write and a seal, each with its tasks. A name is
+imported when it is first used, so each engine needs only its own packages.
 """
 
 from importlib import import_module

@@ -27,8 +27,7 @@ from feast.infra.registry.base_registry import BaseRegistry
 from ray.data import Dataset
 from ray.data.extensions import ArrowTensorType, ArrowVariableShapedTensorType
 
-from feast_sketch_store.engines.job import WriteJob
-from feast_sketch_store.engines.tasks import TASK_REPORT, write
+from feast_sketch_store.engines.write_job import TASK_REPORT, WriteJob, write
 
 _logger = logging.getLogger(__name__)
 

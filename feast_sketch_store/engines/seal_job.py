@@ -7,24 +7,41 @@
     tasks     write the files of each base  driver    creates a manifest per shard, once all files are there
     tasks     compact the row logs that need it
 
-A task that is retried writes new files; vacuum removes those that no manifest names.
+A task that is retried writes new files; vacuum removes those that no manifest names. Requests and results of
+tasks are bytes: a record batch of one row, whose schema carries what is not an array.
 """
 
+import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeAlias
 
+import numpy as np
+import pyarrow as pa
 from feast import FeatureStore
 from feast.infra.common.serde import SerializedArtifacts
 
-from feast_sketch_store.engines.packing import unpack, unpack_counts
-from feast_sketch_store.engines.seal_tasks import COUNT, DRAFT, FINISH, FIT, SAMPLE, request_of, run_step
-from feast_sketch_store.errors import SettingsError
-from feast_sketch_store.layers.joint import SharedVocabularies
+from feast_sketch_store.errors import SettingsError, StorageError
+from feast_sketch_store.layers.formulas import describe_formula, formulas_from
+from feast_sketch_store.layers.joint import CountedRows, SharedVocabularies
 from feast_sketch_store.online_store import any_feature_view, online_store_of, require_writer
+from feast_sketch_store.row_log import LogRead
+from feast_sketch_store.rows.binning import Bins
+from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.formulas import Formula
+from feast_sketch_store.rows.vocabulary import Vocabulary
+from feast_sketch_store.structures.parts import Parts
 from feast_sketch_store.view.joint_seal import inputs_of, numbered, publish_drafts
+from feast_sketch_store.view.sealing import as_stored
+from feast_sketch_store.view.shard import Shard
 
+SAMPLE, COUNT, FIT, DRAFT, FINISH = "sample", "count", "fit", "draft", "finish"
+
+_NOTHING = SharedVocabularies({}, False)
+_CONTENT = b"content"
+
+Columns: TypeAlias = dict[str, pa.Array]
 Task: TypeAlias = Callable[[bytes], bytes]
 Run: TypeAlias = Callable[[Task, Sequence[bytes]], list[bytes]]  # a task for each request, results in order
 
@@ -66,9 +83,8 @@ def seal_by(store: FeatureStore, view: str, run: Run) -> bool:
         if not given:
             return False
 
-        def all_do(step: str, joint: SharedVocabularies | None = None) -> list[bytes]:
-            rest = (joint,) if joint else ()
-            return run(task, [request_of(step, number, rows, *rest) for number, rows in given.items()])
+        def all_do(step: str, joint: SharedVocabularies = _NOTHING) -> list[bytes]:
+            return run(task, [request_of(step, number, rows, joint) for number, rows in given.items()])
 
         joint = numbered(
             opened.settings,
@@ -89,27 +105,19 @@ def seal_by(store: FeatureStore, view: str, run: Run) -> bool:
 
 
 def _only(formulas: Mapping[str, Formula]) -> SharedVocabularies:
-    return SharedVocabularies({}, False, formulas=formulas)
+    return replace(_NOTHING, formulas=formulas)
 
 
 def _run_of(engine: str, config: Any) -> Run:
-    """The function that runs tasks on an engine.
-
-    Raises
-    ------
-    SettingsError : there is no such engine, or its package is missing.
-    """
+    if engine not in ENGINES:
+        raise SettingsError(f"there is no engine {engine!r} for a seal; there are {', '.join(ENGINES)}")
     try:
-        if engine == "spark":
-            return _spark(config)
-        if engine == "ray":
-            return _ray(config)
+        return _spark(config) if engine == "spark" else _ray(config)
     except ImportError as error:
         raise SettingsError(
             f"--engine {engine} needs the package {_PACKAGES[engine]}: `pip install '{_PACKAGES[engine]}'` "
             f"({error})"
         ) from error
-    raise SettingsError(f"there is no engine {engine!r} for a seal; there are {', '.join(ENGINES)}")
 
 
 def _spark(config: Any) -> Run:
@@ -140,3 +148,136 @@ def _ray(config: Any) -> Run:
         return list(ray.get([step.remote(request) for request in requests]))
 
     return run
+
+
+# -- a task: one step of the seal of one shard -----------------------------------------------------------
+
+
+def request_of(step: str, shard: int, given: LogRead, joint: SharedVocabularies = _NOTHING) -> bytes:
+    """The request for a task: the step, the shard, its rows to seal, and what all shards share."""
+    content, columns = describe_joint(joint)
+    return pack({"step": step, "shard": shard, "input": given.to_entry(), "joint": content}, columns)
+
+
+def run_step(request: bytes, artifacts: SerializedArtifacts) -> bytes:
+    """Do a step of the seal of a shard. A repeated run at worst leaves files that vacuum removes.
+
+    Parameters
+    ----------
+    request : from `request_of`.
+    artifacts : the feature view and the configuration of its repository.
+
+    Returns
+    -------
+    For SAMPLE ranges of scores; for COUNT the counts; for FIT how many values fit into memory; for DRAFT the
+    entry of the draft.
+
+    Raises
+    ------
+    StorageError : the row log of the shard changed after the driver read it.
+    """
+    content, columns = unpack(request)
+    feature_view, online_store, _, config = artifacts.unserialize()  # type: ignore[no-untyped-call]
+    parts: Mapping[int, Shard] = online_store.view(config, feature_view).shards
+    part = parts[content["shard"]]
+    codecs = {codec.feature: as_stored(codec) for codec in part.settings.codecs}
+    joint = joint_of(content["joint"], columns, codecs)
+    given = part.row_log.table_rows_of(content["input"])
+    if content["step"] == FINISH:
+        if given is not None:  # else another run of this task has compacted it
+            part.finish_seal(given, True)
+        return pack({})
+    if given is None:
+        raise StorageError(
+            f"{part.storage.location}: another process changed the row log while it was sealed; try again"
+        )
+    if content["step"] == SAMPLE:
+        return pack(part.sample(given, joint.formulas, 1 / len(parts)))
+    if content["step"] == COUNT:
+        return pack_counts(part.count(given, joint.formulas))
+    if content["step"] == FIT:
+        return pack(part.values_within_memory(given, joint))
+    return pack(part.draft(given, joint).to_entry())
+
+
+# -- requests and results as bytes -----------------------------------------------------------------------
+
+
+def pack(content: Mapping[str, Any], columns: Mapping[str, pa.Array] | None = None) -> bytes:
+    """JSON-serializable content, and arrays by name, as bytes."""
+    arrays = {
+        name: pa.LargeListArray.from_arrays(pa.array([0, len(column)], pa.int64()), column)
+        for name, column in (columns or {}).items()
+    }
+    table = pa.table({"": pa.array([0]), **arrays}).replace_schema_metadata({_CONTENT: json.dumps(content)})
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as stream:
+        stream.write_table(table)
+    packed: bytes = sink.getvalue().to_pybytes()
+    return packed
+
+
+def unpack(given: bytes) -> tuple[dict[str, Any], Columns]:
+    """The reverse of `pack`."""
+    table = pa.ipc.open_stream(given).read_all()
+    columns = {n: table[n].chunk(0).flatten() for n in table.column_names if n}
+    return json.loads(table.schema.metadata[_CONTENT]), columns
+
+
+def pack_counts(counted: CountedRows) -> bytes:
+    """The counted values of a shard."""
+    columns: Columns = {}
+    for name, (vocabulary, counts) in counted.features.items():
+        columns |= {f"{name}.values": vocabulary.values, f"{name}.counts": pa.array(counts, pa.int64())}
+    return pack({"num_rows": counted.num_rows, "features": list(counted.features)}, columns)
+
+
+def unpack_counts(given: bytes) -> CountedRows:
+    """The reverse of `pack_counts`."""
+    content, columns = unpack(given)
+    features = {
+        name: (Vocabulary(columns[f"{name}.values"]), columns[f"{name}.counts"].to_numpy().astype(np.int64))
+        for name in content["features"]
+    }
+    return CountedRows(content["num_rows"], features)
+
+
+def describe_joint(joint: SharedVocabularies) -> tuple[dict[str, Any], Columns]:
+    """What shards have in common, as JSON-serializable content and arrays."""
+    columns: Columns = {f"ids.{name}": vocabulary.values for name, vocabulary in joint.vocabularies.items()}
+    for name, bins in joint.bins.items():
+        columns[f"lows.{name}"] = pa.array(bins.lows)
+        columns[f"stands.{name}"] = pa.array(bins.representatives)
+    formulas = []
+    for number, (entry, arrays) in enumerate(describe_formula(*item) for item in joint.formulas.items()):
+        formulas.append(entry)
+        columns |= {f"formulas.{number}.{part}": pa.array(array) for part, array in arrays.items()}
+    content = {
+        "vocabularies": list(joint.vocabularies),
+        "lists_rows": joint.lists_rows,
+        "num_rows": joint.num_rows,
+        "bins": list(joint.bins),
+        "cuts": dict(joint.cuts),
+        "beyond": dict(joint.beyond),
+        "formulas": formulas,
+    }
+    return content, columns
+
+
+def joint_of(
+    content: Mapping[str, Any], columns: Columns, codecs: Mapping[str, FeatureCodec]
+) -> SharedVocabularies:
+    """The reverse of `describe_joint`, for features with these codecs in a layer."""
+    arrays = {name: column.to_numpy() for name, column in columns.items() if name.startswith("formulas.")}
+    return SharedVocabularies(
+        {name: Vocabulary(columns[f"ids.{name}"]) for name in content["vocabularies"]},
+        content["lists_rows"],
+        content["num_rows"],
+        {
+            n: Bins(columns[f"lows.{n}"].to_numpy(), columns[f"stands.{n}"].to_numpy())
+            for n in content["bins"]
+        },
+        content["cuts"],
+        formulas_from(content["formulas"], codecs, Parts(arrays, {}).at("formulas")),
+        content["beyond"],
+    )

@@ -23,8 +23,7 @@ from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as F
 
 from feast_sketch_store import feast_parts
-from feast_sketch_store.engines.job import WriteJob
-from feast_sketch_store.engines.tasks import TASK_REPORT, write
+from feast_sketch_store.engines.write_job import TASK_REPORT, WriteJob, write
 from feast_sketch_store.settings.resolve import resolve
 from feast_sketch_store.view.semantics import REPLACE
 

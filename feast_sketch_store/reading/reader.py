@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from operator import is_not
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias, overload
 
@@ -24,18 +25,18 @@ from feast_sketch_store.errors import RowError, SettingsError, UnsupportedFeatur
 from feast_sketch_store.kernel import FOUND, SEED, RowReader, to_bits
 from feast_sketch_store.layers import SealedRows
 from feast_sketch_store.layers.row_reader import NO_LIMIT
-from feast_sketch_store.reading.candidates import Candidates
 from feast_sketch_store.reading.entities import Entities, EntityColumns
-from feast_sketch_store.reading.numbering import Numbering
 from feast_sketch_store.reading.ragged import (
     Jagged,
+    Moments,
     RaggedLists,
     column_of,
     require_attributes,
+    window_of_lists,
     without_codes,
 )
 from feast_sketch_store.reading.repository import find_view
-from feast_sketch_store.reading.windows import Moments, window_of_lists
+from feast_sketch_store.reading.values import Candidates, Numbering
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.entity_keys import JOIN_KEY_TYPES, SingleKeys
@@ -48,7 +49,6 @@ from feast_sketch_store.view.state import State
 Entity: TypeAlias = int | str | bytes | Mapping[str, int | str | bytes]
 
 _FLOATS, _IDS = np.dtype(np.float64), np.dtype(np.int32)  # faster to pass than the types
-_YAML = "feature_store.yaml"
 
 
 @dataclass(frozen=True)
@@ -594,7 +594,7 @@ class SketchReader:
             )
         known = self._unions.get(feature)
         # Compare identity, not equality: comparing a million values would take longer than the read.
-        if known is None or len(known[0]) != len(vocabularies) or any(map(_differ, known[0], vocabularies)):
+        if known is None or len(known[0]) != len(vocabularies) or any(map(is_not, known[0], vocabularies)):
             known = vocabularies, Numbering.of_all(codec, vocabularies)
             self._unions[feature] = known
         return known[1]
@@ -638,7 +638,3 @@ def _as_array(hashes: bytes | NDArray[np.uint64]) -> NDArray[np.uint64]:
 def _alone(entity: Any) -> Any:
     """One entity in the form of several."""
     return {name: [value] for name, value in entity.items()} if isinstance(entity, Mapping) else [entity]
-
-
-def _differ(one: object, other: object) -> bool:
-    return one is not other

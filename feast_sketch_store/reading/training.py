@@ -134,10 +134,16 @@ def _items_before(
     return view.lists(name, entities, until=dataframe[timestamp_field], attributes=attributes)
 
 
-def _encoded(
-    dataframe: "pd.DataFrame", view: str, column: str, codec: FeatureCodec
+def _feature(
+    dataframe: "pd.DataFrame", view: str, codec: FeatureCodec, why: str = ""
 ) -> tuple[EncodedFeature, str | None]:
-    """A column of the dataframe, encoded, and the name of the column with its counts, if any."""
+    """The column of a feature, encoded, and the name of the column with its counts, if any."""
+    name = codec.feature
+    column = _column_of(dataframe, view, name)
+    if column is None:
+        raise RowError(
+            f"the dataframe has no column {name!r} or {view}__{name}{why}; it has {list(dataframe)}"
+        )
     values = _as_column(dataframe[column], codec, column)
     if codec.counting is None:
         return encode_column(values, codec), None
@@ -150,19 +156,6 @@ def _encoded(
         return encode_counts(values, counts, codec), beside
     except pa.ArrowInvalid as error:
         raise RowError(f"columns {column!r} and {beside!r} do not fit each other: {error}") from error
-
-
-def _feature(
-    dataframe: "pd.DataFrame", view: str, codec: FeatureCodec, why: str = ""
-) -> tuple[EncodedFeature, str | None]:
-    """The column of a feature, encoded, and the name of the column with its counts, if any."""
-    name = codec.feature
-    column = _column_of(dataframe, view, name)
-    if column is None:
-        raise RowError(
-            f"the dataframe has no column {name!r} or {view}__{name}{why}; it has {list(dataframe)}"
-        )
-    return _encoded(dataframe, view, column, codec)
 
 
 def _sources(dataframe: "pd.DataFrame", sealed: SealedRows, view: str, name: str) -> EncodedRows:

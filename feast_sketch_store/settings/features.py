@@ -137,8 +137,10 @@ def feature_settings(
     if name and name not in usual.possible_names:
         raise _wrong_type(field, usual, asked, tags, where)
     by_type = not name and default == AUTO
-    if not name:
-        name = _by_type(field, usual, bool(tags), options) if by_type else _as_written(usual)
+    if by_type:
+        name = _by_type(field, usual, bool(tags), options)
+    elif not name:
+        name = MEMBERSHIP if usual.is_set else EXACT
     if name == BACKING and options.backing_store is None:
         raise SettingsError(
             f"{where} has the codec {BACKING!r}, and feature_store.yaml names no backing_store; name one, "
@@ -201,10 +203,6 @@ def is_embedding(field: "Field") -> bool:
     return bool(getattr(field, "vector_index", False))
 
 
-def _as_written(usual: FeatureCodec) -> str:
-    return MEMBERSHIP if usual.is_set else EXACT
-
-
 def _by_type(field: "Field", usual: FeatureCodec, has_tags: bool, options: StoreOptions) -> str:
     """The codec that suits the type of a feature. Tags that only sketches use ask for a sketch."""
     is_sketched = has_tags or usual.is_set or usual.value_field in _CATEGORICAL_FIELDS | _HISTORY_FIELDS
@@ -240,7 +238,6 @@ def _with_parts(usual: FeatureCodec, name: str, tags: Mapping[str, Any], where: 
 
 
 def _counting(tags: Mapping[str, Any], where: str) -> Counting:
-    """How far counts may be off."""
     if "target" not in tags:
         return Counting()
     target: Target = tags["target"]
@@ -255,7 +252,6 @@ def _counting(tags: Mapping[str, Any], where: str) -> Counting:
 
 
 def _score(tags: Mapping[str, Any], where: str) -> Score:
-    """How a score is computed."""
     score: Score = settled("score", Score(), tags)
     if not score.of or not score.weights:
         raise SettingsError(
@@ -267,7 +263,6 @@ def _score(tags: Mapping[str, Any], where: str) -> Score:
 
 
 def _scalar_error(advanced: Advanced, tags: Mapping[str, Any], where: str) -> float:
-    """The error rate of a scalar."""
     if "target" not in tags:
         return advanced.scalar_error
     if tags["target"].measure != ERROR:

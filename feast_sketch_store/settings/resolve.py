@@ -24,10 +24,9 @@ from feast_sketch_store.rows.entity_keys import JOIN_KEY_TYPES, JoinKeys
 from feast_sketch_store.rows.increments import OPERATION, is_times_column
 from feast_sketch_store.rows.listing import Attribute
 from feast_sketch_store.settings.features import WITH_CLUSTERS, StoreOptions, feature_settings
-from feast_sketch_store.settings.files import cut_of
 from feast_sketch_store.settings.table import FEATURE, TAG_PREFIX, VIEW, read_tags, settled
 from feast_sketch_store.settings.values import listed
-from feast_sketch_store.settings.view_settings import FeatureSettings, ViewSettings
+from feast_sketch_store.settings.view_settings import FeatureSettings, ViewSettings, cut_of
 from feast_sketch_store.structures.static import STATIC
 
 if TYPE_CHECKING:

@@ -18,8 +18,7 @@ from feast_sketch_store.errors import DamagedFileError, GateError
 from feast_sketch_store.layers import SealedRows
 from feast_sketch_store.row_log import RowLog
 from feast_sketch_store.row_log.staging import StagedFile
-from feast_sketch_store.settings.files import check_of
-from feast_sketch_store.settings.view_settings import ViewSettings
+from feast_sketch_store.settings.view_settings import ViewSettings, check_of
 from feast_sketch_store.snapshot.manifest import checksum_of
 from feast_sketch_store.storage.base import MissingFileError, Storage
 from feast_sketch_store.storage.names import HELD_BACK_FILE

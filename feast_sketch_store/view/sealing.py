@@ -22,8 +22,7 @@ from feast_sketch_store.rows.encoding import EncodedRows, RowKeys
 from feast_sketch_store.rows.formulas import Formula, Source, same_weights, with_formulas
 from feast_sketch_store.rows.newest import Batches, NewestRows
 from feast_sketch_store.rows.vocabulary import Vocabulary
-from feast_sketch_store.settings.files import read_weights
-from feast_sketch_store.settings.view_settings import ViewSettings
+from feast_sketch_store.settings.view_settings import ViewSettings, read_weights
 from feast_sketch_store.structures.goals import MEMORY
 from feast_sketch_store.view.semantics import REPLACE, FoldedRows
 

@@ -106,7 +106,7 @@ def _compare_tasks(num_users: int, rounds: int) -> None:
     """Time what a task of either engine does with the same batches."""
     from feast.infra.compute_engines.spark.utils import map_in_arrow
 
-    from feast_sketch_store.engines import tasks
+    from feast_sketch_store.engines import write_job
 
     print_set_up(f"{set_up_of(num_users)}, batches of {BATCH:,} rows; one process", "feast", "pyarrow")
     samples: dict[str, list[float]] = {"Feast's task": [], "ours": []}
@@ -118,7 +118,7 @@ def _compare_tasks(num_users: int, rounds: int) -> None:
                 artifacts = SerializedArtifacts.serialize(store.view, store.config)  # type: ignore[attr-defined]
                 before = _processor_seconds()
                 if side == "ours":
-                    list(tasks.write(iter(batches), artifacts, "job-"))
+                    list(write_job.write(iter(batches), artifacts, "job-"))
                 else:
                     list(map_in_arrow(iter(batches), artifacts))
                 times.append(_processor_seconds() - before)

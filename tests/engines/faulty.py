@@ -7,8 +7,8 @@ import time
 from functools import partial
 from pathlib import Path
 
-from feast_sketch_store.engines import tasks
-from feast_sketch_store.engines.seal_tasks import DRAFT, run_step, unpack
+from feast_sketch_store.engines import write_job
+from feast_sketch_store.engines.seal_job import DRAFT, run_step, unpack
 from feast_sketch_store.view import opening
 
 
@@ -34,8 +34,8 @@ def kill_executor():
 def write_and_die(batches, artifacts, label, folder, die):
     """A task that runs twice at once, of which the first to be done takes its process with it."""
     batches = list(batches)
-    list(tasks.write(iter(batches), artifacts, label))
-    reports = list(tasks.write(iter(batches), artifacts, label))
+    list(write_job.write(iter(batches), artifacts, label))
+    reports = list(write_job.write(iter(batches), artifacts, label))
     if batches and first_to_make(Path(folder) / "died"):
         die()
     yield from reports

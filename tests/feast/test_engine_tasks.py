@@ -10,8 +10,8 @@ from feast.field import Field
 from feast.protos.feast.types.Value_pb2 import StringSet, Value
 from feast.types import Array, Int64
 
-from feast_sketch_store.engines import tasks
-from feast_sketch_store.engines.job import WriteJob
+from feast_sketch_store.engines import write_job
+from feast_sketch_store.engines.write_job import WriteJob
 from feast_sketch_store.errors import RowError, ShardError, SketchStoreError, StorageError
 from feast_sketch_store.rows import limits
 from feast_sketch_store.settings.table import Refresh
@@ -38,7 +38,7 @@ def batch(users, **more):
 
 def run(job, *batches):
     """One run of a task: its report."""
-    reports = list(tasks.write(iter(batches), job.artifacts, job.label))
+    reports = list(write_job.write(iter(batches), job.artifacts, job.label))
     return pa.Table.from_batches(reports)
 
 
@@ -133,7 +133,7 @@ def test_a_row_that_cannot_be_kept_fails_the_task(harness):
 
 
 def test_small_batches_are_one_file_whose_rows_are_checked_together(harness, monkeypatch):
-    monkeypatch.setattr(tasks, "_ROWS", 4)
+    monkeypatch.setattr(write_job, "_ROWS", 4)
     with job_of(harness) as job:
         job.finish([run(job, *(batch([n]) for n in range(10)))], 10)
     assert len(files_of(harness)) == 1
@@ -152,7 +152,7 @@ def peak_of_task(job, num_batches):
 
     tracemalloc.start()
     try:
-        (report,) = tasks.write(given(), job.artifacts, job.label)
+        (report,) = write_job.write(given(), job.artifacts, job.label)
         assert sum(filter(None, report["num_rows"].to_pylist())) == 1_000 * num_batches
         return max(held) + tracemalloc.get_traced_memory()[1]
     finally:
@@ -161,7 +161,7 @@ def peak_of_task(job, num_batches):
 
 @pytest.mark.slow
 def test_the_memory_of_a_task_does_not_grow_with_its_rows(harness, monkeypatch):
-    monkeypatch.setattr(tasks, "_ROWS", 2_000)
+    monkeypatch.setattr(write_job, "_ROWS", 2_000)
     monkeypatch.setattr(limits, "GROUP_ROWS", 2_000)
     with job_of(harness) as job:
         run(job, batch([1]))  # opens the view

@@ -14,8 +14,7 @@ from feast.types import Int64, Set, String
 
 from feast_sketch_store.adapter.options import OnlineStoreOptions
 from feast_sketch_store.cli import cli
-from feast_sketch_store.engines.job import WriteJob
-from feast_sketch_store.engines.tasks import ROWS_GIVEN
+from feast_sketch_store.engines.write_job import ROWS_GIVEN, WriteJob
 from feast_sketch_store.errors import GateError, SettingsError
 from feast_sketch_store.online_store import online_store_of
 from feast_sketch_store.operations import maintenance

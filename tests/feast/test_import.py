@@ -610,7 +610,7 @@ def test_a_sample_of_a_large_table(sqlite, tmp_path):
     pages = list(bridge.sample(100))
     keys = {row.entity.SerializeToString() for page in pages for row in page.rows}
     assert 80 <= len(keys) <= 100  # random places of the table may be of the same entity
-    assert bridge.count().num_keys == 4000
+    assert bridge.count().value == 4000
     with sqlite3.connect(sqlite.file.parent / "online.db") as database:
         has_dbstat = "ENABLE_DBSTAT_VTAB" in {name for (name,) in database.execute("PRAGMA compile_options")}
     stored = bridge.stored_bytes([])

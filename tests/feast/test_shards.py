@@ -16,7 +16,7 @@ from feast.types import Array, Float32, Float64, Set, String
 
 from feast_sketch_store import SketchReader, open_view
 from feast_sketch_store.cli import cli
-from feast_sketch_store.engines import seal_job, seal_tasks
+from feast_sketch_store.engines import seal_job
 from feast_sketch_store.errors import SettingsError, ShardError, SketchStoreError, StorageError
 from feast_sketch_store.layers import build
 from feast_sketch_store.online_store import online_store_of
@@ -492,7 +492,7 @@ def test_a_task_that_fails_publishes_nothing(tmp_path):
 
     def run(task, requests):
         done = [task(request) for request in requests]
-        if seal_tasks.unpack(requests[0])[0]["step"] == seal_tasks.DRAFT:
+        if seal_job.unpack(requests[0])[0]["step"] == seal_job.DRAFT:
             raise RuntimeError("an executor is gone")
         return done
 

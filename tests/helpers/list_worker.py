@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from feast_sketch_store.reading.ragged import read_lists
-from feast_sketch_store.reading.windows import ListWindow
+from feast_sketch_store.reading.ragged import ListWindow, read_lists
 from feast_sketch_store.rows.codecs import LIST, FeatureCodec
 from feast_sketch_store.rows.encoding import deletion_rows
 from feast_sketch_store.rows.list_log import ListRows

@@ -16,7 +16,7 @@ from feast import Entity, FeatureView, Field, FileSource, ValueType
 from feast.protos.feast.types.Value_pb2 import Int64Set, Value
 from feast.types import Int64, Set
 
-from feast_sketch_store.bridges.scaling import Sealed, bytes_per_entity
+from feast_sketch_store.bridges.survey import Sealed, bytes_per_entity
 from feast_sketch_store.layers import SketchLayer
 from feast_sketch_store.online_store import SketchOnlineStoreConfig
 from feast_sketch_store.planning.plan import Estimate
