@@ -1,20 +1,49 @@
-"""The Parquet files of a row log: written and durable before a commit names them, checked when read."""
+"""The Parquet files of a row log: written and durable before a commit names them, checked when read.
 
+Tasks of a job stage rows, and the job commits all files together:
+
+    task      rows -> data files that no commit names; it reports each of them, see `StagedFile`
+    job       checks that what was reported is there, and commits it
+
+A task that runs again, or twice at once, writes separate files. The job commits those of the run that counts,
+so no row is written twice. A vacuum removes what a killed job leaves.
+"""
+
+import itertools
+import math
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import mmh3
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from feast_sketch_store.errors import DamagedFileError
+from feast_sketch_store.errors import DamagedFileError, StorageError
 from feast_sketch_store.rows.encoding import CREATED_TIMESTAMP, ENTITY_KEY, EVENT_TIMESTAMP
 from feast_sketch_store.rows.large_types import large_schema, with_large_types
 from feast_sketch_store.rows.limits import GROUP_ELEMENTS, GROUP_ROWS, MAX_ELEMENTS, gathered, groups
 from feast_sketch_store.storage.base import MissingFileError, Storage
 
 SUFFIX = ".zstd.parquet"
+
+# Largest file. A bucket takes 5,000 MiB in one put, which is built in memory.
+_FILE_ROWS = 1 << 22
+_FILE_BYTES = 1 << 28  # before compression; of files that tasks write
+
+REPORT = pa.schema(
+    [
+        ("name", pa.string()),
+        ("num_rows", pa.int64()),
+        ("checksum", pa.string()),
+        ("size_bytes", pa.int64()),
+        ("columns", pa.binary()),
+        ("shard", pa.int64()),
+        ("num_shards", pa.int64()),
+    ]
+)
+"""The columns of a task's report: an entry per file."""
 
 
 @dataclass(frozen=True)
@@ -155,6 +184,74 @@ class DataFile:
                 f"{self.where}: a row group claims {group.num_rows} rows and {num_values} values; the store "
                 "writes none so large"
             )
+
+
+@dataclass(frozen=True)
+class StagedFile:
+    """A data file that a task wrote, with its size and its columns, and the shard that its rows are of."""
+
+    file: DataFile
+    size_bytes: int
+    schema: pa.Schema
+    shard: int
+    num_shards: int
+
+    @classmethod
+    def write(
+        cls, storage: Storage, tables: Iterable[pa.Table], label: str, shard: int, num_shards: int
+    ) -> Iterator["StagedFile"]:
+        """Write tables into files, each of one schema; parameters as of `RowLog.stage`."""
+        for schema, some in itertools.groupby(tables, lambda table: table.schema):
+            for run in runs(some, _FILE_BYTES):
+                file = DataFile.write(storage, schema, run, label)
+                yield cls(file, file.size_bytes, schema, shard, num_shards)
+
+    @classmethod
+    def from_report(cls, storage: Storage, entry: dict[str, Any]) -> "StagedFile":
+        """The file of a report's entry; the reverse of `to_report`."""
+        schema = pa.ipc.read_schema(pa.py_buffer(entry["columns"]))
+        file = DataFile.from_entry(storage, entry)
+        return cls(file, entry["size_bytes"], schema, entry["shard"], entry["num_shards"])
+
+    def to_report(self) -> dict[str, Any]:
+        """An entry of a report."""
+        more = {
+            "size_bytes": self.size_bytes,
+            "columns": self.schema.serialize().to_pybytes(),
+            "shard": self.shard,
+            "num_shards": self.num_shards,
+        }
+        return self.file.to_entry() | more
+
+    def check(self) -> None:
+        """Check that the file exists and is complete.
+
+        Raises
+        ------
+        StorageError : it is missing, or its size is wrong.
+        """
+        if (size := self.file.size_bytes) != self.size_bytes:
+            raise StorageError(
+                f"{self.file.where}: a task wrote {self.size_bytes} bytes, and {size} are there; nothing was "
+                "committed. Run the job again"
+            )
+
+
+def runs(tables: Iterable[pa.Table], max_bytes: float = math.inf) -> Iterator[Iterator[pa.Table]]:
+    """Split tables into runs for one file each, without reading ahead."""
+    rest = iter(tables)
+
+    def run(table: pa.Table) -> Iterator[pa.Table]:
+        num_rows, num_bytes = len(table), table.nbytes
+        yield table
+        while num_rows < _FILE_ROWS and num_bytes < max_bytes:
+            if (following := next(rest, None)) is None:
+                return
+            num_rows, num_bytes = num_rows + len(following), num_bytes + following.nbytes
+            yield following
+
+    for first in rest:
+        yield run(first)
 
 
 def _with_dictionaries(schema: pa.Schema) -> list[str]:

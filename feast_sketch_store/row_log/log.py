@@ -11,8 +11,8 @@ import pyarrow as pa
 from feast_sketch_store.errors import DamagedFileError, StorageError
 from feast_sketch_store.row_log import delta_protocol
 from feast_sketch_store.row_log.commits import Commit
-from feast_sketch_store.row_log.data_file import SUFFIX, DataFile
-from feast_sketch_store.row_log.table import Table, TableState, grouped, new_columns
+from feast_sketch_store.row_log.data_file import SUFFIX, DataFile, StagedFile, runs
+from feast_sketch_store.row_log.table import Table, TableState, new_columns
 from feast_sketch_store.row_log.wal import Cursor, RewrittenError, Tail, WriteAheadLog
 from feast_sketch_store.row_log.wal_objects import ObjectWriteAheadLog
 from feast_sketch_store.snapshot.files import place_of
@@ -329,7 +329,7 @@ class RowLog:
         """
         if rows.nbytes <= _MAX_WAL_BYTES and len(rows) <= _MAX_WAL_ROWS:
             return self.append_all([rows], rows.schema)
-        file = self.stage(rows.schema, [rows])
+        file = DataFile.write(self._rows, rows.schema, [rows])
         try:
             return self.append_all([file], rows.schema)
         except UncertainWriteError:
@@ -338,9 +338,22 @@ class RowLog:
             self._discard(file)
             raise
 
-    def stage(self, schema: pa.Schema, batches: Iterable[pa.Table], label: str = "") -> DataFile:
-        """Write rows into a file that no commit names yet; see `DataFile.write`."""
-        return DataFile.write(self._rows, schema, batches, label)
+    def stage(
+        self, tables: Iterable[pa.Table], label: str, shard: int = 0, num_shards: int = 1
+    ) -> Iterator[StagedFile]:
+        """Write tables of the row log into files that no commit names yet.
+
+        Parameters
+        ----------
+        tables : those of one schema that follow each other go into few files; one is read ahead at most.
+        label : the beginning of the files' names.
+        shard, num_shards : that all rows are of.
+
+        Raises
+        ------
+        StorageError : a file cannot be written; earlier files remain.
+        """
+        return StagedFile.write(self._rows, tables, label, shard, num_shards)
 
     def discard_staged(self, label: str) -> list[str]:
         """Delete files whose names begin with a label and that no commit names. Returns their names."""
@@ -359,9 +372,9 @@ class RowLog:
         """The names of data files that commits name which are not absorbed."""
         return {c.rows.name for c in self._wal_behind(-1)[0] if isinstance(c.rows, DataFile)}
 
-    def staged(self, entry: dict[str, object]) -> DataFile:
-        """The staged file that an entry describes; see `DataFile.from_entry`."""
-        return DataFile.from_entry(self._rows, entry)
+    def staged(self, entry: dict[str, Any]) -> StagedFile:
+        """The staged file that an entry of a report describes."""
+        return StagedFile.from_report(self._rows, entry)
 
     def append_all(self, payloads: Sequence[pa.Table | DataFile], schema: pa.Schema) -> Position:
         """Append tables, or the rows of existing files, with a commit for each; see `append`.
@@ -464,8 +477,8 @@ class RowLog:
                 if isinstance(part, DataFile):
                     files.append(part)
                     continue
-                for group in grouped(part):
-                    written.append(DataFile.write(self._rows, schema, group))
+                for run in runs(part):
+                    written.append(DataFile.write(self._rows, schema, run))
                     files.append(written[-1])
             absorbed = self._table.append(identity, files, columns, commits[0].number, last)
         except UncertainWriteError:

@@ -13,7 +13,7 @@ read the table. A commit that one of them wrote is an error.
 import json
 import logging
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from feast_sketch_store.errors import DamagedFileError, RowError, StorageError
 from feast_sketch_store.row_log import delta_protocol
-from feast_sketch_store.row_log.data_file import SUFFIX, DataFile
+from feast_sketch_store.row_log.data_file import SUFFIX, DataFile, runs
 from feast_sketch_store.rows.column_names import check_new_columns
 from feast_sketch_store.storage.base import (
     FileExistsAlreadyError,
@@ -36,7 +36,6 @@ _logger = logging.getLogger(__name__)
 
 _OWN_KEY, _CHECKSUM_KEY = "feastSketchStore", "feastSketchStoreChecksum"
 _RETRIES = 20  # of a commit, when another process was faster
-_ROWS_PER_FILE = 1 << 22
 _CHECKPOINT_INTERVAL = (
     10  # versions between checkpoints, as Delta's own writers have it: some readers look no further
 )
@@ -276,8 +275,8 @@ class Table:
         replaced = {file.name for file in state.files}
         is_done = False
         try:
-            for group in grouped(batches, _ROWS_PER_FILE):
-                files.append(DataFile.write(self._storage, schema, group))  # noqa: PERF401, kept if one fails
+            for run in runs(batches):
+                files.append(DataFile.write(self._storage, schema, run))  # noqa: PERF401, kept if one fails
             if self.state().version == state.version:
                 commit = TableCommit(
                     state.version + 1,
@@ -439,21 +438,6 @@ def _outdated(tombstones: Mapping[str, int], now: int) -> list[str]:
         return _TOMBSTONE_MILLISECONDS if moment in last else _EARLIER_TOMBSTONE_MILLISECONDS
 
     return [name for name, moment in tombstones.items() if moment < now - kept_for(moment)]
-
-
-def grouped(batches: Iterable[pa.Table], num_rows: int = _ROWS_PER_FILE) -> Iterator[Iterator[pa.Table]]:
-    """Split batches into runs of about equal numbers of rows, without reading ahead."""
-    rest = iter(batches)
-
-    def group(batch: pa.Table) -> Iterator[pa.Table]:
-        seen = len(batch)
-        yield batch
-        while seen < num_rows and (following := next(rest, None)) is not None:
-            seen += len(following)
-            yield following
-
-    for first in rest:
-        yield group(first)
 
 
 def new_columns(known: Mapping[str, Any], schema: pa.Schema) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from deltalake import DeltaTable
 from feast_sketch_store.errors import DamagedFileError, RowError, StorageError, UnsupportedFeatureError
 from feast_sketch_store.row_log import START, LogRead, RowLog
 from feast_sketch_store.row_log import log as log_module
+from feast_sketch_store.row_log.data_file import DataFile
 from feast_sketch_store.row_log.records import decode_mark
 from feast_sketch_store.row_log.table import Table
 from feast_sketch_store.row_log.wal import WriteAheadLog
@@ -176,14 +177,14 @@ def test_a_batch_whose_file_a_vacuum_took_for_left_over_is_refused(storage, log,
     """Its writer was stopped between the file and the commit, or the machine slept and the clock went on."""
     log.append(rows("a"))
     monkeypatch.setattr(log_module, "_MAX_WAL_ROWS", 1)
-    stage = log.stage
+    write = DataFile.write
 
-    def stage_and_sleep(*arguments):
-        file = stage(*arguments)
+    def write_and_sleep(*arguments):
+        file = write(*arguments)
         assert RowLog(storage).vacuum(0.0) == [file.name]
         return file
 
-    monkeypatch.setattr(log, "stage", stage_and_sleep)
+    monkeypatch.setattr(DataFile, "write", write_and_sleep)
     with pytest.raises(StorageError, match="was removed before its rows counted"):
         log.append(rows("b", "c"))
     monkeypatch.undo()
