@@ -89,26 +89,19 @@ def commits_of(records: Sequence[Record], table: Storage) -> list[Commit]:
         raise DamagedFileError(f"{last.source}: record {last.number} cannot be read: {error}") from error
 
 
-def kind_of(payload: Payload) -> int:
-    """The kind of a payload's record."""
-    if payload is None:
-        return REPLACED
-    return FILE if isinstance(payload, DataFile) else ROWS
-
-
-def encode_payload(payload: Payload) -> bytes | memoryview:
-    """The payload of a record.
+def encode_payload(payload: Payload) -> tuple[int, bytes | memoryview]:
+    """The kind and the payload of a record.
 
     Raises
     ------
     StorageError : the rows cannot be written.
     """
     if payload is None:
-        return b""
+        return REPLACED, b""
     if isinstance(payload, DataFile):
-        return json.dumps(payload.to_entry(), separators=(",", ":")).encode()
+        return FILE, json.dumps(payload.to_entry(), separators=(",", ":")).encode()
     try:
-        return encode_table(payload, "zstd" if payload.nbytes >= _COMPRESSED_FROM_BYTES else None)
+        return ROWS, encode_table(payload, "zstd" if payload.nbytes >= _COMPRESSED_FROM_BYTES else None)
     except pa.ArrowException as error:
         raise StorageError(f"rows cannot be written: {error}") from error
 

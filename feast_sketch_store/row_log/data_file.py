@@ -13,6 +13,7 @@ import itertools
 import math
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -133,10 +134,8 @@ class DataFile:
         ------
         DamagedFileError : the file is missing or damaged.
         """
-        try:
+        with self._reading():
             return large_schema(pq.read_schema(pa.BufferReader(self._content())).remove_metadata())
-        except (OSError, ValueError, pa.ArrowException) as error:
-            raise DamagedFileError(f"{self.where}: a data file of the row log is damaged: {error}") from error
 
     def batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
         """The rows in batches of bounded size, with large types.
@@ -149,7 +148,7 @@ class DataFile:
         ------
         DamagedFileError : the file is missing, truncated or altered.
         """
-        try:
+        with self._reading():
             content = self._content()
             if self.checksum != mmh3.mmh3_x64_128_digest(content).hex():
                 raise DamagedFileError(f"{self.where}: the checksum of a data file does not match its bytes")
@@ -165,6 +164,11 @@ class DataFile:
                     self._check_size(file.metadata.row_group(number))
                     group = file.read_row_group(number, columns=columns, use_threads=False)
                     yield with_large_types(group)
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        try:
+            yield
         except (OSError, ValueError, pa.ArrowException) as error:
             raise DamagedFileError(f"{self.where}: a data file of the row log is damaged: {error}") from error
 

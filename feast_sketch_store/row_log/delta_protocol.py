@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from feast_sketch_store.errors import RowError
+from feast_sketch_store.rows.large_types import large_type
 from feast_sketch_store.storage.base import Storage
 
 LOG_FOLDER = "_delta_log/"
@@ -27,7 +28,6 @@ _LAST_CHECKPOINT = f"{LOG_FOLDER}_last_checkpoint"
 COMMIT_NAME = re.compile(r"(\d{20})\.json")
 _CHECKPOINT_NAME = re.compile(r"(\d{20})\.checkpoint\.parquet")
 
-_PROTOCOL = {"minReaderVersion": 1, "minWriterVersion": 2}
 _CONFIGURATION = {
     # Order is read from the JSON commits, so other clients must not expire them.
     "delta.enableExpiredLogCleanup": "false",
@@ -47,18 +47,12 @@ _PRIMITIVES = {
     pa.large_binary(): "binary",
     pa.timestamp("us", tz="UTC"): "timestamp",
 }
-_ARROW_TYPES = {
-    "boolean": pa.bool_(),
-    "integer": pa.int32(),
-    "long": pa.int64(),
-    "float": pa.float32(),
-    "double": pa.float64(),
-    "string": pa.large_string(),
-    "binary": pa.large_binary(),
-    "timestamp": pa.timestamp("us", tz="UTC"),
-}
+_ARROW_TYPES = {name: large_type(kind) for kind, name in _PRIMITIVES.items()}
 
 Action = Mapping[str, Any]
+
+PROTOCOL: Action = {"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}}
+"""The action that names the reader and writer versions that the table needs: the lowest ones."""
 
 
 def commit_name(version: int) -> str:
@@ -116,13 +110,13 @@ def columns_of(schema: str) -> dict[str, Any]:
     return {field["name"]: field["type"] for field in json.loads(schema)["fields"]}
 
 
-def protocol() -> Action:
-    """The action that names the reader and writer versions that the table needs: the lowest ones."""
-    return {"protocol": _PROTOCOL}
+def now() -> int:
+    """The time in milliseconds since 1970."""
+    return time.time_ns() // 1_000_000
 
 
-def metadata(identity: str, columns: Mapping[str, Any], created_at: int) -> Action:
-    """The action that gives the table its schema; ``created_at`` in milliseconds since 1970."""
+def metadata(identity: str, columns: Mapping[str, Any]) -> Action:
+    """The action that gives the table its schema."""
     return {
         "metaData": {
             "id": identity,
@@ -130,7 +124,7 @@ def metadata(identity: str, columns: Mapping[str, Any], created_at: int) -> Acti
             "schemaString": schema_string(columns),
             "partitionColumns": [],
             "configuration": _CONFIGURATION,
-            "createdTime": created_at,
+            "createdTime": now(),
         }
     }
 
@@ -142,7 +136,7 @@ def add(name: str, size_bytes: int, num_rows: int) -> Action:
             "path": quote(name),
             "partitionValues": {},
             "size": size_bytes,
-            "modificationTime": time.time_ns() // 1_000_000,
+            "modificationTime": now(),
             "dataChange": True,
             "stats": json.dumps({"numRecords": num_rows}),
         }
@@ -151,14 +145,12 @@ def add(name: str, size_bytes: int, num_rows: int) -> Action:
 
 def remove(name: str) -> Action:
     """The action that removes a data file."""
-    moment = time.time_ns() // 1_000_000
-    return {"remove": {"path": quote(name), "deletionTimestamp": moment, "dataChange": True}}
+    return {"remove": {"path": quote(name), "deletionTimestamp": now(), "dataChange": True}}
 
 
 def commit_info(operation: str, more: Mapping[str, str]) -> Action:
     """The action with the purpose of a commit."""
-    moment = time.time_ns() // 1_000_000
-    return {"commitInfo": {"timestamp": moment, "operation": operation, **more}}
+    return {"commitInfo": {"timestamp": now(), "operation": operation, **more}}
 
 
 def encode_actions(actions: Iterable[Action]) -> bytes:

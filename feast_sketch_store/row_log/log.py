@@ -1,5 +1,6 @@
 """The row log itself: append, read what is new, absorb the WAL into the table, compact, vacuum."""
 
+import itertools
 import logging
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
@@ -214,9 +215,7 @@ class RowLog:
         if first > through + 1:
             if self._is_gone(cursor):  # it was dropped between the two looks
                 return self._read_anew(known, snapshot)
-            raise DamagedFileError(
-                f"{self._wal.where}: commits {through + 1} to {first - 1} of the row log are missing"
-            )
+            raise self._gap(through + 1, first - 1)
         self._read_to = cursor, columns
         behind = tuple(c for c in commits if c.number > through and not c.replaces)
         number = max(cursor.next_number - 1, through)
@@ -302,16 +301,6 @@ class RowLog:
         if starts_over:
             return None
         return LogRead(Position(max(number, state.through)), files, table_version=state.version)
-
-    def columns(self) -> Mapping[str, pa.DataType]:
-        """The columns of the log, with their types.
-
-        Raises
-        ------
-        DamagedFileError : a commit is missing, truncated or altered.
-        """
-        columns = _with_columns_of(self._wal_behind(-1)[0], self._table.state().columns)
-        return {name: delta_protocol.arrow_type(kind) for name, kind in columns.items()}
 
     # -- write ---------------------------------------------------------------------------------
 
@@ -422,6 +411,9 @@ class RowLog:
             "view's folder from a backup, or remove the view with `feast apply` and materialize it"
         )
 
+    def _gap(self, first: int, last: int) -> DamagedFileError:
+        return DamagedFileError(f"{self._wal.where}: commits {first} to {last} of the row log are missing")
+
     def _discard(self, file: DataFile) -> None:
         """Delete a file whose commit failed, unless the commit exists despite the error."""
         if file.name not in self._wal_files():
@@ -448,10 +440,7 @@ class RowLog:
                 return self.table_rows()
             new = [commit for commit in commits if state.through < commit.number <= last]
             if new and new[0].number > state.through + 1:
-                raise DamagedFileError(
-                    f"{self._wal.where}: commits {state.through + 1} to {new[0].number - 1} of the row log "
-                    "are missing"
-                )
+                raise self._gap(state.through + 1, new[0].number - 1)
             if not new:
                 break
             absorbed = self._absorb(new, state, cursor.identity.hex(), last)
@@ -473,11 +462,12 @@ class RowLog:
         files: list[DataFile] = []
         written: list[DataFile] = []
         try:
-            for part in _runs(commits):
-                if isinstance(part, DataFile):
-                    files.append(part)
+            payloads = (commit.rows for commit in commits if commit.rows is not None)
+            for is_file, some in itertools.groupby(payloads, lambda rows: isinstance(rows, DataFile)):
+                if is_file:
+                    files += some
                     continue
-                for run in runs(part):
+                for run in runs(some):
                     written.append(DataFile.write(self._rows, schema, run))
                     files.append(written[-1])
             absorbed = self._table.append(identity, files, columns, commits[0].number, last)
@@ -611,18 +601,3 @@ def _with_columns_of(commits: Iterable[Commit], known: Mapping[str, Any]) -> dic
             columns |= new_columns(columns, schema)
             last = schema
     return columns
-
-
-def _runs(commits: Sequence[Commit]) -> Iterator[DataFile | Sequence[pa.Table]]:
-    """Data files as they are, and the rows of the commits between them."""
-    tables: list[pa.Table] = []
-    for commit in commits:
-        if isinstance(commit.rows, DataFile):
-            if tables:
-                yield tables
-                tables = []
-            yield commit.rows
-        elif commit.rows is not None:
-            tables.append(commit.rows)
-    if tables:
-        yield tables

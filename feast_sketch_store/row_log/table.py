@@ -246,7 +246,7 @@ class Table:
                 through=through,
                 columns=wanted if wanted != state.columns or not state.commits else None,
             )
-            if self._write(commit, identity, is_first=not state.commits):
+            if self._write(commit, identity):
                 state = self.state()
                 self._checkpoint_now_and_then(state)
                 return state
@@ -331,7 +331,7 @@ class Table:
         if delta_protocol.last_checkpoint(self._storage) < compaction.version:
             self._checkpoint(state.commits[:1])
         self._storage.delete(delta_protocol.names_before(self._storage, compaction.version))
-        self._storage.delete(_outdated(compaction.tombstones, time.time_ns() // 1_000_000))
+        self._storage.delete(_outdated(compaction.tombstones, delta_protocol.now()))
 
     def vacuum(self, kept: Iterable[str], orphan_age_seconds: float) -> list[str]:
         """Delete data files that are no longer part of the table.
@@ -354,15 +354,13 @@ class Table:
         oldest = time.time() - orphan_age_seconds
         gone = []
         for info in self._storage.walk():
-            is_commit = delta_protocol.is_log_name(info.name)
-            if info.name in live or is_commit:
-                continue
-            if info.name in replaced or info.modified_at < oldest:
+            is_part = info.name in live or delta_protocol.is_log_name(info.name)
+            if not is_part and (info.name in replaced or info.modified_at < oldest):
                 gone.append(info.name)
         self._storage.delete(sorted(gone))
         return sorted(gone)
 
-    def _write(self, commit: TableCommit, identity: str, is_first: bool = False) -> bool:
+    def _write(self, commit: TableCommit, identity: str) -> bool:
         """Write a commit; False if its version exists already."""
         own = json.dumps(
             {
@@ -382,11 +380,11 @@ class Table:
         )
         more = {_OWN_KEY: own, _CHECKSUM_KEY: _checksum(own)}
         actions = [delta_protocol.commit_info("COMPACTION" if commit.is_compaction else "WRITE", more)]
-        if is_first or commit.is_compaction:
-            actions.append(delta_protocol.protocol())
+        if not commit.version or commit.is_compaction:
+            actions.append(delta_protocol.PROTOCOL)
         if commit.columns is not None:
             check_new_columns((), commit.columns)
-            actions.append(delta_protocol.metadata(identity, commit.columns, time.time_ns() // 1_000_000))
+            actions.append(delta_protocol.metadata(identity, commit.columns))
         actions += [delta_protocol.remove(name) for name in sorted(commit.removed)]
         actions += [delta_protocol.add(file.name, file.size_bytes, file.num_rows) for file in commit.files]
         try:
@@ -400,15 +398,14 @@ class Table:
         """Files that are replaced now, and earlier replaced files that still exist."""
         before = state.compaction.tombstones if state.compaction else {}
         there = {name for name in self._storage.list() if name.endswith(SUFFIX)}
-        now = time.time_ns() // 1_000_000
-        return {n: m for n, m in before.items() if n in there} | dict.fromkeys(sorted(replaced), now)
+        now = dict.fromkeys(sorted(replaced), delta_protocol.now())
+        return {n: m for n, m in before.items() if n in there} | now
 
     def _checkpoint_now_and_then(self, state: TableState) -> None:
         """Write a checkpoint for other readers, which would have to read all commits. The store itself uses
         only commits.
         """
-        is_due = state.version and state.version % _CHECKPOINT_INTERVAL == 0
-        if not is_due:
+        if not state.version or state.version % _CHECKPOINT_INTERVAL:
             return
         try:
             self._checkpoint(state.commits)
@@ -455,11 +452,10 @@ def new_columns(known: Mapping[str, Any], schema: pa.Schema) -> dict[str, Any]:
         if name in known and known[name] != kind
     }
     if changed:
-        error = RowError(
+        raise RowError(
             f"{'; '.join(changed.values())}: a column cannot change its type. Give the feature a new name, "
             f"or remove the view with `feast apply`, add it again and materialize"
         )
-        raise error
     new = {name: kind for name, kind in wanted.items() if name not in known}
     if new:
         check_new_columns(known, new)

@@ -26,7 +26,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from feast_sketch_store.errors import DamagedFileError, StorageError
-from feast_sketch_store.row_log.commits import Commit, Payload, commits_of, encode_payload, kind_of
+from feast_sketch_store.row_log.commits import Commit, Payload, commits_of, encode_payload
 from feast_sketch_store.row_log.records import (
     CLOSED,
     IDENTITY_BYTES,
@@ -225,14 +225,12 @@ class WriteAheadLog:
                 if records:
                     record = records[-1]
                     is_closed = record.kind == CLOSED
-                    cursor = Cursor(
-                        cursor.segment,
-                        cursor.token,
-                        cursor.identity,
-                        record.end,
-                        record.number + (not is_closed),
-                        is_closed,
-                        (record.start, record.head),
+                    cursor = replace(
+                        cursor,
+                        offset=record.end,
+                        next_number=record.number + (not is_closed),
+                        is_closed=is_closed,
+                        last=(record.start, record.head),
                         is_durable=False,
                     )
             is_durable = cursor.is_durable or _num_durable(mark, cursor) >= cursor.offset
@@ -309,7 +307,8 @@ class WriteAheadLog:
             tail, pieces = _ready(found.end)
             number = tail.next_number
             for payload in payloads:
-                pieces += encode_record(kind_of(payload), number, encode_payload(payload))
+                kind, content = encode_payload(payload)
+                pieces += encode_record(kind, number, content)
                 number += 1
             self._append(tail, pieces, number)
             return number - 1

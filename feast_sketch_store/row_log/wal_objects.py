@@ -17,6 +17,7 @@ holds a lock. These rules keep the numbers without gaps:
 - Numbers before a gap are absorbed, and being deleted.
 """
 
+import bisect
 import random
 import re
 import secrets
@@ -24,7 +25,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 from feast_sketch_store.errors import DamagedFileError, StorageError
-from feast_sketch_store.row_log.commits import Commit, Payload, commits_of, encode_payload, kind_of
+from feast_sketch_store.row_log.commits import Commit, Payload, commits_of, encode_payload
 from feast_sketch_store.row_log.records import (
     CLOSED,
     IDENTITY_BYTES,
@@ -187,7 +188,7 @@ class ObjectWriteAheadLog(WriteAheadLog):
             return number
 
     def _append_one(self, payload: Payload, check: Callable[[Tail], None]) -> int:
-        kind, content = kind_of(payload), encode_payload(payload)
+        kind, content = encode_payload(payload)
         for attempt in range(_TRIES):
             looked_at = _boot_time()
             found = self._find_tail()
@@ -249,16 +250,13 @@ class ObjectWriteAheadLog(WriteAheadLog):
         candidates = [n for n in kept[:-1] if n < number]
         if candidates:
             now = self._storage_time()
+
+            def is_kept(number: int) -> bool:
+                info = self._storage.info(_name(identity, number + 1))
+                return info is not None and now - info.modified_at < RECORDS_KEPT_SECONDS
+
             # Records are written in the order of their numbers.
-            low, high = 0, len(candidates)
-            while low < high:
-                middle = (low + high) // 2
-                info = self._storage.info(_name(identity, candidates[middle] + 1))
-                if info is None or now - info.modified_at >= RECORDS_KEPT_SECONDS:
-                    low = middle + 1
-                else:
-                    high = middle
-            gone += candidates[:low]
+            gone += candidates[: bisect.bisect_left(candidates, True, key=is_kept)]
         self._storage.delete(_name(identity, n) for n in gone)
 
     def erase_before(self, number: int) -> None:
