@@ -143,17 +143,16 @@ class Objects:
 
     def names(self, folder: str) -> list[str]:
         """The keys of objects directly in a folder, without the folder."""
-        with self._calling(folder, "listed"):
-            prefix = folder.removesuffix("/") or None
-            found = obstore.list_with_delimiter(self._store, prefix)["objects"]
-            return [meta["path"].removeprefix(folder) for meta in found]
+        return [meta["path"].removeprefix(folder) for meta in self._directly_in(folder)["objects"]]
 
     def folders(self, folder: str) -> Sequence[str]:
         """The names of folders directly in a folder."""
+        found = self._directly_in(folder)["common_prefixes"]
+        return sorted(path.removeprefix(folder).rstrip("/") for path in found)
+
+    def _directly_in(self, folder: str) -> Any:
         with self._calling(folder, "listed"):
-            prefix = folder.removesuffix("/") or None
-            found = obstore.list_with_delimiter(self._store, prefix)["common_prefixes"]
-            return sorted(path.removeprefix(folder).rstrip("/") for path in found)
+            return obstore.list_with_delimiter(self._store, folder.removesuffix("/") or None)
 
     def info(self, key: str) -> ObjectInfo | None:
         """Metadata of an object; None if it does not exist."""
@@ -179,10 +178,7 @@ class Objects:
         if info is None:
             raise _missing(self.where(key))
         end = info.size_bytes if length is None else min(info.size_bytes, start + length)
-        if end <= start:
-            return b""
-        with self._calling(key, "read"):
-            return self._fetched(bytes(obstore.get_range(self._store, key, start=start, end=end)))
+        return self.read_range(key, start, end) if start < end else b""
 
     def read_all(self, key: str) -> tuple[ObjectInfo, bytes]:
         """An object with its metadata.

@@ -10,7 +10,7 @@ import pytest
 from obstore.store import MemoryStore
 
 from feast_sketch_store.errors import SettingsError, StorageError
-from feast_sketch_store.storage import object_lease, object_store
+from feast_sketch_store.storage import file_cache, object_lease
 from feast_sketch_store.storage.base import FileExistsAlreadyError, UncertainWriteError
 from feast_sketch_store.storage.buckets import _objects, check_url, open_bucket, open_objects
 from feast_sketch_store.storage.object_store import ObjectStorage
@@ -196,7 +196,7 @@ def test_a_call_whose_connection_is_cut_is_made_again(object_server, name):
 
 
 def test_an_object_that_others_replace_is_fetched_whole(moto, monkeypatch):
-    monkeypatch.setattr(object_store, "_PART_BYTES", 1 << 16)
+    monkeypatch.setattr(file_cache, "PART_BYTES", 1 << 16)
     size = (1 << 16) * 3 + 5
     make = maker(moto)
     writer, reader = make(), make()
