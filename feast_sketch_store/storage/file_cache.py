@@ -23,8 +23,7 @@ from numpy.typing import NDArray
 
 from feast_sketch_store.errors import StorageError
 from feast_sketch_store.storage.chunks import Chunks, KnownFile
-from feast_sketch_store.storage.locks import locked
-from feast_sketch_store.storage.system import fsync_path, map_pages
+from feast_sketch_store.storage.system import fsync_path, locked, map_pages
 from feast_sketch_store.threads import Threads
 
 PART_BYTES = 8 << 20  # of larger files, several parts are fetched at once

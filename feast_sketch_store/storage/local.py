@@ -29,8 +29,7 @@ from feast_sketch_store.storage.base import (
     checked_name,
 )
 from feast_sketch_store.storage.chunks import KnownFile
-from feast_sketch_store.storage.locks import lock, unlock
-from feast_sketch_store.storage.system import FileStatus, fdatasync, fsync_path, map_pages
+from feast_sketch_store.storage.system import FileStatus, fdatasync, fsync_path, lock, map_pages, unlock
 
 _UNFINISHED = ".tmp"  # ends the hidden name of a file that is being written
 _DROPPED = ".dropped"  # ends the hidden name of a folder that is being removed

@@ -1,15 +1,20 @@
 """`ObjectStorage`: objects of a bucket, on S3, Azure or Google.
 
 Each file is one object, made by one put. The put of a new file is refused if there is already an object. So a
-crash leaves a file whole or absent, and an acknowledged put is durable. Nothing can be appended to, and
-leases only save work.
+crash leaves a file whole or absent, and an acknowledged put is durable. Nothing can be appended to.
+
+A lease is an object that its holder renews. It saves work; correctness never needs it: two processes may hold
+the same lease for a while, if a holder is stopped for longer than a lease lasts, or if a clock is wrong.
 """
 
 import functools
 import hashlib
 import io
+import secrets
+import threading
+import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -17,8 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feast_sketch_store.errors import DamagedFileError, StorageError
-from feast_sketch_store.storage import object_lease
 from feast_sketch_store.storage.base import (
+    FileExistsAlreadyError,
     FileInfo,
     MissingFileError,
     Storage,
@@ -34,6 +39,10 @@ _LOOKERS = 16
 _CHECKED_TRIES = 3  # of a part that arrives with wrong bytes
 _FETCH_TRIES = 20  # of an object that others keep replacing
 _MAX_OBJECT_BYTES = 5_000 << 20  # of one put, on S3 and on Azure
+
+LEASE_SECONDS = 60.0  # without a renewal
+_RENEWED_EVERY_SECONDS = 15.0
+_LOOKED_AT_EVERY_SECONDS = 0.5  # while another process waits
 
 
 class ObjectStorage(Storage):
@@ -231,8 +240,29 @@ class ObjectStorage(Storage):
         """Keep others out as far as possible, see `Storage.lease`."""
         key = self._key(name)
         self._require_writable()
-        with object_lease.lease(self._objects, key, wait) as is_mine:
-            yield is_mine
+        holder = secrets.token_hex(8).encode()
+        while not (is_mine := _take(self._objects, key, holder)) and wait:
+            time.sleep(_LOOKED_AT_EVERY_SECONDS)
+        if not is_mine:
+            yield False
+            return
+        done = threading.Event()
+        renewer = threading.Thread(
+            target=_renew,
+            args=(self._objects, key, holder, done),
+            name="feast_sketch_store lease",
+            daemon=True,
+        )
+        renewer.start()
+        try:
+            yield True
+        finally:
+            done.set()
+            renewer.join()
+            # A lease that cannot be released expires.
+            with suppress(StorageError):
+                if _held(self._objects, key, holder) is not None:
+                    self._objects.delete([key])
 
     # -- parts ---------------------------------------------------------------------------------
 
@@ -251,3 +281,33 @@ def _key_of(name: str) -> str:
 def _name_of(key: str) -> str:
     """The reverse of `_key_of`."""
     return key.replace("[1", "\\").replace("[0", "[")
+
+
+def _take(objects: Objects, key: str, holder: bytes) -> bool:
+    with suppress(FileExistsAlreadyError):
+        objects.create(key, holder)
+        return True
+    found = objects.info(key)
+    if found is None:
+        return False  # it was released just now
+    # A lease dated further ahead than it can last was written by a wrong clock, and does not count.
+    if abs(time.time() - found.modified_at) < LEASE_SECONDS:
+        return False
+    return objects.replace(key, holder, found)
+
+
+def _held(objects: Objects, key: str, holder: bytes) -> ObjectInfo | None:
+    """Metadata of the lease, if it still belongs to the holder."""
+    with suppress(StorageError):
+        info, content = objects.read_all(key)
+        if content == holder:
+            return info
+    return None
+
+
+def _renew(objects: Objects, key: str, holder: bytes, done: threading.Event) -> None:
+    while not done.wait(_RENEWED_EVERY_SECONDS):
+        with suppress(StorageError):
+            known = _held(objects, key, holder)
+            if known is None or not objects.replace(key, holder, known):
+                return

@@ -24,7 +24,7 @@ from feast_sketch_store.row_log.commits import decode_tables, encode_payload
 from feast_sketch_store.row_log.records import decode_records, encode_record
 from feast_sketch_store.snapshot.files import SnapshotFile, place_of
 from feast_sketch_store.snapshot.manifest import checksum_of
-from feast_sketch_store.storage.locks import locked
+from feast_sketch_store.storage.system import locked
 
 _FORMAT_VERSION = 1
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
