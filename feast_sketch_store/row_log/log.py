@@ -11,8 +11,8 @@ import pyarrow as pa
 
 from feast_sketch_store.errors import DamagedFileError, StorageError
 from feast_sketch_store.row_log import delta_protocol
-from feast_sketch_store.row_log.commits import Commit
 from feast_sketch_store.row_log.data_file import SUFFIX, DataFile, StagedFile, runs
+from feast_sketch_store.row_log.records import Commit
 from feast_sketch_store.row_log.table import Table, TableState, new_columns
 from feast_sketch_store.row_log.wal import Cursor, RewrittenError, Tail, WriteAheadLog
 from feast_sketch_store.row_log.wal_objects import ObjectWriteAheadLog

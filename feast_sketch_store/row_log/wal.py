@@ -26,18 +26,21 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from feast_sketch_store.errors import DamagedFileError, StorageError
-from feast_sketch_store.row_log.commits import Commit, Payload, commits_of, encode_payload
 from feast_sketch_store.row_log.records import (
     CLOSED,
     IDENTITY_BYTES,
     PIECES_OF_A_RECORD,
     RECORD_HEAD_BYTES,
     SEGMENT_HEAD_BYTES,
+    Commit,
+    Payload,
     SegmentHead,
+    commits_of,
     decode_mark,
     decode_records,
     decode_segment_head,
     encode_mark,
+    encode_payload,
     encode_record,
     encode_segment_head,
 )

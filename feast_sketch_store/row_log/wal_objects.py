@@ -25,15 +25,18 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 from feast_sketch_store.errors import DamagedFileError, StorageError
-from feast_sketch_store.row_log.commits import Commit, Payload, commits_of, encode_payload
 from feast_sketch_store.row_log.records import (
     CLOSED,
     IDENTITY_BYTES,
     SEGMENT_HEAD_BYTES,
+    Commit,
+    Payload,
     Record,
     SegmentHead,
+    commits_of,
     decode_records,
     decode_segment_head,
+    encode_payload,
     encode_record,
     encode_segment_head,
 )

@@ -20,8 +20,7 @@ import pyarrow as pa
 
 from feast_sketch_store.errors import DamagedFileError, StorageError
 from feast_sketch_store.row_log import LogRead, Position
-from feast_sketch_store.row_log.commits import decode_tables, encode_payload
-from feast_sketch_store.row_log.records import decode_records, encode_record
+from feast_sketch_store.row_log.records import decode_records, decode_tables, encode_payload, encode_record
 from feast_sketch_store.snapshot.files import SnapshotFile, place_of
 from feast_sketch_store.snapshot.manifest import checksum_of
 from feast_sketch_store.storage.system import locked
