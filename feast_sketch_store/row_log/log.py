@@ -54,7 +54,8 @@ class LogRead:
     """The contents of a log after a position: files of the table, then commits of the WAL, in order.
 
     ``starts_over`` means that this is the whole log and that everything known before is invalid.
-    ``table_version`` is that of the table, if only the table was read.
+    ``table_version`` is that of the table, if only the table was read. `schema` and `table` raise a
+    `DamagedFileError` if parts contradict each other.
     """
 
     position: Position = START
@@ -89,24 +90,14 @@ class LogRead:
             yield from part.batches(columns)
 
     def schema(self) -> pa.Schema:
-        """All columns.
-
-        Raises
-        ------
-        DamagedFileError : parts contradict each other.
-        """
+        """All columns."""
         try:
             return pa.unify_schemas([part.schema() for part in self.parts])
         except pa.ArrowException as error:
             raise DamagedFileError(f"commits of the row log contradict each other: {error}") from error
 
     def table(self) -> pa.Table | None:
-        """All rows as one table; None without rows.
-
-        Raises
-        ------
-        DamagedFileError : parts contradict each other.
-        """
+        """All rows as one table; None without rows."""
         tables = list(self.batches())
         try:
             return pa.concat_tables(tables, promote_options="default") if tables else None
@@ -116,6 +107,9 @@ class LogRead:
 
 class RowLog:
     """The row log of one view. Safe to use from several threads.
+
+    Every method raises a `DamagedFileError` if it meets a commit that is missing, truncated or altered, and a
+    `StorageError` if files cannot be read or written.
 
     Parameters
     ----------
@@ -163,10 +157,6 @@ class RowLog:
         ----------
         known : the position.
         snapshot : the name of the snapshot that holds the rows up to there.
-
-        Raises
-        ------
-        DamagedFileError : a commit is missing, truncated or altered.
         """
         try:
             found = None
@@ -240,8 +230,7 @@ class RowLog:
 
     def table_rows(self) -> LogRead:
         """The rows of the table."""
-        state = self._table.state()
-        return LogRead(Position(state.through), state.files, table_version=state.version)
+        return _rows_of(self._table.state())
 
     def table_rows_of(self, entry: Mapping[str, Any]) -> LogRead | None:
         """The rows of the table that another process found; the reverse of `LogRead.to_entry`.
@@ -265,10 +254,6 @@ class RowLog:
         Returns
         -------
         None if those rows were replaced.
-
-        Raises
-        ------
-        DamagedFileError : a commit is missing, truncated or altered.
         """
         state = self._table.state()
         compaction = state.compaction
@@ -291,10 +276,6 @@ class RowLog:
         Returns
         -------
         None if they cannot be told apart, because rows were replaced.
-
-        Raises
-        ------
-        DamagedFileError : a commit is missing, truncated or altered.
         """
         state = self._table.state()
         files, _, starts_over = _behind(state, Position(number), snapshot)
@@ -324,7 +305,8 @@ class RowLog:
         except UncertainWriteError:
             raise  # the commit may turn up, and needs the file
         except BaseException:
-            self._discard(file)
+            if file.name not in self._wal_files():  # the commit may exist despite the error
+                self._table.discard([file])
             raise
 
     def stage(
@@ -414,22 +396,12 @@ class RowLog:
     def _gap(self, first: int, last: int) -> DamagedFileError:
         return DamagedFileError(f"{self._wal.where}: commits {first} to {last} of the row log are missing")
 
-    def _discard(self, file: DataFile) -> None:
-        """Delete a file whose commit failed, unless the commit exists despite the error."""
-        if file.name not in self._wal_files():
-            self._table.discard([file])
-
     def absorb(self) -> LogRead:
         """Move all rows of the write-ahead log into the table, each row once, whatever other processes do.
 
         Returns
         -------
-        The rows of the table.
-
-        Raises
-        ------
-        DamagedFileError : a commit is missing, truncated or altered.
-        StorageError : the table cannot be written; the rows stay where they are.
+        The rows of the table. If this raises, the rows stay where they are.
         """
         last = self._wal.close_segment()
         while True:
@@ -437,7 +409,7 @@ class RowLog:
             self._wal.begin_segment()  # writers had their turn meanwhile, and may have begun it
             state = self._table.state()
             if cursor is None:
-                return self.table_rows()
+                return _rows_of(state)
             new = [commit for commit in commits if state.through < commit.number <= last]
             if new and new[0].number > state.through + 1:
                 raise self._gap(state.through + 1, new[0].number - 1)
@@ -537,22 +509,13 @@ class RowLog:
 
         They look at the table as well until a seal, so they find the new rows even if the writer dies as soon
         as it has written them.
-
-        Raises
-        ------
-        StorageError : they cannot be told.
         """
         self._wal.append([None])
 
     # -- clean up ------------------------------------------------------------------------------
 
     def prune(self) -> None:
-        """Delete commits that a compaction made obsolete, and files that it replaced some time ago.
-
-        Raises
-        ------
-        StorageError : something cannot be written or deleted; all rows stay.
-        """
+        """Delete commits that a compaction made obsolete, and files that it replaced some time ago."""
         self._table.prune()
 
     def vacuum(self, orphan_age_seconds: float, kept: Set[str] = frozenset()) -> list[str]:
@@ -568,6 +531,10 @@ class RowLog:
     def table_state(self) -> TableState:
         """The table as it is."""
         return self._table.state()
+
+
+def _rows_of(state: TableState) -> LogRead:
+    return LogRead(Position(state.through), state.files, table_version=state.version)
 
 
 def _behind(state: TableState, known: Position, snapshot: str) -> tuple[tuple[DataFile, ...], int, bool]:

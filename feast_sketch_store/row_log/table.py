@@ -103,6 +103,9 @@ class TableState:
 class Table:
     """Reads and writes the table.
 
+    Every method raises a `DamagedFileError` if a commit is missing or damaged, and a `StorageError` if files
+    cannot be read or written; all rows stay.
+
     Parameters
     ----------
     storage : of the table's folder.
@@ -119,12 +122,7 @@ class Table:
         return [int(m[1]) for m in map(delta_protocol.COMMIT_NAME.fullmatch, names) if m]
 
     def state(self) -> TableState:
-        """Read the current table.
-
-        Raises
-        ------
-        DamagedFileError : a commit is missing or damaged.
-        """
+        """Read the current table."""
         versions = self.versions()
         while True:
             try:
@@ -152,12 +150,7 @@ class Table:
         return TableState(tuple(found[::-1]))
 
     def commit(self, version: int) -> TableCommit:
-        """One commit.
-
-        Raises
-        ------
-        DamagedFileError : it is missing, truncated or altered.
-        """
+        """One commit."""
         name = delta_protocol.commit_name(version)
         try:
             return self._parse(self._storage.read(name), version)
@@ -229,10 +222,6 @@ class Table:
         Returns
         -------
         The new table; None if it now holds other rows of the log.
-
-        Raises
-        ------
-        StorageError : the commit cannot be written.
         """
         for _ in range(_RETRIES):
             state = self.state()
@@ -265,10 +254,6 @@ class Table:
         Returns
         -------
         False if a commit came between.
-
-        Raises
-        ------
-        StorageError : the table cannot be written; it stays as it is.
         """
         schema = pa.schema({name: delta_protocol.arrow_type(kind) for name, kind in state.columns.items()})
         files: list[DataFile] = []
@@ -318,12 +303,7 @@ class Table:
             _logger.warning("%s; run `feast-sketch vacuum` to remove files that no commit names", error)
 
     def prune(self) -> None:
-        """Checkpoint the last compaction, and delete the commits before it and files replaced long ago.
-
-        Raises
-        ------
-        StorageError : something cannot be written or deleted; all rows stay.
-        """
+        """Checkpoint the last compaction, and delete the commits before it and files replaced long ago."""
         state = self.state()
         compaction = state.compaction
         if compaction is None:

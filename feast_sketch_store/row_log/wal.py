@@ -101,6 +101,8 @@ class Tail:
 class WriteAheadLog:
     """The segments of one log. Safe to use from several threads.
 
+    Every method that reads raises a `DamagedFileError` if a head or a record was altered.
+
     Parameters
     ----------
     storage : of the log's folder.
@@ -166,12 +168,7 @@ class WriteAheadLog:
         return found
 
     def start(self, number: int = 0) -> Cursor | None:
-        """The beginning of the segment that holds a record, or will hold it; None if no segment is that old.
-
-        Raises
-        ------
-        DamagedFileError : the head of the segment was altered.
-        """
+        """The beginning of the segment that holds or will hold a record; None if no segment is that old."""
         for first in reversed(self.first_numbers()):
             if first <= number:
                 return self._open(first)
@@ -188,7 +185,6 @@ class WriteAheadLog:
 
         Raises
         ------
-        DamagedFileError : a record was altered.
         RewrittenError : the write of the last record had failed and another one took its place; or this may
             be so, because the segment is gone and the place was not durable when it was read.
         """
@@ -302,7 +298,6 @@ class WriteAheadLog:
         Raises
         ------
         StorageError : the log cannot be written. None of the commits were written or, rarely, all of them.
-        DamagedFileError : the log's end cannot be read.
         """
         with self._lock, self._storage.lease(_LOCK, wait=True):
             found = self._find_tail()

@@ -96,12 +96,7 @@ class ObjectWriteAheadLog(WriteAheadLog):
             yield start
 
     def read(self, cursor: Cursor) -> tuple[list[Commit], Cursor] | None:
-        """The commits after a place, and the place after them; None if the place no longer exists.
-
-        Raises
-        ------
-        DamagedFileError : a record was altered.
-        """
+        """The commits after a place, and the place after them; None if the place no longer exists."""
         return self._read(cursor)
 
     def _read(self, cursor: Cursor) -> tuple[list[Commit], Cursor] | None:

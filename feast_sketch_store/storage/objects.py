@@ -92,6 +92,9 @@ class ObjectInfo:
 class Objects:
     """The objects of a bucket. Safe to use from several threads, but not in a child forked after first use.
 
+    Methods that read an object raise a `MissingFileError` if there is none. Those that write one raise an
+    `UncertainWriteError` if it is not known whether it was written.
+
     Parameters
     ----------
     store : a store of obstore, without a prefix.
@@ -166,12 +169,7 @@ class Objects:
     # -- read ----------------------------------------------------------------------------------
 
     def read(self, key: str, start: int = 0, length: int | None = None) -> bytes:
-        """Bytes of an object; fewer if it ends before.
-
-        Raises
-        ------
-        MissingFileError : there is no such object.
-        """
+        """Bytes of an object; fewer if it ends before."""
         if start == 0 and length is None:
             return self.read_all(key)[1]
         info = self.info(key)
@@ -181,23 +179,13 @@ class Objects:
         return self.read_range(key, start, end) if start < end else b""
 
     def read_all(self, key: str) -> tuple[ObjectInfo, bytes]:
-        """An object with its metadata.
-
-        Raises
-        ------
-        MissingFileError : there is no such object.
-        """
+        """An object with its metadata."""
         with self._calling(key, "read"):
             found = obstore.get(self._store, key)
             return _info_of(found.meta, found.attributes), self._fetched(bytes(found.bytes()))
 
     def read_part(self, info: ObjectInfo, start: int, end: int) -> bytes | None:
-        """Bytes ``[start, end)`` of an object; None if it was replaced since ``info``.
-
-        Raises
-        ------
-        MissingFileError : there is no such object.
-        """
+        """Bytes ``[start, end)`` of an object; None if it was replaced since ``info``."""
         with self._calling(info.key, "read"):
             try:
                 found = obstore.get(
@@ -212,12 +200,7 @@ class Objects:
         return content
 
     def read_range(self, key: str, start: int, end: int) -> bytes:
-        """Bytes ``[start, end)`` of an object, fewer if it ends before.
-
-        Raises
-        ------
-        MissingFileError : there is no such object.
-        """
+        """Bytes ``[start, end)`` of an object, fewer if it ends before."""
         with self._calling(key, "read"):
             return self._fetched(bytes(obstore.get_range(self._store, key, start=start, end=end)))
 
@@ -229,7 +212,6 @@ class Objects:
         Raises
         ------
         FileExistsAlreadyError : the object exists.
-        UncertainWriteError : it is not known whether it was written.
         """
         self.require_conditions()
         for _ in range(_CREATE_TRIES):
@@ -251,10 +233,6 @@ class Objects:
         ----------
         key, content : of the object.
         known : replace only this object, and return False if it was replaced since.
-
-        Raises
-        ------
-        UncertainWriteError : it is not known whether it was written.
         """
         self.require_conditions()
         mode: Any = "overwrite"
