@@ -375,11 +375,10 @@ class RowLog:
             if (place := self._read_to) is not None and self._wal.adopt(place[0]):
                 # Continue after what was already read.
                 self._columns, self._schema = dict(place[1]), None
-            number = self._wal.append(payloads, check)
+            number, cursor = self._wal.append(payloads, check)
             if not is_known():
                 self._columns |= new_columns(self._columns, schema)
                 self._schema = schema
-            cursor = self._wal.behind(number)
         return Position(number, cursor.identity if cursor else None, cursor)
 
     def _check_begun(self, tail: Tail) -> None:

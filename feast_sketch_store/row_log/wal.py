@@ -283,7 +283,7 @@ class WriteAheadLog:
         self,
         payloads: Sequence[Payload],
         check: Callable[[Tail], None] = lambda tail: None,
-    ) -> int:
+    ) -> tuple[int, Cursor | None]:
         """Append commits; they are durable when this returns.
 
         Parameters
@@ -293,7 +293,7 @@ class WriteAheadLog:
 
         Returns
         -------
-        The number of the last commit.
+        The number of the last commit, and the place after it; None if its segment is gone already.
 
         Raises
         ------
@@ -309,7 +309,7 @@ class WriteAheadLog:
                 pieces += encode_record(kind, number, content)
                 number += 1
             self._append(tail, pieces, number)
-            return number - 1
+            return number - 1, self._tail
 
     def adopt(self, cursor: Cursor) -> bool:
         """Use a place that was read as the place of the last look, if there is none."""
@@ -317,11 +317,6 @@ class WriteAheadLog:
             is_first = self._tail is None
             self._tail = self._tail or cursor
             return is_first
-
-    def behind(self, number: int) -> Cursor | None:
-        """The place after a commit, if it is the last one that this object appended."""
-        tail = self._tail
-        return tail if tail is not None and tail.next_number == number + 1 else None
 
     def close_segment(self) -> int:
         """Close the current segment, if it has commits. Gives the last commit before, -1 for none.

@@ -168,7 +168,9 @@ class ObjectWriteAheadLog(WriteAheadLog):
 
     # -- write ---------------------------------------------------------------------------------
 
-    def append(self, payloads: Sequence[Payload], check: Callable[[Tail], None] = lambda tail: None) -> int:
+    def append(
+        self, payloads: Sequence[Payload], check: Callable[[Tail], None] = lambda tail: None
+    ) -> tuple[int, Cursor | None]:
         """Append commits, see `WriteAheadLog.append`: each is a commit of its own, and those before it stay.
 
         Raises
@@ -183,7 +185,7 @@ class ObjectWriteAheadLog(WriteAheadLog):
                 number = (found.end or self._begun()).next_number - 1
             for payload in payloads:
                 number = self._append_one(payload, check)
-            return number
+            return number, self._tail
 
     def _append_one(self, payload: Payload, check: Callable[[Tail], None]) -> int:
         kind, content = encode_payload(payload)
@@ -260,8 +262,9 @@ class ObjectWriteAheadLog(WriteAheadLog):
     def erase_before(self, number: int) -> None:
         """Remove the rows from absorbed records with smaller numbers; their names stay."""
         identity = self._identity()
-        for n in [] if identity is None else self._numbers(identity):
-            assert identity is not None
+        if identity is None:
+            return
+        for n in self._numbers(identity):
             if n < number and self._record(identity, n).kind != CLOSED:
                 content = b"".join(map(bytes, _pieces(identity, n, CLOSED, b"")))
                 self._storage.replace(_name(identity, n), content)
