@@ -12,7 +12,7 @@ Format".
 import json
 import re
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote, unquote
 
@@ -25,8 +25,7 @@ from feast_sketch_store.storage.base import Storage
 
 LOG_FOLDER = "_delta_log/"
 _LAST_CHECKPOINT = f"{LOG_FOLDER}_last_checkpoint"
-COMMIT_NAME = re.compile(r"(\d{20})\.json")
-_CHECKPOINT_NAME = re.compile(r"(\d{20})\.checkpoint\.parquet")
+_NAME = re.compile(r"(\d{20})\.(json|checkpoint\.parquet)")
 
 _CONFIGURATION = {
     # Order is read from the JSON commits, so other clients must not expire them.
@@ -58,11 +57,6 @@ PROTOCOL: Action = {"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}}
 def commit_name(version: int) -> str:
     """The name of a commit within the table's folder."""
     return f"{LOG_FOLDER}{version:020d}.json"
-
-
-def checkpoint_name(version: int) -> str:
-    """The name of a checkpoint within the table's folder."""
-    return f"{LOG_FOLDER}{version:020d}.checkpoint.parquet"
 
 
 def delta_type(arrow_type: pa.DataType) -> Any:
@@ -197,32 +191,36 @@ def write_checkpoint(storage: Storage, version: int, actions: Sequence[Action]) 
     rows = [{kind: action.get(kind) for kind in _CHECKPOINT_SCHEMA.names} for action in actions]
     stream = pa.BufferOutputStream()
     pq.write_table(pa.Table.from_pylist(rows, _CHECKPOINT_SCHEMA), stream)
-    storage.replace(checkpoint_name(version), stream.getvalue().to_pybytes())
+    storage.replace(f"{LOG_FOLDER}{version:020d}.checkpoint.parquet", stream.getvalue().to_pybytes())
     pointer = {"version": version, "size": len(actions)}
     storage.replace(_LAST_CHECKPOINT, json.dumps(pointer, separators=(",", ":")).encode())
 
 
+def versions(storage: Storage) -> list[int]:
+    """The versions whose commits exist, ascending."""
+    return [version for _, version, is_commit in _listed(storage) if is_commit]
+
+
 def last_checkpoint(storage: Storage) -> int:
     """The version of the newest checkpoint; -1 if there is none."""
-    matches = map(_CHECKPOINT_NAME.fullmatch, storage.list(LOG_FOLDER))
-    return max((int(match[1]) for match in matches if match), default=-1)
+    return max((version for _, version, is_commit in _listed(storage) if not is_commit), default=-1)
+
+
+def names_before(storage: Storage, version: int) -> list[str]:
+    """The commits and checkpoints that are obsolete after a checkpoint of a version."""
+    return [name for name, of, _ in _listed(storage) if of < version]
 
 
 def is_log_name(name: str) -> bool:
     """Whether a file of the table's folder belongs to its log of commits."""
     last = name.removeprefix(LOG_FOLDER)
-    is_known = COMMIT_NAME.fullmatch(last) or _CHECKPOINT_NAME.fullmatch(last) or name == _LAST_CHECKPOINT
-    return name.startswith(LOG_FOLDER) and bool(is_known)
+    return name == _LAST_CHECKPOINT or (name != last and _NAME.fullmatch(last) is not None)
 
 
-def names_before(storage: Storage, version: int) -> list[str]:
-    """The commits and checkpoints that are obsolete after a checkpoint of a version."""
-    found = []
-    for name in storage.list(LOG_FOLDER):
-        match = COMMIT_NAME.fullmatch(name) or _CHECKPOINT_NAME.fullmatch(name)
-        if match and int(match[1]) < version:
-            found.append(LOG_FOLDER + name)
-    return found
+def _listed(storage: Storage) -> Iterator[tuple[str, int, bool]]:
+    """The commits and checkpoints that exist: name, version, and whether it is a commit."""
+    for match in filter(None, map(_NAME.fullmatch, storage.list(LOG_FOLDER))):
+        yield LOG_FOLDER + match[0], int(match[1]), match[2] == "json"
 
 
 _STRINGS = pa.map_(pa.string(), pa.string())

@@ -36,9 +36,8 @@ _logger = logging.getLogger(__name__)
 
 _OWN_KEY, _CHECKSUM_KEY = "feastSketchStore", "feastSketchStoreChecksum"
 _RETRIES = 20  # of a commit, when another process was faster
-_CHECKPOINT_INTERVAL = (
-    10  # versions between checkpoints, as Delta's own writers have it: some readers look no further
-)
+# Versions between checkpoints, as Delta's own writers have it: some readers look no further.
+_CHECKPOINT_INTERVAL = 10
 
 # How long replaced files stay for slow readers: those of the last compactions, and earlier ones. This keeps
 # them within a few times the table's size, however often it is compacted.
@@ -118,8 +117,7 @@ class Table:
 
     def versions(self) -> list[int]:
         """The versions whose commits exist, ascending."""
-        names = self._storage.list(delta_protocol.LOG_FOLDER)
-        return [int(m[1]) for m in map(delta_protocol.COMMIT_NAME.fullmatch, names) if m]
+        return delta_protocol.versions(self._storage)
 
     def state(self) -> TableState:
         """Read the current table."""
@@ -165,12 +163,14 @@ class Table:
 
     def _parse(self, content: bytes, version: int) -> TableCommit:
         actions = delta_protocol.decode_actions(content)
-        (info,) = [action["commitInfo"] for action in actions if "commitInfo" in action]
-        added = [delta_protocol.path_of(action["add"]) for action in actions if "add" in action]
-        removed = frozenset(
-            delta_protocol.path_of(action["remove"]) for action in actions if "remove" in action
-        )
-        schemas = [action["metaData"]["schemaString"] for action in actions if "metaData" in action]
+
+        def of_kind(kind: str) -> list[Any]:
+            return [action[kind] for action in actions if kind in action]
+
+        (info,) = of_kind("commitInfo")
+        added = [delta_protocol.path_of(action) for action in of_kind("add")]
+        removed = frozenset(delta_protocol.path_of(action) for action in of_kind("remove"))
+        schemas = [action["schemaString"] for action in of_kind("metaData")]
         columns = delta_protocol.columns_of(schemas[-1]) if schemas else None
         text = info.get(_OWN_KEY)
         if text is None:

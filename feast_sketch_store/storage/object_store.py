@@ -57,8 +57,6 @@ class ObjectStorage(Storage):
         memory.
     """
 
-    supports_append = False
-    supports_leases = False
     fetches = True
 
     def __init__(
@@ -70,9 +68,6 @@ class ObjectStorage(Storage):
         self._cache = None if cache_path is None else FileCache(cache_path)
         self.read_only = read_only
         self.location = objects.where(folder.removesuffix("/"))
-
-    def __repr__(self) -> str:
-        return f"ObjectStorage({self.location!r})"
 
     def within(self, folder: str) -> "ObjectStorage":
         """The files of a folder, as a storage of their own."""
