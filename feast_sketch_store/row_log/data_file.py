@@ -9,7 +9,6 @@ A task that runs again, or twice at once, writes separate files. The job commits
 so no row is written twice. A vacuum removes what a killed job leaves.
 """
 
-import itertools
 import math
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
@@ -29,9 +28,7 @@ from feast_sketch_store.storage.base import MissingFileError, Storage
 
 SUFFIX = ".zstd.parquet"
 
-# Largest file. A bucket takes 5,000 MiB in one put, which is built in memory.
-_FILE_ROWS = 1 << 22
-_FILE_BYTES = 1 << 28  # before compression; of files that tasks write
+_FILE_ROWS = 1 << 22  # of the largest file
 
 REPORT = pa.schema(
     [
@@ -199,16 +196,6 @@ class StagedFile:
     schema: pa.Schema
     shard: int
     num_shards: int
-
-    @classmethod
-    def write(
-        cls, storage: Storage, tables: Iterable[pa.Table], label: str, shard: int, num_shards: int
-    ) -> Iterator["StagedFile"]:
-        """Write tables into files, each of one schema; parameters as of `RowLog.stage`."""
-        for schema, some in itertools.groupby(tables, lambda table: table.schema):
-            for run in runs(some, _FILE_BYTES):
-                file = DataFile.write(storage, schema, run, label)
-                yield cls(file, file.size_bytes, schema, shard, num_shards)
 
     @classmethod
     def from_report(cls, storage: Storage, entry: dict[str, Any]) -> "StagedFile":

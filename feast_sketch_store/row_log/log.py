@@ -25,6 +25,8 @@ _logger = logging.getLogger(__name__)
 # A larger batch goes into a data file at once; the write-ahead log then has its name.
 _MAX_WAL_BYTES = 1 << 23
 _MAX_WAL_ROWS = 1 << 13
+# Of a file that a task writes, before compression. A bucket takes 5,000 MiB in one put, built in memory.
+_STAGED_BYTES = 1 << 28
 
 
 @dataclass(frozen=True)
@@ -324,7 +326,10 @@ class RowLog:
         ------
         StorageError : a file cannot be written; earlier files remain.
         """
-        return StagedFile.write(self._rows, tables, label, shard, num_shards)
+        for schema, some in itertools.groupby(tables, lambda table: table.schema):
+            for run in runs(some, _STAGED_BYTES):
+                file = DataFile.write(self._rows, schema, run, label)
+                yield StagedFile(file, file.size_bytes, schema, shard, num_shards)
 
     def discard_staged(self, label: str) -> list[str]:
         """Delete files whose names begin with a label and that no commit names. Returns their names."""

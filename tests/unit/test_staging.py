@@ -4,7 +4,7 @@ import pyarrow as pa
 import pytest
 
 from feast_sketch_store.errors import RowError, StorageError
-from feast_sketch_store.row_log import START, RowLog, data_file
+from feast_sketch_store.row_log import START, RowLog
 from feast_sketch_store.row_log.data_file import REPORT
 from feast_sketch_store.storage.local import LocalStorage
 from tests.helpers.log_rows import names_of, rows
@@ -38,9 +38,9 @@ def test_a_report_tells_all_of_a_file(log):
     file.check()
 
 
-@pytest.mark.parametrize(("limit", "value"), [("_FILE_ROWS", 2), ("_FILE_BYTES", 1)])
+@pytest.mark.parametrize(("limit", "value"), [("data_file._FILE_ROWS", 2), ("log._STAGED_BYTES", 1)])
 def test_a_file_ends_when_it_is_large(log, monkeypatch, limit, value):
-    monkeypatch.setattr(data_file, limit, value)
+    monkeypatch.setattr(f"feast_sketch_store.row_log.{limit}", value)
     tables = [rows(f"{n}a", f"{n}b") for n in range(5)]
     files = list(log.stage(iter(tables), "job-1-"))
     assert [file.file.num_rows for file in files] == [2] * 5
