@@ -176,7 +176,10 @@ class Objects:
         if info is None:
             raise _missing(self.where(key))
         end = info.size_bytes if length is None else min(info.size_bytes, start + length)
-        return self.read_range(key, start, end) if start < end else b""
+        if end <= start:
+            return b""
+        with self._calling(key, "read"):
+            return self._fetched(bytes(obstore.get_range(self._store, key, start=start, end=end)))
 
     def read_all(self, key: str) -> tuple[ObjectInfo, bytes]:
         """An object with its metadata."""
