@@ -1,20 +1,47 @@
-"""The Parquet files of a row log: written and durable before a commit names them, checked when read."""
+"""The Parquet files of a row log: written and durable before a commit names them, checked when read.
 
+Tasks of a job stage rows, and the job commits all files together:
+
+    task      rows -> data files that no commit names; it reports each of them, see `StagedFile`
+    job       checks that what was reported is there, and commits it
+
+A task that runs again, or twice at once, writes separate files. The job commits those of the run that counts,
+so no row is written twice. A vacuum removes what a killed job leaves.
+"""
+
+import math
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import mmh3
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from feast_sketch_store.errors import DamagedFileError
+from feast_sketch_store.errors import DamagedFileError, StorageError
 from feast_sketch_store.rows.encoding import CREATED_TIMESTAMP, ENTITY_KEY, EVENT_TIMESTAMP
 from feast_sketch_store.rows.large_types import large_schema, with_large_types
 from feast_sketch_store.rows.limits import GROUP_ELEMENTS, GROUP_ROWS, MAX_ELEMENTS, gathered, groups
 from feast_sketch_store.storage.base import MissingFileError, Storage
 
 SUFFIX = ".zstd.parquet"
+
+_FILE_ROWS = 1 << 22  # of the largest file
+
+REPORT = pa.schema(
+    [
+        ("name", pa.string()),
+        ("num_rows", pa.int64()),
+        ("checksum", pa.string()),
+        ("size_bytes", pa.int64()),
+        ("columns", pa.binary()),
+        ("shard", pa.int64()),
+        ("num_shards", pa.int64()),
+    ]
+)
+"""The columns of a task's report: an entry per file."""
 
 
 @dataclass(frozen=True)
@@ -104,10 +131,8 @@ class DataFile:
         ------
         DamagedFileError : the file is missing or damaged.
         """
-        try:
+        with self._reading():
             return large_schema(pq.read_schema(pa.BufferReader(self._content())).remove_metadata())
-        except (OSError, ValueError, pa.ArrowException) as error:
-            raise DamagedFileError(f"{self.where}: a data file of the row log is damaged: {error}") from error
 
     def batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
         """The rows in batches of bounded size, with large types.
@@ -120,7 +145,7 @@ class DataFile:
         ------
         DamagedFileError : the file is missing, truncated or altered.
         """
-        try:
+        with self._reading():
             content = self._content()
             if self.checksum != mmh3.mmh3_x64_128_digest(content).hex():
                 raise DamagedFileError(f"{self.where}: the checksum of a data file does not match its bytes")
@@ -136,6 +161,11 @@ class DataFile:
                     self._check_size(file.metadata.row_group(number))
                     group = file.read_row_group(number, columns=columns, use_threads=False)
                     yield with_large_types(group)
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        try:
+            yield
         except (OSError, ValueError, pa.ArrowException) as error:
             raise DamagedFileError(f"{self.where}: a data file of the row log is damaged: {error}") from error
 
@@ -155,6 +185,64 @@ class DataFile:
                 f"{self.where}: a row group claims {group.num_rows} rows and {num_values} values; the store "
                 "writes none so large"
             )
+
+
+@dataclass(frozen=True)
+class StagedFile:
+    """A data file that a task wrote, with its size and its columns, and the shard that its rows are of."""
+
+    file: DataFile
+    size_bytes: int
+    schema: pa.Schema
+    shard: int
+    num_shards: int
+
+    @classmethod
+    def from_report(cls, storage: Storage, entry: dict[str, Any]) -> "StagedFile":
+        """The file of a report's entry; the reverse of `to_report`."""
+        schema = pa.ipc.read_schema(pa.py_buffer(entry["columns"]))
+        file = DataFile.from_entry(storage, entry)
+        return cls(file, entry["size_bytes"], schema, entry["shard"], entry["num_shards"])
+
+    def to_report(self) -> dict[str, Any]:
+        """An entry of a report."""
+        more = {
+            "size_bytes": self.size_bytes,
+            "columns": self.schema.serialize().to_pybytes(),
+            "shard": self.shard,
+            "num_shards": self.num_shards,
+        }
+        return self.file.to_entry() | more
+
+    def check(self) -> None:
+        """Check that the file exists and is complete.
+
+        Raises
+        ------
+        StorageError : it is missing, or its size is wrong.
+        """
+        if (size := self.file.size_bytes) != self.size_bytes:
+            raise StorageError(
+                f"{self.file.where}: a task wrote {self.size_bytes} bytes, and {size} are there; nothing was "
+                "committed. Run the job again"
+            )
+
+
+def runs(tables: Iterable[pa.Table], max_bytes: float = math.inf) -> Iterator[Iterator[pa.Table]]:
+    """Split tables into runs for one file each, without reading ahead."""
+    rest = iter(tables)
+
+    def run(table: pa.Table) -> Iterator[pa.Table]:
+        num_rows, num_bytes = len(table), table.nbytes
+        yield table
+        while num_rows < _FILE_ROWS and num_bytes < max_bytes:
+            if (following := next(rest, None)) is None:
+                return
+            num_rows, num_bytes = num_rows + len(following), num_bytes + following.nbytes
+            yield following
+
+    for first in rest:
+        yield run(first)
 
 
 def _with_dictionaries(schema: pa.Schema) -> list[str]:

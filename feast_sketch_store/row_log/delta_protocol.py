@@ -12,7 +12,7 @@ Format".
 import json
 import re
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote, unquote
 
@@ -20,14 +20,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from feast_sketch_store.errors import RowError
+from feast_sketch_store.rows.large_types import large_type
 from feast_sketch_store.storage.base import Storage
 
 LOG_FOLDER = "_delta_log/"
 _LAST_CHECKPOINT = f"{LOG_FOLDER}_last_checkpoint"
-COMMIT_NAME = re.compile(r"(\d{20})\.json")
-_CHECKPOINT_NAME = re.compile(r"(\d{20})\.checkpoint\.parquet")
+_NAME = re.compile(r"(\d{20})\.(json|checkpoint\.parquet)")
 
-_PROTOCOL = {"minReaderVersion": 1, "minWriterVersion": 2}
 _CONFIGURATION = {
     # Order is read from the JSON commits, so other clients must not expire them.
     "delta.enableExpiredLogCleanup": "false",
@@ -47,28 +46,17 @@ _PRIMITIVES = {
     pa.large_binary(): "binary",
     pa.timestamp("us", tz="UTC"): "timestamp",
 }
-_ARROW_TYPES = {
-    "boolean": pa.bool_(),
-    "integer": pa.int32(),
-    "long": pa.int64(),
-    "float": pa.float32(),
-    "double": pa.float64(),
-    "string": pa.large_string(),
-    "binary": pa.large_binary(),
-    "timestamp": pa.timestamp("us", tz="UTC"),
-}
+_ARROW_TYPES = {name: large_type(kind) for kind, name in _PRIMITIVES.items()}
 
 Action = Mapping[str, Any]
+
+PROTOCOL: Action = {"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}}
+"""The action that names the reader and writer versions that the table needs: the lowest ones."""
 
 
 def commit_name(version: int) -> str:
     """The name of a commit within the table's folder."""
     return f"{LOG_FOLDER}{version:020d}.json"
-
-
-def checkpoint_name(version: int) -> str:
-    """The name of a checkpoint within the table's folder."""
-    return f"{LOG_FOLDER}{version:020d}.checkpoint.parquet"
 
 
 def delta_type(arrow_type: pa.DataType) -> Any:
@@ -116,13 +104,13 @@ def columns_of(schema: str) -> dict[str, Any]:
     return {field["name"]: field["type"] for field in json.loads(schema)["fields"]}
 
 
-def protocol() -> Action:
-    """The action that names the reader and writer versions that the table needs: the lowest ones."""
-    return {"protocol": _PROTOCOL}
+def now() -> int:
+    """The time in milliseconds since 1970."""
+    return time.time_ns() // 1_000_000
 
 
-def metadata(identity: str, columns: Mapping[str, Any], created_at: int) -> Action:
-    """The action that gives the table its schema; ``created_at`` in milliseconds since 1970."""
+def metadata(identity: str, columns: Mapping[str, Any]) -> Action:
+    """The action that gives the table its schema."""
     return {
         "metaData": {
             "id": identity,
@@ -130,7 +118,7 @@ def metadata(identity: str, columns: Mapping[str, Any], created_at: int) -> Acti
             "schemaString": schema_string(columns),
             "partitionColumns": [],
             "configuration": _CONFIGURATION,
-            "createdTime": created_at,
+            "createdTime": now(),
         }
     }
 
@@ -142,7 +130,7 @@ def add(name: str, size_bytes: int, num_rows: int) -> Action:
             "path": quote(name),
             "partitionValues": {},
             "size": size_bytes,
-            "modificationTime": time.time_ns() // 1_000_000,
+            "modificationTime": now(),
             "dataChange": True,
             "stats": json.dumps({"numRecords": num_rows}),
         }
@@ -151,14 +139,12 @@ def add(name: str, size_bytes: int, num_rows: int) -> Action:
 
 def remove(name: str) -> Action:
     """The action that removes a data file."""
-    moment = time.time_ns() // 1_000_000
-    return {"remove": {"path": quote(name), "deletionTimestamp": moment, "dataChange": True}}
+    return {"remove": {"path": quote(name), "deletionTimestamp": now(), "dataChange": True}}
 
 
 def commit_info(operation: str, more: Mapping[str, str]) -> Action:
     """The action with the purpose of a commit."""
-    moment = time.time_ns() // 1_000_000
-    return {"commitInfo": {"timestamp": moment, "operation": operation, **more}}
+    return {"commitInfo": {"timestamp": now(), "operation": operation, **more}}
 
 
 def encode_actions(actions: Iterable[Action]) -> bytes:
@@ -205,32 +191,36 @@ def write_checkpoint(storage: Storage, version: int, actions: Sequence[Action]) 
     rows = [{kind: action.get(kind) for kind in _CHECKPOINT_SCHEMA.names} for action in actions]
     stream = pa.BufferOutputStream()
     pq.write_table(pa.Table.from_pylist(rows, _CHECKPOINT_SCHEMA), stream)
-    storage.replace(checkpoint_name(version), stream.getvalue().to_pybytes())
+    storage.replace(f"{LOG_FOLDER}{version:020d}.checkpoint.parquet", stream.getvalue().to_pybytes())
     pointer = {"version": version, "size": len(actions)}
     storage.replace(_LAST_CHECKPOINT, json.dumps(pointer, separators=(",", ":")).encode())
 
 
+def versions(storage: Storage) -> list[int]:
+    """The versions whose commits exist, ascending."""
+    return [version for _, version, is_commit in _listed(storage) if is_commit]
+
+
 def last_checkpoint(storage: Storage) -> int:
     """The version of the newest checkpoint; -1 if there is none."""
-    matches = map(_CHECKPOINT_NAME.fullmatch, storage.list(LOG_FOLDER))
-    return max((int(match[1]) for match in matches if match), default=-1)
+    return max((version for _, version, is_commit in _listed(storage) if not is_commit), default=-1)
+
+
+def names_before(storage: Storage, version: int) -> list[str]:
+    """The commits and checkpoints that are obsolete after a checkpoint of a version."""
+    return [name for name, of, _ in _listed(storage) if of < version]
 
 
 def is_log_name(name: str) -> bool:
     """Whether a file of the table's folder belongs to its log of commits."""
     last = name.removeprefix(LOG_FOLDER)
-    is_known = COMMIT_NAME.fullmatch(last) or _CHECKPOINT_NAME.fullmatch(last) or name == _LAST_CHECKPOINT
-    return name.startswith(LOG_FOLDER) and bool(is_known)
+    return name == _LAST_CHECKPOINT or (name != last and _NAME.fullmatch(last) is not None)
 
 
-def names_before(storage: Storage, version: int) -> list[str]:
-    """The commits and checkpoints that are obsolete after a checkpoint of a version."""
-    found = []
-    for name in storage.list(LOG_FOLDER):
-        match = COMMIT_NAME.fullmatch(name) or _CHECKPOINT_NAME.fullmatch(name)
-        if match and int(match[1]) < version:
-            found.append(LOG_FOLDER + name)
-    return found
+def _listed(storage: Storage) -> Iterator[tuple[str, int, bool]]:
+    """The commits and checkpoints that exist: name, version, and whether it is a commit."""
+    for match in filter(None, map(_NAME.fullmatch, storage.list(LOG_FOLDER))):
+        yield LOG_FOLDER + match[0], int(match[1]), match[2] == "json"
 
 
 _STRINGS = pa.map_(pa.string(), pa.string())

@@ -1,5 +1,6 @@
 """The row log itself: append, read what is new, absorb the WAL into the table, compact, vacuum."""
 
+import itertools
 import logging
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
@@ -10,9 +11,9 @@ import pyarrow as pa
 
 from feast_sketch_store.errors import DamagedFileError, StorageError
 from feast_sketch_store.row_log import delta_protocol
-from feast_sketch_store.row_log.commits import Commit
-from feast_sketch_store.row_log.data_file import SUFFIX, DataFile
-from feast_sketch_store.row_log.table import Table, TableState, grouped, new_columns
+from feast_sketch_store.row_log.data_file import SUFFIX, DataFile, StagedFile, runs
+from feast_sketch_store.row_log.records import Commit
+from feast_sketch_store.row_log.table import Table, TableState, new_columns
 from feast_sketch_store.row_log.wal import Cursor, RewrittenError, Tail, WriteAheadLog
 from feast_sketch_store.row_log.wal_objects import ObjectWriteAheadLog
 from feast_sketch_store.snapshot.files import place_of
@@ -24,6 +25,8 @@ _logger = logging.getLogger(__name__)
 # A larger batch goes into a data file at once; the write-ahead log then has its name.
 _MAX_WAL_BYTES = 1 << 23
 _MAX_WAL_ROWS = 1 << 13
+# Of a file that a task writes, before compression. A bucket takes 5,000 MiB in one put, built in memory.
+_STAGED_BYTES = 1 << 28
 
 
 @dataclass(frozen=True)
@@ -53,7 +56,8 @@ class LogRead:
     """The contents of a log after a position: files of the table, then commits of the WAL, in order.
 
     ``starts_over`` means that this is the whole log and that everything known before is invalid.
-    ``table_version`` is that of the table, if only the table was read.
+    ``table_version`` is that of the table, if only the table was read. `schema` and `table` raise a
+    `DamagedFileError` if parts contradict each other.
     """
 
     position: Position = START
@@ -88,24 +92,14 @@ class LogRead:
             yield from part.batches(columns)
 
     def schema(self) -> pa.Schema:
-        """All columns.
-
-        Raises
-        ------
-        DamagedFileError : parts contradict each other.
-        """
+        """All columns."""
         try:
             return pa.unify_schemas([part.schema() for part in self.parts])
         except pa.ArrowException as error:
             raise DamagedFileError(f"commits of the row log contradict each other: {error}") from error
 
     def table(self) -> pa.Table | None:
-        """All rows as one table; None without rows.
-
-        Raises
-        ------
-        DamagedFileError : parts contradict each other.
-        """
+        """All rows as one table; None without rows."""
         tables = list(self.batches())
         try:
             return pa.concat_tables(tables, promote_options="default") if tables else None
@@ -115,6 +109,9 @@ class LogRead:
 
 class RowLog:
     """The row log of one view. Safe to use from several threads.
+
+    Every method raises a `DamagedFileError` if it meets a commit that is missing, truncated or altered, and a
+    `StorageError` if files cannot be read or written.
 
     Parameters
     ----------
@@ -162,10 +159,6 @@ class RowLog:
         ----------
         known : the position.
         snapshot : the name of the snapshot that holds the rows up to there.
-
-        Raises
-        ------
-        DamagedFileError : a commit is missing, truncated or altered.
         """
         try:
             found = None
@@ -214,9 +207,7 @@ class RowLog:
         if first > through + 1:
             if self._is_gone(cursor):  # it was dropped between the two looks
                 return self._read_anew(known, snapshot)
-            raise DamagedFileError(
-                f"{self._wal.where}: commits {through + 1} to {first - 1} of the row log are missing"
-            )
+            raise self._gap(through + 1, first - 1)
         self._read_to = cursor, columns
         behind = tuple(c for c in commits if c.number > through and not c.replaces)
         number = max(cursor.next_number - 1, through)
@@ -241,8 +232,7 @@ class RowLog:
 
     def table_rows(self) -> LogRead:
         """The rows of the table."""
-        state = self._table.state()
-        return LogRead(Position(state.through), state.files, table_version=state.version)
+        return _rows_of(self._table.state())
 
     def table_rows_of(self, entry: Mapping[str, Any]) -> LogRead | None:
         """The rows of the table that another process found; the reverse of `LogRead.to_entry`.
@@ -266,10 +256,6 @@ class RowLog:
         Returns
         -------
         None if those rows were replaced.
-
-        Raises
-        ------
-        DamagedFileError : a commit is missing, truncated or altered.
         """
         state = self._table.state()
         compaction = state.compaction
@@ -292,26 +278,12 @@ class RowLog:
         Returns
         -------
         None if they cannot be told apart, because rows were replaced.
-
-        Raises
-        ------
-        DamagedFileError : a commit is missing, truncated or altered.
         """
         state = self._table.state()
         files, _, starts_over = _behind(state, Position(number), snapshot)
         if starts_over:
             return None
         return LogRead(Position(max(number, state.through)), files, table_version=state.version)
-
-    def columns(self) -> Mapping[str, pa.DataType]:
-        """The columns of the log, with their types.
-
-        Raises
-        ------
-        DamagedFileError : a commit is missing, truncated or altered.
-        """
-        columns = _with_columns_of(self._wal_behind(-1)[0], self._table.state().columns)
-        return {name: delta_protocol.arrow_type(kind) for name, kind in columns.items()}
 
     # -- write ---------------------------------------------------------------------------------
 
@@ -329,18 +301,35 @@ class RowLog:
         """
         if rows.nbytes <= _MAX_WAL_BYTES and len(rows) <= _MAX_WAL_ROWS:
             return self.append_all([rows], rows.schema)
-        file = self.stage(rows.schema, [rows])
+        file = DataFile.write(self._rows, rows.schema, [rows])
         try:
             return self.append_all([file], rows.schema)
         except UncertainWriteError:
             raise  # the commit may turn up, and needs the file
         except BaseException:
-            self._discard(file)
+            if file.name not in self._wal_files():  # the commit may exist despite the error
+                self._table.discard([file])
             raise
 
-    def stage(self, schema: pa.Schema, batches: Iterable[pa.Table], label: str = "") -> DataFile:
-        """Write rows into a file that no commit names yet; see `DataFile.write`."""
-        return DataFile.write(self._rows, schema, batches, label)
+    def stage(
+        self, tables: Iterable[pa.Table], label: str, shard: int = 0, num_shards: int = 1
+    ) -> Iterator[StagedFile]:
+        """Write tables of the row log into files that no commit names yet.
+
+        Parameters
+        ----------
+        tables : those of one schema that follow each other go into few files; one is read ahead at most.
+        label : the beginning of the files' names.
+        shard, num_shards : that all rows are of.
+
+        Raises
+        ------
+        StorageError : a file cannot be written; earlier files remain.
+        """
+        for schema, some in itertools.groupby(tables, lambda table: table.schema):
+            for run in runs(some, _STAGED_BYTES):
+                file = DataFile.write(self._rows, schema, run, label)
+                yield StagedFile(file, file.size_bytes, schema, shard, num_shards)
 
     def discard_staged(self, label: str) -> list[str]:
         """Delete files whose names begin with a label and that no commit names. Returns their names."""
@@ -359,9 +348,9 @@ class RowLog:
         """The names of data files that commits name which are not absorbed."""
         return {c.rows.name for c in self._wal_behind(-1)[0] if isinstance(c.rows, DataFile)}
 
-    def staged(self, entry: dict[str, object]) -> DataFile:
-        """The staged file that an entry describes; see `DataFile.from_entry`."""
-        return DataFile.from_entry(self._rows, entry)
+    def staged(self, entry: dict[str, Any]) -> StagedFile:
+        """The staged file that an entry of a report describes."""
+        return StagedFile.from_report(self._rows, entry)
 
     def append_all(self, payloads: Sequence[pa.Table | DataFile], schema: pa.Schema) -> Position:
         """Append tables, or the rows of existing files, with a commit for each; see `append`.
@@ -391,11 +380,10 @@ class RowLog:
             if (place := self._read_to) is not None and self._wal.adopt(place[0]):
                 # Continue after what was already read.
                 self._columns, self._schema = dict(place[1]), None
-            number = self._wal.append(payloads, check)
+            number, cursor = self._wal.append(payloads, check)
             if not is_known():
                 self._columns |= new_columns(self._columns, schema)
                 self._schema = schema
-            cursor = self._wal.behind(number)
         return Position(number, cursor.identity if cursor else None, cursor)
 
     def _check_begun(self, tail: Tail) -> None:
@@ -409,22 +397,15 @@ class RowLog:
             "view's folder from a backup, or remove the view with `feast apply` and materialize it"
         )
 
-    def _discard(self, file: DataFile) -> None:
-        """Delete a file whose commit failed, unless the commit exists despite the error."""
-        if file.name not in self._wal_files():
-            self._table.discard([file])
+    def _gap(self, first: int, last: int) -> DamagedFileError:
+        return DamagedFileError(f"{self._wal.where}: commits {first} to {last} of the row log are missing")
 
     def absorb(self) -> LogRead:
         """Move all rows of the write-ahead log into the table, each row once, whatever other processes do.
 
         Returns
         -------
-        The rows of the table.
-
-        Raises
-        ------
-        DamagedFileError : a commit is missing, truncated or altered.
-        StorageError : the table cannot be written; the rows stay where they are.
+        The rows of the table. If this raises, the rows stay where they are.
         """
         last = self._wal.close_segment()
         while True:
@@ -432,13 +413,10 @@ class RowLog:
             self._wal.begin_segment()  # writers had their turn meanwhile, and may have begun it
             state = self._table.state()
             if cursor is None:
-                return self.table_rows()
+                return _rows_of(state)
             new = [commit for commit in commits if state.through < commit.number <= last]
             if new and new[0].number > state.through + 1:
-                raise DamagedFileError(
-                    f"{self._wal.where}: commits {state.through + 1} to {new[0].number - 1} of the row log "
-                    "are missing"
-                )
+                raise self._gap(state.through + 1, new[0].number - 1)
             if not new:
                 break
             absorbed = self._absorb(new, state, cursor.identity.hex(), last)
@@ -460,12 +438,13 @@ class RowLog:
         files: list[DataFile] = []
         written: list[DataFile] = []
         try:
-            for part in _runs(commits):
-                if isinstance(part, DataFile):
-                    files.append(part)
+            payloads = (commit.rows for commit in commits if commit.rows is not None)
+            for is_file, some in itertools.groupby(payloads, lambda rows: isinstance(rows, DataFile)):
+                if is_file:
+                    files += some
                     continue
-                for group in grouped(part):
-                    written.append(DataFile.write(self._rows, schema, group))
+                for run in runs(some):
+                    written.append(DataFile.write(self._rows, schema, run))
                     files.append(written[-1])
             absorbed = self._table.append(identity, files, columns, commits[0].number, last)
         except UncertainWriteError:
@@ -534,22 +513,13 @@ class RowLog:
 
         They look at the table as well until a seal, so they find the new rows even if the writer dies as soon
         as it has written them.
-
-        Raises
-        ------
-        StorageError : they cannot be told.
         """
         self._wal.append([None])
 
     # -- clean up ------------------------------------------------------------------------------
 
     def prune(self) -> None:
-        """Delete commits that a compaction made obsolete, and files that it replaced some time ago.
-
-        Raises
-        ------
-        StorageError : something cannot be written or deleted; all rows stay.
-        """
+        """Delete commits that a compaction made obsolete, and files that it replaced some time ago."""
         self._table.prune()
 
     def vacuum(self, orphan_age_seconds: float, kept: Set[str] = frozenset()) -> list[str]:
@@ -565,6 +535,10 @@ class RowLog:
     def table_state(self) -> TableState:
         """The table as it is."""
         return self._table.state()
+
+
+def _rows_of(state: TableState) -> LogRead:
+    return LogRead(Position(state.through), state.files, table_version=state.version)
 
 
 def _behind(state: TableState, known: Position, snapshot: str) -> tuple[tuple[DataFile, ...], int, bool]:
@@ -598,18 +572,3 @@ def _with_columns_of(commits: Iterable[Commit], known: Mapping[str, Any]) -> dic
             columns |= new_columns(columns, schema)
             last = schema
     return columns
-
-
-def _runs(commits: Sequence[Commit]) -> Iterator[DataFile | Sequence[pa.Table]]:
-    """Data files as they are, and the rows of the commits between them."""
-    tables: list[pa.Table] = []
-    for commit in commits:
-        if isinstance(commit.rows, DataFile):
-            if tables:
-                yield tables
-                tables = []
-            yield commit.rows
-        elif commit.rows is not None:
-            tables.append(commit.rows)
-    if tables:
-        yield tables

@@ -13,7 +13,7 @@ read the table. A commit that one of them wrote is an error.
 import json
 import logging
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from feast_sketch_store.errors import DamagedFileError, RowError, StorageError
 from feast_sketch_store.row_log import delta_protocol
-from feast_sketch_store.row_log.data_file import SUFFIX, DataFile
+from feast_sketch_store.row_log.data_file import SUFFIX, DataFile, runs
 from feast_sketch_store.rows.column_names import check_new_columns
 from feast_sketch_store.storage.base import (
     FileExistsAlreadyError,
@@ -36,10 +36,8 @@ _logger = logging.getLogger(__name__)
 
 _OWN_KEY, _CHECKSUM_KEY = "feastSketchStore", "feastSketchStoreChecksum"
 _RETRIES = 20  # of a commit, when another process was faster
-_ROWS_PER_FILE = 1 << 22
-_CHECKPOINT_INTERVAL = (
-    10  # versions between checkpoints, as Delta's own writers have it: some readers look no further
-)
+# Versions between checkpoints, as Delta's own writers have it: some readers look no further.
+_CHECKPOINT_INTERVAL = 10
 
 # How long replaced files stay for slow readers: those of the last compactions, and earlier ones. This keeps
 # them within a few times the table's size, however often it is compacted.
@@ -104,6 +102,9 @@ class TableState:
 class Table:
     """Reads and writes the table.
 
+    Every method raises a `DamagedFileError` if a commit is missing or damaged, and a `StorageError` if files
+    cannot be read or written; all rows stay.
+
     Parameters
     ----------
     storage : of the table's folder.
@@ -116,16 +117,10 @@ class Table:
 
     def versions(self) -> list[int]:
         """The versions whose commits exist, ascending."""
-        names = self._storage.list(delta_protocol.LOG_FOLDER)
-        return [int(m[1]) for m in map(delta_protocol.COMMIT_NAME.fullmatch, names) if m]
+        return delta_protocol.versions(self._storage)
 
     def state(self) -> TableState:
-        """Read the current table.
-
-        Raises
-        ------
-        DamagedFileError : a commit is missing or damaged.
-        """
+        """Read the current table."""
         versions = self.versions()
         while True:
             try:
@@ -153,12 +148,7 @@ class Table:
         return TableState(tuple(found[::-1]))
 
     def commit(self, version: int) -> TableCommit:
-        """One commit.
-
-        Raises
-        ------
-        DamagedFileError : it is missing, truncated or altered.
-        """
+        """One commit."""
         name = delta_protocol.commit_name(version)
         try:
             return self._parse(self._storage.read(name), version)
@@ -173,12 +163,14 @@ class Table:
 
     def _parse(self, content: bytes, version: int) -> TableCommit:
         actions = delta_protocol.decode_actions(content)
-        (info,) = [action["commitInfo"] for action in actions if "commitInfo" in action]
-        added = [delta_protocol.path_of(action["add"]) for action in actions if "add" in action]
-        removed = frozenset(
-            delta_protocol.path_of(action["remove"]) for action in actions if "remove" in action
-        )
-        schemas = [action["metaData"]["schemaString"] for action in actions if "metaData" in action]
+
+        def of_kind(kind: str) -> list[Any]:
+            return [action[kind] for action in actions if kind in action]
+
+        (info,) = of_kind("commitInfo")
+        added = [delta_protocol.path_of(action) for action in of_kind("add")]
+        removed = frozenset(delta_protocol.path_of(action) for action in of_kind("remove"))
+        schemas = [action["schemaString"] for action in of_kind("metaData")]
         columns = delta_protocol.columns_of(schemas[-1]) if schemas else None
         text = info.get(_OWN_KEY)
         if text is None:
@@ -230,10 +222,6 @@ class Table:
         Returns
         -------
         The new table; None if it now holds other rows of the log.
-
-        Raises
-        ------
-        StorageError : the commit cannot be written.
         """
         for _ in range(_RETRIES):
             state = self.state()
@@ -247,7 +235,7 @@ class Table:
                 through=through,
                 columns=wanted if wanted != state.columns or not state.commits else None,
             )
-            if self._write(commit, identity, is_first=not state.commits):
+            if self._write(commit, identity):
                 state = self.state()
                 self._checkpoint_now_and_then(state)
                 return state
@@ -266,18 +254,14 @@ class Table:
         Returns
         -------
         False if a commit came between.
-
-        Raises
-        ------
-        StorageError : the table cannot be written; it stays as it is.
         """
         schema = pa.schema({name: delta_protocol.arrow_type(kind) for name, kind in state.columns.items()})
         files: list[DataFile] = []
         replaced = {file.name for file in state.files}
         is_done = False
         try:
-            for group in grouped(batches, _ROWS_PER_FILE):
-                files.append(DataFile.write(self._storage, schema, group))  # noqa: PERF401, kept if one fails
+            for run in runs(batches):
+                files.append(DataFile.write(self._storage, schema, run))  # noqa: PERF401, kept if one fails
             if self.state().version == state.version:
                 commit = TableCommit(
                     state.version + 1,
@@ -319,12 +303,7 @@ class Table:
             _logger.warning("%s; run `feast-sketch vacuum` to remove files that no commit names", error)
 
     def prune(self) -> None:
-        """Checkpoint the last compaction, and delete the commits before it and files replaced long ago.
-
-        Raises
-        ------
-        StorageError : something cannot be written or deleted; all rows stay.
-        """
+        """Checkpoint the last compaction, and delete the commits before it and files replaced long ago."""
         state = self.state()
         compaction = state.compaction
         if compaction is None:
@@ -332,7 +311,7 @@ class Table:
         if delta_protocol.last_checkpoint(self._storage) < compaction.version:
             self._checkpoint(state.commits[:1])
         self._storage.delete(delta_protocol.names_before(self._storage, compaction.version))
-        self._storage.delete(_outdated(compaction.tombstones, time.time_ns() // 1_000_000))
+        self._storage.delete(_outdated(compaction.tombstones, delta_protocol.now()))
 
     def vacuum(self, kept: Iterable[str], orphan_age_seconds: float) -> list[str]:
         """Delete data files that are no longer part of the table.
@@ -355,15 +334,13 @@ class Table:
         oldest = time.time() - orphan_age_seconds
         gone = []
         for info in self._storage.walk():
-            is_commit = delta_protocol.is_log_name(info.name)
-            if info.name in live or is_commit:
-                continue
-            if info.name in replaced or info.modified_at < oldest:
+            is_part = info.name in live or delta_protocol.is_log_name(info.name)
+            if not is_part and (info.name in replaced or info.modified_at < oldest):
                 gone.append(info.name)
         self._storage.delete(sorted(gone))
         return sorted(gone)
 
-    def _write(self, commit: TableCommit, identity: str, is_first: bool = False) -> bool:
+    def _write(self, commit: TableCommit, identity: str) -> bool:
         """Write a commit; False if its version exists already."""
         own = json.dumps(
             {
@@ -383,11 +360,11 @@ class Table:
         )
         more = {_OWN_KEY: own, _CHECKSUM_KEY: _checksum(own)}
         actions = [delta_protocol.commit_info("COMPACTION" if commit.is_compaction else "WRITE", more)]
-        if is_first or commit.is_compaction:
-            actions.append(delta_protocol.protocol())
+        if not commit.version or commit.is_compaction:
+            actions.append(delta_protocol.PROTOCOL)
         if commit.columns is not None:
             check_new_columns((), commit.columns)
-            actions.append(delta_protocol.metadata(identity, commit.columns, time.time_ns() // 1_000_000))
+            actions.append(delta_protocol.metadata(identity, commit.columns))
         actions += [delta_protocol.remove(name) for name in sorted(commit.removed)]
         actions += [delta_protocol.add(file.name, file.size_bytes, file.num_rows) for file in commit.files]
         try:
@@ -401,15 +378,14 @@ class Table:
         """Files that are replaced now, and earlier replaced files that still exist."""
         before = state.compaction.tombstones if state.compaction else {}
         there = {name for name in self._storage.list() if name.endswith(SUFFIX)}
-        now = time.time_ns() // 1_000_000
-        return {n: m for n, m in before.items() if n in there} | dict.fromkeys(sorted(replaced), now)
+        now = dict.fromkeys(sorted(replaced), delta_protocol.now())
+        return {n: m for n, m in before.items() if n in there} | now
 
     def _checkpoint_now_and_then(self, state: TableState) -> None:
         """Write a checkpoint for other readers, which would have to read all commits. The store itself uses
         only commits.
         """
-        is_due = state.version and state.version % _CHECKPOINT_INTERVAL == 0
-        if not is_due:
+        if not state.version or state.version % _CHECKPOINT_INTERVAL:
             return
         try:
             self._checkpoint(state.commits)
@@ -441,21 +417,6 @@ def _outdated(tombstones: Mapping[str, int], now: int) -> list[str]:
     return [name for name, moment in tombstones.items() if moment < now - kept_for(moment)]
 
 
-def grouped(batches: Iterable[pa.Table], num_rows: int = _ROWS_PER_FILE) -> Iterator[Iterator[pa.Table]]:
-    """Split batches into runs of about equal numbers of rows, without reading ahead."""
-    rest = iter(batches)
-
-    def group(batch: pa.Table) -> Iterator[pa.Table]:
-        seen = len(batch)
-        yield batch
-        while seen < num_rows and (following := next(rest, None)) is not None:
-            seen += len(following)
-            yield following
-
-    for first in rest:
-        yield group(first)
-
-
 def new_columns(known: Mapping[str, Any], schema: pa.Schema) -> dict[str, Any]:
     """The columns of a schema that are not known yet, with their Delta types.
 
@@ -471,11 +432,10 @@ def new_columns(known: Mapping[str, Any], schema: pa.Schema) -> dict[str, Any]:
         if name in known and known[name] != kind
     }
     if changed:
-        error = RowError(
+        raise RowError(
             f"{'; '.join(changed.values())}: a column cannot change its type. Give the feature a new name, "
             f"or remove the view with `feast apply`, add it again and materialize"
         )
-        raise error
     new = {name: kind for name, kind in wanted.items() if name not in known}
     if new:
         check_new_columns(known, new)

@@ -26,18 +26,21 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from feast_sketch_store.errors import DamagedFileError, StorageError
-from feast_sketch_store.row_log.commits import Commit, Payload, commits_of, encode_payload, kind_of
 from feast_sketch_store.row_log.records import (
     CLOSED,
     IDENTITY_BYTES,
     PIECES_OF_A_RECORD,
     RECORD_HEAD_BYTES,
     SEGMENT_HEAD_BYTES,
+    Commit,
+    Payload,
     SegmentHead,
+    commits_of,
     decode_mark,
     decode_records,
     decode_segment_head,
     encode_mark,
+    encode_payload,
     encode_record,
     encode_segment_head,
 )
@@ -97,6 +100,8 @@ class Tail:
 
 class WriteAheadLog:
     """The segments of one log. Safe to use from several threads.
+
+    Every method that reads raises a `DamagedFileError` if a head or a record was altered.
 
     Parameters
     ----------
@@ -163,12 +168,7 @@ class WriteAheadLog:
         return found
 
     def start(self, number: int = 0) -> Cursor | None:
-        """The beginning of the segment that holds a record, or will hold it; None if no segment is that old.
-
-        Raises
-        ------
-        DamagedFileError : the head of the segment was altered.
-        """
+        """The beginning of the segment that holds or will hold a record; None if no segment is that old."""
         for first in reversed(self.first_numbers()):
             if first <= number:
                 return self._open(first)
@@ -185,7 +185,6 @@ class WriteAheadLog:
 
         Raises
         ------
-        DamagedFileError : a record was altered.
         RewrittenError : the write of the last record had failed and another one took its place; or this may
             be so, because the segment is gone and the place was not durable when it was read.
         """
@@ -225,14 +224,12 @@ class WriteAheadLog:
                 if records:
                     record = records[-1]
                     is_closed = record.kind == CLOSED
-                    cursor = Cursor(
-                        cursor.segment,
-                        cursor.token,
-                        cursor.identity,
-                        record.end,
-                        record.number + (not is_closed),
-                        is_closed,
-                        (record.start, record.head),
+                    cursor = replace(
+                        cursor,
+                        offset=record.end,
+                        next_number=record.number + (not is_closed),
+                        is_closed=is_closed,
+                        last=(record.start, record.head),
                         is_durable=False,
                     )
             is_durable = cursor.is_durable or _num_durable(mark, cursor) >= cursor.offset
@@ -286,7 +283,7 @@ class WriteAheadLog:
         self,
         payloads: Sequence[Payload],
         check: Callable[[Tail], None] = lambda tail: None,
-    ) -> int:
+    ) -> tuple[int, Cursor | None]:
         """Append commits; they are durable when this returns.
 
         Parameters
@@ -296,12 +293,11 @@ class WriteAheadLog:
 
         Returns
         -------
-        The number of the last commit.
+        The number of the last commit, and the place after it; None if its segment is gone already.
 
         Raises
         ------
         StorageError : the log cannot be written. None of the commits were written or, rarely, all of them.
-        DamagedFileError : the log's end cannot be read.
         """
         with self._lock, self._storage.lease(_LOCK, wait=True):
             found = self._find_tail()
@@ -309,10 +305,11 @@ class WriteAheadLog:
             tail, pieces = _ready(found.end)
             number = tail.next_number
             for payload in payloads:
-                pieces += encode_record(kind_of(payload), number, encode_payload(payload))
+                kind, content = encode_payload(payload)
+                pieces += encode_record(kind, number, content)
                 number += 1
             self._append(tail, pieces, number)
-            return number - 1
+            return number - 1, self._tail
 
     def adopt(self, cursor: Cursor) -> bool:
         """Use a place that was read as the place of the last look, if there is none."""
@@ -320,11 +317,6 @@ class WriteAheadLog:
             is_first = self._tail is None
             self._tail = self._tail or cursor
             return is_first
-
-    def behind(self, number: int) -> Cursor | None:
-        """The place after a commit, if it is the last one that this object appended."""
-        tail = self._tail
-        return tail if tail is not None and tail.next_number == number + 1 else None
 
     def close_segment(self) -> int:
         """Close the current segment, if it has commits. Gives the last commit before, -1 for none.

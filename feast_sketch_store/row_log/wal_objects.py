@@ -17,6 +17,7 @@ holds a lock. These rules keep the numbers without gaps:
 - Numbers before a gap are absorbed, and being deleted.
 """
 
+import bisect
 import random
 import re
 import secrets
@@ -24,15 +25,18 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 from feast_sketch_store.errors import DamagedFileError, StorageError
-from feast_sketch_store.row_log.commits import Commit, Payload, commits_of, encode_payload, kind_of
 from feast_sketch_store.row_log.records import (
     CLOSED,
     IDENTITY_BYTES,
     SEGMENT_HEAD_BYTES,
+    Commit,
+    Payload,
     Record,
     SegmentHead,
+    commits_of,
     decode_records,
     decode_segment_head,
+    encode_payload,
     encode_record,
     encode_segment_head,
 )
@@ -92,12 +96,7 @@ class ObjectWriteAheadLog(WriteAheadLog):
             yield start
 
     def read(self, cursor: Cursor) -> tuple[list[Commit], Cursor] | None:
-        """The commits after a place, and the place after them; None if the place no longer exists.
-
-        Raises
-        ------
-        DamagedFileError : a record was altered.
-        """
+        """The commits after a place, and the place after them; None if the place no longer exists."""
         return self._read(cursor)
 
     def _read(self, cursor: Cursor) -> tuple[list[Commit], Cursor] | None:
@@ -169,7 +168,9 @@ class ObjectWriteAheadLog(WriteAheadLog):
 
     # -- write ---------------------------------------------------------------------------------
 
-    def append(self, payloads: Sequence[Payload], check: Callable[[Tail], None] = lambda tail: None) -> int:
+    def append(
+        self, payloads: Sequence[Payload], check: Callable[[Tail], None] = lambda tail: None
+    ) -> tuple[int, Cursor | None]:
         """Append commits, see `WriteAheadLog.append`: each is a commit of its own, and those before it stay.
 
         Raises
@@ -184,10 +185,10 @@ class ObjectWriteAheadLog(WriteAheadLog):
                 number = (found.end or self._begun()).next_number - 1
             for payload in payloads:
                 number = self._append_one(payload, check)
-            return number
+            return number, self._tail
 
     def _append_one(self, payload: Payload, check: Callable[[Tail], None]) -> int:
-        kind, content = kind_of(payload), encode_payload(payload)
+        kind, content = encode_payload(payload)
         for attempt in range(_TRIES):
             looked_at = _boot_time()
             found = self._find_tail()
@@ -249,23 +250,21 @@ class ObjectWriteAheadLog(WriteAheadLog):
         candidates = [n for n in kept[:-1] if n < number]
         if candidates:
             now = self._storage_time()
+
+            def is_kept(number: int) -> bool:
+                info = self._storage.info(_name(identity, number + 1))
+                return info is not None and now - info.modified_at < RECORDS_KEPT_SECONDS
+
             # Records are written in the order of their numbers.
-            low, high = 0, len(candidates)
-            while low < high:
-                middle = (low + high) // 2
-                info = self._storage.info(_name(identity, candidates[middle] + 1))
-                if info is None or now - info.modified_at >= RECORDS_KEPT_SECONDS:
-                    low = middle + 1
-                else:
-                    high = middle
-            gone += candidates[:low]
+            gone += candidates[: bisect.bisect_left(candidates, True, key=is_kept)]
         self._storage.delete(_name(identity, n) for n in gone)
 
     def erase_before(self, number: int) -> None:
         """Remove the rows from absorbed records with smaller numbers; their names stay."""
         identity = self._identity()
-        for n in [] if identity is None else self._numbers(identity):
-            assert identity is not None
+        if identity is None:
+            return
+        for n in self._numbers(identity):
             if n < number and self._record(identity, n).kind != CLOSED:
                 content = b"".join(map(bytes, _pieces(identity, n, CLOSED, b"")))
                 self._storage.replace(_name(identity, n), content)

@@ -102,6 +102,9 @@ class Storage(ABC):
     supports_leases: bool = False
     fetches: bool = False
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.location!r})"
+
     # -- look ----------------------------------------------------------------------------------
 
     @property

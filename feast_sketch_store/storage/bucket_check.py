@@ -3,6 +3,7 @@
 All objects lie in a folder of their own, which is removed at the end.
 """
 
+import functools
 import multiprocessing
 import secrets
 from collections.abc import Callable, Iterator, Mapping
@@ -43,22 +44,19 @@ def check_bucket(url: str, options: Options | None = None) -> Iterator[Checked]:
     """
     url = f"{url.removesuffix('/')}/check-bucket-{secrets.token_hex(8)}"
     objects, folder = open_objects(url, options)
-    checks: dict[str, Callable[[], str]] = {
-        "an object is read as it was written, whole and in parts": lambda: _reads(objects, folder),
-        "a second creation of an object is refused (If-None-Match)": lambda: _creates_once(objects, folder),
-        "a replacement or a read of a version that is gone is refused (If-Match)": lambda: _replaces(
-            objects, folder
-        ),
-        "a listing shows every object at once, in order, over several pages": lambda: _lists(objects, folder),
-        "a deleted object is gone at once": lambda: _deletes(objects, folder),
-        f"of {NUM_PROCESSES} processes with {NUM_COMMITS} commits each, none loses a commit": (
-            lambda: _race(url, options, objects, folder)
-        ),
+    of_race = f"of {NUM_PROCESSES} processes with {NUM_COMMITS} commits each, none loses a commit"
+    checks: dict[str, Callable[[Objects, str], str]] = {
+        "an object is read as it was written, whole and in parts": _reads,
+        "a second creation of an object is refused (If-None-Match)": _creates_once,
+        "a replacement or a read of a version that is gone is refused (If-Match)": _replaces,
+        "a listing shows every object at once, in order, over several pages": _lists,
+        "a deleted object is gone at once": _deletes,
+        of_race: functools.partial(_race, url, options),
     }
     try:
         for what, check in checks.items():
             try:
-                yield Checked(what, check())
+                yield Checked(what, check(objects, folder))
             except StorageError as error:
                 yield Checked(what, str(error))
     finally:

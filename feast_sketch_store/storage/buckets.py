@@ -17,13 +17,12 @@ if TYPE_CHECKING:
     from feast_sketch_store.storage.object_store import ObjectStorage
     from feast_sketch_store.storage.objects import Objects
 
-SCHEMES = ("s3", "az", "gs")
 _URL = re.compile(r"([a-z0-9+.-]+)://", re.IGNORECASE)
 _ENDPOINT = re.compile(r"https?://[A-Za-z0-9._\[\]:-]+(/[A-Za-z0-9._/-]*)?")
 _BUCKET = re.compile(r"[A-Za-z0-9._-]+")
 _NOT_IN_KEYS = re.compile(r"[?#\[\\\x00-\x1f\x7f]")
 
-# Prefixes of environment variables for options that are not given.
+# The schemes, with the prefixes of environment variables for options that are not given.
 _ENVIRONMENT = {"s3": "AWS_", "az": "AZURE_", "gs": "GOOGLE_"}
 _PREFIX = re.compile(r"(aws_|azure_|google_)?(storage_)?", re.IGNORECASE)
 # Names of the endpoint, without a prefix: the first that is set counts. The last column is obstore's name of
@@ -73,7 +72,7 @@ def check_url(url: str) -> None:
     """
     match = _URL.match(url)
     scheme = match[1].lower() if match else ""
-    if scheme not in SCHEMES:
+    if scheme not in _ENVIRONMENT:
         raise ValueError(
             f"path: {scheme}:// is not supported; use s3://bucket/folder, az://container/folder, "
             "gs://bucket/folder or a local folder"

@@ -11,7 +11,9 @@ An interrupted fetch continues after the last part with a matching checksum. Fil
 import hashlib
 import os
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import nullcontext, suppress
 from pathlib import Path
 
@@ -21,11 +23,10 @@ from numpy.typing import NDArray
 
 from feast_sketch_store.errors import StorageError
 from feast_sketch_store.storage.chunks import Chunks, KnownFile
-from feast_sketch_store.storage.locks import locked
-from feast_sketch_store.storage.system import fsync_path, map_pages
+from feast_sketch_store.storage.system import fsync_path, locked, map_pages
 from feast_sketch_store.threads import Threads
 
-PART_BYTES = 8 << 20
+PART_BYTES = 8 << 20  # of larger files, several parts are fetched at once
 _FETCHERS = 4
 _SUM_BYTES = 16
 _UNUSED_SECONDS = 7 * 86_400.0  # after which a file is deleted ...
@@ -132,8 +133,8 @@ class FileCache:
             file.seek(start)
             if notes is not None:
                 notes.truncate(-(-start // PART_BYTES) * _SUM_BYTES)
-            for part, wanted in _parts(start, size_bytes, known.chunk_bytes, fetch):
-                if part is None or len(part) != wanted:
+            for part in _parts(start, size_bytes, known.chunk_bytes, fetch):
+                if part is None:
                     return False
                 file.write(part)
                 file.flush()
@@ -156,6 +157,17 @@ class FileCache:
             with suppress(FileNotFoundError):
                 if path.stem != fetched.name and path.stat().st_mtime < oldest:
                     path.unlink()
+
+
+def in_memory(size_bytes: int, fetch: FetchPart, chunks: Chunks | None = None) -> NDArray[np.uint8] | None:
+    """A file's bytes, fetched into memory; parameters and result as of `FileCache.map`."""
+    whole, at = np.empty(size_bytes, np.uint8), 0
+    for part in _parts(0, size_bytes, chunks.chunk_bytes if chunks else PART_BYTES, fetch):
+        if part is None:
+            return None
+        whole[at : at + len(part)] = np.frombuffer(part, np.uint8)
+        at += len(part)
+    return whole
 
 
 def _mapped(path: Path, size_bytes: int) -> NDArray[np.uint8]:
@@ -187,14 +199,21 @@ def _sound_bytes(path: Path, size_bytes: int, chunks: Chunks) -> int:
     return sound
 
 
-def _parts(
-    start: int, size_bytes: int, part_bytes: int, fetch: FetchPart
-) -> Iterator[tuple[bytes | None, int]]:
-    """The parts of a file from ``start`` on, in order, and their sizes; several are fetched at once."""
-    starts = range(start, size_bytes, part_bytes)
+def _parts(start: int, size_bytes: int, part_bytes: int, fetch: FetchPart) -> Iterator[bytes | None]:
+    """The parts of a file from ``start`` on, in order, None for one that is not whole; several are fetched at
+    once.
+    """
+
+    def part(at: int) -> bytes | None:
+        end = min(at + part_bytes, size_bytes)
+        found = fetch(at, end)
+        return None if found is None or len(found) != end - at else found
+
+    fetched: deque[Future[bytes | None]] = deque()
     with Threads(_FETCHERS, "feast_sketch_store fetch") as pool:
-        for first in range(0, len(starts), _FETCHERS):
-            some = starts[first : first + _FETCHERS]
-            parts = pool.map(lambda at: fetch(at, min(at + part_bytes, size_bytes)), some)
-            for at, part in zip(some, parts, strict=True):
-                yield part, min(part_bytes, size_bytes - at)
+        for at in range(start, size_bytes, part_bytes):
+            fetched.append(pool.submit(part, at))
+            if len(fetched) == _FETCHERS:
+                yield fetched.popleft().result()
+        while fetched:
+            yield fetched.popleft().result()

@@ -29,17 +29,14 @@ from feast_sketch_store.storage.base import (
     checked_name,
 )
 from feast_sketch_store.storage.chunks import KnownFile
-from feast_sketch_store.storage.locks import lock, unlock
-from feast_sketch_store.storage.system import FileStatus, fdatasync, fsync_path, map_pages
+from feast_sketch_store.storage.system import FileStatus, fdatasync, fsync_path, lock, map_pages, unlock
 
 _UNFINISHED = ".tmp"  # ends the hidden name of a file that is being written
 _DROPPED = ".dropped"  # ends the hidden name of a folder that is being removed
 _READ_AND_WRITE = os.O_RDWR | os.O_CLOEXEC
 _JOINED_BYTES = 1 << 16  # up to here, joining pieces costs less than another call
-_LEAST_STEP, _LARGEST_STEP = (
-    1 << 12,
-    1 << 18,
-)  # a file of appended pieces doubles up to here, then grows by this
+# A file of appended pieces grows by the first at least, doubles up to the second, then grows by that.
+_LEAST_STEP, _LARGEST_STEP = 1 << 12, 1 << 18
 _KNOWN_PATHS = 64  # a write uses few names, and making a path of one takes longer than some system calls
 _TRIES = 100  # to make or remove a folder that others remove or fill at the same time
 
@@ -67,9 +64,6 @@ class LocalStorage(Storage):
         self._paths: dict[str, Path] = {}  # of names that were used lately
         # Folders and appended files whose directory entries this object knows to be durable.
         self._durable: dict[Path, _Identity] = {}
-
-    def __repr__(self) -> str:
-        return f"LocalStorage({self.location!r})"
 
     def within(self, folder: str) -> "LocalStorage":
         """The files of a folder, as a storage of their own."""
@@ -121,21 +115,14 @@ class LocalStorage(Storage):
 
     def walk(self) -> Iterator[FileInfo]:
         """All files, see `Storage.walk`."""
-        folders = [self.path]
-        while folders:
-            folder = folders.pop()
-            try:
-                with os.scandir(folder) as entries:
-                    found = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
-            except FileNotFoundError:
-                continue
-            except OSError as error:
-                raise StorageError(f"{folder}: cannot be listed: {error}") from error
-            for name, is_folder in found:
-                if is_folder:
-                    folders.append(folder / name)
-                    continue
-                info = self.info((folder / name).relative_to(self.path).as_posix())
+
+        def refuse(error: OSError) -> None:
+            if not isinstance(error, FileNotFoundError):
+                raise StorageError(f"{error.filename}: cannot be listed: {error}") from error
+
+        for folder, _, names in os.walk(self.path, onerror=refuse):
+            for name in names:
+                info = self.info((Path(folder) / name).relative_to(self.path).as_posix())
                 if info is not None:
                     yield info
 

@@ -1,15 +1,20 @@
 """`ObjectStorage`: objects of a bucket, on S3, Azure or Google.
 
 Each file is one object, made by one put. The put of a new file is refused if there is already an object. So a
-crash leaves a file whole or absent, and an acknowledged put is durable. Nothing can be appended to, and
-leases only save work.
+crash leaves a file whole or absent, and an acknowledged put is durable. Nothing can be appended to.
+
+A lease is an object that its holder renews. It saves work; correctness never needs it: two processes may hold
+the same lease for a while, if a holder is stopped for longer than a lease lasts, or if a clock is wrong.
 """
 
 import functools
 import hashlib
 import io
+import secrets
+import threading
+import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -17,8 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feast_sketch_store.errors import DamagedFileError, StorageError
-from feast_sketch_store.storage import object_lease
 from feast_sketch_store.storage.base import (
+    FileExistsAlreadyError,
     FileInfo,
     MissingFileError,
     Storage,
@@ -26,16 +31,18 @@ from feast_sketch_store.storage.base import (
     checked_name,
 )
 from feast_sketch_store.storage.chunks import Chunks, KnownFile
-from feast_sketch_store.storage.file_cache import FetchPart, FileCache
+from feast_sketch_store.storage.file_cache import FetchPart, FileCache, in_memory
 from feast_sketch_store.storage.objects import ObjectInfo, Objects
 from feast_sketch_store.threads import Threads
 
-_PART_BYTES = 8 << 20  # of larger objects, several parts are fetched at once
-_FETCHERS = 4
 _LOOKERS = 16
 _CHECKED_TRIES = 3  # of a part that arrives with wrong bytes
 _FETCH_TRIES = 20  # of an object that others keep replacing
 _MAX_OBJECT_BYTES = 5_000 << 20  # of one put, on S3 and on Azure
+
+LEASE_SECONDS = 60.0  # without a renewal
+_RENEWED_EVERY_SECONDS = 15.0
+_LOOKED_AT_EVERY_SECONDS = 0.5  # while another process waits
 
 
 class ObjectStorage(Storage):
@@ -50,8 +57,6 @@ class ObjectStorage(Storage):
         memory.
     """
 
-    supports_append = False
-    supports_leases = False
     fetches = True
 
     def __init__(
@@ -60,11 +65,9 @@ class ObjectStorage(Storage):
         self._objects = objects
         self._prefix = checked_folder(folder, objects.location)
         self._cache_path = cache_path
+        self._cache = None if cache_path is None else FileCache(cache_path)
         self.read_only = read_only
         self.location = objects.where(folder.removesuffix("/"))
-
-    def __repr__(self) -> str:
-        return f"ObjectStorage({self.location!r})"
 
     def within(self, folder: str) -> "ObjectStorage":
         """The files of a folder, as a storage of their own."""
@@ -124,13 +127,13 @@ class ObjectStorage(Storage):
 
     def map(self, name: str, known: KnownFile | None = None) -> NDArray[np.uint8]:
         """A file's bytes, fetched into memory or into the cache, see `Storage.map`."""
-        key = self._key(name)
-        content = self._map_present(key) if known is None else self._map_known(key, known)
+        content = self._map_present(self._key(name)) if known is None else self._map_known(name, known)
         content.flags.writeable = False
         return content
 
-    def _map_known(self, key: str, known: KnownFile) -> NDArray[np.uint8]:
-        """An object's bytes, checked as they arrive."""
+    def _map_known(self, name: str, known: KnownFile) -> NDArray[np.uint8]:
+        """A file's bytes, checked as they arrive."""
+        key = self._key(name)
 
         def fetch(start: int, end: int) -> bytes:
             for _ in range(_CHECKED_TRIES):
@@ -141,7 +144,7 @@ class ObjectStorage(Storage):
                 f"{self._objects.where(key)}: bytes {start} to {end} are not those that were written"
             )
 
-        found = self._fetched(self._content_of(key, known), known.size_bytes, fetch, known.chunks)
+        found = self._fetched(self._content_of(name, known), known.size_bytes, fetch, known.chunks)
         assert found is not None
         return found
 
@@ -161,45 +164,27 @@ class ObjectStorage(Storage):
         self, content: str, size_bytes: int, fetch: FetchPart, chunks: Chunks | None = None
     ) -> NDArray[np.uint8] | None:
         """Bytes in a file of the cache, or else in memory; parameters as of `FileCache.map`."""
-        if self._cache_path is not None:
-            return FileCache(self._cache_path).map(content, size_bytes, fetch, chunks)
-        whole = np.empty(size_bytes, np.uint8)
-        starts = range(0, size_bytes, chunks.chunk_bytes if chunks else _PART_BYTES)
+        if self._cache is None:
+            return in_memory(size_bytes, fetch, chunks)
+        return self._cache.map(content, size_bytes, fetch, chunks)
 
-        def fetch_part(start: int) -> bool:
-            end = min(start + starts.step, size_bytes)
-            part = fetch(start, end)
-            if part is None or len(part) != end - start:
-                return False
-            whole[start:end] = np.frombuffer(part, np.uint8)
-            return True
-
-        if len(starts) <= 1:
-            return whole if all(map(fetch_part, starts)) else None
-        with Threads(min(_FETCHERS, len(starts)), "feast_sketch_store fetch") as pool:
-            return whole if all(pool.map(fetch_part, starts)) else None
-
-    def _content_of(self, key: str, known: KnownFile) -> str:
-        return f"{self._objects.identity}\n{key}\n{b''.join(known.chunks.checksums).hex()}"
+    def _content_of(self, name: str, known: KnownFile) -> str:
+        checksums = b"".join(known.chunks.checksums).hex()
+        return f"{self._objects.identity}\n{self._key(name)}\n{checksums}"
 
     def drop_damaged(self, name: str, known: KnownFile) -> bool:
         """Delete a damaged copy in the cache, see `Storage.drop_damaged`."""
-        if self._cache_path is None:
-            return False
-        content = self._content_of(self._key(name), known)
-        return FileCache(self._cache_path).drop_damaged(content, known)
+        return self._cache is not None and self._cache.drop_damaged(self._content_of(name, known), known)
 
     def keep_copy(self, name: str, known: KnownFile) -> None:
         """Mark a copy in the cache as in use, see `Storage.keep_copy`."""
-        if self._cache_path is not None:
-            content = self._content_of(self._key(name), known)
-            FileCache(self._cache_path).keep(content, known.size_bytes)
+        if self._cache is not None:
+            self._cache.keep(self._content_of(name, known), known.size_bytes)
 
     def let_go_of_copy(self, name: str, known: KnownFile) -> None:
         """Let a copy in the cache be deleted soon, see `Storage.let_go_of_copy`."""
-        if self._cache_path is not None:
-            content = self._content_of(self._key(name), known)
-            FileCache(self._cache_path).let_go(content, known.size_bytes)
+        if self._cache is not None:
+            self._cache.let_go(self._content_of(name, known), known.size_bytes)
 
     # -- write ---------------------------------------------------------------------------------
 
@@ -250,8 +235,29 @@ class ObjectStorage(Storage):
         """Keep others out as far as possible, see `Storage.lease`."""
         key = self._key(name)
         self._require_writable()
-        with object_lease.lease(self._objects, key, wait) as is_mine:
-            yield is_mine
+        holder = secrets.token_hex(8).encode()
+        while not (is_mine := _take(self._objects, key, holder)) and wait:
+            time.sleep(_LOOKED_AT_EVERY_SECONDS)
+        if not is_mine:
+            yield False
+            return
+        done = threading.Event()
+        renewer = threading.Thread(
+            target=_renew,
+            args=(self._objects, key, holder, done),
+            name="feast_sketch_store lease",
+            daemon=True,
+        )
+        renewer.start()
+        try:
+            yield True
+        finally:
+            done.set()
+            renewer.join()
+            # A lease that cannot be released expires.
+            with suppress(StorageError):
+                if _held(self._objects, key, holder) is not None:
+                    self._objects.delete([key])
 
     # -- parts ---------------------------------------------------------------------------------
 
@@ -270,3 +276,33 @@ def _key_of(name: str) -> str:
 def _name_of(key: str) -> str:
     """The reverse of `_key_of`."""
     return key.replace("[1", "\\").replace("[0", "[")
+
+
+def _take(objects: Objects, key: str, holder: bytes) -> bool:
+    with suppress(FileExistsAlreadyError):
+        objects.create(key, holder)
+        return True
+    found = objects.info(key)
+    if found is None:
+        return False  # it was released just now
+    # A lease dated further ahead than it can last was written by a wrong clock, and does not count.
+    if abs(time.time() - found.modified_at) < LEASE_SECONDS:
+        return False
+    return objects.replace(key, holder, found)
+
+
+def _held(objects: Objects, key: str, holder: bytes) -> ObjectInfo | None:
+    """Metadata of the lease, if it still belongs to the holder."""
+    with suppress(StorageError):
+        info, content = objects.read_all(key)
+        if content == holder:
+            return info
+    return None
+
+
+def _renew(objects: Objects, key: str, holder: bytes, done: threading.Event) -> None:
+    while not done.wait(_RENEWED_EVERY_SECONDS):
+        with suppress(StorageError):
+            known = _held(objects, key, holder)
+            if known is None or not objects.replace(key, holder, known):
+                return

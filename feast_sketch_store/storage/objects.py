@@ -92,6 +92,9 @@ class ObjectInfo:
 class Objects:
     """The objects of a bucket. Safe to use from several threads, but not in a child forked after first use.
 
+    Methods that read an object raise a `MissingFileError` if there is none. Those that write one raise an
+    `UncertainWriteError` if it is not known whether it was written.
+
     Parameters
     ----------
     store : a store of obstore, without a prefix.
@@ -143,17 +146,16 @@ class Objects:
 
     def names(self, folder: str) -> list[str]:
         """The keys of objects directly in a folder, without the folder."""
-        with self._calling(folder, "listed"):
-            prefix = folder.removesuffix("/") or None
-            found = obstore.list_with_delimiter(self._store, prefix)["objects"]
-            return [meta["path"].removeprefix(folder) for meta in found]
+        return [meta["path"].removeprefix(folder) for meta in self._directly_in(folder)["objects"]]
 
     def folders(self, folder: str) -> Sequence[str]:
         """The names of folders directly in a folder."""
+        found = self._directly_in(folder)["common_prefixes"]
+        return sorted(path.removeprefix(folder).rstrip("/") for path in found)
+
+    def _directly_in(self, folder: str) -> Any:
         with self._calling(folder, "listed"):
-            prefix = folder.removesuffix("/") or None
-            found = obstore.list_with_delimiter(self._store, prefix)["common_prefixes"]
-            return sorted(path.removeprefix(folder).rstrip("/") for path in found)
+            return obstore.list_with_delimiter(self._store, folder.removesuffix("/") or None)
 
     def info(self, key: str) -> ObjectInfo | None:
         """Metadata of an object; None if it does not exist."""
@@ -167,12 +169,7 @@ class Objects:
     # -- read ----------------------------------------------------------------------------------
 
     def read(self, key: str, start: int = 0, length: int | None = None) -> bytes:
-        """Bytes of an object; fewer if it ends before.
-
-        Raises
-        ------
-        MissingFileError : there is no such object.
-        """
+        """Bytes of an object; fewer if it ends before."""
         if start == 0 and length is None:
             return self.read_all(key)[1]
         info = self.info(key)
@@ -185,23 +182,13 @@ class Objects:
             return self._fetched(bytes(obstore.get_range(self._store, key, start=start, end=end)))
 
     def read_all(self, key: str) -> tuple[ObjectInfo, bytes]:
-        """An object with its metadata.
-
-        Raises
-        ------
-        MissingFileError : there is no such object.
-        """
+        """An object with its metadata."""
         with self._calling(key, "read"):
             found = obstore.get(self._store, key)
             return _info_of(found.meta, found.attributes), self._fetched(bytes(found.bytes()))
 
     def read_part(self, info: ObjectInfo, start: int, end: int) -> bytes | None:
-        """Bytes ``[start, end)`` of an object; None if it was replaced since ``info``.
-
-        Raises
-        ------
-        MissingFileError : there is no such object.
-        """
+        """Bytes ``[start, end)`` of an object; None if it was replaced since ``info``."""
         with self._calling(info.key, "read"):
             try:
                 found = obstore.get(
@@ -216,12 +203,7 @@ class Objects:
         return content
 
     def read_range(self, key: str, start: int, end: int) -> bytes:
-        """Bytes ``[start, end)`` of an object, fewer if it ends before.
-
-        Raises
-        ------
-        MissingFileError : there is no such object.
-        """
+        """Bytes ``[start, end)`` of an object, fewer if it ends before."""
         with self._calling(key, "read"):
             return self._fetched(bytes(obstore.get_range(self._store, key, start=start, end=end)))
 
@@ -233,7 +215,6 @@ class Objects:
         Raises
         ------
         FileExistsAlreadyError : the object exists.
-        UncertainWriteError : it is not known whether it was written.
         """
         self.require_conditions()
         for _ in range(_CREATE_TRIES):
@@ -255,10 +236,6 @@ class Objects:
         ----------
         key, content : of the object.
         known : replace only this object, and return False if it was replaced since.
-
-        Raises
-        ------
-        UncertainWriteError : it is not known whether it was written.
         """
         self.require_conditions()
         mode: Any = "overwrite"

@@ -52,15 +52,15 @@ class StorePlace:
 
     def view(self, project: str, view: str) -> Storage:
         """All that the store keeps for one feature view."""
-        return self._root().within(f"{folder_name(project)}/{folder_name(view)}/")
+        return self.project(project).within(f"{folder_name(view)}/")
 
-    def project(self, project: str) -> Storage:
+    def project(self, project: str) -> "LocalStorage | ObjectStorage":
         """All that the store keeps for a project."""
         return self._root().within(f"{folder_name(project)}/")
 
     def views(self, project: str) -> list[Storage]:
         """The storages of the existing views of a project."""
-        folder = self._root().within(f"{folder_name(project)}/")
+        folder = self.project(project)
         return [folder.within(f"{view}/") for view in folder.folders()]
 
     def find_view(self, project: str | None, view: str) -> Storage:

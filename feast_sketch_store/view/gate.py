@@ -17,7 +17,7 @@ from typing import Any, Self
 from feast_sketch_store.errors import DamagedFileError, GateError
 from feast_sketch_store.layers import SealedRows
 from feast_sketch_store.row_log import RowLog
-from feast_sketch_store.row_log.staging import StagedFile
+from feast_sketch_store.row_log.data_file import StagedFile
 from feast_sketch_store.settings.view_settings import ViewSettings, check_of
 from feast_sketch_store.snapshot.manifest import checksum_of
 from feast_sketch_store.storage.base import MissingFileError, Storage

@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from feast_sketch_store.layers.joint import CountedRows, SharedVocabularies
 from feast_sketch_store.row_log import LogRead
-from feast_sketch_store.row_log.staging import StagedFile
+from feast_sketch_store.row_log.data_file import StagedFile
 from feast_sketch_store.rows.formulas import Formula
 from feast_sketch_store.settings.view_settings import ViewSettings
 from feast_sketch_store.snapshot.files import SnapshotFile

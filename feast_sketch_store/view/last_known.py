@@ -20,11 +20,10 @@ import pyarrow as pa
 
 from feast_sketch_store.errors import DamagedFileError, StorageError
 from feast_sketch_store.row_log import LogRead, Position
-from feast_sketch_store.row_log.commits import decode_tables, encode_payload
-from feast_sketch_store.row_log.records import ROWS, decode_records, encode_record
+from feast_sketch_store.row_log.records import decode_records, decode_tables, encode_payload, encode_record
 from feast_sketch_store.snapshot.files import SnapshotFile, place_of
 from feast_sketch_store.snapshot.manifest import checksum_of
-from feast_sketch_store.storage.locks import locked
+from feast_sketch_store.storage.system import locked
 
 _FORMAT_VERSION = 1
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -234,7 +233,8 @@ class LastKnown:
             file.truncate(known.rows_bytes)  # left by a process that died
             file.seek(known.rows_bytes)
             for table in tables:
-                for piece in encode_record(ROWS, number, encode_payload(table)):
+                kind, content = encode_payload(table)
+                for piece in encode_record(kind, number, content):
                     file.write(piece)
                 number += 1
             return replace(known, rows_bytes=file.tell(), num_records=number)

@@ -21,7 +21,7 @@ from feast_sketch_store.layers import SealedLayer, SealedRows, SketchLayer
 from feast_sketch_store.layers.build import values_within_memory
 from feast_sketch_store.layers.joint import CountedRows, SharedVocabularies, count_rows
 from feast_sketch_store.row_log import START, LogRead, Position
-from feast_sketch_store.row_log.staging import StagedFile
+from feast_sketch_store.row_log.data_file import StagedFile
 from feast_sketch_store.rows.encoding import RowKeys
 from feast_sketch_store.rows.entity_keys import find_sorted
 from feast_sketch_store.rows.formulas import Formula

@@ -27,7 +27,7 @@ from feast_sketch_store.errors import (
 from feast_sketch_store.layers import SealedRows
 from feast_sketch_store.metrics import GATE_REFUSALS
 from feast_sketch_store.row_log import RowLog
-from feast_sketch_store.row_log.staging import StagedFile, stage
+from feast_sketch_store.row_log.data_file import StagedFile
 from feast_sketch_store.rows.encoding import FeastRow
 from feast_sketch_store.rows.limits import gathered
 from feast_sketch_store.rows.list_log import ListRows, list_tables
@@ -356,7 +356,7 @@ class View(LiveView[Shard]):
                 for number, part in divided(table, num_shards).items()
             )
         for number, rows in parts:
-            yield from stage(self.shards[number].row_log, rows, label, number, num_shards)
+            yield from self.shards[number].row_log.stage(rows, label, number, num_shards)
 
     def staged(self, entry: dict[str, Any]) -> StagedFile:
         """The file that an entry of a report describes.
@@ -366,7 +366,7 @@ class View(LiveView[Shard]):
         ShardError : the rows are divided into other shards by now.
         """
         check_division(self.name, entry["num_shards"], self.shard_map)
-        return StagedFile.from_report(self.shards[entry["shard"]].row_log, entry)
+        return self.shards[entry["shard"]].row_log.staged(entry)
 
     def commit_staged(self, files: Sequence[StagedFile], force: bool = False) -> None:
         """Commit staged files, shard by shard. Their rows are durable, and visible to this process, when this

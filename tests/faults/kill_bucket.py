@@ -35,7 +35,7 @@ from workload import BY_DELTAS, Workload, in_child
 
 from feast_sketch_store.operations.verification import verify_view
 from feast_sketch_store.row_log import RowLog
-from feast_sketch_store.storage import object_lease
+from feast_sketch_store.storage import object_store
 from feast_sketch_store.storage.base import Storage
 from feast_sketch_store.storage.buckets import open_bucket
 from feast_sketch_store.view.view import View
@@ -65,7 +65,7 @@ class Bucket:
 
     def storage(self, options: dict[str, str] | None = None) -> Storage:
         """The view's storage. A lease that is there is that of a killed process, and has ended."""
-        object_lease.LASTS_SECONDS = 0.0
+        object_store.LEASE_SECONDS = 0.0
         return open_bucket(self.url, options or self.server.options).within("view/")
 
     def view(self, turn: int, options: dict[str, str] | None = None) -> View:

@@ -11,7 +11,7 @@ from obstore.store import MemoryStore
 from feast_sketch_store.errors import StorageError
 from feast_sketch_store.operations.verification import verify_view
 from feast_sketch_store.row_log import RowLog
-from feast_sketch_store.storage import buckets, object_lease, objects
+from feast_sketch_store.storage import buckets, object_store, objects
 from feast_sketch_store.storage.base import UncertainWriteError
 from feast_sketch_store.storage.buckets import open_bucket
 from feast_sketch_store.storage.object_store import ObjectStorage
@@ -129,7 +129,7 @@ class Served:
 @pytest.fixture(autouse=True)
 def leases_that_have_ended(monkeypatch):
     """One who could not release a lease keeps nobody out for a minute."""
-    monkeypatch.setattr(object_lease, "LASTS_SECONDS", 0.0)
+    monkeypatch.setattr(object_store, "LEASE_SECONDS", 0.0)
 
 
 @pytest.fixture

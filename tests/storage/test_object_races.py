@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 import pytest
 
 from feast_sketch_store.row_log import RowLog
-from feast_sketch_store.storage import object_lease
+from feast_sketch_store.storage import object_store
 from feast_sketch_store.storage.buckets import open_bucket
 from feast_sketch_store.storage.stores import StorePlace
 from feast_sketch_store.view.rebuilding import rebuild
@@ -157,7 +157,7 @@ def test_a_teardown_waits_for_the_seal_of_another_process(object_server):
         write(view, [1, 2], "a")
     sealer = View(place.view("shop", "history"), SETTINGS, NEVER, 0.0)
     inside, tried = threading.Event(), threading.Event()
-    draft, take = sealer.shards[0].draft, object_lease._take
+    draft, take = sealer.shards[0].draft, object_store._take
 
     def draft_slowly(*arguments):
         inside.set()
@@ -173,7 +173,7 @@ def test_a_teardown_waits_for_the_seal_of_another_process(object_server):
 
     sealer.shards[0].draft = draft_slowly
     with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(2) as pool:
-        patch.setattr(object_lease, "_take", take_and_tell)
+        patch.setattr(object_store, "_take", take_and_tell)
         sealed = pool.submit(sealer.seal)
         assert inside.wait(60)
         pool.submit(remove_project, place, "shop").result(60)

@@ -10,7 +10,7 @@ import pytest
 from obstore.store import MemoryStore
 
 from feast_sketch_store.errors import SettingsError, StorageError
-from feast_sketch_store.storage import object_lease, object_store
+from feast_sketch_store.storage import file_cache, object_store
 from feast_sketch_store.storage.base import FileExistsAlreadyError, UncertainWriteError
 from feast_sketch_store.storage.buckets import _objects, check_url, open_bucket, open_objects
 from feast_sketch_store.storage.object_store import ObjectStorage
@@ -196,7 +196,7 @@ def test_a_call_whose_connection_is_cut_is_made_again(object_server, name):
 
 
 def test_an_object_that_others_replace_is_fetched_whole(moto, monkeypatch):
-    monkeypatch.setattr(object_store, "_PART_BYTES", 1 << 16)
+    monkeypatch.setattr(file_cache, "PART_BYTES", 1 << 16)
     size = (1 << 16) * 3 + 5
     make = maker(moto)
     writer, reader = make(), make()
@@ -220,7 +220,7 @@ def test_an_object_that_others_replace_is_fetched_whole(moto, monkeypatch):
 
 
 def test_a_lease_keeps_others_out_while_it_is_renewed(moto, monkeypatch):
-    monkeypatch.setattr(object_lease, "_RENEWED_EVERY_SECONDS", 0.02)
+    monkeypatch.setattr(object_store, "_RENEWED_EVERY_SECONDS", 0.02)
     make = maker(moto)
     mine, other = make(), make()
     renewed = threading.Event()
@@ -245,8 +245,8 @@ def test_the_lease_of_a_dead_holder_ends(moto, monkeypatch):
     with other.lease("lock") as is_its:
         assert not is_its
     now = time.time()
-    for seconds in (object_lease.LASTS_SECONDS, -2 * object_lease.LASTS_SECONDS):  # a clock may be wrong
-        monkeypatch.setattr(object_lease.time, "time", lambda seconds=seconds: now + seconds + 2)
+    for seconds in (object_store.LEASE_SECONDS, -2 * object_store.LEASE_SECONDS):  # a clock may be wrong
+        monkeypatch.setattr(object_store.time, "time", lambda seconds=seconds: now + seconds + 2)
         with other.lease("lock") as is_its:
             assert is_its
         dead._objects.create("a folder/store/view/lock", b"dead")
@@ -257,9 +257,9 @@ def test_of_eight_one_takes_over(moto, monkeypatch):
     storages = [make() for _ in range(8)]
     storages[0]._objects.create("a folder/store/view/lock", b"dead")
     now = time.time()
-    monkeypatch.setattr(object_lease.time, "time", lambda: now + object_lease.LASTS_SECONDS + 2)
+    monkeypatch.setattr(object_store.time, "time", lambda: now + object_store.LEASE_SECONDS + 2)
     key = "a folder/store/view/lock"
-    taken = in_threads(lambda s: object_lease._take(s._objects, key, b"new"), storages)
+    taken = in_threads(lambda s: object_store._take(s._objects, key, b"new"), storages)
     # Whoever comes after the first sees a lease from 62 seconds ago as well, by this clock.
     assert sum(taken) >= 1
     assert storages[0].read("lock") == b"new"

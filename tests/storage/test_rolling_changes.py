@@ -10,7 +10,7 @@ import feast_sketch_store
 from feast_sketch_store.operations.verification import verify_view
 from feast_sketch_store.row_log import table, wal_objects
 from feast_sketch_store.snapshot import files
-from feast_sketch_store.storage import buckets, object_lease
+from feast_sketch_store.storage import buckets, object_store
 from feast_sketch_store.storage.buckets import open_bucket
 from feast_sketch_store.structures.goals import NOISE_RATIO, Goal
 from feast_sketch_store.view import last_known, live_shard
@@ -283,7 +283,7 @@ def test_a_writer_whose_clock_is_an_hour_off_loses_nothing(fleet, monkeypatch, h
         fleet.start(name)
     draft = right.shards[0].draft
     # The storage, in tests.storage.memory or a server, has its own clock.
-    for module in (files, table, object_lease, wal_objects, last_known, live_shard):
+    for module in (files, table, object_store, wal_objects, last_known, live_shard):
         monkeypatch.setattr(module, "time", Clock(3600 * hours))
     off = fleet.writer()
 

@@ -3,8 +3,8 @@
 import pyarrow as pa
 import pytest
 
-from feast_sketch_store.row_log import commits as module
-from feast_sketch_store.row_log.commits import decode_tables, encode_table
+from feast_sketch_store.row_log import records as module
+from feast_sketch_store.row_log.records import decode_tables, encode_table
 from feast_sketch_store.rows.large_types import with_large_types
 from tests.helpers.cases import for_each
 

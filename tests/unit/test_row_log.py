@@ -12,6 +12,7 @@ from deltalake import DeltaTable
 from feast_sketch_store.errors import DamagedFileError, RowError, StorageError, UnsupportedFeatureError
 from feast_sketch_store.row_log import START, LogRead, RowLog
 from feast_sketch_store.row_log import log as log_module
+from feast_sketch_store.row_log.data_file import DataFile
 from feast_sketch_store.row_log.records import decode_mark
 from feast_sketch_store.row_log.table import Table
 from feast_sketch_store.row_log.wal import WriteAheadLog
@@ -43,7 +44,7 @@ def delta(storage):
 
 def test_a_log_that_does_not_exist_is_empty(log):
     read = log.read()
-    assert (read, read.position, log.is_at_end(START), log.columns()) == (LogRead(), START, True, {})
+    assert (read, read.position, log.is_at_end(START)) == (LogRead(), START, True)
     assert not read
     assert not log.absorb()
 
@@ -110,7 +111,7 @@ def test_every_type_of_a_column_is_read_by_delta_readers(log, storage):
     found = delta(storage).to_pyarrow_table()
     for name, column in columns.items():
         assert found[name].to_pylist() == column.to_pylist(), name
-    assert log.columns()["list"] == pa.large_list(pa.large_string())
+    assert log.read().schema().field("list").type == pa.large_list(pa.large_string())
 
 
 @pytest.mark.parametrize("name", ["a\u2028b", "a\u0085b", "a b", "%20", "a\nb", '"', "\\", "ü", "a/b"])
@@ -176,14 +177,14 @@ def test_a_batch_whose_file_a_vacuum_took_for_left_over_is_refused(storage, log,
     """Its writer was stopped between the file and the commit, or the machine slept and the clock went on."""
     log.append(rows("a"))
     monkeypatch.setattr(log_module, "_MAX_WAL_ROWS", 1)
-    stage = log.stage
+    write = DataFile.write
 
-    def stage_and_sleep(*arguments):
-        file = stage(*arguments)
+    def write_and_sleep(*arguments):
+        file = write(*arguments)
         assert RowLog(storage).vacuum(0.0) == [file.name]
         return file
 
-    monkeypatch.setattr(log, "stage", stage_and_sleep)
+    monkeypatch.setattr(DataFile, "write", write_and_sleep)
     with pytest.raises(StorageError, match="was removed before its rows counted"):
         log.append(rows("b", "c"))
     monkeypatch.undo()

@@ -5,8 +5,7 @@ import pytest
 
 from feast_sketch_store.errors import RowError, StorageError
 from feast_sketch_store.row_log import START, RowLog
-from feast_sketch_store.row_log import staging as staging_module
-from feast_sketch_store.row_log.staging import REPORT, StagedFile, stage
+from feast_sketch_store.row_log.data_file import REPORT
 from feast_sketch_store.storage.local import LocalStorage
 from tests.helpers.log_rows import names_of, rows
 from tests.storage.memory import MemoryStorage
@@ -22,7 +21,7 @@ def committed(log, files):
 
 
 def test_staged_rows_count_once_they_are_committed(log):
-    files = list(stage(log, [rows("a", "b"), rows("c")], "job-1-"))
+    files = list(log.stage([rows("a", "b"), rows("c")], "job-1-"))
     assert len(files) == 1
     assert files[0].file.num_rows == 3
     assert (names_of(log.read()), log.is_at_end(START)) == ([], True)
@@ -33,17 +32,17 @@ def test_staged_rows_count_once_they_are_committed(log):
 
 
 def test_a_report_tells_all_of_a_file(log):
-    (file,) = stage(log, [rows("a")], "job-1-")
+    (file,) = log.stage([rows("a")], "job-1-")
     (entry,) = pa.Table.from_pylist([file.to_report()], REPORT).to_pylist()
-    assert StagedFile.from_report(log, entry) == file
+    assert log.staged(entry) == file
     file.check()
 
 
-@pytest.mark.parametrize(("limit", "value"), [("_FILE_ROWS", 2), ("_FILE_BYTES", 1)])
+@pytest.mark.parametrize(("limit", "value"), [("data_file._FILE_ROWS", 2), ("log._STAGED_BYTES", 1)])
 def test_a_file_ends_when_it_is_large(log, monkeypatch, limit, value):
-    monkeypatch.setattr(staging_module, limit, value)
+    monkeypatch.setattr(f"feast_sketch_store.row_log.{limit}", value)
     tables = [rows(f"{n}a", f"{n}b") for n in range(5)]
-    files = list(stage(log, iter(tables), "job-1-"))
+    files = list(log.stage(iter(tables), "job-1-"))
     assert [file.file.num_rows for file in files] == [2] * 5
     committed(log, files)
     assert names_of(log.read()) == [f"{n}{letter}" for n in range(5) for letter in "ab"]
@@ -51,14 +50,14 @@ def test_a_file_ends_when_it_is_large(log, monkeypatch, limit, value):
 
 def test_tables_of_other_columns_are_in_another_file(log):
     more = rows("b", size=pa.array([1], pa.int64()))
-    files = list(stage(log, [rows("a"), more, rows("c")], "job-1-"))
+    files = list(log.stage([rows("a"), more, rows("c")], "job-1-"))
     assert [file.schema.names for file in files] == [["name"], ["name", "size"], ["name"]]
 
 
 def test_what_no_commit_names_is_discarded_by_its_label(log):
-    kept = list(stage(log, [rows("a")], "job-1-"))
-    twin = list(stage(log, [rows("a")], "job-1-"))
-    other = list(stage(log, [rows("b")], "job-2-"))
+    kept = list(log.stage([rows("a")], "job-1-"))
+    twin = list(log.stage([rows("a")], "job-1-"))
+    other = list(log.stage([rows("b")], "job-2-"))
     committed(log, kept)
     assert log.discard_staged("job-1-") == [twin[0].file.name]
     other[0].check()
@@ -69,7 +68,7 @@ def test_what_no_commit_names_is_discarded_by_its_label(log):
 
 @pytest.mark.parametrize("is_cut", [False, True], ids=["gone", "cut"])
 def test_a_file_that_is_not_there_as_it_was_written_is_told(log, is_cut):
-    (file,) = stage(log, [rows("a")], "job-1-")
+    (file,) = log.stage([rows("a")], "job-1-")
     storage = file.file.storage
     content = storage.read(file.file.name)
     storage.delete([file.file.name])
@@ -82,7 +81,7 @@ def test_a_file_that_is_not_there_as_it_was_written_is_told(log, is_cut):
 
 def test_files_with_a_column_of_another_type_are_refused(log):
     log.append(rows("a", size=pa.array([1], pa.int64())))
-    files = list(stage(log, [rows("b", size=pa.array(["x"], pa.large_string()))], "job-1-"))
+    files = list(log.stage([rows("b", size=pa.array(["x"], pa.large_string()))], "job-1-"))
     with pytest.raises(RowError, match="'size'"):
         committed(log, files)
     assert names_of(log.read()) == ["a"]
