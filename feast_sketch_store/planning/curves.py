@@ -20,6 +20,7 @@ from feast_sketch_store.planning.plan import Estimate, Point
 from feast_sketch_store.planning.sample import Sample, VocabularyMask, num_rare, spread_of_total
 from feast_sketch_store.planning.sealed_sets import build_sets, vocabulary_bytes
 from feast_sketch_store.rows.formulas import Formula
+from feast_sketch_store.structures.base import weighted_sums
 from feast_sketch_store.structures.goals import BLOOM, WEIGHTED_BLOOM
 from feast_sketch_store.structures.sizing import AnyFacts, FactClass, WeightedFacts, size_for_rates
 from feast_sketch_store.succinct.fingerprints import expected_bits
@@ -86,10 +87,10 @@ def candidates(sample: Sample, grid: Grid) -> list[Candidate]:
         [bloom(sample, rate) for rate in grid.error_rates],
         [weighted_bloom(sample, ratio) for ratio in grid.noise_ratios],
         [sets(sample)],
-        [sets(sample, threshold) for threshold in _thresholds(sample, grid.shares)],
+        [sets(sample, least) for least in _least_counts(sample, grid.shares)],
         [
-            bloom(sample, rate, threshold)
-            for threshold in _thresholds(sample, grid.cut_shares)
+            bloom(sample, rate, least)
+            for least in _least_counts(sample, grid.cut_shares)
             for rate in grid.cut_rates
         ],
     )
@@ -101,9 +102,9 @@ def in_order(curve: Sequence[Candidate]) -> list[Candidate]:
     return sorted(curve, key=lambda candidate: candidate.point.memory_bytes)
 
 
-def bloom(sample: Sample, error_rate: float, threshold: float | None = None) -> Candidate:
-    """One error rate for all values, or for those that at least ``threshold`` of the entities has."""
-    kept = sample.everything if threshold is None else sample.at_least(threshold * len(sample))
+def bloom(sample: Sample, error_rate: float, least: int = 0) -> Candidate:
+    """One error rate for all values, or for those that at least so many sampled entities have."""
+    kept = sample.at_least(least)
     counts = sample.kept_counts(kept)
     classes: list[AnyFacts] = [FactClass(int(c.sum()), error_rate) for c in counts.values()]
     geometry = size_for_rates([*classes, shapes_of(sample, kept)])
@@ -114,7 +115,7 @@ def bloom(sample: Sample, error_rate: float, threshold: float | None = None) -> 
     tags = {"sketch.structure": "bloom", "sketch.target": f"error {error_rate:g}"}
     settings = settings_of(sample, kept, tags)
     curve, label = BLOOM, f"error rate {error_rate:g}"
-    if threshold is not None:
+    if least:
         curve, label = f"{POPULAR_BLOOM}, {label}", kept_text(sample, kept)
     return as_candidate(sample, curve, label, geometry.num_bits / 8, kept, rates, settings)
 
@@ -141,13 +142,13 @@ def weighted_bloom(sample: Sample, noise_ratio: float) -> Candidate:
     return as_candidate(sample, WEIGHTED_BLOOM, label, size, kept, rates, settings_of(sample, kept, tags))
 
 
-def sets(sample: Sample, threshold: float | None = None) -> Candidate:
-    """Exact sets of all values, or of those that at least ``threshold`` of the entities has."""
-    kept = sample.everything if threshold is None else sample.at_least(threshold * len(sample))
+def sets(sample: Sample, least: int = 0) -> Candidate:
+    """Exact sets of all values, or of those that at least so many sampled entities have."""
+    kept = sample.at_least(least)
     settings = settings_of(sample, kept, {"sketch.structure": "sets"})
-    if threshold is None:
-        return sets_of(sample, kept, SETS, "exact", settings)
-    return sets_of(sample, kept, POPULAR_SETS, kept_text(sample, kept), settings)
+    if least:
+        return sets_of(sample, kept, POPULAR_SETS, kept_text(sample, kept), settings)
+    return sets_of(sample, kept, SETS, "exact", settings)
 
 
 def sets_of(
@@ -164,32 +165,19 @@ def sets_of(
     return as_candidate(sample, curve, label, size, kept, rates, settings, beside, built)
 
 
-def threshold_of_share(sample: Sample, share: float) -> float:
-    """The largest threshold, in few digits, that keeps a share of the facts.
-
-    Values that at least this share of the entities has are kept.
-    """
+def least_count(sample: Sample, share: float) -> int:
+    """How many sampled entities must have a value, if the most popular ones keep a share of the facts."""
     counts = np.sort(np.concatenate([feature.counts for feature in sample.features.values()]))[::-1]
     if not len(counts):
-        return 0.0
+        return 1
     cumulated = np.cumsum(counts)
     # Slightly less: rounding in the sum must not require one more value.
     place = int(np.searchsorted(cumulated, share * cumulated[-1] * (1 - 1e-12)))
-    return _round_threshold(counts, int(counts[min(place, len(counts) - 1)]), len(sample))
+    return int(counts[min(place, len(counts) - 1)])
 
 
-def _round_threshold(counts: NDArray[np.int64], count: int, num_sampled: int) -> float:
-    """A share in few digits that separates values that ``count`` sampled entities have from rarer ones."""
-    num_kept = int((counts >= count).sum())
-    for digits in range(1, 17):
-        share = float(f"{(count - 0.5) / num_sampled:.{digits}g}")
-        if int((counts >= share * num_sampled).sum()) == num_kept:
-            return share
-    return count / num_sampled
-
-
-def _thresholds(sample: Sample, shares: Sequence[float]) -> list[float]:
-    return sorted({threshold_of_share(sample, share) for share in shares})
+def _least_counts(sample: Sample, shares: Sequence[float]) -> list[int]:
+    return sorted({least_count(sample, share) for share in shares})
 
 
 def as_candidate(
@@ -268,7 +256,7 @@ def memory_bounds(
     for name, feature in sample.features.items():
         is_plain = len(rates[name]) > 0 and rates[name][0] > 0 and bool((rates[name] == rates[name][0]).all())
         each = 1.0 if is_plain else -np.log2(feature.counts / len(sample) * (1 - 1e-9))
-        bits += feature.sums(np.where(kept[name], each, 0.0))
+        bits += weighted_sums(feature.rows, np.where(kept[name], each, 0.0))
         facts += feature.rows.lengths
         if kept[name].all():
             low, high = _bytes_of_unseen(sample, name, is_plain)

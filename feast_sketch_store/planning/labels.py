@@ -29,7 +29,7 @@ from feast_sketch_store.planning.areas import Area
 from feast_sketch_store.planning.interactions import Interactions
 from feast_sketch_store.planning.logistic import Columns, Weights, fit
 from feast_sketch_store.planning.plan import Estimate
-from feast_sketch_store.planning.sample import Sample, VocabularyMask
+from feast_sketch_store.planning.sample import Sample, VocabularyMask, order_of
 from feast_sketch_store.planning.scores import as_encoded
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.entity_keys import find_sorted
@@ -113,13 +113,8 @@ class Labels:
     @cached_property
     def entities(self) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
         """The m distinct entities ordered by hash, uint64[m, 2]; and the entity of each row, int64[n]."""
-        order = np.lexsort((self.entity_hashes[:, 1], self.entity_hashes[:, 0]))
-        ordered = self.entity_hashes[order]
-        is_first = np.ones(len(order), np.bool_)
-        is_first[1:] = (ordered[1:] != ordered[:-1]).any(axis=1)
-        numbers = np.empty(len(order), np.int64)
-        numbers[order] = np.cumsum(is_first) - 1
-        return ordered[is_first], numbers
+        entities, numbers = np.unique(self.entity_hashes, axis=0, return_inverse=True)
+        return entities, numbers.reshape(-1)  # some releases of NumPy give a column
 
 
 def candidate_ids(
@@ -186,7 +181,7 @@ class Task:
         self._labels, self._sample, self._labelled = labels, sample, labelled
         entities, self._entity_of = labels.entities
         self._num_entities = len(entities)
-        order = np.lexsort((labelled.entity_hashes[:, 1], labelled.entity_hashes[:, 0]))
+        order = labelled.order
         found, places = find_sorted(labelled.entity_hashes[order], entities)
         self._rows = np.full(len(entities), -1)  # of the entities in ``labelled``
         self._rows[found] = order[places]
@@ -257,9 +252,7 @@ class Task:
 
     def weights(self) -> dict[str, NDArray[np.float64]]:
         """What each value adds to the score of the exact model: per feature float64[V]."""
-        everything = self._sample.everything
-        bounds = np.cumsum([len(mask) for mask in everything.values()])[:-1]
-        return dict(zip(everything, np.split(self._exact[1].history, bounds), strict=True))
+        return self._sample.by_feature(self._exact[1].history)
 
     def most_worth(self, share: float) -> VocabularyMask:
         """The values that the exact model needs most for the bits they take.
@@ -272,9 +265,7 @@ class Task:
         order, spent = self._worth
         mask = np.zeros(len(order), np.bool_)
         mask[order[: max(1, np.searchsorted(spent, share))]] = True
-        everything = self._sample.everything
-        bounds = np.cumsum([len(part) for part in everything.values()])[:-1]
-        return dict(zip(everything, np.split(mask, bounds), strict=True))
+        return self._sample.by_feature(mask)
 
     @cached_property
     def _worth(self) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
@@ -454,7 +445,7 @@ def _of_first_entities(entity_hashes: NDArray[np.uint64], most: int) -> NDArray[
 
     An entity with more rows than that has its first ones.
     """
-    order = np.lexsort((entity_hashes[:, 1], entity_hashes[:, 0]))
+    order = order_of(entity_hashes)
     first, beyond = entity_hashes[order[0]], entity_hashes[order[most]]
     if (first == beyond).all():
         return np.sort(order[:most])

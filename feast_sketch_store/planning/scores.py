@@ -110,14 +110,12 @@ def with_formula(candidate: Candidate, sample: Sample, formula: Formula) -> Cand
 
 def _strongest(sample: Sample, weights: Mapping[str, NDArray[np.float64]], number: int) -> Weights:
     """The values that add the most variance to a score, with their weights in few digits."""
-    counts = {name: feature.counts for name, feature in sample.features.items()}
-    shares = {name: own / len(sample) for name, own in counts.items()}
+    shares = {name: feature.counts / len(sample) for name, feature in sample.features.items()}
     moved = np.concatenate([weights[name] ** 2 * p * (1 - p) for name, p in shares.items()])
     is_kept = np.zeros(len(moved), np.bool_)
     is_kept[np.argsort(-moved, kind="stable")[:number]] = True
-    bounds = np.cumsum([len(own) for own in counts.values()])[:-1]
     chosen = {}
-    for name, mask in zip(counts, np.split(is_kept, bounds), strict=True):
+    for name, mask in sample.by_feature(is_kept).items():
         values = Vocabulary(sample.features[name].vocabulary.values.filter(pa.array(mask)))
         rounded = [float(f"{weight:.{_WEIGHT_DIGITS}g}") for weight in weights[name][mask]]
         chosen[name] = values, np.array(rounded, np.float64)

@@ -21,7 +21,7 @@ from feast_sketch_store.errors import PlanError
 from feast_sketch_store.layers.shapes import bucket_timestamps
 from feast_sketch_store.online_store import any_feature_view, online_store_of
 from feast_sketch_store.planning.plan import PlannedField
-from feast_sketch_store.planning.sample import FeatureSample, Sample, total_of
+from feast_sketch_store.planning.sample import FeatureSample, Sample, order_of, total_of
 from feast_sketch_store.planning.stored_rows import StoredRows, value_sizes
 from feast_sketch_store.rows.arrow_rows import from_source
 from feast_sketch_store.rows.codecs import MEMBERSHIP, FeatureCodec
@@ -151,7 +151,7 @@ def sample_view(
         raise no_rows(view)
     hashes = view.hash_join_keys(table)
     chosen = np.zeros(len(table), np.bool_)
-    chosen[np.lexsort((hashes[:, 1], hashes[:, 0]))[:max_entities]] = True
+    chosen[order_of(hashes)[:max_entities]] = True
     if labelled is not None:
         chosen |= _is_among(hashes, labelled)
     arrow = from_source(table.filter(pa.array(chosen)), view.table, view.settings.codecs)

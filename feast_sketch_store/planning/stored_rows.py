@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from feast_sketch_store.kernel import row_sums
 from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.vocabulary import Vocabulary
 
@@ -61,8 +62,7 @@ def value_sizes(
 
     Source: protobuf.dev/programming-guides/encoding.
     """
-    sums = np.concatenate(([0], np.cumsum(_element_sizes(element_kind, vocabulary)[rows.ids])))
-    distinct = sums[rows.indptr[1:]] - sums[rows.indptr[:-1]]
+    distinct = row_sums(rows.indptr, _element_sizes(element_kind, vocabulary)[rows.ids])
     content = np.rint(distinct * (num_elements / np.maximum(1, rows.lengths))).astype(np.int64)
     if not _is_delimited(vocabulary):  # numbers are packed into one field of the inner message
         content = np.where(content > 0, 1 + varint_sizes(content) + content, 0)
