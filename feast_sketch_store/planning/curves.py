@@ -5,6 +5,11 @@ as in a seal, with features that imply each other coded together. Their bits are
 the ratio of the fewest bits that sets of these densities can have. So values missing from the sample count,
 too.
 
+Clusters of rows are learned from the sample, and their counts scaled to the view. A cluster of the view may
+have values that it lacks in the sample. So if the sample is not everything, the shares of each cluster are
+smoothed towards those of all rows, as in the scorer; and values missing from the sample are equally frequent
+in all clusters.
+
     false_per_read = sum over features and values of (share of entities with a value - density) * rate
     noise_ratio    = false_per_read / kept facts of an entity
 """
@@ -14,14 +19,29 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
+from feast_sketch_store.layers.collect import CollectedFeature
 from feast_sketch_store.planning.plan import Estimate, Point
-from feast_sketch_store.planning.sample import Sample, VocabularyMask, num_rare, spread_of_total
-from feast_sketch_store.planning.sealed_sets import build_sets, vocabulary_bytes
+from feast_sketch_store.planning.sample import (
+    FeatureSample,
+    Sample,
+    VocabularyMask,
+    num_rare,
+    spread_of_total,
+)
+from feast_sketch_store.rows.codecs import EMPTY, VALUE, FeatureCodec
+from feast_sketch_store.rows.csr import Csr
+from feast_sketch_store.rows.encoding import EncodedFeature
 from feast_sketch_store.rows.formulas import Formula
-from feast_sketch_store.structures.base import weighted_sums
-from feast_sketch_store.structures.goals import BLOOM, WEIGHTED_BLOOM
+from feast_sketch_store.structures.base import RowsToSeal, weighted_sums
+from feast_sketch_store.structures.cluster_sizing import STYLES, ClusterFacts, Split, expected_fill, size
+from feast_sketch_store.structures.clustered import side_by_side
+from feast_sketch_store.structures.clusters import SMOOTHING, count, learn
+from feast_sketch_store.structures.costs import index_bytes, packed_bytes, table_bytes
+from feast_sketch_store.structures.goals import BLOOM, DEFAULT_CLUSTERS, WEIGHTED_BLOOM
+from feast_sketch_store.structures.set_columns import SetColumns
 from feast_sketch_store.structures.sizing import AnyFacts, FactClass, WeightedFacts, size_for_rates
 from feast_sketch_store.succinct.fingerprints import expected_bits
 from feast_sketch_store.succinct.golomb_sets import GolombSets, ideal_bits, starts_bytes
@@ -30,6 +50,9 @@ SETS = "sets"
 POPULAR_SETS = "most popular values, as sets"
 POPULAR_BLOOM = "most popular values, bloom"
 CHOSEN_SETS = "values chosen by the model, as sets"
+
+CLUSTERED_NOISE_RATIOS = (4.0, 1.0, 0.2)  # sets are smaller at less noise
+
 # About: the header of a snapshot with the checksums of blocks, more if rows are listed, and of a feature.
 _HEADER_BYTES, LISTED_HEADER_BYTES, _FEATURE_HEADER_BYTES = 650, 260, 60
 
@@ -311,7 +334,7 @@ def _sets_bytes(sample: Sample, kept: VocabularyMask) -> tuple[float, float, Gol
     These bytes, the bytes of the vocabularies, and the sets of the sampled entities.
     """
     parts = {name: feature.cut(kept[name]) for name, feature in sample.features.items()}
-    columns = build_sets(parts, sample.order)
+    columns = _built_sets(parts, sample.order)
     built = columns.sets
     code_bits = built.num_bits * sample.scale
     if sample.scale > 1:
@@ -321,8 +344,112 @@ def _sets_bytes(sample: Sample, kept: VocabularyMask) -> tuple[float, float, Gol
     index_bits = float(expected_bits(sample.num_entities, sample.presence_error_rate))
     num_codes = len(parts) * len(sample) + sum(part.num_facts for part in parts.values())
     index_bits += 8 * starts_bytes(sample.num_entities, round(num_codes * sample.scale), code_bits)
-    of_values = vocabulary_bytes(sample, kept, columns.size_bytes - built.size_bytes)
+    num_values = sum(map(len, sample.kept_counts(kept).values()))
+    num_sampled = sum(len(part.vocabulary) for part in parts.values())
+    of_values = (columns.size_bytes - built.size_bytes) * num_values / max(1, num_sampled)
     return (code_bits + index_bits) / 8, of_values, built
+
+
+def _built_sets(parts: Mapping[str, FeatureSample], order: NDArray[np.int64]) -> SetColumns:
+    """The sets of all features of the sampled rows, in this order, int64[n], as in a seal."""
+    collected = []
+    for name, part in parts.items():
+        feature = encoded(name, part)
+        collected.append(CollectedFeature(feature.codec, len(order)))
+        collected[-1].add(np.arange(len(order), dtype=np.int32), feature)
+        collected[-1].finish()
+    rows = RowsToSeal(np.zeros((len(order), 2), np.uint64), (0, 0), order)
+    return SetColumns.build([(feature, None) for feature in collected], rows)
+
+
+def encoded(name: str, feature: FeatureSample) -> EncodedFeature:
+    """A feature of the sampled rows in the form that structures and formulas take."""
+    values, rows = feature.vocabulary, feature.rows
+    kind = "int64" if pa.types.is_int64(values.values.type) else "bytes"
+    states = np.where(rows.lengths > 0, np.uint8(VALUE), np.uint8(EMPTY))
+    return EncodedFeature(FeatureCodec(name, f"{kind}_set_val"), values, states, rows.indptr, rows.ids)
+
+
+def clustered(sample: Sample, noise_ratios: Sequence[float]) -> list[Candidate]:
+    """Clustered filters: the points of each style at some noise ratios, the smallest first."""
+    # In the order of hashes, so that a sample has the same clusters wherever its rows come from.
+    order = sample.order
+    members = [f.rows.take(order) for f in sample.features.values()]
+    sizes = [len(feature.vocabulary) for feature in sample.features.values()]
+    clusters = learn(side_by_side(members, sizes), sum(sizes), DEFAULT_CLUSTERS)
+    counts = {
+        name: _cluster_counts(sample, name, own, clusters)
+        for name, own in zip(sample.features, members, strict=True)
+    }
+    found = []
+    for style in STYLES:
+        points = (_clustered_at(sample, style, ratio, counts) for ratio in noise_ratios)
+        found += in_order([point for point in points if point is not None])
+    return found
+
+
+def _cluster_counts(
+    sample: Sample, name: str, members: Csr, clusters: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Rows of the view in each cluster with each value, int64[C, V], and with any value, int64[C]."""
+    num_clusters, seen = int(clusters.max(initial=0)) + 1, len(sample.features[name].vocabulary)
+    filled = np.bincount(clusters[members.lengths > 0], minlength=num_clusters)
+    full = sample.full_counts[name]
+    shares = count(members, clusters, (num_clusters, seen)).astype(np.float64)
+    if sample.scale > 1:
+        overall = shares.sum(0) / max(1, filled.sum())
+        shares = (shares + SMOOTHING * overall) * (filled / (filled + SMOOTHING))[:, None]
+    by_rows = np.repeat(filled[:, None] / max(1, filled.sum()), len(full) - seen, axis=1)
+    shares = np.concatenate((shares / np.maximum(shares.sum(0), 1e-300), by_rows), axis=1)
+    num_rows = np.rint(filled * sample.scale).astype(np.int64)
+    return np.minimum(np.rint(shares * full), num_rows[:, None]).astype(np.int64), num_rows
+
+
+def _clustered_at(
+    sample: Sample,
+    style: str,
+    noise_ratio: float,
+    counts: dict[str, tuple[NDArray[np.int64], NDArray[np.int64]]],
+) -> Candidate | None:
+    """The point of a style; None if no table can have so little noise."""
+    facts = []
+    for own, num_rows in counts.values():
+        false_per_read = noise_ratio * int(own.sum()) / max(1, int(num_rows.sum()))
+        facts.append(ClusterFacts(own, num_rows, max(false_per_read, 1e-12), style))
+    try:
+        num_bits, splits = size(facts)
+    except ValueError:
+        return None
+    fill = expected_fill(facts, splits, num_bits)
+    rates = {
+        name: _mean_rates(own, split, fill) for name, own, split in zip(counts, facts, splits, strict=True)
+    }
+    num_clusters = facts[0].counts.shape[0]
+    window_words = sum(-(-own.counts.shape[1] // 64) for own in facts)
+    masks = sum(
+        8 * num_clusters * (len(split.hashes) - 1) * -(-own.counts.shape[1] // 64)
+        for own, split in zip(facts, splits, strict=True)
+    )
+    everyone = sample.num_entities
+    columns = packed_bytes(everyone, (num_clusters - 1).bit_length())
+    columns += sample.timestamps_bytes
+    columns += sum(packed_bytes(everyone, 1) for own in facts if own.num_rows.sum() < everyone)  # states
+    structure = table_bytes(num_bits, window_words) + masks
+    structure += columns + index_bytes(everyone, sample.presence_error_rate)
+    tags = {"sketch.structure": style, "sketch.target": f"noise {noise_ratio:g}"}
+    curve = style
+    if style == WEIGHTED_BLOOM:
+        tags["sketch.clusters"] = str(DEFAULT_CLUSTERS)
+        curve = f"{style}, {DEFAULT_CLUSTERS} clusters"
+    label = f"noise ratio {noise_ratio:g}"
+    kept, settings = sample.everything, settings_of(sample, sample.everything, tags)
+    return as_candidate(sample, curve, label, structure, kept, rates, settings, LISTED_HEADER_BYTES)
+
+
+def _mean_rates(facts: ClusterFacts, split: Split, fill: float) -> NDArray[np.float64]:
+    """The mean rate of each value over the rows that lack it: float64[V]."""
+    shown = facts.absent * np.power(fill, np.array(split.hashes))[split.level_of]
+    return np.asarray(shown.sum(0) / np.maximum(facts.absent.sum(0), 1))
 
 
 def settings_of(sample: Sample, kept: VocabularyMask, tags: Mapping[str, str]) -> dict[str, dict[str, str]]:

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 from feast import FeatureStore
 
 from feast_sketch_store.errors import PlanError
-from feast_sketch_store.planning import clustered, scores, timed
+from feast_sketch_store.planning import scores, timed
 from feast_sketch_store.planning.choice import (
     LEAST_GAIN,
     PlanTarget,
@@ -24,11 +24,13 @@ from feast_sketch_store.planning.choice import (
 from feast_sketch_store.planning.current import REPLACED, compared, offers
 from feast_sketch_store.planning.curves import (
     CHOSEN_SETS,
+    CLUSTERED_NOISE_RATIOS,
     COARSE,
     SETS,
     Candidate,
     Grid,
     candidates,
+    clustered,
     in_order,
     kept_text,
     sets_of,
@@ -96,7 +98,7 @@ def plan_view(
     grid = Grid() if read is None else COARSE
     found = candidates(sample, grid)
     if read is None:  # with labels they are left out: how noise by cluster affects a model is not known
-        found += clustered.candidates(sample, clustered.NOISE_RATIOS)
+        found += clustered(sample, CLUSTERED_NOISE_RATIOS)
     found = _merged(found, made_to_measure(sample, target))
     limits = list(_limits(planned, sample, found))
     task = None

@@ -12,10 +12,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from feast_sketch_store.planning.curves import Candidate, sets_of
+from feast_sketch_store.planning.curves import Candidate, encoded, sets_of
 from feast_sketch_store.planning.sample import Sample
-from feast_sketch_store.planning.sealed_sets import codec_of
-from feast_sketch_store.rows.codecs import SCORE, VALUE, FeatureCodec
+from feast_sketch_store.rows.codecs import SCORE, FeatureCodec
 from feast_sketch_store.rows.encoding import EncodedFeature, EncodedRows, RowKeys
 from feast_sketch_store.rows.formulas import Formula
 from feast_sketch_store.rows.vocabulary import Vocabulary
@@ -44,12 +43,7 @@ def score_name(codecs: Sequence[FeatureCodec]) -> str:
 
 def as_encoded(sample: Sample) -> dict[str, EncodedFeature]:
     """The features of sampled entities in the form that formulas take."""
-    found = {}
-    for name, feature in sample.features.items():
-        states = np.full(len(sample), VALUE, np.uint8)
-        codec, rows = codec_of(name, feature), feature.rows
-        found[name] = EncodedFeature(codec, feature.vocabulary, states, rows.indptr, rows.ids)
-    return found
+    return {name: encoded(name, feature) for name, feature in sample.features.items()}
 
 
 def scores(
