@@ -36,10 +36,9 @@ from feast_sketch_store.bridges.scaling import Sealed, bytes_per_entity
 from feast_sketch_store.errors import SettingsError, SketchStoreError, StorageError
 from feast_sketch_store.layers import SketchLayer
 from feast_sketch_store.online_store import SketchOnlineStoreConfig
-from feast_sketch_store.planning.other_stores import LISTPACK_VALUE, REDIS, redis_bytes
+from feast_sketch_store.planning.other_stores import LISTPACK_VALUE, REDIS, StoredRows, redis_bytes
 from feast_sketch_store.planning.plan import Estimate
 from feast_sketch_store.planning.sample import all_values, total_by_mean
-from feast_sketch_store.planning.stored_rows import StoredRows
 from feast_sketch_store.rows.codecs import BINNED, CATEGORICAL, EXACT, MEMBERSHIP
 from feast_sketch_store.rows.encoding import FeastRow
 from feast_sketch_store.rows.entity_keys import serialize_entity_keys

@@ -23,6 +23,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from feast_sketch_store.layers.collect import CollectedFeature
+from feast_sketch_store.planning.other_stores import REDIS, SQLITE, redis_bytes, sqlite_bytes
 from feast_sketch_store.planning.plan import Estimate, Point
 from feast_sketch_store.planning.sample import (
     FeatureSample,
@@ -30,6 +31,7 @@ from feast_sketch_store.planning.sample import (
     VocabularyMask,
     num_rare,
     spread_of_total,
+    total_by_mean,
 )
 from feast_sketch_store.rows.codecs import EMPTY, VALUE, FeatureCodec
 from feast_sketch_store.rows.csr import Csr
@@ -43,7 +45,6 @@ from feast_sketch_store.structures.costs import index_bytes, packed_bytes, table
 from feast_sketch_store.structures.goals import BLOOM, DEFAULT_CLUSTERS, WEIGHTED_BLOOM
 from feast_sketch_store.structures.set_columns import SetColumns
 from feast_sketch_store.structures.sizing import AnyFacts, FactClass, WeightedFacts, size_for_rates
-from feast_sketch_store.succinct.fingerprints import expected_bits
 from feast_sketch_store.succinct.golomb_sets import GolombSets, ideal_bits, starts_bytes
 
 SETS = "sets"
@@ -341,13 +342,13 @@ def _sets_bytes(sample: Sample, kept: VocabularyMask) -> tuple[float, float, Gol
         proportional = sum(ideal_bits(part.counts, len(sample)) for part in parts.values()) * sample.scale
         least = sum(ideal_bits(counts, sample.num_entities) for counts in sample.kept_counts(kept).values())
         code_bits *= least / max(1.0, proportional)
-    index_bits = float(expected_bits(sample.num_entities, sample.presence_error_rate))
     num_codes = len(parts) * len(sample) + sum(part.num_facts for part in parts.values())
-    index_bits += 8 * starts_bytes(sample.num_entities, round(num_codes * sample.scale), code_bits)
+    size = code_bits / 8 + index_bytes(sample.num_entities, sample.presence_error_rate)
+    size += starts_bytes(sample.num_entities, round(num_codes * sample.scale), code_bits)
     num_values = sum(map(len, sample.kept_counts(kept).values()))
     num_sampled = sum(len(part.vocabulary) for part in parts.values())
     of_values = (columns.size_bytes - built.size_bytes) * num_values / max(1, num_sampled)
-    return (code_bits + index_bits) / 8, of_values, built
+    return size, of_values, built
 
 
 def _built_sets(parts: Mapping[str, FeatureSample], order: NDArray[np.int64]) -> SetColumns:
@@ -371,7 +372,7 @@ def encoded(name: str, feature: FeatureSample) -> EncodedFeature:
 
 
 def clustered(sample: Sample, noise_ratios: Sequence[float]) -> list[Candidate]:
-    """Clustered filters: the points of each style at some noise ratios, the smallest first."""
+    """Clustered filters: the points of each style at some noise ratios."""
     # In the order of hashes, so that a sample has the same clusters wherever its rows come from.
     order = sample.order
     members = [f.rows.take(order) for f in sample.features.values()]
@@ -381,11 +382,12 @@ def clustered(sample: Sample, noise_ratios: Sequence[float]) -> list[Candidate]:
         name: _cluster_counts(sample, name, own, clusters)
         for name, own in zip(sample.features, members, strict=True)
     }
-    found = []
-    for style in STYLES:
-        points = (_clustered_at(sample, style, ratio, counts) for ratio in noise_ratios)
-        found += in_order([point for point in points if point is not None])
-    return found
+    return [
+        candidate
+        for style in STYLES
+        for ratio in noise_ratios
+        if (candidate := _clustered_at(sample, style, ratio, counts)) is not None
+    ]
 
 
 def _cluster_counts(
@@ -450,6 +452,20 @@ def _mean_rates(facts: ClusterFacts, split: Split, fill: float) -> NDArray[np.fl
     """The mean rate of each value over the rows that lack it: float64[V]."""
     shown = facts.absent * np.power(fill, np.array(split.hashes))[split.level_of]
     return np.asarray(shown.sum(0) / np.maximum(facts.absent.sum(0), 1))
+
+
+def points_of_other_stores(sample: Sample) -> list[Point]:
+    """Points for the sampled rows in other stores; none if the rows are not known."""
+    if sample.stored is None:
+        return []
+    sizes = {REDIS: redis_bytes(sample.stored, sample.num_entities), SQLITE: sqlite_bytes(sample.stored)}
+    points = []
+    for store, of_rows in sizes.items():
+        size = total_by_mean(of_rows, sample.num_entities)
+        per_fact = size.value / max(1.0, sample.facts.value)
+        label, bounds = f"{per_fact:.3g} bytes per fact", (size.value, size.low, size.high)
+        points.append(Point(store, label, *bounds, None, 8 * per_fact, 0.0, 0.0, 1.0))
+    return points
 
 
 def settings_of(sample: Sample, kept: VocabularyMask, tags: Mapping[str, str]) -> dict[str, dict[str, str]]:

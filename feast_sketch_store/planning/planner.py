@@ -33,10 +33,10 @@ from feast_sketch_store.planning.curves import (
     clustered,
     in_order,
     kept_text,
+    points_of_other_stores,
     sets_of,
 )
 from feast_sketch_store.planning.labels import WORTH_SHARES, Labels, Task, candidate_ids, require_scipy
-from feast_sketch_store.planning.other_stores import points_of_other_stores
 from feast_sketch_store.planning.plan import Plan, PlannedField
 from feast_sketch_store.planning.sample import Sample, VocabularyMask
 from feast_sketch_store.planning.source import PlannedView, sample_view

@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from feast_sketch_store.planning.other_stores import StoredRows
 from feast_sketch_store.planning.plan import Estimate
-from feast_sketch_store.planning.stored_rows import StoredRows
 from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.vocabulary import Vocabulary
 from feast_sketch_store.structures.costs import timestamps_bytes

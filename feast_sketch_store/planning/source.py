@@ -20,9 +20,9 @@ from feast_sketch_store import feast_parts
 from feast_sketch_store.errors import PlanError
 from feast_sketch_store.layers.shapes import bucket_timestamps
 from feast_sketch_store.online_store import any_feature_view, online_store_of
+from feast_sketch_store.planning.other_stores import StoredRows, value_sizes
 from feast_sketch_store.planning.plan import PlannedField
 from feast_sketch_store.planning.sample import FeatureSample, Sample, order_of, total_of
-from feast_sketch_store.planning.stored_rows import StoredRows, value_sizes
 from feast_sketch_store.rows.arrow_rows import from_source
 from feast_sketch_store.rows.codecs import MEMBERSHIP, FeatureCodec
 from feast_sketch_store.rows.csr import Csr

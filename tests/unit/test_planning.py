@@ -29,16 +29,16 @@ from feast_sketch_store.planning.curves import (
     candidates,
     header_bytes,
     least_count,
+    points_of_other_stores,
     sets,
     weighted_bloom,
 )
 from feast_sketch_store.planning.labels import Labels, Task, _draw_false, candidate_ids, require_scipy
 from feast_sketch_store.planning.logistic import Columns, Weights, fit
-from feast_sketch_store.planning.other_stores import REDIS, SQLITE, points_of_other_stores
+from feast_sketch_store.planning.other_stores import REDIS, SQLITE, StoredRows, value_sizes
 from feast_sketch_store.planning.plan import Estimate, Point
 from feast_sketch_store.planning.progress import Progress, counted
 from feast_sketch_store.planning.sample import FeatureSample, Sample, total_of
-from feast_sketch_store.planning.stored_rows import StoredRows, value_sizes
 from feast_sketch_store.rows.codecs import EMPTY, VALUE, FeatureCodec
 from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.encoding import EncodedFeature, EncodedRows, RowKeys
