@@ -36,7 +36,8 @@ from feast_sketch_store.planning.curves import (
     points_of_other_stores,
     sets_of,
 )
-from feast_sketch_store.planning.labels import WORTH_SHARES, Labels, Task, candidate_ids, require_scipy
+from feast_sketch_store.planning.labels import Labels, candidate_ids, require_scipy
+from feast_sketch_store.planning.models import WORTH_SHARES, Task
 from feast_sketch_store.planning.plan import Plan, PlannedField
 from feast_sketch_store.planning.sample import Sample, VocabularyMask
 from feast_sketch_store.planning.source import PlannedView, sample_view

@@ -7,7 +7,8 @@ import pytest
 from feast_sketch_store.layers import Cut, FeatureBudget, Goal, seal
 from feast_sketch_store.layers.sketch import SketchLayer
 from feast_sketch_store.planning.curves import SETS, sets
-from feast_sketch_store.planning.labels import Labels, Task
+from feast_sketch_store.planning.labels import Labels
+from feast_sketch_store.planning.models import Task
 from feast_sketch_store.planning.scores import SCORE_CURVE, as_encoded, score_name, scores
 from feast_sketch_store.rows.codecs import SCORE, FeatureCodec
 from feast_sketch_store.rows.encoding import EncodedRows, RowKeys

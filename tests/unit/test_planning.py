@@ -15,7 +15,6 @@ from scipy import sparse
 from feast_sketch_store.errors import PlanError
 from feast_sketch_store.layers import FeatureBudget, Goal, build_layer
 from feast_sketch_store.layers.shapes import bucket_timestamps
-from feast_sketch_store.planning.areas import Area
 from feast_sketch_store.planning.choice import PlanTarget, choose_point, knee, made_to_measure, undecided
 from feast_sketch_store.planning.curves import (
     BLOOM,
@@ -33,8 +32,9 @@ from feast_sketch_store.planning.curves import (
     sets,
     weighted_bloom,
 )
-from feast_sketch_store.planning.labels import Labels, Task, _draw_false, candidate_ids, require_scipy
+from feast_sketch_store.planning.labels import Labels, candidate_ids, require_scipy
 from feast_sketch_store.planning.logistic import Columns, Weights, fit
+from feast_sketch_store.planning.models import Area, Task, _draw_false
 from feast_sketch_store.planning.other_stores import REDIS, SQLITE, StoredRows, value_sizes
 from feast_sketch_store.planning.plan import Estimate, Point
 from feast_sketch_store.planning.progress import Progress, counted
@@ -670,7 +670,7 @@ class TestLabels:
         assert again[0].auc(people.everything, rates) == again[1].auc(people.everything, rates)
 
     def test_too_much_noise_is_not_measured(self, people, task, monkeypatch):
-        monkeypatch.setattr("feast_sketch_store.planning.labels.MAX_FALSE_VALUES", 1000)
+        monkeypatch.setattr("feast_sketch_store.planning.models.MAX_FALSE_VALUES", 1000)
         assert task.auc(people.everything, {"f0": np.full(300, 0.11)}) is None
 
     def test_entities_without_a_row_show_nothing(self, people, make_labels):
@@ -680,7 +680,7 @@ class TestLabels:
         labelled = Sample("history", 1000, PRESENCE, people.entity_hashes[:1000], {"f0": few})
         task = Task(labels, people, labelled)
         assert task.share_without_row == pytest.approx(2 / 3, abs=1e-3)
-        history = task._history([(people.everything["f0"], np.full(300, 0.2))])
+        history = task._history(people.everything, {"f0": np.full(300, 0.2)})
         shown = np.asarray(history.history.sum(axis=1)).ravel()
         assert (shown > 0).sum() == pytest.approx(1000, abs=5)
 
