@@ -152,6 +152,10 @@ class Task:
         """The AUC of a model of the context alone."""
         return _as_auc(self._without)
 
+    def auc_exact(self) -> Estimate:
+        """The AUC of a model of the context and of the features as written."""
+        return _as_auc(self._area_of_exact)
+
     def gain(self) -> Estimate:
         """What the exact features add to the AUC of the context alone, with a paired 95 % interval."""
         return (self._area_of_exact - self._without).estimate
