@@ -21,6 +21,7 @@ from feast_sketch_store.planning.plan import Estimate, Plan, Point
 from feast_sketch_store.planning.sample import all_values, spread_of_total, total_by_mean
 from feast_sketch_store.planning.source import PlannedView, logged_offline_rows, logged_rows, no_rows
 from feast_sketch_store.rows.codecs import FeatureCodec
+from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.encoding import NO_TIMESTAMP, EncodedFeature, EncodedRows
 from feast_sketch_store.rows.listing import Listing
 from feast_sketch_store.rows.lists import as_sealed
@@ -73,7 +74,8 @@ class ListSample:
 
     def num_values(self, feature: EncodedFeature) -> Estimate:
         """The number of values in all lists of the view, by Chao's estimate."""
-        counts = np.bincount(_distinct(feature), minlength=len(feature.vocabulary))
+        items = Csr(feature.indptr, feature.symbols).distinct()
+        counts = np.bincount(items.ids, minlength=len(feature.vocabulary))
         return all_values(counts, len(self.rows), self.num_entities)
 
 
@@ -162,10 +164,10 @@ def _points(view: PlannedView, sample: ListSample, tick: int, num_items: int) ->
         )
         tags = {codec.feature: _tags(tick, limit) for codec in view.codecs}
         beside = sum((_attribute_bits(feature) for feature in lists.values()), np.zeros(len(sample.rows)))
-        row_bits = sum((_row_bits(feature, tick) for feature in lists.values()), beside)
+        row_bits = sum(map(_row_bits, lists.values()), beside)
         yield _point(LISTS, text, sample, lists, row_bits, (num_items, kept), tags)
         if limit is None:
-            row_bits = sum((_order_bits(feature, tick) for feature in lists.values()), beside)
+            row_bits = sum(map(_order_bits, lists.values()), beside)
             yield _point(IN_ORDER, text, sample, lists, row_bits, (num_items, kept), {})
 
 
@@ -198,9 +200,9 @@ def _point(
     return Point(curve, label, memory, *bounds, in_lists, bits, 0.0, 0.0, kept_share, None, settings)
 
 
-def _row_bits(feature: EncodedFeature, tick: int) -> NDArray[np.float64]:
+def _row_bits(feature: EncodedFeature) -> NDArray[np.float64]:
     """Bits of each row as coded by a seal: float64[n]."""
-    ids, ages, counts = _coded(feature, tick)
+    ids, ages, counts = _coded(feature)
     return _bits_of_rows(TimedLists.build(counts, feature.csr.indptr, ids, ages))
 
 
@@ -221,9 +223,9 @@ def _attribute_bits(feature: EncodedFeature) -> NDArray[np.float64]:
     return bits + 2 + math.log2(max(1.0, bits.mean()))
 
 
-def _order_bits(feature: EncodedFeature, tick: int) -> NDArray[np.float64]:
+def _order_bits(feature: EncodedFeature) -> NDArray[np.float64]:
     """Bits of each row as ids in order, with the time from each to the next: float64[n]."""
-    ids, ages, counts = _coded(feature, tick)
+    ids, ages, counts = _coded(feature)
     items = feature.csr
     gaps = ages.copy()
     gaps[1:] -= np.where(items.rows[1:] == items.rows[:-1], ages[:-1], 0)
@@ -234,29 +236,20 @@ def _order_bits(feature: EncodedFeature, tick: int) -> NDArray[np.float64]:
     return np.bincount(items.rows, bits, len(items)).astype(np.float64)
 
 
-def _coded(
-    feature: EncodedFeature, tick: int
-) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int64]]:
+def _coded(feature: EncodedFeature) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int64]]:
     """Ids with the most popular one first, ages in ticks, and how often each id occurs."""
-    items = feature.csr
+    items, listing = feature.csr, feature.codec.listing
+    assert listing is not None
     assert items.weights is not None
     counts = np.bincount(items.ids, minlength=len(feature.vocabulary))
     order = np.argsort(-counts, kind="stable")
     new_ids = np.empty(len(order), np.int32)
     new_ids[order] = np.arange(len(order), dtype=np.int32)
-    assert feature.codec.listing is not None
-    ticks = feature.codec.listing.times_of(items.weights) // tick
+    ticks = listing.times_of(items.weights) // listing.resolution_microseconds
     ages = (ticks.max() if len(ticks) else 0) - ticks
     ids = new_ids[items.ids]
     within = np.lexsort((ids, ages, items.rows))
     return ids[within], ages[within], counts[order]
-
-
-def _distinct(feature: EncodedFeature) -> NDArray[np.int64]:
-    """The ids of lists, each once per row."""
-    rows, ids = feature.csr.rows, feature.csr.ids
-    width = max(1, len(feature.vocabulary))
-    return np.asarray(np.unique(rows * width + ids) % width)
 
 
 def _chosen(points: Sequence[Point], view: PlannedView, target: PlanTarget) -> int:
