@@ -9,11 +9,17 @@ from textwrap import indent
 import click
 from feast import FeatureStore
 
-from feast_sketch_store.cli.common import FILE, print_json, print_table, store_with, tell_unfilled
+from feast_sketch_store.cli.common import (
+    FILE,
+    Progress,
+    print_json,
+    print_table,
+    store_with,
+    tell_unfilled,
+)
 from feast_sketch_store.planning.choice import PlanTarget
 from feast_sketch_store.planning.plan import Estimate, Plan
 from feast_sketch_store.planning.planner import DEFAULT_SAMPLE, plan_view
-from feast_sketch_store.planning.progress import Progress
 from feast_sketch_store.planning.report import count_text, fields_text, memory_text, readable_bytes, to_html
 from feast_sketch_store.settings.values import size
 from feast_sketch_store.storage.names import folder_name

@@ -12,6 +12,7 @@ import yaml
 from feast.protos.feast.types.Value_pb2 import Value
 from scipy import sparse
 
+from feast_sketch_store.cli.common import Progress, counted
 from feast_sketch_store.errors import PlanError
 from feast_sketch_store.layers import FeatureBudget, Goal, build_layer
 from feast_sketch_store.layers.shapes import bucket_timestamps
@@ -37,7 +38,6 @@ from feast_sketch_store.planning.logistic import Columns, Weights, fit
 from feast_sketch_store.planning.models import Area, Task, _draw_false
 from feast_sketch_store.planning.other_stores import REDIS, SQLITE, StoredRows, value_sizes
 from feast_sketch_store.planning.plan import Estimate, Point
-from feast_sketch_store.planning.progress import Progress, counted
 from feast_sketch_store.planning.sample import FeatureSample, Sample, total_of
 from feast_sketch_store.rows.codecs import EMPTY, VALUE, FeatureCodec
 from feast_sketch_store.rows.csr import Csr
