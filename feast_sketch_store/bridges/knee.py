@@ -48,7 +48,7 @@ def knee_of_rows(table: pa.Table, settings: ViewSettings, view: str, num_entitie
     buckets, _ = bucket_timestamps(rows.keys.event_timestamps, settings.ttl_microseconds)
     number = max(num_entities, len(rows))
     rate, hashes = settings.presence_error_rate, rows.keys.entity_hashes
-    sample = Sample(view, number, rate, hashes, features, buckets=buckets)
+    sample = Sample(number, rate, hashes, features, buckets=buckets)
     if not sample.num_facts:
         return None
     points: Sequence[Point] = [candidate.point for candidate in candidates(sample, Grid())]

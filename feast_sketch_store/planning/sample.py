@@ -162,7 +162,6 @@ class Sample:
 
     Parameters
     ----------
-    view : its name.
     num_entities : of the whole view.
     presence_error_rate : of its list of entities.
     entity_hashes : uint64[n, 2], of the sampled entities.
@@ -173,7 +172,6 @@ class Sample:
         rows; by default all rows have one timestamp.
     """
 
-    view: str
     num_entities: int
     presence_error_rate: float
     entity_hashes: NDArray[np.uint64]

@@ -83,7 +83,7 @@ def sample_of(*features, num_entities=None):
     num_sampled = len(features[0].rows)
     hashes = np.random.default_rng(0).integers(0, 2**64, (num_sampled, 2), np.uint64)
     names = {f"f{number}": feature for number, feature in enumerate(features)}
-    return Sample("history", num_entities or num_sampled, PRESENCE, hashes, names)
+    return Sample(num_entities or num_sampled, PRESENCE, hashes, names)
 
 
 def features_of_shape(shape, num_entities):
@@ -677,7 +677,7 @@ class TestLabels:
         labels = make_labels()
         feature = people.features["f0"]
         few = FeatureSample(feature.vocabulary, feature.rows.take(np.arange(1000)))
-        labelled = Sample("history", 1000, PRESENCE, people.entity_hashes[:1000], {"f0": few})
+        labelled = Sample(1000, PRESENCE, people.entity_hashes[:1000], {"f0": few})
         task = Task(labels, people, labelled)
         assert task.share_without_row == pytest.approx(2 / 3, abs=1e-3)
         history = task._history(people.everything, {"f0": np.full(300, 0.2)})
