@@ -278,17 +278,14 @@ def pin(
 
 
 def _may_hide(view: str, unsealed_rows: int, asks: bool) -> bool:
-    """Print what reads will not show, and ask on the terminal if wanted; False without a terminal."""
+    """Print what reads will not show, and ask if wanted."""
     advice = " With --seal they are sealed first, and stay visible." if asks else ""
     click.echo(
         f"{view}: {unsealed_rows:,} rows were written since the newest snapshot. Reads will not show them "
         f"until `unpin`.{advice}",
         err=True,
     )
-    try:
-        return not asks or click.confirm("Pin, and hide them? (--yes goes on without asking)", err=True)
-    except click.Abort:
-        return False
+    return not asks or _confirmed("Pin, and hide them?")
 
 
 @click.command()
@@ -359,7 +356,7 @@ def rebuild(
 
 
 def _may_drop(view: str, dropped: Dropped | None) -> bool:
-    """Ask on the terminal; False without a terminal."""
+    """Print what a rebuild drops, and ask."""
     click.echo(
         f"{view}: its rows cannot be read, so those only pushed cannot be counted. A rebuild drops all."
         if dropped is None
@@ -368,8 +365,13 @@ def _may_drop(view: str, dropped: Dropped | None) -> bool:
         "They were pushed only, or lie outside of --from and --to.",
         err=True,
     )
+    return _confirmed("Rebuild, and drop them?")
+
+
+def _confirmed(question: str) -> bool:
+    """Ask on the terminal; False without a terminal."""
     try:
-        return click.confirm("Rebuild, and drop them? (--yes goes on without asking)", err=True)
+        return click.confirm(f"{question} (--yes goes on without asking)", err=True)
     except click.Abort:
         return False
 

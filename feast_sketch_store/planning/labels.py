@@ -63,6 +63,8 @@ class Labels:
         PlanError : a column is missing or has another type or values, or all labels are equal.
         """
         require_scipy()
+        from scipy import sparse
+
         num_given = len(table)
         if num_given > MAX_ROWS:
             taken = _of_first_entities(entity_hashes, MAX_ROWS)
@@ -73,9 +75,10 @@ class Labels:
             if len(np.unique(outcomes[rows])) < 2:
                 raise PlanError(f"the labels need rows of both classes, 0 and 1, to {text}")
         names = [name for name in table.column_names if name not in {*join_keys, LABEL, SPLIT}]
-        blocks = [_context_block(name, table[name].combine_chunks(), is_training) for name in names]
+        blocks = [sparse.csr_matrix((len(table), 0), dtype=np.float32)]
+        blocks += [_context_block(name, table[name].combine_chunks(), is_training) for name in names]
         candidates = table[CANDIDATE].combine_chunks() if CANDIDATE in table.column_names else None
-        context = _side_by_side(blocks, len(table))
+        context = sparse.hstack(blocks).tocsr()
         return cls(entity_hashes, outcomes, is_training, context, candidates, num_given)
 
     @cached_property
@@ -182,9 +185,3 @@ def _context_block(name: str, column: pa.Array, is_training: NDArray[np.bool_]) 
     codes = pc.dictionary_encode(column, null_encoding="encode").indices.to_numpy(zero_copy_only=False)
     ones = np.ones(len(codes), np.float32)
     return sparse.csr_matrix((ones, (np.arange(len(codes)), codes)))
-
-
-def _side_by_side(blocks: Sequence[Any], num_rows: int) -> Any:
-    from scipy import sparse
-
-    return sparse.hstack(blocks).tocsr() if blocks else sparse.csr_matrix((num_rows, 0), dtype=np.float32)
