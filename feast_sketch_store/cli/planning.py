@@ -158,7 +158,6 @@ _POINT_COLUMNS = [
 
 def _point_cells(plan: Plan, number: int) -> list[str]:
     point = plan.points[number]
-    remarks = [text for text, at in (("chosen", plan.chosen), ("knee", plan.knee)) if at == number]
     return [
         point.curve,
         point.label,
@@ -171,7 +170,7 @@ def _point_cells(plan: Plan, number: int) -> list[str]:
         "-" if point.auc is None else f"{point.auc.value:.4f}",
         "-" if point.auc is None else f"{point.auc.low:.4f} - {point.auc.high:.4f}",
         "-" if point.uplift is None else _share(point.uplift),
-        ", ".join(remarks),
+        ", ".join(plan.marks(number)),
     ]
 
 

@@ -14,21 +14,3 @@ report.py    the page that shows them
 choice.py    the point that meets a target, and the knee
 planner.py   all of it for a view of a Feast repository, beside its current settings
 """
-
-_EXPORTS = {
-    "Plan": "feast_sketch_store.planning.plan",
-    "PlanTarget": "feast_sketch_store.planning.choice",
-    "plan_view": "feast_sketch_store.planning.planner",
-}
-
-__all__ = list(_EXPORTS)
-
-
-def __getattr__(name: str) -> object:
-    module = _EXPORTS.get(name)
-    if module is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
-
-    exported: object = getattr(import_module(module), name)
-    return exported

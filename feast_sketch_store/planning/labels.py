@@ -42,8 +42,8 @@ class Labels:
     outcomes: NDArray[np.bool_]
     is_training: NDArray[np.bool_]
     context: Any
-    candidates: pa.Array | None = None
-    num_given: int = 0
+    candidates: pa.Array | None
+    num_given: int
 
     @classmethod
     def read(cls, table: pa.Table, entity_hashes: NDArray[np.uint64], join_keys: Sequence[str]) -> "Labels":

@@ -65,11 +65,7 @@ def _table(plan: Plan) -> str:
     header = "".join(f'<th scope="col" data-key="{key}">{name}</th>' for key, name in columns.items())
     rows = []
     for number, point in enumerate(plan.points):
-        marks = [
-            f" <mark>{name}</mark>"
-            for name, marked in (("chosen", plan.chosen), ("knee", plan.knee))
-            if number == marked
-        ]
+        marks = [f" <mark>{mark}</mark>" for mark in plan.marks(number)]
         cells = [
             f'<th scope="row">{escape(point.curve)}</th>',
             f"<td><span>{escape(point.label)}</span>{''.join(marks)}</td>",

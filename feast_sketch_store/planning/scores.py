@@ -77,10 +77,10 @@ def scores(
         settings = {**dict.fromkeys(sample.features, nothing_kept), name: tags}
         label = f"{SCORE_BITS} bits, weights of {number:,} values"
         candidate = sets_of(sample, sample.at_least(math.inf), SCORE_CURVE, label, settings)
-        yield with_formula(candidate, sample, formula)
+        yield _with_formula(candidate, sample, formula)
 
 
-def with_formula(candidate: Candidate, sample: Sample, formula: Formula) -> Candidate:
+def _with_formula(candidate: Candidate, sample: Sample, formula: Formula) -> Candidate:
     """A point with one more score: its column and its formula."""
     none = np.zeros(len(sample), np.bool_)
     times = np.zeros(len(sample), np.int64)
@@ -90,16 +90,16 @@ def with_formula(candidate: Candidate, sample: Sample, formula: Formula) -> Cand
     column = scalar_bytes(formula.codec, feature.states, feature.vocabulary, counts) * sample.scale
     point, more = candidate.point, column + formula.size_bytes
     facts = max(1, sample.num_facts)
-    tables = None if point.table_bits_per_fact is None else point.table_bits_per_fact + 8 * column / facts
+    assert point.table_bits_per_fact is not None  # of sets
     point = replace(
         point,
         memory_bytes=point.memory_bytes + more,
         memory_low=point.memory_low + more,
         memory_high=point.memory_high + more,
-        table_bits_per_fact=tables,
+        table_bits_per_fact=point.table_bits_per_fact + 8 * column / facts,
         bits_per_fact=point.bits_per_fact + 8 * more / facts,
     )
-    return replace(candidate, point=point, formulas=(*candidate.formulas, formula))
+    return replace(candidate, point=point, formulas=(formula,))
 
 
 def _strongest(sample: Sample, weights: Mapping[str, NDArray[np.float64]], number: int) -> Weights:

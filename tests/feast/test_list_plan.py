@@ -14,7 +14,8 @@ from feast.types import Array, Int64, String, UnixTimestamp
 from feast_sketch_store import Lists, open_view
 from feast_sketch_store.cli import cli
 from feast_sketch_store.errors import PlanError
-from feast_sketch_store.planning import PlanTarget, plan_view
+from feast_sketch_store.planning.choice import PlanTarget
+from feast_sketch_store.planning.planner import plan_view
 from feast_sketch_store.planning.timed import IN_ORDER, LISTS, _order_bits
 from feast_sketch_store.rows.codecs import LIST, VALUE, FeatureCodec
 from feast_sketch_store.rows.csr import Csr

@@ -15,9 +15,11 @@ from feast_sketch_store import SketchStoreError
 from feast_sketch_store.cli import cli
 from feast_sketch_store.errors import PlanError
 from feast_sketch_store.operations import maintenance
-from feast_sketch_store.planning import PlanTarget, plan_view, planner
+from feast_sketch_store.planning import planner
+from feast_sketch_store.planning.choice import PlanTarget
 from feast_sketch_store.planning.curves import CHOSEN_SETS, POPULAR_SETS, SETS, WEIGHTED_BLOOM, Grid
 from feast_sketch_store.planning.plan import Estimate, PlannedField
+from feast_sketch_store.planning.planner import plan_view
 from tests.helpers.length import IS_LONG
 from tests.helpers.repository import ROWS, make_repository, make_view, materialize
 
