@@ -42,11 +42,10 @@ from feast_sketch_store.layers.shapes import bucket_timestamps
 from feast_sketch_store.online_store import SketchOnlineStoreConfig
 from feast_sketch_store.planning.choice import knee
 from feast_sketch_store.planning.curves import SETS, Grid, candidates
-from feast_sketch_store.planning.other_stores import LISTPACK_VALUE, REDIS, redis_bytes
+from feast_sketch_store.planning.other_stores import LISTPACK_VALUE, REDIS, StoredRows, redis_bytes
 from feast_sketch_store.planning.plan import Estimate
 from feast_sketch_store.planning.sample import Sample, all_values, spread_of_total, total_by_mean
 from feast_sketch_store.planning.source import features_of_rows
-from feast_sketch_store.planning.stored_rows import StoredRows
 from feast_sketch_store.rows.codecs import BINNED, CATEGORICAL, EXACT, MEMBERSHIP
 from feast_sketch_store.rows.entity_keys import serialize_entity_keys
 from feast_sketch_store.rows.newest import NewestRows
@@ -330,7 +329,6 @@ class _Survey:
         rows = NewestRows(lambda columns: iter([table]))
         buckets, _ = bucket_timestamps(rows.keys.event_timestamps, self._settings.ttl_microseconds)
         sample = Sample(
-            self._view.name,
             max(num_entities, len(rows)),
             self._settings.presence_error_rate,
             rows.keys.entity_hashes,

@@ -1,14 +1,23 @@
 """The command line, ``feast-sketch``: maintenance of the views of a feature repository."""
 
-from feast_sketch_store.cli.buckets import check_bucket_command
 from feast_sketch_store.cli.changes import diff_command, history_command
-from feast_sketch_store.cli.group import cli
+from feast_sketch_store.cli.common import cli
 from feast_sketch_store.cli.other_stores import export, import_, survey
 from feast_sketch_store.cli.planning import plan
 from feast_sketch_store.cli.reports import health_command, inspect, settings, verify
-from feast_sketch_store.cli.rows import delete, rebuild
 from feast_sketch_store.cli.serving import serve
-from feast_sketch_store.cli.upkeep import discard, pin, publish, refill, seal, unpin, vacuum
+from feast_sketch_store.cli.upkeep import (
+    check_bucket_command,
+    delete,
+    discard,
+    pin,
+    publish,
+    rebuild,
+    refill,
+    seal,
+    unpin,
+    vacuum,
+)
 
 __all__ = ["cli"]
 

@@ -1,8 +1,9 @@
-"""The commands for rows of other online stores: ``survey`` and ``import``."""
+"""The commands for rows of other online stores: ``survey``, ``import`` and ``export``."""
 
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from html import escape
 from pathlib import Path
 
 import click
@@ -12,18 +13,19 @@ from feast_sketch_store.bridges import exporting, importing
 from feast_sketch_store.bridges.survey import DEFAULT_SAMPLE as DEFAULT_SURVEY
 from feast_sketch_store.bridges.survey import SurveyedView
 from feast_sketch_store.bridges.survey import survey as survey_store
+from feast_sketch_store.cli import pages
 from feast_sketch_store.cli.common import (
     FILE,
     JSON_OPTION,
+    SOME_VIEWS,
+    Progress,
     print_json,
     print_outcomes,
     print_table,
     progress_bar,
     views_of,
 )
-from feast_sketch_store.cli.survey_page import page_of
 from feast_sketch_store.planning.plan import Estimate
-from feast_sketch_store.planning.progress import Progress
 from feast_sketch_store.planning.report import bytes_text, count_text, readable_bytes
 
 _MAX_LISTED = 20  # rows that were left out
@@ -34,7 +36,7 @@ _PACE = click.option(
 
 
 @click.command("import")
-@click.argument("views", nargs=-1, required=True, metavar="VIEW...")
+@SOME_VIEWS
 @click.option(
     "--from",
     "other",
@@ -103,7 +105,7 @@ def import_(
 
 
 @click.command()
-@click.argument("views", nargs=-1, required=True, metavar="VIEW...")
+@SOME_VIEWS
 @click.option(
     "--to",
     "other",
@@ -185,8 +187,16 @@ def survey(
     features_table = [cells for view in found for cells in _feature_cells(view)]
     notes = [f"{view.view}: {note}" for view in found for note in view.notes]
     if html is not None:
-        tables = [("Views", _SURVEY_COLUMNS, views_table), ("Features", _FEATURE_COLUMNS, features_table)]
-        html.write_text(page_of(f"Survey of {other}", tables, [*notes, *refused]), "utf-8")
+        told = "".join(f"<li>{escape(text)}</li>" for text in (*notes, *refused))
+        body = [
+            f"<h1>Survey of {escape(str(other))}</h1>",
+            "<h2>Views</h2>",
+            pages.table("views", _SURVEY_COLUMNS, views_table),
+            "<h2>Features</h2>",
+            pages.table("features", _FEATURE_COLUMNS, features_table),
+            f"<ul>{told}</ul>",
+        ]
+        html.write_text(pages.page(f"Survey of {other}", body), "utf-8")
     if as_json:
         print_json([asdict(view) for view in found])
     else:

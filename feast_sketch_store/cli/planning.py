@@ -9,11 +9,17 @@ from textwrap import indent
 import click
 from feast import FeatureStore
 
-from feast_sketch_store.cli.common import FILE, print_json, print_table, store_with, tell_unfilled
+from feast_sketch_store.cli.common import (
+    FILE,
+    Progress,
+    print_json,
+    print_table,
+    store_with,
+    tell_unfilled,
+)
 from feast_sketch_store.planning.choice import PlanTarget
 from feast_sketch_store.planning.plan import Estimate, Plan
 from feast_sketch_store.planning.planner import DEFAULT_SAMPLE, plan_view
-from feast_sketch_store.planning.progress import Progress
 from feast_sketch_store.planning.report import count_text, fields_text, memory_text, readable_bytes, to_html
 from feast_sketch_store.settings.values import size
 from feast_sketch_store.storage.names import folder_name
@@ -145,26 +151,13 @@ def _write_report(plan: Plan, path: Path) -> None:
 
 
 _POINT_COLUMNS = [
-    *(
-        "structure",
-        "",
-        "memory",
-        "bits/fact",
-        "in tables",
-        "false/read",
-        "false/true",
-        "facts kept",
-        "AUC",
-        "95 %",
-        "uplift kept",
-    ),
-    "remark",
+    *("structure", "", "memory", "bits/fact", "in tables", "false/read", "false/true", "facts kept"),
+    *("AUC", "95 %", "uplift kept", "remark"),
 ]
 
 
 def _point_cells(plan: Plan, number: int) -> list[str]:
     point = plan.points[number]
-    remarks = [text for text, at in (("chosen", plan.chosen), ("knee", plan.knee)) if at == number]
     return [
         point.curve,
         point.label,
@@ -177,7 +170,7 @@ def _point_cells(plan: Plan, number: int) -> list[str]:
         "-" if point.auc is None else f"{point.auc.value:.4f}",
         "-" if point.auc is None else f"{point.auc.low:.4f} - {point.auc.high:.4f}",
         "-" if point.uplift is None else _share(point.uplift),
-        ", ".join(remarks),
+        ", ".join(plan.marks(number)),
     ]
 
 

@@ -64,20 +64,8 @@ _FEATURE_COLUMNS = [
     *("expected rate", "sampled rate", "within, 95 %", "max error", "mean error", "version"),
 ]
 _VIEW_COLUMNS = [
-    "view",
-    "entities",
-    "facts",
-    "unsealed rows",
-    "expired",
-    "bits/fact",
-    "in tables",
-    "memory",
-    "private",
-    "disk",
-    "version",
-    "snapshot age",
-    "newest event",
-    "unknown entities that read as rows",
+    *("view", "entities", "facts", "unsealed rows", "expired", "bits/fact", "in tables", "memory"),
+    *("private", "disk", "version", "snapshot age", "newest event", "unknown entities that read as rows"),
 ]
 
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from feast_sketch_store.errors import PlanError
-from feast_sketch_store.planning.curves import Candidate, sets, threshold_of_share, weighted_bloom
+from feast_sketch_store.planning.curves import Candidate, least_count, sets, weighted_bloom
 from feast_sketch_store.planning.plan import Estimate, Point
 from feast_sketch_store.planning.sample import Sample
 from feast_sketch_store.structures.sizing import AUTO_NOISE_RATIO
@@ -97,7 +97,7 @@ def made_to_measure(sample: Sample, target: PlanTarget) -> list[Candidate]:
         return weighted_bloom(sample, float(f"{10 ** (4 - 8 * place):.3g}"))
 
     def sets_of(place: float) -> Candidate:
-        return sets(sample, threshold_of_share(sample, max(place, 1e-3)))
+        return sets(sample, least_count(sample, max(place, 1e-3)))
 
     return [c for make in (sets_of, weighted_of) if (c := largest(make, budget)) is not None]
 

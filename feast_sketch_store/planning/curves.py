@@ -5,6 +5,11 @@ as in a seal, with features that imply each other coded together. Their bits are
 the ratio of the fewest bits that sets of these densities can have. So values missing from the sample count,
 too.
 
+Clusters of rows are learned from the sample, and their counts scaled to the view. A cluster of the view may
+have values that it lacks in the sample. So if the sample is not everything, the shares of each cluster are
+smoothed towards those of all rows, as in the scorer; and values missing from the sample are equally frequent
+in all clusters.
+
     false_per_read = sum over features and values of (share of entities with a value - density) * rate
     noise_ratio    = false_per_read / kept facts of an entity
 """
@@ -14,21 +19,41 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
+from feast_sketch_store.layers.collect import CollectedFeature
+from feast_sketch_store.planning.other_stores import REDIS, SQLITE, redis_bytes, sqlite_bytes
 from feast_sketch_store.planning.plan import Estimate, Point
-from feast_sketch_store.planning.sample import Sample, VocabularyMask, num_rare, spread_of_total
-from feast_sketch_store.planning.sealed_sets import build_sets, vocabulary_bytes
+from feast_sketch_store.planning.sample import (
+    FeatureSample,
+    Sample,
+    VocabularyMask,
+    num_rare,
+    spread_of_total,
+    total_by_mean,
+)
+from feast_sketch_store.rows.codecs import EMPTY, VALUE, FeatureCodec
+from feast_sketch_store.rows.csr import Csr
+from feast_sketch_store.rows.encoding import EncodedFeature
 from feast_sketch_store.rows.formulas import Formula
-from feast_sketch_store.structures.goals import BLOOM, WEIGHTED_BLOOM
+from feast_sketch_store.structures.base import RowsToSeal, weighted_sums
+from feast_sketch_store.structures.cluster_sizing import STYLES, ClusterFacts, Split, expected_fill, size
+from feast_sketch_store.structures.clustered import side_by_side
+from feast_sketch_store.structures.clusters import SMOOTHING, count, learn
+from feast_sketch_store.structures.costs import index_bytes, packed_bytes, table_bytes
+from feast_sketch_store.structures.goals import BLOOM, DEFAULT_CLUSTERS, WEIGHTED_BLOOM
+from feast_sketch_store.structures.set_columns import SetColumns
 from feast_sketch_store.structures.sizing import AnyFacts, FactClass, WeightedFacts, size_for_rates
-from feast_sketch_store.succinct.fingerprints import expected_bits
 from feast_sketch_store.succinct.golomb_sets import GolombSets, ideal_bits, starts_bytes
 
 SETS = "sets"
 POPULAR_SETS = "most popular values, as sets"
 POPULAR_BLOOM = "most popular values, bloom"
 CHOSEN_SETS = "values chosen by the model, as sets"
+
+CLUSTERED_NOISE_RATIOS = (4.0, 1.0, 0.2)  # sets are smaller at less noise
+
 # About: the header of a snapshot with the checksums of blocks, more if rows are listed, and of a feature.
 _HEADER_BYTES, LISTED_HEADER_BYTES, _FEATURE_HEADER_BYTES = 650, 260, 60
 
@@ -86,10 +111,10 @@ def candidates(sample: Sample, grid: Grid) -> list[Candidate]:
         [bloom(sample, rate) for rate in grid.error_rates],
         [weighted_bloom(sample, ratio) for ratio in grid.noise_ratios],
         [sets(sample)],
-        [sets(sample, threshold) for threshold in _thresholds(sample, grid.shares)],
+        [sets(sample, least) for least in _least_counts(sample, grid.shares)],
         [
-            bloom(sample, rate, threshold)
-            for threshold in _thresholds(sample, grid.cut_shares)
+            bloom(sample, rate, least)
+            for least in _least_counts(sample, grid.cut_shares)
             for rate in grid.cut_rates
         ],
     )
@@ -101,9 +126,9 @@ def in_order(curve: Sequence[Candidate]) -> list[Candidate]:
     return sorted(curve, key=lambda candidate: candidate.point.memory_bytes)
 
 
-def bloom(sample: Sample, error_rate: float, threshold: float | None = None) -> Candidate:
-    """One error rate for all values, or for those that at least ``threshold`` of the entities has."""
-    kept = sample.everything if threshold is None else sample.at_least(threshold * len(sample))
+def bloom(sample: Sample, error_rate: float, least: int = 0) -> Candidate:
+    """One error rate for all values, or for those that at least so many sampled entities have."""
+    kept = sample.at_least(least)
     counts = sample.kept_counts(kept)
     classes: list[AnyFacts] = [FactClass(int(c.sum()), error_rate) for c in counts.values()]
     geometry = size_for_rates([*classes, shapes_of(sample, kept)])
@@ -114,7 +139,7 @@ def bloom(sample: Sample, error_rate: float, threshold: float | None = None) -> 
     tags = {"sketch.structure": "bloom", "sketch.target": f"error {error_rate:g}"}
     settings = settings_of(sample, kept, tags)
     curve, label = BLOOM, f"error rate {error_rate:g}"
-    if threshold is not None:
+    if least:
         curve, label = f"{POPULAR_BLOOM}, {label}", kept_text(sample, kept)
     return as_candidate(sample, curve, label, geometry.num_bits / 8, kept, rates, settings)
 
@@ -141,13 +166,13 @@ def weighted_bloom(sample: Sample, noise_ratio: float) -> Candidate:
     return as_candidate(sample, WEIGHTED_BLOOM, label, size, kept, rates, settings_of(sample, kept, tags))
 
 
-def sets(sample: Sample, threshold: float | None = None) -> Candidate:
-    """Exact sets of all values, or of those that at least ``threshold`` of the entities has."""
-    kept = sample.everything if threshold is None else sample.at_least(threshold * len(sample))
+def sets(sample: Sample, least: int = 0) -> Candidate:
+    """Exact sets of all values, or of those that at least so many sampled entities have."""
+    kept = sample.at_least(least)
     settings = settings_of(sample, kept, {"sketch.structure": "sets"})
-    if threshold is None:
-        return sets_of(sample, kept, SETS, "exact", settings)
-    return sets_of(sample, kept, POPULAR_SETS, kept_text(sample, kept), settings)
+    if least:
+        return sets_of(sample, kept, POPULAR_SETS, kept_text(sample, kept), settings)
+    return sets_of(sample, kept, SETS, "exact", settings)
 
 
 def sets_of(
@@ -164,32 +189,19 @@ def sets_of(
     return as_candidate(sample, curve, label, size, kept, rates, settings, beside, built)
 
 
-def threshold_of_share(sample: Sample, share: float) -> float:
-    """The largest threshold, in few digits, that keeps a share of the facts.
-
-    Values that at least this share of the entities has are kept.
-    """
+def least_count(sample: Sample, share: float) -> int:
+    """How many sampled entities must have a value, if the most popular ones keep a share of the facts."""
     counts = np.sort(np.concatenate([feature.counts for feature in sample.features.values()]))[::-1]
     if not len(counts):
-        return 0.0
+        return 1
     cumulated = np.cumsum(counts)
     # Slightly less: rounding in the sum must not require one more value.
     place = int(np.searchsorted(cumulated, share * cumulated[-1] * (1 - 1e-12)))
-    return _round_threshold(counts, int(counts[min(place, len(counts) - 1)]), len(sample))
+    return int(counts[min(place, len(counts) - 1)])
 
 
-def _round_threshold(counts: NDArray[np.int64], count: int, num_sampled: int) -> float:
-    """A share in few digits that separates values that ``count`` sampled entities have from rarer ones."""
-    num_kept = int((counts >= count).sum())
-    for digits in range(1, 17):
-        share = float(f"{(count - 0.5) / num_sampled:.{digits}g}")
-        if int((counts >= share * num_sampled).sum()) == num_kept:
-            return share
-    return count / num_sampled
-
-
-def _thresholds(sample: Sample, shares: Sequence[float]) -> list[float]:
-    return sorted({threshold_of_share(sample, share) for share in shares})
+def _least_counts(sample: Sample, shares: Sequence[float]) -> list[int]:
+    return sorted({least_count(sample, share) for share in shares})
 
 
 def as_candidate(
@@ -268,7 +280,7 @@ def memory_bounds(
     for name, feature in sample.features.items():
         is_plain = len(rates[name]) > 0 and rates[name][0] > 0 and bool((rates[name] == rates[name][0]).all())
         each = 1.0 if is_plain else -np.log2(feature.counts / len(sample) * (1 - 1e-9))
-        bits += feature.sums(np.where(kept[name], each, 0.0))
+        bits += weighted_sums(feature.rows, np.where(kept[name], each, 0.0))
         facts += feature.rows.lengths
         if kept[name].all():
             low, high = _bytes_of_unseen(sample, name, is_plain)
@@ -323,18 +335,137 @@ def _sets_bytes(sample: Sample, kept: VocabularyMask) -> tuple[float, float, Gol
     These bytes, the bytes of the vocabularies, and the sets of the sampled entities.
     """
     parts = {name: feature.cut(kept[name]) for name, feature in sample.features.items()}
-    columns = build_sets(parts, sample.order)
+    columns = _built_sets(parts, sample.order)
     built = columns.sets
     code_bits = built.num_bits * sample.scale
     if sample.scale > 1:
         proportional = sum(ideal_bits(part.counts, len(sample)) for part in parts.values()) * sample.scale
         least = sum(ideal_bits(counts, sample.num_entities) for counts in sample.kept_counts(kept).values())
         code_bits *= least / max(1.0, proportional)
-    index_bits = float(expected_bits(sample.num_entities, sample.presence_error_rate))
     num_codes = len(parts) * len(sample) + sum(part.num_facts for part in parts.values())
-    index_bits += 8 * starts_bytes(sample.num_entities, round(num_codes * sample.scale), code_bits)
-    of_values = vocabulary_bytes(sample, kept, columns.size_bytes - built.size_bytes)
-    return (code_bits + index_bits) / 8, of_values, built
+    size = code_bits / 8 + index_bytes(sample.num_entities, sample.presence_error_rate)
+    size += starts_bytes(sample.num_entities, round(num_codes * sample.scale), code_bits)
+    num_values = sum(map(len, sample.kept_counts(kept).values()))
+    num_sampled = sum(len(part.vocabulary) for part in parts.values())
+    of_values = (columns.size_bytes - built.size_bytes) * num_values / max(1, num_sampled)
+    return size, of_values, built
+
+
+def _built_sets(parts: Mapping[str, FeatureSample], order: NDArray[np.int64]) -> SetColumns:
+    """The sets of all features of the sampled rows, in this order, int64[n], as in a seal."""
+    collected = []
+    for name, part in parts.items():
+        feature = encoded(name, part)
+        collected.append(CollectedFeature(feature.codec, len(order)))
+        collected[-1].add(np.arange(len(order), dtype=np.int32), feature)
+        collected[-1].finish()
+    rows = RowsToSeal(np.zeros((len(order), 2), np.uint64), (0, 0), order)
+    return SetColumns.build([(feature, None) for feature in collected], rows)
+
+
+def encoded(name: str, feature: FeatureSample) -> EncodedFeature:
+    """A feature of the sampled rows in the form that structures and formulas take."""
+    values, rows = feature.vocabulary, feature.rows
+    kind = "int64" if pa.types.is_int64(values.values.type) else "bytes"
+    states = np.where(rows.lengths > 0, np.uint8(VALUE), np.uint8(EMPTY))
+    return EncodedFeature(FeatureCodec(name, f"{kind}_set_val"), values, states, rows.indptr, rows.ids)
+
+
+def clustered(sample: Sample, noise_ratios: Sequence[float]) -> list[Candidate]:
+    """Clustered filters: the points of each style at some noise ratios."""
+    # In the order of hashes, so that a sample has the same clusters wherever its rows come from.
+    order = sample.order
+    members = [f.rows.take(order) for f in sample.features.values()]
+    sizes = [len(feature.vocabulary) for feature in sample.features.values()]
+    clusters = learn(side_by_side(members, sizes), sum(sizes), DEFAULT_CLUSTERS)
+    counts = {
+        name: _cluster_counts(sample, name, own, clusters)
+        for name, own in zip(sample.features, members, strict=True)
+    }
+    return [
+        candidate
+        for style in STYLES
+        for ratio in noise_ratios
+        if (candidate := _clustered_at(sample, style, ratio, counts)) is not None
+    ]
+
+
+def _cluster_counts(
+    sample: Sample, name: str, members: Csr, clusters: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Rows of the view in each cluster with each value, int64[C, V], and with any value, int64[C]."""
+    num_clusters, seen = int(clusters.max(initial=0)) + 1, len(sample.features[name].vocabulary)
+    filled = np.bincount(clusters[members.lengths > 0], minlength=num_clusters)
+    full = sample.full_counts[name]
+    shares = count(members, clusters, (num_clusters, seen)).astype(np.float64)
+    if sample.scale > 1:
+        overall = shares.sum(0) / max(1, filled.sum())
+        shares = (shares + SMOOTHING * overall) * (filled / (filled + SMOOTHING))[:, None]
+    by_rows = np.repeat(filled[:, None] / max(1, filled.sum()), len(full) - seen, axis=1)
+    shares = np.concatenate((shares / np.maximum(shares.sum(0), 1e-300), by_rows), axis=1)
+    num_rows = np.rint(filled * sample.scale).astype(np.int64)
+    return np.minimum(np.rint(shares * full), num_rows[:, None]).astype(np.int64), num_rows
+
+
+def _clustered_at(
+    sample: Sample,
+    style: str,
+    noise_ratio: float,
+    counts: dict[str, tuple[NDArray[np.int64], NDArray[np.int64]]],
+) -> Candidate | None:
+    """The point of a style; None if no table can have so little noise."""
+    facts = []
+    for own, num_rows in counts.values():
+        false_per_read = noise_ratio * int(own.sum()) / max(1, int(num_rows.sum()))
+        facts.append(ClusterFacts(own, num_rows, max(false_per_read, 1e-12), style))
+    try:
+        num_bits, splits = size(facts)
+    except ValueError:
+        return None
+    fill = expected_fill(facts, splits, num_bits)
+    rates = {
+        name: _mean_rates(own, split, fill) for name, own, split in zip(counts, facts, splits, strict=True)
+    }
+    num_clusters = facts[0].counts.shape[0]
+    window_words = sum(-(-own.counts.shape[1] // 64) for own in facts)
+    masks = sum(
+        8 * num_clusters * (len(split.hashes) - 1) * -(-own.counts.shape[1] // 64)
+        for own, split in zip(facts, splits, strict=True)
+    )
+    everyone = sample.num_entities
+    columns = packed_bytes(everyone, (num_clusters - 1).bit_length())
+    columns += sample.timestamps_bytes
+    columns += sum(packed_bytes(everyone, 1) for own in facts if own.num_rows.sum() < everyone)  # states
+    structure = table_bytes(num_bits, window_words) + masks
+    structure += columns + index_bytes(everyone, sample.presence_error_rate)
+    tags = {"sketch.structure": style, "sketch.target": f"noise {noise_ratio:g}"}
+    curve = style
+    if style == WEIGHTED_BLOOM:
+        tags["sketch.clusters"] = str(DEFAULT_CLUSTERS)
+        curve = f"{style}, {DEFAULT_CLUSTERS} clusters"
+    label = f"noise ratio {noise_ratio:g}"
+    kept, settings = sample.everything, settings_of(sample, sample.everything, tags)
+    return as_candidate(sample, curve, label, structure, kept, rates, settings, LISTED_HEADER_BYTES)
+
+
+def _mean_rates(facts: ClusterFacts, split: Split, fill: float) -> NDArray[np.float64]:
+    """The mean rate of each value over the rows that lack it: float64[V]."""
+    shown = facts.absent * np.power(fill, np.array(split.hashes))[split.level_of]
+    return np.asarray(shown.sum(0) / np.maximum(facts.absent.sum(0), 1))
+
+
+def points_of_other_stores(sample: Sample) -> list[Point]:
+    """Points for the sampled rows in other stores; none if the rows are not known."""
+    if sample.stored is None:
+        return []
+    sizes = {REDIS: redis_bytes(sample.stored, sample.num_entities), SQLITE: sqlite_bytes(sample.stored)}
+    points = []
+    for store, of_rows in sizes.items():
+        size = total_by_mean(of_rows, sample.num_entities)
+        per_fact = size.value / max(1.0, sample.facts.value)
+        label, bounds = f"{per_fact:.3g} bytes per fact", (size.value, size.low, size.high)
+        points.append(Point(store, label, *bounds, None, 8 * per_fact, 0.0, 0.0, 1.0))
+    return points
 
 
 def settings_of(sample: Sample, kept: VocabularyMask, tags: Mapping[str, str]) -> dict[str, dict[str, str]]:

@@ -114,6 +114,10 @@ class Plan:
     is_current: bool = False
     saved_bytes: float | None = None
 
+    def marks(self, number: int) -> list[str]:
+        """What a point is to the plan, in words."""
+        return [mark for mark, at in (("chosen", self.chosen), ("knee", self.knee)) if at == number]
+
     @property
     def shown(self) -> int:
         """The number of the point whose setting a report shows first: the chosen one, the knee, or 0."""

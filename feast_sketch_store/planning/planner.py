@@ -1,17 +1,19 @@
 """Plan a view of a Feast repository: take a sample, compute the points of all curves, and choose one."""
 
+import copy
 import json
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from feast import FeatureStore
 
 from feast_sketch_store.errors import PlanError
-from feast_sketch_store.planning import clustered, scores, timed
+from feast_sketch_store.planning import scores, timed
 from feast_sketch_store.planning.choice import (
     LEAST_GAIN,
     PlanTarget,
@@ -21,27 +23,49 @@ from feast_sketch_store.planning.choice import (
     made_to_measure,
     undecided,
 )
-from feast_sketch_store.planning.current import REPLACED, compared, offers
 from feast_sketch_store.planning.curves import (
     CHOSEN_SETS,
+    CLUSTERED_NOISE_RATIOS,
     COARSE,
     SETS,
     Candidate,
     Grid,
+    bloom,
     candidates,
+    clustered,
     in_order,
     kept_text,
+    points_of_other_stores,
     sets_of,
+    weighted_bloom,
 )
-from feast_sketch_store.planning.labels import WORTH_SHARES, Labels, Task, candidate_ids, require_scipy
-from feast_sketch_store.planning.other_stores import points_of_other_stores
-from feast_sketch_store.planning.plan import Plan, PlannedField
-from feast_sketch_store.planning.sample import Sample, VocabularyMask
-from feast_sketch_store.planning.source import PlannedView, sample_view
+from feast_sketch_store.planning.labels import Labels, candidate_ids, require_scipy
+from feast_sketch_store.planning.models import WORTH_SHARES, Task
+from feast_sketch_store.planning.plan import Plan, PlannedField, Point
+from feast_sketch_store.planning.sample import Sample
+from feast_sketch_store.planning.source import PlannedView, sample_view, tags_beside
+from feast_sketch_store.rows.vocabulary import Vocabulary
+from feast_sketch_store.settings.resolve import resolve
+from feast_sketch_store.settings.table import TAG_PREFIX
+from feast_sketch_store.settings.view_settings import ViewSettings
 from feast_sketch_store.storage.names import folder_name
+from feast_sketch_store.structures.choice import LayerOverhead, StructureSelector
+from feast_sketch_store.structures.costs import Popularity
+from feast_sketch_store.structures.goals import (
+    AUTO,
+    BLOOM,
+    ERROR_RATE,
+    NOISE_RATIO,
+    WEIGHTED_BLOOM,
+    Goal,
+    Offer,
+)
 
 DEFAULT_SAMPLE = 100_000
 LISTS_FOLDER = "plans"  # in the feature repository
+
+# Tags that a point replaces; other tags of a feature stay.
+REPLACED = {TAG_PREFIX + name for name in ("target", "structure", "vocabulary")}
 
 _JSON_KINDS = ("bool", "int32", "int64", "float", "double", "string")
 
@@ -93,32 +117,36 @@ def plan_view(
     if not sample.num_facts:
         raise PlanError(f"the membership features of view {view!r} have no values in any row yet")
     tell("Sizing", 0, 0)
-    grid = Grid() if read is None else COARSE
-    found = candidates(sample, grid)
+    found = candidates(sample, Grid() if read is None else COARSE)
     if read is None:  # with labels they are left out: how noise by cluster affects a model is not known
-        found += clustered.candidates(sample, clustered.NOISE_RATIOS)
-    found = _merged(found, made_to_measure(sample, target))
+        found += clustered(sample, CLUSTERED_NOISE_RATIOS)
+    found += made_to_measure(sample, target)
     limits = list(_limits(planned, sample, found))
-    task = None
-    if read is not None:
+    auc_without = auc_exact = None
+    reason = ""
+    if read is None:
+        found = _in_order(found)
+    else:
         tell("Fitting the exact model", 0, 0)
         if not len(labelled):
             raise PlanError(f"{labels}: no labelled row has an entity of view {view!r}; check the join keys")
         task = Task(read, sample, labelled, candidate_ids(read, sample, planned.codecs))
-        cuts = _chosen_by_model(planned, sample, task, target, limits)
-        found = _merged(found, cuts)
-        found = _merged(found, _scores(planned, sample, task))
-        found = list(_with_auc(found, task, tell))
+        if all(codec.element_kind in _JSON_KINDS for codec in planned.codecs):
+            found += _chosen_by_model(planned, sample, task, target)
+            found += _scores(planned, sample, task)
+        else:
+            limits.append(
+                "Values were not chosen by the model: JSON, which lists them, does not hold their type."
+            )
+        found = list(_with_auc(_in_order(found), task, tell))
         limits += _limits_of_labels(read, task, found)
+        auc_without, auc_exact = task.auc_without(), task.auc_exact()
+        reason = undecided(task.gain(), auc_without, auc_exact, read.candidates is not None)
     points = [candidate.point for candidate in found]
-    auc_exact = next(point.auc for point in points if point.curve == SETS)
     points += [replace(point, auc=auc_exact) for point in points_of_other_stores(sample)]
-    auc_without = None if task is None else task.auc_without()
     chosen: int | None = choose_point(points, target)
-    if read is not None and task is not None and auc_without is not None and auc_exact is not None:
-        has_candidates = read.candidates is not None
-        if reason := undecided(task.gain(), auc_without, auc_exact, has_candidates):
-            chosen, limits = None, [reason, *limits]
+    if reason:
+        chosen, limits = None, [reason, *limits]
     corner = knee(points) if auc_without is None else knee(points, auc_without.value)
     if corner is None:
         limits.append(
@@ -160,12 +188,12 @@ def _read_labels(view: PlannedView, path: Path) -> Labels:
         raise PlanError(f"{path}: {error}") from error
 
 
-def _merged(some: Sequence[Candidate], others: Sequence[Candidate]) -> list[Candidate]:
-    """The points of both, ordered within each curve."""
+def _in_order(found: Sequence[Candidate]) -> list[Candidate]:
+    """The points of each curve from the smallest to the largest, each once."""
     curves: dict[str, dict[str, Candidate]] = {}
-    for candidate in (*some, *others):
+    for candidate in found:
         curves.setdefault(candidate.point.curve, {}).setdefault(candidate.point.label, candidate)
-    return [candidate for curve in curves.values() for candidate in in_order(list(curve.values()))]
+    return [candidate for curve in curves.values() for candidate in in_order([*curve.values()])]
 
 
 def _with_auc(
@@ -178,83 +206,63 @@ def _with_auc(
         yield replace(candidate, point=replace(candidate.point, auc=auc, uplift=uplift))
 
 
-def _chosen_by_model(
-    view: PlannedView, sample: Sample, task: Task, target: PlanTarget, limits: list[str]
-) -> list[Candidate]:
-    """Points with the values that the model needs; writes lists of these values."""
-    if not all(codec.element_kind in _JSON_KINDS for codec in view.codecs):
-        limits.append(
-            "Values were not chosen by the model: JSON, which lists them, does not hold their type."
-        )
-        return []
+def _chosen_by_model(view: PlannedView, sample: Sample, task: Task, target: PlanTarget) -> list[Candidate]:
+    """Points with the values that the model needs; writes lists of these values.
+
+    Cuts are nested, so two cuts with the same number of values are equal and can share a file.
+    """
 
     def make(share: float) -> Candidate:
         kept = task.most_worth(share)
         settings = {name: {"sketch.structure": "sets"} for name in kept}
-        for name, file in _list_files(view, kept).items():
-            settings[name]["sketch.vocabulary"] = f"{{file: {file}}}"
-        label = kept_text(sample, kept)
-        return sets_of(sample, kept, CHOSEN_SETS, label, settings)
+        for name, mask in kept.items():
+            if not mask.all():
+                settings[name]["sketch.vocabulary"] = f"{{file: {_list_file(view, name, int(mask.sum()))}}}"
+        return sets_of(sample, kept, CHOSEN_SETS, kept_text(sample, kept), settings)
 
     made = [make(share) for share in WORTH_SHARES]
     if target.memory_bytes is not None and (fitting := largest(make, target.memory_bytes)) is not None:
         made.append(fitting)
     for candidate in made:
-        _write_lists(view, sample, candidate.kept)
+        for name, mask in candidate.kept.items():
+            if not mask.all():
+                values = Vocabulary(sample.features[name].vocabulary.values.filter(pa.array(mask)))
+                file = _list_file(view, name, len(values))
+                _write_json(view, file, _listed(view, name, values))
     return made
 
 
 def _scores(view: PlannedView, sample: Sample, task: Task) -> list[Candidate]:
     """Points of scores; writes their weights."""
-    if not all(codec.element_kind in _JSON_KINDS for codec in view.codecs):
-        return []
-    name = scores.score_name(view.settings.codecs)
+    score = scores.score_name(view.settings.codecs)
 
     def write(weights: scores.Weights, number: int) -> str:
-        return _write_weights(view, name, weights, number)
+        file, content = _list_file(view, score, number), {}
+        for name, (values, own) in weights.items():
+            content[name] = [*zip(_listed(view, name, values), own.tolist(), strict=True)]
+        _write_json(view, file, content)
+        return file
 
-    return list(scores.scores(sample, task.weights(), name, write))
-
-
-def _write_weights(view: PlannedView, score: str, weights: scores.Weights, number: int) -> str:
-    """Write the weights of a score to a file, and return its path in the feature repository."""
-    codecs = {codec.feature: codec for codec in view.codecs}
-    file = f"{LISTS_FOLDER}/{folder_name(view.table.name)}.{folder_name(score)}.{number}.json"
-    content = {}
-    for name, (vocabulary, own) in weights.items():
-        values = codecs[name].from_storage(vocabulary.values).to_pylist()
-        content[name] = [list(pair) for pair in zip(values, own.tolist(), strict=True)]
-    _write_json(Path(view.store.repo_path) / file, content)
-    return file
+    return list(scores.scores(sample, task.weights(), score, write))
 
 
-def _write_json(path: Path, content: object) -> None:
+def _list_file(view: PlannedView, feature: str, number: int) -> str:
+    """The path, in the feature repository, of a list of so many values."""
+    return f"{LISTS_FOLDER}/{folder_name(view.table.name)}.{folder_name(feature)}.{number}.json"
+
+
+def _listed(view: PlannedView, feature: str, values: Vocabulary) -> list[Any]:
+    listed: list[Any] = view.settings.features[feature].codec.from_storage(values.values).to_pylist()
+    return listed
+
+
+def _write_json(view: PlannedView, file: str, content: object) -> None:
+    path = Path(view.store.repo_path) / file
     try:
         path.parent.mkdir(exist_ok=True)
         path.write_text(json.dumps(content))
     except OSError as error:
         raise PlanError(f"{path}: cannot be written: {error}") from error
-
-
-def _list_files(view: PlannedView, kept: VocabularyMask) -> dict[str, str]:
-    """Paths, in the repository, of the lists of kept values of each feature that loses some.
-
-    Cuts are nested, so two cuts with the same number of values are equal and can share a file.
-    """
-    name_of = folder_name
-    return {
-        name: f"{LISTS_FOLDER}/{name_of(view.table.name)}.{name_of(name)}.{int(mask.sum())}.json"
-        for name, mask in kept.items()
-        if not mask.all()
-    }
-
-
-def _write_lists(view: PlannedView, sample: Sample, kept: VocabularyMask) -> None:
-    codecs = {codec.feature: codec for codec in view.codecs}
-    for name, file in _list_files(view, kept).items():
-        values = sample.features[name].vocabulary.values.filter(pa.array(kept[name]))
-        content = codecs[name].from_storage(values).to_pylist()
-        _write_json(Path(view.store.repo_path) / file, content)
 
 
 def _limits(view: PlannedView, sample: Sample, found: Sequence[Candidate]) -> Iterator[str]:
@@ -276,7 +284,7 @@ def _limits(view: PlannedView, sample: Sample, found: Sequence[Candidate]) -> It
     )
     yield (
         "False values add up over the vocabulary: with the current settings a read shows "
-        f"{_current_false_values(view, sample):.3g} false values beside {per_entity:.3g} true ones."
+        f"{_false_values(view.settings, sample):.3g} false values beside {per_entity:.3g} true ones."
     )
     if sample.scale > 1:
         unseen = num_values - sum(len(feature.vocabulary) for feature in sample.features.values())
@@ -305,13 +313,11 @@ def _limits(view: PlannedView, sample: Sample, found: Sequence[Candidate]) -> It
         yield "What a vocabulary leaves out is removed from sealed rows. The error rates do not include it."
 
 
-def _current_false_values(view: PlannedView, sample: Sample) -> float:
-    """The number of false values per read with the view's current settings."""
+def _false_values(settings: ViewSettings, sample: Sample) -> float:
+    """The number of false values per read with some settings."""
     filled = sample.num_filled(sample.everything)
-    return (
-        sum(offer.false_per_read * filled[name] for name, offer in offers(view.settings, sample).items())
-        / sample.num_entities
-    )
+    shown = sum(offer.false_per_read * filled[name] for name, offer in offers(settings, sample).items())
+    return shown / sample.num_entities
 
 
 def _limits_of_labels(labels: Labels, task: Task, found: Sequence[Candidate]) -> Iterator[str]:
@@ -334,3 +340,91 @@ def _limits_of_labels(labels: Labels, task: Task, found: Sequence[Candidate]) ->
     missing = sum(candidate.point.auc is None for candidate in found)
     if missing:
         yield f"{missing} points have no AUC, because their reads show too many false values to fit a model."
+
+
+def compared(
+    view: PlannedView, sample: Sample, points: Sequence[Point], chosen: int
+) -> tuple[bool, float | None]:
+    """The current settings of the view beside those of a point.
+
+    Returns
+    -------
+    Whether they have the same result, and how many bytes fewer the point's take, by the figures of the plan.
+    None if the plan has no figure for the current settings, or if they keep other values, which bytes alone
+    do not compare.
+    """
+    point = points[chosen]
+    declared = {field.name: field.tags or {} for field in view.table.features}
+    computed = point.settings.keys() - sample.features.keys()
+    if computed != view.settings.computed or any(
+        not point.settings[name].items() <= declared[name].items() for name in computed
+    ):
+        return False, None
+    table = copy.copy(view.table)
+    table.features = [_with_tags(field, point.settings.get(field.name)) for field in table.features]
+    new = resolve(view.store.config.online_store, table, view.settings.folder)
+    ours, theirs = (
+        {name: settings.features[name].vocabulary for name in sample.features}
+        for settings in (view.settings, new)
+    )
+    if ours != theirs:
+        return False, None
+    current, planned = (offers(settings, sample) for settings in (view.settings, new))
+    is_same = all(
+        offer.kind == planned[name].kind
+        and math.isclose(offer.false_per_read, planned[name].false_per_read, rel_tol=0.01)
+        and math.isclose(offer.num_bytes, planned[name].num_bytes, rel_tol=0.01)
+        for name, offer in current.items()
+    )
+    memory_bytes = _memory_bytes(view.settings, sample, points, current)
+    return is_same, None if memory_bytes is None else memory_bytes - point.memory_bytes
+
+
+def _memory_bytes(
+    settings: ViewSettings, sample: Sample, points: Sequence[Point], current: Mapping[str, Offer]
+) -> float | None:
+    """Memory of the current settings, computed as that of the points.
+
+    Bytes of offers of different structures do not compare: each leaves out what the rows share.
+
+    Returns
+    -------
+    None if no curve has such settings.
+    """
+    features = [settings.features[name] for name in sample.features]
+    kinds, goals = {offer.kind for offer in current.values()}, {feature.target for feature in features}
+    if any(feature.vocabulary is not None for feature in features):
+        return None
+    if kinds == {SETS}:
+        return next((point.memory_bytes for point in points if point.curve == SETS), None)
+    if kinds != {BLOOM} or len(goals) != 1:
+        return None
+    goal = goals.pop()
+    assert isinstance(goal, Goal)
+    if goal.measure == ERROR_RATE and goal.structure in (AUTO, BLOOM):
+        return bloom(sample, goal.amount).point.memory_bytes
+    if goal.measure == NOISE_RATIO and goal.structure == WEIGHTED_BLOOM and not goal.clusters:
+        return weighted_bloom(sample, goal.amount).point.memory_bytes
+    return None
+
+
+def offers(settings: ViewSettings, sample: Sample) -> dict[str, Offer]:
+    """How a seal of the whole view would keep the membership features."""
+    filled = sample.num_filled(sample.everything)
+    goals, popularity = {}, {}
+    for name, counts in sample.full_counts.items():
+        target = settings.features[name].target
+        assert isinstance(target, Goal)  # as for every collection
+        num_without = sample.num_entities - filled[name]
+        goals[name] = target
+        popularity[name] = Popularity(counts.clip(max=filled[name]), sample.num_entities, num_without)
+    overhead = LayerOverhead.rows(sample.num_entities, sample.presence_error_rate, settings.lists_rows)
+    return StructureSelector(goals, popularity, overhead).offers()
+
+
+def _with_tags(field: Any, tags: Mapping[str, str] | None) -> Any:
+    if tags is None:
+        return field
+    new = copy.copy(field)
+    new.tags = {**tags_beside(field, REPLACED), **tags}
+    return new

@@ -10,11 +10,13 @@ import re
 from collections.abc import Iterable, Mapping
 from html import escape
 from importlib.resources import files
+from typing import Any
 
 from feast_sketch_store.planning.plan import Estimate, Plan, PlannedField, Point
 
 _MAX_LINE = 88
 _UNKNOWN_FIELD = PlannedField("...")
+_NOT_EMBEDDED = {"memory_low", "memory_high", "settings"}  # of points: the script shows them as text
 _IS_CURRENT = "The view has these settings already, or equivalent ones."
 _NO_SETTINGS = "# Nothing to set: this point is only for comparison."
 
@@ -63,11 +65,7 @@ def _table(plan: Plan) -> str:
     header = "".join(f'<th scope="col" data-key="{key}">{name}</th>' for key, name in columns.items())
     rows = []
     for number, point in enumerate(plan.points):
-        marks = [
-            f" <mark>{name}</mark>"
-            for name, marked in (("chosen", plan.chosen), ("knee", plan.knee))
-            if number == marked
-        ]
+        marks = [f" <mark>{mark}</mark>" for mark in plan.marks(number)]
         cells = [
             f'<th scope="row">{escape(point.curve)}</th>',
             f"<td><span>{escape(point.label)}</span>{''.join(marks)}</td>",
@@ -165,20 +163,11 @@ def _embedded(plan: Plan) -> str:
         "chosen": plan.chosen,
         "shown": plan.shown,
         "knee": plan.knee,
-        "auc_without": _bounds(plan.auc_without),
-        "auc_exact": _bounds(plan.auc_exact),
+        "auc_without": _plain(plan.auc_without),
+        "auc_exact": _plain(plan.auc_exact),
         "points": [
             {
-                "curve": point.curve,
-                "label": point.label,
-                "memory_bytes": _finite(point.memory_bytes),
-                "table_bits_per_fact": None if (bits := point.table_bits_per_fact) is None else _finite(bits),
-                "bits_per_fact": _finite(point.bits_per_fact),
-                "false_per_read": _finite(point.false_per_read),
-                "noise_ratio": _finite(point.noise_ratio),
-                "kept_share": _finite(point.kept_share),
-                "auc": _bounds(point.auc),
-                "uplift": _bounds(point.uplift),
+                **{name: _plain(value) for name, value in vars(point).items() if name not in _NOT_EMBEDDED},
                 "fields": fields_text(plan, point),
             }
             for point in plan.points
@@ -189,10 +178,8 @@ def _embedded(plan: Plan) -> str:
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
-def _bounds(estimate: Estimate | None) -> dict[str, float | None] | None:
-    return None if estimate is None else {name: _finite(number) for name, number in vars(estimate).items()}
-
-
-def _finite(number: float) -> float | None:
-    """None for infinity, which a ratio to nothing gives and JSON lacks."""
-    return number if math.isfinite(number) else None
+def _plain(value: Any) -> Any:
+    """Estimates as mappings; None for infinity, which a ratio to nothing gives and JSON lacks."""
+    if isinstance(value, Estimate):
+        return {name: _plain(number) for name, number in vars(value).items()}
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from feast_sketch_store.planning.other_stores import StoredRows
 from feast_sketch_store.planning.plan import Estimate
-from feast_sketch_store.planning.stored_rows import StoredRows
 from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.vocabulary import Vocabulary
 from feast_sketch_store.structures.costs import timestamps_bytes
@@ -54,9 +54,7 @@ class FeatureSample:
         values = Vocabulary(self.vocabulary.values.filter(pa.array(kept)))
         return FeatureSample(values, self.rows.mapped(new_ids))
 
-    def full_counts(
-        self, num_sampled: int, num_entities: int, num_facts: float | None = None
-    ) -> NDArray[np.int64]:
+    def full_counts(self, num_entities: int, num_facts: float) -> NDArray[np.int64]:
         """The estimated number of entities of the whole view with each value, the most popular value first.
 
         Values missing from the sample come last. Chao's estimate gives their number. They share with the
@@ -64,8 +62,7 @@ class FeatureSample:
 
         Parameters
         ----------
-        num_sampled, num_entities : entities in the sample, and in the whole view.
-        num_facts : of the whole view; None for the same number per entity as in the sample.
+        num_entities, num_facts : of the whole view.
 
         Returns
         -------
@@ -73,9 +70,10 @@ class FeatureSample:
 
         Source: Chao et al., "Rarefaction and extrapolation with Hill numbers", 2014, of incidences.
         """
+        num_sampled = len(self.rows)
         if num_entities <= num_sampled:
             return self.counts
-        scale = num_entities / num_sampled if num_facts is None else num_facts / max(1, self.num_facts)
+        scale = num_facts / max(1, self.num_facts)
         once, twice = num_rare(self.counts)
         unseen = unseen_values(once, twice, num_sampled, num_entities - num_sampled)
         counts = np.append(self.counts * scale, np.zeros(unseen))
@@ -84,11 +82,6 @@ class FeatureSample:
         # Round sums, not counts: many equal small counts would all be rounded the same way.
         whole = np.diff(np.rint(np.cumsum(counts)), prepend=0.0)
         return np.asarray(np.clip(np.sort(whole)[::-1], 1, num_entities), np.int64)
-
-    def sums(self, weights: NDArray[np.float64]) -> NDArray[np.float64]:
-        """The sum of the weights of each entity's values: float64[n]."""
-        ends = np.concatenate(([0.0], np.cumsum(weights[self.rows.ids])))
-        return np.asarray(ends[self.rows.indptr[1:]] - ends[self.rows.indptr[:-1]])
 
 
 def num_rare(counts: NDArray[np.int64]) -> tuple[int, int]:
@@ -158,13 +151,17 @@ def spread_of_total(differences: NDArray[Any], num_entities: float) -> float:
     return 1.96 * num_entities * float(differences.std()) * math.sqrt(missing / num_sampled)
 
 
+def order_of(entity_hashes: NDArray[np.uint64]) -> NDArray[np.int64]:
+    """The order of entities by their hashes, uint64[n, 2], however they were found: int64[n]."""
+    return np.lexsort((entity_hashes[:, 1], entity_hashes[:, 0]))
+
+
 @dataclass(frozen=True, eq=False)
 class Sample:
     """Sampled entities of a view.
 
     Parameters
     ----------
-    view : its name.
     num_entities : of the whole view.
     presence_error_rate : of its list of entities.
     entity_hashes : uint64[n, 2], of the sampled entities.
@@ -175,7 +172,6 @@ class Sample:
         rows; by default all rows have one timestamp.
     """
 
-    view: str
     num_entities: int
     presence_error_rate: float
     entity_hashes: NDArray[np.uint64]
@@ -189,8 +185,8 @@ class Sample:
 
     @cached_property
     def order(self) -> NDArray[np.int64]:
-        """The sampled entities in the order of their hashes, however they were found: int64[n]."""
-        return np.lexsort((self.entity_hashes[:, 1], self.entity_hashes[:, 0]))
+        """See `order_of`."""
+        return order_of(self.entity_hashes)
 
     @property
     def scale(self) -> float:
@@ -222,7 +218,7 @@ class Sample:
     def full_counts(self) -> Mapping[str, NDArray[np.int64]]:
         """See `FeatureSample.full_counts`."""
         return {
-            name: f.full_counts(len(self), self.num_entities, self.facts_of[name].value)
+            name: f.full_counts(self.num_entities, self.facts_of[name].value)
             for name, f in self.features.items()
         }
 
@@ -234,7 +230,12 @@ class Sample:
     @cached_property
     def everything(self) -> VocabularyMask:
         """All values."""
-        return {name: np.ones(len(feature.vocabulary), np.bool_) for name, feature in self.features.items()}
+        return self.at_least(0)
+
+    def by_feature(self, of_values: NDArray[Any]) -> dict[str, NDArray[Any]]:
+        """An array of the values of all features, one after the other, as an array for each."""
+        bounds = np.cumsum([len(feature.vocabulary) for feature in self.features.values()])[:-1]
+        return dict(zip(self.features, np.split(of_values, bounds), strict=True))
 
     def at_least(self, count: float) -> VocabularyMask:
         """The values that at least ``count`` sampled entities have."""

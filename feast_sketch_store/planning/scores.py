@@ -12,10 +12,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from feast_sketch_store.planning.curves import Candidate, sets_of
+from feast_sketch_store.planning.curves import Candidate, encoded, sets_of
 from feast_sketch_store.planning.sample import Sample
-from feast_sketch_store.planning.sealed_sets import codec_of
-from feast_sketch_store.rows.codecs import SCORE, VALUE, FeatureCodec
+from feast_sketch_store.rows.codecs import SCORE, FeatureCodec
 from feast_sketch_store.rows.encoding import EncodedFeature, EncodedRows, RowKeys
 from feast_sketch_store.rows.formulas import Formula
 from feast_sketch_store.rows.vocabulary import Vocabulary
@@ -44,12 +43,7 @@ def score_name(codecs: Sequence[FeatureCodec]) -> str:
 
 def as_encoded(sample: Sample) -> dict[str, EncodedFeature]:
     """The features of sampled entities in the form that formulas take."""
-    found = {}
-    for name, feature in sample.features.items():
-        states = np.full(len(sample), VALUE, np.uint8)
-        codec, rows = codec_of(name, feature), feature.rows
-        found[name] = EncodedFeature(codec, feature.vocabulary, states, rows.indptr, rows.ids)
-    return found
+    return {name: encoded(name, feature) for name, feature in sample.features.items()}
 
 
 def scores(
@@ -85,10 +79,10 @@ def scores(
         settings = {**dict.fromkeys(sample.features, nothing_kept), name: tags}
         label = f"{SCORE_BITS} bits, weights of {number:,} values"
         candidate = sets_of(sample, sample.at_least(math.inf), SCORE_CURVE, label, settings)
-        yield with_formula(candidate, sample, formula)
+        yield _with_formula(candidate, sample, formula)
 
 
-def with_formula(candidate: Candidate, sample: Sample, formula: Formula) -> Candidate:
+def _with_formula(candidate: Candidate, sample: Sample, formula: Formula) -> Candidate:
     """A point with one more score: its column and its formula."""
     none = np.zeros(len(sample), np.bool_)
     times = np.zeros(len(sample), np.int64)
@@ -98,28 +92,26 @@ def with_formula(candidate: Candidate, sample: Sample, formula: Formula) -> Cand
     column = scalar_bytes(formula.codec, feature.states, feature.vocabulary, counts) * sample.scale
     point, more = candidate.point, column + formula.size_bytes
     facts = max(1, sample.num_facts)
-    tables = None if point.table_bits_per_fact is None else point.table_bits_per_fact + 8 * column / facts
+    assert point.table_bits_per_fact is not None  # of sets
     point = replace(
         point,
         memory_bytes=point.memory_bytes + more,
         memory_low=point.memory_low + more,
         memory_high=point.memory_high + more,
-        table_bits_per_fact=tables,
+        table_bits_per_fact=point.table_bits_per_fact + 8 * column / facts,
         bits_per_fact=point.bits_per_fact + 8 * more / facts,
     )
-    return replace(candidate, point=point, formulas=(*candidate.formulas, formula))
+    return replace(candidate, point=point, formulas=(formula,))
 
 
 def _strongest(sample: Sample, weights: Mapping[str, NDArray[np.float64]], number: int) -> Weights:
     """The values that add the most variance to a score, with their weights in few digits."""
-    counts = {name: feature.counts for name, feature in sample.features.items()}
-    shares = {name: own / len(sample) for name, own in counts.items()}
+    shares = {name: feature.counts / len(sample) for name, feature in sample.features.items()}
     moved = np.concatenate([weights[name] ** 2 * p * (1 - p) for name, p in shares.items()])
     is_kept = np.zeros(len(moved), np.bool_)
     is_kept[np.argsort(-moved, kind="stable")[:number]] = True
-    bounds = np.cumsum([len(own) for own in counts.values()])[:-1]
     chosen = {}
-    for name, mask in zip(counts, np.split(is_kept, bounds), strict=True):
+    for name, mask in sample.by_feature(is_kept).items():
         values = Vocabulary(sample.features[name].vocabulary.values.filter(pa.array(mask)))
         rounded = [float(f"{weight:.{_WEIGHT_DIGITS}g}") for weight in weights[name][mask]]
         chosen[name] = values, np.array(rounded, np.float64)

@@ -20,9 +20,9 @@ from feast_sketch_store import feast_parts
 from feast_sketch_store.errors import PlanError
 from feast_sketch_store.layers.shapes import bucket_timestamps
 from feast_sketch_store.online_store import any_feature_view, online_store_of
+from feast_sketch_store.planning.other_stores import StoredRows, value_sizes
 from feast_sketch_store.planning.plan import PlannedField
-from feast_sketch_store.planning.sample import FeatureSample, Sample, total_of
-from feast_sketch_store.planning.stored_rows import StoredRows, value_sizes
+from feast_sketch_store.planning.sample import FeatureSample, Sample, order_of, total_of
 from feast_sketch_store.rows.arrow_rows import from_source
 from feast_sketch_store.rows.codecs import MEMBERSHIP, FeatureCodec
 from feast_sketch_store.rows.csr import Csr
@@ -151,7 +151,7 @@ def sample_view(
         raise no_rows(view)
     hashes = view.hash_join_keys(table)
     chosen = np.zeros(len(table), np.bool_)
-    chosen[np.lexsort((hashes[:, 1], hashes[:, 0]))[:max_entities]] = True
+    chosen[order_of(hashes)[:max_entities]] = True
     if labelled is not None:
         chosen |= _is_among(hashes, labelled)
     arrow = from_source(table.filter(pa.array(chosen)), view.table, view.settings.codecs)
@@ -216,15 +216,14 @@ class _Sampling:
             self._is_labelled = _is_among(rows.keys.entity_hashes, labelled)
         self._collected = {codec.feature: _Collector(codec) for codec in view.codecs}
         self._num_elements = num_elements
-        self._counted = dict.fromkeys(self._collected, 0)
 
     def run(self) -> tuple[Sample, Sample]:
         """The sample, and the labelled entities."""
-        parts, key_parts = [], []
+        parts, key_parts, counted = [], [], dict.fromkeys(self._collected, 0)
         for places, batch in self._rows.batches():
             lengths = {name: _lengths(batch, name) for name in self._collected}
             for name, of_feature in lengths.items():
-                self._counted[name] += int(of_feature.sum())
+                counted[name] += int(of_feature.sum())
             wanted = np.flatnonzero(self._is_sampled[places] | self._is_labelled[places])
             if not len(wanted):
                 continue
@@ -234,60 +233,33 @@ class _Sampling:
             encoded = encode(taken, self._rows.keys.take(places[wanted]), self._view.codecs)
             for name, feature in encoded.features.items():
                 self._collected[name].add(feature, lengths[name][wanted])
-        return self._samples(np.concatenate(parts), np.concatenate(key_parts))
+        return self._samples(np.concatenate(parts), np.concatenate(key_parts), self._num_elements or counted)
 
-    def _samples(self, places: NDArray[np.int64], key_bytes: NDArray[np.int64]) -> tuple[Sample, Sample]:
-        view, presence = self._view.table.name, self._view.settings.presence_error_rate
-        hashes = self._rows.keys.entity_hashes[places]
+    def _samples(
+        self, places: NDArray[np.int64], key_bytes: NDArray[np.int64], num_elements: Mapping[str, int]
+    ) -> tuple[Sample, Sample]:
+        settings, keys = self._view.settings, self._rows.keys
         ours, theirs = (np.flatnonzero(chosen[places]) for chosen in (self._is_sampled, self._is_labelled))
-        features, labelled = {}, {}
-        for name, collector in self._collected.items():
+        features, labelled, facts, value_bytes = {}, {}, {}, {}
+        for codec in self._view.codecs:
+            name, collector = codec.feature, self._collected[codec.feature]
             features[name], labelled[name] = collector.finish([ours, theirs])
-        num_elements = self._num_elements or self._counted
-        facts = {
-            name: total_of(
-                feature.rows.lengths,
-                self._collected[name].num_elements[ours],
-                num_elements[name],
-                self._num_entities,
+            values, rows, written = (
+                features[name].vocabulary,
+                features[name].rows,
+                collector.num_elements[ours],
             )
-            for name, feature in features.items()
-        }
-        stored = self._stored(features, key_bytes, ours, places)
+            facts[name] = total_of(rows.lengths, written, num_elements[name], self._num_entities)
+            number = Value.DESCRIPTOR.fields_by_name[codec.value_field].number
+            value_bytes[name] = value_sizes(codec.element_kind, number, values, rows, written)
+        has_created = bool((keys.created_timestamps[places[ours]] != NO_TIMESTAMP).any())
+        project, view = self._view.store.project, self._view.table.name
+        stored = StoredRows(project, view, key_bytes[ours], value_bytes, has_created)
+        buckets, _ = bucket_timestamps(keys.event_timestamps, settings.ttl_microseconds)
+        presence, hashes = settings.presence_error_rate, keys.entity_hashes[places]
         return (
-            Sample(
-                view, self._num_entities, presence, hashes[ours], features, facts, stored, self._buckets()
-            ),
-            Sample(view, len(theirs), presence, hashes[theirs], labelled),
-        )
-
-    def _buckets(self) -> NDArray[np.int64]:
-        ttl = self._view.settings.ttl_microseconds
-        return bucket_timestamps(self._rows.keys.event_timestamps, ttl)[0]
-
-    def _stored(
-        self,
-        features: Mapping[str, FeatureSample],
-        key_bytes: NDArray[np.int64],
-        rows: NDArray[np.int64],
-        places: NDArray[np.int64],
-    ) -> StoredRows:
-        codecs = {codec.feature: codec for codec in self._view.codecs}
-        return StoredRows(
-            self._view.store.project,
-            self._view.table.name,
-            key_bytes[rows],
-            {
-                name: value_sizes(
-                    codecs[name].element_kind,
-                    Value.DESCRIPTOR.fields_by_name[codecs[name].value_field].number,
-                    feature.vocabulary,
-                    feature.rows,
-                    self._collected[name].num_elements[rows],
-                )
-                for name, feature in features.items()
-            },
-            bool((self._rows.keys.created_timestamps[places[rows]] != NO_TIMESTAMP).any()),
+            Sample(self._num_entities, presence, hashes[ours], features, facts, stored, buckets),
+            Sample(len(theirs), presence, hashes[theirs], labelled),
         )
 
 

@@ -15,18 +15,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feast_sketch_store.errors import PlanError
+from feast_sketch_store.layers.collect import CollectedFeature
 from feast_sketch_store.planning.choice import PlanTarget
 from feast_sketch_store.planning.curves import LISTED_HEADER_BYTES, header_bytes
 from feast_sketch_store.planning.plan import Estimate, Plan, Point
 from feast_sketch_store.planning.sample import all_values, spread_of_total, total_by_mean
 from feast_sketch_store.planning.source import PlannedView, logged_offline_rows, logged_rows, no_rows
 from feast_sketch_store.rows.codecs import FeatureCodec
+from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.encoding import NO_TIMESTAMP, EncodedFeature, EncodedRows
 from feast_sketch_store.rows.listing import Listing
 from feast_sketch_store.rows.lists import as_sealed
 from feast_sketch_store.settings.table import TAG_PREFIX
 from feast_sketch_store.settings.values import duration_text
 from feast_sketch_store.structures.choice import LayerOverhead
+from feast_sketch_store.structures.lists import ListFeature
 from feast_sketch_store.succinct import AttributeCodes, TimedLists
 from feast_sketch_store.succinct.prefix_codes import code_lengths
 from feast_sketch_store.succinct.timed_lists import classes_of
@@ -73,7 +76,8 @@ class ListSample:
 
     def num_values(self, feature: EncodedFeature) -> Estimate:
         """The number of values in all lists of the view, by Chao's estimate."""
-        counts = np.bincount(_distinct(feature), minlength=len(feature.vocabulary))
+        items = Csr(feature.indptr, feature.symbols).distinct()
+        counts = np.bincount(items.ids, minlength=len(feature.vocabulary))
         return all_values(counts, len(self.rows), self.num_entities)
 
 
@@ -161,11 +165,12 @@ def _points(view: PlannedView, sample: ListSample, tick: int, num_items: int) ->
             "" if limit is None else f", limit {limit}"
         )
         tags = {codec.feature: _tags(tick, limit) for codec in view.codecs}
-        beside = sum((_attribute_bits(feature) for feature in lists.values()), np.zeros(len(sample.rows)))
-        row_bits = sum((_row_bits(feature, tick) for feature in lists.values()), beside)
+        sealed = [_sealed(feature) for feature in lists.values()]
+        beside = sum(map(_attribute_bits, sealed), np.zeros(len(sample.rows)))
+        row_bits = sum((_bits_of_rows(feature.lists) for feature in sealed), beside)
         yield _point(LISTS, text, sample, lists, row_bits, (num_items, kept), tags)
         if limit is None:
-            row_bits = sum((_order_bits(feature, tick) for feature in lists.values()), beside)
+            row_bits = sum(map(_order_bits, lists.values()), beside)
             yield _point(IN_ORDER, text, sample, lists, row_bits, (num_items, kept), {})
 
 
@@ -198,10 +203,13 @@ def _point(
     return Point(curve, label, memory, *bounds, in_lists, bits, 0.0, 0.0, kept_share, None, settings)
 
 
-def _row_bits(feature: EncodedFeature, tick: int) -> NDArray[np.float64]:
-    """Bits of each row as coded by a seal: float64[n]."""
-    ids, ages, counts = _coded(feature, tick)
-    return _bits_of_rows(TimedLists.build(counts, feature.csr.indptr, ids, ages))
+def _sealed(feature: EncodedFeature) -> ListFeature:
+    """The lists of the sampled rows as a seal codes them, in their order."""
+    rows = np.arange(len(feature.states))
+    collected = CollectedFeature(feature.codec, len(rows))
+    collected.add(rows.astype(np.int32), feature)
+    collected.finish()
+    return ListFeature.build(collected, rows)
 
 
 def _bits_of_rows(codes: TimedLists | AttributeCodes) -> NDArray[np.float64]:
@@ -210,53 +218,27 @@ def _bits_of_rows(codes: TimedLists | AttributeCodes) -> NDArray[np.float64]:
     return np.diff(starts, append=codes.num_bits).astype(np.float64)
 
 
-def _attribute_bits(feature: EncodedFeature) -> NDArray[np.float64]:
+def _attribute_bits(feature: ListFeature) -> NDArray[np.float64]:
     """Bits of the attributes of each row, and of the index of these: float64[n]."""
-    listing, items = feature.codec.listing, feature.csr
-    if listing is None or not listing.attributes or not len(items):
-        return np.zeros(len(items))
-    assert items.weights is not None
-    codes = listing.codes_of(items.weights)
-    bits = _bits_of_rows(AttributeCodes.build(items.indptr, codes, listing.num_codes))
+    if feature.attributes is None:
+        return np.zeros(feature.lists.num_rows)
+    bits = _bits_of_rows(feature.attributes)
     return bits + 2 + math.log2(max(1.0, bits.mean()))
 
 
-def _order_bits(feature: EncodedFeature, tick: int) -> NDArray[np.float64]:
+def _order_bits(feature: EncodedFeature) -> NDArray[np.float64]:
     """Bits of each row as ids in order, with the time from each to the next: float64[n]."""
-    ids, ages, counts = _coded(feature, tick)
-    items = feature.csr
-    gaps = ages.copy()
-    gaps[1:] -= np.where(items.rows[1:] == items.rows[:-1], ages[:-1], 0)
+    items, listing = feature.csr, feature.codec.listing
+    assert listing is not None
+    assert items.weights is not None
+    ticks = listing.times_of(items.weights) // listing.resolution_microseconds
+    gaps = (ticks.max() if len(ticks) else 0) - ticks
+    gaps[1:] -= np.where(items.rows[1:] == items.rows[:-1], gaps[:-1], 0)
     classes = classes_of(gaps)
     lengths = code_lengths(np.bincount(classes, minlength=128))
-    bits = lengths[classes] + np.maximum((classes >> 1) - 1, 0)
-    bits = bits + np.log2(len(ids) / counts[ids]) if len(ids) else bits
+    shares = np.bincount(items.ids)[items.ids] / max(1, len(items.ids))
+    bits = lengths[classes] + np.maximum((classes >> 1) - 1, 0) - np.log2(shares)
     return np.bincount(items.rows, bits, len(items)).astype(np.float64)
-
-
-def _coded(
-    feature: EncodedFeature, tick: int
-) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int64]]:
-    """Ids with the most popular one first, ages in ticks, and how often each id occurs."""
-    items = feature.csr
-    assert items.weights is not None
-    counts = np.bincount(items.ids, minlength=len(feature.vocabulary))
-    order = np.argsort(-counts, kind="stable")
-    new_ids = np.empty(len(order), np.int32)
-    new_ids[order] = np.arange(len(order), dtype=np.int32)
-    assert feature.codec.listing is not None
-    ticks = feature.codec.listing.times_of(items.weights) // tick
-    ages = (ticks.max() if len(ticks) else 0) - ticks
-    ids = new_ids[items.ids]
-    within = np.lexsort((ids, ages, items.rows))
-    return ids[within], ages[within], counts[order]
-
-
-def _distinct(feature: EncodedFeature) -> NDArray[np.int64]:
-    """The ids of lists, each once per row."""
-    rows, ids = feature.csr.rows, feature.csr.ids
-    width = max(1, len(feature.vocabulary))
-    return np.asarray(np.unique(rows * width + ids) % width)
 
 
 def _chosen(points: Sequence[Point], view: PlannedView, target: PlanTarget) -> int:

@@ -28,9 +28,9 @@ from stores import temporary_folder
 from tasks import Task, load
 from through_feast import VIEW, Repository, Tags
 
-from feast_sketch_store.planning import plan_view
 from feast_sketch_store.planning.curves import BLOOM, SETS
 from feast_sketch_store.planning.plan import Plan
+from feast_sketch_store.planning.planner import plan_view
 
 MOST_SECONDS = 60
 VALUES = 10_000

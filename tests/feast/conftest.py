@@ -17,8 +17,8 @@ from feast.repo_config import RepoConfig
 from feast.types import FeastType, Int64, Set, String
 
 from feast_sketch_store import SketchOnlineStore
-from feast_sketch_store.planning import plan_view
 from feast_sketch_store.planning.plan import Plan
+from feast_sketch_store.planning.planner import plan_view
 from tests.helpers import repository
 from tests.helpers.keys import entity_key
 from tests.helpers.processes import run_command, warm_context

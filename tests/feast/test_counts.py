@@ -12,7 +12,7 @@ from feast.types import Array, Float32, Int64, Set, String
 from feast_sketch_store import SketchReader, open_view, through_sketch
 from feast_sketch_store.errors import RowError, SettingsError, UnsupportedFeatureError
 from feast_sketch_store.operations import maintenance
-from feast_sketch_store.planning import plan_view
+from feast_sketch_store.planning.planner import plan_view
 from tests.helpers.length import by_length
 from tests.helpers.repository import make_repository, make_view, materialize, read_users
 

@@ -14,7 +14,8 @@ from feast.types import Array, Int64, String, UnixTimestamp
 from feast_sketch_store import Lists, open_view
 from feast_sketch_store.cli import cli
 from feast_sketch_store.errors import PlanError
-from feast_sketch_store.planning import PlanTarget, plan_view
+from feast_sketch_store.planning.choice import PlanTarget
+from feast_sketch_store.planning.planner import plan_view
 from feast_sketch_store.planning.timed import IN_ORDER, LISTS, _order_bits
 from feast_sketch_store.rows.codecs import LIST, VALUE, FeatureCodec
 from feast_sketch_store.rows.csr import Csr
@@ -119,7 +120,7 @@ def test_lists_in_order_take_what_their_code_lengths_say():
     values = Vocabulary(pa.array(np.arange(4)))
     feature = EncodedFeature(codec, values, np.full(2, VALUE, np.uint8), csr.indptr, csr.ids, csr.weights)
     # Gaps are 0 0 0 1 and 0 1 1 0: five are 0 and three 1, a bit each.
-    assert _order_bits(feature, DAY).tolist() == [4 * (2 + 1)] * 2
+    assert _order_bits(feature).tolist() == [4 * (2 + 1)] * 2
 
 
 def test_a_sample_estimates_the_whole(store, history):

@@ -15,9 +15,11 @@ from feast_sketch_store import SketchStoreError
 from feast_sketch_store.cli import cli
 from feast_sketch_store.errors import PlanError
 from feast_sketch_store.operations import maintenance
-from feast_sketch_store.planning import PlanTarget, clustered, plan_view, planner
+from feast_sketch_store.planning import planner
+from feast_sketch_store.planning.choice import PlanTarget
 from feast_sketch_store.planning.curves import CHOSEN_SETS, POPULAR_SETS, SETS, WEIGHTED_BLOOM, Grid
 from feast_sketch_store.planning.plan import Estimate, PlannedField
+from feast_sketch_store.planning.planner import plan_view
 from tests.helpers.length import IS_LONG
 from tests.helpers.repository import ROWS, make_repository, make_view, materialize
 
@@ -38,7 +40,7 @@ def _few_points():
         patch.setattr(planner, "COARSE", few)
         if not IS_LONG:
             patch.setattr(planner, "WORTH_SHARES", (0.09, 0.28, 0.55))
-            patch.setattr(clustered, "NOISE_RATIOS", (1.0, 0.2))
+            patch.setattr(planner, "CLUSTERED_NOISE_RATIOS", (1.0, 0.2))
         yield
 
 

@@ -11,9 +11,10 @@ import pytest
 from feast import Entity, ValueType
 from feast.types import Array, Int64, String
 
-from feast_sketch_store.planning import plan_view, planner
+from feast_sketch_store.planning import planner
 from feast_sketch_store.planning.curves import sets
 from feast_sketch_store.planning.other_stores import REDIS, SQLITE
+from feast_sketch_store.planning.planner import plan_view
 from tests.helpers.redis_server import running_redis
 from tests.helpers.repository import make_repository, make_view
 
@@ -73,7 +74,7 @@ def planned(tmp_path_factory, rows):
     with pytest.MonkeyPatch.context() as patch:
         # One point of this store, which this is not about.
         patch.setattr(planner, "candidates", lambda sample, grid: [sets(sample)])
-        patch.setattr(planner.clustered, "candidates", lambda *_: [])
+        patch.setattr(planner, "clustered", lambda *_: [])
         plan = plan_view(store, "history", max_entities=len(rows[0]) // 2)
     num_facts = sum(map(len, rows[0].viewed))
     assert plan.facts.value == num_facts

@@ -34,7 +34,7 @@ def views():
         has = population(rng)
         known = {"f0": Estimate.exactly(has.sum())}
         part = sample_of(feature_of(has[:NUM_SAMPLED]), num_entities=NUM_ENTITIES)
-        sample = Sample("history", NUM_ENTITIES, PRESENCE, part.entity_hashes, part.features, known)
+        sample = Sample(NUM_ENTITIES, PRESENCE, part.entity_hashes, part.features, known)
         views.append((sample, sample_of(feature_of(has))))
     return views
 
@@ -74,6 +74,6 @@ def test_facts_of_rows_that_repeat_values():
 def test_facts_by_the_mean_of_the_sample(views):
     missed = 0
     for sample, whole in views:
-        estimate = Sample("history", NUM_ENTITIES, PRESENCE, sample.entity_hashes, sample.features).facts
+        estimate = Sample(NUM_ENTITIES, PRESENCE, sample.entity_hashes, sample.features).facts
         missed += not estimate.low <= whole.num_facts <= estimate.high
     assert missed <= MISSES

@@ -5,8 +5,7 @@ import pyarrow as pa
 import pytest
 
 from feast_sketch_store.layers import Goal
-from feast_sketch_store.planning.clustered import candidates
-from feast_sketch_store.planning.curves import weighted_bloom
+from feast_sketch_store.planning.curves import clustered, weighted_bloom
 from feast_sketch_store.structures.goals import NOISE_RATIO
 from tests.unit.test_planning import feature_of, sample_of, sealed_as_sets, without_header
 
@@ -38,7 +37,7 @@ def sealed(tastes):
 @pytest.mark.parametrize(("num_sampled", "error"), [(NUM_ROWS, 0.01), (NUM_ROWS // 2, 0.05)])
 def test_sizes_and_noise_are_those_of_a_seal(tastes, sealed, num_sampled, error):
     sample = sample_of(feature_of(tastes[:num_sampled]), num_entities=NUM_ROWS)
-    found = {c.point.curve: c for c in candidates(sample, (1.0,))}
+    found = {c.point.curve: c for c in clustered(sample, (1.0,))}
     assert tuple(found) == STYLES
     for style, candidate in found.items():
         size = without_header(candidate.point)
@@ -48,13 +47,13 @@ def test_sizes_and_noise_are_those_of_a_seal(tastes, sealed, num_sampled, error)
 
 def test_clusters_save_where_there_are_groups(tastes):
     sample = sample_of(feature_of(tastes))
-    sizes = [c.point.table_bits_per_fact for c in candidates(sample, (1.0,))[2:]]
+    sizes = [c.point.table_bits_per_fact for c in clustered(sample, (1.0,))[2:]]
     without = weighted_bloom(sample, 1.0).point.table_bits_per_fact
     assert sizes[0] < 0.9 * without
 
 
 def test_settings_are_those_of_the_point(tastes):
-    points = [c.point for c in candidates(sample_of(feature_of(tastes)), (4.0, 1.0))]
+    points = [c.point for c in clustered(sample_of(feature_of(tastes)), (4.0, 1.0))]
     assert [point.label for point in points] == ["noise ratio 4", "noise ratio 1"] * 3
     assert points[-1].settings == {
         "f0": {"sketch.structure": "weighted_bloom", "sketch.target": "noise 1", "sketch.clusters": "16"}

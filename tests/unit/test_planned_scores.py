@@ -7,11 +7,13 @@ import pytest
 from feast_sketch_store.layers import Cut, FeatureBudget, Goal, seal
 from feast_sketch_store.layers.sketch import SketchLayer
 from feast_sketch_store.planning.curves import SETS, sets
-from feast_sketch_store.planning.labels import Labels, Task
+from feast_sketch_store.planning.labels import Labels
+from feast_sketch_store.planning.models import Task
 from feast_sketch_store.planning.scores import SCORE_CURVE, as_encoded, score_name, scores
 from feast_sketch_store.rows.codecs import SCORE, FeatureCodec
 from feast_sketch_store.rows.encoding import EncodedRows, RowKeys
 from feast_sketch_store.rows.formulas import with_formulas
+from feast_sketch_store.structures.base import weighted_sums
 from feast_sketch_store.structures.goals import NOISE_RATIO
 from tests.unit.test_planning import PRESENCE, draw, feature_of, sample_of, without_header, zipf
 
@@ -37,7 +39,9 @@ def task(people):
     groups, sample = people
     rng = np.random.default_rng(6)
     feature = sample.features["f0"]
-    logits = feature.sums(rng.normal(0, 0.8, len(feature.vocabulary))) + np.where(groups == 0, 2.0, 0.0)
+    logits = weighted_sums(feature.rows, rng.normal(0, 0.8, len(feature.vocabulary))) + np.where(
+        groups == 0, 2.0, 0.0
+    )
     label = rng.random(NUM_ROWS) < 1 / (1 + np.exp(-logits + logits.mean()))
     table = pa.table({"label": label.astype(np.int64)})
     return Task(Labels.read(table, sample.entity_hashes, []), sample, sample)
@@ -101,7 +105,7 @@ def test_a_score_keeps_a_part_of_the_gain_where_weights_fit_the_training_rows_by
     rng = np.random.default_rng(8)
     feature = feature_of(rng.random((NUM_ROWS, 300)) < 0.1)
     context = rng.normal(0, 1, NUM_ROWS)
-    logits = 1.5 * context + feature.sums(rng.normal(0, 0.3, len(feature.vocabulary)))
+    logits = 1.5 * context + weighted_sums(feature.rows, rng.normal(0, 0.3, len(feature.vocabulary)))
     label = rng.random(NUM_ROWS) < 1 / (1 + np.exp(-logits))
     split = np.where(np.arange(NUM_ROWS) < 300, "train", "test")
     table = pa.table({"label": label.astype(np.int64), "split": split, "context": context})

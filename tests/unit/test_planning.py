@@ -12,10 +12,10 @@ import yaml
 from feast.protos.feast.types.Value_pb2 import Value
 from scipy import sparse
 
+from feast_sketch_store.cli.common import Progress, counted
 from feast_sketch_store.errors import PlanError
 from feast_sketch_store.layers import FeatureBudget, Goal, build_layer
 from feast_sketch_store.layers.shapes import bucket_timestamps
-from feast_sketch_store.planning.areas import Area
 from feast_sketch_store.planning.choice import PlanTarget, choose_point, knee, made_to_measure, undecided
 from feast_sketch_store.planning.curves import (
     BLOOM,
@@ -28,17 +28,17 @@ from feast_sketch_store.planning.curves import (
     bloom,
     candidates,
     header_bytes,
+    least_count,
+    points_of_other_stores,
     sets,
-    threshold_of_share,
     weighted_bloom,
 )
-from feast_sketch_store.planning.labels import Labels, Task, _draw_false, candidate_ids, require_scipy
+from feast_sketch_store.planning.labels import Labels, candidate_ids, require_scipy
 from feast_sketch_store.planning.logistic import Columns, Weights, fit
-from feast_sketch_store.planning.other_stores import REDIS, SQLITE, points_of_other_stores
+from feast_sketch_store.planning.models import Area, Task, _draw_false
+from feast_sketch_store.planning.other_stores import REDIS, SQLITE, StoredRows, value_sizes
 from feast_sketch_store.planning.plan import Estimate, Point
-from feast_sketch_store.planning.progress import Progress, counted
 from feast_sketch_store.planning.sample import FeatureSample, Sample, total_of
-from feast_sketch_store.planning.stored_rows import StoredRows, value_sizes
 from feast_sketch_store.rows.codecs import EMPTY, VALUE, FeatureCodec
 from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.encoding import EncodedFeature, EncodedRows, RowKeys
@@ -83,7 +83,7 @@ def sample_of(*features, num_entities=None):
     num_sampled = len(features[0].rows)
     hashes = np.random.default_rng(0).integers(0, 2**64, (num_sampled, 2), np.uint64)
     names = {f"f{number}": feature for number, feature in enumerate(features)}
-    return Sample("history", num_entities or num_sampled, PRESENCE, hashes, names)
+    return Sample(num_entities or num_sampled, PRESENCE, hashes, names)
 
 
 def features_of_shape(shape, num_entities):
@@ -172,7 +172,7 @@ class TestSample:
         densities = np.full(2_000, 1 / 2_000)
         everything = feature_of(draw(densities, 10_000, 2))
         part = feature_of(draw(densities, 1_000, 3))
-        counts = part.full_counts(1_000, 10_000)
+        counts = sample_of(part, num_entities=10_000).full_counts["f0"]
         assert len(part.vocabulary) < 0.5 * len(everything.vocabulary)
         assert len(counts) == pytest.approx(len(everything.vocabulary), rel=0.1)
         assert counts.sum() == pytest.approx(everything.num_facts, rel=0.15)
@@ -183,9 +183,9 @@ class TestSample:
         """A view one and a half times as large as its sample, most of whose values are rare."""
         sampled = by_length(1_000, 2_000)
         part = feature_of(draw(zipf(10 * sampled, 3), sampled, 5))
-        for known in (None, 5.0 * sampled):
-            counts = part.full_counts(sampled, sampled * 3 // 2, known)
-            assert counts.sum() == pytest.approx(known or 1.5 * part.num_facts, rel=0.002)
+        for known in (1.5 * part.num_facts, 5.0 * sampled):
+            counts = part.full_counts(sampled * 3 // 2, known)
+            assert counts.sum() == pytest.approx(known, rel=0.002)
 
     def test_facts_that_are_known_are_taken(self, facts):
         part = feature_of(facts[:1_000])
@@ -240,7 +240,7 @@ class TestSample:
 
     def test_a_value_never_has_more_facts_than_there_are_entities(self):
         feature = feature_of(np.ones((10, 3), np.bool_))
-        assert feature.full_counts(10, 25).tolist() == [25, 25, 25]
+        assert feature.full_counts(25, 75).tolist() == [25, 25, 25]
 
 
 class TestCurves:
@@ -342,13 +342,13 @@ class TestCurves:
     @pytest.mark.parametrize("share", [0.05, 0.5, 0.95, 1.0])
     def test_a_threshold_keeps_its_share(self, sample, share):
         feature = sample.features["f0"]
-        kept = feature.counts >= threshold_of_share(sample, share) * len(sample)
+        kept = feature.counts >= least_count(sample, share)
         assert feature.counts[kept].sum() >= share * feature.num_facts
         least = feature.counts[kept].min()
         assert feature.counts[feature.counts > least].sum() < share * feature.num_facts
 
     def test_the_setting_of_a_cut_says_what_was_cut(self, sample):
-        candidate = sets(sample, threshold_of_share(sample, 0.3))
+        candidate = sets(sample, least_count(sample, 0.3))
         tags = candidate.point.settings["f0"]
         assert tags["sketch.structure"] == "sets"
         setting = yaml.safe_load(tags["sketch.vocabulary"])
@@ -670,17 +670,17 @@ class TestLabels:
         assert again[0].auc(people.everything, rates) == again[1].auc(people.everything, rates)
 
     def test_too_much_noise_is_not_measured(self, people, task, monkeypatch):
-        monkeypatch.setattr("feast_sketch_store.planning.labels.MAX_FALSE_VALUES", 1000)
+        monkeypatch.setattr("feast_sketch_store.planning.models.MAX_FALSE_VALUES", 1000)
         assert task.auc(people.everything, {"f0": np.full(300, 0.11)}) is None
 
     def test_entities_without_a_row_show_nothing(self, people, make_labels):
         labels = make_labels()
         feature = people.features["f0"]
         few = FeatureSample(feature.vocabulary, feature.rows.take(np.arange(1000)))
-        labelled = Sample("history", 1000, PRESENCE, people.entity_hashes[:1000], {"f0": few})
+        labelled = Sample(1000, PRESENCE, people.entity_hashes[:1000], {"f0": few})
         task = Task(labels, people, labelled)
         assert task.share_without_row == pytest.approx(2 / 3, abs=1e-3)
-        history = task._history([(people.everything["f0"], np.full(300, 0.2))])
+        history = task._history(people.everything, {"f0": np.full(300, 0.2)})
         shown = np.asarray(history.history.sum(axis=1)).ravel()
         assert (shown > 0).sum() == pytest.approx(1000, abs=5)
 
@@ -794,7 +794,7 @@ class TestLabels:
 
 
 def test_a_candidate_names_what_it_keeps(sample):
-    candidate = sets(sample, threshold_of_share(sample, 0.2))
+    candidate = sets(sample, least_count(sample, 0.2))
     assert isinstance(candidate, Candidate)
     assert candidate.point.kept_share == pytest.approx(0.2, abs=0.05)
     assert f"{candidate.kept['f0'].sum()} values" in candidate.point.label

@@ -19,8 +19,8 @@ from stores import temporary_folder
 from tasks import Task, add_data_argument, load_or_exit
 from through_feast import VIEW, Repository, Tags
 
-from feast_sketch_store.planning import plan_view
 from feast_sketch_store.planning.curves import BLOOM, POPULAR_BLOOM, POPULAR_SETS, SETS, WEIGHTED_BLOOM
+from feast_sketch_store.planning.planner import plan_view
 
 POINTS_PER_CURVE = 3
 
