@@ -10,18 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feast_sketch_store.kernel import _compiled
-from feast_sketch_store.kernel.arrays import (
-    SetCodes,
-    SymbolQuery,
-    Table,
-)
+from feast_sketch_store.kernel.arrays import SetCodes, SymbolQuery, Table
 from feast_sketch_store.kernel.formulas import words_of_bits
 
 SEED = secrets.randbits(64)  # of hash tables, so that an attacker cannot choose values that collide
 
 _EXPECTED_SYMBOLS = 256  # ids per entity for which memory is allocated at first
-_EXPECTED_IDS = 64  # ids per set for which memory is allocated at first
-
 
 _Number = TypeVar("_Number", bound=np.generic)
 _Question = tuple[

@@ -224,9 +224,9 @@ class LayerPlan:
         if any(goal.may_choose for goal in self._goals.values()):
             num_facts = sum(self.features[name].num_facts for name in self._goals)
             num_coded = num_trial_rows(len(self.keys), num_facts)
-        sharing = SharedValues([self.features[name] for name in self._goals])
+        saved_bits = SharedValues([self.features[name] for name in self._goals]).saved_bits
         return {
-            name: replace(self.features[name].popularity(num_coded), sharing=sharing, number=number)
+            name: replace(self.features[name].popularity(num_coded), saved_bits=saved_bits, number=number)
             for number, name in enumerate(self._goals)
         }
 

@@ -132,11 +132,11 @@ def smallest(vocabulary: Vocabulary, symbols: NDArray[np.integer], min_width: in
         numbers = vocabulary.values.to_numpy()[symbols]
         plain: Elements = NumberElements(PackedInts.pack(numbers, min_width))
     else:
-        lengths = np.diff(offsets_of(vocabulary.values))[symbols]
+        lengths = np.diff(parts_of(vocabulary.values)[0])[symbols]
         offsets = PackedInts.pack(np.concatenate(([0], np.cumsum(lengths))), min_width=1)
         if offsets.size_bytes + lengths.sum() >= dictionary.memory_bytes:
             return dictionary
-        content = _bytes_of(vocabulary.values.take(pa.array(symbols)))
+        _, content = parts_of(vocabulary.values.take(pa.array(symbols)))
         words = np.zeros(-(-len(content) // 8), np.uint64)
         words.view(np.uint8)[: len(content)] = content
         plain = BytesElements(offsets, words)
@@ -167,15 +167,6 @@ def elements_from(
     raise ValueError(f"elements of {codec.feature!r} cannot have the form {form!r}")
 
 
-def offsets_of(values: pa.Array) -> NDArray[np.int64]:
-    """Where each of some large binary values begins: int64[n + 1]."""
-    return parts_of(values)[0]
-
-
-def _bytes_of(values: pa.Array) -> NDArray[np.uint8]:
-    return parts_of(values)[1]
-
-
 COLUMN = "column"
 
 
@@ -200,7 +191,7 @@ def scalar_bytes(
         span = int(values.max()) - int(values.min()) if len(values) else 0
         plain = packed_bytes(num_rows, max(1, span.bit_length()))
         return size + (plain if plain <= ids + vocabulary.size_bytes else ids + vocabulary.packed_bytes)
-    num_bytes = int(np.diff(offsets_of(vocabulary.values))[: len(counts)] @ counts)
+    num_bytes = int(np.diff(parts_of(vocabulary.values)[0])[: len(counts)] @ counts)
     offsets = packed_bytes(num_rows + 1, max(1, num_bytes.bit_length()))
     plain = offsets + 8 * -(-num_bytes // 8)
     return size + (plain if plain <= ids + vocabulary.size_bytes else ids + vocabulary.packed_bytes)
@@ -223,12 +214,6 @@ def _steps_of(states: NDArray[np.uint8]) -> tuple[int, int]:
 def _filler(codec: FeatureCodec) -> Vocabulary:
     """The element for a row without a value."""
     return Vocabulary(pa.array([b"" if codec.storage_type == pa.large_binary() else 0], codec.storage_type))
-
-
-def expected_bytes(vocabulary: Vocabulary, num_rows: int) -> float:
-    """The approximate bytes of a column of ``num_rows`` scalars with these values."""
-    bits = max(1, len(vocabulary) - 1).bit_length() + 2
-    return num_rows * bits / 8 + vocabulary.packed_bytes
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,8 @@ rows; without a trial, their bits are estimated from the entropy of independent 
 """
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -39,13 +38,6 @@ from feast_sketch_store.succinct.packed import num_words_for
 _WORD_BITS = 64
 
 
-class Sharing(Protocol):
-    """What features save if they are coded in chains."""
-
-    def saved_bits(self, numbers: Collection[int]) -> float:
-        """Bits, found by trial, that the features with these numbers save in sets."""
-
-
 @dataclass(frozen=True, eq=False)
 class Popularity:
     """How often each symbol of a feature occurs.
@@ -57,7 +49,9 @@ class Popularity:
     num_empty : rows without symbols; their reads show none.
     coded : int64[m], bits of the sets of some rows, coded on trial; None if there was no trial.
     state_width : bits of a row's state in a column; None for one bit if there are rows without symbols.
-    sharing, number : the features with which it may be coded, and its number among them; None for none.
+    saved_bits : bits that features save if their sets are coded in chains, given by their numbers; None if
+        none of them may be.
+    number : its own.
     gaps : the levels that were fitted in the trial to all rows or to enough of them; else None.
     """
 
@@ -66,7 +60,7 @@ class Popularity:
     num_empty: int = 0
     coded: NDArray[np.int64] | None = None
     state_width: int | None = None
-    sharing: Sharing | None = None
+    saved_bits: Callable[[Collection[int]], float] | None = None
     number: int = 0
     gaps: Levels | None = None
 

@@ -138,9 +138,9 @@ class SetColumns(Structure):
     def saved_bytes(cls, offers: Sequence[Offer]) -> float:
         """See `Structure.saved_bytes`: sets that imply each other are coded in a chain."""
         parts: list[Popularity] = [offer.plan for offer in offers]
-        if not parts or parts[0].sharing is None:
+        if not parts or parts[0].saved_bits is None:
             return 0.0
-        return parts[0].sharing.saved_bits([part.number for part in parts]) / 8
+        return parts[0].saved_bits([part.number for part in parts]) / 8
 
     @classmethod
     def build(cls, features: Sequence[tuple[FeatureRows, Any]], rows: RowsToSeal) -> Self:

@@ -31,7 +31,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -437,11 +437,11 @@ def candidate_fills(classes: Sequence[AnyFacts]) -> list[float]:
     return sorted(fill for fill in fills if _MIN_FILL <= fill <= _MAX_FILL) or [0.5]
 
 
-CONFIDENCE: Final = 0.95
+_CONFIDENCE = 0.95
 
 
-def within(rate: float, num_sampled: int, confidence: float = CONFIDENCE) -> float:
-    """A bound on the distance between the true rate and a sampled one, with a confidence.
+def within(rate: float, num_sampled: int) -> float:
+    """A bound on the distance between the true rate and a sampled one, with a confidence of 95 %.
 
     For n independent questions with the true rate p, let x be the share of wrong answers. Then
 
@@ -455,6 +455,6 @@ def within(rate: float, num_sampled: int, confidence: float = CONFIDENCE) -> flo
     """
     if num_sampled < 1:
         return 1.0
-    exponent = math.log(2 / (1 - confidence)) / num_sampled
+    exponent = math.log(2 / (1 - _CONFIDENCE)) / num_sampled
     half = 1.5 * exponent
     return min(half + math.sqrt(half * half + 2 * half * rate), math.sqrt(2 * exponent), 1.0)

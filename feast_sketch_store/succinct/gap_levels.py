@@ -22,7 +22,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from feast_sketch_store.kernel import half_octaves
+from feast_sketch_store.kernel import LONGEST_UNARY, half_octaves
 
 MAX_LEVEL = 123  # of a gap of 30 bits
 NUM_CLASSES = 64  # of the number of ids left, by half octaves
@@ -30,8 +30,7 @@ FIT_FACTS = 1 << 17  # the most facts to which levels are fitted
 
 _FINENESS = 4  # levels in an octave
 _MAX_WIDTH = 30
-_LONGEST_UNARY = 24
-_LONG_CODE = _LONGEST_UNARY + 32
+_LONG_CODE = LONGEST_UNARY + 32
 _REACH = 2 * _FINENESS  # the most by which a level changes in one step
 _ROUNDS = 3
 
@@ -128,7 +127,7 @@ def _bits_by_width(gaps: NDArray[np.int64], begins: NDArray[np.int64]) -> NDArra
     bits = np.empty((num_widths, len(begins)))
     for width in range(num_widths):
         lengths = gaps >> width
-        is_long = lengths >= _LONGEST_UNARY
+        is_long = lengths >= LONGEST_UNARY
         lengths += 1 + width
         np.putmask(lengths, is_long, _LONG_CODE)
         bits[width] = np.add.reduceat(lengths, begins)

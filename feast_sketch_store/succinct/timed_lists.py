@@ -54,7 +54,6 @@ from feast_sketch_store.succinct.prefix_codes import (
 
 _ITEMS_PER_CHUNK = 1 << 20
 _ITEMS_TO_FIT = 1 << 19
-_NO_LIMIT = 1 << 62
 
 
 @dataclass(frozen=True)
