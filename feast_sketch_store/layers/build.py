@@ -34,7 +34,7 @@ from feast_sketch_store.structures import registry
 from feast_sketch_store.structures.base import RowsToSeal, Shortfall, Structure
 from feast_sketch_store.structures.bloom import BloomTable
 from feast_sketch_store.structures.costs import index_bytes
-from feast_sketch_store.structures.static import StaticScalars
+from feast_sketch_store.structures.scalars import StaticScalars
 from feast_sketch_store.succinct import FingerprintIndex, new_salt
 from feast_sketch_store.succinct.fingerprints import expected_twins
 

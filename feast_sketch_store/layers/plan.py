@@ -16,17 +16,15 @@ from feast_sketch_store.layers.shapes import Shapes, bucket_timestamps, number_s
 from feast_sketch_store.rows.encoding import RowKeys
 from feast_sketch_store.structures import registry
 from feast_sketch_store.structures.base import RowSymbols
-from feast_sketch_store.structures.bloom import BloomTable
+from feast_sketch_store.structures.bloom import BloomTable, words_for
 from feast_sketch_store.structures.choice import LayerOverhead, StructureSelector
 from feast_sketch_store.structures.columns import Columns
 from feast_sketch_store.structures.costs import FilterPlan, Popularity, index_bytes, timestamps_bytes
 from feast_sketch_store.structures.goals import AUTO, Offer
-from feast_sketch_store.structures.scalars import Scalars, scalar_bytes
+from feast_sketch_store.structures.scalars import Scalars, StaticScalars, scalar_bytes
 from feast_sketch_store.structures.set_columns import SetColumns
 from feast_sketch_store.structures.shared_values import SharedValues
 from feast_sketch_store.structures.sizing import FactClass
-from feast_sketch_store.structures.static import StaticScalars
-from feast_sketch_store.structures.table import words_for
 
 
 @dataclass(frozen=True)

@@ -19,10 +19,9 @@ from feast_sketch_store.layers.presence import Presence
 from feast_sketch_store.rows.codecs import VALUE
 from feast_sketch_store.rows.encoding import NO_TIMESTAMP
 from feast_sketch_store.structures.base import Structure
-from feast_sketch_store.structures.bloom import BloomTable
+from feast_sketch_store.structures.bloom import BloomTable, SymbolRange
 from feast_sketch_store.structures.parts import Described, Parts, checked
-from feast_sketch_store.structures.static import StaticScalars
-from feast_sketch_store.structures.table import SymbolRange
+from feast_sketch_store.structures.scalars import StaticScalars
 from feast_sketch_store.succinct import PackedInts
 from feast_sketch_store.succinct.packed import unfinished
 

@@ -19,9 +19,17 @@ from feast_sketch_store.planning.curves import (
 )
 from feast_sketch_store.planning.sample import Sample
 from feast_sketch_store.rows.csr import Csr
-from feast_sketch_store.structures.cluster_sizing import STYLES, ClusterFacts, Split, expected_fill, size
 from feast_sketch_store.structures.clustered import side_by_side
-from feast_sketch_store.structures.clusters import SMOOTHING, count, learn
+from feast_sketch_store.structures.clusters import (
+    SMOOTHING,
+    STYLES,
+    ClusterFacts,
+    Split,
+    count,
+    expected_fill,
+    learn,
+    size,
+)
 from feast_sketch_store.structures.costs import index_bytes, packed_bytes, table_bytes
 from feast_sketch_store.structures.goals import DEFAULT_CLUSTERS, WEIGHTED_BLOOM
 

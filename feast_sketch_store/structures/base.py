@@ -27,11 +27,15 @@ def begin_unknown(rows: RowReader) -> None:
     rows.feature(b"", False, 0, None, None, None)
 
 
+def arrays_of(vocabulary: Vocabulary | None) -> Iterator[Any]:
+    """Values, or offsets and data, as the kernel takes them; None for those that there are not."""
+    arrays = {} if vocabulary is None else vocabulary.to_arrays()
+    return (arrays.get(name) for name in ("values", "offsets", "data"))
+
+
 def begin_feature(rows: RowReader, codec: FeatureCodec, vocabulary: Vocabulary | None) -> None:
     """Begin a feature; its ids are those of the vocabulary, if there is one."""
-    arrays = {} if vocabulary is None else vocabulary.to_arrays()
-    values, offsets, data = (arrays.get(name) for name in ("values", "offsets", "data"))
-    rows.feature(codec.tag, codec.is_collection, codec.element_wire_type, values, offsets, data)
+    rows.feature(codec.tag, codec.is_collection, codec.element_wire_type, *arrays_of(vocabulary))
 
 
 def attribute_vocabulary(codec: FeatureCodec, feature: str) -> Vocabulary:
@@ -62,13 +66,12 @@ def prepare_attribute(rows: RowReader, codec: FeatureCodec, wanted: FeatureCodec
     listing = codec.listing
     if listing is None or not listing.attributes:
         return
-    step, arrays = 1, {}
+    step, vocabulary = 1, None
     if wanted is not None and wanted.attribute_of:
         _, step = listing.digit_of(wanted.feature)
-        arrays = attribute_vocabulary(codec, wanted.feature).to_arrays()
+        vocabulary = attribute_vocabulary(codec, wanted.feature)
     is_wanted = wanted is not None and not wanted.times_of
-    values, offsets, data = (arrays.get(name) for name in ("values", "offsets", "data"))
-    rows.attribute(listing.code_bits, is_wanted, step, values, offsets, data)
+    rows.attribute(listing.code_bits, is_wanted, step, *arrays_of(vocabulary))
 
 
 class Answer:

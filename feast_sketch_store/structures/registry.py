@@ -3,16 +3,14 @@
 from collections.abc import Iterator
 from typing import Final
 
-from feast_sketch_store.structures.backed import Backed
 from feast_sketch_store.structures.base import Structure
 from feast_sketch_store.structures.bloom import BloomTable
 from feast_sketch_store.structures.clustered import ClusteredFilters
-from feast_sketch_store.structures.columns import Columns
+from feast_sketch_store.structures.columns import Backed, Columns
 from feast_sketch_store.structures.goals import Goal
 from feast_sketch_store.structures.lists import Counts, Lists
-from feast_sketch_store.structures.scalars import Scalars
+from feast_sketch_store.structures.scalars import Scalars, StaticScalars
 from feast_sketch_store.structures.set_columns import SetColumns
-from feast_sketch_store.structures.static import StaticScalars
 
 # Prefixes of the names of a layer's arrays, besides the kinds of its structures.
 RESERVED = ("presence", "roundings", "formulas")

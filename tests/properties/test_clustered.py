@@ -15,8 +15,8 @@ from feast_sketch_store.rows.encoding import to_arrow
 from feast_sketch_store.rows.entity_keys import hash_serialized_keys, serialize_entity_keys
 from feast_sketch_store.settings.view_settings import FeatureSettings, ViewSettings
 from feast_sketch_store.storage.local import LocalStorage
-from feast_sketch_store.structures.cluster_sizing import STYLES
-from feast_sketch_store.structures.table import TOLERANCE
+from feast_sketch_store.structures.bloom import TOLERANCE
+from feast_sketch_store.structures.clusters import STYLES
 from feast_sketch_store.view.sealing import SealPolicy
 from feast_sketch_store.view.view import View
 from tests.helpers.filters import measured_fill

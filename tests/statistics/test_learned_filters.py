@@ -16,7 +16,7 @@ from feast_sketch_store.layers import FeatureBudget, Goal, build_layer
 from feast_sketch_store.rows.codecs import VALUE, FeatureCodec
 from feast_sketch_store.rows.encoding import EncodedFeature, EncodedRows, RowKeys
 from feast_sketch_store.rows.vocabulary import Vocabulary
-from feast_sketch_store.structures.cluster_sizing import ClusterFacts, size
+from feast_sketch_store.structures.clusters import ClusterFacts, size
 from feast_sketch_store.structures.sizing import within
 from feast_sketch_store.succinct import ShiftingBloomFilterBuilder, SymbolQuery
 from tests.helpers.filters import add_facts, contains_facts, measured_fill
