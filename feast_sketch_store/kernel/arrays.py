@@ -60,7 +60,7 @@ class SetCodes(NamedTuple):
 
     Feature ``f`` has the levels ``levels[level_starts[f]:level_starts[f + 1]]``, uint8, one per symbol.
     ``left``, uint8[F, 320], is subtracted from them: for 0 to 255 ids left in a set, and then for more by
-    half octaves; see `succinct.gap_levels`. ``headers``, uint8[F, 256], are permutations: the header of each
+    half octaves; see `succinct.golomb_sets`. ``headers``, uint8[F, 256], are permutations: the header of each
     of the first ranks.
     """
 

@@ -32,7 +32,7 @@ from feast_sketch_store.structures.sizing import (
 )
 from feast_sketch_store.succinct import golomb_sets
 from feast_sketch_store.succinct.fingerprints import expected_bits
-from feast_sketch_store.succinct.gap_levels import Levels
+from feast_sketch_store.succinct.golomb_sets import Levels
 from feast_sketch_store.succinct.packed import num_words_for
 
 _WORD_BITS = 64

@@ -38,7 +38,7 @@ from feast_sketch_store.structures.parts import (
 )
 from feast_sketch_store.structures.shared_values import NO_SET, find_chains, headers_of
 from feast_sketch_store.succinct import GolombSets, SetCode
-from feast_sketch_store.succinct.gap_levels import FIT_FACTS, NUM_CLASSES, Levels
+from feast_sketch_store.succinct.golomb_sets import FIT_FACTS, NUM_CLASSES, Levels
 
 SETS = "sets"
 
