@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from feast_sketch_store.layers.shapes import bucket_timestamps
+from feast_sketch_store.layers.presence import bucket_timestamps
 from feast_sketch_store.planning.choice import knee
 from feast_sketch_store.planning.curves import SETS, Grid, candidates
 from feast_sketch_store.planning.plan import Point

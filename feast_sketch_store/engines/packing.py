@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from feast_sketch_store.layers.formulas import describe_formula, formulas_from
 from feast_sketch_store.layers.joint import CountedRows, SharedVocabularies
+from feast_sketch_store.layers.sketch import describe_formula, formulas_from
 from feast_sketch_store.rows.binning import Bins
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.encoding import EncodedFeature

@@ -18,11 +18,8 @@ from feast_sketch_store.kernel import row_hashes
 from feast_sketch_store.layers.budget import Cut, FeatureBudget
 from feast_sketch_store.layers.collect import CollectedFeature
 from feast_sketch_store.layers.joint import SharedVocabularies
-from feast_sketch_store.layers.listed import ListedRows
-from feast_sketch_store.layers.memory import fit_to_memory
-from feast_sketch_store.layers.plan import Assignment, LayerPlan
-from feast_sketch_store.layers.presence import Presence
-from feast_sketch_store.layers.shapes import ShapedRows, StaticRows
+from feast_sketch_store.layers.plan import Assignment, LayerPlan, fit_to_memory
+from feast_sketch_store.layers.presence import ListedRows, Presence, ShapedRows, StaticRows
 from feast_sketch_store.layers.sketch import SketchLayer
 from feast_sketch_store.rows.binning import Bins
 from feast_sketch_store.rows.codecs import FeatureCodec

@@ -12,7 +12,7 @@ from feast_sketch_store.adapter import responses
 from feast_sketch_store.adapter.responses import EPOCH, row_of
 from feast_sketch_store.kernel import EXPIRED, NAMES, SEED, WITH_WEIGHTS, RowReader, row_hashes
 from feast_sketch_store.kernel import _compiled as compiled
-from feast_sketch_store.layers import listed
+from feast_sketch_store.layers import presence
 from feast_sketch_store.layers.row_reader import NO_LIMIT, Wanted, find, stack
 from feast_sketch_store.layers.sketch import SketchLayer
 from feast_sketch_store.rows.codecs import MISSING, VALUE
@@ -167,7 +167,7 @@ class ListedRows:
         own = row_hashes(hashes, salt)
         order = np.argsort(own)
         self.hashes, index = hashes[order], FingerprintIndex.build(own[order], 1e-9)
-        self.listed = listed.ListedRows.build(
+        self.listed = presence.ListedRows.build(
             salt, index, np.zeros(num_rows, np.int64), np.zeros((0, 2), np.int64), {}
         )
         self.layer = self.listed.prepare()

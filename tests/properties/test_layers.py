@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from feast_sketch_store.layers import Cut, FeatureBudget, Goal, build_layer
-from feast_sketch_store.layers.shapes import MAX_TIMESTAMP_BUCKETS
+from feast_sketch_store.layers.presence import MAX_TIMESTAMP_BUCKETS
 from feast_sketch_store.rows.codecs import EMPTY, EXACT, MISSING, NULL, VALUE, FeatureCodec
 from feast_sketch_store.rows.encoding import EncodedFeature, EncodedRows, RowKeys
 from feast_sketch_store.rows.vocabulary import Vocabulary

@@ -5,7 +5,7 @@ import pyarrow as pa
 import pytest
 
 from feast_sketch_store.layers.collect import CollectedFeature
-from feast_sketch_store.layers.listed import ListedRows
+from feast_sketch_store.layers.presence import ListedRows
 from feast_sketch_store.rows.codecs import EMPTY, MISSING, NULL, VALUE, FeatureCodec
 from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.encoding import EncodedFeature

@@ -14,7 +14,7 @@ from scipy import sparse
 
 from feast_sketch_store.errors import PlanError
 from feast_sketch_store.layers import FeatureBudget, Goal, build_layer
-from feast_sketch_store.layers.shapes import bucket_timestamps
+from feast_sketch_store.layers.presence import bucket_timestamps
 from feast_sketch_store.planning.areas import Area
 from feast_sketch_store.planning.choice import PlanTarget, choose_point, knee, made_to_measure, undecided
 from feast_sketch_store.planning.curves import (
