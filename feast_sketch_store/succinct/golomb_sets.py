@@ -120,10 +120,10 @@ def fitted_levels(levels: Levels, sizes: NDArray[np.int64], ids: NDArray[np.inte
     """
     num_sets = int(np.searchsorted(np.cumsum(sizes), FIT_FACTS, side="right"))
     sizes = sizes[:num_sets]
-    ids = ids[: sizes.sum()].astype(np.int64)
-    if not len(ids):
+    members = ids[: sizes.sum()].astype(np.int64)
+    if not len(members):
         return levels
-    begins, gaps, left = Gaps.of(sizes[sizes > 0], ids)
+    begins, gaps, left = Gaps.of(sizes[sizes > 0], members)
     run = np.repeat(np.arange(len(levels.ends)), np.diff(levels.ends, prepend=0))[begins]
     classes = half_octaves(np.arange(left.max() + 1))
     # Use the narrowest type: a stable sort of 16 bits is a radix sort.
