@@ -26,7 +26,7 @@ from feast_sketch_store.structures.sizing import (
     AnyFacts,
     FactClass,
     WeightedFacts,
-    size_for_bits,
+    plain_for_bits,
     size_for_rates,
     weighted_for_bits,
 )
@@ -139,7 +139,6 @@ def sets_bytes(parts: Sequence[Popularity]) -> float:
 
 
 _MAX_RATE = 0.5
-_LEAST_BOUGHT_RATE = 1e-9  # with a memory limit; memory for lower rates is left unused
 _LEAST = 1e-300  # above 0, for goals that no table can keep
 
 
@@ -174,13 +173,12 @@ def offer_of_memory(goal: Goal, popularity: Popularity, num_bytes: float) -> Off
     ------
     ValueError : no filter is so small.
     """
-    num_bits, num_facts = int(8 * num_bytes), popularity.num_facts
+    num_bits = int(8 * num_bytes)
     facts: AnyFacts
     if goal.structure != BLOOM:
         facts = weighted_for_bits(popularity.counts, popularity.num_filled, num_bits)
     else:
-        rate = size_for_bits([FactClass(num_facts, 0.01)], num_bits).false_positive_rates[0]
-        facts = FactClass(num_facts, max(_LEAST_BOUGHT_RATE, rate))
+        facts = plain_for_bits(popularity.num_facts, num_bits)
     return _offer_of(facts, goal, popularity)
 
 
