@@ -237,15 +237,12 @@ class CollectedFeature:
 
     def popularity(self, num_coded: int) -> Popularity:
         """How often each symbol occurs; the first ``num_coded`` rows are coded as sets on trial."""
-        coded, gaps = None, None
-        if num_coded:
-            trial = SetColumns.trial(self.counts, self.states[:num_coded], first_rows(self, num_coded))
-            coded = trial.row_bits
-            if trial.is_large or num_coded == len(self.states):
-                gaps = trial.gaps
         num_empty = int((self.states != VALUE).sum())
         width = states_width(self.states)
-        return Popularity(self.counts, len(self.states), num_empty, coded, width, gaps=gaps)
+        known = Popularity(self.counts, len(self.states), num_empty, state_width=width)
+        if not num_coded:
+            return known
+        return SetColumns.on_trial(known, self.states[:num_coded], first_rows(self, num_coded))
 
     @property
     def column_bytes(self) -> int:

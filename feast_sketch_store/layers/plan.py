@@ -89,8 +89,8 @@ def _in_sets(feature: CollectedFeature, goal: Goal, list_bytes: float, fewest: i
     def size_bytes(number: int) -> float:
         """Bytes of the feature with its ``number`` most popular values."""
         counts, kept = feature.counts[:number], members.mapped(np.where(ids < number, ids, -1))
-        coded = SetColumns.trial(counts, feature.states[:num_coded], kept).row_bits
-        sets = sets_bytes([Popularity(counts, num_rows, coded=coded)]) * (1 + error)
+        known = SetColumns.on_trial(Popularity(counts, num_rows), feature.states[:num_coded], kept)
+        sets = sets_bytes([known]) * (1 + error)
         return sets + feature.vocabulary_bytes_of(number) + list_bytes
 
     if (least := size_bytes(fewest)) > goal.amount:
