@@ -5,7 +5,6 @@ from feast_sketch_store.layers.build import (
     FeatureBudget,
     SealedLayer,
     SketchLayerBuilder,
-    build_layer,
     seal,
 )
 from feast_sketch_store.layers.exact import ExactLayer
@@ -25,7 +24,6 @@ __all__ = [
     "SealedRows",
     "SketchLayer",
     "SketchLayerBuilder",
-    "build_layer",
     "is_checked_where_read",
     "seal",
 ]

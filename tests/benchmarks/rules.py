@@ -11,8 +11,10 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
+from unittest import mock
 
 sys.path.append(str(Path(__file__).resolve().parent / "click_prediction"))
+sys.path.append(str(Path(__file__).resolve().parents[2]))  # for what tests share
 
 import numpy as np
 import pyarrow as pa
@@ -26,9 +28,10 @@ from snapshot_bits import encoded, snapshot_bytes
 from structures_on_data import FILTERS, PRESENCE_ERROR_RATE, SETS, Kept, _layer, _shown
 from tasks import History, Task, load
 
-from feast_sketch_store.layers import FeatureBudget, Goal, build_layer
+from feast_sketch_store.layers import FeatureBudget, Goal
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.encoding import EncodedRows, encode, newest_rows
+from tests.helpers.layers import build_layer
 
 ACCURACY, STRUCTURES = "docs/explanation/accuracy.md", "docs/explanation/structures.md"
 DATA_SETS = ("kuairand", "retail")
@@ -112,7 +115,9 @@ class Data:
         structure, goal, amount, salt = name.split()
         wanted = Goal(goal, float(amount), structure)
         budget = FeatureBudget(PRESENCE_ERROR_RATE, dict.fromkeys(self._rows.features, wanted))
-        return _shown(self.task, self._rows, build_layer(self._rows, budget, (int(salt), 7)))
+        with mock.patch("feast_sketch_store.layers.build.new_salt", return_value=(int(salt), 7)):
+            layer = build_layer(self._rows, budget)
+        return _shown(self.task, self._rows, layer)
 
 
 def run(*, quick: bool) -> None:

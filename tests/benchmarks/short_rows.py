@@ -13,6 +13,7 @@ from pathlib import Path
 from unittest import mock
 
 sys.path.append(str(Path(__file__).resolve().parent / "click_prediction"))
+sys.path.append(str(Path(__file__).resolve().parents[2]))  # for what tests share
 
 import numpy as np
 import pandas as pd
@@ -21,12 +22,13 @@ from measure import interleaved, print_set_up, print_table
 from numpy.typing import NDArray
 from snapshot_bits import PARTS, snapshot_bytes
 
-from feast_sketch_store.layers import FeatureBudget, Goal, SketchLayer, build_layer
+from feast_sketch_store.layers import FeatureBudget, Goal, SketchLayer
 from feast_sketch_store.layers.row_reader import Column, Wanted, read, stack
 from feast_sketch_store.rows.codecs import VALUE, FeatureCodec
 from feast_sketch_store.rows.encoding import NO_TIMESTAMP, EncodedFeature, EncodedRows, RowKeys
 from feast_sketch_store.rows.entity_keys import hash_int64_keys
 from feast_sketch_store.rows.vocabulary import Vocabulary
+from tests.helpers.layers import build_layer
 
 PRESENCE_ERROR_RATE = 1e-5
 EVENT = 1_780_000_000_000_000  # microseconds since 1970

@@ -8,12 +8,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from feast_sketch_store.layers import FeatureBudget, SketchLayer, build_layer
+from feast_sketch_store.layers import FeatureBudget, SketchLayer
 from feast_sketch_store.layers.row_reader import Wanted, stack
 from feast_sketch_store.rows.codecs import MISSING, NULL, VALUE, FeatureCodec
 from feast_sketch_store.rows.encoding import EncodedFeature, EncodedRows, RowKeys
 from feast_sketch_store.rows.vocabulary import Vocabulary
 from tests.helpers.cases import for_each
+from tests.helpers.layers import build_layer
 from tests.helpers.reads import expired_of
 
 RATE = 1e-5

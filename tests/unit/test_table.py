@@ -10,7 +10,7 @@ import pytest
 from feast.protos.feast.types.EntityKey_pb2 import EntityKey
 from feast.protos.feast.types.Value_pb2 import StringSet, Value
 
-from feast_sketch_store.layers import FeatureBudget, Goal, SketchLayer, build_layer
+from feast_sketch_store.layers import FeatureBudget, Goal, SketchLayer
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.entity_keys import hash_serialized_keys, serialize_entity_keys
@@ -22,6 +22,7 @@ from feast_sketch_store.structures.sizing import FactClass, WeightedFacts, size_
 from feast_sketch_store.view.sealing import SealPolicy
 from feast_sketch_store.view.view import View
 from tests.helpers.filters import measured_fill
+from tests.helpers.layers import build_layer
 
 CODECS = [FeatureCodec("viewed", "string_set_val"), FeatureCodec("name", "string_val")]
 NEVER = SealPolicy(1.0, 10**9)
