@@ -14,12 +14,15 @@ except ImportError as error:
 
 from feast_sketch_store.kernel._compiled import (
     RowReader,
+    add_facts,
+    band_rows,
     check_blocks,
     contains,
     hash_int64_key,
     hash_key,
     hash_message,
     possible_symbols,
+    solve_slots,
     take_packed,
     touch_blocks,
     vectors_to_json,
@@ -41,8 +44,6 @@ from feast_sketch_store.kernel.calls import (
     Numbers,
     SetCodes,
     SymbolQuery,
-    add_facts,
-    band_rows,
     distinct_per_row,
     encode_values,
     hash_int64_keys,
@@ -51,7 +52,6 @@ from feast_sketch_store.kernel.calls import (
     parse_packed_lists,
     plain,
     row_hashes,
-    solve_slots,
     write_sets,
 )
 from feast_sketch_store.kernel.faults import DAMAGED, NOT_SERVED, TOO_LONG, ReadFault

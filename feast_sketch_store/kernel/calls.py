@@ -70,41 +70,6 @@ class SetCodes(NamedTuple):
     headers: NDArray[np.uint8]
 
 
-def add_facts(
-    part: NDArray[np.uint64],
-    first: int,
-    table: tuple[int, int, tuple[int, int]],
-    entity_hashes: NDArray[np.uint64],
-    rows: tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.integer]],
-    first_symbol: int,
-    num_hashes: int,
-    firsts: NDArray[np.int64] | None = None,
-) -> None:
-    """Set the bits of facts, for those windows that begin in one part of a table.
-
-    Parameters
-    ----------
-    part : uint64[part words + window_words]; the last words take the ends of windows.
-    first : number of the part's first word.
-    table : number of words of the whole table, of a window, and the salt.
-    entity_hashes : uint64[m, 2]
-    rows : the index of each row's hash, int32[n]; indptr, int64[n + 1]; and symbols, uint16[nnz] or
-        int32[nnz], each less by ``first_symbol`` than in the table.
-    first_symbol : see ``rows``.
-    num_hashes : k of these facts, 1 to ``MAX_NUM_HASHES``.
-    firsts : as in `SymbolQuery`, less by ``first_symbol``.
-    """
-    num_words, window_words, salt = table
-    places, indptr, symbols = rows
-    hashes = plain(entity_hashes, np.uint64)
-    is_narrow = symbols.dtype.itemsize == 2
-    narrow, wide = (symbols.view(np.uint16), None) if is_narrow else (None, symbols.view(np.int32))
-    _compiled.add_facts(
-        part, first, len(part) - window_words, num_words, *salt, hashes, places, indptr, narrow, wide,
-        first_symbol, num_hashes, firsts,
-    )  # fmt: skip
-
-
 def hash_int64_keys(prefix: bytes, values: NDArray[np.int64]) -> NDArray[np.uint64]:
     """MurmurHash3 x64 128 of keys that are ``prefix`` and the bytes of an int64: uint64[n, 2]."""
     hashes = np.empty((len(values), 2), np.uint64)
@@ -264,42 +229,6 @@ def write_sets(
     words = np.zeros(words_of_bits(int(ends[-1]) if len(ends) else 0), np.uint64)
     _compiled.write_sets(*codes, headers, indptr, ids, words, ends)
     return words, ends
-
-
-def band_rows(
-    hashes: NDArray[np.uint64], values: NDArray[np.uint64], num_slots: int
-) -> tuple[NDArray[np.uint64], NDArray[np.uint64], NDArray[np.bool_]]:
-    """Bring the equations of n rows into triangular form.
-
-    Parameters
-    ----------
-    hashes, values : uint64[n]
-    num_slots : a multiple of 64.
-
-    Returns
-    -------
-    The coefficients and the result of the equation that begins at each slot, uint64[num_slots] each, 0 if
-    there is none; and the rows that are left over because they contradict those before: bool[n].
-    """
-    coefficients, results = np.zeros(num_slots, np.uint64), np.zeros(num_slots, np.uint64)
-    left = np.zeros(len(hashes), np.bool_)
-    hashes, values = plain(hashes, np.uint64), plain(values, np.uint64)
-    _compiled.band_rows(hashes, values, num_slots, coefficients, results, left)
-    return coefficients, results, left
-
-
-def solve_slots(
-    coefficients: NDArray[np.uint64], results: NDArray[np.uint64], width: int
-) -> NDArray[np.uint64]:
-    """The numbers of ``width`` bits of all slots that satisfy the equations, in stretches of 64 slots.
-
-    Returns
-    -------
-    uint64[num_slots / 64 + 1, width] : bit ``s % 64`` of ``[s // 64, j]`` is bit j of slot s; the last is 0.
-    """
-    words = np.zeros((len(coefficients) // 64 + 1, max(0, width)), np.uint64)
-    _compiled.solve_slots(plain(coefficients, np.uint64), plain(results, np.uint64), width, words)
-    return words
 
 
 def plain(array: NDArray[Any], dtype: type[_Number]) -> NDArray[_Number]:

@@ -109,6 +109,7 @@ class Scalars(Structure):
     kind = "scalars"
     lists_rows = True
     tells_states = True
+    num_facts = 0  # the bytes of a column are not divided by facts
 
     @classmethod
     def build(cls, features: Sequence[tuple[FeatureRows, Any]], rows: RowsToSeal) -> Self:
@@ -169,11 +170,6 @@ class Scalars(Structure):
         own = self.features[feature]
         share = math.log2(own.num_symbols) * own.numbers.length / 8
         return share + own.vocabulary.packed_bytes
-
-    @property
-    def num_facts(self) -> int:
-        """Zero: the bytes of a column are not divided by facts."""
-        return 0
 
     def to_snapshot(self) -> Described:
         """See `Structure.to_snapshot`."""

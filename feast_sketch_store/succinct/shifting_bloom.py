@@ -126,14 +126,14 @@ class ShiftingBloomFilterBuilder:
                     f"symbol ids run from {lowest} to {highest}, "
                     f"but a window of {self._window_words} words holds {self._window_words * 64}"
                 )
-        table = self._num_words, self._window_words, self._salt
-        rows = indices, indptr, symbols
-        fills = [
-            partial(
-                kernel.add_facts, part, first, table, entity_hashes, rows, first_symbol, num_hashes, firsts
-            )
-            for first, part in zip(self._firsts, self._parts, strict=True)
-        ]
+        is_narrow = symbols.dtype.itemsize == 2
+        narrow, wide = (symbols.view(np.uint16), None) if is_narrow else (None, symbols.view(np.int32))
+        table = self._num_words, *self._salt
+        rows = plain(entity_hashes, np.uint64), indices, indptr, narrow, wide
+        fills = []
+        for first, part in zip(self._firsts, self._parts, strict=True):
+            own = part, first, len(part) - self._window_words
+            fills.append(partial(kernel.add_facts, *own, *table, *rows, first_symbol, num_hashes, firsts))
         _run_all(fills)
 
     def measured_fill(self) -> float:

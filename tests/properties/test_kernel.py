@@ -187,11 +187,13 @@ def test_facts_in_a_table(data, num_hashes, symbol_type):
     indices = data.draw(arrays.arrays(np.int32, len(rows), elements=st.integers(0, 4)))
     parts = [np.zeros(stop - first + window_words, np.uint64) for _ in range(2)]
     first_symbols = data.draw(firsts(num_hashes, 64 * window_words))
-    for part, side in zip(parts, (kernel, filters), strict=True):
-        table = num_words, window_words, (7, 8)
-        side.add_facts(
-            part, first, table, hashes, (indices, indptr, symbols), first_symbol, num_hashes, first_symbols
-        )
+    narrow, wide = (symbols, None) if symbol_type is np.uint16 else (None, symbols)
+    rows = hashes, indices, indptr, narrow, wide
+    kernel.add_facts(
+        parts[0], first, stop - first, num_words, 7, 8, *rows, first_symbol, num_hashes, first_symbols
+    )
+    table, rows = (num_words, window_words, (7, 8)), (indices, indptr, symbols)
+    filters.add_facts(parts[1], first, table, hashes, rows, first_symbol, num_hashes, first_symbols)
     assert_equal(*parts)
 
 

@@ -194,12 +194,12 @@ def test_a_number_of_hashes_that_cannot_be_is_refused(num_hashes, num_entities):
     """The same limit, in the same words, whatever is asked."""
     words, hashes = np.zeros(12, np.uint64), random_hashes(num_entities)
     table, query = ShiftingBloomFilter(words, 10, SALT), SymbolQuery(0, 128, num_hashes)
-    rows = np.zeros(0, np.int32), np.zeros(1, np.int64), np.zeros(0, np.int32)
+    rows = hashes, np.zeros(0, np.int32), np.zeros(1, np.int64), None, np.zeros(0, np.int32)
     for refused in (
         lambda: table.possible_symbols(hashes, query),
         lambda: table.contains(hashes, query, np.zeros(3, np.int32)),
         lambda: kernel.touch_blocks(*table.question(hashes, query), 4, *np.ones((2, 3), np.uint8)),
-        lambda: kernel.add_facts(words, 0, (10, 2, SALT), hashes, rows, 0, num_hashes),
+        lambda: kernel.add_facts(words, 0, 10, 10, *SALT, *rows, 0, num_hashes, None),
     ):
         with pytest.raises(ValueError, match=f"^{num_hashes} hashes; a fact has 1 to {MAX_NUM_HASHES}$"):
             refused()
