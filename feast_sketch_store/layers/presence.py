@@ -49,6 +49,11 @@ from feast_sketch_store.structures.scalars import StaticScalars
 from feast_sketch_store.succinct import FingerprintIndex, PackedInts
 from feast_sketch_store.succinct.packed import unfinished
 
+MAX_SHAPES = 256
+MAX_TIMESTAMP_BUCKETS = 16
+S = TypeVar("S", bound=Structure)
+_TIMESTAMPS = FeatureCodec("event timestamps", "int64_val", EXACT)  # the codec of their elements
+
 
 class Presence(ABC):
     """Which entities have rows, their timestamps, and states of features. Immutable.
@@ -101,12 +106,6 @@ class Presence(ABC):
         ------
         ValueError, KeyError, TypeError : the parts do not fit each other or the layer's structures.
         """
-
-
-MAX_SHAPES = 256
-MAX_TIMESTAMP_BUCKETS = 16
-
-S = TypeVar("S", bound=Structure)
 
 
 @dataclass(frozen=True)
@@ -332,9 +331,6 @@ def number_shapes(
         ids = joint_ids
     close_range()
     return ranges, ids_per_range
-
-
-_TIMESTAMPS = FeatureCodec("event timestamps", "int64_val", EXACT)  # the codec of their elements
 
 
 @dataclass(frozen=True)

@@ -58,6 +58,17 @@ from feast_sketch_store.structures.sizing import (
 from feast_sketch_store.succinct import ShiftingBloomFilter, ShiftingBloomFilterBuilder, SymbolQuery
 from feast_sketch_store.threads import num_threads
 
+# How much the expected noise of a finished table may exceed its target, as a share.
+TOLERANCE = 0.001
+
+_HEADROOM = 1.002  # factor for a larger table, whose ones will differ a little again
+_MOST_AT_ONCE = 2.0  # factor by which a table becomes larger
+_MAX_GROWTH = 4.0  # of a table; chance does not explain more missing bits
+_SMALL_TABLE = 1 << 16  # bits; in smaller tables chance may demand any growth
+
+# Numbers of rows, their symbols, the hashes that these get, and the first symbol of each; see `SymbolQuery`.
+PlacedFacts = tuple[NDArray[np.int32], Csr, int, NDArray[np.int64] | None]
+
 
 @dataclass(frozen=True)
 class SymbolRange:
@@ -160,16 +171,6 @@ def words_for(num_symbols: int) -> int:
 def first_words(nums_symbols: Iterable[int]) -> list[int]:
     """The word of a window at which each of several ranges of symbols begins, and the word after the last."""
     return [0, *itertools.accumulate(map(words_for, nums_symbols))]
-
-
-# How much the expected noise of a finished table may exceed its target, as a share.
-TOLERANCE = 0.001
-
-_HEADROOM = 1.002  # factor for a larger table, whose ones will differ a little again
-_MOST_AT_ONCE = 2.0
-
-# Numbers of rows, their symbols, the hashes that these get, and the first symbol of each; see `SymbolQuery`.
-PlacedFacts = tuple[NDArray[np.int32], Csr, int, NDArray[np.int64] | None]
 
 
 def counted_table(
@@ -282,10 +283,6 @@ def larger(num_bits: int, fill: float, limit: float) -> float:
     """
     needed = _HEADROOM * math.log1p(-fill) / math.log1p(-limit) if limit else math.inf
     return max(num_bits * min(_MOST_AT_ONCE, needed), num_bits + 64)
-
-
-_MAX_GROWTH = 4.0  # of a table; chance does not explain more missing bits
-_SMALL_TABLE = 1 << 16  # bits; in smaller tables chance may demand any growth
 
 
 @dataclass(frozen=True)

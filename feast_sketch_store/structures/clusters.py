@@ -45,12 +45,21 @@ from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.structures.goals import LEARNED_BLOOM, SANDWICHED_BLOOM, WEIGHTED_BLOOM
 
 MAX_CLUSTERS = 256
-
-_TURNS = 15
-_SAMPLE_FACTS = 1 << 20
+MAX_LEVELS = 8
 SMOOTHING = 8.0  # pseudo-rows with the overall shares, added to each cluster
+STYLES: Final = (LEARNED_BLOOM, SANDWICHED_BLOOM, WEIGHTED_BLOOM)
+
+_TURNS = 15  # in which shares and clusters are computed
+_SAMPLE_FACTS = 1 << 20
 _FACTS_PER_CHUNK = 1 << 17
 _SEED = 17
+
+_FILLS = tuple(np.round(np.arange(0.36, 0.661, 0.02), 2).tolist())
+_HALF = 0.5  # the fill at which levels of weighted filters are chosen
+_STEPS = range(1, 5)  # between levels
+_MASK_WEIGHT = 1 / 3  # of a mask's bit against one of the table: masks do not grow with the rows
+_BIN = 0.04  # width of bins of log-odds that share a level in a weighted filter
+_PRICE_STEPS = 30
 
 
 @dataclass(frozen=True)
@@ -124,17 +133,6 @@ def learn(
         if number < _TURNS:
             clusters = scorer.clusters_of(sample)
     return scorer.clusters_of(members)
-
-
-STYLES: Final = (LEARNED_BLOOM, SANDWICHED_BLOOM, WEIGHTED_BLOOM)
-MAX_LEVELS = 8
-
-_FILLS = tuple(np.round(np.arange(0.36, 0.661, 0.02), 2).tolist())
-_HALF = 0.5  # the fill at which levels of weighted filters are chosen
-_STEPS = range(1, 5)  # between levels
-_MASK_WEIGHT = 1 / 3  # of a mask's bit against one of the table: masks do not grow with the rows
-_BIN = 0.04  # width of bins of log-odds that share a level in a weighted filter
-_PRICE_STEPS = 30
 
 
 class Split(NamedTuple):

@@ -40,6 +40,8 @@ from feast_sketch_store.structures.parts import (
 from feast_sketch_store.succinct import BlockChecks, PackedInts
 from feast_sketch_store.succinct.packed import NO_NUMBERS, unfinished
 
+COLUMN = "column"
+
 
 @dataclass(frozen=True)
 class DictionaryElements:
@@ -168,9 +170,6 @@ def elements_from(
             raise ValueError(f"the bytes of {codec.feature!r} do not fit their offsets")
         return BytesElements(offsets, words, check)
     raise ValueError(f"elements of {codec.feature!r} cannot have the form {form!r}")
-
-
-COLUMN = "column"
 
 
 def scalar_bytes(

@@ -51,24 +51,11 @@ def kinds() -> Iterator[type[Structure]]:
     yield from _KINDS.values()
 
 
-def named(name: str) -> type[Structure]:
-    """The kind that a tag names.
-
-    Raises
-    ------
-    KeyError : there is none.
-    """
-    return next(kind for kind in _KINDS.values() if name in kind.names)
-
-
 def wanted(goal: Goal) -> type[Structure]:
-    """The kind that a goal names. The goal must name one.
-
-    Raises
-    ------
-    KeyError : there is none.
-    """
-    return ClusteredFilters if goal.clusters else named(goal.structure)
+    """The kind that a goal names. The goal must name one that there is."""
+    if goal.clusters:
+        return ClusteredFilters
+    return next(kind for kind in _KINDS.values() if goal.structure in kind.names)
 
 
 def keeper(codec: str) -> type[Structure] | None:

@@ -50,6 +50,8 @@ from feast_sketch_store.succinct.static_function import MAX_WIDTH, StaticFunctio
 _MAX_NUMBERS = 1 << 63
 _STATES_WITHOUT_VALUE = (MISSING, NULL, EMPTY)
 
+STATIC: Final = "static"
+
 
 def num_symbols_of(vocabulary: Vocabulary, states: NDArray[np.uint8]) -> int:
     """The number of symbols of a scalar: its values, and the other states of its rows, uint8[n]."""
@@ -230,9 +232,6 @@ def _groups(num_symbols: Sequence[int]) -> list[list[tuple[int, int]]]:
         groups[-1].append((number, own))
         product *= own
     return groups
-
-
-STATIC: Final = "static"
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,8 @@ from feast_sketch_store.succinct.blocks import BlockChecks
 from feast_sketch_store.succinct.elias_fano import EliasFano
 from feast_sketch_store.succinct.packed import unfinished
 
+_WORD_BITS = 64
+
 
 def code_lengths(counts: NDArray[np.int64]) -> NDArray[np.uint8]:
     """Bits of the prefix code of each class, given how often each occurs: uint8[n], at most 12."""
@@ -79,9 +81,6 @@ def put_bits(
     words[at[firsts]] |= np.bitwise_or.reduceat(values << shift, firsts)
     over = np.flatnonzero((ends - 1) >> 6 > at)  # at most one per word
     words[at[over] + 1] |= values[over] >> (np.uint64(64) - shift[over])
-
-
-_WORD_BITS = 64
 
 
 class Words(Protocol):

@@ -69,6 +69,14 @@ _ROUNDS = 3
 # The middle of each half octave; the first ones hold only 1, 2 or 3.
 LEFT_LEVELS = (2 * np.arange(NUM_CLASSES) + (np.arange(NUM_CLASSES) > 3)).astype(np.uint8)
 
+_MAX_HEADER_WIDTH = 30
+_NUM_RANKED = 256  # headers below it may have other ranks
+_MAX_GROUP_ROWS = 64
+# How many rows share a start, if they have at most so many headers and ids on average. A read of one of many
+# rows takes at most 1.7 times as long as with a start for each (`tests/benchmarks/run.py row_groups`).
+_GROUPS = ((5, 8), (11, 4), (16, 2))
+_MAX_RUNS = 1024  # of symbols of equal level
+
 
 class Levels(NamedTuple):
     """The levels of V symbols, in few runs of equal level, and of the numbers of ids left.
@@ -174,15 +182,6 @@ def _best_step(
         widths = np.clip((levels + step) >> 2, 0, len(bits) - 1)
         costs.append(np.bincount(part, bits[widths, groups], num_parts))
     return np.asarray(steps[np.argmin(costs, axis=0)])
-
-
-_MAX_HEADER_WIDTH = 30
-_NUM_RANKED = 256  # headers below it may have other ranks
-_MAX_GROUP_ROWS = 64
-# How many rows share a start, if they have at most so many headers and ids on average. A read of one of many
-# rows takes at most 1.7 times as long as with a start for each (`tests/benchmarks/run.py row_groups`).
-_GROUPS = ((5, 8), (11, 4), (16, 2))
-_MAX_RUNS = 1024  # of symbols of equal level
 
 
 def _no_headers() -> NDArray[np.uint8]:

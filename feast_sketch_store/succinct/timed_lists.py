@@ -69,6 +69,9 @@ _LONG_CODE = LONGEST_UNARY + 32
 _RUN_BITS = 72  # bits of the end of a run, and of its width
 _MAX_BLOCKS = 512  # groups of symbols of equal width
 
+_ITEMS_PER_CHUNK = 1 << 20
+_ITEMS_TO_FIT = 1 << 19
+
 
 class Runs(NamedTuple):
     """Runs of symbols of equal width, for each of the five ranges of ids left.
@@ -172,10 +175,6 @@ def _runs(widths: NDArray[np.int64], ends: NDArray[np.int64]) -> Runs:
     """Blocks as runs of equal width."""
     last = np.append(np.flatnonzero(np.diff(widths)), len(widths) - 1)
     return Runs(ends[last], widths[last].astype(np.uint8))
-
-
-_ITEMS_PER_CHUNK = 1 << 20
-_ITEMS_TO_FIT = 1 << 19
 
 
 @dataclass(frozen=True)
