@@ -72,7 +72,6 @@ from feast_sketch_store.kernel.formulas import (
     half_octaves,
     masks_of,
     mix64,
-    row_sums,
     to_bits,
     varint,
     words_of_bits,

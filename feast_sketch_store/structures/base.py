@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from feast_sketch_store.kernel import RowReader, row_sums
+from feast_sketch_store.kernel import RowReader
 from feast_sketch_store.rows.codecs import EMPTY, VALUE, Decoder, FeatureCodec, Symbols
 from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.encoding import EncodedFeature
@@ -103,7 +103,12 @@ class Answer:
 def weighted_sums(csr: Csr, weights: NDArray[np.float64]) -> NDArray[np.float64]:
     """For each row, the sum of its ids' weights, float64[V], times the ids' own weights: float64[n]."""
     values = np.asarray(weights[csr.ids], np.float64)
-    return row_sums(csr.indptr, values if csr.weights is None else values * csr.weights)
+    if csr.weights is not None:
+        values = values * csr.weights
+    sums, has_any = np.zeros(len(csr)), csr.lengths > 0
+    if has_any.any():
+        sums[has_any] = np.add.reduceat(values, csr.indptr[:-1][has_any])
+    return sums
 
 
 class SealedFeature(ABC):
