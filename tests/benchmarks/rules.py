@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
-from unittest import mock
 
 sys.path.append(str(Path(__file__).resolve().parent / "click_prediction"))
 sys.path.append(str(Path(__file__).resolve().parents[2]))  # for what tests share
@@ -115,9 +114,7 @@ class Data:
         structure, goal, amount, salt = name.split()
         wanted = Goal(goal, float(amount), structure)
         budget = FeatureBudget(PRESENCE_ERROR_RATE, dict.fromkeys(self._rows.features, wanted))
-        with mock.patch("feast_sketch_store.layers.build.new_salt", return_value=(int(salt), 7)):
-            layer = build_layer(self._rows, budget)
-        return _shown(self.task, self._rows, layer)
+        return _shown(self.task, self._rows, build_layer(self._rows, budget, (int(salt), 7)))
 
 
 def run(*, quick: bool) -> None:
