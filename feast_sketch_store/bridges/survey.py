@@ -38,7 +38,7 @@ from feast_sketch_store.bridges.base import (
 from feast_sketch_store.bridges.hashed_keys import KeyFinder
 from feast_sketch_store.errors import SettingsError, SketchStoreError, StorageError
 from feast_sketch_store.layers import SketchLayer
-from feast_sketch_store.layers.shapes import bucket_timestamps
+from feast_sketch_store.layers.presence import bucket_timestamps
 from feast_sketch_store.online_store import SketchOnlineStoreConfig
 from feast_sketch_store.planning.choice import knee
 from feast_sketch_store.planning.curves import SETS, Grid, candidates

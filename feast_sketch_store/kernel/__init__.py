@@ -1,7 +1,7 @@
 """The kernel: the loops that decide how fast the store is, in C.
 
-`calls` has its functions, with the arrays that they fill; `arrays` what these are called; `formulas` what
-Python and C compute alike.
+`calls` has its functions, with the arrays that they take and fill; `formulas` what Python and C compute
+alike.
 """
 
 try:
@@ -14,13 +14,20 @@ except ImportError as error:
 
 from feast_sketch_store.kernel._compiled import (
     RowReader,
+    add_facts,
+    band_rows,
     check_blocks,
+    contains,
     hash_int64_key,
     hash_key,
     hash_message,
+    possible_symbols,
+    solve_slots,
+    take_packed,
+    touch_blocks,
     vectors_to_json,
 )
-from feast_sketch_store.kernel.arrays import (
+from feast_sketch_store.kernel.calls import (
     ABSENT,
     AS_BYTES,
     AS_IDS,
@@ -30,30 +37,21 @@ from feast_sketch_store.kernel.arrays import (
     FOUND,
     NAMES,
     NUMBERS,
+    SEED,
     WITH_WEIGHTS,
+    BytesIndex,
+    Int64Index,
     Numbers,
     SetCodes,
     SymbolQuery,
-    Table,
-)
-from feast_sketch_store.kernel.calls import (
-    SEED,
-    BytesIndex,
-    Int64Index,
-    add_facts,
-    band_rows,
-    contains,
     distinct_per_row,
     encode_values,
     hash_int64_keys,
     hash_keys,
     parse_int64_keys,
     parse_packed_lists,
-    possible_symbols,
+    plain,
     row_hashes,
-    solve_slots,
-    take_packed,
-    touched_blocks,
     write_sets,
 )
 from feast_sketch_store.kernel.faults import DAMAGED, NOT_SERVED, TOO_LONG, ReadFault
@@ -74,7 +72,6 @@ from feast_sketch_store.kernel.formulas import (
     half_octaves,
     masks_of,
     mix64,
-    row_sums,
     to_bits,
     varint,
     words_of_bits,

@@ -16,7 +16,7 @@ _Words = NDArray[np.uint64]
 _Owned = memoryview  # of the bytes of a read, which an object without methods owns
 
 def __getattr__(name: str) -> Any:
-    """A function that `calls` describes."""
+    """A function that `calls` describes, or its C file."""
 
 def hash_int64_key(prefix: bytes, value: int, /) -> bytes:
     """The hash of one key, a prefix and the 8 bytes of an int64: the 16 bytes of `hash_int64_keys`."""

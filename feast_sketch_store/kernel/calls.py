@@ -1,141 +1,79 @@
-"""The functions of the C files, with the arrays that they fill.
+"""The functions of the C files, with the arrays that they take and fill.
 
 Calls that take longer than some microseconds let other threads run.
 """
 
 import secrets
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from feast_sketch_store.kernel import _compiled
-from feast_sketch_store.kernel.arrays import (
-    SetCodes,
-    SymbolQuery,
-    Table,
-)
 from feast_sketch_store.kernel.formulas import words_of_bits
 
 SEED = secrets.randbits(64)  # of hash tables, so that an attacker cannot choose values that collide
 
-_EXPECTED_SYMBOLS = 256  # ids per entity for which memory is allocated at first
-_EXPECTED_IDS = 64  # ids per set for which memory is allocated at first
-
-
 _Number = TypeVar("_Number", bound=np.generic)
-_Question = tuple[
-    *tuple[NDArray[np.uint64], int, int, int, NDArray[np.uint64]],
-    *tuple[int, int, int, NDArray[np.int64] | None, NDArray[np.int64] | None],
-    *tuple[NDArray[np.uint64] | None, NDArray[np.int32] | None],
-]
+
+# Packed numbers as arguments: words, width, base, length, and the check of their blocks, or None.
+Numbers = tuple[Any, int, int, int, Any]
+
+AS_IDS, AS_NUMBERS, AS_BYTES = range(3)  # kinds of the elements of a column
+ABSENT, FOUND, EXPIRED = range(3)  # whether an entity has a row
+NAMES, NUMBERS, BYTES = range(1, 4)  # what `RowReader.columns` returns of a feature ...
+WITH_WEIGHTS = 8  # ... and more with weights
 
 
-def possible_symbols(
-    table: Table,
-    query: SymbolQuery,
-    entity_hashes: NDArray[np.uint64],
-    wanted: NDArray[np.bool_] | None = None,
-) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-    """The ids of the ones in `windows`, counted from ``64 * first_word``.
+class SymbolQuery(NamedTuple):
+    """Consecutive symbols: ``num_symbols`` from ``64 * first_word`` on, added with ``num_hashes`` hashes.
 
-    Parameters
-    ----------
-    wanted : bool[n], entities to answer; the others get no symbols. None for all.
+    Functions raise ValueError unless there are 1 to ``MAX_NUM_HASHES`` hashes. ``firsts``, int64[num_hashes],
+    ascending from 0, is the first symbol covered by each hash; None if every hash covers every symbol.
 
-    Returns
-    -------
-    A CSR matrix: indptr, int64[n + 1], and the ids, int32[nnz], ascending within an entity.
+    Alternatively hashes are in groups, and all groups but the first skip symbols by the entity's cluster.
+    Group ``g`` ends before hash ``ends[g]``, int64[g]. ``masks``, uint64[clusters, g - 1, words], has ones
+    for the symbols that skip its hashes. ``clusters``, int32[n], has the cluster of each entity.
     """
-    num_entities = len(entity_hashes)
-    indptr = np.zeros(num_entities + 1, np.int64)
-    ids = np.empty(num_entities * min(query.num_symbols, _EXPECTED_SYMBOLS) + 2, np.int32)
-    read = _compiled.possible_symbols
-    arguments = *_question(table, query, entity_hashes), wanted
-    done = read(*arguments, 0, indptr, ids)
-    while done < num_entities:
-        # Assume as many for the other entities as for those so far, and at least all for the next one.
-        count = int(indptr[done])
-        room = max(count * num_entities // (done + 1) * 5 // 4, count + query.num_symbols + 2)
-        ids = np.concatenate((ids[:count], np.empty(room - count, np.int32)))
-        done = read(*arguments, done, indptr, ids)
-    return indptr, ids[: indptr[-1]]
+
+    first_word: int
+    num_symbols: int
+    num_hashes: int
+    firsts: NDArray[np.int64] | None = None
+    ends: NDArray[np.int64] | None = None
+    masks: NDArray[np.uint64] | None = None
+    clusters: NDArray[np.int32] | None = None
+
+    @property
+    def num_words(self) -> int:
+        """Words of a row of answers."""
+        return -(-self.num_symbols // 64)
 
 
-def contains(
-    table: Table,
-    query: SymbolQuery,
-    entity_hashes: NDArray[np.uint64],
-    symbols: NDArray[np.int32],
-    wanted: NDArray[np.bool_] | None = None,
-) -> NDArray[np.bool_]:
-    """Whether entities possibly have symbols: bool[n, m].
+class SetCodes(NamedTuple):
+    """How the sets of each of F features are coded; `succinct.golomb_sets` has the formulas.
 
-    Parameters
-    ----------
-    symbols : int32[m], for every entity, or int32[n, m]; no entity has a symbol outside of ``query``.
-    wanted : bool[n], entities that may have symbols; None for all.
+    ``parameters`` is int64[F, 3]: the width of headers; the number of headers for rows without a set; and the
+    width of the number of others if the set is coded relative to those before it, else -1. Such a set has as
+    many symbols as the one before it, and is never the first.
+
+    Feature ``f`` has the levels ``levels[level_starts[f]:level_starts[f + 1]]``, uint8, one per symbol.
+    ``left``, uint8[F, 320], is subtracted from them: for 0 to 255 ids left in a set, and then for more by
+    half octaves; see `succinct.golomb_sets`. ``headers``, uint8[F, 256], are permutations: the header of each
+    of the first ranks.
     """
-    per_entity = symbols.shape[-1]
-    found = np.empty((len(entity_hashes), per_entity), np.bool_)
-    question = _question(table, query, entity_hashes)
-    _compiled.contains(*question, wanted, _plain(symbols, np.int32), per_entity, found)
-    return found
 
-
-def touched_blocks(
-    table: Table,
-    query: SymbolQuery,
-    entity_hashes: NDArray[np.uint64],
-    block_words: int,
-    unchecked: NDArray[np.uint8],
-) -> NDArray[np.int64]:
-    """The blocks that a read would use and that are marked in ``unchecked``, uint8[blocks]: int64[t]."""
-    touched = np.zeros(len(unchecked), np.uint8)
-    question = _question(table, query, entity_hashes)
-    count = _compiled.touch_blocks(*question, block_words, unchecked, touched)
-    return touched.nonzero()[0] if count else np.zeros(0, np.int64)
-
-
-def add_facts(
-    part: NDArray[np.uint64],
-    first: int,
-    table: tuple[int, int, tuple[int, int]],
-    entity_hashes: NDArray[np.uint64],
-    rows: tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.integer]],
-    first_symbol: int,
-    num_hashes: int,
-    firsts: NDArray[np.int64] | None = None,
-) -> None:
-    """Set the bits of facts, for those windows that begin in one part of a table.
-
-    Parameters
-    ----------
-    part : uint64[part words + window_words]; the last words take the ends of windows.
-    first : number of the part's first word.
-    table : number of words of the whole table, of a window, and the salt.
-    entity_hashes : uint64[m, 2]
-    rows : the index of each row's hash, int32[n]; indptr, int64[n + 1]; and symbols, uint16[nnz] or
-        int32[nnz], each less by ``first_symbol`` than in the table.
-    first_symbol : see ``rows``.
-    num_hashes : k of these facts, 1 to ``MAX_NUM_HASHES``.
-    firsts : as in `SymbolQuery`, less by ``first_symbol``.
-    """
-    num_words, window_words, salt = table
-    places, indptr, symbols = rows
-    hashes = _plain(entity_hashes, np.uint64)
-    is_narrow = symbols.dtype.itemsize == 2
-    narrow, wide = (symbols.view(np.uint16), None) if is_narrow else (None, symbols.view(np.int32))
-    _compiled.add_facts(
-        part, first, len(part) - window_words, num_words, *salt, hashes, places, indptr, narrow, wide,
-        first_symbol, num_hashes, firsts,
-    )  # fmt: skip
+    parameters: NDArray[np.int64]
+    level_starts: NDArray[np.int64]
+    levels: NDArray[np.uint8]
+    left: NDArray[np.uint8]
+    headers: NDArray[np.uint8]
 
 
 def hash_int64_keys(prefix: bytes, values: NDArray[np.int64]) -> NDArray[np.uint64]:
     """MurmurHash3 x64 128 of keys that are ``prefix`` and the bytes of an int64: uint64[n, 2]."""
     hashes = np.empty((len(values), 2), np.uint64)
-    _compiled.hash_int64_keys(prefix, _plain(values, np.int64), hashes)
+    _compiled.hash_int64_keys(prefix, plain(values, np.int64), hashes)
     return hashes
 
 
@@ -191,7 +129,7 @@ def hash_keys(offsets: NDArray[np.int64], data: NDArray[np.uint8]) -> NDArray[np
     offsets, data : int64[n + 1] and uint8[...], serialized keys as Arrow lays out large binary values.
     """
     hashes = np.empty((len(offsets) - 1, 2), np.uint64)
-    _compiled.hash_keys(_plain(offsets, np.int64), data, hashes)
+    _compiled.hash_keys(plain(offsets, np.int64), data, hashes)
     return hashes
 
 
@@ -199,14 +137,14 @@ class Int64Index:
     """Finds the ids of distinct int64 values: int64[V]."""
 
     def __init__(self, values: NDArray[np.int64]):
-        self._values = _plain(values, np.int64)
+        self._values = plain(values, np.int64)
         self._slots = _empty_slots(len(values))
         _compiled.index_int64(self._values, SEED, self._slots)
 
     def find(self, wanted: NDArray[np.int64]) -> NDArray[np.int32]:
         """The ids of values, int32[m]; -1 for a value that is not there."""
         ids = np.empty(len(wanted), np.int32)
-        wanted = _plain(wanted, np.int64)
+        wanted = plain(wanted, np.int64)
         _compiled.find_int64(self._values, SEED, self._slots, wanted, ids)
         return ids
 
@@ -215,14 +153,14 @@ class BytesIndex:
     """Finds the ids of distinct binary values, laid out as Arrow does: int64[V + 1] and uint8[...]."""
 
     def __init__(self, offsets: NDArray[np.int64], data: NDArray[np.uint8]):
-        self._values = _plain(offsets, np.int64), data
+        self._values = plain(offsets, np.int64), data
         self._slots = _empty_slots(len(offsets) - 1)
         _compiled.index_bytes(*self._values, SEED, self._slots)
 
     def find(self, offsets: NDArray[np.int64], data: NDArray[np.uint8]) -> NDArray[np.int32]:
         """The ids of values, int32[m]; -1 for a value that is not there."""
         ids = np.empty(len(offsets) - 1, np.int32)
-        _compiled.find_bytes(*self._values, SEED, self._slots, _plain(offsets, np.int64), data, ids)
+        _compiled.find_bytes(*self._values, SEED, self._slots, plain(offsets, np.int64), data, ids)
         return ids
 
 
@@ -260,34 +198,11 @@ def encode_values(
     return _compiled.encode_values(*field, is_present, indptr, ids, offsets, data, ends), ends
 
 
-def take_packed(
-    words: NDArray[np.uint64], width: int, length: int, places: NDArray[np.int64]
-) -> NDArray[np.uint64]:
-    """The packed numbers with the given indexes below ``length``, int64[n]: uint64[n].
-
-    Raises
-    ------
-    ValueError : an index is out of range.
-    """
-    numbers = np.empty(len(places), np.uint64)
-    _compiled.take_packed(words, width, length, _plain(places, np.int64), numbers)
-    return numbers
-
-
 def row_hashes(entity_hashes: NDArray[np.uint64], salt: tuple[int, int]) -> NDArray[np.uint64]:
     """64 bits of each 128-bit hash, uint64[n, 2], unpredictable without the salt: uint64[n]."""
     hashes = np.empty(len(entity_hashes), np.uint64)
-    _compiled.row_hashes(_plain(entity_hashes, np.uint64), *salt, hashes)
+    _compiled.row_hashes(plain(entity_hashes, np.uint64), *salt, hashes)
     return hashes
-
-
-def _question(table: Table, query: SymbolQuery, entity_hashes: NDArray[np.uint64]) -> _Question:
-    """What entities are query, as the C functions take it."""
-    hashes = _plain(entity_hashes, np.uint64)
-    return (
-        *(table.words, table.num_words, *table.salt, hashes, query.first_word, query.num_symbols),
-        *(query.num_hashes, query.firsts, query.ends, query.masks, query.clusters),
-    )
 
 
 def write_sets(
@@ -309,50 +224,14 @@ def write_sets(
     ValueError : the sets do not fit their codes.
     """
     ends = np.zeros(len(headers), np.int64)
-    headers = _plain(headers, np.int32)
+    headers = plain(headers, np.int32)
     _compiled.write_sets(*codes, headers, indptr, ids, bytearray(), ends)  # to learn how many words it takes
     words = np.zeros(words_of_bits(int(ends[-1]) if len(ends) else 0), np.uint64)
     _compiled.write_sets(*codes, headers, indptr, ids, words, ends)
     return words, ends
 
 
-def band_rows(
-    hashes: NDArray[np.uint64], values: NDArray[np.uint64], num_slots: int
-) -> tuple[NDArray[np.uint64], NDArray[np.uint64], NDArray[np.bool_]]:
-    """Bring the equations of n rows into triangular form.
-
-    Parameters
-    ----------
-    hashes, values : uint64[n]
-    num_slots : a multiple of 64.
-
-    Returns
-    -------
-    The coefficients and the result of the equation that begins at each slot, uint64[num_slots] each, 0 if
-    there is none; and the rows that are left over because they contradict those before: bool[n].
-    """
-    coefficients, results = np.zeros(num_slots, np.uint64), np.zeros(num_slots, np.uint64)
-    left = np.zeros(len(hashes), np.bool_)
-    hashes, values = _plain(hashes, np.uint64), _plain(values, np.uint64)
-    _compiled.band_rows(hashes, values, num_slots, coefficients, results, left)
-    return coefficients, results, left
-
-
-def solve_slots(
-    coefficients: NDArray[np.uint64], results: NDArray[np.uint64], width: int
-) -> NDArray[np.uint64]:
-    """The numbers of ``width`` bits of all slots that satisfy the equations, in stretches of 64 slots.
-
-    Returns
-    -------
-    uint64[num_slots / 64 + 1, width] : bit ``s % 64`` of ``[s // 64, j]`` is bit j of slot s; the last is 0.
-    """
-    words = np.zeros((len(coefficients) // 64 + 1, max(0, width)), np.uint64)
-    _compiled.solve_slots(_plain(coefficients, np.uint64), _plain(results, np.uint64), width, words)
-    return words
-
-
-def _plain(array: NDArray[Any], dtype: type[_Number]) -> NDArray[_Number]:
+def plain(array: NDArray[Any], dtype: type[_Number]) -> NDArray[_Number]:
     """The same numbers in the form that the C functions take: C-contiguous and aligned."""
     array = np.ascontiguousarray(array, dtype)
     return array if array.flags.aligned else array.copy()

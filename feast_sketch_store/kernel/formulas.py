@@ -68,15 +68,6 @@ def to_bits(indptr: NDArray[np.int64], ids: NDArray[np.integer], num_symbols: in
     return words
 
 
-def row_sums(indptr: NDArray[np.int64], values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The sum of each row of a CSR matrix: float64[n]."""
-    sums = np.zeros(len(indptr) - 1)
-    has_any = indptr[1:] > indptr[:-1]
-    if has_any.any():
-        sums[has_any] = np.add.reduceat(values, indptr[:-1][has_any])
-    return sums
-
-
 def varint(number: int) -> bytes:
     """An unsigned number in protobuf's variable-length encoding."""
     encoded = bytearray()

@@ -50,7 +50,7 @@ static void expect_listed(const RowReader *rows, const uint64_t *hash) {
 
 /* listed(salt, salt, fingerprints ..., range, twins, timestamps ..., distinct_timestamps, bucket_bounds)
  *
- * Rows in the order of their fingerprints, see layers/listed.py; `...` are the arguments of `checked_take` and
+ * Rows in the order of their fingerprints, see layers/presence.py; `...` are the arguments of `checked_take` and
  * `numbers_take`. */
 READER_METHOD(listed) {
     RowReader *self = (RowReader *)call->self;

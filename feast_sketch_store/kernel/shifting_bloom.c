@@ -688,7 +688,7 @@ static int read_filter(const Place *place, const Feature *feature, Arena *arena,
 
 /* shaped(range ..., check, oldest, newest)
  *
- * Rows whose shapes are in a filter, see layers/shapes.py. For each shape, the bounds of its rows' timestamps, int64.
+ * Rows whose shapes are in a filter, see layers/presence.py. For each shape, the bounds of its rows' timestamps, int64.
  * `...` are the arguments of `take_symbols`. Without shapes there are no rows; then the bounds alone are given. */
 READER_METHOD(shaped) {
     RowReader *self = (RowReader *)call->self;

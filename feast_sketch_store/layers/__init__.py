@@ -5,14 +5,11 @@ from feast_sketch_store.layers.build import (
     FeatureBudget,
     SealedLayer,
     SketchLayerBuilder,
-    build_layer,
     seal,
 )
-from feast_sketch_store.layers.delta import DeltaLayer
 from feast_sketch_store.layers.exact import ExactLayer
-from feast_sketch_store.layers.inspection import SealedRows
 from feast_sketch_store.layers.row_reader import LayerAnswer
-from feast_sketch_store.layers.sketch import SketchLayer
+from feast_sketch_store.layers.sketch import DeltaLayer, SealedRows, SketchLayer
 from feast_sketch_store.structures.goals import Goal
 from feast_sketch_store.structures.parts import is_checked_where_read
 
@@ -27,7 +24,6 @@ __all__ = [
     "SealedRows",
     "SketchLayer",
     "SketchLayerBuilder",
-    "build_layer",
     "is_checked_where_read",
     "seal",
 ]

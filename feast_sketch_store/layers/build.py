@@ -18,11 +18,8 @@ from feast_sketch_store.kernel import row_hashes
 from feast_sketch_store.layers.budget import Cut, FeatureBudget
 from feast_sketch_store.layers.collect import CollectedFeature
 from feast_sketch_store.layers.joint import SharedVocabularies
-from feast_sketch_store.layers.listed import ListedRows
-from feast_sketch_store.layers.memory import fit_to_memory
-from feast_sketch_store.layers.plan import Assignment, LayerPlan
-from feast_sketch_store.layers.presence import Presence
-from feast_sketch_store.layers.shapes import ShapedRows, StaticRows
+from feast_sketch_store.layers.plan import Assignment, LayerPlan, fit_to_memory
+from feast_sketch_store.layers.presence import ListedRows, Presence, ShapedRows, StaticRows
 from feast_sketch_store.layers.sketch import SketchLayer
 from feast_sketch_store.rows.binning import Bins
 from feast_sketch_store.rows.codecs import FeatureCodec
@@ -34,11 +31,11 @@ from feast_sketch_store.structures import registry
 from feast_sketch_store.structures.base import RowsToSeal, Shortfall, Structure
 from feast_sketch_store.structures.bloom import BloomTable
 from feast_sketch_store.structures.costs import index_bytes
-from feast_sketch_store.structures.static import StaticScalars
+from feast_sketch_store.structures.scalars import StaticScalars
 from feast_sketch_store.succinct import FingerprintIndex, new_salt
 from feast_sketch_store.succinct.fingerprints import expected_twins
 
-__all__ = ["Cut", "FeatureBudget", "SealedLayer", "SketchLayerBuilder", "build_layer", "seal"]
+__all__ = ["Cut", "FeatureBudget", "SealedLayer", "SketchLayerBuilder", "seal"]
 
 MAX_ROWS = (1 << 31) - 1  # of one layer: places of rows are int32
 _INDEX_MARGIN_BYTES = 64
@@ -89,41 +86,10 @@ def seal(
     SketchStoreError : there are more rows than `MAX_ROWS`.
     ValueError : a row has a value outside of the given vocabulary.
     """
-    builder = SketchLayerBuilder(keys, codecs)
-    for places, rows in batches:
-        builder.add(places, rows)
+    builder = SketchLayerBuilder(keys, codecs, batches)
     pa.default_memory_pool().release_unused()  # free what reading used, before tables are allocated
     layer = replace(builder.build(budget, vocabularies, bins), formulas=formulas or {})
     return SealedLayer(*layer.to_snapshot(), builder.failed_over)
-
-
-def values_within_memory(
-    keys: RowKeys,
-    batches: Iterable[tuple[NDArray[np.integer], EncodedRows]],
-    codecs: Sequence[FeatureCodec],
-    budget: FeatureBudget,
-    joint: SharedVocabularies,
-) -> dict[str, int]:
-    """For each feature with a memory budget, how many of its most popular values fit into it.
-
-    The parameters are those of `seal`.
-
-    Raises
-    ------
-    SettingsError : not even one value fits.
-    """
-    builder = SketchLayerBuilder(keys, codecs)
-    for places, rows in batches:
-        builder.add(places, rows)
-    return builder.values_within_memory(budget, joint)
-
-
-def build_layer(rows: EncodedRows, budget: FeatureBudget, salt: tuple[int, int] | None = None) -> SketchLayer:
-    """Fold rows, one per entity, into a layer sized for ``budget``; ``salt`` as in `SketchLayerBuilder`."""
-    codecs = [feature.codec for feature in rows.features.values()]
-    builder = SketchLayerBuilder(rows.keys, codecs, salt)
-    builder.add(np.arange(len(rows)), rows)
-    return builder.build(budget)
 
 
 class SketchLayerBuilder:
@@ -133,7 +99,8 @@ class SketchLayerBuilder:
     ----------
     keys : of all rows, one per entity, ordered by entity hash.
     codecs : of the features.
-    salt : of the layer, for files that must be reproducible; None for a random one.
+    batches : int[n], the place of each row among the keys, and n rows with all features, whose own keys are
+        ignored.
 
     Attributes
     ----------
@@ -144,28 +111,24 @@ class SketchLayerBuilder:
     SketchStoreError : there are more than `MAX_ROWS` rows.
     """
 
-    def __init__(self, keys: RowKeys, codecs: Sequence[FeatureCodec], salt: tuple[int, int] | None = None):
+    def __init__(
+        self,
+        keys: RowKeys,
+        codecs: Sequence[FeatureCodec],
+        batches: Iterable[tuple[NDArray[np.integer], EncodedRows]],
+    ):
         if len(keys) > MAX_ROWS:
             raise SketchStoreError(
                 f"{len(keys)} entities have rows, and a seal takes at most {MAX_ROWS}; divide the feature "
                 "view into shards"
             )
         self._keys = keys
-        self._salt = salt
         spill = Spill()
         self._features = {codec.feature: CollectedFeature(codec, len(keys), spill) for codec in codecs}
         self.failed_over: Mapping[str, str] = {}
-
-    def add(self, places: NDArray[np.integer], rows: EncodedRows) -> None:
-        """Add some rows.
-
-        Parameters
-        ----------
-        places : int[n], the places of the rows among the keys.
-        rows : n rows with all features; their own keys are ignored.
-        """
-        for name, feature in self._features.items():
-            feature.add(places.astype(np.int32), rows.features[name])
+        for places, rows in batches:
+            for name, feature in self._features.items():
+                feature.add(places.astype(np.int32), rows.features[name])
 
     def build(
         self,
@@ -213,7 +176,14 @@ class SketchLayerBuilder:
         return exact, {name: reason for name, reason in reasons.items() if reason}
 
     def values_within_memory(self, budget: FeatureBudget, joint: SharedVocabularies) -> dict[str, int]:
-        """See the function of this name."""
+        """For each feature with a memory budget, how many of its most popular values fit into it.
+
+        Call it in place of `build`.
+
+        Raises
+        ------
+        SettingsError : not even one value fits.
+        """
         self._finish(budget, joint.vocabularies, joint.bins)
         self._within_memory(budget, {})
         return {name: len(self._features[name].vocabulary) for name in budget.with_memory}
@@ -235,11 +205,11 @@ class SketchLayerBuilder:
 
     def _presence_and_structures(self, plan: LayerPlan) -> tuple[Presence, list[Structure], Assignment]:
         """The first structures that meet their targets, and the presence that goes with them."""
-        hashes, order, salt, growth = self._keys.entity_hashes, None, self._salt, 1.0
+        hashes, order, salt, growth = self._keys.entity_hashes, None, None, 1.0
         assignment = plan.choose_offers(growth)
         for tried in range(1, _MAX_TRIES + 2):
             if assignment.is_listed:
-                order = order or _Order.find(self._keys, self._salt)
+                order = order or _Order.find(self._keys)
                 rows = RowsToSeal(hashes, order.salt, order.rows, growth=growth)
             else:
                 salt = salt or new_salt()
@@ -286,10 +256,10 @@ class _Order:
     rows: NDArray[np.int64]
 
     @classmethod
-    def find(cls, keys: RowKeys, wanted: tuple[int, int] | None) -> "_Order":
-        """Try salts until the hashes are distinct, ``wanted`` first. Nearly every salt works."""
+    def find(cls, keys: RowKeys) -> "_Order":
+        """Try salts until the hashes are distinct. Nearly every salt works."""
         while True:
-            salt, wanted = wanted or new_salt(), None
+            salt = new_salt()
             hashes = row_hashes(keys.entity_hashes, salt)
             rows = np.argsort(hashes)
             hashes = hashes[rows]

@@ -1,4 +1,7 @@
-"""Collected features: one feature of all rows, added in parts and numbered alike."""
+"""Collected features: one feature of all rows, added in parts and numbered alike.
+
+Binned features become categories: each has the bin of a number, and the value that a read gives for the bin.
+"""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -8,8 +11,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from feast_sketch_store.layers.budget import Cut
-from feast_sketch_store.layers.rounding import bins_of, rounded
-from feast_sketch_store.rows.binning import Bins, Rounding
+from feast_sketch_store.rows.binning import Bins, Rounding, fit
 from feast_sketch_store.rows.codecs import CATEGORICAL, EMPTY, MISSING, VALUE, FeatureCodec
 from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.encoding import EncodedFeature
@@ -19,6 +21,34 @@ from feast_sketch_store.structures.columns import scalar_bytes, states_width
 from feast_sketch_store.structures.costs import Popularity
 from feast_sketch_store.structures.feature_rows import Part, first_rows
 from feast_sketch_store.structures.set_columns import SetColumns
+
+
+def bins_of(codec: FeatureCodec, vocabulary: Vocabulary, counts: NDArray[np.int64]) -> Bins:
+    """Fit bins to numbers and how often each occurs, int64[V]."""
+    assert codec.binning is not None
+    bins = fit(codec.binning, codec.to_numbers(vocabulary.values), counts)
+    stored = codec.from_numbers(bins.representatives)
+    return replace(bins, representatives=codec.to_numbers(stored))
+
+
+def rounded(
+    codec: FeatureCodec, vocabulary: Vocabulary, counts: NDArray[np.int64], bins: Bins
+) -> tuple[Rounding, Vocabulary, NDArray[np.int64]]:
+    """The values that reads give for numbers that occur ``counts`` times, int64[V].
+
+    Returns
+    -------
+    The rounding and its errors, the distinct values of all bins, and the index of each number's value
+    among them: int64[V].
+    """
+    numbers = codec.to_numbers(vocabulary.values)
+    errors = bins.errors(numbers)
+    mean_error = float(errors @ counts / max(1, counts.sum()))
+    # Bins may share a representative.
+    values, (of_bins,) = Vocabulary.union([Vocabulary(codec.from_numbers(bins.representatives))])
+    rounding = Rounding(bins, float(errors.max(initial=0.0)), mean_error)
+    return rounding, values, of_bins[bins.find(numbers)] if len(numbers) else np.zeros(0, np.int64)
+
 
 # The places and lengths of rows, their symbols, and times of these.
 _CollectedPart = tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.integer], NDArray[np.int64] | None]
@@ -207,15 +237,12 @@ class CollectedFeature:
 
     def popularity(self, num_coded: int) -> Popularity:
         """How often each symbol occurs; the first ``num_coded`` rows are coded as sets on trial."""
-        coded, gaps = None, None
-        if num_coded:
-            trial = SetColumns.trial(self.counts, self.states[:num_coded], first_rows(self, num_coded))
-            coded = trial.row_bits
-            if trial.is_large or num_coded == len(self.states):
-                gaps = trial.gaps
         num_empty = int((self.states != VALUE).sum())
         width = states_width(self.states)
-        return Popularity(self.counts, len(self.states), num_empty, coded, width, gaps=gaps)
+        known = Popularity(self.counts, len(self.states), num_empty, state_width=width)
+        if not num_coded:
+            return known
+        return SetColumns.on_trial(known, self.states[:num_coded], first_rows(self, num_coded))
 
     @property
     def column_bytes(self) -> int:

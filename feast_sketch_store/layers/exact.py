@@ -18,7 +18,7 @@ from feast_sketch_store.rows.encoding import EncodedFeature, EncodedRows
 from feast_sketch_store.rows.entity_keys import find_sorted
 from feast_sketch_store.rows.lists import removed_name
 from feast_sketch_store.rows.vocabulary import Vocabulary
-from feast_sketch_store.structures.base import begin_feature, begin_unknown, prepare_attribute
+from feast_sketch_store.structures.base import arrays_of, begin_feature, begin_unknown, prepare_attribute
 
 _MICROSECONDS = 1_000_000  # per second; times are read in seconds
 _ONE = 1  # counts are read as they are
@@ -89,6 +89,5 @@ class ExactLayer(Layer):
         if removed is not None:
             assert removed.times is not None
             ids = np.ascontiguousarray(removed.symbols.astype(np.int32, copy=False))
-            arrays = removed.vocabulary.to_arrays()
-            values = [arrays.get(name) for name in ("values", "offsets", "data")]
-            rows.removals(removed.states, removed.indptr, ids, np.ascontiguousarray(removed.times), *values)
+            times = np.ascontiguousarray(removed.times)
+            rows.removals(removed.states, removed.indptr, ids, times, *arrays_of(removed.vocabulary))

@@ -12,7 +12,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from feast_sketch_store.layers.budget import Cut, FeatureBudget
-from feast_sketch_store.layers.rounding import bins_of, rounded
+from feast_sketch_store.layers.collect import bins_of, rounded
 from feast_sketch_store.rows.binning import Bins
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.encoding import EncodedRows

@@ -17,7 +17,6 @@ from feast_sketch_store import kernel
 from feast_sketch_store.kernel import (
     ABSENT,
     BYTES,
-    EXPIRED,
     FOUND,
     NAMES,
     NUMBERS,
@@ -73,13 +72,11 @@ class LayerAnswer(NamedTuple):
     found : int64[p], ascending positions of the rows to return.
     event_timestamps : int64[p], microseconds since 1970 in UTC; never newer than those of the rows.
     features : an answer for each requested feature that a layer knows.
-    expired : int64[x], positions of rows that have expired. Their values are withheld.
     """
 
     found: NDArray[np.int64]
     event_timestamps: NDArray[np.int64]
     features: Mapping[str, Answer]
-    expired: NDArray[np.int64] = np.zeros(0, np.int64)
 
 
 class Layer(ABC):
@@ -262,7 +259,7 @@ def read(
             # Entities without a row have no elements.
             own = Csr(np.append(indptr[found], indptr[-1]), ids, weights)
             features[column.name] = Answer(Decoder(column.codec, vocabulary), own_states[found], own)
-    return LayerAnswer(found, timestamps[found], features, np.flatnonzero(statuses == EXPIRED))
+    return LayerAnswer(found, timestamps[found], features)
 
 
 def _elements(column: Column, elements: Any, ends: Any) -> tuple[Vocabulary, NDArray[np.integer]]:

@@ -1,11 +1,15 @@
-"""The sketch layer: sealed rows, their features in structures.
+"""Sealed rows, their features in structures: as a layer, as a delta over another, and of a view as a whole.
 
 A layer stores the presence of a row, that is what is known besides values, in one of three ways. The shape of
 the row is one more symbol in a filter (`ShapedRows`), or a digit in a static function (`StaticRows`); or all
 rows are listed (`ListedRows`), as soon as one structure is read by row number.
+
+A structure may report an entity that it does not hold. Over a base, such a false positive would hide a row.
+So a delta lists the hashes of its entities, 16 bytes each, including deleted ones, and is asked only for
+these.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Final
@@ -15,9 +19,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from feast_sketch_store.kernel import RowReader
-from feast_sketch_store.layers.formulas import describe_formula, formulas_from
-from feast_sketch_store.layers.listed import ListedRows
-from feast_sketch_store.layers.presence import Presence
+from feast_sketch_store.layers.presence import ListedRows, Presence, ShapedRows, StaticRows
 from feast_sketch_store.layers.row_reader import (
     Column,
     Layer,
@@ -27,11 +29,11 @@ from feast_sketch_store.layers.row_reader import (
     stack,
     stored_name,
 )
-from feast_sketch_store.layers.shapes import ShapedRows, StaticRows
 from feast_sketch_store.rows.binning import Bins, Rounding
 from feast_sketch_store.rows.codecs import FeatureCodec
-from feast_sketch_store.rows.encoding import NO_TIMESTAMP, EncodedFeature, EncodedRows
-from feast_sketch_store.rows.formulas import Formula
+from feast_sketch_store.rows.encoding import NO_TIMESTAMP, EncodedFeature, EncodedRows, RowKeys
+from feast_sketch_store.rows.entity_keys import find_sorted
+from feast_sketch_store.rows.formulas import Formula, Source
 from feast_sketch_store.rows.listing import Attribute
 from feast_sketch_store.rows.vocabulary import Vocabulary
 from feast_sketch_store.structures import registry
@@ -352,3 +354,201 @@ def _roundings_from(
             checked(report_of(entry)["mean_error"], float),
         )
     return roundings
+
+
+def describe_formula(name: str, formula: Formula) -> Described:
+    """A formula as a JSON-serializable description and named arrays."""
+    arrays: dict[str, NDArray[np.generic]] = {}
+    for number, source in enumerate(formula.sources):
+        arrays |= prefixed(f"{number}.vocabulary", source.vocabulary.to_packed())
+        arrays[f"{number}.weights"] = source.weights
+    entry = {"name": name, "unit": formula.unit, "step": formula.step}
+    sources = [source.feature for source in formula.sources]
+    return {**entry, "sources": sources, "report": {"version": formula.version}}, arrays
+
+
+def formulas_from(
+    entries: Sequence[Mapping[str, Any]], codecs: Mapping[str, FeatureCodec], parts: Parts
+) -> dict[str, Formula]:
+    """The formulas that `describe_formula` described, in the same order.
+
+    Parameters
+    ----------
+    entries : the descriptions.
+    codecs : of the layer's features, by name.
+    parts : the arrays of each formula, under its number.
+
+    Raises
+    ------
+    ValueError, KeyError, TypeError : the parts do not fit each other or the features.
+    """
+    formulas = {}
+    for number, entry in enumerate(entries):
+        name, own = checked(entry["name"], str), parts.at(str(number))
+        sources = [checked(source, str) for source in checked(entry["sources"], list)]
+        if name in formulas or not {name, *sources} <= codecs.keys():
+            raise ValueError(f"there are two formulas of {name!r}, or the layer lacks one of its features")
+        if not all(codecs[source].is_collection and not codecs[source].may_repeat for source in sources):
+            raise ValueError(f"the formula of {name!r} has a source that is not a set")
+        formulas[name] = Formula(
+            codecs[name],
+            tuple(
+                Source(
+                    source,
+                    own.vocabulary(f"{place}.vocabulary", codecs[source]),
+                    own.array(f"{place}.weights", np.int32),
+                )
+                for place, source in enumerate(sources)
+            ),
+            checked(entry["unit"], float),
+            checked(entry["step"], float),
+            checked(report_of(entry)["version"], int),
+        )
+    return formulas
+
+
+@dataclass(frozen=True)
+class DeltaLayer(Layer):
+    """Sealed rows that replace those of layers below. Immutable; safe to read from any number of threads.
+
+    Parameters
+    ----------
+    layer : the sealed rows.
+    entity_hashes : uint64[n, 2], ascending: entities with rows and deleted entities.
+    deleted : bool[n], which of them were deleted.
+
+    Raises
+    ------
+    ValueError : the list does not match the layer, or does not ascend.
+    """
+
+    layer: SketchLayer
+    entity_hashes: NDArray[np.uint64]
+    deleted: NDArray[np.bool_]
+
+    def __post_init__(self) -> None:
+        first, second = self.entity_hashes[:, 0], self.entity_hashes[:, 1]
+        ascends = (first[1:] > first[:-1]) | ((first[1:] == first[:-1]) & (second[1:] > second[:-1]))
+        num_alive = len(self.deleted) - int(self.deleted.sum())
+        if len(self.deleted) != len(self.entity_hashes) or num_alive != self.layer.num_entities:
+            raise ValueError("the list of entities does not match the layer's rows")
+        if not ascends.all():
+            raise ValueError("the list of entities does not ascend")
+
+    def __len__(self) -> int:
+        return len(self.entity_hashes)
+
+    @property
+    def codecs(self) -> Mapping[str, FeatureCodec]:
+        """The codecs of all features, by name."""
+        return self.layer.codecs
+
+    def numbering(self, feature: str) -> Vocabulary | None:
+        """The values of a feature in the order of their ids; None if its values have no ids."""
+        return self.layer.numbering(feature)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes in memory."""
+        return self.layer.size_bytes + self.entity_hashes.nbytes + self.deleted.nbytes
+
+    @property
+    def max_event_timestamp(self) -> int:
+        """Microseconds since 1970, the newest of the rows; deletions do not count."""
+        return self.layer.max_event_timestamp
+
+    def _prepare(self, features: tuple[WantedFeature, ...]) -> RowReader:
+        return self.layer.row_reader(features)
+
+    @cached_property
+    def decides(self) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
+        """See `Layer`."""
+        return np.ascontiguousarray(self.entity_hashes), self.deleted
+
+    def keys(self, order: RowKeys) -> RowKeys:
+        """The keys of its entities in an order index, as those behind which nothing below counts."""
+        return replace(order, deleted=self.deleted, delete_barriers=np.ones(len(self), np.bool_))
+
+    def find(self, entity_hashes: NDArray[np.uint64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The listed entities: their positions in the batch and their places in the list, int64[p] each."""
+        return find_sorted(self.entity_hashes, entity_hashes)
+
+
+@dataclass(frozen=True)
+class SealedRows:
+    """The sealed rows of a view, to be inspected. Immutable; safe to use from several threads.
+
+    Parameters
+    ----------
+    layers : of each shard that has sealed rows; at least one.
+    """
+
+    layers: tuple[SketchLayer, ...]
+
+    @property
+    def codecs(self) -> Mapping[str, FeatureCodec]:
+        """The codecs of all features, by name."""
+        return {name: codec for layer in self.layers for name, codec in layer.codecs.items()}
+
+    @property
+    def formulas(self) -> Mapping[str, Formula]:
+        """By computed feature, its formula. A view has one set of formulas, so all layers agree."""
+        return {name: formula for layer in self.layers for name, formula in layer.formulas.items()}
+
+    @property
+    def cut(self) -> Mapping[str, int]:
+        """By feature that lost some values, the number of facts left out."""
+        names = dict.fromkeys(name for layer in self.layers for name in layer.cut)
+        return {name: sum(layer.cut.get(name, 0) for layer in self.layers) for name in names}
+
+    @property
+    def num_entities(self) -> int:
+        """Entities of all layers."""
+        return sum(layer.num_entities for layer in self.layers)
+
+    @property
+    def num_facts(self) -> int:
+        """Facts of all features, kept or cut."""
+        kept = sum(feature.num_facts for layer in self.layers for feature in layer.features.values())
+        return kept + sum(self.cut.values())
+
+    def features(self, name: str) -> list[SealedFeature]:
+        """The feature in each layer; empty if there is no such feature."""
+        return [layer.features[name] for layer in self.layers if name in layer.features]
+
+    def shown(self, feature: EncodedFeature, entity_hashes: NDArray[np.uint64]) -> Answer:
+        """What reads of the largest layer with a feature would return for rows; see `SketchLayer.shown`."""
+        name = feature.codec.feature
+        layers = [layer for layer in self.layers if name in layer.features]
+        return max(layers, key=lambda layer: layer.num_entities).shown(feature, entity_hashes)
+
+    def expected_rates(self) -> dict[str, float]:
+        """The error rate that the filter of each feature is built for, the largest of all layers; features
+        without a filter have none.
+        """
+        found = {name: [f.false_positive_rate for f in self.features(name)] for name in self.codecs}
+        known = {name: [rate for rate in rates if rate is not None] for name, rates in found.items()}
+        return {name: max(rates) for name, rates in known.items() if rates}
+
+    def sampled_rates(self, names: Iterable[str], num_samples: int) -> dict[str, float]:
+        """By feature, the share of (entity, value) pairs that read as written, of entities that never were.
+
+        Raises
+        ------
+        DamagedFileError : a part of a snapshot that was not used before is damaged.
+        """
+        rng = np.random.default_rng()
+        hashes = _unknown(rng, num_samples)
+        return {
+            name: float(np.mean([feature.sampled_rate(hashes, rng) for feature in self.features(name)]))
+            for name in names
+        }
+
+    def sampled_presence(self, num_samples: int) -> float:
+        """The share of entities that seem to have a row, of those that never had one; raises likewise."""
+        hashes = _unknown(np.random.default_rng(), num_samples)
+        return float(np.mean([len(layer.read(hashes, ()).found) / num_samples for layer in self.layers]))
+
+
+def _unknown(rng: np.random.Generator, number: int) -> NDArray[np.uint64]:
+    return rng.integers(0, 2**64, (number, 2), np.uint64)

@@ -38,9 +38,17 @@ from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.encoding import EncodedFeature
 from feast_sketch_store.rows.formulas import Formula
 from feast_sketch_store.structures.base import RowsToSeal, weighted_sums
-from feast_sketch_store.structures.cluster_sizing import STYLES, ClusterFacts, Split, expected_fill, size
 from feast_sketch_store.structures.clustered import side_by_side
-from feast_sketch_store.structures.clusters import SMOOTHING, count, learn
+from feast_sketch_store.structures.clusters import (
+    SMOOTHING,
+    STYLES,
+    ClusterFacts,
+    Split,
+    count,
+    expected_fill,
+    learn,
+    size,
+)
 from feast_sketch_store.structures.costs import index_bytes, packed_bytes, table_bytes
 from feast_sketch_store.structures.goals import BLOOM, DEFAULT_CLUSTERS, WEIGHTED_BLOOM
 from feast_sketch_store.structures.set_columns import SetColumns

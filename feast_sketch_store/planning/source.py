@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from feast_sketch_store import feast_parts
 from feast_sketch_store.errors import PlanError
-from feast_sketch_store.layers.shapes import bucket_timestamps
+from feast_sketch_store.layers.presence import bucket_timestamps
 from feast_sketch_store.online_store import any_feature_view, online_store_of
 from feast_sketch_store.planning.other_stores import StoredRows, value_sizes
 from feast_sketch_store.planning.plan import PlannedField

@@ -31,7 +31,7 @@ from feast_sketch_store.settings.values import duration_text
 from feast_sketch_store.structures.choice import LayerOverhead
 from feast_sketch_store.structures.lists import ListFeature
 from feast_sketch_store.succinct import AttributeCodes, TimedLists
-from feast_sketch_store.succinct.prefix_codes import code_lengths
+from feast_sketch_store.succinct.coded_rows import code_lengths
 from feast_sketch_store.succinct.timed_lists import classes_of
 from feast_sketch_store.view.live_shard import expire_before_of
 from feast_sketch_store.view.semantics import AppendedRows

@@ -54,8 +54,8 @@ from feast_sketch_store.structures.goals import (
     SANDWICHED_BLOOM,
     WEIGHTED_BLOOM,
 )
+from feast_sketch_store.structures.scalars import STATIC
 from feast_sketch_store.structures.sizing import AUTO_NOISE_RATIO
-from feast_sketch_store.structures.static import STATIC
 
 if TYPE_CHECKING:
     from feast.field import Field

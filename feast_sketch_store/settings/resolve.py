@@ -27,7 +27,7 @@ from feast_sketch_store.settings.features import WITH_CLUSTERS, StoreOptions, fe
 from feast_sketch_store.settings.table import FEATURE, TAG_PREFIX, VIEW, read_tags, settled
 from feast_sketch_store.settings.values import listed
 from feast_sketch_store.settings.view_settings import FeatureSettings, ViewSettings, cut_of
-from feast_sketch_store.structures.static import STATIC
+from feast_sketch_store.structures.scalars import STATIC
 
 if TYPE_CHECKING:
     from feast.feature_view import FeatureView

@@ -25,7 +25,7 @@ from feast_sketch_store.rows.codecs import (
 from feast_sketch_store.settings import values
 from feast_sketch_store.settings.values import KeptValues, Reader, Target, duration_text, nearest_first
 from feast_sketch_store.structures.goals import AUTO
-from feast_sketch_store.structures.static import STATIC
+from feast_sketch_store.structures.scalars import STATIC
 
 TAG_PREFIX: Final = "sketch."
 

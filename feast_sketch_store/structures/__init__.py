@@ -13,13 +13,12 @@ A layer knows which entities have rows. Structures are read by the hash of an en
 row; a layer lists its rows if any structure needs that (``lists_rows``). It stores the states of features,
 unless their structure does (``tells_states``).
 
-    bloom, table, sizing                     plain and weighted Bloom filters
-    clustered, clusters, cluster_sizing      filters with hashes by the entity's cluster
+    bloom, sizing                            plain and weighted Bloom filters
+    clustered, clusters                      filters with hashes by the entity's cluster
     set_columns, shared_values               sets
     lists                                    values with times, and values with counts
-    columns, scalars                         columns of exact features, and of scalars of listed rows
-    static                                   scalars in a static function
-    backed                                   features whose values another store keeps
+    columns                                  columns of exact features, and features that another store keeps
+    scalars                                  scalars of listed rows, and scalars in a static function
     registry                                 all of them, by the names in tags and snapshots
     parts, feature_rows, costs               helpers to write one
 

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from feast_sketch_store.kernel import RowReader, row_sums
+from feast_sketch_store.kernel import RowReader
 from feast_sketch_store.rows.codecs import EMPTY, VALUE, Decoder, FeatureCodec, Symbols
 from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.encoding import EncodedFeature
@@ -27,11 +27,15 @@ def begin_unknown(rows: RowReader) -> None:
     rows.feature(b"", False, 0, None, None, None)
 
 
+def arrays_of(vocabulary: Vocabulary | None) -> Iterator[Any]:
+    """Values, or offsets and data, as the kernel takes them; None for those that there are not."""
+    arrays = {} if vocabulary is None else vocabulary.to_arrays()
+    return (arrays.get(name) for name in ("values", "offsets", "data"))
+
+
 def begin_feature(rows: RowReader, codec: FeatureCodec, vocabulary: Vocabulary | None) -> None:
     """Begin a feature; its ids are those of the vocabulary, if there is one."""
-    arrays = {} if vocabulary is None else vocabulary.to_arrays()
-    values, offsets, data = (arrays.get(name) for name in ("values", "offsets", "data"))
-    rows.feature(codec.tag, codec.is_collection, codec.element_wire_type, values, offsets, data)
+    rows.feature(codec.tag, codec.is_collection, codec.element_wire_type, *arrays_of(vocabulary))
 
 
 def attribute_vocabulary(codec: FeatureCodec, feature: str) -> Vocabulary:
@@ -62,13 +66,12 @@ def prepare_attribute(rows: RowReader, codec: FeatureCodec, wanted: FeatureCodec
     listing = codec.listing
     if listing is None or not listing.attributes:
         return
-    step, arrays = 1, {}
+    step, vocabulary = 1, None
     if wanted is not None and wanted.attribute_of:
         _, step = listing.digit_of(wanted.feature)
-        arrays = attribute_vocabulary(codec, wanted.feature).to_arrays()
+        vocabulary = attribute_vocabulary(codec, wanted.feature)
     is_wanted = wanted is not None and not wanted.times_of
-    values, offsets, data = (arrays.get(name) for name in ("values", "offsets", "data"))
-    rows.attribute(listing.code_bits, is_wanted, step, values, offsets, data)
+    rows.attribute(listing.code_bits, is_wanted, step, *arrays_of(vocabulary))
 
 
 class Answer:
@@ -100,7 +103,12 @@ class Answer:
 def weighted_sums(csr: Csr, weights: NDArray[np.float64]) -> NDArray[np.float64]:
     """For each row, the sum of its ids' weights, float64[V], times the ids' own weights: float64[n]."""
     values = np.asarray(weights[csr.ids], np.float64)
-    return row_sums(csr.indptr, values if csr.weights is None else values * csr.weights)
+    if csr.weights is not None:
+        values = values * csr.weights
+    sums, has_any = np.zeros(len(csr)), csr.lengths > 0
+    if has_any.any():
+        sums[has_any] = np.add.reduceat(values, csr.indptr[:-1][has_any])
+    return sums
 
 
 class SealedFeature(ABC):

@@ -1,8 +1,8 @@
 """Clustered filters: learned, sandwiched and weighted Bloom filters with hashes by the entity's cluster.
 
-The rows are listed, each with the number of its cluster (`clusters`). In a cluster a value has one of a few
-numbers of hashes, its level (`cluster_sizing`). For each cluster and level, a mask has ones for the values
-that do without the additional hashes of that level. So a read is still an AND of windows:
+The rows are listed, each with the number of its cluster. In a cluster a value has one of a few numbers of
+hashes, its level (`clusters`). For each cluster and level, a mask has ones for the values that do without the
+additional hashes of that level. So a read is still an AND of windows:
 
     possibly present = AND over groups g of (AND of the windows of g's hashes  |  mask[cluster][g])
 
@@ -39,15 +39,26 @@ from feast_sketch_store.structures.base import (
     Structure,
     begin_feature,
 )
-from feast_sketch_store.structures.cluster_sizing import (
+from feast_sketch_store.structures.bloom import (
+    TOLERANCE,
+    PlacedFacts,
+    counted_table,
+    first_words,
+    larger,
+    words_for,
+)
+from feast_sketch_store.structures.clusters import (
+    MAX_CLUSTERS,
     MAX_LEVELS,
     STYLES,
     ClusterFacts,
+    Scorer,
     Split,
+    count,
     fill_limit,
+    learn,
     size,
 )
-from feast_sketch_store.structures.clusters import MAX_CLUSTERS, Scorer, count, learn
 from feast_sketch_store.structures.costs import Popularity, packed_bytes, wanted_false_per_read
 from feast_sketch_store.structures.feature_rows import FeatureRows, Part, in_order
 from feast_sketch_store.structures.goals import (
@@ -68,14 +79,11 @@ from feast_sketch_store.structures.parts import (
     prefixed,
     report_of,
 )
-from feast_sketch_store.structures.table import TOLERANCE, larger, words_for
 from feast_sketch_store.succinct import (
     PackedInts,
     ShiftingBloomFilter,
-    ShiftingBloomFilterBuilder,
     SymbolQuery,
 )
-from feast_sketch_store.threads import num_threads
 
 _MAX_TRIES = 12
 _MAX_GROWTH = 4.0
@@ -285,8 +293,8 @@ class ClusteredFilters(Structure):
         bloom, splits, fill = filled_table
         in_list = PackedInts.pack(clusters[rows.order], base=0)
         shares = _shares(clusters, num_clusters)
-        by_name, first_word = {}, 0
-        for (feature, _), own_facts, split in zip(features, facts, splits, strict=True):
+        by_name, words = {}, first_words(len(feature.vocabulary) for feature, _ in features)
+        for (feature, _), own_facts, split, first_word in zip(features, facts, splits, words, strict=False):
             per_level = own_facts.facts_per_level(split)
             codec, vocabulary = feature.sealed_codec, feature.vocabulary
             by_name[codec.feature] = ClusteredFeature(
@@ -302,7 +310,6 @@ class ClusteredFilters(Structure):
                 bloom,
                 fill,
             )
-            first_word += words_for(len(vocabulary))
             feature.release()
         return cls(by_name, bloom, in_list)
 
@@ -425,15 +432,12 @@ def _fill(
         num_bits, splits = size(facts)
     except ValueError as error:
         return Shortfall(math.inf, str(error))
-    window_words = sum(words_for(own.counts.shape[1]) for own in facts)
+    words = first_words(own.counts.shape[1] for own in facts)
     wanted_bits, excess = math.ceil(num_bits * rows.growth), math.inf
     for _ in range(_MAX_TRIES):
-        builder = ShiftingBloomFilterBuilder(wanted_bits, max(1, window_words), rows.salt, num_threads())
-        first_word = 0
-        for own, split in zip(members, splits, strict=True):
-            _add(builder, own, clusters, split, rows.entity_hashes, 64 * first_word)
-            first_word += words_for(split.level_of.shape[1])
-        fill = min(max(builder.measured_fill(), 1e-9), 1 - 0.5 / builder.num_bits)
+        parts = (_by_level(own, clusters, split) for own, split in zip(members, splits, strict=True))
+        builder, fill = counted_table(wanted_bits, words, parts, rows.entity_hashes, rows.salt)
+        fill = max(fill, 1e-9)
         excess = max(own.excess(split, fill) for own, split in zip(facts, splits, strict=True))
         if excess <= 1 + TOLERANCE:
             return builder.build(), splits, fill
@@ -445,21 +449,14 @@ def _fill(
     )
 
 
-def _add(
-    builder: ShiftingBloomFilterBuilder,
-    members: Csr,
-    clusters: NDArray[np.int64],
-    split: Split,
-    entity_hashes: NDArray[np.uint64],
-    first_symbol: int,
-) -> None:
-    """Add the facts of a feature, each with the hashes of its level."""
+def _by_level(members: Csr, clusters: NDArray[np.int64], split: Split) -> Iterator[PlacedFacts]:
+    """The facts of a feature, each with the hashes of its level."""
     for indices, rows in _in_chunks(members):
         levels = split.level_of[np.repeat(clusters[indices], rows.lengths), rows.ids]
         for level, num_hashes in enumerate(split.hashes):
             own = rows.masked(levels == level) if len(split.hashes) > 1 else rows
             if num_hashes and len(own.ids):
-                builder.add_rows(entity_hashes, indices, own.indptr, own.ids, num_hashes, first_symbol)
+                yield indices, own, num_hashes, None
 
 
 def _in_chunks(members: Csr) -> Iterator[Part]:

@@ -6,6 +6,9 @@ values of the rows, one after the other, in the smallest of three forms:
 dictionary   the distinct values once, and an id per element
 numbers      the elements themselves, minus the smallest one
 bytes        the elements themselves, and where each begins
+
+Of backed features another store has the values. The layer keeps the state of every row and feature, so
+nothing but their names is kept.
 """
 
 from collections.abc import Iterator, Mapping
@@ -18,7 +21,7 @@ from numpy.typing import NDArray
 
 from feast_sketch_store.kernel import AS_BYTES, AS_IDS, AS_NUMBERS, RowReader
 from feast_sketch_store.kernel.binary import parts_of
-from feast_sketch_store.rows.codecs import VALUE, FeatureCodec
+from feast_sketch_store.rows.codecs import BACKING, VALUE, FeatureCodec
 from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.encoding import EncodedFeature
 from feast_sketch_store.rows.vocabulary import Vocabulary
@@ -36,6 +39,8 @@ from feast_sketch_store.structures.parts import (
 )
 from feast_sketch_store.succinct import BlockChecks, PackedInts
 from feast_sketch_store.succinct.packed import NO_NUMBERS, unfinished
+
+COLUMN = "column"
 
 
 @dataclass(frozen=True)
@@ -132,11 +137,11 @@ def smallest(vocabulary: Vocabulary, symbols: NDArray[np.integer], min_width: in
         numbers = vocabulary.values.to_numpy()[symbols]
         plain: Elements = NumberElements(PackedInts.pack(numbers, min_width))
     else:
-        lengths = np.diff(offsets_of(vocabulary.values))[symbols]
+        lengths = np.diff(parts_of(vocabulary.values)[0])[symbols]
         offsets = PackedInts.pack(np.concatenate(([0], np.cumsum(lengths))), min_width=1)
         if offsets.size_bytes + lengths.sum() >= dictionary.memory_bytes:
             return dictionary
-        content = _bytes_of(vocabulary.values.take(pa.array(symbols)))
+        _, content = parts_of(vocabulary.values.take(pa.array(symbols)))
         words = np.zeros(-(-len(content) // 8), np.uint64)
         words.view(np.uint8)[: len(content)] = content
         plain = BytesElements(offsets, words)
@@ -167,18 +172,6 @@ def elements_from(
     raise ValueError(f"elements of {codec.feature!r} cannot have the form {form!r}")
 
 
-def offsets_of(values: pa.Array) -> NDArray[np.int64]:
-    """Where each of some large binary values begins: int64[n + 1]."""
-    return parts_of(values)[0]
-
-
-def _bytes_of(values: pa.Array) -> NDArray[np.uint8]:
-    return parts_of(values)[1]
-
-
-COLUMN = "column"
-
-
 def scalar_bytes(
     codec: FeatureCodec, states: NDArray[np.uint8], vocabulary: Vocabulary, counts: NDArray[np.int64]
 ) -> int:
@@ -200,7 +193,7 @@ def scalar_bytes(
         span = int(values.max()) - int(values.min()) if len(values) else 0
         plain = packed_bytes(num_rows, max(1, span.bit_length()))
         return size + (plain if plain <= ids + vocabulary.size_bytes else ids + vocabulary.packed_bytes)
-    num_bytes = int(np.diff(offsets_of(vocabulary.values))[: len(counts)] @ counts)
+    num_bytes = int(np.diff(parts_of(vocabulary.values)[0])[: len(counts)] @ counts)
     offsets = packed_bytes(num_rows + 1, max(1, num_bytes.bit_length()))
     plain = offsets + 8 * -(-num_bytes // 8)
     return size + (plain if plain <= ids + vocabulary.size_bytes else ids + vocabulary.packed_bytes)
@@ -223,12 +216,6 @@ def _steps_of(states: NDArray[np.uint8]) -> tuple[int, int]:
 def _filler(codec: FeatureCodec) -> Vocabulary:
     """The element for a row without a value."""
     return Vocabulary(pa.array([b"" if codec.storage_type == pa.large_binary() else 0], codec.storage_type))
-
-
-def expected_bytes(vocabulary: Vocabulary, num_rows: int) -> float:
-    """The approximate bytes of a column of ``num_rows`` scalars with these values."""
-    bits = max(1, len(vocabulary) - 1).bit_length() + 2
-    return num_rows * bits / 8 + vocabulary.packed_bytes
 
 
 @dataclass(frozen=True)
@@ -379,3 +366,58 @@ class Columns(SeparateFeatures):
     tells_states = True
     num_facts = 0  # the bytes of a column are not divided by facts
     feature_type = Column
+
+
+@dataclass(frozen=True)
+class BackedFeature(SeparateFeature):
+    """A feature of which only states are known. For a row with a value, its answer has no symbol."""
+
+    codec: FeatureCodec
+
+    structure = BACKING
+    num_facts = 0
+    size_bytes = 0
+
+    @property
+    def vocabulary(self) -> Vocabulary:  # type: ignore[override]
+        """No values."""
+        return Vocabulary(pa.array([], self.codec.storage_type))
+
+    def __len__(self) -> int:
+        return 0
+
+    @classmethod
+    def build(cls, feature: FeatureRows, order: NDArray[np.int64] | None) -> Self:
+        """See `SeparateFeature.build`."""
+        feature.release()
+        return cls(feature.sealed_codec)
+
+    def prepare(self, rows: RowReader) -> None:
+        """See `SealedFeature.prepare`."""
+        begin_feature(rows, self.codec, None)
+        rows.from_states()
+
+    def missing(
+        self, rows: EncodedFeature, entity_hashes: NDArray[np.uint64], answer: Answer
+    ) -> Iterator[str]:
+        """See `SealedFeature.missing`: which rows have a value."""
+        differ = int((rows.states != answer.states).sum())
+        if differ:
+            yield f"has wrong states of feature {self.codec.feature!r} in {differ} rows"
+
+    def to_snapshot(self) -> Described:
+        """See `SeparateFeature.to_snapshot`."""
+        return {"name": self.codec.feature, "value_field": self.codec.value_field}, {}
+
+    @classmethod
+    def from_snapshot(cls, entry: Mapping[str, Any], parts: Parts) -> Self:
+        """See `SeparateFeature.from_snapshot`."""
+        return cls(FeatureCodec(checked(entry["name"], str), entry["value_field"], BACKING))
+
+
+class Backed(SeparateFeatures):
+    """The backed features of a layer."""
+
+    kind = "backed"
+    codecs = (BACKING,)
+    feature_type = BackedFeature

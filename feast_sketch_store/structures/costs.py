@@ -5,9 +5,8 @@ rows; without a trial, their bits are estimated from the entropy of independent 
 """
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -27,23 +26,16 @@ from feast_sketch_store.structures.sizing import (
     AnyFacts,
     FactClass,
     WeightedFacts,
-    size_for_bits,
+    plain_for_bits,
     size_for_rates,
     weighted_for_bits,
 )
 from feast_sketch_store.succinct import golomb_sets
 from feast_sketch_store.succinct.fingerprints import expected_bits
-from feast_sketch_store.succinct.gap_levels import Levels
+from feast_sketch_store.succinct.golomb_sets import Levels
 from feast_sketch_store.succinct.packed import num_words_for
 
 _WORD_BITS = 64
-
-
-class Sharing(Protocol):
-    """What features save if they are coded in chains."""
-
-    def saved_bits(self, numbers: Collection[int]) -> float:
-        """Bits, found by trial, that the features with these numbers save in sets."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +49,9 @@ class Popularity:
     num_empty : rows without symbols; their reads show none.
     coded : int64[m], bits of the sets of some rows, coded on trial; None if there was no trial.
     state_width : bits of a row's state in a column; None for one bit if there are rows without symbols.
-    sharing, number : the features with which it may be coded, and its number among them; None for none.
+    saved_bits : bits that features save if their sets are coded in chains, given by their numbers; None if
+        none of them may be.
+    number : its own.
     gaps : the levels that were fitted in the trial to all rows or to enough of them; else None.
     """
 
@@ -66,7 +60,7 @@ class Popularity:
     num_empty: int = 0
     coded: NDArray[np.int64] | None = None
     state_width: int | None = None
-    sharing: Sharing | None = None
+    saved_bits: Callable[[Collection[int]], float] | None = None
     number: int = 0
     gaps: Levels | None = None
 
@@ -145,7 +139,6 @@ def sets_bytes(parts: Sequence[Popularity]) -> float:
 
 
 _MAX_RATE = 0.5
-_LEAST_BOUGHT_RATE = 1e-9  # with a memory limit; memory for lower rates is left unused
 _LEAST = 1e-300  # above 0, for goals that no table can keep
 
 
@@ -180,13 +173,12 @@ def offer_of_memory(goal: Goal, popularity: Popularity, num_bytes: float) -> Off
     ------
     ValueError : no filter is so small.
     """
-    num_bits, num_facts = int(8 * num_bytes), popularity.num_facts
+    num_bits = int(8 * num_bytes)
     facts: AnyFacts
     if goal.structure != BLOOM:
         facts = weighted_for_bits(popularity.counts, popularity.num_filled, num_bits)
     else:
-        rate = size_for_bits([FactClass(num_facts, 0.01)], num_bits).false_positive_rates[0]
-        facts = FactClass(num_facts, max(_LEAST_BOUGHT_RATE, rate))
+        facts = plain_for_bits(popularity.num_facts, num_bits)
     return _offer_of(facts, goal, popularity)
 
 

@@ -3,16 +3,14 @@
 from collections.abc import Iterator
 from typing import Final
 
-from feast_sketch_store.structures.backed import Backed
 from feast_sketch_store.structures.base import Structure
 from feast_sketch_store.structures.bloom import BloomTable
 from feast_sketch_store.structures.clustered import ClusteredFilters
-from feast_sketch_store.structures.columns import Columns
+from feast_sketch_store.structures.columns import Backed, Columns
 from feast_sketch_store.structures.goals import Goal
 from feast_sketch_store.structures.lists import Counts, Lists
-from feast_sketch_store.structures.scalars import Scalars
+from feast_sketch_store.structures.scalars import Scalars, StaticScalars
 from feast_sketch_store.structures.set_columns import SetColumns
-from feast_sketch_store.structures.static import StaticScalars
 
 # Prefixes of the names of a layer's arrays, besides the kinds of its structures.
 RESERVED = ("presence", "roundings", "formulas")
@@ -53,24 +51,11 @@ def kinds() -> Iterator[type[Structure]]:
     yield from _KINDS.values()
 
 
-def named(name: str) -> type[Structure]:
-    """The kind that a tag names.
-
-    Raises
-    ------
-    KeyError : there is none.
-    """
-    return next(kind for kind in _KINDS.values() if name in kind.names)
-
-
 def wanted(goal: Goal) -> type[Structure]:
-    """The kind that a goal names. The goal must name one.
-
-    Raises
-    ------
-    KeyError : there is none.
-    """
-    return ClusteredFilters if goal.clusters else named(goal.structure)
+    """The kind that a goal names. The goal must name one that there is."""
+    if goal.clusters:
+        return ClusteredFilters
+    return next(kind for kind in _KINDS.values() if goal.structure in kind.names)
 
 
 def keeper(codec: str) -> type[Structure] | None:

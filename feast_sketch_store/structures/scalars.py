@@ -1,25 +1,33 @@
-"""Scalars of listed rows, several in one number, so that V values take ``log2(V)`` bits without rounding up.
+"""Scalars as the digits of one number per row, so that V values take ``log2(V)`` bits without rounding up.
 
-The symbol of a row is the id of its value; the ids after those of the values stand for the states of rows
-without one. The symbols of several features are the digits of a number, the first feature's the lowest:
+A digit is the id of a value. The first feature's digit is the lowest:
 
-    symbol = number div (V_1 * V_2 * ... * V_(i-1)) mod V_i        of feature i, of V_i symbols
+    digit = number div (V_1 * V_2 * ... * V_(i-1)) mod V_i        of feature i, of V_i symbols
 
-Numbers have at most 63 bits. Features are combined in their order, until the next one would exceed that. The
-numbers are packed integers (`succinct.packed`), so any row is read without the others.
+Numbers are kept in one of two ways:
+
+- packed, for listed rows (`Scalars`). The ids after those of the values stand for the states of rows without
+  one. Numbers have at most 63 bits: features are combined in their order, until the next one would exceed
+  that. The numbers are packed integers (`succinct.packed`), so any row is read without the others.
+- in a static function, which returns the number of a row for its entity's hash (`StaticScalars`). The lowest
+  digit, before those of features, is the shape of the row. It says which features have a value, and the
+  bucket of the timestamp. So nothing is listed. A row takes ``log2(num_shapes * V_1 * V_2 * ... / presence
+  rate)`` bits, rounded up, and 3 % more. Values are exact; only an entity that was never written may read as
+  a row.
 
 Source: Knuth, "The Art of Computer Programming", volume 2, 4.1, mixed radix.
 """
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from feast_sketch_store.kernel import RowReader
+from feast_sketch_store.kernel import RowReader, row_hashes
 from feast_sketch_store.rows.codecs import EMPTY, MISSING, NULL, VALUE, FeatureCodec
 from feast_sketch_store.rows.vocabulary import Vocabulary
 from feast_sketch_store.structures.base import RowsToSeal, SealedFeature, Structure, begin_feature
@@ -31,13 +39,18 @@ from feast_sketch_store.structures.parts import (
     Parts,
     checked,
     describe_packed,
+    describe_salt,
     prefixed,
     report_of,
+    salt_from,
 )
 from feast_sketch_store.succinct import PackedInts
+from feast_sketch_store.succinct.static_function import MAX_WIDTH, StaticFunction, expected_bytes, width_for
 
 _MAX_NUMBERS = 1 << 63
 _STATES_WITHOUT_VALUE = (MISSING, NULL, EMPTY)
+
+STATIC: Final = "static"
 
 
 def num_symbols_of(vocabulary: Vocabulary, states: NDArray[np.uint8]) -> int:
@@ -98,6 +111,7 @@ class Scalars(Structure):
     kind = "scalars"
     lists_rows = True
     tells_states = True
+    num_facts = 0  # the bytes of a column are not divided by facts
 
     @classmethod
     def build(cls, features: Sequence[tuple[FeatureRows, Any]], rows: RowsToSeal) -> Self:
@@ -159,11 +173,6 @@ class Scalars(Structure):
         share = math.log2(own.num_symbols) * own.numbers.length / 8
         return share + own.vocabulary.packed_bytes
 
-    @property
-    def num_facts(self) -> int:
-        """Zero: the bytes of a column are not divided by facts."""
-        return 0
-
     def to_snapshot(self) -> Described:
         """See `Structure.to_snapshot`."""
         entries = []
@@ -223,3 +232,148 @@ def _groups(num_symbols: Sequence[int]) -> list[list[tuple[int, int]]]:
         groups[-1].append((number, own))
         product *= own
     return groups
+
+
+@dataclass(frozen=True)
+class StaticScalar(SealedFeature):
+    """One feature; ``divisor`` is the product of the sizes of the lower digits."""
+
+    codec: FeatureCodec
+    vocabulary: Vocabulary
+    num_rows: int
+    divisor: int
+
+    structure = STATIC
+
+    @property
+    def num_facts(self) -> int:
+        """The number of rows."""
+        return self.num_rows
+
+    def prepare(self, rows: RowReader) -> None:
+        """See `SealedFeature.prepare`."""
+        begin_feature(rows, self.codec, self.vocabulary)
+        if self.num_rows:
+            rows.from_number(self.divisor)
+        else:
+            rows.from_states()
+
+
+@dataclass(frozen=True)
+class StaticScalars(Structure):
+    """The scalars and the shapes of rows in one static function.
+
+    Parameters
+    ----------
+    features : by name.
+    function : maps the hashes of entities under ``salt`` to numbers.
+    salt : two unsigned 64-bit integers.
+    num_shapes : size of the lowest digit.
+    num_entities : number of rows.
+    """
+
+    features: Mapping[str, StaticScalar]
+    function: StaticFunction
+    salt: tuple[int, int]
+    num_shapes: int
+    num_entities: int
+
+    kind = STATIC
+    holds_rows = True
+
+    @staticmethod
+    def expected_bytes(num_rows: int, num_shapes: int, sizes: Sequence[int], rate: float) -> float:
+        """Approximate bytes for features with these numbers of values, without vocabularies.
+
+        Infinity if no such function is possible.
+        """
+        num_symbols = num_shapes * math.prod(max(1, size) for size in sizes)
+        fits = width_for(num_symbols, rate) <= MAX_WIDTH
+        return expected_bytes(num_rows, num_symbols, rate) if fits else math.inf
+
+    @classmethod
+    def build(cls, features: Sequence[tuple[FeatureRows, Any]], rows: RowsToSeal) -> Self:
+        """See `Structure.build`; there are no plans."""
+        (shapes,) = rows.symbols
+        numbers, divisor, by_name = shapes.ids.astype(np.int64), shapes.num_symbols, {}
+        for feature, _ in features:
+            codec, vocabulary = feature.sealed_codec, feature.vocabulary
+            by_name[codec.feature] = StaticScalar(codec, vocabulary, len(numbers), divisor)
+            for indices, part in feature.rows():
+                numbers[indices[part.lengths > 0]] += part.ids.astype(np.int64) * divisor
+            divisor *= max(1, len(vocabulary))
+        hashes, salt = _distinct_hashes(rows.entity_hashes, rows.salt)
+        rate = shapes.facts.false_positive_rate * shapes.num_symbols
+        function = StaticFunction.build(hashes, numbers, divisor, rate)
+        return cls(by_name, function, salt, shapes.num_symbols, len(numbers))
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the function and the vocabularies."""
+        return self.function.size_bytes + sum(f.vocabulary.packed_bytes for f in self.features.values())
+
+    def size_bytes_of(self, feature: str) -> float:
+        """Bytes of one feature: its vocabulary, and its share of the bits of a row."""
+        own = self.features[feature].vocabulary
+        share = math.log2(max(1, len(own))) / self.function.width
+        return share * self.function.size_bytes + own.packed_bytes
+
+    @property
+    def fact_bits(self) -> int:
+        """Bits of the function, which has the rows, too."""
+        return 8 * self.function.size_bytes
+
+    def to_snapshot(self) -> Described:
+        """See `Structure.to_snapshot`."""
+        arrays: dict[str, NDArray[np.generic]] = {
+            f"function.{WORDS}": self.function.words,
+            "left.hashes": self.function.left_hashes,
+            "left.numbers": self.function.left_numbers,
+        }
+        entries = []
+        for number, feature in enumerate(self.features.values()):
+            codec = feature.codec
+            report = {"codec": codec.name}
+            entries.append({"name": codec.feature, "value_field": codec.value_field, "report": report})
+            arrays |= prefixed(f"{number}.vocabulary", feature.vocabulary.to_packed())
+        description = {
+            "salt": describe_salt(self.salt),
+            "width": self.function.width,
+            "num_shapes": self.num_shapes,
+            "features": entries,
+            "report": {"num_entities": self.num_entities},
+        }
+        return description, arrays
+
+    @classmethod
+    def from_snapshot(cls, description: Mapping[str, Any], parts: Parts) -> Self:
+        """See `Structure.from_snapshot`."""
+        num_shapes = checked(description["num_shapes"], int)
+        num_entities = checked(report_of(description)["num_entities"], int)
+        if num_shapes < 1 or num_entities < 0:
+            raise ValueError(f"{num_entities} rows of {num_shapes} shapes are not possible")
+        divisor, features = num_shapes, {}
+        for number, entry in enumerate(description["features"]):
+            name, kind = checked(entry["name"], str), checked(report_of(entry)["codec"], str)
+            codec = FeatureCodec(name, entry["value_field"], kind)
+            if codec.is_collection or codec.is_exact or codec.is_list or name in features:
+                raise ValueError(f"{name!r} is there twice, or is not a scalar with ids")
+            vocabulary = parts.vocabulary(f"{number}.vocabulary", codec)
+            features[name] = StaticScalar(codec, vocabulary, num_entities, divisor)
+            divisor *= max(1, len(vocabulary))
+        words, check = parts.words("function")
+        left = parts.array("left.hashes", np.uint64), parts.array("left.numbers", np.int64)
+        function = StaticFunction(words, checked(description["width"], int), divisor, *left, check)
+        return cls(features, function, salt_from(description["salt"]), num_shapes, num_entities)
+
+
+def _distinct_hashes(
+    entity_hashes: NDArray[np.uint64], salt: tuple[int, int]
+) -> tuple[NDArray[np.uint64], tuple[int, int]]:
+    """The distinct row hashes of n entities, uint64[n], and the first salt tried that makes them so."""
+    for attempt in itertools.count():
+        own = salt[0] ^ attempt, salt[1]
+        hashes = row_hashes(entity_hashes, own)
+        if len(np.unique(hashes)) == len(hashes):
+            return hashes, own
+    raise AssertionError

@@ -11,7 +11,7 @@ the feature has it.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain as following
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
@@ -38,27 +38,12 @@ from feast_sketch_store.structures.parts import (
 )
 from feast_sketch_store.structures.shared_values import NO_SET, find_chains, headers_of
 from feast_sketch_store.succinct import GolombSets, SetCode
-from feast_sketch_store.succinct.gap_levels import FIT_FACTS, NUM_CLASSES, Levels
+from feast_sketch_store.succinct.golomb_sets import FIT_FACTS, NUM_CLASSES, Levels
 
 SETS = "sets"
 
 _FIT_ROWS = 1 << 17  # to which codes are fitted
 _TRIAL_ERROR = 0.01  # about, relative, of sizes estimated from coding some of the rows
-
-
-class Trial(NamedTuple):
-    """The result of coding the sets of some rows on trial.
-
-    Parameters
-    ----------
-    row_bits : int64[n], the bits of the set of each row.
-    gaps : the levels that were fitted to these sets.
-    is_large : whether fitting to more rows would not improve the levels.
-    """
-
-    row_bits: NDArray[np.int64]
-    gaps: Levels
-    is_large: bool
 
 
 @dataclass(frozen=True)
@@ -138,9 +123,9 @@ class SetColumns(Structure):
     def saved_bytes(cls, offers: Sequence[Offer]) -> float:
         """See `Structure.saved_bytes`: sets that imply each other are coded in a chain."""
         parts: list[Popularity] = [offer.plan for offer in offers]
-        if not parts or parts[0].sharing is None:
+        if not parts or parts[0].saved_bits is None:
             return 0.0
-        return parts[0].sharing.saved_bits([part.number for part in parts]) / 8
+        return parts[0].saved_bits([part.number for part in parts]) / 8
 
     @classmethod
     def build(cls, features: Sequence[tuple[FeatureRows, Any]], rows: RowsToSeal) -> Self:
@@ -184,19 +169,21 @@ class SetColumns(Structure):
         return cls._of(parts, sets, vocabularies)
 
     @staticmethod
-    def trial(counts: NDArray[np.int64], states: NDArray[np.uint8], members: Csr) -> "Trial":
-        """Code the sets of one feature in n rows.
+    def on_trial(popularity: Popularity, states: NDArray[np.uint8], members: Csr) -> Popularity:
+        """What is known of a feature after its sets in the first n rows were coded.
 
         Parameters
         ----------
-        counts : int64[V], how many of all rows have each symbol, the most popular one first.
+        popularity : of all rows; the most popular symbol is the first.
         states, members : of the n rows: uint8[n], and their symbols.
         """
         headers, no_set = headers_of(states, members.lengths)
         members = members.distinct()
-        code = SetCode.fit(counts, headers, no_set).fitted(members.lengths, members.ids)
+        code = SetCode.fit(popularity.counts, headers, no_set).fitted(members.lengths, members.ids)
         row_bits = GolombSets.lengths([code], headers[:, None], members.indptr, members.ids)
-        return Trial(row_bits, code.gaps, len(states) >= _FIT_ROWS or len(members.ids) >= FIT_FACTS)
+        # Fitting to more rows would not improve the levels.
+        is_enough = len(states) >= min(popularity.num_rows, _FIT_ROWS) or len(members.ids) >= FIT_FACTS
+        return replace(popularity, coded=row_bits, gaps=code.gaps if is_enough else None)
 
     @classmethod
     def _of(

@@ -18,10 +18,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from feast_sketch_store.kernel.binary import parts_of
 from feast_sketch_store.rows.codecs import EMPTY, NULL
 from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.vocabulary import Vocabulary
-from feast_sketch_store.structures.columns import offsets_of
 from feast_sketch_store.structures.feature_rows import FeatureRows, first_rows
 from feast_sketch_store.structures.sizing import non_increasing_runs
 from feast_sketch_store.succinct import GolombSets, SetCode
@@ -67,14 +67,14 @@ def find_chains(features: Sequence[FeatureRows]) -> list[Chain]:
 
 
 class SharedValues:
-    """Bits that features save, vocabularies included, if their sets are coded in chains; see `Sharing`."""
+    """Bits that features save, vocabularies included, if their sets are coded in chains."""
 
     def __init__(self, features: Sequence[FeatureRows]):
         self._features = features
         self._known: dict[tuple[int, ...], float] = {}
 
     def saved_bits(self, numbers: Collection[int]) -> float:
-        """See `Sharing.saved_bits`."""
+        """The bits that the features with these numbers save, found by trial."""
         chosen = tuple(sorted(numbers))
         if chosen not in self._known:
             features = [self._features[number] for number in chosen]
@@ -220,7 +220,7 @@ class _Sample:
         if pa.types.is_int64(values.type):
             numbers = values.to_numpy()
             return (int(numbers.max()) - int(numbers.min())).bit_length()
-        return float(8 * offsets_of(values)[-1] / len(values))
+        return float(8 * parts_of(values)[0][-1] / len(values))
 
     def _headers(self, index: int) -> tuple[NDArray[np.int32], int]:
         """The headers of these rows, and the number of header values for rows without a set in any row."""

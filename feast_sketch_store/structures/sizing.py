@@ -31,7 +31,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,6 +47,7 @@ _WEIGHTED_FILLS = (*np.linspace(0.3, 0.7, 21).tolist(), 0.75, 0.8, 0.85, 0.9, 0.
 _MAX_EXACT_RATES = 8  # for which all fills with a whole number of hashes are tried
 _NEAR_HALF = 2  # tried beside weighted filters: so many hashes more or less than at a fill of one half
 _NOISE_STEPS = 26  # of a search for the noise of a symbol, to two parts per million
+_LEAST_BOUGHT_RATE = 1e-9  # with a memory limit; memory for lower rates is left unused
 _MEMORY_STEPS = 18  # of a search for the fewest false symbols that fit into the bits
 
 AUTO_NOISE_RATIO = 0.1  # false symbols per true one: the meaning of the setting `target: auto`
@@ -293,19 +294,9 @@ class Geometry:
     fill: float
 
     @property
-    def num_hashes(self) -> tuple[int, ...]:
-        """The most hashes that a symbol of each class has."""
-        return tuple(map(len, self.hashes))
-
-    @property
     def false_positive_rates(self) -> tuple[float, ...]:
-        """Expected rate of those symbols of each class that have the most hashes: ``fill ** num_hashes``."""
-        return tuple(self.fill**k for k in self.num_hashes)
-
-
-def ideal_bits(classes: Sequence[FactClass]) -> float:
-    """Bits of a standard Bloom filter with fractional hashes: ``sum n * log2(1/rate) / ln 2``."""
-    return sum(c.num_items * math.log2(1.0 / c.false_positive_rate) for c in classes) / math.log(2)
+        """Expected rate of those symbols of each class that have the most hashes."""
+        return tuple(self.fill ** len(hashes) for hashes in self.hashes)
 
 
 def size_for_rates(classes: Sequence[AnyFacts]) -> Geometry:
@@ -349,28 +340,30 @@ def fill_limit(classes: Sequence[tuple[AnyFacts, Hashes]]) -> float:
     return low
 
 
-def size_for_bits(classes: Sequence[FactClass], num_bits: int) -> Geometry:
-    """The lowest rates that fit into ``num_bits``, all classes scaled by one common exponent.
-
-    Class rates ``r`` become ``r ** t``. So their ratios on a log scale stay as given, and with them the share
-    of the bits that each class gets per fact.
+def plain_for_bits(num_items: int, num_bits: int) -> FactClass:
+    """The lowest rate, at least 1e-9, that fits into ``num_bits``, for this many facts.
 
     Raises
     ------
     ValueError : even rates near 1 do not fit.
     """
-    low, high = 1e-3, 1e3  # the exponent t; bits grow with t
-    best: Geometry | None = None
+    low, high = 1e-3, 1e3  # the exponent of a rate of 1 %; bits grow with it
+    num_hashes = 0
     for _ in range(60):
         middle = math.sqrt(low * high)
-        geometry = _try_exponent(classes, middle)
-        if geometry is not None and geometry.num_bits <= num_bits:
-            best, low = geometry, middle
+        try:
+            geometry = size_for_rates([FactClass(num_items, 0.01**middle)])
+        except ValueError:  # a rate of 0.0 or 1.0 after rounding, or too many hashes
+            high = middle
+            continue
+        if geometry.num_bits <= num_bits:
+            num_hashes, low = len(geometry.hashes[0]), middle
         else:
             high = middle
-    if best is None:
-        raise ValueError(f"{num_bits} bits are too few for {sum(c.num_items for c in classes)} facts")
-    return Geometry(num_bits, best.hashes, expected_fill(classes, best.hashes, num_bits))
+    if not num_hashes:
+        raise ValueError(f"{num_bits} bits are too few for {num_items} facts")
+    fill = -math.expm1(-num_items * num_hashes / num_bits)
+    return FactClass(num_items, max(_LEAST_BOUGHT_RATE, fill**num_hashes))
 
 
 def weighted_for_bits(counts: NDArray[np.int64], num_entities: int, num_bits: int) -> WeightedFacts:
@@ -392,20 +385,6 @@ def weighted_for_bits(counts: NDArray[np.int64], num_entities: int, num_bits: in
     if best is None:
         raise ValueError(f"{num_bits} bits are too few for {int(counts.sum())} facts")
     return best
-
-
-def expected_fill(classes: Sequence[AnyFacts], hashes: Sequence[Hashes], num_bits: int) -> float:
-    """Expected share of ones in a table of ``num_bits`` once all facts were added."""
-    num_ones = sum(c.num_ones(h) for c, h in zip(classes, hashes, strict=True))
-    return -math.expm1(-num_ones / num_bits)
-
-
-def _try_exponent(classes: Sequence[FactClass], exponent: float) -> Geometry | None:
-    rates = (c.false_positive_rate**exponent for c in classes)
-    try:
-        return size_for_rates([FactClass(c.num_items, rate) for c, rate in zip(classes, rates, strict=True)])
-    except ValueError:  # a rate of 0.0 or 1.0 after rounding, or too many hashes
-        return None
 
 
 def _bits_of(facts: AnyFacts) -> float:
@@ -437,11 +416,11 @@ def candidate_fills(classes: Sequence[AnyFacts]) -> list[float]:
     return sorted(fill for fill in fills if _MIN_FILL <= fill <= _MAX_FILL) or [0.5]
 
 
-CONFIDENCE: Final = 0.95
+_CONFIDENCE = 0.95
 
 
-def within(rate: float, num_sampled: int, confidence: float = CONFIDENCE) -> float:
-    """A bound on the distance between the true rate and a sampled one, with a confidence.
+def within(rate: float, num_sampled: int) -> float:
+    """A bound on the distance between the true rate and a sampled one, with a confidence of 95 %.
 
     For n independent questions with the true rate p, let x be the share of wrong answers. Then
 
@@ -455,6 +434,6 @@ def within(rate: float, num_sampled: int, confidence: float = CONFIDENCE) -> flo
     """
     if num_sampled < 1:
         return 1.0
-    exponent = math.log(2 / (1 - confidence)) / num_sampled
+    exponent = math.log(2 / (1 - _CONFIDENCE)) / num_sampled
     half = 1.5 * exponent
     return min(half + math.sqrt(half * half + 2 * half * rate), math.sqrt(2 * exponent), 1.0)

@@ -23,15 +23,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feast_sketch_store import kernel
-from feast_sketch_store.succinct.coded_rows import CodedRows
-from feast_sketch_store.succinct.elias_fano import EliasFano
-from feast_sketch_store.succinct.prefix_codes import (
+from feast_sketch_store.succinct.coded_rows import (
+    CodedRows,
     code_lengths,
     is_prefix_code,
     prefix_codes,
     prefix_table,
     put_bits,
 )
+from feast_sketch_store.succinct.elias_fano import EliasFano
 
 _MAX_BLOCKS = 1 << 10  # different ones
 

@@ -3,11 +3,10 @@
 The sets of a row are decoded in order, so a read costs what the sets contain, not a look at each possible
 symbol. Symbols are numbered from the most to the least popular. A set of ``n`` symbols is coded as a header,
 which gives ``n``, and the gaps between its ascending ids. Each gap is a Rice code. Its width depends on the
-symbol where the gap begins, and on how many ids are left (`gap_levels`). A gap ``g`` is ``g div 2**width``
-ones, a zero, and the lower ``width`` bits of ``g``. For independent symbols this is within some percent of
-the minimum, ``sum_s H(p_s)`` bits per row, where H is the binary entropy. The rank of a header is a Rice
-code, too. Headers are ranked from the most to the least frequent if that is smaller, such as where most sets
-have the largest size.
+symbol where the gap begins, and on how many ids are left. A gap ``g`` is ``g div 2**width`` ones, a zero, and
+the lower ``width`` bits of ``g``. For independent symbols this is within some percent of the minimum, ``sum_s
+H(p_s)`` bits per row, where H is the binary entropy. The rank of a header is a Rice code, too. Headers are
+ranked from the most to the least frequent if that is smaller, such as where most sets have the largest size.
 
     row      header | gap | gap | gap   header | gap | gap       features one after the other
     group    row | row | row                                     rows one after the other
@@ -15,6 +14,20 @@ have the largest size.
 
 A start takes two bits and the logarithm of a group's length, so short rows share one (`group_rows_for`). A
 read decodes the rows of the group before its own, too. Long rows have groups of their own.
+
+A gap that begins at symbol ``s``, in a set with ``k`` ids left, has
+
+    width = (level_s - left_k) div 4        in bits, at least 0
+
+Both levels are in quarter octaves. Let ``p_s`` be the share of rows with symbol ``s``, and ``t_s`` the mean
+number of symbols of a row from ``s`` on. Then the next of ``k`` ids is about ``t_s / (k * p_s)`` symbols on.
+So
+
+    level_s = round(4 * log2(ln 2 * t_s / p_s)) + 2
+    left_k  = 4 * log2(k)
+
+is the best code for independent symbols. But symbols are not independent: rows have tastes, so gaps vary
+more. `fitted_levels` finds levels with which given sets take fewer bits.
 
 A set may be coded relative to those before it, back to the last one that is coded by itself: a long view is a
 view. If these earlier sets have ``u`` distinct ids, ``o`` of the set's ``n`` ids are others, and ``a = n -
@@ -33,23 +46,28 @@ distributed integer alphabets", 1975. Golomb-coded sets of hashes, without popul
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from feast_sketch_store import kernel
-from feast_sketch_store.kernel import SetCodes
-from feast_sketch_store.succinct.coded_rows import CodedRows
+from feast_sketch_store.kernel import LONGEST_UNARY, SetCodes, half_octaves
+from feast_sketch_store.succinct.coded_rows import CodedRows, Gaps, JoinedBits, Words
 from feast_sketch_store.succinct.elias_fano import EliasFano, expected_bytes
-from feast_sketch_store.succinct.gap_levels import (
-    MAX_LEVEL,
-    NUM_CLASSES,
-    Levels,
-    fitted,
-    levels_of,
-)
-from feast_sketch_store.succinct.joined_bits import JoinedBits, Words
+
+MAX_LEVEL = 123  # of a gap of 30 bits
+NUM_CLASSES = 64  # of the number of ids left, by half octaves
+FIT_FACTS = 1 << 17  # the most facts to which levels are fitted
+
+_FINENESS = 4  # levels in an octave
+_MAX_WIDTH = 30
+_LONG_CODE = LONGEST_UNARY + 32
+_REACH = 2 * _FINENESS  # the most by which a level changes in one step
+_ROUNDS = 3
+
+# The middle of each half octave; the first ones hold only 1, 2 or 3.
+LEFT_LEVELS = (2 * np.arange(NUM_CLASSES) + (np.arange(NUM_CLASSES) > 3)).astype(np.uint8)
 
 _MAX_HEADER_WIDTH = 30
 _NUM_RANKED = 256  # headers below it may have other ranks
@@ -58,6 +76,112 @@ _MAX_GROUP_ROWS = 64
 # rows takes at most 1.7 times as long as with a start for each (`tests/benchmarks/run.py row_groups`).
 _GROUPS = ((5, 8), (11, 4), (16, 2))
 _MAX_RUNS = 1024  # of symbols of equal level
+
+
+class Levels(NamedTuple):
+    """The levels of V symbols, in few runs of equal level, and of the numbers of ids left.
+
+    Parameters
+    ----------
+    ends : int64[R], the symbol after each run.
+    runs : uint8[R], the level of each.
+    left : uint8[64], by half octaves of the number of ids left.
+    """
+
+    ends: NDArray[np.int64]
+    runs: NDArray[np.uint8]
+    left: NDArray[np.uint8] = LEFT_LEVELS
+
+
+def levels_of(counts: NDArray[np.int64], max_runs: int) -> Levels:
+    """The best levels of symbols that are independent of each other.
+
+    Parameters
+    ----------
+    counts : int64[V], the number of rows with each symbol. The more often it changes between falling and
+        rising, the worse the levels fit.
+    max_runs : the most runs of equal level.
+    """
+    if not len(counts):
+        return Levels(np.zeros(0, np.int64), np.zeros(0, np.uint8))
+    tails = np.cumsum(counts[::-1])[::-1]
+    exact = _FINENESS * np.log2(np.log(2) * np.maximum(tails, 1) / np.maximum(counts, 1)) + _FINENESS / 2
+    levels = np.clip(np.rint(exact), 0, MAX_LEVEL).astype(np.int64)
+    ends = _ends(levels)
+    if len(ends) > max_runs:
+        levels = np.maximum.accumulate(levels)
+        ends = _ends(levels)
+    return Levels(ends, levels[ends - 1].astype(np.uint8))
+
+
+def _ends(levels: NDArray[np.int64]) -> NDArray[np.int64]:
+    return np.append(np.flatnonzero(np.diff(levels)) + 1, len(levels)).astype(np.int64)
+
+
+def fitted_levels(levels: Levels, sizes: NDArray[np.int64], ids: NDArray[np.integer]) -> Levels:
+    """Levels with which sets take fewer bits.
+
+    Parameters
+    ----------
+    levels : to start from.
+    sizes, ids : of some sets, int64[n] and int[nnz], ascending in each.
+    """
+    num_sets = int(np.searchsorted(np.cumsum(sizes), FIT_FACTS, side="right"))
+    sizes = sizes[:num_sets]
+    members = ids[: sizes.sum()].astype(np.int64)
+    if not len(members):
+        return levels
+    begins, gaps, left = Gaps.of(sizes[sizes > 0], members)
+    run = np.repeat(np.arange(len(levels.ends)), np.diff(levels.ends, prepend=0))[begins]
+    classes = half_octaves(np.arange(left.max() + 1))
+    # Use the narrowest type: a stable sort of 16 bits is a radix sort.
+    key = (run * NUM_CLASSES + classes[left]).astype(np.min_scalar_type(len(levels.ends) * NUM_CLASSES))
+    order = np.argsort(key, kind="stable")
+    counts = np.bincount(key)
+    groups = np.flatnonzero(counts)
+    bits = _bits_by_width(gaps[order], np.cumsum(counts[groups]) - counts[groups])
+    runs, lefts = levels.runs.astype(np.int64), levels.left.astype(np.int64)
+    run_of, class_of = np.divmod(groups, NUM_CLASSES)
+    for _ in range(_ROUNDS):
+        lefts -= _best_step(bits, runs[run_of] - lefts[class_of], class_of, NUM_CLASSES)
+        lefts = np.clip(lefts, 0, 255)
+        runs += _best_step(bits, runs[run_of] - lefts[class_of], run_of, len(runs))
+        runs = np.clip(runs, 0, MAX_LEVEL)
+    ends = np.append(np.flatnonzero(np.diff(runs)), len(runs) - 1)
+    return Levels(levels.ends[ends], runs[ends].astype(np.uint8), lefts.astype(np.uint8))
+
+
+def _bits_by_width(gaps: NDArray[np.int64], begins: NDArray[np.int64]) -> NDArray[np.float64]:
+    """The bits of all gaps of each group, in codes of each width: float64[W, G].
+
+    Parameters
+    ----------
+    gaps : int64[n], at most `FIT_FACTS`, below 2**31, ordered by group.
+    begins : int64[G], where each group begins.
+    """
+    gaps = gaps.astype(np.int32)
+    num_widths = min(_MAX_WIDTH, int(gaps.max()).bit_length()) + 1
+    bits = np.empty((num_widths, len(begins)))
+    for width in range(num_widths):
+        lengths = gaps >> width
+        is_long = lengths >= LONGEST_UNARY
+        lengths += 1 + width
+        np.putmask(lengths, is_long, _LONG_CODE)
+        bits[width] = np.add.reduceat(lengths, begins)
+    return bits
+
+
+def _best_step(
+    bits: NDArray[np.float64], levels: NDArray[np.int64], part: NDArray[np.int64], num_parts: int
+) -> NDArray[np.int64]:
+    """The step by which to raise the levels of each part's groups; the smallest of equally good ones."""
+    steps = np.array(sorted(range(-_REACH, _REACH + 1), key=abs))
+    groups = np.arange(bits.shape[1])
+    costs = []
+    for step in steps.tolist():
+        widths = np.clip((levels + step) >> 2, 0, len(bits) - 1)
+        costs.append(np.bincount(part, bits[widths, groups], num_parts))
+    return np.asarray(steps[np.argmin(costs, axis=0)])
 
 
 def _no_headers() -> NDArray[np.uint8]:
@@ -107,7 +231,7 @@ class SetCode:
 
     def fitted(self, sizes: NDArray[np.int64], ids: NDArray[np.integer]) -> "SetCode":
         """The code with levels fitted to some sets: their sizes, int64[n], and the ids coded as gaps."""
-        return replace(self, gaps=fitted(self.gaps, sizes, ids))
+        return replace(self, gaps=fitted_levels(self.gaps, sizes, ids))
 
     @property
     def is_dependent(self) -> bool:

@@ -78,12 +78,18 @@ class PackedInts:
         return int(self.words.nbytes)
 
     def take(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The numbers with the given indexes, int64[n], each in ``[0, length)``."""
+        """The numbers with the given indexes, int64[n], each in ``[0, length)``.
+
+        Raises
+        ------
+        ValueError : an index is out of range, and numbers have bits.
+        """
         if not self.width:
             return np.full(len(places), self.base)
         if self.check is not None and not self.check.all_checked:
             self.check(places * self.width >> 6, 2)
-        numbers = kernel.take_packed(self.words, self.width, self.length, places)
+        numbers = np.empty(len(places), np.uint64)
+        kernel.take_packed(self.words, self.width, self.length, kernel.plain(places, np.int64), numbers)
         if self.base:
             numbers += np.uint64(self.base % 2**64)
         return numbers.view(np.int64)

@@ -36,7 +36,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feast_sketch_store import kernel
-from feast_sketch_store.kernel import SymbolQuery, Table
+from feast_sketch_store.kernel import SymbolQuery, plain
 from feast_sketch_store.succinct.blocks import BlockChecks
 from feast_sketch_store.succinct.packed import unfinished
 from feast_sketch_store.threads import Threads
@@ -44,6 +44,7 @@ from feast_sketch_store.threads import Threads
 # offset_j uses the upper 32 bits of a mixed hash, so a table has fewer than 2**32 words (32 GiB).
 MAX_NUM_WORDS = 2**32 - 1
 
+_EXPECTED_SYMBOLS = 256  # ids per entity for which memory is allocated at first
 _WORDS_PER_COUNT = 1 << 20
 _MIN_WORDS_PER_PART = 1 << 16  # for fewer words, a thread costs more than it saves
 
@@ -125,14 +126,14 @@ class ShiftingBloomFilterBuilder:
                     f"symbol ids run from {lowest} to {highest}, "
                     f"but a window of {self._window_words} words holds {self._window_words * 64}"
                 )
-        table = self._num_words, self._window_words, self._salt
-        rows = indices, indptr, symbols
-        fills = [
-            partial(
-                kernel.add_facts, part, first, table, entity_hashes, rows, first_symbol, num_hashes, firsts
-            )
-            for first, part in zip(self._firsts, self._parts, strict=True)
-        ]
+        is_narrow = symbols.dtype.itemsize == 2
+        narrow, wide = (symbols.view(np.uint16), None) if is_narrow else (None, symbols.view(np.int32))
+        table = self._num_words, *self._salt
+        rows = plain(entity_hashes, np.uint64), indices, indptr, narrow, wide
+        fills = []
+        for first, part in zip(self._firsts, self._parts, strict=True):
+            own = part, first, len(part) - self._window_words
+            fills.append(partial(kernel.add_facts, *own, *table, *rows, first_symbol, num_hashes, firsts))
         _run_all(fills)
 
     def measured_fill(self) -> float:
@@ -192,7 +193,6 @@ class ShiftingBloomFilter:
         self.num_words = num_words
         self.salt = salt
         self._check = check
-        self._table = Table(words, num_words, salt)
 
     @property
     def window_words(self) -> int:
@@ -224,8 +224,18 @@ class ShiftingBloomFilter:
         """
         if not query.num_symbols:
             return np.zeros(len(entity_hashes) + 1, np.int64), np.zeros(0, np.int32)
-        self._check_blocks(entity_hashes, query)
-        return kernel.possible_symbols(self._table, query, entity_hashes, wanted)
+        num_entities = len(entity_hashes)
+        indptr = np.zeros(num_entities + 1, np.int64)
+        ids = np.empty(num_entities * min(query.num_symbols, _EXPECTED_SYMBOLS) + 2, np.int32)
+        question = self._checked_question(entity_hashes, query)
+        done = kernel.possible_symbols(*question, wanted, 0, indptr, ids)
+        while done < num_entities:
+            # Assume as many for the other entities as for those so far, and at least all for the next one.
+            count = int(indptr[done])
+            room = max(count * num_entities // (done + 1) * 5 // 4, count + query.num_symbols + 2)
+            ids = np.concatenate((ids[:count], np.empty(room - count, np.int32)))
+            done = kernel.possible_symbols(*question, wanted, done, indptr, ids)
+        return indptr, ids[: indptr[-1]]
 
     def contains(
         self,
@@ -240,25 +250,33 @@ class ShiftingBloomFilter:
         ----------
         entity_hashes : uint64[n, 2]
         query : the range of symbols, whose first counts as id 0.
-        symbols : int32[m], for every entity, or int32[n, m]; a negative one matches no symbol.
+        symbols : int32[m], for every entity, or int32[n, m]; no entity has a symbol outside of ``query``.
         wanted : bool[n], entities that may have any. None for all.
         """
         if not query.num_symbols:
             return np.zeros((len(entity_hashes), symbols.shape[-1]), np.bool_)
-        self._check_blocks(entity_hashes, query)
-        return kernel.contains(self._table, query, entity_hashes, symbols, wanted)
+        per_entity = symbols.shape[-1]
+        found = np.empty((len(entity_hashes), per_entity), np.bool_)
+        question = self._checked_question(entity_hashes, query)
+        kernel.contains(*question, wanted, plain(symbols, np.int32), per_entity, found)
+        return found
 
     def arguments(self, query: SymbolQuery) -> tuple[Any, ...]:
         """Symbols in the form in which the kernel reads them; see `RowReader`."""
-        nobody = np.zeros((0, 2), np.uint64)
-        return self.words, self.num_words, *self.salt, nobody, *query, unfinished(self._check)
+        return *self.question(np.zeros((0, 2), np.uint64), query), unfinished(self._check)
 
-    def _check_blocks(self, entity_hashes: NDArray[np.uint64], query: SymbolQuery) -> None:
-        check = self._check
-        if check is not None and not check.all_checked:
-            check.check_blocks(
-                kernel.touched_blocks(self._table, query, entity_hashes, check.block_words, check.unchecked)
-            )
+    def question(self, entity_hashes: NDArray[np.uint64], query: SymbolQuery) -> tuple[Any, ...]:
+        """What entities, uint64[n, 2], are asked, as functions of the kernel take it."""
+        return self.words, self.num_words, *self.salt, plain(entity_hashes, np.uint64), *query
+
+    def _checked_question(self, entity_hashes: NDArray[np.uint64], query: SymbolQuery) -> tuple[Any, ...]:
+        """The question, after the blocks were checked that an answer uses."""
+        question, check = self.question(entity_hashes, query), unfinished(self._check)
+        if check is not None:
+            touched = np.zeros(len(check.unchecked), np.uint8)
+            kernel.touch_blocks(*question, check.block_words, check.unchecked, touched)
+            check.check_blocks(touched.nonzero()[0])
+        return question
 
 
 def _num_ones(words: NDArray[np.uint64]) -> int:

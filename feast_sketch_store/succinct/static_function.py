@@ -115,8 +115,12 @@ class StaticFunction:
         order = np.argsort(hashes)  # in the order of their first slots, equations take few steps each
         hashes, numbers = hashes[order], numbers[order]
         masked = numbers.view(np.uint64) ^ masks_of(hashes, width)
-        coefficients, results, left = kernel.band_rows(hashes, masked, num_slots)
-        words = kernel.solve_slots(coefficients, results, width).reshape(-1)
+        # The equation that begins at each slot, and the keys whose equations contradict those before.
+        coefficients, results = np.zeros((2, num_slots), np.uint64)
+        left = np.zeros(len(hashes), np.bool_)
+        kernel.band_rows(hashes, masked, num_slots, coefficients, results, left)
+        words = np.zeros((num_slots // _SEGMENT + 1) * width, np.uint64)
+        kernel.solve_slots(coefficients, results, width, words)
         return cls(words, width, num_symbols, hashes[left], numbers[left])
 
     @property

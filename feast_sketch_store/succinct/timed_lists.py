@@ -17,17 +17,27 @@ Each kind of number has a code of its own, fitted to the lists.
 Ids of a tick ascend; each is stored as its distance from the one before, in a Golomb-Rice code. The width of
 the code depends on the symbol where the gap begins, and on how many ids are left. Each symbol has five
 widths: for 1, 2, 3 to 4, 5 to 8 and 9 to 16 ids. More ids mean shorter gaps: above 16, the last width falls
-by one whenever their number doubles. `list_widths` fits the widths.
+by one whenever their number doubles.
 
     gap      quotient in ones and a zero, then ``width`` bits; from a quotient of 24 on, 24 ones and 32 bits
 
-Source: Huffman, "A method for the construction of minimum-redundancy codes", 1952.
+If ``r`` ids are left, the next one is with probability 1/2 within the stretch of symbols that has
+
+    1 - 2 ** (-1 / r)
+
+of the uses of all symbols from here on, because with probability 1/2 none of r independent draws is in it.
+The width is the logarithm of the nearest power of two to the stretch's length. But the items of a tick are
+not independent: customers buy things that go together. `fitted_widths` finds the widths with which given
+lists take the fewest bits, in runs of symbols. It adds a run if that saves more bits than the run takes.
+
+Source: Huffman, "A method for the construction of minimum-redundancy codes", 1952; Gallager & Van Voorhis,
+"Optimal source codes for geometrically distributed integer alphabets", 1975.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,20 +51,130 @@ from feast_sketch_store.kernel import (
     SIZES,
     ceil_log2,
 )
-from feast_sketch_store.succinct.coded_rows import CodedRows
-from feast_sketch_store.succinct.elias_fano import EliasFano
-from feast_sketch_store.succinct.list_widths import MAX_WIDTH, Gaps, fitted
-from feast_sketch_store.succinct.prefix_codes import (
+from feast_sketch_store.succinct.coded_rows import (
+    CodedRows,
+    Gaps,
     code_lengths,
     is_prefix_code,
     prefix_codes,
     prefix_table,
     put_bits,
 )
+from feast_sketch_store.succinct.elias_fano import EliasFano
+
+MAX_WIDTH = 30
+
+_LEFT = (1.0, 2.0, 3.5, 6.5, 12.5)  # the typical number of ids left, for each of the widths
+_LONG_CODE = LONGEST_UNARY + 32
+_RUN_BITS = 72  # bits of the end of a run, and of its width
+_MAX_BLOCKS = 512  # groups of symbols of equal width
 
 _ITEMS_PER_CHUNK = 1 << 20
 _ITEMS_TO_FIT = 1 << 19
-_NO_LIMIT = 1 << 62
+
+
+class Runs(NamedTuple):
+    """Runs of symbols of equal width, for each of the five ranges of ids left.
+
+    Parameters
+    ----------
+    ends : int64[R], the symbol after each run.
+    widths : uint8[R]
+    """
+
+    ends: NDArray[np.int64]
+    widths: NDArray[np.uint8]
+
+
+def widths_of_independent(counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The widths for independent symbols with these counts: int64[5, V]."""
+    uses = np.cumsum(np.maximum(counts, 0.5))
+    before = np.concatenate(([0.0], uses[:-1]))
+    widths = []
+    for left in _LEFT:
+        half = before + (uses[-1] - before) * (1 - 0.5 ** (1 / left))
+        lengths = np.searchsorted(uses, half) + 1 - np.arange(len(counts))
+        widths.append(np.rint(np.log2(np.maximum(lengths, 1))).clip(0, MAX_WIDTH).astype(np.int64))
+    return np.stack(widths)
+
+
+def fitted_widths(counts: NDArray[np.int64], gaps: Gaps, share: float = 1.0) -> Runs:
+    """The widths with which gaps take the fewest bits.
+
+    Parameters
+    ----------
+    counts : int64[V], how often each symbol is used.
+    gaps : of all ids, or of a sample.
+    share : the share of all ids that the sample has.
+    """
+    if not len(counts):
+        return Runs(np.zeros(0, np.int64), np.zeros(0, np.uint8))
+    octaves = ceil_log2(gaps.left)
+    kinds = np.minimum(octaves, NUM_WIDTHS - 1)
+    runs = []
+    for kind, usual in enumerate(widths_of_independent(counts)):
+        own = np.flatnonzero(kinds == kind)
+        begins = gaps.begins[own]
+        block_of = _blocks(begins, usual)
+        firsts = np.flatnonzero(np.diff(block_of, prepend=-1))
+        bits = _bits_by_width(gaps.lengths[own], octaves[own] - kind, block_of[begins], len(firsts))
+        # Symbols that the sample lacks are assumed independent.
+        bits += np.abs(np.arange(len(bits))[:, None] - usual[firsts])
+        runs.append(_runs(_cheapest(bits / share), np.append(firsts[1:], len(counts))))
+    return Runs(*(np.concatenate(parts) for parts in zip(*runs, strict=True)))
+
+
+def _blocks(begins: NDArray[np.int64], usual: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The block of each symbol: blocks have about equally many gaps, and symbols of one usual width."""
+    uses = np.bincount(begins, minlength=len(usual))
+    parts = (np.cumsum(uses) - uses) * _MAX_BLOCKS // max(1, len(begins))
+    is_new = (np.diff(parts, prepend=0) > 0) | (np.diff(usual, prepend=usual[0]) != 0)
+    return np.cumsum(is_new)
+
+
+def _bits_by_width(
+    gaps: NDArray[np.int64], shifts: NDArray[np.int64], block: NDArray[np.int64], num_blocks: int
+) -> NDArray[np.float64]:
+    """The bits of the gaps of each block with each width: float64[W, B].
+
+    Parameters
+    ----------
+    gaps : of all blocks.
+    shifts : by how much the width of each gap is below that of its block.
+    block : of each symbol.
+    num_blocks : number of blocks.
+    """
+    bits = np.empty((MAX_WIDTH + 1, num_blocks))
+    for width in range(MAX_WIDTH + 1):
+        own = np.maximum(width - shifts, 0)
+        quotients = gaps >> own
+        lengths = np.where(quotients < LONGEST_UNARY, quotients + 1 + own, _LONG_CODE)
+        bits[width] = np.bincount(block, lengths, num_blocks)
+    return bits
+
+
+def _cheapest(bits: NDArray[np.float64]) -> NDArray[np.int64]:
+    """The width of each block, int64[B], for which all blocks and their runs take the fewest bits."""
+    num_widths, num_blocks = bits.shape
+    same = np.arange(num_widths)
+    before = np.empty((num_blocks, num_widths), np.int64)
+    costs = bits[:, 0]
+    for block in range(1, num_blocks):
+        best = int(costs.argmin())
+        stays = costs <= costs[best] + _RUN_BITS
+        before[block] = np.where(stays, same, best)
+        costs = np.minimum(costs, costs[best] + _RUN_BITS) + bits[:, block]
+    widths = np.empty(num_blocks, np.int64)
+    widths[-1] = costs.argmin()
+    for block in range(num_blocks - 1, 0, -1):
+        widths[block - 1] = before[block, widths[block]]
+    return widths
+
+
+def _runs(widths: NDArray[np.int64], ends: NDArray[np.int64]) -> Runs:
+    """Blocks as runs of equal width."""
+    last = np.append(np.flatnonzero(np.diff(widths)), len(widths) - 1)
+    return Runs(ends[last], widths[last].astype(np.uint8))
 
 
 @dataclass(frozen=True)
@@ -111,12 +231,12 @@ class ListCode:
         ----------
         counts : int64[V], how often each symbol occurs.
         numbers : all ages, sizes and gaps of ticks to be coded.
-        gaps, share : of ids; see `list_widths.fitted`.
+        gaps, share : of ids; see `fitted_widths`.
         """
         lengths = np.zeros((3, NUM_CLASSES), np.uint8)
         for kind, of_kind in enumerate(numbers):
             lengths[kind] = code_lengths(np.bincount(classes_of(of_kind), minlength=NUM_CLASSES))
-        return cls(lengths, *fitted(counts, gaps, share))
+        return cls(lengths, *fitted_widths(counts, gaps, share))
 
     @cached_property
     def widths(self) -> NDArray[np.uint8]:
@@ -170,14 +290,6 @@ class _Ticks:
         gaps[1:] -= np.where(is_first[1:], 0, ages[starts[:-1]] + 1)
         return cls(starts, is_first, gaps, np.diff(starts, append=len(ages)))
 
-    def gaps_of(self, ids: NDArray[np.int64]) -> Gaps:
-        """The gaps between the ids of each tick."""
-        begins = np.zeros(len(ids), np.int64)
-        begins[1:] = ids[:-1] + 1
-        begins[self.starts] = 0
-        left = np.repeat(self.starts + self.sizes, self.sizes) - np.arange(len(ids))
-        return Gaps(begins, ids - begins, left)
-
 
 @dataclass(frozen=True)
 class TimedLists(CodedRows):
@@ -215,7 +327,8 @@ class TimedLists(CodedRows):
         numbers = ticks.gaps[ticks.is_first], ticks.sizes - 1, ticks.gaps[~ticks.is_first]
         num_rows = max(1, int(np.searchsorted(indptr, _ITEMS_TO_FIT, side="right")) - 1)
         end = int(indptr[: num_rows + 1][-1])
-        shown = _Ticks.of(indptr[: num_rows + 1], ages[:end]).gaps_of(ids[:end].astype(np.int64))
+        sizes = _Ticks.of(indptr[: num_rows + 1], ages[:end]).sizes
+        shown = Gaps.of(sizes, ids[:end].astype(np.int64))
         code = ListCode.fit(counts, numbers, shown, end / len(ids) if len(ids) else 1.0)
         words, ends = _written(code, indptr, ids, ages)
         num_bits = int(ends[-1]) if len(ends) else 0
@@ -289,7 +402,7 @@ def _id_tokens(
     code: ListCode, ticks: _Ticks, ids: NDArray[np.int64]
 ) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
     """The code of each id, and its length."""
-    begins, gaps, left = ticks.gaps_of(ids)
+    begins, gaps, left = Gaps.of(ticks.sizes, ids)
     octaves = ceil_log2(left)
     width = code.widths[np.minimum(octaves, NUM_WIDTHS - 1), begins].astype(np.int64)
     width = np.maximum(width - np.maximum(octaves - (NUM_WIDTHS - 1), 0), 0)

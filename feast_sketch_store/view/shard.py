@@ -17,8 +17,7 @@ from feast_sketch_store.errors import (
     SketchStoreError,
     StorageError,
 )
-from feast_sketch_store.layers import SealedLayer, SealedRows, SketchLayer
-from feast_sketch_store.layers.build import values_within_memory
+from feast_sketch_store.layers import SealedLayer, SealedRows, SketchLayer, SketchLayerBuilder
 from feast_sketch_store.layers.joint import CountedRows, SharedVocabularies, count_rows
 from feast_sketch_store.row_log import START, LogRead, Position
 from feast_sketch_store.row_log.data_file import StagedFile
@@ -367,13 +366,9 @@ class Shard(LiveShard):
         within it.
         """
         rows, codecs = self.rows_of(log), self.settings.stored_codecs
-        return values_within_memory(
-            rows.keys,
-            computed_rows(rows.encoded(codecs), joint.formulas),
-            [*map(as_stored, codecs)],
-            joint.budget_of(self.settings.budget, codecs, len(rows)),
-            joint,
-        )
+        encoded = computed_rows(rows.encoded(codecs), joint.formulas)
+        builder = SketchLayerBuilder(rows.keys, [*map(as_stored, codecs)], encoded)
+        return builder.values_within_memory(joint.budget_of(self.settings.budget, codecs, len(rows)), joint)
 
     def draft(self, log: LogRead, joint: SharedVocabularies | None, table: LogRead | None = None) -> Drafted:
         """Fold the rows of a log into an unpublished base.

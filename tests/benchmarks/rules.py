@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 sys.path.append(str(Path(__file__).resolve().parent / "click_prediction"))
+sys.path.append(str(Path(__file__).resolve().parents[2]))  # for what tests share
 
 import numpy as np
 import pyarrow as pa
@@ -26,9 +27,10 @@ from snapshot_bits import encoded, snapshot_bytes
 from structures_on_data import FILTERS, PRESENCE_ERROR_RATE, SETS, Kept, _layer, _shown
 from tasks import History, Task, load
 
-from feast_sketch_store.layers import FeatureBudget, Goal, build_layer
+from feast_sketch_store.layers import FeatureBudget, Goal
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.encoding import EncodedRows, encode, newest_rows
+from tests.helpers.layers import build_layer
 
 ACCURACY, STRUCTURES = "docs/explanation/accuracy.md", "docs/explanation/structures.md"
 DATA_SETS = ("kuairand", "retail")

@@ -4,8 +4,12 @@ Short rows share the start of a group. The same rows are also kept with a start 
 in turns.
 """
 
+import sys
 from functools import partial
+from pathlib import Path
 from unittest import mock
+
+sys.path.append(str(Path(__file__).resolve().parents[2]))  # for what tests share
 
 import numpy as np
 import pyarrow as pa
@@ -14,12 +18,13 @@ from numpy.typing import NDArray
 from row_shapes import Lists, shapes
 from snapshot_bits import PARTS, snapshot_bytes
 
-from feast_sketch_store.layers import FeatureBudget, Goal, SketchLayer, build_layer
+from feast_sketch_store.layers import FeatureBudget, Goal, SketchLayer
 from feast_sketch_store.layers.row_reader import Column, Wanted, read, stack
 from feast_sketch_store.rows.codecs import VALUE, FeatureCodec
 from feast_sketch_store.rows.encoding import NO_TIMESTAMP, EncodedFeature, EncodedRows, RowKeys
 from feast_sketch_store.rows.entity_keys import hash_int64_keys
 from feast_sketch_store.rows.vocabulary import Vocabulary
+from tests.helpers.layers import build_layer
 
 PRESENCE_ERROR_RATE = 1e-5
 EVENT = 1_780_000_000_000_000  # microseconds since 1970

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 sys.path.append(str(Path(__file__).resolve().parent / "click_prediction"))
+sys.path.append(str(Path(__file__).resolve().parents[2]))  # for what tests share
 
 import numpy as np
 import pyarrow as pa
@@ -22,9 +23,10 @@ from scipy import sparse
 from snapshot_bits import encoded, snapshot_bytes
 from tasks import History, Task, load
 
-from feast_sketch_store.layers import FeatureBudget, Goal, SketchLayer, build_layer
+from feast_sketch_store.layers import FeatureBudget, Goal, SketchLayer
 from feast_sketch_store.rows.encoding import EncodedRows
 from feast_sketch_store.rows.entity_keys import hash_serialized_keys, serialize_columns
+from tests.helpers.layers import build_layer
 
 PRESENCE_ERROR_RATE = 1e-5
 BATCH = 1_000

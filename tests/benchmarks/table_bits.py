@@ -35,7 +35,10 @@ from stores import (
 from feast_sketch_store.layers import SketchLayer
 from feast_sketch_store.snapshot.files import SnapshotFile, SnapshotFolder
 from feast_sketch_store.storage.names import SNAPSHOTS_FOLDER
-from feast_sketch_store.structures.sizing import FactClass, ideal_bits
+from feast_sketch_store.structures.sizing import FactClass
+
+sys.path.insert(0, str(Path(__file__).parents[2]))  # for what tests share
+from tests.helpers.filters import ideal_bits
 
 ERROR_RATES = (0.1, 0.05, 0.01, 0.001)
 SHOWN_RATE = 0.01  # of the tables about parts and other stores

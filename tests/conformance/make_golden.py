@@ -18,7 +18,7 @@ from feast.protos.feast.types.EntityKey_pb2 import EntityKey
 from feast.protos.feast.types.Value_pb2 import Int64List, Int64Set, StringList, StringSet, Value
 from numpy.typing import NDArray
 
-from feast_sketch_store.layers import Cut, FeatureBudget, Goal, build_layer
+from feast_sketch_store.layers import Cut, FeatureBudget, Goal
 from feast_sketch_store.rows.binning import Quantiles
 from feast_sketch_store.rows.codecs import BINNED, CATEGORICAL, COUNTS, COUNTS_OF, EXACT, LIST, FeatureCodec
 from feast_sketch_store.rows.counting import Counting
@@ -33,6 +33,7 @@ from feast_sketch_store.snapshot.manifest import MANIFEST_VERSION, LayerFiles, M
 from feast_sketch_store.snapshot.order import order_arrays
 from feast_sketch_store.snapshot.sealed import with_checksums
 from feast_sketch_store.storage.chunks import Chunks
+from tests.helpers.layers import build_layer
 
 FOLDER = Path(__file__).parent / "golden"
 SNAPSHOT = f"{3:020d}-0001-5a17c0de"

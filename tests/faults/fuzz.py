@@ -51,7 +51,7 @@ from numpy.typing import NDArray
 from workload import NEVER, SETTINGS, START, in_child
 
 from feast_sketch_store.errors import DamagedFileError, SketchStoreError
-from feast_sketch_store.layers import Cut, FeatureBudget, Goal, SketchLayer, build_layer
+from feast_sketch_store.layers import Cut, FeatureBudget, Goal, SketchLayer
 from feast_sketch_store.rows.codecs import EXACT, FeatureCodec
 from feast_sketch_store.rows.encoding import NO_TIMESTAMP, encode, newest_rows, to_arrow
 from feast_sketch_store.snapshot import decode
@@ -59,6 +59,7 @@ from feast_sketch_store.snapshot import encode as encode_snapshot
 from feast_sketch_store.storage.local import LocalStorage
 from feast_sketch_store.view.view import View
 from tests.helpers.keys import user_hashes, user_key
+from tests.helpers.layers import build_layer
 
 INPUTS_PER_CHILD = 500
 SECONDS_PER_INPUT = 10

@@ -1,9 +1,13 @@
 """Adds and asks about single facts; the package itself adds and asks about rows of them."""
 
+import math
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
 from feast_sketch_store.kernel import to_bits
+from feast_sketch_store.structures.sizing import AnyFacts, FactClass, Hashes
 from feast_sketch_store.succinct import ShiftingBloomFilter, ShiftingBloomFilterBuilder, SymbolQuery
 
 
@@ -47,6 +51,17 @@ def contains_facts(
     """
     query = SymbolQuery(0, (len(bloom.words) - bloom.num_words) * 64, num_hashes)
     return bloom.contains(entity_hashes, query, symbols.astype(np.int32)[:, None])[:, 0]
+
+
+def ideal_bits(classes: Sequence[FactClass]) -> float:
+    """Bits of a standard Bloom filter with fractional hashes: ``sum n * log2(1/rate) / ln 2``."""
+    return sum(c.num_items * math.log2(1.0 / c.false_positive_rate) for c in classes) / math.log(2)
+
+
+def expected_fill(classes: Sequence[AnyFacts], hashes: Sequence[Hashes], num_bits: int) -> float:
+    """Expected share of ones in a table of ``num_bits`` once all facts were added."""
+    num_ones = sum(c.num_ones(h) for c, h in zip(classes, hashes, strict=True))
+    return -math.expm1(-num_ones / num_bits)
 
 
 def measured_fill(bloom: ShiftingBloomFilter) -> float:

@@ -10,10 +10,10 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from feast_sketch_store.adapter import responses
 from feast_sketch_store.adapter.responses import EPOCH, row_of
-from feast_sketch_store.kernel import NAMES, SEED, WITH_WEIGHTS, RowReader, row_hashes
+from feast_sketch_store.kernel import EXPIRED, NAMES, SEED, WITH_WEIGHTS, RowReader, row_hashes
 from feast_sketch_store.kernel import _compiled as compiled
-from feast_sketch_store.layers import listed
-from feast_sketch_store.layers.row_reader import NO_LIMIT, Wanted, stack
+from feast_sketch_store.layers import presence
+from feast_sketch_store.layers.row_reader import NO_LIMIT, Wanted, find, stack
 from feast_sketch_store.layers.sketch import SketchLayer
 from feast_sketch_store.rows.codecs import MISSING, VALUE
 from feast_sketch_store.rows.encoding import NO_TIMESTAMP
@@ -47,10 +47,16 @@ def read_row(rows, entity_hash, features, expire_before):
     return None if row is False else row_of(row, features)
 
 
+def expired_of(rows, hashes, expire_before):
+    """The positions of entities whose rows have expired."""
+    statuses, _ = find(rows, hashes, expire_before)
+    return set(np.flatnonzero(statuses == EXPIRED).tolist())
+
+
 def assert_vectors(rows, features, hashes, answer, expire_before):
     """The kernel's vectors of a response are those of the rows of an answer."""
     expected = GetOnlineFeaturesResponse()
-    wanted, expired = to_rows(answer, len(hashes)), set(answer.expired.tolist())
+    wanted, expired = to_rows(answer, len(hashes)), expired_of(rows, hashes, expire_before)
     num_present = 0
     for name in features:
         vector = expected.results.add()
@@ -161,7 +167,7 @@ class ListedRows:
         own = row_hashes(hashes, salt)
         order = np.argsort(own)
         self.hashes, index = hashes[order], FingerprintIndex.build(own[order], 1e-9)
-        self.listed = listed.ListedRows.build(
+        self.listed = presence.ListedRows.build(
             salt, index, np.zeros(num_rows, np.int64), np.zeros((0, 2), np.int64), {}
         )
         self.layer = self.listed.prepare()

@@ -1,6 +1,6 @@
 """Reads attribute codes bit by bit; succinct/attribute_codes.py has the format."""
 
-from feast_sketch_store.succinct.prefix_codes import prefix_codes
+from feast_sketch_store.succinct.coded_rows import prefix_codes
 
 
 def decoded(coded, sizes):

@@ -56,7 +56,15 @@ def touched_blocks(table, asked, entity_hashes, block_words, unchecked):
 
 
 def add_facts(part, first, table, entity_hashes, rows, first_symbol, num_hashes, firsts=None):
-    """Set the bits of facts; parameters are those of `kernel.add_facts`."""
+    """Set the bits of facts, for those windows that begin in one part of a table.
+
+    Parameters
+    ----------
+    part : uint64[part words + window_words]; the last words take the ends of windows.
+    first : number of the part's first word.
+    table : number of words of the whole table, of a window, and the salt.
+    rows : the index of each row's hash; indptr; and symbols, less by ``first_symbol`` than in the table.
+    """
     num_words, window_words, salt = table
     indices, indptr, symbols = rows
     for row, index in enumerate(indices.tolist()):

@@ -9,7 +9,7 @@ def equation(key, num_slots):
 
 
 def band_rows(hashes, values, num_slots):
-    """Parameters and results are those of `kernel.band_rows`."""
+    """The equation that begins at each slot and its result, and which rows contradict those before them."""
     coefficients, results, left = [0] * num_slots, [0] * num_slots, []
     for key, value in zip(hashes.tolist(), values.tolist(), strict=True):
         slot, own = equation(key, num_slots)

@@ -9,17 +9,18 @@ from feast.protos.feast.types.EntityKey_pb2 import EntityKey
 from feast.protos.feast.types.Value_pb2 import Int64Set, Value
 
 from feast_sketch_store.kernel import row_hashes
-from feast_sketch_store.layers import FeatureBudget, Goal, SketchLayer, build_layer
+from feast_sketch_store.layers import FeatureBudget, Goal, SketchLayer
 from feast_sketch_store.rows.codecs import VALUE, FeatureCodec
 from feast_sketch_store.rows.encoding import to_arrow
 from feast_sketch_store.rows.entity_keys import hash_serialized_keys, serialize_entity_keys
 from feast_sketch_store.settings.view_settings import FeatureSettings, ViewSettings
 from feast_sketch_store.storage.local import LocalStorage
-from feast_sketch_store.structures.cluster_sizing import STYLES
-from feast_sketch_store.structures.table import TOLERANCE
+from feast_sketch_store.structures.bloom import TOLERANCE
+from feast_sketch_store.structures.clusters import STYLES
 from feast_sketch_store.view.sealing import SealPolicy
 from feast_sketch_store.view.view import View
 from tests.helpers.filters import measured_fill
+from tests.helpers.layers import build_layer
 from tests.helpers.reads import assert_agrees, find_rows
 from tests.properties.test_structures import (
     LIMIT,

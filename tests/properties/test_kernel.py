@@ -20,9 +20,8 @@ from feast_sketch_store.kernel import (
     NUM_LEFT,
     SetCodes,
     SymbolQuery,
-    Table,
 )
-from feast_sketch_store.succinct import EliasFano, FingerprintIndex, PackedInts
+from feast_sketch_store.succinct import EliasFano, FingerprintIndex, PackedInts, ShiftingBloomFilter
 from tests.helpers.length import by_length
 from tests.helpers.reads import find_rows, read_sets, take_ascending
 from tests.oracle import bits, filters
@@ -82,7 +81,7 @@ def reads(draw):
         query = query._replace(firsts=draw(firsts(num_hashes, num_symbols)))
     else:
         query = query._replace(**draw(masks(query, len(hashes), rng)))
-    return Table(words, num_words, (draw(HALVES), draw(HALVES))), query, hashes
+    return ShiftingBloomFilter(words, num_words, (draw(HALVES), draw(HALVES))), query, hashes
 
 
 def assert_equal(ours, theirs):
@@ -103,20 +102,21 @@ def test_reads_of_a_table(read, data):
     possible = filters.possible(*read)
     wanted = data.draw(st.none() | arrays.arrays(np.bool_, len(hashes)))
     possible &= True if wanted is None else wanted[:, None]
-    assert_equal(kernel.possible_symbols(*read, wanted), rows_of(possible))
+    assert_equal(table.possible_symbols(hashes, query, wanted), rows_of(possible))
 
     shape = (*data.draw(st.sampled_from([(), (len(hashes),)])), data.draw(st.integers(0, 30)))
     symbols = data.draw(arrays.arrays(np.int32, shape, elements=st.integers(-3, query.num_symbols + 3)))
     own = np.broadcast_to(symbols, (len(hashes), shape[-1]))
     is_known = (own >= 0) & (own < query.num_symbols)
     found = is_known & np.take_along_axis(possible, np.where(is_known, own, 0).astype(np.int64), axis=1)
-    assert_equal(kernel.contains(*read, symbols, wanted), found)
+    assert_equal(table.contains(hashes, query, symbols, wanted), found)
 
     block_words = data.draw(st.integers(1, 50))
     num_blocks = -(-len(table.words) // block_words)
     unchecked = data.draw(arrays.arrays(np.uint8, num_blocks, elements=st.integers(0, 1)))
-    touched = filters.touched_blocks(*read, block_words, unchecked)
-    assert kernel.touched_blocks(*read, block_words, unchecked).tolist() == touched
+    touched = np.zeros(num_blocks, np.uint8)
+    kernel.touch_blocks(*table.question(hashes, query), block_words, unchecked, touched)
+    assert touched.nonzero()[0].tolist() == filters.touched_blocks(*read, block_words, unchecked)
 
 
 def rows_of(marks):
@@ -140,12 +140,12 @@ def rows_of(marks):
     ],
 )
 def test_masks_that_do_not_fit_are_refused(name, value):
-    table, hashes = Table(np.zeros(12, np.uint64), 10, (1, 2)), np.zeros((2, 2), np.uint64)
+    table, hashes = ShiftingBloomFilter(np.zeros(12, np.uint64), 10, (1, 2)), np.zeros((2, 2), np.uint64)
     zeros = np.zeros((2, 1, 2), np.uint64), np.zeros(2, np.int32)
     query = SymbolQuery(0, 128, 3, None, np.array([1, 3]), *zeros)
-    assert not kernel.possible_symbols(table, query, hashes)[0].any()
+    assert not table.possible_symbols(hashes, query)[0].any()
     with pytest.raises(ValueError, match="the masks do not fit the symbols"):
-        kernel.possible_symbols(table, query._replace(**{name: value}), hashes)
+        table.possible_symbols(hashes, query._replace(**{name: value}))
 
 
 @pytest.mark.parametrize("num_words", [0, 1, 7, 8, 30])
@@ -165,9 +165,9 @@ def test_checked_blocks(num_words):
 
 
 def test_ids_for_which_there_is_no_room_at_first():
-    table = Table(np.full(400, 2**64 - 1, np.uint64), 300, (1, 2))
+    table = ShiftingBloomFilter(np.full(400, 2**64 - 1, np.uint64), 300, (1, 2))
     query, hashes = SymbolQuery(0, 6400, 3), np.arange(80, dtype=np.uint64).reshape(-1, 2)
-    indptr, ids = kernel.possible_symbols(table, query, hashes)
+    indptr, ids = table.possible_symbols(hashes, query)
     assert indptr.tolist() == [6400 * n for n in range(41)]
     assert ids.tolist() == list(range(6400)) * 40
 
@@ -187,11 +187,13 @@ def test_facts_in_a_table(data, num_hashes, symbol_type):
     indices = data.draw(arrays.arrays(np.int32, len(rows), elements=st.integers(0, 4)))
     parts = [np.zeros(stop - first + window_words, np.uint64) for _ in range(2)]
     first_symbols = data.draw(firsts(num_hashes, 64 * window_words))
-    for part, side in zip(parts, (kernel, filters), strict=True):
-        table = num_words, window_words, (7, 8)
-        side.add_facts(
-            part, first, table, hashes, (indices, indptr, symbols), first_symbol, num_hashes, first_symbols
-        )
+    narrow, wide = (symbols, None) if symbol_type is np.uint16 else (None, symbols)
+    rows = hashes, indices, indptr, narrow, wide
+    kernel.add_facts(
+        parts[0], first, stop - first, num_words, 7, 8, *rows, first_symbol, num_hashes, first_symbols
+    )
+    table, rows = (num_words, window_words, (7, 8)), (indices, indptr, symbols)
+    filters.add_facts(parts[1], first, table, hashes, rows, first_symbol, num_hashes, first_symbols)
     assert_equal(*parts)
 
 
@@ -376,11 +378,12 @@ def test_encoded_values(elements, rows, is_collection, is_packed):
 @given(st.integers(0, 64), st.data())
 def test_packed_numbers(width, data):
     numbers = np.array(data.draw(st.lists(st.integers(0, 2**width - 1), min_size=1)), np.uint64)
-    words = np.append(numbers, np.uint64(0))
+    words = np.append(numbers, np.zeros(2, np.uint64))
     if width < 64:
         words = PackedInts.pack(numbers.view(np.int64), width, base=0).words
     indices = np.array(data.draw(st.lists(st.integers(0, len(numbers) - 1))), np.int64)
-    assert_equal(kernel.take_packed(words, width, len(numbers), indices), numbers[indices])
+    taken = PackedInts(words, width, 0, len(numbers)).take(indices)
+    assert_equal(taken.view(np.uint64), numbers[indices])
 
 
 @REPEATABLE

@@ -10,13 +10,14 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from feast_sketch_store.layers import Cut, FeatureBudget, Goal, build_layer
-from feast_sketch_store.layers.shapes import MAX_TIMESTAMP_BUCKETS
+from feast_sketch_store.layers import Cut, FeatureBudget, Goal
+from feast_sketch_store.layers.presence import MAX_TIMESTAMP_BUCKETS
 from feast_sketch_store.rows.codecs import EMPTY, EXACT, MISSING, NULL, VALUE, FeatureCodec
 from feast_sketch_store.rows.encoding import EncodedFeature, EncodedRows, RowKeys
 from feast_sketch_store.rows.vocabulary import Vocabulary
 from feast_sketch_store.snapshot import encode
 from feast_sketch_store.snapshot.sealed import open_layers, with_checksums
+from tests.helpers.layers import build_layer
 from tests.helpers.length import by_length
 from tests.helpers.reads import assert_agrees
 from tests.helpers.snapshots import published

@@ -9,10 +9,11 @@ from feast.protos.feast.types.Value_pb2 import StringSet, Value
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from feast_sketch_store.layers import ExactLayer, FeatureBudget, build_layer
+from feast_sketch_store.layers import ExactLayer, FeatureBudget
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.encoding import EncodedRows, deletions, encode, newest_rows, to_arrow
 from tests.helpers.keys import user_hashes, user_key
+from tests.helpers.layers import build_layer
 from tests.helpers.length import by_length
 
 pytestmark = pytest.mark.has_long_form

@@ -21,17 +21,18 @@ import pytest
 from feast.protos.feast.types.EntityKey_pb2 import EntityKey
 from feast.protos.feast.types.Value_pb2 import Int64Set, Value
 
-from feast_sketch_store.layers import FeatureBudget, Goal, build_layer
+from feast_sketch_store.layers import FeatureBudget, Goal
 from feast_sketch_store.rows.codecs import EMPTY, EXACT, VALUE, FeatureCodec
 from feast_sketch_store.rows.encoding import EncodedFeature, EncodedRows, RowKeys, to_arrow
 from feast_sketch_store.rows.entity_keys import hash_serialized_keys, serialize_entity_keys
 from feast_sketch_store.rows.vocabulary import Vocabulary
 from feast_sketch_store.settings.view_settings import FeatureSettings, ViewSettings
 from feast_sketch_store.storage.local import LocalStorage
-from feast_sketch_store.structures.table import TOLERANCE
+from feast_sketch_store.structures.bloom import TOLERANCE
 from feast_sketch_store.view.sealing import SealPolicy
 from feast_sketch_store.view.view import View
 from tests.helpers.filters import measured_fill
+from tests.helpers.layers import build_layer
 from tests.helpers.length import by_length
 
 NUM_SHAPES = int(os.environ.get("FEAST_SKETCH_STORE_SHAPES", "30"))

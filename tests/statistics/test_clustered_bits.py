@@ -23,12 +23,13 @@ import pyarrow as pa
 import pytest
 
 from feast_sketch_store.kernel import row_hashes
-from feast_sketch_store.layers import FeatureBudget, Goal, build_layer
+from feast_sketch_store.layers import FeatureBudget, Goal
 from feast_sketch_store.rows.codecs import VALUE, FeatureCodec
 from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.encoding import EncodedFeature, EncodedRows, RowKeys
 from feast_sketch_store.rows.vocabulary import Vocabulary
 from feast_sketch_store.structures.clusters import SMOOTHING, count
+from tests.helpers.layers import build_layer
 from tests.helpers.length import by_length
 from tests.helpers.reads import find_rows
 

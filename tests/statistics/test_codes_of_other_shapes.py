@@ -19,11 +19,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from feast_sketch_store.layers import FeatureBudget, Goal, build_layer
+from feast_sketch_store.layers import FeatureBudget, Goal
 from feast_sketch_store.rows.codecs import EMPTY, VALUE, FeatureCodec
 from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.encoding import EncodedFeature, EncodedRows, RowKeys
 from feast_sketch_store.rows.vocabulary import Vocabulary
+from tests.helpers.layers import build_layer
 
 PLAIN_INDEX, STREAM_INDEX = 37.7, 22.7  # bits of a row, of which one in 1e5 strangers seems to have one
 LONGEST_UNARY, LONG_CODE = 24, 56

@@ -20,12 +20,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from feast_sketch_store.kernel import mix64
-from feast_sketch_store.layers import FeatureBudget, Goal, build_layer
+from feast_sketch_store.layers import FeatureBudget, Goal
 from feast_sketch_store.rows.codecs import COUNTS, FeatureCodec
 from feast_sketch_store.rows.counting import Counting
 from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.encoding import EncodedRows, RowKeys, encode_column, encode_counts
 from tests.helpers.keys import user_hashes
+from tests.helpers.layers import build_layer
 
 DATA = Path(__file__).parent / "data"
 ERRORS = [

@@ -5,12 +5,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from feast_sketch_store.layers import FeatureBudget, build_layer
+from feast_sketch_store.layers import FeatureBudget
 from feast_sketch_store.rows.codecs import EMPTY, NULL, VALUE, FeatureCodec
 from feast_sketch_store.rows.encoding import EncodedFeature, EncodedRows, RowKeys
 from feast_sketch_store.rows.vocabulary import Vocabulary
-from feast_sketch_store.structures.sizing import FactClass, ideal_bits, size_for_rates
-from tests.helpers.filters import contains_facts, measured_fill
+from feast_sketch_store.structures.sizing import FactClass, size_for_rates
+from tests.helpers.filters import contains_facts, ideal_bits, measured_fill
+from tests.helpers.layers import build_layer
 
 UNKNOWN = 200_000
 

@@ -12,14 +12,15 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from feast_sketch_store.layers import FeatureBudget, Goal, build_layer
+from feast_sketch_store.layers import FeatureBudget, Goal
 from feast_sketch_store.rows.codecs import VALUE, FeatureCodec
 from feast_sketch_store.rows.encoding import EncodedFeature, EncodedRows, RowKeys
 from feast_sketch_store.rows.vocabulary import Vocabulary
-from feast_sketch_store.structures.cluster_sizing import ClusterFacts, size
+from feast_sketch_store.structures.clusters import ClusterFacts, size
 from feast_sketch_store.structures.sizing import within
 from feast_sketch_store.succinct import ShiftingBloomFilterBuilder, SymbolQuery
 from tests.helpers.filters import add_facts, contains_facts, measured_fill
+from tests.helpers.layers import build_layer
 
 ALPHA = 2 ** -math.log(2)
 F_P, F_N = 0.01, 0.5

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from feast_sketch_store.layers import FeatureBudget, Goal, build_layer
+from feast_sketch_store.layers import FeatureBudget, Goal
 from feast_sketch_store.layers.build import SketchLayerBuilder
 from feast_sketch_store.rows.codecs import EMPTY, VALUE, FeatureCodec
 from feast_sketch_store.rows.encoding import EncodedFeature, EncodedRows, RowKeys
@@ -17,6 +17,7 @@ from feast_sketch_store.succinct import FingerprintIndex, GolombSets, SetCode
 from feast_sketch_store.succinct.fingerprints import expected_bits
 from feast_sketch_store.succinct.golomb_sets import ideal_bits, rice_bits
 from tests.helpers.filters import measured_fill
+from tests.helpers.layers import build_layer
 from tests.helpers.reads import find_rows
 
 NUM_ROWS, VOCABULARY = 10_000, 2000
@@ -104,8 +105,7 @@ def test_a_part_of_a_view_of_few_rows_keeps_its_target(monkeypatch, num_rows, ra
         states, indptr = np.full(num_rows, VALUE, np.uint8), np.arange(num_rows + 1) * per_row
         viewed = EncodedFeature(codec, values, states, indptr, symbols.astype(np.int32))
         rows = EncodedRows(RowKeys(hashes, zeros, zeros, nothing, nothing), {"viewed": viewed})
-        builder = SketchLayerBuilder(rows.keys, [codec])
-        builder.add(np.arange(num_rows), rows)
+        builder = SketchLayerBuilder(rows.keys, [codec], [(np.arange(num_rows), rows)])
         goal = Goal("error_rate", rate, "weighted_bloom")
         layer = builder.build(FeatureBudget(1e-5, {"viewed": goal}), {"viewed": values})
         answer = layer.read(hashes, ["viewed"]).features["viewed"]

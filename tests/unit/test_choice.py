@@ -10,8 +10,9 @@ from feast_sketch_store.errors import SettingsError
 from feast_sketch_store.structures.choice import LayerOverhead, StructureSelector
 from feast_sketch_store.structures.costs import Popularity, index_bytes, packed_bytes, sets_bytes, table_bytes
 from feast_sketch_store.structures.goals import ERROR_RATE, MEMORY, NOISE_RATIO, Goal
-from feast_sketch_store.structures.sizing import FactClass, WeightedFacts, expected_fill, size_for_rates
+from feast_sketch_store.structures.sizing import FactClass, WeightedFacts, size_for_rates
 from tests.helpers.cases import case, for_each
+from tests.helpers.filters import expected_fill
 from tests.helpers.length import by_length
 
 RATE = 1e-5

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from feast_sketch_store.rows.csr import Csr
-from feast_sketch_store.structures.cluster_sizing import STYLES, ClusterFacts, size
-from feast_sketch_store.structures.clusters import Scorer, count, learn
+from feast_sketch_store.structures.clusters import STYLES, ClusterFacts, Scorer, count, learn, size
 from tests.helpers.cases import for_each
 
 pytestmark = pytest.mark.slow

@@ -5,7 +5,7 @@ import pyarrow as pa
 import pytest
 
 from feast_sketch_store.layers.collect import CollectedFeature
-from feast_sketch_store.layers.listed import ListedRows
+from feast_sketch_store.layers.presence import ListedRows
 from feast_sketch_store.rows.codecs import EMPTY, MISSING, NULL, VALUE, FeatureCodec
 from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.encoding import EncodedFeature
@@ -121,9 +121,7 @@ def test_sets_that_are_coded_on_trial(num_rows, num_symbols, density, with_nulls
     rows = RowsToSeal(np.zeros((num_rows, 2), np.uint64), (1, 2), np.arange(num_rows))
     built = SetColumns.build(features, rows)
     parts = [
-        Popularity(
-            counts, num_rows, int((states != VALUE).sum()), SetColumns.trial(counts, states, members).row_bits
-        )
+        SetColumns.on_trial(Popularity(counts, num_rows, int((states != VALUE).sum())), states, members)
         for states, members, counts in sets
     ]
     assert sum(map(set_bits, parts)) == built.sets.num_bits
@@ -159,7 +157,7 @@ def test_codes_that_were_fitted_on_trial_are_those_of_the_sets(monkeypatch):
 
 def test_bits_of_some_rows_stand_for_all():
     states, rows, counts = some_sets(3, 4000, 300, 0.5, False)
-    coded = SetColumns.trial(counts, states, rows).row_bits
+    coded = SetColumns.on_trial(Popularity(counts, 4000), states, rows).coded
     some = Popularity(counts, 4000, 0, coded[:1000])
     assert set_bits(some) == pytest.approx(coded.sum(), rel=0.03)
     assert sets_bytes([some]) == pytest.approx(sets_bytes([Popularity(counts, 4000, 0, coded)]), rel=0.05)
@@ -167,7 +165,7 @@ def test_bits_of_some_rows_stand_for_all():
 
 def test_bits_of_sets_are_guessed_without_any_rows():
     states, rows, counts = some_sets(3, 4000, 300, 0.5, False)
-    coded = SetColumns.trial(counts, states, rows).row_bits
+    coded = SetColumns.on_trial(Popularity(counts, 4000), states, rows).coded
     guessed = Popularity(counts, 4000)
     assert set_bits(guessed) == pytest.approx(coded.sum(), rel=0.1)
     assert sets_bytes([guessed]) == pytest.approx(sets_bytes([Popularity(counts, 4000, 0, coded)]), rel=0.1)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feast_sketch_store.layers import FeatureBudget, build_layer
+from feast_sketch_store.layers import FeatureBudget
 from feast_sketch_store.rows.codecs import COUNTS, FeatureCodec
 from feast_sketch_store.rows.count_log import counts_of_rows
 from feast_sketch_store.rows.counting import MAX_COUNT, Counting, Rounded
@@ -14,6 +14,7 @@ from feast_sketch_store.rows.encoding import EncodedRows, RowKeys, encode_counts
 from feast_sketch_store.structures.lists import Counts
 from tests.helpers.cases import for_each
 from tests.helpers.keys import user_hashes
+from tests.helpers.layers import build_layer
 
 errors = st.one_of(
     st.just(Counting()),

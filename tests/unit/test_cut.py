@@ -4,9 +4,10 @@ import pyarrow as pa
 import pytest
 from feast.protos.feast.types.Value_pb2 import Int64Set, StringSet, Value
 
-from feast_sketch_store.layers import Cut, FeatureBudget, Goal, build_layer
+from feast_sketch_store.layers import Cut, FeatureBudget, Goal
 from feast_sketch_store.rows.codecs import EMPTY, MISSING, NULL, VALUE, FeatureCodec
 from feast_sketch_store.rows.vocabulary import Vocabulary
+from tests.helpers.layers import build_layer
 
 VIEWED, SIZE = FeatureCodec("viewed", "string_set_val"), FeatureCodec("size", "int64_val")
 STRUCTURES = pytest.mark.parametrize("structure", ["bloom", "weighted_bloom", "sets"])

@@ -5,8 +5,10 @@ import pytest
 from feast.protos.feast.types.Value_pb2 import StringSet, Value
 
 from feast_sketch_store.layers import ExactLayer
+from feast_sketch_store.layers.row_reader import Wanted, stack
 from feast_sketch_store.rows.codecs import FeatureCodec
-from feast_sketch_store.rows.encoding import EncodedRows, deletions, encode, newest_rows
+from feast_sketch_store.rows.encoding import NO_TIMESTAMP, EncodedRows, deletions, encode, newest_rows
+from tests.helpers.reads import expired_of
 
 CODECS = [FeatureCodec("viewed", "string_set_val"), FeatureCodec("size", "int64_val")]
 NAMES = ["viewed", "size"]
@@ -60,7 +62,7 @@ def test_unknown_features_are_left_out(layer_of, read):
 def test_expired_rows_are_not_found(layer_of, hashes_of):
     layer = layer_of([(user, {}, user) for user in range(5)])
     answer = layer.read(hashes_of(range(5)), NAMES, expire_before=3)
-    assert answer.expired.tolist() == [0, 1, 2]
+    assert expired_of(stack([layer], Wanted(())), hashes_of(range(5)), 3) == {0, 1, 2}
     assert answer.found.tolist() == [3, 4]
     assert answer.event_timestamps.tolist() == [3, 4]
 
@@ -68,8 +70,9 @@ def test_expired_rows_are_not_found(layer_of, hashes_of):
 def test_deleted_rows_are_not_found(make_table, key_of, at, hashes_of):
     rows = make_table([(1, {}, 5), (2, {}, 5)], CODECS)
     table = pa.concat_tables([rows, deletions([key_of(1)], at(1))], promote_options="default")
-    answer = ExactLayer(encode(*newest_rows(table), CODECS)).read(hashes_of([1, 2]), NAMES)
-    assert (answer.expired.tolist(), answer.found.tolist()) == ([], [1])
+    layer = ExactLayer(encode(*newest_rows(table), CODECS))
+    assert layer.read(hashes_of([1, 2]), NAMES).found.tolist() == [1]
+    assert expired_of(stack([layer], Wanted(())), hashes_of([1, 2]), NO_TIMESTAMP) == set()
 
 
 def test_merging_keeps_the_newest_row(layer_of, read):

@@ -7,8 +7,7 @@ import pytest
 
 from feast_sketch_store.rows.spill import SpilledWords
 from feast_sketch_store.succinct import EliasFano, GolombSets, SetCode
-from feast_sketch_store.succinct.gap_levels import LEFT_LEVELS, Levels, levels_of
-from feast_sketch_store.succinct.golomb_sets import ideal_bits
+from feast_sketch_store.succinct.golomb_sets import LEFT_LEVELS, Levels, ideal_bits, levels_of
 from tests.helpers import reads
 from tests.helpers.cases import for_each
 

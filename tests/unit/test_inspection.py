@@ -5,10 +5,11 @@ import pyarrow as pa
 import pytest
 from feast.protos.feast.types.Value_pb2 import Int64Set, Value
 
-from feast_sketch_store.layers import FeatureBudget, Goal, SealedRows, build_layer
+from feast_sketch_store.layers import FeatureBudget, Goal, SealedRows
 from feast_sketch_store.rows.codecs import EXACT, VALUE, FeatureCodec
 from feast_sketch_store.rows.encoding import encode_column
 from tests.helpers.keys import user_hashes
+from tests.helpers.layers import build_layer
 
 VIEWED, PRICE = FeatureCodec("viewed", "int64_set_val"), FeatureCodec("price", "double_val", EXACT)
 VALUES = {
@@ -24,7 +25,7 @@ def layer_of(make_rows):
         rows = [(user, {name: VALUES[name](user) for name in names}, user) for user in users]
         goals = {"viewed": Goal("error_rate", rate, "bloom"), "price": 0.01}
         budget = FeatureBudget(1e-9, {name: goals[name] for name in names})
-        return build_layer(make_rows(rows, codecs), budget, salt=(1, 2))
+        return build_layer(make_rows(rows, codecs), budget)
 
     return make
 

@@ -6,8 +6,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from feast_sketch_store.succinct import TimedLists, list_widths
-from feast_sketch_store.succinct.list_widths import Gaps, fitted, widths_of_independent
+from feast_sketch_store.succinct import TimedLists, timed_lists
+from feast_sketch_store.succinct.coded_rows import Gaps
+from feast_sketch_store.succinct.timed_lists import fitted_widths, widths_of_independent
 from tests.helpers.cases import for_each
 
 DATA = Path(__file__).parents[2] / "feature_repo_example/data"
@@ -33,7 +34,7 @@ def independent(counts):
     for widths in widths_of_independent(counts):
         ends = np.append(np.flatnonzero(np.diff(widths)) + 1, len(counts))
         parts.append((ends, widths[ends - 1].astype(np.uint8)))
-    return list_widths.Runs(*(np.concatenate(part) for part in zip(*parts, strict=True)))
+    return timed_lists.Runs(*(np.concatenate(part) for part in zip(*parts, strict=True)))
 
 
 def drawn(seed, num_symbols, num_ticks, stretch):
@@ -59,13 +60,13 @@ def test_runs_take_the_fewest_bits():
             return sum(bits[w, b] for b, w in enumerate(widths)) + 72 * changes
 
         best = min(map(cost, itertools.product(range(3), repeat=5)))
-        assert cost(list_widths._cheapest(bits)) == best
+        assert cost(timed_lists._cheapest(bits)) == best
 
 
 @for_each(("num_symbols", "stretch"), [(1, 1), (40, 40), (3000, 60), (3000, 3000)])
 def test_fitted_widths_take_no_more_bits_than_those_of_independent_symbols(num_symbols, stretch):
     counts, gaps = drawn(3, num_symbols, 400, stretch)
-    runs, usual = fitted(counts, gaps), independent(counts)
+    runs, usual = fitted_widths(counts, gaps), independent(counts)
     assert (runs.ends[np.flatnonzero(runs.ends == num_symbols)] == num_symbols).sum() == 5
     ours, theirs = (72 * len(r.ends) + bits_of(r, gaps) for r in (runs, usual))
     assert ours <= theirs
@@ -74,8 +75,6 @@ def test_fitted_widths_take_no_more_bits_than_those_of_independent_symbols(num_s
 
 
 def test_a_sample_is_enough(monkeypatch):
-    from feast_sketch_store.succinct import timed_lists
-
     rng = np.random.default_rng(9)
     ids = (2000 * rng.random((3000, 20)) ** 3).astype(np.int32)
     rows = [np.unique(row) for row in ids]

@@ -7,10 +7,11 @@ import pytest
 from feast.protos.feast.types.Value_pb2 import Value
 
 from feast_sketch_store.kernel import row_hashes
-from feast_sketch_store.layers import FeatureBudget, build_layer
+from feast_sketch_store.layers import FeatureBudget
 from feast_sketch_store.rows.binning import Precision, Quantiles
 from feast_sketch_store.rows.codecs import BINNED, EXACT, FeatureCodec
 from feast_sketch_store.structures.columns import BytesElements, DictionaryElements, NumberElements
+from tests.helpers.layers import build_layer
 from tests.helpers.length import by_length
 
 RATE = 1e-9

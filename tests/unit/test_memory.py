@@ -5,11 +5,12 @@ import pyarrow as pa
 import pytest
 
 from feast_sketch_store.errors import SettingsError
-from feast_sketch_store.layers import FeatureBudget, Goal, SketchLayer, build_layer, seal
+from feast_sketch_store.layers import FeatureBudget, Goal, SketchLayer, seal
 from feast_sketch_store.rows.codecs import EMPTY, VALUE, FeatureCodec
 from feast_sketch_store.rows.encoding import EncodedFeature, EncodedRows, RowKeys
 from feast_sketch_store.rows.vocabulary import Vocabulary
 from feast_sketch_store.structures import sizing
+from tests.helpers.layers import build_layer
 from tests.helpers.length import by_length
 
 pytestmark = pytest.mark.has_long_form

@@ -14,8 +14,8 @@ from scipy import sparse
 
 from feast_sketch_store.cli.common import Progress, counted
 from feast_sketch_store.errors import PlanError
-from feast_sketch_store.layers import FeatureBudget, Goal, build_layer
-from feast_sketch_store.layers.shapes import bucket_timestamps
+from feast_sketch_store.layers import FeatureBudget, Goal
+from feast_sketch_store.layers.presence import bucket_timestamps
 from feast_sketch_store.planning.choice import PlanTarget, choose_point, knee, made_to_measure, undecided
 from feast_sketch_store.planning.curves import (
     BLOOM,
@@ -47,6 +47,7 @@ from feast_sketch_store.structures.costs import index_bytes
 from feast_sketch_store.structures.goals import ERROR_RATE, NOISE_RATIO
 from feast_sketch_store.structures.sizing import FactClass, size_for_rates
 from feast_sketch_store.succinct.golomb_sets import GolombSets, SetCode
+from tests.helpers.layers import build_layer
 from tests.helpers.length import by_length
 
 pytestmark = pytest.mark.slow

@@ -27,7 +27,16 @@ from feast_sketch_store.settings.view_settings import FeatureSettings, ViewSetti
 from feast_sketch_store.snapshot import SnapshotFolder
 from feast_sketch_store.storage.local import LocalStorage
 from feast_sketch_store.view.view import View
-from tests.helpers.reads import assert_vectors, has_names, has_values, ids_of, read_row, score_of, to_rows
+from tests.helpers.reads import (
+    assert_vectors,
+    expired_of,
+    has_names,
+    has_values,
+    ids_of,
+    read_row,
+    score_of,
+    to_rows,
+)
 from tests.helpers.snapshots import ranges_of
 
 pytestmark = pytest.mark.slow
@@ -117,9 +126,9 @@ def state(view):
 
 def slow_rows(state, users, features, expire_before=NO_TIMESTAMP):
     """Per user its row, and whether rows of it expired, all at once (test_batch_reads.py: as one by one)."""
-    answer = state.read(hash_entity_keys([key(user) for user in users]), features, expire_before)
-    expired = set(answer.expired.tolist())
-    rows = to_rows(answer, len(users))
+    hashes = hash_entity_keys([key(user) for user in users])
+    rows = to_rows(state.read(hashes, features, expire_before), len(users))
+    expired = expired_of(state.row_reader(tuple(features)), hashes, expire_before)
     return [(user, rows[index], index in expired) for index, user in enumerate(users)]
 
 

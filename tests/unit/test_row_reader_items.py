@@ -19,7 +19,16 @@ from feast_sketch_store.settings.view_settings import FeatureSettings, ViewSetti
 from feast_sketch_store.storage.local import LocalStorage
 from feast_sketch_store.view.semantics import Append
 from feast_sketch_store.view.view import View
-from tests.helpers.reads import assert_joined, assert_vectors, csr_of, ids_of, read_row, score_of, to_rows
+from tests.helpers.reads import (
+    assert_joined,
+    assert_vectors,
+    csr_of,
+    expired_of,
+    ids_of,
+    read_row,
+    score_of,
+    to_rows,
+)
 
 NOBODY = b"\0" * 16
 NO_IDS = np.zeros(0, np.int32)
@@ -105,9 +114,9 @@ def asked(request, tmp_path_factory):
 
 def slow_rows(state, features, expire_before):
     """Per user its row, and whether rows of it expired."""
-    answer = state.read(hash_entity_keys([key(user) for user in USERS]), features, expire_before)
-    expired = set(answer.expired.tolist())
-    rows = to_rows(answer, len(USERS))
+    hashes = hash_entity_keys([key(user) for user in USERS])
+    rows = to_rows(state.read(hashes, features, expire_before), len(USERS))
+    expired = expired_of(state.row_reader(tuple(features)), hashes, expire_before)
     return [(user, rows[index], index in expired) for index, user in enumerate(USERS)]
 
 

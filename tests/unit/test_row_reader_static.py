@@ -8,12 +8,12 @@ from feast.protos.feast.types.EntityKey_pb2 import EntityKey
 from feast.protos.feast.types.Value_pb2 import Value
 
 from feast_sketch_store import kernel
-from feast_sketch_store.kernel import masks_of
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.encoding import NO_TIMESTAMP, deletions
 from feast_sketch_store.rows.entity_keys import hash_entity_keys
 from feast_sketch_store.settings.view_settings import FeatureSettings, ViewSettings
 from feast_sketch_store.storage.local import LocalStorage
+from feast_sketch_store.succinct.static_function import StaticFunction
 from feast_sketch_store.view.view import View
 from tests.helpers.reads import read_row, to_rows
 
@@ -85,14 +85,13 @@ def test_keys_beside_the_table_are_found(state):
 
 HASH = np.array([3, 4], np.uint64).tobytes()
 OWN = int(kernel.row_hashes(np.array([[3, 4]], np.uint64), (1, 2))[0])
-WIDTH, NUM_SLOTS = 20, 64
+WIDTH, NUM_SLOTS = 20, 128
 
 
 def parts(left=(), marks=NO_BLOCKS, num_symbols=6):
     """Two shapes, the second with a value, of a table in which a key has the number 0."""
     own = np.array([OWN], np.uint64)
-    coefficients, results, _ = kernel.band_rows(own, masks_of(own, WIDTH), NUM_SLOTS)
-    words = kernel.solve_slots(coefficients, results, WIDTH).reshape(-1)
+    words = StaticFunction.build(own, np.zeros(1, np.int64), 1, 2.0**-WIDTH).words
     hashes, numbers = np.array(left, np.uint64), np.full(len(left), 5, np.int64)
     times = np.array([10, 20])
     return 1, 2, words, WIDTH, NUM_SLOTS, num_symbols, hashes, numbers, times, times, *marks

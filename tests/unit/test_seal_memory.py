@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from feast_sketch_store.layers import Goal, memory
+from feast_sketch_store.layers import Goal, plan
 from feast_sketch_store.rows import spill
 from feast_sketch_store.rows.arrow_rows import from_columns
 from feast_sketch_store.rows.codecs import FeatureCodec
@@ -61,7 +61,7 @@ def test_a_fact_takes_at_most_six_bytes(tmp_path, monkeypatch):
     # What does not grow with a view is made small enough for views of half a second.
     monkeypatch.setattr(spill, "MEMORY_BYTES", 1 << 16)
     monkeypatch.setattr(feature_rows, "BLOCK_FACTS", 1 << 15)
-    monkeypatch.setattr(memory, "_TRIAL_FACTS", 1 << 15)
+    monkeypatch.setattr(plan, "_TRIAL_FACTS", 1 << 15)
     few, many = 20_000, 60_000
     grown = peak_of_a_seal(tmp_path / "many", many) - peak_of_a_seal(tmp_path / "few", few)
     assert grown <= 6 * FACTS * (many - few)

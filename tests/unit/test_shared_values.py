@@ -4,7 +4,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from feast_sketch_store.layers import FeatureBudget, Goal, SketchLayer, build_layer
+from feast_sketch_store.layers import FeatureBudget, Goal, SketchLayer
 from feast_sketch_store.layers.collect import CollectedFeature
 from feast_sketch_store.rows.codecs import EMPTY, MISSING, NULL, VALUE, FeatureCodec
 from feast_sketch_store.rows.csr import Csr
@@ -14,6 +14,7 @@ from feast_sketch_store.structures.base import RowsToSeal
 from feast_sketch_store.structures.set_columns import SetColumns
 from feast_sketch_store.structures.shared_values import find_chains
 from tests.helpers.cases import for_each
+from tests.helpers.layers import build_layer
 
 NUM_ROWS = 800
 

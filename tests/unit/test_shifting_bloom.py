@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from feast_sketch_store import kernel
-from feast_sketch_store.kernel import MAX_NUM_HASHES, Table
+from feast_sketch_store.kernel import MAX_NUM_HASHES
 from feast_sketch_store.succinct import ShiftingBloomFilter, ShiftingBloomFilterBuilder, SymbolQuery, new_salt
 from tests.helpers.cases import for_each
 from tests.helpers.filters import add_facts, contains_facts, measured_fill, windows
@@ -193,15 +193,15 @@ def test_a_table_beyond_32_bit_offsets_is_refused():
 def test_a_number_of_hashes_that_cannot_be_is_refused(num_hashes, num_entities):
     """The same limit, in the same words, whatever is asked."""
     words, hashes = np.zeros(12, np.uint64), random_hashes(num_entities)
-    read = Table(words, 10, SALT), SymbolQuery(0, 128, num_hashes), hashes
-    rows = np.zeros(0, np.int32), np.zeros(1, np.int64), np.zeros(0, np.int32)
+    table, query = ShiftingBloomFilter(words, 10, SALT), SymbolQuery(0, 128, num_hashes)
+    rows = hashes, np.zeros(0, np.int32), np.zeros(1, np.int64), None, np.zeros(0, np.int32)
     for refused in (
-        lambda: kernel.possible_symbols(*read),
-        lambda: kernel.contains(*read, np.zeros(3, np.int32)),
-        lambda: kernel.touched_blocks(*read, 4, np.ones(3, np.uint8)),
-        lambda: kernel.add_facts(words, 0, (10, 2, SALT), hashes, rows, 0, num_hashes),
+        lambda: table.possible_symbols(hashes, query),
+        lambda: table.contains(hashes, query, np.zeros(3, np.int32)),
+        lambda: kernel.touch_blocks(*table.question(hashes, query), 4, *np.ones((2, 3), np.uint8)),
+        lambda: kernel.add_facts(words, 0, 10, 10, *SALT, *rows, 0, num_hashes, None),
     ):
         with pytest.raises(ValueError, match=f"^{num_hashes} hashes; a fact has 1 to {MAX_NUM_HASHES}$"):
             refused()
-    most = Table(words, 10, SALT), SymbolQuery(0, 128, MAX_NUM_HASHES), hashes
-    assert not kernel.possible_symbols(*most)[0].any()
+    most = SymbolQuery(0, 128, MAX_NUM_HASHES)
+    assert not table.possible_symbols(hashes, most)[0].any()

@@ -4,12 +4,13 @@ import numpy as np
 import pytest
 from feast.protos.feast.types.Value_pb2 import Int64Set, StringSet, Value
 
-from feast_sketch_store.layers import FeatureBudget, SketchLayer, build_layer
-from feast_sketch_store.layers.shapes import MAX_SHAPES, MAX_TIMESTAMP_BUCKETS
+from feast_sketch_store.layers import FeatureBudget, SketchLayer
+from feast_sketch_store.layers.presence import MAX_SHAPES, MAX_TIMESTAMP_BUCKETS
 from feast_sketch_store.rows.codecs import EMPTY, NULL, VALUE, FeatureCodec
 from feast_sketch_store.rows.encoding import NO_TIMESTAMP
 from feast_sketch_store.snapshot.format import decode, encode
 from tests.helpers.filters import contains_facts
+from tests.helpers.layers import build_layer
 
 pytestmark = pytest.mark.slow
 

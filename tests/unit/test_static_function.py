@@ -73,12 +73,15 @@ def test_functions_are_built_and_read_as_equations_say(num_keys, width, seed):
     hashes, rng = keys_of(num_keys, seed), np.random.default_rng(seed)
     values = rng.integers(0, 2**width, len(hashes), np.uint64)
     num_slots = 64 * int(rng.integers(1, 6))  # often too few for all
-    coefficients, results, left = kernel.band_rows(hashes, values, num_slots)
+    coefficients, results = np.zeros((2, num_slots), np.uint64)
+    left = np.zeros(len(hashes), np.bool_)
+    kernel.band_rows(hashes, values, num_slots, coefficients, results, left)
     wanted = static.band_rows(hashes, values, num_slots)
     assert (coefficients.tolist(), results.tolist(), left.tolist()) == wanted
     free = coefficients == 0
     results[free] = rng.integers(0, 2**64, int(free.sum()), np.uint64)
-    words = kernel.solve_slots(coefficients, results, width)
+    words = np.zeros((num_slots // 64 + 1, width), np.uint64)
+    kernel.solve_slots(coefficients, results, width, words)
     slots = static.solve_slots(coefficients, results, width)
     assert static.slots_of(words, width) == slots + [0] * 64
     asked = np.concatenate((hashes, rng.integers(0, 2**64, 50, np.uint64)))

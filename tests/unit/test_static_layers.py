@@ -8,11 +8,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from feast_sketch_store.layers import FeatureBudget, SketchLayer, build_layer
+from feast_sketch_store.layers import FeatureBudget, SketchLayer
+from feast_sketch_store.layers.row_reader import Wanted, stack
 from feast_sketch_store.rows.codecs import MISSING, NULL, VALUE, FeatureCodec
 from feast_sketch_store.rows.encoding import EncodedFeature, EncodedRows, RowKeys
 from feast_sketch_store.rows.vocabulary import Vocabulary
 from tests.helpers.cases import for_each
+from tests.helpers.layers import build_layer
+from tests.helpers.reads import expired_of
 
 RATE = 1e-5
 
@@ -101,7 +104,8 @@ def test_rows_expire():
     answer = layer.read(rows.keys.entity_hashes, ["s0"], expire_before=5)
     is_alive = rows.keys.event_timestamps >= 5
     assert answer.found.tolist() == np.flatnonzero(is_alive).tolist()
-    assert answer.expired.tolist() == np.flatnonzero(~is_alive).tolist()
+    expired = expired_of(stack([layer], Wanted(())), rows.keys.entity_hashes, 5)
+    assert expired == set(np.flatnonzero(~is_alive).tolist())
 
 
 @pytest.mark.slow

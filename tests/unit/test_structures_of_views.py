@@ -151,14 +151,17 @@ def sealed_rows(monkeypatch, view, settings, change):
     """Seal rows whose feature has been changed behind the back of the row log."""
     from feast_sketch_store.layers import SketchLayerBuilder
 
-    honest = SketchLayerBuilder.add
+    honest = SketchLayerBuilder.__init__
 
-    def add(self, places, rows):
+    def changed(rows):
         feature = replace(rows.features["viewed"], **change(rows.features["viewed"]))
-        honest(self, places, replace(rows, features={**rows.features, "viewed": feature}))
+        return replace(rows, features={**rows.features, "viewed": feature})
+
+    def collect(self, keys, codecs, batches):
+        honest(self, keys, codecs, [(places, changed(rows)) for places, rows in batches])
 
     with monkeypatch.context() as patched:
-        patched.setattr(SketchLayerBuilder, "add", add)
+        patched.setattr(SketchLayerBuilder, "__init__", collect)
         seal(view, settings)
 
 

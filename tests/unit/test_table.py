@@ -10,18 +10,19 @@ import pytest
 from feast.protos.feast.types.EntityKey_pb2 import EntityKey
 from feast.protos.feast.types.Value_pb2 import StringSet, Value
 
-from feast_sketch_store.layers import FeatureBudget, Goal, SketchLayer, build_layer
+from feast_sketch_store.layers import FeatureBudget, Goal, SketchLayer
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.entity_keys import hash_serialized_keys, serialize_entity_keys
 from feast_sketch_store.settings.view_settings import FeatureSettings, ViewSettings
 from feast_sketch_store.storage.local import LocalStorage
-from feast_sketch_store.structures import table
+from feast_sketch_store.structures import bloom
+from feast_sketch_store.structures.bloom import TOLERANCE, TablePart, fill_table
 from feast_sketch_store.structures.sizing import FactClass, WeightedFacts, size_for_rates
-from feast_sketch_store.structures.table import TOLERANCE, TablePart, fill_table
 from feast_sketch_store.view.sealing import SealPolicy
 from feast_sketch_store.view.view import View
 from tests.helpers.filters import measured_fill
+from tests.helpers.layers import build_layer
 
 CODECS = [FeatureCodec("viewed", "string_set_val"), FeatureCodec("name", "string_val")]
 NEVER = SealPolicy(1.0, 10**9)
@@ -90,7 +91,7 @@ def sizing_of(monkeypatch):
             geometry = size_for_rates(classes)
             return replace(geometry, num_bits=max(1, int(geometry.num_bits * factor)))
 
-        monkeypatch.setattr(table, "size_for_rates", sized)
+        monkeypatch.setattr(bloom, "size_for_rates", sized)
 
     return change
 
@@ -163,7 +164,7 @@ def test_what_no_table_keeps_is_sealed_exactly_and_told(tmp_path, monkeypatch, c
     settings = ViewSettings("history", 1e-4, features)
     view = View(LocalStorage(tmp_path / "view"), settings, SealPolicy(1.0, 10**9), 0.0)
     view.write(rows)
-    monkeypatch.setattr(table.ShiftingBloomFilterBuilder, "measured_fill", lambda self: 0.99)
+    monkeypatch.setattr(bloom.ShiftingBloomFilterBuilder, "measured_fill", lambda self: 0.99)
     assert view.seal()
     reported = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert len(reported) == len(codecs)

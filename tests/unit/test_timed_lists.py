@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from feast_sketch_store.kernel import ReadFault
 from feast_sketch_store.succinct import ListCode, TimedLists
-from feast_sketch_store.succinct.prefix_codes import code_lengths, prefix_codes
+from feast_sketch_store.succinct.coded_rows import code_lengths, prefix_codes
 from feast_sketch_store.succinct.timed_lists import bit_lengths, classes_of
 from tests.helpers.cases import for_each
 from tests.helpers.length import by_length

@@ -4,11 +4,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from feast_sketch_store.layers import FeatureBudget, Goal, build_layer
+from feast_sketch_store.layers import FeatureBudget, Goal
 from feast_sketch_store.rows.codecs import NULL, VALUE, FeatureCodec
 from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.encoding import EncodedFeature, EncodedRows, RowKeys
 from feast_sketch_store.rows.vocabulary import Vocabulary
+from tests.helpers.layers import build_layer
 
 NUM_ROWS = 5_000
 RATE = 1e-5

@@ -14,18 +14,19 @@ import warnings
 from collections import Counter
 from pathlib import Path
 
-sys.path.append(str(Path(__file__).resolve().parents[1]))
+sys.path += [str(Path(__file__).resolve().parents[n]) for n in (1, 3)]
 
 import numpy as np
 from measure import print_set_up, print_table
 from scale import _rows
 from tasks import Task, add_data_argument, load_or_exit
 
-from feast_sketch_store.layers import FeatureBudget, Goal, SketchLayer, build_layer
+from feast_sketch_store.layers import FeatureBudget, Goal, SketchLayer
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.encoding import EncodedRows, encode, newest_rows
 from feast_sketch_store.snapshot import format as snapshot_format
 from feast_sketch_store.snapshot.sealed import with_checksums
+from tests.helpers.layers import build_layer
 
 PARTS = ("codes", "offsets", "index", "vocabulary", "rest")
 PRESENCE_ERROR_RATE = 1e-5

@@ -14,7 +14,7 @@ from feast_sketch_store import kernel
 from feast_sketch_store.kernel import fingerprints_of, mix64, row_hashes
 from feast_sketch_store.rows.packed_values import packed_arrays
 from feast_sketch_store.succinct import EliasFano, PackedInts
-from feast_sketch_store.succinct.prefix_codes import prefix_codes
+from feast_sketch_store.succinct.coded_rows import prefix_codes
 from feast_sketch_store.succinct.timed_lists import classes_of
 from tests.conformance.kit.answers import hashes_of, key_json, serialized
 from tests.conformance.kit.views import SALT, Key

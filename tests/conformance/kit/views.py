@@ -9,7 +9,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from feast_sketch_store.kernel import row_hashes
-from feast_sketch_store.layers import Cut, FeatureBudget, Goal, build_layer
+from feast_sketch_store.layers import Cut, FeatureBudget, Goal
 from feast_sketch_store.rows.binning import Quantiles
 from feast_sketch_store.rows.codecs import BACKING, BINNED, COUNTS, EXACT, LIST, FeatureCodec
 from feast_sketch_store.rows.count_log import counts_column
@@ -36,6 +36,7 @@ from feast_sketch_store.snapshot.format import encode as encode_file
 from feast_sketch_store.snapshot.manifest import LayerFiles, Manifest, PartFile, checksum_of
 from feast_sketch_store.snapshot.order import order_arrays
 from feast_sketch_store.snapshot.sealed import with_checksums
+from tests.helpers.layers import build_layer
 
 SALT = (0x0123456789ABCDEF, 0xFEDCBA9876543210)
 NOON = 1_777_636_800_000_000  # 2026-05-01T12:00:00Z
