@@ -31,7 +31,6 @@ from numpy.typing import NDArray
 
 from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.vocabulary import Vocabulary
-from feast_sketch_store.structures.base import weighted_sums
 
 REDIS = "Redis"
 SQLITE = "SQLite"
@@ -86,7 +85,7 @@ def value_sizes(
 
     Source: protobuf.dev/programming-guides/encoding.
     """
-    distinct = weighted_sums(Csr(rows.indptr, rows.ids), _element_sizes(element_kind, vocabulary))
+    distinct = np.bincount(rows.rows, _element_sizes(element_kind, vocabulary)[rows.ids], len(rows))
     content = np.rint(distinct * (num_elements / np.maximum(1, rows.lengths))).astype(np.int64)
     if not _is_delimited(vocabulary):  # numbers are packed into one field of the inner message
         content = np.where(content > 0, 1 + varint_sizes(content) + content, 0)

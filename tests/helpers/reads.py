@@ -9,7 +9,7 @@ from feast.protos.feast.types.Value_pb2 import Value
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from feast_sketch_store.adapter import responses
-from feast_sketch_store.adapter.responses import EPOCH, row_of
+from feast_sketch_store.adapter.responses import EPOCH, rows_of
 from feast_sketch_store.kernel import EXPIRED, NAMES, SEED, WITH_WEIGHTS, RowReader, row_hashes
 from feast_sketch_store.kernel import _compiled as compiled
 from feast_sketch_store.layers import presence
@@ -44,7 +44,7 @@ def read_row(rows, entity_hash, features, expire_before):
     """The row of an entity as the kernel writes it; None if it has expired."""
     ((row,), num_found) = rows.rows(entity_hash, expire_before)
     assert num_found == bool(row)
-    return None if row is False else row_of(row, features)
+    return None if row is False else rows_of([row], features)[0]
 
 
 def expired_of(rows, hashes, expire_before):
