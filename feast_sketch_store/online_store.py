@@ -27,13 +27,12 @@ from feast.types import FeastType
 from pydantic import SecretStr
 
 from feast_sketch_store import feast_parts
-from feast_sketch_store.adapter import backing, planned
-from feast_sketch_store.adapter.advice import Hint, advice, summary
+from feast_sketch_store.adapter import backing
+from feast_sketch_store.adapter.advice import Hint, advice, summary, warn_of_read, warn_of_write
 from feast_sketch_store.adapter.backing import BackingStore, Steps
-from feast_sketch_store.adapter.expiry import warn_of_read, warn_of_write
 from feast_sketch_store.adapter.list_updates import updates
 from feast_sketch_store.adapter.options import OnlineStoreOptions
-from feast_sketch_store.adapter.plans import Plan, Plans
+from feast_sketch_store.adapter.plans import Columns, Plan, Plans, columns_of, question_of, refresh
 from feast_sketch_store.adapter.precomputed import from_views, no_vectors_needed, view_of_vectors
 from feast_sketch_store.adapter.responses import (
     RawRow,
@@ -117,7 +116,7 @@ class SketchOnlineStore(OnlineStore):
         self._views: dict[str, _Opened] = kept("views")  # by location
         self._opened_backing: tuple[tuple[Any, ...], BackingStore | None] | None = None
         self._plans = Plans(self.view, self.serves)
-        no_vectors_needed(SketchOnlineStore)
+        no_vectors_needed()
 
     def _forget_views(self) -> None:
         self._views.clear()
@@ -269,7 +268,7 @@ class SketchOnlineStore(OnlineStore):
         features = from_views(features)
         options = full_feature_names, include_feature_view_version_metadata
         asked = self._planned(config, features, entity_rows, registry, project, *options)
-        answer = None if asked is None else planned.respond(*asked)
+        answer = None if asked is None else asked[0].respond(asked[1])
         if answer is not None:
             return answer
         return super().get_online_features(config, features, entity_rows, registry, project, *options)
@@ -289,8 +288,9 @@ class SketchOnlineStore(OnlineStore):
         options = full_feature_names, include_feature_view_version_metadata
         asked = self._planned(config, features, entity_rows, registry, project, *options)
         if asked is not None:
-            await planned.refresh(of_view.view for of_view in asked[0].views)
-            if (answer := planned.respond(*asked)) is not None:
+            plan, columns = asked
+            await refresh(of_view.view for of_view in plan.views)
+            if (answer := plan.respond(columns)) is not None:
                 return answer
         return await super().get_online_features_async(
             config, features, entity_rows, registry, project, *options
@@ -305,14 +305,14 @@ class SketchOnlineStore(OnlineStore):
         project: str,
         full_feature_names: bool,
         with_versions: bool,
-    ) -> tuple[Plan, planned.Columns] | None:
+    ) -> tuple[Plan, Columns] | None:
         """The plan of a request, and its entities; None if Feast's own method must answer."""
         if self._in_worker or feast_parts.reads_changed():
             return None
-        columns = planned.columns_of(entity_rows)
+        columns = columns_of(entity_rows)
         if columns is None:
             return None
-        question = planned.question_of(features, columns, full_feature_names, with_versions)
+        question = question_of(features, columns, full_feature_names, with_versions)
         if question is None:
             return None
         try:
@@ -321,7 +321,7 @@ class SketchOnlineStore(OnlineStore):
             _logger.debug("Feast's own method answers: %r", error)
             return None
         values = list(columns.values())
-        return None if plan is None or not planned.takes(plan, values) else (plan, values)
+        return None if plan is None or not plan.takes(values) else (plan, values)
 
     def _read_features_per_fv(self, *arguments: Any, **options: Any) -> None:
         """Reads for `OnlineStore.get_online_features`, without a Python object per row and value.
@@ -406,7 +406,7 @@ class SketchOnlineStore(OnlineStore):
         config, grouped_refs = arguments[:2]
         views = [self.view(config, table) for table, _ in grouped_refs]
         if config.online_store.backing_store is not None:
-            await planned.refresh(views)
+            await refresh(views)
             await self._finish_async(config, self._vectors(*arguments, **options))
         elif all(view.is_fresh() for view in views):
             self._read_features_per_fv(*arguments, **options)
@@ -475,7 +475,7 @@ class SketchOnlineStore(OnlineStore):
         """`online_read` on the event loop, or in a thread if it is time to look at the disk."""
         view = self.view(config, table)
         if config.online_store.backing_store is not None:
-            await planned.refresh([view])
+            await refresh([view])
             features = requested_features or [feature.name for feature in table.features]
             return await self._finish_async(config, self._rows(config, table, entity_keys, features))
         if view.is_fresh():
@@ -503,7 +503,7 @@ class SketchOnlineStore(OnlineStore):
                     for part in self.view(config, table).shards.values():
                         part.warm_up()
                     if not feast_parts.reads_changed():
-                        planned.rehearse(self._plans, table, registered.registry, config)
+                        self._plans.rehearse(table, registered.registry, config)
                 except Exception as error:  # its first request reports it; the other views are served
                     _logger.warning("feature view %r is not ready: %s", table.name, error)
 
