@@ -122,7 +122,7 @@ class AppendedFeature(ABC):
         """Convert values to ``number`` elements of the feature's column, or of one beside it."""
         codec = codec or self._codec
         own = self._kind if codec is self._codec else "feature of ids" if codec.ids_of else "attribute"
-        what, kind = f"{own} {codec.feature!r}", codec.arrow_type.value_type
+        what, kind = f"{own} {codec.feature!r}", codec.element_type
         try:
             elements = as_array(values, kind)
         except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:

@@ -16,7 +16,7 @@ import pyarrow as pa
 from feast_sketch_store.errors import DamagedFileError, StorageError
 from feast_sketch_store.row_log.data_file import DataFile
 from feast_sketch_store.row_log.records import CLOSED, FILE, REPLACED, ROWS, Record
-from feast_sketch_store.rows.large_types import with_large_types
+from feast_sketch_store.rows.columns import with_large_types
 from feast_sketch_store.storage.base import Storage
 
 _MESSAGE_HEAD = struct.Struct("<II")  # a mark, and the length of the metadata after it

@@ -239,8 +239,7 @@ class FeatureCodec:
         """
         assert self.listing is not None
         attribute, _ = self.listing.digit_of(feature)
-        kind = self.of_attribute(attribute, self.feature).arrow_type.value_type
-        return pa.array(attribute.values, kind)
+        return pa.array(attribute.values, self.of_attribute(attribute, self.feature).element_type)
 
     @cached_property
     def is_collection(self) -> bool:
@@ -342,16 +341,19 @@ class FeatureCodec:
         return _VALUE_FIELDS[self.value_field][1]
 
     @property
+    def element_type(self) -> pa.DataType:
+        """The type of an element in the row log."""
+        return _ARROW_TYPES[self.element_kind]
+
+    @property
     def element_bits(self) -> int:
         """Bits of an element in the row log; 0 if they vary."""
-        kind = _ARROW_TYPES[self.element_kind]
-        return 0 if self.element_kind in _DELIMITED_KINDS else int(kind.bit_width)
+        return 0 if self.element_kind in _DELIMITED_KINDS else int(self.element_type.bit_width)
 
     @property
     def arrow_type(self) -> pa.DataType:
         """The type of the feature's column in the row log."""
-        element = _ARROW_TYPES[self.element_kind]
-        return pa.large_list(element) if self.is_collection else element
+        return pa.large_list(self.element_type) if self.is_collection else self.element_type
 
     @property
     def storage_type(self) -> pa.DataType:

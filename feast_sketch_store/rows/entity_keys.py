@@ -48,6 +48,7 @@ JOIN_KEY_TYPES = {
     "int64_val": pa.int64(),
     "unix_timestamp_val": pa.timestamp("s"),
 }
+_KINDS = {JOIN_KEY_TYPES[field]: kind for kind, field in _FIELDS.items()}
 
 
 def int64_column(entity_keys: "Sequence[EntityKey]") -> tuple[str, NDArray[np.int64]] | None:
@@ -62,9 +63,6 @@ def hash_entity_keys(entity_keys: "Sequence[EntityKey]") -> NDArray[np.uint64]:
     ------
     ValueError : Feast does not accept the value type of a key (raised by Feast).
     """
-    usual = int64_column(entity_keys)
-    if usual is not None:
-        return hash_int64_keys(*usual)
     return hash_serialized_keys(serialize_entity_keys(entity_keys))
 
 
@@ -204,7 +202,7 @@ class SingleKeys:
     def __init__(self, join_keys: Mapping[str, pa.DataType]):
         self._names = sorted(join_keys)
         self._heads = struct.pack("<I", len(join_keys)) + b"".join(_name(name) for name in self._names)
-        self._kinds = [_kind_of(join_keys[name]) for name in self._names]
+        self._kinds = [_KINDS[join_keys[name]] for name in self._names]
         is_int64 = self._kinds == [_INT64]
         self._int64_prefix = self._heads + struct.pack("<II", _INT64, 8) if is_int64 else None
 
@@ -219,15 +217,12 @@ class SingleKeys:
         -------
         None if this is not a single entity, or not certainly of the right types.
         """
+        if type(entity) is not int and isinstance(entity, np.integer):
+            entity = int(entity)
         if type(entity) is int and self._int64_prefix is not None and _INT64_MIN <= entity <= _INT64_MAX:
             return kernel.hash_int64_key(self._int64_prefix, entity)  # the common case
-        if isinstance(entity, np.integer):
-            entity = int(entity)
-        if type(entity) is int:
-            if self._int64_prefix is not None and _INT64_MIN <= entity <= _INT64_MAX:
-                return kernel.hash_int64_key(self._int64_prefix, entity)
-            values: list[object] = [entity]
-        elif isinstance(entity, str | bytes):
+        values: list[object]
+        if isinstance(entity, int | str | bytes):
             values = [entity]
         elif isinstance(entity, Mapping) and entity.keys() == {*self._names}:
             values = [entity[name] for name in self._names]
@@ -239,13 +234,6 @@ class SingleKeys:
         if None in parts:
             return None
         return kernel.hash_key(b"".join((self._heads, *parts)))  # type: ignore[arg-type]
-
-
-def _kind_of(kind: pa.DataType) -> int:
-    """Feast's type of a join key whose column has a type."""
-    (field,) = (field for field, known in JOIN_KEY_TYPES.items() if known == kind)
-    (number,) = (number for number, known in _FIELDS.items() if known == field)
-    return number
 
 
 def _serialized(kind: int, value: object) -> bytes | None:

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from feast_sketch_store.rows.codecs import EMPTY, MISSING, VALUE, FeatureCodec
 from feast_sketch_store.rows.counting import MAX_COUNT
-from feast_sketch_store.rows.csr import Csr
+from feast_sketch_store.rows.csr import Csr, bounds_of
 from feast_sketch_store.rows.encoding import EncodedFeature, EncodedRows
 from feast_sketch_store.rows.entity_keys import find_sorted
 from feast_sketch_store.rows.listing import Listing
@@ -241,12 +241,12 @@ def newest_of(items: Csr, limit: int | None, since: int) -> Csr:
     """Lists, newest item first, cut to at most ``limit`` items whose stamps are not below ``since``."""
     assert items.weights is not None
     kept = items.weights >= since
-    lengths = np.diff(np.concatenate(([0], np.cumsum(kept)))[items.indptr])
+    lengths = np.diff(bounds_of(kept)[items.indptr])
     if limit is not None:
         np.minimum(lengths, limit, out=lengths)
     if lengths.sum() == len(items.ids):
         return items
-    indptr = Csr.of_lengths(lengths, items.ids).indptr
+    indptr = bounds_of(lengths)
     indices = np.arange(indptr[-1]) + np.repeat(items.indptr[:-1] - indptr[:-1], lengths)
     return Csr(indptr, items.ids[indices], items.weights[indices])
 
