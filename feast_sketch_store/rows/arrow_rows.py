@@ -132,12 +132,6 @@ def _without_computed(table: pa.Table, codecs: Sequence[FeatureCodec]) -> pa.Tab
 
 
 def _check_names(given: Sequence[str], wanted: Sequence[str]) -> None:
-    """Check that a table has exactly the wanted columns.
-
-    Raises
-    ------
-    RowError : a column is missing, unknown or repeated.
-    """
     if missing := sorted({*wanted} - {*given}):
         raise RowError(f"the table lacks the columns {missing}; it has {sorted(given)}")
     if unknown := sorted({*given} - {*wanted}):

@@ -128,7 +128,6 @@ def log_table(
 
 
 def _check_names(rows: Sequence[FeastRow], known: set[str]) -> None:
-    """Check that rows have no features that the view lacks."""
     for number, (key, values, _, _) in enumerate(rows):
         # Feast repeats the join keys among the values of an on-demand view.
         if unknown := sorted(values.keys() - known - {*key.join_keys}):
@@ -136,7 +135,6 @@ def _check_names(rows: Sequence[FeastRow], known: set[str]) -> None:
 
 
 def _check_unwritten(codec: FeatureCodec, values: "Sequence[Value | None]") -> None:
-    """Check that no row has a value for a computed feature."""
     for row, value in enumerate(values):
         if value is not None and value.WhichOneof("val") not in (None, "null_val"):
             raise computed_value(codec, row)
@@ -281,23 +279,22 @@ class RowKeys:
         rows, behind_barriers = self.after_barriers()
         keys = self.take(rows) if len(rows) < len(self) else self
         order = np.argsort(keys.entity_hashes[:, 0])
-        if _differ(keys.entity_hashes[order, 0]):  # each entity has one row, as in most batches
-            winners = rows[order]
-            del rows, order  # which would take memory beside the result
-            return winners, replace(self.take(winners), delete_barriers=behind_barriers[winners])
-        order = np.lexsort(
-            (
-                keys.created_timestamps,
-                keys.event_timestamps,
-                ~keys.deleted,
-                keys.entity_hashes[:, 1],
-                keys.entity_hashes[:, 0],
-            )
-        )  # stable: equal rows keep their order
-        ordered = keys.entity_hashes[order]
-        is_last = np.ones(len(order), np.bool_)
-        is_last[:-1] = (ordered[1:] != ordered[:-1]).any(axis=1)
-        winners = rows[order[is_last]]
+        if not _differ(keys.entity_hashes[order, 0]):  # in most batches, each entity has one row
+            order = np.lexsort(
+                (
+                    keys.created_timestamps,
+                    keys.event_timestamps,
+                    ~keys.deleted,
+                    keys.entity_hashes[:, 1],
+                    keys.entity_hashes[:, 0],
+                )
+            )  # stable: equal rows keep their order
+            ordered = keys.entity_hashes[order]
+            is_last = np.ones(len(order), np.bool_)
+            is_last[:-1] = (ordered[1:] != ordered[:-1]).any(axis=1)
+            order = order[is_last]
+        winners = rows[order]
+        del rows, order  # which would take memory beside the result
         return winners, replace(self.take(winners), delete_barriers=behind_barriers[winners])
 
     def after_barriers(self) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:

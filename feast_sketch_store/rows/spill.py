@@ -106,7 +106,6 @@ class SpilledArray:
         return array
 
     def _fill(self, left: memoryview, offset: int) -> None:
-        """Read bytes of the file."""
         while len(left):
             try:
                 number = os.preadv(self.descriptor, [left], offset)
