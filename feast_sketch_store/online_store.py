@@ -24,14 +24,20 @@ from feast.protos.feast.types.EntityKey_pb2 import EntityKey as EntityKeyProto
 from feast.protos.feast.types.Value_pb2 import Value as ValueProto
 from feast.repo_config import RepoConfig
 from feast.types import FeastType
-from pydantic import SecretStr
 
 from feast_sketch_store import feast_parts
 from feast_sketch_store.adapter import backing
 from feast_sketch_store.adapter.advice import Hint, advice, summary, warn_of_read, warn_of_write
 from feast_sketch_store.adapter.backing import BackingStore, Steps
 from feast_sketch_store.adapter.list_updates import updates
-from feast_sketch_store.adapter.options import OnlineStoreOptions
+from feast_sketch_store.adapter.options import (
+    OnlineStoreOptions,
+    name_in_store,
+    require_writer,
+    seal_policy,
+    versioned_name,
+    view_storage,
+)
 from feast_sketch_store.adapter.plans import Columns, Plan, Plans, columns_of, question_of, refresh
 from feast_sketch_store.adapter.precomputed import from_views, no_vectors_needed, view_of_vectors
 from feast_sketch_store.adapter.responses import (
@@ -48,7 +54,6 @@ from feast_sketch_store.errors import (
     RowError,
     SettingsError,
     SketchStoreError,
-    StorageError,
     UnsupportedFeatureError,
     summed_up,
 )
@@ -58,13 +63,11 @@ from feast_sketch_store.rows.encoding import FeastRow, deletions
 from feast_sketch_store.settings.resolve import resolve, ttl_microseconds
 from feast_sketch_store.settings.table import Sharding
 from feast_sketch_store.storage.base import Storage
-from feast_sketch_store.storage.buckets import is_url
 from feast_sketch_store.storage.stores import StorePlace
 from feast_sketch_store.view.live_shard import expire_before_of
 from feast_sketch_store.view.opening import is_worker, kept
 from feast_sketch_store.view.opening import open_view as open_stored_view
 from feast_sketch_store.view.removal import remove_project, remove_view
-from feast_sketch_store.view.sealing import SealPolicy
 from feast_sketch_store.view.view import View
 
 _logger = logging.getLogger(__name__)
@@ -373,26 +376,12 @@ class SketchOnlineStore(OnlineStore):
                 rows, raw = yield from self._filled(config, table, entity_hashes, features, key_of)
                 num_present = add_rows(online_features_response, features, rows, raw)
             else:
-                num_present = self._add_vectors(
-                    config, table, features, entity_hashes, online_features_response
-                )
+                view, ttl = self.view(config, table), ttl_microseconds(config.online_store, table)
+                message, num_present = read_vectors(view, table.name, tuple(features), entity_hashes, ttl)
+                online_features_response.MergeFromString(message)
             options = full_feature_names, include_feature_view_version_metadata
             add_names(online_features_response, table, features, *options)
             feast_parts.COUNT_STATUSES(table.name, num_present, len(features) * num_rows - num_present)
-
-    def _add_vectors(
-        self,
-        config: RepoConfig,
-        table: FeatureView,
-        features: Sequence[str],
-        entity_hashes: bytes,
-        response: GetOnlineFeaturesResponse,
-    ) -> int:
-        """Add the vectors of entities to a response. Returns the number of values present."""
-        view, ttl = self.view(config, table), ttl_microseconds(config.online_store, table)
-        message, num_present = read_vectors(view, table.name, tuple(features), entity_hashes, ttl)
-        response.MergeFromString(message)
-        return num_present
 
     async def _read_features_per_fv_async(self, *arguments: Any, **options: Any) -> None:
         """The same on the event loop, or in a thread if a look at the disk is due.
@@ -585,7 +574,7 @@ class SketchOnlineStore(OnlineStore):
             _logger.warning("%s", summary(hints))
         for table in tables_to_delete:
             for version in range((getattr(table, "current_version_number", None) or 0) + 1):
-                storage = self._storage(config, versioned_name(table.name, version))
+                storage = view_storage(config, versioned_name(table.name, version))
                 if (known := self._views.pop(storage.location, None)) is not None:
                     known.view.end_seals()  # they would write into what is removed
                 remove_view(storage)
@@ -635,13 +624,7 @@ class SketchOnlineStore(OnlineStore):
 
     def storage(self, config: RepoConfig, table: FeatureView) -> Storage:
         """The storage of a view, which may be empty."""
-        return self._storage(config, name_in_store(config, table))
-
-    def _storage(self, config: RepoConfig, name: str) -> Storage:
-        options = config.online_store
-        given = tuple(options.storage_options.items())
-        more = options.cache_path, options.read_only
-        return _view_storage(config.repo_path, options.path, given, more, config.project, name)
+        return view_storage(config, name_in_store(config, table))
 
     def forget(self, config: RepoConfig, table: FeatureView) -> None:
         """Close a view, so that the next call opens it again."""
@@ -718,12 +701,6 @@ def _has_backed(config: RepoConfig, table: FeatureView) -> bool:
     return bool(settings.backed_codecs)
 
 
-def seal_policy(options: SketchOnlineStoreConfig) -> SealPolicy:
-    """When views are sealed, and who does it."""
-    compaction = options.compaction
-    return SealPolicy(compaction.share, compaction.min_rows, compaction.by_job, is_url(options.path))
-
-
 def _circumstances(config: RepoConfig, table: FeatureView) -> _Circumstances:
     join_keys = [(column.name, column.dtype) for column in getattr(table, "entity_columns", None) or []]
     return join_keys, getattr(table, "ttl", None), config.repo_path, config.online_store
@@ -772,42 +749,6 @@ def any_feature_view(store: FeatureStore, name: str) -> Any:
     """
     table: Any = store.registry.get_any_feature_view(name, store.project)
     return table
-
-
-def name_in_store(config: RepoConfig, table: FeatureView) -> str:
-    """The name of what the store keeps for a view, or for the version of it that is meant."""
-    version = None
-    if config.registry.enable_online_feature_view_versioning:
-        version = getattr(table.projection, "version_tag", None)
-        if version is None:
-            version = getattr(table, "current_version_number", None)
-    return versioned_name(table.name, version or 0)
-
-
-def versioned_name(view: str, version: int) -> str:
-    """No view's name holds an "@": Feast itself writes it between view and version."""
-    return f"{view}@v{version}" if version else view
-
-
-@functools.lru_cache(maxsize=1024)  # cached, because every read turns names into folders
-def _view_storage(
-    repo_path: Path | None,
-    path: str,
-    options: tuple[tuple[str, SecretStr], ...],
-    more: tuple[str | None, bool],
-    project: str,
-    view: str,
-) -> Storage:
-    return StorePlace.of(repo_path, path, dict(options), *more).view(project, view)
-
-
-def require_writer(config: RepoConfig) -> None:
-    """Refuse to change the store if it is a replica."""
-    if config.online_store.read_only:
-        raise StorageError(
-            f"project {config.project!r}: online_store has read_only: true; write, apply and seal with a "
-            "configuration without it"
-        )
 
 
 def _entity_key(join_keys: Mapping[str, Sequence[ValueProto]], row: int) -> EntityKeyProto:

@@ -10,9 +10,10 @@ from feast import FeatureView
 from feast.infra.common.serde import SerializedArtifacts
 from feast.repo_config import RepoConfig
 
+from feast_sketch_store.adapter.options import require_writer
 from feast_sketch_store.engines.tasks import ROWS_GIVEN
 from feast_sketch_store.errors import GateError, SketchStoreError, StorageError
-from feast_sketch_store.online_store import SketchOnlineStore, require_writer
+from feast_sketch_store.online_store import SketchOnlineStore
 from feast_sketch_store.row_log.staging import StagedFile
 from feast_sketch_store.storage.base import UncertainWriteError
 

@@ -17,11 +17,12 @@ from typing import Any, TypeAlias
 from feast import FeatureStore
 from feast.infra.common.serde import SerializedArtifacts
 
+from feast_sketch_store.adapter.options import require_writer
 from feast_sketch_store.engines.packing import unpack, unpack_counts, unpack_sample
 from feast_sketch_store.engines.seal_tasks import COUNT, DRAFT, FINISH, FIT, SAMPLE, request_of, run_step
 from feast_sketch_store.errors import SettingsError
 from feast_sketch_store.layers.joint import SharedVocabularies
-from feast_sketch_store.online_store import any_feature_view, online_store_of, require_writer
+from feast_sketch_store.online_store import any_feature_view, online_store_of
 from feast_sketch_store.view.joint_seal import inputs_of, numbered, publish_drafts
 
 Task: TypeAlias = Callable[[bytes], bytes]

@@ -7,7 +7,7 @@ import pyarrow as pa
 from feast.infra.common.serde import SerializedArtifacts
 
 from feast_sketch_store import feast_parts
-from feast_sketch_store.online_store import seal_policy
+from feast_sketch_store.adapter.options import seal_policy
 from feast_sketch_store.row_log.staging import REPORT
 from feast_sketch_store.rows.arrow_rows import from_source
 from feast_sketch_store.rows.limits import gathered
