@@ -36,9 +36,11 @@ class Csr:
         return len(self.indptr) - 1
 
     @classmethod
-    def of_lengths(cls, lengths: NDArray[np.integer], ids: NDArray[Any]) -> "Csr":
+    def of_lengths(
+        cls, lengths: NDArray[np.integer], ids: NDArray[Any], weights: NDArray[Any] | None = None
+    ) -> "Csr":
         """Rows of given lengths, int[n]."""
-        return cls(bounds_of(lengths), ids)
+        return cls(bounds_of(lengths), ids, weights)
 
     @property
     def lengths(self) -> NDArray[np.int64]:
