@@ -26,7 +26,7 @@ from feast import FeatureStore
 from feast.version_utils import parse_version
 from numpy.typing import ArrayLike, NDArray
 
-from feast_sketch_store.errors import RowError, StorageError, UnsupportedFeatureError
+from feast_sketch_store.errors import RowError, StorageError, UnsupportedFeatureError, shown
 from feast_sketch_store.online_store import any_feature_view, online_store_of
 from feast_sketch_store.reading.entities import Entities, EntityColumns, as_array
 from feast_sketch_store.reading.ragged import RaggedLists, column_of, read_lists
@@ -139,7 +139,7 @@ class AppendedFeature(ABC):
             row, wrong = found
             given = timestamps if isinstance(timestamps, datetime) else timestamps[row]
             raise RowError(
-                f"row {row} for the {self._kind} {self._codec.feature!r} has the time {_text(given)}, which "
+                f"row {row} for the {self._kind} {self._codec.feature!r} has the time {shown(given)}, which "
                 f"is none or {wrong}; nothing was written. Give seconds since 1970, datetimes or timestamps"
             )
         return times
@@ -408,14 +408,6 @@ def _microseconds(timestamps: Any, number: int) -> NDArray[np.int64]:
         what = f"{times.null_count} nulls" if times.null_count else f"{len(times)}"
         raise RowError(f"{number} timestamps are needed, not {what}")
     return np.array(times.to_numpy(zero_copy_only=False), np.int64)
-
-
-def _text(time: Any) -> str:
-    """A time as it was given, for a message; Python cannot represent all that Arrow can."""
-    try:
-        return str(time)
-    except (OverflowError, ValueError):
-        return str(getattr(time, "value", "?"))
 
 
 def _plain(timestamps: Any) -> Sequence[Any] | NDArray[Any]:

@@ -26,7 +26,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from feast_sketch_store.errors import RowError
+from feast_sketch_store.errors import RowError, shown
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.columns import large_type, list_lengths, lists_of
 from feast_sketch_store.rows.conversions import TOO_LARGE_FOR_FLOAT
@@ -46,7 +46,6 @@ _NULL_ELEMENTS = {"string": "", "bytes": b"", "bool": False, "float": np.nan, "d
 _NULL_SET_ELEMENTS = {kind: _NULL_ELEMENTS[kind] for kind in ("bool", "float", "double")}
 
 _PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
-_MAX_SHOWN = 80  # characters of a value in a message
 
 # What Feast's conversion of a value may raise.
 _FEAST_ERRORS = (TypeError, ValueError, AssertionError, AttributeError, KeyError, OverflowError)
@@ -160,17 +159,8 @@ def _column(column: pa.ChunkedArray, codec: FeatureCodec, what: str = "feature")
         row = _first_refused(convert, values)
         raise RowError(
             f"{what} {codec.feature!r} takes {codec.value_field}, but row {row} of the batch has "
-            f"{_shown(values[row])} "
-            f"({values.type}): {error}; correct the {what}'s type or the source's column"
+            f"{shown(values[row])} ({values.type}): {error}; correct the {what}'s type or the source's column"
         ) from error
-
-
-def _shown(value: pa.Scalar) -> str:
-    try:
-        text = str(value)
-    except (OverflowError, ValueError):  # a time that Python cannot represent
-        text = str(getattr(value, "value", "?"))
-    return text if len(text) <= _MAX_SHOWN else text[:_MAX_SHOWN] + "..."
 
 
 class _Refused(Exception):

@@ -34,7 +34,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from feast_sketch_store import kernel
-from feast_sketch_store.errors import RowError, UnsupportedFeatureError
+from feast_sketch_store.errors import RowError, UnsupportedFeatureError, shown
 from feast_sketch_store.kernel.binary import Parts, parts_of
 from feast_sketch_store.rows.binning import Binning, Numbers
 from feast_sketch_store.rows.conversions import converted, is_convertible
@@ -142,8 +142,6 @@ _ENTITIES_PER_MESSAGE: Final = 128  # few enough to stay in the cache
 _BYTES_PER_MESSAGE: Final = 1 << 26  # unless one value is larger; protobuf parses at most 2 GiB
 
 ID_KINDS: Final = ("int64", "string")  # of ids of what was counted
-
-_MAX_SHOWN: Final = 80  # characters of a value in a message
 
 _WIRE_VARINT, _WIRE_FIXED64, _WIRE_DELIMITED, _WIRE_FIXED32 = 0, 1, 2, 5
 
@@ -437,11 +435,10 @@ class FeatureCodec:
                 return [converted(content := element, kind, self.element_kind) for element in elements]
             except ValueError as error:
                 reason = f", {error}"
-        shown = repr(content) if kind not in ("", "message") else ""
-        shown = " " + (shown if len(shown) <= _MAX_SHOWN else f"{shown[:_MAX_SHOWN]}...") if shown else ""
+        given = f" {shown(repr(content))}" if kind not in ("", "message") else ""
         raise RowError(
             f"feature {self.feature!r} takes {self.value_field}, but row {row} of the batch "
-            f"has {field}{shown}{reason}; correct the feature's type or the source's column"
+            f"has {field}{given}{reason}; correct the feature's type or the source's column"
         )
 
     def _elements_to_arrow(self, elements: list[object] | NDArray[Any]) -> pa.Array:
