@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from feast_sketch_store import kernel
 from feast_sketch_store.errors import RowError
 from feast_sketch_store.kernel.binary import from_parts, parts_of
+from feast_sketch_store.rows.columns import large_type
 
 if TYPE_CHECKING:
     from feast.protos.feast.types.EntityKey_pb2 import EntityKey
@@ -295,22 +296,15 @@ def _name(join_key: str) -> bytes:
 
 def _serialize_values(join_key: str, values: pa.Array) -> list[pa.Array]:
     """Two arrays of binary values; together they are the type, length and value of each key."""
-    if pa.types.is_timestamp(values.type):
-        numbers, kind = values.cast(pa.timestamp("s", values.type.tz), safe=False), _UNIX_TIMESTAMP
-        values = numbers.cast(pa.int64())
-    elif pa.types.is_int64(values.type):
-        kind = _INT64
-    elif pa.types.is_int32(values.type):
-        kind = _INT32
-    elif pa.types.is_string(values.type) or pa.types.is_large_string(values.type):
-        kind = _STRING
-    elif pa.types.is_binary(values.type) or pa.types.is_large_binary(values.type):
-        kind = _BYTES
-    else:
+    is_time = pa.types.is_timestamp(values.type)
+    kind = _UNIX_TIMESTAMP if is_time else _KINDS.get(large_type(values.type))
+    if kind is None:
         raise TypeError(
             f"join key {join_key!r} has values of type {values.type}; give int64, int32, strings, bytes or "
             "timestamps"
         )
+    if is_time:
+        values = values.cast(pa.timestamp("s", values.type.tz), safe=False).cast(pa.int64())
     is_number = pa.types.is_integer(values.type)
     content = _fixed_width(values.to_numpy()) if is_number else values.cast(pa.large_binary())
     heads = np.empty((len(values), 2), "<u4")
