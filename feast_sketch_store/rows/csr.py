@@ -54,9 +54,12 @@ class Csr:
 
     def take(self, rows: NDArray[np.integer]) -> "Csr":
         """The given rows, int[m], in the order given."""
-        lengths = (self.indptr[1:] - self.indptr[:-1])[rows]
+        return self.sliced(self.indptr[rows], (self.indptr[1:] - self.indptr[:-1])[rows])
+
+    def sliced(self, starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> "Csr":
+        """Rows that each begin at an index of ``ids`` and have a length: int64[m] each."""
         indptr = bounds_of(lengths)
-        indices = np.repeat(self.indptr[rows] - indptr[:-1], lengths) + np.arange(indptr[-1])
+        indices = np.repeat(starts - indptr[:-1], lengths) + np.arange(indptr[-1])
         return Csr(indptr, self.ids[indices], None if self.weights is None else self.weights[indices])
 
     def masked(self, is_kept: NDArray[np.bool_]) -> "Csr":

@@ -228,9 +228,7 @@ def newest_of(items: Csr, limit: int | None, since: int) -> Csr:
         np.minimum(lengths, limit, out=lengths)
     if lengths.sum() == len(items.ids):
         return items
-    indptr = bounds_of(lengths)
-    indices = np.arange(indptr[-1]) + np.repeat(items.indptr[:-1] - indptr[:-1], lengths)
-    return Csr(indptr, items.ids[indices], items.weights[indices])
+    return items.sliced(items.indptr[:-1], lengths)
 
 
 def united(rows: EncodedRows, backwards: bool = False) -> EncodedRows:
