@@ -27,9 +27,8 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from feast_sketch_store.errors import RowError, shown
-from feast_sketch_store.rows.codecs import FeatureCodec
+from feast_sketch_store.rows.codecs import TOO_LARGE_FOR_FLOAT, FeatureCodec
 from feast_sketch_store.rows.columns import large_type, list_lengths, lists_of
-from feast_sketch_store.rows.conversions import TOO_LARGE_FOR_FLOAT
 from feast_sketch_store.rows.count_log import with_counts
 from feast_sketch_store.rows.csr import bounds_of
 from feast_sketch_store.rows.encoding import (
