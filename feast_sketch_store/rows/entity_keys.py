@@ -218,10 +218,10 @@ class SingleKeys:
         -------
         None if this is not a single entity, or not certainly of the right types.
         """
-        if type(entity) is not int and isinstance(entity, np.integer):
-            entity = int(entity)
         if type(entity) is int and self._int64_prefix is not None and _INT64_MIN <= entity <= _INT64_MAX:
             return kernel.hash_int64_key(self._int64_prefix, entity)  # the common case
+        if isinstance(entity, np.integer):
+            return self.hash(int(entity))
         values: list[object]
         if isinstance(entity, int | str | bytes):
             values = [entity]
