@@ -53,7 +53,10 @@ def list_lengths(column: pa.Array | pa.ChunkedArray, of_null: int = 0) -> NDArra
 
 def optional_column(table: pa.Table, name: str) -> pa.Array | None:
     """A column as one array; None if the table has no such column."""
-    return table[name].combine_chunks() if table.schema.get_field_index(name) >= 0 else None
+    try:
+        return table[name].combine_chunks()
+    except KeyError:  # to look among the names would make a list of them all
+        return None
 
 
 def with_column(table: pa.Table, name: str, column: pa.Array) -> pa.Table:
