@@ -69,9 +69,7 @@ _PYTHON = """\
 _API: tuple[tuple[str, Sequence[str], bool], ...] = (
     ("reading.reader", ("SketchReader", "CsrMatrix"), True),
     ("reading.ragged", ("RaggedLists", "Jagged"), True),
-    ("appended", ("AppendedFeature", "AppendedItems"), True),
-    ("lists", ("Lists",), True),
-    ("sets", ("Sets",), True),
+    ("appended", ("AppendedFeature", "AppendedItems", "Lists", "Sets"), True),
     ("counts", ("Counts", "Counted"), True),
     ("reading.training", ("through_sketch",), True),
     ("reading.entities", ("shard_of",), True),

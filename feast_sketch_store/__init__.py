@@ -8,8 +8,8 @@ __version__ = "0.1.0"
 
 _EXPORTS = {
     "Counts": "feast_sketch_store.counts",
-    "Lists": "feast_sketch_store.lists",
-    "Sets": "feast_sketch_store.sets",
+    "Lists": "feast_sketch_store.appended",
+    "Sets": "feast_sketch_store.appended",
     "SketchOnlineStore": "feast_sketch_store.online_store",
     "SketchOnlineStoreConfig": "feast_sketch_store.online_store",
     "SketchReader": "feast_sketch_store.reading.reader",

@@ -1,4 +1,18 @@
-"""What `Lists`, `Sets` and `Counts` share: a feature to which rows append, opened for writes and reads."""
+"""Features to which rows append, opened for writes and reads: arrays in and arrays out.
+
+history = Lists("feature_repo", "user_history", "read")
+history.add(users, articles, timestamps)                    what users have just read
+recent = history.get(users, limit=50)                       newest first, never an expired item
+history.remove([user], article)                             forget one article
+history.clear([user])                                       forget all
+
+liked = Sets("feature_repo", "user_likes", "liked")
+liked.add(users, articles)                                  one value for each user of the array
+liked.remove(users, articles)
+liked.get(users)                                            an Arrow array of lists
+
+`Counts` of `feast_sketch_store.counts` are the third kind.
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -12,15 +26,17 @@ from feast import FeatureStore
 from feast.version_utils import parse_version
 from numpy.typing import ArrayLike, NDArray
 
-from feast_sketch_store.errors import RowError, StorageError, UnsupportedFeatureError
+from feast_sketch_store.errors import RowError, StorageError, UnsupportedFeatureError, shown
 from feast_sketch_store.online_store import any_feature_view, online_store_of
 from feast_sketch_store.reading.entities import Entities, EntityColumns, as_array
-from feast_sketch_store.rows.codecs import FeatureCodec
+from feast_sketch_store.reading.ragged import Moments, RaggedLists, column_of, read_lists, window_of_lists
+from feast_sketch_store.rows.codecs import MEMBERSHIP, FeatureCodec
 from feast_sketch_store.rows.encoding import TIMESTAMP, deletion_rows
 from feast_sketch_store.rows.limits import impossible_moment
 from feast_sketch_store.rows.list_log import REMOVE, REPLACE, ListRows
 from feast_sketch_store.settings.resolve import join_key_columns
 from feast_sketch_store.settings.view_settings import ViewSettings
+from feast_sketch_store.view.live_shard import expire_before_of
 
 _MAX_SECONDS = 1 << 40  # since 1970: later than any item may be, and small enough for microseconds
 _ALL_SECONDS = -_MAX_SECONDS, _MAX_SECONDS
@@ -102,9 +118,10 @@ class AppendedFeature(ABC):
         return bounds
 
     def _values(self, values: Any, number: int, codec: FeatureCodec | None = None) -> pa.Array:
-        """Convert values to ``number`` elements of the feature's column, or of that of an attribute."""
-        what = f"{self._kind} {self._codec.feature!r}" if codec is None else f"attribute {codec.feature!r}"
-        kind = (codec or self._codec).arrow_type.value_type
+        """Convert values to ``number`` elements of the feature's column, or of one beside it."""
+        codec = codec or self._codec
+        own = self._kind if codec is self._codec else "feature of ids" if codec.ids_of else "attribute"
+        what, kind = f"{own} {codec.feature!r}", codec.element_type
         try:
             elements = as_array(values, kind)
         except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
@@ -121,7 +138,7 @@ class AppendedFeature(ABC):
             row, wrong = found
             given = timestamps if isinstance(timestamps, datetime) else timestamps[row]
             raise RowError(
-                f"row {row} for the {self._kind} {self._codec.feature!r} has the time {_text(given)}, which "
+                f"row {row} for the {self._kind} {self._codec.feature!r} has the time {shown(given)}, which "
                 f"is none or {wrong}; nothing was written. Give seconds since 1970, datetimes or timestamps"
             )
         return times
@@ -223,6 +240,127 @@ class AppendedItems(AppendedFeature):
         return {codec.feature: self._values(given[codec.feature], number, codec) for codec in codecs}
 
 
+class Lists(AppendedItems):
+    """One list of a feature view; see `AppendedFeature` for its parameters and errors."""
+
+    _kind = "list"
+    _kinds = "lists"
+    _how_declared = "The tag sketch.codec: list on an Array makes one"
+
+    @staticmethod
+    def _codecs_of(settings: ViewSettings) -> dict[str, FeatureCodec]:
+        return {codec.feature: codec for codec in settings.codecs if codec.is_plain_list}
+
+    def get(
+        self,
+        entities: Entities,
+        min_timestamp: datetime | None = None,
+        limit: int | None = None,
+        *,
+        until: Moments | None = None,
+        inclusive: bool = False,
+        attributes: Sequence[str] = (),
+    ) -> RaggedLists:
+        """Read the items of each entity, newest first, without expired items and up to the list's limit.
+
+        Parameters
+        ----------
+        min_timestamp : of the oldest item to return; a naive time is in UTC. None for all.
+        limit : the most items to return for each entity.
+        until, inclusive, attributes : read the lists as of moments, and attributes of their items; see
+            `SketchReader.lists`.
+
+        Raises
+        ------
+        RowError : the entities do not have the view's join keys, the limit is below 1, or a moment has no
+            time zone.
+        UnsupportedFeatureError : the items lack an attribute.
+        DamagedFileError : a file of the view cannot be read.
+        """
+        hashes = self._entities.hash(entities)
+        window = window_of_lists(
+            self._codec,
+            self._view.settings.ttl_microseconds,
+            len(hashes),
+            min_timestamp,
+            limit,
+            until,
+            inclusive,
+        )
+        return self._view.with_state(lambda state: read_lists(state, self._codec, hashes, window, attributes))
+
+    def remove(self, entities: Entities, values: Any, until: datetime | None = None) -> None:
+        """Remove a value from lists, with all its items.
+
+        Items that were added before are hidden. The same item may be added again.
+
+        Parameters
+        ----------
+        entities : n of them.
+        values : one value for all entities, or n values.
+        until : the time of the newest item to remove; None for now.
+
+        Raises
+        ------
+        RowError, StorageError : as `add`.
+        """
+        self._remove(entities, values, until)
+
+
+class Sets(AppendedItems):
+    """One set of a feature view with the tag ``sketch.rows: append``.
+
+    See `AppendedFeature` for parameters and errors.
+
+    The operation on a value that was committed last counts. So an operation that is written again, or twice
+    in a batch, changes nothing.
+    """
+
+    _kind = "set"
+    _kinds = "sets that grow"
+    _how_declared = "The tag sketch.rows: append on a view lets its Arrays and Sets grow"
+
+    @staticmethod
+    def _codecs_of(settings: ViewSettings) -> dict[str, FeatureCodec]:
+        if settings.semantics != "append":
+            return {}
+        return {codec.feature: codec for codec in settings.codecs if codec.name == MEMBERSHIP}
+
+    def get(self, entities: Entities) -> pa.LargeListArray:
+        """Read the values of each entity: n lists, each with distinct values in any order.
+
+        A list is null if its entity has no row. Sealed sets in a filter may show values that are not theirs,
+        as in every read; see `SketchReader` for matrices.
+
+        Raises
+        ------
+        RowError : the entities do not have the view's join keys.
+        DamagedFileError : a file of the view cannot be read.
+        """
+        hashes, codec = self._entities.hash(entities), self._codec
+        expire_before = expire_before_of(self._view.settings.ttl_microseconds)
+        return self._view.with_state(
+            lambda state: column_of(state.read(hashes, (codec.feature,), expire_before), codec, len(hashes))
+        )
+
+    def remove(self, entities: Entities, values: Any) -> None:
+        """Remove a value from the set of each entity.
+
+        What was added before is hidden, and the value may be added again. A removal of a value that a set
+        does not have changes nothing.
+
+        Parameters
+        ----------
+        entities : n entities; repeat an entity for each of its values.
+        values : one value for all entities, or n values.
+
+        Raises
+        ------
+        RowError, StorageError : as `add`.
+        """
+        self._remove(entities, values, None)
+
+
 def _view_of(store: FeatureStore, name: str) -> Any:
     """A feature view by its name, or one of its versions by ``name@version``."""
     name, at, version = name.partition("@")
@@ -269,14 +407,6 @@ def _microseconds(timestamps: Any, number: int) -> NDArray[np.int64]:
         what = f"{times.null_count} nulls" if times.null_count else f"{len(times)}"
         raise RowError(f"{number} timestamps are needed, not {what}")
     return np.array(times.to_numpy(zero_copy_only=False), np.int64)
-
-
-def _text(time: Any) -> str:
-    """A time as it was given, for a message; Python cannot represent all that Arrow can."""
-    try:
-        return str(time)
-    except (OverflowError, ValueError):
-        return str(getattr(time, "value", "?"))
 
 
 def _plain(timestamps: Any) -> Sequence[Any] | NDArray[Any]:

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from feast_sketch_store.appended import AppendedFeature
 from feast_sketch_store.errors import RowError
-from feast_sketch_store.reading.entities import Entities, as_array
+from feast_sketch_store.reading.entities import Entities
 from feast_sketch_store.reading.ragged import column_of
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.count_log import counts_array
@@ -88,7 +88,7 @@ class Counts(AppendedFeature):
         elements, times = self._values(values, num_rows), self._times(timestamps, num_rows)
         amounts, ids = self._amounts(counts, num_rows), None
         if event_ids is not None:
-            ids = self._ids(event_ids, num_rows)
+            ids = self._values(event_ids, num_rows, self._codec_of_ids)
             codecs = self._codec_of_ids, self._codec
             check_ids(serialize_columns(columns), np.arange(num_rows), (ids, elements, amounts), codecs)
         operation = None if ids is None else COUNT
@@ -176,15 +176,3 @@ class Counts(AppendedFeature):
                 f"{MAX_COUNT}"
             )
         return amounts.astype(np.int64)
-
-    def _ids(self, event_ids: ArrayLike | pa.Array, number: int) -> pa.Array:
-        """Ids as elements of the feature with the ids."""
-        codec = self._codec_of_ids
-        try:
-            ids = as_array(event_ids, codec.arrow_type.value_type)
-        except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
-            raise RowError(f"these are not ids for the feature {codec.feature!r}: {error}") from error
-        if ids.null_count or len(ids) != number:
-            what = f"{ids.null_count} nulls" if ids.null_count else f"{len(ids)} ids"
-            raise RowError(f"the feature {codec.feature!r} takes {number} ids here, not {what}")
-        return ids

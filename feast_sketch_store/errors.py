@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import Self
 
+_MAX_SHOWN = 80  # characters of a value in a message
+
 
 class SketchStoreError(Exception):
     """Base class of every error that the store raises on purpose.
@@ -92,3 +94,12 @@ def summed_up(errors: Sequence[SketchStoreError]) -> SketchStoreError:
     error = kinds.pop()(text) if len(kinds) == 1 else SettingsError(text)
     error.parts = tuple(parts)
     return error
+
+
+def shown(value: object) -> str:
+    """A value in a message: its first characters, or of a time that Python cannot represent its number."""
+    try:
+        text = str(value)
+    except (OverflowError, ValueError):
+        text = str(getattr(value, "value", "?"))
+    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}..."

@@ -207,10 +207,9 @@ class _Histogram:
         client.REGISTRY.register(self)
 
     def labels(self, *labels: str) -> "_HistogramChild":
-        """The histogram of some labels."""
-        if labels not in self._children:
-            self._children[labels] = _HistogramChild(self._metric, labels)
-        return self._children[labels]
+        """Make the histogram of some labels; `_child` asks once for each."""
+        child = self._children[labels] = _HistogramChild(self._metric, labels)
+        return child
 
     def collect(self) -> Iterable[Any]:
         """The values of this process, for a scrape."""

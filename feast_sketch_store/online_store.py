@@ -24,16 +24,21 @@ from feast.protos.feast.types.EntityKey_pb2 import EntityKey as EntityKeyProto
 from feast.protos.feast.types.Value_pb2 import Value as ValueProto
 from feast.repo_config import RepoConfig
 from feast.types import FeastType
-from pydantic import SecretStr
 
 from feast_sketch_store import feast_parts
-from feast_sketch_store.adapter import backing, planned
-from feast_sketch_store.adapter.advice import Hint, advice, summary
+from feast_sketch_store.adapter import backing
+from feast_sketch_store.adapter.advice import Hint, advice, summary, warn_of_read, warn_of_write
 from feast_sketch_store.adapter.backing import BackingStore, Steps
-from feast_sketch_store.adapter.expiry import warn_of_read, warn_of_write
 from feast_sketch_store.adapter.list_updates import updates
-from feast_sketch_store.adapter.options import OnlineStoreOptions
-from feast_sketch_store.adapter.plans import Plan, Plans
+from feast_sketch_store.adapter.options import (
+    OnlineStoreOptions,
+    name_in_store,
+    require_writer,
+    seal_policy,
+    versioned_name,
+    view_storage,
+)
+from feast_sketch_store.adapter.plans import Columns, Plan, Plans, columns_of, question_of, refresh
 from feast_sketch_store.adapter.precomputed import from_views, no_vectors_needed, view_of_vectors
 from feast_sketch_store.adapter.responses import (
     RawRow,
@@ -49,7 +54,6 @@ from feast_sketch_store.errors import (
     RowError,
     SettingsError,
     SketchStoreError,
-    StorageError,
     UnsupportedFeatureError,
     summed_up,
 )
@@ -59,13 +63,11 @@ from feast_sketch_store.rows.encoding import FeastRow, deletions
 from feast_sketch_store.settings.resolve import resolve, ttl_microseconds
 from feast_sketch_store.settings.table import Sharding
 from feast_sketch_store.storage.base import Storage
-from feast_sketch_store.storage.buckets import is_url
 from feast_sketch_store.storage.stores import StorePlace
 from feast_sketch_store.view.live_shard import expire_before_of
 from feast_sketch_store.view.opening import is_worker, kept
 from feast_sketch_store.view.opening import open_view as open_stored_view
 from feast_sketch_store.view.removal import remove_project, remove_view
-from feast_sketch_store.view.sealing import SealPolicy
 from feast_sketch_store.view.view import View
 
 _logger = logging.getLogger(__name__)
@@ -117,7 +119,7 @@ class SketchOnlineStore(OnlineStore):
         self._views: dict[str, _Opened] = kept("views")  # by location
         self._opened_backing: tuple[tuple[Any, ...], BackingStore | None] | None = None
         self._plans = Plans(self.view, self.serves)
-        no_vectors_needed(SketchOnlineStore)
+        no_vectors_needed()
 
     def _forget_views(self) -> None:
         self._views.clear()
@@ -269,7 +271,7 @@ class SketchOnlineStore(OnlineStore):
         features = from_views(features)
         options = full_feature_names, include_feature_view_version_metadata
         asked = self._planned(config, features, entity_rows, registry, project, *options)
-        answer = None if asked is None else planned.respond(*asked)
+        answer = None if asked is None else asked[0].respond(asked[1])
         if answer is not None:
             return answer
         return super().get_online_features(config, features, entity_rows, registry, project, *options)
@@ -289,8 +291,9 @@ class SketchOnlineStore(OnlineStore):
         options = full_feature_names, include_feature_view_version_metadata
         asked = self._planned(config, features, entity_rows, registry, project, *options)
         if asked is not None:
-            await planned.refresh(of_view.view for of_view in asked[0].views)
-            if (answer := planned.respond(*asked)) is not None:
+            plan, columns = asked
+            await refresh(of_view.view for of_view in plan.views)
+            if (answer := plan.respond(columns)) is not None:
                 return answer
         return await super().get_online_features_async(
             config, features, entity_rows, registry, project, *options
@@ -305,14 +308,14 @@ class SketchOnlineStore(OnlineStore):
         project: str,
         full_feature_names: bool,
         with_versions: bool,
-    ) -> tuple[Plan, planned.Columns] | None:
+    ) -> tuple[Plan, Columns] | None:
         """The plan of a request, and its entities; None if Feast's own method must answer."""
         if self._in_worker or feast_parts.reads_changed():
             return None
-        columns = planned.columns_of(entity_rows)
+        columns = columns_of(entity_rows)
         if columns is None:
             return None
-        question = planned.question_of(features, columns, full_feature_names, with_versions)
+        question = question_of(features, columns, full_feature_names, with_versions)
         if question is None:
             return None
         try:
@@ -321,7 +324,7 @@ class SketchOnlineStore(OnlineStore):
             _logger.debug("Feast's own method answers: %r", error)
             return None
         values = list(columns.values())
-        return None if plan is None or not planned.takes(plan, values) else (plan, values)
+        return None if plan is None or not plan.takes(values) else (plan, values)
 
     def _read_features_per_fv(self, *arguments: Any, **options: Any) -> None:
         """Reads for `OnlineStore.get_online_features`, without a Python object per row and value.
@@ -373,26 +376,12 @@ class SketchOnlineStore(OnlineStore):
                 rows, raw = yield from self._filled(config, table, entity_hashes, features, key_of)
                 num_present = add_rows(online_features_response, features, rows, raw)
             else:
-                num_present = self._add_vectors(
-                    config, table, features, entity_hashes, online_features_response
-                )
+                view, ttl = self.view(config, table), ttl_microseconds(config.online_store, table)
+                message, num_present = read_vectors(view, table.name, tuple(features), entity_hashes, ttl)
+                online_features_response.MergeFromString(message)
             options = full_feature_names, include_feature_view_version_metadata
             add_names(online_features_response, table, features, *options)
             feast_parts.COUNT_STATUSES(table.name, num_present, len(features) * num_rows - num_present)
-
-    def _add_vectors(
-        self,
-        config: RepoConfig,
-        table: FeatureView,
-        features: Sequence[str],
-        entity_hashes: bytes,
-        response: GetOnlineFeaturesResponse,
-    ) -> int:
-        """Add the vectors of entities to a response. Returns the number of values present."""
-        view, ttl = self.view(config, table), ttl_microseconds(config.online_store, table)
-        message, num_present = read_vectors(view, table.name, tuple(features), entity_hashes, ttl)
-        response.MergeFromString(message)
-        return num_present
 
     async def _read_features_per_fv_async(self, *arguments: Any, **options: Any) -> None:
         """The same on the event loop, or in a thread if a look at the disk is due.
@@ -406,7 +395,7 @@ class SketchOnlineStore(OnlineStore):
         config, grouped_refs = arguments[:2]
         views = [self.view(config, table) for table, _ in grouped_refs]
         if config.online_store.backing_store is not None:
-            await planned.refresh(views)
+            await refresh(views)
             await self._finish_async(config, self._vectors(*arguments, **options))
         elif all(view.is_fresh() for view in views):
             self._read_features_per_fv(*arguments, **options)
@@ -475,7 +464,7 @@ class SketchOnlineStore(OnlineStore):
         """`online_read` on the event loop, or in a thread if it is time to look at the disk."""
         view = self.view(config, table)
         if config.online_store.backing_store is not None:
-            await planned.refresh([view])
+            await refresh([view])
             features = requested_features or [feature.name for feature in table.features]
             return await self._finish_async(config, self._rows(config, table, entity_keys, features))
         if view.is_fresh():
@@ -503,7 +492,7 @@ class SketchOnlineStore(OnlineStore):
                     for part in self.view(config, table).shards.values():
                         part.warm_up()
                     if not feast_parts.reads_changed():
-                        planned.rehearse(self._plans, table, registered.registry, config)
+                        self._plans.rehearse(table, registered.registry, config)
                 except Exception as error:  # its first request reports it; the other views are served
                     _logger.warning("feature view %r is not ready: %s", table.name, error)
 
@@ -585,7 +574,7 @@ class SketchOnlineStore(OnlineStore):
             _logger.warning("%s", summary(hints))
         for table in tables_to_delete:
             for version in range((getattr(table, "current_version_number", None) or 0) + 1):
-                storage = self._storage(config, versioned_name(table.name, version))
+                storage = view_storage(config, versioned_name(table.name, version))
                 if (known := self._views.pop(storage.location, None)) is not None:
                     known.view.end_seals()  # they would write into what is removed
                 remove_view(storage)
@@ -635,13 +624,7 @@ class SketchOnlineStore(OnlineStore):
 
     def storage(self, config: RepoConfig, table: FeatureView) -> Storage:
         """The storage of a view, which may be empty."""
-        return self._storage(config, name_in_store(config, table))
-
-    def _storage(self, config: RepoConfig, name: str) -> Storage:
-        options = config.online_store
-        given = tuple(options.storage_options.items())
-        more = options.cache_path, options.read_only
-        return _view_storage(config.repo_path, options.path, given, more, config.project, name)
+        return view_storage(config, name_in_store(config, table))
 
     def forget(self, config: RepoConfig, table: FeatureView) -> None:
         """Close a view, so that the next call opens it again."""
@@ -718,12 +701,6 @@ def _has_backed(config: RepoConfig, table: FeatureView) -> bool:
     return bool(settings.backed_codecs)
 
 
-def seal_policy(options: SketchOnlineStoreConfig) -> SealPolicy:
-    """When views are sealed, and who does it."""
-    compaction = options.compaction
-    return SealPolicy(compaction.share, compaction.min_rows, compaction.by_job, is_url(options.path))
-
-
 def _circumstances(config: RepoConfig, table: FeatureView) -> _Circumstances:
     join_keys = [(column.name, column.dtype) for column in getattr(table, "entity_columns", None) or []]
     return join_keys, getattr(table, "ttl", None), config.repo_path, config.online_store
@@ -772,42 +749,6 @@ def any_feature_view(store: FeatureStore, name: str) -> Any:
     """
     table: Any = store.registry.get_any_feature_view(name, store.project)
     return table
-
-
-def name_in_store(config: RepoConfig, table: FeatureView) -> str:
-    """The name of what the store keeps for a view, or for the version of it that is meant."""
-    version = None
-    if config.registry.enable_online_feature_view_versioning:
-        version = getattr(table.projection, "version_tag", None)
-        if version is None:
-            version = getattr(table, "current_version_number", None)
-    return versioned_name(table.name, version or 0)
-
-
-def versioned_name(view: str, version: int) -> str:
-    """No view's name holds an "@": Feast itself writes it between view and version."""
-    return f"{view}@v{version}" if version else view
-
-
-@functools.lru_cache(maxsize=1024)  # cached, because every read turns names into folders
-def _view_storage(
-    repo_path: Path | None,
-    path: str,
-    options: tuple[tuple[str, SecretStr], ...],
-    more: tuple[str | None, bool],
-    project: str,
-    view: str,
-) -> Storage:
-    return StorePlace.of(repo_path, path, dict(options), *more).view(project, view)
-
-
-def require_writer(config: RepoConfig) -> None:
-    """Refuse to change the store if it is a replica."""
-    if config.online_store.read_only:
-        raise StorageError(
-            f"project {config.project!r}: online_store has read_only: true; write, apply and seal with a "
-            "configuration without it"
-        )
 
 
 def _entity_key(join_keys: Mapping[str, Sequence[ValueProto]], row: int) -> EntityKeyProto:

@@ -1,16 +1,25 @@
-"""Advice at ``feast apply``: settings that would keep a view more exactly, or in fewer bytes."""
+"""What users are told: at ``feast apply``, about settings that would keep a view more exactly or in fewer
+bytes; and once per view and process, about rows older than the view's ttl.
+"""
 
-from collections.abc import Iterable, Iterator
+import logging
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 
 from feast.feature_view import FeatureView
 from feast.field import Field
 
 from feast_sketch_store.layers import SealedRows
 from feast_sketch_store.rows.codecs import EXACT, MEMBERSHIP, FeatureCodec
+from feast_sketch_store.rows.encoding import FeastRow
 from feast_sketch_store.settings.features import is_embedding
 from feast_sketch_store.settings.table import TAG_PREFIX
 from feast_sketch_store.settings.view_settings import ViewSettings
+
+_logger = logging.getLogger(__name__)
+
+_warned: set[str] = set()  # locations of views of which rows have expired
 
 _EXACT_TAG = f'"{TAG_PREFIX}codec": "exact"'
 _MAX_NAMED = 5  # subjects of a summary
@@ -141,3 +150,36 @@ def _exact_bytes(field: Field, codec: FeatureCodec, sealed: SealedRows | None) -
     if width and length:
         return f"{round(width * length)} bytes a row"
     return f"{width:g} bytes an element" if width else "the bytes of its values"
+
+
+def warn_of_read(
+    location: str, view: str, num_expired: int, num_read: int, ttl_microseconds: int | None
+) -> None:
+    """Warn if a read withheld rows; ``location`` is that of the view's storage."""
+    if ttl_microseconds is not None and location not in _warned:
+        subject = f"{num_expired} of {num_read} rows read"
+        _warn_of_expired(location, view, subject, num_expired, ttl_microseconds)
+
+
+def warn_of_write(location: str, view: str, rows: Sequence[FeastRow], ttl_microseconds: int | None) -> None:
+    """Warn if rows have expired before they are written."""
+    if ttl_microseconds is not None and location not in _warned:
+        limit = datetime.now(UTC) - timedelta(microseconds=ttl_microseconds)
+        moments = (row[2] if row[2].tzinfo else row[2].replace(tzinfo=UTC) for row in rows)
+        num_expired = sum(moment < limit for moment in moments)
+        subject = f"{num_expired} of {len(rows)} rows written"
+        _warn_of_expired(location, view, subject, num_expired, ttl_microseconds)
+
+
+def _warn_of_expired(location: str, view: str, subject: str, num_expired: int, ttl_microseconds: int) -> None:
+    if not num_expired:
+        return
+    _warned.add(location)
+    _logger.warning(
+        "%s of feature view %r are older than its ttl of %s: with `ttl: {expire: true}`, reads withhold "
+        "their values and answer OUTSIDE_MAX_AGE. They stay on disk for `ttl: {keep}` longer, so a longer "
+        "ttl, or `expire: false`, brings them back",
+        subject,
+        view,
+        timedelta(microseconds=ttl_microseconds),
+    )

@@ -11,7 +11,8 @@ import copy
 import logging
 import os
 import threading
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any, NamedTuple, TypeVar
 
@@ -134,13 +135,9 @@ class BackingStore:
             (entity_key, {name: values.get(name, absent) for name in features}, event, created)
             for entity_key, values, event, created in rows
         ]
-        try:
+        failure = f"did not take {len(rows)} rows, so they were not written"
+        with self._telling(f"feature view {table.name!r}", failure):
             self._store.online_write_batch(self._config, _with_features(table, features), complete, None)
-        except Exception as error:  # each store has errors of its own
-            raise StorageError(
-                f"feature view {table.name!r}: the backing store ({self.kind}) did not take {len(rows)} "
-                f"rows, so they were not written: {type(error).__name__}: {error}"
-            ) from error
 
     def fetch(self, lookup: Lookup) -> Sequence[Row]:
         """The rows that are wanted.
@@ -149,10 +146,8 @@ class BackingStore:
         ------
         StorageError : the store cannot be reached.
         """
-        try:
+        with self._counting(lookup):
             return self._store.online_read(*self._question(lookup))
-        except Exception as error:
-            raise self._unreachable(lookup, error) from error
 
     def read(self, lookup: Lookup) -> Sequence[Row] | None:
         """Read the rows of a lookup; None if the store cannot be reached and reads go on without it.
@@ -172,23 +167,35 @@ class BackingStore:
         if not self._store.async_supported.read:
             return await asyncio.to_thread(self.read, lookup)
         try:
-            return await self._store.online_read_async(*self._question(lookup))
-        except Exception as error:
-            unreachable = self._unreachable(lookup, error)
-            unreachable.__cause__ = error
-            self._without(unreachable)
+            with self._counting(lookup):
+                return await self._store.online_read_async(*self._question(lookup))
+        except StorageError as error:
+            self._without(error)
             return None
 
     def _question(self, lookup: Lookup) -> tuple[RepoConfig, FeatureView, list[EntityKey], list[str]]:
         table = _with_features(lookup.table, lookup.features)
         return self._config, table, lookup.entity_keys, lookup.features
 
-    def _unreachable(self, lookup: Lookup, error: Exception) -> StorageError:
-        lookup.metrics.add(BACKING_FAILURES)
-        return StorageError(
-            f"feature view {lookup.table.name!r}: the backing store ({self.kind}) could not be read: "
-            f"{type(error).__name__}: {error}"
-        )
+    @contextmanager
+    def _counting(self, lookup: Lookup) -> Iterator[None]:
+        """Raise a failed read as a `StorageError`, and count it."""
+        try:
+            with self._telling(f"feature view {lookup.table.name!r}", "could not be read"):
+                yield
+        except StorageError:
+            lookup.metrics.add(BACKING_FAILURES)
+            raise
+
+    @contextmanager
+    def _telling(self, where: str, failure: str) -> Iterator[None]:
+        """Raise the store's errors as `StorageError`; each store has types of its own."""
+        try:
+            yield
+        except Exception as error:
+            raise StorageError(
+                f"{where}: the backing store ({self.kind}) {failure}: {type(error).__name__}: {error}"
+            ) from error
 
     def _without(self, error: StorageError) -> None:
         """Log an error of the store and go on, or raise it, as ``on_error`` says."""
@@ -211,7 +218,8 @@ class BackingStore:
         """
         if to_delete or to_keep:
             kept = [_with_features(table, features) for table, features in to_keep]
-            self._do("prepare its views", self._store.update, to_delete, kept, [], [], True)
+            with self._telling(f"project {self._config.project!r}", "could not prepare its views"):
+                self._store.update(self._config, to_delete, kept, [], [], True)
 
     def teardown(self, tables: Sequence[FeatureView]) -> None:
         """Remove all views of the project from the store.
@@ -220,16 +228,8 @@ class BackingStore:
         ------
         StorageError : the store did not do it.
         """
-        self._do("be torn down", self._store.teardown, tables, [])
-
-    def _do(self, what: str, method: Callable[..., object], *arguments: object) -> None:
-        try:
-            method(self._config, *arguments)
-        except Exception as error:
-            raise StorageError(
-                f"project {self._config.project!r}: the backing store ({self.kind}) could not {what}: "
-                f"{type(error).__name__}: {error}"
-            ) from error
+        with self._telling(f"project {self._config.project!r}", "could not be torn down"):
+            self._store.teardown(self._config, tables, [])
 
     async def close(self) -> None:
         """Close connections."""

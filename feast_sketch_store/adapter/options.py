@@ -1,11 +1,17 @@
-"""The options of the store in ``feature_store.yaml``, as Feast loads them; see `settings.table`."""
+"""The options of the store in ``feature_store.yaml``, as Feast loads them; see `settings.table`; and
+what they say: where a view is, who may write, and when views are sealed.
+"""
 
+import functools
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Literal
 
-from feast.repo_config import FeastConfigBaseModel
+from feast.feature_view import FeatureView
+from feast.repo_config import FeastConfigBaseModel, RepoConfig
 from pydantic import Field, SecretStr, field_serializer, field_validator, model_validator
 
+from feast_sketch_store.errors import StorageError
 from feast_sketch_store.settings.table import (
     DEFAULT_PATH,
     Advanced,
@@ -19,8 +25,11 @@ from feast_sketch_store.settings.table import (
     read_options,
 )
 from feast_sketch_store.settings.values import KeptValues, Target
-from feast_sketch_store.storage.buckets import option_text
+from feast_sketch_store.storage.base import Storage
+from feast_sketch_store.storage.buckets import is_url, option_text
+from feast_sketch_store.storage.stores import StorePlace
 from feast_sketch_store.structures.goals import AUTO
+from feast_sketch_store.view.sealing import SealPolicy
 
 _OwnType = Literal[
     "sketch", "feast_sketch_store.SketchOnlineStore", "feast_sketch_store.online_store.SketchOnlineStore"
@@ -67,3 +76,53 @@ class OnlineStoreOptions(FeastConfigBaseModel):
     )
     def _as_yaml(self, value: Any) -> Any:
         return plain(value)
+
+
+def seal_policy(options: OnlineStoreOptions) -> SealPolicy:
+    """When views are sealed, and who does it."""
+    compaction = options.compaction
+    return SealPolicy(compaction.share, compaction.min_rows, compaction.by_job, is_url(options.path))
+
+
+def require_writer(config: RepoConfig) -> None:
+    """Refuse to change the store if it is a replica."""
+    if config.online_store.read_only:
+        raise StorageError(
+            f"project {config.project!r}: online_store has read_only: true; write, apply and seal with a "
+            "configuration without it"
+        )
+
+
+def name_in_store(config: RepoConfig, table: FeatureView) -> str:
+    """The name of what the store keeps for a view, or for the version of it that is meant."""
+    version = None
+    if config.registry.enable_online_feature_view_versioning:
+        version = getattr(table.projection, "version_tag", None)
+        if version is None:
+            version = getattr(table, "current_version_number", None)
+    return versioned_name(table.name, version or 0)
+
+
+def versioned_name(view: str, version: int) -> str:
+    """No view's name holds an "@": Feast itself writes it between view and version."""
+    return f"{view}@v{version}" if version else view
+
+
+def view_storage(config: RepoConfig, name: str) -> Storage:
+    """The storage of what the store keeps under a name; it may be empty."""
+    options = config.online_store
+    given = tuple(options.storage_options.items())
+    more = options.cache_path, options.read_only
+    return _view_storage(config.repo_path, options.path, given, more, config.project, name)
+
+
+@functools.lru_cache(maxsize=1024)  # cached, because every read turns names into folders
+def _view_storage(
+    repo_path: Path | None,
+    path: str,
+    options: tuple[tuple[str, SecretStr], ...],
+    more: tuple[str | None, bool],
+    project: str,
+    view: str,
+) -> Storage:
+    return StorePlace.of(repo_path, path, dict(options), *more).view(project, view)

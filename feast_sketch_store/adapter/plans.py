@@ -1,20 +1,26 @@
 """Plans of requests, each worked out once: views, join keys, and the constant parts of the answer.
 
 Feast works most of this out again for each request. A plan holds until Feast's registry expires or is loaded
-again.
+again. It answers with one call of the kernel per view.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 from feast import FeatureService, FeatureView, ValueType
-from feast.protos.feast.serving.ServingService_pb2 import GetOnlineFeaturesResponse
+from feast.infra.registry.base_registry import BaseRegistry
+from feast.online_response import OnlineResponse
+from feast.protos.feast.serving.ServingService_pb2 import FieldStatus, GetOnlineFeaturesResponse
+from feast.protos.feast.types.Value_pb2 import Value
 from feast.repo_config import RepoConfig
+from google.protobuf.timestamp_pb2 import Timestamp
 
 from feast_sketch_store import feast_parts
-from feast_sketch_store.adapter.responses import add_names
+from feast_sketch_store.adapter.responses import add_names, read_vectors
 from feast_sketch_store.rows.entity_keys import JOIN_KEY_TYPES, SingleKeys, hash_int64_keys
 from feast_sketch_store.settings.resolve import ttl_microseconds
 from feast_sketch_store.view.view import View
@@ -22,6 +28,9 @@ from feast_sketch_store.view.view import View
 _MAX_PLANS = 1_000  # kept at once
 _KINDS = {ValueType.INT64: "int64_val", ValueType.INT32: "int32_val", ValueType.STRING: "string_val"}
 _BOUNDS = {"int64_val": 2**63, "int32_val": 2**31}
+
+Columns = Sequence[Sequence[Any]]
+ViewVectors = list[tuple[bytes, int]]  # of each view its vectors, and how many values are present
 
 
 class Question(NamedTuple):
@@ -32,6 +41,42 @@ class Question(NamedTuple):
     full_feature_names: bool
     with_versions: bool
     columns: tuple[str, ...]
+
+
+def columns_of(entity_rows: Any) -> dict[str, list[Any]] | None:
+    """The entities of a request by column: at least one column, all of one length. None if the request is
+    unusual.
+    """
+    if isinstance(entity_rows, list):
+        if not entity_rows or not all(isinstance(row, Mapping) for row in entity_rows):
+            return None
+        columns = {name: [row.get(name) for row in entity_rows] for name in entity_rows[0]}
+        if any(row.keys() != columns.keys() for row in entity_rows):
+            return None
+    else:
+        columns = entity_rows
+        if not isinstance(columns, Mapping) or not all(type(column) is list for column in columns.values()):
+            return None
+    numbers = {len(column) for column in columns.values()}
+    return dict(columns) if len(numbers) == 1 and numbers != {0} else None
+
+
+def question_of(
+    features: Any, columns: Mapping[str, Any], full: bool, with_versions: bool
+) -> Question | None:
+    """What a request asks for, without its entities; None if the request is unusual."""
+    if isinstance(features, FeatureService):
+        return Question(features.name, (), full, with_versions, tuple(columns))
+    if not isinstance(features, list) or not features or {*map(type, features)} != {str}:
+        return None
+    return Question("", tuple(features), full, with_versions, tuple(columns))
+
+
+async def refresh(views: Iterable[View]) -> None:
+    """Look at the disk in a thread, for each view whose refresh is due."""
+    for view in views:
+        if not view.is_fresh():
+            await asyncio.to_thread(view.current)
 
 
 class Column:
@@ -71,7 +116,7 @@ class Keys:
         names = list(places)
         self._int64_name = names[0] if [kinds[place] for place in places.values()] == ["int64_val"] else None
 
-    def hashes(self, columns: Sequence[Sequence[Any]]) -> bytes | None:
+    def hashes(self, columns: Columns) -> bytes | None:
         """The hashes of all entities, 16 bytes each; None if an entity cannot be hashed here."""
         if len(self._places) == 1:
             (place,) = self._places.values()
@@ -112,6 +157,46 @@ class Plan:
     views: tuple[ViewPlan, ...]
     response: bytes
     feature_types: Mapping[str, ValueType]
+
+    def takes(self, columns: Columns) -> bool:
+        """Whether Feast would take all entities as they are, without a conversion."""
+        return all(column.takes(values) for column, values in zip(self.columns, columns, strict=True))
+
+    def read(self, columns: Columns) -> ViewVectors | None:
+        """The answers of all views; None if Feast must answer, because it hashes entities that cannot be
+        hashed here."""
+        hashes = [keys.hashes(columns) for keys in self.keys]
+        if None in hashes:
+            return None
+        return [
+            read_vectors(view, name, features, hashes[number], ttl)  # type: ignore[arg-type]
+            for view, name, features, number, ttl in self.views
+        ]
+
+    def count(self, answers: ViewVectors, num_entities: int, seconds: float) -> None:
+        """Count an answered read in Feast's metrics."""
+        count_statuses = feast_parts.COUNT_STATUSES.value
+        for asked, (_, num_present) in zip(self.views, answers, strict=True):
+            count_statuses(asked.name, num_present, num_entities * len(asked.features) - num_present)
+        feast_parts.COUNT_READ(seconds)
+
+    def respond(self, columns: Columns) -> OnlineResponse | None:
+        """The response of ``get_online_features``; None if Feast must answer."""
+        began = time.monotonic()
+        answers = self.read(columns)
+        if answers is None:
+            return None
+        response = GetOnlineFeaturesResponse.FromString(self.response)
+        number = len(columns[0])
+        for column, values in zip(self.columns, columns, strict=True):
+            response.results.add(
+                values=[Value(**{column.kind: value}) for value in values],
+                statuses=[FieldStatus.PRESENT] * number,
+                event_timestamps=[Timestamp()] * number,
+            )
+        response.MergeFromString(b"".join([message for message, _ in answers]))
+        self.count(answers, number, time.monotonic() - began)
+        return OnlineResponse(response, feature_types=dict(self.feature_types))
 
 
 class _Known(NamedTuple):
@@ -177,6 +262,18 @@ class Plans:
         if plan is None or not all(self._is_served(asked.view) for asked in plan.views):
             plan = known.plans[question] = self._made(question, features(), registry, project, config)
         return plan
+
+    def rehearse(self, table: FeatureView, registry: BaseRegistry, config: RepoConfig) -> None:
+        """Plan a request for all features of a view, and read no entity.
+
+        Its first request then finds what Feast and this package load and prepare when they first need it.
+        """
+        features = [f"{table.name}:{feature.name}" for feature in table.features]
+        columns = tuple(column.name for column in table.entity_columns)
+        question = Question("", tuple(features), False, False, columns)
+        plan = self.of(question, lambda: features, registry, config.project, config)
+        if plan is not None:
+            plan.read([[] for _ in columns])
 
     def _made(
         self, question: Question, features: Any, registry: Any, project: str, config: RepoConfig

@@ -14,6 +14,8 @@ from feast.types import Bytes
 
 from feast_sketch_store.rows.codecs import EXACT
 
+_STORE = "SketchOnlineStore"  # as Feast names it in warnings
+
 
 class _FromViews(FeatureService):
     """A service that Feast reads view by view. It equals the service that it stands for."""
@@ -45,31 +47,19 @@ def view_of_vectors(feature_service: str) -> FeatureView:
     )
 
 
-class _NoVectorsNeeded(logging.Filter):
-    """Drops Feast's warnings that it computed no vectors in a store of the given class.
+def _is_needed(record: logging.LogRecord) -> bool:
+    """Whether to keep a record: not Feast's warnings that it computed no vectors in this store.
 
     Feast logs them after each materialization and push: either that it cannot scan entities, or, without the
     client of Redis, the error of its import. The latter does not name the store; it is dropped for all.
     """
-
-    def __init__(self, store_class: type):
-        super().__init__()
-        self._store_class = store_class
-
-    def __eq__(self, other: object) -> bool:  # a logger takes equal filters once
-        return isinstance(other, _NoVectorsNeeded) and other._store_class is self._store_class
-
-    def __hash__(self) -> int:
-        return hash(self._store_class)
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        if str(record.msg).startswith("Entity scanning not supported"):
-            return record.args != (self._store_class.__name__,)
-        if str(record.msg).startswith("Failed to precompute vectors") and record.exc_info:
-            return not isinstance(record.exc_info[1], FeastExtrasDependencyImportError)
-        return True
+    if str(record.msg).startswith("Entity scanning not supported"):
+        return record.args != (_STORE,)
+    if str(record.msg).startswith("Failed to precompute vectors") and record.exc_info:
+        return not isinstance(record.exc_info[1], FeastExtrasDependencyImportError)
+    return True
 
 
-def no_vectors_needed(store_class: type) -> None:
-    """Let Feast not warn that a store of this class has no precomputed vectors."""
-    logging.getLogger("feast.feature_store").addFilter(_NoVectorsNeeded(store_class))
+def no_vectors_needed() -> None:
+    """Let Feast not warn that this store has no precomputed vectors; further calls change nothing."""
+    logging.getLogger("feast.feature_store").addFilter(_is_needed)

@@ -19,7 +19,7 @@ from feast.protos.feast.types.Value_pb2 import RepeatedValue, Value
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from feast_sketch_store import kernel
-from feast_sketch_store.adapter.expiry import warn_of_read
+from feast_sketch_store.adapter.advice import warn_of_read
 from feast_sketch_store.errors import RowError
 from feast_sketch_store.kernel import TOO_LONG, ReadFault
 from feast_sketch_store.rows.codecs import MISSING, VALUE

@@ -13,6 +13,7 @@ from typing import Any
 import click
 from feast import FeatureStore
 
+from feast_sketch_store.adapter.options import seal_policy
 from feast_sketch_store.cli.common import (
     JSON_OPTION,
     SOME_VIEWS,
@@ -28,7 +29,6 @@ from feast_sketch_store.cli.common import (
 from feast_sketch_store.engines import seal_job
 from feast_sketch_store.engines.seal_job import ENGINES
 from feast_sketch_store.errors import GateError
-from feast_sketch_store.online_store import seal_policy
 from feast_sketch_store.operations import backing, maintenance
 from feast_sketch_store.operations.exporting import exported
 from feast_sketch_store.operations.resharding import reshard

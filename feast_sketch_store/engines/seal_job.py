@@ -22,10 +22,11 @@ import pyarrow as pa
 from feast import FeatureStore
 from feast.infra.common.serde import SerializedArtifacts
 
+from feast_sketch_store.adapter.options import require_writer
 from feast_sketch_store.errors import SettingsError, StorageError
 from feast_sketch_store.layers.joint import CountedRows, SharedVocabularies
 from feast_sketch_store.layers.sketch import describe_formula, formulas_from
-from feast_sketch_store.online_store import any_feature_view, online_store_of, require_writer
+from feast_sketch_store.online_store import any_feature_view, online_store_of
 from feast_sketch_store.row_log import LogRead
 from feast_sketch_store.rows.binning import Bins
 from feast_sketch_store.rows.codecs import FeatureCodec

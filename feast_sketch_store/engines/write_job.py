@@ -12,8 +12,9 @@ from feast.infra.common.serde import SerializedArtifacts
 from feast.repo_config import RepoConfig
 
 from feast_sketch_store import feast_parts
+from feast_sketch_store.adapter.options import require_writer, seal_policy
 from feast_sketch_store.errors import GateError, SketchStoreError, StorageError
-from feast_sketch_store.online_store import SketchOnlineStore, require_writer, seal_policy
+from feast_sketch_store.online_store import SketchOnlineStore
 from feast_sketch_store.row_log.data_file import REPORT, StagedFile
 from feast_sketch_store.rows.arrow_rows import from_source
 from feast_sketch_store.rows.limits import gathered

@@ -25,15 +25,10 @@ from feast.value_type import ValueType
 
 from feast_sketch_store import feast_parts
 from feast_sketch_store.adapter.backing import NOWHERE
+from feast_sketch_store.adapter.options import name_in_store, require_writer
 from feast_sketch_store.errors import RowError, SketchStoreError
 from feast_sketch_store.layers import SealedRows, SketchLayer
-from feast_sketch_store.online_store import (
-    SketchOnlineStore,
-    any_feature_view,
-    name_in_store,
-    online_store_of,
-    require_writer,
-)
+from feast_sketch_store.online_store import SketchOnlineStore, any_feature_view, online_store_of
 from feast_sketch_store.operations.backing import differences, refill
 from feast_sketch_store.operations.reader_memory import reader_bytes
 from feast_sketch_store.operations.resharding import former_files, remove_former

@@ -16,13 +16,9 @@ from dataclasses import replace
 
 from feast import FeatureStore
 
+from feast_sketch_store.adapter.options import require_writer, seal_policy
 from feast_sketch_store.errors import SettingsError, StorageError
-from feast_sketch_store.online_store import (
-    any_feature_view,
-    online_store_of,
-    require_writer,
-    seal_policy,
-)
+from feast_sketch_store.online_store import any_feature_view, online_store_of
 from feast_sketch_store.row_log import Position
 from feast_sketch_store.settings.resolve import resolve
 from feast_sketch_store.settings.table import Gate

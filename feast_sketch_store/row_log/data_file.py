@@ -21,8 +21,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from feast_sketch_store.errors import DamagedFileError, StorageError
+from feast_sketch_store.rows.columns import large_schema, with_large_types
 from feast_sketch_store.rows.encoding import CREATED_TIMESTAMP, ENTITY_KEY, EVENT_TIMESTAMP
-from feast_sketch_store.rows.large_types import large_schema, with_large_types
 from feast_sketch_store.rows.limits import GROUP_ELEMENTS, GROUP_ROWS, MAX_ELEMENTS, gathered, groups
 from feast_sketch_store.storage.base import MissingFileError, Storage
 

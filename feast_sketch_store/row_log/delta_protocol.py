@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from feast_sketch_store.errors import RowError
-from feast_sketch_store.rows.large_types import large_type
+from feast_sketch_store.rows.columns import large_type
 from feast_sketch_store.storage.base import Storage
 
 LOG_FOLDER = "_delta_log/"

@@ -43,7 +43,7 @@ import pyarrow as pa
 
 from feast_sketch_store.errors import DamagedFileError, FormatVersionError, StorageError
 from feast_sketch_store.row_log.data_file import DataFile
-from feast_sketch_store.rows.large_types import with_large_types
+from feast_sketch_store.rows.columns import with_large_types
 from feast_sketch_store.storage.base import Storage
 
 FORMAT_VERSION = 1

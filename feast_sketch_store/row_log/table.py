@@ -24,7 +24,7 @@ import pyarrow as pa
 from feast_sketch_store.errors import DamagedFileError, RowError, StorageError
 from feast_sketch_store.row_log import delta_protocol
 from feast_sketch_store.row_log.data_file import SUFFIX, DataFile, runs
-from feast_sketch_store.rows.column_names import check_new_columns
+from feast_sketch_store.rows.columns import check_new_columns
 from feast_sketch_store.storage.base import (
     FileExistsAlreadyError,
     MissingFileError,

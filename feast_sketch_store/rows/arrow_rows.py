@@ -26,32 +26,25 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from feast_sketch_store.errors import RowError
-from feast_sketch_store.rows.codecs import FeatureCodec
-from feast_sketch_store.rows.conversions import TOO_LARGE_FOR_FLOAT
+from feast_sketch_store.errors import RowError, shown
+from feast_sketch_store.rows.codecs import TOO_LARGE_FOR_FLOAT, FeatureCodec
+from feast_sketch_store.rows.columns import large_type, list_lengths, lists_of
 from feast_sketch_store.rows.count_log import with_counts
+from feast_sketch_store.rows.csr import bounds_of
 from feast_sketch_store.rows.encoding import (
-    CREATED_TIMESTAMP,
-    DELETED,
-    ENTITY_KEY,
-    ENTITYLESS_JOIN_KEY,
-    EVENT_TIMESTAMP,
     NAMES,
-    NULLS,
     TIMESTAMP,
     computed_value,
+    log_table,
 )
 from feast_sketch_store.rows.entity_keys import JOIN_KEY_TYPES, serialize_columns
-from feast_sketch_store.rows.large_types import large_type
 from feast_sketch_store.rows.limits import check_moments, check_rows
-from feast_sketch_store.rows.list_columns import list_lengths, lists_of
 
 # Values that replace null elements of an Array, as in Feast; other kinds of elements must not be null.
 _NULL_ELEMENTS = {"string": "", "bytes": b"", "bool": False, "float": np.nan, "double": np.nan}
 _NULL_SET_ELEMENTS = {kind: _NULL_ELEMENTS[kind] for kind in ("bool", "float", "double")}
 
 _PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
-_MAX_SHOWN = 80  # characters of a value in a message
 
 # What Feast's conversion of a value may raise.
 _FEAST_ERRORS = (TypeError, ValueError, AssertionError, AttributeError, KeyError, OverflowError)
@@ -92,20 +85,11 @@ def from_columns(
     _check_names(table.column_names, [*join_keys, *(codec.feature for codec in codecs), *timestamps])
     keys = {name: _join_key(name, join_keys[name], table[name]) for name in sorted(join_keys)}
     features = {codec.feature: _column(table[codec.feature], codec) for codec in codecs}
-    columns = {name: values for name, values in keys.items() if name != ENTITYLESS_JOIN_KEY} | features
-    columns[ENTITY_KEY] = serialize_columns(keys)
-    columns[EVENT_TIMESTAMP] = _timestamps(table[event_timestamp], event_timestamp)
-    if columns[EVENT_TIMESTAMP].null_count:
-        row = columns[EVENT_TIMESTAMP].is_null().index(True).as_py()
-        raise RowError(f"row {row} of the batch has no event timestamp")
-    columns[CREATED_TIMESTAMP] = (
-        pa.nulls(len(table), TIMESTAMP)
-        if created_timestamp is None
-        else _timestamps(table[created_timestamp], created_timestamp)
-    )
-    columns[NULLS] = _null_names(features, len(table))
-    columns[DELETED] = pa.nulls(len(table), pa.bool_())
-    rows = with_counts(pa.table(columns), codecs)
+    events = _timestamps(table[event_timestamp], event_timestamp)
+    created = None if created_timestamp is None else _timestamps(table[created_timestamp], created_timestamp)
+    nulls = _null_names(features, len(table))
+    rows = log_table({**keys, **features}, serialize_columns(keys), events, created, nulls)
+    rows = with_counts(rows, codecs)
     check_rows(rows)
     return rows
 
@@ -146,12 +130,6 @@ def _without_computed(table: pa.Table, codecs: Sequence[FeatureCodec]) -> pa.Tab
 
 
 def _check_names(given: Sequence[str], wanted: Sequence[str]) -> None:
-    """Check that a table has exactly the wanted columns.
-
-    Raises
-    ------
-    RowError : a column is missing, unknown or repeated.
-    """
     if missing := sorted({*wanted} - {*given}):
         raise RowError(f"the table lacks the columns {missing}; it has {sorted(given)}")
     if unknown := sorted({*given} - {*wanted}):
@@ -180,17 +158,8 @@ def _column(column: pa.ChunkedArray, codec: FeatureCodec, what: str = "feature")
         row = _first_refused(convert, values)
         raise RowError(
             f"{what} {codec.feature!r} takes {codec.value_field}, but row {row} of the batch has "
-            f"{_shown(values[row])} "
-            f"({values.type}): {error}; correct the {what}'s type or the source's column"
+            f"{shown(values[row])} ({values.type}): {error}; correct the {what}'s type or the source's column"
         ) from error
-
-
-def _shown(value: pa.Scalar) -> str:
-    try:
-        text = str(value)
-    except (OverflowError, ValueError):  # a time that Python cannot represent
-        text = str(getattr(value, "value", "?"))
-    return text if len(text) <= _MAX_SHOWN else text[:_MAX_SHOWN] + "..."
 
 
 class _Refused(Exception):
@@ -270,7 +239,7 @@ def _elements(values: pa.Array, codec: FeatureCodec) -> pa.Array:
     """Elements as the row log stores them."""
     if pa.types.is_dictionary(values.type):
         values = values.cast(large_type(values.type.value_type))
-    kind = codec.arrow_type.value_type if codec.is_collection else codec.arrow_type
+    kind = codec.element_type
     if codec.element_kind == "timestamp":
         # Feast cuts fractions of seconds off in an Array, and rounds them down elsewhere.
         is_cut = codec.is_collection and not codec.is_set
@@ -373,8 +342,7 @@ def _null_names(features: Mapping[str, pa.Array], num_rows: int) -> pa.Array:
     is_null = np.column_stack([v.is_null().to_numpy(zero_copy_only=False) for v in features.values()])
     lengths = is_null.sum(axis=1)
     names = pa.array([*features], pa.large_string()).take(pa.array(np.nonzero(is_null)[1]))
-    ends = pa.array(np.concatenate(([0], np.cumsum(lengths))))
-    return pa.LargeListArray.from_arrays(ends, names, mask=pa.array(lengths == 0))
+    return pa.LargeListArray.from_arrays(pa.array(bounds_of(lengths)), names, mask=pa.array(lengths == 0))
 
 
 def _is_list(kind: pa.DataType) -> bool:

@@ -22,6 +22,7 @@ Feast takes seconds to import. It is imported only where its objects are made, s
 """
 
 import itertools
+import math
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -34,10 +35,9 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from feast_sketch_store import kernel
-from feast_sketch_store.errors import RowError, UnsupportedFeatureError
+from feast_sketch_store.errors import RowError, UnsupportedFeatureError, shown
 from feast_sketch_store.kernel.binary import Parts, parts_of
 from feast_sketch_store.rows.binning import Binning, Numbers
-from feast_sketch_store.rows.conversions import converted, is_convertible
 from feast_sketch_store.rows.counting import Counting
 from feast_sketch_store.rows.listing import Attribute, Listing
 from feast_sketch_store.rows.vocabulary import Vocabulary
@@ -83,7 +83,13 @@ _ARROW_TYPES: Final = {
 }
 _COUNT_KINDS: Final = ("int32", "int64")
 _ATTRIBUTE_KINDS: Final = ("int32", "int64", "string")
-_VARINT_KINDS: Final = ("bool", "int32", "int64", "timestamp")
+# The integers, which are varints in protobuf's wire format; the least and the greatest number of each kind.
+_INTEGERS: Final = {
+    "bool": (0, 1),
+    "int32": (-(2**31), 2**31 - 1),
+    "int64": (-(2**63), 2**63 - 1),
+    "timestamp": (-(2**63), 2**63 - 1),
+}
 _NUMBER_KINDS: Final = ("int32", "int64", "timestamp", "float", "double")
 _FLOAT_BITS: Final[dict[str, np.dtype[Any]]] = {"float": np.dtype("<i4"), "double": np.dtype("<i8")}
 _DELIMITED_KINDS: Final = ("string", "bytes", "message")
@@ -135,15 +141,14 @@ _VALUE_FIELDS: Final = {
     "zoned_timestamp_val": (48, "message"),
 }
 
-# Bytes of an element in a packed list, 0 for a varint.
-_PACKED_BYTES: Final = {"bool": 0, "int32": 0, "int64": 0, "timestamp": 0, "float": 4, "double": 8}
+# The numbers: bytes of an element in a packed list, 0 for a varint.
+_PACKED_BYTES: Final = {**dict.fromkeys(_INTEGERS, 0), "float": 4, "double": 8}
 _MANY_VALUES: Final = 16  # from here on a call of the kernel is faster
 _ENTITIES_PER_MESSAGE: Final = 128  # few enough to stay in the cache
 _BYTES_PER_MESSAGE: Final = 1 << 26  # unless one value is larger; protobuf parses at most 2 GiB
 
+TOO_LARGE_FOR_FLOAT: Final = "which is too large for a 32-bit float"
 ID_KINDS: Final = ("int64", "string")  # of ids of what was counted
-
-_MAX_SHOWN: Final = 80  # characters of a value in a message
 
 _WIRE_VARINT, _WIRE_FIXED64, _WIRE_DELIMITED, _WIRE_FIXED32 = 0, 1, 2, 5
 
@@ -239,8 +244,7 @@ class FeatureCodec:
         """
         assert self.listing is not None
         attribute, _ = self.listing.digit_of(feature)
-        kind = self.of_attribute(attribute, self.feature).arrow_type.value_type
-        return pa.array(attribute.values, kind)
+        return pa.array(attribute.values, self.of_attribute(attribute, self.feature).element_type)
 
     @cached_property
     def is_collection(self) -> bool:
@@ -275,7 +279,7 @@ class FeatureCodec:
     @property
     def element_wire_type(self) -> int:
         """The wire type of an element in protobuf's wire format."""
-        if self.element_kind in _VARINT_KINDS:
+        if self.element_kind in _INTEGERS:
             return _WIRE_VARINT
         if self.element_kind in _DELIMITED_KINDS:
             return _WIRE_DELIMITED
@@ -342,16 +346,19 @@ class FeatureCodec:
         return _VALUE_FIELDS[self.value_field][1]
 
     @property
+    def element_type(self) -> pa.DataType:
+        """The type of an element in the row log."""
+        return _ARROW_TYPES[self.element_kind]
+
+    @property
     def element_bits(self) -> int:
         """Bits of an element in the row log; 0 if they vary."""
-        kind = _ARROW_TYPES[self.element_kind]
-        return 0 if self.element_kind in _DELIMITED_KINDS else int(kind.bit_width)
+        return 0 if self.element_kind in _DELIMITED_KINDS else int(self.element_type.bit_width)
 
     @property
     def arrow_type(self) -> pa.DataType:
         """The type of the feature's column in the row log."""
-        element = _ARROW_TYPES[self.element_kind]
-        return pa.large_list(element) if self.is_collection else element
+        return pa.large_list(self.element_type) if self.is_collection else self.element_type
 
     @property
     def storage_type(self) -> pa.DataType:
@@ -372,7 +379,7 @@ class FeatureCodec:
         Raises
         ------
         RowError : a value does not fit the column, or is in another field than the feature's and cannot be
-            converted (see `conversions`).
+            converted (see `converted`).
         """
         if (usual := self._packed_lists(values)) is not None:
             return usual
@@ -429,17 +436,16 @@ class FeatureCodec:
         """The elements of a value that arrived in another field."""
         kind, reason, content = _VALUE_FIELDS.get(field, (0, ""))[1], "", getattr(value, field)
         is_alike = _container(field) == _container(self.value_field)
-        if is_alike and is_convertible(kind, self.element_kind):
+        if is_alike and kind in _PACKED_BYTES and self.element_kind in _PACKED_BYTES:
             elements = content.val[:] if self.is_collection else [content]
             try:
                 return [converted(content := element, kind, self.element_kind) for element in elements]
             except ValueError as error:
                 reason = f", {error}"
-        shown = repr(content) if kind not in ("", "message") else ""
-        shown = " " + (shown if len(shown) <= _MAX_SHOWN else f"{shown[:_MAX_SHOWN]}...") if shown else ""
+        given = f" {shown(repr(content))}" if kind not in ("", "message") else ""
         raise RowError(
             f"feature {self.feature!r} takes {self.value_field}, but row {row} of the batch "
-            f"has {field}{shown}{reason}; correct the feature's type or the source's column"
+            f"has {field}{given}{reason}; correct the feature's type or the source's column"
         )
 
     def _elements_to_arrow(self, elements: list[object] | NDArray[Any]) -> pa.Array:
@@ -633,6 +639,38 @@ class Decoder:
         groups = ((unsigned[:, None] >> shifts) & np.uint64(0x7F)).astype(np.uint8)
         groups[:, :-1] |= 0x80
         return groups
+
+
+def converted(number: Any, source: str, target: str) -> Any:
+    """Convert a number that arrives in another field of Feast's ``Value`` than its feature's.
+
+    A client may pass a double for a Float32 feature, or an int32 for an Int64 feature. Numbers that keep
+    their meaning are converted: a float to the nearest float32, an integer to any wider type, 5.0 to 5.
+
+    Parameters
+    ----------
+    source, target : kinds of elements.
+
+    Raises
+    ------
+    ValueError : it has a fraction that the target cannot hold, or is out of its range.
+    """
+    if source == target:
+        return number
+    if target in _INTEGERS:
+        least, greatest = _INTEGERS[target]
+        if not math.isfinite(number) or number != int(number):
+            raise ValueError("which is not a whole number")
+        if not least <= number <= greatest:
+            raise ValueError(f"which is not between {least} and {greatest}")
+        return bool(number) if target == "bool" else int(number)
+    if target == "float":
+        with np.errstate(over="ignore"):
+            nearest = float(np.float32(number))
+        if math.isinf(nearest) and not math.isinf(number):
+            raise ValueError(TOO_LARGE_FOR_FLOAT)
+        return nearest
+    return float(number)
 
 
 def _container(field: str) -> str:

@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 
 from feast_sketch_store.errors import RowError
 from feast_sketch_store.rows.codecs import FeatureCodec
+from feast_sketch_store.rows.columns import check_beside, list_lengths, lists_of, optional_column, with_column
 from feast_sketch_store.rows.counting import MAX_COUNT
-from feast_sketch_store.rows.list_columns import check_beside, list_lengths, lists_of, with_column
 
 _COUNTS: Final = "__counts__"
 _COUNTS_TYPE = pa.large_list(pa.int64())
@@ -57,11 +57,9 @@ def with_counts(table: pa.Table, codecs: Sequence[FeatureCodec]) -> pa.Table:
         if codec.is_counted:
             assert codec.counting is not None
             own = codec.counting.feature
-            given = table[own].combine_chunks().cast(_COUNTS_TYPE) if own in table.column_names else None
-            if own in table.column_names:
-                table = table.drop_columns([own])
-            column = table[codec.feature].combine_chunks()
+            column, given = table[codec.feature].combine_chunks(), optional_column(table, own)
             if given is not None:
+                given, table = given.cast(_COUNTS_TYPE), table.drop_columns([own])
                 _check(column, given, (codec.feature, own))
             if codec.feature in have_ids:
                 whole = lists_of(list_lengths(column), pc.list_flatten(column), column)

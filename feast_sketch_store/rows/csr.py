@@ -10,6 +10,13 @@ from numpy.typing import NDArray
 from feast_sketch_store import kernel
 
 
+def bounds_of(lengths: NDArray[np.integer] | NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Where rows of given lengths, int[n], begin and end: int64[n + 1], from 0 on."""
+    bounds = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(lengths, out=bounds[1:])
+    return bounds
+
+
 @dataclass(frozen=True, slots=True)
 class Csr:
     """The ids of n rows: row ``i`` has ``ids[indptr[i]:indptr[i + 1]]``.
@@ -29,11 +36,11 @@ class Csr:
         return len(self.indptr) - 1
 
     @classmethod
-    def of_lengths(cls, lengths: NDArray[np.integer], ids: NDArray[Any]) -> "Csr":
+    def of_lengths(
+        cls, lengths: NDArray[np.integer], ids: NDArray[Any], weights: NDArray[Any] | None = None
+    ) -> "Csr":
         """Rows of given lengths, int[n]."""
-        indptr = np.zeros(len(lengths) + 1, np.int64)
-        np.cumsum(lengths, out=indptr[1:])
-        return cls(indptr, ids)
+        return cls(bounds_of(lengths), ids, weights)
 
     @property
     def lengths(self) -> NDArray[np.int64]:
@@ -47,18 +54,18 @@ class Csr:
 
     def take(self, rows: NDArray[np.integer]) -> "Csr":
         """The given rows, int[m], in the order given."""
-        lengths = (self.indptr[1:] - self.indptr[:-1])[rows]
-        indptr = np.zeros(len(rows) + 1, np.int64)
-        np.cumsum(lengths, out=indptr[1:])
-        indices = np.repeat(self.indptr[rows] - indptr[:-1], lengths) + np.arange(indptr[-1])
+        return self.sliced(self.indptr[rows], (self.indptr[1:] - self.indptr[:-1])[rows])
+
+    def sliced(self, starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> "Csr":
+        """Rows that each begin at an index of ``ids`` and have a length: int64[m] each."""
+        indptr = bounds_of(lengths)
+        indices = np.repeat(starts - indptr[:-1], lengths) + np.arange(indptr[-1])
         return Csr(indptr, self.ids[indices], None if self.weights is None else self.weights[indices])
 
     def masked(self, is_kept: NDArray[np.bool_]) -> "Csr":
         """The same rows, with only the ids where ``is_kept``, bool[nnz], is true."""
-        kept_before = np.zeros(len(is_kept) + 1, np.int64)
-        np.cumsum(is_kept, out=kept_before[1:])
         weights = None if self.weights is None else self.weights[is_kept]
-        return Csr(kept_before[self.indptr], self.ids[is_kept], weights)
+        return Csr(bounds_of(is_kept)[self.indptr], self.ids[is_kept], weights)
 
     def mapped(self, new_ids: NDArray[np.integer]) -> "Csr":
         """The same rows with other ids.
@@ -101,13 +108,9 @@ class Csr:
 
     @staticmethod
     def stacked(parts: "Sequence[Csr]") -> "Csr":
-        """Concatenate the rows of one or more parts."""
+        """Concatenate the rows of one or more parts; without weights."""
         lengths = np.concatenate([part.lengths for part in parts])
-        whole = Csr.of_lengths(lengths, np.concatenate([part.ids for part in parts]))
-        if all(part.weights is None for part in parts):
-            return whole
-        weights = [np.ones(len(p.ids)) if p.weights is None else p.weights for p in parts]
-        return Csr(whole.indptr, whole.ids, np.concatenate(weights))
+        return Csr.of_lengths(lengths, np.concatenate([part.ids for part in parts]))
 
     @staticmethod
     def placed(parts: "Sequence[tuple[NDArray[np.int64], Csr]]", num_rows: int) -> "Csr":

@@ -19,8 +19,9 @@ from numpy.typing import NDArray
 from feast_sketch_store import kernel
 from feast_sketch_store.errors import DamagedFileError, RowError
 from feast_sketch_store.rows.codecs import EMPTY, MISSING, NULL, VALUE, FeatureCodec
+from feast_sketch_store.rows.columns import list_lengths, optional_column
 from feast_sketch_store.rows.count_log import counts_column, counts_of_rows, with_counts
-from feast_sketch_store.rows.csr import Csr
+from feast_sketch_store.rows.csr import Csr, bounds_of
 from feast_sketch_store.rows.entity_keys import (
     JOIN_KEY_TYPES,
     JoinKeys,
@@ -31,7 +32,6 @@ from feast_sketch_store.rows.entity_keys import (
     serialize_entity_keys,
 )
 from feast_sketch_store.rows.limits import check_moments, check_rows
-from feast_sketch_store.rows.list_columns import list_lengths
 from feast_sketch_store.rows.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
@@ -90,25 +90,44 @@ def to_arrow(
         columns[codec.feature], null_rows = codec.to_arrow(written)
         for row in null_rows:
             nulls.setdefault(row, []).append(codec.feature)
-    columns[ENTITY_KEY] = serialized_keys
-    columns[EVENT_TIMESTAMP] = _timestamps([row[2] for row in rows], "an event timestamp")
-    if columns[EVENT_TIMESTAMP].null_count:
-        row = columns[EVENT_TIMESTAMP].is_null().index(True).as_py()
-        raise RowError(f"row {row} of the batch has no event timestamp")
-    columns[CREATED_TIMESTAMP] = _timestamps([row[3] for row in rows], "a created timestamp")
-    columns[NULLS] = pa.array(
-        [nulls.get(row) for row in range(len(rows))] if nulls else [None] * len(rows),
-        NAMES,
-    )
-    # Every table has this column. If it came only with a deletion, it would void a compaction in progress.
-    columns[DELETED] = pa.nulls(len(rows), pa.bool_())
-    table = with_counts(pa.table(columns), codecs)
+    events = _timestamps([row[2] for row in rows], "an event timestamp")
+    created = _timestamps([row[3] for row in rows], "a created timestamp")
+    names = pa.array([nulls.get(row) for row in range(len(rows))], NAMES) if nulls else None
+    table = with_counts(log_table(columns, serialized_keys, events, created, names), codecs)
     check_rows(table)
     return table
 
 
+def log_table(
+    columns: Mapping[str, pa.Array],
+    serialized_keys: pa.Array,
+    events: pa.Array,
+    created: pa.Array | None = None,
+    nulls: pa.Array | None = None,
+    are_deletions: bool = False,
+) -> pa.Table:
+    """Rows of the log: the columns of join keys and features, then ``OWN_COLUMNS``.
+
+    Raises
+    ------
+    RowError : a row has no event timestamp.
+    """
+    if events.null_count:
+        row = events.is_null().index(True).as_py()
+        raise RowError(f"row {row} of the batch has no event timestamp")
+    num_rows = len(serialized_keys)
+    own = {
+        ENTITY_KEY: serialized_keys,
+        EVENT_TIMESTAMP: events,
+        CREATED_TIMESTAMP: pa.nulls(num_rows, TIMESTAMP) if created is None else created,
+        NULLS: pa.nulls(num_rows, NAMES) if nulls is None else nulls,
+        # In every table: if it came only with a deletion, it would void a compaction in progress.
+        DELETED: pa.array([True] * num_rows, pa.bool_()) if are_deletions else pa.nulls(num_rows, pa.bool_()),
+    }
+    return pa.table({name: c for name, c in columns.items() if name != ENTITYLESS_JOIN_KEY} | own)
+
+
 def _check_names(rows: Sequence[FeastRow], known: set[str]) -> None:
-    """Check that rows have no features that the view lacks."""
     for number, (key, values, _, _) in enumerate(rows):
         # Feast repeats the join keys among the values of an on-demand view.
         if unknown := sorted(values.keys() - known - {*key.join_keys}):
@@ -116,7 +135,6 @@ def _check_names(rows: Sequence[FeastRow], known: set[str]) -> None:
 
 
 def _check_unwritten(codec: FeatureCodec, values: "Sequence[Value | None]") -> None:
-    """Check that no row has a value for a computed feature."""
     for row, value in enumerate(values):
         if value is not None and value.WhichOneof("val") not in (None, "null_val"):
             raise computed_value(codec, row)
@@ -150,20 +168,12 @@ def deletions(
 
 def deletion_rows(join_keys: Mapping[str, pa.Array], now: datetime) -> pa.Table:
     """`deletions` for entities whose join keys are given as columns; see `serialize_columns`."""
-    columns = {name: values for name, values in join_keys.items() if name != ENTITYLESS_JOIN_KEY}
-    return _deletions(columns, serialize_columns(join_keys), now)
+    return _deletions(join_keys, serialize_columns(join_keys), now)
 
 
 def _deletions(columns: Mapping[str, pa.Array], serialized_keys: pa.Array, now: datetime) -> pa.Table:
-    number = len(serialized_keys)
-    own = {
-        ENTITY_KEY: serialized_keys,
-        EVENT_TIMESTAMP: _timestamps([now] * number, "a timestamp"),
-        CREATED_TIMESTAMP: pa.nulls(number, TIMESTAMP),
-        NULLS: pa.nulls(number, NAMES),
-        DELETED: pa.array([True] * number, pa.bool_()),
-    }
-    return pa.table({**columns, **own})
+    events = _timestamps([now] * len(serialized_keys), "a timestamp")
+    return log_table(columns, serialized_keys, events, are_deletions=True)
 
 
 def _key_columns(
@@ -192,7 +202,6 @@ def _join_key_columns(entity_keys: "Sequence[EntityKey]") -> dict[str, pa.Array]
             if name not in by_name:
                 by_name[name] = [None] * len(entity_keys)
             by_name[name][row] = value
-    by_name.pop(ENTITYLESS_JOIN_KEY, None)
     columns = {}
     for name, values in sorted(by_name.items()):
         fields = sorted({str(value.WhichOneof("val")) for value in values if value is not None})
@@ -270,23 +279,22 @@ class RowKeys:
         rows, behind_barriers = self.after_barriers()
         keys = self.take(rows) if len(rows) < len(self) else self
         order = np.argsort(keys.entity_hashes[:, 0])
-        if _differ(keys.entity_hashes[order, 0]):  # each entity has one row, as in most batches
-            winners = rows[order]
-            del rows, order  # which would take memory beside the result
-            return winners, replace(self.take(winners), delete_barriers=behind_barriers[winners])
-        order = np.lexsort(
-            (
-                keys.created_timestamps,
-                keys.event_timestamps,
-                ~keys.deleted,
-                keys.entity_hashes[:, 1],
-                keys.entity_hashes[:, 0],
-            )
-        )  # stable: equal rows keep their order
-        ordered = keys.entity_hashes[order]
-        is_last = np.ones(len(order), np.bool_)
-        is_last[:-1] = (ordered[1:] != ordered[:-1]).any(axis=1)
-        winners = rows[order[is_last]]
+        if not _differ(keys.entity_hashes[order, 0]):  # in most batches, each entity has one row
+            order = np.lexsort(
+                (
+                    keys.created_timestamps,
+                    keys.event_timestamps,
+                    ~keys.deleted,
+                    keys.entity_hashes[:, 1],
+                    keys.entity_hashes[:, 0],
+                )
+            )  # stable: equal rows keep their order
+            ordered = keys.entity_hashes[order]
+            is_last = np.ones(len(order), np.bool_)
+            is_last[:-1] = (ordered[1:] != ordered[:-1]).any(axis=1)
+            order = order[is_last]
+        winners = rows[order]
+        del rows, order  # which would take memory beside the result
         return winners, replace(self.take(winners), delete_barriers=behind_barriers[winners])
 
     def after_barriers(self) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
@@ -477,15 +485,8 @@ def encode(table: pa.Table, keys: RowKeys, codecs: Sequence[FeatureCodec]) -> En
     ------
     DamagedFileError : a column has another type than the store writes.
     """
-    nulls, known = null_features(table), {*table.column_names}
-    stored = [codec for codec in codecs if not codec.is_derived]
-    features = {
-        codec.feature: _encode_feature(table, codec, nulls)
-        if codec.feature in known
-        else never_written(codec, len(table))
-        for codec in stored
-    }
-    return EncodedRows(keys, features)
+    nulls, stored = null_features(table), [codec for codec in codecs if not codec.is_derived]
+    return EncodedRows(keys, {codec.feature: encode_feature(table, codec, nulls) for codec in stored})
 
 
 def _microseconds(column: pa.ChunkedArray) -> NDArray[np.int64]:
@@ -509,14 +510,16 @@ def null_features(table: pa.Table) -> Mapping[str, NDArray[np.int64]]:
     return dict(zip(names.dictionary.to_pylist(), of_names, strict=True))
 
 
-def _encode_feature(
+def encode_feature(
     table: pa.Table, codec: FeatureCodec, nulls: Mapping[str, NDArray[np.int64]]
 ) -> EncodedFeature:
-    column, null_rows = table[codec.feature].combine_chunks(), nulls.get(codec.feature)
+    """Encode one feature of stored rows; ``nulls`` are those of `null_features`."""
+    column, null_rows = optional_column(table, codec.feature), nulls.get(codec.feature)
+    if column is None:
+        return never_written(codec, len(table))
     if not codec.is_counted:
         return encode_column(column, codec, null_rows)
-    name = counts_column(codec.feature)
-    counts = table[name].combine_chunks() if table.schema.get_field_index(name) >= 0 else None
+    counts = optional_column(table, counts_column(codec.feature))
     return encode_counts(column, counts, codec, null_rows)
 
 
@@ -569,8 +572,7 @@ def encode_column(
         lengths = (states == VALUE).astype(np.int64)
         elements = column.drop_null()
     vocabulary, symbols = Vocabulary.by_popularity(codec.to_storage(elements))
-    indptr = np.zeros(len(lengths) + 1, np.int64)
-    np.cumsum(lengths, out=indptr[1:])
+    indptr = bounds_of(lengths)
     if codec.is_collection and not codec.may_repeat and not codec.is_counted:
         indptr, symbols = kernel.distinct_per_row(indptr, symbols)
     return EncodedFeature(codec, vocabulary, states, indptr, symbols)
@@ -580,7 +582,7 @@ def never_written(codec: FeatureCodec, num_rows: int) -> EncodedFeature:
     """A feature that is missing in ``num_rows`` rows."""
     return EncodedFeature(
         codec,
-        Vocabulary(codec.to_storage(pa.array([], pa.null()).cast(_element_type(codec)))),
+        Vocabulary(pa.array([], codec.storage_type)),
         np.full(num_rows, MISSING, np.uint8),
         np.zeros(num_rows + 1, np.int64),
         np.zeros(0, np.int32),
@@ -588,17 +590,14 @@ def never_written(codec: FeatureCodec, num_rows: int) -> EncodedFeature:
     )
 
 
-def _element_type(codec: FeatureCodec) -> pa.DataType:
-    return codec.arrow_type.value_type if codec.is_collection else codec.arrow_type
-
-
 def _joined_feature(rows: Sequence[EncodedRows], name: str) -> EncodedFeature:
     codec = next(part.features[name].codec for part in reversed(rows) if name in part.features)
     parts = [part.features.get(name) or never_written(codec, len(part)) for part in rows]
     vocabulary, new_ids = Vocabulary.union([part.vocabulary for part in parts])
     times = [part.times for part in parts if part.times is not None]
-    symbols = [ids[part.symbols].astype(np.int32) for ids, part in zip(new_ids, parts, strict=True)]
-    csr = Csr.of_lengths(np.concatenate([np.diff(part.indptr) for part in parts]), np.concatenate(symbols))
+    csr = Csr.stacked(
+        [Csr(p.indptr, ids[p.symbols].astype(np.int32)) for ids, p in zip(new_ids, parts, strict=True)]
+    )
     return EncodedFeature(
         codec,
         vocabulary,

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from feast_sketch_store import kernel
 from feast_sketch_store.errors import RowError
 from feast_sketch_store.kernel.binary import from_parts, parts_of
+from feast_sketch_store.rows.columns import large_type
 
 if TYPE_CHECKING:
     from feast.protos.feast.types.EntityKey_pb2 import EntityKey
@@ -48,6 +49,7 @@ JOIN_KEY_TYPES = {
     "int64_val": pa.int64(),
     "unix_timestamp_val": pa.timestamp("s"),
 }
+_KINDS = {JOIN_KEY_TYPES[field]: kind for kind, field in _FIELDS.items()}
 
 
 def int64_column(entity_keys: "Sequence[EntityKey]") -> tuple[str, NDArray[np.int64]] | None:
@@ -62,9 +64,6 @@ def hash_entity_keys(entity_keys: "Sequence[EntityKey]") -> NDArray[np.uint64]:
     ------
     ValueError : Feast does not accept the value type of a key (raised by Feast).
     """
-    usual = int64_column(entity_keys)
-    if usual is not None:
-        return hash_int64_keys(*usual)
     return hash_serialized_keys(serialize_entity_keys(entity_keys))
 
 
@@ -204,7 +203,7 @@ class SingleKeys:
     def __init__(self, join_keys: Mapping[str, pa.DataType]):
         self._names = sorted(join_keys)
         self._heads = struct.pack("<I", len(join_keys)) + b"".join(_name(name) for name in self._names)
-        self._kinds = [_kind_of(join_keys[name]) for name in self._names]
+        self._kinds = [_KINDS[join_keys[name]] for name in self._names]
         is_int64 = self._kinds == [_INT64]
         self._int64_prefix = self._heads + struct.pack("<II", _INT64, 8) if is_int64 else None
 
@@ -222,12 +221,9 @@ class SingleKeys:
         if type(entity) is int and self._int64_prefix is not None and _INT64_MIN <= entity <= _INT64_MAX:
             return kernel.hash_int64_key(self._int64_prefix, entity)  # the common case
         if isinstance(entity, np.integer):
-            entity = int(entity)
-        if type(entity) is int:
-            if self._int64_prefix is not None and _INT64_MIN <= entity <= _INT64_MAX:
-                return kernel.hash_int64_key(self._int64_prefix, entity)
-            values: list[object] = [entity]
-        elif isinstance(entity, str | bytes):
+            return self.hash(int(entity))
+        values: list[object]
+        if isinstance(entity, int | str | bytes):
             values = [entity]
         elif isinstance(entity, Mapping) and entity.keys() == {*self._names}:
             values = [entity[name] for name in self._names]
@@ -239,13 +235,6 @@ class SingleKeys:
         if None in parts:
             return None
         return kernel.hash_key(b"".join((self._heads, *parts)))  # type: ignore[arg-type]
-
-
-def _kind_of(kind: pa.DataType) -> int:
-    """Feast's type of a join key whose column has a type."""
-    (field,) = (field for field, known in JOIN_KEY_TYPES.items() if known == kind)
-    (number,) = (number for number, known in _FIELDS.items() if known == field)
-    return number
 
 
 def _serialized(kind: int, value: object) -> bytes | None:
@@ -307,22 +296,15 @@ def _name(join_key: str) -> bytes:
 
 def _serialize_values(join_key: str, values: pa.Array) -> list[pa.Array]:
     """Two arrays of binary values; together they are the type, length and value of each key."""
-    if pa.types.is_timestamp(values.type):
-        numbers, kind = values.cast(pa.timestamp("s", values.type.tz), safe=False), _UNIX_TIMESTAMP
-        values = numbers.cast(pa.int64())
-    elif pa.types.is_int64(values.type):
-        kind = _INT64
-    elif pa.types.is_int32(values.type):
-        kind = _INT32
-    elif pa.types.is_string(values.type) or pa.types.is_large_string(values.type):
-        kind = _STRING
-    elif pa.types.is_binary(values.type) or pa.types.is_large_binary(values.type):
-        kind = _BYTES
-    else:
+    is_time = pa.types.is_timestamp(values.type)
+    kind = _UNIX_TIMESTAMP if is_time else _KINDS.get(large_type(values.type))
+    if kind is None:
         raise TypeError(
             f"join key {join_key!r} has values of type {values.type}; give int64, int32, strings, bytes or "
             "timestamps"
         )
+    if is_time:
+        values = values.cast(pa.timestamp("s", values.type.tz), safe=False).cast(pa.int64())
     is_number = pa.types.is_integer(values.type)
     content = _fixed_width(values.to_numpy()) if is_number else values.cast(pa.large_binary())
     heads = np.empty((len(values), 2), "<u4")

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feast_sketch_store.rows.codecs import MISSING, VALUE, FeatureCodec
+from feast_sketch_store.rows.csr import bounds_of
 from feast_sketch_store.rows.encoding import EncodedFeature, EncodedRows
 from feast_sketch_store.rows.vocabulary import Vocabulary
 
@@ -112,7 +113,7 @@ class Formula:
         distinct, ids = np.unique(multiples + 0.0, return_inverse=True)
         values = self.codec.from_numbers((distinct * self.step).astype(np.float64))
         states = np.where(rows.keys.deleted, MISSING, VALUE).astype(np.uint8)
-        indptr = np.concatenate(([0], np.cumsum(~rows.keys.deleted)))
+        indptr = bounds_of(~rows.keys.deleted)
         symbols = ids[~rows.keys.deleted].astype(np.int32)
         return EncodedFeature(self.codec, Vocabulary(values), states, indptr, symbols)
 

@@ -24,10 +24,10 @@ from numpy.typing import NDArray
 
 from feast_sketch_store.errors import RowError
 from feast_sketch_store.rows.codecs import FeatureCodec
+from feast_sketch_store.rows.columns import check_beside, list_lengths, lists_of, optional_column, with_column
 from feast_sketch_store.rows.count_log import amounts_of_rows, counts_column
 from feast_sketch_store.rows.encoding import ENTITY_KEY, EVENT_TIMESTAMP, NAMES, NULLS, as_damage, row_keys
 from feast_sketch_store.rows.entity_keys import find_sorted, hash_serialized_keys
-from feast_sketch_store.rows.list_columns import check_beside, list_lengths, lists_of, with_column
 from feast_sketch_store.rows.vocabulary import Vocabulary
 
 OPERATION: Final = "__operation"
@@ -134,7 +134,7 @@ def _counted_once(
     if not is_known.any():
         return table
     name = counts_column(counted.feature)
-    amounts = amounts_of_rows(column, table[name].combine_chunks() if name in table.column_names else None)
+    amounts = amounts_of_rows(column, optional_column(table, name))
     amounts[np.flatnonzero(np.repeat(is_counting, lengths))[is_known]] = 0
     repeats = np.zeros(int(id_lengths.sum()), np.bool_)
     repeats[np.flatnonzero(np.repeat(is_counting, id_lengths))[is_known]] = True
@@ -244,7 +244,7 @@ def _made_ids(
     first = np.searchsorted(rows, rows)  # rows are ascending
     places = (np.arange(len(rows)) - first).astype(np.uint64)
     ids = pa.array(_mixed(events[rows].astype(np.int64).view(np.uint64), digests, places).view(np.int64))
-    return ids.cast(of_ids.arrow_type.value_type)
+    return ids.cast(of_ids.element_type)
 
 
 def _mixed(*parts: NDArray[np.uint64]) -> NDArray[np.uint64]:

@@ -12,8 +12,8 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from feast_sketch_store.errors import RowError
-from feast_sketch_store.rows.large_types import large_type
-from feast_sketch_store.rows.list_columns import list_lengths
+from feast_sketch_store.rows.columns import large_type, list_lengths
+from feast_sketch_store.rows.csr import bounds_of
 
 # Of one row.
 MAX_ELEMENTS = 1 << 26  # of one feature
@@ -157,10 +157,8 @@ def _num_bytes(column: pa.ChunkedArray) -> NDArray[np.int64]:
 
 def _num_bytes_of(array: pa.Array) -> NDArray[np.int64]:
     if _is_list(array.type):
-        of_elements = np.concatenate(([0], np.cumsum(_num_bytes_of(pc.list_flatten(array)))))
-        lengths = list_lengths(array)
-        ends = np.cumsum(lengths)
-        return np.asarray(of_elements[ends] - of_elements[ends - lengths])
+        of_elements = bounds_of(_num_bytes_of(pc.list_flatten(array)))
+        return np.diff(of_elements[bounds_of(list_lengths(array))])
     if _has_bytes(array.type):
         return np.asarray(pc.binary_length(array).fill_null(0), np.int64)
     width = 0 if pa.types.is_null(array.type) else -(-array.type.bit_width // 8)

@@ -24,13 +24,10 @@ from numpy.typing import NDArray
 from feast_sketch_store.errors import RowError
 from feast_sketch_store.rows import count_log
 from feast_sketch_store.rows.codecs import EMPTY, MISSING, NULL, VALUE, FeatureCodec
+from feast_sketch_store.rows.columns import check_beside, list_lengths, with_column
 from feast_sketch_store.rows.count_log import counts_column
-from feast_sketch_store.rows.csr import Csr
+from feast_sketch_store.rows.csr import Csr, bounds_of
 from feast_sketch_store.rows.encoding import (
-    CREATED_TIMESTAMP,
-    DELETED,
-    ENTITY_KEY,
-    ENTITYLESS_JOIN_KEY,
     EVENT_TIMESTAMP,
     NAMES,
     NO_TIMESTAMP,
@@ -41,8 +38,8 @@ from feast_sketch_store.rows.encoding import (
     FeastRow,
     RowKeys,
     as_damage,
-    encode_column,
-    encode_counts,
+    encode_feature,
+    log_table,
     never_written,
     null_features,
     row_keys,
@@ -51,7 +48,6 @@ from feast_sketch_store.rows.encoding import (
 from feast_sketch_store.rows.entity_keys import JoinKeys, serialize_columns
 from feast_sketch_store.rows.increments import COUNT, OPERATION, times_column, with_ids
 from feast_sketch_store.rows.limits import check_rows, impossible_moment
-from feast_sketch_store.rows.list_columns import check_beside, list_lengths, with_column
 from feast_sketch_store.rows.listing import ALWAYS, Attribute
 from feast_sketch_store.rows.lists import removed_codec, united
 
@@ -104,7 +100,7 @@ def _times_of_items(
     advice = "give each item a time, or leave the times out"
     is_given = check_beside(items, times, names, ("items", "times"), advice)
     lengths = list_lengths(items)
-    indptr = Csr.of_lengths(lengths, lengths).indptr
+    indptr = bounds_of(lengths)
     moments = np.repeat(_numbers(events), lengths)
     moments[is_given] = _numbers(pc.list_flatten(times))
     if (found := impossible_moment(moments)) is not None:
@@ -236,34 +232,28 @@ class ListRows:
         moments = self.events if ids_feature else self.times
         if (found := impossible_moment(moments)) is not None:
             raise RowError(f"an item of feature {self.feature!r} is {found[1]}")
-        num_rows = len(self)
-        columns = {name: keys for name, keys in self.join_keys.items() if name != ENTITYLESS_JOIN_KEY}
-        features = {field.name: pa.nulls(num_rows, field.type) for field in columns_of(codecs)}
-        features[self.feature] = pa.LargeListArray.from_arrays(pa.array(self.indptr), self.values)
+        features = {field.name: pa.nulls(len(self), field.type) for field in columns_of(codecs)}
+        features[self.feature] = self._lists(self.values)
         if times_column(self.feature) in features:
             features[times_column(self.feature)] = times_array(self.indptr, self.times)
         if of_counted in features and self.operation != REMOVE:
-            features[of_counted] = pa.LargeListArray.from_arrays(pa.array(self.indptr), pa.array(self.times))
+            features[of_counted] = self._lists(pa.array(self.times))
         if self.ids is not None:
-            features[ids_feature] = pa.LargeListArray.from_arrays(pa.array(self.indptr), self.ids)
+            features[ids_feature] = self._lists(self.ids)
             moments = np.repeat(self.events, np.diff(self.indptr))
             features[times_column(ids_feature)] = times_array(self.indptr, moments)
-        for name, values in self.attributes.items():
-            features[name] = pa.LargeListArray.from_arrays(pa.array(self.indptr), values)
+        features |= {name: self._lists(values) for name, values in self.attributes.items()}
         if self.operation is not None:
-            features[OPERATION] = pa.array([self.operation] * num_rows, pa.large_string())
-        own = {
-            ENTITY_KEY: serialize_columns(self.join_keys),
-            EVENT_TIMESTAMP: pa.array(self.events).cast(TIMESTAMP),
-            CREATED_TIMESTAMP: pa.nulls(num_rows, TIMESTAMP),
-            NULLS: pa.nulls(num_rows, NAMES),
-            DELETED: pa.nulls(num_rows, pa.bool_()),
-        }
-        table = pa.table({**columns, **features, **own})
+            features[OPERATION] = pa.array([self.operation] * len(self), pa.large_string())
+        events = pa.array(self.events).cast(TIMESTAMP)
+        table = log_table({**self.join_keys, **features}, serialize_columns(self.join_keys), events)
         check_rows(table)
         if self.operation != REMOVE:
             check_attributes(table, codecs)
         return table
+
+    def _lists(self, elements: pa.Array) -> pa.Array:
+        return pa.LargeListArray.from_arrays(pa.array(self.indptr), elements)
 
 
 def _ids_feature(codecs: Sequence[FeatureCodec], counted: str) -> str:
@@ -322,7 +312,7 @@ def encode_lists(table: pa.Table, codecs: Sequence[FeatureCodec]) -> EncodedRows
     for codec in codecs:
         if codec.is_derived:
             continue
-        feature = _encoded(table, codec, nulls.get(codec.feature))
+        feature = _encoded(table, codec, nulls)
         if removes.any() or replaces.any():
             feature, removed = _parted(feature, replaces, removes)
             features[removed.codec.feature] = removed
@@ -346,27 +336,22 @@ def _operations(table: pa.Table) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     return replaces, removes
 
 
-def _encoded(table: pa.Table, codec: FeatureCodec, nulls: NDArray[np.int64] | None) -> EncodedFeature:
-    """A list, a set or counts as rows have them."""
-    if codec.is_counted and codec.feature in table.column_names:
-        name = counts_column(codec.feature)
-        counts = table[name].combine_chunks() if name in table.column_names else None
-        return encode_counts(table[codec.feature].combine_chunks(), counts, codec, nulls)
+def _encoded(table: pa.Table, codec: FeatureCodec, nulls: Mapping[str, NDArray[np.int64]]) -> EncodedFeature:
+    """A list, a set or counts as rows have them; the times of a set are 0, see `rows.lists`."""
     name = times_column(codec.feature)
-    needed = {codec.feature, name} if codec.is_list else {codec.feature}
-    if not needed <= set(table.column_names):
-        return _timeless(never_written(codec, len(table)))
-    feature = encode_column(table[codec.feature].combine_chunks(), codec, nulls)
+    if codec.is_list and not {codec.feature, name} <= set(table.column_names):
+        return never_written(codec, len(table))
+    feature = encode_feature(table, codec, nulls)
+    if codec.is_counted:
+        return feature
     if not codec.is_list:
-        return _timeless(feature)
+        return replace(feature, times=np.zeros(len(feature.symbols), np.int64))
     times = _numbers(pc.list_flatten(table[name].combine_chunks()))
     if len(times) != len(feature.symbols):
         raise pa.ArrowInvalid(
             f"feature {codec.feature!r} has {len(feature.symbols)} items, {len(times)} times"
         )
-    return feature.with_rows(
-        feature.states, Csr(feature.indptr, feature.symbols, _stamps(table, codec, times))
-    )
+    return replace(feature, times=_stamps(table, codec, times))
 
 
 def _stamps(table: pa.Table, codec: FeatureCodec, times: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -398,12 +383,6 @@ def _lengths_of(table: pa.Table, name: str) -> NDArray[np.int64]:
     return list_lengths(table[name])
 
 
-def _timeless(feature: EncodedFeature) -> EncodedFeature:
-    """The values of a set as items; see `rows.lists`."""
-    times = np.zeros(len(feature.symbols), np.int64)
-    return feature.with_rows(feature.states, Csr(feature.indptr, feature.symbols, times))
-
-
 def _parted(
     feature: EncodedFeature, replaces: NDArray[np.bool_], removes: NDArray[np.bool_]
 ) -> tuple[EncodedFeature, EncodedFeature]:
@@ -415,13 +394,9 @@ def _parted(
     hidden = feature.csr.masked(is_removal)
     if feature.codec.is_counted:  # whatever was counted before
         hidden = Csr(hidden.indptr, hidden.ids, np.full(len(hidden.ids), ALWAYS))
-    removed = EncodedFeature(removed_codec(feature.codec), feature.vocabulary, states, *_plain(hidden))
+    removed = replace(feature, codec=removed_codec(feature.codec)).with_rows(states, hidden)
     own = np.where(removes, np.uint8(MISSING), feature.states)
     return feature.with_rows(own, feature.csr.masked(~is_removal)), removed
-
-
-def _plain(rows: Csr) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int64] | None]:
-    return rows.indptr, rows.ids, rows.weights
 
 
 def with_lists(table: pa.Table, rows: EncodedRows) -> pa.Table:
@@ -454,11 +429,8 @@ def with_lists(table: pa.Table, rows: EncodedRows) -> pa.Table:
                 table = with_column(table, attribute.feature, column)
         if feature.codec.is_counted:
             counts = pa.array(items.weights[places])
-            table = with_column(
-                table,
-                counts_column(name),
-                pa.LargeListArray.from_arrays(pa.array(items.indptr), counts, mask=mask),
-            )
+            column = pa.LargeListArray.from_arrays(pa.array(items.indptr), counts, mask=mask)
+            table = with_column(table, counts_column(name), column)
         for row in np.flatnonzero(feature.states == NULL).tolist():
             nulls[row].append(name)
     table = with_column(table, EVENT_TIMESTAMP, pa.array(rows.keys.event_timestamps).cast(TIMESTAMP))

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from feast_sketch_store.rows.codecs import EMPTY, MISSING, VALUE, FeatureCodec
 from feast_sketch_store.rows.counting import MAX_COUNT
-from feast_sketch_store.rows.csr import Csr
+from feast_sketch_store.rows.csr import Csr, bounds_of
 from feast_sketch_store.rows.encoding import EncodedFeature, EncodedRows
 from feast_sketch_store.rows.entity_keys import find_sorted
 from feast_sketch_store.rows.listing import Listing
@@ -71,14 +71,12 @@ class EntityGroups:
         ----------
         rows : the items of each row.
         listing : of the list.
-        hidden : what rows hide of earlier rows.
+        tombstones : what rows hide of earlier rows.
         backwards : whether each row has its newest item last, and not first.
         """
+        rows = tombstones.visible(self, rows)
         assert rows.weights is not None
         of_row, ids, times = rows.rows, rows.ids, rows.weights
-        kept = tombstones.visible(self, of_row, ids, times)
-        if not kept.all():
-            of_row, ids, times = of_row[kept], ids[kept], times[kept]
         if backwards:
             of_row, ids, times = of_row[::-1], ids[::-1], times[::-1]
         # Newest rows first, so that a stable sort puts the newest of equal items first. Rows of few ages are
@@ -86,30 +84,25 @@ class EntityGroups:
         order = _sorted(self.ages[of_row])
         order = order[_by_time(self.owners[of_row[order]], listing.times_of(times[order]))]
         owners, ids, times = self.owners[of_row[order]], ids[order], times[order]
-        items = Csr.of_lengths(np.bincount(owners, minlength=self.num_owners), ids)
-        return once_a_tick(Csr(items.indptr, ids, times), 1, listing)
+        items = Csr.of_lengths(np.bincount(owners, minlength=self.num_owners), ids, times)
+        return once_a_tick(items, 1, listing)
 
     def values(self, rows: Csr, tombstones: "Tombstones") -> Csr:
         """The values of each entity's sets, each once, ascending by id; parameters as those of `items`."""
-        assert rows.weights is not None
-        kept = tombstones.visible(self, rows.rows, rows.ids, rows.weights)
-        rows = rows if kept.all() else rows.masked(kept)
+        rows = tombstones.visible(self, rows)
         whole = Csr(rows.indptr, rows.ids).united(self.owners, self.num_owners)
         return Csr(whole.indptr, whole.ids, np.zeros(len(whole.ids), np.int64))
 
     def sums(self, rows: Csr, tombstones: "Tombstones") -> Csr:
         """The values of each entity, each once, with their counts added up; parameters as those of
         `items`."""
-        assert rows.weights is not None
-        kept = tombstones.visible(self, rows.rows, rows.ids, np.zeros(len(rows.ids), np.int64))
-        rows = rows if kept.all() else rows.masked(kept)
+        rows = tombstones.visible(self, rows, np.zeros(len(rows.ids), np.int64))
         width = int(rows.ids.max(initial=0)) + 1
         facts, places = np.unique(self.owners[rows.rows] * width + rows.ids, return_inverse=True)
         # Doubles add whole numbers exactly up to `MAX_COUNT`.
         counts = np.bincount(places, rows.weights, len(facts)).clip(max=MAX_COUNT).astype(np.int64)
         owners, ids = np.divmod(facts, width)
-        whole = Csr.of_lengths(np.bincount(owners, minlength=self.num_owners), ids.astype(np.int32))
-        return Csr(whole.indptr, whole.ids, counts)
+        return Csr.of_lengths(np.bincount(owners, minlength=self.num_owners), ids.astype(np.int32), counts)
 
     def highest(self, states: NDArray[np.uint8], tombstones: "Tombstones") -> NDArray[np.uint8]:
         """The highest state of each entity's rows, uint8[num_owners], from uint8[n]; EMPTY if replaced."""
@@ -133,26 +126,15 @@ class Tombstones:
         self.delete_barriers, self.removals = delete_barriers, removals
 
     @classmethod
-    def nothing(cls, num_rows: int) -> "Tombstones":
-        """Rows that hide nothing."""
-        none = Csr(np.zeros(num_rows + 1, np.int64), np.zeros(0, np.int32), np.zeros(0, np.int64))
-        return cls(np.zeros(num_rows, np.bool_), none)
-
-    @classmethod
-    def of(
-        cls, states: NDArray[np.uint8], removed: Csr, values: Vocabulary, vocabulary: Vocabulary
-    ) -> "Tombstones":
-        """What a feature named by `removed_name` records.
-
-        Parameters
-        ----------
-        states, removed : of the feature; ``removed`` has ids of ``values``.
-        values : the vocabulary of the feature.
-        vocabulary : of the list.
-        """
-        if len(removed.ids):
-            removed = removed.mapped(vocabulary.find(values.values))
-        return cls(states == EMPTY, removed)
+    def of(cls, removed: EncodedFeature | None, feature: EncodedFeature) -> "Tombstones":
+        """What the feature named by `removed_name` records of another; None if rows hide nothing."""
+        if removed is None:
+            number, none = len(feature.states), np.zeros(0, np.int64)
+            return cls(np.zeros(number, np.bool_), Csr.of_lengths(np.zeros(number, np.int64), none, none))
+        csr = removed.csr
+        if len(csr.ids):
+            csr = csr.mapped(feature.vocabulary.find(removed.vocabulary.values))
+        return cls(removed.states == EMPTY, csr)
 
     def newest_barrier(self, groups: EntityGroups) -> NDArray[np.int64]:
         """The age of the newest row of each entity that hides everything: int64[num_owners]."""
@@ -160,32 +142,32 @@ class Tombstones:
         np.minimum.at(newest, groups.owners[self.delete_barriers], groups.ages[self.delete_barriers])
         return newest
 
-    def visible(
-        self,
-        groups: EntityGroups,
-        of_row: NDArray[np.int64],
-        ids: NDArray[np.int32],
-        times: NDArray[np.int64],
-    ) -> NDArray[np.bool_]:
-        """Which items of rows are not hidden: bool[nnz]."""
-        kept = np.ones(len(ids), np.bool_)
-        if self.delete_barriers.any():
-            kept = groups.ages[of_row] <= self.newest_barrier(groups)[groups.owners[of_row]]
-        removed = self.removals
-        if not len(removed.ids) or not len(ids):
-            return kept
-        assert removed.weights is not None
-        width = int(max(ids.max(), removed.ids.max())) + 1
-        keys = groups.owners[of_row] * width + ids
-        wanted = groups.owners[removed.rows] * width + removed.ids
-        order = np.argsort(keys)
-        first, stop = (np.searchsorted(keys, wanted, side, order) for side in ("left", "right"))
-        pairs = Csr.of_lengths(stop - first, np.zeros(0))
-        items = order[np.arange(pairs.indptr[-1]) + np.repeat(first - pairs.indptr[:-1], stop - first)]
-        by = pairs.rows
-        is_before = groups.ages[of_row[items]] > groups.ages[removed.rows[by]]
-        kept[items[is_before & (times[items] <= removed.weights[by])]] = False
-        return kept
+    def visible(self, groups: EntityGroups, rows: Csr, times: NDArray[np.int64] | None = None) -> Csr:
+        """The rows without the items that are hidden.
+
+        Parameters
+        ----------
+        times : int64[nnz], of the items; by default their weights.
+        """
+        times, removed = rows.weights if times is None else times, self.removals
+        assert times is not None
+        if not len(rows.ids) or not (len(removed.ids) or self.delete_barriers.any()):
+            return rows
+        of_row, ids = rows.rows, rows.ids
+        kept = groups.ages[of_row] <= self.newest_barrier(groups)[groups.owners[of_row]]
+        if len(removed.ids):
+            assert removed.weights is not None
+            width = int(max(ids.max(), removed.ids.max())) + 1
+            keys = groups.owners[of_row] * width + ids
+            wanted = groups.owners[removed.rows] * width + removed.ids
+            order = np.argsort(keys)
+            first, stop = (np.searchsorted(keys, wanted, side, order) for side in ("left", "right"))
+            pairs = Csr.of_lengths(stop - first, np.zeros(0))
+            items = order[np.arange(pairs.indptr[-1]) + np.repeat(first - pairs.indptr[:-1], stop - first)]
+            by = pairs.rows
+            is_before = groups.ages[of_row[items]] > groups.ages[removed.rows[by]]
+            kept[items[is_before & (times[items] <= removed.weights[by])]] = False
+        return rows if kept.all() else rows.masked(kept)
 
 
 def once_a_tick(items: Csr, resolution: int, listing: Listing) -> Csr:
@@ -241,14 +223,12 @@ def newest_of(items: Csr, limit: int | None, since: int) -> Csr:
     """Lists, newest item first, cut to at most ``limit`` items whose stamps are not below ``since``."""
     assert items.weights is not None
     kept = items.weights >= since
-    lengths = np.diff(np.concatenate(([0], np.cumsum(kept)))[items.indptr])
+    lengths = np.diff(bounds_of(kept)[items.indptr])
     if limit is not None:
         np.minimum(lengths, limit, out=lengths)
     if lengths.sum() == len(items.ids):
         return items
-    indptr = Csr.of_lengths(lengths, items.ids).indptr
-    indices = np.arange(indptr[-1]) + np.repeat(items.indptr[:-1] - indptr[:-1], lengths)
-    return Csr(indptr, items.ids[indices], items.weights[indices])
+    return items.sliced(items.indptr[:-1], lengths)
 
 
 def united(rows: EncodedRows, backwards: bool = False) -> EncodedRows:
@@ -268,7 +248,10 @@ def united(rows: EncodedRows, backwards: bool = False) -> EncodedRows:
     features: dict[str, EncodedFeature] = {}
     for name, feature in rows.features.items():
         if not is_removed_name(name):
-            tombstones, removed = _tombstones_of(rows, feature)
+            removed = rows.features.get(removed_name(name))
+            if removed is not None and not removed.states.any():
+                removed = None
+            tombstones = Tombstones.of(removed, feature)
             if feature.codec.is_list:
                 assert feature.codec.listing is not None
                 items = groups.items(feature.csr, tombstones, feature.codec.listing, backwards)
@@ -293,14 +276,6 @@ def _ages(owners: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.asarray(parts[-1:].sum() - parts)
 
 
-def _tombstones_of(rows: EncodedRows, feature: EncodedFeature) -> tuple[Tombstones, EncodedFeature | None]:
-    """What rows hide of a list, and the feature that records it; None if they hide nothing."""
-    removed = rows.features.get(removed_name(feature.codec.feature))
-    if removed is None or not removed.states.any():
-        return Tombstones.nothing(len(rows)), None
-    return Tombstones.of(removed.states, removed.csr, removed.vocabulary, feature.vocabulary), removed
-
-
 def _all_removed(groups: EntityGroups, removed: EncodedFeature, tombstones: Tombstones) -> EncodedFeature:
     """What all rows of each entity together hide of earlier rows."""
     delete_barriers = np.zeros(groups.num_owners, np.bool_)
@@ -316,8 +291,7 @@ def _all_removed(groups: EntityGroups, removed: EncodedFeature, tombstones: Tomb
     lengths = np.bincount(owners[is_first], minlength=groups.num_owners)
     states = np.where(lengths > 0, np.uint8(VALUE), np.uint8(MISSING))
     states[delete_barriers] = EMPTY
-    rows = Csr.of_lengths(lengths, ids[is_first])
-    return removed.with_rows(states, Csr(rows.indptr, rows.ids, until[is_first]))
+    return removed.with_rows(states, Csr.of_lengths(lengths, ids[is_first], until[is_first]))
 
 
 def as_sealed(rows: EncodedRows, codecs: Mapping[str, FeatureCodec], since: int) -> EncodedRows:

@@ -27,6 +27,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from feast_sketch_store.kernel.binary import from_parts, parts_of
+from feast_sketch_store.rows.csr import bounds_of
 from feast_sketch_store.succinct import EliasFano, PackedInts
 from feast_sketch_store.succinct.elias_fano import decoded
 
@@ -148,7 +149,7 @@ def _unsorted(prefixes: NDArray[np.int64], suffixes: NDArray[np.int64], data: ND
     before = np.concatenate((np.zeros(1, np.int64), lengths))[: len(lengths)]
     if (prefixes < 0).any() or (prefixes > before).any() or lengths.max(initial=0) > _MAX_SORTED_BYTES:
         raise ValueError("a string of the vocabulary has a longer prefix than the string before it")
-    offsets = np.concatenate((np.zeros(1, np.int64), np.cumsum(lengths)))
+    offsets = bounds_of(lengths)
     content = np.zeros(offsets[-1], np.uint8)
     for column in range(int(lengths.max(initial=0))):
         strings = np.flatnonzero(lengths > column)
@@ -160,8 +161,7 @@ def _unsorted(prefixes: NDArray[np.int64], suffixes: NDArray[np.int64], data: ND
 
 
 def _offsets(lengths: NDArray[np.int64], num_bytes: int) -> NDArray[np.int64]:
-    offsets = np.zeros(len(lengths) + 1, np.int64)
-    np.cumsum(lengths, out=offsets[1:])
+    offsets = bounds_of(lengths)
     # Sums of 64-bit lengths may wrap around.
     if (lengths < 0).any() or (np.diff(offsets) < 0).any() or offsets[-1] != num_bytes:
         raise ValueError("the lengths of the vocabulary's strings do not add up to its bytes")

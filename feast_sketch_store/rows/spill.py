@@ -9,10 +9,10 @@ import mmap
 import os
 import tempfile
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -106,7 +106,6 @@ class SpilledArray:
         return array
 
     def _fill(self, left: memoryview, offset: int) -> None:
-        """Read bytes of the file."""
         while len(left):
             try:
                 number = os.preadv(self.descriptor, [left], offset)
@@ -117,7 +116,7 @@ class SpilledArray:
             offset, left = offset + number, left[number:]
 
 
-class SpilledArrays(Sequence[NDArray[Any]]):
+class SpilledArrays:
     """A list of arrays that are set aside, each read when it is asked for."""
 
     def __init__(self, spill: Spill):
@@ -143,13 +142,7 @@ class SpilledArrays(Sequence[NDArray[Any]]):
     def __len__(self) -> int:
         return len(self._kept)
 
-    @overload
-    def __getitem__(self, number: int) -> NDArray[Any]: ...
-    @overload
-    def __getitem__(self, number: slice) -> Sequence[NDArray[Any]]: ...
-    def __getitem__(self, number: int | slice) -> NDArray[Any] | Sequence[NDArray[Any]]:
-        if isinstance(number, slice):
-            return [kept.read() for kept in self._kept[number]]
+    def __getitem__(self, number: int) -> NDArray[Any]:
         return self._kept[number].read()
 
     def __iter__(self) -> Iterator[NDArray[Any]]:

@@ -4,7 +4,6 @@
 request that is not a plain read of this store, including its errors.
 """
 
-from feast_sketch_store.serve.app import create_app, over_feast
-from feast_sketch_store.serve.server import run
+from feast_sketch_store.serve.app import create_app, over_feast, run
 
 __all__ = ["create_app", "over_feast", "run"]

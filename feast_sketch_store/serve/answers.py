@@ -11,8 +11,7 @@ from feast import FeatureStore
 from feast.protos.feast.serving.ServingService_pb2 import GetOnlineFeaturesResponse
 
 from feast_sketch_store import feast_parts, kernel
-from feast_sketch_store.adapter import planned
-from feast_sketch_store.adapter.plans import Plan, Plans, Question
+from feast_sketch_store.adapter.plans import Plan, Plans, Question, columns_of, refresh
 from feast_sketch_store.online_store import SketchOnlineStore
 from feast_sketch_store.serve.guard import Guard
 from feast_sketch_store.serve.records import Labels, Records
@@ -57,11 +56,11 @@ class Answers:
         try:
             grant = await self._guard.grant(scope, question)
             plan = None if grant is None else self._plan(question)
-            if grant is None or plan is None or not planned.takes(plan, columns):
+            if grant is None or plan is None or not plan.takes(columns):
                 return None
             began = time.monotonic()
-            await planned.refresh(asked.view for asked in plan.views)
-            answers = planned.read(plan, columns)
+            await refresh(asked.view for asked in plan.views)
+            answers = plan.read(columns)
         except Exception as error:  # the question or the storage is at fault, and Feast reports it
             _logger.debug("Feast's server answers: %r", error)
             return None
@@ -70,7 +69,7 @@ class Answers:
             return None
         number, told = len(columns[0]), self._told[plan]
         read_seconds = time.monotonic() - began
-        planned.count(plan, answers, number, read_seconds)
+        plan.count(answers, number, read_seconds)
         body = b",".join((b'{"results":[' + _of_request(columns), *vectors)) + told.end  # type: ignore[arg-type]
         self._records.write(scope, question, plan, told.labels, grant, number, started, read_seconds)
         return body
@@ -107,19 +106,13 @@ def read_body(body: bytes) -> tuple[Question, list[list[Any]]] | None:
         request = json.loads(body)
     except (ValueError, RecursionError):
         return None
-    if not isinstance(request, dict):
-        return None
-    entities: Any = request.get("entities")
-    if not isinstance(entities, dict) or not all(isinstance(column, list) for column in entities.values()):
-        return None
-    columns = list(entities.values())
-    if len({*map(len, columns)}) != 1 or not columns[0]:
-        return None
-    question = _question(request, tuple(entities))
-    return None if question is None else (question, columns)
+    entities: Any = request.get("entities") if isinstance(request, dict) else None
+    columns = columns_of(entities) if isinstance(entities, dict) else None
+    question = None if columns is None else _question(request, columns)
+    return None if columns is None or question is None else (question, list(columns.values()))
 
 
-def _question(request: dict[str, Any], names: tuple[str, ...]) -> Question | None:
+def _question(request: dict[str, Any], columns: Mapping[str, Any]) -> Question | None:
     service: Any = request.get("feature_service")
     features: Any = request.get("features", [])
     full: Any = request.get("full_feature_names", False)
@@ -130,7 +123,7 @@ def _question(request: dict[str, Any], names: tuple[str, ...]) -> Question | Non
         return None
     if not isinstance(full, bool) or not isinstance(with_versions, bool):
         return None
-    return Question(service or "", () if service else tuple(features), full, with_versions, names)
+    return Question(service or "", () if service else tuple(features), full, with_versions, tuple(columns))
 
 
 def _of_request(columns: Sequence[Sequence[Any]]) -> bytes:

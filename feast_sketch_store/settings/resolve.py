@@ -17,7 +17,7 @@ import pyarrow as pa
 from feast_sketch_store.errors import SettingsError, SketchStoreError, UnsupportedFeatureError, summed_up
 from feast_sketch_store.layers import Goal
 from feast_sketch_store.rows.codecs import COUNTS, COUNTS_OF, LIST, MEMBERSHIP, FeatureCodec
-from feast_sketch_store.rows.column_names import clash
+from feast_sketch_store.rows.columns import clash
 from feast_sketch_store.rows.count_log import is_counts_column
 from feast_sketch_store.rows.encoding import OWN_COLUMNS
 from feast_sketch_store.rows.entity_keys import JOIN_KEY_TYPES, JoinKeys

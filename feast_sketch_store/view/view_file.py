@@ -29,7 +29,7 @@ from feast_sketch_store.errors import (
 )
 from feast_sketch_store.rows.binning import Binning, Precision, Quantiles
 from feast_sketch_store.rows.codecs import ATTRIBUTE, COUNTS, COUNTS_OF, LIST, TIMES, FeatureCodec
-from feast_sketch_store.rows.column_names import check_new_columns
+from feast_sketch_store.rows.columns import check_new_columns
 from feast_sketch_store.rows.counting import Counting
 from feast_sketch_store.rows.encoding import ENTITY_KEY
 from feast_sketch_store.rows.entity_keys import JoinKeys, join_keys_of, join_keys_text

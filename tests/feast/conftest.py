@@ -82,7 +82,7 @@ class Harness:
 @pytest.fixture(autouse=True)
 def nobody_was_warned(monkeypatch):
     """Forget warnings: a test's folder may have the path of an earlier view with a warning."""
-    monkeypatch.setattr("feast_sketch_store.adapter.expiry._warned", set())
+    monkeypatch.setattr("feast_sketch_store.adapter.advice._warned", set())
 
 
 @pytest.fixture(autouse=True, scope="session")

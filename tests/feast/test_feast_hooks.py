@@ -28,7 +28,7 @@ from packaging.version import Version
 
 import feast_sketch_store
 from feast_sketch_store import SketchOnlineStore, feast_parts
-from feast_sketch_store.adapter import planned
+from feast_sketch_store.adapter.plans import Plan
 from feast_sketch_store.errors import FeastPartError
 from feast_sketch_store.feast_parts import Part
 from feast_sketch_store.serve import over_feast, run
@@ -179,7 +179,7 @@ def test_feasts_own_methods_read_where_a_part_has_changed(
     request = {"features": ["users:country"], "entity_rows": [{"user_id": n} for n in (1, 2, 9)]}
     wanted = store.get_online_features(**request).proto
     planned_reads = []
-    monkeypatch.setattr(planned, "read", lambda *_: planned_reads.append(1))
+    monkeypatch.setattr(Plan, "read", lambda *_: planned_reads.append(1))
     store.registry.refresh()
     how(monkeypatch, part)
     for _ in range(2):

@@ -361,7 +361,7 @@ class TestExpiredRowsAreKeptForAWhile:
     def test_a_read_of_another_process_warns_with_counts(self, make, caplog, monkeypatch):
         harness = make()
         self.write(harness, [timedelta(days=d) for d in (0, 3, 8)])
-        monkeypatch.setattr("feast_sketch_store.adapter.expiry._warned", set())
+        monkeypatch.setattr("feast_sketch_store.adapter.advice._warned", set())
         caplog.clear()
         for _ in range(2):
             assert countries(harness.reopened(), *range(4)) == ["FR", None, None, None]

@@ -5,7 +5,7 @@ import pytest
 
 from feast_sketch_store.row_log import records as module
 from feast_sketch_store.row_log.records import decode_tables, encode_table
-from feast_sketch_store.rows.large_types import with_large_types
+from feast_sketch_store.rows.columns import with_large_types
 from tests.helpers.cases import for_each
 
 ROWS = pa.table(

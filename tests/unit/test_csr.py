@@ -66,7 +66,6 @@ def test_rows_behind_each_other():
     stacked = Csr.stacked([csr(ROWS), csr([]), csr([[7]])])
     assert plain(stacked) == [*ROWS, [7]]
     assert stacked.weights is None
-    assert Csr.stacked([csr(ROWS), csr([[7]], [3.5])]).weights.tolist() == [1, 1, 1, 3.5]
 
 
 def test_rows_that_are_united_by_owner():

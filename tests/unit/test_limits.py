@@ -13,8 +13,8 @@ from feast_sketch_store.rows import codecs as codecs_module
 from feast_sketch_store.rows import limits
 from feast_sketch_store.rows.arrow_rows import from_columns
 from feast_sketch_store.rows.codecs import EXACT, Decoder, FeatureCodec
+from feast_sketch_store.rows.columns import large_schema, with_large_types
 from feast_sketch_store.rows.encoding import deletions, encode, newest_rows, row_keys
-from feast_sketch_store.rows.large_types import large_schema, with_large_types
 from feast_sketch_store.rows.limits import FIRST_MOMENT, LAST_MOMENT
 from feast_sketch_store.rows.newest import NewestRows
 from feast_sketch_store.storage.local import LocalStorage
