@@ -208,8 +208,6 @@ class SketchOnlineStore(OnlineStore):
         possibly-present elements. The timestamp is that of the row. For a sealed row it may be older, but
         never newer.
         """
-        if requested_features is None:
-            requested_features = [feature.name for feature in table.features]
         return self._finish(config, self._rows(config, table, entity_keys, requested_features))
 
     def _rows(
@@ -217,9 +215,12 @@ class SketchOnlineStore(OnlineStore):
         config: RepoConfig,
         table: FeatureView,
         entity_keys: Sequence[EntityKeyProto],
-        features: Sequence[str],
+        requested_features: Sequence[str] | None,
     ) -> Steps[list[Row]]:
         """The rows of entities, with a lookup in the backing store if one is needed."""
+        features = requested_features
+        if features is None:
+            features = [feature.name for feature in table.features]
         hashes = hash_entity_keys(entity_keys)
         rows, _ = yield from self._filled(config, table, hashes, features, entity_keys.__getitem__)
         return rows
@@ -465,8 +466,8 @@ class SketchOnlineStore(OnlineStore):
         view = self.view(config, table)
         if config.online_store.backing_store is not None:
             await refresh([view])
-            features = requested_features or [feature.name for feature in table.features]
-            return await self._finish_async(config, self._rows(config, table, entity_keys, features))
+            rows = self._rows(config, table, entity_keys, requested_features)
+            return await self._finish_async(config, rows)
         if view.is_fresh():
             return self.online_read(config, table, entity_keys, requested_features)
         return await asyncio.to_thread(self.online_read, config, table, entity_keys, requested_features)

@@ -168,6 +168,16 @@ def test_values_come_from_both_stores(shop, is_sealed):
     assert ordered(of_loop.to_dict()) == expected(range(NUM_USERS))
 
 
+@pytest.mark.parametrize("features", [None, [], ["bio"], ["viewed", "bio"]])
+def test_a_read_on_the_event_loop_gives_the_rows_of_a_plain_one(sqlite_shop, features):
+    sqlite_shop.write(users(range(10)))
+    store, config = sqlite_shop.online_store, sqlite_shop.store.config
+    table = sqlite_shop.store.get_feature_view("users")
+    keys = [entity_key(user_id=number) for number in range(12)]
+    plain = store.online_read(config, table, keys, features)
+    assert asyncio.run(store.online_read_async(config, table, keys, features)) == plain
+
+
 def test_the_sealed_rows_hold_no_value_of_a_backed_feature(sqlite_shop):
     sqlite_shop.write(users(range(NUM_USERS), text="z" * 1000))
     sqlite_shop.view.seal()
