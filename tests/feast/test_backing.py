@@ -309,7 +309,6 @@ def test_a_lost_value_is_missing_and_counted(sqlite_shop, monkeypatch):
     assert "feast-sketch refill users" in second
 
 
-@pytest.mark.slow
 def test_refill_writes_all_rows_again(shop):
     shop.write(users(range(NUM_USERS)))
     shop.view.seal()

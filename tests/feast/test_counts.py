@@ -124,7 +124,6 @@ def drawn_rows(rng, users, truth, fewest, end):
     return rows
 
 
-@pytest.mark.slow
 @pytest.mark.has_long_form
 def test_a_hundred_pushes_keep_the_counts(store, tmp_path):
     """Rows carry whole maps, and the newest wins: unsealed, sealed, and unsealed over sealed."""
@@ -143,7 +142,6 @@ def test_a_hundred_pushes_keep_the_counts(store, tmp_path):
     assert maintenance.verify(store, "history").problems == []
 
 
-@pytest.mark.slow
 @pytest.mark.has_long_form
 def test_a_hundred_pushes_keep_the_error(make_store, tmp_path):
     """The values are exact, and each count is at most the error away from the newest that was pushed."""

@@ -77,7 +77,6 @@ def used_and_defined():
     return set(filter(is_private, used)), set(filter(is_private, defined))
 
 
-@pytest.mark.slow
 def test_private_names_of_feast_are_used_behind_one_module():
     used, defined = used_and_defined()
     assert used - defined - OF_OTHERS == {"_online_store"}  # which feast_parts sets

@@ -462,7 +462,6 @@ def test_the_audit_record_of_a_read_is_feasts(served, provider, monkeypatch, cap
     assert served.handed_over == 1
 
 
-@pytest.mark.slow
 @SINCE_67
 def test_the_audit_log_has_the_fields_of_feasts(serve, provider, tmp_path):
     path = tmp_path / "audit.log"

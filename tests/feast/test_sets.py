@@ -119,7 +119,6 @@ def check(store, reader, liked, expected):
     assert reader.scores("liked", users, weights).tolist() == sums
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("tags", [IN_SETS, IN_FILTER], ids=["sets", "filter"])
 def test_a_seal_has_the_bits_of_sets_that_were_written_whole(make_store, tags):
     rng = np.random.default_rng(2)

@@ -108,7 +108,6 @@ def check_columns(harness, contents, shown):
     assert harness.read(max(map(len, contents.values()))) == [(None, None)]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [
@@ -126,7 +125,6 @@ def test_exact_values_come_back_to_the_bit(make_harness, contents, exact, option
         check_columns(store, contents, lambda _, value: exact(value))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("options", STATES)
 def test_sketched_values_come_back_without_order_and_repetitions(make_harness, contents, exact, options):
     contents = {dtype: contents[dtype] for dtype in [*SKETCHED_SCALARS, *ARRAYS, *SETS]}
@@ -145,7 +143,6 @@ def set_of(value, field, exact):
     return sorted({exact(element) for element in getattr(value, field).val})
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("options", STATES)
 def test_every_type_is_kept_by_default(make_harness, contents, exact, options):
     """An Array of values of a vocabulary comes back as a set, everything else as it was written."""

@@ -100,7 +100,6 @@ def test_every_element_comes_back_in_its_field(codec, elements_of, make_value, s
     assert len({exact(v) for v in back}) == len(elements)
 
 
-@pytest.mark.slow
 @for_each("codec", CODECS)
 def test_a_value_is_the_one_that_protobuf_would_have_built(codec, elements_of, make_value):
     """Varints are padded inside; nothing of it shows after parsing."""

@@ -77,7 +77,6 @@ INTEGERS = {"int32": 31, "int64": 63, "timestamp": 63}
 NUMBERS = st.one_of(st.integers(-(2**63), 2**63 - 1), st.floats(), st.integers(-5, 5), st.booleans())
 
 
-@pytest.mark.slow
 @given(NUMBERS, st.sampled_from([*INTEGERS, "float", "double", "bool"]))
 def test_a_conversion_is_equal_or_the_nearest_float(number, target):
     source = {bool: "bool", int: "int64", float: "double"}[type(number)]

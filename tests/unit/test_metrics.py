@@ -95,7 +95,6 @@ def test_reads_and_absent_entities_are_counted(view, scrape):
     assert scrape.all(metrics.READS, metrics.ENTITIES_READ, metrics.ABSENT_ENTITIES) == [3, 4, 2]
 
 
-@pytest.mark.slow
 def test_reads_of_threads_are_all_counted(view, scrape):
     view.write([row(1, "x")])
     hashes = user_hashes([1, 2])
@@ -193,7 +192,6 @@ def _read_in_child(view):
     view.close()
 
 
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning")
 @pytest.mark.parametrize("view", [1, 4], indirect=True, ids=["whole", "shards"])
 def test_forked_processes_count_for_themselves(view, scrape):
