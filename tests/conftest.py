@@ -51,6 +51,9 @@ gc.set_threshold(20_000)  # the default of one collection after 700 new objects 
 
 def pytest_collection_finish():
     fix_salts()
+    # Modules and tests stay until the end. A collection that looks at them takes half a second.
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

@@ -303,6 +303,7 @@ def test_huge_and_odd_values(make_harness):
     assert set(harness.read(1)[0][1]["viewed"].string_set_val.val) == set(odd["viewed"].string_set_val.val)
 
 
+@pytest.mark.slow
 def test_no_value_of_the_store_is_ever_pickled_or_executed():
     package = Path(__file__).parents[2] / "feast_sketch_store"
     for module in package.rglob("*.py"):

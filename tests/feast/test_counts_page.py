@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 
 import pandas as pd
+import pytest
 from feast import FeatureStore
 
 from feast_sketch_store import open_view
@@ -13,6 +14,7 @@ from feast_sketch_store.operations import maintenance
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.slow
 def test_the_example_runs(tmp_path, monkeypatch):
     page = (ROOT / "docs/how_to/counts.md").read_text()
     declaration, example, *growing = re.findall(r"```python\n(.*?)```", page, re.DOTALL)

@@ -9,14 +9,14 @@ from tests.helpers.view_model import IN_ONE, KINDS, OLD, USERS, Model
 # Whose rows go in each round, and when those are from that take their place: they expired.
 ROUNDS = {1: [(USERS, None), (USERS, OLD)], 4: [(IN_ONE, None), (USERS, OLD)]}
 # One of each way to keep rows; the others differ in how one shard keeps a set.
-IN_SHARDS = by_length(["auto", "clustered", "score", "static", "list", "growing"], list(KINDS))
+IN_SHARDS = ["auto", "clustered", "score", "static", "list", "growing"]
+BOTH_WAYS = [(kind, num_shards) for kind in KINDS for num_shards in (1, 4)]
+ONE_WAY = [(kind, 4 if kind in IN_SHARDS else 1) for kind in KINDS]
 
 
 @pytest.mark.slow
 @pytest.mark.has_long_form
-@pytest.mark.parametrize(
-    ("kind", "num_shards"), [*((kind, 1) for kind in KINDS), *((kind, 4) for kind in IN_SHARDS)]
-)
+@pytest.mark.parametrize(("kind", "num_shards"), by_length(ONE_WAY, BOTH_WAYS))
 def test_no_read_fails_and_pushed_rows_are_seen(tmp_path, monkeypatch, kind, num_shards):
     monkeypatch.setattr(maintenance, "_SAMPLES", 500)
     model = Model(tmp_path, kind, num_shards)
@@ -43,6 +43,7 @@ def test_no_read_fails_and_pushed_rows_are_seen(tmp_path, monkeypatch, kind, num
         model.check_files()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seals", [True, False], ids=["sealed", "never sealed"])
 @pytest.mark.parametrize("kind", ["score", "bloom", "growing"])
 def test_an_emptied_view_that_is_divided_is_sealed(tmp_path, kind, seals):

@@ -14,6 +14,7 @@ from feast.data_source import PushMode
 from feast.types import Array, Float64, Int64, Set, String, UnixTimestamp
 
 from feast_sketch_store.cli import cli
+from tests.helpers.length import by_length
 from tests.helpers.redis_server import running_redis
 from tests.helpers.repository import copy_repository, make_repository, make_view
 
@@ -141,7 +142,10 @@ def filled(tmp_path_factory):
     return make
 
 
-@pytest.mark.parametrize(("shards", "sealed"), [(1, False), (1, True), (4, True)])
+@pytest.mark.has_long_form
+@pytest.mark.parametrize(
+    ("shards", "sealed"), by_length([(1, False), (4, True)], [(1, False), (1, True), (4, True)])
+)
 @pytest.mark.parametrize("kind", [plain, lists, counts, growing])
 def test_every_row_goes_back(tmp_path, filled, other, kind, shards, sealed):
     folder, fields = filled(kind, shards, sealed)

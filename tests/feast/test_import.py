@@ -721,8 +721,14 @@ def test_a_survey_of_a_sample(redis_port, tmp_path):
     assert found.bytes_here.low < found.bytes_here.value < found.bytes_here.high
 
 
-@pytest.mark.parametrize("num_items", [3, 40])  # a listpack, and a table of strings
-@pytest.mark.parametrize("ttl", ["", "  key_ttl_seconds: 3600\n"])
+EXPIRES = "  key_ttl_seconds: 3600\n"
+
+
+@pytest.mark.has_long_form
+@pytest.mark.parametrize(
+    ("ttl", "num_items"),  # of which few are in a listpack, and many in a table of strings
+    by_length([("", 3), (EXPIRES, 40)], [("", 3), ("", 40), (EXPIRES, 3), (EXPIRES, 40)]),
+)
 def test_bytes_of_redis_are_those_that_the_server_tells(redis_port, tmp_path, ttl, num_items):
     database = 1 + num_items + 2 * bool(ttl)
     options = {"connection_string": f"127.0.0.1:{redis_port},db={database}"}

@@ -112,6 +112,7 @@ def read(store, users=USERS):
     return rows
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shards", [1, 2])
 @pytest.mark.parametrize("seals", ["never", "halfway", "at the end"])
 def test_reads_show_the_attributes_of_each_item(make_store, seals, shards):

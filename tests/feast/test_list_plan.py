@@ -81,6 +81,7 @@ def of(plan, label, curve=LISTS):
     return point
 
 
+@pytest.mark.slow
 def test_a_plan_says_what_a_seal_takes(store, history, items):
     plan = history
     point = plan.points[plan.chosen]

@@ -146,6 +146,7 @@ def test_items_that_had_expired_at_a_moment_are_not_shown(make_store, tmp_path):
         ]
 
 
+@pytest.mark.slow
 def test_training_rows_get_the_lists_of_their_times(make_store, tmp_path):
     store = make_store()
     lists = Lists(store, "history", "read")

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pytest
 from feast import FeatureStore, FeatureView
 from feast.types import String
 
@@ -15,6 +16,7 @@ from feast_sketch_store.operations import maintenance
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.slow
 def test_the_example_runs(tmp_path, monkeypatch):
     declaration, example, field, with_attributes, as_of = re.findall(
         r"```python\n(.*?)```", (ROOT / "docs/how_to/lists.md").read_text(), re.DOTALL

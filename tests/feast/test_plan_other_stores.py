@@ -104,6 +104,7 @@ def redis_server(tmp_path):
         yield running
 
 
+@pytest.mark.slow
 def test_redis(tmp_path, rows, planned, redis_server):
     port, client = redis_server
     points, num_facts = planned

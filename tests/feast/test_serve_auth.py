@@ -29,6 +29,7 @@ from packaging.version import Version
 from feast_sketch_store.serve import guard, over_feast
 from feast_sketch_store.serve.app import set_up_security
 from tests.helpers.asgi import ask
+from tests.helpers.cases import for_each
 from tests.helpers.oidc import Provider
 from tests.helpers.repository import USER
 
@@ -203,7 +204,7 @@ BAD_TOKENS = {
 }
 
 
-@pytest.mark.parametrize("case", BAD_TOKENS)
+@for_each("case", BAD_TOKENS)
 def test_feast_refuses_a_bad_token(served, provider, case):
     token = BAD_TOKENS[case](provider)
     for _ in range(2):
@@ -220,7 +221,7 @@ HEADERS = {
 }
 
 
-@pytest.mark.parametrize("case", HEADERS)
+@for_each("case", HEADERS)
 def test_feast_reads_unusual_headers(served, provider, case):
     values, status = HEADERS[case]
     token = provider.token(**NAMES)

@@ -1,5 +1,6 @@
 """`type: sketch` resolves without an import of the package, in every way it can be installed."""
 
+import itertools
 import os
 import shutil
 import subprocess
@@ -15,6 +16,7 @@ from feast.repo_config import get_online_config_from_type
 import feast_sketch_store
 from feast_sketch_store.kernel import _compiled
 from feast_sketch_store.online_store import SketchOnlineStore
+from tests.helpers.cases import for_each
 from tests.helpers.length import by_length
 from tests.helpers.processes import BARE_FEAST, UNCHECKED_FEAST
 
@@ -208,33 +210,34 @@ ENDS = [place for place, byte in enumerate(SOURCE) if byte == ord("\n")]
 LENGTHS = sorted({0, 1, len(SOURCE) - 1, *ENDS[::4], *(place + 9 for place in ENDS[2::5]), *ENDS[-6:]})
 
 
-@pytest.mark.parametrize("length", LENGTHS)
+@for_each("length", LENGTHS)
 def test_a_truncated_hook_is_silent(damaged, length):
     python, package = damaged
-    os.truncate(package / "store_type.py", length)
+    (package / "store_type.py").write_bytes(SOURCE[:length])
     assert _is_quiet(python)
 
 
-@pytest.mark.parametrize("module", ["store_type", "__init__"])
-@pytest.mark.parametrize(
-    "content",
-    [
-        b"\x00" * 100,
-        b"\xff\xfe\xfa",
-        b"(" * 10_000,
-        b"raise RuntimeError('damaged')",
-        b"1 / 0",
-        b"register = None",
-        b"def register(): raise OSError('damaged')",
-        b"import sys; sys.exit('damaged')",
-        b"import a_module_that_is_not_there",
-    ],
-    ids=lambda content: repr(content[:30]),
-)
+CONTENTS = [  # of different lengths: byte code of another one of the same second would be taken for its own
+    b"\x00" * 100,
+    b"\xff\xfe\xfa",
+    b"(" * 10_000,
+    b"raise RuntimeError('damaged')",
+    b"1 / 0",
+    b"register = None",
+    b"def register(): raise OSError('damaged')",
+    b"import sys; sys.exit('damaged')",
+    b"import a_module_that_is_not_there",
+]
+
+
+@for_each("module, content", itertools.product(["store_type", "__init__"], CONTENTS))
 def test_a_hook_of_any_content_is_silent(damaged, module, content):
     python, package = damaged
-    (package / f"{module}.py").write_bytes(content)
+    path = package / f"{module}.py"
+    sound = path.read_bytes()
+    path.write_bytes(content)
     assert _is_quiet(python)
+    path.write_bytes(sound)
 
 
 def test_a_hook_that_cannot_be_read_is_silent(damaged):

@@ -31,6 +31,7 @@ from feast.types import (
 
 from feast_sketch_store.errors import SketchStoreError
 from feast_sketch_store.rows.codecs import FeatureCodec
+from tests.helpers.cases import case
 
 STRUCT = Struct({"a": Int64})
 SKETCHED_SCALARS = [String, Int32, Int64, Bool, Bytes, PdfBytes, ImageBytes, Uuid, TimeUuid]
@@ -79,6 +80,34 @@ def test_every_field_of_a_value_is_among_the_types():
     assert {field_of(dtype) for dtype in TYPES} == set(Value.DESCRIPTOR.fields_by_name) - {"null_val"}
 
 
+@pytest.fixture
+def contents(elements_of, make_value):
+    """The values to write of each type; the features of a view with all of them have its name in Feast."""
+    return {dtype: values_of(dtype, elements_of, make_value) for dtype in TYPES}
+
+
+def write_columns(harness, contents):
+    """Write the values of each type, the first of all in one row; rows lack a type that has no more."""
+    rows = [
+        {str(dtype): values[number] for dtype, values in contents.items() if number < len(values)}
+        for number in range(max(map(len, contents.values())))
+    ]
+    harness.write_many([(harness.key(user_id=n), row, harness.noon(n), None) for n, row in enumerate(rows)])
+
+
+def check_columns(harness, contents, shown):
+    """Reads of each feature alone give what was written, by what ``shown`` makes of a type and its value."""
+    for dtype, values in contents.items():
+        with case(dtype):
+            read = harness.read(*range(len(values)), features=[str(dtype)])
+            for number, (value, (timestamp, row)) in enumerate(zip(values, read, strict=True)):
+                back = row[str(dtype)]
+                assert timestamp == harness.noon(number)
+                assert back.WhichOneof("val") == value.WhichOneof("val")
+                assert shown(dtype, back) == shown(dtype, value)
+    assert harness.read(max(map(len, contents.values()))) == [(None, None)]
+
+
 @pytest.mark.parametrize(
     "options",
     [
@@ -87,67 +116,48 @@ def test_every_field_of_a_value_is_among_the_types():
         pytest.param(exactly(SEALED), id="sealed"),
     ],
 )
-@pytest.mark.parametrize("dtype", TYPES, ids=str)
-def test_exact_values_come_back_to_the_bit(make_harness, elements_of, make_value, exact, options, dtype):
+def test_exact_values_come_back_to_the_bit(make_harness, contents, exact, options):
     tags = {"sketch.codec": "exact"}  # also for Sets, which `default_codec: exact` leaves to the sketch
-    harness = make_harness([Field(name="x", dtype=dtype, tags=tags)], **options)
-    values = [*values_of(dtype, elements_of, make_value), Value()]
-    harness.write_many(
-        [(harness.key(user_id=n), {"x": v}, harness.noon(n), None) for n, v in enumerate(values)]
-    )
-    assert_exact(harness, values, exact)
-    assert_exact(harness.reopened(), values, exact)
-
-
-def assert_exact(harness, values, exact):
-    for number, (timestamp, row) in enumerate(harness.read(*range(len(values)))):
-        assert timestamp == harness.noon(number)
-        assert exact(row["x"]) == exact(values[number])
-    assert harness.read(len(values)) == [(None, None)]
+    harness = make_harness([Field(name=str(dtype), dtype=dtype, tags=tags) for dtype in TYPES], **options)
+    contents = {dtype: [*values, Value()] for dtype, values in contents.items()}
+    write_columns(harness, contents)
+    for store in (harness, harness.reopened()):
+        check_columns(store, contents, lambda _, value: exact(value))
 
 
 @pytest.mark.parametrize("options", STATES)
-@pytest.mark.parametrize("dtype", [*SKETCHED_SCALARS, *ARRAYS, *SETS], ids=str)
-def test_sketched_values_come_back_without_order_and_repetitions(
-    make_harness, elements_of, make_value, exact, options, dtype
-):
-    harness = make_harness({"x": dtype}, target="error 1e-9", **options)
-    values = values_of(dtype, elements_of, make_value)
-    harness.write_many(
-        [(harness.key(user_id=n), {"x": v}, harness.noon(), None) for n, v in enumerate(values)]
-    )
-    field = field_of(dtype)
-    for value, (_, row) in zip(values, harness.read(*range(len(values))), strict=True):
-        assert row["x"].WhichOneof("val") == field
-        if field.endswith(("list_val", "set_val")):
-            written, back = (sorted(map(exact, set_of(v, field, exact))) for v in (value, row["x"]))
-            assert back == written
-        else:
-            assert exact(row["x"]) == exact(value)
+def test_sketched_values_come_back_without_order_and_repetitions(make_harness, contents, exact, options):
+    contents = {dtype: contents[dtype] for dtype in [*SKETCHED_SCALARS, *ARRAYS, *SETS]}
+    features = {str(dtype): dtype for dtype in contents}
+    harness = make_harness(features, target="error 1e-9", **options)
+    write_columns(harness, contents)
+
+    def shown(dtype, value):
+        is_set = field_of(dtype).endswith(("list_val", "set_val"))
+        return set_of(value, field_of(dtype), exact) if is_set else exact(value)
+
+    check_columns(harness, contents, shown)
 
 
 def set_of(value, field, exact):
-    return {exact(element): element for element in getattr(value, field).val}.values()
+    return sorted({exact(element) for element in getattr(value, field).val})
 
 
 @pytest.mark.parametrize("options", STATES)
-@pytest.mark.parametrize("dtype", TYPES, ids=str)
-def test_every_type_is_kept_by_default(make_harness, elements_of, make_value, exact, options, dtype):
+def test_every_type_is_kept_by_default(make_harness, contents, exact, options):
     """An Array of values of a vocabulary comes back as a set, everything else as it was written."""
-    harness = make_harness({"x": dtype}, target="error 1e-9", **options)
-    values = values_of(dtype, elements_of, make_value)
-    harness.write_many(
-        [(harness.key(user_id=n), {"x": v}, harness.noon(), None) for n, v in enumerate(values)]
-    )
-    codec = harness.store.view(harness.config, harness.view).settings.features["x"].codec
-    assert codec.is_exact == (dtype in OTHER_SCALARS or (dtype in ARRAYS and not is_history(dtype)))
-    field = field_of(dtype)
-    for value, (_, row) in zip(values, harness.read(*range(len(values))), strict=True):
-        if codec.name == "membership":
-            written, back = (sorted(map(exact, set_of(v, field, exact))) for v in (value, row["x"]))
-            assert back == written
-        else:
-            assert exact(row["x"]) == exact(value)
+    harness = make_harness({str(dtype): dtype for dtype in TYPES}, target="error 1e-9", **options)
+    write_columns(harness, contents)
+    features = harness.store.view(harness.config, harness.view).settings.features
+    for dtype in TYPES:
+        is_exact = dtype in OTHER_SCALARS or (dtype in ARRAYS and not is_history(dtype))
+        assert features[str(dtype)].codec.is_exact == is_exact, dtype
+
+    def shown(dtype, value):
+        is_set = features[str(dtype)].codec.name == "membership"
+        return set_of(value, field_of(dtype), exact) if is_set else exact(value)
+
+    check_columns(harness, contents, shown)
 
 
 def is_history(dtype):
@@ -155,15 +165,12 @@ def is_history(dtype):
 
 
 @pytest.mark.parametrize("options", STATES)
-@pytest.mark.parametrize("dtype", OTHER_SCALARS, ids=str)
-def test_other_scalars_may_be_categories(make_harness, elements_of, make_value, exact, options, dtype):
-    harness = make_harness([Field(name="x", dtype=dtype, tags={"sketch.codec": "categorical"})], **options)
-    values = values_of(dtype, elements_of, make_value)
-    harness.write_many(
-        [(harness.key(user_id=n), {"x": v}, harness.noon(), None) for n, v in enumerate(values)]
-    )
-    back = [row["x"] for _, row in harness.read(*range(len(values)))]
-    assert [exact(value) for value in back] == [exact(value) for value in values]
+def test_other_scalars_may_be_categories(make_harness, contents, exact, options):
+    contents = {dtype: contents[dtype] for dtype in OTHER_SCALARS}
+    tags = {"sketch.codec": "categorical"}
+    harness = make_harness([Field(name=str(dtype), dtype=dtype, tags=tags) for dtype in contents], **options)
+    write_columns(harness, contents)
+    check_columns(harness, contents, lambda _, value: exact(value))
 
 
 @pytest.mark.parametrize("options", STATES)

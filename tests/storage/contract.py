@@ -20,6 +20,7 @@ import pytest
 
 from feast_sketch_store.errors import StorageError
 from feast_sketch_store.storage.base import ZEROS_AFTER, FileExistsAlreadyError, MissingFileError
+from tests.helpers.cases import for_each
 from tests.helpers.length import by_length
 
 NOT_NAMES = ["", "/", "/a", "a/", "a//b", ".", "..", "../a", "a/../b", "a/./b", "a/..", "a\0b", "a/\ud800"]
@@ -100,17 +101,18 @@ class StorageContract:
 
     # -- names ---------------------------------------------------------------------------------
 
-    @pytest.mark.parametrize("name", NAMES)
+    @for_each("name", NAMES)
     def test_a_file_has_any_name(self, storage, other, name):
         put(storage, name, b"content")
         assert other.read(name) == b"content"
         assert names_of(other) == [name]
         folder, _, last = name.rpartition("/")
         assert other.list(folder + "/" if folder else "") == [last]
+        storage.delete([name])
 
-    @pytest.mark.parametrize("name", NOT_NAMES)
+    @for_each("name", NOT_NAMES)
     def test_no_name_leads_out(self, storage, name):
-        put(storage, "a", b"x")
+        storage.replace("a", b"x")
         before = names_of(storage)
         calls = [
             lambda: storage.info(name),
@@ -129,7 +131,7 @@ class StorageContract:
                 call()
         assert names_of(storage) == before
 
-    @pytest.mark.parametrize("folder", NOT_FOLDERS)
+    @for_each("folder", NOT_FOLDERS)
     def test_no_folder_leads_out(self, storage, folder):
         for call in (storage.list, storage.within):
             with pytest.raises(StorageError):
@@ -235,21 +237,21 @@ class StorageContract:
 
     # -- read ----------------------------------------------------------------------------------
 
-    @pytest.mark.parametrize(
-        ("start", "length"),
+    @for_each(
+        "start, length",
         [(0, None), (0, 0), (0, 3), (3, 4), (3, None), (9, 5), (10, 1), (50, None), (50, 2)],
     )
     def test_a_range_is_read(self, storage, start, length):
         content = b"0123456789"
-        put(storage, "a", content)
+        storage.replace("a", content)
         end = None if length is None else start + length
         assert storage.read("a", start, length) == content[start:end]
 
-    @pytest.mark.parametrize("size", [0, 1, 4095, 4096, 3 * 4096 + 17])
+    @for_each("size", [0, 1, 4095, 4096, 3 * 4096 + 17])
     def test_a_map_has_the_bytes(self, storage, size):
         content = np.random.default_rng(size).integers(0, 256, size, np.uint8).tobytes()
-        put(storage, "a", content)
-        mapped = storage.map("a")
+        put(storage, str(size), content)
+        mapped = storage.map(str(size))
         assert (mapped.dtype, mapped.shape) == (np.uint8, (size,))
         assert mapped.tobytes() == content
         assert not mapped.flags.writeable

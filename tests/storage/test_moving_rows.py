@@ -20,6 +20,7 @@ from feast_sketch_store.view.removal import remove_view
 from tests.helpers import histories
 from tests.helpers.histories import NEVER, items_of, settings_of
 from tests.helpers.keys import user_key
+from tests.helpers.length import by_length
 from tests.storage.memory import Files, ObjectsInMemory, OwnProcess
 
 pytestmark = pytest.mark.slow
@@ -100,8 +101,15 @@ READERS = {
 }
 
 
-@pytest.mark.parametrize("numbers", [(1, 4), (4, 1), (2, 4, 2)], ids=str)
-@pytest.mark.parametrize("is_sealed", [False, True])
+@pytest.mark.has_long_form
+@pytest.mark.parametrize(
+    ("is_sealed", "numbers"),
+    [
+        *((True, numbers) for numbers in [(1, 4), (4, 1), (2, 4, 2)]),
+        *((False, numbers) for numbers in by_length([(2, 4, 2)], [(1, 4), (4, 1), (2, 4, 2)])),
+    ],
+    ids=str,
+)
 def test_readers_and_writers_follow_the_rows(place, numbers, is_sealed):
     """Those that look between the division and the vacuum, and those that look only after the vacuum."""
     writer = opened(place, numbers[0])

@@ -79,6 +79,7 @@ def test_an_error_rate_makes_a_bloom_filter_by_default():
     assert choice(ERROR_RATE, 1e-9, is_listed=True) == FactClass(FACTS, 1e-9)
 
 
+@pytest.mark.slow
 @for_each("structure", ["bloom", "weighted_bloom"])
 @for_each("num_bytes", [FACTS / 4, FACTS, 1.5 * FACTS])
 def test_a_filter_fits_in_the_memory_and_uses_it(structure, num_bytes):
@@ -213,6 +214,7 @@ def test_what_no_table_keeps_together_is_in_sets():
     assert kept == {1e-9: FactClass(FACTS, 0.1), 1e-33: FactClass(FACTS, 0.1), 1e-40: None}
 
 
+@pytest.mark.slow
 @for_each("growth", [1.0, 1.5, 3.0])
 def test_tables_that_have_to_be_larger_are_chosen_less(growth):
     chosen = [

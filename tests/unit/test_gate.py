@@ -89,6 +89,7 @@ def fill_badly(view, items=1):
     return str(caught.value)
 
 
+@pytest.mark.slow
 def test_a_bad_fill_is_held_back_until_it_is_published_or_discarded(make_view):
     view = make_view(change=0.2)
     view.write(rows_of(USERS))

@@ -34,6 +34,7 @@ def sealed(tastes):
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("num_sampled", "error"), [(NUM_ROWS, 0.01), (NUM_ROWS // 2, 0.05)])
 def test_sizes_and_noise_are_those_of_a_seal(tastes, sealed, num_sampled, error):
     sample = sample_of(feature_of(tastes[:num_sampled]), num_entities=NUM_ROWS)
