@@ -208,44 +208,37 @@ class SketchOnlineStore(OnlineStore):
         possibly-present elements. The timestamp is that of the row. For a sealed row it may be older, but
         never newer.
         """
-        return self._finish(config, self._rows(config, table, entity_keys, requested_features))
-
-    def _rows(
-        self,
-        config: RepoConfig,
-        table: FeatureView,
-        entity_keys: Sequence[EntityKeyProto],
-        requested_features: Sequence[str] | None,
-    ) -> Steps[list[Row]]:
-        """The rows of entities, with a lookup in the backing store if one is needed."""
-        features = requested_features
-        if features is None:
-            features = [feature.name for feature in table.features]
-        hashes = hash_entity_keys(entity_keys)
-        rows, _ = yield from self._filled(config, table, hashes, features, entity_keys.__getitem__)
+        features, hashes = _requested(table, requested_features), hash_entity_keys(entity_keys)
+        if not (codecs := self._backed(config, table, features)):
+            return rows_of(self._read(config, table, hashes, features), features)
+        key_of = entity_keys.__getitem__
+        rows, _ = self._finish(config, self._filled(config, table, hashes, features, codecs, key_of))
         return rows
+
+    def _read(
+        self, config: RepoConfig, table: FeatureView, hashes: bytes, features: tuple[str, ...]
+    ) -> list[RawRow]:
+        """The rows of entities with these hashes, 16 bytes each. The read is counted."""
+        view, ttl = self.view(config, table), ttl_microseconds(config.online_store, table)
+        began, expire_before = time.perf_counter(), expire_before_of(ttl)
+        raw, num_found = view.with_state(lambda state: state.row_reader(features).rows(hashes, expire_before))
+        view.metrics.count_read(len(raw), num_found, time.perf_counter() - began)
+        if num_found < len(raw):
+            warn_of_read(view.storage.location, table.name, raw.count(False), len(raw), ttl)
+        return raw
 
     def _filled(
         self,
         config: RepoConfig,
         table: FeatureView,
         hashes: bytes,
-        features: Sequence[str],
+        features: tuple[str, ...],
+        codecs: list[FeatureCodec],
         key_of: Callable[[int], EntityKeyProto],
     ) -> Steps[tuple[list[Row], list[RawRow]]]:
-        """The same for entities with these hashes, 16 bytes each; ``key_of`` gives the key at a position."""
-        view, ttl = self.view(config, table), ttl_microseconds(config.online_store, table)
-        names, expire_before = tuple(features), expire_before_of(ttl)
-        began = time.perf_counter()
-        raw, num_found = view.with_state(lambda state: state.row_reader(names).rows(hashes, expire_before))
-        view.metrics.count_read(len(raw), num_found, time.perf_counter() - began)
-        if num_found < len(raw):
-            warn_of_read(view.storage.location, table.name, raw.count(False), len(raw), ttl)
-        codecs = self._backed(config, table, features)
-        if not codecs:
-            return rows_of(raw, names), raw
-        rows = yield from backing.filled(raw, hashes, names, table, codecs, key_of, view.metrics)
-        return rows, raw
+        """The same with what the backing store keeps: features with ``codecs``, of the keys at positions."""
+        raw, metrics = self._read(config, table, hashes, features), self.view(config, table).metrics
+        return (yield from backing.filled(raw, hashes, features, table, codecs, key_of, metrics)), raw
 
     def _backed(self, config: RepoConfig, table: FeatureView, features: Sequence[str]) -> list[FeatureCodec]:
         """The codecs of the features that the backing store keeps."""
@@ -372,9 +365,10 @@ class SketchOnlineStore(OnlineStore):
                 )
                 continue
             num_rows = len(entity_hashes) // 16
-            if self._backed(config, table, features):
-                key_of = functools.partial(_entity_key, join_keys)
-                rows, raw = yield from self._filled(config, table, entity_hashes, features, key_of)
+            if codecs := self._backed(config, table, features):
+                key_of, names = functools.partial(_entity_key, join_keys), tuple(features)
+                filled = self._filled(config, table, entity_hashes, names, codecs, key_of)
+                rows, raw = yield from filled
                 num_present = add_rows(online_features_response, features, rows, raw)
             else:
                 view, ttl = self.view(config, table), ttl_microseconds(config.online_store, table)
@@ -463,11 +457,13 @@ class SketchOnlineStore(OnlineStore):
         requested_features: list[str] | None = None,
     ) -> list[Row]:
         """`online_read` on the event loop, or in a thread if it is time to look at the disk."""
-        view = self.view(config, table)
-        if config.online_store.backing_store is not None:
+        view, features = self.view(config, table), _requested(table, requested_features)
+        if codecs := self._backed(config, table, features):
             await refresh([view])
-            rows = self._rows(config, table, entity_keys, requested_features)
-            return await self._finish_async(config, rows)
+            hashes, key_of = hash_entity_keys(entity_keys), entity_keys.__getitem__
+            steps = self._filled(config, table, hashes, features, codecs, key_of)
+            rows, _ = await self._finish_async(config, steps)
+            return rows
         if view.is_fresh():
             return self.online_read(config, table, entity_keys, requested_features)
         return await asyncio.to_thread(self.online_read, config, table, entity_keys, requested_features)
@@ -691,6 +687,10 @@ class SketchOnlineStore(OnlineStore):
         )
         view.metrics = ViewMetrics(config.project, table.name)
         return view
+
+
+def _requested(table: FeatureView, features: Sequence[str] | None) -> tuple[str, ...]:
+    return tuple([feature.name for feature in table.features] if features is None else features)
 
 
 def _has_backed(config: RepoConfig, table: FeatureView) -> bool:
