@@ -9,6 +9,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis.strategies import none
 
 from tests.helpers.examples import fix_examples
 from tests.helpers.length import IS_LONG, VARIABLE
@@ -51,6 +53,8 @@ gc.set_threshold(20_000)  # the default of one collection after 700 new objects 
 
 def pytest_collection_finish():
     fix_salts()
+    # At its first example, Hypothesis looks for what refers to its random numbers. It finds nothing frozen.
+    given(none())(lambda _: None)()
     # Modules and tests stay until the end. A collection that looks at them takes half a second.
     gc.collect()
     gc.freeze()
