@@ -73,8 +73,8 @@ _MAX_HEADER_WIDTH = 30
 _NUM_RANKED = 256  # headers below it may have other ranks
 _MAX_GROUP_ROWS = 64
 # How many rows share a start, if they have at most so many headers and ids on average. A read of one of many
-# rows takes at most 1.7 times as long as with a start for each (`tests/benchmarks/run.py row_groups`).
-_GROUPS = ((5, 8), (11, 4), (16, 2))
+# rows takes at most 1.5 times as long as with a start for each (`tests/benchmarks/run.py short_rows`).
+_GROUPS = ((11, 4), (16, 2))
 _MAX_RUNS = 1024  # of symbols of equal level
 
 

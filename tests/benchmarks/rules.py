@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 sys.path.append(str(Path(__file__).resolve().parent / "click_prediction"))
-sys.path.append(str(Path(__file__).resolve().parents[2]))  # for what tests share
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # for what tests share
 
 import numpy as np
 import pyarrow as pa

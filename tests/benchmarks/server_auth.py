@@ -7,9 +7,12 @@ loop of several connections; the processor time is that of the server and of its
 """
 
 import shutil
+import sys
 from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
+
+sys.path.insert(0, str(Path(__file__).parents[2]))  # for what tests share
 
 import http_load
 from feast import FeatureView

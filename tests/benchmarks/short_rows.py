@@ -9,7 +9,8 @@ from functools import partial
 from pathlib import Path
 from unittest import mock
 
-sys.path.append(str(Path(__file__).resolve().parents[2]))  # for what tests share
+sys.path.append(str(Path(__file__).resolve().parent / "click_prediction"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # for what tests share
 
 import numpy as np
 import pyarrow as pa

@@ -14,7 +14,7 @@ import warnings
 from collections import Counter
 from pathlib import Path
 
-sys.path += [str(Path(__file__).resolve().parents[n]) for n in (1, 3)]
+sys.path[:0] = [str(Path(__file__).resolve().parents[n]) for n in (1, 3)]
 
 import numpy as np
 from measure import print_set_up, print_table
