@@ -14,7 +14,8 @@ import warnings
 from collections import Counter
 from pathlib import Path
 
-sys.path[:0] = [str(Path(__file__).resolve().parents[n]) for n in (1, 3)]
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[3]))  # for what tests share
 
 import numpy as np
 from measure import print_set_up, print_table
