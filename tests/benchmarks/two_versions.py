@@ -39,7 +39,7 @@ def main() -> None:
     other = arguments.other.resolve()
     code = HERE if arguments.this_code else other
     pythons = [(HERE, Path(sys.executable)), (code, other / ".venv/bin/python")]
-    compared, exceeding = 0, []
+    compared, above, shown = 0, 0, []
     for name in arguments.names:
         runs: list[list[list[Row]]] = [[], []]
         for turn in range(arguments.rounds):
@@ -47,14 +47,14 @@ def main() -> None:
                 runs[side].append(_run(*pythons[side], name, quick=arguments.quick))
         ratios = list(_ratios(*runs))
         compared += len(ratios)
-        exceeding += [[name, *row] for row in ratios if arguments.all or row[-1] > arguments.over]
+        above += sum(row[-1] > arguments.over for row in ratios)
+        shown += [[name, *row] for row in ratios if arguments.all or row[-1] > arguments.over]
         print(
             f"{name}: {len(ratios)} cells, median ratio {median(row[-1] for row in ratios):.2f}", flush=True
         )
-    above = sum(row[-1] > arguments.over for row in exceeding)
     print(f"\n{compared} cells compared, {above} above {arguments.over}.\n")
-    if exceeding:
-        cells = [[*row[:3], number(row[3]), number(row[4]), f"{row[5]:.2f}"] for row in exceeding]
+    if shown:
+        cells = [[*row[:3], number(row[3]), number(row[4]), f"{row[5]:.2f}"] for row in shown]
         print_table(["benchmark", "row", "column", "other", "this", "ratio"], cells)
 
 
