@@ -14,14 +14,14 @@ from feast_sketch_store.layers import SealedRows
 from feast_sketch_store.rows.codecs import EXACT, MEMBERSHIP, FeatureCodec
 from feast_sketch_store.rows.encoding import FeastRow
 from feast_sketch_store.settings.features import is_embedding
-from feast_sketch_store.settings.table import TAG_PREFIX
+from feast_sketch_store.settings.table import CODEC_TAG
 from feast_sketch_store.settings.view_settings import ViewSettings
 
 _logger = logging.getLogger(__name__)
 
 _warned: set[str] = set()  # locations of views of which rows have expired
 
-_EXACT_TAG = f'"{TAG_PREFIX}codec": "exact"'
+_EXACT_TAG = f'"{CODEC_TAG}": "exact"'
 _MAX_NAMED = 5  # subjects of a summary
 _MIN_FACTS = 10_000_000  # from here on, shards add a few per cent at most to a view; see docs/how_to/scale.md
 
@@ -31,7 +31,7 @@ _SUMMARIES = {
     _ARRAYS: "{number} features are Arrays and lose their order and repetitions: "
     "{names}. "
     f"Where these matter, set the tag {_EXACT_TAG}. Declare the others as Sets or give them the tag "
-    f'"{TAG_PREFIX}codec": "membership"',
+    f'"{CODEC_TAG}": "membership"',
     _COSTLY: "{number} features are kept exactly, at all the bytes of their values: {names}. If that is "
     "too much, name a `backing_store` in feature_store.yaml, which then keeps them",
     _SHARDS: "{number} views have few facts in several shards, each with its own copy of the vocabulary: "
@@ -83,7 +83,7 @@ def advice(table: FeatureView, settings: ViewSettings, sealed: SealedRows | None
 def _array_hints(table: FeatureView, settings: ViewSettings, sealed: SealedRows | None) -> Iterator[Hint]:
     for field in table.features:
         codec, where = settings.features[field.name].codec, f"feature {field.name!r} of view {table.name!r}"
-        if TAG_PREFIX + "codec" in (field.tags or {}) or codec.name != MEMBERSHIP or codec.is_set:
+        if CODEC_TAG in (field.tags or {}) or codec.name != MEMBERSHIP or codec.is_set:
             continue
         numbers = ", and floats seldom repeat" if codec.element_kind in ("float", "double") else ""
         yield Hint(
@@ -91,7 +91,7 @@ def _array_hints(table: FeatureView, settings: ViewSettings, sealed: SealedRows 
             f"{table.name}.{field.name}",
             f"{where} is an Array and loses its order and repetitions{numbers}. If they "
             f"matter, give the field the tag {_EXACT_TAG}{_cost_of_order(field.name, sealed)}; if not, "
-            f'declare it as a Set or give it the tag "{TAG_PREFIX}codec": "membership"',
+            f'declare it as a Set or give it the tag "{CODEC_TAG}": "membership"',
         )
 
 

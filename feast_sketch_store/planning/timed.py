@@ -26,7 +26,7 @@ from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.encoding import NO_TIMESTAMP, EncodedFeature, EncodedRows
 from feast_sketch_store.rows.listing import Listing
 from feast_sketch_store.rows.lists import as_sealed
-from feast_sketch_store.settings.table import TAG_PREFIX
+from feast_sketch_store.settings.table import CODEC_TAG, TAG_PREFIX
 from feast_sketch_store.settings.values import duration_text
 from feast_sketch_store.structures.choice import LayerOverhead
 from feast_sketch_store.structures.lists import ListFeature
@@ -41,7 +41,6 @@ IN_ORDER = "lists in order"
 TICKS = (1_000_000, 60_000_000, 3_600_000_000, 86_400_000_000)
 LIMITS = (None, 200, 50)
 
-_CODEC = TAG_PREFIX + "codec"
 _LIST = TAG_PREFIX + "list"
 
 
@@ -119,7 +118,7 @@ def plan_lists(view: PlannedView, target: PlanTarget, max_entities: int, offline
         chosen,
         _target_text(target),
         list(_limits(sample)),
-        fields=view.fields((_CODEC, _LIST)),
+        fields=view.fields((CODEC_TAG, _LIST)),
         is_current=dict(points[chosen].settings) == _declared(view),
     )
 
@@ -259,7 +258,10 @@ def _chosen(points: Sequence[Point], view: PlannedView, target: PlanTarget) -> i
 
 def _tags(tick: int, limit: int | None) -> dict[str, str]:
     limited = "" if limit is None else f", limit: {limit}"
-    return {_CODEC: "list", _LIST: f"{{resolution: {duration_text(timedelta(microseconds=tick))}{limited}}}"}
+    return {
+        CODEC_TAG: "list",
+        _LIST: f"{{resolution: {duration_text(timedelta(microseconds=tick))}{limited}}}",
+    }
 
 
 def _declared(view: PlannedView) -> dict[str, dict[str, str]]:

@@ -24,7 +24,7 @@ from feast_sketch_store.rows.entity_keys import JOIN_KEY_TYPES, JoinKeys
 from feast_sketch_store.rows.increments import OPERATION, is_times_column
 from feast_sketch_store.rows.listing import Attribute
 from feast_sketch_store.settings.features import WITH_CLUSTERS, StoreOptions, feature_settings
-from feast_sketch_store.settings.table import FEATURE, TAG_PREFIX, VIEW, read_tags, settled
+from feast_sketch_store.settings.table import CODEC_TAG, FEATURE, TAG_PREFIX, VIEW, read_tags, settled
 from feast_sketch_store.settings.values import listed
 from feast_sketch_store.settings.view_settings import FeatureSettings, ViewSettings, cut_of
 from feast_sketch_store.structures.scalars import STATIC
@@ -32,7 +32,6 @@ from feast_sketch_store.structures.scalars import STATIC
 if TYPE_CHECKING:
     from feast.feature_view import FeatureView
 
-_CODEC_TAG = TAG_PREFIX + "codec"
 _OF_SETS = ("target", "structure", "clusters", "vocabulary")  # tags of a view about its Arrays and Sets
 
 
@@ -311,4 +310,4 @@ def ttl_microseconds(options: StoreOptions, table: "FeatureView") -> int | None:
 
 def has_lists(table: "FeatureView") -> bool:
     """Whether a view declares a list."""
-    return any(field.tags and field.tags.get(_CODEC_TAG) == LIST for field in table.features)
+    return any(field.tags and field.tags.get(CODEC_TAG) == LIST for field in table.features)

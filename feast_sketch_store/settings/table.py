@@ -28,6 +28,7 @@ from feast_sketch_store.structures.goals import AUTO
 from feast_sketch_store.structures.scalars import STATIC
 
 TAG_PREFIX: Final = "sketch."
+CODEC_TAG: Final = TAG_PREFIX + "codec"
 
 STORE: Final = "store"
 VIEW: Final = "view"
