@@ -6,6 +6,7 @@ interpreter imports it at every start to register ``type: sketch`` (see `feast_s
 
 __version__ = "0.1.0"
 
+# Type checkers have them from `__init__.pyi`.
 _EXPORTS = {
     "Counts": "feast_sketch_store.counts",
     "Lists": "feast_sketch_store.appended",

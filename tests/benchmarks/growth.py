@@ -73,9 +73,6 @@ class Table:
     def ids(self, call: int) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
         return self.bloom.possible_symbols(self.hashes(call), self.shape.asked)
 
-    def windows(self, call: int) -> NDArray[np.uint64]:
-        return self.bloom.windows(self.hashes(call), self.shape.asked)
-
 
 def run(*, quick: bool) -> None:
     rounds = 3 if quick else 15
@@ -85,7 +82,6 @@ def run(*, quick: bool) -> None:
     _series("facts", base, _shapes(base, "num_facts", facts), rounds)
     _series("k", base, _shapes(base, "num_hashes", [3, 7, 13, 20]), rounds)
     _series("batch", base, _shapes(base, "batch", [1, 10, 100, 1_000, 10_000]), rounds)
-    _split(base, [100_000, 1_000_000] if quick else [800_000, 40_000_000, 373_000_000], rounds)
 
 
 def _shapes(base: Shape, name: str, values: list[int]) -> dict[str, Shape]:
@@ -106,22 +102,6 @@ def _series(name: str, base: Shape, shapes: dict[str, Shape], rounds: int) -> No
         rows.append([point, *map(number, figures)])
     _print_set_up(f"{name} varies", base, shapes, rounds)
     print_table([name, *_HEADER], rows)
-
-
-def _split(base: Shape, facts: list[int], rounds: int) -> None:
-    shapes = _shapes(base, "num_facts", facts)
-    rows = []
-    for table in _tables(shapes).values():
-        # Entities of their own: after one side has read a window, the other would find it in a cache.
-        sides: dict[str, Callable[[int], object]] = {
-            "windows": lambda call, table=table: table.windows(2 * call),
-            "ids": lambda call, table=table: table.ids(2 * call + 1),
-        }
-        times = interleaved(sides, lambda call: call, rounds=rounds, calls=5)
-        figures = (table.megabytes, *(times[side] / base.batch * 1e6 for side in sides))
-        rows.append([*map(number, figures)])
-    _print_set_up("AND of windows alone, and with the ids", base, shapes, rounds)
-    print_table(["table MB", "windows, us per entity", "ids, us per entity"], rows)
 
 
 def _tables(shapes: dict[str, Shape]) -> dict[str, Table]:

@@ -78,6 +78,13 @@ def test_every_public_name_can_be_had():
         assert getattr(feast_sketch_store, name).__name__ == name
 
 
+def test_type_checkers_find_every_public_name():
+    stub = ast.parse((PACKAGE / "__init__.pyi").read_text())
+    imports = [node for node in stub.body if isinstance(node, ast.ImportFrom)]
+    found = {name.asname: node.module for node in imports for name in node.names}
+    assert found == feast_sketch_store._EXPORTS
+
+
 def test_an_unknown_name_is_an_attribute_error():
     with pytest.raises(AttributeError, match="no attribute 'Sketch'"):
         _ = feast_sketch_store.Sketch
