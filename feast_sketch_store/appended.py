@@ -29,7 +29,14 @@ from numpy.typing import ArrayLike, NDArray
 from feast_sketch_store.errors import RowError, StorageError, UnsupportedFeatureError, shown
 from feast_sketch_store.online_store import any_feature_view, online_store_of
 from feast_sketch_store.reading.entities import Entities, EntityColumns, as_array
-from feast_sketch_store.reading.ragged import Moments, RaggedLists, column_of, read_lists, window_of_lists
+from feast_sketch_store.reading.ragged import (
+    Moments,
+    RaggedLists,
+    column_of,
+    read_lists,
+    require_attributes,
+    window_of_lists,
+)
 from feast_sketch_store.rows.codecs import MEMBERSHIP, FeatureCodec
 from feast_sketch_store.rows.encoding import TIMESTAMP, deletion_rows
 from feast_sketch_store.rows.limits import impossible_moment
@@ -37,6 +44,7 @@ from feast_sketch_store.rows.list_log import REMOVE, REPLACE, ListRows
 from feast_sketch_store.settings.resolve import join_key_columns
 from feast_sketch_store.settings.view_settings import ViewSettings
 from feast_sketch_store.view.live_shard import expire_before_of
+from feast_sketch_store.view.state import State
 
 _MAX_SECONDS = 1 << 40  # since 1970: later than any item may be, and small enough for microseconds
 _ALL_SECONDS = -_MAX_SECONDS, _MAX_SECONDS
@@ -287,7 +295,16 @@ class Lists(AppendedItems):
             until,
             inclusive,
         )
-        return self._view.with_state(lambda state: read_lists(state, self._codec, hashes, window, attributes))
+        require_attributes(self._codec, attributes)
+        asked = (self._codec if attributes else self._codec.feature,)
+
+        def read(state: State) -> RaggedLists:
+            rows, (column,) = state.question(asked)
+            lists, num_found = read_lists(state, rows, column, self._codec, hashes, window, attributes)
+            self._view.metrics.count_read(len(hashes), num_found)
+            return lists
+
+        return self._view.with_state(read)
 
     def remove(self, entities: Entities, values: Any, until: datetime | None = None) -> None:
         """Remove a value from lists, with all its items.

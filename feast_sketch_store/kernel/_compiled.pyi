@@ -170,13 +170,14 @@ class RowReader:
         of rows, and of expired rows."""
 
     def csr(
-        self, entity_hashes: Any, window: Any, limit: int, has_weights: bool, indptr: Any, cut: Any
-    ) -> tuple[_Owned, _Owned | None, int]:
-        """The ids of the first feature, int32, each once; None; and the number of rows.
+        self, entity_hashes: Any, window: Any, limit: int, kind: int, indptr: Any, cut: Any
+    ) -> tuple[_Owned, _Owned | None, _Owned | None, int]:
+        """The elements of the first feature; of bytes their ends, int64; weights; and the number of rows.
 
-        With ``has_weights``, the items of lists, newest first and at most ``limit``, and their times, or
-        values and their counts, int64. ``indptr``, int64[n + 1] or None, receives where those of each entity
-        begin, and ``cut``, bool[n] or None, which lists may lack older items than those of the answer.
+        ``kind`` is one of those of `columns`: names of ids come each once; with weights there are the items
+        of lists, newest first and at most ``limit``, and their times, or values and their counts, int64.
+        ``indptr``, int64[n + 1] or None, receives where those of each entity begin, and ``cut``, bool[n] or
+        None, which lists may lack older items than those of the answer.
         """
 
     def bits(self, entity_hashes: Any, expire_before: int, num_words: int, out: Any) -> int:

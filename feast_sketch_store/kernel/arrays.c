@@ -275,7 +275,8 @@ static int add_content(Column *column, const Place *place, const Feature *featur
     if (!count) return 0;
     int64_t *weights = column->has_weights ? buffer_extend(&column->weights, (size_t)count * 8) : NULL;
     if (!elements || (column->has_weights && !weights)) return FAILED;
-    for (int64_t i = 0; weights && i < count; i++) weights[i] = content->weights ? content->weights[i] : 1;
+    if (weights && content->weights) memcpy(weights, content->weights, (size_t)count * 8);
+    for (int64_t i = 0; weights && !content->weights && i < count; i++) weights[i] = 1;
     if (column->kind == NAMES) return add_names(column, place, content, weights);
     column->num_elements += count;
     if (column->kind == NUMBERS) {
@@ -314,8 +315,8 @@ static int add_to_csr(void *self, Py_ssize_t i, int status, Place *place, Arena 
     const Feature *feature;
     if (status == FOUND) {
         csr->num_found++;
-        int failed = column->has_weights ? feature_read(place, 0, &feature, arena, &content)
-                                         : read_first(place, &feature, arena, &content);
+        int failed = column->kind == NAMES && !column->has_weights ? read_first(place, &feature, arena, &content)
+                                                                   : feature_read(place, 0, &feature, arena, &content);
         if (failed < 0 || add_content(column, place, feature, &content, arena) < 0) return FAILED;
         if (csr->cut) csr->cut[i] = (uint8_t)content.is_cut;
     }
@@ -323,31 +324,33 @@ static int add_to_csr(void *self, Py_ssize_t i, int status, Place *place, Arena 
     return 0;
 }
 
-/* csr(hashes, window, limit, has_weights, indptr, cut) -> (int32 as bytes, int64 as bytes or None, number of rows)
+/* csr(hashes, window, limit, kind, indptr, cut) -> (elements, ends, weights, number of rows), bytes each or None
  *
- * The names of the ids of the first feature of each entity, each once; or with `has_weights` the items of lists, newest
- * first and at most `limit`, with their times, or values with their counts. `indptr`, int64[n + 1], receives where those
- * of each entity begin, and `cut`, bool[n], for which lists older items may be missing; both may be None. */
+ * The elements of the first feature of each entity, of a kind as of `columns`: names of ids, each once; or with weights the
+ * items of lists, newest first and at most `limit`, with their times, or values with their counts. `indptr`, int64[n + 1],
+ * receives where those of each entity begin, and `cut`, bool[n], for which lists older items may be missing; both may be
+ * None. */
 READER_METHOD(csr) {
     Walk walk;
     Array indptr, cut;
-    Py_ssize_t limit, has_weights;
-    if (walk_begin(call, &walk, 0) < 0 || take(call, "nn8?1?!.", &limit, &has_weights, &indptr, &cut) < 0)
-        return NULL;
-    if (limit < 1 || !reader_num_shown(walk.stack) || (indptr.data && indptr.length != walk.n + 1) ||
+    Py_ssize_t limit, kind;
+    if (walk_begin(call, &walk, 0) < 0 || take(call, "nn8?1?!.", &limit, &kind, &indptr, &cut) < 0) return NULL;
+    if (limit < 1 || kind % WITH_WEIGHTS < NAMES || kind % WITH_WEIGHTS > BYTES || !reader_num_shown(walk.stack) || (indptr.data && indptr.length != walk.n + 1) ||
         (cut.data && cut.length != walk.n))
         return refuse(DO_NOT_FIT);
     walk.limit = limit;
-    Csr csr = {{.kind = NAMES, .has_weights = has_weights != 0, .indptr = indptr.data}, cut.data, 0};
-    if (indptr.data) csr.column.indptr[0] = 0;
+    Csr csr = {{.kind = (int)(kind % WITH_WEIGHTS), .has_weights = kind >= WITH_WEIGHTS, .indptr = indptr.data}, cut.data, 0};
+    Column *column = &csr.column;
+    if (indptr.data) column->indptr[0] = 0;
     int failed = walk_run(&walk, add_to_csr, &csr, STEPS_OF_A_ROW);
     walk_free(&walk);
-    PyObject *answer = failed ? NULL : PyTuple_New(3); /* faster than Py_BuildValue */
+    PyObject *answer = failed ? NULL : PyTuple_New(4); /* faster than Py_BuildValue */
     if (answer) {
-        PyObject *parts[3] = {buffer_give(&csr.column.elements),
-                              has_weights ? buffer_give(&csr.column.weights) : Py_NewRef(Py_None),
+        PyObject *parts[4] = {buffer_give(&column->elements),
+                              column->kind == BYTES ? buffer_give(&column->ends) : Py_NewRef(Py_None),
+                              column->has_weights ? buffer_give(&column->weights) : Py_NewRef(Py_None),
                               PyLong_FromSsize_t(csr.num_found)};
-        for (int i = 0; i < 3; i++)
+        for (int i = 0; i < 4; i++)
             if (!parts[i] || PyTuple_SetItem(answer, i, parts[i]) < 0) failed = 1;
         if (failed) Py_CLEAR(answer);
     }

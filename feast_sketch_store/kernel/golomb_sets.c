@@ -513,12 +513,12 @@ static int (*decode)(const Sets *, const Code *, Job **, Py_ssize_t) = decode_an
 #if defined(__x86_64__) && defined(__GNUC__)
 __attribute__((target("bmi,bmi2"))) DECODE(decode_bmi2)
 
-void kernel_choose_decoder(void) {
+void kernel_choose_set_decoder(void) {
     __builtin_cpu_init();
     if (__builtin_cpu_supports("bmi2")) decode = decode_bmi2;
 }
 #else
-void kernel_choose_decoder(void) {}
+void kernel_choose_set_decoder(void) {}
 #endif
 
 static int read_headers(const Sets *sets, const Code *code, Job **jobs, Py_ssize_t number, int64_t *total) {

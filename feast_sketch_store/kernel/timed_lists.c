@@ -50,8 +50,9 @@ typedef struct {
 /* Reads a list from bit `bit` to bit `stop`, which is at most `num_bits`. Returns the number of items; -1 if the list
  * is damaged, -2 if there are more than `room`. `num_coded` receives the number of all its items if the wanted ones may
  * lack older ones, which are not there any more; else -1. `num_newer` receives how many are too young. */
-static int64_t read_list(const ListCode *code, uint64_t bit, uint64_t stop, Window wanted, int64_t room, int32_t *ids,
-                         int64_t *ages, int64_t *num_coded, int64_t *num_newer) {
+static ALWAYS_INLINE int64_t read_items_of(const ListCode *code, uint64_t bit, uint64_t stop, Window wanted, int64_t room,
+                                           int32_t *restrict ids, int64_t *restrict ages, int64_t *num_coded,
+                                           int64_t *num_newer) {
     int64_t count = 0, age = -1;
     *num_coded = -1;
     *num_newer = 0;
@@ -83,6 +84,28 @@ static int64_t read_list(const ListCode *code, uint64_t bit, uint64_t stop, Wind
     if (count < wanted.limit) *num_coded = *num_newer + count;
     return count;
 }
+
+#define READ_LIST(name)                                                                                             \
+    static int64_t name(const ListCode *code, uint64_t bit, uint64_t stop, Window wanted, int64_t room, int32_t *ids, \
+                        int64_t *ages, int64_t *num_coded, int64_t *num_newer) {                                    \
+        return read_items_of(code, bit, stop, wanted, room, ids, ages, num_coded, num_newer);                       \
+    }
+
+/* As of sets, there is a second version for processors with shifts that keep the flags. */
+READ_LIST(read_anywhere)
+static int64_t (*read_list)(const ListCode *, uint64_t, uint64_t, Window, int64_t, int32_t *, int64_t *, int64_t *,
+                            int64_t *) = read_anywhere;
+
+#if defined(__x86_64__) && defined(__GNUC__)
+__attribute__((target("bmi,bmi2"))) READ_LIST(read_bmi2)
+
+void kernel_choose_list_decoder(void) {
+    __builtin_cpu_init();
+    if (__builtin_cpu_supports("bmi2")) read_list = read_bmi2;
+}
+#else
+void kernel_choose_list_decoder(void) {}
+#endif
 
 /* Takes tables, widths, num_symbols and words; sets `num_bits` to the bits of the words. 0, or -1 with an exception. */
 static int take_list_code(Call *call, ListCode *code, int64_t *num_bits) {
@@ -124,16 +147,12 @@ static int64_t limit_of(const Place *place, const Feature *feature) {
 
 /* Turns ages into times in a unit of microseconds, rounded down, or into counts; 0 or FAILED. */
 static int weigh(const Feature *feature, int64_t unit, int64_t *ages, int64_t count) {
+    const int64_t newest = feature->newest_tick, resolution = feature->resolution, oldest = (1ll << 62) / resolution;
     for (int64_t i = 0; i < count; i++) {
-        if (feature->counts) {
-            if (ages[i] >= feature->num_counts) return FAILED;
-            ages[i] = feature->counts[ages[i]];
-            continue;
-        }
-        if (ages[i] >= (1ll << 62) / feature->resolution) return FAILED;
-        int64_t time = (feature->newest_tick - ages[i]) * feature->resolution;
-        ages[i] = time / unit - (time % unit < 0);
+        if (ages[i] >= (feature->counts ? feature->num_counts : oldest)) return FAILED;
+        ages[i] = feature->counts ? feature->counts[ages[i]] : (newest - ages[i]) * resolution;
     }
+    for (int64_t i = 0; !feature->counts && unit > 1 && i < count; i++) ages[i] = floor_of(ages[i], unit);
     return 0;
 }
 

@@ -179,7 +179,7 @@ def _no_rows(num_features: int) -> RowReader:
     return rows
 
 
-class Column(NamedTuple):
+class Column:
     """A feature of an answer.
 
     Parameters
@@ -188,27 +188,25 @@ class Column(NamedTuple):
     codec : None if no layer has it.
     vocabulary : whose ids all layers have, and the answer; None to number the values that are read.
     known : of values that are read, those of interest, whose ids the answer has; -1 for others.
+
+    Attributes
+    ----------
+    is_weighted : whether the values have times or counts.
+    elements, kind : what the kernel returns, without and with the weights.
     """
 
-    name: str
-    codec: FeatureCodec | None
-    vocabulary: Vocabulary | None = None
-    known: Vocabulary | None = None
-
-    @property
-    def is_weighted(self) -> bool:
-        """Whether the values have times or counts."""
-        return self.codec is not None and (self.codec.is_list or self.codec.is_counted)
-
-    @property
-    def kind(self) -> int:
-        """What the kernel returns."""
-        if self.vocabulary is not None:
-            kind = NAMES
-        else:
-            is_number = self.codec is None or pa.types.is_int64(self.codec.storage_type)
-            kind = NUMBERS if is_number else BYTES
-        return kind + WITH_WEIGHTS * self.is_weighted
+    def __init__(
+        self,
+        name: str,
+        codec: FeatureCodec | None,
+        vocabulary: Vocabulary | None = None,
+        known: Vocabulary | None = None,
+    ):
+        self.name, self.codec, self.vocabulary, self.known = name, codec, vocabulary, known
+        self.is_weighted = codec is not None and (codec.is_list or codec.is_counted)
+        is_number = codec is None or pa.types.is_int64(codec.storage_type)
+        self.elements = NAMES if vocabulary is not None else NUMBERS if is_number else BYTES
+        self.kind = self.elements + WITH_WEIGHTS * self.is_weighted
 
 
 def find(
@@ -262,11 +260,38 @@ def read(
     return LayerAnswer(found, timestamps[found], features)
 
 
-def _elements(column: Column, elements: Any, ends: Any) -> tuple[Vocabulary, NDArray[np.integer]]:
+def read_items(
+    rows: RowReader,
+    column: Column,
+    entity_hashes: NDArray[np.uint64],
+    expire_before: int | NDArray[np.int64],
+    limit: int | None = None,
+    cut: NDArray[np.bool_] | None = None,
+) -> tuple[Csr, Vocabulary, int]:
+    """The items of each entity, none without a row; parameters as those of `read`.
+
+    Parameters
+    ----------
+    column : the first feature of ``rows``, one with weights.
+
+    Returns
+    -------
+    The ids and times of the items, what the ids stand for, and the number of rows.
+    """
+    indptr = np.empty(len(entity_hashes) + 1, np.int64)
+    elements, ends, weights, num_found = rows.csr(
+        entity_hashes, expire_before, limit or NO_LIMIT, column.kind, indptr, cut
+    )
+    vocabulary, ids = _elements(column, elements, ends)
+    assert weights is not None
+    return Csr(indptr, ids, np.frombuffer(weights, np.int64)), vocabulary, num_found
+
+
+def _elements(column: Column, elements: Any, ends: Any) -> tuple[Vocabulary, NDArray[Any]]:
     """A vocabulary, and the ids of elements in it."""
     if column.vocabulary is not None:
         return column.vocabulary, np.frombuffer(elements, np.int32)
-    if column.kind % WITH_WEIGHTS == NUMBERS:
+    if column.elements == NUMBERS:
         values = pa.array(np.frombuffer(elements, np.int64))
     else:
         offsets = np.append(np.int64(0), np.frombuffer(ends, np.int64))

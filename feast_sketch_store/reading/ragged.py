@@ -15,8 +15,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from feast_sketch_store.errors import RowError, UnsupportedFeatureError
+from feast_sketch_store.kernel import RowReader
 from feast_sketch_store.layers import LayerAnswer
-from feast_sketch_store.layers.row_reader import NO_LIMIT
+from feast_sketch_store.layers.row_reader import NO_LIMIT, Column, read_items
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.encoding import NO_TIMESTAMP
@@ -302,35 +303,30 @@ def without_codes(
 
 def read_lists(
     state: State,
+    rows: RowReader,
+    column: Column,
     codec: FeatureCodec,
     entity_hashes: NDArray[np.uint64],
     window: ListWindow,
     attributes: Sequence[str] = (),
-) -> RaggedLists:
-    """The lists of entities in a state; values are numbered as they are met.
+) -> tuple[RaggedLists, int]:
+    """The lists of entities in a state, and how many of them have a row.
 
     Parameters
     ----------
     state : of the view.
-    codec : of the list.
+    rows, column : of the state, with the list alone, with stamps if attributes are wanted.
+    codec : of the list, which no layer may have yet.
     entity_hashes : uint64[n, 2]
     window : the items to show.
     attributes : features that are attributes of the items, to be read with them.
-
-    Raises
-    ------
-    UnsupportedFeatureError : the items lack an attribute.
     """
-    number = len(entity_hashes)
-    cut = np.zeros((1, number), np.bool_)
-    require_attributes(codec, attributes)
-    wanted = codec if attributes else codec.feature
-    answer = state.read(entity_hashes, (wanted,), window.bounds, window.limit, cut)
-    feature = answer.features.get(codec.feature)
-    nothing = Csr.of_lengths(np.zeros(number, np.int64), np.zeros(0, np.int32))
-    items = nothing if feature is None else Csr.placed([(answer.found, feature.csr)], number)
-    complete = window.complete(state, codec, cut[0], items.lengths)
-    stamps = np.zeros(0, np.int64) if items.weights is None else items.weights
-    times, beside = without_codes(codec, stamps, attributes)
-    values = pa.array([], codec.storage_type) if feature is None else feature.decoder.vocabulary.values
-    return RaggedLists(items.indptr, items.ids, times, values, codec, complete, beside)
+    cut = np.zeros(len(entity_hashes), np.bool_) if window.is_past else None
+    if column.codec is None:
+        column = Column(codec.feature, codec)
+    items, values, num_found = read_items(rows, column, entity_hashes, window.bounds, window.limit, cut)
+    assert items.weights is not None
+    complete = None if cut is None else window.complete(state, codec, cut, items.lengths)
+    times, beside = without_codes(codec, items.weights, attributes)
+    lists = RaggedLists(items.indptr, items.ids, times, values.values, codec, complete, beside)
+    return lists, num_found

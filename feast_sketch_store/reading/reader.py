@@ -22,18 +22,18 @@ import pyarrow as pa
 from numpy.typing import ArrayLike, NDArray
 
 from feast_sketch_store.errors import RowError, SettingsError, UnsupportedFeatureError
-from feast_sketch_store.kernel import FOUND, SEED, RowReader, to_bits
+from feast_sketch_store.kernel import FOUND, NAMES, SEED, WITH_WEIGHTS, RowReader, to_bits
 from feast_sketch_store.layers import SealedRows
-from feast_sketch_store.layers.row_reader import NO_LIMIT
+from feast_sketch_store.layers.row_reader import NO_LIMIT, Column
 from feast_sketch_store.reading.entities import Entities, EntityColumns
 from feast_sketch_store.reading.ragged import (
     Jagged,
     Moments,
     RaggedLists,
     column_of,
+    read_lists,
     require_attributes,
     window_of_lists,
-    without_codes,
 )
 from feast_sketch_store.reading.repository import find_view
 from feast_sketch_store.reading.values import Candidates, Numbering
@@ -219,7 +219,8 @@ class SketchReader:
         if single.rows is None:
             rows = self._named(state, feature, hashes, single.numbering)
             return CsrMatrix(rows.indptr, rows.ids, values)
-        ids, weights, num_found = single.rows.csr(hashes, expire_before, NO_LIMIT, counts, indptr, None)
+        kind = NAMES + WITH_WEIGHTS * counts
+        ids, _, weights, num_found = single.rows.csr(hashes, expire_before, NO_LIMIT, kind, indptr, None)
         self._view.metrics.count_read(len(hashes), num_found)
         of_values = None if weights is None else np.frombuffer(weights, np.int64)
         return CsrMatrix(indptr, np.frombuffer(ids, _IDS), values, of_values)
@@ -254,7 +255,7 @@ class SketchReader:
         if single.rows is None:
             return self._csr(state, feature, _as_array(entity_hash)).ids
         expire_before = expire_before_of(self._ttl_microseconds)
-        ids, _, num_found = single.rows.csr(entity_hash, expire_before, NO_LIMIT, False, None, None)
+        ids, *_, num_found = single.rows.csr(entity_hash, expire_before, NO_LIMIT, NAMES, None, None)
         self._view.metrics.count_read(1, num_found)
         return np.frombuffer(ids, _IDS)
 
@@ -482,26 +483,19 @@ class SketchReader:
         if not codec.is_list:
             raise UnsupportedFeatureError(f"feature {feature!r} of view {self._name!r} is not a list")
         require_attributes(codec, attributes)
-        hashes = self.hash(entities) if entity_hash is None else entity_hash
-        number = len(hashes) if entity_hash is None else 1
+        hashes = self.hash(entities) if entity_hash is None else _as_array(entity_hash)
         window = window_of_lists(
-            codec, self._ttl_microseconds, number, min_timestamp, limit, until, inclusive
+            codec, self._ttl_microseconds, len(hashes), min_timestamp, limit, until, inclusive
         )
-        cut = np.zeros(number, np.bool_) if window.is_past else None
 
         def read(state: State) -> RaggedLists:
             single = self._single_of(state, feature, codec if attributes else None)
             assert single.rows is not None
-            indptr = np.empty(number + 1, np.int64)
-            ids, stamps, num_found = single.rows.csr(
-                hashes, window.bounds, limit or NO_LIMIT, True, indptr, cut
+            lists, num_found = read_lists(
+                state, single.rows, single.column, codec, hashes, window, attributes
             )
-            self._view.metrics.count_read(number, num_found)
-            assert stamps is not None
-            storage = single.numbering.vocabulary.values
-            complete = None if cut is None else window.complete(state, codec, cut, np.diff(indptr))
-            times, beside = without_codes(codec, np.frombuffer(stamps, np.int64), attributes)
-            return RaggedLists(indptr, np.frombuffer(ids, _IDS), times, storage, codec, complete, beside)
+            self._view.metrics.count_read(len(hashes), num_found)
+            return lists
 
         return self._view.with_state(read)
 
@@ -572,13 +566,14 @@ class SketchReader:
 
     def _prepare(self, feature: str, state: State, stamped: FeatureCodec | None) -> _Single:
         numbering, names = self._numbering(feature, state), []
+        column = Column(feature, self._codec(feature), numbering.vocabulary)
         if self._codec(feature).is_exact:
-            return _Single(None, numbering, (len(numbering),))
+            return _Single(None, numbering, (len(numbering),), column)
         for layer in state.newest_first:
             vocabulary = layer.numbering(feature) if feature in layer.codecs else None
             is_named = vocabulary is None or numbering.is_same(vocabulary)
             names.append(None if is_named or vocabulary is None else numbering.map_of(vocabulary))
-        return _Single(state.row_reader((stamped or feature,), names), numbering, (len(numbering),))
+        return _Single(state.row_reader((stamped or feature,), names), numbering, (len(numbering),), column)
 
     def _numbering(self, feature: str, state: State) -> Numbering:
         """The ids of the feature's values in a state."""
@@ -608,11 +603,13 @@ class _Single(NamedTuple):
     rows : None if the values have no ids in the layers, only in the vocabulary that was given.
     numbering : of the values.
     shape : of an array with one number for each value.
+    column : how answers show it.
     """
 
     rows: RowReader | None
     numbering: Numbering
     shape: tuple[int]
+    column: Column
 
 
 def _contains_values(

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from feast_sketch_store.errors import DamagedFileError
 from feast_sketch_store.kernel import DAMAGED, NOT_SERVED, ReadFault, RowReader
 from feast_sketch_store.layers import DeltaLayer, ExactLayer, LayerAnswer, SealedRows, SketchLayer
-from feast_sketch_store.layers.row_reader import Column, find, read, stack
+from feast_sketch_store.layers.row_reader import Column, find, read, stack, stored_name
 from feast_sketch_store.row_log import START, Position
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.encoding import NO_TIMESTAMP, EncodedRows, RowKeys
@@ -123,7 +123,9 @@ class State:
     view: str
     shard_map: ShardMap
     shards: Mapping[int, ShardState]
-    _prepared: dict[Features, RowReader] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _prepared: dict[Features, tuple[RowReader, list[Column]]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     @classmethod
     def of_rows(cls, view: str, semantics: RowSemantics, rows: EncodedRows) -> "State":
@@ -145,13 +147,17 @@ class State:
         ----------
         names : as of `layers.row_reader.stack`, for `newest_first`.
         """
-        if names is not None:
-            return self._stacked(features, names)
+        return self.question(features)[0] if names is None else self._stacked(features, names)
+
+    def question(self, features: Features) -> tuple[RowReader, list[Column]]:
+        """The rows with some features, and how answers show these: by the ids of a layer that is alone."""
         known = self._prepared.get(features)
         if known is None:
             if len(self._prepared) >= _MAX_QUESTIONS:
                 self._prepared.clear()
-            known = self._prepared[features] = self._stacked(features, None)
+            names = [None] if len(self.newest_first) == 1 else None
+            known = self._stacked(features, names), self._columns(features)
+            self._prepared[features] = known
         return known
 
     def prepare_as(self, before: "State") -> None:
@@ -181,18 +187,21 @@ class State:
             times. One that no layer has is left out of the answer.
         expire_before, limit, cut : as of `layers.row_reader.read`.
         """
-        rows, layers, columns = self.row_reader(tuple(features)), self.newest_first, []
-        asked = self.semantics.wanted(tuple(features))
-        are_alike = len(layers) == 1 and asked.lists is None  # all rows have the ids of one layer
-        for feature, wanted in zip(features, asked.features, strict=False):
+        rows, columns = self.question(tuple(features))
+        return read(rows, columns, entity_hashes, expire_before, limit, cut)
+
+    def _columns(self, features: Features) -> list[Column]:
+        layers, columns = self.newest_first, []
+        for feature, wanted in zip(features, self.semantics.wanted(features).features, strict=False):
             name = feature.feature if isinstance(feature, FeatureCodec) else feature
             codec, vocabulary = wanted if isinstance(wanted, FeatureCodec) else None, None
-            if isinstance(wanted, str):
-                known = [layer for layer in layers if wanted in layer.codecs]
-                codec = known[0].codecs[wanted] if known else None
-                vocabulary = known[0].numbering(wanted) if known and are_alike else None
+            stored = stored_name(wanted)
+            if stored is not None and (codec is None or not codec.is_derived):
+                known = [layer for layer in layers if stored in layer.codecs]
+                codec = codec or (known[0].codecs[stored] if known else None)
+                vocabulary = known[0].numbering(stored) if len(layers) == len(known) == 1 else None
             columns.append(Column(name, codec, vocabulary))
-        return read(rows, columns, entity_hashes, expire_before, limit, cut)
+        return columns
 
     def find(
         self, entity_hashes: NDArray[np.uint64], expire_before: int

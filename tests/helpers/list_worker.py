@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from feast_sketch_store.reading.ragged import ListWindow, read_lists
+from feast_sketch_store.reading.ragged import ListWindow, RaggedLists, read_lists
 from feast_sketch_store.rows.codecs import LIST, FeatureCodec
 from feast_sketch_store.rows.encoding import deletion_rows
 from feast_sketch_store.rows.list_log import ListRows
@@ -19,6 +19,7 @@ from feast_sketch_store.storage.base import Storage
 from feast_sketch_store.storage.local import LocalStorage
 from feast_sketch_store.view.opening import open_live
 from feast_sketch_store.view.sealing import SealPolicy
+from feast_sketch_store.view.state import State
 from feast_sketch_store.view.view import View
 from tests.helpers.keys import user_hashes
 
@@ -88,8 +89,13 @@ class ListWorker:
     ) -> tuple[list[list[Item]], bool]:
         """The items of each of the first users, newest first, and whether there are sealed ones."""
         view = self._view if has_settings else open_live(self._storage, "lists", 0.0)
-        hashes = user_hashes(range(num_users))
-        found = view.with_state(lambda state: read_lists(state, CODEC, hashes, ListWindow(since, limit)))
+        hashes, window = user_hashes(range(num_users)), ListWindow(since, limit)
+
+        def read_in(state: State) -> RaggedLists:
+            rows, (column,) = state.question((CODEC.feature,))
+            return read_lists(state, rows, column, CODEC, hashes, window)[0]
+
+        found = view.with_state(read_in)
         items = list(zip(found.values.to_pylist(), found.microseconds.tolist(), strict=True))
         bounds = found.indptr.tolist()
         rows = [items[a:b] for a, b in pairwise(bounds)]

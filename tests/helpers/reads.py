@@ -78,16 +78,17 @@ def assert_vectors(rows, features, hashes, answer, expire_before):
 def csr_of(rows, hashes, expire_before=NO_TIMESTAMP, limit=NO_LIMIT, has_weights=False):
     """The first feature of entities, uint64[n, 2]: ids, their weights, indptr, and the number of rows."""
     indptr = np.full(len(hashes) + 1, -1)
-    ids, weights, num_found = rows.csr(
-        np.ascontiguousarray(hashes), expire_before, limit, has_weights, indptr, None
+    kind = NAMES + WITH_WEIGHTS * has_weights
+    ids, _, weights, num_found = rows.csr(
+        np.ascontiguousarray(hashes), expire_before, limit, kind, indptr, None
     )
     return np.frombuffer(ids, np.int32), np.frombuffer(weights or b"", np.int64), indptr, num_found
 
 
 def ids_of(rows, entity_hash, expire_before=NO_TIMESTAMP):
     """The ids of one entity, given by its hash as bytes or array; None without a row."""
-    ids, _, num_found = rows.csr(
-        np.frombuffer(entity_hash, np.uint64), expire_before, NO_LIMIT, False, None, None
+    ids, *_, num_found = rows.csr(
+        np.frombuffer(entity_hash, np.uint64), expire_before, NO_LIMIT, NAMES, None, None
     )
     return np.frombuffer(ids, np.int32) if num_found else None
 

@@ -208,12 +208,17 @@ def test_what_does_not_fit_is_refused():
     with pytest.raises(ValueError, match="do not fit"):
         rows_of.limits(one, one, one, 1, False, 1)
     rows_of.layer(rows, None, None, None)
-    for has_weights in (False, True):
+    for kind in (kernel.NAMES, kernel.NAMES + kernel.WITH_WEIGHTS):
         with pytest.raises(kernel.ReadFault, match="contradict"):
-            rows_of.csr(NOBODY, NO_TIMESTAMP, 3, has_weights, None, None)
+            rows_of.csr(NOBODY, NO_TIMESTAMP, 3, kind, None, None)
+    elements, ends, weights, found = rows_of.csr(NOBODY, NO_TIMESTAMP, 3, kernel.NUMBERS, None, None)
+    assert (np.frombuffer(elements, np.int64).tolist(), ends, weights, found) == ([5, 7], None, None, 1)
     assert rows_of.rows(NOBODY, NO_TIMESTAMP)[0][0][2] == b"\x0a\x06\x0a\x04\x0a\x02\x05\x07"
     with pytest.raises(ValueError, match="do not fit"):
-        rows_of.csr(NOBODY, NO_TIMESTAMP, 0, True, None, None)
+        rows_of.csr(NOBODY, NO_TIMESTAMP, 0, kernel.NAMES, None, None)
+    for unknown in (0, 4, kernel.WITH_WEIGHTS, 15):
+        with pytest.raises(ValueError, match="do not fit"):
+            rows_of.csr(NOBODY, NO_TIMESTAMP, 3, unknown, None, None)
     with pytest.raises(ValueError, match="do not fit"):
         rows_of.limits(two, two, two, 1, False, 1)
     with pytest.raises(ValueError, match="a tick does not take"):
