@@ -116,6 +116,6 @@ def _open(snapshot: SnapshotFile, check_all: bool, number: int) -> tuple[SketchL
     except (ValueError, KeyError, TypeError, IndexError) as error:
         raise DamagedFileError(f"{source}: its parts do not fit each other: {error}") from error
     if check_all:
-        for name, check in checks.items():
-            check(np.arange(len(arrays[name])), 1)
+        for check in checks.values():
+            check.check_blocks(np.arange(len(check.unchecked)))
     return layer, arrays
