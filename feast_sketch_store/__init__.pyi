@@ -11,4 +11,5 @@ from feast_sketch_store.reading.training import through_sketch as through_sketch
 from feast_sketch_store.view.live import ViewStats as ViewStats
 from feast_sketch_store.view.view import View as View
 
+__all__: list[str]
 __version__: str

@@ -88,7 +88,7 @@ def _get(store: FeatureStore, entity_rows: list[dict[str, Any]]) -> Any:
 def _lookups(store: FeatureStore, entity_rows: list[dict[str, Any]]) -> int:
     """Entities that one read asks of the store behind."""
     online = store._get_provider().online_store
-    behind = online.backing(store.config)._store
+    behind = online.backing(store.config)._store  # type: ignore[attr-defined]
     read, asked = behind.online_read, []
 
     def counted(config: Any, table: Any, entity_keys: list[Any], features: Any) -> Any:
@@ -127,7 +127,7 @@ def _stores(folder: Path, port: int, num_users: int) -> dict[str, FeatureStore]:
         online = store._get_provider().online_store
         rows = _convert_arrow_to_proto(_rows(num_users), view, {"user_id": ValueType.INT64})
         online.online_write_batch(config, view, rows, None)
-    stores[SKETCH]._get_provider().online_store.seal(stores[SKETCH].config, view)
+    stores[SKETCH]._get_provider().online_store.seal(stores[SKETCH].config, view)  # type: ignore[attr-defined]
     return stores
 
 

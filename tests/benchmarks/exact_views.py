@@ -59,8 +59,8 @@ class Side:
         )
         self.seal_seconds, self.num_bytes = 0.0, 0
         if kind == SKETCH:
-            self.seal_seconds, _ = seconds(self._online.seal, self._config, self._view)
-            stats = self._online.view(self._config, self._view).stats()
+            self.seal_seconds, _ = seconds(self._online.seal, self._config, self._view)  # type: ignore[attr-defined]
+            stats = self._online.view(self._config, self._view).stats()  # type: ignore[attr-defined]
             if stats.unsealed_rows:
                 raise AssertionError(f"the view is not sealed: {stats}")
             self.num_bytes = stats.snapshot_bytes

@@ -43,12 +43,14 @@ def run(quick: bool = False) -> None:
             reader = SketchReader(str(store.repo_path), "history")
             assert reader.sealed is not None
             feature = reader.sealed.layers[0].features["item"]
-            codes, num_items = feature.attributes, feature.num_facts
+            codes, num_items = feature.attributes, feature.num_facts  # type: ignore[attr-defined]
             shares = pd.Series(events.attribute).value_counts(normalize=True)
             entropy = -float((shares * np.log2(shares)).sum())
             bits = [
-                8 * feature.lists.size_bytes, codes.num_bits, 8 * codes.size_bytes - codes.num_bits
-            ]  # fmt: skip
+                8 * feature.lists.size_bytes,  # type: ignore[attr-defined]
+                codes.num_bits,
+                8 * codes.size_bytes - codes.num_bits,
+            ]
             shape = [name, f"{num_items:,}", f"{num_items / len(feature):.1f}", len(shares)]
             sizes.append([*shape, *(number(each) for each in (*(b / num_items for b in bits), entropy))])
             times.append([name, *_read_times(reader, events.users, 2 if quick else 15)])

@@ -43,7 +43,7 @@ def run(*, quick: bool) -> None:
         grouped = _layer(rows)
         content, parts = snapshot_bytes(grouped)
         before, _ = snapshot_bytes(alone)
-        sets = grouped.features["viewed"].sets
+        sets = grouped.features["viewed"].sets  # type: ignore[attr-defined]
         per_fact = [
             f"{8 * size / rows.num_facts:.2f}" for size in (*(parts[part] for part in PARTS), content)
         ]

@@ -83,7 +83,7 @@ def start_methods(folder: Path) -> str:
         context = multiprocessing.get_context(method)
         answers = context.Queue()
         given = store if method == "fork" else str(store.repo_path)
-        child = context.Process(target=_work, args=(given, number, answers))
+        child = context.Process(target=_work, args=(given, number, answers))  # type: ignore[attr-defined]
         child.start()
         assert answers.get(timeout=120) == ([[1, 2]], [[number]])
         child.join()
