@@ -145,7 +145,7 @@ void ascending_expect(const Ascending *numbers, int64_t place) {
 
 /* Whether everything from a sample to the next one is intact; with samples of zeros, the lows as well. */
 int checked_has_sample(const CheckedAscending *checked, uint64_t sample) {
-    if (blocks_are_finished(&checked->highs) && blocks_are_finished(&checked->lows) && blocks_are_finished(&checked->samples)) return 1;
+    if (checked_is_finished(checked)) return 1;
     const Ascending *numbers = &checked->numbers;
     int by_value = numbers->flipped != 0;
     uint64_t number = (uint64_t)(by_value ? numbers->num_buckets : numbers->length);
@@ -164,6 +164,7 @@ int checked_has_sample(const CheckedAscending *checked, uint64_t sample) {
 
 uint64_t checked_get(const CheckedAscending *checked, int64_t place) {
     uint64_t word = (uint64_t)place * (uint64_t)checked->numbers.lows.width >> 6;
+    if (checked_is_finished(checked)) return ascending_get(&checked->numbers, place);
     if (!checked_has_sample(checked, (uint64_t)place / SAMPLED) ||
         (checked->numbers.lows.width && !blocks_are_verified(&checked->lows, word, word + 1)))
         return ~0ull;

@@ -565,15 +565,17 @@ static int has_dependent(const RowReader *rows) {
     return 0;
 }
 
+/* A division takes as long as the rest of a lookup, and most sets have starts of their own. */
+static int64_t group_of(const Sets *sets, int64_t row) { return sets->group_rows == 1 ? row : row / sets->group_rows; }
+
 /* Where the first row of each row's group begins, in blocks that are verified; 0 or FAILED. */
 static int begin_groups(const RowReader *rows, Place **places, Py_ssize_t number, Job *jobs) {
     enum { WORDS_OF_LINE = 8, MOST_LINES = 4 }; /* then the hardware prefetches the rest */
     uint64_t mean = rows->sets.num_bits / (uint64_t)(rows->num_rows ? rows->num_rows : 1) / 64 + 1;
     uint64_t words = mean < WORDS_OF_LINE * MOST_LINES ? mean : WORDS_OF_LINE * MOST_LINES;
-    const int64_t size = rows->sets.group_rows;
-    for (Py_ssize_t i = 0; i < number; i++) ascending_expect(&rows->starts.numbers, places[i]->row / size);
+    for (Py_ssize_t i = 0; i < number; i++) ascending_expect(&rows->starts.numbers, group_of(&rows->sets, places[i]->row));
     for (Py_ssize_t i = 0; i < number; i++) {
-        int64_t group = places[i]->row / size;
+        int64_t group = group_of(&rows->sets, places[i]->row);
         uint64_t first = checked_get(&rows->starts, group), stop = rows->sets.num_bits;
         if (first > stop) return FAILED;
         for (uint64_t word = 0; word <= words; word += WORDS_OF_LINE) PREFETCH(rows->sets.words + (first >> 6) + word);

@@ -5,8 +5,11 @@
 
 static int64_t find_listed(const RowReader *rows, const uint64_t *hash, Place *place) {
     (void)place;
-    uint64_t own = row_hash(hash, rows->salt), bucket = index_bucket(&rows->index, own);
-    if (!checked_has_sample(&rows->fingerprints, (bucket ? bucket - 1 : 0) / SAMPLED)) return DAMAGED_INDEX;
+    uint64_t own = row_hash(hash, rows->salt);
+    if (!checked_is_finished(&rows->fingerprints)) {
+        uint64_t bucket = index_bucket(&rows->index, own);
+        if (!checked_has_sample(&rows->fingerprints, (bucket ? bucket - 1 : 0) / SAMPLED)) return DAMAGED_INDEX;
+    }
     return index_find(&rows->index, own);
 }
 

@@ -84,6 +84,11 @@ int numbers_take(Call *call, Numbers *numbers); /* words, width, base, length an
  * with an exception. */
 int checked_take(Call *call, CheckedAscending *checked, int by_value);
 
+/* Whether all of it was found intact. */
+static inline int checked_is_finished(const CheckedAscending *checked) {
+    return blocks_are_finished(&checked->highs) && blocks_are_finished(&checked->lows) && blocks_are_finished(&checked->samples);
+}
+
 /* Whether everything from a sample to the next one is intact; with samples of zeros, the lows as well. */
 int checked_has_sample(const CheckedAscending *checked, uint64_t sample);
 
