@@ -375,6 +375,8 @@ def filled(
     rows = rows_of(raw, features)
     lacking = {}
     for position, row in enumerate(raw):
+        if not row:
+            continue
         names = [codec.feature for codec in codecs if _lacks(row, rows[position], features, codec)]
         if names:
             lacking[position] = names

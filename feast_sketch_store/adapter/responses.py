@@ -155,22 +155,20 @@ def add_rows(
 ) -> int:
     """Add a vector per feature to a response, from rows. Returns the number of values that are present."""
     num_present, absent = 0, Value()
-    moments = [Timestamp() for _ in rows]
-    for moment, (timestamp, _) in zip(moments, rows, strict=True):
+    known = {timestamp: Timestamp() for timestamp, _ in rows}  # a message takes a microsecond
+    for timestamp, moment in known.items():
         if timestamp is not None:
             moment.FromDatetime(timestamp)
+    moments = [known[timestamp] for timestamp, _ in rows]
+    present, not_found, expired = FieldStatus.PRESENT, FieldStatus.NOT_FOUND, FieldStatus.OUTSIDE_MAX_AGE
+    otherwise = [expired if row is False else not_found for row in raw]
     for name in features:
-        has = [values is not None and name in values for _, values in rows]
-        num_present += sum(has)
+        found = [values.get(name) if values else None for _, values in rows]
+        num_present += sum(value is not None for value in found)
         response.results.add(
-            values=[(values or {}).get(name, absent) for _, values in rows],
+            values=[absent if value is None else value for value in found],
             statuses=[
-                FieldStatus.PRESENT
-                if is_there
-                else FieldStatus.OUTSIDE_MAX_AGE
-                if row is False
-                else FieldStatus.NOT_FOUND
-                for is_there, row in zip(has, raw, strict=True)
+                status if value is None else present for value, status in zip(found, otherwise, strict=True)
             ],
             event_timestamps=moments,
         )

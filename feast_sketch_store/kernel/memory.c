@@ -56,9 +56,11 @@ void arena_free(Arena *arena) {
 
 /* -- bytes that grow -------------------------------------------------------------------------------------------- */
 
+enum { SMALL = 1024 }; /* malloc keeps blocks of up to about so many bytes for each thread, and gives them at once */
+
 void *buffer_extend(Buffer *buffer, size_t size) {
     if (!buffer->bytes || size > buffer->room - buffer->length) {
-        size_t room = 2 * buffer->length + size + 1024;
+        size_t room = 2 * buffer->length + size + SMALL / 2;
         uint8_t *moved = realloc(buffer->bytes, room);
         if (!moved) {
             fault_note(NO_MEMORY);
@@ -81,11 +83,21 @@ typedef struct {
 
 static PyTypeObject *owned_type;
 
+/* The bytes without room behind them; NULL if they stay where they are. */
+static uint8_t *fit(Buffer *buffer) {
+    if (buffer->room > SMALL) return realloc(buffer->bytes, buffer->length);
+    uint8_t *copy = malloc(buffer->length);
+    if (!copy) return NULL;
+    memcpy(copy, buffer->bytes, buffer->length);
+    free(buffer->bytes);
+    return copy;
+}
+
 PyObject *buffer_give(Buffer *buffer) {
     static uint8_t nothing;
-    Owned *owned = (Owned *)((allocfunc)PyType_GetSlot(owned_type, Py_tp_alloc))(owned_type, 0);
+    Owned *owned = PyObject_New(Owned, owned_type);
     if (!owned) return NULL;
-    uint8_t *fitting = buffer->length ? realloc(buffer->bytes, buffer->length) : NULL;
+    uint8_t *fitting = buffer->length ? fit(buffer) : NULL;
     owned->bytes = fitting ? fitting : buffer->length ? buffer->bytes : &nothing;
     owned->length = (Py_ssize_t)buffer->length;
     if (buffer->length) *buffer = (Buffer){NULL, 0, 0};
@@ -100,7 +112,7 @@ static int get_buffer(PyObject *object, Py_buffer *view, int flags) {
 static void release(PyObject *object) {
     PyTypeObject *type = Py_TYPE(object);
     if (((Owned *)object)->length) free(((Owned *)object)->bytes);
-    ((freefunc)PyType_GetSlot(type, Py_tp_free))(object);
+    PyObject_Free(object);
     Py_DECREF((PyObject *)type);
 }
 

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from operator import is_not
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias, overload
@@ -211,7 +212,7 @@ class SketchReader:
         if counts:
             self._check_counted(feature)
         hashes = self.hash(entities)
-        return self._view.with_state(lambda state: self._csr(state, feature, hashes, counts))
+        return self._view.with_state(self._csr, feature, hashes, counts)
 
     def _csr(self, state: State, feature: str, hashes: NDArray[np.uint64], counts: bool = False) -> CsrMatrix:
         single, indptr = self._single_of(state, feature), np.empty(len(hashes) + 1, np.int64)
@@ -248,14 +249,14 @@ class SketchReader:
         entity_hash = self._keys.hash(entity)
         if entity_hash is None:
             return self.csr(feature, _alone(entity)).ids
-        return self._view.with_state(lambda state: self._ids(state, feature, entity_hash))
+        return self._view.with_state(self._ids, feature, entity_hash)
 
     def _ids(self, state: State, feature: str, entity_hash: bytes) -> NDArray[np.int32]:
         single = self._single_of(state, feature)
         if single.rows is None:
             return self._csr(state, feature, _as_array(entity_hash)).ids
         expire_before = expire_before_of(self._ttl_microseconds)
-        ids, *_, num_found = single.rows.csr(entity_hash, expire_before, NO_LIMIT, NAMES, None, None)
+        ids, _, _, num_found = single.rows.csr(entity_hash, expire_before, NO_LIMIT, NAMES, None, None)
         self._view.metrics.count_read(1, num_found)
         return np.frombuffer(ids, _IDS)
 
@@ -266,7 +267,7 @@ class SketchReader:
         `csr`.
         """
         hashes = self.hash(entities)
-        return self._view.with_state(lambda state: self._bits(state, feature, hashes))
+        return self._view.with_state(self._bits, feature, hashes)
 
     def _bits(self, state: State, feature: str, hashes: NDArray[np.uint64]) -> NDArray[np.uint64]:
         single, expire_before = self._single_of(state, feature), expire_before_of(self._ttl_microseconds)
@@ -357,20 +358,42 @@ class SketchReader:
         # Of one entity the values are looked at, which are fewer than those of the vocabulary.
         is_by_value = codec.is_exact or feature in self._vocabularies  # given values may lack others
         is_by_value |= asked is not values and number == 1
-
-        def read(state: State) -> int:
-            expire_before = expire_before_of(self._ttl_microseconds)
-            if is_by_value:
-                objects = asked.objects if number == 1 and not per_entity else None
-                rows = state.row_reader((feature,))
-                return _contains_values(rows, (hashes, expire_before), asked, objects, per_entity, out)
-            single = self._single_of(state, feature)
-            assert single.rows is not None
-            ids = asked.ids(single.numbering)
-            return single.rows.contains(hashes, expire_before, len(single.numbering), ids, per_entity, out)
-
-        self._view.metrics.count_read(number, self._view.with_state(read))
+        read = self._contains_values if is_by_value else self._contains
+        num_found = self._view.with_state(read, feature, hashes, asked, per_entity, out)
+        self._view.metrics.count_read(number, num_found)
         return out if entity_hash is None else out[0]
+
+    def _contains(
+        self,
+        state: State,
+        feature: str,
+        hashes: bytes | NDArray[np.uint64],
+        asked: Candidates,
+        per_entity: int,
+        out: NDArray[np.bool_],
+    ) -> int:
+        single, expire_before = self._single_of(state, feature), expire_before_of(self._ttl_microseconds)
+        assert single.rows is not None
+        ids = asked.ids(single.numbering)
+        return single.rows.contains(hashes, expire_before, len(single.numbering), ids, per_entity, out)
+
+    def _contains_values(
+        self,
+        state: State,
+        feature: str,
+        hashes: bytes | NDArray[np.uint64],
+        asked: Candidates,
+        per_entity: int,
+        out: NDArray[np.bool_],
+    ) -> int:
+        rows, expire_before = state.row_reader((feature,)), expire_before_of(self._ttl_microseconds)
+        ask = partial(rows.contains_values, hashes, expire_before, SEED)
+        if len(out) == 1 and not per_entity and (objects := asked.objects) is not None:
+            with suppress(TypeError):  # they are of another type, and may be converted
+                return ask(None, None, None, objects, asked.is_text, 0, out)
+        numbers = asked.numbers
+        offsets, data = (None, None) if numbers is not None else asked.parts
+        return ask(numbers, offsets, data, None, False, per_entity, out)
 
     @overload
     def scores(  # type: ignore[overload-overlap]
@@ -416,23 +439,29 @@ class SketchReader:
         given: NDArray[Any] = weights if type(weights) is np.ndarray else np.asarray(weights)
         if (given.dtype is not _FLOATS and given.dtype != _FLOATS) or not given.flags.c_contiguous:
             given = np.ascontiguousarray(given, _FLOATS)
-
-        def read(state: State) -> int | None:
-            single = self._single_of(state, feature)
-            if given.shape != single.shape:
-                raise ValueError(
-                    f"weights have the shape {given.shape}, but {feature!r} has {single.shape[0]} values"
-                )
-            if single.rows is None:
-                rows = self._named(state, feature, _as_array(hashes), single.numbering)
-                out[:] = weighted_sums(rows, given)
-                return None
-            return single.rows.scores(hashes, expire_before_of(self._ttl_microseconds), given, counts, out)
-
-        num_found = self._view.with_state(read)
-        if num_found is not None:
-            self._view.metrics.count_read(len(out), num_found)
+        self._view.with_state(self._scores, feature, hashes, given, counts, out)
         return out if entity_hash is None else float(out[0])
+
+    def _scores(
+        self,
+        state: State,
+        feature: str,
+        hashes: bytes | NDArray[np.uint64],
+        weights: NDArray[np.float64],
+        counts: bool,
+        out: NDArray[np.float64],
+    ) -> None:
+        single = self._single_of(state, feature)
+        if weights.shape != single.shape:
+            raise ValueError(
+                f"weights have the shape {weights.shape}, but {feature!r} has {single.shape[0]} values"
+            )
+        if single.rows is None:
+            out[:] = weighted_sums(self._named(state, feature, _as_array(hashes), single.numbering), weights)
+            return
+        expire_before = expire_before_of(self._ttl_microseconds)
+        num_found = single.rows.scores(hashes, expire_before, weights, counts, out)
+        self._view.metrics.count_read(len(out), num_found)
 
     def arrow(self, feature: str, entities: Entities) -> pa.Array:
         """The values of each entity as an Arrow array; an array of lists if the feature is an Array or a Set.
@@ -442,12 +471,11 @@ class SketchReader:
         """
         codec, hashes = self._codec(feature), self.hash(entities)
 
-        def read(state: State) -> pa.Array:
-            answer = state.read(hashes, (feature,), expire_before_of(self._ttl_microseconds))
-            self._view.metrics.count_read(len(hashes), len(answer.found))
-            return column_of(answer, codec, len(hashes))
-
-        return self._view.with_state(read)
+        answer = self._view.with_state(
+            State.read, hashes, (feature,), expire_before_of(self._ttl_microseconds)
+        )
+        self._view.metrics.count_read(len(hashes), len(answer.found))
+        return column_of(answer, codec, len(hashes))
 
     def lists(
         self,
@@ -610,22 +638,6 @@ class _Single(NamedTuple):
     numbering: Numbering
     shape: tuple[int]
     column: Column
-
-
-def _contains_values(
-    rows: RowReader,
-    question: tuple[bytes | NDArray[np.uint64], int],
-    asked: Candidates,
-    objects: list[Any] | None,
-    per_entity: int,
-    out: NDArray[np.bool_],
-) -> int:
-    if objects is not None:
-        with suppress(TypeError):  # they are of another type, and may be converted
-            return rows.contains_values(*question, SEED, None, None, None, objects, asked.is_text, 0, out)
-    numbers = asked.numbers
-    offsets, data = (None, None) if numbers is not None else asked.parts
-    return rows.contains_values(*question, SEED, numbers, offsets, data, None, False, per_entity, out)
 
 
 def _as_array(hashes: bytes | NDArray[np.uint64]) -> NDArray[np.uint64]:

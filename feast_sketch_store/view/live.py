@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, TypeVarTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +37,7 @@ _PART_OF_INTERVAL = 1 / 32
 _MAX_LOOKS = 16  # at the shards of a view in a bucket at once
 
 T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 V = TypeVar("V", bound=LiveShard)
 
 _views: "weakref.WeakSet[LiveView[Any]]" = weakref.WeakSet()
@@ -278,8 +279,8 @@ class LiveView(ABC, Generic[V]):
         self.metrics.count_read(len(entity_hashes), len(answer.found))
         return answer
 
-    def with_state(self, read: Callable[[State], T], *, of_all_shards: bool = False) -> T:
-        """Apply a function to the state that reads see now.
+    def with_state(self, read: Callable[[State, *Ts], T], *arguments: *Ts, of_all_shards: bool = False) -> T:
+        """Apply a function to the state that reads see now, and further arguments.
 
         If it meets damage in a part of a snapshot that was not used before, it is called again with an older
         state.
@@ -295,7 +296,7 @@ class LiveView(ABC, Generic[V]):
         while True:
             state = self._of_all_shards() if of_all_shards else self.current()
             try:
-                return read(state)
+                return read(state, *arguments)
             except (DamagedFileError, ReadFault) as error:
                 self._give_up_snapshot(state, _damage_of(state, error))
 
