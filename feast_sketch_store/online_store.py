@@ -1,15 +1,13 @@
 """Feast's OnlineStore interface: protos in, protos out, translation only."""
 
 import asyncio
-import copy
 import functools
 import gc
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
-from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from datetime import UTC, datetime
+from typing import Any, TypeVar
 
 from feast import Entity, FeatureService, FeatureStore
 from feast.feature_view import FeatureView
@@ -23,18 +21,16 @@ from feast.protos.feast.serving.ServingService_pb2 import GetOnlineFeaturesRespo
 from feast.protos.feast.types.EntityKey_pb2 import EntityKey as EntityKeyProto
 from feast.protos.feast.types.Value_pb2 import Value as ValueProto
 from feast.repo_config import RepoConfig
-from feast.types import FeastType
 
 from feast_sketch_store import feast_parts
 from feast_sketch_store.adapter import backing
 from feast_sketch_store.adapter.advice import Hint, advice, summary, warn_of_read, warn_of_write
 from feast_sketch_store.adapter.backing import BackingStore, Steps
 from feast_sketch_store.adapter.list_updates import updates
+from feast_sketch_store.adapter.open_views import OpenViews, opened, storage_of
 from feast_sketch_store.adapter.options import (
     OnlineStoreOptions,
-    name_in_store,
     require_writer,
-    seal_policy,
     versioned_name,
     view_storage,
 )
@@ -57,16 +53,12 @@ from feast_sketch_store.errors import (
     UnsupportedFeatureError,
     summed_up,
 )
-from feast_sketch_store.metrics import ViewMetrics
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.encoding import FeastRow, deletions
 from feast_sketch_store.settings.resolve import resolve, ttl_microseconds
-from feast_sketch_store.settings.table import Sharding
 from feast_sketch_store.storage.base import Storage
 from feast_sketch_store.storage.stores import StorePlace
 from feast_sketch_store.view.live_shard import expire_before_of
-from feast_sketch_store.view.opening import is_worker, kept
-from feast_sketch_store.view.opening import open_view as open_stored_view
 from feast_sketch_store.view.removal import remove_project, remove_view
 from feast_sketch_store.view.view import View
 
@@ -74,21 +66,6 @@ _logger = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 _LOCK_TIMEOUT_SECONDS = 60.0
-
-
-# What the declaration of an open view depends on: features with their types and tags, the view's tags, the
-# default codec, and shards.
-_Declaration = tuple[list[tuple[str, FeastType, dict[str, str]]], dict[str, str], str, Sharding]
-# What settings depend on besides the declaration: columns of join keys, ttl, folder, options.
-_Circumstances = tuple[list[tuple[str, FeastType]], timedelta | None, Path | None, "SketchOnlineStoreConfig"]
-
-
-class _Opened(NamedTuple):
-    """An open view, and copies of what its settings were made from."""
-
-    view: View
-    declaration: _Declaration
-    circumstances: _Circumstances
 
 
 class SketchOnlineStoreConfig(OnlineStoreOptions):
@@ -114,17 +91,16 @@ class SketchOnlineStore(OnlineStore):
     _versioned_read_supported = True
 
     def __init__(self) -> None:
-        self._in_worker = is_worker()
         self.lock_timeout_seconds = _LOCK_TIMEOUT_SECONDS  # of seals and rebuilds while another process seals
-        self._views: dict[str, _Opened] = kept("views")  # by location
+        self._views = OpenViews()
         self._opened_backing: tuple[tuple[Any, ...], BackingStore | None] | None = None
         self._plans = Plans(self.view, self.serves)
         no_vectors_needed()
 
-    def _forget_views(self) -> None:
-        self._views.clear()
+    def _forget_views(self) -> list[View]:
         self._plans = Plans(self.view, self.serves)
         self._opened_backing = None
+        return self._views.pop_all()
 
     def __getstate__(self) -> dict[str, Any]:
         # Compute engines send a store to their workers, which open the views for themselves.
@@ -304,7 +280,7 @@ class SketchOnlineStore(OnlineStore):
         with_versions: bool,
     ) -> tuple[Plan, Columns] | None:
         """The plan of a request, and its entities; None if Feast's own method must answer."""
-        if self._in_worker or feast_parts.reads_changed():
+        if self._views.are_of_worker or feast_parts.reads_changed():
             return None
         columns = columns_of(entity_rows)
         if columns is None:
@@ -495,12 +471,11 @@ class SketchOnlineStore(OnlineStore):
 
     async def close(self) -> None:
         """Close all views, with their memory, mapped files and threads. A later call opens them again."""
-        views, opened = [opened.view for opened in self._views.values()], self._opened_backing
-        self._forget_views()
-        for view in views:
+        opened_backing = self._opened_backing
+        for view in self._forget_views():
             await asyncio.to_thread(view.close)
-        if opened is not None and opened[1] is not None:
-            await opened[1].close()
+        if opened_backing is not None and opened_backing[1] is not None:
+            await opened_backing[1].close()
 
     def write_precomputed_vector(
         self,
@@ -545,14 +520,14 @@ class SketchOnlineStore(OnlineStore):
         hints: list[Hint] = []
         problems: list[SketchStoreError] = []
         backed_views: list[tuple[FeatureView, list[FeatureCodec]]] = []
-        opened: list[View] = []
+        views: list[View] = []
         for table in tables_to_keep:
             try:
-                view = self._open(config, table)
+                view = opened(config, table)
             except (UnsupportedFeatureError, SettingsError) as error:
                 problems.append(error)
                 continue
-            opened.append(view)
+            views.append(view)
             if found := [*view.settings.file_problems()]:
                 problems += found
                 continue
@@ -565,15 +540,15 @@ class SketchOnlineStore(OnlineStore):
         backed = [(table, [codec.feature for codec in codecs]) for table, codecs in backed_views if codecs]
         if (store := self.backing(config)) is not None:
             store.update([table for table in tables_to_delete if _has_backed(config, table)], backed)
-        for view in opened:
+        for view in views:
             view.prepare()
         if hints:
             _logger.warning("%s", summary(hints))
         for table in tables_to_delete:
             for version in range((getattr(table, "current_version_number", None) or 0) + 1):
                 storage = view_storage(config, versioned_name(table.name, version))
-                if (known := self._views.pop(storage.location, None)) is not None:
-                    known.view.end_seals()  # they would write into what is removed
+                if (known := self._views.pop(storage.location)) is not None:
+                    known.end_seals()  # they would write into what is removed
                 remove_view(storage)
 
     def plan(self, config: RepoConfig, desired_registry_proto: RegistryProto) -> list[InfraObject]:
@@ -582,9 +557,8 @@ class SketchOnlineStore(OnlineStore):
 
     def teardown(self, config: RepoConfig, tables: Sequence[FeatureView], entities: Sequence[Entity]) -> None:
         """Remove everything of the project, because Feast does not name stream views here."""
-        for opened in self._views.values():
-            opened.view.end_seals()
-        self._forget_views()
+        for view in self._forget_views():
+            view.end_seals()
         require_writer(config)
         options = config.online_store
         place = StorePlace.of(config.repo_path, options.path, options.storage_options)
@@ -621,72 +595,31 @@ class SketchOnlineStore(OnlineStore):
 
     def storage(self, config: RepoConfig, table: FeatureView) -> Storage:
         """The storage of a view, which may be empty."""
-        return view_storage(config, name_in_store(config, table))
+        return storage_of(config, table)
 
     def forget(self, config: RepoConfig, table: FeatureView) -> None:
         """Close a view, so that the next call opens it again."""
-        known = self._views.pop(self.storage(config, table).location, None)
-        if known is not None:
-            known.view.close()
+        if (known := self._views.pop(self.storage(config, table).location)) is not None:
+            known.close()
 
     def view(self, config: RepoConfig, table: FeatureView) -> View:
         """The view's `View`, made at the first call and again when its features change."""
-        return self._opened(config, table).view
-
-    def _opened(self, config: RepoConfig, table: FeatureView) -> _Opened:
-        location = self.storage(config, table).location
-        known = self._views.get(location)
-        if self._in_worker and known is not None:
-            *_, opened_with = known.circumstances
-            if opened_with != config.online_store:  # such as one with expired credentials
-                known = None
-        if known is None or known.declaration != _declaration(config, table):
-            known = self._keep(self._open(config, table), config, table)
-        return known
+        return self._views.get(config, table)
 
     def serves(self, view: View) -> bool:
         """Whether a view is still the one that reads go to."""
-        known = self._views.get(view.storage.location)
-        return known is not None and known.view is view
+        return self._views.has(view)
 
     def writer(self, config: RepoConfig, table: FeatureView) -> View:
-        """The same with the current settings. Tags are read again only when something changed."""
-        opened = self._opened(config, table)
-        view = opened.view
-        view.follow_if_due()
+        """The same with the current settings."""
+        view = self._views.current(config, table)
         view.lock_timeout_seconds = self.lock_timeout_seconds
-        if opened.circumstances != _circumstances(config, table):
-            options = config.online_store
-            view.settings = resolve(options, table, config.repo_path)
-            view.policy = seal_policy(options)
-            self._keep(view, config, table)
         return view
 
     def _writable(self, config: RepoConfig, table: FeatureView) -> View:
         """`writer`, unless the store is a replica."""
         require_writer(config)
         return self.writer(config, table)
-
-    def _keep(self, view: View, config: RepoConfig, table: FeatureView) -> _Opened:
-        """Remember an open view, with its present settings."""
-        made_from = copy.deepcopy((_declaration(config, table), _circumstances(config, table)))
-        opened = self._views[self.storage(config, table).location] = _Opened(view, *made_from)
-        return opened
-
-    def _open(self, config: RepoConfig, table: FeatureView) -> View:
-        options = config.online_store
-        settings = resolve(options, table, config.repo_path)
-        view = open_stored_view(
-            self.storage(config, table),
-            settings,
-            seal_policy(options),
-            options.refresh.interval_seconds,
-            options.refresh.max_staleness_seconds,
-            options.read_only,
-            options.shards.serve,
-        )
-        view.metrics = ViewMetrics(config.project, table.name)
-        return view
 
 
 def _requested(table: FeatureView, features: Sequence[str] | None) -> tuple[str, ...]:
@@ -700,17 +633,6 @@ def _has_backed(config: RepoConfig, table: FeatureView) -> bool:
     except SketchStoreError:
         return False
     return bool(settings.backed_codecs)
-
-
-def _circumstances(config: RepoConfig, table: FeatureView) -> _Circumstances:
-    join_keys = [(column.name, column.dtype) for column in getattr(table, "entity_columns", None) or []]
-    return join_keys, getattr(table, "ttl", None), config.repo_path, config.online_store
-
-
-def _declaration(config: RepoConfig, table: FeatureView) -> _Declaration:
-    features = [(feature.name, feature.dtype, feature.tags) for feature in table.features]
-    options = config.online_store
-    return features, table.tags, options.default_codec, options.shards
 
 
 def open_view(store: FeatureStore, feature_view: str) -> View:

@@ -232,7 +232,7 @@ def test_a_job_beside_another_seal_keeps_its_rows_unsealed(harness, monkeypatch,
 @pytest.fixture
 def in_worker(monkeypatch):
     monkeypatch.setattr(opening, "is_worker", lambda: True)
-    monkeypatch.setattr("feast_sketch_store.online_store.is_worker", lambda: True)
+    monkeypatch.setattr("feast_sketch_store.adapter.open_views.is_worker", lambda: True)
     monkeypatch.setattr(opening, "_shared", {})
 
 
