@@ -603,7 +603,7 @@ class SketchOnlineStore(OnlineStore):
             known.close()
 
     def view(self, config: RepoConfig, table: FeatureView) -> View:
-        """The view's `View`, made at the first call and again when its features change."""
+        """The view's `View`; see `OpenViews.get`."""
         return self._views.get(config, table)
 
     def serves(self, view: View) -> bool:

@@ -1,7 +1,9 @@
 """The views that an online store keeps open, each as long as its declaration stays the same."""
 
 import copy
+import logging
 from datetime import timedelta
+from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,12 +12,15 @@ from feast.repo_config import RepoConfig
 from feast.types import FeastType
 
 from feast_sketch_store.adapter.options import OnlineStoreOptions, name_in_store, seal_policy, view_storage
+from feast_sketch_store.errors import SettingsError, UnsupportedFeatureError
 from feast_sketch_store.metrics import ViewMetrics
 from feast_sketch_store.settings.resolve import resolve
 from feast_sketch_store.settings.table import Sharding
 from feast_sketch_store.storage.base import Storage
 from feast_sketch_store.view.opening import is_worker, kept, open_view
 from feast_sketch_store.view.view import View
+
+_logger = logging.getLogger(__name__)
 
 # What the declaration of an open view depends on: features with their types and tags, the view's tags, the
 # default codec, and shards.
@@ -40,8 +45,19 @@ class OpenViews:
         self._views: dict[str, _Opened] = kept("views")
 
     def get(self, config: RepoConfig, table: FeatureView) -> View:
-        """The view of a feature view, opened at the first call and again when its features change."""
-        return self._get(config, table).view
+        """The view of a feature view, opened at the first call and again when its features change.
+
+        A view that is open answers on if its rows cannot be kept as they are declared now: Feast's registries
+        on SQL hold declarations that `feast apply` has refused. It is not written meanwhile; see `current`.
+        """
+        try:
+            return self._get(config, table).view
+        except (UnsupportedFeatureError, SettingsError) as error:
+            known = self._views.get(storage_of(config, table).location)
+            if known is None or _circumstances(config, table) != known.circumstances:
+                raise
+            _warn_of_refused(known.view.storage.location, table.name, str(error))
+            return known.view
 
     def _get(self, config: RepoConfig, table: FeatureView) -> _Opened:
         known = self._views.get(storage_of(config, table).location)
@@ -107,6 +123,17 @@ def opened(config: RepoConfig, table: FeatureView) -> View:
     )
     view.metrics = ViewMetrics(config.project, table.name)
     return view
+
+
+@lru_cache(maxsize=1024)  # once for each reason
+def _warn_of_refused(location: str, view: str, reason: str) -> None:
+    _logger.warning(
+        "feature view %r in %s is read as it was declared before, and cannot be written, because its present "
+        "declaration is refused: %s. Apply one that is not refused; a process that starts now cannot read it",
+        view,
+        location,
+        reason,
+    )
 
 
 def _circumstances(config: RepoConfig, table: FeatureView) -> _Circumstances:

@@ -146,6 +146,37 @@ def test_a_feature_that_changes_its_type_is_refused_at_apply(make_harness, make_
 
 
 @pytest.mark.parametrize("options", [{}, {"compaction": {"min_rows": 0}}], ids=["unsealed", "sealed"])
+@pytest.mark.parametrize(
+    "refused",
+    [
+        [Field(name="country", dtype=String), Field(name="level", dtype=String)],
+        [
+            Field(name="country", dtype=String, tags={"sketch.codec": "precise"}),
+            Field(name="level", dtype=Int64),
+        ],
+    ],
+    ids=["type", "tag"],
+)
+def test_an_open_view_is_read_while_the_registry_has_a_refused_declaration(
+    make_harness, make_view, caplog, options, refused
+):
+    # Feast's registry on SQL holds it, because Feast asks the online store last.
+    harness = make_harness({"country": String, "level": Int64}, **options)
+    harness.write(1, FRANCE)
+    declared, harness.view = harness.view, make_view(refused)
+    for _ in range(2):
+        assert [values for _, values in harness.read(1, features=["country"])] == [FRANCE]
+    assert caplog.text.count("is read as it was declared before") == 1
+    with pytest.raises((SettingsError, UnsupportedFeatureError)):
+        harness.write(2, FRANCE)
+    with pytest.raises((SettingsError, UnsupportedFeatureError)):
+        harness.reopened().read(1)
+    harness.view = declared
+    harness.write(2, FRANCE)
+    assert [values for _, values in harness.read(1, 2)] == [FRANCE, FRANCE]
+
+
+@pytest.mark.parametrize("options", [{}, {"compaction": {"min_rows": 0}}], ids=["unsealed", "sealed"])
 def test_a_feature_can_be_added_and_removed(make_harness, make_view, options):
     harness = make_harness({"country": String}, **options)
     harness.write(1, FRANCE)
