@@ -23,8 +23,8 @@ An unknown name or a wrong value fails when Feast loads the file, or at `feast a
 known names, the nearest first. `feast-sketch settings` prints these tables.
 
 Where an option is a mapping, its parts follow it: `ttl: {expire: true, keep: 7d}`. A duration is `0`, or a
-number and `ms`, `s`, `min`, `h` or `d`. `type` is `sketch`, or
-`feast_sketch_store.online_store.SketchOnlineStore` where the short name is missing.
+number and `ms`, `s`, `min`, `h` or `d`. A share is `0.2` or `20%`; above 1 it must be a percentage. `type` is
+`sketch`, or `feast_sketch_store.online_store.SketchOnlineStore` where the short name is missing.
 
 ## Options
 """

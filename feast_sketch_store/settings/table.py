@@ -23,7 +23,14 @@ from feast_sketch_store.rows.codecs import (
     SCORE,
 )
 from feast_sketch_store.settings import values
-from feast_sketch_store.settings.values import KeptValues, Reader, Target, duration_text, nearest_first
+from feast_sketch_store.settings.values import (
+    KeptValues,
+    Reader,
+    Target,
+    duration_text,
+    nearest_first,
+    share_text,
+)
 from feast_sketch_store.structures.goals import AUTO
 from feast_sketch_store.structures.scalars import STATIC
 
@@ -153,7 +160,7 @@ class Compaction:
 
     by_job: bool = False
     share: float = part(
-        values.positive,
+        values.share,
         0.25,
         "a write seals when the unsealed rows exceed this share of the sealed rows, by number or by bytes of "
         "memory, and there are more than `min_rows` of them",
@@ -169,7 +176,7 @@ class Gate:
 
     entities: int | None = part(values.whole(1), None, "at least this many entities", _ABOVE)
     change: float | None = part(
-        values.positive,
+        values.share,
         None,
         "largest change since the version that serves, such as `20%`: of the number of entities, and of the "
         "facts and the different values of each feature",
@@ -611,9 +618,11 @@ def plain(value: Any) -> Any:
             return list(value.values)
         return {"file": value.file} if value.top is None else {"top": value.top}
     if isinstance(value, Compaction):
-        return JOB if value.by_job else {"share": value.share, "min_rows": value.min_rows}
+        return JOB if value.by_job else {"share": share_text(value.share), "min_rows": value.min_rows}
     if is_dataclass(value) and not isinstance(value, type):
         parts = {each.name: plain(getattr(value, each.name)) for each in fields(value)}
+        if isinstance(value, Gate) and value.change is not None:
+            parts["change"] = share_text(value.change)
         return {name: part for name, part in parts.items() if part is not None}
     return [plain(each) for each in value] if isinstance(value, tuple) else value
 

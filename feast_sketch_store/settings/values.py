@@ -149,12 +149,25 @@ def number(given: Any) -> float:
     raise ValueError(f"{given!r} is not a number")
 
 
-@_reads("share")
 def positive(given: Any) -> float:
     """Read a number above 0."""
     if not 0 < (found := number(given)) < math.inf:
         raise ValueError("it must be a number above 0")
     return found
+
+
+@_reads("share")
+def share(given: Any) -> float:
+    """Read a share above 0: ``0.2`` or ``20%``; above 1 only ``2000%``, because ``20`` may mean 20 %."""
+    found = positive(given)
+    if found > 1 and not str(given).strip().endswith("%"):
+        raise ValueError(f"a share above 1 is written as a percentage: {found:g}% or {found * 100:g}%")
+    return found
+
+
+def share_text(value: float) -> float | str:
+    """A share as `share` reads it."""
+    return value if value <= 1 else f"{value * 100!r}%"
 
 
 @_reads("1e-9 to 0.5")
