@@ -128,7 +128,7 @@ def _open_store(folder: Path, configuration: Path | None, lock_timeout: float) -
         )
     try:
         store = FeatureStore(repo_path=str(folder), fs_yaml_file=path)
-    except (FeastConfigError, yaml.YAMLError) as error:
+    except (FeastConfigError, yaml.YAMLError, TypeError, ValueError) as error:
         raise SettingsError(f"{path}: {error}") from error
     with suppress(SketchStoreError):  # of another kind of store, which the command refuses
         online_store_of(store).lock_timeout_seconds = lock_timeout

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import yaml
 
@@ -44,8 +44,7 @@ def find_view(
     place = StorePlace(path)
     config = path / _YAML if path.is_dir() else path
     if config.is_file():
-        # Fill in environment variables, as Feast does.
-        settings = yaml.safe_load(os.path.expandvars(config.read_text())) or {}
+        settings = _settings_of(config)
         online_store = settings.get("online_store")
         online_store = online_store if isinstance(online_store, dict) else {"type": online_store}
         if "sketch" not in str(online_store.get("type", "")).lower():
@@ -75,3 +74,19 @@ def find_view(
             raise
         # The bucket is out of reach, so the cached files of the view, if any, must do.
         return place.view(project, feature_view), configured
+
+
+def _settings_of(config: Path) -> dict[str, Any]:
+    """What a ``feature_store.yaml`` says, with environment variables filled in, as Feast does.
+
+    Raises
+    ------
+    SettingsError : it is not a mapping in YAML.
+    """
+    try:
+        settings = yaml.safe_load(os.path.expandvars(config.read_text())) or {}
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{config}: it is not YAML: {error}") from error
+    if not isinstance(settings, dict):
+        raise SettingsError(f"{config}: it is not a {_YAML}, which has an option and its value in each line")
+    return settings

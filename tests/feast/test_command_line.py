@@ -171,6 +171,10 @@ def change_options(folder, options):
     path.write_text(yaml.safe_dump({**yaml.safe_load(path.read_text()), "online_store": options}))
 
 
+def yaml_of_another_kind(folder):
+    (folder / "feature_store.yaml").write_text("from feast import FeatureStore")
+
+
 def not_applied(folder):
     (folder / "registry.db").unlink()
 
@@ -200,7 +204,7 @@ def no_rows(folder):
     shutil.rmtree(folder / "sketch")
 
 
-SURE = [no_repository, no_yaml, wrong_option]  # no command can do anything
+SURE = [no_repository, no_yaml, yaml_of_another_kind, wrong_option]  # no command can do anything
 FAILURES = [
     *SURE,
     *(another_store, no_such_bucket, not_applied, damaged_registry),

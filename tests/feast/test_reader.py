@@ -384,9 +384,15 @@ def test_ways_to_a_view(make_harness, tmp_path, monkeypatch):
     with pytest.raises(SettingsError, match=r"projects \['other', 'shop'\]"):
         SketchReader(tmp_path / "sketch", "history")
     assert SketchReader(tmp_path / "sketch", "history", "other").arrow("country", [1]).to_pylist() == [None]
-    config.write_text("project: shop\nonline_store: {type: redis}\n")
-    with pytest.raises(SettingsError, match="'redis', not sketch"):
-        SketchReader(tmp_path, "history")
+    for content, message in (
+        (b"project: shop\nonline_store: {type: redis}\n", "'redis', not sketch"),
+        (b"online_store: [", "feature_store.yaml: it is not YAML: "),
+        (b"\xff\xfe", "feature_store.yaml: it is not YAML: "),
+        (b"from feast import FeatureStore", "feature_store.yaml: it is not a feature_store.yaml"),
+    ):
+        config.write_bytes(content)
+        with pytest.raises(SettingsError, match=message):
+            SketchReader(tmp_path, "history")
 
 
 def test_a_damaged_snapshot_is_passed_over(make_harness, caplog):
