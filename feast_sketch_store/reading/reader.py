@@ -47,7 +47,8 @@ from feast_sketch_store.view.live_shard import expire_before_of
 from feast_sketch_store.view.opening import open_live
 from feast_sketch_store.view.state import State
 
-Entity: TypeAlias = int | str | bytes | Mapping[str, int | str | bytes]
+_Key: TypeAlias = int | str | bytes | np.integer[Any]
+Entity: TypeAlias = _Key | Mapping[str, _Key]
 
 _FLOATS, _IDS = np.dtype(np.float64), np.dtype(np.int32)  # faster to pass than the types
 
