@@ -228,17 +228,17 @@ def test_scalars_come_back_in_their_own_field(make_harness, options, name):
 
 @pytest.mark.slow
 def test_a_large_sealed_view_loses_nothing_and_keeps_its_error_rate(make_harness, monkeypatch):
-    """20,000 users with 20 of 2,000 items each: no false negatives, and 1 % of the rest.
+    """5,000 users with 20 of 2,000 items each: no false negatives, and 1 % of the rest.
 
-    Interval: the candidates number 39.6 million, so four standard deviations of the rate are 0.00006;
+    Interval: the candidates number 9.9 million, so four standard deviations of the rate are 0.00013;
     the geometry rounds up to whole hashes and words, which may lower the rate by a few per cent. Of
-    20,000 scalars, and of 20,000 unknown users, 0.2 are expected to err at a rate of 1e-5; the salt is
+    5,000 scalars, and of 5,000 unknown users, 0.05 are expected to err at a rate of 1e-5; the salt is
     fixed, so the count does not change from run to run.
     """
     monkeypatch.setattr("feast_sketch_store.layers.build.new_salt", lambda: (1, 2))
     harness = make_harness({"viewed": Set(String), "country": String}, target="error 0.01")
     rng = np.random.default_rng(7)
-    truth = [{f"item-{i}" for i in rng.integers(0, 2_000, 20)} for _ in range(20_000)]
+    truth = [{f"item-{i}" for i in rng.integers(0, 2_000, 20)} for _ in range(5_000)]
     harness.write_many(
         [
             (
@@ -252,16 +252,16 @@ def test_a_large_sealed_view_loses_nothing_and_keeps_its_error_rate(make_harness
     )
     reader = harness.reopened()
     false_positives = absent = wrong_countries = 0
-    for user, (_, values) in enumerate(reader.read(*range(20_000))):
+    for user, (_, values) in enumerate(reader.read(*range(5_000))):
         read = set(values["viewed"].string_set_val.val)
         assert truth[user] <= read
         wrong_countries += values["country"].string_val != f"c{user % 40}"
         false_positives += len(read - truth[user])
         absent += 2_000 - len(truth[user])
-    assert 0.0094 < false_positives / absent < 0.0101
-    assert wrong_countries <= 3
-    unknown = sum(row != (None, None) for row in reader.read(*range(10**9, 10**9 + 20_000)))
-    assert unknown <= 3
+    assert 0.0094 < false_positives / absent < 0.0102
+    assert wrong_countries <= 2
+    unknown = sum(row != (None, None) for row in reader.read(*range(10**9, 10**9 + 5_000)))
+    assert unknown <= 2
 
 
 def test_a_list_feature_of_a_view_with_field_and_entity_names_of_any_kind(make_harness, make_view):
