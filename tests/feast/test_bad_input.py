@@ -1,8 +1,8 @@
 """Bad input gives one clear error or a correct result, and the state before it stays readable."""
 
-import ast
 import asyncio
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -309,10 +309,7 @@ def test_no_value_of_the_store_is_ever_pickled_or_executed():
     for module in package.rglob("*.py"):
         text = module.read_text()
         assert "pickle" not in text, module
-        called = [node.func for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)]
-        assert not {"eval", "exec"} & {
-            function.id for function in called if isinstance(function, ast.Name)
-        }, module
+        assert not re.search(r"(?<![\w.])(eval|exec)\s*\(", text), module
 
 
 def test_the_interpreter_starts_clean():
