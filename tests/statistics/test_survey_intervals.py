@@ -1,7 +1,7 @@
 """Intervals of a survey: how often they cover the bytes that the whole view takes.
 
-Samples of two sets of data, 20 of each. At least 90 % of the intervals hold; the narrowest ones still say
-something: an interval is at most as wide as the size.
+Samples of two sets of data, 20 of each, or 10 in the short form. At least 90 % of the intervals hold; the
+narrowest ones still say something: an interval is at most as wide as the size.
 """
 
 from collections import Counter
@@ -10,6 +10,7 @@ from itertools import chain
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from feast import Entity, FeatureView, Field, FileSource, ValueType
@@ -26,31 +27,33 @@ from feast_sketch_store.rows.newest import NewestRows
 from feast_sketch_store.settings.resolve import resolve
 from feast_sketch_store.view.sealing import fold
 from tests.helpers.keys import user_key
+from tests.helpers.length import by_length
+
+pytestmark = pytest.mark.has_long_form
 
 ROOT = Path(__file__).parents[2]
-RUNS, HELD = 20, 18
+RUNS, HELD = by_length((10, 9), (20, 18))
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 
 
 def purchases():
     """The products of 4,339 customers."""
     table = pq.read_table(ROOT / "feature_repo_example" / "data" / "online_retail_purchases.parquet")
-    names: dict[str, int] = {}
-    found: dict[int, set[int]] = {}
-    for customer, products in zip(
-        *(table[name].to_pylist() for name in ("customer_id", "products")), strict=True
-    ):
-        found.setdefault(customer, set()).update(names.setdefault(name, len(names)) for name in products)
-    return list(found.values())
+    products = table["products"].combine_chunks()
+    customers = table["customer_id"].take(products.value_parent_indices())
+    return sets_of(customers, products.flatten().dictionary_encode().indices)
 
 
 def authors():
     """The authors that 1,500 users were shown."""
     table = pq.read_table(ROOT / "tests" / "statistics" / "data" / "kuairand_author_views.parquet")
-    found: dict[int, set[int]] = {}
-    for user, author in zip(*(table[name].to_pylist() for name in ("entity", "value")), strict=True):
-        found.setdefault(user, set()).add(author)
-    return list(found.values())
+    return sets_of(table["entity"], table["value"])
+
+
+def sets_of(entities, values):
+    """The values of each entity."""
+    pairs = pa.table({"entity": entities, "value": values}).group_by("entity", use_threads=False)
+    return [set(row) for row in pairs.aggregate([("value", "distinct")])["value_distinct"].to_pylist()]
 
 
 def seal(rows):
@@ -67,12 +70,17 @@ def seal(rows):
     return Sealed(layer.size_bytes - of_values, of_values, 7_000)
 
 
-@pytest.mark.parametrize("num_sampled", [100, 400])
-@pytest.mark.parametrize("data", [purchases, authors])
-def test_bytes(data, num_sampled):
-    rows = data()
+@pytest.fixture(scope="module", params=[purchases, authors])
+def view(request):
+    """All rows, and the bytes that each takes."""
+    rows = request.param()
     whole = seal(rows)
-    truth = (whole.of_rows + whole.of_values + whole.fixed) / len(rows)
+    return rows, (whole.of_rows + whole.of_values + whole.fixed) / len(rows)
+
+
+@pytest.mark.parametrize("num_sampled", [100, 400])
+def test_bytes(view, num_sampled):
+    rows, truth = view
     held, widths = 0, []
     for seed in range(RUNS):
         chosen = np.random.default_rng(seed).choice(len(rows), num_sampled, replace=False)
