@@ -166,7 +166,7 @@ def test_without_the_rotation_popular_symbols_err_more(make_facts, random_hashes
     table = np.zeros(num_words, np.uint64)
     words, bits = bits_of(facts.hashes, facts.entities, facts.symbols)
     np.bitwise_or.at(table, words, np.uint64(1) << bits)
-    rng, trials = np.random.default_rng(7), 20_000
+    rng, trials = np.random.default_rng(7), 5_000
     popular = ask_without_rotation(3, rng.integers(0, 10, trials))
     others = ask_without_rotation(4, rng.integers(10, 1000, trials))
     fill = np.bitwise_count(table).sum() / (64 * num_words)
