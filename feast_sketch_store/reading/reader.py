@@ -373,9 +373,12 @@ class SketchReader:
         per_entity: int,
         out: NDArray[np.bool_],
     ) -> int:
-        single, expire_before = self._single_of(state, feature), expire_before_of(self._ttl_microseconds)
+        try:
+            single = self._single_of(state, feature)
+        except UnsupportedFeatureError:  # a layer keeps it in a column, whose values have no ids
+            return self._contains_values(state, feature, hashes, asked, per_entity, out)
         assert single.rows is not None
-        ids = asked.ids(single.numbering)
+        ids, expire_before = asked.ids(single.numbering), expire_before_of(self._ttl_microseconds)
         return single.rows.contains(hashes, expire_before, len(single.numbering), ids, per_entity, out)
 
     def _contains_values(

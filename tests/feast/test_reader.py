@@ -218,6 +218,30 @@ def test_a_model_brings_its_vocabulary(filled):
     np.testing.assert_array_equal(bits[:, :4], wanted)
 
 
+def test_numbers_in_a_column_without_ids_are_looked_for(make_harness, make_view):
+    codec = {"sketch.codec": "categorical"}
+    fields = [
+        Field(name="viewed", dtype=Set(Int64), tags={"sketch.structure": "sets"}),
+        Field(name="age", dtype=Int64, tags=codec),  # all differ: a dictionary would be larger
+    ]
+    harness = make_harness(view=make_view(fields))
+    viewed = Value(int64_set_val=Int64Set(val=[1]))
+    ages = [{"viewed": viewed, "age": Value(int64_val=1_000 + user)} for user in range(NUM_USERS)]
+    rows = [(harness.key(user_id=user), row, harness.noon(), None) for user, row in enumerate(ages)]
+    harness.write_many(rows)
+    reader = reader_of(harness, refresh_interval_seconds=0)
+    users, asked = np.array([3, 4, 10**6]), np.array([1_004, 7, 1_003])
+    for is_sealed in (False, True):
+        for values in (asked, reader.candidates("age", asked)):
+            assert reader.contains("age", users, values).tolist() == [[0, 0, 1], [1, 0, 0], [0, 0, 0]]
+            assert reader.contains("age", 4, values).tolist() == [1, 0, 0]
+        assert reader.contains("age", users, [[1_003], [1_003], [1_003]]).tolist() == [[1], [0], [0]]
+        if not is_sealed:
+            harness.store.seal(harness.config, harness.view)
+    with pytest.raises(UnsupportedFeatureError, match="kept exactly"):
+        reader.csr("age", users)
+
+
 def test_exact_features_have_no_ids_unless_given(make_harness, make_view):
     tags = {"sketch.codec": "exact"}
     fields = [
