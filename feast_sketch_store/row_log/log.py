@@ -55,7 +55,8 @@ START = Position()
 class LogRead:
     """The contents of a log after a position: files of the table, then commits of the WAL, in order.
 
-    ``starts_over`` means that this is the whole log and that everything known before is invalid.
+    ``starts_over`` means that this is the whole log and that everything known before is invalid. ``repeats``
+    means that the first file also has rows of commits that were known: they were absorbed with later ones.
     ``table_version`` is that of the table, if only the table was read. `schema` and `table` raise a
     `DamagedFileError` if parts contradict each other.
     """
@@ -65,6 +66,7 @@ class LogRead:
     commits: tuple[Commit, ...] = ()
     starts_over: bool = False
     table_version: int = -1
+    repeats: bool = False
 
     def __bool__(self) -> bool:
         return bool(self.files or self.commits)
@@ -201,7 +203,7 @@ class RowLog:
                 )
             # Both looks again: what the log had at the first look may now be in the table.
             return replace(self._read_anew(START, ""), starts_over=True)
-        files, through, starts_over = _behind(state, known, snapshot)
+        files, through, starts_over, repeats = _behind(state, known, snapshot)
         columns = _with_columns_of(commits, state.columns)
         first = commits[0].number if commits else cursor.next_number
         if first > through + 1:
@@ -213,7 +215,7 @@ class RowLog:
         number = max(cursor.next_number - 1, through)
         awaits = state.version if any(commit.replaces for commit in commits) else None
         position = Position(number, cursor.identity, cursor, awaits)
-        return LogRead(position, files, behind, starts_over)
+        return LogRead(position, files, behind, starts_over, repeats=repeats)
 
     def _is_gone(self, cursor: Cursor) -> bool:
         """Whether the log of a place was dropped."""
@@ -280,7 +282,7 @@ class RowLog:
         None if they cannot be told apart, because rows were replaced.
         """
         state = self._table.state()
-        files, _, starts_over = _behind(state, Position(number), snapshot)
+        files, _, starts_over, _ = _behind(state, Position(number), snapshot)
         if starts_over:
             return None
         return LogRead(Position(max(number, state.through)), files, table_version=state.version)
@@ -541,21 +543,25 @@ def _rows_of(state: TableState) -> LogRead:
     return LogRead(Position(state.through), state.files, table_version=state.version)
 
 
-def _behind(state: TableState, known: Position, snapshot: str) -> tuple[tuple[DataFile, ...], int, bool]:
-    """The files that a reader lacks, the last number known with them, and whether they start over."""
+def _behind(
+    state: TableState, known: Position, snapshot: str
+) -> tuple[tuple[DataFile, ...], int, bool, bool]:
+    """The files that a reader lacks, the last number known with them, whether they start over, and whether
+    they repeat what it knows."""
     compaction = state.compaction
     # Names of snapshots ascend with their seals, so a later one was made of the rows from elsewhere.
     if compaction is not None and (
         place_of(compaction.snapshot) > place_of(snapshot)
         or (not compaction.snapshot and compaction.through > known.number)
     ):
-        return state.files, state.through, True
+        return state.files, state.through, True, False
     lacking = [c for c in state.commits if not c.is_compaction and c.through > known.number]
     knows_some = known.number >= 0 or bool(snapshot)  # a rebuild may come before the first commit
     if not knows_some:
-        return state.files, state.through, False
+        return state.files, state.through, False, False
     files = tuple(file for commit in lacking for file in commit.files)
-    return files, max([known.number, *(commit.through for commit in lacking)]), False
+    through = max([known.number, *(commit.through for commit in lacking)])
+    return files, through, False, any(commit.first <= known.number for commit in lacking)
 
 
 def _with_columns_of(commits: Iterable[Commit], known: Mapping[str, Any]) -> dict[str, Any]:

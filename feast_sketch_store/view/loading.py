@@ -116,7 +116,11 @@ class ShardLoader:
             state = self._newest_readable(state)
         state = replace(state, newest_seen=newest, pinned="")
         self.phase = CATCHING_UP
-        log = self._row_log.read(state.position, state.snapshot.name if state.snapshot else "")
+        name = state.snapshot.name if state.snapshot else ""
+        log = self._row_log.read(state.position, name)
+        if log.repeats and self.semantics.adds_up:
+            state = _without_unsealed(state)
+            log = self._row_log.read(state.position, name)
         if log.starts_over:
             if self._newest_snapshot() != newest:
                 raise StorageError(f"{self._row_log.where}: rows were sealed while they were read")
@@ -163,7 +167,7 @@ class ShardLoader:
             return
 
         def all_rows() -> LogRead:
-            first = Position(state.snapshot.version - 1) if state.snapshot else START
+            first = _without_unsealed(state).position
             return self._row_log.read(first, state.snapshot.name if state.snapshot else "")
 
         try:
@@ -430,3 +434,9 @@ class ShardLoader:
         if order is None:
             order = self._orders[name] = OrderIndex(snapshot, layer)
         return order
+
+
+def _without_unsealed(state: ShardState) -> ShardState:
+    """A state as of its snapshot."""
+    position = START if state.snapshot is None else Position(state.snapshot.version - 1)
+    return replace(state, position=position, exact=(), unsealed_rows=0, unsealed_commits=0)

@@ -175,12 +175,14 @@ class RowSemantics(ABC):
     Attributes
     ----------
     name : by which settings and snapshots know it.
+    adds_up : whether rows that are read twice would count twice.
     """
 
     name: ClassVar[str]
 
     def __init__(self, codecs: Sequence[FeatureCodec]):
         self.codecs = codecs
+        self.adds_up = False
 
     @abstractmethod
     def to_log(self, rows: Sequence[FeastRow], join_keys: JoinKeys | None) -> pa.Table:
@@ -302,6 +304,7 @@ class Append(RowSemantics):
         self._derived: dict[str | FeatureCodec, FeatureCodec] = {
             codec.feature: codec for codec in codecs if codec.is_derived
         }
+        self.adds_up = any(codec.is_counted for codec in codecs)
 
     def to_log(self, rows: Sequence[FeastRow], join_keys: JoinKeys | None) -> pa.Table:
         """See `RowSemantics.to_log`."""

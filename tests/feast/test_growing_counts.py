@@ -196,6 +196,36 @@ def test_a_repetition_counts_once_if_two_processes_commit_it(make_store):
     assert read(store) == read(other) == {"a": 1, "b": 1}
 
 
+@pytest.mark.parametrize("is_sealed", [False, True])
+@pytest.mark.parametrize("has_ids", [False, True])
+def test_commits_that_were_absorbed_with_later_ones_count_once(make_store, has_ids, is_sealed):
+    """A process that has read some of them finds one file with all."""
+    store = make_store()
+    counts = Counts(store, "history", "author")
+
+    def increment(amount):
+        counts.increment([1, 2], ["a", "b"], [amount] * 2, event_ids=[f"{amount}"] * 2 if has_ids else None)
+
+    increment(100)
+    if is_sealed:
+        seal(store)
+    else:
+        open_view(store, "history").absorb()
+    place = (str(store.repo_path / "sketch"), "history", "shop")
+    reader = SketchReader(*place, refresh_interval_seconds=0)
+    counts.remove([1], "a")
+    increment(1)
+    assert reader.csr("author", [1, 2], counts=True).counts.tolist() == [1, 101]
+    increment(10)
+    open_view(store, "history").absorb()
+    for each in (reader, SketchReader(*place, refresh_interval_seconds=0)):
+        assert each.csr("author", [1, 2], counts=True).counts.tolist() == [11, 111]
+    increment(1_000)
+    assert reader.csr("author", [1, 2], counts=True).counts.tolist() == [1_011, 1_111]
+    unsealed = reader._view.current().shards[0].unsealed_rows
+    assert unsealed == open_view(store, "history").shards[0].state.unsealed_rows
+
+
 def test_the_newest_ids_are_remembered(make_store):
     store = make_store(counts_view(fields(limit=2)))
     counts = Counts(store, "history", "author")
