@@ -599,10 +599,11 @@ class SketchReader:
     def _prepare(self, feature: str, state: State, stamped: FeatureCodec | None) -> _Single:
         numbering, names = self._numbering(feature, state), []
         column = Column(feature, self._codec(feature), numbering.vocabulary)
-        if self._codec(feature).is_exact:
-            return _Single(None, numbering, (len(numbering),), column)
         for layer in state.newest_first:
-            vocabulary = layer.numbering(feature) if feature in layer.codecs else None
+            is_known = feature in layer.codecs
+            vocabulary = layer.numbering(feature) if is_known else None
+            if self._codec(feature).is_exact or (is_known and vocabulary is None):
+                return _Single(None, numbering, (len(numbering),), column)
             is_named = vocabulary is None or numbering.is_same(vocabulary)
             names.append(None if is_named or vocabulary is None else numbering.map_of(vocabulary))
         return _Single(state.row_reader((stamped or feature,), names), numbering, (len(numbering),), column)

@@ -240,6 +240,13 @@ def test_numbers_in_a_column_without_ids_are_looked_for(make_harness, make_view)
             harness.store.seal(harness.config, harness.view)
     with pytest.raises(UnsupportedFeatureError, match="kept exactly"):
         reader.csr("age", users)
+    given = reader_of(harness, vocabularies={"age": asked})
+    answer = given.csr("age", users)
+    assert (answer.indptr.tolist(), answer.ids.tolist()) == ([0, 1, 2, 2], [2, 0])
+    assert (given.ids("age", 4).tolist(), given.ids("age", 5).tolist()) == ([0], [])
+    assert given.bits("age", users).tolist() == [[4], [1], [0]]
+    assert given.scores("age", users, np.array([1.0, 10.0, 100.0])).tolist() == [100, 1, 0]
+    assert given.contains("age", users, [1_003, 1_005]).tolist() == [[1, 0], [0, 0], [0, 0]]
 
 
 def test_exact_features_have_no_ids_unless_given(make_harness, make_view):
