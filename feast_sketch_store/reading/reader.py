@@ -42,6 +42,7 @@ from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.entity_keys import JOIN_KEY_TYPES, SingleKeys
 from feast_sketch_store.rows.vocabulary import Vocabulary
+from feast_sketch_store.settings.resolve import microseconds_of_ttl
 from feast_sketch_store.structures.base import weighted_sums
 from feast_sketch_store.view.live_shard import expire_before_of
 from feast_sketch_store.view.opening import open_live
@@ -125,7 +126,7 @@ class SketchReader:
         if refresh_interval_seconds is None:
             refresh_interval_seconds = configured.refresh_interval_seconds
         self._name = feature_view
-        self._ttl_microseconds = ttl // timedelta(microseconds=1) if ttl else None
+        self._ttl_microseconds = microseconds_of_ttl(ttl)
         is_replica = configured.is_replica
         served = configured.serve_shards if serve_shards is None else serve_shards
         self._view = open_live(storage, feature_view, refresh_interval_seconds, is_replica, served)

@@ -78,6 +78,9 @@ def check_join_keys(entity_keys: "Sequence[EntityKey]", wanted: JoinKeys) -> Non
         given = {}
         for name, value in zip(key.join_keys[:], key.entity_values[:], strict=False):
             given[name] = value.WhichOneof("val")
+        if len(given) < min(len(key.join_keys), len(key.entity_values)):
+            again = sorted(name for name in given if list(key.join_keys).count(name) > 1)
+            raise RowError(f"row {row} of the batch names {', '.join(again)} twice in its key; give it once")
         is_wanted = given.keys() == wanted.keys() and len(key.join_keys) == len(key.entity_values)
         if not is_wanted or any(wanted[name] not in (None, field) for name, field in given.items()):
             empty = [name for name, field in given.items() if field in (None, "null_val")]

@@ -19,14 +19,14 @@ from feast_sketch_store.layers import Goal
 from feast_sketch_store.rows.codecs import COUNTS, COUNTS_OF, LIST, MEMBERSHIP, FeatureCodec
 from feast_sketch_store.rows.columns import clash
 from feast_sketch_store.rows.count_log import is_counts_column
-from feast_sketch_store.rows.encoding import OWN_COLUMNS
+from feast_sketch_store.rows.encoding import ENTITYLESS_JOIN_KEY, OWN_COLUMNS
 from feast_sketch_store.rows.entity_keys import JOIN_KEY_TYPES, JoinKeys
 from feast_sketch_store.rows.increments import OPERATION, is_times_column
 from feast_sketch_store.rows.listing import Attribute
 from feast_sketch_store.settings.features import WITH_CLUSTERS, StoreOptions, feature_settings
 from feast_sketch_store.settings.table import CODEC_TAG, FEATURE, TAG_PREFIX, VIEW, read_tags, settled
 from feast_sketch_store.settings.values import listed
-from feast_sketch_store.settings.view_settings import FeatureSettings, ViewSettings, cut_of
+from feast_sketch_store.settings.view_settings import FeatureSettings, ViewSettings, cut_of, limited
 from feast_sketch_store.structures.scalars import STATIC
 
 if TYPE_CHECKING:
@@ -256,10 +256,12 @@ def _static_problems(view: str, features: Mapping[str, FeatureSettings]) -> Iter
 
 def _name_problems(table: "FeatureView", join_keys: Iterable[str]) -> Iterator[SketchStoreError]:
     """Find names that cannot be columns of one table."""
-    names = [*join_keys, *(field.name for field in table.features)]
+    features = [field.name for field in table.features]
+    names = [*join_keys, *features]
     for name in names:
         lower = name.lower()
-        if lower in (*OWN_COLUMNS, OPERATION) or is_times_column(lower) or is_counts_column(lower):
+        is_own = lower in (*OWN_COLUMNS, OPERATION) or is_times_column(lower) or is_counts_column(lower)
+        if is_own or (name == ENTITYLESS_JOIN_KEY and name in features):
             yield UnsupportedFeatureError(
                 f"feature or join key {name!r} of view {table.name!r} has a name that the row log reserves "
                 "for itself; rename it"
@@ -302,10 +304,14 @@ def ttl_microseconds(options: StoreOptions, table: "FeatureView") -> int | None:
 
     Without ``ttl: {expire: true}`` rows live for ever, and items of lists as long as their view says.
     """
-    ttl: timedelta | None = getattr(table, "ttl", None)  # on-demand views have none
-    if not ttl or not (options.ttl.expire or has_lists(table)):
+    if not (options.ttl.expire or has_lists(table)):
         return None
-    return ttl // timedelta(microseconds=1)
+    return microseconds_of_ttl(getattr(table, "ttl", None))  # on-demand views have none
+
+
+def microseconds_of_ttl(ttl: timedelta | None) -> int | None:
+    """A time to live; None for no limit, which is also one of zero, or longer than the calendar."""
+    return limited(ttl // timedelta(microseconds=1)) if ttl else None
 
 
 def has_lists(table: "FeatureView") -> bool:

@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,14 @@ from feast_sketch_store.rows.vocabulary import Vocabulary
 from feast_sketch_store.settings.table import TAG_PREFIX, Gate, Score
 from feast_sketch_store.settings.values import KeptValues
 from feast_sketch_store.structures.parts import checked
+
+# From the oldest moment that a row can have to the newest.
+_CALENDAR_MICROSECONDS = (datetime.max - datetime.min) // timedelta(microseconds=1)
+
+
+def limited(life_microseconds: int) -> int | None:
+    """How long rows live; None for no limit if none of them can become so old."""
+    return life_microseconds if life_microseconds < _CALENDAR_MICROSECONDS else None
 
 
 @dataclass(frozen=True)
@@ -98,7 +107,7 @@ class ViewSettings:
         """How long seals keep rows after their event timestamp; None for no limit."""
         if self.ttl_microseconds is None:
             return None
-        return self.ttl_microseconds + self.expired_kept_microseconds
+        return limited(self.ttl_microseconds + self.expired_kept_microseconds)
 
     def cut(self, name: str) -> Cut:
         """Which values of a feature are kept; None if all are.

@@ -4,6 +4,7 @@ from datetime import timedelta
 
 import pytest
 from feast import Entity, FeatureStore, FeatureView, Field, FileSource, ValueType
+from feast.protos.feast.types.EntityKey_pb2 import EntityKey
 from feast.protos.feast.types.Value_pb2 import Value
 from feast.types import Int32, Int64, String
 
@@ -49,6 +50,14 @@ def test_wrong_keys_are_refused_and_spoil_nothing(make_harness, options, what, w
         assert harness.reopened().read(1)[0][1] == FRANCE
     harness.store.delete(harness.config, harness.view, [harness.key(user_id=1)])
     assert harness.reopened().read(1) == [(None, None)]
+
+
+def test_a_key_that_names_a_join_key_twice_is_refused(make_harness):
+    harness = make_harness({"country": String})
+    twice = EntityKey(join_keys=["user_id"] * 2, entity_values=[Value(int64_val=1), Value(int64_val=2)])
+    with pytest.raises(RowError, match=r"'history'.*row 0 .*names user_id twice"):
+        attempt(harness, "write", twice)
+    assert harness.read(1) == [(None, None)]
 
 
 def test_the_message_names_the_first_wrong_row_of_a_batch(make_harness):

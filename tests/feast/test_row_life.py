@@ -10,6 +10,7 @@ from feast.protos.feast.serving.ServingService_pb2 import FieldStatus, GetOnline
 from feast.protos.feast.types.Value_pb2 import StringSet, Value
 from feast.types import Set, String
 
+from feast_sketch_store import SketchReader
 from feast_sketch_store.row_log.data_file import DataFile
 from feast_sketch_store.settings.table import Ttl
 
@@ -326,6 +327,19 @@ class TestExpiredRowsAreKeptForAWhile:
         assert countries(harness.reopened(), *range(3)) == ["FR", "FR", "FR"]
         seal(harness)
         assert countries(harness.reopened(), *range(4)) == ["FR", "FR", "FR", None]
+
+    @pytest.mark.parametrize(("ttl", "keep"), [(timedelta.max, "7d"), (timedelta(2), "999999999d")])
+    def test_a_time_longer_than_the_calendar_is_no_limit(self, make, ttl, keep):
+        harness = make(ttl, keep)
+        ages = [timedelta(days=d) for d in (0, 1, 3, 700_000)]
+        self.write(harness, ages)
+        wanted = ["FR" if age < ttl else None for age in ages]
+        for _ in range(2):
+            assert countries(harness, *range(4)) == wanted
+            reader = SketchReader(harness.config.online_store.path, "history", "shop", ttl=ttl)
+            assert reader.exists(range(4)).tolist() == [text is not None for text in wanted]
+            seal(harness)
+        assert harness.store.view(harness.config, harness.view).stats().sealed_entities == 4
 
     def test_expired_rows_are_told_and_withheld(self, make, caplog):
         """Once for each view and process, at the write as at a read."""

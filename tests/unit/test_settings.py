@@ -30,7 +30,7 @@ from feast_sketch_store.errors import SettingsError, UnsupportedFeatureError
 from feast_sketch_store.layers import Cut, Goal
 from feast_sketch_store.online_store import SketchOnlineStoreConfig
 from feast_sketch_store.rows.codecs import CATEGORICAL, EXACT, MEMBERSHIP
-from feast_sketch_store.rows.encoding import OWN_COLUMNS
+from feast_sketch_store.rows.encoding import ENTITYLESS_JOIN_KEY, OWN_COLUMNS
 from feast_sketch_store.settings import values
 from feast_sketch_store.settings.resolve import resolve
 from feast_sketch_store.settings.table import (
@@ -489,7 +489,7 @@ def test_a_type_that_feast_cannot_carry_is_refused():
     assert "feature 'x'" in refused(Invalid, {"sketch.codec": CATEGORICAL})
 
 
-@pytest.mark.parametrize("name", OWN_COLUMNS)
+@pytest.mark.parametrize("name", [*OWN_COLUMNS, ENTITYLESS_JOIN_KEY])
 def test_a_name_of_the_row_log_is_refused(name):
     # Feast itself refuses most of these names, so the view is a stand-in.
     view = SimpleNamespace(name="history", tags={}, ttl=None, features=[Field(name=name, dtype=String)])
@@ -531,6 +531,7 @@ def test_expired_rows_are_kept_as_the_option_or_a_tag_of_the_view_says():
     assert kept() == 8 * day
     assert kept({"sketch.ttl": "{keep: 12h}"}) == 1.5 * day
     assert kept(ttl=timedelta(0)) is None
+    assert kept({"sketch.ttl": "{keep: 999999999d}"}) is kept(ttl=timedelta.max) is None
 
 
 @pytest.mark.parametrize(
@@ -570,7 +571,8 @@ def test_what_is_no_duration_is_refused(text):
         (timedelta(0), None),
         (timedelta(microseconds=1), 1),
         (timedelta(days=1), 86_400_000_000),
-        (timedelta.max, 86_399_999_999_999_999_999),
+        (timedelta(days=3_000_000), 259_200_000_000_000_000),
+        (timedelta.max, None),
     ],
 )
 def test_time_to_live(ttl, microseconds):
