@@ -33,6 +33,7 @@ from feast_sketch_store.storage.system import FileStatus, fdatasync, fsync_path,
 
 _UNFINISHED = ".tmp"  # ends the hidden name of a file that is being written
 _DROPPED = ".dropped"  # ends the hidden name of a folder that is being removed
+_READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # a pipe in the place of a file is an error, not a wait
 _READ_AND_WRITE = os.O_RDWR | os.O_CLOEXEC
 _JOINED_BYTES = 1 << 16  # up to here, joining pieces costs less than another call
 # A file of appended pieces grows by the first at least, doubles up to the second, then grows by that.
@@ -174,7 +175,7 @@ class LocalStorage(Storage):
     def _opened(self, name: str) -> Iterator[int]:
         path = self._path(name)
         try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            descriptor = os.open(path, _READ)
             try:
                 yield descriptor
             finally:

@@ -363,6 +363,17 @@ def test_every_error_of_the_system_is_our_own(tmp_path):
 # -- killed and forked -----------------------------------------------------------------------------
 
 
+def test_a_pipe_in_the_place_of_a_file_is_an_error(storage):
+    """Whoever opens one waits for another process, unless it asks not to."""
+    storage.prepare()
+    os.mkfifo(storage.path / "pipe")
+    assert storage.info("pipe") is None
+    for change in (lambda: storage.append("pipe", 0, [b"x"]), lambda: storage.note("pipe", b"x")):
+        with pytest.raises(StorageError, match="pipe"):
+            change()
+    assert storage.read("pipe") == storage.map("pipe").tobytes() == b""
+
+
 def test_a_killed_writer_leaves_an_unfinished_file(storage):
     script = (
         "import os, signal, sys; from pathlib import Path\n"
