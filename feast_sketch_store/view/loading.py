@@ -22,7 +22,6 @@ from feast_sketch_store.snapshot.files import Listing, SnapshotFile, SnapshotFol
 from feast_sketch_store.snapshot.manifest import Manifest
 from feast_sketch_store.snapshot.order import OrderIndex, by_hash
 from feast_sketch_store.snapshot.sealed import open_layers
-from feast_sketch_store.storage.base import MissingFileError
 from feast_sketch_store.view.last_known import LastKnown, Moment
 from feast_sketch_store.view.semantics import RowSemantics
 from feast_sketch_store.view.state import ShardState
@@ -38,6 +37,10 @@ REFRESHING = "REFRESHING"  # a look at the storage is under way; reads go on
 STALE = "STALE"  # the last look failed; reads go on
 
 _KEEP_SECONDS = 1_200.0  # between two marks that fetched files are in use
+
+
+class _OrderError(DamagedFileError):
+    """The order index of a snapshot is damaged, or its manifest."""
 
 
 class ShardLoader:
@@ -63,7 +66,7 @@ class ShardLoader:
         self._snapshots = snapshots
         self.semantics = semantics
         self._remedy = remedy
-        self._damaged: set[str] = set()  # snapshots that turned out to be damaged while they were read
+        self._damaged: dict[str, str] = {}  # snapshots that turned out to be damaged while in use, and how
         self._manifest: tuple[SnapshotFile, Manifest] | None = None  # of the snapshot that orders are of
         self._orders: dict[str, OrderIndex] = {}  # by the names of files of one snapshot
         self._last_known = last_known
@@ -132,7 +135,12 @@ class ShardLoader:
         table = log.table()
         if table is None or not len(table):
             return replace(state, position=log.position)
-        return self._with_rows(state, table, log.position, len(log.parts))
+        try:
+            return self._with_rows(state, table, log.position, len(log.parts))
+        except _OrderError as error:  # nobody can tell which rows are late, but for an older snapshot
+            assert state.snapshot is not None
+            self.give_up(state.snapshot, error)
+            return self._load(self._empty, newest)
 
     def last_known(self) -> tuple[ShardState, float] | None:
         """The host's last known state, and how many seconds ago the storage last answered.
@@ -200,8 +208,8 @@ class ShardLoader:
 
         Returns
         -------
-        None if commits between the state and these rows have to be read, or if the state's snapshot was
-        replaced and files that these rows need were removed.
+        None if commits between the state and these rows have to be read, or if a file of the state's snapshot
+        cannot be read. `load` then finds another snapshot, or says what is wrong.
         """
         if state.pinned:
             return None
@@ -216,7 +224,7 @@ class ShardLoader:
         position = position.awaiting_as(known)
         try:
             return self._with_rows(state, table, position, num_commits)
-        except MissingFileError:  # `load` finds the newer snapshot, or says so if there is none
+        except (StorageError, DamagedFileError):  # the rows are durable: their write has not failed
             return None
 
     def sealed(self) -> ShardState:
@@ -247,7 +255,7 @@ class ShardLoader:
     def give_up(self, snapshot: SnapshotFile, error: DamagedFileError) -> None:
         """Do not open a snapshot again after a read of it failed, unless this host's copy can be mended."""
         if not self._mend(snapshot) and snapshot.name not in self._damaged:
-            self._damaged.add(snapshot.name)
+            self._damaged[snapshot.name] = str(error)
             _logger.warning("%s; falling back to the snapshot before it", error)
 
     def _mend(self, snapshot: SnapshotFile) -> bool:
@@ -319,7 +327,7 @@ class ShardLoader:
 
     def _opened(self, snapshot: SnapshotFile) -> ShardState:
         if snapshot.name in self._damaged:
-            raise DamagedFileError(f"{snapshot.where()}: a block of it is damaged")
+            raise DamagedFileError(self._damaged[snapshot.name])
         snapshot = snapshot.with_manifest()
         sealed, deltas = open_layers(snapshot)
         if sealed.semantics != self.semantics.name:
@@ -358,7 +366,7 @@ class ShardLoader:
             # Values that a seal would cut are not shown before the seal either, because models know only the
             # kept ones.
             rows = rows.within(state.sealed.cut_vocabularies)
-        late = state.semantics.late(rows.keys, state.exact, lambda: self._order_of(state, rows.keys))
+        late = state.semantics.late(rows.keys, state.exact, lambda: self._readable_order_of(state, rows.keys))
         self.num_late += int(late.sum())
         rows = rows.take(np.flatnonzero(~late))
         layers = list(state.exact)
@@ -394,6 +402,13 @@ class ShardLoader:
         num_deltas : compare with this many deltas, from the oldest on; None for all.
         """
         return state.semantics.late(keys, (), lambda: self._order_of(state, keys, num_deltas))
+
+    def _readable_order_of(self, state: ShardState, keys: RowKeys) -> RowKeys | None:
+        """`_order_of`, with an error of its own for damage."""
+        try:
+            return self._order_of(state, keys)
+        except DamagedFileError as error:
+            raise _OrderError(str(error)) from error
 
     def _order_of(self, state: ShardState, keys: RowKeys, num_deltas: int | None = None) -> RowKeys | None:
         """The keys of sealed entities that rows may be late for; it may return more keys.

@@ -427,7 +427,7 @@ class Shard(LiveShard):
         Returns
         -------
         None if a new base is needed: there is no readable base, its rows were replaced, or these rows cannot
-        form a delta.
+        form a delta, also because a file is damaged.
         """
         if not may_have_deltas(self.settings):
             return None
@@ -445,13 +445,16 @@ class Shard(LiveShard):
         log = self.row_log.absorbed_behind(below[-1].row_log_version - 1, state.snapshot.name)
         if log is None or not log.files:
             return None
-        layer, keys = fold_delta(
-            log.batches,
-            self.settings,
-            state.sealed.cut_vocabularies,
-            lambda keys: self._loader.late(state, keys, kept),
-            state.sealed.formulas,
-        )
+        try:
+            layer, keys = fold_delta(
+                log.batches,
+                self.settings,
+                state.sealed.cut_vocabularies,
+                lambda keys: self._loader.late(state, keys, kept),
+                state.sealed.formulas,
+            )
+        except DamagedFileError:
+            return None  # a base is made of rows alone, without an order index
         return write_layer(
             self.snapshots,
             layer,

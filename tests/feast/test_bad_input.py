@@ -243,6 +243,50 @@ def test_when_every_snapshot_is_damaged_the_error_names_the_file_and_the_way_out
     assert harness.reopened().read(1)[0][1] == items("a")
 
 
+ORDER_DAMAGED = pytest.mark.parametrize("how", ["flip", "truncate", "empty", "gone"])
+
+
+@ORDER_DAMAGED
+def test_a_damaged_order_index_falls_back_to_the_snapshot_before_and_fails_no_write(
+    make_harness, how, caplog
+):
+    """Only rows that may be late need the index: those that are not newer than what was sealed."""
+    harness = make_harness(refresh="0", compaction={"min_rows": 10**9})
+    for user in range(2):
+        harness.write(user, items(f"i{user}"))
+        harness.store.seal(harness.config, harness.view)
+    reader = harness.reopened()
+    assert reader.read(0)[0][1] == items("i0")
+    newest = sorted((harness.folder / "snapshots").glob("*.order.sketch"))[-1]
+    _damage(newest, how)
+    wanted = [items("i0"), items("i1"), items("i2"), None]
+    for user, writer in ((2, harness.reopened()), (3, harness.reopened())):
+        writer.write(user, items(f"i{user}"))
+        for read in (writer, reader, harness.reopened()):
+            assert [values for _, values in read.read(0, 1, 2, 3)] == wanted
+        wanted[3] = items("i3")
+    assert [values for _, values in harness.read(0, 1, 2, 3)] == wanted
+    assert newest.name in caplog.text
+    assert harness.store.seal(harness.config, harness.view)
+    assert [values for _, values in harness.reopened().read(0, 1, 2, 3)] == wanted
+
+
+@ORDER_DAMAGED
+def test_a_write_is_kept_though_the_only_order_index_is_damaged(make_harness, how):
+    harness = make_harness(refresh="0", compaction={"min_rows": 10**9})
+    harness.write(1, items("a"))
+    harness.store.seal(harness.config, harness.view)
+    (index,) = (harness.folder / "snapshots").glob("*.order.sketch")
+    _damage(index, how)
+    writer = harness.reopened()
+    writer.write(2, items("b"))
+    with pytest.raises(DamagedFileError, match=f"{index.name}.*feast-sketch seal"):
+        harness.reopened().read(2)
+    assert writer.store.seal(writer.config, writer.view)
+    assert [values for _, values in writer.read(1, 2)] == [items("a"), items("b")]
+    assert [values for _, values in harness.reopened().read(1, 2)] == [items("a"), items("b")]
+
+
 def test_a_snapshot_whose_manifest_is_gone_is_none(make_harness):
     """Readers know manifests only; the rows are in the row log all the same."""
     harness = make_harness(refresh="0", **SEAL_AT_ONCE)

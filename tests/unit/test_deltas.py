@@ -96,6 +96,20 @@ def test_deltas_stay_few_and_become_a_base(life):
     life.check()
 
 
+def test_a_delta_that_needs_a_damaged_order_index_becomes_a_base(life):
+    life.put(range(50), "a")
+    life.seal()
+    (index,) = life.storage.path.glob("snapshots/*.order.sketch")
+    life.put(range(40, 46), "b")  # as old as their sealed rows
+    life.seal(as_delta=True)
+    index.write_bytes(b"")
+    life.view = View(life.storage, SETTINGS, NEVER, 0.0)
+    life.put(range(46, 50), "c", second=1)  # so many that the delta becomes part of the next one
+    assert life.view.seal(as_delta=True)
+    assert life.deltas == []
+    assert items_of(View(life.storage, SETTINGS, NEVER, 0.0), range(60)) == life.expected
+
+
 @for_each(
     ("deltas", "num_rows", "kept"),
     [
