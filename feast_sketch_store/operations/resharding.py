@@ -5,9 +5,11 @@
     check      no process wrote to the old shards meanwhile
     switch     `view.json` names the new folder
     tell       a file in each old shard tells readers, who find it at their next look and read `view.json`
+    open       `view.json` lets writers go on
 
-`vacuum` removes the old shards. A run that is killed before the switch has changed nothing but the fence; the
-next run starts over, or only removes the fence if it is given the current number of shards.
+`vacuum` removes the old shards. A run that is killed before the switch has changed nothing but the fence, and
+after it, old and new shards have the same rows while the fence stands. The next run tells readers, and starts
+over; or only removes the fence if it is given the current number of shards.
 """
 
 import time
@@ -87,10 +89,12 @@ def divide(
                 f"feature view {view!r}: another process divided its rows into {there.num_shards} shards "
                 "just now; run again to divide them once more"
             )
+        if there.is_moving:  # a run was killed, perhaps after the switch and before it told readers
+            _remove_unfinished(storage, shard_map)
+            _tell(storage, former.shard_map)
         if former.shard_map.num_shards == num_shards:
             if not there.is_moving:
                 raise SettingsError(f"feature view {view!r} has {num_shards} shards already")
-            _remove_unfinished(storage, shard_map)
             put_map(storage, settings, former.shard_map)
             return sum(len(part.kept_rows() or ()) for part in former.shards.values())
         former.refresh_all()
@@ -119,13 +123,15 @@ def divide(
                         f"{part.storage.location}: feature view {view!r} was written while its rows were "
                         "divided into shards; stop its writers, and run again"
                     )
-            put_map(storage, settings, shard_map)
+            put_map(storage, settings, replace(shard_map, is_moving=True))
             is_done = True
         finally:
             if not is_done:
                 put_map(storage, settings, former.shard_map)
+        # Readers of old shards would miss what is written to the new ones.
         for part in former.shards.values():
             part.snapshots.note_move()
+        put_map(storage, settings, shard_map)
     entities = moved.stats().sealed_entities
     moved.close()
     former.close()
@@ -147,6 +153,14 @@ def _remove_unfinished(storage: Storage, shard_map: ShardMap) -> None:
     for folder in sorted({info.name.partition("/")[0] for info in storage.walk()}):
         if folder.startswith(same):
             storage.within(f"{folder}/").delete_all()
+
+
+def _tell(storage: Storage, shard_map: ShardMap) -> None:
+    """Tell readers of all former shards that the rows are elsewhere."""
+    names = former_files(storage, shard_map)
+    parts = (ROWS_FOLDER, FRESH_FOLDER, SNAPSHOTS_FOLDER)
+    for folder in sorted({name.rpartition(part)[0] for name in names for part in parts if part in name}):
+        SnapshotFolder(storage.within(folder + SNAPSHOTS_FOLDER)).note_move()
 
 
 def former_files(storage: Storage, shard_map: ShardMap) -> list[str]:

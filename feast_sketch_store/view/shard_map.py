@@ -144,7 +144,7 @@ def check_map(view: str, there: ShardMap, opened: ShardMap) -> None:
         raise ShardError(
             f"feature view {view!r}: its rows are being divided into other shards; nothing was "
             "written. Try again when that is done; if it was killed, run `feast-sketch rebuild "
-            f"{view} --shards` with its number again, or with {opened.num_shards} to leave "
+            f"{view} --shards` with its number again, or with {there.num_shards} to leave "
             "the rows where they are"
         )
     if there != opened:

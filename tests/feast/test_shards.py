@@ -317,6 +317,43 @@ def test_a_move_that_was_killed_is_done_by_the_next_run(tmp_path, kill_a_move, n
     assert online(divided, [1])["country"] == ["DE"]
 
 
+@pytest.mark.parametrize(("number", "told"), [(1, 0), (4, 0), (4, 1)])
+@pytest.mark.parametrize("again", ["the same", "another", "another that fails"])
+def test_readers_follow_a_move_that_was_killed_while_it_told_them(tmp_path, number, told, again, monkeypatch):
+    """Its new shards count already; nobody writes to them until all readers are told."""
+    store = fill(make_store(tmp_path, number))
+    before = FeatureStore(repo_path=str(tmp_path))
+    assert online(before, range(NUM_USERS))["country"] == ["FR"] * NUM_USERS
+    real, folders = resharding.SnapshotFolder.note_move, []
+
+    def tell_or_die(folder):
+        if len(folders) == told:
+            raise Killed
+        folders.append(folder)
+        real(folder)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(resharding.SnapshotFolder, "note_move", tell_or_die)
+        with pytest.raises(Killed):
+            resharding.reshard(FeatureStore(repo_path=str(tmp_path)), "history", 8, lambda s: None)
+    for one in (store, FeatureStore(repo_path=str(tmp_path))):
+        with pytest.raises(ShardError, match="or with 8 to leave the rows where they are"):
+            write(one)
+        assert online(one, range(NUM_USERS))["country"] == ["FR"] * NUM_USERS
+    if again == "another that fails":
+        with monkeypatch.context() as patch:
+            patch.setattr(resharding.joint_seal, "seal_bases", lambda *_: 1 / 0)
+            with pytest.raises(ZeroDivisionError):
+                resharding.reshard(FeatureStore(repo_path=str(tmp_path)), "history", 2, lambda s: None)
+    else:
+        assert reshard(tmp_path, 8 if again == "the same" else 2)[0] == NUM_USERS
+    changed = [*range(NUM_USERS)]
+    FeatureStore(repo_path=str(tmp_path)).write_to_online_store("history", frame_of(changed, "DE"))
+    for one in (before, store, FeatureStore(repo_path=str(tmp_path))):
+        assert online(one, changed)["country"] == ["DE"] * NUM_USERS
+    assert maintenance.verify(store, "history").problems == []
+
+
 def test_two_moves_do_not_overtake_each_other(tmp_path, monkeypatch):
     store = fill(make_store(tmp_path, 2))
     real = resharding.open_view
