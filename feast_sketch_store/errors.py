@@ -103,3 +103,9 @@ def shown(value: object) -> str:
     except (OverflowError, ValueError):
         text = str(getattr(value, "value", "?"))
     return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}..."
+
+
+def reason_of(error: Exception) -> str:
+    """What an error of Feast says, and the module that is not installed, which only its cause names."""
+    missing = isinstance(error.__cause__, ModuleNotFoundError)
+    return f"{error}: {error.__cause__}; install what this store needs" if missing else str(error)

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
-from feast.errors import FeastOnlineStoreInvalidName
+from feast.errors import FeastModuleImportError, FeastOnlineStoreInvalidName
 from feast.feature_view import FeatureView
 from feast.infra.online_stores.helpers import get_online_store_from_config
 from feast.infra.online_stores.online_store import OnlineStore
@@ -30,7 +30,7 @@ from pydantic import ValidationError
 
 from feast_sketch_store import feast_parts
 from feast_sketch_store.adapter.responses import EPOCH, RawRow, Row, rows_of
-from feast_sketch_store.errors import SettingsError, StorageError
+from feast_sketch_store.errors import SettingsError, StorageError, reason_of
 from feast_sketch_store.kernel import FOUND
 from feast_sketch_store.metrics import BACKING_FAILURES, BACKING_LOOKUPS, BACKING_LOST, ViewMetrics
 from feast_sketch_store.rows.codecs import VALUE, FeatureCodec
@@ -92,8 +92,8 @@ class BackingStore:
             own = {"skip_dedup": True} if "skip_dedup" in kind.model_fields else {}
             options = kind(**{**own, **self._given})
             self._store: OnlineStore = get_online_store_from_config(options)
-        except FeastOnlineStoreInvalidName as error:
-            raise SettingsError(f"project {config.project!r}: backing_store: {error}") from error
+        except (FeastModuleImportError, FeastOnlineStoreInvalidName) as error:
+            raise SettingsError(f"project {config.project!r}: backing_store: {reason_of(error)}") from error
         except ValidationError as error:
             # Without the given values: credentials are among them.
             wrong = error.errors(include_input=False, include_url=False, include_context=False)

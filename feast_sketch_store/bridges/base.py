@@ -21,7 +21,7 @@ from feast.protos.feast.types.EntityKey_pb2 import EntityKey
 from feast.protos.feast.types.Value_pb2 import Value
 from feast.repo_config import RepoConfig, load_repo_config
 
-from feast_sketch_store.errors import SettingsError, StorageError
+from feast_sketch_store.errors import SettingsError, StorageError, reason_of
 from feast_sketch_store.planning.plan import Estimate
 from feast_sketch_store.rows.entity_keys import SERIALIZATION_VERSION
 
@@ -113,7 +113,8 @@ class OtherStore:
             config = load_repo_config(file.parent, file)
             kind = type(config.online_store).__name__
         except Exception as error:  # Feast may raise anything for a wrong file or a missing client library
-            raise SettingsError(f"{file}: the other store's configuration cannot be read: {error}") from error
+            reason = f"the other store's configuration cannot be read: {reason_of(error)}"
+            raise SettingsError(f"{file}: {reason}") from error
         if kind not in _BRIDGES:
             known = ", ".join(sorted(name.removesuffix("OnlineStoreConfig") for name in _BRIDGES))
             raise SettingsError(

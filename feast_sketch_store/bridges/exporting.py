@@ -9,17 +9,18 @@ import pyarrow as pa
 from feast import FeatureStore
 from feast.infra.key_encoding_utils import deserialize_entity_key
 from feast.infra.online_stores.helpers import get_online_store_from_config
-from feast.repo_config import load_repo_config
+from feast.repo_config import RepoConfig, load_repo_config
 
 from feast_sketch_store.adapter.responses import rows_of
-from feast_sketch_store.errors import SettingsError, StorageError
-from feast_sketch_store.online_store import any_feature_view
+from feast_sketch_store.errors import SettingsError, StorageError, reason_of
+from feast_sketch_store.online_store import SketchOnlineStoreConfig, any_feature_view
 from feast_sketch_store.operations.maintenance import opened_view
 from feast_sketch_store.rows.codecs import EXACT
 from feast_sketch_store.rows.encoding import ENTITY_KEY, FeastRow, row_keys
 from feast_sketch_store.rows.entity_keys import SERIALIZATION_VERSION
 from feast_sketch_store.settings.resolve import ttl_microseconds
 from feast_sketch_store.settings.view_settings import ViewSettings
+from feast_sketch_store.storage.stores import StorePlace
 from feast_sketch_store.view.live_shard import expire_before_of
 from feast_sketch_store.view.semantics import named
 from feast_sketch_store.view.state import State
@@ -50,7 +51,7 @@ def export(
 
     Raises
     ------
-    SettingsError : the other configuration cannot be used.
+    SettingsError : the other configuration cannot be used, or is that of this store.
     StorageError : the row log cannot be read, or the other store did not take the rows.
     """
     opened, table = opened_view(store, view), any_feature_view(store, view)
@@ -59,7 +60,9 @@ def export(
         config = load_repo_config(other.absolute().parent, other.absolute())
         target: Any = get_online_store_from_config(config.online_store)
     except Exception as error:  # Feast may raise anything for a wrong file or a missing client library
-        raise SettingsError(f"{other}: the other store cannot be opened: {error}") from error
+        raise SettingsError(f"{other}: the other store cannot be opened: {reason_of(error)}") from error
+    if _place(config) == _place(store.config):
+        raise SettingsError(f"{other}: its online store is the one that the rows come from")
     if config.entity_key_serialization_version != SERIALIZATION_VERSION:
         raise SettingsError(
             f"{other}: set entity_key_serialization_version: {SERIALIZATION_VERSION}, in which keys are kept"
@@ -83,6 +86,14 @@ def export(
             f"feature view {view!r}: the other store took {done:,} of {total:,} rows, then failed: {error}"
         ) from error
     return done
+
+
+def _place(config: RepoConfig) -> object:
+    """Where the rows of a project are in a store of this package; something else for other stores."""
+    if not isinstance(options := config.online_store, SketchOnlineStoreConfig):
+        return config
+    path = StorePlace.of(config.repo_path, options.path).path
+    return config.project, path.resolve() if isinstance(path, Path) else path.rstrip("/")
 
 
 def _shown(settings: ViewSettings, logged: pa.Table, expire_before: int) -> list[FeastRow]:

@@ -1,6 +1,7 @@
 """`backing_store`: another online store of Feast keeps features, for the entities that the sketch has."""
 
 import asyncio
+import sys
 from datetime import UTC, datetime, timedelta
 
 import pandas as pd
@@ -392,7 +393,7 @@ def test_a_feature_becomes_backed(tmp_path, asked):
     assert len(asked) == 1
 
 
-def test_backing_needs_a_backing_store(tmp_path):
+def test_backing_needs_a_backing_store(tmp_path, monkeypatch):
     with pytest.raises(SettingsError, match=r"'bio'.*names no backing_store"):
         Shop(tmp_path / "repo", None).applied()
     for wrong in ({"path": "x"}, {"type": "sketch"}):
@@ -400,6 +401,9 @@ def test_backing_needs_a_backing_store(tmp_path):
             Shop(tmp_path / "other", wrong)
     with pytest.raises(SettingsError, match=r"backing_store.*'nonsense'"):
         Shop(tmp_path / "third", {"type": "nonsense"}).applied()
+    monkeypatch.setitem(sys.modules, "feast.infra.online_stores.redis", None)
+    with pytest.raises(SettingsError, match=r"backing_store: .*redis.*; install what this store needs"):
+        Shop(tmp_path / "fourth", {"type": "redis"}).applied()
 
 
 def test_wrong_options_are_named_and_secrets_are_not(tmp_path):

@@ -167,3 +167,14 @@ def test_every_row_goes_back(tmp_path, filled, other, kind, shards, sealed):
     assert answers(theirs) == wanted
     for absent in (3, NUM_USERS):
         assert wanted[absent] == (None,) * len(fields)
+
+
+def test_a_store_is_not_exported_to_itself(tmp_path, filled):
+    folder, _ = filled(growing, 1, True)
+    copy_repository(folder, tmp_path)
+    (tmp_path / "here").symlink_to(tmp_path)
+    for own in (tmp_path, tmp_path / "here"):
+        to = ["export", "history", "--to", str(own / "feature_store.yaml")]
+        done = CliRunner().invoke(cli, ["-c", str(tmp_path), *to])
+        assert done.exit_code == 1
+        assert "its online store is the one that the rows come from" in done.output

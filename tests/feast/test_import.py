@@ -8,6 +8,7 @@ import re
 import shutil
 import signal
 import sqlite3
+import sys
 from contextlib import closing, suppress
 from datetime import UTC, datetime, timedelta
 from html.parser import HTMLParser
@@ -433,7 +434,7 @@ def test_bad_rows_are_counted_named_and_left_out_where_that_is_wanted(
     assert (again.num_skipped, again.skipped.keys()) == (2, {"user_id=3", "user_id=17"})
 
 
-def test_what_cannot_be_read_is_told(sqlite, tmp_path):
+def test_what_cannot_be_read_is_told(sqlite, tmp_path, monkeypatch):
     view, user = make_view()
     store, _ = make_store(tmp_path / "ours", "shop", view, user)
     with pytest.raises(StorageError, match=r"history.*shop.*Sqlite"):
@@ -444,6 +445,10 @@ def test_what_cannot_be_read_is_told(sqlite, tmp_path):
     own = tmp_path / "ours" / "feature_store.yaml"
     with pytest.raises(SettingsError, match=r"SketchOnlineStore.*cannot be imported"):
         import_view(store, "history", own)
+    with monkeypatch.context() as without:
+        without.setitem(sys.modules, "feast.infra.online_stores.sqlite", None)
+        with pytest.raises(SettingsError, match=r"import of feast.* halted.*; install what this store needs"):
+            import_view(store, "history", sqlite.file)
     sqlite.file.write_text(sqlite.file.read_text().replace("version: 3", "version: 2"))
     with pytest.raises(SettingsError, match="entity_key_serialization_version"):
         import_view(store, "history", sqlite.file)
