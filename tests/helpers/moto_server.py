@@ -9,11 +9,9 @@ python -P tests/helpers/moto_server.py -p 5000
 import argparse
 import io
 import sys
-from functools import lru_cache
 
 import uvicorn
 from moto import backends
-from moto.core import serialize
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
 
 
@@ -71,8 +69,6 @@ if __name__ == "__main__":
     arguments = parser.parse_args()
     services = list(backends.list_of_moto_modules())
     backends.list_of_moto_modules = lambda: services  # moto lists its own folder for each request
-    # It also parses the moment of each object that it lists, and the same ones for each list.
-    serialize.parse_to_aware_datetime = lru_cache(serialize.parse_to_aware_datetime)
     application = as_asgi(DomainDispatcherApplication(create_backend_app))
     # Idle connections stay open for as long as a client may keep them. By default uvicorn closes them after 5
     # seconds, and on a slow machine a client may use several that are closed.
