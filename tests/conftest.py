@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis.strategies import none
 
-from tests.helpers.checked import add_checks_sooner
 from tests.helpers.examples import fix_examples
 from tests.helpers.length import IS_LONG, VARIABLE
 from tests.helpers.processes import METRICS_FOLDERS
@@ -48,7 +47,6 @@ def _has_room() -> bool:
 if _has_room():
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(_IN_MEMORY))
 
-add_checks_sooner()
 fix_examples()
 gc.set_threshold(20_000)  # the default of one collection after 700 new objects takes a tenth of a run
 
