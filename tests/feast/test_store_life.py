@@ -18,7 +18,8 @@ from feast.infra.online_stores.online_store import OnlineStore
 from feast.protos.feast.types.Value_pb2 import Value
 from feast.types import Int64, Set, String
 
-from feast_sketch_store import SketchOnlineStore, online_store, open_view
+from feast_sketch_store import SketchOnlineStore, open_view
+from feast_sketch_store.adapter import open_views
 from feast_sketch_store.errors import RowError, SketchStoreError
 from feast_sketch_store.operations import maintenance
 from feast_sketch_store.settings.table import Advanced
@@ -476,13 +477,13 @@ class TestSettingsOfAView:
     @pytest.fixture
     def resolved(self, monkeypatch):
         """Collects the names of views whose tags are read."""
-        views, resolve = [], online_store.resolve
+        views, resolve = [], open_views.resolve
 
         def spied(options, table, folder=None):
             views.append(table.name)
             return resolve(options, table, folder)
 
-        monkeypatch.setattr(online_store, "resolve", spied)
+        monkeypatch.setattr(open_views, "resolve", spied)
         return views
 
     def test_writes_deletions_and_seals_share_them(self, make_harness, resolved):
