@@ -328,23 +328,29 @@ def _offline_rows(view: PlannedView) -> pa.Table:
     source = getattr(table, "batch_source", None)
     if source is None:
         raise PlanError(f"feature view {table.name!r} has no rows and no batch source; write some rows first")
-    end = datetime.now(UTC)
-    start = end - table.ttl if table.ttl else datetime(1970, 1, 2, tzinfo=UTC)
+    end, oldest = datetime.now(UTC), datetime(1970, 1, 2, tzinfo=UTC)
+    start = end - table.ttl if table.ttl and table.ttl < end - oldest else oldest
     entities = [store.get_entity(name) for name in table.entities if name != "__dummy"]
     join_keys, features, timestamp, created = feast_parts.COLUMN_NAMES(table, entities)
     offline_store: Any = store.provider.offline_store
-    with redirect_stdout(stderr):
-        job = offline_store.pull_latest_from_table_or_query(
-            config=store.config,
-            data_source=source,
-            join_key_columns=join_keys,
-            feature_name_columns=features,
-            timestamp_field=timestamp,
-            created_timestamp_column=created,
-            start_date=start,
-            end_date=end,
-        )
-        rows: pa.Table = job.to_arrow()
+    try:
+        with redirect_stdout(stderr):
+            job = offline_store.pull_latest_from_table_or_query(
+                config=store.config,
+                data_source=source,
+                join_key_columns=join_keys,
+                feature_name_columns=features,
+                timestamp_field=timestamp,
+                created_timestamp_column=created,
+                start_date=start,
+                end_date=end,
+            )
+            rows: pa.Table = job.to_arrow()
+    except Exception as error:  # of any offline store
+        raise PlanError(
+            f"feature view {table.name!r}: its batch source {source.name!r} cannot be read: "
+            f"{type(error).__name__}: {error}"
+        ) from error
     mapping = source.field_mapping or {}
     return rows.rename_columns([mapping.get(name, name) for name in rows.column_names])
 

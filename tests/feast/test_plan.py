@@ -1,7 +1,7 @@
 """Plans of the views of a real repository, in Python and through ``feast-sketch plan``."""
 
 import json
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import numpy as np
 import pandas as pd
@@ -84,6 +84,7 @@ def repository(tmp_path_factory, rows):
         make_view({"clicked": Array(Int64)}, source, name="repeating"),
         make_view([Field(name="viewed", dtype=Set(Int64), tags=WEIGHTED)], source, name="full"),
         make_view(schema, "none.parquet", name="nothing"),
+        make_view({"absent": Set(Int64)}, source, name="lacking", ttl=timedelta.max),
         rows=rows.rename(columns={"viewed": "articles"}),
         target="error 0.01",
         **OPTIONS,
@@ -160,6 +161,11 @@ def test_the_offline_source_says_the_same(store, history):
         assert [point.false_per_read for point in plan.points] == pytest.approx(
             [point.false_per_read for point in history.points]
         )
+
+
+def test_an_offline_source_that_cannot_be_read_is_named(store):
+    with pytest.raises(PlanError, match=r"view 'lacking': its batch source .* cannot be read: .*absent"):
+        plan_view(store, "lacking", offline=True)
 
 
 def test_a_sample_is_the_same_each_time_and_scaled(store, history):
