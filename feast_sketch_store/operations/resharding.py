@@ -7,9 +7,9 @@
     tell       a file in each old shard tells readers, who find it at their next look and read `view.json`
     open       `view.json` lets writers go on
 
-`vacuum` removes the old shards. A run that is killed leaves the fence. Before the switch it has changed nothing
-else; after it, old and new shards have the same rows. The next run tells readers, and starts over; or only
-removes the fence if it is given the current number of shards.
+`vacuum` removes the old shards. A run that is killed leaves the fence. Before the switch it has changed
+nothing else; after it, old and new shards have the same rows. The next run tells readers, and starts over; or
+only removes the fence if it is given the current number of shards.
 """
 
 import time
