@@ -3,8 +3,9 @@
 import itertools
 import logging
 import threading
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
@@ -57,8 +58,9 @@ class LogRead:
 
     ``starts_over`` means that this is the whole log and that everything known before is invalid. ``repeats``
     means that the first file also has rows of commits that were known: they were absorbed with later ones.
-    ``table_version`` is that of the table, if only the table was read. `schema` and `table` raise a
-    `DamagedFileError` if parts contradict each other.
+    ``table_version`` is that of the table, if only the table was read. ``moment`` is when it was read, in
+    microseconds since 1970: all that is made of these rows lacks the same expired ones. `schema` and `table`
+    raise a `DamagedFileError` if parts contradict each other.
     """
 
     position: Position = START
@@ -67,6 +69,7 @@ class LogRead:
     starts_over: bool = False
     table_version: int = -1
     repeats: bool = False
+    moment: int = field(default_factory=lambda: time.time_ns() // 1000, compare=False)
 
     def __bool__(self) -> bool:
         return bool(self.files or self.commits)
@@ -82,6 +85,7 @@ class LogRead:
         return {
             "identity": None if identity is None else identity.hex(),
             "table_version": self.table_version,
+            "moment": self.moment,
         }
 
     def followed_by(self, newer: "LogRead") -> "LogRead":
@@ -245,7 +249,7 @@ class RowLog:
         if rows.table_version != entry["table_version"]:
             return None
         known = None if identity is None else bytes.fromhex(identity)
-        return replace(rows, position=replace(rows.position, identity=known))
+        return replace(rows, position=replace(rows.position, identity=known), moment=entry["moment"])
 
     def sealed_rows(self, number: int, snapshot: str) -> LogRead | None:
         """The rows of the table that a snapshot was made of.

@@ -375,9 +375,13 @@ class LiveShard:
         return self._seen_process_write != last_write(self._process_key)
 
 
-def expire_before_of(ttl_microseconds: int | None) -> int:
-    """The event timestamp before which rows have expired, in microseconds since 1970."""
-    return NO_TIMESTAMP if ttl_microseconds is None else time.time_ns() // 1000 - ttl_microseconds
+def expire_before_of(ttl_microseconds: int | None, moment: int | None = None) -> int:
+    """The event timestamp before which rows have expired at a moment, now by default; in microseconds since
+    1970.
+    """
+    if ttl_microseconds is None:
+        return NO_TIMESTAMP
+    return (time.time_ns() // 1000 if moment is None else moment) - ttl_microseconds
 
 
 def note_write(storage: str) -> int:

@@ -478,7 +478,7 @@ class Shard(LiveShard):
     def rows_of(self, log: LogRead) -> FoldedRows:
         """The rows of a log of this view that a seal keeps: also recently expired rows, which reads hide."""
         kept = self.settings.retention_microseconds
-        return self._semantics.fold(log.batches, expire_before_of(kept), kept)
+        return self._semantics.fold(log.batches, expire_before_of(kept, log.moment), kept)
 
     @property
     def _semantics(self) -> RowSemantics:

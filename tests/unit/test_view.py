@@ -18,6 +18,7 @@ import pytest
 from feast.protos.feast.types.Value_pb2 import StringSet, Value
 
 from feast_sketch_store.errors import StorageError
+from feast_sketch_store.operations.verification import verify_view
 from feast_sketch_store.row_log import RowLog
 from feast_sketch_store.row_log.table import Table
 from feast_sketch_store.settings.view_settings import FeatureSettings
@@ -29,6 +30,7 @@ from feast_sketch_store.view.loading import ShardLoader
 from feast_sketch_store.view.rebuilding import rebuild
 from feast_sketch_store.view.removal import remove_view
 from feast_sketch_store.view.sealing import SealPolicy, Sizes
+from feast_sketch_store.view.semantics import APPEND, REPLACE
 from feast_sketch_store.view.view import View
 from tests.helpers import histories
 from tests.helpers.histories import ALWAYS, CODEC, NEVER, items_of, settings_of
@@ -36,6 +38,7 @@ from tests.helpers.keys import user_hashes, user_key
 from tests.helpers.length import by_length
 
 SETTINGS = settings_of(0.01)
+HOURS = 4 * 3600  # in seconds
 
 
 def seal(view, settings):
@@ -441,6 +444,35 @@ def test_rows_are_read_between_the_announcement_of_a_rebuild_and_its_end(make_vi
             rebuilt_with(view, 2, "new")
     for each in (other, late, make_view(), view):
         assert each.get(1, 2, 3, 4) == {2: {"new"}, 3: {"pushed"}, 4: {"pushed"}}
+
+
+@pytest.mark.parametrize("semantics", [REPLACE, APPEND])
+def test_a_seal_and_its_compaction_leave_out_the_same_expired_rows(tmp_path, monkeypatch, semantics):
+    """Hours lie between them, in which a third of the rows expire."""
+    clock = [int(histories.MOMENT.timestamp())]
+    monkeypatch.setattr(time, "time_ns", lambda: clock[0] * 10**9)
+    settings = settings_of(0.01, ttl_microseconds=HOURS * 1_000_000, semantics=semantics)
+    view = View(LocalStorage(tmp_path), settings, NEVER, 0.0)
+    for second in (0, 1, 2, HOURS):
+        histories.put(view, {user: {f"read {second}"} for user in range(10 + 20 * bool(second))}, second)
+    histories.put(view, {user: {"last"} for user in range(20, 30)}, 3 * HOURS)
+    clock[0] += HOURS + 1
+    publish, compact, compacted = SnapshotFolder.publish, RowLog.compact, []
+
+    def publish_slowly(*arguments):
+        publish(*arguments)
+        clock[0] += HOURS
+
+    def note_compact(log, *arguments):
+        compacted.append(compact(log, *arguments))
+        return compacted[-1]
+
+    monkeypatch.setattr(SnapshotFolder, "publish", publish_slowly)
+    monkeypatch.setattr(RowLog, "compact", note_compact)
+    assert view.seal()
+    assert compacted == [True]
+    found = verify_view(LocalStorage(tmp_path), [CODEC], semantics=semantics)
+    assert (found.problems, found.compared_entities) == ([], 30)
 
 
 def test_a_view_tells_how_fresh_it_is(make_view, monkeypatch):
