@@ -164,9 +164,9 @@ int checked_has_sample(const CheckedAscending *checked, uint64_t sample) {
 
 uint64_t checked_get(const CheckedAscending *checked, int64_t place) {
     uint64_t word = (uint64_t)place * (uint64_t)checked->numbers.lows.width >> 6;
-    if (checked_is_finished(checked)) return ascending_get(&checked->numbers, place);
-    if (!checked_has_sample(checked, (uint64_t)place / SAMPLED) ||
-        (checked->numbers.lows.width && !blocks_are_verified(&checked->lows, word, word + 1)))
+    if (!checked_is_finished(checked) &&
+        (!checked_has_sample(checked, (uint64_t)place / SAMPLED) ||
+         (checked->numbers.lows.width && !blocks_are_verified(&checked->lows, word, word + 1))))
         return ~0ull;
     return ascending_get(&checked->numbers, place);
 }

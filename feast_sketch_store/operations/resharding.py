@@ -13,7 +13,7 @@ only removes the fence if it is given the current number of shards.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from feast import FeatureStore
@@ -91,7 +91,7 @@ def divide(
             )
         if there.is_moving:  # a run was killed, perhaps after the switch and before it told readers
             _remove_unfinished(storage, shard_map)
-            _tell(storage, former.shard_map)
+            _tell(storage, former_files(storage, former.shard_map))
         if former.shard_map.num_shards == num_shards:
             if not there.is_moving:
                 raise SettingsError(f"feature view {view!r} has {num_shards} shards already")
@@ -155,9 +155,8 @@ def _remove_unfinished(storage: Storage, shard_map: ShardMap) -> None:
             storage.within(f"{folder}/").delete_all()
 
 
-def _tell(storage: Storage, shard_map: ShardMap) -> None:
-    """Tell readers of all former shards that the rows are elsewhere."""
-    names = former_files(storage, shard_map)
+def _tell(storage: Storage, names: Sequence[str]) -> None:
+    """Tell readers of former shards, which have these files, that the rows are elsewhere."""
     parts = (ROWS_FOLDER, FRESH_FOLDER, SNAPSHOTS_FOLDER)
     for folder in sorted({name.rpartition(part)[0] for name in names for part in parts if part in name}):
         SnapshotFolder(storage.within(folder + SNAPSHOTS_FOLDER)).note_move()
@@ -184,9 +183,7 @@ def remove_former(storage: Storage) -> int:
     names = former_files(storage, shard_map)
     if shard_map_of(storage) != shard_map:
         return 0  # what was found may be new shards, which are being filled
-    folders = sorted({name.rpartition(SNAPSHOTS_FOLDER)[0] for name in names if SNAPSHOTS_FOLDER in name})
-    for folder in folders:  # of a move that was killed before it told
-        SnapshotFolder(storage.within(folder + SNAPSHOTS_FOLDER)).note_move()
+    _tell(storage, names)  # if a run was killed before it did
     # Who looks meanwhile finds rows only together with the file that tells where they are.
     storage.delete(name for name in names if not name.endswith(SNAPSHOTS_FOLDER + MOVED))
     for folder in sorted({name.partition("/")[0] + "/" for name in names}):

@@ -360,8 +360,8 @@ class SketchReader:
         # Of one entity the values are looked at, which are fewer than those of the vocabulary.
         is_by_value = codec.is_exact or feature in self._vocabularies  # given values may lack others
         is_by_value |= asked is not values and number == 1
-        read = self._contains_values if is_by_value else self._contains
-        num_found = self._view.with_state(read, feature, hashes, asked, per_entity, out)
+        arguments = feature, is_by_value, hashes, asked, per_entity, out
+        num_found = self._view.with_state(self._contains, *arguments)
         self._view.metrics.count_read(number, num_found)
         return out if entity_hash is None else out[0]
 
@@ -369,30 +369,23 @@ class SketchReader:
         self,
         state: State,
         feature: str,
+        is_by_value: bool,
         hashes: bytes | NDArray[np.uint64],
         asked: Candidates,
         per_entity: int,
         out: NDArray[np.bool_],
     ) -> int:
-        try:
-            single = self._single_of(state, feature)
-        except UnsupportedFeatureError:  # a layer keeps it in a column, whose values have no ids
-            return self._contains_values(state, feature, hashes, asked, per_entity, out)
-        assert single.rows is not None
-        ids, expire_before = asked.ids(single.numbering), expire_before_of(self._ttl_microseconds)
-        return single.rows.contains(hashes, expire_before, len(single.numbering), ids, per_entity, out)
-
-    def _contains_values(
-        self,
-        state: State,
-        feature: str,
-        hashes: bytes | NDArray[np.uint64],
-        asked: Candidates,
-        per_entity: int,
-        out: NDArray[np.bool_],
-    ) -> int:
-        rows, expire_before = state.row_reader((feature,)), expire_before_of(self._ttl_microseconds)
-        ask = partial(rows.contains_values, hashes, expire_before, SEED)
+        expire_before = expire_before_of(self._ttl_microseconds)
+        if not is_by_value:
+            try:
+                single = self._single_of(state, feature)
+            except UnsupportedFeatureError:
+                pass  # a layer keeps it in a column, whose values have no ids
+            else:
+                assert single.rows is not None
+                ids, number = asked.ids(single.numbering), len(single.numbering)
+                return single.rows.contains(hashes, expire_before, number, ids, per_entity, out)
+        ask = partial(state.row_reader((feature,)).contains_values, hashes, expire_before, SEED)
         if len(out) == 1 and not per_entity and (objects := asked.objects) is not None:
             with suppress(TypeError):  # they are of another type, and may be converted
                 return ask(None, None, None, objects, asked.is_text, 0, out)
