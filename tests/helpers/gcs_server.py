@@ -107,6 +107,7 @@ class Buckets:
 def handler_of(buckets):
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        wbufsize = -1  # a body that is sent after its headers waits until the client has acknowledged these
 
         def handle_any(self):
             content = self.rfile.read(int(self.headers.get("Content-Length") or 0))
