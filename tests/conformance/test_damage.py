@@ -260,11 +260,14 @@ def test_content_at_an_odd_address_is_not_read(small, first):
         zlib.compress(b"{}")[:-1],
         zlib.compress(b"{}") + b"{}",
         zlib.compress(b"{}") + bytes(64),
-        zlib.compress(b" " * (1 << 28)),
     ],
 )
 def test_a_header_that_is_not_packed_as_it_must_be_is_refused(packed_file, packed):
     refused(packed_file(packed), "not a snapshot, or damaged")
+
+
+def test_a_header_that_unpacks_to_too_much_is_refused(packed_file):
+    refused(packed_file(zlib.compress(b" " * (1 << 28), 1)), "not a snapshot, or damaged")
 
 
 @for_each("checksum", [mmh3.hash_bytes(b"xyz")[:8].hex(), ""])
