@@ -6,6 +6,7 @@ Feast's own way makes and copies a Python object per entity and feature.
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import chain
 from typing import Literal
@@ -13,6 +14,7 @@ from typing import Literal
 import numpy as np
 import pyarrow as pa
 from feast.feature_view import FeatureView
+from feast.infra.key_encoding_utils import deserialize_entity_key
 from feast.protos.feast.serving.ServingService_pb2 import FieldStatus, GetOnlineFeaturesResponse
 from feast.protos.feast.types.EntityKey_pb2 import EntityKey
 from feast.protos.feast.types.Value_pb2 import RepeatedValue, Value
@@ -22,15 +24,20 @@ from feast_sketch_store import kernel
 from feast_sketch_store.adapter.advice import warn_of_read
 from feast_sketch_store.errors import RowError
 from feast_sketch_store.kernel import TOO_LONG, ReadFault
-from feast_sketch_store.rows.codecs import MISSING, VALUE
+from feast_sketch_store.rows.codecs import EXACT, MISSING, VALUE
+from feast_sketch_store.rows.encoding import ENTITY_KEY, NO_TIMESTAMP, FeastRow, row_keys
 from feast_sketch_store.rows.entity_keys import (
     JOIN_KEY_TYPES,
+    SERIALIZATION_VERSION,
     hash_columns,
     hash_int64_key,
     hash_int64_keys,
     serialize_entity_keys,
 )
+from feast_sketch_store.settings.view_settings import ViewSettings
 from feast_sketch_store.view.live_shard import expire_before_of
+from feast_sketch_store.view.semantics import named
+from feast_sketch_store.view.state import State
 from feast_sketch_store.view.view import View
 
 Row = tuple[datetime | None, dict[str, Value] | None]
@@ -130,6 +137,30 @@ def rows_of(raw: Sequence[RawRow], features: Sequence[str]) -> list[Row]:
                 if state == MISSING:
                     own.pop(name, None)
         rows.append((EPOCH + timedelta(microseconds=microseconds), own))
+    return rows
+
+
+def logged_rows(
+    settings: ViewSettings, features: Sequence[str], logged: pa.Table, expire_before: int = NO_TIMESTAMP
+) -> list[FeastRow]:
+    """What reads show of rows of the row log before a seal, in the form in which Feast writes rows.
+
+    Parameters
+    ----------
+    settings : of the view.
+    features : names of such that are in the row log, also if a backing store keeps them.
+    logged : one row for each entity.
+    expire_before : microseconds since 1970; older rows are left out.
+    """
+    codecs = [replace(codec, name=EXACT) if codec.is_backed else codec for codec in settings.codecs]
+    semantics = named(settings.semantics, [codec for codec in codecs if codec.feature in features])
+    state = State.of_rows(settings.view, semantics, semantics.encode(logged))
+    names = tuple(codec.feature for codec in semantics.codecs)
+    raw, _ = state.row_reader(names).rows(row_keys(logged).entity_hashes.tobytes(), expire_before)
+    rows: list[FeastRow] = []
+    for key, (moment, values) in zip(logged[ENTITY_KEY].to_pylist(), rows_of(raw, names), strict=True):
+        if moment is not None and values is not None:
+            rows.append((deserialize_entity_key(key, SERIALIZATION_VERSION), values, moment, None))
     return rows
 
 

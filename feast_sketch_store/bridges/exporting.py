@@ -1,29 +1,21 @@
 """Write the rows of a view into another online store of Feast, to go back to it."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 from feast import FeatureStore
-from feast.infra.key_encoding_utils import deserialize_entity_key
 from feast.infra.online_stores.helpers import get_online_store_from_config
 from feast.repo_config import RepoConfig, load_repo_config
 
-from feast_sketch_store.adapter.responses import rows_of
+from feast_sketch_store.adapter.responses import logged_rows
 from feast_sketch_store.errors import SettingsError, StorageError, reason_of
 from feast_sketch_store.online_store import SketchOnlineStoreConfig, any_feature_view
 from feast_sketch_store.operations.maintenance import opened_view
-from feast_sketch_store.rows.codecs import EXACT
-from feast_sketch_store.rows.encoding import ENTITY_KEY, FeastRow, row_keys
 from feast_sketch_store.rows.entity_keys import SERIALIZATION_VERSION
 from feast_sketch_store.settings.resolve import ttl_microseconds
-from feast_sketch_store.settings.view_settings import ViewSettings
 from feast_sketch_store.storage.stores import StorePlace
 from feast_sketch_store.view.live_shard import expire_before_of
-from feast_sketch_store.view.semantics import named
-from feast_sketch_store.view.state import State
 
 _ROWS_A_BATCH = 1_000
 
@@ -68,6 +60,7 @@ def export(
             f"{other}: set entity_key_serialization_version: {SERIALIZATION_VERSION}, in which keys are kept"
         )
     taken = done = 0
+    features = [codec.feature for codec in opened.settings.codecs if not codec.is_computed]
     parts = [kept for part in opened.shards.values() if (kept := part.kept_rows()) is not None]
     total = sum(len(kept) for kept in parts)
     try:
@@ -75,7 +68,8 @@ def export(
         for kept in parts:
             for _, logged in kept.batches():
                 for first in range(0, len(logged), _ROWS_A_BATCH):
-                    rows = _shown(opened.settings, logged.slice(first, _ROWS_A_BATCH), expire_before)
+                    part = logged.slice(first, _ROWS_A_BATCH)
+                    rows = logged_rows(opened.settings, features, part, expire_before)
                     target.online_write_batch(config, table, rows, None)
                     taken, done = taken + min(_ROWS_A_BATCH, len(logged) - first), done + len(rows)
                     tell(taken, total)
@@ -94,17 +88,3 @@ def _place(config: RepoConfig) -> object:
         return config
     path = StorePlace.of(config.repo_path, options.path).path
     return config.project, path.resolve() if isinstance(path, Path) else path.rstrip("/")
-
-
-def _shown(settings: ViewSettings, logged: pa.Table, expire_before: int) -> list[FeastRow]:
-    """What reads show of rows of the row log before a seal, without features that are computed."""
-    codecs = [replace(codec, name=EXACT) if codec.is_backed else codec for codec in settings.codecs]
-    codecs = [codec for codec in codecs if not codec.is_computed]
-    semantics, names = named(settings.semantics, codecs), tuple(codec.feature for codec in codecs)
-    state = State.of_rows(settings.view, semantics, semantics.encode(logged))
-    raw, _ = state.row_reader(names).rows(row_keys(logged).entity_hashes.tobytes(), expire_before)
-    rows: list[FeastRow] = []
-    for key, (moment, values) in zip(logged[ENTITY_KEY].to_pylist(), rows_of(raw, names), strict=True):
-        if moment is not None and values is not None:
-            rows.append((deserialize_entity_key(key, SERIALIZATION_VERSION), values, moment, None))
-    return rows

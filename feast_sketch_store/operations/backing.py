@@ -1,26 +1,22 @@
 """Operations on a backing store: refill it from the row log, and compare it with the row log."""
 
 from collections.abc import Callable, Iterator, Sequence
-from datetime import timedelta
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from feast import FeatureStore
 from feast.feature_view import FeatureView
-from feast.infra.key_encoding_utils import deserialize_entity_key
 from feast.protos.feast.types.EntityKey_pb2 import EntityKey
-from feast.protos.feast.types.Value_pb2 import Value
 from numpy.typing import NDArray
 
 from feast_sketch_store.adapter import backing
 from feast_sketch_store.adapter.backing import BackingStore, Lookup
-from feast_sketch_store.adapter.responses import EPOCH
+from feast_sketch_store.adapter.responses import logged_rows
 from feast_sketch_store.errors import SettingsError
 from feast_sketch_store.online_store import any_feature_view, online_store_of
-from feast_sketch_store.rows.codecs import Decoder, FeatureCodec
-from feast_sketch_store.rows.encoding import ENTITY_KEY, FeastRow, encode, row_keys
-from feast_sketch_store.rows.entity_keys import SERIALIZATION_VERSION
+from feast_sketch_store.rows.codecs import FeatureCodec
+from feast_sketch_store.rows.encoding import FeastRow
 from feast_sketch_store.view.semantics import FoldedRows
 from feast_sketch_store.view.view import View
 
@@ -73,7 +69,7 @@ def refill(
     num_written = done = 0
     kept = backed.kept_rows()
     total = sum(len(part.keys) for part in kept)
-    for table, rows in _parts(kept, backed.codecs):
+    for table, rows in _parts(backed, kept):
         has_value = np.array([bool(values) for _, values, _, _ in rows])
         chosen = np.flatnonzero(has_value)
         backing.put(
@@ -107,7 +103,7 @@ def differences(store: FeatureStore, view: str, num_rows: int = 1_000) -> list[s
     is_chosen[np.random.default_rng().permutation(len(is_chosen))[:num_rows]] = True
     missing: dict[str, list[str]] = {name: [] for name in backed.features}
     other: dict[str, list[str]] = {name: [] for name in backed.features}
-    for _, rows in _parts(kept, backed.codecs, is_chosen):
+    for _, rows in _parts(backed, kept, is_chosen):
         keys = [key for key, _, _, _ in rows]
         lookup = Lookup(backed.table, keys, backed.features, backed.view.metrics)
         for (key, values, _, _), (_, theirs) in zip(rows, backed.store.fetch(lookup), strict=True):
@@ -140,7 +136,7 @@ def _backed(store: FeatureStore, view: str) -> _Backed | None:
 
 
 def _parts(
-    kept: Sequence[FoldedRows], codecs: Sequence[FeatureCodec], is_chosen: NDArray[np.bool_] | None = None
+    backed: _Backed, kept: Sequence[FoldedRows], is_chosen: NDArray[np.bool_] | None = None
 ) -> Iterator[tuple[pa.Table, list[FeastRow]]]:
     """Rows in parts, each with its backed features.
 
@@ -154,29 +150,16 @@ def _parts(
             mine = np.arange(len(table)) if is_chosen is None else np.flatnonzero(is_chosen[before + places])
             for first in range(0, len(mine), _ROWS_A_BATCH):
                 rows = table.take(mine[first : first + _ROWS_A_BATCH])
-                yield rows, _feast_rows(rows, codecs)
+                yield rows, list(map(_with_values, logged_rows(backed.view.settings, backed.features, rows)))
         before += len(shard.keys)
+
+
+def _with_values(row: FeastRow) -> FeastRow:
+    """The row without features that are null in it."""
+    key, values, event, created = row
+    return key, {name: value for name, value in values.items() if value.WhichOneof("val")}, event, created
 
 
 def _shown(key: EntityKey) -> str:
     values = [getattr(value, value.WhichOneof("val")) for value in key.entity_values]
     return ", ".join(f"{name}={value!r}" for name, value in zip(key.join_keys, values, strict=True))
-
-
-def _feast_rows(table: pa.Table, codecs: Sequence[FeatureCodec]) -> list[FeastRow]:
-    """Rows of the row log in the form in which Feast writes them, with some features."""
-    keys = row_keys(table)
-    columns: dict[str, list[Value | None]] = {}
-    for name, feature in encode(table, keys, codecs).features.items():
-        decoder = Decoder(feature.codec, feature.vocabulary)
-        columns[name] = decoder.values(feature.states, feature.indptr, feature.symbols)
-    rows: list[FeastRow] = []
-    events = [EPOCH + timedelta(microseconds=number) for number in keys.event_timestamps.tolist()]
-    for number, (key, event) in enumerate(zip(table[ENTITY_KEY].to_pylist(), events, strict=True)):
-        values = {
-            name: value
-            for name, column in columns.items()
-            if (value := column[number]) is not None and value.WhichOneof("val") is not None
-        }
-        rows.append((deserialize_entity_key(key, SERIALIZATION_VERSION), values, event, None))
-    return rows
