@@ -110,10 +110,9 @@ READER_METHOD(bits) {
 }
 
 typedef struct {
-    Bits bits; /* zero between rows */
+    Bits bits; /* zero between rows; so is a word before them, with the bit of -1 */
     const int32_t *wanted;
     Py_ssize_t number, per_entity, num_found;
-    int64_t none; /* in place of -1, a name that no row has */
     uint8_t *out;
 } Names;
 
@@ -136,10 +135,7 @@ static int mark_names(void *self, Py_ssize_t i, int status, Place *place, Arena 
     if (is_filter ? filter_read_bits(place, place->layer->rows->features, bits->words) < 0
                   : read_first(place, &feature, arena, &content) < 0 || write_bits(bits, place, &content, 1) < 0)
         return FAILED;
-    for (Py_ssize_t k = 0; k < names->number; k++) {
-        int64_t name = own[k] < 0 ? names->none : own[k]; /* without a branch */
-        found[k] = bits->words[name >> 6] >> (name & 63) & 1;
-    }
+    for (Py_ssize_t k = 0; k < names->number; k++) found[k] = bits->words[own[k] >> 6] >> (own[k] & 63) & 1;
     if (!is_filter) return write_bits(bits, place, &content, 0);
     memset(bits->words, 0, (size_t)bits->num_words * 8);
     return 0;
@@ -162,10 +158,10 @@ READER_METHOD(contains) {
     int are_wrong = num_names > INT32_MAX;
     for (Py_ssize_t i = 0; i < wanted.length; i++) are_wrong |= (given[i] < -1) | (given[i] >= (int32_t)num_names);
     if (are_wrong) return refuse(DO_NOT_FIT);
-    uint64_t *words = scratch(call, (size_t)num_words * 8);
+    uint64_t *words = scratch(call, (size_t)(num_words + 1) * 8);
     if (!words) return NULL;
-    memset(words, 0, (size_t)num_words * 8);
-    Names names = {{words, num_words}, given, number, per_entity, 0, num_names, out.data};
+    memset(words, 0, (size_t)(num_words + 1) * 8);
+    Names names = {{words + 1, num_words}, given, number, per_entity, 0, out.data};
     return finish(&walk, walk_run(&walk, mark_names, &names, STEPS_OF_A_ROW + number), &names.num_found);
 }
 
