@@ -40,7 +40,7 @@ from feast_sketch_store.settings.table import Backing
 from feast_sketch_store.storage.base import Storage
 from feast_sketch_store.storage.stores import StorePlace
 from feast_sketch_store.structures.sizing import within
-from feast_sketch_store.view import rebuilding
+from feast_sketch_store.view import holding, rebuilding
 from feast_sketch_store.view.live_shard import expire_before_of
 from feast_sketch_store.view.sealing import SealPolicy
 from feast_sketch_store.view.shard import Dropped
@@ -319,7 +319,7 @@ def pin(
     versions: Sequence[int] | None = None,
     may_hide: Callable[[int], bool] = lambda unsealed_rows: True,
 ) -> tuple[int, ...] | None:
-    """Hold reads of a view at a snapshot in all processes; see `View.pin`.
+    """Hold reads of a view at a snapshot in all processes; see `holding.pin`.
 
     Parameters
     ----------
@@ -337,12 +337,12 @@ def pin(
         unsealed_rows = opened.stats().unsealed_rows
         if unsealed_rows and opened.sealed() and not may_hide(unsealed_rows):
             return None
-    return opened.pin(versions)
+    return holding.pin(opened, versions)
 
 
 def unpin(store: FeatureStore, view: str) -> bool:
-    """Let reads of a view follow writes again. Returns whether they were held. See `View.unpin`."""
-    return opened_view(store, view).unpin()
+    """Let reads of a view follow writes again. Returns whether they were held. See `holding.unpin`."""
+    return holding.unpin(opened_view(store, view))
 
 
 def vacuum(store: FeatureStore, view: str, orphan_age: timedelta = timedelta(days=1)) -> int:

@@ -23,6 +23,7 @@ from feast_sketch_store.rows.entity_keys import (
 )
 from feast_sketch_store.snapshot.files import SnapshotFile
 from feast_sketch_store.snapshot.sealed import open_layers
+from feast_sketch_store.view.holding import snapshots_of
 from feast_sketch_store.view.semantics import named
 from feast_sketch_store.view.state import ShardState, State
 from feast_sketch_store.view.view import View
@@ -164,7 +165,7 @@ def _snapshots_of(view: View, version: str) -> Sequence[SnapshotFile] | None:
             f"feature view {view.name!r}: {version!r} is not a version: give {NOW!r}, or the version of each "
             f"of its {len(view.shards)} shards with commas between, as `feast-sketch inspect` shows them"
         )
-    return view.snapshots_of([int(number) for number in version.split(",")])
+    return snapshots_of(view, [int(number) for number in version.split(",")])
 
 
 def _state_of(view: View, files: Sequence[SnapshotFile] | None) -> State:

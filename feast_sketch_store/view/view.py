@@ -19,7 +19,6 @@ import pyarrow as pa
 from feast_sketch_store.errors import (
     GateError,
     RowError,
-    SettingsError,
     SketchStoreError,
     StorageError,
     UnsupportedFeatureError,
@@ -32,7 +31,6 @@ from feast_sketch_store.rows.encoding import FeastRow
 from feast_sketch_store.rows.limits import gathered
 from feast_sketch_store.rows.list_log import ListRows, list_tables
 from feast_sketch_store.settings.view_settings import ViewSettings
-from feast_sketch_store.snapshot.files import SnapshotFile
 from feast_sketch_store.storage.base import Storage, UncertainWriteError
 from feast_sketch_store.storage.names import (
     HELD_BACK_FILE,
@@ -142,7 +140,13 @@ class View(LiveView[Shard]):
         self.end_seals()
 
     def prepare(self) -> None:
-        """Check that files can be written, and make the view's folder and its file."""
+        """Check that files can be written, and make the view's folder and its file.
+
+        Raises
+        ------
+        ShardError : the rows are being divided into other shards.
+        StorageError : files cannot be written.
+        """
         self.storage.prepare()
         self._register()
 
@@ -324,6 +328,11 @@ class View(LiveView[Shard]):
         """`refresh` of all shards, whether they are served or not."""
         for shard in self.shards.values():
             shard.refresh()
+
+    @property
+    def snapshot_versions(self) -> tuple[int | None, ...]:
+        """The number of commits that the served snapshot of each shard covers; None for one without."""
+        return tuple(shard.state.snapshot_version for shard in self.shards.values())
 
     # -- write from many processes -----------------------------------------------------------------
 
@@ -637,83 +646,6 @@ class View(LiveView[Shard]):
             # The rows are durable and readable; a failed seal must not look like a failed write.
             _logger.warning("%s; the rows are kept, a later write seals them", error)
             return False
-
-    # -- hold --------------------------------------------------------------------------------------
-
-    def pin(self, versions: Sequence[int] | None = None) -> tuple[int, ...]:
-        """Hold reads of all processes at a snapshot of each shard, until `unpin`.
-
-        Writes are kept, and not shown. No write seals meanwhile; `seal` still does.
-
-        Parameters
-        ----------
-        versions : of a snapshot of each shard, as `feast-sketch inspect` shows them; None for the newest.
-
-        Returns
-        -------
-        The versions of these snapshots.
-
-        Raises
-        ------
-        SettingsError : there are no such snapshots, or a shard was not sealed yet.
-        ShardError : the rows are being divided into other shards.
-        StorageError : the storage cannot be written; reads follow the writes.
-        """
-        self._register()
-        published = {number: shard.snapshots.list() for number, shard in self.shards.items()}
-        if unsealed := [number for number, files in published.items() if not files]:
-            of_shards = f" of the shards {', '.join(map(str, unsealed))}" if len(self.shards) > 1 else ""
-            raise SettingsError(
-                f"feature view {self.name!r} has no snapshot{of_shards} that reads could be held at; "
-                "seal it first: `feast-sketch seal`"
-            )
-        if versions is None:
-            versions = [files[0].version for files in published.values()]
-        if len(versions) != len(published):
-            raise SettingsError(
-                f"feature view {self.name!r} has {len(published)} shards, and {len(versions)} versions are "
-                "given; give the version of each shard, as `feast-sketch inspect` shows them"
-            )
-        chosen = self.snapshots_of(versions)
-        try:
-            for shard, snapshot in zip(self.shards.values(), chosen, strict=True):
-                shard.snapshots.pin(snapshot)
-            self.refresh_all()
-        except BaseException:
-            self.unpin()
-            raise
-        return tuple(versions)
-
-    def snapshots_of(self, versions: Sequence[int]) -> list[SnapshotFile]:
-        """The newest snapshot of each shard that has its version.
-
-        Raises
-        ------
-        SettingsError : there is no such snapshot.
-        """
-        chosen = []
-        for version, shard in zip(versions, self.shards.values(), strict=True):
-            files = shard.snapshots.list()
-            found = next((snapshot for snapshot in files if snapshot.version == version), None)
-            if found is None:
-                there = ", ".join(str(snapshot.version) for snapshot in files) or "none"
-                raise SettingsError(
-                    f"{shard.storage.location}: there is no snapshot of version {version}; "
-                    f"there are the versions: {there}"
-                )
-            chosen.append(found)
-        return chosen
-
-    def unpin(self) -> bool:
-        """Let reads of all shards follow the writes again. Returns whether they were held."""
-        was_pinned = [shard.snapshots.unpin() for shard in self.shards.values()]
-        self.refresh_all()
-        return any(was_pinned)
-
-    @property
-    def snapshot_versions(self) -> tuple[int | None, ...]:
-        """The number of commits that the served snapshot of each shard covers; None for one without."""
-        return tuple(shard.state.snapshot_version for shard in self.shards.values())
 
     # -- clean up ------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from feast_sketch_store.row_log import RowLog
 from feast_sketch_store.rows.encoding import deletions
 from feast_sketch_store.storage.local import LocalStorage
 from feast_sketch_store.structures.goals import NOISE_RATIO, Goal
+from feast_sketch_store.view.holding import pin
 from feast_sketch_store.view.opening import open_live, open_view
 from feast_sketch_store.view.rebuilding import rebuild
 from feast_sketch_store.view.removal import remove_view
@@ -182,7 +183,7 @@ def test_reads_that_are_held_are_not_moved(place):
     writer = opened(place, 1)
     expected = put(writer, range(10), ["before"])
     writer.seal()
-    writer.pin()
+    pin(writer)
     with pytest.raises(StorageError, match=r"held at a snapshot.*unpin history"):
         divide(place.open(), replace(SETS, num_shards=4), NEVER, lambda seconds: None)
     assert shown(opened(place, 1)) == expected

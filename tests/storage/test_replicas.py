@@ -21,6 +21,7 @@ from feast_sketch_store.storage.object_store import ObjectStorage
 from feast_sketch_store.storage.objects import Objects
 from feast_sketch_store.view import last_known, live_shard
 from feast_sketch_store.view.background import Poller
+from feast_sketch_store.view.holding import pin, unpin
 from feast_sketch_store.view.last_known import Moment
 from feast_sketch_store.view.view import View
 from tests.helpers import object_servers
@@ -197,7 +198,7 @@ def test_the_cache_is_held_where_replicas_are(bucket):
     expected = fill(bucket)
     ahead = bucket.replica()
     assert served(ahead) == expected
-    bucket.writer.pin()
+    pin(bucket.writer)
     ahead.poll()
     held = {user: {f"a{user}", "milk"} for user in range(20)}
     assert served(ahead) == held
@@ -207,7 +208,7 @@ def test_the_cache_is_held_where_replicas_are(bucket):
     late = bucket.replica()
     assert served(late) == held, "the rows behind the snapshot must not come back with the process"
     bucket.link.heal()
-    bucket.writer.unpin()
+    unpin(bucket.writer)
     for replica in (ahead, late):
         replica.poll()
         assert served(replica) == expected | {29: {"late"}}

@@ -15,6 +15,7 @@ from feast_sketch_store.storage import buckets
 from feast_sketch_store.storage.buckets import _objects, open_bucket
 from feast_sketch_store.storage.objects import Objects
 from feast_sketch_store.structures.goals import NOISE_RATIO, Goal
+from feast_sketch_store.view.holding import pin, unpin
 from feast_sketch_store.view.opening import open_live, open_view
 from feast_sketch_store.view.removal import remove_view
 from feast_sketch_store.view.shard_map import shards_of
@@ -209,12 +210,12 @@ def test_reads_are_held_while_rows_are_written(in_memory):
     assert view.seal()
     before = shown(view)
     copy = replica(in_memory)
-    view.pin()
+    pin(view)
     put(view, range(NUM_USERS), second=3)
     assert view.seal()
     copy.refresh()
     assert shown(copy) == shown(replica(in_memory)) == before
-    assert view.unpin()
+    assert unpin(view)
     copy.refresh()
     assert shown(copy)[5] == {"3 5", "milk"}
 

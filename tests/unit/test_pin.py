@@ -6,6 +6,7 @@ from feast_sketch_store import metrics
 from feast_sketch_store.errors import SettingsError, StorageError
 from feast_sketch_store.operations.verification import verify_view
 from feast_sketch_store.storage.local import LocalStorage
+from feast_sketch_store.view.holding import pin, unpin
 from feast_sketch_store.view.view import View
 from tests.helpers.histories import ALWAYS, CODEC, NEVER, items_of, put, settings_of
 from tests.storage.memory import MemoryStorage
@@ -37,29 +38,29 @@ def test_a_bad_fill_is_undone_in_one_step(make_view):
     assert read(serving) == ["fill 1"]
     fill(writer, 2)
     assert read(serving) == ["fill 2"]
-    assert make_view().pin([1]) == (1,)
+    assert pin(make_view(), [1]) == (1,)
     for view in (serving, writer, make_view()):
         assert read(view) == ["fill 1"]
         assert view.is_pinned
         assert view.snapshot_versions == (1,)
-    assert make_view().unpin()
+    assert unpin(make_view())
     for view in (serving, writer, make_view()):
         assert read(view) == ["fill 2"]
         assert not view.is_pinned
-    assert not make_view().unpin()
+    assert not unpin(make_view())
 
 
 def test_writes_are_kept_and_shown_when_it_ends(make_view):
     writer = make_view()
     fill(writer, 1)
-    writer.pin()
+    pin(writer)
     for number in range(2, 6):
         fill(writer, number, [1, 7])
         assert read(writer) == ["fill 1"]
         assert read(writer, 7) is None
     assert len(writer.shards[0].snapshots.list()) == 1, "no write seals"
     assert not make_view().seal_if_due()
-    writer.unpin()
+    unpin(writer)
     for view in (writer, make_view()):
         assert read(view) == read(view, 7) == ["fill 5"]
 
@@ -67,7 +68,7 @@ def test_writes_are_kept_and_shown_when_it_ends(make_view):
 def test_seals_and_vacuums_keep_the_snapshot(make_view):
     writer = make_view()
     fill(writer, 1)
-    writer.pin()
+    pin(writer)
     for number in range(2, 6):
         fill(writer, number)
         assert writer.seal(), "which somebody asked for"
@@ -76,7 +77,7 @@ def test_seals_and_vacuums_keep_the_snapshot(make_view):
     assert [snapshot.version for snapshot in writer.shards[0].snapshots.list()] == [5, 1]
     assert verify_view(writer.storage, [CODEC]).problems == []
     assert verify_view(writer.storage, [CODEC]).leftovers == []
-    writer.unpin()
+    unpin(writer)
     assert read(writer) == ["fill 5"]
     fill(writer, 6)
     writer.vacuum(0.0)
@@ -87,28 +88,28 @@ def test_another_pin_takes_the_place_of_the_first(make_view):
     view = make_view()
     for number in (1, 2):
         fill(view, number)
-    view.pin([2])
+    pin(view, [2])
     fill(view, 3)
     assert view.seal()
     for version in (2, 3, 2):
-        assert view.pin([version]) == (version,)
+        assert pin(view, [version]) == (version,)
         assert read(view) == read(make_view()) == [f"fill {version}"]
     assert len(view.shards[0].snapshots.look().pins) == 1
 
 
 def test_a_version_that_is_not_there_is_refused(make_view):
     with pytest.raises(SettingsError, match="has no snapshot that reads could be held at"):
-        make_view().pin()
+        pin(make_view())
     fill(make_view(), 1)
     with pytest.raises(SettingsError, match="no snapshot of version 7; there are the versions: 1"):
-        make_view().pin([7])
+        pin(make_view(), [7])
     assert not make_view().is_pinned
 
 
 def test_a_snapshot_that_is_gone_never_becomes_another_one(make_view):
     serving = make_view()
     fill(serving, 1)
-    serving.pin()
+    pin(serving)
     assert read(serving) == ["fill 1"]
     fill(serving, 2)
     serving.seal()
@@ -116,7 +117,7 @@ def test_a_snapshot_that_is_gone_never_becomes_another_one(make_view):
     assert read(serving) == ["fill 1"], "what it has, it serves on"
     with pytest.raises(StorageError, match=r"pinned to the snapshot .*, which is gone; `feast-sketch unpin`"):
         read(make_view())
-    make_view().unpin()
+    unpin(make_view())
     assert read(serving) == read(make_view()) == ["fill 2"]
 
 
@@ -129,12 +130,12 @@ def test_metrics_say_so(make_view, monkeypatch):
     view = make_view()
     for number in (1, 2):
         fill(view, number)
-    view.pin([1])
+    pin(view, [1])
     read(view)
     read(view)
     assert reported[metrics.PINNED.name] == reported[metrics.LAG_COMMITS.name] == 1
     assert reported[metrics.SNAPSHOT_VERSION.name] == 1
-    view.unpin()
+    unpin(view)
     assert reported[metrics.PINNED.name] == reported[metrics.LAG_COMMITS.name] == 0
 
 
@@ -146,7 +147,7 @@ def test_a_pinned_delta_keeps_what_it_lies_over(make_view):
     fill(writer, 2, everybody[:10])
     assert writer.seal(as_delta=True)
     assert len(writer.shards[0].state.deltas) == 1
-    (held,) = writer.pin()
+    (held,) = pin(writer)
     for number, as_delta in ((3, True), (4, True), (5, False)):
         fill(writer, number, everybody[:15])
         writer.seal(as_delta=as_delta)
@@ -155,7 +156,7 @@ def test_a_pinned_delta_keeps_what_it_lies_over(make_view):
             assert (read(view), read(view, 30)) == (["fill 2"], ["fill 1"])
             assert view.is_pinned
             assert view.snapshot_versions == (held,)
-    writer.unpin()
+    unpin(writer)
     for view in (writer, make_view(NEVER)):
         assert (read(view), read(view, 30)) == (["fill 5"], ["fill 1"])
     writer.vacuum(0.0)
@@ -171,12 +172,12 @@ def test_a_base_is_pinned_beneath_its_deltas(make_view):
     writer.seal()
     fill(writer, 2, [1])
     writer.seal(as_delta=True)
-    assert make_view(NEVER).pin([1]) == (1,)
+    assert pin(make_view(NEVER), [1]) == (1,)
     for view in (writer, make_view(NEVER)):
         assert read(view) == ["fill 1"]
         assert not view.shards[0].state.deltas
     writer.vacuum(0.0)
-    writer.unpin()
+    unpin(writer)
     for view in (writer, make_view(NEVER)):
         assert read(view) == ["fill 2"]
         assert len(view.shards[0].state.deltas) == 1

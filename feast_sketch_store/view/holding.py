@@ -1,0 +1,80 @@
+"""Holds reads of a view at snapshots, and lets them follow the writes again."""
+
+from collections.abc import Sequence
+
+from feast_sketch_store.errors import SettingsError
+from feast_sketch_store.snapshot.files import SnapshotFile
+from feast_sketch_store.view.view import View
+
+
+def pin(view: View, versions: Sequence[int] | None = None) -> tuple[int, ...]:
+    """Hold reads of all processes at a snapshot of each shard, until `unpin`.
+
+    Writes are kept, and not shown. No write seals meanwhile; `seal` still does.
+
+    Parameters
+    ----------
+    versions : of a snapshot of each shard, as `feast-sketch inspect` shows them; None for the newest.
+
+    Returns
+    -------
+    The versions of these snapshots.
+
+    Raises
+    ------
+    SettingsError : there are no such snapshots, or a shard was not sealed yet.
+    ShardError : the rows are being divided into other shards.
+    StorageError : the storage cannot be written; reads follow the writes.
+    """
+    view.prepare()
+    published = {number: shard.snapshots.list() for number, shard in view.shards.items()}
+    if unsealed := [number for number, files in published.items() if not files]:
+        of_shards = f" of the shards {', '.join(map(str, unsealed))}" if len(view.shards) > 1 else ""
+        raise SettingsError(
+            f"feature view {view.name!r} has no snapshot{of_shards} that reads could be held at; "
+            "seal it first: `feast-sketch seal`"
+        )
+    if versions is None:
+        versions = [files[0].version for files in published.values()]
+    if len(versions) != len(published):
+        raise SettingsError(
+            f"feature view {view.name!r} has {len(published)} shards, and {len(versions)} versions are "
+            "given; give the version of each shard, as `feast-sketch inspect` shows them"
+        )
+    chosen = snapshots_of(view, versions)
+    try:
+        for shard, snapshot in zip(view.shards.values(), chosen, strict=True):
+            shard.snapshots.pin(snapshot)
+        view.refresh_all()
+    except BaseException:
+        unpin(view)
+        raise
+    return tuple(versions)
+
+
+def snapshots_of(view: View, versions: Sequence[int]) -> list[SnapshotFile]:
+    """The newest snapshot of each shard that has its version.
+
+    Raises
+    ------
+    SettingsError : there is no such snapshot.
+    """
+    chosen = []
+    for version, shard in zip(versions, view.shards.values(), strict=True):
+        files = shard.snapshots.list()
+        found = next((snapshot for snapshot in files if snapshot.version == version), None)
+        if found is None:
+            there = ", ".join(str(snapshot.version) for snapshot in files) or "none"
+            raise SettingsError(
+                f"{shard.storage.location}: there is no snapshot of version {version}; "
+                f"there are the versions: {there}"
+            )
+        chosen.append(found)
+    return chosen
+
+
+def unpin(view: View) -> bool:
+    """Let reads of all shards follow the writes again. Returns whether they were held."""
+    was_pinned = [shard.snapshots.unpin() for shard in view.shards.values()]
+    view.refresh_all()
+    return any(was_pinned)
