@@ -498,7 +498,11 @@ class Shard(LiveShard):
     # -- rebuild: the steps, see `rebuilding` ---------------------------------------------------
 
     def dropped_by(self, before: LogRead, after: LogRead) -> Dropped | None:
-        """The rows that would be lost if others replaced them; None if they cannot be read."""
+        """The rows that would be lost if others replaced them; None if they cannot be read.
+
+        Those that expired while the others were made would be lost in any case.
+        """
+        before = replace(before, moment=after.moment)
         try:
             kept = self.rows_of(before).keys if before.files else RowKeys.none()
         except DamagedFileError as error:

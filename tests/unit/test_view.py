@@ -31,6 +31,7 @@ from feast_sketch_store.view.rebuilding import rebuild
 from feast_sketch_store.view.removal import remove_view
 from feast_sketch_store.view.sealing import SealPolicy, Sizes
 from feast_sketch_store.view.semantics import APPEND, REPLACE
+from feast_sketch_store.view.shard import Dropped
 from feast_sketch_store.view.view import View
 from tests.helpers import histories
 from tests.helpers.histories import ALWAYS, CODEC, NEVER, items_of, settings_of
@@ -473,6 +474,25 @@ def test_a_seal_and_its_compaction_leave_out_the_same_expired_rows(tmp_path, mon
     assert compacted == [True]
     found = verify_view(LocalStorage(tmp_path), [CODEC], semantics=semantics)
     assert (found.problems, found.compared_entities) == ([], 30)
+
+
+def test_a_rebuild_asks_about_no_row_that_expired_while_it_was_filled(tmp_path, monkeypatch):
+    clock = [int(histories.MOMENT.timestamp())]
+    monkeypatch.setattr(time, "time_ns", lambda: clock[0] * 10**9)
+    settings = settings_of(0.01, ttl_microseconds=HOURS * 1_000_000)
+    view = View(LocalStorage(tmp_path), settings, NEVER, 0.0)
+    histories.put(view, {1: {"a"}, 2: {"b"}}, 0)
+    histories.put(view, {3: {"c"}, 4: {"d"}}, HOURS + 1)
+    asked = []
+
+    def fill(storage):
+        clock[0] += HOURS + 1
+        other = View(storage, settings, NEVER, 0.0)
+        histories.put(other, {3: {"c"}, 5: {"e"}}, HOURS + 1)
+        return storage
+
+    assert not rebuild(view, fill, lambda dropped: asked.append(dropped))
+    assert asked == [Dropped(1, 0)]  # the fourth
 
 
 def test_a_view_tells_how_fresh_it_is(make_view, monkeypatch):
