@@ -303,18 +303,20 @@ class ViewMetrics:
     def flush(self) -> None:
         """Add what was read to the counters."""
         self._flushed_at = time.monotonic()
+        if not is_loaded():
+            self._pending.clear()
         taken = []
         while self._pending:
             try:
                 taken.append(self._pending.popleft())
             except IndexError:  # another thread was faster
                 break
-        if taken and is_loaded():
-            entities = sum(num_entities for num_entities, _, _ in taken)
+        if taken:
+            entities, found, seconds = zip(*taken, strict=True)
             self.add(READS, len(taken))
-            self.add(ENTITIES_READ, entities)
-            self.add(ABSENT_ENTITIES, entities - sum(num_found for _, num_found, _ in taken))
-            observe(READ_SECONDS, self.labels, [seconds for *_, seconds in taken if seconds is not None])
+            self.add(ENTITIES_READ, sum(entities))
+            self.add(ABSENT_ENTITIES, sum(entities) - sum(found))
+            observe(READ_SECONDS, self.labels, [each for each in seconds if each is not None])
 
     def forget(self) -> None:
         """Reset in a forked child, which must not count the parent's reads again."""
