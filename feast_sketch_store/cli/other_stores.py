@@ -7,6 +7,7 @@ from html import escape
 from pathlib import Path
 
 import click
+from click.decorators import FC
 from feast import FeatureStore
 
 from feast_sketch_store.bridges import exporting, importing
@@ -30,6 +31,14 @@ from feast_sketch_store.planning.report import bytes_text, count_text, readable_
 
 _MAX_LISTED = 20  # rows that were left out
 
+
+def _other(name: str, told: str) -> Callable[[FC], FC]:
+    """The option that names the repository of another store."""
+    return click.option(
+        name, "other", type=FILE, required=True, metavar="OTHER_FEATURE_STORE_YAML", help=told
+    )
+
+
 _PACE = click.option(
     "--max-rows-per-second", type=click.FloatRange(min=0, min_open=True), help="Spare the other store."
 )
@@ -37,14 +46,7 @@ _PACE = click.option(
 
 @click.command("import")
 @SOME_VIEWS
-@click.option(
-    "--from",
-    "other",
-    type=FILE,
-    required=True,
-    metavar="OTHER_FEATURE_STORE_YAML",
-    help="The feature_store.yaml of the repository whose online store has the rows.",
-)
+@_other("--from", "The feature_store.yaml of the repository whose online store has the rows.")
 @click.option(
     "--keys",
     type=FILE,
@@ -106,14 +108,7 @@ def import_(
 
 @click.command()
 @SOME_VIEWS
-@click.option(
-    "--to",
-    "other",
-    type=FILE,
-    required=True,
-    metavar="OTHER_FEATURE_STORE_YAML",
-    help="The feature_store.yaml with the online store that the rows go to.",
-)
+@_other("--to", "The feature_store.yaml with the online store that the rows go to.")
 @JSON_OPTION
 @click.pass_obj
 def export(open_store: Callable[[], FeatureStore], views: Sequence[str], other: Path, as_json: bool) -> None:
@@ -131,14 +126,7 @@ def export(open_store: Callable[[], FeatureStore], views: Sequence[str], other: 
 
 
 @click.command()
-@click.option(
-    "--from",
-    "other",
-    type=FILE,
-    required=True,
-    metavar="OTHER_FEATURE_STORE_YAML",
-    help="The feature_store.yaml of the repository whose online store to survey.",
-)
+@_other("--from", "The feature_store.yaml of the repository whose online store to survey.")
 @click.option("--view", "views", multiple=True, help="A feature view to survey  [default: all]")
 @click.option(
     "--sample",

@@ -138,6 +138,7 @@ class _RowsWithShapes(Presence, Generic[S]):
     bucket_bounds : int64[b, 2], the oldest and newest timestamp of each bucket.
     """
 
+    table_type: ClassVar[type[Any]]
     table: S
     shapes: Sequence[Shapes]
     bucket_bounds: NDArray[np.int64]
@@ -170,6 +171,25 @@ class _RowsWithShapes(Presence, Generic[S]):
             arrays[f"{number}.states"], arrays[f"{number}.buckets"] = shapes.states, shapes.buckets
         return {"shapes": [list(shapes.features) for shapes in self.shapes]}, arrays
 
+    @classmethod
+    def from_snapshot(
+        cls, description: Mapping[str, Any], parts: Parts, structures: Sequence[Structure]
+    ) -> Self:
+        """See `Presence.from_snapshot`."""
+        shapes = []
+        for number, names in enumerate(description["shapes"]):
+            features = tuple(checked(name, str) for name in names)
+            states = parts.array(f"{number}.states", np.uint8, 2)
+            buckets = parts.array(f"{number}.buckets", np.uint8)
+            if states.shape != (len(buckets), len(features)) or np.any(states > VALUE):
+                raise ValueError(f"shape range {number} does not fit its arrays")
+            shapes.append(Shapes(features, states, buckets))
+        bounds = parts.array("bucket_bounds", np.int64, 2)
+        num_buckets = max((int(s.buckets.max()) + 1 for s in shapes if len(s)), default=0)
+        if bounds.shape[1] != 2 or len(bounds) < num_buckets:
+            raise ValueError("the bounds of the timestamp buckets do not fit the shapes")
+        return cls(cls.table_type.among(structures), shapes, bounds)
+
 
 @dataclass(frozen=True)
 class ShapedRows(_RowsWithShapes[BloomTable]):
@@ -181,6 +201,7 @@ class ShapedRows(_RowsWithShapes[BloomTable]):
     """
 
     kind = "shapes"
+    table_type = BloomTable
 
     def __post_init__(self) -> None:
         sizes = [len(shapes) for shapes in self.shapes]
@@ -200,13 +221,6 @@ class ShapedRows(_RowsWithShapes[BloomTable]):
             prepared.shapes(*filled.arguments(symbols.query))
         return prepared
 
-    @classmethod
-    def from_snapshot(
-        cls, description: Mapping[str, Any], parts: Parts, structures: Sequence[Structure]
-    ) -> Self:
-        """See `Presence.from_snapshot`."""
-        return cls(BloomTable.among(structures), *_shapes_from(description, parts))
-
 
 @dataclass(frozen=True)
 class StaticRows(_RowsWithShapes[StaticScalars]):
@@ -218,6 +232,7 @@ class StaticRows(_RowsWithShapes[StaticScalars]):
     """
 
     kind = "static"
+    table_type = StaticScalars
 
     def __post_init__(self) -> None:
         if [len(shapes) for shapes in self.shapes] != [self.table.num_shapes]:
@@ -232,35 +247,6 @@ class StaticRows(_RowsWithShapes[StaticScalars]):
         function = self.table.function
         prepared.numbered(*self.table.salt, *function.arguments, oldest, newest, unfinished(function.check))
         return prepared
-
-    @classmethod
-    def from_snapshot(
-        cls, description: Mapping[str, Any], parts: Parts, structures: Sequence[Structure]
-    ) -> Self:
-        """See `Presence.from_snapshot`."""
-        return cls(StaticScalars.among(structures), *_shapes_from(description, parts))
-
-
-def _shapes_from(description: Mapping[str, Any], parts: Parts) -> tuple[list[Shapes], NDArray[np.int64]]:
-    """The shapes in a description and its arrays, and the bounds of their buckets.
-
-    Raises
-    ------
-    ValueError, KeyError, TypeError : the parts do not fit each other.
-    """
-    shapes = []
-    for number, names in enumerate(description["shapes"]):
-        features = tuple(checked(name, str) for name in names)
-        states = parts.array(f"{number}.states", np.uint8, 2)
-        buckets = parts.array(f"{number}.buckets", np.uint8)
-        if states.shape != (len(buckets), len(features)) or np.any(states > VALUE):
-            raise ValueError(f"shape range {number} does not fit its arrays")
-        shapes.append(Shapes(features, states, buckets))
-    bounds = parts.array("bucket_bounds", np.int64, 2)
-    num_buckets = max((int(s.buckets.max()) + 1 for s in shapes if len(s)), default=0)
-    if bounds.shape[1] != 2 or len(bounds) < num_buckets:
-        raise ValueError("the bounds of the timestamp buckets do not fit the shapes")
-    return shapes, bounds
 
 
 def bucket_timestamps(

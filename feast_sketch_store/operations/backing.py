@@ -7,7 +7,6 @@ import numpy as np
 import pyarrow as pa
 from feast import FeatureStore
 from feast.feature_view import FeatureView
-from feast.protos.feast.types.EntityKey_pb2 import EntityKey
 from numpy.typing import NDArray
 
 from feast_sketch_store.adapter import backing
@@ -17,6 +16,7 @@ from feast_sketch_store.errors import SettingsError
 from feast_sketch_store.online_store import any_feature_view, online_store_of
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.encoding import FeastRow
+from feast_sketch_store.rows.entity_keys import key_text
 from feast_sketch_store.view.semantics import FoldedRows
 from feast_sketch_store.view.view import View
 
@@ -110,9 +110,9 @@ def differences(store: FeatureStore, view: str, num_rows: int = 1_000) -> list[s
             for name, value in values.items():
                 found = (theirs or {}).get(name)
                 if found is None or found.WhichOneof("val") is None:
-                    missing[name].append(_shown(key))
+                    missing[name].append(key_text(key))
                 elif found != value:
-                    other[name].append(_shown(key))
+                    other[name].append(key_text(key))
     way_out = f"; `feast-sketch refill {view}` writes them again"
     problems = []
     for lost, what in ((missing, "lacks"), (other, "has other values than the row log for")):
@@ -158,8 +158,3 @@ def _with_values(row: FeastRow) -> FeastRow:
     """The row without features that are null in it."""
     key, values, event, created = row
     return key, {name: value for name, value in values.items() if value.WhichOneof("val")}, event, created
-
-
-def _shown(key: EntityKey) -> str:
-    values = [getattr(value, value.WhichOneof("val")) for value in key.entity_values]
-    return ", ".join(f"{name}={value!r}" for name, value in zip(key.join_keys, values, strict=True))

@@ -127,13 +127,8 @@ def verify_view(
 def size_of(storage: Storage) -> int:
     """The total number of bytes that `verify_view` reports to ``progress``."""
     rows, snapshots = storage.within(ROWS_FOLDER), storage.within(SNAPSHOTS_FOLDER)
-    log = sum(_size(rows, name) for name in rows.list() if name.endswith(".parquet"))
+    log = sum(map(rows.size_bytes, (name for name in rows.list() if name.endswith(".parquet"))))
     return log + sum(s.size_bytes(part) for s in SnapshotFolder(snapshots).list() for part in PARTS)
-
-
-def _size(storage: Storage, name: str) -> int:
-    info = storage.info(name)
-    return info.size_bytes if info else 0
 
 
 def _verify_log(

@@ -121,8 +121,7 @@ class DataFile:
     @property
     def size_bytes(self) -> int:
         """The file's size; 0 if it is gone."""
-        info = self.storage.info(self.name)
-        return info.size_bytes if info else 0
+        return self.storage.size_bytes(self.name)
 
     def schema(self) -> pa.Schema:
         """The columns.

@@ -18,13 +18,13 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-import mmh3
 import pyarrow as pa
 
 from feast_sketch_store.errors import DamagedFileError, RowError, StorageError
 from feast_sketch_store.row_log import delta_protocol
 from feast_sketch_store.row_log.data_file import SUFFIX, DataFile, runs
 from feast_sketch_store.rows.columns import check_new_columns
+from feast_sketch_store.snapshot.manifest import checksum_of
 from feast_sketch_store.storage.base import (
     FileExistsAlreadyError,
     MissingFileError,
@@ -179,12 +179,12 @@ class Table:
                 "If this is the newest commit, delete its file; otherwise fill the view anew with "
                 "`feast-sketch rebuild`"
             )
-        if _checksum(text) != info[_CHECKSUM_KEY]:
+        if checksum_of(text.encode()) != info[_CHECKSUM_KEY]:
             raise ValueError("its checksum does not match")
         own = json.loads(text)
         if own["version"] != version:
             raise ValueError(f"it is the commit of version {own['version']}")
-        if columns is not None and _checksum(schemas[-1]) != own["schema"]:
+        if columns is not None and checksum_of(schemas[-1].encode()) != own["schema"]:
             raise ValueError("its schema was altered")
         files = tuple(DataFile.from_entry(self._storage, entry) for entry in own["files"])
         if sorted(file.name for file in files) != sorted(added) or sorted(own["removed"]) != sorted(removed):
@@ -354,11 +354,11 @@ class Table:
                 "tombstones": dict(commit.tombstones),
                 "schema": ""
                 if commit.columns is None
-                else _checksum(delta_protocol.schema_string(commit.columns)),
+                else checksum_of(delta_protocol.schema_string(commit.columns).encode()),
             },
             separators=(",", ":"),
         )
-        more = {_OWN_KEY: own, _CHECKSUM_KEY: _checksum(own)}
+        more = {_OWN_KEY: own, _CHECKSUM_KEY: checksum_of(own.encode())}
         actions = [delta_protocol.commit_info("COMPACTION" if commit.is_compaction else "WRITE", more)]
         if not commit.version or commit.is_compaction:
             actions.append(delta_protocol.PROTOCOL)
@@ -444,7 +444,3 @@ def new_columns(known: Mapping[str, Any], schema: pa.Schema) -> dict[str, Any]:
 
 def _text(kind: Any) -> str:
     return f"a list of {_text(kind['elementType'])}" if isinstance(kind, dict) else str(kind)
-
-
-def _checksum(text: str) -> str:
-    return mmh3.mmh3_x64_128_digest(text.encode()).hex()

@@ -98,8 +98,7 @@ class SnapshotFile:
 
     def size_bytes(self, part: str = "base") -> int:
         """Bytes of a part that this snapshot added; 0 if it is gone."""
-        info = self.storage.info(_part_name(self.name, part))
-        return info.size_bytes if info else 0
+        return self.storage.size_bytes(_part_name(self.name, part))
 
     def layers_bytes(self) -> int:
         """Bytes of the base and the deltas that readers map; 0 if the snapshot is gone."""

@@ -11,7 +11,6 @@ entities of late rows. The whole file is fetched when that is little, or when ma
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
-import mmh3
 import numpy as np
 from numpy.typing import NDArray
 
@@ -22,6 +21,7 @@ from feast_sketch_store.snapshot.files import SnapshotFile
 from feast_sketch_store.snapshot.format import Stretch, header_of, locate
 from feast_sketch_store.snapshot.manifest import checksum_of
 from feast_sketch_store.storage.base import MissingFileError
+from feast_sketch_store.succinct.blocks import block_checksums
 from feast_sketch_store.threads import Threads
 
 _Shaped = TypeVar("_Shaped", NDArray[np.generic], Stretch)
@@ -227,9 +227,5 @@ def _first_bits(hashes: NDArray[np.uint64]) -> NDArray[np.int32]:
 
 def _checks_of(rows: NDArray[np.uint64]) -> NDArray[np.int32]:
     """The first 4 bytes of the checksum of each block, the last one shorter: int32[blocks]."""
-    content = np.ascontiguousarray(rows).reshape(-1).view(np.uint8).data
-    digests = [
-        mmh3.mmh3_x64_128_digest(content[start : start + _BLOCK_BYTES])[:4]
-        for start in range(0, len(content), _BLOCK_BYTES)
-    ]
-    return np.frombuffer(b"".join(digests), "<i4").astype(np.int32)
+    checksums = block_checksums(np.ascontiguousarray(rows), _BLOCK_BYTES)
+    return np.ascontiguousarray(checksums[:, :4]).view("<i4").reshape(-1).astype(np.int32)

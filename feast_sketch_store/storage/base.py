@@ -133,6 +133,10 @@ class Storage(ABC):
     def info(self, name: str) -> FileInfo | None:
         """Metadata of a file; None if it does not exist."""
 
+    def size_bytes(self, name: str) -> int:
+        """The size of a file; 0 if it does not exist."""
+        return 0 if (info := self.info(name)) is None else info.size_bytes
+
     @abstractmethod
     def walk(self) -> Iterator[FileInfo]:
         """All files at any depth, in no order, including unfinished ones of killed writers."""

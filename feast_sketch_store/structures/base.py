@@ -284,7 +284,6 @@ class Structure(ABC):
     codecs : names of the codecs whose features only this structure keeps.
     is_filter : whether it shows false values, and may miss its goal.
     lists_rows : whether it is read by row number, so that the layer has to list its rows.
-    holds_rows : whether it holds the symbols that record rows if the layer does not list them.
     tells_states : whether it stores the states of rows without a value; otherwise the layer does.
     features : the features that it keeps, by name.
     """
@@ -294,7 +293,6 @@ class Structure(ABC):
     codecs: ClassVar[tuple[str, ...]] = ()
     is_filter: ClassVar[bool] = False
     lists_rows: ClassVar[bool] = False
-    holds_rows: ClassVar[bool] = False
     tells_states: ClassVar[bool] = False
 
     features: Mapping[str, SealedFeature]

@@ -363,7 +363,6 @@ class BloomTable(Structure):
     kind = BLOOM
     names = (BLOOM, WEIGHTED_BLOOM)
     is_filter = True
-    holds_rows = True
 
     @classmethod
     def offer(cls, goal: Goal, popularity: Popularity) -> Offer | None:

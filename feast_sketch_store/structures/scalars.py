@@ -279,7 +279,6 @@ class StaticScalars(Structure):
     num_entities: int
 
     kind = STATIC
-    holds_rows = True
 
     @staticmethod
     def expected_bytes(num_rows: int, num_shapes: int, sizes: Sequence[int], rate: float) -> float:

@@ -19,12 +19,12 @@ CHECKSUM_BYTES = 16
 _BLOCK_WORDS = BLOCK_BYTES // 8
 
 
-def block_checksums(words: NDArray[np.generic]) -> NDArray[np.uint8]:
-    """MurmurHash3 x64 128 of each block of ``BLOCK_BYTES``, the last one shorter: uint8[blocks, 16]."""
+def block_checksums(words: NDArray[np.generic], block_bytes: int = BLOCK_BYTES) -> NDArray[np.uint8]:
+    """MurmurHash3 x64 128 of each block of so many bytes, the last one shorter: uint8[blocks, 16]."""
     content = words.reshape(-1).view(np.uint8).data
     digests = [
-        mmh3.mmh3_x64_128_digest(content[first : first + BLOCK_BYTES])
-        for first in range(0, len(content), BLOCK_BYTES)
+        mmh3.mmh3_x64_128_digest(content[first : first + block_bytes])
+        for first in range(0, len(content), block_bytes)
     ]
     return np.frombuffer(b"".join(digests), np.uint8).reshape(-1, CHECKSUM_BYTES)
 
@@ -102,7 +102,7 @@ class BlockChecks:
             for block in blocks.tolist():
                 self._fetch(self.words, block * _BLOCK_WORDS, _BLOCK_WORDS)
         for block in blocks.tolist():
-            self._check(block)
+            self.report(block)
         if len(blocks):
             self.pending[0] = self.unchecked.any()
 
@@ -115,10 +115,7 @@ class BlockChecks:
         self.pending[0] = self.unchecked.any()
 
     def report(self, block: int) -> None:
-        """Raise the error of a block that the kernel found damaged."""
-        self._check(block)
-
-    def _check(self, block: int) -> None:
+        """Check a block: raises the error of one that the kernel found damaged."""
         words = self.words[block * _BLOCK_WORDS : (block + 1) * _BLOCK_WORDS]
         if mmh3.mmh3_x64_128_digest(words.view(np.uint8).data) != self.checksums[block].tobytes():
             raise DamagedFileError(
