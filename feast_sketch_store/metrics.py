@@ -100,10 +100,7 @@ LAG_COMMITS = _gauge(
 UNSEALED_ROWS = _gauge("unsealed_rows", "livemax", "Rows that are kept exactly until a seal")
 UNSEALED_BYTES = _gauge("unsealed_bytes", "livemax", "Bytes that unsealed rows take in each process")
 EXPECTED_RATE = _gauge(
-    "expected_false_positive_rate",
-    "livemax",
-    "Rate that the served filter is built for",
-    (*_VIEW, "feature"),
+    "expected_false_positive_rate", "livemax", "Rate that the served filter is built for", (*_VIEW, "feature")
 )
 SAMPLED_RATE = _gauge(
     "sampled_false_positive_rate",

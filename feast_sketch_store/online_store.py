@@ -490,11 +490,7 @@ class SketchOnlineStore(OnlineStore):
         self.online_write_batch(config, view_of_vectors(feature_service_name), [row], None)
 
     def read_precomputed_vectors(
-        self,
-        config: RepoConfig,
-        feature_service_name: str,
-        project: str,
-        entity_keys: list[EntityKeyProto],
+        self, config: RepoConfig, feature_service_name: str, project: str, entity_keys: list[EntityKeyProto]
     ) -> list[bytes | None]:
         """The precomputed vectors of entities; None for an entity without one."""
         rows = self.online_read(config, view_of_vectors(feature_service_name), entity_keys, ["vector"])

@@ -21,10 +21,7 @@ _ROWS_A_BATCH = 1_000
 
 
 def export(
-    store: FeatureStore,
-    view: str,
-    other: Path,
-    tell: Callable[[int, int], object] = lambda done, total: None,
+    store: FeatureStore, view: str, other: Path, tell: Callable[[int, int], object] = lambda done, total: None
 ) -> int:
     """Write what a view shows of each entity into another online store.
 

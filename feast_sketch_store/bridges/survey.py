@@ -476,9 +476,7 @@ def _num_facts(values: Sequence[set[object]], entities: Estimate) -> Estimate:
     if entities.is_known:
         return facts
     return Estimate(
-        facts.value,
-        facts.low * entities.low / entities.value,
-        facts.high * entities.high / entities.value,
+        facts.value, facts.low * entities.low / entities.value, facts.high * entities.high / entities.value
     )
 
 

@@ -71,10 +71,7 @@ def _reason(error: Exception) -> str:
     help="Folder of the feature repository.",
 )
 @click.option(
-    "--feature-store-yaml",
-    "-f",
-    type=FILE,
-    help="Configuration file to read instead of feature_store.yaml.",
+    "--feature-store-yaml", "-f", type=FILE, help="Configuration file to read instead of feature_store.yaml."
 )
 @click.option(
     "--lock-timeout",

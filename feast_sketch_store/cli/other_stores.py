@@ -162,11 +162,7 @@ def survey(
     refused: list[str] = []
     try:
         for result in survey_store(
-            other,
-            views,
-            sample,
-            max_rows_per_second,
-            lambda view, rows: progress(f"Reading {view}", rows, 0),
+            other, views, sample, max_rows_per_second, lambda view, rows: progress(f"Reading {view}", rows, 0)
         ):
             (refused if isinstance(result, str) else found).append(result)  # type: ignore[arg-type]
     finally:

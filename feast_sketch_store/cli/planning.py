@@ -9,14 +9,7 @@ from textwrap import indent
 import click
 from feast import FeatureStore
 
-from feast_sketch_store.cli.common import (
-    FILE,
-    Progress,
-    print_json,
-    print_table,
-    store_with,
-    tell_unfilled,
-)
+from feast_sketch_store.cli.common import FILE, Progress, print_json, print_table, store_with, tell_unfilled
 from feast_sketch_store.planning.choice import PlanTarget
 from feast_sketch_store.planning.plan import Estimate, Plan
 from feast_sketch_store.planning.planner import DEFAULT_SAMPLE, plan_view

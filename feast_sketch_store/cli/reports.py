@@ -137,14 +137,7 @@ def verify(open_store: Callable[[], FeatureStore], views: Sequence[str], as_json
     if as_json:
         print_json([{"view": view, **asdict(v), "is_sound": v.is_sound} for view, v in found.items()])
     else:
-        columns = [
-            "view",
-            "commits",
-            "rows",
-            "snapshots",
-            "entities compared",
-            "facts compared",
-        ]
+        columns = ["view", "commits", "rows", "snapshots", "entities compared", "facts compared"]
         print_table(
             [*columns, "format versions", "leftovers", "problems"],
             [

@@ -56,18 +56,10 @@ _PORT = 6566  # Feast's
     help="Load Feast's registry again after this time; 0 for never.",
 )
 @click.option(
-    "--key",
-    "-k",
-    "tls_key_path",
-    type=click.Path(exists=True, dir_okay=False),
-    help="TLS: private key.",
+    "--key", "-k", "tls_key_path", type=click.Path(exists=True, dir_okay=False), help="TLS: private key."
 )
 @click.option(
-    "--cert",
-    "-c",
-    "tls_cert_path",
-    type=click.Path(exists=True, dir_okay=False),
-    help="TLS: certificate.",
+    "--cert", "-c", "tls_cert_path", type=click.Path(exists=True, dir_okay=False), help="TLS: certificate."
 )
 @click.option("--metrics", "-m", is_flag=True, help="Export metrics to Prometheus, on the same host.")
 @click.option(

@@ -391,11 +391,7 @@ def _in_utc(moment: datetime | None) -> datetime | None:
 @JSON_OPTION
 @click.pass_obj
 def delete(
-    open_store: Callable[[], FeatureStore],
-    view: str,
-    entities: Sequence[str],
-    file: Any,
-    as_json: bool,
+    open_store: Callable[[], FeatureStore], view: str, entities: Sequence[str], file: Any, as_json: bool
 ) -> None:
     """Delete entities from a VIEW.
 

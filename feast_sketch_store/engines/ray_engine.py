@@ -118,8 +118,7 @@ def write_rows(dataset: Dataset, job: WriteJob, concurrency: int | None = None) 
 
 
 def _write_block(
-    block: pa.Table | pd.DataFrame,
-    write_task: Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]],
+    block: pa.Table | pd.DataFrame, write_task: Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 ) -> pa.Table:
     if isinstance(block, pd.DataFrame):
         table = pa.Table.from_pandas(block, preserve_index=False)

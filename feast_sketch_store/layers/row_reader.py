@@ -14,15 +14,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from feast_sketch_store import kernel
-from feast_sketch_store.kernel import (
-    ABSENT,
-    BYTES,
-    FOUND,
-    NAMES,
-    NUMBERS,
-    WITH_WEIGHTS,
-    RowReader,
-)
+from feast_sketch_store.kernel import ABSENT, BYTES, FOUND, NAMES, NUMBERS, WITH_WEIGHTS, RowReader
 from feast_sketch_store.kernel.binary import from_parts
 from feast_sketch_store.rows.codecs import Decoder, FeatureCodec
 from feast_sketch_store.rows.csr import Csr

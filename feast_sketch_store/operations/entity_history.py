@@ -132,13 +132,7 @@ def _rows_of(log: RowLog, serialized_key: bytes) -> Iterator[tuple[pa.Table, str
 class _Past:
     """Reads the rows of an entity up to each of them, as if there were no later one."""
 
-    def __init__(
-        self,
-        view: str,
-        hashes: bytes,
-        semantics: RowSemantics,
-        join_keys: Set[str],
-    ):
+    def __init__(self, view: str, hashes: bytes, semantics: RowSemantics, join_keys: Set[str]):
         self._view, self._hashes, self._semantics = view, hashes, semantics
         self._others = {*_OWN, *join_keys}
         self._tables: list[pa.Table] = []

@@ -67,10 +67,7 @@ class PlanTarget:
     @property
     def name(self) -> str:
         """The target as part of a file name; empty without a target."""
-        limits = {
-            "noise-ratio": self.noise_ratio,
-            "memory": self.memory_bytes,
-        }
+        limits = {"noise-ratio": self.noise_ratio, "memory": self.memory_bytes}
         parts = ["auc"] * self.auc
         parts += [f"{limit}-{amount:.12g}" for limit, amount in limits.items() if amount is not None]
         return "-".join(parts)

@@ -184,11 +184,7 @@ def sets(sample: Sample, least: int = 0) -> Candidate:
 
 
 def sets_of(
-    sample: Sample,
-    kept: VocabularyMask,
-    curve: str,
-    label: str,
-    settings: Mapping[str, Mapping[str, str]],
+    sample: Sample, kept: VocabularyMask, curve: str, label: str, settings: Mapping[str, Mapping[str, str]]
 ) -> Candidate:
     """Exact sets of some values; ``settings`` are those of the point."""
     rates = {name: np.zeros(len(counts)) for name, counts in sample.kept_counts(kept).items()}

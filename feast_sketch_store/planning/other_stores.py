@@ -67,11 +67,7 @@ class StoredRows:
 
 
 def value_sizes(
-    element_kind: str,
-    field_number: int,
-    vocabulary: Vocabulary,
-    rows: Csr,
-    num_elements: NDArray[np.int64],
+    element_kind: str, field_number: int, vocabulary: Vocabulary, rows: Csr, num_elements: NDArray[np.int64]
 ) -> NDArray[np.int64]:
     """Bytes of the ``Value`` of each row: int64[n].
 

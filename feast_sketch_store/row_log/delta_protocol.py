@@ -226,9 +226,7 @@ def _listed(storage: Storage) -> Iterator[tuple[str, int, bool]]:
 _STRINGS = pa.map_(pa.string(), pa.string())
 _CHECKPOINT_SCHEMA = pa.schema(
     {
-        "txn": pa.struct(
-            {"appId": pa.string(), "version": pa.int64(), "lastUpdated": pa.int64()},
-        ),
+        "txn": pa.struct({"appId": pa.string(), "version": pa.int64(), "lastUpdated": pa.int64()}),
         "add": pa.struct(
             {
                 "path": pa.string(),
@@ -239,9 +237,7 @@ _CHECKPOINT_SCHEMA = pa.schema(
                 "stats": pa.string(),
             }
         ),
-        "remove": pa.struct(
-            {"path": pa.string(), "deletionTimestamp": pa.int64(), "dataChange": pa.bool_()},
-        ),
+        "remove": pa.struct({"path": pa.string(), "deletionTimestamp": pa.int64(), "dataChange": pa.bool_()}),
         "metaData": pa.struct(
             {
                 "id": pa.string(),

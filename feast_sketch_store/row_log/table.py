@@ -204,12 +204,7 @@ class Table:
     # -- write ---------------------------------------------------------------------------------
 
     def append(
-        self,
-        identity: str,
-        files: Sequence[DataFile],
-        columns: Mapping[str, Any],
-        first: int,
-        through: int,
+        self, identity: str, files: Sequence[DataFile], columns: Mapping[str, Any], first: int, through: int
     ) -> TableState | None:
         """Commit written files; creates the table if it does not exist.
 

@@ -280,9 +280,7 @@ class WriteAheadLog:
     # -- write ---------------------------------------------------------------------------------
 
     def append(
-        self,
-        payloads: Sequence[Payload],
-        check: Callable[[Tail], None] = lambda tail: None,
+        self, payloads: Sequence[Payload], check: Callable[[Tail], None] = lambda tail: None
     ) -> tuple[int, Cursor | None]:
         """Append commits; they are durable when this returns.
 

@@ -31,12 +31,7 @@ from feast_sketch_store.rows.codecs import TOO_LARGE_FOR_FLOAT, FeatureCodec
 from feast_sketch_store.rows.columns import large_type, list_lengths, lists_of
 from feast_sketch_store.rows.count_log import with_counts
 from feast_sketch_store.rows.csr import bounds_of
-from feast_sketch_store.rows.encoding import (
-    NAMES,
-    TIMESTAMP,
-    computed_value,
-    log_table,
-)
+from feast_sketch_store.rows.encoding import NAMES, TIMESTAMP, computed_value, log_table
 from feast_sketch_store.rows.entity_keys import JOIN_KEY_TYPES, serialize_columns
 from feast_sketch_store.rows.limits import check_moments, check_rows
 

@@ -457,8 +457,7 @@ class FeatureCodec:
                 seconds = pa.array(elements, pa.int64())
                 too_far = pc.any(
                     pc.or_(
-                        pc.less(seconds, -_MAX_TIMESTAMP_SECONDS),
-                        pc.greater(seconds, _MAX_TIMESTAMP_SECONDS),
+                        pc.less(seconds, -_MAX_TIMESTAMP_SECONDS), pc.greater(seconds, _MAX_TIMESTAMP_SECONDS)
                     )
                 )
                 if too_far.as_py():

@@ -524,10 +524,7 @@ def encode_feature(
 
 
 def encode_counts(
-    column: pa.Array,
-    counts: pa.Array | None,
-    codec: FeatureCodec,
-    null_rows: NDArray[np.int64] | None = None,
+    column: pa.Array, counts: pa.Array | None, codec: FeatureCodec, null_rows: NDArray[np.int64] | None = None
 ) -> EncodedFeature:
     """Encode the values of a feature with their counts.
 

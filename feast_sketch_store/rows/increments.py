@@ -228,11 +228,7 @@ def check_ids(
 
 
 def _made_ids(
-    table: pa.Table,
-    rows: NDArray[np.int64],
-    values: pa.Array,
-    counted: FeatureCodec,
-    of_ids: FeatureCodec,
+    table: pa.Table, rows: NDArray[np.int64], values: pa.Array, counted: FeatureCodec, of_ids: FeatureCodec
 ) -> pa.Array:
     """Ids of values, made of the event timestamps of their rows, the values, and their places in the rows."""
     storage = counted.to_storage(values)

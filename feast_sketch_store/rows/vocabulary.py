@@ -4,9 +4,9 @@ Values have one of two storage types, whatever the feature's own type: int64 (nu
 floats, so that NaN and -0.0 keep their identity) or large_binary (everything else).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from feast_sketch_store import kernel
 from feast_sketch_store.kernel.binary import from_parts, parts_of
 from feast_sketch_store.rows.packed_values import PackedArrays, packed_arrays, values_from
-from feast_sketch_store.rows.spill import SpilledArrays
 
 STORAGE_TYPES = (pa.int64(), pa.large_binary())
 
@@ -26,9 +25,6 @@ _MAX_PACKED = 1 << 18
 _MAX_SORTED_STRINGS = 1 << 12
 
 _FEW_NUMBERS = 1 << 8
-
-# Where a `VocabularyBuilder` puts the symbols of parts, int[nnz] each.
-SymbolParts = list[NDArray[Any]] | SpilledArrays
 
 _MAX_WAITING_BYTES = 1 << 24  # of symbols whose vocabularies are not united yet
 
@@ -172,6 +168,16 @@ class Vocabulary:
         if len(offsets) < 1 or offsets[0] != 0 or offsets[-1] != len(data) or np.any(np.diff(offsets) < 0):
             raise ValueError("the vocabulary's offsets do not describe slices of its data")
         return cls(from_parts(offsets, data))  # type: ignore[arg-type]
+
+
+class SymbolParts(Protocol):
+    """Where a `VocabularyBuilder` puts the symbols of parts, int[nnz] each; a list, for example."""
+
+    def append(self, part: NDArray[Any], /) -> None:
+        """Take up the symbols of the next part."""
+
+    def __iter__(self) -> Iterator[NDArray[Any]]:
+        """The symbols of all parts, in their order."""
 
 
 class VocabularyBuilder:

@@ -104,11 +104,7 @@ class StoreOptions(Protocol):
 
 
 def feature_settings(
-    options: StoreOptions,
-    field: "Field",
-    view_tags: Mapping[str, Any],
-    tags: Mapping[str, Any],
-    where: str,
+    options: StoreOptions, field: "Field", view_tags: Mapping[str, Any], tags: Mapping[str, Any], where: str
 ) -> FeatureSettings:
     """The settings of a feature.
 

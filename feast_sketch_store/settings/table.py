@@ -64,11 +64,7 @@ class Part(NamedTuple):
 
 
 def part(
-    read: Reader,
-    default: Any,
-    help_text: str,
-    scopes: Sequence[str] = (STORE,),
-    shown: str | None = None,
+    read: Reader, default: Any, help_text: str, scopes: Sequence[str] = (STORE,), shown: str | None = None
 ) -> Any:
     """A field of a dataclass; the parameters are those of `Setting`."""
     return field(default=default, metadata={"part": Part(read, help_text, scopes, shown)})

@@ -141,10 +141,7 @@ class SnapshotFile:
         return manifest
 
     def open(
-        self,
-        part: str,
-        skip: Callable[[str], bool] = lambda array: False,
-        layer: int = 0,
+        self, part: str, skip: Callable[[str], bool] = lambda array: False, layer: int = 0
     ) -> tuple[dict[str, Any], Arrays]:
         """Map a part, check its bytes, and return its description and arrays.
 
@@ -423,10 +420,7 @@ def _part_name(name: str, part: str) -> str:
 
 
 def _write(
-    storage: Storage,
-    name: str,
-    description: Mapping[str, Any],
-    arrays: Mapping[str, NDArray[np.generic]],
+    storage: Storage, name: str, description: Mapping[str, Any], arrays: Mapping[str, NDArray[np.generic]]
 ) -> PartFile:
     pieces = encode(description, arrays)
     with storage.create(name) as file:

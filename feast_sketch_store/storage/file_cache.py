@@ -123,10 +123,7 @@ class FileCache:
         self._forget(path)  # first, because the disk may be full
         partial, sums = (path.with_suffix(suffix) for suffix in _UNFINISHED)
         partial.touch()
-        with (
-            partial.open("r+b") as file,
-            nullcontext() if chunks else sums.open("a+b") as notes,
-        ):
+        with partial.open("r+b") as file, nullcontext() if chunks else sums.open("a+b") as notes:
             known = chunks or _noted(sums)
             start = _sound_bytes(partial, size_bytes, known)
             file.truncate(start)

@@ -108,11 +108,7 @@ def count(members: Csr, clusters: NDArray[np.int64], shape: tuple[int, int]) -> 
     return np.bincount(keys + members.ids, minlength=shape[0] * shape[1]).reshape(shape)
 
 
-def learn(
-    members: Csr,
-    num_values: int,
-    num_clusters: int,
-) -> NDArray[np.int64]:
+def learn(members: Csr, num_values: int, num_clusters: int) -> NDArray[np.int64]:
     """The cluster of each row: int64[n], below ``num_clusters``.
 
     Parameters

@@ -205,10 +205,7 @@ class ShiftingBloomFilter:
         return self.num_words * 64
 
     def possible_symbols(
-        self,
-        entity_hashes: NDArray[np.uint64],
-        query: SymbolQuery,
-        wanted: NDArray[np.bool_] | None = None,
+        self, entity_hashes: NDArray[np.uint64], query: SymbolQuery, wanted: NDArray[np.bool_] | None = None
     ) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
         """The ids of each entity's possibly-present symbols, out of consecutive symbols.
 

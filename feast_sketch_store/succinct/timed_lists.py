@@ -42,15 +42,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from feast_sketch_store.kernel import (
-    AGES,
-    GAPS,
-    LONGEST_UNARY,
-    NUM_CLASSES,
-    NUM_WIDTHS,
-    SIZES,
-    ceil_log2,
-)
+from feast_sketch_store.kernel import AGES, GAPS, LONGEST_UNARY, NUM_CLASSES, NUM_WIDTHS, SIZES, ceil_log2
 from feast_sketch_store.succinct.coded_rows import (
     CodedRows,
     Gaps,

@@ -187,12 +187,7 @@ class HeldBack:
 
     def _write(self, storage: Storage) -> None:
         files = [{**entry, "columns": entry["columns"].hex()} for entry in self.entries]
-        content = {
-            "at": self.at,
-            "files": files,
-            "format_version": _FORMAT_VERSION,
-            "reasons": self.reasons,
-        }
+        content = {"at": self.at, "files": files, "format_version": _FORMAT_VERSION, "reasons": self.reasons}
         storage.replace(HELD_BACK_FILE, self._encoded(content))
 
     @staticmethod

@@ -257,10 +257,7 @@ class LiveView(ABC, Generic[V]):
     # -- read ----------------------------------------------------------------------------------
 
     def read(
-        self,
-        entity_hashes: NDArray[np.uint64],
-        features: Sequence[str],
-        ttl_microseconds: int | None = None,
+        self, entity_hashes: NDArray[np.uint64], features: Sequence[str], ttl_microseconds: int | None = None
     ) -> LayerAnswer:
         """Read a batch of entities, each in its shard.
 

@@ -262,9 +262,7 @@ def weighted_formulas(settings: ViewSettings, known: Mapping[str, Formula]) -> d
 
 
 def weighted_formula(
-    name: str,
-    weights: Mapping[str, tuple[Vocabulary, NDArray[np.float64]]],
-    known: Formula | None = None,
+    name: str, weights: Mapping[str, tuple[Vocabulary, NDArray[np.float64]]], known: Formula | None = None
 ) -> Formula:
     """The formula of a score with given weights, by source; its step is its unit.
 

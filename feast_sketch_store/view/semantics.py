@@ -49,11 +49,7 @@ from feast_sketch_store.rows.encoding import (
     to_arrow,
 )
 from feast_sketch_store.rows.entity_keys import JoinKeys, find_sorted
-from feast_sketch_store.rows.increments import (
-    Remembered,
-    counted_once,
-    is_times_column,
-)
+from feast_sketch_store.rows.increments import Remembered, counted_once, is_times_column
 from feast_sketch_store.rows.list_log import encode_lists, to_list_log, with_lists
 from feast_sketch_store.rows.listing import ALWAYS
 from feast_sketch_store.rows.lists import as_sealed, newest_of, removed_name, united

@@ -12,11 +12,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from feast_sketch_store.errors import (
-    DamagedFileError,
-    SketchStoreError,
-    StorageError,
-)
+from feast_sketch_store.errors import DamagedFileError, SketchStoreError, StorageError
 from feast_sketch_store.layers import SealedLayer, SealedRows, SketchLayer, SketchLayerBuilder
 from feast_sketch_store.layers.joint import CountedRows, SharedVocabularies, count_rows
 from feast_sketch_store.row_log import START, LogRead, Position
@@ -456,13 +452,7 @@ class Shard(LiveShard):
         except DamagedFileError:
             return None  # a base is made of rows alone, without an order index
         return write_layer(
-            self.snapshots,
-            layer,
-            keys,
-            self.settings.view,
-            log.position.number + 1,
-            log.table_version,
-            below,
+            self.snapshots, layer, keys, self.settings.view, log.position.number + 1, log.table_version, below
         )
 
     def kept_rows(self) -> FoldedRows | None:

@@ -116,9 +116,7 @@ def _filled(folder: Path, events: Events) -> FeatureStore:
                 tags={"sketch.codec": "list", "sketch.list": "{resolution: 1h, limit: 1000}"},
             ),
             Field(
-                name="kind",
-                dtype=Array(String),
-                tags={"sketch.of": "item", "sketch.vocabulary": str(known)},
+                name="kind", dtype=Array(String), tags={"sketch.of": "item", "sketch.vocabulary": str(known)}
             ),
         ],
         source=FileSource(path=str(folder / "rows.parquet"), timestamp_field="event"),

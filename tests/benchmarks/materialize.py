@@ -45,15 +45,7 @@ def run(*, quick: bool) -> None:
     medians = {name: _medians(measured) for name, measured in results.items()}
     ours = medians[SKETCH]
     print_table(
-        [
-            "store",
-            "s",
-            "rows/s",
-            "in the store, s",
-            "its share",
-            "peak memory, MB",
-            "sketch / store",
-        ],
+        ["store", "s", "rows/s", "in the store, s", "its share", "peak memory, MB", "sketch / store"],
         [
             [
                 name,

@@ -64,9 +64,4 @@ def _times(
     }
     one = interleaved(ones, user, rounds=rounds, calls=20 * calls)
     many = interleaved(batches, users, rounds=rounds, calls=calls)
-    return (
-        1e6 * one["reader"],
-        1e6 * many["reader"] / MANY,
-        1e6 * one["Feast"],
-        1e6 * many["Feast"] / MANY,
-    )
+    return (1e6 * one["reader"], 1e6 * many["reader"] / MANY, 1e6 * one["Feast"], 1e6 * many["Feast"] / MANY)

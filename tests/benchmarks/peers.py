@@ -162,11 +162,7 @@ def _compare(
     for kind, side in sides.items():
         size = side.num_bytes()
         sampled = _some(users, _NUM_CHECKED, 0)
-        times = [
-            batches[kind.name] / side.users_per_turn,
-            singles[kind.name],
-            candidates[kind.name],
-        ]
+        times = [batches[kind.name] / side.users_per_turn, singles[kind.name], candidates[kind.name]]
         ours = [batches[Sketch.name] / BATCH, singles[Sketch.name], candidates[Sketch.name]]
         rows.append(
             [
@@ -330,15 +326,7 @@ def _predict(
         "scipy",
     )
     print_table(
-        [
-            "history",
-            "requests of 1 user",
-            "100 users",
-            "1,000 users",
-            "times the sketch, 1",
-            "100",
-            "1,000",
-        ],
+        ["history", "requests of 1 user", "100 users", "1,000 users", "times the sketch, 1", "100", "1,000"],
         [row + ratios[name] for name, row in rows.items()],
     )
     return [

@@ -32,16 +32,7 @@ from feature_server import (
     serving,
 )
 from measure import Goal, number, print_goals, print_set_up, print_table
-from stores import (
-    Backend,
-    UserRows,
-    redis,
-    redis_server,
-    set_up_of,
-    sketch,
-    sqlite,
-    temporary_folder,
-)
+from stores import Backend, UserRows, redis, redis_server, set_up_of, sketch, sqlite, temporary_folder
 
 from tests.helpers.oidc import Provider
 

@@ -86,10 +86,7 @@ def run(*, quick: bool) -> None:
 
 def _interpreter(rounds: int) -> None:
     with temporary_folder() as folder:
-        pythons = {
-            WITHOUT: _make_environment(folder / "without"),
-            WITH: _make_environment(folder / "with"),
-        }
+        pythons = {WITHOUT: _make_environment(folder / "without"), WITH: _make_environment(folder / "with")}
         pip = [sys.executable, "-m", "pip", "--python", str(pythons[WITH]), "install"]
         subprocess.run([*pip, "--quiet", "--no-deps", str(REPOSITORY)], check=True)
         sides = {name: lambda _, python=python: _run(python) for name, python in pythons.items()}

@@ -36,10 +36,7 @@ Times = np.ndarray[Any, np.dtype[np.float64]]
 def run(*, quick: bool, long: bool = False) -> None:
     num_users = 2_000 if quick else 20_000
     print_set_up(
-        f"{set_up_of(num_users)}, default settings, one row a push, durable",
-        "numpy",
-        "feast",
-        "pyarrow",
+        f"{set_up_of(num_users)}, default settings, one row a push, durable", "numpy", "feast", "pyarrow"
     )
     rows = UserRows(num_users, Int64)
     commits = [100, 1_000] if quick else [100, 1_000, 10_000, 30_000]
@@ -180,11 +177,7 @@ def _pushes(folder: Path, rows: UserRows, commits: list[int], disk: BareDisk) ->
         Goal("... against Feast's SQLite store", float(np.median(ratios)), 3.0),
         Goal("... p99 against Feast's SQLite store", float(np.median(slow_ratios)), 1.5),
         Goal("... p99, ms, seals beside it included", worst, 25.0),
-        Goal(
-            f"... p50 after {commits[-1]:,} commits against after {commits[0]:,}, in turns",
-            flatness,
-            1.5,
-        ),
+        Goal(f"... p50 after {commits[-1]:,} commits against after {commits[0]:,}, in turns", flatness, 1.5),
         Goal("first write of a process, ms", max(firsts), 50.0),
         Goal("files of the log, most", largest["files"], 128),
         Goal(

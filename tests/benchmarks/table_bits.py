@@ -169,12 +169,7 @@ def _compare_stores(rows: UserRows) -> None:
     print_table(
         ["what", "bytes", "bytes per fact", "times the snapshot"],
         [
-            [
-                name,
-                f"{size:,}",
-                number(size / rows.facts.size),
-                number(size / stats.snapshot_bytes),
-            ]
+            [name, f"{size:,}", number(size / rows.facts.size), number(size / stats.snapshot_bytes)]
             for name, size in sizes.items()
         ],
     )

@@ -254,13 +254,7 @@ def test_content_at_an_odd_address_is_not_read(small, first):
 
 @for_each(
     "packed",
-    [
-        b"",
-        b"{}",
-        zlib.compress(b"{}")[:-1],
-        zlib.compress(b"{}") + b"{}",
-        zlib.compress(b"{}") + bytes(64),
-    ],
+    [b"", b"{}", zlib.compress(b"{}")[:-1], zlib.compress(b"{}") + b"{}", zlib.compress(b"{}") + bytes(64)],
 )
 def test_a_header_that_is_not_packed_as_it_must_be_is_refused(packed_file, packed):
     refused(packed_file(packed), "not a snapshot, or damaged")

@@ -76,7 +76,7 @@ SPELLINGS: dict[str, Mapping[str, Mapping[str, str]]] = {
             "sketch.score.weights": "scores.json",
             "sketch.score.bits": "6",
         },
-    },
+    }
 }
 
 

@@ -16,11 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from feast_sketch_store import kernel
-from feast_sketch_store.kernel import (
-    NUM_LEFT,
-    SetCodes,
-    SymbolQuery,
-)
+from feast_sketch_store.kernel import NUM_LEFT, SetCodes, SymbolQuery
 from feast_sketch_store.succinct import EliasFano, FingerprintIndex, PackedInts, ShiftingBloomFilter
 from tests.helpers.length import by_length
 from tests.helpers.reads import find_rows, read_sets, take_ascending

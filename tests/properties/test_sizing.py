@@ -6,12 +6,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from feast_sketch_store.structures.sizing import (
-    MAX_NUM_HASHES,
-    FactClass,
-    plain_for_bits,
-    size_for_rates,
-)
+from feast_sketch_store.structures.sizing import MAX_NUM_HASHES, FactClass, plain_for_bits, size_for_rates
 from tests.helpers.filters import expected_fill, ideal_bits
 from tests.helpers.length import by_length
 

@@ -238,8 +238,7 @@ class StorageContract:
     # -- read ----------------------------------------------------------------------------------
 
     @for_each(
-        "start, length",
-        [(0, None), (0, 0), (0, 3), (3, 4), (3, None), (9, 5), (10, 1), (50, None), (50, 2)],
+        "start, length", [(0, None), (0, 0), (0, 3), (3, 4), (3, None), (9, 5), (10, 1), (50, None), (50, 2)]
     )
     def test_a_range_is_read(self, storage, start, length):
         content = b"0123456789"

@@ -34,13 +34,7 @@ from through_feast import PROJECT, VIEW, Repository, Tags, memory
 from feast_sketch_store import SketchReader
 from feast_sketch_store.row_log import RowLog
 from feast_sketch_store.rows.csr import Csr
-from feast_sketch_store.rows.encoding import (
-    CREATED_TIMESTAMP,
-    DELETED,
-    ENTITY_KEY,
-    EVENT_TIMESTAMP,
-    NULLS,
-)
+from feast_sketch_store.rows.encoding import CREATED_TIMESTAMP, DELETED, ENTITY_KEY, EVENT_TIMESTAMP, NULLS
 from feast_sketch_store.rows.entity_keys import serialize_columns
 from feast_sketch_store.storage.stores import StorePlace
 
@@ -171,10 +165,7 @@ def _print(result: dict[str, Any]) -> None:
         ["rows appended to the row log, s", number(result["append, s"])],
         ["sealed, s", number(seal["seconds"])],
         ["Feast's `materialize` would take, by the real people, s", number(materialize)],
-        [
-            "memory of the seal at its peak, with the unsealed rows, MB",
-            number(seal["peak"] / 1e6),
-        ],
+        ["memory of the seal at its peak, with the unsealed rows, MB", number(seal["peak"] / 1e6)],
         ["snapshot, MB", number(seal["bytes"] / 1e6)],
         ["bits per fact", number(result["bits/fact"])],
         ["facts lost, of those of 5,000 people", read["facts lost"]],
