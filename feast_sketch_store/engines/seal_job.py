@@ -88,7 +88,6 @@ def seal_by(store: FeatureStore, view: str, run: Run) -> bool:
             return run(task, [request_of(step, number, rows, joint) for number, rows in given.items()])
 
         joint = numbered(
-            opened.settings,
             parts,
             lambda formulas: [unpack(one)[0] for one in all_do(SAMPLE, _only(formulas))],
             lambda formulas: [unpack_counts(one) for one in all_do(COUNT, _only(formulas))],
@@ -179,7 +178,8 @@ def run_step(request: bytes, artifacts: SerializedArtifacts) -> bytes:
     """
     content, columns = unpack(request)
     feature_view, online_store, _, config = artifacts.unserialize()  # type: ignore[no-untyped-call]
-    parts: Mapping[int, Shard] = online_store.view(config, feature_view).shards
+    # With the present settings: a worker keeps views from task to task.
+    parts: Mapping[int, Shard] = online_store.writer(config, feature_view).shards
     part = parts[content["shard"]]
     codecs = {codec.feature: as_stored(codec) for codec in part.settings.codecs}
     joint = joint_of(content["joint"], columns, codecs)

@@ -99,7 +99,7 @@ def entity_history(store: FeatureStore, view: str, entity_row: Mapping[str, Any]
     hashes = hash_entity_keys([key])
     number = shard_of_hash(hashes, len(opened.shards))
     part = opened.shards[number]
-    version = part.state.snapshot_version
+    position, version = part.state.position, part.state.snapshot_version
     codecs = [codec for codec in opened.settings.codecs if not codec.is_computed and not codec.is_backed]
     past = _Past(view, hashes, named(opened.settings.semantics, codecs), entity_row.keys())
     rows = [
@@ -108,8 +108,12 @@ def entity_history(store: FeatureStore, view: str, entity_row: Mapping[str, Any]
     ]
     names = [codec.feature for codec in opened.settings.codecs]
     now = _plain(online_store.online_read(store.config, table, [key], names)[0])
-    exact = rows[-1].shown if rows else None
-    return EntityHistory(view, key_text(key), number, version, rows, now, _not_written(now, exact))
+    not_written = _not_written(now, rows[-1].shown if rows else None)
+    if (
+        not_written and part.state.position.number != position.number
+    ):  # the values may be of a row that was written meanwhile
+        return entity_history(store, view, entity_row)
+    return EntityHistory(view, key_text(key), number, version, rows, now, not_written)
 
 
 def _rows_of(log: RowLog, serialized_key: bytes) -> Iterator[tuple[pa.Table, str, str, int]]:

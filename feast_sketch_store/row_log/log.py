@@ -346,9 +346,14 @@ class RowLog:
         return gone
 
     def committed(self) -> set[str]:
-        """The names of data files that commits name."""
-        # Commits first, so that what is absorbed meanwhile is found in the table.
-        return self._wal_files() | {file.name for file in self._table.state().files}
+        """The names of data files that commits name, or named before a compaction replaced them.
+
+        Those that were replaced long ago are not among them.
+        """
+        waiting = self._wal_files()  # first, so that what is absorbed meanwhile is found in the table
+        state = self._table.state()
+        replaced = state.compaction.tombstones if state.compaction else ()
+        return {*waiting, *(file.name for file in state.files), *replaced}
 
     def _wal_files(self) -> set[str]:
         """The names of data files that commits name which are not absorbed."""

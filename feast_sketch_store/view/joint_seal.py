@@ -17,7 +17,6 @@ from feast_sketch_store.layers.joint import CountedRows, SharedVocabularies
 from feast_sketch_store.row_log import LogRead
 from feast_sketch_store.row_log.data_file import StagedFile
 from feast_sketch_store.rows.formulas import Formula
-from feast_sketch_store.settings.view_settings import ViewSettings
 from feast_sketch_store.snapshot.files import SnapshotFile
 from feast_sketch_store.threads import in_threads
 from feast_sketch_store.view.gate import Figures
@@ -26,10 +25,7 @@ from feast_sketch_store.view.shard import Drafted, Shard
 
 
 def seal_bases(
-    shards: Mapping[int, Shard],
-    settings: ViewSettings,
-    judge: Callable[[Figures], object],
-    even_empty: bool = False,
+    shards: Mapping[int, Shard], judge: Callable[[Figures], object], even_empty: bool = False
 ) -> bool:
     """Seal all shards; the caller holds them all. Returns whether there are new snapshots: not without rows.
 
@@ -49,7 +45,7 @@ def seal_bases(
     given = inputs_of(shards, even_empty)
     if not given:
         return False
-    joint = numbered_in_threads(settings, shards, given)
+    joint = numbered_in_threads(shards, given)
     made: dict[int, Drafted] = {}
 
     def make(number: int) -> None:
@@ -82,7 +78,7 @@ def inputs_of(shards: Mapping[int, Shard], even_empty: bool = False) -> dict[int
 
 
 def numbered_in_threads(
-    settings: ViewSettings, shards: Mapping[int, Shard], logs: Mapping[int, LogRead]
+    shards: Mapping[int, Shard], logs: Mapping[int, LogRead]
 ) -> SharedVocabularies | None:
     """The common parts of the bases of shards with such rows; errors are those of `numbered`.
 
@@ -92,7 +88,6 @@ def numbered_in_threads(
         return None
     share = 1 / len(shards)
     return numbered(
-        settings,
         shards,
         lambda formulas: list(in_threads(lambda n: shards[n].sample(logs[n], formulas, share), logs)),
         lambda formulas: list(in_threads(lambda n: shards[n].count(logs[n], formulas), logs)),
@@ -101,7 +96,6 @@ def numbered_in_threads(
 
 
 def numbered(
-    settings: ViewSettings,
     shards: Mapping[int, Shard],
     sample: Callable[[Mapping[str, Formula]], Sequence[Ranges]],
     count: Callable[[Mapping[str, Formula]], Sequence[CountedRows]],
@@ -120,6 +114,7 @@ def numbered(
     SettingsError : the memory that a feature may take is too little for its facts.
     """
     formulas: Mapping[str, Formula] = {}
+    settings = next(iter(shards.values())).settings  # those of all
     if settings.computed:
         sealed = (shard.sealed_formulas() for shard in shards.values())
         known = next((formulas for formulas in sealed if formulas), {})
@@ -134,7 +129,7 @@ def numbered(
     return joint.cut_to(fit(joint)) if budget.with_memory else joint
 
 
-def figures_with(shards: Mapping[int, Shard], settings: ViewSettings, files: Sequence[StagedFile]) -> Figures:
+def figures_with(shards: Mapping[int, Shard], files: Sequence[StagedFile]) -> Figures:
     """The figures of a seal of all rows, if staged files counted; the caller holds the view's lease.
 
     It takes as long as a seal, and writes nothing.
@@ -143,7 +138,7 @@ def figures_with(shards: Mapping[int, Shard], settings: ViewSettings, files: Seq
     for file in files:
         log = logs[file.shard]
         logs[file.shard] = replace(log, files=(*log.files, file.file))
-    joint = numbered_in_threads(settings, shards, logs)
+    joint = numbered_in_threads(shards, logs)
     return Figures.sum_of(in_threads(lambda number: shards[number].figures(logs[number], joint), logs))
 
 

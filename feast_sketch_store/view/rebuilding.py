@@ -76,7 +76,7 @@ def rebuild(
                 dropped = Dropped.sum_of([parts[n].dropped_by(before[n], log) for n, log in new.items()])
                 if (dropped is None or any(dropped)) and not confirm(dropped):
                     return False
-            joint = joint_seal.numbered_in_threads(view.settings, parts, new)
+            joint = joint_seal.numbered_in_threads(parts, new)
             drafts: dict[int, Drafted] = {}
             with deleted_on_error(parts, drafts):
                 for number, log in new.items():

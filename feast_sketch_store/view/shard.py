@@ -490,15 +490,15 @@ class Shard(LiveShard):
     def dropped_by(self, before: LogRead, after: LogRead) -> Dropped | None:
         """The rows that would be lost if others replaced them; None if they cannot be read.
 
-        Those that expired while the others were made would be lost in any case.
+        Those that a seal of the others would leave out, as they expired, would be lost in any case.
         """
-        before = replace(before, moment=after.moment)
+        new = self.rows_of(after)
         try:
-            kept = self.rows_of(before).keys if before.files else RowKeys.none()
+            kept = self._semantics.fold(before.batches, new.expire_before).keys
         except DamagedFileError as error:
             _logger.warning("%s", error)
             return None
-        return Dropped.by(kept, self.rows_of(after).keys)
+        return Dropped.by(kept, new.keys)
 
     def replacement(
         self, before: LogRead, after: LogRead, joint: SharedVocabularies | None

@@ -120,18 +120,29 @@ class View(LiveView[Shard]):
         self._commits: GroupCommit[Batch] = GroupCommit()
         self._num_refused = 0  # unsealed rows of the last seal, if the gate refused it
         self._seal_lock = threading.RLock()  # one seal, rebuild or vacuum at a time in this process
+        self._is_leased = False  # the view, by this process
         self._sealer = Sealer()  # a fork has no threads
 
     @property
     def settings(self) -> ViewSettings:
-        """Of the view."""
+        """Of the view. A seal that is under way goes on with those that it began with."""
         return self._settings
 
     @settings.setter
     def settings(self, settings: ViewSettings) -> None:
         self._settings, self._semantics = settings, named(settings.semantics, settings.codecs)
-        for shard in self.shards.values():
-            shard.settings = settings
+        if self._seal_lock.acquire(blocking=False):
+            try:
+                self._hand_on_settings()
+            finally:
+                self._seal_lock.release()
+
+    def _hand_on_settings(self) -> None:
+        """Give shards the present settings, unless they are being sealed; `_seal_lock` is held."""
+        if not self._is_leased:
+            settings = self._settings
+            for shard in self.shards.values():
+                shard.settings = settings
 
     def close(self) -> None:
         """Wait for writes of tasks, refreshes and a seal that are under way."""
@@ -423,7 +434,7 @@ class View(LiveView[Shard]):
     def _judge_fill(self, files: Sequence[StagedFile]) -> None:
         with self.unchanging():
             try:
-                self.judge(joint_seal.figures_with(self.shards, self.settings, files), FILL)
+                self.judge(joint_seal.figures_with(self.shards, files), FILL)
             except GateError as error:
                 HeldBack.of(files, error).hold(self.storage, self._row_logs())
                 raise
@@ -510,9 +521,8 @@ class View(LiveView[Shard]):
             if as_delta and joint_seal.seal_deltas(self.shards):
                 return True
             try:
-                is_sealed = joint_seal.seal_bases(
-                    self.shards, self.settings, (lambda figures: None) if force else self.judge
-                )
+                judge = (lambda figures: None) if force else self.judge
+                is_sealed = joint_seal.seal_bases(self.shards, judge)
             except GateError:
                 self._num_refused = self.sizes().unsealed_rows
                 raise
@@ -544,7 +554,13 @@ class View(LiveView[Shard]):
         while True:
             with self.storage.lease(SEAL_LOCK, create=create) as is_ours:
                 if is_ours or time.monotonic() >= until:
-                    yield is_ours
+                    self._hand_on_settings()
+                    self._is_leased, was_leased = is_ours, self._is_leased
+                    try:
+                        yield is_ours
+                    finally:
+                        self._is_leased = was_leased
+                        self._hand_on_settings()
                     return
             time.sleep(between)  # shorter than between two seals of a writer
 

@@ -14,6 +14,7 @@ from feast.types import Array, Bool, Float32, Float64, Int64, Set, String, UnixT
 
 from feast_sketch_store.cli import cli
 from feast_sketch_store.errors import RowError, SettingsError
+from feast_sketch_store.operations import entity_history as history_of
 from feast_sketch_store.operations import maintenance
 from feast_sketch_store.operations.entity_history import entity_history
 from feast_sketch_store.operations.versions import Mover, diff
@@ -177,6 +178,19 @@ class TestHistory:
         assert found.not_written == {}
         seal(store)
         assert all(row.is_sealed for row in entity_history(store, "history", {"user_id": 2}).rows)
+
+    def test_a_row_that_is_written_meanwhile_is_not_called_wrong(self, store, monkeypatch):
+        real, days = history_of._rows_of, iter([2])
+
+        def rows_of(*arguments):
+            yield from real(*arguments)
+            for day in days:
+                push(store, {2: [11, 12]}, EVENT + timedelta(day))
+
+        monkeypatch.setattr(history_of, "_rows_of", rows_of)
+        found = entity_history(store, "history", {"user_id": 2})
+        assert (found.shown, found.not_written) == ({"viewed": [11, 12]}, {})
+        assert found.rows[-1].values["viewed"] == [11, 12]
 
     def test_an_entity_without_rows(self, store):
         found = entity_history(store, "history", {"user_id": 1_000})

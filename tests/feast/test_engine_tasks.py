@@ -7,10 +7,11 @@ from datetime import UTC, datetime, timedelta
 import pyarrow as pa
 import pytest
 from feast.field import Field
+from feast.infra.common.serde import SerializedArtifacts
 from feast.protos.feast.types.Value_pb2 import StringSet, Value
 from feast.types import Array, Int64
 
-from feast_sketch_store.engines import write_job
+from feast_sketch_store.engines import seal_job, write_job
 from feast_sketch_store.engines.write_job import WriteJob
 from feast_sketch_store.errors import RowError, ShardError, SketchStoreError, StorageError
 from feast_sketch_store.rows import limits
@@ -249,6 +250,20 @@ def test_a_view_of_a_worker_is_opened_anew_for_other_options(harness, in_worker)
         update={"refresh": Refresh(timedelta(seconds=7))}
     )
     assert harness.reopened().store.view(other, harness.view) is not first
+
+
+def test_a_worker_that_stays_seals_with_the_present_settings(make_harness, in_worker):
+    """Its second task is of a job after ``feast apply`` with a longer ttl."""
+    harness, now = make_harness(ttl={"expire": True, "keep": "0s"}), datetime.now(UTC)
+    values = {"viewed": Value(string_set_val=StringSet(val=["a"]))}
+    keys = [harness.key(user_id=user) for user in (1, 2)]
+    harness.write_many([(keys[0], values, now - timedelta(days=3), None), (keys[1], values, now, None)])
+    row_log = harness.store.view(harness.config, harness.view).shards[0].row_log
+    for days, num_rows in ((1, 1), (30, 2)):
+        harness.view.ttl = timedelta(days=days)
+        request = seal_job.request_of(seal_job.COUNT, 0, row_log.absorb())
+        counted = seal_job.run_step(request, SerializedArtifacts.serialize(harness.view, harness.config))
+        assert seal_job.unpack_counts(counted).num_rows == num_rows
 
 
 def test_a_process_that_is_no_worker_shares_nothing(harness):

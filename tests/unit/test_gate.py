@@ -261,7 +261,8 @@ def test_rows_that_are_held_back_survive_a_vacuum(sealed):
     assert num_items(sealed) == dict.fromkeys(USERS, 1)
 
 
-def test_a_publication_that_was_killed_after_its_commit_is_finished(sealed, monkeypatch):
+@pytest.mark.parametrize("is_compacted", [False, True])
+def test_a_publication_that_was_killed_after_its_commit_is_finished(sealed, monkeypatch, is_compacted):
     fill_badly(sealed)
     with monkeypatch.context() as killed:
         killed.setattr(LocalStorage, "delete", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
@@ -269,8 +270,11 @@ def test_a_publication_that_was_killed_after_its_commit_is_finished(sealed, monk
             sealed.publish(force=True)
     assert num_items(sealed) == dict.fromkeys(USERS, 1)
     sealed.write(rows_of(USERS[:5], 4, NEXT))  # as new as the rows that were published, and later
+    sealed.delete(deletions([user_key(6)], NEXT))
+    if is_compacted:
+        sealed.seal(force=True)
     sealed.publish(force=True)
-    assert num_items(sealed) == {user: 4 if user < 5 else 1 for user in USERS}
+    assert num_items(sealed) == {user: 4 if user < 5 else 1 for user in USERS if user != 6}
 
 
 def test_a_fill_that_was_killed_before_it_was_held_back_leaves_files_for_the_vacuum(sealed, monkeypatch):

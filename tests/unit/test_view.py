@@ -476,6 +476,32 @@ def test_a_seal_and_its_compaction_leave_out_the_same_expired_rows(tmp_path, mon
     assert (found.problems, found.compared_entities) == ([], 30)
 
 
+@pytest.mark.parametrize(("first", "second"), [(5, 2), (2, 5), (None, 2)])
+def test_a_seal_goes_on_with_the_settings_that_it_began_with(tmp_path, monkeypatch, first, second):
+    """A thread writes with another ttl, in hours, between its snapshot and its compaction."""
+    clock = [int(histories.MOMENT.timestamp())]
+    monkeypatch.setattr(time, "time_ns", lambda: clock[0] * 10**9)
+    lives = [None if hours is None else hours * 3_600_000_000 for hours in (first, second)]
+    before, after = (settings_of(0.01, ttl_microseconds=microseconds) for microseconds in lives)
+    view = View(LocalStorage(tmp_path), before, NEVER, 0.0)
+    histories.put(view, {user: {"a"} for user in range(10)})
+    for second_of_row in (3 * 3600, 3 * 3600 + 1, 3 * 3600 + 2):
+        histories.put(view, {user: {f"b{second_of_row}"} for user in range(10, 20)}, second_of_row)
+    clock[0] += 4 * 3600
+    publish = SnapshotFolder.publish
+
+    def publish_and_change(*arguments):
+        publish(*arguments)
+        changing = threading.Thread(target=setattr, args=(view, "settings", after))
+        changing.start()
+        changing.join()
+
+    monkeypatch.setattr(SnapshotFolder, "publish", publish_and_change)
+    assert view.seal()
+    assert view.settings == after == view.shards[0].settings
+    assert verify_view(LocalStorage(tmp_path), [CODEC]).problems == []
+
+
 def test_a_rebuild_asks_about_no_row_that_expired_while_it_was_filled(tmp_path, monkeypatch):
     clock = [int(histories.MOMENT.timestamp())]
     monkeypatch.setattr(time, "time_ns", lambda: clock[0] * 10**9)
