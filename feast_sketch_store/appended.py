@@ -54,7 +54,8 @@ class AppendedFeature(ABC):
     """One feature of a view to which rows append. Safe to use from several threads.
 
     Writes are durable, and visible to this process, when they return. Writes of several threads share a
-    commit. Feast's own writes and reads see the same values.
+    commit. Feast's own writes and reads see the same values. Open it again after ``feast apply`` has changed
+    the view, its ttl for example.
 
     Parameters
     ----------

@@ -254,7 +254,7 @@ def write(view: View, table: FeatureView, data: Sequence[FeastRow], store: Backi
 def put(
     view: View, table: FeatureView, rows: pa.Table, data: Sequence[FeastRow], store: BackingStore
 ) -> None:
-    """Write rows of the row log to the other store alone, except those that were replaced since.
+    """Write rows of the row log to the other store alone, except those that were replaced or deleted since.
 
     Parameters
     ----------
@@ -265,7 +265,7 @@ def put(
     StorageError : the other store did not take them.
     """
     with _lock_of(view):
-        _send(view, table, rows, data, store)
+        _send(view, table, rows, data, store, are_known=True)
 
 
 def _lock_of(view: View) -> threading.Lock:
@@ -273,9 +273,14 @@ def _lock_of(view: View) -> threading.Lock:
 
 
 def _send(
-    view: View, table: FeatureView, rows: pa.Table, data: Sequence[FeastRow], store: BackingStore
+    view: View,
+    table: FeatureView,
+    rows: pa.Table,
+    data: Sequence[FeastRow],
+    store: BackingStore,
+    are_known: bool = False,
 ) -> None:
-    kept = [data[number] for number in winning(view, rows).tolist()]
+    kept = [data[number] for number in winning(view, rows, are_known).tolist()]
     if kept:
         store.write(table, kept, [codec.feature for codec in view.settings.backed_codecs])
 
@@ -326,16 +331,20 @@ async def finish_async(steps: Steps[_T], store: Callable[[], BackingStore]) -> _
         return result
 
 
-def winning(view: View, table: pa.Table) -> NDArray[np.int64]:
+def winning(view: View, table: pa.Table, are_known: bool = False) -> NDArray[np.int64]:
     """Positions of the rows of a log table that reads would show if they were written now, ascending.
 
     Rows that lose by their timestamps must not reach the other store, which may not compare timestamps.
+
+    Parameters
+    ----------
+    are_known : they were read from the row log, so an entity that has no row now was deleted since.
     """
     winners, keys = row_keys(table).newest()
     statuses, events = view.with_state(
         lambda state: state.find(keys.entity_hashes, NO_TIMESTAMP), of_all_shards=True
     )
-    events[statuses != FOUND] = NO_TIMESTAMP
+    events[statuses != FOUND] = np.iinfo(np.int64).max if are_known else NO_TIMESTAMP
     wins, ties = keys.event_timestamps > events, np.flatnonzero(keys.event_timestamps == events)
     if len(ties):  # answers do not say when rows were created
         numbers = np.unique(shards_of(keys.entity_hashes[ties], view.shard_map.num_shards))

@@ -17,6 +17,7 @@ from feast_sketch_store.cli import cli
 from feast_sketch_store.errors import SettingsError, StorageError, UnsupportedFeatureError
 from feast_sketch_store.metrics import BACKING_LOOKUPS, BACKING_LOST
 from feast_sketch_store.online_store import open_view
+from feast_sketch_store.operations import backing as refilling
 from feast_sketch_store.operations import maintenance, resharding
 from tests.helpers.keys import entity_key
 from tests.helpers.redis_server import running_redis
@@ -336,6 +337,25 @@ def test_refill_writes_all_rows_again(shop):
     assert "rows written" in result.stdout
     assert maintenance.verify(shop.store, "users").problems == []
     assert shop.read([1, 7])["bio"] == ["new of 1", "bio of 7"]
+
+
+def test_a_refill_does_not_bring_back_what_was_deleted_meanwhile(shop, monkeypatch):
+    shop.write(users([1, 2]))
+    parts = refilling._parts
+
+    def delete_first(*arguments):
+        for part in parts(*arguments):
+            maintenance.delete(shop.store, "users", [{"user_id": 1}])
+            yield part
+
+    monkeypatch.setattr(refilling, "_parts", delete_first)
+    refilling.refill(shop.store, "users")
+    (store, config), table = shop.backing, shop.store.get_feature_view("users")
+    keys = [entity_key(user_id=user) for user in (1, 2)]
+    kept = [
+        values and values["bio"].WhichOneof("val") for _, values in store.online_read(config, table, keys)
+    ]
+    assert kept == [None, "string_val"]
 
 
 def test_a_rebuild_fills_the_backing_store(sqlite_shop):
