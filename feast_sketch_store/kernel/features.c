@@ -97,6 +97,7 @@ READER_METHOD(ones) {
     feature->tag_size = tag.length;
     feature->wire = (int)wire;
     feature->is_ones = 1;
+    feature->is_text = 0;
     Py_RETURN_NONE;
 }
 

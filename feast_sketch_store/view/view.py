@@ -518,6 +518,8 @@ class View(LiveView[Shard]):
         with self._seal_lock, self._leased(timeout_seconds) as is_ours:
             if not is_ours:
                 return False
+            if self.registration is not None:
+                self.follow()  # else the former shards would be sealed
             if as_delta and joint_seal.seal_deltas(self.shards):
                 return True
             try:

@@ -233,6 +233,16 @@ def test_an_array_becomes_counts_and_an_array_again(make_store, tmp_path):
     assert maintenance.verify(store, "history").problems == []
 
 
+def test_texts_that_were_kept_exactly_are_counted_before_the_next_seal(make_store):
+    """The kernel read their bytes, of which a count has none."""
+    store = make_store(tags={"sketch.codec": "exact"}, counts=False)
+    store.push("clicks", frame([(1, ["a", "b"], ...), (2, ["c"], ...)]))
+    maintenance.seal(store, "history")
+    store.apply([count_view()])
+    assert read(store, [1, 2]) == [{"a": 1, "b": 1}, {"c": 1}]
+    assert read_users(store, ["history:views"], [1])["views"] == [[1, 1]]
+
+
 def test_counts_in_deltas(store, tmp_path):
     """Rows that are sealed over others, as in buckets."""
     store.push("clicks", frame([(n, ["a", "b"], [n + 1, 2]) for n in range(100)]))

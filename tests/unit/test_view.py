@@ -18,6 +18,7 @@ import pytest
 from feast.protos.feast.types.Value_pb2 import StringSet, Value
 
 from feast_sketch_store.errors import StorageError
+from feast_sketch_store.operations.resharding import divide
 from feast_sketch_store.operations.verification import verify_view
 from feast_sketch_store.row_log import RowLog
 from feast_sketch_store.row_log.table import Table
@@ -27,6 +28,7 @@ from feast_sketch_store.storage import local
 from feast_sketch_store.storage.local import LocalStorage
 from feast_sketch_store.view.live_shard import Freshness, last_write
 from feast_sketch_store.view.loading import ShardLoader
+from feast_sketch_store.view.opening import open_view
 from feast_sketch_store.view.rebuilding import rebuild
 from feast_sketch_store.view.removal import remove_view
 from feast_sketch_store.view.sealing import SealPolicy, Sizes
@@ -500,6 +502,19 @@ def test_a_seal_goes_on_with_the_settings_that_it_began_with(tmp_path, monkeypat
     assert view.seal()
     assert view.settings == after == view.shards[0].settings
     assert verify_view(LocalStorage(tmp_path), [CODEC]).problems == []
+
+
+def test_a_seal_follows_rows_that_were_divided_meanwhile(tmp_path):
+    storage, four = LocalStorage(tmp_path), replace(SETTINGS, num_shards=4)
+    behind = open_view(storage, SETTINGS, NEVER, 3600.0)
+    histories.put(behind, {7: ["a"]})
+    divide(storage, four, NEVER, wait=lambda seconds: None)
+    other = open_view(storage, four, NEVER, 0.0)
+    histories.put(other, {7: ["b"]}, 1)
+    assert behind.seal()
+    other.refresh()
+    assert (len(behind.shards), other.sizes().unsealed_rows) == (4, 0)
+    assert items_of(other, [7]) == {7: {"b"}}
 
 
 def test_a_rebuild_asks_about_no_row_that_expired_while_it_was_filled(tmp_path, monkeypatch):
