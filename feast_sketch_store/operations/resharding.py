@@ -142,7 +142,7 @@ def _fill(part: Shard, moved: View) -> Position:
     """Write the rows of an old part that count to the new shards. Returns the position read to."""
     log = part.row_log.read()
     if log:
-        for _, table in part.rows_of(log).batches():
+        for table in part.tables_of(log):
             moved.write(table)
     return log.position
 

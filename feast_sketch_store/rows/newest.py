@@ -45,9 +45,12 @@ class NewestRows:
     ----------
     keys : of the rows that count, ordered by entity hash.
     num_rows : of the log.
+    num_undeclared : rows of `undeclared`, at most.
     has_dead : whether deleted or expired rows were left out.
     expire_before : microseconds since 1970; rows with an older event timestamp were left out.
     """
+
+    num_undeclared = 0
 
     def __init__(
         self,
@@ -92,6 +95,10 @@ class NewestRows:
     def batches(self) -> Iterator[tuple[NDArray[np.int64], pa.Table]]:
         """Batches of rows in the order of the log, with their indices among ``keys``, int64[n]."""
         return self._taken(None)
+
+    def undeclared(self) -> Iterator[pa.Table]:
+        """Nothing: rows of `batches` are whole."""
+        return iter(())
 
     def _taken(self, columns: Sequence[str] | None) -> Iterator[tuple[NDArray[np.int64], pa.Table]]:
         """`batches` with some columns only; None for all."""

@@ -115,7 +115,7 @@ class SealPolicy:
 
 def wants_compaction(rows: FoldedRows, num_files: int) -> bool:
     """Whether to rewrite the table after a seal of these rows, which came from ``num_files`` files."""
-    superseded = rows.num_rows - len(rows)
+    superseded = rows.num_rows - len(rows) - rows.num_undeclared
     return rows.has_dead or superseded > _SUPERSEDED_SHARE * rows.num_rows or num_files > _MAX_FILES
 
 

@@ -13,7 +13,7 @@ rows of an entity count, in lists until they expire, and in lists and sets until
 
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import ClassVar, Final, TypeAlias
 
 import numpy as np
@@ -33,11 +33,15 @@ from feast_sketch_store.layers.row_reader import (
 )
 from feast_sketch_store.rows import count_log, list_log
 from feast_sketch_store.rows.codecs import EMPTY, VALUE, FeatureCodec
+from feast_sketch_store.rows.columns import with_column
 from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.encoding import (
     CREATED_TIMESTAMP,
     DELETED,
+    ENTITY_KEY,
+    KEY_COLUMNS,
     NO_TIMESTAMP,
+    NULLS,
     EncodedRows,
     FeastRow,
     RowKeys,
@@ -48,9 +52,9 @@ from feast_sketch_store.rows.encoding import (
     row_keys,
     to_arrow,
 )
-from feast_sketch_store.rows.entity_keys import JoinKeys, find_sorted
+from feast_sketch_store.rows.entity_keys import JoinKeys, find_sorted, join_keys_of
 from feast_sketch_store.rows.increments import Remembered, counted_once, is_times_column
-from feast_sketch_store.rows.list_log import encode_lists, to_list_log, with_lists
+from feast_sketch_store.rows.list_log import encode_lists, to_list_log, with_lists, without
 from feast_sketch_store.rows.listing import ALWAYS
 from feast_sketch_store.rows.lists import as_sealed, newest_of, removed_name, united
 from feast_sketch_store.rows.newest import Batches, NewestRows
@@ -70,11 +74,15 @@ class AppendedRows:
     def __init__(
         self, semantics: "Append", batches: Batches, expire_before: int, kept_microseconds: int | None
     ):
-        self._batches = batches
-        self.num_rows = 0
+        self._batches, self._semantics = batches, semantics
+        self.num_rows = self.num_undeclared = 0
+        self._undeclared: set[str] = set()
         parts: list[EncodedRows] = []
         for batch in itertools.chain([semantics.to_log([], None)], batches(None)):
             self.num_rows += len(batch)
+            others = undeclared_features(batch, semantics.codecs)
+            self._undeclared |= others
+            self.num_undeclared += int(with_values(batch, others).sum())
             before = [ExactLayer(part) for part in reversed(parts)]
             parts.append(semantics.encode(batch, before))
             if (first := first_due(parts)) < len(parts) - 1:
@@ -121,9 +129,31 @@ class AppendedRows:
                 with as_damage():
                     yield places, self._logged(batch.take(pa.array(found)), places)
 
+    def undeclared(self) -> Iterator[pa.Table]:
+        """What the rows of the same entities add to features that the settings lack.
+
+        Another process has declared them, or they are declared again later.
+        """
+        if not self._undeclared:
+            return
+        keys = RowKeys.concatenate([row_keys(batch) for batch in self._batches(KEY_COLUMNS)])
+        kept, _ = keys.after_barriers()
+        found, _ = find_sorted(self.keys.entity_hashes, keys.entity_hashes[kept])
+        is_kept, first = np.zeros(len(keys), np.bool_), 0
+        is_kept[kept[found]] = True
+        declared = [codec.feature for codec in self._semantics.codecs]
+        for batch in self._batches(None):
+            own = with_values(batch, self._undeclared) & is_kept[first : first + len(batch)]
+            first += len(batch)
+            # Ids that are not declared belong to counts that are: these were added up.
+            own &= ~with_values(batch, [c.feature for c in self._semantics.codecs if c.is_counted])
+            if own.any():
+                rows = without(batch.filter(pa.array(own)), declared)
+                yield with_column(rows, NULLS, pa.nulls(len(rows), rows.schema.field(NULLS).type))
+
     def _logged(self, table: pa.Table, places: NDArray[np.int64]) -> pa.Table:
         """Rows of the log with whole lists, in place of some rows of the same entities."""
-        rows = self._rows.take(places)
+        table, rows = without(table, self._undeclared), self._rows.take(places)
         own = [
             name
             for name in table.column_names
@@ -151,6 +181,23 @@ class AppendedRows:
         if len(self):
             wanted = {codec.feature: codec for codec in codecs}
             yield np.arange(len(self)), as_sealed(self._rows, wanted, NO_TIMESTAMP)
+
+
+def undeclared_features(table: pa.Table, codecs: Sequence[FeatureCodec]) -> set[str]:
+    """The features that have values in rows of the log, and no codec."""
+    if not len(table):
+        return set()
+    known = {codec.feature for codec in codecs} | join_keys_of(table[ENTITY_KEY][0].as_py()).keys()
+    names = (name for name in table.column_names if not name.startswith("__") and name not in known)
+    return {name for name in names if table[name].null_count < len(table)}
+
+
+def with_values(table: pa.Table, features: Iterable[str]) -> NDArray[np.bool_]:
+    """Which rows of the log have a value of one of these features: bool[n]."""
+    has = np.zeros(len(table), np.bool_)
+    for name in {*features} & {*table.column_names}:
+        has |= table[name].is_valid().to_numpy()
+    return has
 
 
 def _emptied(states: NDArray[np.uint8], items: Csr) -> NDArray[np.uint8]:

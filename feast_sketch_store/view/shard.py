@@ -6,7 +6,7 @@ refresh:  newest snapshot -> base layer;  commits since -> exact layers on top
 """
 
 import logging
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
@@ -397,7 +397,7 @@ class Shard(LiveShard):
         # look for what is new find it taken up.
         self.refresh_sealed()
         if compacts:
-            self.row_log.compact((batch for _, batch in self.rows_of(log).batches()), log)
+            self.row_log.compact(self.tables_of(log), log)
         self.row_log.prune()
 
     def refresh_sealed(self) -> None:
@@ -470,6 +470,14 @@ class Shard(LiveShard):
         kept = self.settings.retention_microseconds
         return self._semantics.fold(log.batches, expire_before_of(kept, log.moment), kept)
 
+    def tables_of(self, log: LogRead) -> Iterator[pa.Table]:
+        """The rows of a log that a seal keeps, one for each entity, and what other rows add to features that
+        the settings lack.
+        """
+        rows = self.rows_of(log)
+        yield from (table for _, table in rows.batches())
+        yield from rows.undeclared()
+
     @property
     def _semantics(self) -> RowSemantics:
         """As the settings are now."""
@@ -539,8 +547,7 @@ class Shard(LiveShard):
         is_replaced = False
         try:
             self.row_log.announce_replacement()
-            batches = (batch for _, batch in self.rows_of(after).batches())
-            is_replaced = self.row_log.compact(batches, before, draft.name)
+            is_replaced = self.row_log.compact(self.tables_of(after), before, draft.name)
         finally:
             if not is_replaced:
                 self.snapshots.discard(draft)
