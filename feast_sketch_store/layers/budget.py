@@ -55,6 +55,7 @@ class FeatureBudget:
     is_static : keep the rows in a static function. All features must then be scalars with ids.
     since : microseconds since 1970; older rows were left out. Stored with the layer if rows do not replace
         each other.
+    complete_since : the same of this seal or an earlier one, whichever is later.
     lists_rows : list the rows even if this layer does not need it, because other layers of the view do.
     max_vocabulary : per feature, the most values with which it may be in a filter, because a read asks the
         filter about each of them. Features without an entry have no limit.
@@ -67,6 +68,7 @@ class FeatureBudget:
     may_be_columns: frozenset[str] = frozenset()
     semantics: str = "replace"
     since: int = NO_TIMESTAMP
+    complete_since: int = NO_TIMESTAMP
     is_static: bool = False
     lists_rows: bool = False
     max_vocabulary: Mapping[str, int] = field(default_factory=dict)

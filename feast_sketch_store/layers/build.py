@@ -157,6 +157,7 @@ class SketchLayerBuilder:
             {name: f.num_cut for name, f in features.items() if name in budget.cuts or f.is_cut},
             budget.semantics,
             budget.since,
+            budget.complete_since,
         )
 
     def _finish(

@@ -75,6 +75,7 @@ class SketchLayer(Layer):
     cut : by feature that lost some values, the number of facts left out. Values that are kept lose no facts.
     semantics : how the rows of an entity were combined: a name in `view.semantics`.
     since : microseconds since 1970; older rows were left out. Set only if rows do not replace each other.
+    complete_since : no row after it was left out, by no seal of this log; not before ``since``.
     checks : of arrays whose checksums are verified at first use.
     formulas : by computed feature.
 
@@ -91,6 +92,7 @@ class SketchLayer(Layer):
     cut: Mapping[str, int] = field(default_factory=dict)
     semantics: str = REPLACE
     since: int = NO_TIMESTAMP
+    complete_since: int = NO_TIMESTAMP
     checks: Sequence[BlockChecks] = ()
     formulas: Mapping[str, Formula] = field(default_factory=dict)
 
@@ -265,6 +267,8 @@ class SketchLayer(Layer):
         }
         if self.semantics != REPLACE:
             description["rows"] = {"semantics": self.semantics, "since": self.since}
+            if self.complete_since > self.since:
+                description["rows"]["complete_since"] = self.complete_since
         if self.cut:
             description["cut"] = dict(self.cut)
         if self.roundings:
@@ -322,6 +326,7 @@ class SketchLayer(Layer):
             formulas=formulas_from(description.get("formulas", []), layer.codecs, parts.at(_FORMULAS)),
             semantics=checked(rows["semantics"], str),
             since=checked(rows["since"], int),
+            complete_since=checked(rows.get("complete_since", rows["since"]), int),
         )
 
 

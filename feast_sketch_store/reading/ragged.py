@@ -193,8 +193,8 @@ class ListWindow:
         assert codec.listing is not None
         limit = min(self.limit or NO_LIMIT, codec.listing.limit or NO_LIMIT)
         sealed = [layer for shard in state.shards.values() for layer in shard.sealed_layers]
-        kept_since = max((layer.since for layer in sealed), default=NO_TIMESTAMP)
-        has_expired = (self.bounds[:, 0] < kept_since) & (lengths < limit)
+        complete_since = max((layer.complete_since for layer in sealed), default=NO_TIMESTAMP)
+        has_expired = (self.bounds[:, 0] < complete_since) & (lengths < limit)
         return np.asarray(~(cut | has_expired))
 
 

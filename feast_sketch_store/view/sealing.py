@@ -18,7 +18,7 @@ from feast_sketch_store.layers import DeltaLayer, Goal, SealedLayer, seal
 from feast_sketch_store.layers.build import MAX_ROWS
 from feast_sketch_store.layers.joint import SharedVocabularies
 from feast_sketch_store.rows.codecs import CATEGORICAL, FeatureCodec
-from feast_sketch_store.rows.encoding import EncodedRows, RowKeys
+from feast_sketch_store.rows.encoding import NO_TIMESTAMP, EncodedRows, RowKeys
 from feast_sketch_store.rows.formulas import Formula, Source, same_weights, with_formulas
 from feast_sketch_store.rows.newest import Batches, NewestRows
 from feast_sketch_store.rows.vocabulary import Vocabulary
@@ -124,6 +124,7 @@ def fold(
     settings: ViewSettings,
     joint: SharedVocabularies | None = None,
     known: Mapping[str, Formula] | None = None,
+    complete_since: int = NO_TIMESTAMP,
 ) -> SealedLayer:
     """Fold rows into a layer. Reads no files except those that settings name.
 
@@ -131,6 +132,7 @@ def fold(
     ----------
     joint : what this layer shares with other layers of the view.
     known : the formulas of the last seal.
+    complete_since : of the last seal, see `SketchLayer`.
 
     Raises
     ------
@@ -152,7 +154,9 @@ def fold(
     if joint is not None:
         budget = joint.budget_of(budget, codecs, len(rows))
     if settings.semantics != REPLACE:
-        budget = replace(budget, semantics=settings.semantics, since=rows.expire_before)
+        since = rows.expire_before
+        complete_since = max(since, complete_since)
+        budget = replace(budget, semantics=settings.semantics, since=since, complete_since=complete_since)
     layer = seal(
         rows.keys,
         computed_rows(rows.encoded(codecs), formulas),

@@ -17,7 +17,7 @@ from feast_sketch_store.layers import SealedLayer, SealedRows, SketchLayer, Sket
 from feast_sketch_store.layers.joint import CountedRows, SharedVocabularies, count_rows
 from feast_sketch_store.row_log import START, LogRead, Position
 from feast_sketch_store.row_log.data_file import StagedFile
-from feast_sketch_store.rows.encoding import RowKeys
+from feast_sketch_store.rows.encoding import NO_TIMESTAMP, RowKeys
 from feast_sketch_store.rows.entity_keys import find_sorted
 from feast_sketch_store.rows.formulas import Formula
 from feast_sketch_store.settings.view_settings import ViewSettings
@@ -38,7 +38,7 @@ from feast_sketch_store.view.sealing import (
     ranges_of,
     wants_compaction,
 )
-from feast_sketch_store.view.semantics import FoldedRows, RowSemantics, named
+from feast_sketch_store.view.semantics import REPLACE, FoldedRows, RowSemantics, named
 from feast_sketch_store.view.state import ShardState
 from feast_sketch_store.view.view_file import REMEDY
 
@@ -372,11 +372,15 @@ class Shard(LiveShard):
         Parameters
         ----------
         joint : the ids of values, and what else all shards share.
-        table : the table whose seal it is; None if it is that of the log.
+        table : the table whose seal it is, which may be empty; None if it is that of the log.
         """
         rows, view = self.rows_of(log), self.settings.view
-        table = log if table is None else table  # which may be empty
-        layer = fold(rows, self.settings, joint, self.sealed_formulas())
+        # Rows from elsewhere lack nothing that former seals left out.
+        continues = table is None or (bool(table.files) and log.files[: len(table.files)] == table.files)
+        table = log if table is None else table
+        last = self._last_sealed() if continues and self.settings.semantics != REPLACE else None
+        complete_since = NO_TIMESTAMP if last is None else last.complete_since
+        layer = fold(rows, self.settings, joint, self.sealed_formulas(), complete_since)
         # A snapshot's version is the number of commits that it covers.
         version = table.position.number + 1
         snapshot = write_layer(self.snapshots, layer, rows.keys, view, version, table.table_version)
@@ -485,13 +489,15 @@ class Shard(LiveShard):
 
     def sealed_formulas(self) -> Mapping[str, Formula]:
         """The formulas of the last seal, from which the next one starts; none if it cannot be read."""
-        if not self.settings.computed:
-            return {}
-        try:
-            sealed = self._loader.sealed().sealed
-        except SketchStoreError:
-            return {}
+        sealed = self._last_sealed() if self.settings.computed else None
         return {} if sealed is None else sealed.formulas
+
+    def _last_sealed(self) -> SketchLayer | None:
+        """The base of the newest snapshot; None if there is none that can be read."""
+        try:
+            return self._loader.sealed().sealed
+        except SketchStoreError:
+            return None
 
     # -- rebuild: the steps, see `rebuilding` ---------------------------------------------------
 

@@ -504,6 +504,40 @@ def test_a_seal_goes_on_with_the_settings_that_it_began_with(tmp_path, monkeypat
     assert verify_view(LocalStorage(tmp_path), [CODEC]).problems == []
 
 
+@pytest.mark.parametrize("keep", [None, False, True], ids=["sealed", "rebuilt", "added to"])
+def test_what_a_seal_left_out_stays_known(tmp_path, monkeypatch, keep):
+    """A later seal with a longer ttl keeps older rows than the one before; those in between are gone."""
+    clock = [int(histories.MOMENT.timestamp())]
+    monkeypatch.setattr(time, "time_ns", lambda: clock[0] * 10**9)
+
+    def lives(hours):
+        return settings_of(0.01, ttl_microseconds=hours * 3_600_000_000, semantics=APPEND)
+
+    view = View(LocalStorage(tmp_path), lives(1), NEVER, 0.0)
+    histories.put(view, {1: {"old"}, 2: {"newest"}})
+    clock[0] += 2 * 3600
+    histories.put(view, {1: {"new"}}, 2 * 3600)
+    view.seal()
+    first = view.shards[0].state.sealed
+    assert first.since == first.complete_since == (clock[0] - 3600) * 1_000_000
+    view.settings = lives(5)
+    if keep is None:
+        histories.put(view, {1: {"newer"}}, 2 * 3600)
+        view.seal()
+    else:
+        rebuild(view, lambda storage: written(View(storage, lives(5), NEVER, 0.0)), keep=keep)
+    opened = open_view(LocalStorage(tmp_path), lives(5), NEVER, 0.0)
+    opened.refresh()
+    second = opened.shards[0].state.sealed
+    assert second.since == (clock[0] - 5 * 3600) * 1_000_000
+    assert second.complete_since == (second.since if keep is False else first.complete_since)
+
+
+def written(view):
+    histories.put(view, {3: {"other"}}, 2 * 3600)
+    return view.storage
+
+
 def test_a_seal_follows_rows_that_were_divided_meanwhile(tmp_path):
     storage, four = LocalStorage(tmp_path), replace(SETTINGS, num_shards=4)
     behind = open_view(storage, SETTINGS, NEVER, 3600.0)
