@@ -35,7 +35,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="finds the worke
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 APRIL = NOON - timedelta(20)
-LARGE = by_length(4_000, 50_000)  # rows
+LARGE = by_length(4_000, 20_000)  # rows
 
 USER_ID, VIEWED = Field(name="user_id", dtype=Int64), Field(name="viewed", dtype=Set(String))
 COUNTRY = Field(name="country", dtype=String)

@@ -193,7 +193,7 @@ class ListMachine(RuleBasedStateMachine):
 
 
 ListMachine.TestCase.settings = settings(
-    max_examples=by_length(4, 20), stateful_step_count=25, deadline=None, derandomize=True, database=None
+    max_examples=by_length(4, 10), stateful_step_count=25, deadline=None, derandomize=True, database=None
 )
 TestLists = ListMachine.TestCase
 
@@ -206,7 +206,7 @@ class ListsInMemoryMachine(ListMachine):
 
 
 ListsInMemoryMachine.TestCase.settings = settings(
-    ListMachine.TestCase.settings, max_examples=by_length(3, 10)
+    ListMachine.TestCase.settings, max_examples=by_length(3, 6)
 )
 TestListsInMemory = ListsInMemoryMachine.TestCase
 
@@ -233,6 +233,6 @@ class ListsInProcessesMachine(ListMachine):
 
 
 ListsInProcessesMachine.TestCase.settings = settings(
-    ListMachine.TestCase.settings, max_examples=by_length(2, 8), stateful_step_count=20
+    ListMachine.TestCase.settings, max_examples=by_length(2, 4), stateful_step_count=20
 )
 TestListsInProcesses = ListsInProcessesMachine.TestCase

@@ -18,7 +18,7 @@ from tests.helpers.length import by_length
 
 pytestmark = pytest.mark.has_long_form
 
-REPEATABLE = settings(derandomize=True, deadline=None, database=None, max_examples=by_length(20, 100))
+REPEATABLE = settings(derandomize=True, deadline=None, database=None, max_examples=by_length(20, 60))
 CODECS = [FeatureCodec("viewed", "string_set_val"), FeatureCodec("name", "string_val")]
 NAMES = ["viewed", "name"]
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -13,7 +13,7 @@ from tests.helpers.length import by_length
 pytestmark = pytest.mark.has_long_form
 
 REPEATABLE = settings(derandomize=True, deadline=None, database=None)
-FEWER = settings(REPEATABLE, max_examples=by_length(8, 40))  # a search of 60 sizings an example
+FEWER = settings(REPEATABLE, max_examples=by_length(8, 20))  # a search of 60 sizings an example
 # Settings take rates from 1e-9 to 0.5; a vocabulary of a million divides them further.
 RATES = st.floats(math.log(1e-15), math.log(0.5)).map(math.exp)
 CLASSES = st.lists(st.builds(FactClass, st.integers(0, 10**9), RATES), min_size=1, max_size=6)

@@ -192,7 +192,7 @@ class ViewMachine(RuleBasedStateMachine):
 
 
 ViewMachine.TestCase.settings = settings(
-    max_examples=by_length(6, 30), stateful_step_count=25, deadline=None, derandomize=True, database=None
+    max_examples=by_length(6, 16), stateful_step_count=25, deadline=None, derandomize=True, database=None
 )
 TestView = ViewMachine.TestCase
 
@@ -204,7 +204,7 @@ class ViewInMemoryMachine(ViewMachine):
         return MemoryStorage(self.files)
 
 
-ViewInMemoryMachine.TestCase.settings = settings(ViewMachine.TestCase.settings, max_examples=by_length(3, 15))
+ViewInMemoryMachine.TestCase.settings = settings(ViewMachine.TestCase.settings, max_examples=by_length(3, 8))
 TestViewInMemory = ViewInMemoryMachine.TestCase
 
 
@@ -216,7 +216,7 @@ class ViewOfObjectsMachine(ViewInMemoryMachine):
 
 
 ViewOfObjectsMachine.TestCase.settings = settings(
-    ViewMachine.TestCase.settings, max_examples=by_length(3, 15)
+    ViewMachine.TestCase.settings, max_examples=by_length(3, 8)
 )
 TestViewOfObjects = ViewOfObjectsMachine.TestCase
 

@@ -550,7 +550,7 @@ class StorageContract:
     @pytest.mark.has_long_form
     def test_what_was_deleted_stays_so_under_writers(self, make):
         storages = [make() for _ in range(4)]
-        for round_ in range(by_length(5, 15)):
+        for round_ in range(by_length(5, 10)):
             old = {f"rows/{round_}-old-{number}" for number in range(20)}
             for name in old:
                 put(storages[0], name)
@@ -587,7 +587,7 @@ class StorageContract:
 
     @pytest.mark.has_long_form
     def test_two_delete_everything(self, make):
-        for _ in range(by_length(4, 10)):
+        for _ in range(by_length(4, 6)):
             storages = [make() for _ in range(4)]
             for number in range(30):
                 put(storages[0], f"rows/{number % 3}/{number}")

@@ -23,7 +23,7 @@ from tests.helpers.processes import run_command
 pytestmark = pytest.mark.slow
 
 WEED, AZURITE = (pytest.param(name, marks=pytest.mark.object_servers) for name in ("weed", "azurite"))
-WRITERS, COMMITS = 8, by_length(3, 6)
+WRITERS, COMMITS = 8, by_length(3, 4)
 # Salts are random. A false positive at 1e-12 would be a bug, not chance.
 SETTINGS = settings_of(1e-12, presence=1e-12)
 EVENT = datetime(2026, 5, 1, tzinfo=UTC)

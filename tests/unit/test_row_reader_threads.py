@@ -20,7 +20,7 @@ from tests.helpers.reads import csr_of, read_row
 
 FIRST = datetime(2026, 3, 1, tzinfo=UTC)
 NUM_USERS, NUM_THREADS = 40, 4
-NUM_VERSIONS = by_length(6, 12)
+NUM_VERSIONS = by_length(6, 8)
 FEATURES = ("version", "values")
 
 
