@@ -205,9 +205,7 @@ class ListsInMemoryMachine(ListMachine):
         return MemoryStorage(self.files.setdefault(version, Files()))
 
 
-ListsInMemoryMachine.TestCase.settings = settings(
-    ListMachine.TestCase.settings, max_examples=by_length(3, 6)
-)
+ListsInMemoryMachine.TestCase.settings = settings(ListMachine.TestCase.settings, max_examples=by_length(3, 6))
 TestListsInMemory = ListsInMemoryMachine.TestCase
 
 

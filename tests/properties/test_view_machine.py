@@ -215,9 +215,7 @@ class ViewOfObjectsMachine(ViewInMemoryMachine):
         return ObjectsInMemory(self.files)
 
 
-ViewOfObjectsMachine.TestCase.settings = settings(
-    ViewMachine.TestCase.settings, max_examples=by_length(3, 8)
-)
+ViewOfObjectsMachine.TestCase.settings = settings(ViewMachine.TestCase.settings, max_examples=by_length(3, 8))
 TestViewOfObjects = ViewOfObjectsMachine.TestCase
 
 
