@@ -302,6 +302,7 @@ class ViewMetrics:
         self._flushed_at = time.monotonic()
         if not is_loaded():
             self._pending.clear()
+            return
         taken = []
         while self._pending:
             try:

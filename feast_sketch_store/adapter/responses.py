@@ -148,7 +148,7 @@ def logged_rows(
     Parameters
     ----------
     settings : of the view.
-    features : names of such that are in the row log, also if a backing store keeps them.
+    features : their names. The row log has no computed ones; it has those that a backing store keeps.
     logged : one row for each entity.
     expire_before : microseconds since 1970; older rows are left out.
     """

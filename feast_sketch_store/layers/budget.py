@@ -55,7 +55,7 @@ class FeatureBudget:
     is_static : keep the rows in a static function. All features must then be scalars with ids.
     since : microseconds since 1970; older rows were left out. Stored with the layer if rows do not replace
         each other.
-    complete_since : the same of this seal or an earlier one, whichever is later.
+    complete_since : the latest ``since`` of this seal and earlier ones.
     lists_rows : list the rows even if this layer does not need it, because other layers of the view do.
     max_vocabulary : per feature, the most values with which it may be in a filter, because a read asks the
         filter about each of them. Features without an entry have no limit.

@@ -75,7 +75,7 @@ class SketchLayer(Layer):
     cut : by feature that lost some values, the number of facts left out. Values that are kept lose no facts.
     semantics : how the rows of an entity were combined: a name in `view.semantics`.
     since : microseconds since 1970; older rows were left out. Set only if rows do not replace each other.
-    complete_since : no row after it was left out, by no seal of this log; not before ``since``.
+    complete_since : no seal of this log left out a row after it; at least ``since``.
     checks : of arrays whose checksums are verified at first use.
     formulas : by computed feature.
 

@@ -109,9 +109,8 @@ def entity_history(store: FeatureStore, view: str, entity_row: Mapping[str, Any]
     names = [codec.feature for codec in opened.settings.codecs]
     now = _plain(online_store.online_read(store.config, table, [key], names)[0])
     not_written = _not_written(now, rows[-1].shown if rows else None)
-    if (
-        not_written and part.state.position.number != position.number
-    ):  # the values may be of a row that was written meanwhile
+    if not_written and part.state.position.number != position.number:
+        # The values may be of a row that was written meanwhile.
         return entity_history(store, view, entity_row)
     return EntityHistory(view, key_text(key), number, version, rows, now, not_written)
 

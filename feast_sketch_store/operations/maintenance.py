@@ -319,7 +319,7 @@ def pin(
     versions: Sequence[int] | None = None,
     may_hide: Callable[[int], bool] = lambda unsealed_rows: True,
 ) -> tuple[int, ...] | None:
-    """Hold reads of a view at a snapshot in all processes; see `holding.pin`.
+    """Hold reads of a view at a snapshot in all processes, until `unpin`. Writes are kept, and not shown.
 
     Parameters
     ----------
@@ -341,7 +341,7 @@ def pin(
 
 
 def unpin(store: FeatureStore, view: str) -> bool:
-    """Let reads of a view follow writes again. Returns whether they were held. See `holding.unpin`."""
+    """Let reads of a view follow writes again. Returns whether they were held."""
     return holding.unpin(opened_view(store, view))
 
 

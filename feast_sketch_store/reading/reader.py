@@ -358,7 +358,7 @@ class SketchReader:
                 f"values have the shape {shape}; give m values, or m for each of {number} entities"
             )
         num_values = per_entity or len(asked)
-        out = bytearray(number * num_values)  # passed to the kernel in half the time of a new array
+        out = bytearray(number * num_values)  # the kernel takes it faster than a new array
         # Of one entity the values are looked at, which are fewer than those of the vocabulary.
         is_by_value = codec.is_exact or feature in self._vocabularies  # given values may lack others
         is_by_value |= asked is not values and number == 1

@@ -80,9 +80,9 @@ class AppendedRows:
         parts: list[EncodedRows] = []
         for batch in itertools.chain([semantics.to_log([], None)], batches(None)):
             self.num_rows += len(batch)
-            others = undeclared_features(batch, semantics.codecs)
+            others = _undeclared_in(batch, semantics.codecs)
             self._undeclared |= others
-            self.num_undeclared += int(with_values(batch, others).sum())
+            self.num_undeclared += int(_has_values(batch, others).sum())
             before = [ExactLayer(part) for part in reversed(parts)]
             parts.append(semantics.encode(batch, before))
             if (first := first_due(parts)) < len(parts) - 1:
@@ -143,10 +143,10 @@ class AppendedRows:
         is_kept[kept[found]] = True
         declared = [codec.feature for codec in self._semantics.codecs]
         for batch in self._batches(None):
-            own = with_values(batch, self._undeclared) & is_kept[first : first + len(batch)]
+            own = _has_values(batch, self._undeclared) & is_kept[first : first + len(batch)]
             first += len(batch)
             # Ids that are not declared belong to counts that are: these were added up.
-            own &= ~with_values(batch, [c.feature for c in self._semantics.codecs if c.is_counted])
+            own &= ~_has_values(batch, [c.feature for c in self._semantics.codecs if c.is_counted])
             if own.any():
                 rows = without(batch.filter(pa.array(own)), declared)
                 yield with_column(rows, NULLS, pa.nulls(len(rows), rows.schema.field(NULLS).type))
@@ -183,7 +183,7 @@ class AppendedRows:
             yield np.arange(len(self)), as_sealed(self._rows, wanted, NO_TIMESTAMP)
 
 
-def undeclared_features(table: pa.Table, codecs: Sequence[FeatureCodec]) -> set[str]:
+def _undeclared_in(table: pa.Table, codecs: Sequence[FeatureCodec]) -> set[str]:
     """The features that have values in rows of the log, and no codec."""
     if not len(table):
         return set()
@@ -192,7 +192,7 @@ def undeclared_features(table: pa.Table, codecs: Sequence[FeatureCodec]) -> set[
     return {name for name in names if table[name].null_count < len(table)}
 
 
-def with_values(table: pa.Table, features: Iterable[str]) -> NDArray[np.bool_]:
+def _has_values(table: pa.Table, features: Iterable[str]) -> NDArray[np.bool_]:
     """Which rows of the log have a value of one of these features: bool[n]."""
     has = np.zeros(len(table), np.bool_)
     for name in {*features} & {*table.column_names}:

@@ -68,6 +68,14 @@ def make_view(tmp_path):
     return make
 
 
+@pytest.fixture
+def clock(monkeypatch):
+    """Its only element is the time, in seconds since 1970."""
+    seconds = [int(histories.MOMENT.timestamp())]
+    monkeypatch.setattr(time, "time_ns", lambda: seconds[0] * 10**9)
+    return seconds
+
+
 @pytest.mark.parametrize(
     ("unsealed", "sealed", "wants"), [(10, 0, False), (11, 0, True), (11, 200, False), (21, 200, True)]
 )
@@ -450,10 +458,8 @@ def test_rows_are_read_between_the_announcement_of_a_rebuild_and_its_end(make_vi
 
 
 @pytest.mark.parametrize("semantics", [REPLACE, APPEND])
-def test_a_seal_and_its_compaction_leave_out_the_same_expired_rows(tmp_path, monkeypatch, semantics):
+def test_a_seal_and_its_compaction_leave_out_the_same_expired_rows(tmp_path, monkeypatch, clock, semantics):
     """Hours lie between them, in which a third of the rows expire."""
-    clock = [int(histories.MOMENT.timestamp())]
-    monkeypatch.setattr(time, "time_ns", lambda: clock[0] * 10**9)
     settings = settings_of(0.01, ttl_microseconds=HOURS * 1_000_000, semantics=semantics)
     view = View(LocalStorage(tmp_path), settings, NEVER, 0.0)
     for second in (0, 1, 2, HOURS):
@@ -479,10 +485,8 @@ def test_a_seal_and_its_compaction_leave_out_the_same_expired_rows(tmp_path, mon
 
 
 @pytest.mark.parametrize(("first", "second"), [(5, 2), (2, 5), (None, 2)])
-def test_a_seal_goes_on_with_the_settings_that_it_began_with(tmp_path, monkeypatch, first, second):
+def test_a_seal_goes_on_with_the_settings_that_it_began_with(tmp_path, monkeypatch, clock, first, second):
     """A thread writes with another ttl, in hours, between its snapshot and its compaction."""
-    clock = [int(histories.MOMENT.timestamp())]
-    monkeypatch.setattr(time, "time_ns", lambda: clock[0] * 10**9)
     lives = [None if hours is None else hours * 3_600_000_000 for hours in (first, second)]
     before, after = (settings_of(0.01, ttl_microseconds=microseconds) for microseconds in lives)
     view = View(LocalStorage(tmp_path), before, NEVER, 0.0)
@@ -505,10 +509,8 @@ def test_a_seal_goes_on_with_the_settings_that_it_began_with(tmp_path, monkeypat
 
 
 @pytest.mark.parametrize("keep", [None, False, True], ids=["sealed", "rebuilt", "added to"])
-def test_what_a_seal_left_out_stays_known(tmp_path, monkeypatch, keep):
+def test_what_a_seal_left_out_stays_known(tmp_path, clock, keep):
     """A later seal with a longer ttl keeps older rows than the one before; those in between are gone."""
-    clock = [int(histories.MOMENT.timestamp())]
-    monkeypatch.setattr(time, "time_ns", lambda: clock[0] * 10**9)
 
     def lives(hours):
         return settings_of(0.01, ttl_microseconds=hours * 3_600_000_000, semantics=APPEND)
@@ -551,9 +553,7 @@ def test_a_seal_follows_rows_that_were_divided_meanwhile(tmp_path):
     assert items_of(other, [7]) == {7: {"b"}}
 
 
-def test_a_rebuild_asks_about_no_row_that_expired_while_it_was_filled(tmp_path, monkeypatch):
-    clock = [int(histories.MOMENT.timestamp())]
-    monkeypatch.setattr(time, "time_ns", lambda: clock[0] * 10**9)
+def test_a_rebuild_asks_about_no_row_that_expired_while_it_was_filled(tmp_path, clock):
     settings = settings_of(0.01, ttl_microseconds=HOURS * 1_000_000)
     view = View(LocalStorage(tmp_path), settings, NEVER, 0.0)
     histories.put(view, {1: {"a"}, 2: {"b"}}, 0)
