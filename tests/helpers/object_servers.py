@@ -154,7 +154,7 @@ def weed(folder=None, ports=None):
             f"-s3.port={ports[3]}", f"-s3.config={config}", "-master.volumeSizeLimitMB=64",
             # A bucket takes several volumes, empty files at first; 0: as many as the disk has room for.
             "-volume.max=10000", "-master.telemetry=false", "-s3.port.iceberg=0", "-s3.port.lance=0",
-            "-iam=false",
+            "-iam=false", "-volume.minFreeSpace=64MiB",  # by default one percent of the disk
         ]  # fmt: skip
         with _running(command, ports[3], "/", folder):
             yield ObjectServer("weed", "s3", ports[3], _s3_options(ports[3]))
