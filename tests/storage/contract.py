@@ -83,9 +83,6 @@ def in_threads(function, arguments):
 
 
 class StorageContract:
-    # Of a writer between two files. Where a file takes no time, thousands would come during one deletion.
-    pause_seconds = 0.0
-
     @pytest.fixture
     def make(self):
         raise NotImplementedError
@@ -569,7 +566,6 @@ class StorageContract:
                     count += 1
                     if count == 2:
                         started.wait()
-                    done.wait(self.pause_seconds)
                 return count
 
             with ThreadPoolExecutor(3) as pool:
@@ -582,12 +578,11 @@ class StorageContract:
             assert not seen & old
             assert not set(names_of(storages[0])) & old
             put(storages[0], f"rows/{round_}-after")
-        storages[0].delete_all()
-        assert names_of(storages[0]) == []
+            storages[0].delete_all()  # else each round has more to delete, and writers more time
+            assert names_of(storages[0]) == []
 
-    @pytest.mark.has_long_form
     def test_two_delete_everything(self, make):
-        for _ in range(by_length(4, 6)):
+        for _ in range(4):
             storages = [make() for _ in range(4)]
             for number in range(30):
                 put(storages[0], f"rows/{number % 3}/{number}")

@@ -17,7 +17,7 @@ from feast_sketch_store.storage.object_store import ObjectStorage
 from feast_sketch_store.storage.objects import Objects
 from tests.helpers.cases import for_each
 from tests.helpers.http_proxy import request_proxy
-from tests.helpers.length import IS_LONG, by_length
+from tests.helpers.length import IS_LONG
 from tests.helpers.object_servers import SECRET_KEY
 from tests.storage.contract import StorageContract, in_threads, names_of, put
 
@@ -71,8 +71,6 @@ class TestGoogle(StorageContract):
 @pytest.mark.has_long_form
 class TestCached(StorageContract):
     """The cache is on this side: in the short form its objects are in this process."""
-
-    pause_seconds = by_length(0.002, 0.0)
 
     @pytest.fixture
     def make(self, request, tmp_path):
