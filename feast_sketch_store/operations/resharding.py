@@ -95,7 +95,7 @@ def divide(
         if former.shard_map.num_shards == num_shards:
             if not there.is_moving:
                 raise SettingsError(f"feature view {view!r} has {num_shards} shards already")
-            put_map(storage, settings, former.shard_map)
+            put_map(storage, settings, former.shard_map, [there])
             return sum(len(part.kept_rows() or ()) for part in former.shards.values())
         former.refresh_all()
         if former.is_pinned:
@@ -103,7 +103,8 @@ def divide(
                 f"feature view {view!r}: reads are held at a snapshot, which new shards would not have; run "
                 f"`feast-sketch unpin {view}` first"
             )
-        put_map(storage, settings, replace(former.shard_map, is_moving=True))
+        begun, filled = replace(former.shard_map, is_moving=True), replace(shard_map, is_moving=True)
+        put_map(storage, settings, begun, [there])
         is_done = False
         try:
             wait(2 * seconds_between_looks(storage))
@@ -123,15 +124,16 @@ def divide(
                         f"{part.storage.location}: feature view {view!r} was written while its rows were "
                         "divided into shards; stop its writers, and run again"
                     )
-            put_map(storage, settings, replace(shard_map, is_moving=True))
+            put_map(storage, settings, filled, [begun])
             is_done = True
         finally:
             if not is_done:
-                put_map(storage, settings, former.shard_map)
+                put_map(storage, settings, former.shard_map, [begun, filled])
+                _remove_unfinished(storage, shard_map)
         # Readers of old shards would miss what is written to the new ones.
         for part in former.shards.values():
             part.snapshots.note_move()
-        put_map(storage, settings, shard_map)
+        put_map(storage, settings, shard_map, [filled])
     entities = moved.stats().sealed_entities
     moved.close()
     former.close()
@@ -163,14 +165,13 @@ def _tell(storage: Storage, names: Sequence[str]) -> None:
 
 
 def former_files(storage: Storage, shard_map: ShardMap) -> list[str]:
-    """The names of files of former shards of a view."""
-    if not shard_map.folder:
-        return []
+    """The names of files of former shards of a view, and of those that a run left unfinished."""
+    undivided = (ROWS_FOLDER, FRESH_FOLDER, SNAPSHOTS_FOLDER) if shard_map.folder else ()
     return sorted(
         info.name
         for info in storage.walk()
-        if info.name.startswith(("shards-", ROWS_FOLDER, FRESH_FOLDER, SNAPSHOTS_FOLDER))
-        and not info.name.startswith(shard_map.folder)
+        if info.name.startswith(("shards-", *undivided))
+        and not (shard_map.folder and info.name.startswith(shard_map.folder))
     )
 
 

@@ -231,10 +231,7 @@ class RowLog:
         start = self._wal.start(number + 1)
         if start is not None and (found := self._wal.read(start)) is not None:
             return found
-        for start in self._wal.starts():
-            if (found := self._wal.read(start)) is not None:
-                return found
-        return [], None
+        return self._wal.read_from_start() or ([], None)
 
     def table_rows(self) -> LogRead:
         """The rows of the table."""
@@ -489,10 +486,13 @@ class RowLog:
         RowError : a column has another type in the log.
         """
         assert rows.position.identity is not None
+        identity = rows.position.identity.hex()
         while missing := new_columns((state := self._table.state()).columns, schema):
-            identity, through = rows.position.identity.hex(), state.through
-            self._table.append(identity, [], missing, through + 1, through)
-        return replace(rows, table_version=state.version)
+            through = state.through
+            made = self._table.append(identity, [], missing, through + 1, through)
+            if made is not None and (state.version, made.version) == (rows.table_version, state.version + 1):
+                rows = replace(rows, table_version=made.version)
+        return rows
 
     def compact(self, batches: Iterable[pa.Table], rows: LogRead, snapshot: str = "") -> bool:
         """Replace the rows of the table by others.
@@ -535,8 +535,8 @@ class RowLog:
 
     def vacuum(self, orphan_age_seconds: float, kept: Set[str] = frozenset()) -> list[str]:
         """Delete files that are no longer part of the log, except some; see `Table.vacuum`."""
-        kept = self._wal_files() | kept
         self._wal.erase_before(self._table.state().through + 1)
+        kept = self._wal_files() | kept
         return self._table.vacuum(kept, orphan_age_seconds)
 
     def cut_off(self) -> list[str]:

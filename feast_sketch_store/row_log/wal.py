@@ -195,6 +195,20 @@ class WriteAheadLog:
             with self._storage.lease(_LOCK, wait=True):
                 return self._read(cursor)
 
+    def read_from_start(self) -> tuple[list[Commit], Cursor] | None:
+        """All commits of the log, and the place after them; None if there is no log. Raises as `read`."""
+        return self._from_start(self.read)
+
+    def _from_start(
+        self, read: Callable[[Cursor], tuple[list[Commit], Cursor] | None]
+    ) -> tuple[list[Commit], Cursor] | None:
+        # Where records were dropped after they were listed, there are others: the log is not gone.
+        while starts := [*self.starts()]:
+            for start in starts:
+                if (found := read(start)) is not None:
+                    return found
+        return None
+
     def _read(self, cursor: Cursor) -> tuple[list[Commit], Cursor] | None:
         commits: list[Commit] = []
         while True:
@@ -360,10 +374,8 @@ class WriteAheadLog:
             with suppress(RewrittenError):
                 if (found := self._read(self._tail)) is not None:
                     return Tail(*found, True)
-        for start in self.starts():
-            if (found := self._read(start)) is not None:
-                return Tail(*found, False)
-        return Tail([], None, False)
+        found = self._from_start(self._read)
+        return Tail([], None, False) if found is None else Tail(*found, False)
 
     def _append(self, tail: Cursor, pieces: list[bytes | memoryview], next_number: int) -> None:
         self._tail = None  # until the append has succeeded

@@ -198,6 +198,17 @@ class Storage(ABC):
     def replace(self, name: str, content: bytes) -> None:
         """Write a file, new or not, in one durable step."""
 
+    def replace_known(self, name: str, content: bytes, token: str) -> bool:
+        """`replace` the file with this token. Returns False if it is gone, or another has taken its place.
+
+        Callers hold a `lease`. Where it does not keep others out for certain, the storage compares.
+        """
+        info = self.info(name)
+        if info is None or info.token != token:
+            return False
+        self.replace(name, content)
+        return True
+
     def append(self, name: str, at: int, pieces: Iterable[bytes | memoryview]) -> None:
         """Write durably at byte ``at`` of a file, which is created if it does not exist.
 

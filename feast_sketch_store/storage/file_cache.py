@@ -10,6 +10,7 @@ An interrupted fetch continues after the last part with a matching checksum. Fil
 
 import hashlib
 import os
+import re
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -32,6 +33,7 @@ _SUM_BYTES = 16
 _UNUSED_SECONDS = 7 * 86_400.0  # after which a file is deleted ...
 _LET_GO_SECONDS = 3_600.0  # ... or a file that another has replaced, and that no process keeps
 _UNFINISHED = (".partial", ".sums")
+_OWN_NAME = re.compile(r"[0-9a-f]{32}(\.(partial|sums))?")
 
 FetchPart = Callable[[int, int], bytes | None]
 
@@ -151,8 +153,10 @@ class FileCache:
         """
         oldest = time.time() - _UNUSED_SECONDS
         for path in self.path.iterdir():
-            with suppress(FileNotFoundError):
-                if path.stem != fetched.name and path.stat().st_mtime < oldest:
+            with suppress(OSError):
+                if not _OWN_NAME.fullmatch(path.name) or path.stem == fetched.name:
+                    continue
+                if path.stat().st_mtime < oldest:
                     path.unlink()
 
 

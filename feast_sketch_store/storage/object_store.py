@@ -213,6 +213,15 @@ class ObjectStorage(Storage):
         self._require_writable()
         self._objects.replace(key, content)
 
+    def replace_known(self, name: str, content: bytes, token: str) -> bool:
+        """Write a file in the place of a known one, see `Storage.replace_known`."""
+        key = self._key(name)
+        self._require_writable()
+        info = self._objects.info(key)
+        if info is None or self._file_info(info).token != token:
+            return False
+        return self._objects.replace(key, content, info)
+
     def delete(self, names: Iterable[str]) -> None:
         """Delete files, see `Storage.delete`."""
         keys = [self._key(name) for name in names]
@@ -293,11 +302,11 @@ def _take(objects: Objects, key: str, holder: bytes) -> bool:
 
 def _held(objects: Objects, key: str, holder: bytes) -> ObjectInfo | None:
     """Metadata of the lease, if it still belongs to the holder."""
-    with suppress(StorageError):
+    try:
         info, content = objects.read_all(key)
-        if content == holder:
-            return info
-    return None
+    except MissingFileError:
+        return None
+    return info if content == holder else None
 
 
 def _renew(objects: Objects, key: str, holder: bytes, done: threading.Event) -> None:

@@ -189,12 +189,20 @@ class LastKnown:
             if path.name != rows_file:
                 path.unlink(missing_ok=True)
 
-    def note_answer(self) -> None:
-        """Note that the storage has just answered, with nothing new."""
+    def note_answer(self, snapshot: SnapshotFile | None, position: Position) -> bool:
+        """Note that the storage has just answered, with nothing new after this place.
+
+        Returns False if what is kept here is older: a `save` has failed.
+        """
+        name, identity = snapshot.name if snapshot else "", position.identity or b""
         with suppress(OSError), self._locked():
             known = self._read()
-            if known is not None:
-                self._write(replace(known, answered=Moment.now()))
+            if known is None or known.identity != identity:
+                return False
+            if (place_of(known.snapshot), known.number) < (place_of(name), position.number):
+                return False
+            self._write(replace(known, answered=Moment.now()))
+        return True
 
     # -- files ---------------------------------------------------------------------------------
 

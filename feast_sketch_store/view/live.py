@@ -412,12 +412,18 @@ class LiveView(ABC, Generic[V]):
 
     def _give_up_snapshot(self, state: State, error: DamagedFileError) -> None:
         """Serve an older snapshot of the shard whose file an error names, or raise the error."""
-        for number, shard in self.shards.items():
-            known = state.shards.get(number)
-            if known is not None and known.snapshot is not None and shard.storage.location in str(error):
-                shard.give_up_snapshot(known, error)
-                return
-        raise error
+        named = [
+            (shard, known)
+            for number, shard in self.shards.items()
+            if (known := state.shards.get(number)) is not None
+            and known.snapshot is not None
+            and shard.storage.location in str(error)
+        ]
+        if not named:
+            raise error
+        # The longest: the place of shard 1 is a part of that of shard 10.
+        shard, known = max(named, key=lambda one: len(one[0].storage.location))
+        shard.give_up_snapshot(known, error)
 
     # -- refresh -------------------------------------------------------------------------------
 

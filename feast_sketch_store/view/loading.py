@@ -247,7 +247,9 @@ class ShardLoader:
             is_outdated = listing.newest != state.newest_seen or not self._row_log.is_at_end(state.position)
         if not is_outdated:
             if self._last_known is not None:
-                self._last_known.note_answer()
+                snapshot, position = state.snapshot, state.position
+                if not self._last_known.note_answer(snapshot, position):
+                    self._keep(state, LogRead(position))
             with suppress(StorageError, DamagedFileError):
                 self._keep_copies(state)
         return is_outdated

@@ -9,6 +9,7 @@ judge     the figures of the new snapshots of all shards together
 replace   the table and the snapshot of one shard after the other
 """
 
+import secrets
 from collections.abc import Callable, Sequence
 
 from feast_sketch_store.errors import StorageError
@@ -62,8 +63,8 @@ def rebuild(
         parts = view.shards
         # First of all: rows that are written from here on are not among those that are replaced.
         before = {number: part.begun_input() for number, part in parts.items()}
-        staging = view.storage.within(REBUILD_FOLDER)
-        staging.delete_all()  # of one that was killed
+        # Of its own: a process that has lost its lease may still fill another. A vacuum removes what is left.
+        staging = view.storage.within(f"{REBUILD_FOLDER}{secrets.token_hex(8)}/")
         try:
             new = dict(enumerate(_divided(fill(staging), staging, len(parts))))
             if not any(new.values()):

@@ -411,6 +411,8 @@ class View(LiveView[Shard]):
             self._judge_fill(files)
         for number, shard in self.shards.items():
             shard.commit_staged([file for file in files if file.shard == number])
+        if files:
+            self._keep_file()
 
     def discard_staged(self, label: str) -> int:
         """Delete uncommitted staged files whose names begin with a label. Returns their number."""

@@ -11,7 +11,7 @@ import json
 import math
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Self
@@ -318,11 +318,30 @@ def has_rows(storage: Storage, shard_map: ShardMap) -> bool:
     return any(part.list(folder) for part in shard_map.storages(storage) for folder in folders)
 
 
-def put_map(storage: Storage, settings: ViewSettings, shard_map: ShardMap) -> None:
-    """Write other shards into the file of a view."""
+def put_map(
+    storage: Storage, settings: ViewSettings, shard_map: ShardMap, known: Collection[ShardMap]
+) -> None:
+    """Write other shards into the file of a view.
+
+    Raises
+    ------
+    StorageError : by now it has shards that are not ``known``; nothing has changed.
+    """
     with storage.lease(VIEW_LOCK, wait=True):
-        there = ViewFile.read(storage) or ViewFile.of(settings, shard_map)
-        storage.replace(VIEW_FILE, replace(there, shard_map=shard_map).encode())
+        for _ in range(_MAX_ATTEMPTS):
+            info = storage.info(VIEW_FILE)
+            there = None if info is None else ViewFile.read(storage)
+            if info is None or there is None:
+                storage.replace(VIEW_FILE, ViewFile.of(settings, shard_map).encode())
+                return
+            if there.shard_map not in known:
+                raise StorageError(
+                    f"{storage.where(VIEW_FILE)}: another process divides the rows of feature view "
+                    f"{settings.view!r}; run again when it has ended"
+                )
+            if storage.replace_known(VIEW_FILE, replace(there, shard_map=shard_map).encode(), info.token):
+                return
+    raise StorageError(f"{storage.where(VIEW_FILE)}: other processes change the file again and again")
 
 
 def shard_map_of(storage: Storage) -> ShardMap:
@@ -398,8 +417,6 @@ class Registration:
                 self._token, self._has_join_keys = info.token, merged.has_join_keys
                 return
             with storage.lease(VIEW_LOCK, wait=True):
-                now = storage.info(VIEW_FILE)
-                if now is not None and now.token == info.token:
-                    storage.replace(VIEW_FILE, merged.encode())
+                if storage.replace_known(VIEW_FILE, merged.encode(), info.token):
                     overrides = False
         raise StorageError(f"{storage.where(VIEW_FILE)}: other processes change the file again and again")

@@ -196,7 +196,7 @@ def test_a_job_does_not_commit_into_shards_that_the_view_had_before(harness):
     report = run(job, batch([1, 2]))
     storage = harness.store.storage(harness.config, harness.view)
     settings = harness.store.view(harness.config, harness.view).settings
-    put_map(storage, settings, ShardMap().followed_by(4))  # as a move of all rows ends
+    put_map(storage, settings, ShardMap().followed_by(4), [ShardMap()])  # as a move of all rows ends
     with (
         pytest.raises(ShardError, match="divided into 4 shards while tasks wrote files for 1; nothing was"),
         job,

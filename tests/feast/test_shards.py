@@ -274,7 +274,8 @@ def kill_a_move(tmp_path, monkeypatch):
 
             def fill_and_die(part, moved):
                 real(part, moved)
-                patch.setattr(resharding, "put_map", lambda *_: None)
+                for name in ("put_map", "_remove_unfinished"):
+                    patch.setattr(resharding, name, lambda *_: None)
                 raise Killed
 
             patch.setattr(resharding, "_fill", fill_and_die)
