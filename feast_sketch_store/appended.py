@@ -145,7 +145,7 @@ class AppendedFeature(ABC):
         times = _microseconds(timestamps, number)
         if (found := impossible_moment(times)) is not None:
             row, wrong = found
-            given = timestamps if isinstance(timestamps, datetime) else timestamps[row]
+            given = timestamps if isinstance(timestamps, datetime) else list(timestamps)[row]
             raise RowError(
                 f"row {row} for the {self._kind} {self._codec.feature!r} has the time {shown(given)}, which "
                 f"is none or {wrong}; nothing was written. Give seconds since 1970, datetimes or timestamps"

@@ -443,14 +443,16 @@ def _entity_object(line: str, number: int) -> Any:
 
 
 def _typed(row: Any, types: dict[str, str], where: str) -> dict[str, Any]:
-    """Convert text to integers for integer join keys; other values stay."""
+    """Convert text to integers for integer join keys, and to UTF-8 for bytes; other values stay."""
     if not isinstance(row, dict):
         raise click.UsageError(f"{where}: {row!r} is not a JSON object of join keys")
     typed = {}
     for key, value in row.items():
-        is_text_of_integer = isinstance(value, str) and types.get(key, "").startswith("INT")
+        kind = types.get(key, "") if isinstance(value, str) else ""
         try:
-            typed[key] = int(value) if is_text_of_integer else value
+            typed[key] = (
+                int(value) if kind.startswith("INT") else value.encode() if kind == "BYTES" else value
+            )
         except ValueError as error:
             raise click.UsageError(
                 f"{where}: join key {key!r} is {types[key]}, and {value!r} is not a whole number"

@@ -181,7 +181,8 @@ def _plain(row: Row) -> Mapping[str, Any] | None:
 
 
 def _listed(value: Any) -> Any:
-    return sorted(value, key=lambda each: (str(type(each)), each)) if isinstance(value, set) else value
+    # Sorted by their text: not every value can be compared, such as a decimal that is no number.
+    return sorted(value, key=lambda each: (str(type(each)), str(each))) if isinstance(value, set) else value
 
 
 def _not_written(now: Mapping[str, Any] | None, exact: Mapping[str, Any] | None) -> dict[str, Sequence[Any]]:

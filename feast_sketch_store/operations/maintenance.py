@@ -20,6 +20,7 @@ from feast import FeatureStore
 from feast.errors import FeastObjectNotFoundException
 from feast.feature_view import FeatureView
 from feast.protos.feast.types.EntityKey_pb2 import EntityKey
+from feast.protos.feast.types.Value_pb2 import Value
 from feast.type_map import python_values_to_proto_values
 from feast.value_type import ValueType
 
@@ -548,8 +549,8 @@ def entity_keys_of(table: FeatureView, entity_rows: Sequence[Mapping[str, Any]])
     for name, value_type in types.items():
         values = [row[name] for row in entity_rows]
         try:
-            columns.append(python_values_to_proto_values(values, value_type))
-        except (TypeError, ValueError) as error:
+            columns.append(_converted(values, value_type))
+        except _REFUSALS as error:
             number = _first_refused(values, value_type)
             raise RowError(
                 f"entity row {number}: join key {name!r} of feature view {table.name!r} is "
@@ -562,7 +563,21 @@ def _first_refused(values: Sequence[Any], value_type: ValueType) -> int:
     """The position of the first value that is not of the type."""
     for number, value in enumerate(values):
         try:
-            python_values_to_proto_values([value], value_type)
-        except (TypeError, ValueError):
+            _converted([value], value_type)
+        except _REFUSALS:
             return number
     return 0  # each value alone is valid: the combination is wrong
+
+
+def _converted(values: Sequence[Any], value_type: ValueType) -> list[Value]:
+    """Values as protos. Feast would take nulls and fractions, and make other values of them."""
+    for value in values:
+        is_whole = not isinstance(value, float | np.floating) or float(value).is_integer()
+        if value is None or isinstance(value, bool | np.bool_) or not (is_whole or value_type not in _WHOLE):
+            raise TypeError("a key is not null, nor true or false, nor a fraction for a whole number")
+    converted: list[Value] = python_values_to_proto_values(list(values), value_type)
+    return converted
+
+
+_REFUSALS = (AssertionError, TypeError, ValueError)  # of Feast's conversion
+_WHOLE = (ValueType.INT32, ValueType.INT64, ValueType.UNIX_TIMESTAMP)

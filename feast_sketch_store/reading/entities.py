@@ -116,13 +116,16 @@ def as_array(values: Any, kind: pa.DataType) -> pa.Array:
     if isinstance(values, str | bytes) or not isinstance(values, Sized):
         raise TypeError(f"{values!r} is a single value; give an array or a list")
     if not isinstance(values, pa.Array):
-        array = pa.array(np.asarray(values) if not isinstance(values, list) else values)
-    if pa.types.is_null(array.type) or len(array) == 0:
+        # NumPy cuts zeros off the end of text and bytes.
+        array = pa.array(list(values) if isinstance(values, list | tuple) else np.asarray(values))
+    if len(array) == 0:
+        return pa.array([], kind)
+    if pa.types.is_null(array.type):
         return array.cast(kind)
     if _family(array.type) != _family(kind) and (_family(array.type), _family(kind)) not in _CASTS:
         raise TypeError(f"{array.type} is not {kind}")
     if pa.types.is_timestamp(kind) and pa.types.is_integer(array.type):
-        array = array.cast(pa.int64())
+        return array.cast(pa.int64()).cast(pa.timestamp("s", kind.tz)).cast(kind)
     return array.cast(kind, safe=not pa.types.is_timestamp(kind))
 
 

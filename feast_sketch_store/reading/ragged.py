@@ -20,7 +20,7 @@ from feast_sketch_store.layers import LayerAnswer
 from feast_sketch_store.layers.row_reader import NO_LIMIT, Column, read_items
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.csr import Csr
-from feast_sketch_store.rows.encoding import NO_TIMESTAMP
+from feast_sketch_store.rows.encoding import NO_TIMESTAMP, TIMESTAMP
 from feast_sketch_store.rows.limits import impossible_moment
 from feast_sketch_store.view.live_shard import expire_before_of
 from feast_sketch_store.view.state import State
@@ -177,7 +177,12 @@ class ListWindow:
         return not isinstance(self.bounds, int)
 
     def complete(
-        self, state: State, codec: FeatureCodec, cut: NDArray[np.bool_], lengths: NDArray[np.int64]
+        self,
+        state: State,
+        codec: FeatureCodec,
+        cut: NDArray[np.bool_],
+        indptr: NDArray[np.int64],
+        times: NDArray[np.int64],
     ) -> NDArray[np.bool_] | None:
         """Which lists have all items that a read at the moment could have shown: bool[n]; None as of now.
 
@@ -186,7 +191,7 @@ class ListWindow:
         Parameters
         ----------
         cut : bool[n], the lists that end where a seal dropped items behind the limit.
-        lengths : int64[n], of the lists that were read.
+        indptr, times : of the lists that were read, see `RaggedLists`.
         """
         if isinstance(self.bounds, int):
             return None
@@ -194,8 +199,11 @@ class ListWindow:
         limit = min(self.limit or NO_LIMIT, codec.listing.limit or NO_LIMIT)
         sealed = [layer for shard in state.shards.values() for layer in shard.sealed_layers]
         complete_since = max((layer.complete_since for layer in sealed), default=NO_TIMESTAMP)
-        has_expired = (self.bounds[:, 0] < complete_since) & (lengths < limit)
-        return np.asarray(~(cut | has_expired))
+        may_lack = self.bounds[:, 0] < complete_since
+        # Of a full list only items count that are newer than its last one.
+        full = np.flatnonzero(np.diff(indptr) >= limit)
+        may_lack[full] &= times[indptr[full + 1] - 1] < complete_since
+        return np.asarray(~(cut | may_lack))
 
 
 def window_of_lists(
@@ -242,7 +250,8 @@ def _moments(until: Moments, number: int, feature: str) -> NDArray[np.int64]:
             if not isinstance(moment, datetime) or moment.tzinfo is None:
                 raise RowError(f"row {row} of {what} is {moment!r}, which is no moment with a time zone")
     try:
-        times = given if isinstance(given, pa.Array) else pa.array(given)
+        is_empty = isinstance(given, Sequence) and not given
+        times = given if isinstance(given, pa.Array) else pa.array(given, TIMESTAMP if is_empty else None)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         raise RowError(f"{what} are no moments: {error}") from error
     if not pa.types.is_timestamp(times.type) or times.type.tz is None:
@@ -326,7 +335,7 @@ def read_lists(
         column = Column(codec.feature, codec)
     items, values, num_found = read_items(rows, column, entity_hashes, window.bounds, window.limit, cut)
     assert items.weights is not None
-    complete = None if cut is None else window.complete(state, codec, cut, items.lengths)
     times, beside = without_codes(codec, items.weights, attributes)
+    complete = None if cut is None else window.complete(state, codec, cut, items.indptr, times)
     lists = RaggedLists(items.indptr, items.ids, times, values.values, codec, complete, beside)
     return lists, num_found

@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
+from itertools import chain
 from operator import is_not
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias, overload
@@ -221,7 +222,7 @@ class SketchReader:
         single, indptr = self._single_of(state, feature), np.empty(len(hashes) + 1, np.int64)
         values, expire_before = single.numbering.values, expire_before_of(self._ttl_microseconds)
         if single.rows is None:
-            rows = self._named(state, feature, hashes, single.numbering)
+            rows = self._named(state, feature, hashes, single.numbering, counts)
             return CsrMatrix(rows.indptr, rows.ids, values)
         kind = NAMES + WITH_WEIGHTS * counts
         ids, _, weights, num_found = single.rows.csr(hashes, expire_before, NO_LIMIT, kind, indptr, None)
@@ -229,8 +230,19 @@ class SketchReader:
         of_values = None if weights is None else np.frombuffer(weights, np.int64)
         return CsrMatrix(indptr, np.frombuffer(ids, _IDS), values, of_values)
 
-    def _named(self, state: State, feature: str, hashes: NDArray[np.uint64], numbering: Numbering) -> Csr:
+    def _named(
+        self,
+        state: State,
+        feature: str,
+        hashes: NDArray[np.uint64],
+        numbering: Numbering,
+        counts: bool = False,
+    ) -> Csr:
         """The ids of values that only the vocabulary numbers which was given. Rows are those of entities."""
+        if counts:
+            raise UnsupportedFeatureError(
+                f"feature {feature!r} of view {self._name!r} was sealed before it had counts; seal the view"
+            )
         answer = state.read(hashes, (feature,), expire_before_of(self._ttl_microseconds))
         self._view.metrics.count_read(len(hashes), len(answer.found))
         part = answer.features.get(feature)
@@ -352,7 +364,9 @@ class SketchReader:
         elif entity_hash is not None or isinstance(given, pa.Array) or len(shape := np.shape(given)) == 1:
             asked = Candidates(codec, given)
         elif len(shape) == 2 and shape[0] == number:
-            asked, per_entity = Candidates(codec, np.reshape(np.asarray(given), -1)), shape[1]
+            # NumPy would cut zeros off the end of text and bytes.
+            flat = given.reshape(-1) if isinstance(given, np.ndarray) else [*chain.from_iterable(given)]
+            asked, per_entity = Candidates(codec, flat), shape[1]
         else:
             raise RowError(
                 f"values have the shape {shape}; give m values, or m for each of {number} entities"
@@ -458,7 +472,7 @@ class SketchReader:
                 f"weights have the shape {weights.shape}, but {feature!r} has {single.shape[0]} values"
             )
         if single.rows is None:
-            rows = self._named(state, feature, _as_array(hashes), single.numbering)
+            rows = self._named(state, feature, _as_array(hashes), single.numbering, counts)
             np.frombuffer(out)[:] = weighted_sums(rows, weights)
             return
         expire_before = expire_before_of(self._ttl_microseconds)

@@ -37,7 +37,6 @@ class Numbering:
             raise SettingsError(
                 f"the vocabulary that was given for feature {codec.feature!r} repeats a value"
             )
-        self._has_repetitions = codec.may_repeat
         self.vocabulary = Vocabulary(storage)
         self.values = codec.from_storage(storage)
         self._maps: dict[int, tuple[Vocabulary, NDArray[np.int32]]] = {}
@@ -53,7 +52,6 @@ class Numbering:
         others = [v for v in others if id(v) not in same]
         union, maps = Vocabulary.union([first, *others]) if others else (first, [np.arange(len(first))])
         own, *new = (ids.astype(np.int32) for ids in maps)
-        numbering._has_repetitions = codec.may_repeat
         numbering.vocabulary, numbering.values = union, codec.from_storage(union.values)
         numbering._same = {} if others else same
         numbering._maps = {id(v): (v, own) for v in same.values()}
@@ -80,7 +78,7 @@ class Numbering:
     def translate(self, values: Answer) -> Csr:
         """The ids of an answer's symbols, int32; symbols without an id are left out."""
         rows = values.csr.mapped(self.map_of(values.decoder.vocabulary))
-        return rows.distinct() if self._has_repetitions else rows
+        return rows.distinct()  # rows of before the feature had this codec may repeat values
 
 
 class Candidates:

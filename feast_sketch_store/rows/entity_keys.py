@@ -249,9 +249,9 @@ def _serialized(kind: int, value: object) -> bytes | None:
             content = struct.pack("<i", number)
         elif kind in (_INT64, _UNIX_TIMESTAMP) and _INT64_MIN <= number <= _INT64_MAX:
             content = struct.pack("<q", number)
-    elif kind == _STRING and type(value) is str:
+    elif kind == _STRING and isinstance(value, str):
         content = value.encode()
-    elif kind == _BYTES and type(value) is bytes:
+    elif kind == _BYTES and isinstance(value, bytes):
         content = value
     return None if content is None else struct.pack("<II", kind, len(content)) + content
 

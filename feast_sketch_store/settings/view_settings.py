@@ -189,7 +189,10 @@ def cut_of(wanted: KeptValues, codec: FeatureCodec, where: str, folder: Path | N
         return Cut(wanted.top)
     try:
         element_type = codec.arrow_type.value_type
-        kept = codec.to_storage(pa.array(values, element_type).drop_null())
+        kind = element_type
+        if pa.types.is_timestamp(kind) and all(type(value) is int for value in values):
+            kind = pa.timestamp("s", kind.tz)  # as Feast takes integers
+        kept = codec.to_storage(pa.array(values, kind).cast(element_type).drop_null())
         if pa.types.is_integer(element_type):
             pa.array(values).cast(element_type)  # refuses fractions, which would be cut off
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:

@@ -1,0 +1,190 @@
+"""Values at the edges of types: zeros at the end of text, integers for moments, keys that are none."""
+
+from datetime import UTC, datetime, timedelta
+
+import numpy as np
+import pandas as pd
+import pytest
+from click.testing import CliRunner
+from feast import Entity, Field, ValueType
+from feast.types import Array, Bytes, Int64, Set, String, UnixTimestamp
+
+from feast_sketch_store import Lists, Sets, SketchReader
+from feast_sketch_store.cli import cli
+from feast_sketch_store.errors import RowError, UnsupportedFeatureError
+from feast_sketch_store.operations import maintenance
+from tests.helpers.repository import make_repository, make_view, read_users
+
+NOW = datetime.now(UTC).replace(microsecond=0)
+SECONDS = 1_700_000_000
+BLOB = Entity(name="user", join_keys=["user_id"], value_type=ValueType.BYTES)
+SOURCE = pd.DataFrame({"user_id": [1], "v": [["a"]], "event": pd.to_datetime([NOW])})
+
+
+@pytest.fixture
+def make_store(tmp_path):
+    def make(view, **options):
+        return make_repository(tmp_path, view, rows=SOURCE, refresh=0, **options)
+
+    return make
+
+
+def growing(dtype, **more):
+    return make_view({"v": dtype}, tags={"sketch.rows": "append"}, **more)
+
+
+def write(store, users, values):
+    rows = pd.DataFrame({"user_id": users, "v": values, "event": pd.to_datetime([NOW] * len(users))})
+    store.write_to_online_store("history", rows)
+
+
+def reader_of(store, **options):
+    return SketchReader(store.repo_path, "history", refresh_interval_seconds=0, **options)
+
+
+# -- text and bytes ----------------------------------------------------------------------------
+
+
+def test_zeros_at_the_end_of_values_and_keys_count(make_store, tmp_path):
+    user = Entity(name="blob", join_keys=["user_id"], value_type=ValueType.BYTES)
+    view = make_view({"v": Set(String)}, entities=[user], tags={"sketch.rows": "append"})
+    store = make_repository(tmp_path / "blobs", user, view, rows=SOURCE, refresh=0)
+    sets = Sets(store, "history", "v")
+    sets.add([b"\x07", b"\x07\x00"], ["x", "y\x00"])
+    reader = reader_of(store)
+    for kind in (list, tuple):
+        assert reader.exists(kind([b"\x07\x00", b"\x07", b"\x07\x00\x00"])).tolist() == [True, True, False]
+    asked = [["x"], ["y\x00"]]
+    for values in (asked, tuple(map(tuple, asked)), np.array(asked, object)):
+        assert reader.contains("v", [b"\x07", b"\x07\x00"], values).tolist() == [[True], [True]]
+    sets.clear((b"\x07\x00",))
+    assert reader.arrow("v", [b"\x07", b"\x07\x00"]).to_pylist() == [["x"], None]
+    with pytest.raises(RowError):
+        sets.add([b"a", b"b"], ("text", 5))
+
+
+def test_numpys_text_is_a_single_entity(tmp_path):
+    user = Entity(name="named", join_keys=["user_id"], value_type=ValueType.STRING)
+    view = make_view({"v": Set(String)}, entities=[user], tags={"sketch.rows": "append"})
+    store = make_repository(tmp_path, user, view, rows=SOURCE, refresh=0)
+    Sets(store, "history", "v").add(["ada"], ["x"])
+    reader, ada = reader_of(store), np.str_("ada")
+    assert reader.contains("v", ada, ["x"]).tolist() == [True]
+    assert reader.scores("v", ada, np.ones(1)) == 1.0
+    assert len(reader.ids("v", ada)) == 1
+
+
+# -- moments -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("tags", [{}, {"sketch.vocabulary": f"[{SECONDS}]"}])
+def test_integers_are_seconds_for_moments(make_store, tags):
+    store = make_store(make_view({"v": Set(UnixTimestamp)}, tags={"sketch.rows": "append", **tags}))
+    sets, then = Sets(store, "history", "v"), datetime.fromtimestamp(SECONDS, UTC)
+    sets.add([1], [SECONDS])
+    maintenance.seal(store, "history")
+    assert [list(row) for row in read_users(store, ["history:v"], [1])["v"]] == [[then]]
+    reader = reader_of(store)
+    for asked in (SECONDS, then, np.datetime64(SECONDS, "s")):
+        assert reader.contains("v", 1, [asked]).tolist() == [True]
+    listed = reader_of(store, vocabularies={"v": [SECONDS]})
+    assert listed.csr("v", [1]).ids.tolist() == [0]
+    sets.remove([1], [SECONDS])
+    assert reader.contains("v", 1, [SECONDS]).tolist() == [False]
+    with pytest.raises(RowError):
+        sets.add([1], [10**15])
+
+
+def test_none_of_anything_is_no_error(make_store):
+    tags = {"sketch.codec": "list", "sketch.list": "{resolution: 1h, limit: 4}"}
+    store = make_store(
+        make_view([Field(name="v", dtype=Array(String), tags=tags)], ttl=timedelta(days=30)),
+        ttl={"keep": "7d"},
+    )
+    lists = Lists(store, "history", "v")
+    lists.add([1], ["x"], NOW)
+    assert len(lists.get([], until=[]).values) == 0
+    assert len(reader_of(store).lists("v", [], until=[]).values) == 0
+    assert reader_of(store).contains("v", 1, np.array([])).tolist() == []
+    with pytest.raises(RowError, match="row 0"):
+        lists.add([3, 3], ["x", "y"], pd.Series([1e15, 2.0], index=[7, 8]))
+
+
+# -- keys that are deleted ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("value", [7.9, True, None, np.float64(7.5), np.True_, "seven"])
+def test_only_the_entity_that_is_named_is_deleted(make_store, value):
+    store = make_store(make_view({"v": Set(String)}))
+    write(store, [1, 7], [["a"], ["b"]])
+    with pytest.raises(RowError, match="entity row 1: join key 'user_id' of feature view 'history' is INT64"):
+        maintenance.delete(store, "history", [{"user_id": 5}, {"user_id": value}])
+    assert read_users(store, ["history:v"], [1, 7])["v"] == [{"a"}, {"b"}]
+    assert maintenance.delete(store, "history", [{"user_id": 7.0}]).found == 1
+
+
+def test_bytes_are_named_by_their_text(tmp_path):
+    view = make_view({"v": Set(String)}, entities=[BLOB], tags={"sketch.rows": "append"})
+    store = make_repository(tmp_path, BLOB, view, rows=SOURCE, refresh=0)
+    Sets(store, "history", "v").add([b"a", b"b"], ["x", "y"])
+    done = CliRunner().invoke(cli, ["-c", store.repo_path, "delete", "history", "user_id=a"])
+    assert done.exit_code == 0, done.output
+    assert reader_of(store).exists([b"a", b"b"]).tolist() == [False, True]
+    with pytest.raises(RowError, match="is BYTES"):
+        maintenance.delete(store, "history", [{"user_id": "b"}])
+
+
+# -- another codec -----------------------------------------------------------------------------
+
+
+def test_a_value_counts_once_before_the_seal_that_makes_counts(make_store):
+    exact = make_view([Field(name="v", dtype=Array(String), tags={"sketch.codec": "exact"})])
+    store = make_store(exact)
+    write(store, [1], [["a", "b", "a"]])
+    maintenance.seal(store, "history")
+    counted = make_view([Field(name="v", dtype=Array(String), tags={"sketch.codec": "counts"})])
+    store.apply(counted)
+    write(store, [2], [["b"] * 5])
+    reader = reader_of(store, vocabularies={"v": ["a", "b"]})
+    assert reader.csr("v", [1]).ids.tolist() == [0, 1]
+    assert reader.scores("v", 1, np.ones(2)) == 2.0
+    for ask in (
+        lambda: reader.csr("v", [1, 2], counts=True),
+        lambda: reader.scores("v", [1, 2], np.ones(2), counts=True),
+    ):
+        with pytest.raises(UnsupportedFeatureError, match="seal the view"):
+            ask()
+    maintenance.seal(store, "history")
+    found = reader.csr("v", [1, 2], counts=True)
+    pairs = list(zip(found.ids.tolist(), found.counts.tolist(), strict=True))
+    assert (found.indptr.tolist(), sorted(pairs[:2]), pairs[2:]) == ([0, 2, 3], [(0, 2), (1, 1)], [(1, 5)])
+
+
+def test_a_list_that_lost_an_item_to_a_late_one_is_not_complete(make_store):
+    def ago(days):
+        return NOW - timedelta(days=days)
+
+    tags = {"sketch.codec": "list", "sketch.list": "{resolution: 1h, limit: 1}"}
+    store = make_store(
+        make_view([Field(name="v", dtype=Array(String), tags=tags)], ttl=timedelta(days=5)),
+        ttl={"keep": "0d"},
+    )
+    lists = Lists(store, "history", "v")
+    reader = reader_of(store, ttl=timedelta(days=5))
+    lists.add([1, 1], ["new", "gone"], [ago(0.1), ago(6)])
+    maintenance.seal(store, "history")
+    lists.add([1], ["late"], [ago(7)])
+    found = reader.lists("v", 1, until=ago(5.5))
+    assert found.complete.tolist() == [False]
+
+
+def test_bytes_without_a_value_are_asked_about(make_store):
+    store = make_store(growing(Set(Bytes)))
+    Sets(store, "history", "v").add([1], [b"x"])
+    assert reader_of(store).contains("v", [1], np.array([])).tolist() == [[]]
+
+
+def test_integers_of_any_sequence(make_store):
+    store = make_store(growing(Set(Int64)))
+    Sets(store, "history", "v").add((1, 2), (5, 6))
+    assert reader_of(store).contains("v", (1, 2), ((5, 6), (5, 6))).tolist() == [[True, False], [False, True]]
