@@ -18,7 +18,9 @@ from feast_sketch_store.errors import RowError, SettingsError, UnsupportedFeatur
 from feast_sketch_store.layers import SealedRows
 from feast_sketch_store.reading.ragged import RaggedLists
 from feast_sketch_store.reading.reader import SketchReader
+from feast_sketch_store.rows.arrow_rows import feature_column
 from feast_sketch_store.rows.codecs import EMPTY, FeatureCodec
+from feast_sketch_store.rows.count_log import check_counts
 from feast_sketch_store.rows.encoding import (
     EncodedFeature,
     EncodedRows,
@@ -152,6 +154,7 @@ def _feature(
     if beside is not None:
         numbers = FeatureCodec(codec.counting.feature, "int64_list_val")
         counts = _as_column(dataframe[beside], numbers, beside)
+        check_counts(values, counts, (str(column), beside))
     try:
         return encode_counts(values, counts, codec), beside
     except pa.ArrowInvalid as error:
@@ -189,8 +192,9 @@ def _as_column(values: "pd.Series[object]", codec: FeatureCodec, name: str) -> p
                 f"{value!r}, and needs a list of values"
             )
     try:
-        return pa.array(plain, codec.arrow_type, from_pandas=True)
-    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        # Of its own type first: Arrow would cut fractions off, and take moments for others.
+        return feature_column(pa.chunked_array([pa.array(plain, from_pandas=True)]), codec)
+    except (RowError, pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         raise RowError(
             f"column {name!r} is not of the feature's type, {codec.arrow_type}: {error}"
         ) from error

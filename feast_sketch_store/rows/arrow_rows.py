@@ -79,7 +79,7 @@ def from_columns(
     codecs = [codec for codec in codecs if not codec.is_computed]
     _check_names(table.column_names, [*join_keys, *(codec.feature for codec in codecs), *timestamps])
     keys = {name: _join_key(name, join_keys[name], table[name]) for name in sorted(join_keys)}
-    features = {codec.feature: _column(table[codec.feature], codec) for codec in codecs}
+    features = {codec.feature: feature_column(table[codec.feature], codec) for codec in codecs}
     events = _timestamps(table[event_timestamp], event_timestamp)
     created = None if created_timestamp is None else _timestamps(table[created_timestamp], created_timestamp)
     nulls = _null_names(features, len(table))
@@ -136,14 +136,14 @@ def _check_names(given: Sequence[str], wanted: Sequence[str]) -> None:
 def _join_key(name: str, field: str, column: pa.ChunkedArray) -> pa.Array:
     if field not in JOIN_KEY_TYPES:
         raise RowError(f"join key {name!r} arrives as {field}; a batch takes one of {list(JOIN_KEY_TYPES)}")
-    values = _column(column, FeatureCodec(name, field), what="join key")
+    values = feature_column(column, FeatureCodec(name, field), what="join key")
     if values.null_count:
         row = values.is_null().index(True).as_py()
         raise RowError(f"join key {name!r} is null in row {row} of the batch; every entity needs a value")
     return values
 
 
-def _column(column: pa.ChunkedArray, codec: FeatureCodec, what: str = "feature") -> pa.Array:
+def feature_column(column: pa.ChunkedArray, codec: FeatureCodec, what: str = "feature") -> pa.Array:
     """A column of the codec's Arrow type, null where the feature is written as null."""
     values = _in_one(column)
     convert = _conversion(values.type, codec)

@@ -60,7 +60,7 @@ def with_counts(table: pa.Table, codecs: Sequence[FeatureCodec]) -> pa.Table:
             column, given = table[codec.feature].combine_chunks(), optional_column(table, own)
             if given is not None:
                 given, table = given.cast(_COUNTS_TYPE), table.drop_columns([own])
-                _check(column, given, (codec.feature, own))
+                check_counts(column, given, (codec.feature, own))
             if codec.feature in have_ids:
                 whole = lists_of(list_lengths(column), pc.list_flatten(column), column)
                 column, amounts = whole, amounts_of_rows(column, given)
@@ -77,7 +77,8 @@ def counts_array(column: pa.Array, amounts: NDArray[np.int64]) -> pa.Array:
     return lists_of(list_lengths(column), pa.array(amounts), column)
 
 
-def _check(values: pa.Array, counts: pa.Array, names: tuple[str, str]) -> None:
+def check_counts(values: pa.Array, counts: pa.Array, names: tuple[str, str]) -> None:
+    """Check that lists of counts fit the lists of values beside them. Raises RowError, with these names."""
     advice = "give each value a count, or leave the counts out"
     check_beside(values, counts, names, ("values", "counts"), advice)
     amounts = pc.list_flatten(counts)

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from feast import Entity, Field, ValueType
 from feast.types import Array, Bytes, Int64, Set, String, UnixTimestamp
 
-from feast_sketch_store import Lists, Sets, SketchReader
+from feast_sketch_store import Lists, Sets, SketchReader, through_sketch
 from feast_sketch_store.cli import cli
 from feast_sketch_store.errors import RowError, UnsupportedFeatureError
 from feast_sketch_store.operations import maintenance
@@ -188,3 +188,52 @@ def test_integers_of_any_sequence(make_store):
     store = make_store(growing(Set(Int64)))
     Sets(store, "history", "v").add((1, 2), (5, 6))
     assert reader_of(store).contains("v", (1, 2), ((5, 6), (5, 6))).tolist() == [[True, False], [False, True]]
+
+
+# -- training ----------------------------------------------------------------------------------
+
+
+def through(store, values, **more):
+    return through_sketch(pd.DataFrame({"v": values, **more}), reader_of(store))
+
+
+@pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
+def test_moments_of_any_unit_are_trained_with(make_store, unit):
+    store = make_store(growing(Set(UnixTimestamp)))
+    Sets(store, "history", "v").add([1], [SECONDS])
+    maintenance.seal(store, "history")
+    (shown,) = through(store, [np.array([SECONDS], "datetime64[s]").astype(f"datetime64[{unit}]")])["v"]
+    assert [pd.Timestamp(each).timestamp() for each in shown] == [SECONDS]
+
+
+@pytest.mark.parametrize("given", [[1.9, 2.2], [2**70], ["1"]])
+def test_training_values_are_kept_or_refused(make_store, given):
+    store = make_store(growing(Set(Int64)))
+    Sets(store, "history", "v").add([1, 1], [1, 2])
+    maintenance.seal(store, "history")
+    assert sorted(through(store, [[1.0, 2.0]])["v"][0]) == [1, 2]
+    with pytest.raises(RowError, match="'v' is not of the feature's type"):
+        through(store, [given])
+
+
+def test_nulls_among_training_values_are_shown_as_they_are_served(make_store):
+    store = make_store(make_view({"v": Array(String)}))
+    write(store, [1], [["a", None]])
+    maintenance.seal(store, "history")
+    served = sorted(read_users(store, ["history:v"], [1])["v"][0])
+    assert sorted(through(store, [["a", None]])["v"][0]) == served
+
+
+@pytest.mark.parametrize("counts", [[-1, 1], [1, None], [1]])
+def test_wrong_counts_are_not_trained_with(make_store, counts):
+    counted, beside = {"sketch.codec": "counts"}, {"sketch.of": "v"}
+    fields = [
+        Field(name="v", dtype=Array(String), tags=counted),
+        Field(name="n", dtype=Array(Int64), tags=beside),
+    ]
+    store = make_store(make_view(fields))
+    row = {"user_id": [1], "v": [["a", "b"]], "n": [[1, 2]], "event": pd.to_datetime([NOW])}
+    store.write_to_online_store("history", pd.DataFrame(row))
+    maintenance.seal(store, "history")
+    with pytest.raises(RowError):
+        through(store, [["a", "b"]], n=[counts])
