@@ -2,7 +2,6 @@
 
     <content>            a file, named by a hash of what identifies its content
     <content>.partial    the parts of it that were fetched, one after the other
-    <content>.sums       a checksum of each part, if no manifest has them
     <content>.lock       held by the process that fetches; others wait and then find the file
 
 An interrupted fetch continues after the last part with a matching checksum. Files may be deleted at any time.
@@ -15,10 +14,9 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from pathlib import Path
 
-import mmh3
 import numpy as np
 from numpy.typing import NDArray
 
@@ -29,13 +27,12 @@ from feast_sketch_store.threads import Threads
 
 PART_BYTES = 8 << 20  # of larger files, several parts are fetched at once
 _FETCHERS = 4
-_SUM_BYTES = 16
 _UNUSED_SECONDS = 7 * 86_400.0  # after which a file is deleted ...
 _LET_GO_SECONDS = 3_600.0  # ... or a file that another has replaced, and that no process keeps
-_UNFINISHED = (".partial", ".sums")
-_OWN_NAME = re.compile(r"[0-9a-f]{32}(\.(partial|sums))?")
+_UNFINISHED = ".partial"
+_OWN_NAME = re.compile(r"[0-9a-f]{32}(\.partial)?")
 
-FetchPart = Callable[[int, int], bytes | None]
+FetchPart = Callable[[int, int], bytes]
 
 
 class FileCache:
@@ -49,21 +46,19 @@ class FileCache:
     def __init__(self, path: Path):
         self.path = path
 
-    def map(
-        self, content: str, size_bytes: int, fetch: FetchPart, chunks: Chunks | None = None
-    ) -> NDArray[np.uint8] | None:
+    def map(self, content: str, size_bytes: int, fetch: FetchPart, chunks: Chunks) -> NDArray[np.uint8]:
         """A file's bytes; fetched, unless a process of the host has done so before.
 
         Parameters
         ----------
         content : identifies the content.
         size_bytes : of the file.
-        fetch : returns the bytes from one position up to another; None if the content no longer exists.
-        chunks : of the file, if they are known; ``fetch`` then returns whole chunks that match.
+        fetch : returns the bytes from one position up to another, whole chunks that match.
+        chunks : of the file.
 
         Returns
         -------
-        uint8[size_bytes]; None if the content no longer exists.
+        uint8[size_bytes]
 
         Raises
         ------
@@ -76,8 +71,8 @@ class FileCache:
             with suppress(FileNotFoundError):
                 return _mapped(path, size_bytes)
             with locked(path.with_suffix(".lock")):
-                if not path.exists() and not self._fetch(path, size_bytes, fetch, chunks):
-                    return None
+                if not path.exists():
+                    self._fetch(path, size_bytes, fetch, chunks)
                 return _mapped(path, size_bytes)
         except OSError as error:
             raise StorageError(f"{self.path}: the cache cannot be used: {error}") from error
@@ -117,34 +112,21 @@ class FileCache:
     def _path(self, content: str, size_bytes: int) -> Path:
         return self.path / hashlib.blake2b(f"{content}\n{size_bytes}".encode(), digest_size=16).hexdigest()
 
-    def _fetch(self, path: Path, size_bytes: int, fetch: FetchPart, chunks: Chunks | None) -> bool:
-        """Fetch the missing parts of a file and rename it into place; the lock is held.
-
-        Checksums of the parts are noted beside them, if no manifest has them.
-        """
+    def _fetch(self, path: Path, size_bytes: int, fetch: FetchPart, chunks: Chunks) -> None:
+        """Fetch the missing parts of a file and rename it into place; the lock is held."""
         self._forget(path)  # first, because the disk may be full
-        partial, sums = (path.with_suffix(suffix) for suffix in _UNFINISHED)
+        partial = path.with_suffix(_UNFINISHED)
         partial.touch()
-        with partial.open("r+b") as file, nullcontext() if chunks else sums.open("a+b") as notes:
-            known = chunks or _noted(sums)
-            start = _sound_bytes(partial, size_bytes, known)
+        with partial.open("r+b") as file:
+            start = _sound_bytes(partial, size_bytes, chunks)
             file.truncate(start)
             file.seek(start)
-            if notes is not None:
-                notes.truncate(-(-start // PART_BYTES) * _SUM_BYTES)
-            for part in _parts(start, size_bytes, known.chunk_bytes, fetch):
-                if part is None:
-                    return False
+            for part in _parts(start, size_bytes, chunks.chunk_bytes, fetch):
                 file.write(part)
                 file.flush()
-                if notes is not None:
-                    notes.write(mmh3.mmh3_x64_128_digest(part))
-                    notes.flush()
             os.fsync(file.fileno())
         partial.rename(path)
         fsync_path(self.path)
-        sums.unlink(missing_ok=True)
-        return True
 
     def _forget(self, fetched: Path) -> None:
         """Delete files that were not used for long, except the one to be fetched and its lock.
@@ -160,17 +142,6 @@ class FileCache:
                     path.unlink()
 
 
-def in_memory(size_bytes: int, fetch: FetchPart, chunks: Chunks | None = None) -> NDArray[np.uint8] | None:
-    """A file's bytes, fetched into memory; parameters and result as of `FileCache.map`."""
-    whole, at = np.empty(size_bytes, np.uint8), 0
-    for part in _parts(0, size_bytes, chunks.chunk_bytes if chunks else PART_BYTES, fetch):
-        if part is None:
-            return None
-        whole[at : at + len(part)] = np.frombuffer(part, np.uint8)
-        at += len(part)
-    return whole
-
-
 def _mapped(path: Path, size_bytes: int) -> NDArray[np.uint8]:
     with path.open("rb") as file:
         with suppress(OSError):  # the file may belong to another user
@@ -178,13 +149,6 @@ def _mapped(path: Path, size_bytes: int) -> NDArray[np.uint8]:
         if os.fstat(file.fileno()).st_size != size_bytes:
             raise StorageError(f"{path}: a file of the cache was cut; delete it")
         return map_pages(file.fileno(), size_bytes)
-
-
-def _noted(sums: Path) -> Chunks:
-    """The checksums of parts that are noted beside a partial file."""
-    noted = sums.read_bytes()
-    ends = range(_SUM_BYTES, len(noted) + 1, _SUM_BYTES)
-    return Chunks(PART_BYTES, tuple(noted[end - _SUM_BYTES : end] for end in ends))
 
 
 def _sound_bytes(path: Path, size_bytes: int, chunks: Chunks) -> int:
@@ -200,20 +164,21 @@ def _sound_bytes(path: Path, size_bytes: int, chunks: Chunks) -> int:
     return sound
 
 
-def _parts(start: int, size_bytes: int, part_bytes: int, fetch: FetchPart) -> Iterator[bytes | None]:
-    """The parts of a file from ``start`` on, in order, None for one that is not whole; several are fetched at
-    once.
-    """
+def in_memory(size_bytes: int, fetch: FetchPart, chunks: Chunks | None = None) -> NDArray[np.uint8]:
+    """A file's bytes, fetched into memory; parameters, result and errors as of `FileCache.map`."""
+    whole, at = np.empty(size_bytes, np.uint8), 0
+    for part in _parts(0, size_bytes, chunks.chunk_bytes if chunks else PART_BYTES, fetch):
+        whole[at : at + len(part)] = np.frombuffer(part, np.uint8)
+        at += len(part)
+    return whole
 
-    def part(at: int) -> bytes | None:
-        end = min(at + part_bytes, size_bytes)
-        found = fetch(at, end)
-        return None if found is None or len(found) != end - at else found
 
-    fetched: deque[Future[bytes | None]] = deque()
+def _parts(start: int, size_bytes: int, part_bytes: int, fetch: FetchPart) -> Iterator[bytes]:
+    """The parts of a file from ``start`` on, in order; several are fetched at once."""
+    fetched: deque[Future[bytes]] = deque()
     with Threads(_FETCHERS, "feast_sketch_store fetch") as pool:
         for at in range(start, size_bytes, part_bytes):
-            fetched.append(pool.submit(part, at))
+            fetched.append(pool.submit(fetch, at, min(at + part_bytes, size_bytes)))
             if len(fetched) == _FETCHERS:
                 yield fetched.popleft().result()
         while fetched:

@@ -30,8 +30,8 @@ from feast_sketch_store.storage.base import (
     checked_folder,
     checked_name,
 )
-from feast_sketch_store.storage.chunks import Chunks, KnownFile
-from feast_sketch_store.storage.file_cache import FetchPart, FileCache, in_memory
+from feast_sketch_store.storage.chunks import KnownFile
+from feast_sketch_store.storage.file_cache import FileCache, in_memory
 from feast_sketch_store.storage.objects import ObjectInfo, Objects
 from feast_sketch_store.threads import Threads
 
@@ -43,6 +43,10 @@ _MAX_OBJECT_BYTES = 5_000 << 20  # of one put, on S3 and on Azure
 LEASE_SECONDS = 60.0  # without a renewal
 _RENEWED_EVERY_SECONDS = 15.0
 _LOOKED_AT_EVERY_SECONDS = 0.5  # while another process waits
+
+
+class _ReplacedError(Exception):
+    """Another object has taken the place of the one that was looked at."""
 
 
 class ObjectStorage(Storage):
@@ -144,29 +148,25 @@ class ObjectStorage(Storage):
                 f"{self._objects.where(key)}: bytes {start} to {end} are not those that were written"
             )
 
-        found = self._fetched(self._content_of(name, known), known.size_bytes, fetch, known.chunks)
-        assert found is not None
-        return found
+        if self._cache is None:
+            return in_memory(known.size_bytes, fetch, known.chunks)
+        return self._cache.map(self._content_of(name, known), known.size_bytes, fetch, known.chunks)
 
     def _map_present(self, key: str) -> NDArray[np.uint8]:
-        """The bytes that an object has now."""
+        """The bytes that an object has now; no cache would know when nobody needs them any more."""
         for _ in range(_FETCH_TRIES):
             info = self._objects.info(key)
             if info is None:
                 raise MissingFileError(f"{self._objects.where(key)}: there is no such file")
-            content = f"{self._objects.identity}\n{key}\n{info.token}"
-            fetch = functools.partial(self._objects.read_part, info)
-            if (found := self._fetched(content, info.size_bytes, fetch)) is not None:
-                return found
+            with suppress(_ReplacedError):
+                return in_memory(info.size_bytes, functools.partial(self._part_of, info))
         raise StorageError(f"{self._objects.where(key)}: is being replaced again and again")
 
-    def _fetched(
-        self, content: str, size_bytes: int, fetch: FetchPart, chunks: Chunks | None = None
-    ) -> NDArray[np.uint8] | None:
-        """Bytes in a file of the cache, or else in memory; parameters as of `FileCache.map`."""
-        if self._cache is None:
-            return in_memory(size_bytes, fetch, chunks)
-        return self._cache.map(content, size_bytes, fetch, chunks)
+    def _part_of(self, info: ObjectInfo, start: int, end: int) -> bytes:
+        part = self._objects.read_part(info, start, end)
+        if part is None or len(part) != end - start:
+            raise _ReplacedError
+        return part
 
     def _content_of(self, name: str, known: KnownFile) -> str:
         checksums = b"".join(known.chunks.checksums).hex()

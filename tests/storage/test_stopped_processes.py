@@ -284,6 +284,22 @@ def test_only_fetched_files_are_deleted_from_the_cache(bucket, tmp_path):
     assert not fetched.exists()
 
 
+def test_the_cache_keeps_no_file_of_rows_that_a_delete_would_not_reach(bucket, tmp_path):
+    writer = bucket.opened()
+    put(writer, {user: ["secret"] for user in range(9000)})
+    assert any(key.endswith(".parquet") for key in bucket.paths())
+    storage = bucket.storage(read_only=True, cache_path=tmp_path)
+    replica = open_view(storage, SETTINGS, NEVER, 0.0, is_replica=True)
+    assert items_of(replica, [1]) == {1: {"secret"}}
+    writer.delete(deletions([user_key(user) for user in range(9000)], datetime.now(UTC)))
+    writer.seal()
+    replica.poll()
+    assert items_of(replica, [1]) == {}
+    kept = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert kept
+    assert not [path for path in kept if b"secret" in path.read_bytes() or b"PAR1" in path.read_bytes()]
+
+
 def test_rows_that_could_not_be_kept_are_kept_by_a_later_look(bucket, tmp_path, monkeypatch):
     writer = bucket.opened()
     put(writer, {5: ["old"], 6: ["a"]})

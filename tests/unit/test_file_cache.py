@@ -45,11 +45,11 @@ class Source:
 
 def test_a_file_is_fetched_once(tmp_path):
     source = Source()
-    first = FileCache(tmp_path / "cache").map("a", SIZE, source)
-    second = FileCache(tmp_path / "cache").map("a", SIZE, source)
+    first = FileCache(tmp_path / "cache").map("a", SIZE, source, KNOWN.chunks)
+    second = FileCache(tmp_path / "cache").map("a", SIZE, source, KNOWN.chunks)
     assert first.tobytes() == second.tobytes() == CONTENT
     assert sorted(source.asked) == list(range(0, SIZE, PART))
-    assert FileCache(tmp_path / "cache").map("b", SIZE, source).tobytes() == CONTENT
+    assert FileCache(tmp_path / "cache").map("b", SIZE, source, KNOWN.chunks).tobytes() == CONTENT
     assert len(source.asked) == 22
 
 
@@ -57,7 +57,7 @@ def test_one_of_many_fetches(tmp_path):
     source = Source(gate=threading.Event())
 
     def map_it(_):
-        return FileCache(tmp_path).map("a", SIZE, source).tobytes()
+        return FileCache(tmp_path).map("a", SIZE, source, KNOWN.chunks).tobytes()
 
     with ThreadPoolExecutor(6) as pool:
         found = [pool.submit(map_it, n) for n in range(6)]
@@ -68,50 +68,42 @@ def test_one_of_many_fetches(tmp_path):
 
 def test_a_fetch_goes_on_where_it_was_cut(tmp_path):
     with pytest.raises(StorageError, match="cut off"):
-        FileCache(tmp_path).map("a", SIZE, Source(fails_from=8 * PART))
+        FileCache(tmp_path).map("a", SIZE, Source(fails_from=8 * PART), KNOWN.chunks)
     source = Source()
-    assert FileCache(tmp_path).map("a", SIZE, source).tobytes() == CONTENT
+    assert FileCache(tmp_path).map("a", SIZE, source, KNOWN.chunks).tobytes() == CONTENT
     assert sorted(source.asked) == [8 * PART, 9 * PART, 10 * PART]
-    assert not [path for path in tmp_path.iterdir() if path.suffix in (".partial", ".sums")]
+    assert not [path for path in tmp_path.iterdir() if path.suffix == ".partial"]
 
 
-@pytest.mark.parametrize(("damage", "kept"), [("flip", 3), ("cut", 3), ("sums", 3), ("longer", 8)])
+@pytest.mark.parametrize(("damage", "kept"), [("flip", 3), ("cut", 3), ("longer", 8)])
 def test_a_damaged_part_is_fetched_again(tmp_path, damage, kept):
     with pytest.raises(StorageError):
-        FileCache(tmp_path).map("a", SIZE, Source(fails_from=8 * PART))
+        FileCache(tmp_path).map("a", SIZE, Source(fails_from=8 * PART), KNOWN.chunks)
     (partial,) = tmp_path.glob("*.partial")
-    (sums,) = tmp_path.glob("*.sums")
     if damage == "flip":
         content = bytearray(partial.read_bytes())
         content[3 * PART + 7] ^= 1
         partial.write_bytes(content)
     elif damage == "cut":
         os.truncate(partial, 3 * PART + 9)
-    elif damage == "sums":
-        os.truncate(sums, 3 * 16 + 5)
     else:
         partial.write_bytes(partial.read_bytes() + b"torn")
     source = Source()
-    assert FileCache(tmp_path).map("a", SIZE, source).tobytes() == CONTENT
+    assert FileCache(tmp_path).map("a", SIZE, source, KNOWN.chunks).tobytes() == CONTENT
     assert sorted(source.asked) == list(range(kept * PART, SIZE, PART))
-
-
-def test_content_that_is_gone_is_none(tmp_path):
-    assert FileCache(tmp_path).map("a", SIZE, lambda start, end: None) is None
-    assert FileCache(tmp_path).map("a", SIZE, Source()).tobytes() == CONTENT
 
 
 def test_what_nobody_uses_goes(tmp_path):
     cache = FileCache(tmp_path)
-    mapped = cache.map("a", SIZE, Source())
+    mapped = cache.map("a", SIZE, Source(), KNOWN.chunks)
     (old,) = [path for path in tmp_path.iterdir() if not path.suffix]
     long_ago = time.time() - 8 * 86_400
     os.utime(old, (long_ago, long_ago))
-    cache.map("a", SIZE, Source())
-    cache.map("b", SIZE, Source())
+    cache.map("a", SIZE, Source(), KNOWN.chunks)
+    cache.map("b", SIZE, Source(), KNOWN.chunks)
     assert old.exists()  # used since
     os.utime(old, (long_ago, long_ago))
-    cache.map("c", SIZE, Source())
+    cache.map("c", SIZE, Source(), KNOWN.chunks)
     assert not old.exists()
     assert mapped.tobytes() == CONTENT
 
@@ -119,17 +111,17 @@ def test_what_nobody_uses_goes(tmp_path):
 def test_what_another_file_replaced_goes_an_hour_later(tmp_path):
     cache = FileCache(tmp_path)
     for content in ("old", "kept"):
-        cache.map(content, SIZE, Source())
+        cache.map(content, SIZE, Source(), KNOWN.chunks)
         cache.let_go(content, SIZE)
     cache.let_go("not there", SIZE)
-    cache.map("b", SIZE, Source())
+    cache.map("b", SIZE, Source(), KNOWN.chunks)
     files = {content: cache._path(content, SIZE) for content in ("old", "kept", "b")}
     assert all(path.exists() for path in files.values())
     cache.keep("kept", SIZE)  # by another process, whose rows are those of before
     for content in ("old", "kept"):
         passed = files[content].stat().st_mtime - 3601
         os.utime(files[content], (passed, passed))
-    cache.map("c", SIZE, Source())
+    cache.map("c", SIZE, Source(), KNOWN.chunks)
     assert {content: path.exists() for content, path in files.items()} == {
         "old": False,
         "kept": True,
@@ -139,7 +131,7 @@ def test_what_another_file_replaced_goes_an_hour_later(tmp_path):
 
 def test_what_nobody_uses_makes_room_for_what_is_fetched(tmp_path):
     cache = FileCache(tmp_path)
-    cache.map("a", SIZE, Source())
+    cache.map("a", SIZE, Source(), KNOWN.chunks)
     (old,) = [path for path in tmp_path.iterdir() if not path.suffix]
     os.utime(old, (0, 0))
 
@@ -148,21 +140,21 @@ def test_what_nobody_uses_makes_room_for_what_is_fetched(tmp_path):
         raise StorageError("no room")
 
     with pytest.raises(StorageError, match="no room"):
-        cache.map("b", SIZE, fails)
+        cache.map("b", SIZE, fails, KNOWN.chunks)
 
 
 def test_a_cut_file_is_told(tmp_path):
-    FileCache(tmp_path).map("a", SIZE, Source())
+    FileCache(tmp_path).map("a", SIZE, Source(), KNOWN.chunks)
     (path,) = [path for path in tmp_path.iterdir() if not path.suffix]
     os.truncate(path, 100)
     with pytest.raises(StorageError, match="was cut; delete it"):
-        FileCache(tmp_path).map("a", SIZE, Source())
+        FileCache(tmp_path).map("a", SIZE, Source(), KNOWN.chunks)
 
 
 def test_a_folder_that_cannot_be_used_is_told(tmp_path):
     (tmp_path / "file").write_text("no folder")
     with pytest.raises(StorageError, match="cannot be used"):
-        FileCache(tmp_path / "file").map("a", SIZE, Source())
+        FileCache(tmp_path / "file").map("a", SIZE, Source(), KNOWN.chunks)
 
 
 @for_each("cuts", [(), (1, 2), (PART,), (PART - 1, PART + 1, 5 * PART)])
