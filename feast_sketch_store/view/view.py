@@ -408,7 +408,8 @@ class View(LiveView[Shard]):
             check_division(self.name, file.num_shards, self.shard_map)
             file.check()
         if files and self.settings.gate.is_set and not force:
-            self._judge_fill(files)
+            with self.unchanging():
+                self._judge_fill(files)
         for number, shard in self.shards.items():
             shard.commit_staged([file for file in files if file.shard == number])
         if files:
@@ -434,12 +435,11 @@ class View(LiveView[Shard]):
             raise
 
     def _judge_fill(self, files: Sequence[StagedFile]) -> None:
-        with self.unchanging():
-            try:
-                self.judge(joint_seal.figures_with(self.shards, files), FILL)
-            except GateError as error:
-                HeldBack.of(files, error).hold(self.storage, self._row_logs())
-                raise
+        try:
+            self.judge(joint_seal.figures_with(self.shards, files), FILL)
+        except GateError as error:
+            HeldBack.of(files, error).hold(self.storage, self._row_logs())
+            raise
 
     def _row_logs(self) -> dict[int, RowLog]:
         return {number: shard.row_log for number, shard in self.shards.items()}
@@ -461,13 +461,17 @@ class View(LiveView[Shard]):
         ShardError : the rows were divided into other shards since; the fill must be discarded.
         DamagedFileError, StorageError : files cannot be read or written.
         """
-        fill = HeldBack.read(self.storage)
-        if fill is not None:
-            files = [self.staged(entry) for entry in fill.entries]
-            # A run that was killed may have committed some of them.
-            committed = {name for shard in self.shards.values() for name in shard.row_log.committed()}
-            self.commit_staged([file for file in files if file.file.name not in committed], force)
-            self.storage.delete([HELD_BACK_FILE])
+        with self.unchanging():  # nobody discards the files meanwhile
+            fill = HeldBack.read(self.storage)
+            if fill is not None:
+                files = [self.staged(entry) for entry in fill.entries]
+                # A run that was killed may have committed some of them.
+                committed = {name for shard in self.shards.values() for name in shard.row_log.committed()}
+                files = [file for file in files if file.file.name not in committed]
+                if files and self.settings.gate.is_set and not force:
+                    self._judge_fill(files)
+                self.commit_staged(files, force=True)
+                self.storage.delete([HELD_BACK_FILE])
         self.seal(timeout_seconds=self.lock_timeout_seconds, force=force)
         return None if fill is None else fill.num_rows
 

@@ -89,6 +89,20 @@ def fill_badly(view, items=1):
     return str(caught.value)
 
 
+def test_a_fill_is_not_discarded_while_it_is_published(sealed, tmp_path):
+    fill_badly(sealed)
+    other = open_view(LocalStorage(tmp_path), settings_of(1, tmp_path, change=0.2), BY_JOB, 0.0)
+    commit = sealed.commit_staged
+
+    def late(*arguments, **options):
+        with pytest.raises(StorageError, match="another process is sealing"):
+            other.discard()
+        commit(*arguments, **options)
+
+    sealed.commit_staged = late
+    assert sealed.publish(force=True) == len(USERS)
+
+
 @pytest.mark.slow
 def test_a_bad_fill_is_held_back_until_it_is_published_or_discarded(make_view):
     view = make_view(change=0.2)
