@@ -397,6 +397,8 @@ def delete(
 
     For example: feast-sketch delete history user_id=7
 
+    Text for a join key of bytes is taken as UTF-8.
+
     Reads no longer find them: here at once, in other processes after their next refresh. To remove them from
     the disk as well, run seal and then vacuum. Remove them from the offline store first, or a materialize
     brings them back. Entities that the view does not have are listed; all others are deleted.
