@@ -13,6 +13,7 @@ from feast_sketch_store.errors import SettingsError, StorageError
 from feast_sketch_store.storage import file_cache, object_store
 from feast_sketch_store.storage.base import FileExistsAlreadyError, UncertainWriteError
 from feast_sketch_store.storage.buckets import _objects, check_url, open_bucket, open_objects
+from feast_sketch_store.storage.chunks import Chunks, KnownFile
 from feast_sketch_store.storage.object_store import ObjectStorage
 from feast_sketch_store.storage.objects import Objects
 from tests.helpers.cases import for_each
@@ -415,11 +416,11 @@ def test_a_forked_child_is_told(storage):
 def test_a_cache_holds_each_content_once(moto, tmp_path):
     make = maker(moto, cache_path=tmp_path)
     storage, other = make(), make()
-    storage.replace("a", b"first")
-    for each in (storage, other, storage):
-        assert each.map("a").tobytes() == b"first"
-    assert len([path for path in tmp_path.iterdir() if not path.suffix]) == 1
-    storage.replace("a", b"second")
-    assert other.map("a").tobytes() == b"second"
-    assert len([path for path in tmp_path.iterdir() if not path.suffix]) == 2
+    for number, content in enumerate((b"first", b"second")):
+        storage.replace("a", content)
+        known = KnownFile(len(content), Chunks.of([content], 64))
+        for each in (storage, other, storage):
+            assert each.map("a", known).tobytes() == content
+            assert each.map("a").tobytes() == content  # of unknown content, which is not kept
+        assert len([path for path in tmp_path.iterdir() if not path.suffix]) == number + 1
     assert isinstance(storage, ObjectStorage)
