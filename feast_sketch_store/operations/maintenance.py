@@ -570,10 +570,10 @@ def _first_refused(values: Sequence[Any], value_type: ValueType) -> int:
 
 
 def _converted(values: Sequence[Any], value_type: ValueType) -> list[Value]:
-    """Values as protos. Feast would take nulls and fractions, and make other values of them."""
+    """Values as protos. Feast would make other keys of nulls, of true and false, and of fractions."""
     for value in values:
-        is_whole = not isinstance(value, float | np.floating) or float(value).is_integer()
-        if value is None or isinstance(value, bool | np.bool_) or not (is_whole or value_type not in _WHOLE):
+        is_fraction = isinstance(value, float | np.floating) and not float(value).is_integer()
+        if value is None or isinstance(value, bool | np.bool_) or (is_fraction and value_type in _WHOLE):
             raise TypeError("a key is not null, nor true or false, nor a fraction for a whole number")
     converted: list[Value] = python_values_to_proto_values(list(values), value_type)
     return converted

@@ -190,7 +190,7 @@ def cut_of(wanted: KeptValues, codec: FeatureCodec, where: str, folder: Path | N
     try:
         element_type = codec.arrow_type.value_type
         kind = element_type
-        if pa.types.is_timestamp(kind) and all(type(value) is int for value in values):
+        if pa.types.is_timestamp(kind) and all(type(value) is int for value in values if value is not None):
             kind = pa.timestamp("s", kind.tz)  # as Feast takes integers
         kept = codec.to_storage(pa.array(values, kind).cast(element_type).drop_null())
         if pa.types.is_integer(element_type):

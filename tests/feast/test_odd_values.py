@@ -77,7 +77,7 @@ def test_numpys_text_is_a_single_entity(tmp_path):
 # -- moments -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("tags", [{}, {"sketch.vocabulary": f"[{SECONDS}]"}])
+@pytest.mark.parametrize("tags", [{}, {"sketch.vocabulary": f"[{SECONDS}, null]"}])
 def test_integers_are_seconds_for_moments(make_store, tags):
     store = make_store(make_view({"v": Set(UnixTimestamp)}, tags={"sketch.rows": "append", **tags}))
     sets, then = Sets(store, "history", "v"), datetime.fromtimestamp(SECONDS, UTC)
