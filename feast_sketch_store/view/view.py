@@ -408,8 +408,7 @@ class View(LiveView[Shard]):
             check_division(self.name, file.num_shards, self.shard_map)
             file.check()
         if files and self.settings.gate.is_set and not force:
-            with self.unchanging():
-                self._judge_fill(files)
+            self._judge_fill(files)
         for number, shard in self.shards.items():
             shard.commit_staged([file for file in files if file.shard == number])
         if files:
@@ -435,11 +434,12 @@ class View(LiveView[Shard]):
             raise
 
     def _judge_fill(self, files: Sequence[StagedFile]) -> None:
-        try:
-            self.judge(joint_seal.figures_with(self.shards, files), FILL)
-        except GateError as error:
-            HeldBack.of(files, error).hold(self.storage, self._row_logs())
-            raise
+        with self.unchanging():
+            try:
+                self.judge(joint_seal.figures_with(self.shards, files), FILL)
+            except GateError as error:
+                HeldBack.of(files, error).hold(self.storage, self._row_logs())
+                raise
 
     def _row_logs(self) -> dict[int, RowLog]:
         return {number: shard.row_log for number, shard in self.shards.items()}
@@ -467,10 +467,7 @@ class View(LiveView[Shard]):
                 files = [self.staged(entry) for entry in fill.entries]
                 # A run that was killed may have committed some of them.
                 committed = {name for shard in self.shards.values() for name in shard.row_log.committed()}
-                files = [file for file in files if file.file.name not in committed]
-                if files and self.settings.gate.is_set and not force:
-                    self._judge_fill(files)
-                self.commit_staged(files, force=True)
+                self.commit_staged([file for file in files if file.file.name not in committed], force)
                 self.storage.delete([HELD_BACK_FILE])
         self.seal(timeout_seconds=self.lock_timeout_seconds, force=force)
         return None if fill is None else fill.num_rows
@@ -557,17 +554,20 @@ class View(LiveView[Shard]):
     @contextmanager
     def _leased(self, timeout_seconds: float = 0.0, create: bool = False) -> Iterator[bool]:
         """Hold the view's seal lock; False if another process holds it, or there is no view to be created."""
+        if self._is_leased:  # by this thread, which has `_seal_lock`
+            yield True
+            return
         until = time.monotonic() + timeout_seconds
         between = _LOOKS_AT_LEASE_SECONDS * (100 if self.storage.fetches else 1)
         while True:
             with self.storage.lease(SEAL_LOCK, create=create) as is_ours:
                 if is_ours or time.monotonic() >= until:
                     self._hand_on_settings()
-                    self._is_leased, was_leased = is_ours, self._is_leased
+                    self._is_leased = is_ours
                     try:
                         yield is_ours
                     finally:
-                        self._is_leased = was_leased
+                        self._is_leased = False
                         self._hand_on_settings()
                     return
             time.sleep(between)  # shorter than between two seals of a writer
