@@ -71,8 +71,9 @@ class FileCache:
             with suppress(FileNotFoundError):
                 return _mapped(path, size_bytes)
             with locked(path.with_suffix(".lock")):
-                if not path.exists():
-                    self._fetch(path, size_bytes, fetch, chunks)
+                with suppress(FileNotFoundError):
+                    return _mapped(path, size_bytes)
+                self._fetch(path, size_bytes, fetch, chunks)
                 return _mapped(path, size_bytes)
         except OSError as error:
             raise StorageError(f"{self.path}: the cache cannot be used: {error}") from error
@@ -143,11 +144,12 @@ class FileCache:
 
 
 def _mapped(path: Path, size_bytes: int) -> NDArray[np.uint8]:
+    """The bytes of a fetched file; one that was cut counts as absent, so that it is fetched again."""
     with path.open("rb") as file:
         with suppress(OSError):  # the file may belong to another user
             os.utime(path)
         if os.fstat(file.fileno()).st_size != size_bytes:
-            raise StorageError(f"{path}: a file of the cache was cut; delete it")
+            raise FileNotFoundError(f"{path} was cut")
         return map_pages(file.fileno(), size_bytes)
 
 

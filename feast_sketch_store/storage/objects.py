@@ -7,7 +7,6 @@ servers, which repeat access keys.
 import os
 import re
 import secrets
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -120,7 +119,6 @@ class Objects:
         self._store = store
         self._probe_key = probe_folder + _PROBE
         self._is_probed = False
-        self._probe_lock = threading.Lock()
         self._used_by: int | None = None  # process
 
     def __repr__(self) -> str:
@@ -270,16 +268,16 @@ class Objects:
         ------
         StorageError : it does not fail, so writers would overwrite each other's commits.
         """
-        with self._probe_lock:
-            if not self._is_probed:
-                key = self._probe_key
-                if self._put(key, b"", "", "create") and self._put(key, b"", "", "create"):
-                    raise StorageError(
-                        f"{self.location}: this object store ignores conditions of writes (If-None-Match): "
-                        "it created the same object twice. Of two writers one would lose rows that were "
-                        "acknowledged, so the store does not write here; use a server that honours them"
-                    )
-                self._is_probed = True
+        if self._is_probed:
+            return
+        key = self._probe_key  # no lock: a child that is forked meanwhile would wait for it forever
+        if self._put(key, b"", "", "create") and self._put(key, b"", "", "create"):
+            raise StorageError(
+                f"{self.location}: this object store ignores conditions of writes (If-None-Match): "
+                "it created the same object twice. Of two writers one would lose rows that were "
+                "acknowledged, so the store does not write here; use a server that honours them"
+            )
+        self._is_probed = True
 
     def _put(self, key: str, content: bytes | memoryview, write_id: str, mode: Any) -> bool:
         """Write an object in one piece. False if its condition did not hold."""

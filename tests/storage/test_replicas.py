@@ -302,6 +302,31 @@ def test_what_was_damaged_in_the_cache_is_not_served(bucket, change):
     assert len(served(bucket.replica())) == 23
 
 
+@for_each(
+    "part, how, cache",
+    [(".base.sketch", how, cache) for how in ("cut", "empty") for cache in (True, False)]
+    + [(".base.sketch", how, True) for how in ("flipped", "gone")]
+    + [(".json", how, False) for how in ("cut", "empty")],
+)
+def test_a_damaged_object_of_a_snapshot_falls_back_to_the_one_before(bucket, part, how, cache):
+    objects = bucket.server.obstore(bucket.url)
+    bucket.put({1: ["tea"]})
+    bucket.writer.seal()
+    bucket.put({2: ["milk"]}, second=1)
+    bucket.writer.seal()
+    names = [one["path"] for page in objects.list() for one in page]
+    newest = max(name for name in names if "/snapshots/" in name and name.endswith(part))
+    content = bytearray(objects.get(newest).bytes())
+    content[len(content) // 2] ^= how == "flipped"
+    if how == "gone":
+        objects.delete(newest)
+    else:
+        objects.put(newest, bytes(content[: {"cut": len(content) // 2, "empty": 0}.get(how)]))
+    replica = bucket.replica(cache=cache)
+    assert served(replica) == {1: {"tea"}, 2: {"milk"}}
+    replica.close()
+
+
 def test_what_a_killed_process_wrote_to_the_cache_does_not_count(bucket):
     expected = fill(bucket)
     replica = bucket.replica()

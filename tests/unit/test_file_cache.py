@@ -143,12 +143,12 @@ def test_what_nobody_uses_makes_room_for_what_is_fetched(tmp_path):
         cache.map("b", SIZE, fails, KNOWN.chunks)
 
 
-def test_a_cut_file_is_told(tmp_path):
-    FileCache(tmp_path).map("a", SIZE, Source(), KNOWN.chunks)
+def test_a_cut_file_is_fetched_again(tmp_path):
+    whole = FileCache(tmp_path).map("a", SIZE, Source(), KNOWN.chunks).tobytes()
     (path,) = [path for path in tmp_path.iterdir() if not path.suffix]
-    os.truncate(path, 100)
-    with pytest.raises(StorageError, match="was cut; delete it"):
-        FileCache(tmp_path).map("a", SIZE, Source(), KNOWN.chunks)
+    for size in (100, 0, SIZE + 1):
+        os.truncate(path, size)
+        assert FileCache(tmp_path).map("a", SIZE, Source(), KNOWN.chunks).tobytes() == whole
 
 
 def test_a_folder_that_cannot_be_used_is_told(tmp_path):
