@@ -9,6 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+BUILT_FROM: str  # a hash of the sources and the compiler's options
 MAX_NUM_HASHES: int
 
 _Bytes = NDArray[np.uint8]

@@ -1,5 +1,6 @@
 """Builds the kernel while the package is installed. A machine without a C compiler gets one from PyPI."""
 
+import hashlib
 import os
 import shlex
 import shutil
@@ -72,11 +73,19 @@ def _platform() -> str:
 
 
 def _compile(compiler: list[str], platform: str) -> None:
+    """Compile the sources, unless the module in this folder is what would come of them."""
     flags = [*_FLAGS, *_includes(), *shlex.split(os.environ.get("CFLAGS", ""))]
     to_link = shlex.split(os.environ.get("LDFLAGS", ""))
     if platform.startswith("macosx-"):
         to_link += ["-undefined", "dynamic_lookup"]  # Python has these symbols
     sources = sorted(_FOLDER.glob("*.c"))
+    module = _FOLDER / _MODULE
+    built_from = hashlib.sha256(repr([compiler, flags, to_link]).encode())
+    for path in (*sources, *sorted(_FOLDER.glob("*.h"))):
+        built_from.update(path.read_bytes())
+    if module.exists() and built_from.hexdigest().encode() in module.read_bytes():
+        return
+    flags.append(f'-DBUILT_FROM="{built_from.hexdigest()}"')
     with TemporaryDirectory() as scratch, ThreadPoolExecutor(os.cpu_count()) as pool:
         environment = {"ZIG_GLOBAL_CACHE_DIR": scratch, "ZIG_LOCAL_CACHE_DIR": scratch, **os.environ}
         objects = [f"{scratch}/{source.stem}.o" for source in sources]
@@ -89,7 +98,7 @@ def _compile(compiler: list[str], platform: str) -> None:
         built = _FOLDER / f"{_MODULE}.{os.getpid()}"
         _run([*compiler, *flags, "-shared", *objects, *to_link, "-o", str(built)], environment)
         # Processes that have the old module mapped keep it.
-        built.replace(_FOLDER / _MODULE)
+        built.replace(module)
 
 
 def _includes() -> list[str]:

@@ -51,3 +51,23 @@ def test_a_wheel_is_for_the_platform_that_it_is_compiled_for(hook, monkeypatch):
     hook.initialize("standard", data)
     assert compiled == [(["cross", "-x"], "macosx-11.0-arm64")]
     assert (data["tag"], data["pure_python"]) == ("cp311-abi3-macosx_11_0_arm64", False)
+
+
+def test_it_compiles_again_only_when_something_has_changed(hook, tmp_path, monkeypatch):
+    names, runs = type(hook).initialize.__globals__, []
+
+    def run(command, environment):
+        runs.append(command)
+        Path(command[command.index("-o") + 1]).write_text(" ".join(command))
+
+    monkeypatch.setitem(names, "_FOLDER", tmp_path)
+    monkeypatch.setitem(names, "_run", run)
+    for change in ("a.c", "a.h", "CFLAGS"):
+        if change == "CFLAGS":
+            monkeypatch.setenv("CFLAGS", "-g")
+        else:
+            (tmp_path / change).write_text(f"/* {change} */")
+        for number in (2, 0):  # one source, and a link; then nothing
+            names["_compile"](["cc"], "linux-x86_64")
+            assert len(runs) == number, change
+            runs.clear()
