@@ -69,6 +69,7 @@ Symbols = NDArray[np.int64] | NDArray[np.int32]
 
 _MICROSECONDS: Final = 1_000_000
 _MAX_TIMESTAMP_SECONDS: Final = (2**63 - 1) // _MICROSECONDS
+_NULL_SECONDS: Final = -(2**63)  # a null among moments: in what Feast writes, in vocabularies, in answers
 
 _ARROW_TYPES: Final = {
     "bool": pa.bool_(),
@@ -389,18 +390,18 @@ class FeatureCodec:
         null_rows = []
         for row, value in enumerate(values):
             field = value.WhichOneof("val") if value is not None else None
-            if field == self.value_field:
-                content = getattr(value, field)
-                if self.is_collection:
-                    elements.extend(content.val[:])  # a slice is a list, which extends faster
-                else:
-                    elements.append(content)
-            elif field is None or field == "null_val":
+            content = getattr(value, field) if field == self.value_field else None
+            if field in (None, "null_val") or (content == _NULL_SECONDS and self.element_kind == "timestamp"):
                 absent[row] = True
                 if value is not None:
                     null_rows.append(row)
                 if not self.is_collection:
                     elements.append(None)
+            elif content is not None:
+                if self.is_collection:
+                    elements.extend(content.val[:])  # a slice is a list, which extends faster
+                else:
+                    elements.append(content)
             else:
                 elements += self._converted(value, field, row)
             ends[row + 1] = len(elements)
@@ -454,16 +455,13 @@ class FeatureCodec:
             elements = [e and e.SerializeToString(deterministic=True) for e in elements]  # type: ignore[union-attr]
         try:
             if kind == "timestamp":
-                seconds = pa.array(elements, pa.int64())
-                too_far = pc.any(
-                    pc.or_(
-                        pc.less(seconds, -_MAX_TIMESTAMP_SECONDS), pc.greater(seconds, _MAX_TIMESTAMP_SECONDS)
-                    )
-                )
-                if too_far.as_py():
+                seconds = _with_nulls(pa.array(elements, pa.int64()))
+                is_before = pc.less(seconds, -_MAX_TIMESTAMP_SECONDS)
+                too_far = seconds.filter(pc.or_(is_before, pc.greater(seconds, _MAX_TIMESTAMP_SECONDS)))
+                if len(too_far):
                     raise RowError(
-                        f"feature {self.feature!r} has a timestamp more than "
-                        f"{_MAX_TIMESTAMP_SECONDS} seconds from 1970, which no Delta column holds"
+                        f"feature {self.feature!r} has a timestamp {too_far[0]} seconds from 1970; no Delta "
+                        f"column holds more than {_MAX_TIMESTAMP_SECONDS}"
                     )
                 return pc.multiply(seconds, _MICROSECONDS).cast(_ARROW_TYPES[kind])
             return pa.array(elements, _ARROW_TYPES[kind])
@@ -505,7 +503,7 @@ class FeatureCodec:
             bits = elements.to_numpy(zero_copy_only=False).view(_FLOAT_BITS[kind])
             return pa.array(bits.astype(np.int64))
         if kind == "timestamp":
-            return pc.divide(elements.cast(pa.int64()), _MICROSECONDS)
+            return pc.divide(elements.cast(pa.int64()), _MICROSECONDS).fill_null(_NULL_SECONDS)
         return (elements.cast(pa.int8()) if kind == "bool" else elements).cast(pa.int64())
 
     def from_storage(self, values: pa.Array) -> pa.Array:
@@ -515,7 +513,7 @@ class FeatureCodec:
             bits = _FLOAT_BITS[kind]
             return pa.array(values.to_numpy().astype(bits).view(f"<f{bits.itemsize}"))
         if kind == "timestamp":
-            return pc.multiply(values, _MICROSECONDS).cast(_ARROW_TYPES[kind])
+            return pc.multiply(_with_nulls(values), _MICROSECONDS).cast(_ARROW_TYPES[kind])
         return values.cast(_ARROW_TYPES[kind])
 
     def to_column(self, states: NDArray[np.uint8], indptr: NDArray[np.int64], storage: pa.Array) -> pa.Array:
@@ -670,6 +668,11 @@ def converted(number: Any, source: str, target: str) -> Any:
             raise ValueError(TOO_LARGE_FOR_FLOAT)
         return nearest
     return float(number)
+
+
+def _with_nulls(seconds: pa.Array) -> pa.Array:
+    """Moments as Feast writes them, int64 seconds, with its nulls as those of Arrow."""
+    return pc.if_else(pc.equal(seconds, _NULL_SECONDS), None, seconds)
 
 
 def _container(field: str) -> str:

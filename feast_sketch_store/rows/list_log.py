@@ -102,8 +102,12 @@ def _times_of_items(
     lengths = list_lengths(items)
     indptr = bounds_of(lengths)
     moments = np.repeat(_numbers(events), lengths)
-    moments[is_given] = _numbers(pc.list_flatten(times))
-    if (found := impossible_moment(moments)) is not None:
+    given = pc.list_flatten(times)
+    moments[is_given] = _numbers(given.fill_null(0))
+    found = impossible_moment(moments)
+    if given.null_count:
+        found = int(np.flatnonzero(is_given)[given.is_null()][0]), f"whose time is null; {advice}"
+    if found is not None:
         row = int(np.searchsorted(indptr, found[0], side="right")) - 1
         raise RowError(f"row {row} of the batch has an item in feature {names[0]!r} {found[1]}")
     return times_array(indptr, moments, items.is_null())

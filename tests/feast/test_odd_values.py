@@ -74,6 +74,36 @@ def test_numpys_text_is_a_single_entity(tmp_path):
     assert len(reader.ids("v", ada)) == 1
 
 
+# -- nulls among moments -------------------------------------------------------------------------
+
+
+def test_a_null_among_moments_is_a_value_everywhere(make_store):
+    view = make_view({"v": Set(UnixTimestamp), "x": Array(UnixTimestamp)})
+    store = make_store(view)
+    rows = {"v": [{pd.NaT, NOW}, {NOW}], "x": [[NOW, pd.NaT, NOW], [pd.NaT]]}
+    store.write_to_online_store(
+        "history", pd.DataFrame({"user_id": [1, 2], **rows, "event": pd.to_datetime([NOW] * 2)})
+    )
+    for _ in range(2):
+        reader = reader_of(store)
+        assert reader.contains("v", [1, 2], [NOW]).tolist() == [[True], [True]]
+        assert len(reader.vocabulary("v")) == 2
+        assert set(reader.arrow("v", [1])[0].as_py()) == {None, NOW}
+        assert reader.arrow("x", [1, 2]).to_pylist() == [[NOW, None, NOW], [None]]
+        assert read_users(store, ["history:x"], [2])["x"] == [[None]]
+        assert not maintenance.verify(store, "history").problems
+        maintenance.seal(store, "history")
+
+
+def test_an_item_without_a_time_is_refused(make_store):
+    times = Field(name="at", dtype=Array(UnixTimestamp), tags={"sketch.of": "v"})
+    items = Field(name="v", dtype=Array(String), tags={"sketch.codec": "list"})
+    store = make_store(make_view([items, times]))
+    rows = {"user_id": [1, 2], "v": [["a"], ["b", "c"]], "at": [[NOW], [NOW, pd.NaT]]}
+    with pytest.raises(RowError, match="row 1 of the batch .* whose time is null; give each item a time"):
+        store.write_to_online_store("history", pd.DataFrame({**rows, "event": pd.to_datetime([NOW] * 2)}))
+
+
 # -- moments -----------------------------------------------------------------------------------
 
 

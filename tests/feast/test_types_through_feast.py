@@ -56,7 +56,7 @@ CASES = {
     "bools": (Array(Bool), [[True, False, True]]),
     "floats": (Array(Float32), [[0.25, -0.0, 0.25]]),
     "doubles": (Array(Float64), [[0.1, math.inf]]),
-    "timestamps": (Array(UnixTimestamp), [[NOON, ZONED]]),
+    "timestamps": (Array(UnixTimestamp), [[NOON, ZONED], [NOON, pd.NaT], [pd.NaT]]),
     "byte strings": (Array(Bytes), [[b"\0", b""]]),
     "nested": (Array(Array(Int64)), [[[1, 2], [], [1]]]),
     "set of strings": (Set(String), [{"a", "b"}, set()]),
@@ -109,3 +109,23 @@ def test_a_null_among_the_elements_is_refused_by_feast(make_config, make_view, o
     with pytest.raises(TypeError):
         store.write_to_online_store("history", frame)
     assert read_users(store, ["history:x"], [1])["x"] == [None]
+
+
+@pytest.mark.parametrize("options", [{}, *STORES.values()], ids=["default", *STORES])
+def test_a_null_among_moments_is_read_as_null(make_config, make_view, options):
+    """Feast writes it as a number."""
+    dtypes = {"one": UnixTimestamp, "some": Array(UnixTimestamp), "any": Set(UnixTimestamp)}
+    store = FeatureStore(config=make_config(**options))
+    store.apply([USER, make_view([Field(name=name, dtype=dtype) for name, dtype in dtypes.items()])])
+    users = list(range(40))  # so many that rows are read in bulk
+    columns = {
+        "one": [NOON if user % 3 else pd.NaT for user in users],
+        "some": [[NOON, pd.NaT] if user % 2 else [NOON] for user in users],
+        "any": [{NOON, pd.NaT} if user % 5 else {NOON} for user in users],
+    }
+    frame = pd.DataFrame({"user_id": users, **columns, "event_timestamp": NOON})
+    store.write_to_online_store("history", frame)
+    read = read_users(store, [f"history:{name}" for name in dtypes], users)
+    assert read["one"] == [NOON if user % 3 else None for user in users]
+    assert read["some"] == [[NOON, None] if user % 2 else [NOON] for user in users]
+    assert read["any"] == [{NOON, None} if user % 5 else {NOON} for user in users]
