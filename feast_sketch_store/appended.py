@@ -16,7 +16,7 @@ liked.get(users)                                            an Arrow array of li
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
@@ -111,7 +111,7 @@ class AppendedFeature(ABC):
         """Remove a value of each entity, up to a time; see `Lists.remove`."""
         columns = self._entities.columns(entities)
         num_rows = self._entities.number(columns)
-        if np.ndim(values) == 0 and not isinstance(values, pa.Array):
+        if _is_single(values):
             values = [values] * num_rows
         times = self._times(until, num_rows)
         self._write(columns, (np.arange(num_rows + 1), self._values(values, num_rows), times), times, REMOVE)
@@ -142,13 +142,16 @@ class AppendedFeature(ABC):
 
     def _times(self, timestamps: Any, number: int) -> NDArray[np.int64]:
         """Times in microseconds since 1970: int64[number]."""
-        times = _microseconds(timestamps, number)
+        if timestamps is None:
+            return np.full(number, _now())
+        given = np.full(number, timestamps) if _is_single(timestamps) else timestamps
+        times = _microseconds(given, number)
         if (found := impossible_moment(times)) is not None:
             row, wrong = found
-            given = timestamps if isinstance(timestamps, datetime) else list(timestamps)[row]
             raise RowError(
-                f"row {row} for the {self._kind} {self._codec.feature!r} has the time {shown(given)}, which "
-                f"is none or {wrong}; nothing was written. Give seconds since 1970, datetimes or timestamps"
+                f"row {row} for the {self._kind} {self._codec.feature!r} has the time "
+                f"{shown(list(given)[row])}, which is none or {wrong}; nothing was written. Give seconds "
+                "since 1970, datetimes or timestamps"
             )
         return times
 
@@ -187,8 +190,9 @@ class AppendedItems(AppendedFeature):
         ----------
         entities : n entities, as for `SketchReader.hash`; repeat an entity for each of its items.
         values : n values.
-        timestamps : n times of the items, or one for all: Arrow or NumPy timestamps, datetimes, or seconds
-            since 1970. None means now. Naive times are in UTC. Of a set they are the times of rows.
+        timestamps : n times of the items, or one for all, in one form: Arrow or NumPy timestamps, datetimes,
+            or seconds since 1970. None means now. Naive times are in UTC. Of a set they are the times of
+            rows.
         attributes : of a list whose items have attributes: for each attribute's feature, n values.
 
         Raises
@@ -403,12 +407,8 @@ def _now() -> int:
 
 def _microseconds(timestamps: Any, number: int) -> NDArray[np.int64]:
     """Convert times to microseconds since 1970: int64[number]."""
-    if timestamps is None:
-        return np.full(number, _now())
-    if isinstance(timestamps, np.ndarray) and timestamps.dtype == np.int64 and len(timestamps) == number:
+    if isinstance(timestamps, np.ndarray) and timestamps.dtype == np.int64 and timestamps.shape == (number,):
         return np.asarray(timestamps.clip(*_ALL_SECONDS) * 1_000_000)
-    if isinstance(timestamps, datetime):
-        timestamps = [timestamps] * number
     try:
         times = timestamps if isinstance(timestamps, pa.Array) else pa.array(_plain(timestamps))
         if pa.types.is_floating(times.type) and not times.null_count:
@@ -428,7 +428,30 @@ def _microseconds(timestamps: Any, number: int) -> NDArray[np.int64]:
 
 
 def _plain(timestamps: Any) -> Sequence[Any] | NDArray[Any]:
-    """Convert timestamps for Arrow; naive datetimes are in UTC."""
-    if isinstance(timestamps, np.ndarray):
+    """Convert timestamps for Arrow.
+
+    Raises
+    ------
+    TypeError : Arrow would take some for another time, because it takes all for what the first one is.
+    """
+    if isinstance(timestamps, np.ndarray) and timestamps.dtype != object:
         return timestamps
-    return [t.replace(tzinfo=UTC) if isinstance(t, datetime) and t.tzinfo is None else t for t in timestamps]
+    plain = [_in_utc(each) for each in timestamps]
+    others = (row for row, each in enumerate(plain) if each is not None and not isinstance(each, datetime))
+    if (row := next(others, None)) is not None and any(isinstance(each, datetime) for each in plain):
+        raise TypeError(f"row {row} is {shown(plain[row])}, and others are datetimes; give all in one form")
+    return plain
+
+
+def _in_utc(moment: Any) -> Any:
+    """Dates are their midnights, and naive datetimes are in UTC."""
+    if isinstance(moment, datetime):
+        if moment != moment:  # pandas' NaT, which is no time
+            return None
+        return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return datetime(moment.year, moment.month, moment.day, tzinfo=UTC) if isinstance(moment, date) else moment
+
+
+def _is_single(given: Any) -> bool:
+    """Whether something is one value, and no array of values."""
+    return not isinstance(given, list | tuple | pa.Array | pa.ChunkedArray) and np.ndim(given) == 0

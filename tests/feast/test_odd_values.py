@@ -4,6 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 from feast import Entity, Field, ValueType
@@ -13,6 +14,7 @@ from feast_sketch_store import Lists, Sets, SketchReader, through_sketch
 from feast_sketch_store.cli import cli
 from feast_sketch_store.errors import RowError, UnsupportedFeatureError
 from feast_sketch_store.operations import maintenance
+from tests.helpers.cases import for_each
 from tests.helpers.repository import make_repository, make_view, read_users
 
 NOW = datetime.now(UTC).replace(microsecond=0)
@@ -138,6 +140,69 @@ def test_none_of_anything_is_no_error(make_store):
     assert reader_of(store).contains("v", 1, np.array([])).tolist() == []
     with pytest.raises(RowError, match="row 0"):
         lists.add([3, 3], ["x", "y"], pd.Series([1e15, 2.0], index=[7, 8]))
+
+
+@pytest.fixture
+def lists(make_store):
+    tags = {"sketch.codec": "list", "sketch.list": "{resolution: 1s, limit: 4}"}
+    view = make_view([Field(name="v", dtype=Array(String), tags=tags)], ttl=timedelta(days=30))
+    return Lists(make_store(view, ttl={"keep": "7d"}), "history", "v")
+
+
+def times_of(lists, timestamps):
+    lists.clear([1, 2])
+    lists.add([1, 2], ["x", "y"], timestamps)
+    return [moment.replace(tzinfo=UTC) for moment in lists.get([1, 2]).timestamps.tolist()]
+
+
+@for_each(
+    "given",
+    [
+        [NOW, NOW.timestamp()],
+        [int(NOW.timestamp()), NOW],
+        np.array([NOW, int(NOW.timestamp())], object),
+        [NOW.date(), int(NOW.timestamp())],
+        [NOW, NOW.isoformat()],
+        [np.datetime64(NOW.replace(tzinfo=None)), NOW],
+    ],
+)
+def test_times_of_one_call_have_one_form(lists, given):
+    with pytest.raises(RowError, match=r"row [01] is .*, and others are datetimes"):
+        lists.add([1, 2], ["x", "y"], given)
+
+
+def test_a_date_is_its_midnight(lists):
+    midnight = NOW.replace(hour=0, minute=0, second=0)
+    for given, times in [([NOW.date(), NOW], [midnight, NOW]), ([NOW, NOW.date()], [NOW, midnight])]:
+        assert times_of(lists, given) == times
+
+
+@for_each(
+    "now",
+    [
+        NOW,
+        NOW.replace(tzinfo=None),
+        int(NOW.timestamp()),
+        NOW.timestamp(),
+        np.int64(NOW.timestamp()),
+        np.array(int(NOW.timestamp())),
+        np.datetime64(NOW.replace(tzinfo=None)),
+        np.datetime64(NOW.replace(tzinfo=None), "ns"),
+        pd.Timestamp(NOW),
+        pa.scalar(NOW),
+        pa.scalar(int(NOW.timestamp())),
+    ],
+)
+def test_one_time_is_for_all(lists, now):
+    assert times_of(lists, now) == [NOW, NOW]
+
+
+@for_each("given", [[pd.NaT, NOW], pd.Series([NOW, pd.NaT]), [None, 5], np.array(["NaT", "2026"], "M8[s]")])
+def test_a_time_that_is_missing_is_a_null(lists, given):
+    with pytest.raises(RowError, match="2 timestamps are needed, not 1 nulls"):
+        lists.add([1, 2], ["x", "y"], given)
+    with pytest.raises(RowError, match="2 timestamps are needed, not 2 nulls"):
+        lists.add([1, 2], ["x", "y"], pd.NaT)
 
 
 # -- keys that are deleted ---------------------------------------------------------------------
