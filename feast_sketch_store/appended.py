@@ -118,8 +118,9 @@ class AppendedFeature(ABC):
 
     def _bounds(self, indptr: ArrayLike, num_rows: int) -> NDArray[np.int64]:
         """Where the values of rows begin and end: int64[num_rows + 1]."""
-        bounds = np.asarray(indptr, np.int64)
-        if len(bounds) != num_rows + 1 or bounds[0] or (np.diff(bounds) < 0).any():
+        given = np.asarray(indptr)
+        bounds = given.astype(np.int64) if given.dtype.kind in "iu" else np.empty(0, np.int64)
+        if bounds.shape != (num_rows + 1,) or bounds[0] or (np.diff(bounds) < 0).any():
             raise RowError(
                 f"indptr does not tell where the values of {num_rows} entities begin for the {self._kind} "
                 f"{self._codec.feature!r}"

@@ -205,6 +205,15 @@ def test_a_time_that_is_missing_is_a_null(lists, given):
         lists.add([1, 2], ["x", "y"], pd.NaT)
 
 
+@for_each(
+    "indptr",
+    [[0.0, 1.0, 2.0], [0, 1.9, 2], ["0", "1", "2"], [0, np.nan, 2], None, [[0, 1, 2]], [0, 2**63, 2]],
+)
+def test_items_begin_at_whole_numbers(lists, indptr):
+    with pytest.raises(RowError, match="indptr does not tell"):
+        lists.replace([1, 2], indptr, ["x", "y"])
+
+
 # -- keys that are deleted ---------------------------------------------------------------------
 
 
