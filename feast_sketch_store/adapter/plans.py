@@ -126,10 +126,7 @@ class Keys:
             entities = [dict(zip(self._places, row, strict=True)) for row in rows]
         if len(entities) > 1 and self._int64_name is not None:
             return hash_int64_keys(self._int64_name, np.array(entities, np.int64)).tobytes()
-        try:
-            hashes = [self._keys.hash(entity) for entity in entities]
-        except UnicodeEncodeError:  # half of a surrogate pair
-            return None
+        hashes = [self._keys.hash(entity) for entity in entities]
         return None if None in hashes else b"".join(hashes)  # type: ignore[arg-type]
 
 

@@ -241,7 +241,7 @@ class SingleKeys:
 
 
 def _serialized(kind: int, value: object) -> bytes | None:
-    """Type, length and value of a join key; None if the value is not of the type."""
+    """Type, length and value of a join key; None if it cannot have the value."""
     content = None
     if type(value) is int or isinstance(value, np.integer):
         number = int(value)
@@ -250,7 +250,10 @@ def _serialized(kind: int, value: object) -> bytes | None:
         elif kind in (_INT64, _UNIX_TIMESTAMP) and _INT64_MIN <= number <= _INT64_MAX:
             content = struct.pack("<q", number)
     elif kind == _STRING and isinstance(value, str):
-        content = value.encode()
+        try:
+            content = value.encode()
+        except UnicodeEncodeError:  # half of a surrogate pair
+            return None
     elif kind == _BYTES and isinstance(value, bytes):
         content = value
     return None if content is None else struct.pack("<II", kind, len(content)) + content

@@ -65,7 +65,7 @@ def test_zeros_at_the_end_of_values_and_keys_count(make_store, tmp_path):
         sets.add([b"a", b"b"], ("text", 5))
 
 
-def test_numpys_text_is_a_single_entity(tmp_path):
+def test_text_is_a_single_entity_if_it_can_be_one(tmp_path):
     user = Entity(name="named", join_keys=["user_id"], value_type=ValueType.STRING)
     view = make_view({"v": Set(String)}, entities=[user], tags={"sketch.rows": "append"})
     store = make_repository(tmp_path, user, view, rows=SOURCE, refresh=0)
@@ -74,6 +74,13 @@ def test_numpys_text_is_a_single_entity(tmp_path):
     assert reader.contains("v", ada, ["x"]).tolist() == [True]
     assert reader.scores("v", ada, np.ones(1)) == 1.0
     assert len(reader.ids("v", ada)) == 1
+    for read in (
+        lambda: reader.ids("v", "\ud800"),
+        lambda: reader.contains("v", "\ud800", ["x"]),
+        lambda: reader.scores("v", "\ud800", np.ones(1)),
+    ):
+        with pytest.raises(RowError, match="these are not entities"):
+            read()
 
 
 # -- nulls among moments -------------------------------------------------------------------------
