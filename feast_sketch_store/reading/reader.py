@@ -627,7 +627,8 @@ class SketchReader:
             return self._vocabularies[feature]
         numberings = tuple(layer.numbering(feature) for layer in state.layers if feature in layer.codecs)
         vocabularies = tuple(vocabulary for vocabulary in numberings if vocabulary is not None)
-        if len(vocabularies) < len(numberings):
+        # Unsealed rows number any values.
+        if codec.is_exact or len(vocabularies) < len(numberings):
             raise UnsupportedFeatureError(
                 f"feature {feature!r} of view {self._name!r} is kept exactly, so its values have no ids; "
                 "read it with `arrow`, or give the reader a list of its values as `vocabularies`"
