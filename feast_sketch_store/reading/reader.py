@@ -10,7 +10,7 @@ reader.scores("viewed", users, weights)                     X @ w of a linear mo
 from __future__ import annotations  # else each read evaluates the annotations of inner functions
 
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -45,6 +45,7 @@ from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.entity_keys import JOIN_KEY_TYPES, SingleKeys
 from feast_sketch_store.rows.vocabulary import Vocabulary
 from feast_sketch_store.settings.resolve import microseconds_of_ttl
+from feast_sketch_store.settings.values import seconds, shard_numbers
 from feast_sketch_store.structures.base import weighted_sums
 from feast_sketch_store.view.live_shard import expire_before_of
 from feast_sketch_store.view.opening import open_live
@@ -107,7 +108,7 @@ class SketchReader:
     Raises
     ------
     SettingsError : the view does not exist; or it has no rows yet, and its definition does not tell the types
-        of its join keys.
+        of its join keys; or a parameter has a value that cannot work.
     DamagedFileError : a file of the view cannot be read.
     ShardError : from reads, if the shard of an entity is not served.
     """
@@ -125,13 +126,14 @@ class SketchReader:
         serve_shards: Sequence[int] | None = None,
     ):
         storage, configured = find_view(str(path), feature_view, project, storage_options)
-        if refresh_interval_seconds is None:
-            refresh_interval_seconds = configured.refresh_interval_seconds
+        interval, served = configured.refresh_interval_seconds, configured.serve_shards
+        if refresh_interval_seconds is not None:
+            interval = _read(seconds, refresh_interval_seconds, "refresh_interval_seconds")
+        if serve_shards is not None:
+            served = _read(shard_numbers, serve_shards, "serve_shards")
         self._name = feature_view
         self._ttl_microseconds = microseconds_of_ttl(ttl)
-        is_replica = configured.is_replica
-        served = configured.serve_shards if serve_shards is None else serve_shards
-        self._view = open_live(storage, feature_view, refresh_interval_seconds, is_replica, served)
+        self._view = open_live(storage, feature_view, interval, configured.is_replica, served)
         file = self._view.file
         if not file.has_join_keys:
             raise SettingsError(
@@ -656,6 +658,14 @@ class _Single(NamedTuple):
     numbering: Numbering
     shape: tuple[int]
     column: Column
+
+
+def _read(read: Callable[[Any], Any], given: Any, name: str) -> Any:
+    """A parameter of a reader as an option is read."""
+    try:
+        return read(given)
+    except ValueError as error:
+        raise SettingsError(f"{name} is {given!r}: {error}") from error
 
 
 def _as_array(hashes: bytes | NDArray[np.uint64]) -> NDArray[np.uint64]:

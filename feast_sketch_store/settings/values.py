@@ -7,7 +7,7 @@ a ValueError that says what the value must be, and does not name the setting.
 import difflib
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from decimal import Decimal
@@ -203,7 +203,7 @@ def shard_count(given: Any) -> int:
 @_reads("list of numbers")
 def shard_numbers(given: Any) -> tuple[int, ...]:
     """Read the numbers of shards: a list."""
-    if not isinstance(given, list | tuple) or not given:
+    if not isinstance(given, Sequence) or isinstance(given, str | bytes) or not given:
         raise ValueError("it must name at least one shard, such as [0, 1]; leave it out to serve all")
     return tuple(whole(0, MAX_SHARDS - 1)(each) for each in given)
 
@@ -218,6 +218,13 @@ def size(given: Any) -> float:
 
 
 # -- durations -----------------------------------------------------------------------------------------
+
+
+def seconds(given: Any) -> float:
+    """Read a duration that is a number."""
+    if not 0 <= (found := number(given)) < math.inf:
+        raise ValueError("it must be a number of seconds, 0 or more")
+    return found
 
 
 @_reads("duration")

@@ -12,7 +12,7 @@ from feast.types import Array, Bytes, Int64, Set, String, UnixTimestamp
 
 from feast_sketch_store import Lists, Sets, SketchReader, through_sketch
 from feast_sketch_store.cli import cli
-from feast_sketch_store.errors import RowError, UnsupportedFeatureError
+from feast_sketch_store.errors import RowError, SettingsError, UnsupportedFeatureError
 from feast_sketch_store.operations import maintenance
 from tests.helpers.cases import for_each
 from tests.helpers.repository import make_repository, make_view, read_users
@@ -243,6 +243,30 @@ def test_bytes_are_named_by_their_text(tmp_path):
     assert reader_of(store).exists([b"a", b"b"]).tolist() == [False, True]
     with pytest.raises(RowError, match="is BYTES"):
         maintenance.delete(store, "history", [{"user_id": "b"}])
+
+
+# -- what readers are opened with --------------------------------------------------------------
+
+
+@for_each(
+    "name, value",
+    [
+        *(("refresh_interval_seconds", value) for value in (np.nan, -1, np.inf, "soon", True, [1])),
+        *(("serve_shards", value) for value in ([-1], [], ["a"], 0, [0.5], "0", [True], [10_000])),
+    ],
+)
+def test_a_reader_refuses_what_cannot_work(make_store, name, value):
+    store = make_store(growing(Set(String)))
+    with pytest.raises(SettingsError, match=f"{name} is "):
+        SketchReader(store.repo_path, "history", **{name: value})
+
+
+def test_a_view_of_one_shard_is_served_whole(make_store):
+    store = make_store(growing(Set(String)))
+    Sets(store, "history", "v").add([1], ["x"])
+    for served in ([0], range(3, 5), (7,)):
+        reader = SketchReader(store.repo_path, "history", serve_shards=served, refresh_interval_seconds=1e9)
+        assert reader.exists([1]).tolist() == [True]
 
 
 # -- another codec -----------------------------------------------------------------------------
