@@ -286,8 +286,8 @@ class Lists(AppendedItems):
 
         Raises
         ------
-        RowError : the entities do not have the view's join keys, the limit is below 1, or a moment has no
-            time zone.
+        RowError : the entities do not have the view's join keys, the limit is not a whole number from 1,
+            ``min_timestamp`` is no datetime, or a moment has no time zone.
         UnsupportedFeatureError : the items lack an attribute.
         DamagedFileError : a file of the view cannot be read.
         """

@@ -8,6 +8,7 @@ item has the time at which its tick began, and what happened after the moment mu
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from numbers import Integral
 from typing import TYPE_CHECKING, TypeAlias, Union
 
 import numpy as np
@@ -219,11 +220,12 @@ def window_of_lists(
 
     Raises
     ------
-    RowError : the limit is below 1; or a moment has no time zone, or is missing.
+    RowError : the limit is not a whole number from 1; ``min_timestamp`` is no datetime; or a moment has no
+        time zone, or is missing.
     """
-    if limit is not None and limit < 1:
+    if limit is not None and (not isinstance(limit, Integral) or limit < 1):
         raise RowError(
-            f"a limit of {limit} items shows nothing; ask for 1 or more, or for None, which is all"
+            f"a limit of {limit!r} items shows nothing; ask for 1 or more, or for None, which is all"
         )
     oldest = NO_TIMESTAMP if min_timestamp is None else _microseconds_of(min_timestamp)
     if until is None:
@@ -236,7 +238,9 @@ def window_of_lists(
     return ListWindow(bounds, limit)
 
 
-def _microseconds_of(moment: datetime) -> int:
+def _microseconds_of(moment: object) -> int:
+    if not isinstance(moment, datetime) or moment != moment:  # pandas' NaT
+        raise RowError(f"min_timestamp is {moment!r}; give a datetime, or None for all items")
     known = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
     return (known - _EPOCH) // timedelta(microseconds=1)
 

@@ -39,7 +39,7 @@ from feast_sketch_store.reading.ragged import (
     window_of_lists,
 )
 from feast_sketch_store.reading.repository import find_view
-from feast_sketch_store.reading.values import Candidates, Numbering
+from feast_sketch_store.reading.values import Candidates, Numbering, shape_of
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.entity_keys import JOIN_KEY_TYPES, SingleKeys
@@ -309,12 +309,15 @@ class SketchReader:
         Raises
         ------
         ValueError : ``out`` has too few rows or columns, or too many rows.
+        TypeError : ``out`` is not an array.
         UnsupportedFeatureError, RowError : see `csr`.
         """
         answer = self.csr(feature, entities)
         num_entities, num_values = len(answer.indptr) - 1, len(answer.vocabulary)
         if out is None:
             out = np.zeros((num_entities, num_values), np.float32)
+        elif not hasattr(out, "ndim"):
+            raise TypeError(f"out is a {type(out).__name__}; an array is needed")
         elif out.ndim != 2 or len(out) != num_entities or out.shape[1] < num_values:
             raise ValueError(f"out has the shape {out.shape}; {(num_entities, num_values)} or more is needed")
         else:
@@ -352,7 +355,7 @@ class SketchReader:
 
         Raises
         ------
-        RowError : the values are not of the feature's type; or see `hash`.
+        RowError : the values are not of the feature's type, or their rows differ in length; or see `hash`.
         UnsupportedFeatureError : the feature does not exist.
         """
         codec, entity_hash = self._codec(feature), self._keys.hash(entities)
@@ -363,7 +366,7 @@ class SketchReader:
         if isinstance(values, Candidates):
             asked = values
             asked.check_feature(codec)
-        elif entity_hash is not None or isinstance(given, pa.Array) or len(shape := np.shape(given)) == 1:
+        elif entity_hash is not None or isinstance(given, pa.Array) or len(shape := shape_of(given)) == 1:
             asked = Candidates(codec, given)
         elif len(shape) == 2 and shape[0] == number:
             # NumPy would cut zeros off the end of text and bytes.
@@ -523,7 +526,8 @@ class SketchReader:
         Raises
         ------
         UnsupportedFeatureError : the feature does not exist, or is not a list, or lacks an attribute.
-        RowError : ``limit`` is below 1; a moment of ``until`` has no time zone; or see `hash`.
+        RowError : ``limit`` is not a whole number from 1; ``min_timestamp`` is no datetime; a moment of
+            ``until`` has no time zone; or see `hash`.
         """
         codec, entity_hash = self._codec(feature), self._keys.hash(entities)
         if not codec.is_list:

@@ -91,15 +91,15 @@ class Candidates:
 
     Raises
     ------
-    RowError : ``given`` has more than one dimension. ``values`` raises it if a value is not of the feature's
+    RowError : ``given`` has not one dimension. ``values`` raises it if a value is not of the feature's
         type.
     """
 
     def __init__(self, codec: FeatureCodec, given: Any):
-        # `np.ndim` of a list would make an array of it.
+        # `shape_of` a list would make an array of it.
         is_list = type(given) is list and len(given) > 0 and isinstance(given[0], str | bytes)
-        if not is_list and not isinstance(given, pa.Array) and np.ndim(given) != 1:
-            raise RowError(f"values have the shape {np.shape(given)}; give m values for one entity")
+        if not is_list and not isinstance(given, pa.Array) and len(shape := shape_of(given)) != 1:
+            raise RowError(f"values have the shape {shape}; give m values for one entity")
         self._codec = codec
         self._given = given
         self._known: tuple[Numbering, NDArray[np.int32]] | None = None
@@ -160,6 +160,19 @@ class Candidates:
         if known is None or known[0] is not numbering:
             known = self._known = numbering, numbering.vocabulary.find(self.values)
         return known[1]
+
+
+def shape_of(values: Any) -> tuple[int, ...]:
+    """The shape of values that a caller gives.
+
+    Raises
+    ------
+    RowError : they have none.
+    """
+    try:
+        return np.shape(values)
+    except ValueError as error:
+        raise RowError("rows of values differ in length; give m values for each entity") from error
 
 
 def as_storage(codec: FeatureCodec, values: Any) -> pa.Array:

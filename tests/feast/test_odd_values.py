@@ -1,6 +1,7 @@
 """Values at the edges of types: zeros at the end of text, integers for moments, keys that are none."""
 
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -150,10 +151,15 @@ def test_none_of_anything_is_no_error(make_store):
 
 
 @pytest.fixture
-def lists(make_store):
+def store_of_lists(make_store):
     tags = {"sketch.codec": "list", "sketch.list": "{resolution: 1s, limit: 4}"}
     view = make_view([Field(name="v", dtype=Array(String), tags=tags)], ttl=timedelta(days=30))
-    return Lists(make_store(view, ttl={"keep": "7d"}), "history", "v")
+    return make_store(view, ttl={"keep": "7d"})
+
+
+@pytest.fixture
+def lists(store_of_lists):
+    return Lists(store_of_lists, "history", "v")
 
 
 def times_of(lists, timestamps):
@@ -267,6 +273,40 @@ def test_a_view_of_one_shard_is_served_whole(make_store):
     for served in ([0], range(3, 5), (7,)):
         reader = SketchReader(store.repo_path, "history", serve_shards=served, refresh_interval_seconds=1e9)
         assert reader.exists([1]).tolist() == [True]
+
+
+# -- what reads are asked for ------------------------------------------------------------------
+
+
+@for_each(
+    "wanted",
+    [
+        *({"limit": limit} for limit in (1.5, "5", 0, [1])),
+        *(
+            {"min_timestamp": time}
+            for time in (np.datetime64(SECONDS, "s"), SECONDS, NOW.date(), "2026", pd.NaT)
+        ),
+    ],
+)
+def test_a_limit_is_a_whole_number_and_a_time_a_datetime(store_of_lists, wanted):
+    lists, reader = Lists(store_of_lists, "history", "v"), reader_of(store_of_lists)
+    for read in (lists.get, partial(reader.lists, "v")):
+        with pytest.raises(RowError, match=r"a limit of|min_timestamp is"):
+            read([1], **wanted)
+        assert len(read([1], NOW, limit=np.int64(2))) == 1
+
+
+def test_rows_of_values_have_one_length(make_store):
+    store = make_store(growing(Set(String)))
+    Sets(store, "history", "v").add([1], ["x"])
+    reader = reader_of(store)
+    for values in ([["x"], ["x", "y"]], [["x"], "y"], [[["x"]], [["y", "z"]]]):
+        asks = partial(reader.contains, "v", [1, 2]), partial(reader.contains, "v", 1)
+        for ask in (*asks, partial(reader.candidates, "v")):
+            with pytest.raises(RowError, match="differ in length"):
+                ask(values)
+    with pytest.raises(TypeError, match="out is a list; an array is needed"):
+        reader.multi_hot("v", [1], [[0]])
 
 
 # -- another codec -----------------------------------------------------------------------------
