@@ -132,7 +132,7 @@ class SketchReader:
         if serve_shards is not None:
             served = _read(shard_numbers, serve_shards, "serve_shards")
         self._name = feature_view
-        self._ttl_microseconds = microseconds_of_ttl(ttl)
+        self._ttl_microseconds = microseconds_of_ttl(feature_view, ttl)
         self._view = open_live(storage, feature_view, interval, configured.is_replica, served)
         file = self._view.file
         if not file.has_join_keys:

@@ -306,11 +306,22 @@ def ttl_microseconds(options: StoreOptions, table: "FeatureView") -> int | None:
     """
     if not (options.ttl.expire or has_lists(table)):
         return None
-    return microseconds_of_ttl(getattr(table, "ttl", None))  # on-demand views have none
+    return microseconds_of_ttl(table.name, getattr(table, "ttl", None))  # on-demand views have none
 
 
-def microseconds_of_ttl(ttl: timedelta | None) -> int | None:
-    """A time to live; None for no limit, which is also one of zero, or longer than the calendar."""
+def microseconds_of_ttl(view: str, ttl: object) -> int | None:
+    """A time to live; None for no limit, which is also one of zero, or longer than the calendar.
+
+    Raises
+    ------
+    SettingsError : it is not a duration of at least 0.
+    """
+    if ttl is None:
+        return None
+    if not isinstance(ttl, timedelta) or not ttl >= timedelta(0):
+        raise SettingsError(
+            f"feature view {view!r} has the ttl {ttl!r}; give a timedelta of at least 0, or None"
+        )
     return limited(ttl // timedelta(microseconds=1)) if ttl else None
 
 

@@ -258,13 +258,19 @@ def test_bytes_are_named_by_their_text(tmp_path):
     "name, value",
     [
         *(("refresh_interval_seconds", value) for value in (np.nan, -1, np.inf, "soon", True, [1])),
+        *(("ttl", value) for value in (5, "1d", timedelta(seconds=-1), pd.NaT, np.timedelta64(1, "s"))),
         *(("serve_shards", value) for value in ([-1], [], ["a"], 0, [0.5], "0", [True], [10_000])),
     ],
 )
 def test_a_reader_refuses_what_cannot_work(make_store, name, value):
     store = make_store(growing(Set(String)))
-    with pytest.raises(SettingsError, match=f"{name} is "):
+    with pytest.raises(SettingsError, match=rf"{name} is |has the {name} "):
         SketchReader(store.repo_path, "history", **{name: value})
+
+
+def test_a_ttl_of_a_view_is_not_negative(make_store):
+    with pytest.raises(SettingsError, match="feature view 'history' has the ttl"):
+        make_store(growing(Set(String), ttl=timedelta(seconds=-1)), ttl={"expire": True})
 
 
 def test_a_view_of_one_shard_is_served_whole(make_store):
