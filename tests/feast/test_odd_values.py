@@ -108,9 +108,9 @@ def test_a_null_among_moments_is_a_value_everywhere(make_store):
 def test_an_item_without_a_time_is_refused(make_store):
     times = Field(name="at", dtype=Array(UnixTimestamp), tags={"sketch.of": "v"})
     items = Field(name="v", dtype=Array(String), tags={"sketch.codec": "list"})
-    store = make_store(make_view([items, times]))
+    store = make_store(make_view([items, times], ttl=timedelta(days=9)))
     rows = {"user_id": [1, 2], "v": [["a"], ["b", "c"]], "at": [[NOW], [NOW, pd.NaT]]}
-    with pytest.raises(RowError, match="row 1 of the batch .* whose time is null; give each item a time"):
+    with pytest.raises(RowError, match=r"row 1 of the batch .* whose time is null; give each item a time"):
         store.write_to_online_store("history", pd.DataFrame({**rows, "event": pd.to_datetime([NOW] * 2)}))
 
 
