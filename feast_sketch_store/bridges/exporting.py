@@ -6,6 +6,7 @@ from typing import Any
 
 from feast import FeatureStore
 from feast.infra.online_stores.helpers import get_online_store_from_config
+from feast.protos.feast.types.Value_pb2 import Value
 from feast.repo_config import RepoConfig, load_repo_config
 
 from feast_sketch_store.adapter.responses import logged_rows
@@ -26,7 +27,8 @@ def export(
     """Write what a view shows of each entity into another online store.
 
     The values are those of the row log: no error rate applies to them. Rows that have expired are left out.
-    Rows are written beside those that the other store has, so an interrupted export can be run again.
+    Rows replace those that the other store has of the same entities, so an export can be run again; Redis
+    keeps rows of its own that are as new, unless its configuration has ``skip_dedup``.
 
     Parameters
     ----------
@@ -40,10 +42,16 @@ def export(
 
     Raises
     ------
-    SettingsError : the other configuration cannot be used, or is that of this store.
+    SettingsError : the other configuration cannot be used, or is that of this store; or reads of the view are
+        held at a snapshot, and the row log has newer rows.
     StorageError : the row log cannot be read, or the other store did not take the rows.
     """
     opened, table = opened_view(store, view), any_feature_view(store, view)
+    if opened.is_pinned:
+        raise SettingsError(
+            f"reads of feature view {view!r} are held at a snapshot, and an export would also write the rows "
+            "since; run `feast-sketch unpin` first"
+        )
     expire_before = expire_before_of(ttl_microseconds(store.config.online_store, table))
     try:
         config = load_repo_config(other.absolute().parent, other.absolute())
@@ -58,6 +66,7 @@ def export(
         )
     taken = done = 0
     features = [codec.feature for codec in opened.settings.codecs if not codec.is_computed]
+    absent = {name: Value() for name in features}  # or the other store would keep values of rows before
     parts = [kept for part in opened.shards.values() if (kept := part.kept_rows()) is not None]
     total = sum(len(kept) for kept in parts)
     try:
@@ -66,7 +75,8 @@ def export(
             for _, logged in kept.batches():
                 for first in range(0, len(logged), _ROWS_A_BATCH):
                     part = logged.slice(first, _ROWS_A_BATCH)
-                    rows = logged_rows(opened.settings, features, part, expire_before)
+                    shown = logged_rows(opened.settings, features, part, expire_before)
+                    rows = [(key, absent | values, *moments) for key, values, *moments in shown]
                     target.online_write_batch(config, table, rows, None)
                     taken, done = taken + min(_ROWS_A_BATCH, len(logged) - first), done + len(rows)
                     tell(taken, total)

@@ -2,10 +2,12 @@
 
     scan     pages of the other store -> keys -> rows of a row log in a folder of its own
     again    a second scan finds what changed during the first, because a scan is not a snapshot
+    newest   one row of each entity is left, also where rows would add up: the other store had one
     swap     the rows appear in one step, beside those written here; the newest row of an entity wins.
              In a view with shards they appear shard by shard
 
-An interrupted import continues where it stopped when it is run again. Before the swap it has changed nothing.
+An interrupted import continues its first scan where it stopped when it is run again; the second one begins
+anew, as the other store has changed since. Before the swap an import has changed nothing.
 """
 
 import hashlib
@@ -21,17 +23,23 @@ from feast import FeatureStore
 
 from feast_sketch_store.bridges.base import Bridge, OtherStore, OtherView, Pace, Page, entity_key, open_bridge
 from feast_sketch_store.bridges.hashed_keys import KeyFinder
-from feast_sketch_store.errors import RowError, SettingsError, StorageError
+from feast_sketch_store.errors import (
+    GateError,
+    RowError,
+    SettingsError,
+    StorageError,
+)
 from feast_sketch_store.online_store import any_feature_view, online_store_of
 from feast_sketch_store.operations.backing import refill
 from feast_sketch_store.row_log import RowLog
-from feast_sketch_store.rows.encoding import FeastRow, RowKeys, row_keys, to_arrow
+from feast_sketch_store.rows.encoding import FeastRow, RowKeys, row_keys
 from feast_sketch_store.rows.entity_keys import find_sorted, key_text
 from feast_sketch_store.rows.newest import NewestRows
 from feast_sketch_store.settings.view_settings import ViewSettings
 from feast_sketch_store.storage.base import Storage
 from feast_sketch_store.storage.names import IMPORT_FOLDER
 from feast_sketch_store.view.rebuilding import rebuild
+from feast_sketch_store.view.semantics import named
 
 EXACT, RECOVERED, GIVEN = "exact", "recovered", "given"
 
@@ -109,7 +117,8 @@ def import_view(
 ) -> Imported:
     """Fill a view from another online store, which is only read.
 
-    Rows that are in the view already, or are written meanwhile, are kept and compete with the new ones.
+    Rows that are in the view already, or are written meanwhile, are kept and compete with the new ones; in a
+    view to which rows append they add up. What is imported twice counts once, as rows that are written again.
 
     Parameters
     ----------
@@ -127,6 +136,7 @@ def import_view(
     SettingsError : the other configuration or the keys cannot be used, or keys of some rows are missing.
     RowError : the view as declared cannot keep some rows. A dry run counts them all; otherwise an import ends
         at the first commit that has some.
+    GateError : the rows do not pass the gate of the view; the next import reads all of them again.
     StorageError : the other store cannot be read or has no rows of the view, or another process is sealing
         the view.
     """
@@ -150,11 +160,18 @@ def import_view(
             return run.imported(view, how, None)
         staging = opened.storage.within(IMPORT_FOLDER)
 
-        def fill(unused: Storage) -> Storage:
+        def fill(own: Storage) -> Storage:
             run.stage(staging)
-            return staging
+            newest = RowLog(own)
+            for _, rows in NewestRows(RowLog(staging).read().batches).batches():
+                newest.append(rows)
+            return own
 
-        rebuild(opened, fill, keep=True)
+        try:
+            rebuild(opened, fill, keep=True)
+        except GateError:
+            staging.delete_all()  # what is corrected over there need not be newer than what was read
+            raise
         staging.delete_all()
         if opened.settings.backed_codecs:
             refill(store, view)
@@ -221,6 +238,7 @@ class _Pages:
 class _Import:
     def __init__(self, pages: _Pages, settings: ViewSettings, source: str, skip_bad: bool):
         self._pages, self._settings, self._skip_bad = pages, settings, skip_bad
+        self._semantics = named(settings.semantics, settings.codecs)
         self.state = _State(source)
 
     def imported(self, view: str, how: str, entities: int | None) -> Imported:
@@ -241,6 +259,8 @@ class _Import:
         """Write all rows to a row log of their own, starting where an earlier run stopped."""
         storage.prepare()
         self.state = _State.load(storage, self.state.source)
+        if self.state.scan >= 2:  # what has changed since an earlier run may be anywhere
+            self.state.scan, self.state.position, self.state.rows_again = 2, None, 0
         log = RowLog(storage)
         while self.state.scan <= 2:
             known = NewestRows(log.read().batches).keys if self.state.scan == 2 and log.read() else None
@@ -314,7 +334,7 @@ class _Import:
         return True
 
     def _table(self, rows: list[FeastRow]) -> pa.Table:
-        return to_arrow(rows, self._settings.codecs, self._settings.join_keys)
+        return self._semantics.to_log(rows, self._settings.join_keys)
 
     def _refuse(self, among: str) -> None:
         """Raise an error if there are rows that cannot be kept, unless they are left out."""

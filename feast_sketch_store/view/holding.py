@@ -22,10 +22,16 @@ def pin(view: View, versions: Sequence[int] | None = None) -> tuple[int, ...]:
 
     Raises
     ------
-    SettingsError : there are no such snapshots, or a shard was not sealed yet.
+    SettingsError : there are no such snapshots, or a shard was not sealed yet; or the view has features in a
+        backing store, which has their newest values alone.
     ShardError : the rows are being divided into other shards.
     StorageError : the storage cannot be written; reads follow the writes.
     """
+    if backed := [codec.feature for codec in view.settings.backed_codecs]:
+        raise SettingsError(
+            f"feature view {view.name!r} has features in a backing store ({', '.join(backed)}), which has "
+            "their newest values alone; its reads cannot be held at a snapshot"
+        )
     view.prepare()
     published = {number: shard.snapshots.list() for number, shard in view.shards.items()}
     if unsealed := [number for number, files in published.items() if not files]:
