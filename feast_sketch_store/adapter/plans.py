@@ -201,6 +201,7 @@ class _Known(NamedTuple):
 
     registry: Any
     created: Any  # when the registry was loaded
+    version: str  # of its content, which this process may have changed since
     config: RepoConfig | None
     plans: dict[Question, Plan | None]
 
@@ -224,7 +225,7 @@ class Plans:
     ):
         self._open_view = open_view
         self._is_served = is_served
-        self._known = _Known(None, None, config, {})
+        self._known = _Known(None, None, "", config, {})
 
     def of(
         self,
@@ -249,10 +250,12 @@ class Plans:
             return None
         known = self._known
         if known.config is not config:
-            self._known = _Known(None, None, config, {})
+            self._known = _Known(None, None, "", config, {})
             return None
-        if known.registry is not registry or known.created is not created or len(known.plans) >= _MAX_PLANS:
-            self._known = known = _Known(registry, created, config, {})
+        version = registry.cached_registry_proto.version_id
+        is_same = known.registry is registry and known.created is created and known.version == version
+        if not is_same or len(known.plans) >= _MAX_PLANS:
+            self._known = known = _Known(registry, created, version, config, {})
         plan = known.plans.get(question)
         if plan is None and question in known.plans:
             return None

@@ -461,6 +461,9 @@ def test_a_changed_registry_changes_the_answers(tmp_path):
         assert len(json.loads(body)["results"]) == 3
         assert is_own
 
+        store.registry.delete_feature_service("all", store.project)
+        assert apps.assert_alike(by_service)[0][0] == 404
+
 
 def test_expired_rows_are_told_as_feast_does(tmp_path):
     config = make_config(tmp_path, ttl={"expire": True})
