@@ -432,12 +432,26 @@ def entity_row_of(text: str, types: dict[str, str]) -> dict[str, Any]:
     pairs = [pair.partition("=") for pair in text.split(",")]
     if not all(separator for _, separator, _ in pairs):
         raise click.UsageError(f"{text!r} is not KEY=VALUE[,KEY=VALUE]...")
-    return _typed({key.strip(): value for key, _, value in pairs}, types, text)
+    try:
+        row = _each_once([(key.strip(), value) for key, _, value in pairs])
+    except ValueError as error:
+        raise click.UsageError(f"{text!r}: {error}; give each entity as an argument of its own") from error
+    return _typed(row, types, text)
+
+
+def _each_once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """The pairs as a dictionary, which would keep only the last value of a repeated key."""
+    row: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in row:
+            raise ValueError(f"{key} is given twice")
+        row[key] = value
+    return row
 
 
 def _entity_object(line: str, number: int) -> Any:
     try:
-        return json.loads(line)
+        return json.loads(line, object_pairs_hook=_each_once)
     except ValueError as error:
         raise click.UsageError(
             f"line {number} of --file is not a JSON object of join keys: {error}"

@@ -274,6 +274,7 @@ class TestDelete:
             ('{"user_id": 1', "line 2 of --file is not a JSON"),
             ("[1]", "not a JSON object"),
             ('{"user_id": "x"}', "'x' is not a whole"),
+            ('{"user_id": 3, "user_id": 4}', "user_id is given twice"),
         ],
     )
     def test_a_line_that_does_not_parse_is_named(self, run, store, tmp_path, line, message):
@@ -295,6 +296,10 @@ class TestDelete:
                 "user_id=seven: join key 'user_id' is INT64, and 'seven' is not a whole",
             ),
             (["history", "user_id=1", "user_id=2.5"], "user_id=2.5: join key 'user_id'"),
+            (
+                ["history", "user_id=1, user_id=2"],
+                "user_id is given twice; give each entity as an argument of its own",
+            ),
             (["nonsense", "user_id=7"], "it has: empty, history, scratch"),
         ],
     )
