@@ -18,14 +18,15 @@ from urllib.parse import quote
 
 from feast_sketch_store import feast_parts
 from feast_sketch_store.bridges.base import Bridge, OtherRow, OtherView, Page, entity_of, values_of
-from feast_sketch_store.errors import StorageError
+from feast_sketch_store.errors import StorageError, shown
 from feast_sketch_store.planning.plan import Estimate
+from feast_sketch_store.rows.entity_keys import key_text
 
 _ROWS_A_PAGE = 5000  # of the table: one for each feature of an entity
 _KEYS_A_CALL = 500  # of a sample
 
 # entity_key, feature_name, value, event_ts, created_ts
-TableRow: TypeAlias = tuple[bytes | str, str, bytes, Any, Any]
+TableRow: TypeAlias = tuple[bytes | str, str, bytes | None, Any, Any]
 
 
 class SqlBridge(Bridge):
@@ -105,18 +106,22 @@ class SqlBridge(Bridge):
 
     def _rows(self, condition: str, *parameters: Any) -> list[TableRow]:
         """Rows whose entity key meets a condition."""
-        found = self._ask(
+        return self._ask(
             f"SELECT entity_key, feature_name, value, event_ts, created_ts FROM {self._name} "
             f"WHERE entity_key {condition}",
             *parameters,
         )
-        return [(row[0], row[1], bytes(row[2]), row[3], row[4]) for row in found]
 
     def _row(self, key: bytes | str, rows: Sequence[TableRow]) -> OtherRow:
-        content = {name: value for _, name, value, _, _ in rows}
-        event = max(_moment(row[3]) for row in rows)
-        created = [_moment(row[4]) for row in rows if row[4] is not None]
         entity = entity_of(key, self.view)
+        content = {name: value for _, name, value, _, _ in rows}
+        try:
+            event = max(_moment(row[3]) for row in rows)
+            created = [_moment(row[4]) for row in rows if row[4] is not None]
+        except (TypeError, ValueError, OverflowError, OSError) as error:
+            raise StorageError(
+                f"{self.view}: a timestamp of the entity {key_text(entity)} cannot be read: {error}"
+            ) from error
         return OtherRow(entity, values_of(content, self.view), event, max(created, default=None))
 
     def _ask(self, statement: str, *parameters: Any) -> list[Any]:
@@ -219,5 +224,7 @@ def _moment(stored: Any) -> datetime:
     """A timestamp of a table: seconds since 1970, text, or a datetime; UTC if it has no zone."""
     if isinstance(stored, int | float):
         return datetime.fromtimestamp(stored, UTC)
-    moment: datetime = datetime.fromisoformat(stored) if isinstance(stored, str) else stored
+    moment = datetime.fromisoformat(stored) if isinstance(stored, str) else stored
+    if not isinstance(moment, datetime):
+        raise TypeError(f"{shown(stored)} is not a time")
     return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)

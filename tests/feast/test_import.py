@@ -19,6 +19,7 @@ import pandas as pd
 import pytest
 from click.testing import CliRunner
 from feast import Entity, FeatureStore, FeatureView, Field, FileSource, ValueType
+from feast.infra.key_encoding_utils import serialize_entity_key
 from feast.infra.online_stores.helpers import compute_entity_id
 from feast.protos.feast.types.Value_pb2 import Int64List, StringList, Value
 from feast.repo_config import load_repo_config
@@ -37,7 +38,7 @@ from feast_sketch_store.planning.curves import SETS
 from feast_sketch_store.planning.planner import plan_view
 from feast_sketch_store.rows.entity_keys import hash_int64_keys
 from feast_sketch_store.storage.local import LocalStorage
-from tests.helpers.cases import for_each
+from tests.helpers.cases import case, for_each
 from tests.helpers.cql_server import running_cql
 from tests.helpers.google_fakes import BigtableInMemory, DatastoreInMemory
 from tests.helpers.hbase_server import running_hbase
@@ -452,6 +453,50 @@ def test_what_cannot_be_read_is_told(sqlite, tmp_path, monkeypatch):
     sqlite.file.write_text(sqlite.file.read_text().replace("version: 3", "version: 2"))
     with pytest.raises(SettingsError, match="entity_key_serialization_version"):
         import_view(store, "history", sqlite.file)
+
+
+def changed(sqlite, column, stored):
+    """Put something into a column of the rows of user 1."""
+    with closing(sqlite3.connect(sqlite.file.parent / "online.db")) as database, database:
+        changed = database.execute(
+            f"UPDATE shop_history SET {column} = ? WHERE entity_key = ?",
+            (stored, serialize_entity_key(entity_key(user_id=1), 3)),
+        )
+        assert changed.rowcount == len(FEATURES)
+
+
+def test_odd_columns_of_a_table_are_told(sqlite, tmp_path):
+    view, user = make_view()
+    store, view = make_store(tmp_path / "ours", "shop", view, user)
+    for column, stored, message in [
+        ("event_ts", None, "None is not a time"),
+        ("event_ts", b"12", "is not a time"),
+        ("event_ts", "at noon", "'at noon'"),
+        ("event_ts", 10**15, ""),
+        ("event_ts", -(10**13), ""),
+        ("event_ts", 10**18, ""),
+        ("event_ts", float("inf"), "out of range"),
+        ("event_ts", "0001-01-01T00:00:00+01:00", "out of range"),
+        ("created_ts", "0000-00-00", "0000-00-00|out of range"),
+        ("value", "text", "a value of feature"),
+        ("value", 7, "a value of feature"),
+    ]:
+        sqlite.write(view, rows_of(range(3)))
+        changed(sqlite, column, stored)
+        where = "" if column == "value" else "a timestamp of the entity user_id=1 cannot be read"
+        with case(column, stored), pytest.raises(StorageError, match=f"'history' of.*{where}.*(?:{message})"):
+            import_view(store, "history", sqlite.file, dry_run=True)
+
+
+def test_a_null_in_a_table_is_a_missing_value(sqlite, tmp_path):
+    view, user = make_view()
+    store, view = make_store(tmp_path / "ours", "shop", view, user)
+    sqlite.write(view, rows_of(range(3)))
+    changed(sqlite, "value", None)
+    assert import_view(store, "history", sqlite.file).rows == 3
+    found = answers(store, view, [entity_key(user_id=n) for n in range(3)])
+    assert [event is None for event, _ in found] == [False] * 3
+    assert [bool(values) for _, values in found] == [True, False, True]
 
 
 def test_the_other_store_is_only_read(sqlite, tmp_path):
