@@ -222,9 +222,12 @@ class MySQLBridge(SqlBridge):
 
 def _moment(stored: Any) -> datetime:
     """A timestamp of a table: seconds since 1970, text, or a datetime; UTC if it has no zone."""
+    moment = stored
     if isinstance(stored, int | float):
-        return datetime.fromtimestamp(stored, UTC)
-    moment = datetime.fromisoformat(stored) if isinstance(stored, str) else stored
+        # Feast's SQLite store takes UTC for local time when it writes, and again when it reads.
+        moment = datetime.fromtimestamp(stored)
+    elif isinstance(stored, str):
+        moment = datetime.fromisoformat(stored)
     if not isinstance(moment, datetime):
         raise TypeError(f"{shown(stored)} is not a time")
     return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)

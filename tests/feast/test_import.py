@@ -9,6 +9,7 @@ import shutil
 import signal
 import sqlite3
 import sys
+import time
 from contextlib import closing, suppress
 from datetime import UTC, datetime, timedelta
 from html.parser import HTMLParser
@@ -497,6 +498,34 @@ def test_a_null_in_a_table_is_a_missing_value(sqlite, tmp_path):
     found = answers(store, view, [entity_key(user_id=n) for n in range(3)])
     assert [event is None for event, _ in found] == [False] * 3
     assert [bool(values) for _, values in found] == [True, False, True]
+
+
+@pytest.fixture
+def local_zone(monkeypatch):
+    """Sets the time zone of this process, until the test ends."""
+
+    def put(zone):
+        monkeypatch.setenv("TZ", zone)
+        time.tzset()
+
+    yield put
+    monkeypatch.undo()
+    time.tzset()
+
+
+@pytest.mark.parametrize("zone", ["America/New_York", "Asia/Kolkata"])
+def test_a_table_of_another_time_zone(sqlite, tmp_path, local_zone, zone):
+    local_zone(zone)
+    view, user = make_view()
+    summer, winter, key = NOON, NOON + timedelta(days=200), [entity_key(user_id=n) for n in range(2)]
+    sqlite.write(view, [(key[0], value_of(0), summer, None), (key[1], value_of(1), winter, summer)])
+    store, view = make_store(tmp_path / "ours", "shop", view, user)
+    import_view(store, "history", sqlite.file)
+    assert answers(store, view, key) == [normal(row) for row in sqlite.read(view, key)]
+    assert [event for event, _ in answers(store, view, key)] == [
+        summer.replace(microsecond=0),
+        winter.replace(microsecond=0),
+    ]
 
 
 def test_the_other_store_is_only_read(sqlite, tmp_path):
