@@ -39,6 +39,7 @@ from feast_sketch_store.rows.entity_keys import find_sorted, hash_entity_keys
 from feast_sketch_store.settings.resolve import ttl_microseconds
 from feast_sketch_store.settings.table import Backing
 from feast_sketch_store.storage.base import Storage
+from feast_sketch_store.storage.names import left_over
 from feast_sketch_store.storage.stores import StorePlace
 from feast_sketch_store.structures.sizing import within
 from feast_sketch_store.view import holding, rebuilding
@@ -399,6 +400,7 @@ def verify(
                 f"others have {found.compared_entities} entities: their folders were removed, or no write "
                 "reached them; materialize the view again"
             )
+        found.leftovers += left_over(opened.storage)
         found.leftovers += former_files(opened.storage, opened.shard_map)
         if found.is_sound:
             found.problems += differences(store, view)

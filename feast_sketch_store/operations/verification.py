@@ -20,7 +20,7 @@ from feast_sketch_store.snapshot.manifest import MANIFEST_VERSION, PARTS
 from feast_sketch_store.snapshot.order import load_order
 from feast_sketch_store.snapshot.sealed import open_layers
 from feast_sketch_store.storage.base import Storage
-from feast_sketch_store.storage.names import ROWS_FOLDER, SNAPSHOTS_FOLDER, staged_files
+from feast_sketch_store.storage.names import ROWS_FOLDER, SNAPSHOTS_FOLDER
 from feast_sketch_store.view.sealing import computed_rows
 from feast_sketch_store.view.semantics import REPLACE, named
 from feast_sketch_store.view.shard_map import shards_of
@@ -119,7 +119,6 @@ def verify_view(
         progress(sum(map(snapshot.size_bytes, PARTS)))
     if newest is not None and newest.snapshot == snapshots[0] and is_log_sound:
         _compare(log, newest, codecs, expire_before, found, semantics)
-    found.leftovers += staged_files(storage)
     found.leftovers += (SNAPSHOTS_FOLDER + name for name in folder.leftovers())
     return found
 

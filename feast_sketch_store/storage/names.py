@@ -7,8 +7,9 @@ store's folder.
 
 import hashlib
 import re
+import time
 
-from feast_sketch_store.storage.base import Storage
+from feast_sketch_store.storage.base import FileInfo, Storage
 
 # The contents of a view's storage.
 ROWS_FOLDER = "rows/"  # a Delta table
@@ -22,6 +23,7 @@ APPEND_LOCK = f"{FRESH_FOLDER}lock"  # held during an append to the log
 VIEW_FILE = "view.json"  # shards, join keys and features of the view, see `view.view_file`
 VIEW_LOCK = "view.lock"  # held while that file is changed
 
+_STAGED = (REBUILD_FOLDER, IMPORT_FOLDER)
 _PLAIN = re.compile(r"[a-z0-9_][a-z0-9_-]{0,63}")
 _READABLE_CHARACTERS = 40
 
@@ -35,10 +37,30 @@ def folder_name(name: str) -> str:
     return f"{readable}~{digest}"
 
 
-def staged_files(storage: Storage) -> list[str]:
-    """The names of files of a rebuild or import that is in progress or was killed.
+def left_over(storage: Storage, age_seconds: float = 86_400.0) -> list[str]:
+    """The names of files of a view's rebuild or import that is in progress or was killed, and of hidden ones.
 
-    Hidden files are left out: they were already being removed.
+    Files in hidden folders were already being removed. Other hidden files are those of writers that were
+    killed.
+
+    Parameters
+    ----------
+    age_seconds : of the latter, only those that are older; younger ones may still be written.
     """
-    staged = (REBUILD_FOLDER, IMPORT_FOLDER, ".")
-    return sorted(info.name for info in storage.walk() if info.name.startswith(staged))
+    oldest = time.time() - age_seconds
+
+    def is_left(info: FileInfo) -> bool:
+        top, slash, _ = info.name.partition("/")
+        return top + slash in _STAGED or (top[0] == "." and (slash != "" or info.modified_at < oldest))
+
+    return sorted(info.name for info in storage.walk() if is_left(info))
+
+
+def remove_left_over(storage: Storage, age_seconds: float) -> int:
+    """Remove the files that `left_over` names, and return their number."""
+    names = left_over(storage, age_seconds)
+    storage.delete(name for name in names if "/" not in name)
+    hidden = {name.partition("/")[0] + "/" for name in names if "/" in name}
+    for folder in sorted({*_STAGED, *hidden}):
+        storage.within(folder).delete_all()
+    return len(names)

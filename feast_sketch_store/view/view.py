@@ -32,13 +32,7 @@ from feast_sketch_store.rows.limits import gathered
 from feast_sketch_store.rows.list_log import ListRows, list_tables
 from feast_sketch_store.settings.view_settings import ViewSettings
 from feast_sketch_store.storage.base import Storage, UncertainWriteError
-from feast_sketch_store.storage.names import (
-    HELD_BACK_FILE,
-    IMPORT_FOLDER,
-    REBUILD_FOLDER,
-    SEAL_LOCK,
-    staged_files,
-)
+from feast_sketch_store.storage.names import HELD_BACK_FILE, SEAL_LOCK, remove_left_over
 from feast_sketch_store.threads import Threads
 from feast_sketch_store.view import joint_seal
 from feast_sketch_store.view.background import Sealer
@@ -682,8 +676,8 @@ class View(LiveView[Shard]):
 
         Parameters
         ----------
-        orphan_age_seconds : data files that no commit names are removed when they are older; younger ones
-            may belong to a writer that has not committed yet.
+        orphan_age_seconds : data files that no commit names, and unfinished files, are removed when they are
+            older; younger ones may belong to a writer that has not committed yet.
 
         Returns
         -------
@@ -694,7 +688,5 @@ class View(LiveView[Shard]):
                 return 0
             fill = HeldBack.read(self.storage)
             kept = frozenset[str]() if fill is None else fill.names
-            num_removed = len(staged_files(self.storage))
-            self.storage.within(REBUILD_FOLDER).delete_all()
-            self.storage.within(IMPORT_FOLDER).delete_all()
+            num_removed = remove_left_over(self.storage, orphan_age_seconds)
             return num_removed + sum(s.vacuum(orphan_age_seconds, kept) for s in self.shards.values())

@@ -1,6 +1,7 @@
 """Maintenance through Python and through ``feast-sketch``."""
 
 import json
+import os
 import signal
 import sys
 import threading
@@ -466,6 +467,25 @@ class TestRebuild:
         assert maintenance.verify(store, "empty").leftovers == ["rebuild/shop/empty/rows/x.parquet"]
         assert maintenance.vacuum(store, "empty") == 1
         assert maintenance.verify(store, "empty").leftovers == []
+
+    @pytest.mark.parametrize("shards", [1, 2])
+    def test_hidden_files_of_killed_writers_are_told_and_removed(self, tmp_path, shards):
+        repository = make_repository(tmp_path, make_view({"viewed": Set(String)}), shards=shards)
+        storage = open_view(repository, "history").storage
+        storage.prepare()
+        draft = storage.path / ".0123456789abcdef.tmp"  # of view.json
+        draft.write_bytes(b"x")
+        storage.replace("import/rows/x.parquet", b"x")
+        storage.replace(".shards-2.01234567.dropped/0/rows/x.parquet", b"x")
+        gone = [".shards-2.01234567.dropped/0/rows/x.parquet", "import/rows/x.parquet"]
+        assert maintenance.verify(repository, "history").leftovers == gone
+        assert maintenance.vacuum(repository, "history") == len(gone), "the draft is young"
+        assert draft.exists()
+        os.utime(draft, (0, 0))
+        assert maintenance.verify(repository, "history").leftovers == [draft.name]
+        assert maintenance.vacuum(repository, "history") == 1
+        assert maintenance.verify(repository, "history").leftovers == []
+        assert {path.name for path in storage.path.iterdir()} <= {"seal.lock", "view.json", "view.lock"}
 
     def test_two_at_once(self, store, monkeypatch):
         materialize, errors = FeatureStore.materialize, []
