@@ -4,6 +4,7 @@ import base64
 import errno
 import json
 import logging
+import math
 import os
 import sys
 import tempfile
@@ -37,6 +38,21 @@ JSON_OPTION = click.option("--json", "as_json", is_flag=True, help="Print JSON, 
 # Errors whose text says what happened; of others it says little without the name of their class.
 _TOLD = (SketchStoreError, FeastError, FeastObjectNotFoundException, ValueError, OSError)
 _LEVELS = ("debug", "info", "warning", "error", "critical")
+_MOST_SECONDS = 1_000_000_000  # 31 years; clocks and waits of Python do not take every float
+
+
+class Seconds(click.FloatRange):
+    """A number of seconds that clocks and waits take."""
+
+    def __init__(self, min_open: bool = False):
+        super().__init__(0, _MOST_SECONDS, min_open=min_open)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Read the number; no comparison with a bound refuses NaN."""
+        seconds = float(super().convert(value, param, ctx))
+        if math.isnan(seconds):
+            self.fail(f"{value} is not a number of seconds.", param, ctx)
+        return seconds
 
 
 class _Commands(click.Group):
@@ -75,7 +91,7 @@ def _reason(error: Exception) -> str:
 )
 @click.option(
     "--lock-timeout",
-    type=click.FloatRange(min=0),
+    type=Seconds(),
     default=60.0,
     show_default=True,
     metavar="SECONDS",

@@ -13,6 +13,7 @@ from feast import FeatureStore
 from feast_sketch_store.cli.common import (
     JSON_OPTION,
     VIEWS_ARGUMENT,
+    Seconds,
     print_json,
     print_table,
     progress_bar,
@@ -174,7 +175,7 @@ def _joined(versions: Sequence[int]) -> str:
 @click.option("--live", is_flag=True, help="Check only that the repository can be read: for liveness probes.")
 @click.option(
     "--max-staleness",
-    type=click.FloatRange(min=0, min_open=True),
+    type=Seconds(min_open=True),
     metavar="SECONDS",
     help="Use this in place of the store's `refresh: {max_staleness}`.",
 )

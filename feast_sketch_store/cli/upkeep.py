@@ -18,6 +18,7 @@ from feast_sketch_store.cli.common import (
     JSON_OPTION,
     SOME_VIEWS,
     VIEWS_ARGUMENT,
+    Seconds,
     for_each,
     print_json,
     print_outcomes,
@@ -46,7 +47,7 @@ _DATETIME = click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%S%
 @click.option("--watch", is_flag=True, help="Seal whenever a seal is due, until interrupted.")
 @click.option(
     "--interval",
-    type=click.FloatRange(min=0, min_open=True),
+    type=Seconds(min_open=True),
     metavar="SECONDS",
     help=f"With --watch: seconds between checks.  [default: {maintenance.WATCH_INTERVAL_SECONDS:g}]",
 )
@@ -211,7 +212,7 @@ def discard(open_store: Callable[[], FeatureStore], view: str, as_json: bool) ->
 @VIEWS_ARGUMENT
 @click.option(
     "--orphan-age",
-    type=click.FloatRange(min=0),
+    type=Seconds(),
     default=86_400.0,
     show_default=True,
     metavar="SECONDS",

@@ -14,6 +14,7 @@ from feast.types import Int64, Set, String
 
 from feast_sketch_store.cli import cli
 from feast_sketch_store.storage import bucket_check, buckets
+from tests.helpers.cases import for_each
 from tests.helpers.repository import USER, make_repository, make_view
 
 HISTORY = make_view({"viewed": Set(String)}, pushed="clicks")
@@ -89,6 +90,17 @@ def test_a_wrong_join_key_deletes_nothing_and_is_named_with_the_right_ones(repos
 def test_an_interval_without_watch_is_refused(repository):
     _, reported = run(repository, "seal", "--interval", "3", status=2)
     assert "give --watch" in reported
+
+
+@for_each("seconds", ["nan", "inf", "1e300", "-1"])
+@for_each(
+    "command",
+    [["vacuum", "--orphan-age"], ["seal", "--watch", "--interval"], ["health", "--max-staleness"]],
+)
+def test_seconds_are_a_number_in_a_range(repository, command, seconds):
+    _, reported = run(repository, *command, seconds, status=2)
+    assert f"Invalid value for '{command[-1]}'" in reported
+    assert "is not" in reported
 
 
 def test_a_plan_of_scalars_says_what_can_be_planned(tmp_path):
