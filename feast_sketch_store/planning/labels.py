@@ -171,9 +171,16 @@ def _context_block(name: str, column: pa.Array, is_training: NDArray[np.bool_]) 
     if pa.types.is_floating(column.type):
         numbers = np.array(column.to_numpy(zero_copy_only=False), np.float64)
         known = numbers[is_training & np.isfinite(numbers)]
-        mean, deviation = (known.mean(), known.std()) if len(known) else (0.0, 0.0)
-        standard = np.where(np.isfinite(numbers), numbers - mean, 0.0) / (deviation or 1.0)
-        return sparse.csr_matrix(standard[:, None].astype(np.float32))
+        with np.errstate(over="ignore", invalid="ignore"):
+            mean, deviation = (known.mean(), known.std()) if len(known) else (0.0, 0.0)
+            differences = np.where(np.isfinite(numbers), numbers - mean, 0.0)
+            standard = (differences / (deviation or 1.0)).astype(np.float32)
+        if not np.isfinite(deviation) or not np.isfinite(standard).all():
+            raise PlanError(
+                f"the column {name!r} of the labels has numbers that are too large to be standardised; give "
+                "their logarithms, or leave it out"
+            )
+        return sparse.csr_matrix(standard[:, None])
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
     is_text = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)

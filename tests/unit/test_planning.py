@@ -721,6 +721,13 @@ class TestLabels:
                 {"label": [1, 0, 1, 0], "split": ["train", "train", "test", "test"], "x": [[1]] * 4},
                 "'x'.*list",
             ),
+            *(
+                (
+                    {"label": [1, 0, 1, 0], "split": ["train", "train", "test", "test"], "x": x},
+                    "'x'.*too large",
+                )
+                for x in ([1e308] * 4, [1e200, -1e200, 0.0, 1.0], [0.0, 1.0, 1e308, 0.0])
+            ),
         ],
     )
     def test_labels_that_do_not_fit_are_refused(self, columns, text):
