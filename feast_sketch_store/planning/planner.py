@@ -43,7 +43,7 @@ from feast_sketch_store.planning.labels import Labels, candidate_ids, require_sc
 from feast_sketch_store.planning.models import WORTH_SHARES, Task
 from feast_sketch_store.planning.plan import Plan, PlannedField, Point
 from feast_sketch_store.planning.sample import Sample
-from feast_sketch_store.planning.source import PlannedView, sample_view, tags_beside
+from feast_sketch_store.planning.source import PlannedView, no_values, sample_view, tags_beside
 from feast_sketch_store.rows.vocabulary import Vocabulary
 from feast_sketch_store.settings.resolve import resolve
 from feast_sketch_store.settings.table import TAG_PREFIX
@@ -115,7 +115,7 @@ def plan_view(
     tell(f"Sampling {view}", 0, 0)
     sample, labelled = sample_view(planned, max_entities, read.entities[0] if read else None, offline)
     if not sample.num_facts:
-        raise PlanError(f"the membership features of view {view!r} have no values in any row yet")
+        raise no_values(planned, "membership features", len(sample), sample.num_entities)
     tell("Sizing", 0, 0)
     found = candidates(sample, Grid() if read is None else COARSE)
     if read is None:  # with labels they are left out: how noise by cluster affects a model is not known

@@ -167,6 +167,23 @@ def no_rows(view: PlannedView) -> PlanError:
     )
 
 
+def no_values(view: PlannedView, what: str, num_sampled: int, num_entities: int) -> PlanError:
+    """The error of a sample without values.
+
+    Parameters
+    ----------
+    what : is planned, in the plural, such as "lists".
+    num_sampled, num_entities : entities in the sample, and in the whole view.
+    """
+    where = f"the {what} of view {view.table.name!r}"
+    if num_sampled == num_entities:
+        return PlanError(f"{where} have no values in any row yet")
+    return PlanError(
+        f"{where}: none of the {num_sampled:,} sampled entities, of {num_entities:,}, has a value; raise "
+        "--sample (`max_entities`)"
+    )
+
+
 @contextmanager
 def logged_rows(view: PlannedView) -> Iterator[FoldedRows | None]:
     """The rows that count of the row logs of all shards, which no seal changes meanwhile; None without any.

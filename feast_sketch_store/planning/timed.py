@@ -20,7 +20,13 @@ from feast_sketch_store.planning.choice import PlanTarget
 from feast_sketch_store.planning.curves import LISTED_HEADER_BYTES, header_bytes
 from feast_sketch_store.planning.plan import Estimate, Plan, Point
 from feast_sketch_store.planning.sample import all_values, spread_of_total, total_by_mean
-from feast_sketch_store.planning.source import PlannedView, logged_offline_rows, logged_rows, no_rows
+from feast_sketch_store.planning.source import (
+    PlannedView,
+    logged_offline_rows,
+    logged_rows,
+    no_rows,
+    no_values,
+)
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.encoding import NO_TIMESTAMP, EncodedFeature, EncodedRows
@@ -102,7 +108,7 @@ def plan_lists(view: PlannedView, target: PlanTarget, max_entities: int, offline
     exact = {codec.feature: sample.rows.features[codec.feature] for codec in view.codecs}
     num_items = sum(len(feature.symbols) for feature in exact.values())
     if not num_items:
-        raise PlanError(f"the lists of view {view.table.name!r} have no items yet")
+        raise no_values(view, "lists", len(sample.rows), sample.num_entities)
     points = [point for tick in _ticks(view) for point in _points(view, sample, tick, num_items)]
     points.sort(key=lambda point: (point.curve != LISTS, point.memory_bytes))
     chosen = _chosen(points, view, target)

@@ -9,7 +9,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 from feast import FeatureStore, Field, FileSource
-from feast.types import Array, Int64, Set, String
+from feast.types import Array, Int64, Set, String, UnixTimestamp
 
 from feast_sketch_store import SketchStoreError
 from feast_sketch_store.cli import cli
@@ -397,6 +397,29 @@ class TestRefused:
     def test_views(self, store, view, text):
         with pytest.raises(PlanError, match=text):
             plan_view(store, view)
+
+    @pytest.mark.parametrize("what", ["membership features", "lists"])
+    def test_a_sample_without_values_is_not_a_view_without(self, tmp_path, what):
+        """Of 50 users the last one has values; the sample is of another one, or of all."""
+        tags = {"sketch.codec": "list"} if what == "lists" else {}
+        schema = [Field(name="viewed", dtype=Array(Int64), tags=tags)]
+        if what == "lists":
+            schema.append(Field(name="viewed_at", dtype=Array(UnixTimestamp), tags={"sketch.of": "viewed"}))
+        values = [[] for _ in range(49)] + [[1, 2]]
+        times = [[EVENT] * len(each) for each in values]
+        frame = pd.DataFrame({"user_id": range(50), "viewed": values, "viewed_at": times, "event": EVENT})
+        frame.to_parquet(tmp_path / "rows.parquet")
+        frame.head(49).to_parquet(tmp_path / "empty.parquet")
+        ttl = timedelta(days=36_500)
+        views = [make_view(schema, f"{name}.parquet", name=name, ttl=ttl) for name in ("rows", "empty")]
+        store = make_repository(tmp_path, *views)
+        assert plan_view(store, "rows").facts == Estimate.exactly(2)
+        for view, number, text in [
+            ("rows", 1, "none of the 1 sampled entities, of 50, has a value; raise --sample"),
+            ("empty", 50, "have no values in any row yet"),
+        ]:
+            with pytest.raises(PlanError, match=f"the {what} of view '{view}':? {text}"):
+                plan_view(store, view, max_entities=number)
 
     def test_a_sample_of_nobody(self, store):
         with pytest.raises(PlanError, match="at least 1"):
