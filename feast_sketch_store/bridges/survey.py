@@ -416,7 +416,7 @@ class _Survey:
         if len(rows) < entities.value:
             yield (
                 f"{len(rows):,} entities were sampled. How many values there are beyond theirs is estimated "
-                "(Chao)."
+                "(Chao), which is a lower bound if very many are rare."
             )
         if not entities.is_known:
             yield "The number of entities is estimated, from the keys that were looked at."

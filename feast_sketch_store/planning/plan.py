@@ -85,7 +85,7 @@ class Plan:
     facts : pairs of an entity and a value of a membership feature, counted in all rows, sealed or not. If
         rows repeat values, the number of distinct ones is estimated from the sample.
     sampled_entities : number of entities in the sample.
-    vocabulary_sizes : by feature; estimated (Chao) unless all entities were sampled.
+    vocabulary_sizes : by feature; estimated (Chao), see `all_values`, unless all entities were sampled.
     points : of all curves, each curve from its smallest to its largest point.
     chosen : the number of the point that meets the target; None if the labels do not decide.
     knee : the number of the point after which more bytes gain little; None if there is none.

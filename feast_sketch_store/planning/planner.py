@@ -291,7 +291,8 @@ def _limits(view: PlannedView, sample: Sample, found: Sequence[Candidate]) -> It
         yield (
             f"The figures are from a sample of {len(sample):,} of {sample.num_entities:,} entities; "
             f"{unseen:,} values missing from the sample are estimated (Chao) and included in the bytes. "
-            "Intervals cover the sampling error with 95 % confidence."
+            "That is a lower bound: if very many values are rare, there are more than the intervals say. "
+            "Otherwise these cover the sampling error with 95 % confidence."
         )
         if not sample.facts.is_known:
             yield (

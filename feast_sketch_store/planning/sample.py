@@ -75,7 +75,8 @@ class FeatureSample:
             return self.counts
         scale = num_facts / max(1, self.num_facts)
         once, twice = num_rare(self.counts)
-        unseen = unseen_values(once, twice, num_sampled, num_entities - num_sampled)
+        more_facts = num_facts - self.num_facts
+        unseen = unseen_values(once, twice, num_sampled, num_entities - num_sampled, more_facts)
         counts = np.append(self.counts * scale, np.zeros(unseen))
         if unseen:
             counts[len(counts) - once - unseen :] = once * scale / (once + unseen)
@@ -89,33 +90,46 @@ def num_rare(counts: NDArray[np.int64]) -> tuple[int, int]:
     return int((counts == 1).sum()), int((counts == 2).sum())
 
 
-def all_values(counts: NDArray[np.int64], num_sampled: int, num_entities: int) -> Estimate:
+def all_values(
+    counts: NDArray[np.int64], num_sampled: int, num_entities: int, facts: Estimate | None = None
+) -> Estimate:
     """Values of the whole view by Chao's estimate; the interval is from the counts of rare values.
+
+    Chao's estimate is a lower bound: if a few values are popular and very many are rare, the view has more
+    than the interval says.
 
     Parameters
     ----------
     counts : int64[V], the number of sampled entities with each value; those with 0 do not count.
     num_sampled, num_entities : entities in the sample, and in the whole view.
+    facts : of the whole view; None if only their mean in the sample is known.
     """
     seen = int(np.count_nonzero(counts))
     if num_entities <= num_sampled:
         return Estimate.exactly(seen)
     rare, num_more = num_rare(counts), num_entities - num_sampled
     drawn = np.random.default_rng(_SEED).poisson(rare, (_RESAMPLES, 2))
-    unseen = [unseen_values(int(once), int(twice), num_sampled, num_more) for once, twice in drawn]
+    facts, seen_facts = facts or Estimate.exactly(math.inf), int(counts.sum())
+    most = facts.high - seen_facts
+    unseen = [unseen_values(int(once), int(twice), num_sampled, num_more, most) for once, twice in drawn]
     low, high = np.percentile(unseen, _INTERVAL)
-    likely = unseen_values(*rare, num_sampled, num_more)
+    likely = unseen_values(*rare, num_sampled, num_more, facts.value - seen_facts)
     return Estimate(seen + likely, float(seen + min(low, likely)), float(seen + max(high, likely)))
 
 
-def unseen_values(once: int, twice: int, num_sampled: int, num_more: int) -> int:
-    """How many new values further entities show, if a sample showed some values once and some twice."""
+def unseen_values(
+    once: int, twice: int, num_sampled: int, num_more: int, more_facts: float = math.inf
+) -> int:
+    """How many new values further entities show, if a sample showed some values once and some twice.
+
+    Each of these values has at least one of the facts that the further entities have.
+    """
     if not once:
         return 0
     least_unseen = once * once / (2 * twice) if twice else once * (once - 1) / 2
     least_unseen = max(least_unseen, 1.0)
     chance = once / (num_sampled * least_unseen + once)
-    return round(least_unseen * -math.expm1(num_more * math.log1p(-chance)))
+    return round(min(least_unseen * -math.expm1(num_more * math.log1p(-chance)), more_facts))
 
 
 def total_of(
@@ -225,7 +239,10 @@ class Sample:
     @cached_property
     def vocabulary_sizes(self) -> Mapping[str, Estimate]:
         """See `all_values`."""
-        return {name: all_values(f.counts, len(self), self.num_entities) for name, f in self.features.items()}
+        return {
+            name: all_values(f.counts, len(self), self.num_entities, self.facts_of[name])
+            for name, f in self.features.items()
+        }
 
     @cached_property
     def everything(self) -> VocabularyMask:

@@ -307,7 +307,8 @@ def _limits(sample: ListSample) -> Iterator[str]:
     if num_sampled < sample.num_entities:
         yield (
             f"The figures are from a sample of {num_sampled:,} of {sample.num_entities:,} entities; values "
-            "missing from the sample are estimated (Chao). Intervals are of 95 %, for the chance of the "
+            "missing from the sample are estimated (Chao), which is a lower bound: if very many are rare, "
+            "there are more than the intervals say. Otherwise these are of 95 %, for the chance of the "
             "sample."
         )
     else:

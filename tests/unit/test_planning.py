@@ -198,6 +198,20 @@ class TestSample:
         size = candidate.point.memory_bytes
         assert candidate.point.bits_per_fact == pytest.approx(8 * size / 250_000)
 
+    def test_no_value_is_without_a_fact(self):
+        """One entity has 1,000 values, two others have one each; Chao's estimate alone would be 2,994."""
+        has = np.zeros((3, 1_002), np.bool_)
+        has[0, :1_000] = has[1, 1_000] = has[2, 1_001] = True
+        part = sample_of(feature_of(has[:1]), num_entities=3)
+        assert len(part.full_counts["f0"]) > 2_000
+        known = replace(part, known_facts={"f0": Estimate.exactly(1_002)})
+        assert known.full_counts["f0"].tolist() == [1] * 1_002
+        values = known.vocabulary_sizes["f0"]
+        assert (values.value, values.high) == (1_002, 1_002)
+        assert values.low >= 1_000
+        about = replace(part, known_facts={"f0": Estimate(1_002, 1_001, 1_010)}).vocabulary_sizes["f0"]
+        assert (about.value, about.high) == (1_002, 1_010)
+
     def test_a_total_by_what_is_known_is_exact_where_nothing_repeats(self):
         lengths = np.array([1, 5, 2, 0, 900])
         assert total_of(lengths, lengths, 4_000, 1_000) == Estimate.exactly(4_000)
