@@ -251,21 +251,23 @@ def write(view: View, table: FeatureView, data: Sequence[FeastRow], store: Backi
         view.write(rows)
 
 
-def put(
-    view: View, table: FeatureView, rows: pa.Table, data: Sequence[FeastRow], store: BackingStore
-) -> None:
+def put(view: View, table: FeatureView, rows: pa.Table, data: Sequence[FeastRow], store: BackingStore) -> int:
     """Write rows of the row log to the other store alone, except those that were replaced or deleted since.
 
     Parameters
     ----------
     data : the same rows as Feast passes them.
 
+    Returns
+    -------
+    How many were written.
+
     Raises
     ------
     StorageError : the other store did not take them.
     """
     with _lock_of(view):
-        _send(view, table, rows, data, store, are_known=True)
+        return _send(view, table, rows, data, store, are_known=True)
 
 
 def _lock_of(view: View) -> threading.Lock:
@@ -279,10 +281,11 @@ def _send(
     data: Sequence[FeastRow],
     store: BackingStore,
     are_known: bool = False,
-) -> None:
+) -> int:
     kept = [data[number] for number in winning(view, rows, are_known).tolist()]
     if kept:
         store.write(table, kept, [codec.feature for codec in view.settings.backed_codecs])
+    return len(kept)
 
 
 def delete(

@@ -72,10 +72,9 @@ def refill(
     for table, rows in _parts(backed, kept):
         has_value = np.array([bool(values) for _, values, _, _ in rows])
         chosen = np.flatnonzero(has_value)
-        backing.put(
+        num_written += backing.put(
             backed.view, backed.table, table.take(chosen), [rows[n] for n in chosen.tolist()], backed.store
         )
-        num_written += len(chosen)
         done += len(rows)
         tell(done, total)
     return num_written

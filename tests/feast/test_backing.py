@@ -349,7 +349,7 @@ def test_a_refill_does_not_bring_back_what_was_deleted_meanwhile(shop, monkeypat
             yield part
 
     monkeypatch.setattr(refilling, "_parts", delete_first)
-    refilling.refill(shop.store, "users")
+    assert refilling.refill(shop.store, "users") == 1
     (store, config), table = shop.backing, shop.store.get_feature_view("users")
     keys = [entity_key(user_id=user) for user in (1, 2)]
     kept = [
