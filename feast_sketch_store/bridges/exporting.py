@@ -27,8 +27,8 @@ def export(
     """Write what a view shows of each entity into another online store.
 
     The values are those of the row log: no error rate applies to them. Rows that have expired are left out.
-    Rows replace those that the other store has of the same entities, so an export can be run again; Redis
-    keeps rows of its own that are as new, unless its configuration has ``skip_dedup``.
+    Rows replace those that the other store has of the same entities, so an export can be run again. Redis
+    keeps a row with the same or a newer event timestamp, unless its configuration has ``skip_dedup``.
 
     Parameters
     ----------
@@ -66,7 +66,7 @@ def export(
         )
     taken = done = 0
     features = [codec.feature for codec in opened.settings.codecs if not codec.is_computed]
-    absent = {name: Value() for name in features}  # or the other store would keep values of rows before
+    absent = {name: Value() for name in features}  # else the other store keeps those of the row before
     parts = [kept for part in opened.shards.values() if (kept := part.kept_rows()) is not None]
     total = sum(len(kept) for kept in parts)
     try:

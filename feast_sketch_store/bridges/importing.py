@@ -23,12 +23,7 @@ from feast import FeatureStore
 
 from feast_sketch_store.bridges.base import Bridge, OtherStore, OtherView, Pace, Page, entity_key, open_bridge
 from feast_sketch_store.bridges.hashed_keys import KeyFinder
-from feast_sketch_store.errors import (
-    GateError,
-    RowError,
-    SettingsError,
-    StorageError,
-)
+from feast_sketch_store.errors import GateError, RowError, SettingsError, StorageError
 from feast_sketch_store.online_store import any_feature_view, online_store_of
 from feast_sketch_store.operations.backing import refill
 from feast_sketch_store.row_log import RowLog
@@ -118,7 +113,7 @@ def import_view(
     """Fill a view from another online store, which is only read.
 
     Rows that are in the view already, or are written meanwhile, are kept and compete with the new ones; in a
-    view to which rows append they add up. What is imported twice counts once, as rows that are written again.
+    view to which rows append they add up. A row that is imported again, with the same times, counts once.
 
     Parameters
     ----------
