@@ -7,6 +7,7 @@ absent.
 
 import errno
 import os
+import re
 import secrets
 import shutil
 import stat
@@ -32,7 +33,7 @@ from feast_sketch_store.storage.chunks import KnownFile
 from feast_sketch_store.storage.system import FileStatus, fdatasync, fsync_path, lock, map_pages, unlock
 
 _UNFINISHED = ".tmp"  # ends the hidden name of a file that is being written
-_DROPPED = ".dropped"  # ends the hidden name of a folder that is being removed
+_DROPPED = re.compile(r"\..+\.[0-9a-f]{8}\.dropped")  # hidden names of folders that are being removed
 _READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # a pipe in the place of a file is an error, not a wait
 _READ_AND_WRITE = os.O_RDWR | os.O_CLOEXEC
 _JOINED_BYTES = 1 << 16  # up to here, joining pieces costs less than another call
@@ -275,17 +276,18 @@ class LocalStorage(Storage):
         """Delete everything in one step for readers, see `Storage.delete_all`.
 
         The folder is renamed before it is removed, so that writers that do not stop cannot fill it again. If
-        a call is killed, the next one removes what it left. A symbolic link is removed with its target.
+        a call is killed, the next one in the same parent removes what it left. A symbolic link is removed
+        with its target.
         """
         parent, name = self.path.parent, self.path.name
         with self._writing(self.path):
             with suppress(FileNotFoundError):
-                self.path.rename(parent / f".{name}.{secrets.token_hex(4)}{_DROPPED}")
+                self.path.rename(parent / f".{name}.{secrets.token_hex(4)}.dropped")
                 fsync_path(parent)
             if not parent.is_dir():
                 return
             for found in os.listdir(parent):
-                if found.startswith(f".{name}.") and found.endswith(_DROPPED):
+                if _DROPPED.fullmatch(found):
                     _remove(parent / found)
             fsync_path(parent)
 

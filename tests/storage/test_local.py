@@ -497,14 +497,15 @@ def test_nothing_is_left_beside_a_deleted_folder(storage, tmp_path):
 def test_what_a_killed_deletion_left_is_removed_by_the_next(storage, tmp_path, monkeypatch):
     put(storage, "rows/a", b"of a deleted person")
     put(LocalStorage(tmp_path / "storage2"), "a")
+    put(LocalStorage(tmp_path / ".mine.dropped"), "a")
     monkeypatch.setattr("feast_sketch_store.storage.local._remove", raise_no_space)
     with pytest.raises(StorageError, match="storage"):
         storage.delete_all()
     monkeypatch.undo()
     assert names_of(storage) == []
-    assert len(everything_under(tmp_path)) == 5
-    storage.delete_all()
-    assert everything_under(tmp_path) == ["storage2", "storage2/a"]
+    assert len(everything_under(tmp_path)) == 7
+    LocalStorage(tmp_path / "storage3").delete_all()
+    assert everything_under(tmp_path) == [".mine.dropped", ".mine.dropped/a", "storage2", "storage2/a"]
 
 
 @pytest.mark.parametrize("is_dangling", [False, True])
