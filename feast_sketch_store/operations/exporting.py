@@ -1,14 +1,14 @@
 """Export metrics to Prometheus, from this process or from a server's workers."""
 
 import importlib
-import multiprocessing
+import os
 import signal
 import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from socketserver import ThreadingMixIn
-from typing import Any
+from typing import Any, NoReturn
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from feast_sketch_store.errors import SketchStoreError
@@ -70,17 +70,28 @@ def exported(host: str, port: int) -> Iterator[int]:
 
 @contextmanager
 def exported_by_child(host: str, port: int) -> Iterator[int]:
-    """The same from a process of its own, so that this one may fork and answers wait for no scrape."""
+    """The same from a process of its own, so that this one may fork and answers wait for no scrape.
+
+    The process ends with the block and all forks that are in it. `multiprocessing` would end it at the end
+    of any fork.
+    """
     with _bound(host, port) as server:
-        child = multiprocessing.get_context("fork").Process(target=_serve, args=(server,), daemon=True)
-        child.start()
+        until, held = os.pipe()
+        if os.fork() == 0:
+            os.close(held)
+            _serve_until_closed(server, until)
+    os.close(until)
     try:
         yield int(server.server_port)
     finally:
-        child.terminate()
-        child.join()
+        os.close(held)
 
 
-def _serve(server: _Server) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends this process
-    server.serve_forever()
+def _serve_until_closed(server: _Server, until: int) -> NoReturn:
+    """Serve in a fork until the other end of a pipe is closed everywhere; then the process ends."""
+    try:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends this process
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        os.read(until, 1)
+    finally:
+        os._exit(0)

@@ -14,6 +14,7 @@ import urllib.error
 import urllib.request
 import warnings
 from collections import Counter
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -578,8 +579,9 @@ def test_some_repositories_are_served_by_feast_alone(tmp_path, change, reason, c
     assert reason in caplog.text
 
 
-def test_the_command_serves(apps, store, tmp_path, monkeypatch):
-    """A real server of two workers over the same store, as Feast's charts for Kubernetes configure it."""
+@contextmanager
+def command_over(store, folder, monkeypatch, *options):
+    """A real server over a store, as Feast's charts for Kubernetes configure it: its process and log."""
     document = {
         "project": "shop",
         "provider": "local",
@@ -590,32 +592,61 @@ def test_the_command_serves(apps, store, tmp_path, monkeypatch):
     }
     yaml = json.dumps(document).encode()  # which is YAML
     monkeypatch.setenv("FEATURE_STORE_YAML_BASE64", base64.b64encode(yaml).decode())
-    port, metrics_port = free_ports(2)
-    options = ["-p", str(port), "-w", "2", "-t", "HTTP", "--metrics-port", str(metrics_port)]
-    request = {**GOOD, "entities": {"user_id": [1, 2, 99]}}
-    wanted = apps.ask(apps.feast, request)[2]
-    with (tmp_path / "server.log").open("w") as log:
+    path = folder / "server.log"
+    with path.open("w") as log:
         process = start_command(
             ["feast-sketch", "--log-level", "info", "serve", *options],
-            cwd=tmp_path,
+            cwd=folder,
             stdout=log.fileno(),
             stderr=log.fileno(),
         )
         try:
-            for _ in range(5):
-                assert _answer_of(port, request, process) == wanted, (tmp_path / "server.log").read_text()
-            with urllib.request.urlopen(f"http://127.0.0.1:{metrics_port}/metrics") as answer:
-                assert b"feast_feature_server_request_total{" in answer.read()
-            for each in (port, metrics_port):  # a socket on all interfaces would take this address, too
-                with pytest.raises(ConnectionRefusedError):
-                    socket.create_connection(("127.0.0.2", each))
+            yield process, path
         finally:
             os.kill(process.pid, signal.SIGTERM)
             process.join(PATIENCE_SECONDS)
     assert process.exitcode == 0
-    log = (tmp_path / "server.log").read_text()
-    assert "Feast's own server answers" not in log
-    assert log.count("feast.audit") == 5, "one for each request"
+
+
+def test_the_command_serves(apps, store, tmp_path, monkeypatch):
+    """With two workers."""
+    port, metrics_port = free_ports(2)
+    options = ["-p", str(port), "-w", "2", "-t", "HTTP", "--metrics-port", str(metrics_port)]
+    request = {**GOOD, "entities": {"user_id": [1, 2, 99]}}
+    wanted = apps.ask(apps.feast, request)[2]
+    with command_over(store, tmp_path, monkeypatch, *options) as (process, log):
+        for _ in range(5):
+            assert _answer_of(port, request, process) == wanted, log.read_text()
+        assert b"feast_feature_server_request_total{" in _metrics(metrics_port)
+        for each in (port, metrics_port):  # a socket on all interfaces would take this address, too
+            with pytest.raises(ConnectionRefusedError):
+                socket.create_connection(("127.0.0.2", each))
+    text = log.read_text()
+    assert "Feast's own server answers" not in text
+    assert text.count("feast.audit") == 5, "one for each request"
+
+
+def test_metrics_are_exported_when_a_worker_was_replaced(store, tmp_path, monkeypatch):
+    port, metrics_port = free_ports(2)
+    options = ["-p", str(port), "--max-requests", "1", "--max-requests-jitter", "0"]
+    options += ["--metrics-port", str(metrics_port)]
+    with command_over(store, tmp_path, monkeypatch, *options) as (process, log):
+        while log.read_text().count("Booting worker") < 2:
+            _answer_of(port, GOOD, process)
+        assert b"feast_feature_server_request_total{" in _metrics(metrics_port)
+    assert "Traceback" not in log.read_text()
+    with pytest.raises(ConnectionRefusedError):
+        _connect_always(metrics_port)
+
+
+def _connect_always(port):
+    while True:
+        socket.create_connection(("127.0.0.1", port)).close()
+
+
+def _metrics(port):
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
+        return answer.read()
 
 
 def _answer_of(port, request, process):
