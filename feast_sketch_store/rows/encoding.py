@@ -114,7 +114,7 @@ def log_table(
     """
     if events.null_count:
         row = events.is_null().index(True).as_py()
-        raise RowError(f"row {row} of the batch has no event timestamp")
+        raise RowError(f"row {row} of the batch has no event timestamp. Give the row one, or leave it out")
     num_rows = len(serialized_keys)
     own = {
         ENTITY_KEY: serialized_keys,
