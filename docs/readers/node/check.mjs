@@ -33,18 +33,20 @@ function valueJson(value, kind) {
 
 function rowJson(row) {
   if (row === null) return null;
-  const features = {};
-  for (const [name, { state, valueField, values, times, counts, attributes }] of Object.entries(row.features)) {
-    const { kind } = fieldOf(valueField);
-    features[name] = { value_field: valueField, state, values: values.map((value) => valueJson(value, kind)) };
-    if (times) features[name].times = times.map(String);
-    if (attributes) {
-      const shown = Object.entries(attributes).map(([attribute, own]) => [attribute, own.map(String)]);
-      features[name].attributes = Object.fromEntries(shown);
-    }
-    if (counts) features[name].counts = counts.map(String);
+  const features = Object.entries(row.features).map(([name, feature]) => [name, featureJson(feature)]);
+  return { event_timestamp: String(row.eventTimestamp), features: Object.fromEntries(features) };
+}
+
+function featureJson({ state, valueField, values, times, counts, attributes }) {
+  const { kind } = fieldOf(valueField);
+  const shown = { value_field: valueField, state, values: values.map((value) => valueJson(value, kind)) };
+  if (times) shown.times = times.map(String);
+  if (attributes) {
+    const all = Object.entries(attributes).map(([attribute, own]) => [attribute, own.map(String)]);
+    shown.attributes = Object.fromEntries(all);
   }
-  return { event_timestamp: String(row.eventTimestamp), features };
+  if (counts) shown.counts = counts.map(String);
+  return shown;
 }
 
 /** Sorted by name, since structures have features in any order. */

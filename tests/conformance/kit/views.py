@@ -223,8 +223,9 @@ def columns() -> SealedView:
                 *([[], own, own[::-1], own[:1] * 3] if codec.is_collection else own),
             ]
             values[codec.feature] = [rows[(n + len(codecs)) % len(rows)] for n in range(24)]
-    codecs.append(FeatureCodec("steady", "int64_val", EXACT))
-    values["steady"] = [7] * 24
+    # JavaScript's objects take this name for another thing than a member.
+    codecs.append(FeatureCodec("__proto__", "int64_val", EXACT))
+    values["__proto__"] = [7] * 24
     return view(users(range(24)), codecs, values, FeatureBudget(1e-9, {}), unknown_users())
 
 

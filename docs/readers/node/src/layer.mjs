@@ -242,16 +242,20 @@ export class Layer {
   read(hash) {
     const found = this.presence.find(hash);
     if (found === null) return null;
-    const features = {};
-    for (const [name, feature] of this.features) {
-      const { state, values, times, counts, attributes } = feature.read(found);
-      const decoded = values.map((value) => decodeValue(value, feature.field.kind));
-      features[name] = { state, valueField: feature.field.valueField, values: decoded };
-      if (times) features[name].times = times;
-      if (counts) features[name].counts = counts;
-      if (attributes) features[name].attributes = attributes;
-      if (feature.isBacked) features[name].isBacked = true;
-    }
+    // By entries: an assignment would lose a feature `__proto__`.
+    const features = Object.fromEntries([...this.features].map(([name, feature]) => [name, shown(feature, found)]));
     return { eventTimestamp: found.timestamp, newestTimestamp: found.newest, features };
   }
+}
+
+/** What a feature has in a row. */
+function shown(feature, found) {
+  const { state, values, times, counts, attributes } = feature.read(found);
+  const decoded = values.map((value) => decodeValue(value, feature.field.kind));
+  const own = { state, valueField: feature.field.valueField, values: decoded };
+  if (times) own.times = times;
+  if (counts) own.counts = counts;
+  if (attributes) own.attributes = attributes;
+  if (feature.isBacked) own.isBacked = true;
+  return own;
 }
