@@ -68,6 +68,29 @@ function checkHashes(vectors) {
   for (const { number, half_octaves: half } of vectors.half_octaves) same(halfOctaves(number), half, `half(${number})`);
 }
 
+/** Values that are none of a join key's type, although JavaScript would convert most of them. */
+function checkWrongKeys() {
+  const wrong = {
+    int64: ["", "5", true, null, 5.5, 2 ** 53, 2n ** 63n],
+    int32: [5.5, 2 ** 31],
+    timestamp: [new Date(0)],
+    string: [5, ["a"], "\ud800"],
+    bytes: ["a", [1]],
+    toString: [1n],
+  };
+  for (const [type, values] of Object.entries(wrong)) {
+    for (const value of values) {
+      count++;
+      try {
+        serializeKey({ user_id: [type, value] });
+        failures.push(`${type} ${value}: was not refused`);
+      } catch (error) {
+        if (!error.message.startsWith("join key user_id")) failures.push(`${type} ${value}: ${error.stack}`);
+      }
+    }
+  }
+}
+
 const wordsOf = (strings) => {
   const words = strings.map(BigInt);
   return { at: (i) => words[i] ?? 0n, length: words.length };
@@ -160,6 +183,7 @@ function checkRefusals(folder, vectors) {
 const folder = process.argv[2];
 const load = (name) => JSON.parse(readFileSync(join(folder, "vectors", `${name}.json`), "utf8"));
 checkHashes(load("hashes"));
+checkWrongKeys();
 checkCodes(load("codes"));
 checkReads(folder, load("reads"));
 checkRefusals(folder, load("hostile"));

@@ -1,5 +1,7 @@
 // Hashes and entity keys. All integers of 64 bits are BigInt.
 
+import { inspect } from "node:util";
+
 const MASK = (1n << 64n) - 1n;
 const u64 = (x) => x & MASK;
 const rotateLeft = (x, by) => u64(x << by) | (x >> (64n - by));
@@ -108,13 +110,21 @@ export function blake2b128(bytes) {
 
 const TYPES = { bytes: 1, string: 2, int32: 3, int64: 4, timestamp: 8 };
 
-function keyValue(type, value) {
-  if (type === "string") return Buffer.from(value, "utf8");
-  if (type === "bytes") return Buffer.from(value);
-  const content = Buffer.alloc(type === "int32" ? 4 : 8);
-  if (type === "int32") content.writeInt32LE(Number(value));
-  else content.writeBigInt64LE(BigInt(value));
-  return content;
+/** The bytes of a value. What would have to be converted is refused, as it may become the key of another entity. */
+function keyValue(name, type, value) {
+  const refuse = (what) => {
+    throw new TypeError(`join key ${name} of type ${type} takes ${what}, not ${inspect(value)}`);
+  };
+  if (type === "bytes") return value instanceof Uint8Array ? Buffer.from(value) : refuse("a Buffer");
+  if (type === "string") {
+    return typeof value === "string" && value.isWellFormed() ? Buffer.from(value, "utf8") : refuse("a string without half surrogate pairs");
+  }
+  const bits = type === "int32" ? 32 : 64;
+  const isInteger = typeof value === "bigint" || Number.isSafeInteger(value);
+  if (!isInteger || BigInt.asIntN(bits, BigInt(value)) !== BigInt(value)) refuse(`a BigInt of ${bits} bits or a safe integer`);
+  const content = Buffer.alloc(8);
+  content.writeBigInt64LE(BigInt(value));
+  return content.subarray(0, bits / 8);
 }
 
 /** The serialized key of an entity: `{name: [type, value], ...}`, a type being one of `TYPES`. */
@@ -125,8 +135,8 @@ export function serializeKey(joinKeys) {
     return content;
   };
   const encoded = Object.entries(joinKeys).map(([name, [type, value]]) => {
-    if (!(type in TYPES)) throw new TypeError(`join key ${name} has type ${type}; give ${Object.keys(TYPES)}`);
-    return { name: Buffer.from(name, "utf8"), type: TYPES[type], content: keyValue(type, value) };
+    if (!Object.hasOwn(TYPES, type)) throw new TypeError(`join key ${name} has type ${type}; give ${Object.keys(TYPES)}`);
+    return { name: Buffer.from(name, "utf8"), type: TYPES[type], content: keyValue(name, type, value) };
   });
   encoded.sort((a, b) => Buffer.compare(a.name, b.name)); // in UTF-8 as by code points
   return Buffer.concat([
