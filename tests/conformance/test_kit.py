@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import mmh3
@@ -150,12 +151,45 @@ def is_refused(kit, vector):
     return False
 
 
-@pytest.mark.skipif(shutil.which("node") is None, reason="there is no node")
+needs_node = pytest.mark.skipif(shutil.which("node") is None, reason="there is no node")
+
+
+@needs_node
 def test_the_reader_for_node_passes_them(kit):
     command = ["node", str(NODE / "check.mjs"), str(kit)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr[:4000]
     assert " 0 failures" in done.stdout
+
+
+@needs_node
+@pytest.mark.parametrize(
+    "stop", ["fresh/00000000000000000002.log", "rows/_delta_log/00000000000000000000.json"]
+)
+def test_the_reader_for_node_finds_rows_that_move_to_the_table_while_it_looks(kit, tmp_path, stop):
+    """It waits at a pipe, after it listed the files of the log, or between the log and the table."""
+    shutil.copytree(kit / "hostile" / "log.newer-rows", tmp_path, dirs_exist_ok=True)
+    pipe, table = tmp_path / stop, tmp_path / "rows" / "_delta_log"
+    table.mkdir(parents=True)
+    os.mkfifo(pipe)
+    commit = "rows/_delta_log/00000000000000000000.json"
+
+    def move():
+        with pipe.open("wb") as end:  # waits for the reader
+            pipe.unlink()
+            moved = kit / "hostile" / "log.newer-rows-of-the-table" / commit
+            shutil.copy(moved, table / "00000000000000000001.json")
+            (tmp_path / "fresh" / "00000000000000000003.log").unlink()
+            end.write((kit / "views" / "logged" / commit).read_bytes() if pipe.parent == table else b"")
+
+    code = f"import {{ openView }} from {json.dumps(str(NODE / 'index.mjs'))}; "
+    code += f"console.log(openView({json.dumps(str(tmp_path))}, {{ allowOld: true }}).isOld);"
+    mover = threading.Thread(target=move, daemon=True)
+    mover.start()
+    command = ["node", "--input-type=module", "-e", code]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.stdout == "true\n", done.stderr
+    mover.join()
 
 
 FILES = sorted(GOLDEN.glob("*.sketch"))

@@ -5,8 +5,8 @@ import { checksum, murmur128 } from "./hashes.mjs";
 
 /** A file that must not be read; `rule` is the one that it breaks. */
 export class RefusedError extends Error {
-  constructor(rule, message) {
-    super(`${message} (${rule})`);
+  constructor(rule, message, options) {
+    super(`${message} (${rule})`, options);
     this.name = "RefusedError";
     this.rule = rule;
     this.reason = message;

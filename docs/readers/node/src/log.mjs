@@ -13,8 +13,9 @@ const listed = (folder) => (existsSync(folder) ? readdirSync(folder).sort() : []
 
 /** The newest commit with rows, -1 for none, and the latest snapshot that rows were replaced by. */
 export function lookAtLog(view) {
+  const fresh = newestFresh(join(view, "fresh")); // first: rows that move to the table meanwhile are then found there
   const table = lookAtTable(join(view, "rows", "_delta_log"));
-  return { newest: Math.max(newestFresh(join(view, "fresh")), table.newest), snapshot: table.snapshot };
+  return { newest: Math.max(fresh, table.newest), snapshot: table.snapshot };
 }
 
 function newestFresh(folder) {

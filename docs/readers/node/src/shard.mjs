@@ -71,8 +71,7 @@ export class Shard {
     for (const part of PARTS) {
       const { name, size_bytes: size, header_checksum: told } = files[part];
       const source = join(this.folder, name);
-      must(existsSync(source), "manifest.files", `${source}: the file is missing`);
-      const content = readFileSync(source);
+      const content = contentOf(source);
       must(content.length === size, "manifest.files", `${source}: ${content.length} bytes, the manifest says ${size}`);
       opened[part] = open(content, source);
       must(opened[part].headerChecksum === told, "manifest.files", `${source}: is not the file that its manifest names`);
@@ -120,6 +119,14 @@ export class Shard {
       return row;
     }
     return this.base.read(hash);
+  }
+}
+
+function contentOf(source) {
+  try {
+    return readFileSync(source);
+  } catch (error) {
+    throw new RefusedError("manifest.files", `${source}: ${error.message}`, { cause: error });
   }
 }
 

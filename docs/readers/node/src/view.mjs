@@ -9,12 +9,25 @@ import { Shard } from "./shard.mjs";
 
 const RULE = "shards";
 const MAX_SHARDS = 4096;
+const MAX_LOOKS = 10;
 
 /**
  * Open a view's folder. Throws a `RefusedError` if a file is damaged; or if rows were written since the snapshots,
  * unless `allowOld` is set.
  */
 export function openView(folder, { allowOld = false } = {}) {
+  // The store removes files that were replaced, also between a look at a folder and a look at its files.
+  for (let looks = 1; ; looks++) {
+    try {
+      return lookAtView(folder, allowOld);
+    } catch (error) {
+      const isGone = (error.cause ?? error).code === "ENOENT";
+      if (!isGone || looks === MAX_LOOKS) throw error;
+    }
+  }
+}
+
+function lookAtView(folder, allowOld) {
   const source = join(folder, "view.json");
   if (!existsSync(source)) return new View([new Shard(folder, { allowOld })]);
   const text = readFileSync(source, "utf8");
