@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 from feast import FeatureView
+from feast.feature_view import DUMMY_ENTITY_ID, DUMMY_ENTITY_VAL
 from feast.infra.common.serde import SerializedArtifacts
 from feast.repo_config import RepoConfig
 
@@ -73,6 +74,9 @@ def write(
 def _as_logged(view: View, feature_view: Any, table: pa.Table) -> pa.Table:
     """Rows of an engine in the form of the row log."""
     settings = view.settings
+    has_entities = DUMMY_ENTITY_ID not in (settings.join_keys or ())
+    if not has_entities and DUMMY_ENTITY_ID not in table.column_names:  # Feast's local engine adds it, too
+        table = table.append_column(DUMMY_ENTITY_ID, pa.repeat(DUMMY_ENTITY_VAL, len(table)))
     if settings.semantics == REPLACE:
         return from_source(table, feature_view, settings.codecs)
     types = {column.name: column.dtype.to_value_type() for column in feature_view.entity_columns}

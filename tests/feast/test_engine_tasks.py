@@ -6,10 +6,11 @@ from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
 import pytest
+from feast.feature_view import DUMMY_ENTITY_ID, DUMMY_ENTITY_VAL
 from feast.field import Field
 from feast.infra.common.serde import SerializedArtifacts
 from feast.protos.feast.types.Value_pb2 import StringSet, Value
-from feast.types import Array, Int64
+from feast.types import Array, Int64, String
 
 from feast_sketch_store.engines import seal_job, write_job
 from feast_sketch_store.engines.write_job import WriteJob
@@ -19,6 +20,7 @@ from feast_sketch_store.settings.table import Refresh
 from feast_sketch_store.view import opening
 from feast_sketch_store.view.shard_map import ShardMap
 from feast_sketch_store.view.view_file import put_map
+from tests.helpers.keys import entity_key
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 
@@ -131,6 +133,16 @@ def test_a_row_that_cannot_be_kept_fails_the_task(harness):
     with pytest.raises(RowError, match="user_id"), job_of(harness) as job:
         run(job, batch([1, None]))
     assert files_of(harness) == []
+
+
+def test_the_row_of_a_view_without_entities_is_written(make_harness, make_view):
+    view = make_view(entities=[])
+    view.entity_columns = [Field(name=DUMMY_ENTITY_ID, dtype=String)]  # as `feast apply` infers it
+    harness = make_harness(view=view, structure="sets")
+    with job_of(harness) as job:
+        job.finish([run(job, batch([1, 2]).drop_columns(["user_id"]))], 2)
+    ((_, values),) = harness.reopened().read_keys([entity_key(**{DUMMY_ENTITY_ID: DUMMY_ENTITY_VAL})])
+    assert {*values["viewed"].string_set_val.val} == {"item 2", "all"}
 
 
 def test_small_batches_are_one_file_whose_rows_are_checked_together(harness, monkeypatch):
