@@ -110,7 +110,10 @@ def from_source(table: pa.Table, feature_view: Any, codecs: Sequence[FeatureCode
     }
     names = {*fields, *(codec.feature for codec in codecs), source.timestamp_field, created}
     table = table.select([name for name in table.column_names if name in names])
-    return from_columns(table, codecs, fields, source.timestamp_field, created)
+    try:
+        return from_columns(table, codecs, fields, source.timestamp_field, created)
+    except RowError as error:
+        raise RowError(f"feature view {feature_view.name!r}: {error}") from error
 
 
 def _without_computed(table: pa.Table, codecs: Sequence[FeatureCodec]) -> pa.Table:

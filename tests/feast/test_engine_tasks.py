@@ -130,7 +130,7 @@ def test_a_file_that_is_gone_fails_the_job(harness):
 
 
 def test_a_row_that_cannot_be_kept_fails_the_task(harness):
-    with pytest.raises(RowError, match="user_id"), job_of(harness) as job:
+    with pytest.raises(RowError, match="feature view 'history': join key 'user_id'"), job_of(harness) as job:
         run(job, batch([1, None]))
     assert files_of(harness) == []
 
