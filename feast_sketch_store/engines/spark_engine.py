@@ -2,6 +2,7 @@
 
 import copy
 import logging
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final, Literal
 
@@ -80,9 +81,10 @@ class _Builder(SparkFeatureBuilder):
     def build_dedup_node(self, view: Any, input_node: Any) -> Any:
         if self._engine.deduplicate == "spark" or not self._only_writes(view):
             return super().build_dedup_node(view, input_node)  # type: ignore[no-untyped-call]
+        columns = self.get_column_info(view)
         node = _DedupNode(
             f"{view.name}:dedup",
-            self.get_column_info(view),
+            replace(columns, join_keys=columns.join_keys_columns),  # as they are called once they were read
             self.spark_session,
             [input_node],
             self._engine.deduplicate == "auto",

@@ -102,10 +102,16 @@ def parquet(**options):
     return SparkSource(file_format="parquet", **options)
 
 
+def renamed(path, **options):
+    """The same rows, whose join key has another name in the source."""
+    query = f"SELECT user_id AS number, viewed, event_timestamp FROM parquet.`{path}`"
+    return SparkSource(query=query, field_mapping={"number": "user_id"}, **options)
+
+
 @pytest.fixture
 def spark_repository(session, make_repository):
-    def make(engine, **options):
-        return make_repository(engine, {"type": "spark"}, parquet, **options)
+    def make(engine, source=parquet, **options):
+        return make_repository(engine, {"type": "spark"}, source, **options)
 
     return make
 
@@ -223,10 +229,11 @@ def test_a_bucket_is_filled(spark_repository, object_server, engine):
     repository.check()
 
 
+@pytest.mark.parametrize("source", [parquet, renamed])
 @pytest.mark.parametrize(("deduplicate", "rows"), [("auto", 1), ("seal", 2)])
-def test_the_newest_row_counts_whoever_finds_it(spark_repository, deduplicate, rows):
+def test_the_newest_row_counts_whoever_finds_it(spark_repository, deduplicate, rows, source):
     # Each user has two rows: too many for `auto` to leave them to the seal.
-    repository = spark_repository({**OWN, "deduplicate": deduplicate}, compaction="job")
+    repository = spark_repository({**OWN, "deduplicate": deduplicate}, source, compaction="job")
     repository.materialize()
     written = RowLog(repository.view.storage).read()
     assert sum(map(len, written.batches())) == rows * repository.num_users
