@@ -60,8 +60,19 @@ def lowered_priority(leave_a_core: bool = False) -> Iterator[None]:
                 os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), before)
 
 
+def started(thread: threading.Thread) -> bool:
+    """Start a thread. Returns False if none can be started: the user or the container has as many as it may
+    have, or the interpreter ends.
+    """
+    try:
+        thread.start()
+    except RuntimeError:
+        return False
+    return True
+
+
 class Threads(ThreadPoolExecutor):
-    """A pool of threads that also works while the interpreter ends: the caller then does the work.
+    """A pool of threads that also works where no thread can be started: the caller then does the work.
 
     At its end, Python waits for a seal in the background, but its executors accept no more work. Where its
     maker leaves a core to others, its threads do.
@@ -72,16 +83,21 @@ class Threads(ThreadPoolExecutor):
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> "Future[T]":
         """Call a function in a thread, see `Executor.submit`."""
-        try:
-            return super().submit(fn, *args, **kwargs)
-        except RuntimeError as error:
-            if "interpreter shutdown" not in str(error):
-                raise
         done: Future[T] = Future()
+        claimed = threading.Lock()
+
+        def work() -> None:
+            if not claimed.acquire(blocking=False) or not done.set_running_or_notify_cancel():
+                return
+            try:
+                done.set_result(fn(*args, **kwargs))
+            except BaseException as error:
+                done.set_exception(error)
+
         try:
-            done.set_result(fn(*args, **kwargs))
-        except Exception as error:
-            done.set_exception(error)
+            super().submit(work)
+        except RuntimeError:  # a thread that was started before may have the work nevertheless
+            work()
         return done
 
 

@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 from feast_sketch_store.storage.system import will_need
 from feast_sketch_store.succinct.blocks import BlockChecks
-from feast_sketch_store.threads import lower_priority
+from feast_sketch_store.threads import lower_priority, started
 
 # The names of threads.
 WARMER = "feast_sketch_store warm-up"
@@ -76,8 +76,8 @@ class Warmer:
         with self._lock:
             if self._stop is stop and not stop.is_set():
                 arguments = steps, stop, 0.0 if ahead_seconds else _HEAD_START_SECONDS, then
-                self._thread = threading.Thread(target=_warm_up, args=arguments, name=WARMER, daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=_warm_up, args=arguments, name=WARMER, daemon=True)
+                self._thread = thread if started(thread) else None  # without it, reads check what they meet
 
     def wait(self, timeout_seconds: float | None = None) -> bool:
         """Wait until the newest snapshot is read, or the time is over. Returns whether it was read."""

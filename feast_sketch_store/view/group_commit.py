@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Generic, TypeAlias, TypeVar
 
+from feast_sketch_store.threads import started
+
 T = TypeVar("T")
 
 Commit: TypeAlias = Callable[[Sequence[T]], Sequence[BaseException | None]]
@@ -140,8 +142,10 @@ class GroupCommit(Generic[T]):
 
     def _start_leader(self, commit: Commit[T]) -> None:
         leader = threading.Thread(target=self._lead_all, args=(commit,), name=LEADER)
-        self._leader = leader
-        leader.start()
+        if started(leader):
+            self._leader = leader
+        else:  # the others wait for nobody else
+            self._lead_all(commit)
 
     def _lead_all(self, commit: Commit[T]) -> None:
         """Commit until no write waits, or a waiting thread can take over."""

@@ -23,6 +23,7 @@ from feast_sketch_store.rows.encoding import NO_TIMESTAMP
 from feast_sketch_store.snapshot.files import SnapshotFolder
 from feast_sketch_store.storage.base import Storage
 from feast_sketch_store.storage.names import SNAPSHOTS_FOLDER
+from feast_sketch_store.threads import started
 from feast_sketch_store.view.background import Warmer
 from feast_sketch_store.view.last_known import LastKnown
 from feast_sketch_store.view.loading import EMPTY, REFRESHING, SERVING, STALE, ShardLoader
@@ -283,9 +284,12 @@ class LiveShard:
             if self._is_stale(self.refresh_interval_seconds):
                 self._refresh_or_warn()
             elif self._is_stale(self.refresh_interval_seconds / 2) and self._is_outdated():
-                in_thread = True
-                self._refresher = threading.Thread(target=self._refresh_in_thread, name=REFRESHER)
-                self._refresher.start()
+                refresher = threading.Thread(target=self._refresh_in_thread, name=REFRESHER)
+                in_thread = started(refresher)
+                if in_thread:
+                    self._refresher = refresher
+                else:
+                    self._refresh_or_warn()
         finally:
             if not in_thread:
                 self._refresh_lock.release()

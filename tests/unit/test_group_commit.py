@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from feast_sketch_store.view.group_commit import LEADER, GroupCommit
+from tests.helpers.no_threads import no_new_threads
 
 
 class Commits:
@@ -143,6 +144,20 @@ def test_tasks_that_are_ready_together_share_the_first_commit():
 
     asyncio.run(submit_all())
     assert commits.batches == [list(range(8))]
+
+
+def test_tasks_and_threads_go_on_where_no_thread_can_be_started():
+    group, commits = GroupCommit(), Commits()
+    commits.may_end.set()
+
+    async def submit():
+        await asyncio.wait_for(group.submit_of_task(1, commits), 60)
+
+    with no_new_threads():
+        asyncio.run(submit())
+    group.submit(2, commits)
+    group.settle()
+    assert commits.batches == [[1], [2]]
 
 
 @pytest.mark.parametrize("is_settled", [True, False])

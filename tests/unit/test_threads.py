@@ -1,4 +1,4 @@
-"""Threads that give way to reads have a lower priority, and no others have."""
+"""Threads that give way to reads have a lower priority, and no others have; work without new threads."""
 
 import os
 import sys
@@ -15,6 +15,7 @@ from feast_sketch_store.threads import (
     lowered_priority,
     num_threads,
 )
+from tests.helpers.no_threads import no_new_threads
 
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="a priority belongs to a process")
 
@@ -77,3 +78,31 @@ def test_a_thread_may_leave_a_core_with_those_that_it_starts(monkeypatch, cores)
 
     assert in_a_thread(work) == ((max(1, cores - 1),) * 4, cores)
     assert num_threads() == cores
+
+
+def test_the_caller_does_the_work_of_threads_that_cannot_be_started():
+    done = []
+    with no_new_threads():
+        assert list(in_threads(lambda number: done.append(number) or -number, range(3))) == [0, -1, -2]
+        with Threads(2) as pool, pytest.raises(ZeroDivisionError):
+            pool.submit(lambda: 1 / 0).result()
+    assert done == [0, 1, 2]
+
+
+def test_work_that_a_thread_of_a_pool_has_waiting_is_done_once():
+    done, is_begun, may_end = [], threading.Event(), threading.Event()
+
+    def work(number):
+        done.append(number)
+        if number == 0:
+            is_begun.set()
+            assert may_end.wait(60)
+
+    with Threads(2) as pool:
+        first = pool.submit(work, 0)
+        assert is_begun.wait(60)
+        with no_new_threads():
+            pool.submit(work, 1).result(60)
+        may_end.set()
+        first.result(60)
+    assert done == [0, 1]

@@ -14,6 +14,7 @@ import pytest
 from feast.protos.feast.types.Value_pb2 import Value
 
 from feast_sketch_store.errors import RowError
+from feast_sketch_store.layers import Goal
 from feast_sketch_store.storage import local
 from feast_sketch_store.storage.local import LocalStorage
 from feast_sketch_store.threads import leaves_a_core
@@ -23,8 +24,9 @@ from feast_sketch_store.view.loading import ShardLoader
 from feast_sketch_store.view.rebuilding import rebuild
 from feast_sketch_store.view.sealing import SealPolicy
 from feast_sketch_store.view.view import View
-from tests.helpers.histories import MOMENT, NEVER, items_of, row, settings_of
+from tests.helpers.histories import ALWAYS, MOMENT, NEVER, items_of, put, row, settings_of
 from tests.helpers.keys import user_hashes, user_key
+from tests.helpers.no_threads import no_new_threads
 
 SETTINGS, ROOMY = settings_of(0.01), settings_of(0.01, 10**6)
 
@@ -194,6 +196,22 @@ def test_a_write_succeeds_where_no_thread_can_be_started_for_a_seal(make_view, m
     view.write([row(160, "y")])
     view.settle()
     assert view.stats().sealed_entities == 161
+
+
+def test_reads_go_on_where_no_thread_can_be_started_to_refresh(tmp_path):
+    settings = settings_of(Goal("error_rate", 1e-9, "sets"))
+    writer = View(LocalStorage(tmp_path / "view"), settings, ALWAYS, 0.0)
+    put(writer, {user: [f"item {user} {number}" for number in range(800)] for user in range(1_000)})
+    reader = View(LocalStorage(tmp_path / "view"), settings, NEVER, 3600.0)
+    with no_new_threads():  # not to read the snapshot ahead, either
+        assert items_of(reader, [1001]) == {}
+        child = multiprocessing.get_context("fork").Process(target=put, args=[writer, {1001: ["a"]}])
+        child.start()
+        child.join(60)
+        for seconds in (2700, 3600):
+            reader.shards[0]._looked_at -= seconds
+            reader._good_until = -math.inf
+            assert items_of(reader, [1001]) == {1001: {"a"}}
 
 
 def test_seals_end_though_others_write_without_pause(make_view, monkeypatch):
