@@ -147,16 +147,21 @@ def seal_deltas(shards: Mapping[int, Shard]) -> bool:
     base.
     """
     drafts: dict[int, SnapshotFile] = {}
-    for number, shard in shards.items():
-        shard.refresh()  # a deletion counts too, and is not loaded before someone looks
-        if not shard.num_unsealed:
-            continue
-        draft = shard.delta_draft()
-        if draft is None:
-            for known, other in drafts.items():
-                shards[known].snapshots.discard(other)
-            return False
-        drafts[number] = draft
+    are_all = False
+    try:
+        for number, shard in shards.items():
+            shard.refresh()  # a deletion counts too, and is not loaded before someone looks
+            if not shard.num_unsealed:
+                continue
+            draft = shard.delta_draft()
+            if draft is None:
+                return False
+            drafts[number] = draft
+        are_all = True
+    finally:
+        if not are_all:
+            for number, draft in drafts.items():
+                shards[number].snapshots.discard(draft)
     _publish(shards, drafts)
     for number in drafts:
         shards[number].refresh_sealed()

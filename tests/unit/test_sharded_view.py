@@ -300,6 +300,22 @@ def test_writes_seal_all_shards_together_when_it_is_due(make_view):
     assert shown(view, [3])[3, "viewed"] == [1]
 
 
+def test_deltas_of_shards_before_one_that_fails_are_removed(make_view):
+    view = make_view(4)
+    view.write([row(user) for user in range(NUM_USERS)])
+    assert view.seal()
+    make_view(4).write([row(user, [1]) for user in range(NUM_USERS)])
+    (segment,) = (view.shards[3].storage.path / "fresh").glob("*.log")
+    content = segment.read_bytes()
+    segment.write_bytes(content[:100] + bytes([content[100] ^ 1]) + content[101:])
+    with pytest.raises(DamagedFileError, match=segment.name):
+        view.seal(as_delta=True)
+    assert [shard.snapshots.leftovers() for shard in view.shards.values()] == [[]] * 4
+    segment.write_bytes(content)
+    assert view.seal(as_delta=True)
+    assert shown(view, [3])[3, "viewed"] == [1]
+
+
 def test_a_view_is_dropped_between_absorptions_of_its_shards(make_view, monkeypatch):
     """What a shard absorbs after the drop would be a table without a log, which no write goes on from."""
     view = make_view(2)
