@@ -22,7 +22,7 @@ import re
 import secrets
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 
 from feast_sketch_store.errors import DamagedFileError, StorageError
@@ -192,7 +192,9 @@ class WriteAheadLog:
             return self._read(cursor)
         except DamagedFileError:
             # What looked damaged may just have been half written.
-            with self._storage.lease(_LOCK, wait=True):
+            with ExitStack() as held:
+                with suppress(StorageError):  # who may only read cannot wait for the writer
+                    held.enter_context(self._storage.lease(_LOCK, wait=True))
                 return self._read(cursor)
 
     def read_from_start(self) -> tuple[list[Commit], Cursor] | None:

@@ -557,6 +557,15 @@ def test_every_flipped_byte_of_a_segment_is_found(log, storage):
             RowLog(storage).append(rows("more"))
 
 
+def test_who_may_only_read_is_told_of_damage(log, storage):
+    log.append(rows("a"))
+    segment = storage.path / "fresh" / f"{0:020d}.log"
+    content = segment.read_bytes()
+    segment.write_bytes(content[:100] + bytes([content[100] ^ 1]) + content[101:])
+    with pytest.raises(DamagedFileError, match=rf"{segment}: the record at byte 64 is damaged"):
+        RowLog(LocalStorage(storage.path, read_only=True)).read()
+
+
 def test_a_log_that_begins_between_two_looks_is_not_damaged(log, storage, monkeypatch):
     state = Table.state
 
