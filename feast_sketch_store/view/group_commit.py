@@ -129,7 +129,8 @@ class GroupCommit(Generic[T]):
     def settle(self) -> None:
         """Commit the items of tasks, and wait for the thread that does."""
         self._begin()
-        leader = self._leader
+        with self._lock:
+            leader = self._leader
         if leader is not None and leader is not threading.current_thread():
             leader.join()
 
@@ -142,9 +143,11 @@ class GroupCommit(Generic[T]):
 
     def _start_leader(self, commit: Commit[T]) -> None:
         leader = threading.Thread(target=self._lead_all, args=(commit,), name=LEADER)
-        if started(leader):
-            self._leader = leader
-        else:  # the others wait for nobody else
+        with self._lock:  # nobody waits for a thread that is not started
+            is_started = started(leader)
+            if is_started:
+                self._leader = leader
+        if not is_started:  # the others wait for nobody else
             self._lead_all(commit)
 
     def _lead_all(self, commit: Commit[T]) -> None:

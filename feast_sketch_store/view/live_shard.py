@@ -284,11 +284,10 @@ class LiveShard:
             if self._is_stale(self.refresh_interval_seconds):
                 self._refresh_or_warn()
             elif self._is_stale(self.refresh_interval_seconds / 2) and self._is_outdated():
-                refresher = threading.Thread(target=self._refresh_in_thread, name=REFRESHER)
-                in_thread = started(refresher)
-                if in_thread:
-                    self._refresher = refresher
-                else:
+                self._refresher = threading.Thread(target=self._refresh_in_thread, name=REFRESHER)
+                in_thread = started(self._refresher)
+                if not in_thread:
+                    self._refresher = None
                     self._refresh_or_warn()
         finally:
             if not in_thread:
