@@ -459,15 +459,14 @@ class SketchOnlineStore(OnlineStore):
     def _initialize(self, config: RepoConfig) -> None:
         registered = FeatureStore(repo_path=str(config.repo_path or "."), config=config)
         self._plans = Plans(self.view, self.serves, config)  # the first request has a plan, too
-        for table in [*registered.list_feature_views(), *registered.list_stream_feature_views()]:
-            if table.online:
-                try:
-                    for part in self.view(config, table).shards.values():
-                        part.warm_up()
-                    if not feast_parts.reads_changed():
-                        self._plans.rehearse(table, registered.registry, config)
-                except Exception as error:  # its first request reports it; the other views are served
-                    _logger.warning("feature view %r is not ready: %s", table.name, error)
+        for table in stored_views(registered):
+            try:
+                for part in self.view(config, table).shards.values():
+                    part.warm_up()
+                if not feast_parts.reads_changed():
+                    self._plans.rehearse(table, registered.registry, config)
+            except Exception as error:  # its first request reports it; the other views are served
+                _logger.warning("feature view %r is not ready: %s", table.name, error)
 
     async def close(self) -> None:
         """Close all views, with their memory, mapped files and threads. A later call opens them again."""
@@ -657,6 +656,16 @@ def online_store_of(store: FeatureStore) -> SketchOnlineStore:
             "set `online_store: {type: sketch}` in feature_store.yaml"
         )
     return online_store
+
+
+def stored_views(store: FeatureStore) -> list[Any]:
+    """The feature views of every kind whose rows an online store keeps: of on-demand views, those that are
+    computed on write.
+    """
+    kept = ("online", "write_to_online_store")
+    return [
+        view for view in store.list_all_feature_views() if any(getattr(view, name, False) for name in kept)
+    ]
 
 
 def any_feature_view(store: FeatureStore, name: str) -> Any:

@@ -39,7 +39,7 @@ from feast_sketch_store.bridges.hashed_keys import KeyFinder
 from feast_sketch_store.errors import SettingsError, SketchStoreError, StorageError
 from feast_sketch_store.layers import SketchLayer
 from feast_sketch_store.layers.presence import bucket_timestamps
-from feast_sketch_store.online_store import SketchOnlineStoreConfig
+from feast_sketch_store.online_store import SketchOnlineStoreConfig, stored_views
 from feast_sketch_store.planning.choice import knee
 from feast_sketch_store.planning.curves import SETS, Grid, candidates
 from feast_sketch_store.planning.other_stores import LISTPACK_VALUE, REDIS, StoredRows, redis_bytes
@@ -167,11 +167,7 @@ def survey(
     """
     store = OtherStore.load(other)
     registry = FeatureStore(repo_path=str(store.file.parent), config=store.config)
-    known: dict[str, FeatureView] = {
-        view.name: view
-        for view in [*registry.list_feature_views(), *registry.list_stream_feature_views()]
-        if view.online
-    }
+    known: dict[str, FeatureView] = {view.name: view for view in stored_views(registry)}
     if unknown := [view for view in views if view not in known]:
         raise SettingsError(
             f"{other}: project {store.config.project!r} has no feature view {unknown[0]!r} online; it has: "

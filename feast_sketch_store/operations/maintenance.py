@@ -29,7 +29,12 @@ from feast_sketch_store.adapter.backing import NOWHERE
 from feast_sketch_store.adapter.options import name_in_store, require_writer
 from feast_sketch_store.errors import RowError, SketchStoreError
 from feast_sketch_store.layers import SealedRows, SketchLayer
-from feast_sketch_store.online_store import SketchOnlineStore, any_feature_view, online_store_of
+from feast_sketch_store.online_store import (
+    SketchOnlineStore,
+    any_feature_view,
+    online_store_of,
+    stored_views,
+)
 from feast_sketch_store.operations.backing import differences, refill
 from feast_sketch_store.operations.reader_memory import reader_bytes
 from feast_sketch_store.operations.resharding import former_files, remove_former
@@ -513,8 +518,7 @@ def rebuild(
 def views_of(store: FeatureStore) -> list[str]:
     """The names of all views in the online store."""
     online_store_of(store)
-    views = [*store.list_feature_views(), *store.list_stream_feature_views()]
-    return sorted(view.name for view in views if view.online)
+    return sorted(view.name for view in stored_views(store))
 
 
 def opened_view(store: FeatureStore, view: str) -> View:

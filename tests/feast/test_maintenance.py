@@ -1,5 +1,6 @@
 """Maintenance through Python and through ``feast-sketch``."""
 
+import asyncio
 import json
 import os
 import signal
@@ -10,9 +11,11 @@ from datetime import UTC, datetime, timedelta
 import pandas as pd
 import pytest
 from click.testing import CliRunner
-from feast import FeatureStore
+from feast import FeatureStore, Field, PushSource
 from feast.data_source import PushMode
-from feast.types import Set, String
+from feast.labeling import LabelView
+from feast.on_demand_feature_view import on_demand_feature_view
+from feast.types import Int64, Set, String
 
 from feast_sketch_store import open_view
 from feast_sketch_store.cli import cli
@@ -26,6 +29,7 @@ from tests.helpers.filters import measured_fill
 from tests.helpers.processes import run_command
 from tests.helpers.repository import (
     ROWS,
+    USER,
     copy_repository,
     make_repository,
     make_view,
@@ -592,6 +596,42 @@ def test_a_damaged_data_file_is_mended_by_a_rebuild(run, store):
     assert run("rebuild", "history", "--yes")[0] == 0
     assert countries(another(store), 1) == ["FR"]
     assert run("verify", "history")[0] == 0
+
+
+@pytest.mark.filterwarnings("ignore:On demand feature view is an experimental feature")
+def test_views_of_every_kind_are_kept_up(tmp_path, caplog):
+    """A label view, and an on-demand view that is computed on write; no view that is stored nowhere."""
+    history = make_view({"country": String})
+    fields = [Field(name="user_id", dtype=Int64), Field(name="labeler", dtype=String)]
+    votes = PushSource(name="votes", batch_source=history.batch_source)
+
+    options = {"sources": [history], "schema": [Field(name="code", dtype=String)], "mode": "python"}
+
+    @on_demand_feature_view(**options)
+    def on_read(inputs):
+        return {"code": [country.lower() for country in inputs["country"]]}
+
+    @on_demand_feature_view(**options, entities=[USER], write_to_online_store=True)
+    def on_write(inputs):
+        return {"code": [country.lower() for country in inputs["country"]]}
+
+    store = make_repository(
+        tmp_path,
+        history,
+        make_view({"country": String}, name="offline", online=False),
+        LabelView(name="labels", entities=[USER], schema=fields, source=votes),
+        on_read,
+        on_write,
+        rows=frame_of("FR"),
+    )
+    store.write_to_online_store("on_write", frame_of("FR"))
+    kept = ["history", "labels", "on_write"]
+    assert maintenance.views_of(store) == kept
+    assert maintenance.seal(store, "on_write")
+    fresh = FeatureStore(repo_path=str(tmp_path))
+    asyncio.run(fresh.initialize())
+    assert sorted(view.name for view in online_store_of(fresh)._views.pop_all()) == kept
+    assert "is not ready" not in caplog.text
 
 
 def test_another_online_store_is_named(tmp_path):
