@@ -170,6 +170,7 @@ class SqliteBridge(SqlBridge):
     def _connect(self) -> Any:
         options: Any = self.view.config.online_store
         path = (self.view.config.repo_path or Path()) / options.path
+        self._failure = f"table {self._table!r} of {path} cannot be read"
         return self._driver.connect(f"file:{quote(str(path.absolute()))}?mode=ro", uri=True)
 
 

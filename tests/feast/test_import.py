@@ -439,7 +439,7 @@ def test_bad_rows_are_counted_named_and_left_out_where_that_is_wanted(
 def test_what_cannot_be_read_is_told(sqlite, tmp_path, monkeypatch):
     view, user = make_view()
     store, _ = make_store(tmp_path / "ours", "shop", view, user)
-    with pytest.raises(StorageError, match=r"history.*shop.*Sqlite"):
+    with pytest.raises(StorageError, match=r"history.*shop.*Sqlite.*other.online\.db cannot be read"):
         import_view(store, "history", sqlite.file)  # there is no database
     sqlite.write(view, [])
     with pytest.raises(StorageError, match="there are no rows"):
