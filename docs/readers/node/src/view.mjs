@@ -42,7 +42,9 @@ function lookAtView(folder, allowOld) {
   must(file?.format_version === 1 && isPower && isFolder, RULE, `${source}: does not tell of shards`);
   if (!told.folder) return new View([new Shard(folder, { allowOld })]);
   const folders = Array.from({ length: number }, (_, i) => join(folder, told.folder, String(i).padStart(2, "0")));
-  return new View(folders.map((each) => openShard(each, allowOld)));
+  const view = new View(folders.map((each) => openShard(each, allowOld)));
+  // A shard without a folder has no rows, unless the rows went to other shards meanwhile.
+  return readFileSync(source, "utf8") === text ? view : lookAtView(folder, allowOld);
 }
 
 /** The rows of a view as of its newest snapshots. */
