@@ -207,6 +207,10 @@ class RowLog:
                 )
             # Both looks again: what the log had at the first look may now be in the table.
             return replace(self._read_anew(START, ""), starts_over=True)
+        if state.is_of_another(cursor.identity):
+            if self._is_gone(cursor):  # it was dropped between the two looks
+                return self._read_anew(known, snapshot)
+            raise self._mixed()
         files, through, starts_over, repeats = _behind(state, known, snapshot)
         columns = _with_columns_of(commits, state.columns)
         first = commits[0].number if commits else cursor.next_number
@@ -376,7 +380,10 @@ class RowLog:
                         "again"
                     )
             if not tail.is_continuous:
-                self._columns, self._schema = dict(self._table.state().columns), None
+                state = self._table.state()
+                if tail.end is not None and state.is_of_another(tail.end.identity):
+                    raise self._mixed()
+                self._columns, self._schema = dict(state.columns), None
             self._columns = _with_columns_of(tail.others, self._columns)
             if not is_known():
                 new_columns(self._columns, schema)
@@ -405,6 +412,13 @@ class RowLog:
             "view's folder from a backup, or remove the view with `feast apply` and materialize it"
         )
 
+    def _mixed(self) -> DamagedFileError:
+        return DamagedFileError(
+            f"{self._wal.where}: the table in {self._rows.where()} is of another log, of another view or one "
+            "that was removed since; restore the folder from a backup, or remove the view with `feast apply` "
+            "and materialize it"
+        )
+
     def _gap(self, first: int, last: int) -> DamagedFileError:
         return DamagedFileError(f"{self._wal.where}: commits {first} to {last} of the row log are missing")
 
@@ -422,6 +436,8 @@ class RowLog:
             state = self._table.state()
             if cursor is None:
                 return _rows_of(state)
+            if state.is_of_another(cursor.identity):
+                raise self._mixed()
             new = [commit for commit in commits if state.through < commit.number <= last]
             if new and new[0].number > state.through + 1:
                 raise self._gap(state.through + 1, new[0].number - 1)

@@ -52,7 +52,8 @@ class TableCommit:
     ``first`` and ``through`` are numbers of the log. A compaction
     keeps the rows of the commits before it. If it names a ``snapshot``, its rows came from elsewhere and that
     snapshot holds the same rows. ``tombstones`` are the files that it and earlier compactions replaced, with
-    the time in milliseconds since 1970.
+    the time in milliseconds since 1970. One that tells the table's ``columns`` also tells the ``identity`` of
+    the log.
     """
 
     version: int
@@ -64,6 +65,7 @@ class TableCommit:
     snapshot: str = ""
     tombstones: Mapping[str, int] = field(default_factory=dict)
     columns: Mapping[str, Any] | None = None
+    identity: str = ""
 
 
 @dataclass(frozen=True)
@@ -87,6 +89,11 @@ class TableState:
         """The table's columns, and their types as Delta names them."""
         known = [commit.columns for commit in self.commits if commit.columns is not None]
         return known[-1] if known else {}
+
+    def is_of_another(self, identity: bytes) -> bool:
+        """Whether the rows are not those of a log with this identity."""
+        known = [commit.identity for commit in self.commits if commit.columns is not None]
+        return bool(known) and known[-1] != identity.hex()
 
     @property
     def files(self) -> tuple[DataFile, ...]:
@@ -170,7 +177,8 @@ class Table:
         (info,) = of_kind("commitInfo")
         added = [delta_protocol.path_of(action) for action in of_kind("add")]
         removed = frozenset(delta_protocol.path_of(action) for action in of_kind("remove"))
-        schemas = [action["schemaString"] for action in of_kind("metaData")]
+        described = of_kind("metaData")
+        schemas = [action["schemaString"] for action in described]
         columns = delta_protocol.columns_of(schemas[-1]) if schemas else None
         text = info.get(_OWN_KEY)
         if text is None:
@@ -199,6 +207,7 @@ class Table:
             own["snapshot"],
             own["tombstones"],
             columns,
+            described[-1]["id"] if described else "",
         )
 
     # -- write ---------------------------------------------------------------------------------

@@ -128,7 +128,11 @@ class WriteAheadLog:
 
     def first_numbers(self) -> list[int]:
         """The number of the first record of each segment, ascending."""
-        return [int(m[1]) for m in map(_SEGMENT_NAME.fullmatch, self._storage.list()) if m]
+        mark = self._mark()  # read first: its segment is there by then, until a later one is
+        found = [int(m[1]) for m in map(_SEGMENT_NAME.fullmatch, self._storage.list()) if m]
+        if mark is not None and mark[0].first > max(found, default=-1):
+            self._refuse(_segment_name(mark[0].first), "is missing", mark)
+        return found
 
     def is_at_end(self, cursor: Cursor) -> bool:
         """Whether nothing was written after a place, and its segment is still the same."""
@@ -271,9 +275,12 @@ class WriteAheadLog:
         head = decode_segment_head(content, self._storage.where(name))
         if head is not None and head.first != first:
             raise DamagedFileError(f"{self._storage.where(name)}: has the name of another segment")
-        # A lost head has no identity, and the mark beside it cannot be of another log.
-        if mark is not None and (mark[0] == head or (head is None and mark[0].first == first)):
-            self._check_end(name, 0 if head is None else info.size_bytes, mark)
+        if mark is not None and mark[0].first == first:
+            size_bytes = 0 if head is None else info.size_bytes
+            if head not in (None, mark[0]):
+                self._refuse(name, "is of another log", mark)
+            elif size_bytes < mark[1]:
+                self._refuse(name, f"ends at byte {size_bytes}, and was {mark[1]} long: it was cut", mark)
         if head is None:
             return None
         return Cursor(name, info.token, head.identity, SEGMENT_HEAD_BYTES, first)
@@ -284,13 +291,12 @@ class WriteAheadLog:
         except MissingFileError:
             return None
 
-    def _check_end(self, name: str, size_bytes: int, mark: tuple[SegmentHead, int]) -> None:
-        """Refuse a truncated segment, unless the view was dropped meanwhile together with the mark."""
-        if size_bytes < mark[1] and self._mark() == mark:
+    def _refuse(self, name: str, what: str, mark: tuple[SegmentHead, int]) -> None:
+        """Refuse a segment that contradicts a mark, unless the view was dropped meanwhile with both."""
+        if self._mark() == mark:
             raise DamagedFileError(
-                f"{self._storage.where(name)}: ends at byte {size_bytes}, and was {mark[1]} long: it was "
-                f"cut, and acknowledged rows are lost. Restore it, or delete {self._storage.where(_END)} to "
-                "go on without them"
+                f"{self._storage.where(name)}: {what}, and acknowledged rows are lost. Restore it, or delete "
+                f"{self._storage.where(_END)} to go on without them"
             )
 
     # -- write ---------------------------------------------------------------------------------
@@ -356,7 +362,7 @@ class WriteAheadLog:
             self._append(tail, pieces, tail.next_number)
             if self._storage.info(closed.segment) is None:
                 self._tail = None
-                self._storage.delete([tail.segment])
+                self._storage.delete([_END, tail.segment])
                 raise StorageError(f"{self.where}: the view was dropped during the write")
 
     def drop_before(self, number: int) -> None:

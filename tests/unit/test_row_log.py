@@ -473,6 +473,51 @@ def test_a_log_that_was_cut_behind_an_acknowledged_commit_is_damaged(log, storag
     assert names_of(RowLog(storage).read()) == ["a", "b", "c"]
 
 
+@pytest.mark.parametrize("is_absorbed", [False, True])
+@pytest.mark.parametrize("is_swapped", [False, True])
+def test_a_segment_that_is_gone_or_of_another_log_is_damage(log, storage, tmp_path, is_absorbed, is_swapped):
+    other = LocalStorage(tmp_path / "other")
+    for each in (log, RowLog(other)):
+        each.append(rows("a"))
+        if is_absorbed:
+            each.absorb()
+            each.append(rows("b"))
+    position = log.read().position
+    (name,) = [n for n in storage.list("fresh/") if n.endswith(".log")]
+    path, what = storage.path / "fresh" / name, "is of another log" if is_swapped else "is missing"
+    whole = path.read_bytes()
+    path.unlink()
+    if is_swapped:
+        path.write_bytes(other.read(f"fresh/{name}"))
+    for each in (log, RowLog(storage)):
+        with pytest.raises(DamagedFileError, match=f"{name}: {what}, and acknowledged rows are lost"):
+            each.read()
+        with pytest.raises(DamagedFileError, match=f"{name}: {what}, and acknowledged rows are lost"):
+            each.append(rows("c"))
+    with pytest.raises(DamagedFileError, match=f"{name}: {what}"):
+        log.read(position)
+    path.write_bytes(whole)
+    assert RowLog(storage).append(rows("c")).number == 1 + is_absorbed
+
+
+@pytest.mark.parametrize("folder", ["fresh", "rows"])
+def test_a_table_and_a_log_of_two_views_are_refused(log, storage, tmp_path, folder):
+    other = LocalStorage(tmp_path / "other")
+    for each in (log, RowLog(other)):
+        each.append(rows("a"))
+        each.absorb()
+        each.append(rows("b"))
+    before = tmp_path / "before"
+    (storage.path / folder).rename(before)
+    (other.path / folder).rename(storage.path / folder)
+    for act in (RowLog.read, RowLog.absorb, lambda log: log.append(rows("c"))):
+        with pytest.raises(DamagedFileError, match=f"{storage.path}/fresh: .* of another log"):
+            act(RowLog(storage))
+    (storage.path / folder).rename(other.path / folder)
+    before.rename(storage.path / folder)
+    assert names_of(log.read()) == ["a", "b"]
+
+
 def test_what_is_left_of_a_cut_log_is_used_when_the_mark_is_removed(log, storage):
     log.append(rows("a"))
     (name,) = [n for n in storage.list("fresh/") if n.endswith(".log")]
@@ -708,7 +753,7 @@ def test_a_log_that_vanishes_while_it_is_read_is_read_anew(storage, log, monkeyp
     def open_and_lose(self, first):
         start = opened(self, first)
         monkeypatch.undo()
-        storage.delete([f"fresh/{start.segment}"])
+        storage.delete_all()
         return start
 
     monkeypatch.setattr(WriteAheadLog, "_open", open_and_lose)
