@@ -98,9 +98,13 @@ class LocalStorage(Storage):
 
         A folder may be a symbolic link to one, for example on another disk.
         """
-        if not self.path.is_dir():
+        try:
+            found = [entry.name for entry in self.path.iterdir() if entry.is_dir()]
+        except (FileNotFoundError, NotADirectoryError):
             return []
-        return sorted(entry.name for entry in self.path.iterdir() if entry.is_dir() and entry.name[0] != ".")
+        except OSError as error:
+            raise StorageError(f"{self.path}: cannot be listed: {error}") from error
+        return sorted(name for name in found if name[0] != ".")
 
     def info(self, name: str) -> FileInfo | None:
         """Metadata of a file, see `Storage.info`."""

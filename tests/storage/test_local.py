@@ -352,6 +352,7 @@ def test_every_error_of_the_system_is_our_own(tmp_path):
     storage = LocalStorage(tmp_path / "loop")
     for look in (
         storage.list,
+        storage.folders,
         lambda: storage.info("a"),
         lambda: storage.read("a"),
         lambda: [*storage.walk()],
