@@ -9,12 +9,13 @@ A task that runs again, or twice at once, writes separate files. The job commits
 so no row is written twice. A vacuum removes what a killed job leaves.
 """
 
+import io
 import math
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, BinaryIO
 
 import mmh3
 import pyarrow as pa
@@ -78,7 +79,7 @@ class DataFile:
         with (
             storage.create(name) as file,
             pq.ParquetWriter(
-                file,
+                hashed := _Hashed(file),
                 schema,
                 compression="zstd",
                 use_dictionary=_with_dictionaries(schema),
@@ -92,7 +93,7 @@ class DataFile:
                 for group in groups(part.combine_chunks()):
                     writer.write_table(group)
                 num_rows += len(part)
-        return cls(storage, name, num_rows, mmh3.mmh3_x64_128_digest(storage.map(name).data).hex())
+        return cls(storage, name, num_rows, hashed.hexdigest())
 
     @classmethod
     def from_entry(cls, storage: Storage, entry: dict[str, object]) -> "DataFile":
@@ -225,6 +226,25 @@ class StagedFile:
                 f"{self.file.where}: a task wrote {self.size_bytes} bytes, and {size} are there; nothing was "
                 "committed. Run the job again"
             )
+
+
+class _Hashed(io.RawIOBase):
+    """Writes to a file, and hashes what is written: to read it again could fail, or take a download."""
+
+    def __init__(self, file: BinaryIO):
+        self._file, self._hasher = file, mmh3.mmh3_x64_128()
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, content: Any) -> int:
+        self._hasher.update(content)
+        return self._file.write(content)
+
+    def hexdigest(self) -> str:
+        """The checksum of all that was written."""
+        digest: bytes = self._hasher.digest()
+        return digest.hex()
 
 
 def runs(tables: Iterable[pa.Table], max_bytes: float = math.inf) -> Iterator[Iterator[pa.Table]]:

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from feast_sketch_store.errors import DamagedFileError
+from feast_sketch_store.errors import DamagedFileError, StorageError
 from feast_sketch_store.row_log.data_file import DataFile
 from feast_sketch_store.rows.limits import MAX_ELEMENTS
 from feast_sketch_store.storage.local import LocalStorage
@@ -80,6 +80,18 @@ def test_columns_that_the_table_lacks_are_refused_and_nothing_is_left(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_file_is_written_without_being_read(tmp_path):
+    """A read could fail when the file is there already, and would be a download from a bucket."""
+
+    class WriteOnly(LocalStorage):
+        def map(self, name, known=None):
+            raise StorageError(f"{name}: cannot be read")
+
+    written = DataFile.write(WriteOnly(tmp_path), pa.schema([("a", pa.int64())]), [pa.table({"a": [1, 2]})])
+    file = DataFile(LocalStorage(tmp_path), written.name, written.num_rows, written.checksum)
+    assert pa.concat_tables(file.batches())["a"].to_pylist() == [1, 2]
+
+
 def test_every_flipped_byte_is_found(tmp_path):
     table = lists(1, 2, 3)
     file = DataFile.write(LocalStorage(tmp_path), table.schema, [table])
@@ -112,7 +124,7 @@ def bomb(path, num_rows, values_per_row):
 READ = """
 import resource, sys
 from pathlib import Path
-from feast_sketch_store.errors import DamagedFileError
+from feast_sketch_store.errors import DamagedFileError, StorageError
 from feast_sketch_store.row_log import data_file
 from feast_sketch_store.row_log.data_file import DataFile
 from feast_sketch_store.storage.local import LocalStorage
