@@ -3,10 +3,8 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.encoding import NO_TIMESTAMP
@@ -22,20 +20,31 @@ class Cut:
     Parameters
     ----------
     top : keep this many of the most frequent values.
-    values : keep these values, of the storage type, in ascending order.
+    values : keep these values, of the storage type, each once.
     """
 
     top: int | None = None
     values: pa.Array | None = None
 
-    def kept(self, vocabulary: Vocabulary) -> NDArray[np.bool_]:
-        """Which values of a vocabulary, the most frequent one first, are kept: bool[V]."""
-        is_kept = np.ones(len(vocabulary), np.bool_)
+    def kept(self, vocabulary: Vocabulary) -> Vocabulary:
+        """The values that are kept of a vocabulary, which has the most frequent one first.
+
+        Values that were named and that no row has yet come last: rows that are written later may have them.
+        """
+        values = vocabulary.values
         if self.top is not None:
-            is_kept[self.top :] = False
+            values = values.slice(0, self.top)
         if self.values is not None:
-            is_kept &= pc.is_in(vocabulary.values, self.values).to_numpy(zero_copy_only=False)
-        return is_kept
+            named = values.filter(pc.is_in(values, self.values))
+            new = self.values.filter(pc.invert(pc.is_in(self.values, named)))
+            values = pa.concat_arrays([named, new])
+        return Vocabulary(pa.concat_arrays([values]))
+
+    def leaves_out(self, kept: Vocabulary) -> bool:
+        """Whether other values are left out beside those that are kept: not while the most frequent ones are
+        fewer than wanted.
+        """
+        return self.top is None or len(kept) >= self.top
 
 
 @dataclass(frozen=True)

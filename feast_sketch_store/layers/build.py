@@ -154,7 +154,7 @@ class SketchLayerBuilder:
             len(keys),
             int(keys.event_timestamps.max(initial=NO_TIMESTAMP)),
             {name: f.rounding for name, f in features.items() if f.rounding is not None},
-            {name: f.num_cut for name, f in features.items() if name in budget.cuts or f.is_cut},
+            {name: f.num_cut for name, f in features.items() if f.is_cut},
             budget.semantics,
             budget.since,
             budget.complete_since,

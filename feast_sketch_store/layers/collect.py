@@ -111,7 +111,7 @@ class CollectedFeature:
         self._parts = _Parts(self._spill)
         self._vocabulary_builder = VocabularyBuilder(codec.storage_type, self._parts.symbols)
         self._final_ids: NDArray[np.integer] | None = None  # by symbol; None if symbols are final ids
-        self.is_cut = False  # whether some values were left out
+        self.is_cut = False  # whether values are left out, of later rows, too
 
     def add(self, places: NDArray[np.int32], feature: EncodedFeature) -> None:
         """Add the feature of some rows."""
@@ -162,7 +162,7 @@ class CollectedFeature:
             self.counts = -np.sort(-counts)
             self._final_ids = narrow(popularity, len(vocabulary))
             if cut is not None:
-                self._keep(cut.kept(self.vocabulary))
+                self._keep(cut)
         else:
             given_ids = given.find(vocabulary.values)
             if cut is None and (is_unknown := given_ids < 0).any():
@@ -172,16 +172,16 @@ class CollectedFeature:
                 )
             self.counts = counts
             self._renumber(given_ids, given)
+            self.is_cut = cut is not None and cut.leaves_out(given)
 
     def keep_top(self, number: int) -> None:
         """Keep only the first ``number`` values."""
-        self._keep(np.arange(len(self.vocabulary)) < number)
+        self._keep(Cut(top=number))
 
-    def _keep(self, is_kept: NDArray[np.bool_]) -> None:
-        """Keep some values of the vocabulary, bool[V], in their order."""
-        kept = Vocabulary(self.vocabulary.values.filter(pa.array(is_kept)))
-        self._renumber(np.where(is_kept, np.cumsum(is_kept) - 1, -1), kept)
-        self.is_cut = True
+    def _keep(self, cut: Cut) -> None:
+        kept = cut.kept(self.vocabulary)
+        self._renumber(kept.find(self.vocabulary.values), kept)
+        self.is_cut |= cut.leaves_out(kept)
 
     def _renumber(self, new_ids: NDArray[np.integer], vocabulary: Vocabulary) -> None:
         """Give values new ids, and leave out those whose id is negative.

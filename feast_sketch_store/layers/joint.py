@@ -175,5 +175,4 @@ def _numbered(vocabulary: Vocabulary, counts: NDArray[np.int64], cut: Cut | None
     vocabulary, _ = vocabulary.reordered(counts)
     if cut is None:
         return vocabulary
-    is_kept = cut.kept(vocabulary)
-    return Vocabulary(vocabulary.values.filter(pa.array(is_kept)))
+    return cut.kept(vocabulary)

@@ -200,7 +200,7 @@ def cut_of(wanted: KeptValues, codec: FeatureCodec, where: str, folder: Path | N
             f"{where} takes its vocabulary from {source}, which has a value of another type than the "
             f"feature, {element_type}: {error}"
         ) from error
-    return Cut(values=kept)
+    return Cut(values=kept.unique())
 
 
 def check_of(view: str, path: str, folder: Path | None) -> Callable[..., Any]:

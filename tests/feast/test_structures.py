@@ -160,6 +160,26 @@ def test_a_vocabulary_from_a_file_beside_the_configuration(make_store, tmp_path)
     assert [values(store, user)[0] for user in (6, 7, 9)] == [set(), {"coffee", "a7"}, {"coffee"}]
 
 
+@pytest.mark.parametrize("shards", [1, 4])
+@pytest.mark.parametrize("structure", ["sets", "bloom"])
+@pytest.mark.parametrize(
+    ("vocabulary", "kept"), [("[tea, x, y]", {"x", "y"}), ("{top: 999}", {"x", "y", "z"})]
+)
+def test_values_that_no_row_had_at_the_seal_are_shown_before_the_next_one(
+    make_store, vocabulary, kept, structure, shards
+):
+    tags = {"sketch.vocabulary": vocabulary, "sketch.structure": structure, "sketch.target": "error 1e-9"}
+    store = make_store(viewed_tags=tags, shards=shards)
+    users = range(NUM_USERS, NUM_USERS + 9)
+    rows = [
+        {"user_id": user, "viewed": [*"xyz"], "sizes": [1], "country": "FR", "event": EVENT} for user in users
+    ]
+    store.write_to_online_store("history", pd.DataFrame(rows))
+    assert [values(store, user)[0] for user in users] == [kept] * 9
+    assert maintenance.seal(store, "history")
+    assert [values(store, user)[0] for user in users] == [kept] * 9
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -167,6 +187,7 @@ def test_a_vocabulary_from_a_file_beside_the_configuration(make_store, tmp_path)
         ("not json", "which cannot be read as a JSON list"),
         ('{"a": 1}', "which cannot be read as a JSON list"),
         ("[1, 2]", "a value of another type than the feature"),
+        (r'["\ud83d"]', "a value of another type than the feature"),
     ],
 )
 def test_a_vocabulary_file_that_cannot_be_used_is_refused_at_apply(make_store, tmp_path, content, message):

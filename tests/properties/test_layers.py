@@ -146,8 +146,7 @@ def kept_values(cut, lists):
     ranked = sorted(counts, key=lambda value: (-counts[value], value))
     if cut is None:
         return set(ranked)
-    top = ranked if cut.top is None else ranked[: cut.top]
-    return {value for value in top if cut.values is None or value in cut.values.to_pylist()}
+    return set(ranked[: cut.top] if cut.values is None else cut.values.to_pylist())
 
 
 def rows_of(answer):
