@@ -195,7 +195,7 @@ def cut_of(wanted: KeptValues, codec: FeatureCodec, where: str, folder: Path | N
         kept = codec.to_storage(pa.array(values, kind).cast(element_type).drop_null())
         if pa.types.is_integer(element_type):
             pa.array(values).cast(element_type)  # refuses fractions, which would be cut off
-    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, UnicodeEncodeError) as error:
         raise SettingsError(
             f"{where} takes its vocabulary from {source}, which has a value of another type than the "
             f"feature, {element_type}: {error}"
