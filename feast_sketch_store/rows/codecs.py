@@ -82,7 +82,6 @@ _ARROW_TYPES: Final = {
     "bytes": pa.large_binary(),
     "message": pa.large_binary(),
 }
-_COUNT_KINDS: Final = ("int32", "int64")
 _ATTRIBUTE_KINDS: Final = ("int32", "int64", "string")
 # The integers, which are varints in protobuf's wire format; the least and the greatest number of each kind.
 _INTEGERS: Final = {
@@ -264,7 +263,7 @@ class FeatureCodec:
             return MEMBERSHIP, EXACT, BACKING
         if self.is_collection:
             times = [TIMES] if self.element_kind == "timestamp" else []
-            counts = [COUNTS_OF] if self.element_kind in _COUNT_KINDS else []
+            counts = [COUNTS_OF] if self.element_kind == "int64" else []
             attribute = [ATTRIBUTE] if self.element_kind in _ATTRIBUTE_KINDS else []
             return MEMBERSHIP, EXACT, BACKING, LIST, COUNTS, *times, *counts, *attribute
         binned = (BINNED,) if self.element_kind in _NUMBER_KINDS else ()

@@ -181,7 +181,7 @@ def _wrong_type(
     if asked in (TIMES, COUNTS_OF, ATTRIBUTE):
         return SettingsError(
             f"{where} has type {field.dtype}; the tag {TAG_PREFIX}of needs Array(UnixTimestamp) for the "
-            "times of a list, an Array of Int64 or Int32 for counts, or an Array of String, Int64 or Int32 "
+            "times of a list, an Array of Int64 for counts, or an Array of String, Int64 or Int32 "
             f"and the tag {TAG_PREFIX}vocabulary with its values for an attribute of a list. Change the "
             "type, or the tags"
         )

@@ -479,7 +479,7 @@ SETTINGS: Final = (
         None,
         "on an Array of timestamps: the [list](../how_to/lists.md) whose times it gives; on an Array with "
         "`sketch.vocabulary`: the list of whose items it is an "
-        "[attribute](../how_to/lists.md#attributes-of-items); on an Array of integers: the feature whose "
+        "[attribute](../how_to/lists.md#attributes-of-items); on an Array of Int64: the feature whose "
         "[counts](../how_to/counts.md) it has",
         (FEATURE,),
         form="name of a feature",
