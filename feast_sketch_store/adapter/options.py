@@ -9,7 +9,8 @@ from typing import Any, Literal
 
 from feast.feature_view import FeatureView
 from feast.repo_config import FeastConfigBaseModel, RepoConfig
-from pydantic import Field, SecretStr, field_serializer, field_validator, model_validator
+from pydantic import Field, SecretStr, ValidationError, field_serializer, field_validator, model_validator
+from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from feast_sketch_store.errors import StorageError
 from feast_sketch_store.settings.table import (
@@ -63,7 +64,13 @@ class OnlineStoreOptions(FeastConfigBaseModel):
     def _read(cls, given: Any) -> Any:
         if not isinstance(given, Mapping):
             return given
-        return {**{name: given[name] for name in ("type",) if name in given}, **read_options(given)}
+        try:
+            return {**{name: given[name] for name in ("type",) if name in given}, **read_options(given)}
+        except ValueError as error:
+            # Pydantic shows the input beside the message: here only the names, as values may be credentials.
+            problem = PydanticCustomError("value_error", "{problem}", {"problem": str(error)})
+            details = InitErrorDetails(type=problem, input=list(given))
+            raise ValidationError.from_exception_data(cls.__name__, [details]) from None
 
     @field_validator("storage_options", mode="before")
     @classmethod

@@ -55,6 +55,16 @@ def test_a_wrong_option_in_the_yaml_file_is_refused(tmp_path):
         load_repo_config(tmp_path, tmp_path / "feature_store.yaml")
 
 
+def test_a_wrong_option_beside_credentials_shows_none_of_them(tmp_path):
+    (tmp_path / "feature_store.yaml").write_text(
+        "project: p\nprovider: local\nregistry: r.db\nonline_store:\n  type: sketch\n  refresh: 5\n"
+        "  storage_options: {secret_access_key: hunter2}\n"
+    )
+    with pytest.raises(FeastConfigError, match=r"online_store: refresh: .*a duration is") as raised:
+        load_repo_config(tmp_path, tmp_path / "feature_store.yaml")
+    assert "hunter2" not in str(raised.value)
+
+
 @pytest.mark.parametrize("options", [{}, SEAL_AT_ONCE], ids=["unsealed", "sealed"])
 class TestRefusedWrites:
     """A refused batch leaves nothing behind."""
