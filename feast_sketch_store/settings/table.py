@@ -325,7 +325,8 @@ class Setting:
         known, content = self.parts(scope), values.from_yaml(given)
         if not isinstance(content, Mapping):
             if not self.first:
-                raise ValueError(f"it must be a mapping, such as {{{next(iter(known))}: ...}}")
+                forms = " or ".join((*self.words, "a mapping"))
+                raise ValueError(f"it must be {forms}, such as {{{next(iter(known))}: ...}}")
             content = {self.first: given}
         found = {}
         for name, value in content.items():

@@ -180,6 +180,7 @@ def test_every_option_of_the_table_is_one_of_the_configuration():
         ("{ttl: {expires: true}}", "ttl: it has no part 'expires'; parts: expire, keep"),
         ("{ttl: {keep: a while}}", "ttl: keep: a duration is 0, or"),
         ("{ttl: 7d}", "ttl: it must be a mapping, such as {expire: ...}"),
+        ("{compaction: never}", "compaction: it must be auto or job or a mapping, such as {share: ...}"),
         ("{backing_store: {type: redis}}", "backing_store: it has no part 'type'; parts: "),
         ("{backing_store: {store: {path: x}}}", "needs the type of another online store"),
         ("{backing_store: {store: {type: sketch}}}", "needs the type of another online store"),
