@@ -281,7 +281,7 @@ def target(given: Any) -> Target:
     words = str(given).split()
     if words == [AUTO]:
         return Target(AUTO)
-    if words and words[0] in (NOISE, ERROR):
+    if len(words) > 1 and words[0] in (NOISE, ERROR):
         amount = "".join(words[1:])
         if not 0 <= (found := number(amount)) < math.inf:
             raise ValueError("it must be a number of at least 0")

@@ -319,6 +319,7 @@ def test_tags_of_others_are_left_alone():
             {},
             "with clusters cannot be sized",
         ),
+        (Set(String), {"sketch.target": "error"}, {}, "a target is auto, or such as"),
         (Set(String), {"sketch.vocabulary": "{bottom: 5}"}, {}, "{top: COUNT}"),
         (Set(String), {"sketch.vocabulary": "{top: }"}, {}, "whole number"),
         (Set(String), {"sketch.vocabulary": "[a"}, {}, "it is not YAML"),
