@@ -84,7 +84,7 @@ class Quantiles:
 
 @dataclass(frozen=True)
 class Precision:
-    """The nearest multiple of ``step``; the upper one if two are equally near."""
+    """The nearest multiple of ``step``, a whole number for integers; the upper one of two equally near."""
 
     step: float
 
@@ -95,7 +95,7 @@ class Precision:
     def fit(self, distinct: Numbers, counts: NDArray[np.int64]) -> Bins:
         """The bins for finite, distinct, ascending numbers; ``counts`` are not used."""
         if distinct.dtype == np.int64:
-            step = min(max(1, round(self.step)), 2**62)
+            step = min(int(self.step), 2**62)
             multiples = distinct // step
             multiples += distinct - multiples * step >= step - step // 2
             # The nearest multiple may not fit into int64.

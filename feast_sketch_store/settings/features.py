@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from feast_sketch_store.errors import SettingsError
 from feast_sketch_store.layers import Goal
-from feast_sketch_store.rows.binning import Quantiles
+from feast_sketch_store.rows.binning import Binning, Precision, Quantiles
 from feast_sketch_store.rows.codecs import (
     ATTRIBUTE,
     BACKING,
@@ -212,7 +212,14 @@ def _by_type(field: "Field", usual: FeatureCodec, has_tags: bool, options: Store
 def _with_parts(usual: FeatureCodec, name: str, tags: Mapping[str, Any], where: str) -> FeatureCodec:
     """The codec of a name, with what tags say of it."""
     if name == BINNED:
-        return replace(usual, name=name, binning=settled("round", Quantiles(DEFAULT_BINS), tags))
+        binning: Binning = settled("round", Quantiles(DEFAULT_BINS), tags)
+        is_whole = usual.element_kind not in ("float", "double")
+        if is_whole and isinstance(binning, Precision) and binning.step % 1:
+            raise SettingsError(
+                f"{where} has whole numbers and the tag {TAG_PREFIX}round with the step {binning.step}; the "
+                "step must be a whole number, too, such as 10"
+            )
+        return replace(usual, name=name, binning=binning)
     if name == LIST:
         ids_of = tags.get("ids_of", "")
         items: ListItems = settled("list", ListItems(), tags)

@@ -330,6 +330,7 @@ def test_tags_of_others_are_left_alone():
         (Float64, {"sketch.round": "many bins"}, {}, "a step above 0, such as 0.01, or"),
         (Float64, {"sketch.round": "0"}, {}, "a step above 0"),
         (Float64, {"sketch.round": "0 bins"}, {}, "sketch.round='0 bins'"),
+        (Int64, {"sketch.round": "2.5"}, {}, "step must be a whole number"),
         (Set(String), {"sketch.round": "8 bins"}, {}, "does not take; set the tag sketch.codec to one of"),
         (Float64, {"sketch.codec": "membership"}, {}, "does not take"),
         (String, {"sketch.codec": "precise"}, {}, "it must be one of "),
