@@ -218,7 +218,8 @@ class RowLog:
             if self._is_gone(cursor):  # it was dropped between the two looks
                 return self._read_anew(known, snapshot)
             raise self._gap(through + 1, first - 1)
-        self._read_to = cursor, columns
+        if cursor.next_number > state.through:  # else a writer looks again
+            self._read_to = cursor, columns
         behind = tuple(c for c in commits if c.number > through and not c.replaces)
         number = max(cursor.next_number - 1, through)
         awaits = state.version if any(commit.replaces for commit in commits) else None
@@ -381,8 +382,7 @@ class RowLog:
                     )
             if not tail.is_continuous:
                 state = self._table.state()
-                if tail.end is not None and state.is_of_another(tail.end.identity):
-                    raise self._mixed()
+                self._check_follows(tail.end, state)
                 self._columns, self._schema = dict(state.columns), None
             self._columns = _with_columns_of(tail.others, self._columns)
             if not is_known():
@@ -405,6 +405,21 @@ class RowLog:
         """Refuse to start a new log next to a table: the rows of the old log would be lost silently."""
         if tail.end is None and self._table.versions():
             raise self._lost()
+
+    def _check_follows(self, end: Cursor | None, state: TableState) -> None:
+        """Refuse to append to a log that is not that of the table, or older: nobody would see the rows."""
+        if end is None:
+            return
+        if state.is_of_another(end.identity):
+            raise self._mixed()
+        # Where no lease keeps others out, they may have written and absorbed since the look at the log.
+        if state.through >= end.next_number and self._rows.supports_leases:
+            raise DamagedFileError(
+                f"{self._wal.where}: ends before commit {end.next_number}, and the table in "
+                f"{self._rows.where()} has the rows up to commit {state.through}: it is an older copy, and "
+                "nobody would see what is written. Restore the view's folder from a copy that was made while "
+                "nobody wrote, or remove the view with `feast apply` and materialize it"
+            )
 
     def _lost(self) -> DamagedFileError:
         return DamagedFileError(

@@ -3,6 +3,7 @@
 import functools
 import json
 import multiprocessing
+import shutil
 import threading
 
 import pyarrow as pa
@@ -516,6 +517,23 @@ def test_a_table_and_a_log_of_two_views_are_refused(log, storage, tmp_path, fold
     (storage.path / folder).rename(other.path / folder)
     before.rename(storage.path / folder)
     assert names_of(log.read()) == ["a", "b"]
+
+
+@pytest.mark.parametrize("is_read_first", [False, True])
+def test_a_log_that_is_older_than_its_table_takes_no_rows(log, storage, tmp_path, is_read_first):
+    """As in a copy of the folder that was made while others wrote: nobody would see the rows."""
+    log.append(rows("a"))
+    shutil.copytree(storage.path / "fresh", tmp_path / "older")
+    log.append(rows("b"))
+    log.absorb()
+    shutil.rmtree(storage.path / "fresh")
+    (tmp_path / "older").rename(storage.path / "fresh")
+    for writer in (log, RowLog(storage)):
+        if is_read_first:
+            assert names_of(writer.read()) == ["a", "b"]
+        with pytest.raises(DamagedFileError, match=r"fresh: ends before commit 1, .* up to commit 1"):
+            writer.append(rows("c"))
+    assert names_of(RowLog(storage).read()) == ["a", "b"]
 
 
 def test_what_is_left_of_a_cut_log_is_used_when_the_mark_is_removed(log, storage):
