@@ -581,6 +581,8 @@ def _converted(values: Sequence[Any], value_type: ValueType) -> list[Value]:
         is_fraction = isinstance(value, float | np.floating) and not float(value).is_integer()
         if value is None or isinstance(value, bool | np.bool_) or (is_fraction and value_type in _WHOLE):
             raise TypeError("a key is not null, nor true or false, nor a fraction for a whole number")
+    if value_type is ValueType.BYTES:  # Feast would make nulls of empty ones
+        return [Value(bytes_val=value) for value in values]
     converted: list[Value] = python_values_to_proto_values(list(values), value_type)
     return converted
 

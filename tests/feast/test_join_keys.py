@@ -10,6 +10,8 @@ from feast.types import Int32, Int64, String
 
 from feast_sketch_store.errors import RowError
 from feast_sketch_store.online_store import online_store_of
+from feast_sketch_store.operations import maintenance
+from feast_sketch_store.operations.entity_history import entity_history
 from tests.helpers.keys import entity_key
 
 FRANCE = {"country": Value(string_val="FR")}
@@ -116,6 +118,16 @@ def test_a_view_without_entities_takes_feasts_own_key_only(make_harness, make_ap
         harness.write(1, FRANCE)
     harness.write_many([(key, FRANCE, harness.noon(), None)])
     assert harness.read_keys([key])[0][1] == FRANCE
+
+
+def test_empty_bytes_are_a_key_as_others_are(make_harness, make_applied):
+    harness = make_applied(make_harness, [entity("user", ValueType.BYTES)], [])
+    keys = [harness.key(user_id=Value(bytes_val=key)) for key in (b"", b"a")]
+    harness.write_many([(key, FRANCE, harness.noon(), None) for key in keys])
+    store = FeatureStore(config=harness.config)
+    assert len(entity_history(store, "history", {"user_id": b""}).rows) == 1
+    assert maintenance.delete(store, "history", [{"user_id": b""}]).found == 1
+    assert [row for _, row in harness.reopened().read_keys(keys)] == [None, FRANCE]
 
 
 def test_the_type_of_an_entity_may_be_left_to_the_schema(make_harness, make_applied):
