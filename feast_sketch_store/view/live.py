@@ -503,8 +503,8 @@ def checked_served(name: str, shard_map: ShardMap, served: Sequence[int] | None)
     wrong = [number for number in served if not 0 <= number < shard_map.num_shards]
     if wrong or not served:
         raise SettingsError(
-            f"feature view {name!r} has the shards 0 to {shard_map.num_shards - 1}, and serve_shards names "
-            f"{wrong or 'none'}; name shards that there are"
+            f"feature view {name!r} has the shards 0 to {shard_map.num_shards - 1}, and this process is to "
+            f"serve {wrong or 'none'}; name shards that there are"
         )
     return sorted(set(served))
 

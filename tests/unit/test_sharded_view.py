@@ -276,7 +276,7 @@ def test_entities_of_shards_that_are_not_served_are_refused(make_view, read_by):
     for ask in (lambda: reader.ids("viewed", other), lambda: reader.contains("viewed", other, [1])):
         with pytest.raises(ShardError, match="shard 7"):
             ask()
-    with pytest.raises(SettingsError, match=r"shards 0 to 15, and serve_shards names \[16\]"):
+    with pytest.raises(SettingsError, match=r"shards 0 to 15, and this process is to serve \[16\]"):
         make_view(16, store="part", served=[3, 16])
 
 
