@@ -386,7 +386,7 @@ def _in_utc(moment: datetime | None) -> datetime | None:
 @click.argument("entities", nargs=-1, metavar="[KEY=VALUE[,KEY=VALUE]...]...")
 @click.option(
     "--file",
-    type=click.File(),
+    type=click.File(encoding="utf-8-sig"),
     help='JSON Lines with one entity per line: {"user_id": 7}; - for standard input.',
 )
 @JSON_OPTION
@@ -409,7 +409,7 @@ def delete(
     rows = [entity_row_of(text, types) for text in entities]
     if file is not None:
         rows += [
-            _typed(_entity_object(line, number), types, f"line {number} of {file.name}")
+            _entity_of(line, types, f"line {number} of {file.name}")
             for number, line in enumerate(file, 1)
             if line.strip()
         ]
@@ -450,13 +450,12 @@ def _each_once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     return row
 
 
-def _entity_object(line: str, number: int) -> Any:
+def _entity_of(line: str, types: dict[str, str], where: str) -> dict[str, Any]:
     try:
-        return json.loads(line, object_pairs_hook=_each_once)
+        row = json.loads(line, object_pairs_hook=_each_once)
     except ValueError as error:
-        raise click.UsageError(
-            f"line {number} of --file is not a JSON object of join keys: {error}"
-        ) from error
+        raise click.UsageError(f"{where} is not a JSON object of join keys: {error}") from error
+    return _typed(row, types, where)
 
 
 def _typed(row: Any, types: dict[str, str], where: str) -> dict[str, Any]:

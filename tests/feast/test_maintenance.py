@@ -260,7 +260,7 @@ class TestDelete:
         assert countries(another(store), 6, 7) == ["FR", None]
 
     def test_many_from_a_file(self, run, store, tmp_path):
-        (tmp_path / "who.jsonl").write_text('{"user_id": 1}\n\n{"user_id": 2}\n')
+        (tmp_path / "who.jsonl").write_bytes(b'\xef\xbb\xbf{"user_id": 1}\r\n\r\n{"user_id": 2}\r\n')
         assert run("delete", "history", "user_id=3", "--file", str(tmp_path / "who.jsonl"))[0] == 0
         assert countries(another(store), 1, 2, 3, 4) == [None, None, None, "FR"]
 
@@ -276,7 +276,7 @@ class TestDelete:
     @pytest.mark.parametrize(
         ("line", "message"),
         [
-            ('{"user_id": 1', "line 2 of --file is not a JSON"),
+            ('{"user_id": 1', "who.jsonl is not a JSON"),
             ("[1]", "not a JSON object"),
             ('{"user_id": "x"}', "'x' is not a whole"),
             ('{"user_id": 3, "user_id": 4}', "user_id is given twice"),
