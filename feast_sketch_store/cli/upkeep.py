@@ -34,6 +34,7 @@ from feast_sketch_store.operations import backing, maintenance
 from feast_sketch_store.operations.exporting import exported
 from feast_sketch_store.operations.resharding import reshard
 from feast_sketch_store.storage.bucket_check import check_bucket
+from feast_sketch_store.storage.buckets import is_url
 from feast_sketch_store.threads import lowered_priority
 from feast_sketch_store.view.shard import Dropped
 
@@ -493,6 +494,8 @@ def check_bucket_command(url: str, options: Sequence[str]) -> None:
     The command writes some 1,300 small objects into a folder of its own, and removes them. The exit status is
     1 if anything does not hold.
     """
+    if not is_url(url):
+        raise click.UsageError(f"{url!r} is not the URL of a bucket, such as s3://bucket/folder")
     given = {}
     for option in options:
         name, separator, value = option.partition("=")

@@ -43,6 +43,12 @@ def test_a_bucket_that_holds(object_server, name):
     assert not server.all_bytes(url)
 
 
+def test_a_folder_is_no_bucket(tmp_path):
+    status, reported, reason = check(str(tmp_path), {})
+    assert (status, reported) == (2, [])
+    assert "is not the URL of a bucket, such as s3://bucket/folder" in reason
+
+
 def without(method, *names, among="", share=1.0):
     """Requests of a method reach the server without some headers, or a share of them does."""
     chance = random.Random(1)
