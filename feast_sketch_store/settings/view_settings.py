@@ -198,7 +198,7 @@ def cut_of(wanted: KeptValues, codec: FeatureCodec, where: str, folder: Path | N
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, UnicodeEncodeError) as error:
         raise SettingsError(
             f"{where} takes its vocabulary from {source}, which has a value of another type than the "
-            f"feature, {element_type}: {error}"
+            f"feature, {element_type}: {error}. A text that looks like a number or a date needs quotes"
         ) from error
     return Cut(values=kept.unique())
 
