@@ -7,6 +7,8 @@ from typing import Any
 import click
 from feast import FeatureStore
 
+from feast_sketch_store.cli.common import Seconds
+
 _PORT = 6566  # Feast's
 
 
@@ -77,7 +79,7 @@ _PORT = 6566  # Feast's
 )
 @click.option(
     "--auth-cache-seconds",
-    type=click.FloatRange(min=0),
+    type=Seconds(),
     default=0.0,
     show_default=True,
     metavar="SECONDS",

@@ -95,7 +95,12 @@ def test_an_interval_without_watch_is_refused(repository):
 @for_each("seconds", ["nan", "inf", "1e300", "-1"])
 @for_each(
     "command",
-    [["vacuum", "--orphan-age"], ["seal", "--watch", "--interval"], ["health", "--max-staleness"]],
+    [
+        ["vacuum", "--orphan-age"],
+        ["seal", "--watch", "--interval"],
+        ["health", "--max-staleness"],
+        ["serve", "--auth-cache-seconds"],
+    ],
 )
 def test_seconds_are_a_number_in_a_range(repository, command, seconds):
     _, reported = run(repository, *command, seconds, status=2)
