@@ -218,8 +218,9 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 
 def print_json(content: object) -> None:
-    """Print JSON with line breaks, for people; times are ISO 8601 texts."""
-    click.echo(json.dumps(content, indent=2, default=str))
+    """Print JSON with line breaks, for people; times, NaN and infinities, which JSON lacks, are texts."""
+    plain = json.loads(json.dumps(content, default=str), parse_constant=str)
+    click.echo(json.dumps(plain, indent=2))
 
 
 class Progress:

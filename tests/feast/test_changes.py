@@ -322,6 +322,14 @@ def test_values_of_all_types_are_named(tmp_path):
     assert (shown["text"], shown["flag"], shown["bag"]) == ("t1", True, [0.25, 1.0])
 
 
+def test_floats_that_json_lacks_are_texts(tmp_path):
+    store = make_repository(tmp_path, make_view({"price": Float64}, pushed="clicks"), refresh=0)
+    rows = {"user_id": [1], "price": [float("-inf")], "event": EVENT}
+    store.push("clicks", pd.DataFrame(rows), to=PushMode.ONLINE)
+    printed = run(store, "history", "history", "user_id=1", "--json")
+    assert json.loads(printed, parse_constant=pytest.fail)["shown"] == {"price": "-Infinity"}
+
+
 def test_a_page_shows_names_as_they_are(tmp_path):
     view = make_view({"viewed": Set(String)}, pushed="clicks")
     store = make_repository(tmp_path, view, refresh=0, compaction="job")
