@@ -42,6 +42,7 @@ def check_bucket(url: str, options: Options | None = None) -> Iterator[Checked]:
     SettingsError : the URL or an option is invalid.
     StorageError : the objects of the check cannot be removed.
     """
+    open_objects(url, options)  # refuses a URL without a bucket, whose place the added name would take
     url = f"{url.removesuffix('/')}/check-bucket-{secrets.token_hex(8)}"
     objects, folder = open_objects(url, options)
     of_race = f"of {NUM_PROCESSES} processes with {NUM_COMMITS} commits each, none loses a commit"

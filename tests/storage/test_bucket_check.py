@@ -7,6 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from feast_sketch_store.cli import cli
+from feast_sketch_store.errors import SettingsError
 from feast_sketch_store.storage import bucket_check
 from feast_sketch_store.storage.buckets import _objects
 from tests.helpers.http_proxy import Answer, request_proxy
@@ -47,6 +48,11 @@ def test_a_folder_is_no_bucket(tmp_path):
     status, reported, reason = check(str(tmp_path), {})
     assert (status, reported) == (2, [])
     assert "is not the URL of a bucket, such as s3://bucket/folder" in reason
+
+
+def test_a_bucket_without_a_name_is_not_looked_for():
+    with pytest.raises(SettingsError, match="plain name of a bucket"):
+        next(bucket_check.check_bucket("s3://"))
 
 
 def without(method, *names, among="", share=1.0):
