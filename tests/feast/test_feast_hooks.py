@@ -41,7 +41,7 @@ ROOT = Path(__file__).parents[2]
 FEAST = Version(importlib.metadata.version("feast"))
 
 OF_OBJECTS = {"_online_store", "_jwks_client", "_file_path"}  # attributes that the class does not have
-OF_OTHERS = {"_replace", "_asdict", "_fields", "_make", "_compiled"}  # of named tuples, and the extension
+OF_OTHERS = {"_replace", "_asdict", "_fields", "_make", "_compiled", "_exit"}  # of Python, and the extension
 SINCE = {feast_parts.BIN_FEATURE_COUNT: "0.67.dev0", feast_parts.OIDC_CLIENT: "0.66.dev0"}
 SINCE |= dict.fromkeys(feast_parts.AUDIT_LOG, "0.67.dev0")
 # The server of Feast 0.65 answers all requests under OIDC.

@@ -99,7 +99,7 @@ def test_a_row_without_created_timestamp_is_older_than_any(key_of, created):
 
 @pytest.mark.parametrize("event", [None, pd.NaT])
 def test_a_row_without_event_timestamp_is_refused(key_of, event):
-    with pytest.raises(RowError, match=r"row 1 of the batch has no event timestamp. Give the row one, or"):
+    with pytest.raises(RowError, match=r"row 1 of the batch has no event timestamp\. Give the row one, or"):
         to_arrow([(key_of(1), {}, NOON, None), (key_of(2), {}, event, None)], CODECS)
 
 
