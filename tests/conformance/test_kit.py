@@ -221,7 +221,8 @@ def seen_by_node(folder, expression, move):
     command = ["node", "--input-type=module", "-e", code]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert not done.returncode, done.stderr
-    mover.join()
+    mover.join(60)
+    assert not mover.is_alive()
     return done.stdout.strip()
 
 

@@ -640,7 +640,8 @@ def test_metrics_are_exported_when_a_worker_was_replaced(store, tmp_path, monkey
 
 
 def _connect_always(port):
-    while True:
+    until = time.monotonic() + PATIENCE_SECONDS
+    while time.monotonic() < until:
         socket.create_connection(("127.0.0.1", port)).close()
 
 
