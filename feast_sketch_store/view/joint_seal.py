@@ -10,7 +10,7 @@ publish   one shard after the other; a shard that was not reached keeps its prev
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 
 from feast_sketch_store.layers.joint import CountedRows, SharedVocabularies
@@ -147,8 +147,7 @@ def seal_deltas(shards: Mapping[int, Shard]) -> bool:
     base.
     """
     drafts: dict[int, SnapshotFile] = {}
-    are_all = False
-    try:
+    with ExitStack() as unpublished:
         for number, shard in shards.items():
             shard.refresh()  # a deletion counts too, and is not loaded before someone looks
             if not shard.num_unsealed:
@@ -157,11 +156,8 @@ def seal_deltas(shards: Mapping[int, Shard]) -> bool:
             if draft is None:
                 return False
             drafts[number] = draft
-        are_all = True
-    finally:
-        if not are_all:
-            for number, draft in drafts.items():
-                shards[number].snapshots.discard(draft)
+            unpublished.callback(shard.snapshots.discard, draft)
+        unpublished.pop_all()
     _publish(shards, drafts)
     for number in drafts:
         shards[number].refresh_sealed()

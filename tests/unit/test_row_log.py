@@ -443,6 +443,17 @@ def test_few_commits_change_the_size_of_a_segment(log, storage):
     assert len(sizes) <= 8
 
 
+def assert_damaged(log, storage, position, message):
+    """That nothing reads the log or appends to it, neither anew nor from a position."""
+    for each in (log, RowLog(storage)):
+        with pytest.raises(DamagedFileError, match=message):
+            each.read()
+        with pytest.raises(DamagedFileError, match=message):
+            each.append(rows("c"))
+    with pytest.raises(DamagedFileError, match=message):
+        log.read(position)
+
+
 @pytest.mark.parametrize("kept", [0, 63, 64, 0.5, -1])
 @pytest.mark.parametrize("is_rolled", [False, True])
 def test_a_log_that_was_cut_behind_an_acknowledged_commit_is_damaged(log, storage, kept, is_rolled):
@@ -456,13 +467,7 @@ def test_a_log_that_was_cut_behind_an_acknowledged_commit_is_damaged(log, storag
     whole, end = path.read_bytes(), num_acknowledged(storage)
     rest = whole[: end // 2 if kept == 0.5 else end - 1 if kept == -1 else kept]
     path.write_bytes(rest)
-    for other in (log, RowLog(storage)):
-        with pytest.raises(DamagedFileError, match=f"{name}: ends at byte .* it was cut"):
-            other.read()
-        with pytest.raises(DamagedFileError, match=f"{name}: ends at byte .* it was cut"):
-            other.append(rows("c"))
-    with pytest.raises(DamagedFileError, match=f"{name}: ends at byte .* it was cut"):
-        log.read(position)
+    assert_damaged(log, storage, position, f"{name}: ends at byte .* it was cut")
     path.write_bytes(rest + bytes(len(whole) - len(rest)))
     if kept != -1:  # the last byte of a record may be a zero anyhow
         with pytest.raises(DamagedFileError, match=name):
@@ -490,13 +495,7 @@ def test_a_segment_that_is_gone_or_of_another_log_is_damage(log, storage, tmp_pa
     path.unlink()
     if is_swapped:
         path.write_bytes(other.read(f"fresh/{name}"))
-    for each in (log, RowLog(storage)):
-        with pytest.raises(DamagedFileError, match=f"{name}: {what}, and acknowledged rows are lost"):
-            each.read()
-        with pytest.raises(DamagedFileError, match=f"{name}: {what}, and acknowledged rows are lost"):
-            each.append(rows("c"))
-    with pytest.raises(DamagedFileError, match=f"{name}: {what}"):
-        log.read(position)
+    assert_damaged(log, storage, position, f"{name}: {what}, and acknowledged rows are lost")
     path.write_bytes(whole)
     assert RowLog(storage).append(rows("c")).number == 1 + is_absorbed
 
