@@ -255,6 +255,10 @@ class WriteAheadLog:
             is_durable = cursor.is_durable or _num_durable(mark, cursor) >= cursor.offset
             cursor = replace(cursor, modified_at=info.modified_at, is_durable=is_durable)
             following = self._open(cursor.next_number) if cursor.is_closed else None
+            if following is None and cursor.is_closed:
+                later = self._mark()
+                if later is not None and later[0].first >= cursor.next_number:
+                    return None  # the next segment was dropped, or lost
             if following is None:
                 return commits, cursor
             if following.identity != cursor.identity:

@@ -500,6 +500,21 @@ def test_a_segment_that_is_gone_or_of_another_log_is_damage(log, storage, tmp_pa
     assert RowLog(storage).append(rows("c")).number == 1 + is_absorbed
 
 
+def test_rows_behind_a_segment_that_is_gone_are_read(log, storage, monkeypatch):
+    with monkeypatch.context() as patched:
+        patched.setattr(WriteAheadLog, "drop_before", lambda self, number: None)  # killed before that
+        for name in "ab":
+            log.append(rows(name))
+            log.absorb()
+    log.append(rows("c"))
+    segments = sorted(name for name in storage.list("fresh/") if name.endswith(".log"))
+    assert len(segments) == 3
+    storage.delete([f"fresh/{segments[1]}"])
+    assert names_of(RowLog(storage).read()) == ["a", "b", "c"]
+    assert RowLog(storage).append(rows("d")).number == 3
+    assert names_of(RowLog(storage).read()) == ["a", "b", "c", "d"]
+
+
 @pytest.mark.parametrize("folder", ["fresh", "rows"])
 def test_a_table_and_a_log_of_two_views_are_refused(log, storage, tmp_path, folder):
     other = LocalStorage(tmp_path / "other")
