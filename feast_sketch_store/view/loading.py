@@ -127,6 +127,13 @@ class ShardLoader:
         if log.starts_over:
             if self._newest_snapshot() != newest:
                 raise StorageError(f"{self._row_log.where}: rows were sealed while they were read")
+            if newest is not None and log.position.number < newest.version - 1:
+                raise DamagedFileError(
+                    f"{newest.where()}: covers rows up to commit {newest.version - 1}, and those in "
+                    f"{self._row_log.where} end at commit {log.position.number}: the view's folder is a copy "
+                    "that was made while others wrote. Restore one that was made while nobody wrote, or "
+                    "delete its snapshots to go on with the rows that are there"
+                )
             state = replace(self._empty, newest_seen=newest)
         elif state.snapshot is not None and state.position.identity is None and not state.snapshot.exists():
             # If the view was dropped and written again, this is the new log. Its numbers do not show that.

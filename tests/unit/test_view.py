@@ -17,7 +17,7 @@ from types import SimpleNamespace
 import pytest
 from feast.protos.feast.types.Value_pb2 import StringSet, Value
 
-from feast_sketch_store.errors import StorageError
+from feast_sketch_store.errors import DamagedFileError, StorageError
 from feast_sketch_store.operations.resharding import divide
 from feast_sketch_store.operations.verification import verify_view
 from feast_sketch_store.row_log import RowLog
@@ -144,6 +144,29 @@ def test_a_view_that_is_dropped_while_its_snapshot_is_opened_is_not_mixed_with_t
     monkeypatch.setattr(ShardLoader, "_opened", drop_then)
     for _ in range(2):
         assert reader.get(1, 2, 3) == {2: {"new"}, 3: {"new"}}
+
+
+def test_snapshots_that_are_newer_than_the_rows_are_refused(make_view, tmp_path):
+    """As in a copy of the folder that was made while others wrote: later rows would hide behind them."""
+    view = make_view()
+    view.put("a", "i1")
+    view.view.seal()
+    shutil.copytree(tmp_path / "view", tmp_path / "copy")
+    view.put("b", "i2")
+    view.put("c", "i3")
+    view.view.seal()
+    shutil.copytree(tmp_path / "view" / "snapshots", tmp_path / "copy" / "snapshots", dirs_exist_ok=True)
+    shutil.rmtree(tmp_path / "view")
+    (tmp_path / "copy").rename(tmp_path / "view")
+    for call in (lambda: make_view().get("a"), lambda: make_view().view.seal()):
+        with pytest.raises(DamagedFileError, match=r"snapshots/.* up to commit 2, .*rows end at commit 0"):
+            call()
+    shutil.rmtree(tmp_path / "view" / "snapshots")
+    assert make_view().get("a", "b") == {"a": {"i1"}}
+    copy = make_view()
+    copy.put("b", "i4")
+    assert copy.view.seal()
+    assert make_view().get("a", "b") == {"a": {"i1"}, "b": {"i4"}}
 
 
 def test_no_rows_are_left_of_a_snapshot_that_is_gone_without_another(make_view):
