@@ -212,6 +212,8 @@ class RowLog:
                 return self._read_anew(known, snapshot)
             raise self._mixed()
         files, through, starts_over, repeats = _behind(state, known, snapshot)
+        if starts_over and known.number > through:  # commits that are known follow the new rows
+            return replace(self._read_anew(START, ""), starts_over=True)
         columns = _with_columns_of(commits, state.columns)
         first = commits[0].number if commits else cursor.next_number
         if first > through + 1:

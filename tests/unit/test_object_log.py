@@ -214,6 +214,19 @@ def test_a_compaction_by_another_is_not_undone(storage):
     assert names_of(RowLog(storage).read()) == ["rebuilt"]
 
 
+def test_a_reader_ahead_of_a_replacement_reads_what_came_after_its_begin(storage):
+    log, reader = RowLog(storage), RowLog(storage)
+    log.append(rows("old"))
+    before = log.absorb()
+    log.append(rows("meanwhile"))
+    log.announce_replacement()
+    position = reader.read().position
+    assert log.compact([rows("new")], before, "00000000000000000001-1001")
+    read = reader.read(position, "00000000000000000001-0001")
+    assert names_of(read) == ["new", "meanwhile"]
+    assert read.starts_over
+
+
 def test_records_stay_as_long_as_a_writer_may_be_late(log, storage, clock):
     for n in range(4):
         log.append(rows(f"row {n}"))
