@@ -133,6 +133,10 @@ class Poller:
     ----------
     poll : a method of the view, which is not kept alive.
     interval_seconds : above 0; a look comes up to a quarter of it early.
+
+    Raises
+    ------
+    RuntimeError : no thread can begin.
     """
 
     def __init__(self, poll: Callable[[], None], interval_seconds: float):

@@ -391,10 +391,14 @@ class LiveView(ABC, Generic[V]):
         return self._joint(parts, [shard.state for shard in parts.served.values()])
 
     def _start_poller(self) -> None:
+        """Have a thread look for news; reads do, as long as none can be started."""
         if self._poller is None:
             with self._poller_lock:
                 if self._poller is None:
-                    self._poller = Poller(self.poll, self._interval_seconds)
+                    with suppress(RuntimeError):
+                        self._poller = Poller(self.poll, self._interval_seconds)
+                for shard in self.served.values():
+                    shard.is_polled = self._poller is not None
 
     def poll(self) -> None:
         """Look at the storage and load what is new. Raises nothing, because the next look may succeed."""

@@ -17,6 +17,7 @@ from feast_sketch_store.errors import StorageError
 from feast_sketch_store.rows.encoding import deletions
 from feast_sketch_store.storage import buckets
 from feast_sketch_store.storage.buckets import _objects, open_bucket
+from feast_sketch_store.storage.local import LocalStorage
 from feast_sketch_store.storage.object_store import ObjectStorage
 from feast_sketch_store.storage.objects import Objects
 from feast_sketch_store.view import last_known, live_shard
@@ -28,6 +29,7 @@ from tests.helpers import object_servers
 from tests.helpers.cases import for_each
 from tests.helpers.histories import NEVER, items_of, put, settings_of
 from tests.helpers.keys import user_hashes, user_key
+from tests.helpers.no_threads import no_new_threads
 from tests.helpers.object_servers import copy_objects
 from tests.helpers.proxy import proxy
 
@@ -399,6 +401,19 @@ def test_no_read_waits_for_the_bucket(bucket, monkeypatch):
     goes_on.set()
     poller.stop()
     assert served(replica) == expected | {29: {"late"}}
+    replica.close()
+
+
+def test_reads_of_a_replica_look_while_no_thread_can_be_started(tmp_path):
+    writing = Writing(LocalStorage(tmp_path / "view"))
+    writing.put({1: ["a"]})
+    replica = View(LocalStorage(tmp_path / "view", read_only=True), SETTINGS, NEVER, 1e-9, is_replica=True)
+    with no_new_threads():
+        assert served(replica) == {1: {"a"}}
+        writing.put({2: ["b"]})
+        assert served(replica) == {1: {"a"}, 2: {"b"}}
+    assert served(replica) == {1: {"a"}, 2: {"b"}}
+    assert replica._poller is not None
     replica.close()
 
 
