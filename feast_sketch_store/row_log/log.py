@@ -415,7 +415,7 @@ class RowLog:
         if state.is_of_another(end.identity):
             raise self._mixed()
         # Where no lease keeps others out, they may have written and absorbed since the look at the log.
-        if state.through >= end.next_number and self._rows.supports_leases:
+        if state.through >= end.next_number and self._wal.is_at_end(end):
             raise DamagedFileError(
                 f"{self._wal.where}: ends before commit {end.next_number}, and the table in "
                 f"{self._rows.where()} has the rows up to commit {state.through}: it is an older copy, and "

@@ -382,6 +382,36 @@ def test_a_lost_log_beside_a_table_is_told(log, storage):
             call()
 
 
+def test_a_log_that_is_older_than_its_table_takes_no_rows(log, storage):
+    """As in a copy of the folder that was made while others wrote: nobody would see the rows."""
+    log.append(rows("a"))
+    log.append(rows("b"))
+    log.absorb()
+    storage.delete([f"fresh/{records(storage)[-1]}"])
+    for writer in (log, RowLog(storage)):
+        with pytest.raises(DamagedFileError, match=r"fresh: ends before commit 1, .* up to commit 1"):
+            writer.append(rows("c"))
+    assert names_of(RowLog(storage).read()) == ["a", "b"]
+
+
+def test_a_writer_that_looked_before_others_absorbed_writes_behind_them(log, storage):
+    other = RowLog(storage)
+    log.append(rows("a"))
+    table_state = log._table.state
+    log._wal.reset()
+
+    def state_after_the_other():
+        if log._table.state is state_after_the_other:
+            log._table.state = table_state
+            other.append(rows("b"))
+            other.absorb()
+        return table_state()
+
+    log._table.state = state_after_the_other
+    assert log.append(rows("c")).number == 2
+    assert names_of(RowLog(storage).read()) == ["a", "b", "c"]
+
+
 def test_a_lost_record_is_told(log, storage):
     for n in range(5):
         log.append(rows(f"row {n}"))
