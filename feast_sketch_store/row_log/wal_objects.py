@@ -42,12 +42,13 @@ from feast_sketch_store.row_log.records import (
 )
 from feast_sketch_store.row_log.wal import Cursor, Tail, WriteAheadLog
 from feast_sketch_store.storage.base import FileExistsAlreadyError, MissingFileError, UncertainWriteError
+from feast_sketch_store.storage.names import FRESH_FOLDER, OBJECT_LOG
 from feast_sketch_store.threads import Threads
 
 RECORDS_KEPT_SECONDS = 600.0
 _PUT_SECONDS = RECORDS_KEPT_SECONDS / 2
 
-_ROOT, _CLOCK = "log", "clock"
+_ROOT, _CLOCK = OBJECT_LOG.removeprefix(FRESH_FOLDER), "clock"
 _RECORD_NAME = re.compile(r"([0-9a-f]{32})-(\d{20})\.log")
 _TRIES = 1_000  # to commit while others commit
 _LONGEST_PAUSE_SECONDS = 0.5

@@ -19,6 +19,7 @@ REBUILD_FOLDER = "rebuild/"  # a store of its own during a rebuild
 IMPORT_FOLDER = "import/"  # the rows of an import in progress, or of one to be continued
 HELD_BACK_FILE = "held_back.json"  # names the rows of a fill that did not pass the gate, see `view.gate`
 SEAL_LOCK = "seal.lock"
+OBJECT_LOG = f"{FRESH_FOLDER}log"  # in a bucket: the identity of the log, without which there is none
 APPEND_LOCK = f"{FRESH_FOLDER}lock"  # held during an append to the log
 VIEW_FILE = "view.json"  # shards, join keys and features of the view, see `view.view_file`
 VIEW_LOCK = "view.lock"  # held while that file is changed

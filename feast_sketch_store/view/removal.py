@@ -4,7 +4,14 @@ from contextlib import ExitStack
 
 from feast_sketch_store.errors import DamagedFileError
 from feast_sketch_store.storage.base import Storage
-from feast_sketch_store.storage.names import APPEND_LOCK, FRESH_FOLDER, SEAL_LOCK
+from feast_sketch_store.storage.names import (
+    APPEND_LOCK,
+    FRESH_FOLDER,
+    OBJECT_LOG,
+    ROWS_FOLDER,
+    SEAL_LOCK,
+    SNAPSHOTS_FOLDER,
+)
 from feast_sketch_store.storage.stores import StorePlace
 from feast_sketch_store.view.view_file import shard_map_of
 
@@ -33,7 +40,21 @@ def remove_view(storage: Storage) -> None:
             # Who appends knows where the log ends, and would go on there in the folder of the next one.
             for folder in logs:
                 held.enter_context(storage.lease(folder + APPEND_LOCK, wait=True))
+        else:
+            for folder in logs:
+                _end_log(storage, folder)
         storage.delete_all()
+
+
+def _end_log(storage: Storage, folder: str) -> None:
+    """Remove a log in steps, of which each may be the last if the drop is cut off.
+
+    A table without its log takes no rows. So no snapshot is left when others may begin a log: it would count
+    as one of theirs, and bring dropped rows back.
+    """
+    storage.delete([folder + OBJECT_LOG])
+    for part in (SNAPSHOTS_FOLDER, ROWS_FOLDER):
+        storage.within(folder + part).delete_all()
 
 
 def _folders_of_logs(storage: Storage) -> set[str]:

@@ -3,6 +3,7 @@
 import datetime
 import errno
 import fcntl
+import itertools
 import math
 import os
 import resource
@@ -36,9 +37,10 @@ from feast_sketch_store.view.semantics import APPEND, REPLACE
 from feast_sketch_store.view.shard import Dropped
 from feast_sketch_store.view.view import View
 from tests.helpers import histories
-from tests.helpers.histories import ALWAYS, CODEC, NEVER, items_of, settings_of
+from tests.helpers.histories import ALWAYS, CODEC, NEVER, items_of, put, settings_of
 from tests.helpers.keys import user_hashes, user_key
 from tests.helpers.length import by_length
+from tests.storage.memory import ObjectsInMemory
 
 SETTINGS = settings_of(0.01)
 HOURS = 4 * 3600  # in seconds
@@ -167,6 +169,58 @@ def test_snapshots_that_are_newer_than_the_rows_are_refused(make_view, tmp_path)
     copy.put("b", "i4")
     assert copy.view.seal()
     assert make_view().get("a", "b") == {"a": {"i1"}, "b": {"i4"}}
+
+
+class CutOff(ObjectsInMemory):
+    """A bucket that deletes so many objects, one after the other, and then is out of reach."""
+
+    def __init__(self, files, num_deletions, prefix=""):
+        super().__init__(files, prefix=prefix)
+        self.left = num_deletions
+
+    def within(self, folder):
+        part = super().within(folder)
+        part.left = self.left
+        return part
+
+    def delete(self, names):
+        for name in sorted(names):
+            if next(self.left, None) is None:
+                raise StorageError("out of reach")
+            super().delete([name])
+
+    def delete_all(self):
+        self.delete([info.name for info in self.walk()])
+
+
+def test_a_drop_in_a_bucket_that_is_cut_off_brings_no_dropped_rows_back():
+    is_whole, num_refused = False, 0
+    for num_deletions in itertools.count():
+        storage = ObjectsInMemory()
+        view = View(storage, settings_of(1e-9, presence=1e-9), NEVER, 0.0)
+        for user in range(3):
+            put(view, {user: ["old"]})
+        view.seal()
+        put(view, {3: ["old"]})
+        try:
+            remove_view(CutOff(storage.files, iter(range(num_deletions))))
+            is_whole = True
+        except StorageError:
+            pass
+        again = open_view(ObjectsInMemory(storage.files), view.settings, NEVER, 0.0)
+        try:
+            there = items_of(again, range(4))
+            assert there in ({user: {"old"} for user in range(4)}, {})
+            for user in range(4, 10):
+                there |= put(again, {user: ["new"]})
+            assert items_of(open_view(storage, view.settings, NEVER, 0.0), range(10)) == there
+        except DamagedFileError:
+            num_refused += 1
+            with pytest.raises(DamagedFileError, match="remove the view with `feast apply`"):
+                put(again, {4: ["new"]})
+        if is_whole:
+            break
+    assert 0 < num_refused < num_deletions
 
 
 def test_no_rows_are_left_of_a_snapshot_that_is_gone_without_another(make_view):
