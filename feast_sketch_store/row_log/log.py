@@ -452,6 +452,8 @@ class RowLog:
             self._wal.begin_segment()  # writers had their turn meanwhile, and may have begun it
             state = self._table.state()
             if cursor is None:
+                if state.commits:
+                    raise self._lost()
                 return _rows_of(state)
             if state.is_of_another(cursor.identity):
                 raise self._mixed()

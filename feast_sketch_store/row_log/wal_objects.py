@@ -92,9 +92,11 @@ class ObjectWriteAheadLog(WriteAheadLog):
 
     def starts(self) -> Iterator[Cursor]:
         """The place before the first record."""
-        numbers = self.first_numbers()
-        if numbers and (start := self.start(numbers[0])) is not None:
-            yield start
+        while numbers := self.first_numbers():
+            # Else it was dropped since, and there are others.
+            if (start := self.start(numbers[0])) is not None:
+                yield start
+                return
 
     def read(self, cursor: Cursor) -> tuple[list[Commit], Cursor] | None:
         """The commits after a place, and the place after them; None if the place no longer exists."""

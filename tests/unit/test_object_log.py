@@ -227,6 +227,38 @@ def test_a_reader_ahead_of_a_replacement_reads_what_came_after_its_begin(storage
     assert read.starts_over
 
 
+class Meanwhile(ObjectsInMemory):
+    """A bucket in which something happens after a number of listings."""
+
+    def then(self, num_listings, happens):
+        self.listings = iter([*[lambda: None] * num_listings, happens])
+        return self
+
+    def within(self, folder):
+        part = super().within(folder)
+        part.listings = self.listings
+        return part
+
+    def list(self, folder="", after=""):
+        next(self.listings, lambda: None)()
+        return super().list(folder, after)
+
+
+@pytest.mark.parametrize("num_listings", range(12))
+def test_an_absorber_finds_the_log_whose_records_another_drops(storage, clock, num_listings):
+    log = RowLog(storage)
+    for n in range(4):
+        log.append(rows(f"row {n}"))
+        if n == 1:
+            clock.now += RECORDS_KEPT_SECONDS
+            log.absorb()
+    clock.now += RECORDS_KEPT_SECONDS
+    slow = RowLog(Meanwhile(storage.files).then(num_listings, lambda: RowLog(storage).absorb()))
+    read = slow.absorb()
+    assert names_of(read) == [f"row {n}" for n in range(4)]
+    assert read.position.identity is not None
+
+
 def test_records_stay_as_long_as_a_writer_may_be_late(log, storage, clock):
     for n in range(4):
         log.append(rows(f"row {n}"))
@@ -377,7 +409,7 @@ def test_a_lost_log_beside_a_table_is_told(log, storage):
     log.append(rows("row"))
     log.absorb()
     storage.within("fresh/").delete_all()
-    for call in (RowLog(storage).read, lambda: RowLog(storage).append(rows("row"))):
+    for call in (RowLog(storage).read, RowLog(storage).absorb, lambda: RowLog(storage).append(rows("row"))):
         with pytest.raises((DamagedFileError, StorageError), match="its write-ahead log is gone"):
             call()
 
