@@ -380,10 +380,16 @@ class SnapshotFolder:
             self.storage.delete(gone.difference(*(other.file_names() for other in self.list())))
 
     def prune(self, keep: int) -> None:
-        """Remove all but the newest ``keep`` snapshots, and the one at which readers are held."""
+        """Remove all that are older than the newest ``keep`` whose manifests can be read, except the one at
+        which readers are held.
+        """
         listing = self.look()
-        for snapshot in listing.snapshots[keep:]:
-            if snapshot.name != listing.pinned:
+        for snapshot in listing.snapshots:
+            if keep > 0:
+                with suppress(DamagedFileError, MissingFileError):  # readers serve the one before it
+                    snapshot.manifest()
+                    keep -= 1
+            elif snapshot.name != listing.pinned:
                 self.discard(snapshot)
 
     def leftovers(self) -> Sequence[str]:

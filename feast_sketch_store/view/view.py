@@ -668,7 +668,7 @@ class View(LiveView[Shard]):
     # -- clean up ------------------------------------------------------------------------------
 
     def vacuum(self, orphan_age_seconds: float = 86_400.0) -> int:
-        """Remove unused files: replaced rows, all snapshots except the newest, and leftovers of killed
+        """Remove unused files: replaced rows, snapshots older than the newest sound one, leftovers of killed
         processes.
 
         After a seal this removes the last trace of deleted rows. Processes that still map an old snapshot

@@ -138,6 +138,14 @@ def test_all_but_the_newest_are_pruned(folder, storage):
     assert (made[0].size_bytes(), made[0].published_at()) == (0, 0.0)
 
 
+def test_a_snapshot_whose_manifest_is_damaged_does_not_count_when_others_are_pruned(folder, storage):
+    made = [publish(folder, version=n) for n in range(3)]
+    overwrite(storage, made[2].manifest_name, flip)
+    folder.prune(1)
+    assert folder.list() == [made[2], made[1]]
+    made[1].open("base")
+
+
 def test_a_manifest_goes_before_its_files(folder, storage, monkeypatch):
     """Whoever finds a manifest finds the files, unless the manifest is gone by then."""
     snapshot = publish(folder)
