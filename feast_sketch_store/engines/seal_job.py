@@ -78,8 +78,8 @@ def seal_by(store: FeatureStore, view: str, run: Run) -> bool:
     require_writer(store.config)
     opened = online_store.writer(store.config, feature_view)
     task = partial(run_step, artifacts=SerializedArtifacts.serialize(feature_view, store.config))  # type: ignore[no-untyped-call]
-    parts = opened.shards
     with opened.unchanging():
+        parts = opened.shards
         given = inputs_of(parts)
         if not given:
             return False

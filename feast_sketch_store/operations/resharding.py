@@ -81,10 +81,11 @@ def divide(
     as_it_is = replace(settings, num_shards=shard_map_of(storage).num_shards)
     former = open_view(storage, as_it_is, policy, 0.0)
     former.lock_timeout_seconds = lock_timeout_seconds
-    shard_map = former.shard_map.followed_by(num_shards)
+    known = former.shard_map
+    shard_map = known.followed_by(num_shards)
     with former.unchanging():
         there = shard_map_of(storage)
-        if there.settled != former.shard_map:
+        if there.settled != known:
             raise StorageError(
                 f"feature view {view!r}: another process divided its rows into {there.num_shards} shards "
                 "just now; run again to divide them once more"

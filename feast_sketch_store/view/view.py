@@ -515,8 +515,6 @@ class View(LiveView[Shard]):
         with self._seal_lock, self._leased(timeout_seconds) as is_ours:
             if not is_ours:
                 return False
-            if self.registration is not None:
-                self.follow()  # else the former shards would be sealed
             if as_delta and joint_seal.seal_deltas(self.shards):
                 return True
             try:
@@ -556,6 +554,8 @@ class View(LiveView[Shard]):
         while True:
             with self.storage.lease(SEAL_LOCK, create=create) as is_ours:
                 if is_ours or time.monotonic() >= until:
+                    if is_ours and self.registration is not None:
+                        self.follow()  # who held it before may have divided the rows
                     self._hand_on_settings()
                     self._is_leased = is_ours
                     try:

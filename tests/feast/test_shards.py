@@ -4,6 +4,8 @@ import asyncio
 import json
 import re
 import shutil
+import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -523,6 +525,26 @@ def test_a_seal_by_tasks_is_that_of_one_process(tmp_path, monkeypatch, number):
     maintenance.vacuum(stores[0], "history", timedelta(0))
     assert maintenance.verify(stores[0], "history").leftovers == []
     assert not seal_job.seal_by(make_store(tmp_path / "empty"), "history", in_turns)
+
+
+def test_a_seal_by_tasks_that_waited_for_a_division_seals_the_new_shards(tmp_path):
+    store = fill(make_store(tmp_path, 4, "job"))
+    online_store_of(store).lock_timeout_seconds = 60.0
+    opened, sealed = open_view(store, "history"), []
+
+    def seal_meanwhile(seconds):
+        sealed.append(pool.submit(seal_job.seal_by, store, "history", in_turns))
+        while opened._seal_lock.acquire(blocking=False):  # until it waits for the division
+            opened._seal_lock.release()
+            time.sleep(0.001)
+
+    with ThreadPoolExecutor(1) as pool:
+        resharding.reshard(FeatureStore(repo_path=str(tmp_path)), "history", 2, seal_meanwhile)
+        assert sealed[0].result(60)
+    divided = FeatureStore(repo_path=str(tmp_path))
+    parts = open_view(divided, "history").shards.values()
+    assert [len(part.snapshots.list()) for part in parts] == [2, 2]
+    assert online(divided, range(NUM_USERS))["country"] == ["FR"] * NUM_USERS
 
 
 def test_a_task_that_fails_publishes_nothing(tmp_path):
