@@ -156,7 +156,9 @@ def tell_unfilled(store: FeatureStore, views: Sequence[str], then: str = "") -> 
 
 
 def views_of(store: FeatureStore, views: Sequence[str]) -> list[str]:
-    """Return the named views of the repository, or all if none is named; an unknown name ends the command."""
+    """Return the named views of the repository, each once, or all if none is named; an unknown name ends the
+    command.
+    """
     known = maintenance.views_of(store)
     unknown = [view for view in views if view not in known]
     if unknown:
@@ -169,7 +171,7 @@ def views_of(store: FeatureStore, views: Sequence[str]) -> list[str]:
             f"project {store.project!r} has no feature views in its online store; run `feast apply` first",
             err=True,
         )
-    return list(views) or known
+    return list(dict.fromkeys(views)) or known
 
 
 def store_with(open_store: Callable[[], FeatureStore], view: str) -> FeatureStore:

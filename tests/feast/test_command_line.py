@@ -48,6 +48,11 @@ def test_the_list_of_commands_shows_whole_sentences():
     assert "..." not in listed.partition("Commands:")[2]
 
 
+def test_a_view_that_is_named_twice_is_told_once(repository):
+    once, twice = (run(repository, "verify", *["history"] * number)[0] for number in (1, 2))
+    assert once == twice
+
+
 def test_a_repository_is_found_as_feast_finds_it(repository, monkeypatch):
     wanted, _ = run(repository, "inspect", "--json")
 
