@@ -29,7 +29,7 @@ _HTML_OPTION = click.option(
 @click.command("diff")
 @click.argument("view")
 @click.argument("before", metavar="[V1", required=False)
-@click.argument("after", metavar="V2]", required=False)
+@click.argument("after", metavar="[V2]]", required=False)
 @_HTML_OPTION
 @JSON_OPTION
 @click.pass_obj
@@ -44,8 +44,8 @@ def diff_command(
     """Show what changed between two versions of a VIEW.
 
     V1 and V2 are versions that inspect shows, with commas between those of several shards, or "now", which
-    has the rows since the last seal, too. Without them, the last snapshot is compared with the one before; if
-    there is but one, with "now". All rows of both versions are read.
+    has the rows since the last seal, too. V1 alone is compared with "now". Without them, the last snapshot is
+    compared with the one before; if there is but one, with "now". All rows of both versions are read.
     """
     store = store_with(open_store, view)
     found = diff(maintenance.opened_view(store, view), before, after)

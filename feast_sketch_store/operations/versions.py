@@ -106,8 +106,8 @@ def diff(view: View, before: str | None = None, after: str | None = None) -> Vie
     Parameters
     ----------
     before, after : versions of the snapshot of each shard, with commas between, as `feast-sketch inspect`
-        shows them; or ``now``, which has the rows since, too. By default the snapshot before the last one,
-        and the last one; if there is but one, that one and ``now``.
+        shows them; or ``now``, which has the rows since, too. ``before`` alone is compared with ``now``. By
+        default the snapshot before the last one, and the last one; if there is but one, that one and ``now``.
 
     Raises
     ------
