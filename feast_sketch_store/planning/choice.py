@@ -41,12 +41,17 @@ class PlanTarget:
     auc: bool = False
 
     def __post_init__(self) -> None:
-        limits = (self.noise_ratio, self.memory_bytes)
-        given = [limit for limit in limits if limit is not None]
-        if len(given) > 1:
+        if self.noise_ratio is not None and self.memory_bytes is not None:
             raise PlanError("set only one of noise_ratio and memory")
-        if not all(0 < limit < math.inf for limit in given):
-            raise PlanError(f"{given[0]:g} cannot be a target; it must be more than 0")
+        for what, limit in (
+            ("false values for each true one", self.noise_ratio),
+            ("bytes of memory", self.memory_bytes),
+        ):
+            if limit is not None and not 0 < limit < math.inf:
+                raise PlanError(
+                    f"{limit:g} {what} cannot be a target; it must be more than 0, and finite. For reads "
+                    "without false values, set `structure: sets`"
+                )
 
     def __str__(self) -> str:
         if self.noise_ratio is not None:

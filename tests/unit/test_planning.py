@@ -491,8 +491,10 @@ class TestChoice:
 
     @pytest.mark.parametrize("number", [0.0, -1.0, math.nan, math.inf])
     def test_a_target_is_more_than_0(self, number):
-        with pytest.raises(PlanError, match="more than 0"):
+        with pytest.raises(PlanError, match=r"false values for each true one cannot .* more than 0"):
             PlanTarget(noise_ratio=number)
+        with pytest.raises(PlanError, match=r"bytes of memory cannot be a target; it must be more than 0"):
+            PlanTarget(memory_bytes=number)
 
     def test_a_target_is_met_by_a_point_made_for_it(self, sample):
         (made,) = made_to_measure(sample, PlanTarget(noise_ratio=0.37))
