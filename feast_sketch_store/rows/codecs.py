@@ -257,6 +257,15 @@ class FeatureCodec:
         return self.value_field.endswith("set_val")
 
     @property
+    def type_text(self) -> str:
+        """The type as Feast writes it, such as ``Set(String)``."""
+        *element, last = self.value_field.removesuffix("_val").split("_")
+        container = {"list": "Array", "set": "Set"}.get(last)
+        name = "".join(map(str.capitalize, element if container else [*element, last]))
+        name = {"Double": "Float64", "Float": "Float32", "": "Array or Set"}.get(name, name)
+        return f"{container}({name})" if container else name
+
+    @property
     def possible_names(self) -> tuple[str, ...]:
         """The codecs that the feature can have, the default first."""
         if self.is_set:

@@ -345,8 +345,8 @@ class ShardLoader:
                 f"{self.semantics.name} now; {self._remedy}"
             )
         changed = {
-            codec.feature: f"feature {codec.feature!r} was sealed as {known.value_field} and is declared as "
-            f"{codec.value_field} now"
+            codec.feature: f"feature {codec.feature!r} was sealed as {known.type_text} and is declared as "
+            f"{codec.type_text} now"
             for codec, codecs in itertools.product(
                 self.semantics.codecs, [sealed.codecs, *(d.codecs for d in deltas)]
             )

@@ -197,8 +197,8 @@ class ViewFile:
         known = self._by_name()
         both = [(known[codec.feature], codec) for codec in newer.codecs if codec.feature in known]
         changed = {
-            now.feature: f"feature {now.feature!r} of view {view!r} was written as {was.value_field} and is "
-            f"declared as {now.value_field} now"
+            now.feature: f"feature {now.feature!r} of view {view!r} was written as {was.type_text} and is "
+            f"declared as {now.type_text} now"
             for was, now in both
             if was.value_field != now.value_field
         }

@@ -1,5 +1,6 @@
 """The types of features and join keys are stored with a view; readers without Feast take them from there."""
 
+import re
 import threading
 
 import pytest
@@ -123,9 +124,8 @@ def test_a_type_that_changes_is_refused_before_anything_is_written(
     before = {path: path.read_bytes() for path in harness.folder.rglob("*") if path.is_file()}
     changed = harness.reopened()
     changed.view = make_view({"x": other})
-    fields = [FeatureCodec.for_feature("x", one).value_field for one in (dtype, other)]
-    message = (
-        f"'x' of view 'history' was written as {fields[0]} and is declared as {fields[1]} now; give it a new"
+    message = re.escape(
+        f"'x' of view 'history' was written as {dtype} and is declared as {other} now; give it a new"
     )
     with pytest.raises(UnsupportedFeatureError, match=message):
         changed.store.update(harness.config, [], [changed.view], [], [], False)

@@ -230,6 +230,11 @@ def test_codec_of_a_feast_type(dtype, field, name):
     assert (codec.value_field, codec.name, codec.is_collection) == (field, name, name == MEMBERSHIP)
 
 
+@for_each("dtype", [String, Float32, Float64, UnixTimestamp, TimeUuid, Json, Array(Float64), Set(Uuid)])
+def test_a_type_is_told_as_feast_writes_it(dtype):
+    assert FeatureCodec.for_feature("x", dtype).type_text == str(dtype)
+
+
 @pytest.mark.parametrize("dtype", [Invalid], ids=str)
 def test_a_type_without_a_field_is_refused(dtype):
     with pytest.raises(UnsupportedFeatureError, match="feature 'x' has type"):
