@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from functools import cached_property
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import numpy as np
 import pyarrow as pa
@@ -195,7 +196,10 @@ def cut_of(wanted: KeptValues, codec: FeatureCodec, where: str, folder: Path | N
         kept = codec.to_storage(pa.array(values, kind).cast(element_type).drop_null())
         if pa.types.is_integer(element_type):
             pa.array(values).cast(element_type)  # refuses fractions, which would be cut off
-    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, UnicodeEncodeError) as error:
+        if "uuid" in codec.value_field:
+            for value in kept.cast(element_type).to_pylist():
+                UUID(value)  # else no row could have it
+    except (pa.ArrowTypeError, OverflowError, ValueError) as error:
         raise SettingsError(
             f"{where} takes its vocabulary from {source}, which has a value of another type than the "
             f"feature, {element_type}: {error}. A text that looks like a number or a date needs quotes"

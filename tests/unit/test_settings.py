@@ -618,6 +618,8 @@ def test_a_file_that_is_no_json_list_is_refused(tmp_path, content):
         (Set(Int64), f"[{2**70}]"),
         (Set(String), "[[a]]"),
         (Set(Bool), "[yes, 7]"),
+        (Set(Uuid), "[a]"),
+        (Array(TimeUuid), "[a]"),
     ],
     ids=str,
 )
