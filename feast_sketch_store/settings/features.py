@@ -55,6 +55,7 @@ from feast_sketch_store.structures.goals import (
     WEIGHTED_BLOOM,
 )
 from feast_sketch_store.structures.scalars import STATIC
+from feast_sketch_store.structures.set_columns import SETS
 from feast_sketch_store.structures.sizing import AUTO_NOISE_RATIO
 
 if TYPE_CHECKING:
@@ -295,6 +296,11 @@ def _goal(
     if target.measure == AUTO:
         target = Target(NOISE, AUTO_NOISE_RATIO)
     structure = settled("structure", options.structure, view_tags, tags)
+    if "target" in tags and structure == SETS and target.measure != MEMORY:
+        raise SettingsError(
+            f"{where} has {TAG_PREFIX}target=`{target}`, which has no effect on structure {SETS!r}: it shows "
+            "no wrong values. Remove the tag, or choose another structure"
+        )
     clusters = 0
     if codec.name == MEMBERSHIP and structure in WITH_CLUSTERS:
         usual = 0 if structure == WEIGHTED_BLOOM else DEFAULT_CLUSTERS

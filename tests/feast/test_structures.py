@@ -168,8 +168,8 @@ def test_a_vocabulary_from_a_file_beside_the_configuration(make_store, tmp_path)
 def test_values_that_no_row_had_at_the_seal_are_shown_before_the_next_one(
     make_store, vocabulary, kept, structure, shards
 ):
-    tags = {"sketch.vocabulary": vocabulary, "sketch.structure": structure, "sketch.target": "error 1e-9"}
-    store = make_store(viewed_tags=tags, shards=shards)
+    tags = {"sketch.vocabulary": vocabulary, "sketch.structure": structure}
+    store = make_store(viewed_tags=tags, target="error 1e-9", shards=shards)
     users = range(NUM_USERS, NUM_USERS + 9)
     rows = [
         {"user_id": user, "viewed": [*"xyz"], "sizes": [1], "country": "FR", "event": EVENT} for user in users

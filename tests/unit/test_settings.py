@@ -319,6 +319,13 @@ def test_tags_of_others_are_left_alone():
             {},
             "with clusters cannot be sized",
         ),
+        (
+            Set(String),
+            {"sketch.target": "error 1%", "sketch.structure": "sets"},
+            {},
+            "'x' of view 'history' has sketch.target=`error 1.0%`, which has no effect on structure 'sets'",
+        ),
+        (Set(String), {"sketch.target": "noise 1"}, {"sketch.structure": "sets"}, "no effect on structure"),
         (Set(String), {"sketch.target": "error"}, {}, "a target is auto, or such as"),
         (Set(String), {"sketch.vocabulary": "{bottom: 5}"}, {}, "{top: COUNT}"),
         (Set(String), {"sketch.vocabulary": "{top: }"}, {}, "whole number"),
