@@ -6,6 +6,7 @@ Its version goes up when the weights change.
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -13,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from feast_sketch_store.errors import SketchStoreError
+from feast_sketch_store.errors import SettingsError, SketchStoreError
 from feast_sketch_store.layers import DeltaLayer, Goal, SealedLayer, seal
 from feast_sketch_store.layers.build import MAX_ROWS
 from feast_sketch_store.layers.joint import SharedVocabularies
@@ -157,17 +158,27 @@ def fold(
         since = rows.expire_before
         complete_since = max(since, complete_since)
         budget = replace(budget, semantics=settings.semantics, since=since, complete_since=complete_since)
-    layer = seal(
-        rows.keys,
-        computed_rows(rows.encoded(codecs), formulas),
-        [*map(as_stored, codecs)],
-        budget,
-        joint.vocabularies if joint else None,
-        formulas=formulas,
-        bins=joint.bins if joint else None,
-    )
+    with told_of(settings.view):
+        layer = seal(
+            rows.keys,
+            computed_rows(rows.encoded(codecs), formulas),
+            [*map(as_stored, codecs)],
+            budget,
+            joint.vocabularies if joint else None,
+            formulas=formulas,
+            bins=joint.bins if joint else None,
+        )
     warn_of_exact(settings.view, layer.failed_over)
     return layer
+
+
+@contextmanager
+def told_of(view: str) -> Iterator[None]:
+    """Name the view in the errors of layers, which know only features."""
+    try:
+        yield
+    except SettingsError as error:
+        raise SettingsError(f"feature view {view!r}: {error}") from error
 
 
 def warn_of_exact(view: str, reasons: Mapping[str, str]) -> None:

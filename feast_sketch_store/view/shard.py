@@ -36,6 +36,7 @@ from feast_sketch_store.view.sealing import (
     may_have_deltas,
     num_kept,
     ranges_of,
+    told_of,
     wants_compaction,
 )
 from feast_sketch_store.view.semantics import REPLACE, FoldedRows, RowSemantics, named
@@ -364,7 +365,9 @@ class Shard(LiveShard):
         rows, codecs = self.rows_of(log), self.settings.stored_codecs
         encoded = computed_rows(rows.encoded(codecs), joint.formulas)
         builder = SketchLayerBuilder(rows.keys, [*map(as_stored, codecs)], encoded)
-        return builder.values_within_memory(joint.budget_of(self.settings.budget, codecs, len(rows)), joint)
+        budget = joint.budget_of(self.settings.budget, codecs, len(rows))
+        with told_of(self.settings.view):
+            return builder.values_within_memory(budget, joint)
 
     def draft(self, log: LogRead, joint: SharedVocabularies | None, table: LogRead | None = None) -> Drafted:
         """Fold the rows of a log into an unpublished base.

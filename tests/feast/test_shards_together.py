@@ -246,7 +246,7 @@ def test_the_memory_of_a_feature_is_that_of_all_shards(pair, seal, structure):
 def test_too_little_memory_for_a_shard_is_told(pair):
     _, sharded = pair([Field(name="viewed", dtype=Set(Int64), tags={"sketch.target": "100B"})])
     sharded.write_to_online_store("history", rows()[["user_id", "viewed", "event"]])
-    with pytest.raises(SettingsError, match="feature 'viewed' cannot be kept for a memory of"):
+    with pytest.raises(SettingsError, match="view 'history': feature 'viewed' cannot be kept for"):
         maintenance.seal(sharded, "history")
     assert online(sharded, ["viewed"], [5])["viewed"] == [viewed(5)]
 

@@ -231,7 +231,7 @@ def test_rows_that_do_not_fit_in_the_memory_are_kept_unsealed(view, caplog, stru
     features["viewed"] = replace(features["viewed"], target=Goal("memory", 1, structure))
     settings = replace(settings_of("sets"), features=features)
     write(view, popular_rows(), settings)
-    with pytest.raises(SettingsError, match="feature 'viewed' cannot be kept for a memory of 1"):
+    with pytest.raises(SettingsError, match="'history': feature 'viewed' cannot be kept for a memory of 1"):
         seal(view, settings)
     write(view, {40: ["tea"]}, settings, policy=SealPolicy(1e-9, 0))
     assert "a later write seals them" in caplog.text
