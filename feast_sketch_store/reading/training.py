@@ -9,7 +9,7 @@ its training rows through the sketch as well:
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -64,9 +64,10 @@ def through_sketch(
     Returns
     -------
     A copy with the features' columns replaced, by lists of values in the order of a read or by scalars.
-    Columns with the counts of values are replaced, too. A list that is read is a new column, newest item
-    first, and so are the attributes of its items; beside it a column of booleans, ``<list>__complete``, says
-    where the store still has all items, see `SketchReader.lists`.
+    Columns with the counts of values are replaced, too. Nulls among whole numbers and booleans stay nulls in
+    columns of pandas' types ``Int64``, ``Int32`` and ``boolean``. A list that is read is a new column, newest
+    item first, and so are the attributes of its items; beside it a column of booleans, ``<list>__complete``,
+    says where the store still has all items, see `SketchReader.lists`.
 
     Raises
     ------
@@ -111,7 +112,7 @@ def through_sketch(
         shown = sealed.shown(feature, hashes)
         storage = shown.decoder.vocabulary.values.take(pa.array(shown.symbols))
         arrow = codec.to_column(shown.states, shown.indptr, storage)
-        result[column or name] = arrow.to_pandas().to_numpy()
+        result[column or name] = _as_given(arrow, None if column is None else dataframe[column].dtype)
         if beside is not None:
             counts = pa.array(shown.csr.weights)
             lists = pa.LargeListArray.from_arrays(
@@ -119,6 +120,20 @@ def through_sketch(
             )
             result[beside] = lists.to_pandas().to_numpy()
     return result
+
+
+def _as_given(values: pa.Array, dtype: object) -> Any:
+    """Values for a column of pandas, with nulls among whole numbers and booleans if its type has such nulls.
+
+    Others become floats, in which numbers beyond 2**53 change.
+    """
+    import pandas as pd
+
+    has_nulls = isinstance(dtype, pd.api.extensions.ExtensionDtype)
+    nullable = {pa.int32(): pd.Int32Dtype(), pa.int64(): pd.Int64Dtype(), pa.bool_(): pd.BooleanDtype()}
+    if has_nulls and values.type in nullable:
+        return nullable[values.type].__from_arrow__(values)
+    return values.to_pandas().to_numpy()
 
 
 def _items_before(

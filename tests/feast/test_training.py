@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 from feast import Field
 from feast.protos.feast.types.Value_pb2 import Int64Set, Value
-from feast.types import Float64, Int64, Set, String
+from feast.types import Bool, Float64, Int64, Set, String
 
 from feast_sketch_store import SketchReader, through_sketch
 from feast_sketch_store.errors import RowError, SettingsError, UnsupportedFeatureError
@@ -129,6 +129,19 @@ def test_scalars(filled, codec):
         assert shown[name].drop(3).tolist() == served[:3] + served[4:]
         assert pd.isna(shown[name][3])
     assert shown["spent"].nunique() == (8 if codec == "binned" else NUM_USERS - 1)
+
+
+def test_nulls_among_whole_numbers_stay_nulls_in_columns_that_have_such(filled):
+    exact = {"sketch.codec": "exact"}
+    more = [Field(name="number", dtype=Int64, tags=exact), Field(name="is_new", dtype=Bool, tags=exact)]
+    reader = filled({}, more)
+    numbers, flags = [2**53 + 1, None, -1], [True, None, False]
+    training = pd.DataFrame(
+        {"number": pd.array(numbers, "Int64"), "is_new": pd.array(flags, "boolean")}, index=[7, 5, 6]
+    )
+    pd.testing.assert_frame_equal(through_sketch(training, reader), training)
+    of_arrow = training.astype({"number": "int64[pyarrow]", "is_new": "bool[pyarrow]"})
+    pd.testing.assert_frame_equal(through_sketch(of_arrow, reader), training)
 
 
 def test_no_rows(filled):
