@@ -1,6 +1,7 @@
 """Entities and values of callers, as Arrow columns of the stored types, as hashes, and as shards."""
 
 from collections.abc import Mapping, Sized
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -163,8 +164,12 @@ def shard_of(entity: Mapping[str, int | str | bytes], num_shards: int) -> int:
     >>> shard_of({"user_id": 7}, 16)
     11
     """
+    count = shard_count(num_shards)
     columns = {name: _column(name, value) for name, value in entity.items()}
-    return int(shards_of(hash_columns(columns), shard_count(num_shards))[0])
+    try:
+        return int(shards_of(hash_columns(columns), count)[0])
+    except (TypeError, ValueError) as error:
+        raise RowError(f"{dict(entity)} is no entity: {error}") from error
 
 
 def _column(name: str, value: Any) -> pa.Array:
@@ -173,8 +178,9 @@ def _column(name: str, value: Any) -> pa.Array:
         return pa.array([value.as_py()], value.type)
     for kind, arrow_type in _TYPES.items():
         if isinstance(value, kind) and not isinstance(value, bool):
-            return pa.array([value], arrow_type)
-    raise RowError(f"join key {name!r} has the value {value!r}; give an integer, a string or bytes")
+            with suppress(OverflowError, UnicodeError):
+                return pa.array([value], arrow_type)
+    raise RowError(f"join key {name!r} has the value {value!r}; give an int64, a string or bytes")
 
 
-_TYPES = {int: pa.int64(), str: pa.large_string(), bytes: pa.large_binary()}
+_TYPES = {int | np.integer: pa.int64(), str: pa.large_string(), bytes: pa.large_binary()}

@@ -116,8 +116,13 @@ def test_a_client_computes_the_shard_of_an_entity():
     expected = shards_of(hash_entity_keys(keys), 64).tolist()
     given = [{"user_id": pa.scalar(9, pa.int32())}, {"user_id": 9, "shop_id": "a"}]
     assert [shard_of(entity, 64) for entity in given] == expected
-    with pytest.raises(RowError, match=r"'user_id' has the value 2\.5"):
-        shard_of({"user_id": 2.5}, 16)
+    assert shard_of({"user_id": np.int32(9)}, 64) == shard_of({"user_id": 9}, 64)
+    for wrong in (2.5, 2**64, None, True):
+        with pytest.raises(RowError, match=rf"'user_id' has the value {wrong};"):
+            shard_of({"user_id": wrong}, 16)
+    for nobody in ({}, {"user_id": pa.scalar(9, pa.int8())}):
+        with pytest.raises(RowError, match="is no entity: "):
+            shard_of(nobody, 16)
     with pytest.raises(ValueError, match="power of two"):
         shard_of({"user_id": 2}, 10)
 
