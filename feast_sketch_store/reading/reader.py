@@ -109,6 +109,7 @@ class SketchReader:
     ------
     SettingsError : the view does not exist; or it has no rows yet, and its definition does not tell the types
         of its join keys; or a parameter has a value that cannot work.
+    RowError : a vocabulary has values of another type than its feature.
     DamagedFileError : a file of the view cannot be read.
     ShardError : from reads, if the shard of an entity is not served.
     """
@@ -488,7 +489,7 @@ class SketchReader:
         """The values of each entity as an Arrow array; an array of lists if the feature is an Array or a Set.
 
         A value is null if there is no row, or if the feature is missing or null in it. Errors are those of
-        `hash`.
+        `contains`.
         """
         codec, hashes = self._codec(feature), self.hash(entities)
 
@@ -571,7 +572,7 @@ class SketchReader:
         UnsupportedFeatureError : see `csr`; or the feature is not a list, and you gave what only lists have.
         RowError : see `lists`; or there are 2**31 values or more.
         """
-        if self._codec(feature).is_list or limit is not None or until is not None:
+        if self._codec(feature).is_list or limit is not None or until is not None or inclusive:
             items = self.lists(feature, self.hash(entities), limit=limit, until=until, inclusive=inclusive)
             return Jagged.of(items.indptr, items.ids, items.vocabulary, items.complete)
         rows = self.csr(feature, entities)

@@ -205,6 +205,8 @@ def test_jagged_ids_of_sets_are_those_of_csr(tmp_path):
     assert jagged.vocabulary.equals(matrix.vocabulary)
     with pytest.raises(UnsupportedFeatureError, match="'liked' of view 'history' is not a list"):
         reader.jagged("liked", [1], 5)
+    with pytest.raises(UnsupportedFeatureError, match="'liked' of view 'history' is not a list"):
+        reader.jagged("liked", [1], inclusive=True)
 
 
 @pytest.mark.parametrize(
