@@ -224,9 +224,7 @@ def window_of_lists(
         time zone, or is missing.
     """
     if limit is not None and (not isinstance(limit, Integral) or limit < 1):
-        raise RowError(
-            f"a limit of {limit!r} items shows nothing; ask for 1 or more, or for None, which is all"
-        )
+        raise RowError(f"a limit of {limit!r} items cannot be; give a whole number from 1, or None for all")
     oldest = NO_TIMESTAMP if min_timestamp is None else _microseconds_of(min_timestamp)
     if until is None:
         return ListWindow(max(expire_before_of(ttl_microseconds), oldest), limit)

@@ -209,6 +209,7 @@ def test_lists_refuse_what_they_cannot_keep(store, tmp_path):
         (lambda: lists.remove([1, 2], ["a"]), "takes 2 values here, not 1 values"),
         (lambda: lists.get([1], limit=0), "a limit of 0 items"),
         (lambda: lists.get([1], limit=-1), "a limit of -1 items"),
+        (lambda: lists.get([1], limit=1.0), "a limit of 1.0 items cannot be; give a whole number"),
         (lambda: lists.replace([1], [0, 2], ["a"]), "takes 2 values"),
         (lambda: lists.replace([1], [1, 2], ["a"]), "indptr does not tell"),
     ]:
