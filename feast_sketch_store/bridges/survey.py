@@ -11,13 +11,11 @@ truth lies between no further growth, and as much growth with each doubling that
 
 import logging
 import math
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -44,7 +42,13 @@ from feast_sketch_store.planning.choice import knee
 from feast_sketch_store.planning.curves import SETS, Grid, candidates
 from feast_sketch_store.planning.other_stores import LISTPACK_VALUE, REDIS, StoredRows, redis_bytes
 from feast_sketch_store.planning.plan import Estimate
-from feast_sketch_store.planning.sample import Sample, all_values, spread_of_total, total_by_mean
+from feast_sketch_store.planning.sample import (
+    FeatureSample,
+    Sample,
+    all_values,
+    spread_of_total,
+    total_by_mean,
+)
 from feast_sketch_store.planning.source import features_of_rows
 from feast_sketch_store.rows.codecs import BINNED, CATEGORICAL, EXACT, MEMBERSHIP
 from feast_sketch_store.rows.entity_keys import serialize_entity_keys
@@ -270,14 +274,14 @@ class _Survey:
         resolution: str,
     ) -> SurveyedView:
         given = list(rows.values())
-        table = self._table(given)
+        table, num_entities = self._table(given), round(entities.value)
         layer = self._sealed(table)[0]
-        at_knee = self._knee(table, round(entities.value))
-        values = {name: _values_of(given, name) for name in layer.codecs}
-        counts = {name: Counter(chain.from_iterable(sets)) for name, sets in values.items()}
-        distinct = {name: _num_values(counter, len(rows), entities.value) for name, counter in counts.items()}
+        newest = NewestRows(lambda columns: iter([table]))
+        features = features_of_rows(newest, [c for c in self._settings.codecs if c.feature in layer.codecs])
+        at_knee = self._knee(newest, features, num_entities)
+        distinct = {name: all_values(f.counts, len(rows), num_entities) for name, f in features.items()}
         numbered = [name for name in layer.codecs if layer.features[name].vocabulary is not None]
-        seen = max(1, sum(len(counts[name]) for name in numbered))
+        seen = max(1, sum(len(features[name].vocabulary) for name in numbered))
         known = [sum(getattr(distinct[name], end) for name in numbered) for end in ("value", "low", "high")]
         values_known = Estimate(*(number / seen for number in known))
         each = bytes_per_entity(given, entities.value, values_known, self._bytes_of, _row_size)
@@ -310,25 +314,24 @@ class _Survey:
             None if at_knee is None else here.value - at_knee.saved_bytes,
             None if at_knee is None else at_knee.false_per_read,
             [
-                self._feature(layer, name, _num_facts(values[name], entities), distinct[name])
+                self._feature(layer, name, _num_facts(features[name], entities), distinct[name])
                 for name in self._view.features
-                if name in layer.codecs
+                if name in features
             ],
             list(self._notes(rows, entities, reported, at_knee)),
         )
 
-    def _knee(self, table: pa.Table, num_entities: int) -> _Knee | None:
-        """The knee of the sample; None without one, without membership features, or without values."""
-        codecs = [codec for codec in self._settings.codecs if codec.name == MEMBERSHIP]
-        if not codecs:
-            return None
-        rows = NewestRows(lambda columns: iter([table]))
+    def _knee(
+        self, rows: NewestRows, features: Mapping[str, FeatureSample], num_entities: int
+    ) -> _Knee | None:
+        """The knee of the sample; None without one, or without values of membership features."""
+        members = [codec.feature for codec in self._settings.codecs if codec.name == MEMBERSHIP]
         buckets, _ = bucket_timestamps(rows.keys.event_timestamps, self._settings.ttl_microseconds)
         sample = Sample(
             max(num_entities, len(rows)),
             self._settings.presence_error_rate,
             rows.keys.entity_hashes,
-            features_of_rows(rows, codecs),
+            {name: features[name] for name in members},
             buckets=buckets,
         )
         if not sample.num_facts:
@@ -440,35 +443,9 @@ def _times(each: Estimate, entities: Estimate) -> Estimate:
     return Estimate(each.value * entities.value, each.low * entities.low, each.high * entities.high)
 
 
-def _values_of(rows: Iterable[OtherRow], feature: str) -> list[set[object]]:
-    """The distinct values of a feature for each entity."""
-    return [_distinct(row.values.get(feature)) for row in rows]
-
-
-def _distinct(value: Value | None) -> set[object]:
-    field = None if value is None else value.WhichOneof("val")
-    if value is None or field is None:
-        return set()
-    content = getattr(value, field)
-    if field.endswith(("_list_val", "_set_val")) and hasattr(content, "val"):
-        return set(map(_hashable, content.val))
-    return {_hashable(content)}
-
-
-def _hashable(content: Any) -> object:
-    return content.SerializeToString() if hasattr(content, "SerializeToString") else content
-
-
-def _num_values(counter: Counter[object], num_sampled: int, num_entities: float) -> Estimate:
-    """The number of distinct values of all entities."""
-    counts = np.array([*counter.values()], np.int64)
-    return all_values(counts, num_sampled, round(num_entities))
-
-
-def _num_facts(values: Sequence[set[object]], entities: Estimate) -> Estimate:
+def _num_facts(feature: FeatureSample, entities: Estimate) -> Estimate:
     """The number of values of all entities, from the mean of the sampled ones."""
-    lengths = np.array([len(of_entity) for of_entity in values], np.int64)
-    facts = total_by_mean(lengths, max(len(values), round(entities.value)))
+    facts = total_by_mean(feature.rows.lengths, max(len(feature.rows), round(entities.value)))
     if entities.is_known:
         return facts
     return Estimate(
