@@ -45,7 +45,6 @@ from feast_sketch_store.kernel.calls import (
     SetCodes,
     SymbolQuery,
     distinct_per_row,
-    encode_values,
     hash_int64_keys,
     hash_keys,
     parse_int64_keys,

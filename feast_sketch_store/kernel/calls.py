@@ -173,31 +173,6 @@ def distinct_per_row(
     return indptr, ids[: indptr[-1]]
 
 
-def encode_values(
-    field: tuple[bytes, bool, bool],
-    is_present: NDArray[np.bool_],
-    indptr: NDArray[np.int64],
-    ids: NDArray[np.int32],
-    offsets: NDArray[np.int64],
-    data: NDArray[np.uint8],
-) -> tuple[bytes, NDArray[np.int64]]:
-    """Rows as Feast values in wire format: the elements of one ``RepeatedValue``, one per row.
-
-    Parameters
-    ----------
-    field : the tag of the field of ``Value``, whether it is a list or set, and whether it has packed numbers.
-    is_present : bool[n]; a row that is not present is an empty ``Value``.
-    indptr, ids : int64[n + 1] and int32[nnz], the elements of each row.
-    offsets, data : int64[V + 1] and uint8[...]: encoded element `i` is ``data[offsets[i]:offsets[i + 1]]``.
-
-    Returns
-    -------
-    The bytes, and where each row begins and ends: int64[n + 1].
-    """
-    ends = np.empty(len(indptr), np.int64)
-    return _compiled.encode_values(*field, is_present, indptr, ids, offsets, data, ends), ends
-
-
 def row_hashes(entity_hashes: NDArray[np.uint64], salt: tuple[int, int]) -> NDArray[np.uint64]:
     """64 bits of each 128-bit hash, uint64[n, 2], unpredictable without the salt: uint64[n]."""
     hashes = np.empty(len(entity_hashes), np.uint64)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from feast_sketch_store import kernel
 from feast_sketch_store.kernel import ABSENT, BYTES, FOUND, NAMES, NUMBERS, WITH_WEIGHTS, RowReader
 from feast_sketch_store.kernel.binary import from_parts
-from feast_sketch_store.rows.codecs import Decoder, FeatureCodec
+from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.encoding import NO_TIMESTAMP
 from feast_sketch_store.rows.vocabulary import Vocabulary
@@ -248,7 +248,7 @@ def read(
             weights = np.frombuffer(of_column[2], np.int64) if column.is_weighted else None
             # Entities without a row have no elements.
             own = Csr(np.append(indptr[found], indptr[-1]), ids, weights)
-            features[column.name] = Answer(Decoder(column.codec, vocabulary), own_states[found], own)
+            features[column.name] = Answer(column.codec, vocabulary, own_states[found], own)
     return LayerAnswer(found, timestamps[found], features)
 
 

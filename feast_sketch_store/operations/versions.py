@@ -213,8 +213,8 @@ class _Content:
                 buckets = np.bincount(_bucket_of(lengths[feature.states >= EMPTY]), minlength=len(_BUCKETS))
                 self.lengths[name].update(dict(zip(_BUCKETS, buckets.tolist(), strict=True)))
                 ids, counts = np.unique(feature.symbols, return_counts=True)
-                decoder = feature.decoder
-                values = decoder.codec.from_storage(decoder.vocabulary.values.take(pa.array(ids))).to_pylist()
+                stored = feature.vocabulary.values.take(pa.array(ids))
+                values = feature.codec.from_storage(stored).to_pylist()
                 self.values[name].update(dict(zip(map(_hashable, values), counts.tolist(), strict=True)))
             found = hashes[answer.found]
             self.lengths_of_entities.update(

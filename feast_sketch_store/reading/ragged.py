@@ -151,7 +151,7 @@ def column_of(answer: LayerAnswer, codec: FeatureCodec, num_entities: int) -> pa
         storage = pa.array([], codec.storage_type)
         return codec.to_column(states, np.zeros(num_entities + 1, np.int64), storage)
     states[answer.found] = part.states
-    storage = part.decoder.vocabulary.values.take(pa.array(part.symbols))
+    storage = part.vocabulary.values.take(pa.array(part.symbols))
     return codec.to_column(states, Csr.placed([(answer.found, part.csr)], num_entities).indptr, storage)
 
 

@@ -110,7 +110,7 @@ def through_sketch(
         else:
             feature, beside = _feature(dataframe, view.name, codec)
         shown = sealed.shown(feature, hashes)
-        storage = shown.decoder.vocabulary.values.take(pa.array(shown.symbols))
+        storage = shown.vocabulary.values.take(pa.array(shown.symbols))
         arrow = codec.to_column(shown.states, shown.indptr, storage)
         result[column or name] = _as_given(arrow, None if column is None else dataframe[column].dtype)
         if beside is not None:

@@ -77,7 +77,7 @@ class Numbering:
 
     def translate(self, values: Answer) -> Csr:
         """The ids of an answer's symbols, int32; symbols without an id are left out."""
-        rows = values.csr.mapped(self.map_of(values.decoder.vocabulary))
+        rows = values.csr.mapped(self.map_of(values.vocabulary))
         return rows.distinct()  # rows of before the feature had this codec may repeat values
 
 

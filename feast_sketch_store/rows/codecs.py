@@ -1,7 +1,7 @@
 """Codecs: how the values of one feature travel between Feast, the row log and the sketch.
 
     feast Value  --to_arrow-->  Arrow column  --to_storage-->  vocabulary values  (write, seal)
-    feast Value  <------------  Decoder  <------------------  symbol ids         (read)
+    feast Value  <------------  kernel (`layers.row_reader`)  <-----------------  (read)
 
     membership   Array, Set   a read gives the possibly-present elements
     categorical  scalars      ... one value of the vocabulary
@@ -21,7 +21,6 @@ back in the field in which it was written.
 Feast takes seconds to import. It is imported only where its objects are made, so array readers never load it.
 """
 
-import itertools
 import math
 import operator
 from collections.abc import Sequence
@@ -36,11 +35,9 @@ from numpy.typing import NDArray
 
 from feast_sketch_store import kernel
 from feast_sketch_store.errors import RowError, UnsupportedFeatureError, shown
-from feast_sketch_store.kernel.binary import Parts, parts_of
 from feast_sketch_store.rows.binning import Binning, Numbers
 from feast_sketch_store.rows.counting import Counting
 from feast_sketch_store.rows.listing import Attribute, Listing
-from feast_sketch_store.rows.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
     from feast.protos.feast.types.Value_pb2 import Value
@@ -64,8 +61,6 @@ BACKING: Final = "backing"
 COUNTS: Final = "counts"
 COUNTS_OF: Final = "counts_of"
 SCORE: Final = "score"
-
-Symbols = NDArray[np.int64] | NDArray[np.int32]
 
 _MICROSECONDS: Final = 1_000_000
 _MAX_TIMESTAMP_SECONDS: Final = (2**63 - 1) // _MICROSECONDS
@@ -144,8 +139,6 @@ _VALUE_FIELDS: Final = {
 # The numbers: bytes of an element in a packed list, 0 for a varint.
 _PACKED_BYTES: Final = {**dict.fromkeys(_INTEGERS, 0), "float": 4, "double": 8}
 _MANY_VALUES: Final = 16  # from here on a call of the kernel is faster
-_ENTITIES_PER_MESSAGE: Final = 128  # few enough to stay in the cache
-_BYTES_PER_MESSAGE: Final = 1 << 26  # unless one value is larger; protobuf parses at most 2 GiB
 
 TOO_LARGE_FOR_FLOAT: Final = "which is too large for a 32-bit float"
 ID_KINDS: Final = ("int64", "string")  # of ids of what was counted
@@ -559,93 +552,6 @@ class FeatureCodec:
         return pa.array(numbers)
 
 
-class Decoder:
-    """Builds Feast values from symbol ids.
-
-    Values are assembled in protobuf's wire format and parsed for many entities at once, as the elements of
-    one message. Parsing a hundred elements takes a third of the time of appending them from Python, and the
-    values share one allocation.
-
-        number in a collection   field of Value, length, | 1, length, | element element ...   (packed)
-        other in a collection    field of Value, length, |              1, length, element  1, length, ...
-        scalar                   field of Value,         |              element (a length first if not a
-        number)
-
-    Source: protobuf.dev, "Encoding".
-    """
-
-    def __init__(self, codec: FeatureCodec, vocabulary: Vocabulary):
-        self.codec = codec
-        self.vocabulary = vocabulary
-        is_packed = codec.is_collection and codec.element_kind not in _DELIMITED_KINDS
-        self._field = codec.tag, codec.is_collection, is_packed
-
-    def to_wire(
-        self, states: NDArray[np.uint8], indptr: NDArray[np.int64], symbols: Symbols
-    ) -> tuple[bytes, NDArray[np.int64]]:
-        """One value per entity in wire format, each as an element of field 1; empty if there is none.
-
-        Parameters
-        ----------
-        states : uint8[n] of MISSING, NULL, EMPTY, VALUE.
-        indptr : int64[n + 1], entity ``i`` owns ``symbols[indptr[i]:indptr[i + 1]]``.
-        symbols : int[nnz], ids of the vocabulary.
-
-        Returns
-        -------
-        The bytes, and where each value begins and ends: int64[n + 1].
-        """
-        ids = symbols.astype(np.int32, copy=False)
-        return kernel.encode_values(self._field, states >= EMPTY, indptr, ids, *self._fragments)
-
-    def values(
-        self, states: NDArray[np.uint8], indptr: NDArray[np.int64], symbols: Symbols
-    ) -> "list[Value | None]":
-        """One value per entity. The parameters are those of `to_wire`.
-
-        Returns
-        -------
-        A new ``Value`` each, or None for MISSING. About a hundred values share memory, so keeping one keeps
-        them all.
-        """
-        from feast.protos.feast.types.Value_pb2 import RepeatedValue
-
-        message, ends = self.to_wire(states, indptr, symbols)
-        built: list[Value | None] = []
-        for bounds in itertools.pairwise(_message_bounds(ends)):
-            built += RepeatedValue.FromString(message[slice(*bounds)]).val[:]
-        for row in np.flatnonzero(states == MISSING).tolist():
-            built[row] = None
-        return built
-
-    @cached_property
-    def _fragments(self) -> Parts:
-        """The encoded elements: offsets and data, as Arrow lays out large binary values."""
-        values = self.vocabulary.values
-        if self.codec.element_kind not in _DELIMITED_KINDS:
-            fragments = self._number_fragments()
-            return np.arange(len(fragments) + 1) * fragments.shape[1], fragments.reshape(-1)
-        # Elements with their lengths; in a collection each also has a tag.
-        tag = b"\x0a" if self.codec.is_collection else b""
-        lengths = pc.binary_length(values).dictionary_encode()
-        heads = [tag + kernel.varint(length) for length in lengths.dictionary.to_pylist()]
-        heads = pa.array(heads, pa.large_binary()).take(lengths.indices)
-        return parts_of(pc.binary_join_element_wise(heads, values, pa.scalar(b"", pa.large_binary())))
-
-    def _number_fragments(self) -> NDArray[np.uint8]:
-        """uint8[V, width]; varints are padded with continuation bytes, which every parser accepts."""
-        numbers = self.vocabulary.values.to_numpy()
-        if self.codec.element_kind in _FLOAT_BITS:
-            bits = numbers.astype(_FLOAT_BITS[self.codec.element_kind])
-            return np.asarray(bits.view(np.uint8).reshape(len(bits), bits.itemsize))
-        unsigned: NDArray[np.uint64] = numbers.view(np.uint64)
-        width = max(1, -(-int(unsigned.max(initial=0)).bit_length() // 7))
-        shifts = np.arange(width, dtype=np.uint64) * np.uint64(7)
-        groups = ((unsigned[:, None] >> shifts) & np.uint64(0x7F)).astype(np.uint8)
-        groups[:, :-1] |= 0x80
-        return groups
-
-
 def converted(number: Any, source: str, target: str) -> Any:
     """Convert a number that arrives in another field of Feast's ``Value`` than its feature's.
 
@@ -686,15 +592,3 @@ def _with_nulls(seconds: pa.Array) -> pa.Array:
 def _container(field: str) -> str:
     """The message of a field of ``Value`` that holds elements; empty for a scalar."""
     return next((name for name in ("list", "set") if field.endswith(f"{name}_val")), "")
-
-
-def _message_bounds(ends: NDArray[np.int64]) -> list[int]:
-    """Where to cut values that end at ``ends`` into messages to be parsed one by one."""
-    if ends[-1] <= _BYTES_PER_MESSAGE:
-        return [*ends[:-1:_ENTITIES_PER_MESSAGE].tolist(), int(ends[-1])]
-    bounds, first = [0], 0
-    while first < len(ends) - 1:
-        stop = int(np.searchsorted(ends, ends[first] + _BYTES_PER_MESSAGE, side="right")) - 1
-        first = min(max(stop, first + 1), first + _ENTITIES_PER_MESSAGE, len(ends) - 1)
-        bounds.append(int(ends[first]))
-    return bounds

@@ -2,7 +2,6 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
@@ -10,7 +9,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from feast_sketch_store.kernel import RowReader
-from feast_sketch_store.rows.codecs import EMPTY, VALUE, Decoder, FeatureCodec, Symbols
+from feast_sketch_store.rows.codecs import EMPTY, VALUE, FeatureCodec
 from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.encoding import EncodedFeature
 from feast_sketch_store.rows.listing import Attribute
@@ -79,13 +78,15 @@ class Answer:
 
     Parameters
     ----------
-    decoder : has the vocabulary of the symbols.
+    codec : of the values.
+    vocabulary : of the symbols.
     states : uint8[p] of codecs.MISSING, NULL, EMPTY, VALUE.
     csr : the symbols of each entity, with their weights if they have any.
     """
 
-    def __init__(self, decoder: Decoder, states: NDArray[np.uint8], csr: Csr):
-        self.decoder = decoder
+    def __init__(self, codec: FeatureCodec, vocabulary: Vocabulary, states: NDArray[np.uint8], csr: Csr):
+        self.codec = codec
+        self.vocabulary = vocabulary
         self.states = states
         self.csr = csr
 
@@ -95,7 +96,7 @@ class Answer:
         return self.csr.indptr
 
     @property
-    def symbols(self) -> Symbols:
+    def symbols(self) -> NDArray[np.integer]:
         """The symbols of all entities: int[nnz]."""
         return self.csr.ids
 
@@ -170,7 +171,7 @@ class SealedFeature(ABC):
 
         By default exactly what the rows have.
         """
-        return Answer(Decoder(self.codec, rows.vocabulary), rows.states, rows.csr)
+        return Answer(self.codec, rows.vocabulary, rows.states, rows.csr)
 
     def missing(
         self, rows: EncodedFeature, entity_hashes: NDArray[np.uint64], answer: Answer
@@ -200,7 +201,7 @@ class SealedFeature(ABC):
 
         By default each row must have exactly its own values.
         """
-        width = len(answer.decoder.vocabulary)
+        width = len(answer.vocabulary)
         ours, theirs = (csr.rows * width + csr.ids for csr in (written, answer.csr))
         num_lost = len(np.setdiff1d(ours, theirs))
         return num_lost, len(theirs) - (len(ours) - num_lost)
@@ -218,13 +219,12 @@ class SealedFeature(ABC):
         """The values of rows that are in the vocabulary; a row that has no others is empty."""
         csr = self.known(rows)
         states = np.where((rows.states == VALUE) & (csr.lengths == 0), np.uint8(EMPTY), rows.states)
-        return Answer(self.decoder, states, csr)
+        return self.answer(states, csr)
 
-    @cached_property
-    def decoder(self) -> Decoder:
-        """Decodes the ids of the vocabulary."""
+    def answer(self, states: NDArray[np.uint8], csr: Csr) -> Answer:
+        """An answer in ids of the vocabulary."""
         assert self.vocabulary is not None
-        return Decoder(self.codec, self.vocabulary)
+        return Answer(self.codec, self.vocabulary, states, csr)
 
 
 class RowSymbols(NamedTuple):

@@ -323,7 +323,7 @@ class BloomFeature(SealedFeature):
         ids = candidates.ids[candidates.indptr[:-1][has_any]]
         # If a shape says that there is a value but no symbol is possible, the shape is a false positive.
         states = np.where((states == VALUE) & ~has_any, np.uint8(NULL), states)
-        return Answer(self.decoder, states, Csr.of_lengths(has_any.astype(np.int64), ids))
+        return self.answer(states, Csr.of_lengths(has_any.astype(np.int64), ids))
 
     def shown(self, rows: EncodedFeature, entity_hashes: NDArray[np.uint64]) -> Answer:
         """See `SealedFeature.shown`. The hashes show their own false values.
@@ -334,7 +334,7 @@ class BloomFeature(SealedFeature):
         noise = Csr(*self.filter.possible_symbols(entity_hashes, self.symbols.query, rows.states == VALUE))
         both = own.joined(noise).distinct()
         if self.codec.is_collection:
-            return Answer(self.decoder, rows.states, both)
+            return self.answer(rows.states, both)
         return self._of_scalar(rows.states, both)
 
     def differences(self, written: Csr, entity_hashes: NDArray[np.uint64], answer: Answer) -> tuple[int, int]:

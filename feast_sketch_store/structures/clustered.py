@@ -209,7 +209,7 @@ class ClusteredFeature(SealedFeature):
         own = self.known(rows)
         query = self.query(self._scorer.clusters_of(own))
         noise = Csr(*self.filter.possible_symbols(entity_hashes, query, rows.states == VALUE))
-        return Answer(self.decoder, rows.states, own.joined(noise).distinct())
+        return self.answer(rows.states, own.joined(noise).distinct())
 
     @cached_property
     def _scorer(self) -> Scorer:

@@ -319,7 +319,7 @@ class Column(SeparateFeature):
     ) -> Iterator[str]:
         """See `SealedFeature.missing`: values come back in their order."""
         written = rows.vocabulary.values.take(pa.array(rows.symbols))
-        stored = answer.decoder.vocabulary.values.take(pa.array(answer.symbols))
+        stored = answer.vocabulary.values.take(pa.array(answer.symbols))
         if not np.array_equal(rows.indptr, answer.indptr) or not written.equals(stored):
             yield f"has other values of feature {self.codec.feature!r} than the row log"
 

@@ -218,7 +218,7 @@ class ListFeature(NumberedValues):
         assert listing is not None
         if listing.limit is not None:
             csr = csr.masked(np.arange(len(csr.ids)) - csr.indptr[:-1][csr.rows] < listing.limit)
-        return Answer(self.decoder, rows.states, csr)
+        return self.answer(rows.states, csr)
 
     def missing(
         self, rows: EncodedFeature, entity_hashes: NDArray[np.uint64], answer: Answer
@@ -243,7 +243,7 @@ class ListFeature(NumberedValues):
         _, step = listing.digit_of(attribute.feature)
         digits = listing.codes_of(rows.times) // step % len(attribute.values)
         known = attribute_vocabulary(self.codec, attribute.feature)
-        stored = known.find(shown.decoder.vocabulary.values)[shown.symbols]
+        stored = known.find(shown.vocabulary.values)[shown.symbols]
         if len(stored) != len(answer.symbols) or not self._agree(rows, answer, digits, stored):
             yield f"has other values of attribute {attribute.feature!r} than the row log"
 
@@ -386,7 +386,7 @@ class CountsFeature(NumberedValues):
         known = self.known_answer(rows)
         csr = known.csr
         counts = np.ones(len(csr.ids), np.int64) if csr.weights is None else csr.weights
-        return Answer(known.decoder, known.states, Csr(csr.indptr, csr.ids, self._as_sealed(counts)))
+        return self.answer(known.states, Csr(csr.indptr, csr.ids, self._as_sealed(counts)))
 
     def _as_sealed(self, counts: NDArray[np.int64]) -> NDArray[np.int64]:
         """Counts as they are read. A count that no row has stays as it is if the nearest one is too far."""

@@ -30,6 +30,7 @@ from tests.helpers import object_servers
 from tests.helpers.keys import user_hashes, user_key
 from tests.helpers.processes import warm_context
 from tests.helpers.proxy import Proxy, proxy
+from tests.oracle.messages import feast_values
 
 VALUES = 20  # of a user ...
 VOCABULARY = 10_000  # ... of so many
@@ -221,7 +222,7 @@ def _serve(pipe: Connection, url: str, options: dict[str, str], cache: Path) -> 
 def _values_of_first(view: View, hashes: Any) -> list[int]:
     answer = view.read(hashes[:1], ["viewed"])
     feature = answer.features["viewed"]
-    for value in feature.decoder.values(feature.states, feature.indptr, feature.symbols):
+    for value in feast_values(feature):
         return list(value.int64_set_val.val)
     return []
 

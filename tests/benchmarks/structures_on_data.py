@@ -128,8 +128,8 @@ def _shown(task: Task, rows: EncodedRows, layer: SketchLayer) -> History:
     person = _people_of(task, rows)
     shown = {}
     for name, matrix in task.history.items():
-        csr, decoder = answer.features[name].csr, answer.features[name].decoder
-        values = decoder.vocabulary.values.to_numpy(zero_copy_only=False)
+        csr, vocabulary = answer.features[name].csr, answer.features[name].vocabulary
+        values = vocabulary.values.to_numpy(zero_copy_only=False)
         own = task.vocabularies[name]
         known = np.array([value.decode() for value in values], object) if own.dtype == object else values
         ids = np.searchsorted(own, known)[csr.ids]

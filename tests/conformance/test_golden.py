@@ -16,6 +16,7 @@ from tests.helpers.keys import user_hashes
 from tests.helpers.reads import find_rows
 from tests.helpers.snapshots import load
 from tests.oracle.filters import bit_of
+from tests.oracle.messages import feast_values
 
 GOLDEN = Path(__file__).parent / "golden"
 BASE, ORDER = GOLDEN / "v1.base.sketch", GOLDEN / "v1.order.sketch"
@@ -75,7 +76,7 @@ def test_rows_read_as_they_were_written():
     assert answer.event_timestamps.tolist() == [NOON + HOUR * user for user in ROWS]
     for column, (name, field) in enumerate(zip(NAMES, VALUE_FIELDS, strict=True)):
         feature = answer.features[name]
-        values = feature.decoder.values(feature.states, feature.indptr, feature.symbols)
+        values = feast_values(feature)
         assert [plain(v, field) for v in values] == [row[column] for row in ROWS.values()]
 
 
@@ -151,7 +152,7 @@ def test_listed_rows_read_as_they_were_written():
     assert answer.found.tolist() == list(range(70))
     assert answer.event_timestamps.tolist() == [NOON + HOUR * user for user in range(70)]
     columns = [answer.features[name] for name in names]
-    values = [feature.decoder.values(feature.states, feature.indptr, feature.symbols) for feature in columns]
+    values = [feast_values(feature) for feature in columns]
     for user, (viewed, sizes, note, country, weight) in enumerate(zip(*values, strict=True)):
         if user % 7 == 0:
             assert (viewed, sizes, note, country, weight) == (None,) * 5
@@ -195,7 +196,7 @@ def test_sets_read_as_they_were_written():
     assert answer.found.tolist() == list(range(70))
     assert (answer.event_timestamps <= NOON + HOUR * np.arange(70)).all()
     columns = [answer.features[name] for name in names]
-    values = [feature.decoder.values(feature.states, feature.indptr, feature.symbols) for feature in columns]
+    values = [feast_values(feature) for feature in columns]
     for user, (viewed, sizes, topics, country, bought) in enumerate(zip(*values, strict=True)):
         if user % 6:
             all_viewed = ["tea", "coffee", "naïve ☕", ""][: user % 5]
@@ -300,7 +301,7 @@ def test_clustered_rows_read_as_they_were_written():
     answer = layer.read(user_hashes(range(1000)), names)
     assert answer.found.tolist() == list(range(60))
     columns = [answer.features[name] for name in names]
-    values = [feature.decoder.values(feature.states, feature.indptr, feature.symbols) for feature in columns]
+    values = [feast_values(feature) for feature in columns]
     for user, (viewed, sizes, topics) in enumerate(zip(*values, strict=True)):
         if user % 10 == 0:
             assert (viewed, sizes, topics) == (Value(), None, None)
@@ -369,7 +370,7 @@ def test_a_static_function_reads_as_it_was_written_and_as_the_format_says():
     answer = layer.read(user_hashes(range(300)), ["country", "level"])
     assert answer.found.tolist() == list(range(300))
     country, level = (answer.features[name] for name in ("country", "level"))
-    found = [f.decoder.values(f.states, f.indptr, f.symbols) for f in (country, level)]
+    found = [feast_values(f) for f in (country, level)]
     hashes = row_hashes(user_hashes(range(300)), (0x0123456789ABCDEF, 0xFEDCBA9876543210)).tolist()
     for user in range(300):
         own_country = Value(string_val=["DE", "FR", "naïve ☕"][user % 3]) if user % 8 else Value()
@@ -475,8 +476,7 @@ def test_formulas_give_what_the_rows_of_the_file_have():
     layer = SketchLayer.from_snapshot(description["layer"], arrays)
     answer = layer.read(user_hashes(range(70)), ["taste", "worth"])
     tastes, worths = (
-        [value and value.double_val for value in f.decoder.values(f.states, f.indptr, f.symbols)]
-        for f in answer.features.values()
+        [value and value.double_val for value in feast_values(f)] for f in answer.features.values()
     )
     for user in range(70):
         viewed = set(["tea", "coffee", "naïve ☕", ""][: user % 5]) if user % 6 and user % 7 else set()

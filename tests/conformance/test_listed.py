@@ -20,6 +20,7 @@ from tests.helpers.cases import case, for_each
 from tests.helpers.keys import user_hashes
 from tests.helpers.length import by_length
 from tests.helpers.snapshots import load, parts_of, published
+from tests.oracle.messages import feast_values
 
 GOLDEN = Path(__file__).parent / "golden"
 FILES = {name: GOLDEN / f"v1.{name}.sketch" for name in ("listed", "sets", "counts")}
@@ -41,10 +42,7 @@ REFUSALS = (ValueError, KeyError, TypeError)
 def read_all(layer, file):
     """Everything of all rows, as bytes; the decoders must not fail."""
     answer = layer.read(HASHES, NAMES[file])
-    values = [
-        [v and v.SerializeToString() for v in f.decoder.values(f.states, f.indptr, f.symbols)]
-        for f in answer.features.values()
-    ]
+    values = [[v and v.SerializeToString() for v in feast_values(f)] for f in answer.features.values()]
     weights = [f.csr.weights for f in answer.features.values()]
     counts = [None if own is None else own.tolist() for own in weights]
     return answer.found.tolist(), answer.event_timestamps.tolist(), values, counts

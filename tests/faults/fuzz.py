@@ -60,6 +60,7 @@ from feast_sketch_store.storage.local import LocalStorage
 from feast_sketch_store.view.view import View
 from tests.helpers.keys import user_hashes, user_key
 from tests.helpers.layers import build_layer
+from tests.oracle.messages import feast_values
 
 INPUTS_PER_CHILD = 500
 SECONDS_PER_INPUT = 10
@@ -447,7 +448,7 @@ def read_snapshot(content: bytes) -> str:
             except ValueError:  # which the view reports as a damaged file
                 return "snapshots refused when they are read"
             for answer in answers.values():
-                answer.decoder.values(answer.states, answer.indptr, answer.symbols)
+                feast_values(answer)
     assert all(layer.features[name].structure and layer.size_bytes_of(name) >= 0 for name in layer.codecs)
     assert min(layer.num_facts, layer.fact_bits) >= 0
     assert layer.ideal_bits >= 0

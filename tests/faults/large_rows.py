@@ -31,6 +31,7 @@ from feast_sketch_store.settings.view_settings import FeatureSettings, ViewSetti
 from feast_sketch_store.storage.local import LocalStorage
 from feast_sketch_store.view.sealing import SealPolicy
 from feast_sketch_store.view.view import View
+from tests.oracle.messages import feast_values
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 CODECS = [FeatureCodec("text", "string_val", EXACT), FeatureCodec("parts", "string_list_val", EXACT)]
@@ -90,7 +91,7 @@ class Campaign:
             asked = users[start : start + self.at_a_time]
             found = {}
             answer = view.read(hash_int64_keys("user_id", np.array(asked)), ["text", "parts"])
-            values = [f.decoder.values(f.states, f.indptr, f.symbols) for f in answer.features.values()]
+            values = [feast_values(f) for f in answer.features.values()]
             for position, *of_row in zip(answer.found, *values, strict=True):
                 read = dict(zip(answer.features, of_row, strict=True))
                 found[asked[position]] = {name: v for name, v in read.items() if v is not None}

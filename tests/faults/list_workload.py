@@ -166,7 +166,7 @@ def read_lists_of(view: View, num_entities: int = NUM_ENTITIES) -> dict[int, lis
     feature = answer.features["read"]
     items = feature.csr
     assert items.weights is not None
-    storage = feature.decoder.vocabulary.values
+    storage = feature.vocabulary.values
     values = CODEC.from_storage(storage.take(pa.array(items.ids))).to_pylist()
     times = items.weights.tolist()
     for row, entity in enumerate(answer.found.tolist()):

@@ -21,6 +21,7 @@ from feast_sketch_store.storage.base import Storage
 from feast_sketch_store.view.sealing import SealPolicy
 from feast_sketch_store.view.view import View
 from tests.helpers.keys import user_hashes, user_key
+from tests.oracle.messages import feast_values
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -111,7 +112,7 @@ def read_rows(view: View, num_entities: int) -> dict[int, tuple[int, set[str]]]:
     """Per entity its ``write``, -1 if that is not a number, and what it ``viewed`` and ``bought``."""
     rows = {}
     answer = view.read(user_hashes(range(num_entities)), [codec.feature for codec in CODECS])
-    columns = (f.decoder.values(f.states, f.indptr, f.symbols) for f in answer.features.values())
+    columns = (feast_values(f) for f in answer.features.values())
     for position, viewed, bought, number in zip(answer.found.tolist(), *columns, strict=True):
         text = number.string_val if number is not None else ""
         items = set(viewed.string_set_val.val) if viewed is not None else set()

@@ -11,6 +11,7 @@ from feast_sketch_store.settings.view_settings import FeatureSettings, ViewSetti
 from feast_sketch_store.view.sealing import SealPolicy
 from feast_sketch_store.view.view import View
 from tests.helpers.keys import user_hashes, user_key
+from tests.oracle.messages import feast_values
 
 MOMENT = datetime(2026, 1, 1, tzinfo=UTC)
 CODEC = FeatureCodec("viewed", "string_set_val")
@@ -42,7 +43,7 @@ def items_of(view: View, users: Iterable[Any]) -> dict[Any, set[str]]:
     if not len(answer.found):
         return {}
     feature = answer.features["viewed"]
-    values = feature.decoder.values(feature.states, feature.indptr, feature.symbols)
+    values = feast_values(feature)
     found = [users[position] for position in answer.found.tolist()]
     assert len(set(found)) == len(found)
     return {user: set(value.string_set_val.val) for user, value in zip(found, values, strict=True)}

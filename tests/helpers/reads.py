@@ -18,6 +18,7 @@ from feast_sketch_store.layers.sketch import SketchLayer
 from feast_sketch_store.rows.codecs import MISSING, VALUE
 from feast_sketch_store.rows.encoding import NO_TIMESTAMP
 from feast_sketch_store.succinct import FingerprintIndex
+from tests.oracle.messages import feast_values
 
 STATUSES = responses._STATUSES
 
@@ -25,10 +26,7 @@ STATUSES = responses._STATUSES
 def to_rows(answer, num_entities):
     """The rows of a batch of entities, as ``online_read`` returns them, from an answer."""
     rows = [(None, None)] * num_entities
-    columns = {
-        name: feature.decoder.values(feature.states, feature.indptr, feature.symbols)
-        for name, feature in answer.features.items()
-    }
+    columns = {name: feast_values(feature) for name, feature in answer.features.items()}
     for index, position in enumerate(answer.found.tolist()):
         values = {
             name: column[index]

@@ -1,6 +1,11 @@
 """Messages of protobuf, byte by byte."""
 
+import numpy as np
+import pyarrow as pa
+from feast.protos.feast.types.Value_pb2 import Value
+
 from feast_sketch_store.kernel import varint
+from feast_sketch_store.rows.codecs import EMPTY, MISSING
 
 
 def take_varint(message, offset):
@@ -62,13 +67,31 @@ def int64_key(message):
     return message[first:stop], value - (value >> 63 << 64)
 
 
-def encoded_value(tag, is_collection, is_packed, fragments):
-    """A ``Value`` in a ``RepeatedValue``, of encoded elements."""
-    content = b"".join(fragments)
-    if is_packed and content:
+def feast_values(answer):
+    """The values of an `Answer` as messages of Feast; None for an entity that lacks the feature."""
+    stored = answer.vocabulary.values
+    elements = [
+        [_element(answer.codec, value) for value in stored.take(pa.array(ids)).to_pylist()]
+        for ids in np.split(answer.symbols, answer.indptr[1:-1])[: len(answer.states)]
+    ]
+    return [
+        None if state == MISSING else Value.FromString(_content(answer.codec, own) if state >= EMPTY else b"")
+        for own, state in zip(elements, answer.states.tolist(), strict=True)
+    ]
+
+
+def _element(codec, value):
+    if isinstance(value, bytes):
+        return (b"\x0a" if codec.is_collection else b"") + varint(len(value)) + value
+    if codec.element_kind in ("float", "double"):
+        return value.to_bytes(4 if codec.element_kind == "float" else 8, "little", signed=True)
+    return varint(value % 2**64)
+
+
+def _content(codec, elements):
+    content = b"".join(elements)
+    if not codec.is_collection:
+        return codec.tag + content if content else b""
+    if elements and codec.element_kind not in ("string", "bytes", "message"):
         content = b"\x0a" + varint(len(content)) + content
-    if is_collection:
-        content = tag + varint(len(content)) + content
-    elif content:
-        content = tag + content
-    return b"\x0a" + varint(len(content)) + content
+    return codec.tag + varint(len(content)) + content

@@ -42,6 +42,7 @@ from feast_sketch_store.settings.view_settings import FeatureSettings, ViewSetti
 from feast_sketch_store.storage.local import LocalStorage
 from feast_sketch_store.view.view import View
 from tests.helpers.length import by_length
+from tests.oracle.messages import feast_values
 
 # Feast drops nanoseconds with a warning.
 pytestmark = [pytest.mark.filterwarnings("ignore:Discarding nonzero nanoseconds"), pytest.mark.has_long_form]
@@ -414,7 +415,7 @@ def read_all(view, types, hashes):
     """Per row its event timestamp and its values; Sets without order."""
     found = {}
     answer = view.read(hashes, [*types])
-    values = {n: f.decoder.values(f.states, f.indptr, f.symbols) for n, f in answer.features.items()}
+    values = {n: feast_values(f) for n, f in answer.features.items()}
     for row, position in enumerate(answer.found.tolist()):
         found[position] = (
             int(answer.event_timestamps[row]),

@@ -22,6 +22,7 @@ from feast_sketch_store.view.view import View
 from tests.helpers.filters import measured_fill
 from tests.helpers.layers import build_layer
 from tests.helpers.reads import assert_agrees, find_rows
+from tests.oracle.messages import feast_values
 from tests.properties.test_structures import (
     LIMIT,
     PRESENCE,
@@ -140,9 +141,7 @@ def test_through_a_view_with_newer_rows_and_a_second_seal(style, tmp_path):
         ]
         answer = view.read(hash_serialized_keys(serialize_entity_keys(keys)), ["viewed"])
         found = answer.features["viewed"]
-        shown = [
-            set(v.int64_set_val.val) for v in found.decoder.values(found.states, found.indptr, found.symbols)
-        ]
+        shown = [set(v.int64_set_val.val) for v in feast_values(found)]
         assert all(got >= written[user] for user, got in zip(sorted(written), shown, strict=True))
         wrong = np.array(
             [len(got) - len(written[user]) for user, got in zip(sorted(written), shown, strict=True)]

@@ -351,26 +351,6 @@ def test_ids_of_binary_values(values, wanted):
 
 
 @REPEATABLE
-@given(
-    BINARY, st.lists(st.tuples(st.booleans(), st.lists(st.integers(0, 10**6)))), st.booleans(), st.booleans()
-)
-def test_encoded_values(elements, rows, is_collection, is_packed):
-    elements = [*elements, b"\x01"]
-    ids = np.array([number % len(elements) for _, row in rows for number in row], np.int32)
-    indptr = np.cumsum([0, *(len(row) for _, row in rows)])
-    is_present = np.array([present for present, _ in rows], np.bool_)
-    field = b"\xaa\x02", is_collection, is_packed and is_collection
-    message, ends = kernel.encode_values(field, is_present, indptr, ids, *as_arrow(elements))
-    fragments = [[elements[i] for i in ids[begin:end]] for begin, end in itertools.pairwise(indptr)]
-    wanted = [
-        plain_messages.encoded_value(*field, own) if present else b"\x0a\x00"
-        for own, present in zip(fragments, is_present, strict=True)
-    ]
-    assert message == b"".join(wanted)
-    assert ends.tolist() == np.cumsum([0, *map(len, wanted)]).tolist()
-
-
-@REPEATABLE
 @given(st.integers(0, 64), st.data())
 def test_packed_numbers(width, data):
     numbers = np.array(data.draw(st.lists(st.integers(0, 2**width - 1), min_size=1)), np.uint64)

@@ -151,7 +151,7 @@ def kept_values(cut, lists):
 
 def rows_of(answer):
     """Per row the values of a feature in the order they are given."""
-    values = answer.decoder.vocabulary.values.to_pylist()
+    values = answer.vocabulary.values.to_pylist()
     ids = [values[symbol] for symbol in answer.symbols]
     return [ids[first:stop] for first, stop in zip(answer.indptr[:-1], answer.indptr[1:], strict=True)]
 

@@ -134,7 +134,7 @@ def check_values(state, since):
 def named(state, feature, hashes, since, limit, numbering):
     """The times and the ids of the items of an entity whose values have ids."""
     items = state.read(hashes, (feature,), since, limit).features[feature]
-    values = items.decoder.vocabulary.values.take(pa.array(items.csr.ids))
+    values = items.vocabulary.values.take(pa.array(items.csr.ids))
     ids = numbering.vocabulary.find(values)
     return [items.csr.weights[ids >= 0].tolist(), ids[ids >= 0].tolist()]
 

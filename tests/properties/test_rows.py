@@ -15,6 +15,7 @@ from feast_sketch_store.rows.encoding import EncodedRows, deletions, encode, new
 from tests.helpers.keys import user_hashes, user_key
 from tests.helpers.layers import build_layer
 from tests.helpers.length import by_length
+from tests.oracle.messages import feast_values
 
 pytestmark = pytest.mark.has_long_form
 
@@ -82,7 +83,7 @@ def plain(value):
 
 def read(layer):
     answer = layer.read(user_hashes(USERS), NAMES)
-    values = {n: f.decoder.values(f.states, f.indptr, f.symbols) for n, f in answer.features.items()}
+    values = {n: feast_values(f) for n, f in answer.features.items()}
     return {
         position: (int(answer.event_timestamps[row]), {n: plain(values[n][row]) for n in NAMES})
         for row, position in enumerate(answer.found.tolist())

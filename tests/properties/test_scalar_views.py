@@ -22,6 +22,7 @@ from feast_sketch_store.storage.local import LocalStorage
 from feast_sketch_store.view.sealing import SealPolicy
 from feast_sketch_store.view.view import View
 from tests.helpers.length import by_length
+from tests.oracle.messages import feast_values
 
 pytestmark = pytest.mark.has_long_form
 
@@ -149,8 +150,8 @@ def read(view, columns, sealed):
     found = {}
     answer = view.read(hashes_of(range(num_rows)), list(columns))
     for name, feature in answer.features.items():
-        codec = feature.decoder.codec
-        values = feature.decoder.values(feature.states, feature.indptr, feature.symbols)
+        codec = feature.codec
+        values = feast_values(feature)
         for user, state, value in zip(answer.found.tolist(), feature.states, values, strict=True):
             kind = None if value is None else value.WhichOneof("val")
             assert kind in (None, codec.value_field)

@@ -34,6 +34,7 @@ from feast_sketch_store.view.view import View
 from tests.helpers.filters import measured_fill
 from tests.helpers.layers import build_layer
 from tests.helpers.length import by_length
+from tests.oracle.messages import feast_values
 
 NUM_SHAPES = int(os.environ.get("FEAST_SKETCH_STORE_SHAPES", "30"))
 MAX_FACTS = 20_000 if NUM_SHAPES <= 30 else 200_000
@@ -187,7 +188,7 @@ def wrong_values(layer, rows, name):
     assert answer.found.tolist() == list(range(len(rows)))
     got = answer.features[name]
     assert (got.states == feature.states).all()
-    shown = got.decoder.vocabulary.values.to_numpy()[got.symbols]
+    shown = got.vocabulary.values.to_numpy()[got.symbols]
     written = feature.vocabulary.values.to_numpy()[feature.symbols]
     width = max(shown.max(initial=0), written.max(initial=0)) + 1
     of_row = np.arange(len(rows))
@@ -342,9 +343,7 @@ def test_through_a_view(tmp_path, shape, has_exact):
         assert view.seal()
         answer = view.read(hash_serialized_keys(serialize_entity_keys(keys)), ["viewed", "size"])
         found = answer.features["viewed"]
-        shown = [
-            set(v.int64_set_val.val) for v in found.decoder.values(found.states, found.indptr, found.symbols)
-        ]
+        shown = [set(v.int64_set_val.val) for v in feast_values(found)]
         wrong = np.array([len(got) - len(own) for got, own in zip(shown, written, strict=True)])
         assert all(got >= own for got, own in zip(shown, written, strict=True))
         mean = np.mean([len(own) for own in written])

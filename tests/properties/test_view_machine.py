@@ -19,6 +19,7 @@ from feast_sketch_store.view.sealing import SealPolicy
 from feast_sketch_store.view.view import View
 from tests.helpers.keys import user_hashes, user_key
 from tests.helpers.length import by_length
+from tests.oracle.messages import feast_values
 from tests.storage.memory import Files, MemoryStorage, ObjectsInMemory
 
 pytestmark = pytest.mark.has_long_form
@@ -95,7 +96,7 @@ def read(view):
     """``{user: (event in microseconds, {feature: plain value or None})}``."""
     rows = {}
     answer = view.read(user_hashes(USERS), NAMES)
-    values = {n: f.decoder.values(f.states, f.indptr, f.symbols) for n, f in answer.features.items()}
+    values = {n: feast_values(f) for n, f in answer.features.items()}
     for row, user in enumerate(answer.found.tolist()):
         assert user not in rows
         rows[user] = (int(answer.event_timestamps[row]), {n: plain(values[n][row]) for n in NAMES})

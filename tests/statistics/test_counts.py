@@ -68,7 +68,7 @@ def counts_read(layer, data):
     """The counts of all facts as a read shows them: int64[m]."""
     entities, values, _ = data
     answer = layer.read(user_hashes(range(entities[-1] + 1)), ["viewed"]).features["viewed"]
-    known = answer.decoder.vocabulary.values.to_numpy()[answer.csr.ids]
+    known = answer.vocabulary.values.to_numpy()[answer.csr.ids]
     order = np.lexsort((known, answer.csr.rows))
     assert np.array_equal(known[order], values[np.lexsort((values, entities))])
     read = np.empty(len(values), np.int64)

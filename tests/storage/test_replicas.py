@@ -32,6 +32,7 @@ from tests.helpers.keys import user_hashes, user_key
 from tests.helpers.no_threads import no_new_threads
 from tests.helpers.object_servers import copy_objects
 from tests.helpers.proxy import proxy
+from tests.oracle.messages import feast_values
 
 pytestmark = pytest.mark.slow
 
@@ -473,7 +474,7 @@ def test_replicas_at_one_version_give_the_same(bucket):
         replica = bucket.replica(cache=number < 2)
         answers = replica.read(np.concatenate([user_hashes(range(30)), absent]), ["viewed"])
         feature = answers.features["viewed"]
-        values = feature.decoder.values(feature.states, feature.indptr, feature.symbols)
+        values = feast_values(feature)
         values = [value.SerializeToString(deterministic=True) for value in values]
         found.append((answers.found.tolist(), answers.event_timestamps.tolist(), values))
         replica.close()

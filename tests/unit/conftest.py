@@ -6,6 +6,7 @@ import pytest
 
 from feast_sketch_store.rows.encoding import encode, newest_rows, to_arrow
 from tests.helpers.keys import user_hashes, user_key
+from tests.oracle.messages import feast_values
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -63,10 +64,7 @@ def read(hashes_of):
     def run(layer, users, features, expire_before=None):
         limit = {} if expire_before is None else {"expire_before": expire_before}
         answer = layer.read(hashes_of(users), features, **limit)
-        values = {
-            name: feature.decoder.values(feature.states, feature.indptr, feature.symbols)
-            for name, feature in answer.features.items()
-        }
+        values = {name: feast_values(feature) for name, feature in answer.features.items()}
         return {
             users[position]: (int(answer.event_timestamps[row]), {n: v[row] for n, v in values.items()})
             for row, position in enumerate(answer.found)

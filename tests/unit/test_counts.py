@@ -123,7 +123,7 @@ def test_values_in_a_layer_are_those_that_were_written():
     (structure,) = layer.structures
     assert isinstance(structure, Counts)
     answer = layer.read(user_hashes(range(200)), ["viewed"]).features["viewed"]
-    csr, values = answer.csr, answer.decoder.vocabulary.values.to_pylist()
+    csr, values = answer.csr, answer.vocabulary.values.to_pylist()
     read = [
         dict(zip([values[i].decode() for i in ids], weights, strict=True))
         for ids, weights in zip(

@@ -138,14 +138,6 @@ MISFITS = {
     "full slots": lambda: compiled.index_int64(np.arange(4), 1, np.full(4, -1, np.int32)),
     "odd slots": lambda: compiled.index_int64(np.arange(2), 1, np.full(5, -1, np.int32)),
     "rows": lambda: compiled.sort_rows(np.array([0, 3, 2]), np.zeros(2, np.int32)),
-    "ids": lambda: compiled.encode_values(
-        b"x", True, True, np.ones(1, np.bool_), np.array([0, 1]), np.array([9], np.int32), np.array([0, 1]),
-        np.zeros(1, np.uint8), np.zeros(2, np.int64),
-    ),
-    "fragments": lambda: compiled.encode_values(
-        b"x", True, True, np.ones(1, np.bool_), np.array([0, 1]), np.array([0], np.int32), np.array([0, 99]),
-        np.zeros(1, np.uint8), np.zeros(2, np.int64),
-    ),
     "facts": lambda: compiled.add_facts(
         np.zeros(5, np.uint64), 0, 3, 3, *SALT, HASHES, np.array([0], np.int32), np.array([0, 1]),
         None, np.array([128], np.int32), 0, 3, None,
@@ -245,10 +237,6 @@ CALLS = {
     "index_bytes": (*TEXT, 1, SLOTS),
     "find_bytes": (*TEXT, 1, SLOTS, *TEXT, np.zeros(2, np.int32)),
     "sort_rows": (np.array([0, 2]), np.array([3, 1], np.int32)),
-    "encode_values": (
-        *(b"x", True, True, np.ones(1, np.bool_), np.array([0, 1]), np.array([1], np.int32)),
-        *(*TEXT, np.zeros(2, np.int64)),
-    ),
     "take_packed": (WORDS, 9, 8, np.array([3]), np.zeros(1, np.uint64)),
     "row_hashes": (HASHES, *SALT, np.zeros(3, np.uint64)),
     "take_ascending": (*INDEX[:7], np.array([1]), np.zeros(1, np.uint64)),

@@ -12,7 +12,7 @@ from feast_sketch_store.row_log.data_file import DataFile
 from feast_sketch_store.rows import codecs as codecs_module
 from feast_sketch_store.rows import limits
 from feast_sketch_store.rows.arrow_rows import from_columns
-from feast_sketch_store.rows.codecs import EXACT, Decoder, FeatureCodec
+from feast_sketch_store.rows.codecs import EXACT, FeatureCodec
 from feast_sketch_store.rows.columns import large_schema, with_large_types
 from feast_sketch_store.rows.encoding import deletions, encode, newest_rows, row_keys
 from feast_sketch_store.rows.limits import FIRST_MOMENT, LAST_MOMENT
@@ -204,27 +204,6 @@ def test_files_with_narrow_types_are_read_with_large_ones(tmp_path):
     assert read.to_pydict() == table.to_pydict()
     assert read.schema == large_schema(table.schema) == file.schema()
     assert with_large_types(read) is read
-
-
-def test_values_are_parsed_in_messages_of_bounded_size(monkeypatch, make_rows):
-    """Protobuf parses no message of 2 GiB, however many values it has."""
-    codec = FeatureCodec("blob", "bytes_val", EXACT)
-    lengths = [0, 1, 90, 91, 500, 40, 40, 40, 0, 0, 1000, *[3] * 300]
-    rows = make_rows([(u, {"blob": Value(bytes_val=b"x" * n)}, 0) for u, n in enumerate(lengths)], [codec])
-    feature = rows.features["blob"]
-    decoder = Decoder(codec, feature.vocabulary)
-    arguments = feature.states, feature.indptr, feature.symbols
-    wanted = decoder.values(*arguments)
-    assert sorted(len(value.bytes_val) for value in wanted) == sorted(lengths)
-    monkeypatch.setattr(codecs_module, "_BYTES_PER_MESSAGE", 100)
-    _, ends = decoder.to_wire(*arguments)
-    bounds = codecs_module._message_bounds(ends)
-    assert bounds[0] == 0
-    assert bounds[-1] == ends[-1]
-    indices = np.searchsorted(ends, bounds)
-    assert (ends[indices] == bounds).all()
-    assert ((np.diff(bounds) <= 100) | (np.diff(indices) == 1)).all()
-    assert decoder.values(*arguments) == wanted
 
 
 # -- only the store's own errors --------------------------------------------------------------------

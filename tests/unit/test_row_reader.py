@@ -180,7 +180,7 @@ def test_ids_scores_and_candidates_are_the_same(state, feature):
         answer = answers.features.get(feature)
         found = np.zeros(len(candidates), np.bool_)
         if answer is not None:
-            ids = answer.decoder.vocabulary.find(candidates)
+            ids = answer.vocabulary.find(candidates)
             found = np.isin(ids, answer.symbols) & (ids >= 0)
         forms = [texts, [text.encode() for text in texts], parts_of(candidates)] if is_text else [numbers]
         for values in forms:

@@ -160,7 +160,7 @@ def test_items_are_the_same(asked, hours, limit):
         for user in USERS:
             hashes = hash_entity_keys([key(user)])
             feature = state.read(hashes, (name,), since, limit).features[name]
-            wanted = feature.decoder.vocabulary.values.take(pa.array(feature.csr.ids)).to_pylist()
+            wanted = feature.vocabulary.values.take(pa.array(feature.csr.ids)).to_pylist()
             ids, times, _, _ = csr_of(named, hashes, since, limit, has_weights=True)
             np.testing.assert_array_equal(ids, list(map(values.index, wanted)))
             np.testing.assert_array_equal(times, feature.csr.weights)
@@ -182,7 +182,7 @@ def test_ids_of_one_and_of_many_are_distinct(asked):
     hashes = hash_entity_keys([key(user) for user in USERS])
     answer = state.read(hashes, (name,), NO_TIMESTAMP)
     feature, found = answer.features[name], answer.found.tolist()
-    read = feature.decoder.vocabulary.values.take(pa.array(feature.csr.ids)).to_pylist()
+    read = feature.vocabulary.values.take(pa.array(feature.csr.ids)).to_pylist()
     for index, entity in enumerate(hashes):
         row = found.index(index) if index in found else None
         own = [] if row is None else read[feature.indptr[row] : feature.indptr[row + 1]]

@@ -110,7 +110,7 @@ def test_a_snapshot_has_the_same_rows():
         ours, theirs = (read(each, name, np.arange(NUM_ROWS)) for each in (scalars, restored))
         assert (ours.states == theirs.states).all()
         assert (ours.symbols == theirs.symbols).all()
-        assert ours.decoder.vocabulary.values.equals(theirs.decoder.vocabulary.values)
+        assert ours.vocabulary.values.equals(theirs.vocabulary.values)
     assert restored.to_snapshot()[0] == description
 
 

@@ -55,7 +55,7 @@ def batches_of(rows):
 def items_of(layer, rows, ids_are=None):
     """Per row the values as a set."""
     answer = layer.read(rows.keys.entity_hashes, ["viewed"]).features["viewed"]
-    values = answer.decoder.vocabulary.values.to_numpy()
+    values = answer.vocabulary.values.to_numpy()
     return [set(values[ids].tolist()) for ids in np.split(answer.symbols, answer.indptr[1:-1])]
 
 

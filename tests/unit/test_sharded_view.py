@@ -30,6 +30,7 @@ from feast_sketch_store.view.shard import Shard
 from feast_sketch_store.view.shard_map import ShardMap, shard_of_hash, shards_of
 from feast_sketch_store.view.view_file import ViewFile, shard_map_of
 from tests.helpers.keys import entity_key, user_hashes, user_key
+from tests.oracle.messages import feast_values
 
 pytestmark = pytest.mark.slow
 
@@ -90,7 +91,7 @@ def shown(view, users, features=("viewed", "city")):
     found = {}
     answer = view.read(user_hashes(users), list(features))
     for name, feature in answer.features.items():
-        values = feature.decoder.values(feature.states, feature.indptr, feature.symbols)
+        values = feast_values(feature)
         for index, value in zip(answer.found.tolist(), values, strict=True):
             assert (users[index], name) not in found
             is_set = value.HasField("int64_set_val")

@@ -62,7 +62,7 @@ def assert_equal(layer, rows):
     for name, feature in rows.features.items():
         got = answer.features[name]
         assert (got.states == feature.states).all()
-        shown = got.decoder.vocabulary.values.to_numpy()[got.symbols]
+        shown = got.vocabulary.values.to_numpy()[got.symbols]
         assert (shown == feature.vocabulary.values.to_numpy()[feature.symbols]).all()
     assert list(layer.missing(rows)) == []
 

@@ -18,6 +18,7 @@ from feast_sketch_store.storage.local import LocalStorage
 from feast_sketch_store.view.sealing import SealPolicy
 from feast_sketch_store.view.view import View
 from tests.helpers.keys import user_hashes, user_key
+from tests.oracle.messages import feast_values
 
 CODECS = [FeatureCodec("viewed", "string_set_val"), FeatureCodec("name", "string_val")]
 NEVER = SealPolicy(1.0, 10**9)
@@ -68,7 +69,7 @@ def read(view, *users):
     """Per user the items, or None of a null; users that are not found are left out."""
     found = {}
     answer = view.read(user_hashes(users), ["viewed", "name"])
-    viewed, names = (f.decoder.values(f.states, f.indptr, f.symbols) for f in answer.features.values())
+    viewed, names = (feast_values(f) for f in answer.features.values())
     for position, items, name in zip(answer.found, viewed, names, strict=True):
         assert name.string_val == f"user {users[position]}"
         is_set = items.WhichOneof("val") == "string_set_val"

@@ -23,6 +23,7 @@ from feast_sketch_store.view.sealing import SealPolicy
 from feast_sketch_store.view.view import View
 from tests.helpers.filters import measured_fill
 from tests.helpers.layers import build_layer
+from tests.oracle.messages import feast_values
 
 CODECS = [FeatureCodec("viewed", "string_set_val"), FeatureCodec("name", "string_val")]
 NEVER = SealPolicy(1.0, 10**9)
@@ -172,7 +173,7 @@ def test_what_no_table_keeps_is_sealed_exactly_and_told(tmp_path, monkeypatch, c
     names = [codec.feature for codec in codecs]
     answer = view.read(hash_serialized_keys(serialize_entity_keys([key(user) for user in users])), names)
     found = answer.features["viewed"]
-    shown = found.decoder.values(found.states, found.indptr, found.symbols)
+    shown = feast_values(found)
     assert [set(value.string_set_val.val) for value in shown] == list(written.values())
     (layer,) = view.sealed()[0].layers
     assert isinstance(layer, SketchLayer)

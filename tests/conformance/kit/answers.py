@@ -86,7 +86,7 @@ def _fill_attribute(
     rows: list[dict[str, Any] | None], name: str, attribute: Attribute, answer: Answer
 ) -> None:
     """Put an attribute of the items of a list beside them."""
-    values = value_json(FeatureCodec.of_attribute(attribute, name), answer.decoder.vocabulary.values)
+    values = value_json(FeatureCodec.of_attribute(attribute, name), answer.vocabulary.values)
     alive = [row["features"][name] for row in rows if row is not None]
     for entry, start in zip(alive, answer.indptr.tolist(), strict=False):
         shown = answer.symbols[start : start + len(entry["values"])].tolist()
@@ -124,7 +124,7 @@ def _fill(
 def _feature(codec: FeatureCodec, answer: LayerAnswer, name: str) -> list[dict[str, Any]]:
     """One feature of all rows found."""
     own = answer.features[name]
-    csr, values = own.csr, value_json(codec, own.decoder.vocabulary.values)
+    csr, values = own.csr, value_json(codec, own.vocabulary.values)
     entries = []
     for index, state in enumerate(own.states.tolist()):
         start, stop = csr.indptr[index : index + 2].tolist()
