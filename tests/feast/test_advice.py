@@ -37,14 +37,14 @@ def test_nothing_is_advised_for_sets_and_categories(advised):
 def test_an_array_may_lose_what_matters(advised, dtype):
     field = Field(name="last", dtype=dtype, tags={"sketch.target": "error 1%"})
     _, (message,) = advised([field])
-    assert "feature 'last' of view 'history' is an Array" in message
+    assert "these features are Arrays and lose their order and repetitions: history.last" in message
     assert '"sketch.codec": "exact"' in message
     assert ("floats" in message) == (dtype == Array(Float32))
 
 
 def test_what_the_order_of_an_array_costs_is_told_with_its_bytes(make_harness, make_view, make_value, caplog):
     harness = make_harness(view=make_view({"last": Array(Int64)}), compaction={"min_rows": 0}, target="auto")
-    assert "which takes about log2(different values) bits an element" in caplog.text
+    assert "history.last. Where these matter" in caplog.text
     values = [{"last": make_value("int64_list_val", range(user, user + 16))} for user in range(64)]
     harness.write_many([(harness.key(user_id=n), v, harness.noon(), None) for n, v in enumerate(values)])
     harness.store.seal(harness.config, harness.view)
@@ -53,7 +53,7 @@ def test_what_the_order_of_an_array_costs_is_told_with_its_bytes(make_harness, m
     # 64 rows of 16 elements, each one of 79 values, which takes 7 bits.
     exactly = 64 * 16 * 7 // 8 + layer.features["last"].vocabulary.size_bytes
     now = round(layer.size_bytes_of("last"))
-    assert f"which takes at least about {exactly} bytes instead of {now};" in message
+    assert f"history.last (in order at least about {exactly} bytes instead of {now})" in message
 
 
 def test_what_an_exact_feature_takes_is_told(make_harness, make_view, make_value, caplog):
@@ -71,14 +71,14 @@ def test_what_an_exact_feature_takes_is_told(make_harness, make_view, make_value
         messages = [message for message in caplog.messages if "kept exactly" in message]
         assert len(messages) == bool(cost)
         if cost:
-            assert f"feature {field.name!r} of view 'of_{field.name}'" in messages[0]
-            assert f"kept exactly, at {cost}. " in messages[0]
+            assert f"of_{field.name}.{field.name} (" in messages[0]
+            assert f", {cost}). " in messages[0]
     view = make_view(fields[1:2], name="of_prices")
     harness = make_harness(view=view)
     harness.write(1, {"prices": make_value("double_list_val", [0.1] * 1000)})
     assert harness.store.seal(harness.config, view)
     (message,) = apply_all(harness, [view], caplog)
-    assert re.search(r"kept exactly, at \d+ bytes for 1 rows\.", message)
+    assert re.search(r"of_prices\.prices \(of type Array\(Float64\), \d+ bytes for 1 rows\)\.", message)
 
 
 def test_shards_of_a_small_view_are_told_with_their_bytes(
@@ -97,9 +97,8 @@ def test_shards_of_a_small_view_are_told_with_their_bytes(
     layers = harness.store.view(harness.config, view).sealed()[0].layers
     copies, size = 3 * layers[0].vocabulary_bytes, sum(layer.size_bytes for layer in layers)
     assert copies > 0
-    assert "view 'history' has 2,000 facts in 4 shards" in message
-    assert f"{copies:,} of {size:,} bytes are copies" in message
-    assert "`feast-sketch rebuild history --shards 1`" in message
+    assert f"history (2,000 facts in 4 shards; {copies:,} of {size:,} bytes are copies)." in message
+    assert "`feast-sketch rebuild VIEW --shards 1`" in message
     monkeypatch.setattr("feast_sketch_store.adapter.advice._MIN_FACTS", 2_000)
     assert apply_all(harness, [view, whole], caplog) == []
 
@@ -115,8 +114,8 @@ def test_shards_of_two_small_views_are_told_together(make_harness, make_view, ma
         harness.store.online_write_batch(harness.config, view, rows, None)
         assert harness.store.seal(harness.config, view)
     (message,) = apply_all(harness, views, caplog)
-    assert "2 views have few facts in several shards" in message
-    assert "first, second." in message
+    assert message.count("these views have few facts in several shards") == 1
+    assert re.search(r": first \([^)]*\), second \([^)]*\)\. ", message)
 
 
 @pytest.mark.parametrize("codec", ["membership", "exact"])
@@ -136,8 +135,7 @@ def test_one_warning_sums_up_what_concerns_many_views(make_harness, make_view, m
     views = [make_view({"last": Array(Int64)}, f"view_{n}") for n in range(8)]
     harness = make_harness(view=make_view({"x": String}, "other"), **SEALED)
     (message,) = apply_all(harness, views, caplog)
-    assert "8 features are Arrays" in message
-    assert "view_0.last, view_1.last, view_2.last, view_3.last, view_4.last and 3 more" in message
+    assert ": view_0.last, view_1.last, view_2.last, view_3.last, view_4.last and 3 more. " in message
     assert message.count('"sketch.codec": "exact"') == 1
 
 
