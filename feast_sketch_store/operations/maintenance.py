@@ -40,7 +40,7 @@ from feast_sketch_store.operations.reader_memory import reader_bytes
 from feast_sketch_store.operations.resharding import former_files, remove_former
 from feast_sketch_store.operations.verification import Verification, size_of, verify_view
 from feast_sketch_store.rows.codecs import BINNED, SCORE
-from feast_sketch_store.rows.entity_keys import find_sorted, hash_entity_keys
+from feast_sketch_store.rows.entity_keys import find_sorted, hash_serialized_keys, serialize_entity_keys
 from feast_sketch_store.settings.resolve import ttl_microseconds
 from feast_sketch_store.settings.table import Backing
 from feast_sketch_store.storage.base import Storage
@@ -447,7 +447,7 @@ def delete(store: FeatureStore, view: str, entity_rows: Sequence[Mapping[str, An
         raise RowError(f"{error}. Nothing was deleted") from error
     opened = online_store.writer(store.config, table)
     opened.refresh()
-    hashes = hash_entity_keys(keys)
+    hashes = hash_serialized_keys(serialize_entity_keys(keys))
     found, _ = find_sorted(opened.state.row_keys().entity_hashes, hashes)
     online_store.delete(store.config, table, keys)
     not_found = np.delete(np.arange(len(keys)), found)

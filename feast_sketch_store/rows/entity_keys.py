@@ -57,16 +57,6 @@ def int64_column(entity_keys: "Sequence[EntityKey]") -> tuple[str, NDArray[np.in
     return kernel.parse_int64_keys([entity_key.SerializeToString() for entity_key in entity_keys])
 
 
-def hash_entity_keys(entity_keys: "Sequence[EntityKey]") -> NDArray[np.uint64]:
-    """Hash entity keys: uint64[n, 2], see `hash_serialized_keys`.
-
-    Raises
-    ------
-    ValueError : Feast does not accept the value type of a key (raised by Feast).
-    """
-    return hash_serialized_keys(serialize_entity_keys(entity_keys))
-
-
 def check_join_keys(entity_keys: "Sequence[EntityKey]", wanted: JoinKeys) -> None:
     """Check that all keys have the same join keys as the rows of their view.
 

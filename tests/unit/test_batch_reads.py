@@ -14,7 +14,7 @@ from feast_sketch_store.layers import Goal
 from feast_sketch_store.layers.row_reader import Wanted, stack
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.encoding import NO_TIMESTAMP, deletions
-from feast_sketch_store.rows.entity_keys import hash_entity_keys
+from feast_sketch_store.rows.entity_keys import hash_serialized_keys, serialize_entity_keys
 from feast_sketch_store.settings.view_settings import FeatureSettings, ViewSettings
 from feast_sketch_store.storage.local import LocalStorage
 from feast_sketch_store.structures.set_columns import SetColumns
@@ -66,7 +66,7 @@ def state(request, tmp_path_factory):
 
 
 def entities(users):
-    return hash_entity_keys([key(int(user)) for user in users])
+    return hash_serialized_keys(serialize_entity_keys([key(int(user)) for user in users]))
 
 
 @pytest.mark.parametrize("feature", [*FEATURES, "nothing"])

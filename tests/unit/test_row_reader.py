@@ -19,9 +19,10 @@ from feast_sketch_store.rows.encoding import NO_TIMESTAMP, deletions
 from feast_sketch_store.rows.entity_keys import (
     SingleKeys,
     hash_columns,
-    hash_entity_keys,
     hash_int64_key,
     hash_int64_keys,
+    hash_serialized_keys,
+    serialize_entity_keys,
 )
 from feast_sketch_store.settings.view_settings import FeatureSettings, ViewSettings
 from feast_sketch_store.snapshot import SnapshotFolder
@@ -124,9 +125,13 @@ def state(view):
     return view.current()
 
 
+def hashes_of(keys):
+    return hash_serialized_keys(serialize_entity_keys(keys))
+
+
 def slow_rows(state, users, features, expire_before=NO_TIMESTAMP):
     """Per user its row, and whether rows of it expired, all at once (test_batch_reads.py: as one by one)."""
-    hashes = hash_entity_keys([key(user) for user in users])
+    hashes = hashes_of([key(user) for user in users])
     rows = to_rows(state.read(hashes, features, expire_before), len(users))
     expired = expired_of(state.row_reader(tuple(features)), hashes, expire_before)
     return [(user, rows[index], index in expired) for index, user in enumerate(users)]
@@ -157,7 +162,7 @@ def test_rows_expire_alike(state):
 
 @pytest.mark.parametrize("features", [FEATURES, ("nothing", "tags", "age")])
 def test_vectors_are_the_same(state, features):
-    rows, hashes = state.row_reader(features), hash_entity_keys([key(user) for user in USERS])
+    rows, hashes = state.row_reader(features), hashes_of([key(user) for user in USERS])
     later = int((FIRST + timedelta(seconds=25)).timestamp() * 1e6)
     for own in (hashes, *np.split(hashes, len(hashes))):
         for expire_before in (NO_TIMESTAMP, later):
@@ -175,7 +180,7 @@ def test_ids_scores_and_candidates_are_the_same(state, feature):
     has_ids = feature in ("viewed", "liked", "tags") and len(state.newest_first) == 1
     seen = 0
     for user in USERS:
-        hashes = hash_entity_keys([key(user)])
+        hashes = hashes_of([key(user)])
         answers = state.read(hashes, (feature,), NO_TIMESTAMP)
         answer = answers.features.get(feature)
         found = np.zeros(len(candidates), np.bool_)
@@ -269,7 +274,7 @@ def test_what_does_not_fit_is_refused():
 def test_candidates_of_another_kind_are_refused(state, other):
     rows, out = state.row_reader(("tags",)), np.zeros(2, np.bool_)
     for user in USERS:
-        hashes = hash_entity_keys([key(user)])
+        hashes = hashes_of([key(user)])
         with pytest.raises(TypeError, match="not all"):
             has_values(rows, hashes, ["tag 1", other])
     ask = hashes, NO_TIMESTAMP, kernel.SEED, None, None, None
@@ -305,7 +310,7 @@ def test_damage_that_any_read_meets_is_repaired_in_one_place(tmp_path, caplog):
         view.write([row(user, random, moment) for user in range(20)])
         view.seal()
     hashes = responses.hash_entity_keys([key(user) for user in range(20)])
-    wanted = view.read(hash_entity_keys([key(user) for user in range(20)]), FEATURES)
+    wanted = view.read(hashes_of([key(user) for user in range(20)]), FEATURES)
     damage(SnapshotFolder(LocalStorage(tmp_path / "snapshots")))
     opened = make_view(tmp_path)
     message, num_present = responses.read_vectors(opened, "users", FEATURES, hashes, None)
@@ -315,7 +320,7 @@ def test_damage_that_any_read_meets_is_repaired_in_one_place(tmp_path, caplog):
     assert num_present == statuses.count(FieldStatus.PRESENT) > 200
     assert "sets.codes.words': block 0 does not match its checksum" in caplog.text
     assert "falling back to the snapshot before it" in caplog.text
-    again = opened.read(hash_entity_keys([key(user) for user in range(20)]), FEATURES)
+    again = opened.read(hashes_of([key(user) for user in range(20)]), FEATURES)
     assert ordered(to_rows(again, 20)) == ordered(to_rows(wanted, 20))
 
 
