@@ -69,8 +69,7 @@ _PYTHON = """\
 _API: tuple[tuple[str, Sequence[str], bool], ...] = (
     ("reading.reader", ("SketchReader", "CsrMatrix"), True),
     ("reading.ragged", ("RaggedLists", "Jagged"), True),
-    ("appended", ("AppendedFeature", "AppendedItems", "Lists", "Sets"), True),
-    ("counts", ("Counts", "Counted"), True),
+    ("appended", ("AppendedFeature", "AppendedItems", "Lists", "Sets", "Counts", "Counted"), True),
     ("reading.training", ("through_sketch",), True),
     ("reading.entities", ("shard_of",), True),
     ("online_store", ("open_view",), True),

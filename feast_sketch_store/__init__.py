@@ -8,7 +8,7 @@ __version__ = "0.1.0"
 
 # Type checkers have them from `__init__.pyi`.
 _EXPORTS = {
-    "Counts": "feast_sketch_store.counts",
+    "Counts": "feast_sketch_store.appended",
     "Lists": "feast_sketch_store.appended",
     "Sets": "feast_sketch_store.appended",
     "SketchOnlineStore": "feast_sketch_store.online_store",

@@ -1,6 +1,6 @@
+from feast_sketch_store.appended import Counts as Counts
 from feast_sketch_store.appended import Lists as Lists
 from feast_sketch_store.appended import Sets as Sets
-from feast_sketch_store.counts import Counts as Counts
 from feast_sketch_store.errors import SketchStoreError as SketchStoreError
 from feast_sketch_store.online_store import SketchOnlineStore as SketchOnlineStore
 from feast_sketch_store.online_store import SketchOnlineStoreConfig as SketchOnlineStoreConfig
