@@ -8,12 +8,11 @@ import math
 import os
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, TextIO, TypeVar
+from typing import Any, TypeVar
 
 import click
 import yaml
@@ -193,6 +192,22 @@ def progress_bar(label: str) -> Iterator[Callable[[int, int | None], None]]:
         yield tell
 
 
+@contextmanager
+def progress_of_steps() -> Iterator[Callable[[str, int, int], None]]:
+    """A progress bar for each step; call it with the step's name, the amount done, and the total."""
+    shown: tuple[str, Callable[[int, int | None], None]] | None = None
+    with ExitStack() as bars:
+
+        def tell(step: str, done: int, total: int) -> None:
+            nonlocal shown
+            if shown is None or step != shown[0]:
+                bars.close()
+                shown = step, bars.enter_context(progress_bar(step))
+            shown[1](done, total)
+
+        yield tell
+
+
 def for_each(label: str, views: Sequence[str], act: Callable[[str], T]) -> dict[str, T]:
     """Call a function for each view, with a progress bar on standard error; returns the results."""
     done = {}
@@ -223,49 +238,3 @@ def print_json(content: object) -> None:
     """Print JSON with line breaks, for people; times, NaN and infinities, which JSON lacks, are texts."""
     plain = json.loads(json.dumps(content, default=str), parse_constant=str)
     click.echo(json.dumps(plain, indent=2))
-
-
-class Progress:
-    """Shows what a plan is doing. Shows nothing if the stream is not a terminal.
-
-    Parameters
-    ----------
-    stream : to write to, usually the standard error.
-    """
-
-    def __init__(self, stream: TextIO):
-        self._stream, self._is_shown = stream, stream.isatty()
-        self._began = time.monotonic()
-
-    def __call__(self, text: str, done: int = 0, total: int = 0) -> None:
-        """Show a step that begins.
-
-        Parameters
-        ----------
-        text : the name of the step.
-        done, total : steps of this kind that are done, and their total; 0 for a single step.
-        """
-        if not self._is_shown:
-            return
-        if not done:
-            self._began = time.monotonic()
-        self._write(text + (counted(done, total, time.monotonic() - self._began) if total else ""))
-
-    def end(self) -> None:
-        """Clear the line."""
-        if self._is_shown:
-            self._write("")
-
-    def _write(self, text: str) -> None:
-        # Carriage return, then erase to the end of the line.
-        self._stream.write(f"\r\x1b[K{text}")
-        self._stream.flush()
-
-
-def counted(done: int, total: int, elapsed_seconds: float) -> str:
-    """A text such as ``: 12 of 29, 40 s left``; the time left is known once a step is done."""
-    text = f": {done + 1} of {total}"
-    if not done:
-        return text
-    left = elapsed_seconds / done * (total - done)
-    return f"{text}, {left:.0f} s left" if left < 90 else f"{text}, {left / 60:.0f} min left"

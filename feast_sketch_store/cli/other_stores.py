@@ -19,11 +19,11 @@ from feast_sketch_store.cli.common import (
     FILE,
     JSON_OPTION,
     SOME_VIEWS,
-    Progress,
     print_json,
     print_outcomes,
     print_table,
     progress_bar,
+    progress_of_steps,
     views_of,
 )
 from feast_sketch_store.planning.plan import Estimate
@@ -157,16 +157,17 @@ def survey(
     It also shows in how many bytes. It reads a sample of the rows in the other store's own format, and writes
     nothing. It needs only the other repository.
     """
-    progress = Progress(sys.stderr)
     found: list[SurveyedView] = []
     refused: list[str] = []
-    try:
+    with progress_of_steps() as tell:
         for result in survey_store(
-            other, views, sample, max_rows_per_second, lambda view, rows: progress(f"Reading {view}", rows, 0)
+            other,
+            views,
+            sample,
+            max_rows_per_second,
+            lambda view, rows: tell(f"Reading {view}", rows, sample),
         ):
             (refused if isinstance(result, str) else found).append(result)  # type: ignore[arg-type]
-    finally:
-        progress.end()
     views_table = [_survey_cells(view) for view in found]
     features_table = [cells for view in found for cells in _feature_cells(view)]
     notes = [f"{view.view}: {note}" for view in found for note in view.notes]

@@ -1,6 +1,5 @@
 """The command ``plan``."""
 
-import sys
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -9,7 +8,14 @@ from textwrap import indent
 import click
 from feast import FeatureStore
 
-from feast_sketch_store.cli.common import FILE, Progress, print_json, print_table, store_with, tell_unfilled
+from feast_sketch_store.cli.common import (
+    FILE,
+    print_json,
+    print_table,
+    progress_of_steps,
+    store_with,
+    tell_unfilled,
+)
 from feast_sketch_store.planning.choice import PlanTarget
 from feast_sketch_store.planning.plan import Estimate, Plan
 from feast_sketch_store.planning.planner import DEFAULT_SAMPLE, plan_view
@@ -88,11 +94,8 @@ def plan(
     if not offline:
         tell_unfilled(store, [view], "; sampling its offline source, which is read as a whole")
     target = PlanTarget(noise_ratio, memory, labels is not None)
-    progress = Progress(sys.stderr)
-    try:
-        made = plan_view(store, view, target, labels, sample, offline, progress)
-    finally:
-        progress.end()
+    with progress_of_steps() as tell:
+        made = plan_view(store, view, target, labels, sample, offline, tell)
     report = html or Path(".".join(filter(None, (folder_name(view), target.name, "plan.html"))))
     _write_report(made, report)
     if as_json:

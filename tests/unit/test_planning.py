@@ -1,6 +1,5 @@
 """Plans: points against what is built, the choice, the knee, and settings."""
 
-import io
 import math
 from dataclasses import replace
 
@@ -12,7 +11,6 @@ import yaml
 from feast.protos.feast.types.Value_pb2 import Value
 from scipy import sparse
 
-from feast_sketch_store.cli.common import Progress, counted
 from feast_sketch_store.errors import PlanError
 from feast_sketch_store.layers import FeatureBudget, Goal
 from feast_sketch_store.layers.presence import bucket_timestamps
@@ -633,29 +631,6 @@ class TestInteractions:
         for unknown in (pa.array([10**6] * 2_000), pa.array(["x"] * 2_000)):
             with pytest.raises(PlanError, match="no value of any of the features f0"):
                 candidate_ids(replace(labels, candidates=unknown), people, [self.CODEC])
-
-
-class TestProgress:
-    """The line of a terminal."""
-
-    def test_it_tells_steps_and_the_time_that_is_left(self):
-        assert counted(0, 29, 0.0) == ": 1 of 29"
-        assert counted(11, 29, 22.0) == ": 12 of 29, 36 s left"
-        assert counted(1, 29, 30.0) == ": 2 of 29, 14 min left"
-
-    @pytest.mark.parametrize("is_terminal", [True, False])
-    def test_only_a_terminal_shows_it(self, is_terminal):
-        class Stream(io.StringIO):
-            def isatty(self):
-                return is_terminal
-
-        stream = Stream()
-        progress = Progress(stream)
-        progress("Sampling history")
-        progress("Fitting models", 0, 3)
-        progress.end()
-        assert ("Fitting models: 1 of 3" in stream.getvalue()) == is_terminal
-        assert bool(stream.getvalue()) == is_terminal
 
 
 class TestLabels:
