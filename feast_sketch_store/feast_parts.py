@@ -254,11 +254,8 @@ def registry_file(registry: Any) -> Path | None:
 
 @functools.cache
 def changed(parts: tuple[Part, ...], otherwise: str) -> str:
-    """What of these parts is different in this release of Feast; empty if nothing is. Warns once.
-
-    Parameters
-    ----------
-    otherwise : what is done without them; it completes the warning.
+    """What of these parts is different in this release of Feast; empty if nothing is. Warns once, and says
+    what is done ``otherwise``.
     """
     reason = "; ".join(str(problem) for part in parts if (problem := part.problem()))
     if reason:

@@ -250,12 +250,7 @@ class _HistogramChild:
 
 
 class ViewMetrics:
-    """The metrics of one view. Safe to use from several threads.
-
-    Parameters
-    ----------
-    project, view : values of the labels.
-    """
+    """The metrics of one view, labelled with its project and its name. Safe to use from several threads."""
 
     def __init__(self, project: str, view: str):
         self.labels = (project, view)

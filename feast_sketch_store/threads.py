@@ -32,11 +32,8 @@ def lower_priority(leave_a_core: bool = False) -> None:
     """Lower the priority of the calling thread, and so of all threads that it starts from now on.
 
     Call it in a thread that ends with its work: without privileges, a thread cannot raise its priority
-    again. The priority stays as it is where it is that of a process, as on all systems but Linux.
-
-    Parameters
-    ----------
-    leave_a_core : whether the work of the thread leaves one core to others, too.
+    again. The priority stays as it is where it is that of a process, as on all systems but Linux. The
+    work of the thread may also leave one core to others.
     """
     _own.leaves_a_core = leave_a_core
     if sys.platform == "linux":

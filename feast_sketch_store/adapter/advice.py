@@ -63,13 +63,7 @@ def _listed(subjects: Sequence[str]) -> str:
 
 
 def advice(table: FeatureView, settings: ViewSettings, sealed: SealedRows | None) -> Iterator[Hint]:
-    """Hints for the user who applies a view.
-
-    Parameters
-    ----------
-    settings : of the view.
-    sealed : its sealed rows, if it has some.
-    """
+    """Hints for the user who applies a view, by its settings and its sealed rows, if it has some."""
     for field in table.features:
         declared, name = settings.features[field.name], f"{table.name}.{field.name}"
         codec = declared.codec

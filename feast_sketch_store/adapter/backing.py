@@ -55,13 +55,7 @@ Steps = Generator["Lookup", "Sequence[Row] | None", _T]
 
 
 class Lookup(NamedTuple):
-    """Rows to read from the other store.
-
-    Parameters
-    ----------
-    entity_keys : of the entities that have a value of one of the features.
-    metrics : count the lookup and its outcome.
-    """
+    """Rows to read from the other store, of entities that have a value of one of the features."""
 
     table: FeatureView
     entity_keys: list[EntityKey]

@@ -80,12 +80,7 @@ async def refresh(views: Iterable[View]) -> None:
 
 
 class Column:
-    """A column of entities, and the values that it may have here.
-
-    Parameters
-    ----------
-    kind : the field of Feast's ``Value`` that carries them.
-    """
+    """A column of entities in a field of Feast's ``Value``, and the values that it may have here."""
 
     def __init__(self, kind: str):
         self.kind = kind
@@ -102,13 +97,7 @@ class Column:
 
 
 class Keys:
-    """Join keys of one or more views, taken from the columns of a request.
-
-    Parameters
-    ----------
-    places : names of join keys, each with the number of its column.
-    kinds : of all columns.
-    """
+    """Join keys of one or more views: the number of each one's column, and the kinds of all columns."""
 
     def __init__(self, places: Mapping[str, int], kinds: Sequence[str]):
         self._places = dict(places)

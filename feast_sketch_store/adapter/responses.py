@@ -147,8 +147,7 @@ def logged_rows(
 
     Parameters
     ----------
-    settings : of the view.
-    features : their names. The row log has no computed ones; it has those that a backing store keeps.
+    features : the row log has no computed ones; it has those that a backing store keeps.
     logged : one row for each entity.
     expire_before : microseconds since 1970; older rows are left out.
     """

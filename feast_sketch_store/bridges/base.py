@@ -43,14 +43,8 @@ _BRIDGES: dict[str, str] = {
 
 
 class OtherRow(NamedTuple):
-    """A row of another store.
-
-    Parameters
-    ----------
-    entity : its key; if the format has no keys, its hash as Feast's ``compute_entity_id`` computes it.
-    values : of the features that the store has.
-    event : the event timestamp.
-    created : the created timestamp, if the format has one.
+    """A row of another store. ``entity`` is its key; if the format has no keys, its hash as Feast's
+    ``compute_entity_id`` computes it.
     """
 
     entity: EntityKey | str
@@ -64,7 +58,6 @@ class Page(NamedTuple):
 
     Parameters
     ----------
-    rows : of the view.
     num_looked_at : keys of the store that were visited for these rows, including those of other views.
     position : where to continue after this page, as text.
     """
@@ -75,12 +68,7 @@ class Page(NamedTuple):
 
 
 class Pace:
-    """A limit of rows per second, because another store has its own readers to serve.
-
-    Parameters
-    ----------
-    max_rows_per_second : None for no limit.
-    """
+    """A limit of rows per second, or None, because another store has its own readers to serve."""
 
     def __init__(self, max_rows_per_second: float | None):
         self._seconds_a_row = 1 / max_rows_per_second if max_rows_per_second else 0.0

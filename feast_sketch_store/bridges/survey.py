@@ -201,13 +201,8 @@ class Sealed:
 
 
 class _Knee(NamedTuple):
-    """The planner's knee of membership features: beyond it more bytes gain little.
-
-    Parameters
-    ----------
-    label : the structure at the knee.
-    saved_bytes : bytes saved against sets, for all entities; below 0 if it takes more.
-    false_per_read : false values of a read.
+    """The planner's knee of membership features, beyond which more bytes gain little. ``saved_bytes`` are
+    those that it takes less than sets, for all entities.
     """
 
     label: str

@@ -68,12 +68,7 @@ def seal(store: FeatureStore, view: str, engine: str) -> bool:
 
 
 def seal_by(store: FeatureStore, view: str, run: Run) -> bool:
-    """Seal a view by tasks; see `seal`.
-
-    Parameters
-    ----------
-    run : runs the task once for each request, retries failures, and returns the results in order.
-    """
+    """Seal a view by tasks that ``run`` runs, and repeats if they fail; see `seal`."""
     online_store, feature_view = online_store_of(store), any_feature_view(store, view)
     require_writer(store.config)
     opened = online_store.writer(store.config, feature_view)

@@ -87,12 +87,6 @@ def _as_logged(view: View, feature_view: Any, table: pa.Table) -> pa.Table:
 class WriteJob:
     """One write into a view by many tasks. Use it as a context manager.
 
-    Parameters
-    ----------
-    config : of the repository.
-    feature_view : the view to write.
-    online_store : of the repository.
-
     Attributes
     ----------
     label : prefix of the names of the job's files.

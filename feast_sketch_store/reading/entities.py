@@ -21,13 +21,7 @@ _HASHES, _INTEGERS = np.dtype(np.uint64), np.dtype(np.int64)
 
 @dataclass(frozen=True)
 class EntityColumns:
-    """The entities of one view.
-
-    Parameters
-    ----------
-    view : its name.
-    join_keys : the type of each join key's column.
-    """
+    """The entities of one view, whose join keys have columns of these types."""
 
     view: str
     join_keys: Mapping[str, pa.DataType]

@@ -139,13 +139,7 @@ class Jagged:
 
 
 def column_of(answer: LayerAnswer, codec: FeatureCodec, num_entities: int) -> pa.Array:
-    """The values of a feature as an Arrow column: null without a row, and where they are missing or null.
-
-    Parameters
-    ----------
-    answer : of a read of the entities.
-    codec : of the feature.
-    """
+    """The values of a feature as an Arrow column: null without a row, and where they are missing or null."""
     states, part = np.zeros(num_entities, np.uint8), answer.features.get(codec.feature)
     if part is None:
         storage = pa.array([], codec.storage_type)
@@ -294,12 +288,8 @@ def require_attributes(codec: FeatureCodec, names: Sequence[str]) -> None:
 def without_codes(
     codec: FeatureCodec, stamps: NDArray[np.int64], names: Sequence[str]
 ) -> tuple[NDArray[np.int64], dict[str, NDArray[np.uint8]]]:
-    """The times of items, int64[nnz], and the ids of some of their attributes, see `RaggedLists`.
-
-    Parameters
-    ----------
-    codec : of the list.
-    stamps : int64[nnz], or times if ``names`` is empty.
+    """The times of items, int64[nnz], and the ids of some of their attributes, see `RaggedLists`. Without
+    ``names`` the stamps are times.
     """
     if not names:
         return stamps, {}
@@ -325,11 +315,9 @@ def read_lists(
 
     Parameters
     ----------
-    state : of the view.
     rows, column : of the state, with the list alone, with stamps if attributes are wanted.
     codec : of the list, which no layer may have yet.
     entity_hashes : uint64[n, 2]
-    window : the items to show.
     attributes : features that are attributes of the items, to be read with them.
     """
     cut = np.zeros(len(entity_hashes), np.bool_) if window.is_past else None

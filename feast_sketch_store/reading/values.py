@@ -23,13 +23,7 @@ _INTEGERS = np.dtype(np.int64)
 
 
 class Numbering:
-    """The ids of a feature's values, and how the ids of layers map to them.
-
-    Parameters
-    ----------
-    codec : of the feature.
-    values : elements of the feature, in the order of their ids.
-    """
+    """The ids of a feature's values, given in this order, and how the ids of layers map to them."""
 
     def __init__(self, codec: FeatureCodec, values: Sequence[Any] | NDArray[Any] | pa.Array):
         storage = as_storage(codec, values)

@@ -68,12 +68,7 @@ class Csr:
         return Csr(bounds_of(is_kept)[self.indptr], self.ids[is_kept], weights)
 
     def mapped(self, new_ids: NDArray[np.integer]) -> "Csr":
-        """The same rows with other ids.
-
-        Parameters
-        ----------
-        new_ids : int[V], the new id of each id; negative to leave it out.
-        """
+        """The same rows with other ids: the new id of each, int[V], negative to leave it out."""
         renamed = Csr(self.indptr, new_ids[self.ids], self.weights)
         has_id = renamed.ids >= 0
         return renamed if has_id.all() else renamed.masked(has_id)

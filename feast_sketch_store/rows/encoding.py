@@ -155,7 +155,6 @@ def deletions(
 
     Parameters
     ----------
-    entity_keys : of the entities.
     now : the time of the deletion.
     join_keys : of the view; None if they are not known.
 
@@ -532,7 +531,6 @@ def encode_counts(
     ----------
     column : of the codec's Arrow type.
     counts : lists of int64, one number for each value; None or a null list if each counts 1.
-    codec : of the feature.
     null_rows : see `encode_column`.
 
     Raises
@@ -553,7 +551,6 @@ def encode_column(
     Parameters
     ----------
     column : of the codec's Arrow type.
-    codec : of the feature.
     null_rows : int64[m], rows that were written as null. Other rows without a value lack the feature.
     """
     states = np.full(len(column), VALUE, np.uint8)

@@ -151,12 +151,7 @@ def _parts_of_key(content: bytes) -> tuple[list[tuple[int, bytes]], int]:
 
 
 def hash_serialized_keys(serialized_keys: Sequence[bytes] | pa.Array) -> NDArray[np.uint64]:
-    """Hash serialized keys: uint64[n, 2]. A single int64 gets MurmurHash3 x64 128, all others BLAKE2b-128.
-
-    Parameters
-    ----------
-    serialized_keys : a sequence of bytes, or an Arrow array of binary values.
-    """
+    """Hash serialized keys: uint64[n, 2]. A single int64 gets MurmurHash3 x64 128, all others BLAKE2b-128."""
     if not isinstance(serialized_keys, pa.Array):
         serialized_keys = pa.array(serialized_keys, pa.large_binary())
     return kernel.hash_keys(*parts_of(serialized_keys.cast(pa.large_binary())))
@@ -186,12 +181,7 @@ def hash_int64_keys(join_key: str, values: NDArray[np.int64]) -> NDArray[np.uint
 
 
 class SingleKeys:
-    """Hashes single entities, given by Python values of their join keys.
-
-    Parameters
-    ----------
-    join_keys : of the entities, with their types in `JOIN_KEY_TYPES`.
-    """
+    """Hashes single entities, given by Python values of their join keys, with types of `JOIN_KEY_TYPES`."""
 
     def __init__(self, join_keys: Mapping[str, pa.DataType]):
         self._names = sorted(join_keys)

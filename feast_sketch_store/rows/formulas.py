@@ -23,14 +23,7 @@ _ROWS_PER_CHUNK = 1 << 12
 
 @dataclass(frozen=True)
 class Source:
-    """The numbers that the values of one feature add to a sum.
-
-    Parameters
-    ----------
-    feature : its name.
-    vocabulary : the V values that add something.
-    weights : int32[V]
-    """
+    """The numbers, int32[V], that the V values of a feature in a vocabulary add to a sum."""
 
     feature: str
     vocabulary: Vocabulary

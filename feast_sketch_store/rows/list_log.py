@@ -272,11 +272,8 @@ def list_tables(parts: Sequence[ListRows], codecs: Sequence[FeatureCodec]) -> li
 
 
 def with_operations(table: pa.Table, operations: Mapping[str, str | None]) -> pa.Table:
-    """Turn rows that append to all features into rows that do what is said of each.
-
-    Parameters
-    ----------
-    operations : of each feature, ``replace``, ``remove``, or None to append.
+    """Turn rows that append to all features into rows that do what is said of each: ``replace``, ``remove``,
+    or None to append.
     """
     parts = []
     for operation in dict.fromkeys(operations.values()):
@@ -404,12 +401,8 @@ def _parted(
 
 
 def with_lists(table: pa.Table, rows: EncodedRows) -> pa.Table:
-    """Rows of the log, one per entity, with whole lists, sets and counts.
-
-    Parameters
-    ----------
-    table : one row of each entity; its columns other than features are used.
-    rows : of the same entities, in the same order.
+    """Rows of the log, one per entity, with whole lists, sets and counts. The columns other than features are
+    those of ``table``, which has the same entities in the same order.
     """
     nulls: list[list[str]] = [[] for _ in range(len(table))]
     for name, feature in rows.features.items():

@@ -70,7 +70,6 @@ class EntityGroups:
         Parameters
         ----------
         rows : the items of each row.
-        listing : of the list.
         tombstones : what rows hide of earlier rows.
         backwards : whether each row has its newest item last, and not first.
         """
@@ -143,11 +142,8 @@ class Tombstones:
         return newest
 
     def visible(self, groups: EntityGroups, rows: Csr, times: NDArray[np.int64] | None = None) -> Csr:
-        """The rows without the items that are hidden.
-
-        Parameters
-        ----------
-        times : int64[nnz], of the items; by default their weights.
+        """The rows without the items that are hidden. ``times`` are int64[nnz], by default the items'
+        weights.
         """
         times, removed = rows.weights if times is None else times, self.removals
         assert times is not None
@@ -232,12 +228,8 @@ def newest_of(items: Csr, limit: int | None, since: int) -> Csr:
 
 
 def united(rows: EncodedRows, backwards: bool = False) -> EncodedRows:
-    """Combine rows in commit order into one row per entity, without what was deleted.
-
-    Parameters
-    ----------
-    rows : in the order of their commits.
-    backwards : as in `EntityGroups.items`.
+    """Combine rows in commit order into one row per entity, without what was deleted; ``backwards`` is as in
+    `EntityGroups.items`.
     """
     _, keys = rows.keys.newest()
     kept, _ = rows.keys.after_barriers()

@@ -25,11 +25,8 @@ MEMORY_BYTES = 1 << 25  # of what a seal sets aside; so seals of a few million f
 
 
 class Spill:
-    """Sets arrays aside. Not safe to use from several threads at once.
-
-    Parameters
-    ----------
-    memory_bytes : how much stays in memory; None for `MEMORY_BYTES`.
+    """Sets arrays aside, beyond so many bytes that stay in memory. Not safe to use from several threads at
+    once.
     """
 
     def __init__(self, memory_bytes: int | None = None):

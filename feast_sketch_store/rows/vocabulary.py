@@ -59,13 +59,8 @@ class Vocabulary:
 
     @classmethod
     def by_popularity(cls, values: pa.Array) -> tuple["Vocabulary", NDArray[np.int32]]:
-        """Number values from the most to the least frequent; ties in ascending order.
-
-        Probable values get small ids, and rare ones the largest.
-
-        Returns
-        -------
-        The vocabulary, and the id of each of ``values``: int32[n].
+        """Number values from the most to the least frequent; ties in ascending order. So probable values get
+        small ids. Returns the vocabulary, and the id of each of ``values``: int32[n].
         """
         encoded = values.dictionary_encode()
         codes = encoded.indices.to_numpy(zero_copy_only=False)
@@ -83,15 +78,8 @@ class Vocabulary:
         return cls(pa.array(distinct)), ids
 
     def reordered(self, counts: NDArray[np.int64]) -> tuple["Vocabulary", NDArray[np.int32]]:
-        """The same values from the most to the least frequent; ties in ascending order.
-
-        Parameters
-        ----------
-        counts : int64[V], how often each value occurs.
-
-        Returns
-        -------
-        The vocabulary, and the new id of each old one: int32[V].
+        """The same values from the most to the least frequent, by their ``counts``, int64[V]; ties in
+        ascending order. Returns the vocabulary, and the new id of each old one: int32[V].
         """
         if len(counts) and counts.min() == counts.max():  # always so in a single row
             order = pc.array_sort_indices(self.values)
@@ -106,11 +94,8 @@ class Vocabulary:
 
     @classmethod
     def union(cls, parts: Sequence["Vocabulary"]) -> tuple["Vocabulary", list[NDArray[np.int64]]]:
-        """Unite vocabularies; the ids of the first part do not change.
-
-        Returns
-        -------
-        The union, and per part the new id of each old one: int64[len(part)].
+        """Unite vocabularies; the ids of the first part do not change. Returns the union, and per part the
+        new id of each old one: int64[len(part)].
         """
         joined = pa.concat_arrays([part.values for part in parts]).dictionary_encode()
         codes = joined.indices.to_numpy(zero_copy_only=False).astype(np.int64)

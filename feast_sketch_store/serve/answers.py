@@ -32,14 +32,7 @@ class _Told(NamedTuple):
 
 
 class Answers:
-    """Answers requests of one store from prepared rows. Used from one event loop.
-
-    Parameters
-    ----------
-    online : the online store of ``store``.
-    guard : says who is answered.
-    records : writes down what is answered.
-    """
+    """Answers requests of one store from prepared rows. Used from one event loop."""
 
     def __init__(self, store: FeatureStore, online: SketchOnlineStore, guard: Guard, records: Records):
         self._store, self._guard, self._records = store, guard, records

@@ -30,11 +30,8 @@ class Labels(NamedTuple):
 
 
 class Records:
-    """Writes down answered requests. Used from one event loop.
-
-    Parameters
-    ----------
-    feast_app : Feast's app, which has the audit log once it has started.
+    """Writes down answered requests. ``feast_app`` has the audit log once it has started. Used from one event
+    loop.
     """
 
     def __init__(self, store: FeatureStore, feast_app: Any):
@@ -78,12 +75,8 @@ class Records:
         started: float,
         read_seconds: float,
     ) -> None:
-        """Write down a request that was answered.
-
-        Parameters
-        ----------
-        started : when the request came, of `time.monotonic`.
-        read_seconds : what the read took of it.
+        """Write down a request that was answered: it came when `time.monotonic` was ``started``, and its read
+        took ``read_seconds``.
         """
         feast_parts.COUNT_ENTITIES(num_entities)
         flags = feast_parts.METRICS_FLAGS.value
