@@ -24,7 +24,6 @@ Source: Obuchowski, "Nonparametric analysis of clustered ROC curve data", Biomet
 resamples of the entities, whose areas each took as long as all of this.
 """
 
-import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -55,6 +54,7 @@ WORTH_SHARES = (0.05, 0.09, 0.16, 0.22, 0.28, 0.37, 0.55)
 
 _RANK, _LEAST_NORM = 16, 1e-12  # of vectors of values
 _NORMAL_95 = 1.96  # standard deviations
+_MAX_RATE = 1 - 1e-9  # of a false value
 
 _Rates = Mapping[str, NDArray[Any]]  # per feature, the rate of each kept value: float[kept]
 
@@ -296,6 +296,7 @@ class Task:
                 noise = sparse.csr_matrix(
                     (np.ones(len(entities), np.float32), (entities, values)), shape=shown.shape
                 )
+                noise.data[:] = 1  # of a pair that was drawn twice, too
                 shown = shown.maximum(noise)
             histories[name] = shown
         joint = sparse.hstack([*histories.values()]).tocsr()
@@ -338,34 +339,15 @@ def _as_auc(area: Area) -> Estimate:
 def _draw_false(
     rng: np.random.Generator, rates: NDArray[Any], num_entities: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Draw each value for each entity at the value's rate: entities and values, int64[d] each."""
-    entities, values = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
-    for first, end in _runs(rates):
-        rate, width = float(rates[first]), end - first
-        places = _draw_places(rng, rate, width * num_entities)
-        entities.append(places // width)
-        values.append(first + places % width)
-    return np.concatenate(entities), np.concatenate(values)
+    """Draw each value for each entity at the value's rate: entities and values, int64[d], some pairs twice.
 
-
-def _runs(rates: NDArray[Any]) -> Iterator[tuple[int, int]]:
-    """Runs of equal rates above 0."""
-    bounds = [0, *(np.flatnonzero(np.diff(rates)) + 1).tolist(), len(rates)]
-    for first, end in itertools.pairwise(bounds):
-        if first < end and rates[first] > 0:
-            yield first, end
-
-
-def _draw_places(rng: np.random.Generator, rate: float, num_places: int) -> NDArray[np.int64]:
-    """Choose each place with a probability, by drawing the distances between chosen places."""
-    places, at = [np.zeros(0, np.int64)], -1
-    while at < num_places:
-        expected = (num_places - at) * rate
-        steps = rng.geometric(rate, int(expected + 4 * expected**0.5) + 16)
-        places.append(at + np.cumsum(steps))
-        at = int(places[-1][-1])
-    drawn = np.concatenate(places)
-    return drawn[drawn < num_places]
+    An entity is drawn for a value a Poisson number of times, which is above 0 with the probability of the
+    rate, so the draws for all entities together are one Poisson number.
+    """
+    mean_draws = -np.log1p(-np.minimum(rates, _MAX_RATE).astype(np.float64))
+    draws = rng.poisson(num_entities * mean_draws)
+    values = np.repeat(np.arange(len(rates)), draws)
+    return rng.integers(0, num_entities, len(values)), values
 
 
 def _entropy(shares: NDArray[np.float64]) -> NDArray[np.float64]:
