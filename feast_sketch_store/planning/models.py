@@ -112,6 +112,12 @@ class Area:
         error = _NORMAL_95 * float(np.sqrt(self.influence @ self.influence))
         return Estimate(self.value, self.value - error, self.value + error)
 
+    @property
+    def auc(self) -> Estimate:
+        """The value of an area with its 95 % interval, which ends at 0 and at 1."""
+        estimate = self.estimate
+        return Estimate(estimate.value, max(0.0, estimate.low), min(1.0, estimate.high))
+
 
 class Task:
     """Models of the labels, trained through any structure.
@@ -140,7 +146,6 @@ class Task:
         self._rows[found] = order[places]
         self._training, self._tested = np.flatnonzero(labels.is_training), np.flatnonzero(~labels.is_training)
         _, self._tested_entities = np.unique(self._entity_of[self._tested], return_inverse=True)
-        self._known: dict[bytes, Area | None] = {}
         self._interactions = Interactions(sample, candidates or {}, self._entity_of)
 
     @property
@@ -148,22 +153,23 @@ class Task:
         """The share of labelled rows whose entity the view does not have."""
         return float((self._rows[self._entity_of] < 0).mean())
 
-    def auc_without(self) -> Estimate:
-        """The AUC of a model of the context alone."""
-        return _as_auc(self._without)
+    @cached_property
+    def without(self) -> Area:
+        """The area of a model of the context alone."""
+        nothing = self._sample.at_least(math.inf)
+        area = self.area(nothing, {name: np.zeros(0) for name in nothing})
+        assert area is not None
+        return area
 
-    def auc_exact(self) -> Estimate:
-        """The AUC of a model of the context and of the features as written."""
-        return _as_auc(self._area_of_exact)
+    @cached_property
+    def exact(self) -> Area:
+        """The area of a model of the context and of the features as written."""
+        return self._area_of(*self._exact_model)
 
-    def gain(self) -> Estimate:
-        """What the exact features add to the AUC of the context alone, with a paired 95 % interval."""
-        return (self._area_of_exact - self._without).estimate
-
-    def auc(
+    def area(
         self, kept: VocabularyMask, rates: Mapping[str, NDArray[np.float64]], formulas: Sequence[Formula] = ()
-    ) -> Estimate | None:
-        """The AUC of a model that is trained and applied through a structure.
+    ) -> Area | None:
+        """The area of a model that is trained and applied through a structure.
 
         Parameters
         ----------
@@ -173,43 +179,32 @@ class Task:
         -------
         None if reads show too many values to fit a model.
         """
-        area = self._area_through(kept, rates, formulas)
-        return None if area is None else _as_auc(area)
+        if formulas:
+            return self._area(self._scores_by(formulas))
+        own = {name: rates[name][: int(mask.sum())].astype(np.float32) for name, mask in kept.items()}
+        if all(mask.all() and not own[name].any() for name, mask in kept.items()):
+            return self.exact
+        # Count the false values that reads of all training rows would show.
+        if len(self._training) * sum(float(rate.sum()) for rate in own.values()) > MAX_FALSE_VALUES:
+            return None
+        shown = self._history(kept, own)
+        values = np.concatenate([*kept.values()])
+        return self._area_of(shown, self._fit(shown, self._exact_model[1].kept(values)))
 
-    def uplift(
-        self, kept: VocabularyMask, rates: Mapping[str, NDArray[np.float64]], formulas: Sequence[Formula] = ()
-    ) -> Estimate | None:
-        """The share of the exact features' gain that such a model keeps, on the same rows.
+    def uplift(self, area: Area) -> Estimate | None:
+        """The share of the exact features' gain that a model with this area keeps, on the same rows.
 
         Returns
         -------
-        None if reads show too many values, or the exact features gain nothing.
+        None if the exact features gain nothing.
         """
-        area, exact = self._area_through(kept, rates, formulas), self._area_of_exact
-        if area is None or exact.value <= self._without.value:
+        if self.exact.value <= self.without.value:
             return None
-        return ((area - self._without) / (exact - self._without)).estimate
-
-    @cached_property
-    def _without(self) -> Area:
-        nothing = self._sample.at_least(math.inf)
-        area = self._area_through(nothing, {name: np.zeros(0) for name in nothing}, ())
-        assert area is not None
-        return area
-
-    def _area_through(
-        self, kept: VocabularyMask, rates: Mapping[str, NDArray[np.float64]], formulas: Sequence[Formula]
-    ) -> Area | None:
-        own = {name: rates[name][: int(mask.sum())].astype(np.float32) for name, mask in kept.items()}
-        key = b"".join(mask.tobytes() + own[name].tobytes() for name, mask in kept.items())
-        key += b"".join(formula.digest for formula in formulas)
-        if key not in self._known:
-            self._known[key] = self._measure(kept, own, formulas)
-        return self._known[key]
+        return ((area - self.without) / (self.exact - self.without)).estimate
 
     def weights(self) -> dict[str, NDArray[np.float64]]:
         """What each value adds to the score of the exact model: per feature float64[V]."""
-        return self._sample.by_feature(self._exact[1].history)
+        return self._sample.by_feature(self._exact_model[1].history)
 
     def most_worth(self, share: float) -> VocabularyMask:
         """The values that the exact model needs most for the bits they take.
@@ -227,7 +222,7 @@ class Task:
     @cached_property
     def _worth(self) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """The values of all features, most worth first, int64[V]; and the share of bits up to each."""
-        shown, model = self._exact
+        shown, model = self._exact_model
         squares = model.history**2
         counts = np.concatenate([feature.counts for feature in self._sample.features.values()])
         densities = counts / len(self._sample)
@@ -237,18 +232,6 @@ class Task:
             parts[name] += 2 * weights[name] * mean + square  # parts are views
         order = np.argsort(-squares * densities * (1 - densities) / bits, kind="stable")
         return order, np.cumsum(bits[order]) / bits.sum()
-
-    def _measure(self, kept: VocabularyMask, rates: _Rates, formulas: Sequence[Formula]) -> Area | None:
-        if formulas:
-            return self._area(self._scores_by(formulas))
-        if all(mask.all() and not rates[name].any() for name, mask in kept.items()):
-            return self._area_of_exact
-        # Count the false values that reads of all training rows would show.
-        if len(self._training) * sum(float(own.sum()) for own in rates.values()) > MAX_FALSE_VALUES:
-            return None
-        shown = self._history(kept, rates)
-        values = np.concatenate([*kept.values()])
-        return self._area_of(shown, self._fit(shown, self._exact[1].kept(values)))
 
     def _scores_by(self, formulas: Sequence[Formula]) -> NDArray[np.float64]:
         """Scores of the rows that the exact model was not trained on, with formulas in place of the history.
@@ -261,18 +244,14 @@ class Task:
         for formula in formulas:
             of_rows[:-1] += np.rint(formula.scores(features, num_rows) / formula.step) * formula.step
         of_entities = of_rows[self._rows][self._entity_of[self._tested]]
-        return np.asarray(self._labels.context[self._tested] @ self._exact[1].context + of_entities)
+        return np.asarray(self._labels.context[self._tested] @ self._exact_model[1].context + of_entities)
 
     @cached_property
-    def _exact(self) -> "tuple[_Shown, Weights]":
+    def _exact_model(self) -> "tuple[_Shown, Weights]":
         """The history as written, and the model of it."""
         everything = self._sample.everything
         history = self._history(everything, {name: np.zeros(len(mask)) for name, mask in everything.items()})
         return history, self._fit(history)
-
-    @cached_property
-    def _area_of_exact(self) -> Area:
-        return self._area_of(*self._exact)
 
     def _history(self, kept: VocabularyMask, rates: _Rates) -> "_Shown":
         """What reads of the labelled entities show."""
@@ -328,12 +307,6 @@ class _Shown:
     parts: Mapping[str, Any]
     history: Any
     interactions: NDArray[np.float32]
-
-
-def _as_auc(area: Area) -> Estimate:
-    """An area with its interval, which ends at 0 and at 1."""
-    estimate = area.estimate
-    return Estimate(estimate.value, max(0.0, estimate.low), min(1.0, estimate.high))
 
 
 def _draw_false(

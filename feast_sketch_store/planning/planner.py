@@ -140,8 +140,9 @@ def plan_view(
             )
         found = list(_with_auc(_in_order(found), task, tell))
         limits += _limits_of_labels(read, task, found)
-        auc_without, auc_exact = task.auc_without(), task.auc_exact()
-        reason = undecided(task.gain(), auc_without, auc_exact, read.candidates is not None)
+        auc_without, auc_exact = task.without.auc, task.exact.auc
+        gain = (task.exact - task.without).estimate
+        reason = undecided(gain, auc_without, auc_exact, read.candidates is not None)
     points = [candidate.point for candidate in found]
     points += [replace(point, auc=auc_exact) for point in points_of_other_stores(sample)]
     chosen: int | None = choose_point(points, target)
@@ -201,9 +202,11 @@ def _with_auc(
 ) -> Iterator[Candidate]:
     for number, candidate in enumerate(candidates):
         tell("Fitting models", number, len(candidates))
-        through = candidate.kept, candidate.rates, candidate.formulas
-        auc, uplift = task.auc(*through), task.uplift(*through)
-        yield replace(candidate, point=replace(candidate.point, auc=auc, uplift=uplift))
+        area = task.area(candidate.kept, candidate.rates, candidate.formulas)
+        if area is not None:
+            point = replace(candidate.point, auc=area.auc, uplift=task.uplift(area))
+            candidate = replace(candidate, point=point)
+        yield candidate
 
 
 def _chosen_by_model(view: PlannedView, sample: Sample, task: Task, target: PlanTarget) -> list[Candidate]:

@@ -89,11 +89,11 @@ def test_bytes_are_those_of_a_seal(people, of_scores):
 def test_a_score_keeps_what_sets_keep_at_a_fraction_of_their_bytes(people, task, of_scores):
     assert [candidate.point.curve for candidate in of_scores] == [SCORE_CURVE] * 4
     best = of_scores[-1]
-    kept = [task.uplift(c.kept, c.rates, c.formulas) for c in of_scores]
+    kept = [task.uplift(task.area(c.kept, c.rates, c.formulas)) for c in of_scores]
     exact = sets(people[1])
     assert kept[-1].value > 0.5 > kept[0].value
     assert all(estimate.low <= estimate.value <= estimate.high for estimate in kept)
-    assert task.uplift(exact.kept, exact.rates).value == 1.0
+    assert task.uplift(task.area(exact.kept, exact.rates)).value == 1.0
     ours, theirs = (without_header(point) for point in (best.point, exact.point))
     assert ours < 0.5 * theirs
     assert best.point.kept_share == 0.0
@@ -112,9 +112,9 @@ def test_a_score_keeps_a_part_of_the_gain_where_weights_fit_the_training_rows_by
     sample = sample_of(feature)
     task = Task(Labels.read(table, sample.entity_hashes, []), sample, sample)
     found = scores(sample, task.weights(), "score", lambda weights, number: "")
-    aucs = [task.auc(c.kept, c.rates, c.formulas).value for c in found]
-    exact = task.auc(sample.everything, {"f0": np.zeros(300)})
-    assert task.auc_without().value < aucs[0] < aucs[1] < aucs[2] < aucs[3] < exact.value
+    aucs = [task.area(c.kept, c.rates, c.formulas).auc.value for c in found]
+    exact = task.area(sample.everything, {"f0": np.zeros(300)}).auc
+    assert task.without.auc.value < aucs[0] < aucs[1] < aucs[2] < aucs[3] < exact.value
 
 
 def test_settings_can_be_pasted(of_scores, written):

@@ -586,17 +586,19 @@ class TestInteractions:
 
     def test_an_additive_model_gains_nothing(self, tastes):
         people, labels = tastes
-        gain = Task(labels, people, people).gain()
+        task = Task(labels, people, people)
+        gain = (task.exact - task.without).estimate
         assert gain.low < 0 < gain.high + 0.02
         assert abs(gain.value) < 0.03
 
     def test_a_model_that_sees_the_candidate_does(self, tastes):
         people, labels = tastes
         task = Task(labels, people, people, candidate_ids(labels, people, [self.CODEC]))
-        gain, exact = task.gain(), task.auc(people.everything, {"f0": np.zeros(60)})
+        gain = (task.exact - task.without).estimate
+        exact = task.area(people.everything, {"f0": np.zeros(60)}).auc
         assert gain.low > 0.2
-        assert gain.value == pytest.approx(exact.value - task.auc_without().value)
-        noisy = task.auc(people.everything, {"f0": np.full(60, 0.5)})
+        assert gain.value == pytest.approx(exact.value - task.without.auc.value)
+        noisy = task.area(people.everything, {"f0": np.full(60, 0.5)}).auc
         assert noisy.value < exact.value - 0.02
 
     def test_values_that_tell_tastes_are_worth_more_than_noise(self):
@@ -637,7 +639,7 @@ class TestLabels:
     """Models of labels, on independent data of which one value decides."""
 
     def test_the_features_tell_and_the_context_does_not(self, people, task):
-        without, exact = task.auc_without(), task.auc(people.everything, {"f0": np.zeros(300)})
+        without, exact = task.without.auc, task.area(people.everything, {"f0": np.zeros(300)}).auc
         assert without.low < 0.5 < without.high
         assert exact.low > without.high
         assert exact.low < exact.value < exact.high
@@ -647,23 +649,23 @@ class TestLabels:
         assert all(mask["f0"][[20, 21, 22]].all() for mask in cuts[1:])
         sizes = [mask["f0"].sum() for mask in cuts]
         assert sizes == sorted(sizes)
-        chosen = task.auc(cuts[1], {"f0": np.zeros(sizes[1])})
+        chosen = task.area(cuts[1], {"f0": np.zeros(sizes[1])}).auc
         popular = {"f0": np.arange(300) < 20}
-        assert chosen.value > task.auc(popular, {"f0": np.zeros(20)}).value + 0.1
+        assert chosen.value > task.area(popular, {"f0": np.zeros(20)}).auc.value + 0.1
 
     def test_noise_costs(self, people, task):
-        exact = task.auc(people.everything, {"f0": np.zeros(300)})
-        noisy = task.auc(people.everything, {"f0": np.full(300, 0.3)})
+        exact = task.area(people.everything, {"f0": np.zeros(300)}).auc
+        noisy = task.area(people.everything, {"f0": np.full(300, 0.3)}).auc
         assert noisy.value < exact.value - 0.03
 
     def test_the_same_comes_out_again(self, people, task, make_labels):
         rates = {"f0": np.full(300, 0.1)}
         again = Task(make_labels(), people, people), Task(make_labels(), people, people)
-        assert again[0].auc(people.everything, rates) == again[1].auc(people.everything, rates)
+        assert again[0].area(people.everything, rates).auc == again[1].area(people.everything, rates).auc
 
     def test_too_much_noise_is_not_measured(self, people, task, monkeypatch):
         monkeypatch.setattr("feast_sketch_store.planning.models.MAX_FALSE_VALUES", 1000)
-        assert task.auc(people.everything, {"f0": np.full(300, 0.11)}) is None
+        assert task.area(people.everything, {"f0": np.full(300, 0.11)}) is None
 
     def test_entities_without_a_row_show_nothing(self, people, make_labels):
         labels = make_labels()
