@@ -114,24 +114,18 @@ class Candidate:
 
 
 def candidates(sample: Sample, grid: Grid) -> list[Candidate]:
-    """The points of all curves that need no model; each curve from its smallest to its largest point."""
-    curves = (
-        [bloom(sample, rate) for rate in grid.error_rates],
-        [weighted_bloom(sample, ratio) for ratio in grid.noise_ratios],
-        [sets(sample)],
-        [sets(sample, least) for least in _least_counts(sample, grid.shares)],
-        [
+    """The points of all curves that need no model."""
+    return [
+        *(bloom(sample, rate) for rate in grid.error_rates),
+        *(weighted_bloom(sample, ratio) for ratio in grid.noise_ratios),
+        sets(sample),
+        *(sets(sample, least) for least in _least_counts(sample, grid.shares)),
+        *(
             bloom(sample, rate, least)
             for least in _least_counts(sample, grid.cut_shares)
             for rate in grid.cut_rates
-        ],
-    )
-    return [candidate for curve in curves for candidate in in_order(curve)]
-
-
-def in_order(curve: Sequence[Candidate]) -> list[Candidate]:
-    """From the smallest to the largest."""
-    return sorted(curve, key=lambda candidate: candidate.point.memory_bytes)
+        ),
+    ]
 
 
 def bloom(sample: Sample, error_rate: float, least: int = 0) -> Candidate:
@@ -205,7 +199,8 @@ def least_count(sample: Sample, share: float) -> int:
 
 
 def _least_counts(sample: Sample, shares: Sequence[float]) -> list[int]:
-    return sorted({least_count(sample, share) for share in shares})
+    """As `least_count`, for several shares; the largest first, with which the fewest values are kept."""
+    return sorted({least_count(sample, share) for share in shares}, reverse=True)
 
 
 def as_candidate(

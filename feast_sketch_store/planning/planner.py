@@ -33,7 +33,6 @@ from feast_sketch_store.planning.curves import (
     bloom,
     candidates,
     clustered,
-    in_order,
     kept_text,
     points_of_other_stores,
     sets_of,
@@ -194,7 +193,11 @@ def _in_order(found: Sequence[Candidate]) -> list[Candidate]:
     curves: dict[str, dict[str, Candidate]] = {}
     for candidate in found:
         curves.setdefault(candidate.point.curve, {}).setdefault(candidate.point.label, candidate)
-    return [candidate for curve in curves.values() for candidate in in_order([*curve.values()])]
+
+    def size(candidate: Candidate) -> float:
+        return candidate.point.memory_bytes
+
+    return [candidate for curve in curves.values() for candidate in sorted(curve.values(), key=size)]
 
 
 def _with_auc(
