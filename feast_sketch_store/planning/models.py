@@ -109,8 +109,7 @@ class Area:
     @property
     def estimate(self) -> Estimate:
         """The value with its 95 % interval."""
-        error = _NORMAL_95 * float(np.sqrt(self.influence @ self.influence))
-        return Estimate(self.value, self.value - error, self.value + error)
+        return Estimate.within(self.value, _NORMAL_95 * float(np.sqrt(self.influence @ self.influence)))
 
     @property
     def auc(self) -> Estimate:

@@ -17,6 +17,11 @@ class Estimate:
         """A number that is known."""
         return cls(value, value, value)
 
+    @classmethod
+    def within(cls, value: float, error: float) -> "Estimate":
+        """A number with the same error on both sides."""
+        return cls(value, value - error, value + error)
+
     @property
     def is_known(self) -> bool:
         """Whether the interval is a point."""

@@ -147,15 +147,12 @@ def total_of(
     Source: Cochran, "Sampling Techniques", chapter 6, the ratio estimate.
     """
     ratio = float(sampled.sum() / max(1, known.sum()))
-    error = spread_of_total(sampled - ratio * known, num_entities)
-    value = ratio * num_known
-    return Estimate(value, value - error, value + error)
+    return Estimate.within(ratio * num_known, spread_of_total(sampled - ratio * known, num_entities))
 
 
 def total_by_mean(sampled: NDArray[Any], num_entities: int) -> Estimate:
     """The sum of a number over all entities, from its mean over the sampled ones."""
-    value, error = float(sampled.mean()) * num_entities, spread_of_total(sampled, num_entities)
-    return Estimate(value, value - error, value + error)
+    return Estimate.within(float(sampled.mean()) * num_entities, spread_of_total(sampled, num_entities))
 
 
 def spread_of_total(differences: NDArray[Any], num_entities: float) -> float:
@@ -219,9 +216,8 @@ class Sample:
     def facts(self) -> Estimate:
         """Facts of the whole view."""
         parts = self.facts_of.values()
-        value = sum(part.value for part in parts)
         error = math.hypot(*(part.high - part.value for part in parts))
-        return Estimate(value, value - error, value + error)
+        return Estimate.within(sum(part.value for part in parts), error)
 
     @property
     def num_facts(self) -> int:
