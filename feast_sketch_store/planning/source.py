@@ -145,7 +145,7 @@ def sample_view(
     if not offline:
         with logged_rows(view) as logged:
             if logged is not None:
-                return _Sampling(view, logged, len(logged), max_entities, labelled).run()
+                return _sampled(view, logged, len(logged), max_entities, labelled)
     table = _offline_rows(view)
     if not len(table):
         raise no_rows(view)
@@ -157,7 +157,7 @@ def sample_view(
     arrow = from_source(table.filter(pa.array(chosen)), view.table, view.settings.codecs)
     rows = view.semantics.fold(lambda columns: iter([arrow]))
     num_elements = {codec.feature: int(_lengths(table, codec.feature).sum()) for codec in view.codecs}
-    return _Sampling(view, rows, len(table), max_entities, labelled, num_elements).run()
+    return _sampled(view, rows, len(table), max_entities, labelled, num_elements)
 
 
 def no_rows(view: PlannedView) -> PlanError:
@@ -205,79 +205,61 @@ def logged_rows(view: PlannedView) -> Iterator[FoldedRows | None]:
         yield rows if rows is not None and len(rows) else None
 
 
-class _Sampling:
-    """One pass over rows, for the sample and the labelled entities.
+def _sampled(
+    view: PlannedView,
+    rows: FoldedRows,
+    num_entities: int,
+    max_entities: int,
+    labelled: NDArray[np.uint64] | None,
+    num_elements: Mapping[str, int] | None = None,
+) -> tuple[Sample, Sample]:
+    """The sample and the labelled entities, in one pass over rows.
 
     Parameters
     ----------
-    view : the view.
     rows : at least those of the sample and of the labelled entities.
     num_entities : of the whole view.
-    max_entities, labelled : see `sample_view`.
+    view, max_entities, labelled : see `sample_view`.
     num_elements : per feature, the number of values in all rows of the view; None if ``rows`` are all rows.
     """
+    keys, settings = rows.keys, view.settings
+    is_sampled = np.arange(len(rows)) < max_entities  # the keys are ordered by hash
+    is_labelled = np.zeros(len(rows), np.bool_)
+    if labelled is not None:
+        is_labelled = _is_among(keys.entity_hashes, labelled)
+    collected = {codec.feature: _Collector(codec) for codec in view.codecs}
+    parts, key_parts, counted = [], [], dict.fromkeys(collected, 0)
+    for places, batch in rows.batches():
+        lengths = {name: _lengths(batch, name) for name in collected}
+        for name, of_feature in lengths.items():
+            counted[name] += int(of_feature.sum())
+        wanted = np.flatnonzero(is_sampled[places] | is_labelled[places])
+        if not len(wanted):
+            continue
+        parts.append(places[wanted])
+        taken = batch.take(pa.array(wanted))
+        key_parts.append(pc.binary_length(taken[ENTITY_KEY]).to_numpy().astype(np.int64))
+        for name, feature in encode(taken, keys.take(places[wanted]), view.codecs).features.items():
+            collected[name].add(feature, lengths[name][wanted])
 
-    def __init__(
-        self,
-        view: PlannedView,
-        rows: FoldedRows,
-        num_entities: int,
-        max_entities: int,
-        labelled: NDArray[np.uint64] | None,
-        num_elements: Mapping[str, int] | None = None,
-    ):
-        self._view, self._rows, self._num_entities = view, rows, num_entities
-        self._is_sampled = np.arange(len(rows)) < max_entities  # the keys are ordered by hash
-        self._is_labelled = np.zeros(len(rows), np.bool_)
-        if labelled is not None:
-            self._is_labelled = _is_among(rows.keys.entity_hashes, labelled)
-        self._collected = {codec.feature: _Collector(codec) for codec in view.codecs}
-        self._num_elements = num_elements
-
-    def run(self) -> tuple[Sample, Sample]:
-        """The sample, and the labelled entities."""
-        parts, key_parts, counted = [], [], dict.fromkeys(self._collected, 0)
-        for places, batch in self._rows.batches():
-            lengths = {name: _lengths(batch, name) for name in self._collected}
-            for name, of_feature in lengths.items():
-                counted[name] += int(of_feature.sum())
-            wanted = np.flatnonzero(self._is_sampled[places] | self._is_labelled[places])
-            if not len(wanted):
-                continue
-            parts.append(places[wanted])
-            taken = batch.take(pa.array(wanted))
-            key_parts.append(pc.binary_length(taken[ENTITY_KEY]).to_numpy().astype(np.int64))
-            encoded = encode(taken, self._rows.keys.take(places[wanted]), self._view.codecs)
-            for name, feature in encoded.features.items():
-                self._collected[name].add(feature, lengths[name][wanted])
-        return self._samples(np.concatenate(parts), np.concatenate(key_parts), self._num_elements or counted)
-
-    def _samples(
-        self, places: NDArray[np.int64], key_bytes: NDArray[np.int64], num_elements: Mapping[str, int]
-    ) -> tuple[Sample, Sample]:
-        settings, keys = self._view.settings, self._rows.keys
-        ours, theirs = (np.flatnonzero(chosen[places]) for chosen in (self._is_sampled, self._is_labelled))
-        features, labelled, facts, value_bytes = {}, {}, {}, {}
-        for codec in self._view.codecs:
-            name, collector = codec.feature, self._collected[codec.feature]
-            features[name], labelled[name] = collector.finish([ours, theirs])
-            values, rows, written = (
-                features[name].vocabulary,
-                features[name].rows,
-                collector.num_elements[ours],
-            )
-            facts[name] = total_of(rows.lengths, written, num_elements[name], self._num_entities)
-            number = Value.DESCRIPTOR.fields_by_name[codec.value_field].number
-            value_bytes[name] = value_sizes(codec.element_kind, number, values, rows, written)
-        has_created = bool((keys.created_timestamps[places[ours]] != NO_TIMESTAMP).any())
-        project, view = self._view.store.project, self._view.table.name
-        stored = StoredRows(project, view, key_bytes[ours], value_bytes, has_created)
-        buckets, _ = bucket_timestamps(keys.event_timestamps, settings.ttl_microseconds)
-        presence, hashes = settings.presence_error_rate, keys.entity_hashes[places]
-        return (
-            Sample(self._num_entities, presence, hashes[ours], features, facts, stored, buckets),
-            Sample(len(theirs), presence, hashes[theirs], labelled),
-        )
+    places, key_bytes = np.concatenate(parts), np.concatenate(key_parts)
+    ours, theirs = (np.flatnonzero(chosen[places]) for chosen in (is_sampled, is_labelled))
+    features, of_labelled, facts, value_bytes = {}, {}, {}, {}
+    for codec in view.codecs:
+        name, collector = codec.feature, collected[codec.feature]
+        features[name], of_labelled[name] = collector.finish([ours, theirs])
+        values, own, written = features[name].vocabulary, features[name].rows, collector.num_elements[ours]
+        facts[name] = total_of(own.lengths, written, (num_elements or counted)[name], num_entities)
+        number = Value.DESCRIPTOR.fields_by_name[codec.value_field].number
+        value_bytes[name] = value_sizes(codec.element_kind, number, values, own, written)
+    has_created = bool((keys.created_timestamps[places[ours]] != NO_TIMESTAMP).any())
+    stored = StoredRows(view.store.project, view.table.name, key_bytes[ours], value_bytes, has_created)
+    buckets, _ = bucket_timestamps(keys.event_timestamps, settings.ttl_microseconds)
+    presence, hashes = settings.presence_error_rate, keys.entity_hashes[places]
+    return (
+        Sample(num_entities, presence, hashes[ours], features, facts, stored, buckets),
+        Sample(len(theirs), presence, hashes[theirs], of_labelled),
+    )
 
 
 def features_of_rows(rows: FoldedRows, codecs: Sequence[FeatureCodec]) -> dict[str, FeatureSample]:
