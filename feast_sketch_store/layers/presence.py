@@ -26,13 +26,7 @@ from feast_sketch_store.rows.encoding import NO_TIMESTAMP
 from feast_sketch_store.rows.vocabulary import Vocabulary
 from feast_sketch_store.structures.base import Structure
 from feast_sketch_store.structures.bloom import BloomTable, SymbolRange
-from feast_sketch_store.structures.columns import (
-    DictionaryElements,
-    Elements,
-    NumberElements,
-    elements_from,
-    smallest,
-)
+from feast_sketch_store.structures.columns import Elements
 from feast_sketch_store.structures.parts import (
     WORDS,
     Described,
@@ -339,7 +333,7 @@ class ListedRows(Presence):
 
     salt: tuple[int, int]
     index: FingerprintIndex
-    timestamps: DictionaryElements | NumberElements
+    timestamps: Elements
     bucket_bounds: NDArray[np.int64]
     states: Mapping[str, PackedInts]
 
@@ -349,7 +343,7 @@ class ListedRows(Presence):
         lengths = [len(self.timestamps), *(states.length for states in self.states.values())]
         if any(length != len(self) for length in lengths):
             raise ValueError(f"the columns of {len(self)} listed rows have {lengths} rows")
-        if isinstance(self.timestamps, DictionaryElements):
+        if self.timestamps.vocabulary is not None:
             known = self.timestamps.vocabulary.values.to_numpy()
             if len(self.bucket_bounds) and not np.isin(known, self.bucket_bounds[:, 0]).all():
                 raise ValueError("a row has a timestamp bucket that does not exist")
@@ -368,7 +362,7 @@ class ListedRows(Presence):
     ) -> "ListedRows":
         """List rows that are already in order. The parameters are those of the class, before packing."""
         vocabulary, symbols = Vocabulary.of_numbers(event_timestamps)
-        timestamps = _of_numbers(smallest(vocabulary, symbols, min_width=0))
+        timestamps = Elements.smallest(vocabulary, symbols, min_width=0)
         packed = {name: PackedInts.pack(feature) for name, feature in states.items()}
         return cls(salt, index, timestamps, bucket_bounds, packed)
 
@@ -395,14 +389,11 @@ class ListedRows(Presence):
 
     def prepare(self) -> RowReader:
         """See `Presence.prepare`."""
-        prepared, elements, distinct = RowReader(), self.timestamps, None
-        if isinstance(elements, DictionaryElements):
-            distinct, timestamps = elements.vocabulary.values.to_numpy(), elements.ids
-        else:
-            timestamps = elements.numbers
+        prepared, vocabulary = RowReader(), self.timestamps.vocabulary
+        distinct = None if vocabulary is None else vocabulary.values.to_numpy()
         bounds = np.ascontiguousarray(self.bucket_bounds) if len(self.bucket_bounds) else None
         index = *self.index.fingerprints.arguments, self.index.range, self.index.twins
-        prepared.listed(*self.salt, *index, *timestamps.arguments, distinct, bounds)
+        prepared.listed(*self.salt, *index, *self.timestamps.packed.arguments, distinct, bounds)
         return prepared
 
     def prepared_states(self, feature: str) -> tuple[Any, ...] | None:
@@ -435,8 +426,8 @@ class ListedRows(Presence):
         cls, description: Mapping[str, Any], parts: Parts, structures: Sequence[Structure]
     ) -> Self:
         """See `Presence.from_snapshot`."""
-        elements = elements_from(_TIMESTAMPS, description["timestamps"], parts.at("timestamps"), 0)
-        timestamps = _of_numbers(elements)
+        own = parts.at("timestamps")
+        timestamps = Elements.from_snapshot(_TIMESTAMPS, description["timestamps"], own, min_width=0)
         states = {
             checked(entry["name"], str): parts.at("states").packed(str(number), entry)
             for number, entry in enumerate(description["states"])
@@ -456,9 +447,3 @@ class ListedRows(Presence):
         ):
             raise ValueError("the bounds of the timestamp buckets are not ascending")
         return cls(salt_from(description["salt"]), index, timestamps, bounds, states)
-
-
-def _of_numbers(elements: Elements) -> DictionaryElements | NumberElements:
-    if isinstance(elements, DictionaryElements | NumberElements):
-        return elements
-    raise ValueError("the timestamps of the rows are not numbers")

@@ -13,7 +13,7 @@ nothing but their names is kept.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import numpy as np
 import pyarrow as pa
@@ -43,133 +43,106 @@ from feast_sketch_store.succinct.packed import NO_NUMBERS, unfinished
 COLUMN = "column"
 
 
-@dataclass(frozen=True)
-class DictionaryElements:
-    """Elements as ids of a vocabulary."""
-
-    vocabulary: Vocabulary
-    ids: PackedInts
-
-    def __len__(self) -> int:
-        return self.ids.length
-
-    @property
-    def size_bytes(self) -> int:
-        """Bytes of the ids and the vocabulary."""
-        return self.ids.size_bytes + self.vocabulary.packed_bytes
-
-    @property
-    def memory_bytes(self) -> int:
-        """Bytes in a process that reads them, including the whole vocabulary."""
-        return self.ids.size_bytes + self.vocabulary.size_bytes
-
-    def to_snapshot(self) -> Described:
-        """A description and arrays."""
-        values = prefixed("vocabulary", self.vocabulary.to_packed())
-        return {"form": "dictionary", "ids": describe_packed(self.ids)}, {
-            f"ids.{WORDS}": self.ids.words,
-            **values,
-        }
+# The forms of elements: how packed integers of each are called in a snapshot, and read by the kernel.
+_DICTIONARY, _NUMBERS, _BYTES = "dictionary", "numbers", "bytes"
+_PACKED: Final = {
+    _DICTIONARY: ("ids", AS_IDS),
+    _NUMBERS: ("numbers", AS_NUMBERS),
+    _BYTES: ("offsets", AS_BYTES),
+}
 
 
 @dataclass(frozen=True)
-class NumberElements:
-    """Elements of the storage type int64."""
-
-    numbers: PackedInts
-
-    def __len__(self) -> int:
-        return self.numbers.length
-
-    @property
-    def size_bytes(self) -> int:
-        """Bytes of the numbers."""
-        return self.numbers.size_bytes
-
-    def to_snapshot(self) -> Described:
-        """A description and arrays."""
-        return {"form": "numbers", "numbers": describe_packed(self.numbers)}, {
-            f"numbers.{WORDS}": self.numbers.words
-        }
-
-
-@dataclass(frozen=True)
-class BytesElements:
-    """Elements of the storage type large_binary.
-
-    Element ``i`` is the bytes from ``offsets[i]`` up to ``offsets[i + 1]`` of ``words``; ``check`` as in
-    `PackedInts`.
-    """
-
-    offsets: PackedInts
-    words: NDArray[np.uint64]
-    check: BlockChecks | None = None
-
-    def __len__(self) -> int:
-        return self.offsets.length - 1
-
-    @property
-    def size_bytes(self) -> int:
-        """Bytes of the elements and their offsets."""
-        return self.offsets.size_bytes + int(self.words.nbytes)
-
-    def to_snapshot(self) -> Described:
-        """A description and arrays."""
-        return {"form": "bytes", "offsets": describe_packed(self.offsets)}, {
-            f"offsets.{WORDS}": self.offsets.words,
-            f"content.{WORDS}": self.words,
-        }
-
-
-Elements = DictionaryElements | NumberElements | BytesElements
-
-
-def smallest(vocabulary: Vocabulary, symbols: NDArray[np.integer], min_width: int = 1) -> Elements:
-    """The form of elements that takes a reader the least memory.
+class Elements:
+    """The elements of a column, in one form.
 
     Parameters
     ----------
-    vocabulary, symbols : the elements as ids of a vocabulary, int[n].
-    min_width : the least bits of a number. With 1, a file cannot claim more elements than it has bits.
+    form : one of the three of this module.
+    packed : ids of the vocabulary; or the elements themselves, of the storage type int64; or offsets.
+    vocabulary : of a dictionary.
+    words, check : of bytes, of the storage type large_binary: element ``i`` is those from offset ``i`` up to
+        offset ``i + 1``; ``check`` as in `PackedInts`.
     """
-    dictionary = DictionaryElements(vocabulary, PackedInts.pack(symbols, min_width=1))
-    if pa.types.is_int64(vocabulary.values.type):
-        numbers = vocabulary.values.to_numpy()[symbols]
-        plain: Elements = NumberElements(PackedInts.pack(numbers, min_width))
-    else:
-        lengths = np.diff(parts_of(vocabulary.values)[0])[symbols]
-        offsets = PackedInts.pack(np.concatenate(([0], np.cumsum(lengths))), min_width=1)
-        if offsets.size_bytes + lengths.sum() >= dictionary.memory_bytes:
-            return dictionary
-        _, content = parts_of(vocabulary.values.take(pa.array(symbols)))
-        words = np.zeros(-(-len(content) // 8), np.uint64)
-        words.view(np.uint8)[: len(content)] = content
-        plain = BytesElements(offsets, words)
-    return plain if plain.size_bytes <= dictionary.memory_bytes else dictionary
 
+    form: str
+    packed: PackedInts
+    vocabulary: Vocabulary | None = None
+    words: NDArray[np.uint64] | None = None
+    check: BlockChecks | None = None
 
-def elements_from(
-    codec: FeatureCodec, description: Mapping[str, Any], parts: Parts, min_width: int = 1
-) -> Elements:
-    """Elements from their description and arrays; ``min_width`` as in `smallest`.
+    def __len__(self) -> int:
+        return self.packed.length - (self.form == _BYTES)
 
-    Raises
-    ------
-    ValueError, KeyError, TypeError : the parts do not fit each other.
-    """
-    form = description["form"]
-    if form == "dictionary":
-        vocabulary = parts.vocabulary("vocabulary", codec)
-        return DictionaryElements(vocabulary, parts.packed("ids", description["ids"], min_width=1))
-    if form == "numbers" and pa.types.is_int64(codec.storage_type):
-        return NumberElements(parts.packed("numbers", description["numbers"], min_width))
-    if form == "bytes" and not pa.types.is_int64(codec.storage_type):
-        offsets = parts.packed("offsets", description["offsets"], min_width=1)
-        words, check = parts.words("content")
-        if not offsets.length:
+    @classmethod
+    def smallest(cls, vocabulary: Vocabulary, symbols: NDArray[np.integer], min_width: int) -> "Elements":
+        """The form that takes a reader the least memory.
+
+        Parameters
+        ----------
+        vocabulary, symbols : the elements as ids of a vocabulary, int[n].
+        min_width : the least bits of a number. With 1, a file cannot claim more elements than it has bits.
+        """
+        dictionary = cls(_DICTIONARY, PackedInts.pack(symbols, min_width=1), vocabulary)
+        most_bytes = dictionary.packed.size_bytes + vocabulary.size_bytes  # a reader unpacks the vocabulary
+        if pa.types.is_int64(vocabulary.values.type):
+            numbers = vocabulary.values.to_numpy()[symbols]
+            plain = cls(_NUMBERS, PackedInts.pack(numbers, min_width))
+        else:
+            lengths = np.diff(parts_of(vocabulary.values)[0])[symbols]
+            offsets = PackedInts.pack(np.concatenate(([0], np.cumsum(lengths))), min_width=1)
+            if offsets.size_bytes + lengths.sum() >= most_bytes:
+                return dictionary
+            _, content = parts_of(vocabulary.values.take(pa.array(symbols)))
+            words = np.zeros(-(-len(content) // 8), np.uint64)
+            words.view(np.uint8)[: len(content)] = content
+            plain = cls(_BYTES, offsets, words=words)
+        return plain if plain.size_bytes <= most_bytes else dictionary
+
+    @property
+    def kind(self) -> int:
+        """The form, as the kernel names it."""
+        return _PACKED[self.form][1]
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all parts."""
+        vocabulary = 0 if self.vocabulary is None else self.vocabulary.packed_bytes
+        return self.packed.size_bytes + vocabulary + (0 if self.words is None else int(self.words.nbytes))
+
+    def to_snapshot(self) -> Described:
+        """A description and arrays."""
+        name, _ = _PACKED[self.form]
+        arrays: dict[str, NDArray[np.generic]] = {f"{name}.{WORDS}": self.packed.words}
+        if self.vocabulary is not None:
+            arrays |= prefixed("vocabulary", self.vocabulary.to_packed())
+        if self.words is not None:
+            arrays[f"content.{WORDS}"] = self.words
+        return {"form": self.form, name: describe_packed(self.packed)}, arrays
+
+    @classmethod
+    def from_snapshot(
+        cls, codec: FeatureCodec, description: Mapping[str, Any], parts: Parts, min_width: int
+    ) -> "Elements":
+        """The reverse of `to_snapshot`; ``min_width`` as in `smallest`.
+
+        Raises
+        ------
+        ValueError, KeyError, TypeError : the parts do not fit each other.
+        """
+        form, is_integer = description["form"], pa.types.is_int64(codec.storage_type)
+        if form not in (_DICTIONARY, _NUMBERS if is_integer else _BYTES):
+            raise ValueError(f"elements of {codec.feature!r} cannot have the form {form!r}")
+        name, _ = _PACKED[form]
+        packed = parts.packed(name, description[name], min_width if form == _NUMBERS else 1)
+        if form == _DICTIONARY:
+            return cls(form, packed, parts.vocabulary("vocabulary", codec))
+        if form == _NUMBERS:
+            return cls(form, packed)
+        if not packed.length:
             raise ValueError(f"the bytes of {codec.feature!r} do not fit their offsets")
-        return BytesElements(offsets, words, check)
-    raise ValueError(f"elements of {codec.feature!r} cannot have the form {form!r}")
+        words, check = parts.words("content")
+        return cls(form, packed, None, words, check)
 
 
 def scalar_bytes(
@@ -276,15 +249,10 @@ class Column(SeparateFeature):
             symbols = dense
         step, first = _steps_of(states)[0], states.min(initial=VALUE)
         packed = PackedInts.pack((states - first) // step + first)
-        return cls(codec, packed, bounds, smallest(vocabulary, symbols, min_width), step)
+        return cls(codec, packed, bounds, Elements.smallest(vocabulary, symbols, min_width), step)
 
     def __len__(self) -> int:
         return self.states.length
-
-    @property
-    def dictionary(self) -> Vocabulary | None:
-        """The distinct elements; None if the column has no dictionary."""
-        return self.elements.vocabulary if isinstance(self.elements, DictionaryElements) else None
 
     @property
     def num_facts(self) -> int:
@@ -299,19 +267,13 @@ class Column(SeparateFeature):
 
     def prepare(self, rows: RowReader) -> None:
         """See `SealedFeature.prepare`."""
-        elements, content, check = self.elements, None, None
-        if isinstance(elements, DictionaryElements):
-            kind, packed = AS_IDS, elements.ids
-        elif isinstance(elements, NumberElements):
-            kind, packed = AS_NUMBERS, elements.numbers
-        else:
-            kind, packed, content, check = AS_BYTES, elements.offsets, elements.words, elements.check
-        is_text = kind == AS_BYTES and self.codec.element_kind == "string"
-        begin_feature(rows, self.codec, self.dictionary)
+        elements = self.elements
+        is_text = elements.kind == AS_BYTES and self.codec.element_kind == "string"
+        begin_feature(rows, self.codec, elements.vocabulary)
         bounds = NO_NUMBERS if self.bounds is None else self.bounds.arguments
         rows.from_column(
-            *self.states.arguments, self.state_step, *bounds, *packed.arguments, kind, is_text, content,
-            unfinished(check),
+            *self.states.arguments, self.state_step, *bounds, *elements.packed.arguments, elements.kind,
+            is_text, elements.words, unfinished(elements.check),
         )  # fmt: skip
 
     def missing(
@@ -349,7 +311,7 @@ class Column(SeparateFeature):
             checked(report_of(description)["codec"], str),
         )
         states = parts.packed("states", description["states"])
-        elements = elements_from(codec, description["elements"], parts, min_width)
+        elements = Elements.from_snapshot(codec, description["elements"], parts, min_width)
         bounds = parts.packed("bounds", description["bounds"]) if codec.is_collection else None
         num_rows = bounds.length - 1 if bounds else len(elements)
         state_step = checked(description["state_step"], int)
