@@ -329,14 +329,8 @@ class _Tables:
 
 def _ones_at(facts: AnyFacts, fills: Sequence[float]) -> NDArray[np.float64]:
     """How many bits the facts set in tables of these fills; infinite where they miss their target."""
-    ones = np.full(len(fills), np.inf)
-    facts.prepare(fills)
-    for place, fill in enumerate(fills):
-        try:
-            ones[place] = facts.num_ones(facts.hashes_at(fill))
-        except ValueError:
-            continue
-    return ones
+    ones = [np.inf if hashes is None else facts.num_ones(hashes) for hashes in facts.hashes_at(fills)]
+    return np.array(ones, np.float64)
 
 
 def _impossible(name: str, goal: Goal, reason: object) -> SettingsError:

@@ -82,24 +82,12 @@ class FactClass:
         """The rate at which equal hashes for all facts meet the target."""
         return self.false_positive_rate
 
-    def hashes_at(self, fill: float) -> Hashes:
-        """The hashes that keep the rate in a table with this share of ones.
-
-        Raises
-        ------
-        ValueError : more than ``MAX_NUM_HASHES`` would be needed.
-        """
+    def hashes_at(self, fills: Sequence[float]) -> list[Hashes | None]:
+        """The hashes that keep the rate in tables with these shares of ones; None for more than the most."""
         # The tolerance keeps a fill that was made for exactly k hashes from asking for k + 1.
-        num_hashes = max(1, math.ceil(math.log(self.false_positive_rate) / math.log(fill) - 1e-9))
-        if num_hashes > MAX_NUM_HASHES:
-            raise ValueError(
-                f"false_positive_rate {self.false_positive_rate:g} would take more than "
-                f"{MAX_NUM_HASHES} hashes"
-            )
-        return (0,) * num_hashes
-
-    def prepare(self, fills: Sequence[float]) -> None:
-        """Do nothing: hashes are computed at once."""
+        exact = math.log(self.false_positive_rate) / np.log(fills)
+        numbers = np.maximum(1, np.ceil(exact - 1e-9)).astype(np.int64).tolist()
+        return [None if number > MAX_NUM_HASHES else (0,) * number for number in numbers]
 
     def excess(self, hashes: Hashes, fill: float) -> float:
         """The rate in a table with this share of ones, relative to the target: at most 1 if it is kept."""
@@ -147,26 +135,23 @@ class WeightedFacts:
         """The rate at which equal hashes for all symbols meet the target; more than 1 if none are needed."""
         return self.false_per_read / max(float(self._absent_from[0]), 1e-300)
 
-    def hashes_at(self, fill: float) -> Hashes:
-        """The fewest hashes that keep the false symbols of a read in a table with this share of ones.
+    def hashes_at(self, fills: Sequence[float]) -> list[Hashes | None]:
+        """The fewest hashes that keep the false symbols of a read in tables with these shares of ones.
 
-        Raises
-        ------
-        ValueError : a symbol would need more than ``MAX_NUM_HASHES``.
+        None if a symbol would need more than ``MAX_NUM_HASHES``.
         """
-        self.prepare((fill,))
-        if (hashes := self._known_hashes[fill]) is None:
-            raise ValueError(
-                f"{self.false_per_read:g} false symbols per read would take more than {MAX_NUM_HASHES} hashes"
-            )
-        return hashes
-
-    def prepare(self, fills: Sequence[float]) -> None:
-        """Find the hashes at several fills together, which is faster than one by one."""
         unknown = [fill for fill in fills if fill not in self._known_hashes]
-        if not unknown:
-            return
-        log_fills = np.log(unknown)[:, None]
+        if unknown:
+            self._known_hashes.update(zip(unknown, self._found_hashes(unknown), strict=True))
+        return [self._known_hashes[fill] for fill in fills]
+
+    @cached_property
+    def _known_hashes(self) -> dict[float, Hashes | None]:
+        """Those found: a choice asks for most fills twice, of a feature and of all together."""
+        return {}
+
+    def _found_hashes(self, fills: Sequence[float]) -> list[Hashes | None]:
+        log_fills = np.log(fills)[:, None]
         _, densities, sizes = self._groups
         odds = np.log(np.maximum(densities, 0.5 / max(1, self.num_entities)))
         odds -= np.log1p(-np.minimum(densities, 1 - 1e-9))
@@ -176,17 +161,17 @@ class WeightedFacts:
             return np.clip(np.ceil((noise[:, None] + odds) / log_fills), 1, MAX_NUM_HASHES)
 
         # Logarithms of the noise of a symbol relative to its signal; `low` always keeps the target.
-        low, high = np.full(len(unknown), -60.0), np.full(len(unknown), 60.0)
+        low, high = np.full(len(fills), -60.0), np.full(len(fills), 60.0)
         is_possible = np.exp(log_fills * at(low)) @ absent <= self.false_per_read
         for _ in range(_NOISE_STEPS):
             middle = (low + high) / 2
             is_kept = np.exp(log_fills * at(middle)) @ absent <= self.false_per_read
             low, high = np.where(is_kept, middle, low), np.where(is_kept, high, middle)
         more, fewer = at(low).astype(np.int64), at(high).astype(np.int64)
-        for index, fill in enumerate(unknown):
-            self._known_hashes[fill] = (
-                self._between(fill, more[index], fewer[index]) if is_possible[index] else None
-            )
+        return [
+            self._between(fill, more[index], fewer[index]) if is_possible[index] else None
+            for index, fill in enumerate(fills)
+        ]
 
     def num_ones(self, hashes: Hashes) -> int:
         """The number of bits that the facts set."""
@@ -229,11 +214,6 @@ class WeightedFacts:
                 starts = np.insert(first, split + 1, first[split] + num_fewer)
         runs = np.searchsorted(per_run, np.arange(1, per_run.max(initial=1) + 1))
         return tuple(starts[runs].tolist())
-
-    @cached_property
-    def _known_hashes(self) -> dict[float, Hashes | None]:
-        """The results of `prepare`, by the fill; None for a fill at which the target cannot be kept."""
-        return {}
 
     @cached_property
     def _facts_from(self) -> NDArray[np.int64]:
@@ -309,22 +289,17 @@ def size_for_rates(classes: Sequence[AnyFacts]) -> Geometry:
     if not classes:
         raise ValueError("sizing needs at least one class of facts")
     best: Geometry | None = None
-    reason = ""
     fills = candidate_fills(classes)
-    for c in classes:
-        c.prepare(fills)
-    for fill in fills:
-        try:
-            hashes = tuple(c.hashes_at(fill) for c in classes)
-        except ValueError as error:
-            reason = str(error)
+    for fill, *hashes in zip(fills, *(c.hashes_at(fills) for c in classes), strict=True):
+        possible = tuple(own for own in hashes if own is not None)
+        if len(possible) < len(classes):
             continue
-        num_ones = sum(c.num_ones(h) for c, h in zip(classes, hashes, strict=True))
+        num_ones = sum(c.num_ones(own) for c, own in zip(classes, possible, strict=True))
         num_bits = max(1, math.ceil(num_ones / -math.log1p(-fill)))
         if best is None or num_bits < best.num_bits:
-            best = Geometry(num_bits, hashes, fill)
+            best = Geometry(num_bits, possible, fill)
     if best is None:
-        raise ValueError(reason)
+        raise ValueError(f"its targets take more than {MAX_NUM_HASHES} hashes for a fact in any table")
     return best
 
 
