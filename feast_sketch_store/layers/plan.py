@@ -313,7 +313,8 @@ class LayerPlan:
 
     @cached_property
     def _choice(self) -> StructureSelector:
-        return StructureSelector(self._goals, self._popularity, self._overhead)
+        shared = SharedValues({name: self.features[name] for name in self._goals})
+        return StructureSelector(self._goals, self._popularity, self._overhead, shared.saved_bits)
 
     @cached_property
     def _popularity(self) -> dict[str, Popularity]:
@@ -322,11 +323,7 @@ class LayerPlan:
         if any(goal.may_choose for goal in self._goals.values()):
             num_facts = sum(self.features[name].num_facts for name in self._goals)
             num_coded = num_trial_rows(len(self.keys), num_facts)
-        saved_bits = SharedValues([self.features[name] for name in self._goals]).saved_bits
-        return {
-            name: replace(self.features[name].popularity(num_coded), saved_bits=saved_bits, number=number)
-            for number, name in enumerate(self._goals)
-        }
+        return {name: self.features[name].popularity(num_coded) for name in self._goals}
 
     @cached_property
     def _overhead(self) -> LayerOverhead:

@@ -333,11 +333,6 @@ class Structure(ABC):
         return sum(offer.num_bytes for offer in offers)
 
     @classmethod
-    def saved_bytes(cls, offers: Sequence[Offer]) -> float:
-        """Bytes, found by trial, that these offers save against `joint_bytes`, vocabularies included."""
-        return 0.0
-
-    @classmethod
     @abstractmethod
     def build(cls, features: Sequence[tuple[FeatureRows, Any]], rows: RowsToSeal) -> Self | Shortfall:
         """Build the structure from features of rows, which are consumed unless there is a shortfall.

@@ -19,7 +19,7 @@ only if a filter would otherwise hold a feature that may be in sets. In all othe
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -83,6 +83,7 @@ class StructureSelector:
     ----------
     goals, popularity : by feature.
     overhead : what else the layer holds.
+    saved_bits : bits that features in sets save, because some of these imply others; by default none.
 
     Raises
     ------
@@ -90,7 +91,11 @@ class StructureSelector:
     """
 
     def __init__(
-        self, goals: Mapping[str, Goal], popularity: Mapping[str, Popularity], overhead: LayerOverhead
+        self,
+        goals: Mapping[str, Goal],
+        popularity: Mapping[str, Popularity],
+        overhead: LayerOverhead,
+        saved_bits: Callable[[Collection[str]], float] = lambda names: 0.0,
     ):
         self._goals, self._popularity = goals, popularity
         self._fixed: dict[str, Offer] = {}  # never in the filter
@@ -102,7 +107,9 @@ class StructureSelector:
         lists = overhead.is_listed or any(registry.kind(o.kind).lists_rows for o in self._fixed.values())
         tables = _Tables({name: offer.plan.facts for name, offer in self._filters.items()}, overhead.facts)
         self._layers = [
-            _Layer({**self._fixed, **moved}, self._filters, is_listed, popularity, tables, overhead)
+            _Layer(
+                {**self._fixed, **moved}, self._filters, is_listed, popularity, tables, overhead, saved_bits
+            )
             for moved, is_listed in self._ways(lists, overhead.may_list)
         ]
 
@@ -220,6 +227,7 @@ class _Layer:
     popularity: Mapping[str, Popularity]
     tables: "_Tables"
     overhead: LayerOverhead
+    saved_bits: Callable[[Collection[str]], float]
 
     @property
     def in_filter(self) -> list[str]:
@@ -232,11 +240,8 @@ class _Layer:
 
     @cached_property
     def saved_bytes(self) -> float:
-        """Bytes that features outside the filter save by sharing values; `size_bytes` does not count them."""
-        return sum(
-            kind.saved_bytes([offer for offer in self.others.values() if offer.kind == kind.kind])
-            for kind in registry.kinds()
-        )
+        """Bytes that features in sets save by sharing values; `size_bytes` does not count them."""
+        return self.saved_bits([n for n, offer in self.others.items() if offer.kind == SetColumns.kind]) / 8
 
     def size_bytes(self, growth: float) -> float:
         """Bytes of the layer, without vocabularies of memberships; infinite if it is impossible."""

@@ -5,7 +5,7 @@ rows; without a trial, their bits are estimated from the entropy of independent 
 """
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -49,9 +49,6 @@ class Popularity:
     num_empty : rows without symbols; their reads show none.
     coded : int64[m], bits of the sets of some rows, coded on trial; None if there was no trial.
     state_width : bits of a row's state in a column; None for one bit if there are rows without symbols.
-    saved_bits : bits that features save if their sets are coded in chains, given by their numbers; None if
-        none of them may be.
-    number : its own.
     gaps : the levels that were fitted in the trial to all rows or to enough of them; else None.
     """
 
@@ -60,8 +57,6 @@ class Popularity:
     num_empty: int = 0
     coded: NDArray[np.int64] | None = None
     state_width: int | None = None
-    saved_bits: Callable[[Collection[int]], float] | None = None
-    number: int = 0
     gaps: Levels | None = None
 
     @property

@@ -120,14 +120,6 @@ class SetColumns(Structure):
         return sets_bytes([offer.plan for offer in offers])
 
     @classmethod
-    def saved_bytes(cls, offers: Sequence[Offer]) -> float:
-        """See `Structure.saved_bytes`: sets that imply each other are coded in a chain."""
-        parts: list[Popularity] = [offer.plan for offer in offers]
-        if not parts or parts[0].saved_bits is None:
-            return 0.0
-        return parts[0].saved_bits([part.number for part in parts]) / 8
-
-    @classmethod
     def build(cls, features: Sequence[tuple[FeatureRows, Any]], rows: RowsToSeal) -> Self:
         """See `Structure.build`; a plan may have levels that were fitted on trial."""
         assert rows.order is not None

@@ -10,7 +10,7 @@ On the histories and impressions of KuaiRand and the purchases of Online Retail,
 than 0.2 % if codings on trial choose the members of chains and their order.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -69,15 +69,15 @@ def find_chains(features: Sequence[FeatureRows]) -> list[Chain]:
 class SharedValues:
     """Bits that features save, vocabularies included, if their sets are coded in chains."""
 
-    def __init__(self, features: Sequence[FeatureRows]):
+    def __init__(self, features: Mapping[str, FeatureRows]):
         self._features = features
-        self._known: dict[tuple[int, ...], float] = {}
+        self._known: dict[frozenset[str], float] = {}
 
-    def saved_bits(self, numbers: Collection[int]) -> float:
-        """The bits that the features with these numbers save, found by trial."""
-        chosen = tuple(sorted(numbers))
+    def saved_bits(self, names: Collection[str]) -> float:
+        """The bits that the features of these names save, found by trial."""
+        chosen = frozenset(names)
         if chosen not in self._known:
-            features = [self._features[number] for number in chosen]
+            features = [feature for name, feature in self._features.items() if name in chosen]
             chains = [[features[index] for index in chain] for chain in _implied(features)]
             saved = (_Sample.of(chain, _TRIAL_FACTS).saved_bits for chain in chains if len(chain) > 1)
             self._known[chosen] = sum(saved)
