@@ -135,8 +135,8 @@ def bloom(sample: Sample, error_rate: float, least: int = 0) -> Candidate:
     classes: list[AnyFacts] = [FactClass(int(c.sum()), error_rate) for c in counts.values()]
     geometry = size_for_rates([*classes, shapes_of(sample, kept)])
     rates = {
-        name: np.full(len(c), rate)
-        for (name, c), rate in zip(counts.items(), geometry.false_positive_rates, strict=False)
+        name: np.full(len(c), geometry.fill ** len(hashes))
+        for (name, c), hashes in zip(counts.items(), geometry.hashes, strict=False)
     }
     tags = {"sketch.structure": "bloom", "sketch.target": f"error {error_rate:g}"}
     settings = settings_of(sample, kept, tags)

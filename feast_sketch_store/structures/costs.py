@@ -188,28 +188,25 @@ def noisiest_offer(goal: Goal, popularity: Popularity) -> Offer:
 
 def wanted_false_per_read(goal: Goal, popularity: Popularity) -> float:
     """The false values that a read may show, for any measure but memory; more than 0."""
-    # If every row has every value, there are no false values; any number of hashes will do.
-    return max(_false_per_read(goal, popularity) if popularity.mean_absent else 1.0, _LEAST)
-
-
-def _false_per_read(goal: Goal, popularity: Popularity) -> float:
-    return {
-        ERROR_RATE: goal.amount * popularity.mean_absent,
-        NOISE_RATIO: goal.amount * popularity.num_facts / popularity.num_filled,
-    }[goal.measure]
+    if not popularity.mean_absent:  # every row has every value, so any number of hashes will do
+        return 1.0
+    per_unit = {
+        ERROR_RATE: popularity.mean_absent,
+        NOISE_RATIO: popularity.num_facts / popularity.num_filled,
+    }
+    return max(goal.amount * per_unit[goal.measure], _LEAST)
 
 
 def _facts_for(goal: Goal, popularity: Popularity) -> AnyFacts:
     num_facts = popularity.num_facts
     if not num_facts:
         return FactClass(0, goal.amount if goal.measure == ERROR_RATE else _MAX_RATE)
-    false_per_read = _false_per_read(goal, popularity)
+    wanted = wanted_false_per_read(goal, popularity)
     if goal.structure == WEIGHTED_BLOOM or goal.may_choose:
-        wanted = wanted_false_per_read(goal, popularity)
         return WeightedFacts(popularity.counts, popularity.num_filled, wanted)
     if goal.measure == ERROR_RATE:
         return FactClass(num_facts, goal.amount)
-    rate = false_per_read / max(popularity.mean_absent, _LEAST)
+    rate = wanted / max(popularity.mean_absent, _LEAST)
     return FactClass(num_facts, min(_MAX_RATE, max(rate, _LEAST)))
 
 

@@ -273,11 +273,6 @@ class Geometry:
     hashes: tuple[Hashes, ...]
     fill: float
 
-    @property
-    def false_positive_rates(self) -> tuple[float, ...]:
-        """Expected rate of those symbols of each class that have the most hashes."""
-        return tuple(self.fill ** len(hashes) for hashes in self.hashes)
-
 
 def size_for_rates(classes: Sequence[AnyFacts]) -> Geometry:
     """The smallest table that keeps every class at or below its rate, or its false symbols per read.
@@ -322,23 +317,12 @@ def plain_for_bits(num_items: int, num_bits: int) -> FactClass:
     ------
     ValueError : even rates near 1 do not fit.
     """
-    low, high = 1e-3, 1e3  # the exponent of a rate of 1 %; bits grow with it
-    num_hashes = 0
-    for _ in range(60):
-        middle = math.sqrt(low * high)
-        try:
-            geometry = size_for_rates([FactClass(num_items, 0.01**middle)])
-        except ValueError:  # a rate of 0.0 or 1.0 after rounding, or too many hashes
-            high = middle
-            continue
-        if geometry.num_bits <= num_bits:
-            num_hashes, low = len(geometry.hashes[0]), middle
-        else:
-            high = middle
-    if not num_hashes:
+    hashes = np.arange(1, MAX_NUM_HASHES + 1)
+    fills = -np.expm1(-num_items * hashes / max(1, num_bits))
+    lowest = float((fills**hashes).min())
+    if num_bits < 1 or lowest > _MAX_FILL:
         raise ValueError(f"{num_bits} bits are too few for {num_items} facts")
-    fill = -math.expm1(-num_items * num_hashes / num_bits)
-    return FactClass(num_items, max(_LEAST_BOUGHT_RATE, fill**num_hashes))
+    return FactClass(num_items, max(_LEAST_BOUGHT_RATE, lowest))
 
 
 def weighted_for_bits(counts: NDArray[np.int64], num_entities: int, num_bits: int) -> WeightedFacts:
@@ -353,21 +337,17 @@ def weighted_for_bits(counts: NDArray[np.int64], num_entities: int, num_bits: in
     for _ in range(_MEMORY_STEPS):
         middle = (least + most) / 2
         facts = WeightedFacts(counts, num_entities, math.exp(middle))
-        if _bits_of(facts) <= num_bits:
+        try:
+            fits = size_for_rates([facts]).num_bits <= num_bits
+        except ValueError:  # too many hashes
+            fits = False
+        if fits:
             best, most = facts, middle
         else:
             least = middle
     if best is None:
         raise ValueError(f"{num_bits} bits are too few for {int(counts.sum())} facts")
     return best
-
-
-def _bits_of(facts: AnyFacts) -> float:
-    """Bits of a table for these facts alone; infinite if there is none."""
-    try:
-        return size_for_rates([facts]).num_bits
-    except ValueError:
-        return math.inf
 
 
 def candidate_fills(classes: Sequence[AnyFacts]) -> list[float]:
