@@ -272,7 +272,7 @@ def fill_table(
     excess = max((facts.excess(h, fill) for facts, h in held), default=0.0)
     if excess <= 1 + TOLERANCE:
         return FilledTable(builder, ranges, excess, growth)
-    more_bits = larger(builder.num_bits, fill, fill_limit(held))
+    more_bits = larger(builder.num_bits, fill, fill_limit([partial(facts.excess, h) for facts, h in held]))
     return FilledTable(builder, ranges, excess, more_bits / geometry.num_bits)
 
 

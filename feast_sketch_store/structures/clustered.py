@@ -55,7 +55,6 @@ from feast_sketch_store.structures.clusters import (
     Scorer,
     Split,
     count,
-    fill_limit,
     learn,
     size,
 )
@@ -79,6 +78,7 @@ from feast_sketch_store.structures.parts import (
     prefixed,
     report_of,
 )
+from feast_sketch_store.structures.sizing import fill_limit
 from feast_sketch_store.succinct import PackedInts, ShiftingBloomFilter, SymbolQuery
 
 _MAX_TRIES = 12
@@ -428,16 +428,17 @@ def _fill(
         num_bits, splits = size(facts)
     except ValueError as error:
         return Shortfall(math.inf, str(error))
+    excesses = [own.excess(split) for own, split in zip(facts, splits, strict=True)]
     words = first_words(own.counts.shape[1] for own in facts)
     wanted_bits, excess = math.ceil(num_bits * rows.growth), math.inf
     for _ in range(_MAX_TRIES):
         parts = (_by_level(own, clusters, split) for own, split in zip(members, splits, strict=True))
         builder, fill = counted_table(wanted_bits, words, parts, rows.entity_hashes, rows.salt)
         fill = max(fill, 1e-9)
-        excess = max(own.excess(split, fill) for own, split in zip(facts, splits, strict=True))
+        excess = max(of_feature(fill) for of_feature in excesses)
         if excess <= 1 + TOLERANCE:
             return builder.build(), splits, fill
-        wanted_bits = math.ceil(larger(builder.num_bits, fill, fill_limit(facts, splits)))
+        wanted_bits = math.ceil(larger(builder.num_bits, fill, fill_limit(excesses)))
         if wanted_bits > _MAX_GROWTH * num_bits + (1 << 16):
             break
     return Shortfall(

@@ -32,7 +32,7 @@ Vaidya, Knorr, Mitzenmacher and Kraska, "Partitioned Learned Bloom Filters", ICL
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final, NamedTuple
@@ -43,6 +43,7 @@ from numpy.typing import NDArray
 from feast_sketch_store.kernel import MAX_NUM_HASHES
 from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.structures.goals import LEARNED_BLOOM, SANDWICHED_BLOOM, WEIGHTED_BLOOM
+from feast_sketch_store.structures.sizing import fill_limit
 
 MAX_CLUSTERS = 256
 MAX_LEVELS = 8
@@ -176,12 +177,10 @@ class ClusterFacts:
         """False values that the reads of all rows may show together."""
         return self.false_per_read * max(1, int(self.num_rows.sum()))
 
-    def excess(self, split: Split, fill: float) -> float:
-        """The false values of a read at a share of ones, divided by the allowed ones."""
-        return (
-            float(_sums(split.level_of, self.absent, len(split.hashes)) @ np.power(fill, split.hashes))
-            / self.may_show
-        )
+    def excess(self, split: Split) -> Callable[[float], float]:
+        """The false values of a read, divided by the allowed ones, as a function of the share of ones."""
+        absent, hashes = _sums(split.level_of, self.absent, len(split.hashes)), np.array(split.hashes)
+        return lambda fill: float(absent @ np.power(fill, hashes)) / self.may_show
 
     def num_ones(self, split: Split) -> int:
         """The number of bits that the facts set."""
@@ -321,27 +320,14 @@ def size(facts: Sequence[ClusterFacts]) -> tuple[int, list[Split]]:
         if len(possible) < len(splits):
             continue
         ones = sum(own.num_ones(split) for own, split in zip(facts, possible, strict=True))
-        num_bits = max(1, math.ceil(ones / -math.log1p(-fill_limit(facts, possible))))
+        limit = fill_limit([own.excess(split) for own, split in zip(facts, possible, strict=True)])
+        num_bits = max(1, math.ceil(ones / -math.log1p(-limit)))
         if best is None or num_bits < best[0]:
             best = num_bits, possible
     if best is None:
         wanted = ", ".join(f"{own.false_per_read:g}" for own in facts)
         raise ValueError(f"{wanted} false values per read take more than {MAX_NUM_HASHES} hashes")
     return best
-
-
-def fill_limit(facts: Sequence[ClusterFacts], splits: Sequence[Split]) -> float:
-    """The largest share of ones, below 1, at which all features meet their goals; 0 if there is none."""
-    shown = [
-        (_sums(split.level_of, own.absent, len(split.hashes)) / own.may_show, np.array(split.hashes))
-        for own, split in zip(facts, splits, strict=True)
-    ]
-    low, high = 0.0, 1 - 1e-9
-    for _ in range(40):
-        middle = (low + high) / 2
-        keeps = all(absent @ np.power(middle, hashes) <= 1 for absent, hashes in shown)
-        low, high = (middle, high) if keeps else (low, middle)
-    return low
 
 
 def expected_fill(facts: Sequence[ClusterFacts], splits: Sequence[Split], num_bits: int) -> float:

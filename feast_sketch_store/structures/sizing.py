@@ -28,7 +28,7 @@ Jiang, "Weighted Bloom filter", ISIT 2006.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TypeAlias
@@ -298,15 +298,18 @@ def size_for_rates(classes: Sequence[AnyFacts]) -> Geometry:
     return best
 
 
-def fill_limit(classes: Sequence[tuple[AnyFacts, Hashes]]) -> float:
-    """The largest fill of a table, in (0, 1), at which facts with such hashes keep every target."""
-    low, high = 0.0, 1.0
+def fill_limit(excesses: Sequence[Callable[[float], float]]) -> float:
+    """The largest share of ones, below 1, at which a table keeps every target.
+
+    Parameters
+    ----------
+    excesses : for each target how far it is missed at a share of ones, at most 1 if it is kept.
+    """
+    low, high = 0.0, 1 - 1e-9
     for _ in range(50):
         middle = (low + high) / 2
-        if max(facts.excess(hashes, middle) for facts, hashes in classes) <= 1:
-            low = middle
-        else:
-            high = middle
+        keeps = all(excess(middle) <= 1 for excess in excesses)
+        low, high = (middle, high) if keeps else (low, middle)
     return low
 
 

@@ -83,7 +83,7 @@ def test_no_other_split_of_few_cells_has_fewer_ones(style, seed, false_per_read)
     """Every split of six cells into levels 0 to 9 that the style permits, at a fill of one half."""
     facts = ClusterFacts(*cells(seed=seed), false_per_read, style)
     split = facts.split_at(0.5)
-    assert facts.excess(split, 0.5) <= 1 + 1e-9
+    assert facts.excess(split)(0.5) <= 1 + 1e-9
     counts, absent = facts.counts.reshape(-1), facts.absent.reshape(-1)
     best = math.inf
     for low, high in itertools.combinations_with_replacement(range(10), 2):
@@ -109,7 +109,7 @@ def test_facts_share_a_table(style):
     num_bits, splits = size(facts)
     ones = sum(own.num_ones(split) for own, split in zip(facts, splits, strict=True))
     fill = -math.expm1(-ones / num_bits)
-    assert all(own.excess(split, fill) <= 1.001 for own, split in zip(facts, splits, strict=True))
+    assert all(own.excess(split)(fill) <= 1.001 for own, split in zip(facts, splits, strict=True))
 
 
 @for_each("style", STYLES)

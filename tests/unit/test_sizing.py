@@ -1,6 +1,7 @@
 """Sizing: tables of known sizes, and what it refuses."""
 
 import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -257,7 +258,7 @@ def test_strict_classes_keep_others_from_fills_that_they_cannot_use():
 def test_the_fill_limit_is_where_the_first_target_is_missed(rate):
     classes = [FactClass(1000, rate), WeightedFacts(COUNTS, 1000, 0.5)]
     hashes = [c.hashes_at([0.5])[0] for c in classes]
-    limit = fill_limit(list(zip(classes, hashes, strict=True)))
+    limit = fill_limit([partial(c.excess, h) for c, h in zip(classes, hashes, strict=True)])
     assert max(c.excess(h, limit) for c, h in zip(classes, hashes, strict=True)) == pytest.approx(1)
     assert limit >= 0.5
 
