@@ -100,7 +100,7 @@ def _implied(features: Sequence[FeatureRows]) -> Iterator[list[int]]:
         groups: list[tuple[list[int], NDArray[np.int64]]] = []
         for number, keys in zip(numbers, sample.keys, strict=True):
             for index, (members, seen) in enumerate(groups):
-                num_seen = int(_are_among(keys, seen).sum())
+                num_seen = int(np.isin(keys, seen, assume_unique=True).sum())
                 if len(members) < _MAX_CHAIN and 2 * num_seen >= len(keys) > 0:
                     groups[index] = [*members, number], _union(seen, keys)
                     break
@@ -182,7 +182,7 @@ class _Sample:
                 others, code = members, SetCode.fit(counts, headers, no_set)
                 num_known = int((counts > 0).sum())
             else:
-                others = members[~_are_among(members, seen)]
+                others = np.setdiff1d(members, seen, assume_unique=True)
                 num_others, num_seen, num_own = (
                     np.bincount(keys >> 32, minlength=self.num_rows) for keys in (others, seen, members)
                 )
@@ -241,16 +241,6 @@ def _smooth(counts: NDArray[np.int64]) -> NDArray[np.int64]:
     """Counts, made non-increasing, as multiples of a part of a fact."""
     sums, sizes = non_increasing_runs(counts)
     return np.repeat(_FINENESS * sums // np.maximum(1, sizes), sizes)
-
-
-def _are_among(some: NDArray[np.int64], others: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Which numbers are among others, both ascending and distinct."""
-    if not len(others):
-        return np.zeros(len(some), np.bool_)
-    indices = np.searchsorted(others, some)
-    indices[indices == len(others)] = 0
-    found: NDArray[np.bool_] = others[indices] == some
-    return found
 
 
 def _union(some: NDArray[np.int64], others: NDArray[np.int64]) -> NDArray[np.int64]:
