@@ -120,12 +120,7 @@ def largest(make: Callable[[float], Candidate], memory_bytes: float) -> Candidat
 
 
 def choose_point(points: Sequence[Point], target: PlanTarget) -> int:
-    """The number of the point that meets a target.
-
-    Parameters
-    ----------
-    points : points without settings belong to other stores and are never chosen.
-    target : to meet.
+    """The number of the point that meets a target; never one without settings, of another store.
 
     Raises
     ------
@@ -183,10 +178,7 @@ def undecided(gain: Estimate, without: Estimate, exact: Estimate, has_candidates
 def knee(points: Sequence[Point], auc_without: float = 0.5) -> int | None:
     """The number of the point after which more bytes gain little; None if there is none.
 
-    Parameters
-    ----------
-    points : of all curves.
-    auc_without : the AUC of a model without the features, if the points have AUCs.
+    ``auc_without`` is the AUC of a model without the features, if the points have AUCs.
     """
     has_auc = any(point.auc for point in points)
     quality = {

@@ -118,12 +118,7 @@ def candidate_ids(
 
 
 def require_scipy() -> None:
-    """Check that models can be fitted.
-
-    Raises
-    ------
-    PlanError : SciPy is not installed.
-    """
+    """Raise a PlanError if SciPy is not installed, which fits models."""
     try:
         import scipy  # noqa: F401
     except ImportError as error:

@@ -76,12 +76,7 @@ class Area:
     def of(
         cls, scores: NDArray[np.float64], outcomes: NDArray[np.bool_], entities: NDArray[np.int64]
     ) -> "Area":
-        """The area of scores.
-
-        Parameters
-        ----------
-        scores, outcomes, entities : float64[n], bool[n] and int64[n], of each row; entities are 0 to m - 1.
-        """
+        """The area of n rows' scores; their entities are 0 to m - 1."""
         order = np.argsort(scores, kind="stable")
         ordered, is_positive = scores[order], outcomes[order]
         is_last = np.append(ordered[1:] != ordered[:-1], True)
@@ -168,15 +163,9 @@ class Task:
     def area(
         self, kept: VocabularyMask, rates: Mapping[str, NDArray[np.float64]], formulas: Sequence[Formula] = ()
     ) -> Area | None:
-        """The area of a model that is trained and applied through a structure.
+        """The area of a model that is trained and applied through a structure, described as a `Candidate` is.
 
-        Parameters
-        ----------
-        kept, rates, formulas : see `Candidate`; rates of values that the sample lacks are not used.
-
-        Returns
-        -------
-        None if reads show too many values to fit a model.
+        None if reads show too many values to fit a model. Rates of values that the sample lacks are not used.
         """
         if formulas:
             return self._area(self._scores_by(formulas))
@@ -191,12 +180,7 @@ class Task:
         return self._area_of(shown, self._fit(shown, self._exact_model[1].kept(values)))
 
     def uplift(self, area: Area) -> Estimate | None:
-        """The share of the exact features' gain that a model with this area keeps, on the same rows.
-
-        Returns
-        -------
-        None if the exact features gain nothing.
-        """
+        """The share of the exact features' gain that a model with this area keeps; None without any gain."""
         if self.exact.value <= self.without.value:
             return None
         return ((area - self.without) / (self.exact - self.without)).estimate
@@ -208,10 +192,7 @@ class Task:
     def most_worth(self, share: float) -> VocabularyMask:
         """The values that the exact model needs most for the bits they take.
 
-        Parameters
-        ----------
-        share : how much to spend, as a share of the fewest bits that all values can take as sets. A larger
-            share keeps the same values and adds others.
+        ``share`` is of the fewest bits that all values can take as sets. A larger one adds values.
         """
         order, spent = self._worth
         mask = np.zeros(len(order), np.bool_)
@@ -350,13 +331,7 @@ class Interactions:
         self._vectors = {name: _vectors_of(sample.features[name]) for name in candidates}
 
     def columns(self, kept: VocabularyMask, histories: Mapping[str, Any]) -> NDArray[np.float32]:
-        """The columns of all rows: float32[n, c].
-
-        Parameters
-        ----------
-        kept : the values for which histories have a column.
-        histories : per feature a SciPy CSR matrix, float32[entities, kept values].
-        """
+        """The columns of all rows: float32[n, c]. Histories have a column for each kept value."""
         parts = [np.zeros((len(self._entity_of), 0), np.float32)]
         for name, ids in self._candidates.items():
             vectors = self._vectors[name]
@@ -371,16 +346,9 @@ class Interactions:
     def second_moments(
         self, weights: NDArray[np.float64], histories: Mapping[str, Any]
     ) -> Iterator[tuple[str, NDArray[np.float64], NDArray[np.float64]]]:
-        """What a value adds to a row's score through its vector, per feature: mean and mean square over rows.
+        """What a value adds to a row's score through its vector, given weights of the columns, float64[c].
 
-        Parameters
-        ----------
-        weights : of the columns, float64[c].
-        histories : all values of each entity.
-
-        Yields
-        ------
-        The feature, float64[V] and float64[V].
+        Yields each feature, with the mean and the mean square over rows, float64[V].
         """
         first = 0
         for name, ids in self._candidates.items():

@@ -115,13 +115,7 @@ def _is_delimited(vocabulary: Vocabulary) -> bool:
 def redis_bytes(
     rows: StoredRows, num_entities: int, listpack_value: int = LISTPACK_VALUE
 ) -> NDArray[np.float64]:
-    """Bytes of each sampled row in Redis: float64[n].
-
-    Parameters
-    ----------
-    rows : sampled.
-    listpack_value : the server's ``hash-max-listpack-value``.
-    """
+    """Bytes of each sampled row in Redis, with this ``hash-max-listpack-value``: float64[n]."""
     timestamp_field = len(f"_ts:{rows.view}".encode())
     fields = [
         np.full(len(rows), timestamp_field),

@@ -55,18 +55,10 @@ class FeatureSample:
         return FeatureSample(values, self.rows.mapped(new_ids))
 
     def full_counts(self, num_entities: int, num_facts: float) -> NDArray[np.int64]:
-        """The estimated number of entities of the whole view with each value, the most popular value first.
+        """The estimated number of entities of the whole view with each value, descending: int64[>= V].
 
         Values missing from the sample come last. Chao's estimate gives their number. They share with the
         values seen once the facts that the latter would have by proportion.
-
-        Parameters
-        ----------
-        num_entities, num_facts : of the whole view.
-
-        Returns
-        -------
-        int64[>= V]
 
         Source: Chao et al., "Rarefaction and extrapolation with Hill numbers", 2014, of incidences.
         """
@@ -137,12 +129,7 @@ def total_of(
 ) -> Estimate:
     """The sum of a number over all entities, from its ratio to another number whose sum is known.
 
-    Parameters
-    ----------
-    sampled : int64[n], the number for each sampled entity.
-    known : int64[n], the other number for the same entities.
-    num_known : the sum of the other number over all entities.
-    num_entities : of the whole view.
+    ``sampled`` and ``known`` are the two numbers of each sampled entity, int64[n].
 
     Source: Cochran, "Sampling Techniques", chapter 6, the ratio estimate.
     """

@@ -52,14 +52,9 @@ def scores(
     name: str,
     write: Callable[[Weights, int], str],
 ) -> Iterator[Candidate]:
-    """Points of a score without any values, for the weights that move it most.
+    """Points of a score without any values, for those of its weights, float64[V], that move it most.
 
-    Parameters
-    ----------
-    sample : of the view.
-    weights : per feature float64[V].
-    name : of the score.
-    write : writes weights, and how many they are, to a file, and returns its path for a tag.
+    ``write`` writes weights, given with how many they are, to a file, and returns its path for a tag.
     """
     num_values = sum(map(len, weights.values()))
     if not any(own.any() for own in weights.values()):

@@ -168,13 +168,7 @@ def no_rows(view: PlannedView) -> PlanError:
 
 
 def no_values(view: PlannedView, what: str, num_sampled: int, num_entities: int) -> PlanError:
-    """The error of a sample without values.
-
-    Parameters
-    ----------
-    what : is planned, in the plural, such as "lists".
-    num_sampled, num_entities : entities in the sample, and in the whole view.
-    """
+    """The error of a sample without values; ``what`` is planned, in the plural, such as "lists"."""
     where = f"the {what} of view {view.table.name!r}"
     if num_sampled == num_entities:
         return PlanError(f"{where} have no values in any row yet")

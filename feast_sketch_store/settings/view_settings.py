@@ -111,24 +111,14 @@ class ViewSettings:
         return limited(self.ttl_microseconds + self.expired_kept_microseconds)
 
     def cut(self, name: str) -> Cut:
-        """Which values of a feature are kept; None if all are.
-
-        Raises
-        ------
-        SettingsError : a file with the values cannot be used.
-        """
+        """Which values of a cut feature are kept; raises as `cut_of`."""
         feature, where = self.features[name], f"feature {name!r} of view {self.view!r}"
         assert feature.vocabulary is not None
         return cut_of(feature.vocabulary, feature.codec, where, self.folder)
 
     @property
     def budget(self) -> FeatureBudget:
-        """The budget of a sealed layer; reads the files that settings name.
-
-        Raises
-        ------
-        SettingsError : a file with the values of a vocabulary cannot be used.
-        """
+        """The budget of a sealed layer; reads the files that settings name, and raises as `cut_of`."""
         targets = {name: feature.target for name, feature in self.features.items()}
         cuts = {name: self.cut(name) for name, feature in self.features.items() if feature.is_cut}
         columns = frozenset(name for name, feature in self.features.items() if feature.may_be_column)

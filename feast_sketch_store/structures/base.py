@@ -299,12 +299,7 @@ class Structure(ABC):
 
     @classmethod
     def among(cls, structures: Sequence["Structure"]) -> Self:
-        """The structure of this kind.
-
-        Raises
-        ------
-        ValueError : there is none.
-        """
+        """The structure of this kind; raises ValueError if there is none."""
         for structure in structures:
             if isinstance(structure, cls):
                 return structure
@@ -335,12 +330,9 @@ class Structure(ABC):
     @classmethod
     @abstractmethod
     def build(cls, features: Sequence[tuple[FeatureRows, Any]], rows: RowsToSeal) -> Self | Shortfall:
-        """Build the structure from features of rows, which are consumed unless there is a shortfall.
+        """Build the structure from features, which are consumed unless there is a shortfall.
 
-        Parameters
-        ----------
-        features : each with the plan of its accepted offer.
-        rows : the rows of the layer.
+        Each feature comes with the plan of its accepted offer.
         """
 
     @property

@@ -132,12 +132,7 @@ class SymbolRange:
 
     @classmethod
     def from_snapshot(cls, entry: Mapping[str, Any]) -> "SymbolRange":
-        """The range in an entry of a description.
-
-        Raises
-        ------
-        ValueError, KeyError, TypeError : such a range is not possible.
-        """
+        """The range in an entry of a description; raises as `Structure.from_snapshot`."""
         report = report_of(entry)
         symbols = cls(
             checked(entry["first_word"], int),
@@ -249,15 +244,7 @@ class FilledTable:
 def fill_table(
     entity_hashes: NDArray[np.uint64], parts: Sequence[TablePart], salt: tuple[int, int], growth: float
 ) -> FilledTable:
-    """Add facts to a table that is ``growth`` times its computed size.
-
-    Parameters
-    ----------
-    entity_hashes : uint64[n, 2], to which the indices of the rows refer.
-    parts : the facts.
-    salt : two unsigned 64-bit integers.
-    growth : at least 1.
-    """
+    """Add facts of rows of these entities, uint64[n, 2], to a table ``growth`` times its computed size."""
     classes = [part.facts for part in parts]
     geometry = size_for_rates(classes) if classes else Geometry(1, (), 0.5)
     num_bits = math.ceil(geometry.num_bits * growth)

@@ -113,7 +113,7 @@ class StructureSelector:
             for moved, is_listed in self._ways(lists, overhead.may_list)
         ]
 
-    def lists_rows(self, growth: float = 1.0) -> bool:
+    def lists_rows(self, growth: float) -> bool:
         """Whether the best layer lists its rows; ``growth`` as for `offers`."""
         return self._best(growth).is_listed
 

@@ -132,12 +132,7 @@ class ClusteredFeature(SealedFeature):
         parts: Parts,
         shared: tuple[PackedInts, NDArray[np.float64], ShiftingBloomFilter, float],
     ) -> Self:
-        """The feature of an entry of a description; ``shared`` is what all features have.
-
-        Raises
-        ------
-        ValueError, KeyError, TypeError : such a feature is not possible.
-        """
+        """The feature of an entry, with what all features share; raises as `Structure.from_snapshot`."""
         codec = FeatureCodec(checked(entry["name"], str), entry["value_field"])
         vocabulary = parts.vocabulary("vocabulary", codec)
         report = report_of(entry)

@@ -124,12 +124,7 @@ class Elements:
     def from_snapshot(
         cls, codec: FeatureCodec, description: Mapping[str, Any], parts: Parts, min_width: int
     ) -> "Elements":
-        """The reverse of `to_snapshot`; ``min_width`` as in `smallest`.
-
-        Raises
-        ------
-        ValueError, KeyError, TypeError : the parts do not fit each other.
-        """
+        """As `Structure.from_snapshot`, of a part; ``min_width`` as in `smallest`."""
         form, is_integer = description["form"], pa.types.is_int64(codec.storage_type)
         if form not in (_DICTIONARY, _NUMBERS if is_integer else _BYTES):
             raise ValueError(f"elements of {codec.feature!r} cannot have the form {form!r}")
@@ -148,14 +143,7 @@ class Elements:
 def scalar_bytes(
     codec: FeatureCodec, states: NDArray[np.uint8], vocabulary: Vocabulary, counts: NDArray[np.int64]
 ) -> int:
-    """Bytes that the column of a scalar will take.
-
-    Parameters
-    ----------
-    codec : of the feature.
-    states : uint8[n]
-    vocabulary, counts : the values of the rows, and the number of rows with each: int64[V].
-    """
+    """Bytes of the column of a scalar, given the states of rows, uint8[n], and the rows with each value."""
     num_rows, size = len(states), packed_bytes(len(states), _steps_of(states)[1])
     num_values, is_binary = len(vocabulary), codec.storage_type == pa.large_binary()
     if num_rows > counts.sum() and (is_binary or not num_values):  # as in `Column.of`

@@ -146,12 +146,7 @@ class FilterPlan:
 
 
 def filter_offer(goal: Goal, popularity: Popularity) -> Offer | None:
-    """How a filter would keep a feature; None if no filter can.
-
-    Raises
-    ------
-    ValueError : the feature does not fit into its memory limit.
-    """
+    """How a filter would keep a feature; None if no filter can. Raises as `offer_of_memory`."""
     if goal.measure == MEMORY and popularity.num_facts:
         return offer_of_memory(goal, popularity, goal.amount)
     facts = _facts_for(goal, popularity)

@@ -68,18 +68,13 @@ def in_order(
     new_ids: Sequence[NDArray[np.int32] | None] | None = None,
     stay: bool = False,
 ) -> Csr:
-    """The symbols of F features of all rows, in a given order.
+    """The symbols of F features of n rows: int32; row ``r * F + f`` is feature ``f`` of row ``order[r]``.
 
     Parameters
     ----------
-    features : F features of n rows.
     order : int64[n], row numbers.
     new_ids : int32[V] for each feature, the new ids of its symbols; None to keep them.
     stay : whether the features' parts stay for another call; otherwise they are used up.
-
-    Returns
-    -------
-    int32 ids; row ``r * F + f`` is feature ``f`` of row ``r``.
     """
     ranks = np.empty(len(order), np.int64)
     ranks[order] = np.arange(len(order)) * len(features)

@@ -230,13 +230,7 @@ class ListFeature(NumberedValues):
     def missing_attribute(
         self, attribute: Attribute, rows: EncodedFeature, answer: Answer, shown: Answer
     ) -> Iterator[str]:
-        """What an answer about an attribute of sealed rows gets wrong, in words about the layer.
-
-        Parameters
-        ----------
-        rows, answer : as of `missing`.
-        shown : the attribute of the items in ``answer``.
-        """
+        """See `SealedFeature.missing_attribute`; ``shown`` is the attribute of the items in ``answer``."""
         listing = self.codec.listing
         assert listing is not None
         assert rows.times is not None

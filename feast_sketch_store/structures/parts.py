@@ -148,12 +148,7 @@ def arrays_of_codes(codes: CodedRows) -> dict[str, NDArray[np.generic]]:
 
 
 def report_of(entry: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The part of an entry that is for writers and reports; readers in other languages ignore it.
-
-    Raises
-    ------
-    KeyError, TypeError : there is none.
-    """
+    """The part of an entry that is for writers and reports; readers in other languages ignore it."""
     return checked(entry["report"], dict)
 
 

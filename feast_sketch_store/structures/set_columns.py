@@ -164,10 +164,8 @@ class SetColumns(Structure):
     def on_trial(popularity: Popularity, states: NDArray[np.uint8], members: Csr) -> Popularity:
         """What is known of a feature after its sets in the first n rows were coded.
 
-        Parameters
-        ----------
-        popularity : of all rows; the most popular symbol is the first.
-        states, members : of the n rows: uint8[n], and their symbols.
+        ``popularity`` is of all rows, the most popular symbol first; ``states``, uint8[n], and ``members``
+        are of the n rows.
         """
         headers, no_set = headers_of(states, members.lengths)
         members = members.distinct()

@@ -299,12 +299,7 @@ def size_for_rates(classes: Sequence[AnyFacts]) -> Geometry:
 
 
 def fill_limit(excesses: Sequence[Callable[[float], float]]) -> float:
-    """The largest share of ones, below 1, at which a table keeps every target.
-
-    Parameters
-    ----------
-    excesses : for each target how far it is missed at a share of ones, at most 1 if it is kept.
-    """
+    """The largest share of ones, below 1, at which no excess over a target is more than 1."""
     low, high = 0.0, 1 - 1e-9
     for _ in range(50):
         middle = (low + high) / 2

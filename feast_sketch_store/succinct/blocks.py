@@ -73,12 +73,7 @@ class BlockChecks:
         return not self.pending[0]
 
     def __call__(self, starts: NDArray[np.int64], num_words: int | NDArray[np.int64]) -> None:
-        """Check every block that a stretch of words touches.
-
-        Parameters
-        ----------
-        starts : int64[...], the first word of each stretch.
-        num_words : the length of each stretch, or of all.
+        """Check every block that stretches of words touch, given their first words, int64[...].
 
         Raises
         ------
@@ -92,12 +87,7 @@ class BlockChecks:
             self.check_blocks(np.unique(blocks[self.unchecked[blocks] != 0]))
 
     def check_blocks(self, blocks: NDArray[np.int64]) -> None:
-        """Check blocks, given by their numbers.
-
-        Raises
-        ------
-        DamagedFileError : a block differs from its checksum.
-        """
+        """Check blocks, given by their numbers; raises as a call."""
         if self._fetch is not None:  # so that all are requested from the disk at once
             for block in blocks.tolist():
                 self._fetch(self.words, block * _BLOCK_WORDS, _BLOCK_WORDS)

@@ -108,14 +108,7 @@ class EliasFano:
 
     @classmethod
     def build(cls, numbers: NDArray[np.uint64], bound: int, by_value: bool = False) -> "EliasFano":
-        """Encode ascending integers below a positive bound.
-
-        Parameters
-        ----------
-        numbers : uint64[n], ascending.
-        bound : above all of them.
-        by_value : whether they are found by value, and not by index.
-        """
+        """Encode ascending integers below a bound, uint64[n], to be found by value or by index."""
         low_width = low_width_for(len(numbers), bound)
         num_buckets = num_buckets_for(bound, low_width)
         indices = (numbers >> np.uint64(low_width)).view(np.int64)

@@ -82,9 +82,7 @@ class FingerprintIndex:
     def build(cls, hashes: NDArray[np.uint64], error_rate: float) -> "FingerprintIndex":
         """The index of rows in the order of their hashes, uint64[n], which are distinct and ascending.
 
-        Parameters
-        ----------
-        error_rate : the highest probability with which an unknown entity may seem to have a row.
+        An unknown entity seems to have a row with at most the probability ``error_rate``.
         """
         size = range_for(len(hashes), error_rate)
         fingerprints = np.empty(len(hashes), np.uint64)

@@ -94,13 +94,9 @@ class Levels(NamedTuple):
 
 
 def levels_of(counts: NDArray[np.int64], max_runs: int) -> Levels:
-    """The best levels of symbols that are independent of each other.
+    """The best levels of independent symbols, given the rows with each, int64[V], in at most so many runs.
 
-    Parameters
-    ----------
-    counts : int64[V], the number of rows with each symbol. The more often it changes between falling and
-        rising, the worse the levels fit.
-    max_runs : the most runs of equal level.
+    The more often counts change between falling and rising, the worse the levels fit.
     """
     if not len(counts):
         return Levels(np.zeros(0, np.int64), np.zeros(0, np.uint8))
@@ -119,13 +115,7 @@ def _ends(levels: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def fitted_levels(levels: Levels, sizes: NDArray[np.int64], ids: NDArray[np.integer]) -> Levels:
-    """Levels with which sets take fewer bits.
-
-    Parameters
-    ----------
-    levels : to start from.
-    sizes, ids : of some sets, int64[n] and int[nnz], ascending in each.
-    """
+    """Levels with which some sets, of these sizes, int64[n], and ascending ids, int[nnz], take fewer bits."""
     num_sets = int(np.searchsorted(np.cumsum(sizes), FIT_FACTS, side="right"))
     sizes = sizes[:num_sets]
     members = ids[: sizes.sum()].astype(np.int64)
@@ -154,10 +144,7 @@ def fitted_levels(levels: Levels, sizes: NDArray[np.int64], ids: NDArray[np.inte
 def _bits_by_width(gaps: NDArray[np.int64], begins: NDArray[np.int64]) -> NDArray[np.float64]:
     """The bits of all gaps of each group, in codes of each width: float64[W, G].
 
-    Parameters
-    ----------
-    gaps : int64[n], at most `FIT_FACTS`, below 2**31, ordered by group.
-    begins : int64[G], where each group begins.
+    ``gaps`` are below 2**31, and at most `FIT_FACTS`; the group ``g`` has those from ``begins[g]`` on.
     """
     gaps = gaps.astype(np.int32)
     num_widths = min(_MAX_WIDTH, int(gaps.max()).bit_length()) + 1
@@ -295,12 +282,7 @@ def best_width(numbers: NDArray[np.integer]) -> int:
 
 
 def ideal_bits(counts: NDArray[np.int64], num_rows: int) -> float:
-    """Bits of sets of independent symbols under the best possible code.
-
-    Parameters
-    ----------
-    counts : int64[V], the number of rows with each symbol.
-    """
+    """Bits of sets of independent symbols under the best possible code; ``counts`` are the rows with each."""
     shares = counts[(counts > 0) & (counts < num_rows)] / max(1, num_rows)
     return float(-num_rows * (shares * np.log2(shares) + (1 - shares) * np.log2(1 - shares)).sum())
 

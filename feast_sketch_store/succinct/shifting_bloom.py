@@ -245,10 +245,8 @@ class ShiftingBloomFilter:
 
         Parameters
         ----------
-        entity_hashes : uint64[n, 2]
-        query : the range of symbols, whose first counts as id 0.
+        entity_hashes, query, wanted : as of `possible_symbols`.
         symbols : int32[m], for every entity, or int32[n, m]; no entity has a symbol outside of ``query``.
-        wanted : bool[n], entities that may have any. None for all.
         """
         if not query.num_symbols:
             return np.zeros((len(entity_hashes), symbols.shape[-1]), np.bool_)

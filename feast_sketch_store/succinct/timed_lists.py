@@ -129,12 +129,7 @@ def _bits_by_width(
 ) -> NDArray[np.float64]:
     """The bits of the gaps of each block with each width: float64[W, B].
 
-    Parameters
-    ----------
-    gaps : of all blocks.
-    shifts : by how much the width of each gap is below that of its block.
-    block : of each symbol.
-    num_blocks : number of blocks.
+    Each gap is in a block, and has a width that is by its shift below that of the block.
     """
     bits = np.empty((MAX_WIDTH + 1, num_blocks))
     for width in range(MAX_WIDTH + 1):
