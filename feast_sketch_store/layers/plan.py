@@ -63,9 +63,11 @@ def fit_to_memory(feature: CollectedFeature, goal: Goal, list_bytes: float, *, m
     ------
     SettingsError : the feature does not fit; the message names the least number of bytes.
     """
+    if goal.structure == AUTO:
+        goal = replace(goal, structure=SETS)
     if not len(feature.vocabulary):
         return goal
-    if goal.structure in (AUTO, SETS):
+    if goal.structure == SETS:
         return _in_sets(feature, goal, list_bytes, 1 if may_cut else len(feature.vocabulary))
     if registry.wanted(goal) is not BloomTable:
         return goal  # filters by cluster make their own offer
@@ -104,7 +106,7 @@ def _in_sets(feature: CollectedFeature, goal: Goal, list_bytes: float, fewest: i
         low, high = (middle, high) if size_bytes(middle) <= goal.amount else (low, middle)
     if low < len(ids):
         feature.keep_top(low)
-    return replace(goal, structure=SETS) if goal.structure == AUTO else goal
+    return goal
 
 
 def _in_filter(feature: CollectedFeature, goal: Goal) -> Goal:

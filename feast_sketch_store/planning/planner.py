@@ -54,6 +54,7 @@ from feast_sketch_store.structures.goals import (
     AUTO,
     BLOOM,
     ERROR_RATE,
+    MEMORY,
     NOISE_RATIO,
     WEIGHTED_BLOOM,
     Goal,
@@ -422,6 +423,8 @@ def offers(settings: ViewSettings, sample: Sample) -> dict[str, Offer]:
     for name, counts in sample.full_counts.items():
         target = settings.features[name].target
         assert isinstance(target, Goal)  # as for every collection
+        if target.measure == MEMORY and target.structure == AUTO:
+            target = replace(target, structure=SETS)  # of as many values as fit
         num_without = sample.num_entities - filled[name]
         goals[name] = target
         popularity[name] = Popularity(counts.clip(max=filled[name]), sample.num_entities, num_without)

@@ -102,7 +102,7 @@ class StructureSelector:
         self._filters: dict[str, Offer] = {}
         self._others: dict[str, Offer] = {}  # for some features, the best structure read by row number
         for name, goal in goals.items():
-            self._ask(name, goal, popularity[name], overhead)
+            self._ask(name, goal, popularity[name])
         self._movable: list[str] = []  # may leave the filter to save bytes
         lists = overhead.is_listed or any(registry.kind(o.kind).lists_rows for o in self._fixed.values())
         tables = _Tables({name: offer.plan.facts for name, offer in self._filters.items()}, overhead.facts)
@@ -155,18 +155,13 @@ class StructureSelector:
                 fewer = min(tried, key=joint_bytes)
         return min(layers, key=joint_bytes)
 
-    def _ask(self, name: str, goal: Goal, popularity: Popularity, overhead: LayerOverhead) -> None:
+    def _ask(self, name: str, goal: Goal, popularity: Popularity) -> None:
         """Collect the offers for a feature."""
         if goal.structure != AUTO and (kind := registry.wanted(goal)) is not BloomTable:
             offer = kind.offer(goal, popularity)
             if offer is None:
                 raise _impossible(name, goal, f"structure {goal.structure!r} cannot keep it")
             self._fixed[name] = offer
-            return
-        other = _best_listed(goal, popularity) if goal.may_choose else None
-        list_bytes = 0.0 if overhead.is_listed else overhead.index_bytes
-        if other is not None and goal.measure == MEMORY and other.num_bytes + list_bytes <= goal.amount:
-            self._fixed[name] = other
             return
         try:
             in_filter = BloomTable.offer(goal, popularity)
@@ -176,22 +171,20 @@ class StructureSelector:
             self._fixed[name] = in_sets(goal, popularity)
             return
         self._filters[name] = in_filter
-        if other is not None:
+        if goal.may_choose and (other := _best_listed(goal, popularity)) is not None:
             self._others[name] = other
 
     def _ways(self, lists_rows: bool, may_list: bool) -> Iterator[tuple[dict[str, Offer], bool]]:
         """The layers to compare: the features outside of the filter, and whether the rows are listed."""
         if not lists_rows:
             yield {}, False
-        gains: dict[str, float] = {}
-        moved = {}
-        for name, other in self._others.items():
-            if self._goals[name].measure != MEMORY:
-                gains[name] = self._bytes_alone(name, self._filters[name]) - self._bytes_alone(name, other)
-            elif other.num_bytes <= self._goals[name].amount:
-                moved[name] = other  # after others paid for the list
         if lists_rows or may_list:
-            yield dict(moved), True
+            yield {}, True
+        gains = {
+            name: self._bytes_alone(name, self._filters[name]) - self._bytes_alone(name, other)
+            for name, other in self._others.items()
+        }
+        moved = {}
         self._movable = sorted(gains, key=lambda name: (-gains[name], name))
         for name in self._movable:
             moved[name] = self._others[name]

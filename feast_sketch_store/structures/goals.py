@@ -28,7 +28,7 @@ class Goal:
         false values per true one; or ``memory``, the most bytes.
     amount : the value of the measure.
     structure : the name of a structure, or ``auto``. With ``auto``, an error rate leads to a Bloom filter,
-        any other measure to the smallest structure.
+        a noise ratio to the smallest structure, and a memory to sets.
     clusters : of entities, on which the number of hashes depends; 0 for none.
     """
 
@@ -46,8 +46,8 @@ class Goal:
 
     @property
     def may_choose(self) -> bool:
-        """Whether the smallest structure is chosen; an error rate asks for a Bloom filter."""
-        return self.structure == AUTO and self.measure != ERROR_RATE
+        """Whether the smallest structure is chosen."""
+        return self.structure == AUTO and self.measure == NOISE_RATIO
 
 
 class Offer(NamedTuple):

@@ -26,7 +26,7 @@ from feast_sketch_store.rows.vocabulary import Vocabulary
 from feast_sketch_store.structures.base import Answer, RowsToSeal, SealedFeature, Structure, begin_feature
 from feast_sketch_store.structures.costs import Popularity, sets_bytes
 from feast_sketch_store.structures.feature_rows import FeatureRows, OrderedRows
-from feast_sketch_store.structures.goals import MEMORY, Goal, Offer
+from feast_sketch_store.structures.goals import Goal, Offer
 from feast_sketch_store.structures.parts import (
     Described,
     Parts,
@@ -43,7 +43,6 @@ from feast_sketch_store.succinct.golomb_sets import FIT_FACTS, NUM_CLASSES, Leve
 SETS = "sets"
 
 _FIT_ROWS = 1 << 17  # to which codes are fitted
-_TRIAL_ERROR = 0.01  # about, relative, of sizes estimated from coding some of the rows
 
 
 @dataclass(frozen=True)
@@ -109,10 +108,7 @@ class SetColumns(Structure):
         """See `Structure.offer`; the plan is the popularity, from which `joint_bytes` computes the sum."""
         if goal.structure != SETS and not goal.may_choose:
             return None
-        num_bytes, coded = sets_bytes([popularity]), popularity.coded
-        if goal.measure == MEMORY and coded is not None and len(coded) < popularity.num_rows:
-            num_bytes *= 1 + _TRIAL_ERROR
-        return Offer(cls.kind, popularity, num_bytes)
+        return Offer(cls.kind, popularity, sets_bytes([popularity]))
 
     @classmethod
     def joint_bytes(cls, offers: Sequence[Offer]) -> float:

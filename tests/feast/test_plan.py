@@ -349,6 +349,15 @@ def test_a_choice_that_the_view_has_already_is_told(tmp_path, rows, of_store, ta
     assert plan.fields == {"viewed": PlannedField("Set(Int64)", "", {"owner": "ads"})}
 
 
+def test_values_that_are_cut_to_a_memory_are_planned_without_noise(tmp_path, rows):
+    """A seal cuts them to sets that fit, and uses a filter only by name."""
+    frame = rows[["user_id", "viewed", "event"]]
+    view = make_view([Field(name="viewed", dtype=Set(Int64))])
+    store = make_repository(tmp_path, view, rows=frame, target="1500B", **OPTIONS)
+    store.write_to_online_store("history", df=frame)
+    assert any("a read shows 0 false values" in note for note in plan_view(store, "history").limits)
+
+
 @pytest.mark.parametrize(
     ("of_store", "tags"),
     [

@@ -104,22 +104,6 @@ def test_memory_that_holds_no_filter_is_refused(structure):
         choice(MEMORY, 1, structure)
 
 
-def test_sets_are_chosen_if_they_fit_in_the_memory_with_their_list_of_rows():
-    size, index = sets_bytes([KNOWN]), index_bytes(NUM_ROWS, RATE)
-    assert choice(MEMORY, size, is_listed=True) is None
-    assert isinstance(choice(MEMORY, size - 1, is_listed=True), WeightedFacts)
-    assert choice(MEMORY, size + index) is None
-    assert isinstance(choice(MEMORY, size + index - 1), WeightedFacts)
-
-
-def test_sets_fit_in_the_memory_without_the_list_that_others_pay():
-    amount = sets_bytes([KNOWN]) + 1
-    alone = {"a": Goal(MEMORY, amount)}
-    assert isinstance(choose(alone, {"a": KNOWN}, OVERHEAD, 1.0)["a"], WeightedFacts)
-    both = {**alone, "b": Goal(ERROR_RATE, 0.1, "sets")}
-    assert choose(both, dict.fromkeys("ab", KNOWN), OVERHEAD) == {"a": None, "b": None}
-
-
 def layer_bytes(*facts, sets=0, is_listed=False):
     """Bytes of a layer with facts in its filter and features like KNOWN in sets, worked out anew."""
     symbols = 2 * len(facts)  # words of the windows of 100 symbols
