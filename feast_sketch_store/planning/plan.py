@@ -28,6 +28,18 @@ class Estimate:
         return self.low == self.high
 
 
+def limits_of_sample(num_sampled: int, num_entities: int) -> str:
+    """What readers of figures must know about the sample that they are from."""
+    if num_sampled == num_entities:
+        return f"The figures are from all {num_sampled:,} entities."
+    return (
+        f"The figures are from a sample of {num_sampled:,} of {num_entities:,} entities; values missing from "
+        "the sample are estimated (Chao) and included in the bytes. That is a lower bound: if very many are "
+        "rare, there are more than the intervals say. Otherwise these cover the sampling error with 95 % "
+        "confidence."
+    )
+
+
 @dataclass(frozen=True)
 class Point:
     """One way to keep the membership features of a view.

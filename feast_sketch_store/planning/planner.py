@@ -40,7 +40,7 @@ from feast_sketch_store.planning.curves import (
 )
 from feast_sketch_store.planning.labels import Labels, candidate_ids, require_scipy
 from feast_sketch_store.planning.models import WORTH_SHARES, Task
-from feast_sketch_store.planning.plan import Plan, PlannedField, Point
+from feast_sketch_store.planning.plan import Plan, PlannedField, Point, limits_of_sample
 from feast_sketch_store.planning.sample import Sample
 from feast_sketch_store.planning.source import PlannedView, no_values, sample_view, tags_beside
 from feast_sketch_store.rows.vocabulary import Vocabulary
@@ -293,21 +293,12 @@ def _limits(view: PlannedView, sample: Sample, found: Sequence[Candidate]) -> It
         "False values add up over the vocabulary: with the current settings a read shows "
         f"{_false_values(view.settings, sample):.3g} false values beside {per_entity:.3g} true ones."
     )
-    if sample.scale > 1:
-        unseen = num_values - sum(len(feature.vocabulary) for feature in sample.features.values())
+    yield limits_of_sample(len(sample), sample.num_entities)
+    if sample.scale > 1 and not sample.facts.is_known:
         yield (
-            f"The figures are from a sample of {len(sample):,} of {sample.num_entities:,} entities; "
-            f"{unseen:,} values missing from the sample are estimated (Chao) and included in the bytes. "
-            "That is a lower bound: if very many values are rare, there are more than the intervals say. "
-            "Otherwise these cover the sampling error with 95 % confidence."
+            "Rows repeat values: the values of all rows are counted, and the share of distinct ones is "
+            "estimated from the sample."
         )
-        if not sample.facts.is_known:
-            yield (
-                "Rows repeat values: the values of all rows are counted, and the share of distinct ones is "
-                "estimated from the sample."
-            )
-    else:
-        yield f"The figures are from all {len(sample):,} entities."
     yield (
         "Memory is what membership features take when they are sealed: tables or sets, a list of the "
         "entities with their timestamps, and the vocabulary. Other features, unsealed rows and the values "

@@ -18,7 +18,7 @@ from feast_sketch_store.errors import PlanError
 from feast_sketch_store.layers.collect import CollectedFeature
 from feast_sketch_store.planning.choice import PlanTarget
 from feast_sketch_store.planning.curves import LISTED_HEADER_BYTES, header_bytes
-from feast_sketch_store.planning.plan import Estimate, Plan, Point
+from feast_sketch_store.planning.plan import Estimate, Plan, Point, limits_of_sample
 from feast_sketch_store.planning.sample import all_values, spread_of_total, total_by_mean
 from feast_sketch_store.planning.source import (
     PlannedView,
@@ -303,13 +303,4 @@ def _limits(sample: ListSample) -> Iterator[str]:
         "Memory is the lists, where they begin, the list of entities and the vocabulary. Unsealed rows and "
         "what a process keeps ready for answers are extra."
     )
-    num_sampled = len(sample.rows)
-    if num_sampled < sample.num_entities:
-        yield (
-            f"The figures are from a sample of {num_sampled:,} of {sample.num_entities:,} entities; values "
-            "missing from the sample are estimated (Chao), which is a lower bound: if very many are rare, "
-            "there are more than the intervals say. Otherwise these are of 95 %, for the chance of the "
-            "sample."
-        )
-    else:
-        yield f"The figures are from all {num_sampled:,} entities."
+    yield limits_of_sample(len(sample.rows), sample.num_entities)
