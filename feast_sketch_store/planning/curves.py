@@ -68,19 +68,15 @@ _HEADER_BYTES, LISTED_HEADER_BYTES, _FEATURE_HEADER_BYTES = 650, 260, 60
 
 @dataclass(frozen=True)
 class Grid:
-    """The parameters of the points on the curves.
+    """The parameters of the points on the curves."""
 
-    Parameters
-    ----------
-    error_rates : of plain Bloom filters.
-    noise_ratios : of weighted Bloom filters.
-    shares : of the facts that cuts by popularity keep.
-    cut_rates, cut_shares : error rates and shares of filters for the most popular values.
-    """
-
+    # of plain Bloom filters
     error_rates: Sequence[float] = (0.5, 0.2, 0.1, 0.05, 0.02, 0.01, 0.005, 0.001, 1e-4)
+    # of weighted Bloom filters
     noise_ratios: Sequence[float] = (4.0, 2.0, 1.0, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01)
+    # of the facts that cuts by popularity keep
     shares: Sequence[float] = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0)
+    # cut_rates, cut_shares: error rates and shares of filters for the most popular values
     cut_rates: Sequence[float] = (0.1, 0.01)
     cut_shares: Sequence[float] = (0.2, 0.4, 0.6, 0.8)
 
@@ -97,19 +93,13 @@ COARSE = Grid(
 
 @dataclass(frozen=True, eq=False)
 class Candidate:
-    """A point, and what a read through it shows.
-
-    Parameters
-    ----------
-    point : the point.
-    kept : the values that are kept.
-    rates : per feature float64[kept], the probability that an entity without the value shows it.
-    formulas : of features that are computed from all values, besides those that are kept.
-    """
+    """A point, and what a read through it shows."""
 
     point: Point
-    kept: VocabularyMask
+    kept: VocabularyMask  # the values that are kept
+    # per feature float64[kept], the probability that an entity without the value shows it
     rates: Mapping[str, NDArray[np.float64]]
+    # of features that are computed from all values, besides those that are kept
     formulas: Sequence[Formula] = ()
 
 

@@ -26,24 +26,14 @@ MAX_ROWS = 250_000
 
 @dataclass(frozen=True, eq=False)
 class Labels:
-    """n labelled rows.
+    """n labelled rows."""
 
-    Parameters
-    ----------
-    entity_hashes : uint64[n, 2]
-    outcomes : bool[n]
-    is_training : bool[n]; the AUC is measured on the other rows.
-    context : a SciPy CSR matrix, float32[n, c].
-    candidates : the value that each row is about; None if the labels do not say.
-    num_given : of rows; more than n if only those of some entities are taken.
-    """
-
-    entity_hashes: NDArray[np.uint64]
-    outcomes: NDArray[np.bool_]
-    is_training: NDArray[np.bool_]
-    context: Any
-    candidates: pa.Array | None
-    num_given: int
+    entity_hashes: NDArray[np.uint64]  # uint64[n, 2]
+    outcomes: NDArray[np.bool_]  # bool[n]
+    is_training: NDArray[np.bool_]  # bool[n]; the AUC is measured on the other rows
+    context: Any  # a SciPy CSR matrix, float32[n, c]
+    candidates: pa.Array | None  # the value that each row is about; None if the labels do not say
+    num_given: int  # of rows; more than n if only those of some entities are taken
 
     @classmethod
     def read(cls, table: pa.Table, entity_hashes: NDArray[np.uint64], join_keys: Sequence[str]) -> "Labels":

@@ -34,20 +34,12 @@ _Loss = Callable[[NDArray[np.float64]], tuple[float, NDArray[np.float64]]]
 
 @dataclass(frozen=True, eq=False)
 class Columns:
-    """What a model sees of n rows, whose entities are 0 to m - 1.
+    """What a model sees of n rows, whose entities are 0 to m - 1."""
 
-    Parameters
-    ----------
-    context : a SciPy CSR matrix, of n rows.
-    history : a SciPy CSR matrix, of m entities.
-    entities : int64[n], of each row.
-    interactions : float32[n, c].
-    """
-
-    context: Any
-    history: Any
-    entities: NDArray[np.int64]
-    interactions: NDArray[np.float32]
+    context: Any  # a SciPy CSR matrix, of n rows
+    history: Any  # a SciPy CSR matrix, of m entities
+    entities: NDArray[np.int64]  # int64[n], of each row
+    interactions: NDArray[np.float32]  # float32[n, c]
 
     def of(self, rows: NDArray[np.int64]) -> "Columns":
         """Some of the rows, and the histories of their entities."""

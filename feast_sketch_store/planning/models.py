@@ -61,16 +61,10 @@ _Rates = Mapping[str, NDArray[Any]]  # per feature, the rate of each kept value:
 
 @dataclass(frozen=True, eq=False)
 class Area:
-    """An area, or what is computed from several.
+    """An area, or what is computed from several."""
 
-    Parameters
-    ----------
-    value : of all rows.
-    influence : float64[m], of each entity.
-    """
-
-    value: float
-    influence: NDArray[np.float64]
+    value: float  # of all rows
+    influence: NDArray[np.float64]  # float64[m], of each entity
 
     @classmethod
     def of(

@@ -46,21 +46,14 @@ _FIELD_BYTES, _TIMESTAMP_BYTES = 4, 6  # a hash of the feature's name; a Timesta
 
 @dataclass(frozen=True, eq=False)
 class StoredRows:
-    """n sampled rows as another store would keep them.
+    """n sampled rows as another store would keep them."""
 
-    Parameters
-    ----------
-    project, view : their names.
-    key_bytes : int64[n], of the serialized entity keys.
-    value_bytes : per feature int64[n], of the serialized values.
-    has_created : whether rows have created timestamps.
-    """
-
+    # project, view: their names
     project: str
     view: str
-    key_bytes: NDArray[np.int64]
-    value_bytes: Mapping[str, NDArray[np.int64]]
-    has_created: bool
+    key_bytes: NDArray[np.int64]  # int64[n], of the serialized entity keys
+    value_bytes: Mapping[str, NDArray[np.int64]]  # per feature int64[n], of the serialized values
+    has_created: bool  # whether rows have created timestamps
 
     def __len__(self) -> int:
         return len(self.key_bytes)

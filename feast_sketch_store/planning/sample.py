@@ -25,16 +25,10 @@ _RESAMPLES, _SEED, _INTERVAL = 200, 7, (2.5, 97.5)
 
 @dataclass(frozen=True, eq=False)
 class FeatureSample:
-    """One membership feature of the sampled entities.
+    """One membership feature of the sampled entities."""
 
-    Parameters
-    ----------
-    vocabulary : the V values that occur, the most popular one first.
-    rows : the ascending ids of each entity's values, int32.
-    """
-
-    vocabulary: Vocabulary
-    rows: Csr
+    vocabulary: Vocabulary  # the V values that occur, the most popular one first
+    rows: Csr  # the ascending ids of each entity's values, int32
 
     @cached_property
     def counts(self) -> NDArray[np.int64]:
@@ -156,26 +150,17 @@ def order_of(entity_hashes: NDArray[np.uint64]) -> NDArray[np.int64]:
 
 @dataclass(frozen=True, eq=False)
 class Sample:
-    """Sampled entities of a view.
+    """Sampled entities of a view."""
 
-    Parameters
-    ----------
-    num_entities : of the whole view.
-    presence_error_rate : of its list of entities.
-    entity_hashes : uint64[n, 2], of the sampled entities.
-    features : the membership features.
-    known_facts : per feature, the facts of the whole view; if missing, estimated from the mean of the sample.
-    stored : the sampled rows as other stores keep them; None if not known.
-    buckets : int64[b, 2], the oldest and newest event timestamp of each bucket into which a seal divides the
-        rows; by default all rows have one timestamp.
-    """
-
-    num_entities: int
-    presence_error_rate: float
-    entity_hashes: NDArray[np.uint64]
-    features: Mapping[str, FeatureSample]
+    num_entities: int  # of the whole view
+    presence_error_rate: float  # of its list of entities
+    entity_hashes: NDArray[np.uint64]  # uint64[n, 2], of the sampled entities
+    features: Mapping[str, FeatureSample]  # the membership features
+    # per feature, the facts of the whole view; if missing, estimated from the mean of the sample
     known_facts: Mapping[str, Estimate] = field(default_factory=dict)
-    stored: StoredRows | None = None
+    stored: StoredRows | None = None  # the sampled rows as other stores keep them; None if not known
+    # int64[b, 2], the oldest and newest event timestamp of each bucket into which a seal divides the rows; by
+    # default all rows have one timestamp
     buckets: NDArray[np.int64] = field(default_factory=lambda: np.zeros((1, 2), np.int64))
 
     def __len__(self) -> int:

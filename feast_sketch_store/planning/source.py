@@ -37,20 +37,14 @@ from feast_sketch_store.view.semantics import FoldedRows, RowSemantics, named
 
 @dataclass(frozen=True)
 class PlannedView:
-    """A declared view with membership features, or with lists.
+    """A declared view with membership features, or with lists."""
 
-    Parameters
-    ----------
-    store, table, settings : the repository, the feature view and its settings.
-    codecs : of the membership features, or of the lists.
-    join_keys : their names and the types of their columns.
-    """
-
+    # store, table, settings: the repository, the feature view and its settings
     store: FeatureStore
     table: FeatureView
     settings: ViewSettings
-    codecs: Sequence[FeatureCodec]
-    join_keys: Mapping[str, pa.DataType]
+    codecs: Sequence[FeatureCodec]  # of the membership features, or of the lists
+    join_keys: Mapping[str, pa.DataType]  # their names and the types of their columns
 
     @classmethod
     def open(cls, store: FeatureStore, view: str) -> "PlannedView":

@@ -52,18 +52,11 @@ _LIST = TAG_PREFIX + "list"
 
 @dataclass(frozen=True)
 class ListSample:
-    """Lists of sampled entities, whole and with exact times.
+    """Lists of sampled entities, whole and with exact times."""
 
-    Parameters
-    ----------
-    rows : of the sampled entities.
-    num_entities : of the whole view.
-    presence_error_rate : of its list of entities.
-    """
-
-    rows: EncodedRows
-    num_entities: int
-    presence_error_rate: float
+    rows: EncodedRows  # of the sampled entities
+    num_entities: int  # of the whole view
+    presence_error_rate: float  # of its list of entities
 
     @property
     def scale(self) -> float:

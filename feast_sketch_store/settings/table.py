@@ -235,19 +235,15 @@ class ListItems:
 
 @dataclass(frozen=True)
 class Score:
-    """How a score is computed.
+    """How a score is computed."""
 
-    Parameters
-    ----------
-    of : names of other features of the view.
-    weights : the path of a JSON file, relative to the feature repository.
-    bits : the step is chosen so that the sealed rows have about ``2**bits`` scores at most.
-    """
-
+    # names of other features of the view
     of: tuple[str, ...] = part(values.feature_names, (), "the Sets whose values have weights", (FEATURE,), "")
+    # the path of a JSON file, relative to the feature repository
     weights: str = part(
         values.text, "", "path of the JSON file with the weights, relative to the repository", (FEATURE,)
     )
+    # the step is chosen so that the sealed rows have about ``2**bits`` scores at most
     bits: int = part(values.whole(1, values.MAX_SCORE_BITS), 8, "of a score", (FEATURE,))
 
 
@@ -256,32 +252,18 @@ class Score:
 
 @dataclass(frozen=True)
 class Setting:
-    """An option of the store, a tag, or both.
+    """An option of the store, a tag, or both."""
 
-    Parameters
-    ----------
-    name : of the option; a tag has the prefix `TAG_PREFIX`.
-    read : its reader, or the dataclass that has its parts.
-    default : what holds where it is not set.
-    help : what it means, in Markdown.
-    scopes : where it may be set.
-    shown : the default on the reference page; None for the default itself.
-    form : how it is written, if its reader does not say.
-    first : the part that may be written in place of a mapping.
-    words : texts that stand for a whole mapping.
-    of_feature : its reader as a tag of a feature, if that is another one.
-    """
-
-    name: str
-    read: Reader | type
-    default: Any
-    help: str
-    scopes: Sequence[str] = (STORE,)
-    shown: str | None = None
-    form: str = ""
-    first: str = ""
-    words: Mapping[str, Any] = field(default_factory=dict)
-    of_feature: Reader | None = None
+    name: str  # of the option; a tag has the prefix `TAG_PREFIX`
+    read: Reader | type  # its reader, or the dataclass that has its parts
+    default: Any  # what holds where it is not set
+    help: str  # what it means, in Markdown
+    scopes: Sequence[str] = (STORE,)  # where it may be set
+    shown: str | None = None  # the default on the reference page; None for the default itself
+    form: str = ""  # how it is written, if its reader does not say
+    first: str = ""  # the part that may be written in place of a mapping
+    words: Mapping[str, Any] = field(default_factory=dict)  # texts that stand for a whole mapping
+    of_feature: Reader | None = None  # its reader as a tag of a feature, if that is another one
 
     def parts(self, scope: str) -> dict[str, Part]:
         """The parts that may be set in a scope, by name; none if it is no mapping."""

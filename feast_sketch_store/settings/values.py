@@ -52,19 +52,13 @@ def _reads(form: str) -> Callable[[Callable[[Any], Any]], Reader]:
 
 @dataclass(frozen=True)
 class Target:
-    """What a feature is kept for.
+    """What a feature is kept for."""
 
-    Parameters
-    ----------
-    measure : ``noise``, wrong values for each right one that a read shows; ``error``, the chance that an
-        absent value reads as present, or how far a count may be off; ``memory``, bytes; or ``auto``.
-    amount : of the measure; 0 for ``auto``.
-    is_share : whether the amount was written as a percentage.
-    """
-
+    # ``noise``, wrong values for each right one that a read shows; ``error``, the chance that an absent value
+    # reads as present, or how far a count may be off; ``memory``, bytes; or ``auto``
     measure: str
-    amount: float = 0.0
-    is_share: bool = False
+    amount: float = 0.0  # of the measure; 0 for ``auto``
+    is_share: bool = False  # whether the amount was written as a percentage
 
     def __str__(self) -> str:
         if self.measure == MEMORY:

@@ -113,16 +113,10 @@ def weighted_sums(csr: Csr, weights: NDArray[np.float64]) -> NDArray[np.float64]
 
 
 class SealedFeature(ABC):
-    """One feature of sealed rows. Immutable; safe to read from any number of threads.
-
-    Attributes
-    ----------
-    codec : the codec of the values.
-    vocabulary : the values in the order of their ids; None if values have no ids.
-    """
+    """One feature of sealed rows. Immutable; safe to read from any number of threads."""
 
     codec: FeatureCodec
-    vocabulary: Vocabulary | None
+    vocabulary: Vocabulary | None  # the values in the order of their ids; None if values have no ids
 
     @property
     @abstractmethod
@@ -228,74 +222,44 @@ class SealedFeature(ABC):
 
 
 class RowSymbols(NamedTuple):
-    """Symbols that record the presence of rows.
-
-    Parameters
-    ----------
-    num_symbols : number of distinct symbols.
-    facts : one for each row, with the target rate.
-    ids : int64[n], the symbol of each row.
-    """
+    """Symbols that record the presence of rows."""
 
     num_symbols: int
-    facts: FactClass
-    ids: NDArray[np.int64]
+    facts: FactClass  # one for each row, with the target rate
+    ids: NDArray[np.int64]  # int64[n], the symbol of each row
 
 
 class RowsToSeal(NamedTuple):
-    """The n rows from which structures are built.
+    """The n rows from which structures are built."""
 
-    Parameters
-    ----------
-    entity_hashes : uint64[n, 2]
-    salt : two unsigned 64-bit integers.
-    order : int64[n], row numbers in the order of the layer's list; None if it has none.
-    symbols : of the rows; empty if the rows are listed.
-    growth : the factor by which a structure must exceed its plan, after a shortfall.
-    """
-
-    entity_hashes: NDArray[np.uint64]
-    salt: tuple[int, int]
+    entity_hashes: NDArray[np.uint64]  # uint64[n, 2]
+    salt: tuple[int, int]  # two unsigned 64-bit integers
+    # int64[n], row numbers in the order of the layer's list; None if it has none
     order: NDArray[np.int64] | None
-    symbols: Sequence[RowSymbols] = ()
-    growth: float = 1.0
+    symbols: Sequence[RowSymbols] = ()  # of the rows; empty if the rows are listed
+    growth: float = 1.0  # the factor by which a structure must exceed its plan, after a shortfall
 
 
 class Shortfall(NamedTuple):
-    """A structure would miss its goal.
+    """A structure would miss its goal."""
 
-    Parameters
-    ----------
-    growth : the factor by which to enlarge it in the next try; infinity if no size is enough.
-    reason : in words.
-    """
-
-    growth: float
-    reason: str
+    growth: float  # the factor by which to enlarge it in the next try; infinity if no size is enough
+    reason: str  # in words
 
 
 class Structure(ABC):
-    """Features of a layer's rows that are kept together. Immutable; safe to read from any number of threads.
+    """Features of rows that are kept together. Immutable; safe to read from any number of threads."""
 
-    Attributes
-    ----------
-    kind : its name in a snapshot's description, and the prefix of its arrays' names.
-    names : names by which a tag may choose it.
-    codecs : names of the codecs whose features only this structure keeps.
-    is_filter : whether it shows false values, and may miss its goal.
-    lists_rows : whether it is read by row number, so that the layer has to list its rows.
-    tells_states : whether it stores the states of rows without a value; otherwise the layer does.
-    features : the features that it keeps, by name.
-    """
-
-    kind: ClassVar[str]
-    names: ClassVar[tuple[str, ...]] = ()
-    codecs: ClassVar[tuple[str, ...]] = ()
-    is_filter: ClassVar[bool] = False
+    kind: ClassVar[str]  # its name in a snapshot's description, and the prefix of its arrays' names
+    names: ClassVar[tuple[str, ...]] = ()  # names by which a tag may choose it
+    codecs: ClassVar[tuple[str, ...]] = ()  # names of the codecs whose features only this structure keeps
+    is_filter: ClassVar[bool] = False  # whether it shows false values, and may miss its goal
+    # whether it is read by row number, so that the layer has to list its rows
     lists_rows: ClassVar[bool] = False
+    # whether it stores the states of rows without a value; otherwise the layer does
     tells_states: ClassVar[bool] = False
 
-    features: Mapping[str, SealedFeature]
+    features: Mapping[str, SealedFeature]  # the features that it keeps, by name
 
     @classmethod
     def among(cls, structures: Sequence["Structure"]) -> Self:

@@ -72,26 +72,16 @@ PlacedFacts = tuple[NDArray[np.int32], Csr, int, NDArray[np.int64] | None]
 
 @dataclass(frozen=True)
 class SymbolRange:
-    """Consecutive symbols of a filter.
+    """Consecutive symbols of a filter."""
 
-    Parameters
-    ----------
-    first_word : the word of a window that holds the first symbol.
-    num_symbols : number of symbols.
-    num_hashes : the most hashes of any symbol.
-    num_facts : number of facts.
-    num_ones : number of bits that the facts set.
-    first_symbols : first symbol covered by each hash; empty if every hash covers every symbol.
-    false_positive_rate : mean of all symbols.
-    """
-
-    first_word: int
+    first_word: int  # the word of a window that holds the first symbol
     num_symbols: int
-    num_hashes: int
+    num_hashes: int  # the most hashes of any symbol
     num_facts: int
-    num_ones: int
+    num_ones: int  # number of bits that the facts set
+    # first symbol covered by each hash; empty if every hash covers every symbol
     first_symbols: tuple[int, ...]
-    false_positive_rate: float
+    false_positive_rate: float  # mean of all symbols
 
     @classmethod
     def build(
@@ -195,19 +185,12 @@ def counted_table(
 
 @dataclass(frozen=True)
 class TablePart:
-    """Facts of consecutive symbols.
+    """Facts of consecutive symbols."""
 
-    Parameters
-    ----------
-    facts : they decide how many hashes each symbol has.
-    num_symbols : number of symbols.
-    rows : returns the facts, as often as it is called.
-    is_held : whether the target of the facts must be kept; not so for a feature with a memory limit.
-    """
-
-    facts: AnyFacts
+    facts: AnyFacts  # they decide how many hashes each symbol has
     num_symbols: int
-    rows: Callable[[], Iterable[Part]]
+    rows: Callable[[], Iterable[Part]]  # returns the facts, as often as it is called
+    # whether the target of the facts must be kept; not so for a feature with a memory limit
     is_held: bool = True
 
     def facts_with(self, hashes: Hashes) -> Iterator[PlacedFacts]:
@@ -219,21 +202,14 @@ class TablePart:
 
 @dataclass(frozen=True)
 class FilledTable:
-    """A table, and how well it keeps the targets.
+    """A table, and how well it keeps the targets."""
 
-    Parameters
-    ----------
-    builder : of the filter.
-    ranges : of the symbols of each part.
-    excess : the expected noise at the actual number of ones, relative to the target, for the part where it
-        is highest; at most 1 if all targets are kept.
-    growth : the factor by which a table must exceed its computed size to keep them.
-    """
-
-    builder: ShiftingBloomFilterBuilder
-    ranges: Sequence[SymbolRange]
+    builder: ShiftingBloomFilterBuilder  # of the filter
+    ranges: Sequence[SymbolRange]  # of the symbols of each part
+    # the expected noise at the actual number of ones, relative to the target, for the part where it is
+    # highest; at most 1 if all targets are kept
     excess: float
-    growth: float
+    growth: float  # the factor by which a table must exceed its computed size to keep them
 
     @property
     def keeps_targets(self) -> bool:

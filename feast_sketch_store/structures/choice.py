@@ -48,25 +48,16 @@ _WORD_BYTES = 8  # tables are rounded up to words
 
 @dataclass(frozen=True)
 class LayerOverhead:
-    """What a layer holds besides its membership features.
+    """What a layer holds besides its membership features."""
 
-    Parameters
-    ----------
-    is_listed : whether the rows are listed, whatever is chosen.
-    facts : of scalars and shapes, which are in the filter unless the rows are listed.
-    window_words : words that these facts take in a window of the filter.
-    vocabulary_bytes : of scalars in the filter; a column includes its vocabulary.
-    index_bytes, columns_bytes : of the list of rows; and of scalars and timestamps if the rows are listed.
-    may_list : whether the rows may be listed although no feature of the choice needs it.
-    """
-
-    is_listed: bool
-    facts: Sequence[FactClass]
-    window_words: int
-    vocabulary_bytes: float
+    is_listed: bool  # whether the rows are listed, whatever is chosen
+    facts: Sequence[FactClass]  # of scalars and shapes, which are in the filter unless the rows are listed
+    window_words: int  # words that these facts take in a window of the filter
+    vocabulary_bytes: float  # of scalars in the filter; a column includes its vocabulary
+    # index_bytes, columns_bytes: of the list of rows; and of scalars and timestamps if the rows are listed
     index_bytes: float
     columns_bytes: float
-    may_list: bool = False
+    may_list: bool = False  # whether the rows may be listed although no feature of the choice needs it
 
     @classmethod
     def rows(cls, num_rows: int, presence_error_rate: float, is_listed: bool) -> "LayerOverhead":

@@ -96,33 +96,19 @@ class ClusterPlan(NamedTuple):
 
 @dataclass(frozen=True)
 class ClusteredFeature(SealedFeature):
-    """One feature in a clustered filter.
-
-    Parameters
-    ----------
-    codec, vocabulary : of the feature.
-    style : the name of its structure.
-    first_word : the word of a window that holds its first symbol.
-    hashes : of each level, ascending.
-    masks : uint64[C, levels - 1, words], see `SymbolQuery`.
-    facts_per_level : the number of facts at each level.
-    clusters : of the rows; shared by all features.
-    shares : float64[C], the share of the rows in each cluster; shared by all features.
-    filter : the table; shared by all features.
-    fill : the table's share of ones.
-    """
+    """One feature in a clustered filter."""
 
     codec: FeatureCodec
     vocabulary: Vocabulary
-    style: str
-    first_word: int
-    hashes: tuple[int, ...]
-    masks: NDArray[np.uint64]
-    facts_per_level: tuple[int, ...]
-    clusters: PackedInts
-    shares: NDArray[np.float64]
-    filter: ShiftingBloomFilter
-    fill: float
+    style: str  # the name of its structure
+    first_word: int  # the word of a window that holds its first symbol
+    hashes: tuple[int, ...]  # of each level, ascending
+    masks: NDArray[np.uint64]  # uint64[C, levels - 1, words], see `SymbolQuery`
+    facts_per_level: tuple[int, ...]  # the number of facts at each level
+    clusters: PackedInts  # of the rows; shared by all features
+    shares: NDArray[np.float64]  # float64[C], the share of the rows in each cluster; shared by all features
+    filter: ShiftingBloomFilter  # the table; shared by all features
+    fill: float  # the table's share of ones
 
     @classmethod
     def from_snapshot(

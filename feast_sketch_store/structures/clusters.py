@@ -65,16 +65,10 @@ _PRICE_STEPS = 30
 
 @dataclass(frozen=True)
 class Scorer:
-    """Finds the cluster of a row from its values.
+    """Finds the cluster of a row from its values."""
 
-    Parameters
-    ----------
-    weights : float32[V, C], what each value adds to the score of each cluster.
-    offsets : float64[C], the scores of a row without values.
-    """
-
-    weights: NDArray[np.float32]
-    offsets: NDArray[np.float64]
+    weights: NDArray[np.float32]  # float32[V, C], what each value adds to the score of each cluster
+    offsets: NDArray[np.float64]  # float64[C], the scores of a row without values
 
     @classmethod
     def fit(cls, counts: NDArray[np.int64], num_rows: NDArray[np.int64]) -> "Scorer":
@@ -133,34 +127,20 @@ def learn(members: Csr, num_values: int, num_clusters: int) -> NDArray[np.int64]
 
 
 class Split(NamedTuple):
-    """The number of hashes of each cell's facts.
+    """The number of hashes of each cell's facts."""
 
-    Parameters
-    ----------
-    hashes : of each level, ascending.
-    level_of : uint8[C, V], the level of each cell.
-    """
-
-    hashes: tuple[int, ...]
-    level_of: NDArray[np.uint8]
+    hashes: tuple[int, ...]  # of each level, ascending
+    level_of: NDArray[np.uint8]  # uint8[C, V], the level of each cell
 
 
 @dataclass(frozen=True, eq=False)
 class ClusterFacts:
-    """The facts of a feature by cluster and value, and the goal.
+    """The facts of a feature by cluster and value, and the goal."""
 
-    Parameters
-    ----------
-    counts : int64[C, V], rows of each cluster that have each value.
-    num_rows : int64[C], rows of each cluster that have any value.
-    false_per_read : the expected false values of a read of such a row; more than 0.
-    style : one of `STYLES`.
-    """
-
-    counts: NDArray[np.int64] = field(repr=False)
-    num_rows: NDArray[np.int64] = field(repr=False)
-    false_per_read: float
-    style: str
+    counts: NDArray[np.int64] = field(repr=False)  # int64[C, V], rows of each cluster that have each value
+    num_rows: NDArray[np.int64] = field(repr=False)  # int64[C], rows of each cluster that have any value
+    false_per_read: float  # the expected false values of a read of such a row; more than 0
+    style: str  # one of `STYLES`
 
     @property
     def num_facts(self) -> int:

@@ -54,20 +54,14 @@ _PACKED: Final = {
 
 @dataclass(frozen=True)
 class Elements:
-    """The elements of a column, in one form.
+    """The elements of a column, in one form."""
 
-    Parameters
-    ----------
-    form : one of the three of this module.
-    packed : ids of the vocabulary; or the elements themselves, of the storage type int64; or offsets.
-    vocabulary : of a dictionary.
-    words, check : of bytes, of the storage type large_binary: element ``i`` is those from offset ``i`` up to
-        offset ``i + 1``; ``check`` as in `PackedInts`.
-    """
-
-    form: str
+    form: str  # one of the three of this module
+    # ids of the vocabulary; or the elements themselves, of the storage type int64; or offsets
     packed: PackedInts
-    vocabulary: Vocabulary | None = None
+    vocabulary: Vocabulary | None = None  # of a dictionary
+    # words, check: of bytes, of the storage type large_binary: element ``i`` is those from offset ``i`` up to
+    # offset ``i + 1``; ``check`` as in `PackedInts`
     words: NDArray[np.uint64] | None = None
     check: BlockChecks | None = None
 
@@ -181,24 +175,17 @@ def _filler(codec: FeatureCodec) -> Vocabulary:
 
 @dataclass(frozen=True)
 class Column(SeparateFeature):
-    """One feature of n rows.
-
-    Parameters
-    ----------
-    codec : of the feature.
-    states : n of codecs.MISSING, NULL, EMPTY, VALUE. The base of the packed numbers is a state, and each 1
-        above it stands for ``state_step``.
-    bounds : of a collection; row ``i`` has the elements ``bounds[i]`` to ``bounds[i + 1]``. None for a
-        scalar, which has one element per row.
-    elements : of all rows.
-    state_step : the distance between states.
-    """
+    """One feature of n rows."""
 
     codec: FeatureCodec
+    # n of codecs.MISSING, NULL, EMPTY, VALUE. The base of the packed numbers is a state, and each 1 above it
+    # stands for ``state_step``
     states: PackedInts
+    # of a collection; row ``i`` has the elements ``bounds[i]`` to ``bounds[i + 1]``. None for a scalar, which
+    # has one element per row
     bounds: PackedInts | None
-    elements: Elements
-    state_step: int = 1
+    elements: Elements  # of all rows
+    state_step: int = 1  # the distance between states
 
     structure = COLUMN
     vocabulary = None

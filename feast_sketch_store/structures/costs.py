@@ -40,23 +40,16 @@ _WORD_BITS = 64
 
 @dataclass(frozen=True, eq=False)
 class Popularity:
-    """How often each symbol of a feature occurs.
+    """How often each symbol of a feature occurs."""
 
-    Parameters
-    ----------
-    counts : int64[V], the rows with each symbol.
-    num_rows : number of all rows.
-    num_empty : rows without symbols; their reads show none.
-    coded : int64[m], bits of the sets of some rows, coded on trial; None if there was no trial.
-    state_width : bits of a row's state in a column; None for one bit if there are rows without symbols.
-    gaps : the levels that were fitted in the trial to all rows or to enough of them; else None.
-    """
-
-    counts: NDArray[np.int64]
+    counts: NDArray[np.int64]  # int64[V], the rows with each symbol
     num_rows: int
-    num_empty: int = 0
+    num_empty: int = 0  # rows without symbols; their reads show none
+    # int64[m], bits of the sets of some rows, coded on trial; None if there was no trial
     coded: NDArray[np.int64] | None = None
+    # bits of a row's state in a column; None for one bit if there are rows without symbols
     state_width: int | None = None
+    # the levels that were fitted in the trial to all rows or to enough of them; else None
     gaps: Levels | None = None
 
     @property

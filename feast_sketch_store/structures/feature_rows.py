@@ -18,22 +18,13 @@ BLOCK_FACTS = 1 << 21  # of rows that are put in order at once
 
 
 class FeatureRows(Protocol):
-    """One feature of n rows that came in parts.
+    """One feature of n rows that came in parts."""
 
-    Attributes
-    ----------
-    states : uint8[n] of codecs.MISSING, NULL, EMPTY, VALUE.
-    vocabulary : its values; the most popular one first, unless the vocabulary was given.
-    is_numbered : whether it was given, so that values must keep their ids.
-    counts : int64[V], the rows with each value; empty for an exact feature.
-    num_facts : number of values of all rows.
-    """
-
-    states: NDArray[np.uint8]
-    vocabulary: Vocabulary
-    is_numbered: bool
-    counts: NDArray[np.int64]
-    num_facts: int
+    states: NDArray[np.uint8]  # uint8[n] of codecs.MISSING, NULL, EMPTY, VALUE
+    vocabulary: Vocabulary  # its values; the most popular one first, unless the vocabulary was given
+    is_numbered: bool  # whether it was given, so that values must keep their ids
+    counts: NDArray[np.int64]  # int64[V], the rows with each value; empty for an exact feature
+    num_facts: int  # number of values of all rows
 
     @property
     def sealed_codec(self) -> FeatureCodec:

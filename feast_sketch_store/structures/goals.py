@@ -20,22 +20,16 @@ MEMORY: Final = "memory"
 
 @dataclass(frozen=True)
 class Goal:
-    """The goal of a membership feature.
+    """The goal of a membership feature."""
 
-    Parameters
-    ----------
-    measure : ``error_rate``, the probability that an absent value reads as present; ``noise_ratio``, the
-        false values per true one; or ``memory``, the most bytes.
-    amount : the value of the measure.
-    structure : the name of a structure, or ``auto``. With ``auto``, an error rate leads to a Bloom filter,
-        a noise ratio to the smallest structure, and a memory to sets.
-    clusters : of entities, on which the number of hashes depends; 0 for none.
-    """
-
+    # ``error_rate``, the probability that an absent value reads as present; ``noise_ratio``, the false values
+    # per true one; or ``memory``, the most bytes
     measure: str
     amount: float
+    # the name of a structure, or ``auto``. With ``auto``, an error rate leads to a Bloom filter, a noise
+    # ratio to the smallest structure, and a memory to sets
     structure: str = AUTO
-    clusters: int = 0
+    clusters: int = 0  # of entities, on which the number of hashes depends; 0 for none
 
     @property
     def text(self) -> str:
@@ -51,19 +45,10 @@ class Goal:
 
 
 class Offer(NamedTuple):
-    """How a feature would be kept.
+    """How a feature would be kept."""
 
-    Parameters
-    ----------
-    kind : of the structure.
-    plan : what building it needs.
-    num_bytes : of the feature by itself, without vocabulary and states.
-    false_per_read : the expected false values of a read, for a row with values.
-    failed : why it would miss the goal; empty if it would not.
-    """
-
-    kind: str
-    plan: Any = None
-    num_bytes: float = 0.0
-    false_per_read: float = 0.0
-    failed: str = ""
+    kind: str  # of the structure
+    plan: Any = None  # what building it needs
+    num_bytes: float = 0.0  # of the feature by itself, without vocabulary and states
+    false_per_read: float = 0.0  # the expected false values of a read, for a row with values
+    failed: str = ""  # why it would miss the goal; empty if it would not

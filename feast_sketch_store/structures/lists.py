@@ -58,19 +58,12 @@ _WORTH_ROUNDING = 0.99  # if rounding leaves a larger share of the bytes, counts
 
 @dataclass(frozen=True)
 class NumberedValues(SeparateFeature):
-    """The values of n rows, with a number each.
-
-    Parameters
-    ----------
-    codec, vocabulary : of the feature.
-    num_items : number of values of all rows.
-    lists : the values of rows; their numbers are called ages.
-    """
+    """The values of n rows, with a number each."""
 
     codec: FeatureCodec
     vocabulary: Vocabulary
-    num_items: int
-    lists: TimedLists
+    num_items: int  # number of values of all rows
+    lists: TimedLists  # the values of rows; their numbers are called ages
 
     def __len__(self) -> int:
         return self.lists.num_rows
@@ -307,17 +300,12 @@ class ListFeature(NumberedValues):
 
 @dataclass(frozen=True)
 class CountsFeature(NumberedValues):
-    """The counts of n rows.
+    """The counts of n rows."""
 
-    Parameters
-    ----------
-    counts : int64[C], the count that each number stands for, the most frequent one first.
-    firsts : int64[C], the smallest count that is read as each; None if counts are exact.
-    max_error, mean_error : of all values, the distances between counts and what was written.
-    """
-
-    counts: NDArray[np.int64]
+    counts: NDArray[np.int64]  # int64[C], the count that each number stands for, the most frequent one first
+    # int64[C], the smallest count that is read as each; None if counts are exact
     firsts: NDArray[np.int64] | None = None
+    # max_error, mean_error: of all values, the distances between counts and what was written
     max_error: int = 0
     mean_error: float = 0.0
 

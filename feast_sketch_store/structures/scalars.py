@@ -66,21 +66,13 @@ def scalar_bytes(vocabulary: Vocabulary, states: NDArray[np.uint8]) -> float:
 
 @dataclass(frozen=True)
 class Scalar(SealedFeature):
-    """One feature of n rows.
-
-    Parameters
-    ----------
-    codec, vocabulary : of the feature.
-    numbers : those of all features stored together.
-    divisor : the product of the symbol counts of the features before it.
-    others : the states of the symbols after the values.
-    """
+    """One feature of n rows."""
 
     codec: FeatureCodec
     vocabulary: Vocabulary
-    numbers: PackedInts
-    divisor: int
-    others: Sequence[int]
+    numbers: PackedInts  # those of all features stored together
+    divisor: int  # the product of the symbol counts of the features before it
+    others: Sequence[int]  # the states of the symbols after the values
 
     structure = COLUMN
 
@@ -261,21 +253,12 @@ class StaticScalar(SealedFeature):
 
 @dataclass(frozen=True)
 class StaticScalars(Structure):
-    """The scalars and the shapes of rows in one static function.
+    """The scalars and the shapes of rows in one static function."""
 
-    Parameters
-    ----------
-    features : by name.
-    function : maps the hashes of entities under ``salt`` to numbers.
-    salt : two unsigned 64-bit integers.
-    num_shapes : size of the lowest digit.
-    num_entities : number of rows.
-    """
-
-    features: Mapping[str, StaticScalar]
-    function: StaticFunction
-    salt: tuple[int, int]
-    num_shapes: int
+    features: Mapping[str, StaticScalar]  # by name
+    function: StaticFunction  # maps the hashes of entities under ``salt`` to numbers
+    salt: tuple[int, int]  # two unsigned 64-bit integers
+    num_shapes: int  # size of the lowest digit
     num_entities: int
 
     kind = STATIC

@@ -47,23 +47,15 @@ _FIT_ROWS = 1 << 17  # to which codes are fitted
 
 @dataclass(frozen=True)
 class SetFeature(SealedFeature):
-    """One feature in sets.
-
-    Parameters
-    ----------
-    codec, vocabulary : of the feature.
-    num_elements : of the sets of all rows.
-    sets : of all features.
-    number : the index of its code in ``sets``.
-    own_ids : int32[S], the feature's own id of each value of the shared vocabulary, ascending; -1 for values
-        that it lacks. None if the vocabularies are equal.
-    """
+    """One feature in sets."""
 
     codec: FeatureCodec
     vocabulary: Vocabulary
-    num_elements: int
-    sets: GolombSets
-    number: int
+    num_elements: int  # of the sets of all rows
+    sets: GolombSets  # of all features
+    number: int  # the index of its code in ``sets``
+    # int32[S], the feature's own id of each value of the shared vocabulary, ascending; -1 for values that it
+    # lacks. None if the vocabularies are equal
     own_ids: NDArray[np.int32] | None = None
 
     structure = SETS
@@ -85,18 +77,11 @@ class SetFeature(SealedFeature):
 
 @dataclass(frozen=True)
 class SetColumns(Structure):
-    """Features of n rows.
+    """Features of n rows."""
 
-    Parameters
-    ----------
-    features : in the order of the codes of ``sets``.
-    sets : of all features.
-    vocabularies : the values of each chain in the order of the shared ids.
-    """
-
-    features: Mapping[str, SetFeature]
-    sets: GolombSets
-    vocabularies: Sequence[Vocabulary]
+    features: Mapping[str, SetFeature]  # in the order of the codes of ``sets``
+    sets: GolombSets  # of all features
+    vocabularies: Sequence[Vocabulary]  # the values of each chain in the order of the shared ids
 
     kind = "sets"
     names = (SETS,)

@@ -37,20 +37,13 @@ _FINENESS = 64  # smoothed counts are multiples of a fact divided by this
 
 @dataclass(frozen=True)
 class Chain:
-    """Features whose sets are coded relative to each other, in this order; often just one.
+    """Features whose sets are coded relative to each other, in this order; often just one."""
 
-    Parameters
-    ----------
-    features : their numbers.
-    vocabulary : all their values, in the order of the shared ids.
-    shared_ids : for each feature int32[V], the shared id of each own id; None if it is the only one.
-    codes : of their sets, as fitted on trial; empty if there is one feature.
-    """
-
-    features: Sequence[int]
-    vocabulary: Vocabulary
+    features: Sequence[int]  # their numbers
+    vocabulary: Vocabulary  # all their values, in the order of the shared ids
+    # for each feature int32[V], the shared id of each own id; None if it is the only one
     shared_ids: Sequence[NDArray[np.int32] | None]
-    codes: Sequence[SetCode] = ()
+    codes: Sequence[SetCode] = ()  # of their sets, as fitted on trial; empty if there is one feature
 
 
 def headers_of(states: NDArray[np.uint8], sizes: NDArray[np.integer]) -> tuple[NDArray[np.int32], int]:
@@ -123,24 +116,15 @@ def _chain(features: Sequence[FeatureRows], numbers: Sequence[int]) -> Chain:
 
 @dataclass(frozen=True)
 class _Sample:
-    """Some of the rows of several features.
-
-    Parameters
-    ----------
-    features : the features.
-    values : of all of them together.
-    ids : for each feature int64[V], the index of each own id in ``values``.
-    keys : for each feature int64[facts]: row and id of the facts of these rows, ascending and distinct.
-    num_rows : number of these rows.
-    share : of all rows.
-    """
+    """Some of the rows of several features."""
 
     features: Sequence[FeatureRows]
-    values: Vocabulary
-    ids: Sequence[NDArray[np.int64]]
+    values: Vocabulary  # of all of them together
+    ids: Sequence[NDArray[np.int64]]  # for each feature int64[V], the index of each own id in ``values``
+    # for each feature int64[facts]: row and id of the facts of these rows, ascending and distinct
     keys: Sequence[NDArray[np.int64]]
     num_rows: int
-    share: float
+    share: float  # of all rows
 
     @classmethod
     def of(cls, features: Sequence[FeatureRows], num_facts: int) -> "_Sample":

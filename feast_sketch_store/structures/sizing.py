@@ -58,16 +58,10 @@ Hashes: TypeAlias = tuple[int, ...]
 
 @dataclass(frozen=True)
 class FactClass:
-    """Facts that share one target error.
+    """Facts that share one target error."""
 
-    Parameters
-    ----------
-    num_items : number of facts that will be added, at least 0.
-    false_positive_rate : target probability that an absent fact is "possibly present", in (0, 1).
-    """
-
-    num_items: int
-    false_positive_rate: float
+    num_items: int  # number of facts that will be added, at least 0
+    false_positive_rate: float  # target probability that an absent fact is "possibly present", in (0, 1)
 
     def __post_init__(self) -> None:
         if self.num_items < 0:
@@ -105,17 +99,12 @@ class WeightedFacts:
     No symbol gets more hashes than one after it. Where a symbol has more facts than one before it, as in a
     part of the rows for which a vocabulary was made, all symbols from one to the other get hashes by their
     mean.
-
-    Parameters
-    ----------
-    counts : int64[V], facts per symbol; about descending, or filters are larger than they need be.
-    num_entities : number of entities, at least the facts of any symbol.
-    false_per_read : the expected number of false symbols in a read of a row, more than 0.
     """
 
+    # int64[V], facts per symbol; about descending, or filters are larger than they need be
     counts: NDArray[np.int64] = field(repr=False)
-    num_entities: int
-    false_per_read: float
+    num_entities: int  # number of entities, at least the facts of any symbol
+    false_per_read: float  # the expected number of false symbols in a read of a row, more than 0
 
     def __post_init__(self) -> None:
         if not (self.counts >= 0).all():
@@ -260,18 +249,11 @@ AnyFacts: TypeAlias = FactClass | WeightedFacts
 
 @dataclass(frozen=True)
 class Geometry:
-    """The size of a table, and the hashes of each class.
+    """The size of a table, and the hashes of each class."""
 
-    Parameters
-    ----------
-    num_bits : of the table.
-    hashes : one for each class, in the given order.
-    fill : the expected share of ones after all facts were added.
-    """
-
-    num_bits: int
-    hashes: tuple[Hashes, ...]
-    fill: float
+    num_bits: int  # of the table
+    hashes: tuple[Hashes, ...]  # one for each class, in the given order
+    fill: float  # the expected share of ones after all facts were added
 
 
 def size_for_rates(classes: Sequence[AnyFacts]) -> Geometry:

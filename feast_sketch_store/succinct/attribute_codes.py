@@ -40,21 +40,15 @@ _MAX_BLOCKS = 1 << 10  # different ones
 class AttributeCodes(CodedRows):
     """The codes of the items of n rows.
 
-    Parameters
-    ----------
-    num_codes : codes are below it.
-    block_items : how many items a block has.
-    usual : the most frequent code.
-    lengths : uint8[num_codes**block_items], bits of the code word of each block; 0 for an unused one.
-
     Raises
     ------
     ValueError : the parts do not fit each other.
     """
 
-    num_codes: int
-    block_items: int
-    usual: int
+    num_codes: int  # codes are below it
+    block_items: int  # how many items a block has
+    usual: int  # the most frequent code
+    # uint8[num_codes**block_items], bits of the code word of each block; 0 for an unused one
     lengths: NDArray[np.uint8]
 
     def __post_init__(self) -> None:

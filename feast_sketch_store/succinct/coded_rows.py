@@ -135,17 +135,11 @@ class JoinedBits:
 
 
 class Gaps(NamedTuple):
-    """Gaps between the ascending ids of each of several sets.
+    """Gaps between the ascending ids of each of several sets."""
 
-    Parameters
-    ----------
-    begins : int64[n], the first symbol to which each gap may lead.
-    lengths : int64[n], how many symbols each gap skips.
-    left : int64[n], how many ids of the set were left, including the one that the gap leads to.
-    """
-
-    begins: NDArray[np.int64]
-    lengths: NDArray[np.int64]
+    begins: NDArray[np.int64]  # int64[n], the first symbol to which each gap may lead
+    lengths: NDArray[np.int64]  # int64[n], how many symbols each gap skips
+    # int64[n], how many ids of the set were left, including the one that the gap leads to
     left: NDArray[np.int64]
 
     @classmethod
@@ -162,22 +156,15 @@ class Gaps(NamedTuple):
 class CodedRows:
     """The codes of rows. Immutable; safe to read from any number of threads.
 
-    Parameters
-    ----------
-    words : uint64[n], the codes of all rows and two words more; may be memory-mapped.
-    num_bits : of the codes.
-    starts : the bits at which rows, or groups of rows, begin; one ends where the next one begins.
-    check : of the words; None if all have been checked.
-
     Raises
     ------
     ValueError : the parts do not fit each other.
     """
 
-    words: NDArray[np.uint64]
-    num_bits: int
-    starts: EliasFano
-    check: BlockChecks | None
+    words: NDArray[np.uint64]  # uint64[n], the codes of all rows and two words more; may be memory-mapped
+    num_bits: int  # of the codes
+    starts: EliasFano  # the bits at which rows, or groups of rows, begin; one ends where the next one begins
+    check: BlockChecks | None  # of the words; None if all have been checked
 
     def __post_init__(self) -> None:
         if (

@@ -71,25 +71,18 @@ def decoded(highs: NDArray[np.uint64], lows: NDArray[np.int64], low_width: int) 
 class EliasFano:
     """Ascending integers. Immutable; safe to read from any number of threads.
 
-    Parameters
-    ----------
-    highs : uint64[w]; may be memory-mapped.
-    lows, samples : both with base 0.
-    num_buckets : at least 1.
-    by_value : whether samples are positions of zeros.
-    check : of ``highs``; None if all have been checked.
-
     Raises
     ------
     ValueError : the parts do not fit each other.
     """
 
-    highs: NDArray[np.uint64]
+    highs: NDArray[np.uint64]  # uint64[w]; may be memory-mapped
+    # lows, samples: both with base 0
     lows: PackedInts
     samples: PackedInts
-    num_buckets: int
-    by_value: bool
-    check: BlockChecks | None = None
+    num_buckets: int  # at least 1
+    by_value: bool  # whether samples are positions of zeros
+    check: BlockChecks | None = None  # of ``highs``; None if all have been checked
 
     def __post_init__(self) -> None:
         num_sampled = self.num_buckets if self.by_value else len(self)

@@ -51,20 +51,14 @@ def expected_bits(num_rows: int, error_rate: float) -> int:
 class FingerprintIndex:
     """The rows of entities, to be found by the kernel. Immutable; safe to read from any number of threads.
 
-    Parameters
-    ----------
-    fingerprints : of the rows; found by value.
-    range : upper bound of fingerprints, 1 to 2**63.
-    twins : uint64[t], ascending, the hashes of rows that share their fingerprints.
-
     Raises
     ------
     ValueError : the parts do not fit each other.
     """
 
-    fingerprints: EliasFano
-    range: int
-    twins: NDArray[np.uint64]
+    fingerprints: EliasFano  # of the rows; found by value
+    range: int  # upper bound of fingerprints, 1 to 2**63
+    twins: NDArray[np.uint64]  # uint64[t], ascending, the hashes of rows that share their fingerprints
 
     def __post_init__(self) -> None:
         if (

@@ -79,18 +79,11 @@ _MAX_RUNS = 1024  # of symbols of equal level
 
 
 class Levels(NamedTuple):
-    """The levels of V symbols, in few runs of equal level, and of the numbers of ids left.
+    """The levels of V symbols, in few runs of equal level, and of the numbers of ids left."""
 
-    Parameters
-    ----------
-    ends : int64[R], the symbol after each run.
-    runs : uint8[R], the level of each.
-    left : uint8[64], by half octaves of the number of ids left.
-    """
-
-    ends: NDArray[np.int64]
-    runs: NDArray[np.uint8]
-    left: NDArray[np.uint8] = LEFT_LEVELS
+    ends: NDArray[np.int64]  # int64[R], the symbol after each run
+    runs: NDArray[np.uint8]  # uint8[R], the level of each
+    left: NDArray[np.uint8] = LEFT_LEVELS  # uint8[64], by half octaves of the number of ids left
 
 
 def levels_of(counts: NDArray[np.int64], max_runs: int) -> Levels:
@@ -177,22 +170,14 @@ def _no_headers() -> NDArray[np.uint8]:
 
 @dataclass(frozen=True)
 class SetCode:
-    """How the sets of one feature are coded.
+    """How the sets of one feature are coded."""
 
-    Parameters
-    ----------
-    header_width : bits of headers, 0 to 30.
-    no_set : number of headers for rows without a set, 0 to 2; subtract it from a header to get the size.
-    gaps : the levels that determine widths; at most 1024 runs of symbols.
-    others_width : bits of the number of others, 0 to 30, if the set is coded relative to those before it;
-        else -1.
-    headers : uint8[H], up to 256: the headers below H, by their rank in the codes. Others are their own rank.
-    """
-
-    header_width: int
-    no_set: int
-    gaps: Levels
+    header_width: int  # bits of headers, 0 to 30
+    no_set: int  # number of headers for rows without a set, 0 to 2; subtract it from a header to get the size
+    gaps: Levels  # the levels that determine widths; at most 1024 runs of symbols
+    # bits of the number of others, 0 to 30, if the set is coded relative to those before it; else -1
     others_width: int = -1
+    # uint8[H], up to 256: the headers below H, by their rank in the codes. Others are their own rank
     headers: NDArray[np.uint8] = field(default_factory=_no_headers)
 
     @classmethod
@@ -291,20 +276,14 @@ def ideal_bits(counts: NDArray[np.int64], num_rows: int) -> float:
 class GolombSets(CodedRows):
     """The sets of ``num_rows`` rows, whose groups begin at ``starts``.
 
-    Parameters
-    ----------
-    codes : one per feature.
-    num_rows : number of rows.
-    group_rows : the number of rows in each group but the last, 1 to 64.
-
     Raises
     ------
     ValueError : the parts do not fit each other.
     """
 
-    codes: Sequence[SetCode]
+    codes: Sequence[SetCode]  # one per feature
     num_rows: int
-    group_rows: int
+    group_rows: int  # the number of rows in each group but the last, 1 to 64
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -18,24 +18,17 @@ _BLOCKS_PER_CHUNK = 1 << 10
 class PackedInts:
     """``length`` integers; number ``i`` is ``base`` plus bits ``[i * width, (i + 1) * width)`` of ``words``.
 
-    Parameters
-    ----------
-    words : uint64[n], little-endian bits; n is that of `num_words_for`. May be memory-mapped.
-    width : bits of a number, 0 to 64; 0 if all are equal.
-    base : the smallest number, an int64.
-    length : how many numbers.
-    check : see `BlockChecks`; None if all words have been checked.
-
     Raises
     ------
     ValueError : the number of words does not fit the numbers.
     """
 
+    # uint64[n], little-endian bits; n is that of `num_words_for`. May be memory-mapped
     words: NDArray[np.uint64]
-    width: int
-    base: int
-    length: int
-    check: BlockChecks | None = None
+    width: int  # bits of a number, 0 to 64; 0 if all are equal
+    base: int  # the smallest number, an int64
+    length: int  # how many numbers
+    check: BlockChecks | None = None  # see `BlockChecks`; None if all words have been checked
 
     def __post_init__(self) -> None:
         if not 0 <= self.width <= _WORD_BITS or self.length < 0 or not -(2**63) <= self.base < 2**63:

@@ -61,25 +61,19 @@ def expected_bytes(num_keys: int, num_symbols: int, rate: float) -> float:
 class StaticFunction:
     """The numbers of keys. Immutable; safe to read from any number of threads.
 
-    Parameters
-    ----------
-    words : uint64[(num_slots / 64 + 1) * width]; a word has bit j of 64 slots. May be memory-mapped.
-    width : bits of a slot, 1 to ``MAX_WIDTH``.
-    num_symbols : numbers below it mean that the key is present.
-    left_hashes, left_numbers : uint64[l], ascending, and int64[l]: the keys that did not fit into the table.
-    check : see `BlockChecks`; None if all words have been checked.
-
     Raises
     ------
     ValueError : the parts do not fit each other.
     """
 
+    # uint64[(num_slots / 64 + 1) * width]; a word has bit j of 64 slots. May be memory-mapped
     words: NDArray[np.uint64]
-    width: int
-    num_symbols: int
+    width: int  # bits of a slot, 1 to ``MAX_WIDTH``
+    num_symbols: int  # numbers below it mean that the key is present
+    # left_hashes, left_numbers: uint64[l], ascending, and int64[l]: the keys that did not fit into the table
     left_hashes: NDArray[np.uint64]
     left_numbers: NDArray[np.int64]
-    check: BlockChecks | None = None
+    check: BlockChecks | None = None  # see `BlockChecks`; None if all words have been checked
 
     def __post_init__(self) -> None:
         if not 1 <= self.width <= MAX_WIDTH or not 0 <= self.num_symbols <= 1 << self.width:

@@ -66,16 +66,10 @@ _ITEMS_TO_FIT = 1 << 19
 
 
 class Runs(NamedTuple):
-    """Runs of symbols of equal width, for each of the five ranges of ids left.
+    """Runs of symbols of equal width, for each of the five ranges of ids left."""
 
-    Parameters
-    ----------
-    ends : int64[R], the symbol after each run.
-    widths : uint8[R]
-    """
-
-    ends: NDArray[np.int64]
-    widths: NDArray[np.uint8]
+    ends: NDArray[np.int64]  # int64[R], the symbol after each run
+    widths: NDArray[np.uint8]  # uint8[R]
 
 
 def widths_of_independent(counts: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -168,18 +162,15 @@ def _runs(widths: NDArray[np.int64], ends: NDArray[np.int64]) -> Runs:
 class ListCode:
     """How the lists of one feature are coded.
 
-    Parameters
-    ----------
-    lengths : uint8[3, 128], bits of the code of each class of ages, sizes and gaps; 0 for an unused class.
-    run_ends, run_widths : int64[R] and uint8[R]: where runs of symbols of equal width end, for the five
-        ranges of ids left, one after the other. The last run of each ends with the last symbol.
-
     Raises
     ------
     ValueError : such a code is not possible.
     """
 
+    # uint8[3, 128], bits of the code of each class of ages, sizes and gaps; 0 for an unused class
     lengths: NDArray[np.uint8]
+    # run_ends, run_widths: int64[R] and uint8[R]: where runs of symbols of equal width end, for the five
+    # ranges of ids left, one after the other. The last run of each ends with the last symbol
     run_ends: NDArray[np.int64]
     run_widths: NDArray[np.uint8]
 
