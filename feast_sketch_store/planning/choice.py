@@ -153,11 +153,7 @@ def choose_point(points: Sequence[Point], target: PlanTarget) -> int:
 def undecided(gain: Estimate, without: Estimate, exact: Estimate, has_candidates: bool) -> str:
     """Why the AUC does not decide, and what to try; empty if it decides.
 
-    Parameters
-    ----------
-    gain : of the exact features over the context alone.
-    without, exact : AUC of the context alone, and with the exact features.
-    has_candidates : whether the model sees candidates.
+    ``without`` and ``exact`` are AUCs of the context alone and with the exact features.
     """
     if gain.low > 0:
         return ""

@@ -77,9 +77,8 @@ def fit(
 
     Parameters
     ----------
-    columns, outcomes : of n rows, bool[n].
-    regularization : ``C``; a smaller one shrinks weights more towards 0.
-    history_scale : of the columns of histories; a smaller one shrinks their weights more.
+    regularization, history_scale : ``C``, and the scale of the columns of histories; smaller ones shrink
+        weights more towards 0.
     start : weights of a similar model, from which the fit takes fewer steps.
     """
     num_rows = len(outcomes)

@@ -344,13 +344,9 @@ def _limits_of_labels(labels: Labels, task: Task, found: Sequence[Candidate]) ->
 def compared(
     view: PlannedView, sample: Sample, points: Sequence[Point], chosen: int
 ) -> tuple[bool, float | None]:
-    """The current settings of the view beside those of a point.
+    """Whether the view's settings have the same result as a point's, and how many bytes fewer these take.
 
-    Returns
-    -------
-    Whether they have the same result, and how many bytes fewer the point's take, by the figures of the plan.
-    None if the plan has no figure for the current settings, or if they keep other values, which bytes alone
-    do not compare.
+    None if no curve has the current settings, or if they keep other values, which bytes do not compare.
     """
     point = points[chosen]
     declared = {field.name: field.tags or {} for field in view.table.features}
@@ -382,13 +378,9 @@ def compared(
 def _memory_bytes(
     settings: ViewSettings, sample: Sample, points: Sequence[Point], current: Mapping[str, Offer]
 ) -> float | None:
-    """Memory of the current settings, computed as that of the points.
+    """Memory of the current settings, computed as that of the points; None if no curve has such settings.
 
     Bytes of offers of different structures do not compare: each leaves out what the rows share.
-
-    Returns
-    -------
-    None if no curve has such settings.
     """
     features = [settings.features[name] for name in sample.features]
     kinds, goals = {offer.kind for offer in current.values()}, {feature.target for feature in features}

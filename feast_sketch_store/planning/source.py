@@ -347,8 +347,7 @@ def logged_offline_rows(view: PlannedView) -> pa.Table:
 
     Raises
     ------
-    PlanError : the view has no batch source.
-    RowError : a row has another number of times than of items.
+    PlanError, RowError : there is no batch source; a row has another number of times than of items.
     """
     table, settings = _offline_rows(view).combine_chunks(), view.settings
     types = {column.name: column.dtype.to_value_type() for column in view.table.entity_columns}

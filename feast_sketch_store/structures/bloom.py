@@ -165,13 +165,9 @@ def counted_table(
     entity_hashes: NDArray[np.uint64],
     salt: tuple[int, int],
 ) -> tuple[ShiftingBloomFilterBuilder, float]:
-    """A table of facts, and the share of its bits that are ones, below 1.
+    """A table of the facts of ranges of symbols, and the share of its bits that are ones, below 1.
 
-    Parameters
-    ----------
-    words : as `first_words` gives them.
-    parts : the facts of each range of symbols.
-    entity_hashes : uint64[n, 2], to which the numbers of rows refer.
+    ``words`` are those of `first_words`; numbers of rows refer to the hashes, uint64[n, 2].
     """
     builder = ShiftingBloomFilterBuilder(num_bits, max(1, words[-1]), salt, num_threads())
     for facts, first_word in zip(parts, words, strict=False):

@@ -113,11 +113,7 @@ class StructureSelector:
         return self._best(growth).size_bytes(growth)
 
     def offers(self, growth: float = 1.0) -> dict[str, Offer]:
-        """The best offer for each feature.
-
-        Parameters
-        ----------
-        growth : the factor by which a table must exceed its computed size.
+        """The best offer for each feature, if a table must be ``growth`` times its computed size.
 
         Raises
         ------
@@ -242,12 +238,7 @@ class _Layer:
         return size + self.overhead.index_bytes + self.overhead.columns_bytes
 
     def within_memory(self, goals: Mapping[str, Goal], growth: float) -> dict[str, Offer]:
-        """The offers of the filter, with those that have a memory limit fitted beside the others.
-
-        Raises
-        ------
-        SettingsError : they do not fit.
-        """
+        """The offers of the filter, with those that have a memory limit fitted; raises as `offers`."""
         offers = {name: self.filters[name] for name in self.in_filter}
         limits = {name: goals[name].amount for name in offers if goals[name].measure == MEMORY}
 

@@ -104,13 +104,9 @@ def count(members: Csr, clusters: NDArray[np.int64], shape: tuple[int, int]) -> 
 
 
 def learn(members: Csr, num_values: int, num_clusters: int) -> NDArray[np.int64]:
-    """The cluster of each row: int64[n], below ``num_clusters``.
+    """The cluster of each row: int64[n], below ``num_clusters`` and the number of rows.
 
-    Parameters
-    ----------
-    members : the ids of the values of n rows, without repetitions in a row.
-    num_values : all ids are below it.
-    num_clusters : the most clusters; there are never more than rows.
+    ``members`` are the ids of the rows' values, below ``num_values``, without repetitions in a row.
     """
     num_clusters = max(1, min(num_clusters, len(members)))
     if num_clusters == 1 or not len(members.ids):

@@ -223,11 +223,7 @@ class WeightedFacts:
 
 
 def non_increasing_runs(counts: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The non-increasing fit of counts with the least squares, which is constant on runs.
-
-    Returns
-    -------
-    int64[runs], the sum of the counts of each run; and int64[runs], its length. There is a run at least.
+    """The non-increasing fit of counts with the least squares, in runs: int64[runs], their sums and lengths.
 
     Source: Barlow, Bartholomew, Bremner and Brunk, "Statistical Inference under Order Restrictions", 1972,
     the pool-adjacent-violators algorithm.
@@ -306,12 +302,7 @@ def plain_for_bits(num_items: int, num_bits: int) -> FactClass:
 
 
 def weighted_for_bits(counts: NDArray[np.int64], num_entities: int, num_bits: int) -> WeightedFacts:
-    """The fewest false symbols per read that fit into ``num_bits``. Parameters as in `WeightedFacts`.
-
-    Raises
-    ------
-    ValueError : the facts do not fit, however many false symbols are allowed.
-    """
+    """The fewest false symbols per read that fit into ``num_bits``; raises as `plain_for_bits`."""
     least, most = math.log(1e-9), math.log(max(1, len(counts)))
     best: WeightedFacts | None = None
     for _ in range(_MEMORY_STEPS):

@@ -38,12 +38,7 @@ _MAX_BLOCKS = 1 << 10  # different ones
 
 @dataclass(frozen=True)
 class AttributeCodes(CodedRows):
-    """The codes of the items of n rows.
-
-    Raises
-    ------
-    ValueError : the parts do not fit each other.
-    """
+    """The codes of the items of n rows."""
 
     num_codes: int  # codes are below it
     block_items: int  # how many items a block has
@@ -68,13 +63,9 @@ class AttributeCodes(CodedRows):
 
     @classmethod
     def build(cls, indptr: NDArray[np.int64], codes: NDArray[np.int64], num_codes: int) -> "AttributeCodes":
-        """Code the items of rows.
+        """Code the items of rows, which begin at ``indptr``, int64[n + 1], in the order of reads.
 
-        Parameters
-        ----------
-        indptr : int64[n + 1], where the items of each row begin.
-        codes : int64[nnz], of items in the order in which they are read.
-        num_codes : two or more; codes are below it.
+        Their codes, int64[nnz], are below ``num_codes``, which is two or more.
         """
         usual = int(np.bincount(codes, minlength=num_codes).argmax())
         sizes = [size for size in range(1, _MAX_BLOCKS.bit_length()) if num_codes**size <= _MAX_BLOCKS]
