@@ -76,7 +76,7 @@ class NumberedValues(SeparateFeature):
     @property
     def fact_bits(self) -> int:
         """See `SeparateFeature`."""
-        return 8 * self.lists.size_bytes
+        return 8 * self.code_bytes
 
     @property
     def code_bytes(self) -> int:
@@ -145,8 +145,7 @@ class ListFeature(NumberedValues):
     structure = LISTS
 
     def __post_init__(self) -> None:
-        codes, listing = self.attributes, self.codec.listing
-        assert listing is not None
+        codes, listing = self.attributes, self.listing
         if (codes.num_codes if codes is not None else 1) != listing.num_codes or (
             codes is not None and len(codes.starts) != self.lists.num_rows
         ):
@@ -177,15 +176,15 @@ class ListFeature(NumberedValues):
         return super().code_bytes + (0 if self.attributes is None else self.attributes.size_bytes)
 
     @property
-    def fact_bits(self) -> int:
-        """See `SeparateFeature`."""
-        return 8 * self.code_bytes
+    def listing(self) -> Listing:
+        """Which items the list has, and how exact their times are."""
+        assert self.codec.listing is not None
+        return self.codec.listing
 
     @property
     def resolution(self) -> int:
         """Microseconds of a tick."""
-        assert self.codec.listing is not None
-        return self.codec.listing.resolution_microseconds
+        return self.listing.resolution_microseconds
 
     def prepare(self, rows: RowReader) -> None:
         """See `SealedFeature.prepare`."""
@@ -207,8 +206,7 @@ class ListFeature(NumberedValues):
 
     def shown(self, rows: EncodedFeature, entity_hashes: NDArray[np.uint64]) -> Answer:
         """See `SealedFeature.shown`: the first values, up to the list's limit."""
-        listing, csr = self.codec.listing, self.known(rows)
-        assert listing is not None
+        listing, csr = self.listing, self.known(rows)
         if listing.limit is not None:
             csr = csr.masked(np.arange(len(csr.ids)) - csr.indptr[:-1][csr.rows] < listing.limit)
         return self.answer(rows.states, csr)
@@ -224,8 +222,7 @@ class ListFeature(NumberedValues):
         self, attribute: Attribute, rows: EncodedFeature, answer: Answer, shown: Answer
     ) -> Iterator[str]:
         """See `SealedFeature.missing_attribute`; ``shown`` is the attribute of the items in ``answer``."""
-        listing = self.codec.listing
-        assert listing is not None
+        listing = self.listing
         assert rows.times is not None
         _, step = listing.digit_of(attribute.feature)
         digits = listing.codes_of(rows.times) // step % len(attribute.values)
@@ -242,8 +239,7 @@ class ListFeature(NumberedValues):
         theirs: NDArray[np.integer] | int,
     ) -> bool:
         """Whether rows and an answer have the same items with the same numbers, int[nnz]."""
-        listing, ids = self.codec.listing, self.vocabulary.find(rows.vocabulary.values)
-        assert listing is not None
+        listing, ids = self.listing, self.vocabulary.find(rows.vocabulary.values)
         assert rows.times is not None
         assert answer.csr.weights is not None
         written = rows.csr.rows, listing.times_of(rows.times) // self.resolution, ids[rows.symbols]
@@ -257,8 +253,7 @@ class ListFeature(NumberedValues):
         return np.array_equal(sorted_table(written, ours), sorted_table(stored, theirs))
 
     def _describe_numbers(self) -> Described:
-        listing, codes = self.codec.listing, self.attributes
-        assert listing is not None
+        listing, codes = self.listing, self.attributes
         described: dict[str, Any] = {
             "resolution_microseconds": listing.resolution_microseconds,
             "limit": listing.limit,
