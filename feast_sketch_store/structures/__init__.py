@@ -13,15 +13,6 @@ A layer knows which entities have rows. Structures are read by the hash of an en
 row; a layer lists its rows if any structure needs that (``lists_rows``). It stores the states of features,
 unless their structure does (``tells_states``).
 
-    bloom, sizing                            plain and weighted Bloom filters
-    clustered, clusters                      filters with hashes by the entity's cluster
-    set_columns, shared_values               sets
-    lists                                    values with times, and values with counts
-    columns                                  columns of exact features, and features that another store keeps
-    scalars                                  scalars of listed rows, and scalars in a static function
-    registry                                 all of them, by the names in tags and snapshots
-    parts, feature_rows, costs               helpers to write one
-
 To add a structure, subclass `Structure` and `SealedFeature` in a module, or `SeparateFeature` for features
 that share nothing, and list it in `registry`.
 """
