@@ -168,13 +168,18 @@ def sets(sample: Sample, least: int = 0) -> Candidate:
 
 
 def sets_of(
-    sample: Sample, kept: VocabularyMask, curve: str, label: str, settings: Mapping[str, Mapping[str, str]]
+    sample: Sample,
+    kept: VocabularyMask,
+    curve: str,
+    label: str,
+    settings: Mapping[str, Mapping[str, str]],
+    beside_bytes: float = 0.0,
 ) -> Candidate:
-    """Exact sets of some values; ``settings`` are those of the point."""
+    """Exact sets of some values, and further bytes; ``settings`` are those of the point."""
     rates = {name: np.zeros(len(counts)) for name, counts in sample.kept_counts(kept).items()}
     size, of_values, built = _sets_bytes(sample, kept)
-    beside = LISTED_HEADER_BYTES + sample.timestamps_bytes + of_values - sample.vocabulary_bytes(kept)
-    return as_candidate(sample, curve, label, size, kept, rates, settings, beside, built)
+    beside_bytes += LISTED_HEADER_BYTES + sample.timestamps_bytes + of_values - sample.vocabulary_bytes(kept)
+    return as_candidate(sample, curve, label, size, kept, rates, settings, beside_bytes, built)
 
 
 def least_count(sample: Sample, share: float) -> int:

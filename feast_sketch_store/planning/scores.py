@@ -73,30 +73,20 @@ def scores(
         nothing_kept = {"sketch.structure": "sets", "sketch.vocabulary": "[]"}
         settings = {**dict.fromkeys(sample.features, nothing_kept), name: tags}
         label = f"{SCORE_BITS} bits, weights of {number:,} values"
-        candidate = sets_of(sample, sample.at_least(math.inf), SCORE_CURVE, label, settings)
-        yield _with_formula(candidate, sample, formula)
+        size = _score_bytes(sample, formula)
+        candidate = sets_of(sample, sample.at_least(math.inf), SCORE_CURVE, label, settings, size)
+        yield replace(candidate, formulas=(formula,))
 
 
-def _with_formula(candidate: Candidate, sample: Sample, formula: Formula) -> Candidate:
-    """A point with one more score: its column and its formula."""
+def _score_bytes(sample: Sample, formula: Formula) -> float:
+    """Bytes of a score: its column and its formula."""
     none = np.zeros(len(sample), np.bool_)
     times = np.zeros(len(sample), np.int64)
     keys = RowKeys(sample.entity_hashes, times, times, none, none)
     feature = formula.of(EncodedRows(keys, as_encoded(sample)))
     counts = np.bincount(feature.symbols, minlength=len(feature.vocabulary)).astype(np.int64)
-    column = scalar_bytes(formula.codec, feature.states, feature.vocabulary, counts) * sample.scale
-    point, more = candidate.point, column + formula.size_bytes
-    facts = max(1, sample.num_facts)
-    assert point.table_bits_per_fact is not None  # of sets
-    point = replace(
-        point,
-        memory_bytes=point.memory_bytes + more,
-        memory_low=point.memory_low + more,
-        memory_high=point.memory_high + more,
-        table_bits_per_fact=point.table_bits_per_fact + 8 * column / facts,
-        bits_per_fact=point.bits_per_fact + 8 * more / facts,
-    )
-    return replace(candidate, point=point, formulas=(formula,))
+    column = scalar_bytes(formula.codec, feature.states, feature.vocabulary, counts)
+    return column * sample.scale + formula.size_bytes
 
 
 def _strongest(sample: Sample, weights: Mapping[str, NDArray[np.float64]], number: int) -> Weights:
