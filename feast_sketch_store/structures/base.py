@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
@@ -73,22 +74,14 @@ def prepare_attribute(rows: RowReader, codec: FeatureCodec, wanted: FeatureCodec
     rows.attribute(listing.code_bits, is_wanted, step, *arrays_of(vocabulary))
 
 
+@dataclass(frozen=True, eq=False)
 class Answer:
-    """One feature of p entities that have rows.
+    """One feature of p entities that have rows."""
 
-    Parameters
-    ----------
-    codec : of the values.
-    vocabulary : of the symbols.
-    states : uint8[p] of codecs.MISSING, NULL, EMPTY, VALUE.
-    csr : the symbols of each entity, with their weights if they have any.
-    """
-
-    def __init__(self, codec: FeatureCodec, vocabulary: Vocabulary, states: NDArray[np.uint8], csr: Csr):
-        self.codec = codec
-        self.vocabulary = vocabulary
-        self.states = states
-        self.csr = csr
+    codec: FeatureCodec
+    vocabulary: Vocabulary  # of the symbols
+    states: NDArray[np.uint8]  # uint8[p] of codecs.MISSING, NULL, EMPTY, VALUE
+    csr: Csr  # the symbols of each entity, with their weights if they have any
 
     @property
     def indptr(self) -> NDArray[np.int64]:

@@ -29,6 +29,7 @@ that carry auxiliary information); Goodwin et al., "BitFunnel", SIGIR 2017 (AND 
 import itertools
 import secrets
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -170,29 +171,15 @@ class ShiftingBloomFilterBuilder:
                 tail, index = tail[len(into) :], index + len(into)
 
 
+@dataclass(frozen=True, eq=False)
 class ShiftingBloomFilter:
-    """An immutable table with its salt. Safe to read from any number of threads.
+    """An immutable table with its salt. Safe to read from any number of threads."""
 
-    Parameters
-    ----------
-    words : uint64[num_words + window_words], may be memory-mapped; the last ``window_words`` repeat the first
-        ones.
-    num_words : words of the table, without the repeated ones.
-    salt : of the builder.
-    check : see `BlockChecks`; None if all words have been checked.
-    """
-
-    def __init__(
-        self,
-        words: NDArray[np.uint64],
-        num_words: int,
-        salt: tuple[int, int],
-        check: BlockChecks | None = None,
-    ):
-        self.words = words
-        self.num_words = num_words
-        self.salt = salt
-        self._check = check
+    # uint64[num_words + window_words], may be memory-mapped; the last ``window_words`` repeat the first ones
+    words: NDArray[np.uint64]
+    num_words: int  # of the table, without the repeated ones
+    salt: tuple[int, int]  # of the builder
+    check: BlockChecks | None = None  # see `BlockChecks`; None if all words have been checked
 
     @property
     def window_words(self) -> int:
@@ -258,7 +245,7 @@ class ShiftingBloomFilter:
 
     def arguments(self, query: SymbolQuery) -> tuple[Any, ...]:
         """Symbols in the form in which the kernel reads them; see `RowReader`."""
-        return *self.question(np.zeros((0, 2), np.uint64), query), unfinished(self._check)
+        return *self.question(np.zeros((0, 2), np.uint64), query), unfinished(self.check)
 
     def question(self, entity_hashes: NDArray[np.uint64], query: SymbolQuery) -> tuple[Any, ...]:
         """What entities, uint64[n, 2], are asked, as functions of the kernel take it."""
@@ -266,7 +253,7 @@ class ShiftingBloomFilter:
 
     def _checked_question(self, entity_hashes: NDArray[np.uint64], query: SymbolQuery) -> tuple[Any, ...]:
         """The question, after the blocks were checked that an answer uses."""
-        question, check = self.question(entity_hashes, query), unfinished(self._check)
+        question, check = self.question(entity_hashes, query), unfinished(self.check)
         if check is not None:
             touched = np.zeros(len(check.unchecked), np.uint8)
             kernel.touch_blocks(*question, check.block_words, check.unchecked, touched)

@@ -94,7 +94,7 @@ def _reader(rows: UserRows, megabytes: int, folder: Path) -> SketchReader:
     answer = reader.csr("viewed", np.arange(NUM_USERS))
     _check(answer, rows)
     bloom: Any = reader.sealed.layers[0].features["viewed"].filter  # type: ignore[attr-defined, index]
-    bloom._check(np.arange(bloom.num_words), 1)
+    bloom.check(np.arange(bloom.num_words), 1)
     return reader
 
 
