@@ -280,11 +280,6 @@ class Structure(ABC):
         return None
 
     @classmethod
-    def joint_bytes(cls, offers: Sequence[Offer]) -> float:
-        """Bytes of some of its offers in one layer, without vocabularies and states."""
-        return sum(offer.num_bytes for offer in offers)
-
-    @classmethod
     @abstractmethod
     def build(cls, features: Sequence[tuple[FeatureRows, Any]], rows: RowsToSeal) -> Self | Shortfall:
         """Build the structure from features, which are consumed unless there is a shortfall.

@@ -12,8 +12,6 @@ F features these are up to F + 2 layers:
 - the rows are listed for the scalars alone, if these may be columns;
 - the rows are listed, and the 1, 2, ... F features that gain most by it are in sets.
 
-What is said of sets holds for every structure that lists rows and makes offers.
-
 Sets that imply each other take less together than apart. The saving is estimated from some coded rows, and
 only if a filter would otherwise hold a feature that may be in sets. In all other cases it changes nothing.
 """
@@ -34,6 +32,7 @@ from feast_sketch_store.structures.costs import (
     index_bytes,
     offer_of_memory,
     packed_bytes,
+    sets_bytes,
     table_bytes,
 )
 from feast_sketch_store.structures.goals import AUTO, MEMORY, Goal, Offer
@@ -91,10 +90,9 @@ class StructureSelector:
         self._goals, self._popularity = goals, popularity
         self._fixed: dict[str, Offer] = {}  # never in the filter
         self._filters: dict[str, Offer] = {}
-        self._others: dict[str, Offer] = {}  # for some features, the best structure read by row number
+        self._sets: dict[str, Offer] = {}  # of features that may leave the filter to save bytes
         for name, goal in goals.items():
             self._ask(name, goal, popularity[name])
-        self._movable: list[str] = []  # may leave the filter to save bytes
         lists = overhead.is_listed or any(registry.kind(o.kind).lists_rows for o in self._fixed.values())
         tables = _Tables({name: offer.plan.facts for name, offer in self._filters.items()}, overhead.facts)
         self._layers = [
@@ -128,16 +126,16 @@ class StructureSelector:
 
     def _best(self, growth: float) -> "_Layer":
         best = min(self._layers, key=lambda layer: layer.size_bytes(growth))
-        if best.others.keys() >= set(self._movable):
+        if best.others.keys() >= self._sets.keys():
             return best
 
         def joint_bytes(layer: _Layer) -> float:
             return layer.size_bytes(growth) - layer.saved_bytes
 
         layers = [best, *self._layers]
-        if len(self._movable) <= _MOST_LEFT_OUT:
+        if len(self._sets) <= _MOST_LEFT_OUT:
             fewer = self._layers[-1]  # start with all in sets, and move one after another back to the filter
-            while tried := [fewer.without(name) for name in self._movable if name in fewer.others]:
+            while tried := [fewer.without(name) for name in self._sets if name in fewer.others]:
                 layers.append(fewer)
                 fewer = min(tried, key=joint_bytes)
         return min(layers, key=joint_bytes)
@@ -158,8 +156,8 @@ class StructureSelector:
             self._fixed[name] = in_sets(goal, popularity)
             return
         self._filters[name] = in_filter
-        if goal.may_choose and (other := _best_listed(goal, popularity)) is not None:
-            self._others[name] = other
+        if goal.may_choose:
+            self._sets[name] = in_sets(goal, popularity)
 
     def _ways(self, lists_rows: bool, may_list: bool) -> Iterator[tuple[dict[str, Offer], bool]]:
         """The layers to compare: the features outside of the filter, and whether the rows are listed."""
@@ -168,33 +166,21 @@ class StructureSelector:
         if lists_rows or may_list:
             yield {}, True
         gains = {
-            name: self._bytes_alone(name, self._filters[name]) - self._bytes_alone(name, other)
-            for name, other in self._others.items()
+            name: self._filters[name].num_bytes + self._popularity[name].states_bytes - offer.num_bytes
+            for name, offer in self._sets.items()
         }
         moved = {}
-        self._movable = sorted(gains, key=lambda name: (-gains[name], name))
-        for name in self._movable:
-            moved[name] = self._others[name]
+        for name in sorted(gains, key=lambda name: (-gains[name], name)):
+            moved[name] = self._sets[name]
             yield dict(moved), True
-
-    def _bytes_alone(self, name: str, offer: Offer) -> float:
-        """Bytes of a feature in a layer with a list, if no other feature had its structure."""
-        states = 0 if registry.kind(offer.kind).tells_states else self._popularity[name].states_bytes
-        return offer.num_bytes + states
 
 
 def in_sets(goal: Goal, popularity: Popularity) -> Offer:
-    """The offer of sets for a feature that no filter can keep."""
+    """The offer of sets for a feature that a filter cannot keep, or need not."""
     offer = SetColumns.offer(replace(goal, structure=SETS), popularity)
     assert offer is not None
     is_welcome = goal.structure == SETS or goal.may_choose
     return offer._replace(failed="" if is_welcome else f"no filter keeps a {goal.measure} of {goal.amount:g}")
-
-
-def _best_listed(goal: Goal, popularity: Popularity) -> Offer | None:
-    """The smallest offer of structures that are read by row number."""
-    offers = (kind.offer(goal, popularity) for kind in registry.kinds() if kind.lists_rows)
-    return min((offer for offer in offers if offer is not None), key=lambda o: o.num_bytes, default=None)
 
 
 @dataclass(frozen=True)
@@ -221,7 +207,7 @@ class _Layer:
     @cached_property
     def saved_bytes(self) -> float:
         """Bytes that features in sets save by sharing values; `size_bytes` does not count them."""
-        return self.saved_bits([n for n, offer in self.others.items() if offer.kind == SetColumns.kind]) / 8
+        return self.saved_bits([name for name, offer in self.others.items() if offer.kind == SETS]) / 8
 
     def size_bytes(self, growth: float) -> float:
         """Bytes of the layer, without vocabularies of memberships; infinite if it is impossible."""
@@ -229,8 +215,8 @@ class _Layer:
         if num_bits == math.inf:
             return math.inf
         size = table_bytes(num_bits, self._window_words)
-        for kind in registry.kinds():
-            size += kind.joint_bytes([offer for offer in self.others.values() if offer.kind == kind.kind])
+        size += sets_bytes([offer.plan for offer in self.others.values() if offer.kind == SETS])
+        size += sum(offer.num_bytes for offer in self.others.values() if offer.kind != SETS)
         if not self.is_listed:
             return size + self.overhead.vocabulary_bytes
         stateless = [n for n, offer in self.others.items() if not registry.kind(offer.kind).tells_states]

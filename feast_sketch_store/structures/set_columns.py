@@ -83,22 +83,17 @@ class SetColumns(Structure):
     sets: GolombSets  # of all features
     vocabularies: Sequence[Vocabulary]  # the values of each chain in the order of the shared ids
 
-    kind = "sets"
+    kind = SETS
     names = (SETS,)
     lists_rows = True
     tells_states = True
 
     @classmethod
     def offer(cls, goal: Goal, popularity: Popularity) -> Offer | None:
-        """See `Structure.offer`; the plan is the popularity, from which `joint_bytes` computes the sum."""
+        """See `Structure.offer`; the plan is the popularity, from which `sets_bytes` gives joint sizes."""
         if goal.structure != SETS and not goal.may_choose:
             return None
         return Offer(cls.kind, popularity, sets_bytes([popularity]))
-
-    @classmethod
-    def joint_bytes(cls, offers: Sequence[Offer]) -> float:
-        """See `Structure.joint_bytes`: sets share the index of rows."""
-        return sets_bytes([offer.plan for offer in offers])
 
     @classmethod
     def build(cls, features: Sequence[tuple[FeatureRows, Any]], rows: RowsToSeal) -> Self:
