@@ -352,9 +352,9 @@ class _Survey:
 
     def _sealed(self, table: pa.Table) -> tuple[SketchLayer, int]:
         """The rows as a layer, and the bytes of a snapshot besides the layer."""
-        sealed = fold(self._semantics.fold(lambda columns: iter([table])), self._settings)
-        layer = SketchLayer.from_snapshot(sealed.description, sealed.arrays)
-        file = encode({"layer": sealed.description}, with_checksums(sealed.arrays))
+        layer = fold(self._semantics.fold(lambda columns: iter([table])), self._settings)
+        description, arrays = layer.to_snapshot()
+        file = encode({"layer": description}, with_checksums(arrays))
         return layer, sum(part.nbytes for part in file) - layer.size_bytes
 
     def _bytes_of(self, rows: Sequence[OtherRow]) -> Sealed:

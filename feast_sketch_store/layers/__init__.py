@@ -1,6 +1,6 @@
 """Layers: immutable answers for a set of rows, exact (unsealed) or sketched (sealed)."""
 
-from feast_sketch_store.layers.build import Cut, FeatureBudget, SealedLayer, SketchLayerBuilder, seal
+from feast_sketch_store.layers.build import Cut, FeatureBudget, SketchLayerBuilder, seal
 from feast_sketch_store.layers.exact import ExactLayer
 from feast_sketch_store.layers.row_reader import LayerAnswer
 from feast_sketch_store.layers.sketch import DeltaLayer, SealedRows, SketchLayer
@@ -14,7 +14,6 @@ __all__ = [
     "FeatureBudget",
     "Goal",
     "LayerAnswer",
-    "SealedLayer",
     "SealedRows",
     "SketchLayer",
     "SketchLayerBuilder",

@@ -7,7 +7,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from feast_sketch_store.rows.codecs import FeatureCodec
-from feast_sketch_store.rows.encoding import NO_TIMESTAMP
 from feast_sketch_store.rows.vocabulary import Vocabulary
 from feast_sketch_store.structures.goals import AUTO, ERROR_RATE, MEMORY, Goal
 from feast_sketch_store.structures.set_columns import SETS
@@ -60,11 +59,7 @@ class FeatureBudget:
         fifteenth of it.
     cuts : of membership features that lose some values.
     may_be_columns : scalars that become columns if they have many distinct values.
-    semantics : how the rows of an entity were combined; stored with the layer.
     is_static : keep the rows in a static function. All features must then be scalars with ids.
-    since : microseconds since 1970; older rows were left out. Stored with the layer if rows do not replace
-        each other.
-    complete_since : the latest ``since`` of this seal and earlier ones.
     lists_rows : list the rows even if this layer does not need it, because other layers of the view do.
     max_vocabulary : per feature, the most values with which it may be in a filter, because a read asks the
         filter about each of them. Features without an entry have no limit.
@@ -75,9 +70,6 @@ class FeatureBudget:
     ttl_microseconds: int | None = None
     cuts: Mapping[str, Cut] = field(default_factory=dict)
     may_be_columns: frozenset[str] = frozenset()
-    semantics: str = "replace"
-    since: int = NO_TIMESTAMP
-    complete_since: int = NO_TIMESTAMP
     is_static: bool = False
     lists_rows: bool = False
     max_vocabulary: Mapping[str, int] = field(default_factory=dict)

@@ -7,7 +7,6 @@ besides its bits in the structures.
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -35,27 +34,12 @@ from feast_sketch_store.structures.scalars import StaticScalars
 from feast_sketch_store.succinct import FingerprintIndex, new_salt
 from feast_sketch_store.succinct.fingerprints import expected_twins
 
-__all__ = ["Cut", "FeatureBudget", "SealedLayer", "SketchLayerBuilder", "seal"]
+__all__ = ["Cut", "FeatureBudget", "SketchLayerBuilder", "seal"]
 
 MAX_ROWS = (1 << 31) - 1  # of one layer: places of rows are int32
 _INDEX_MARGIN_BYTES = 64
 _TWINS_DEVIATIONS = 6  # standard deviations above the expected number of entities with equal fingerprints
 _MAX_TRIES = 12  # to build structures that meet their targets; after that, sets and columns are used
-
-
-class SealedLayer(NamedTuple):
-    """A layer as a snapshot holds it.
-
-    Parameters
-    ----------
-    description : JSON-serializable.
-    arrays : by their names in the description.
-    failed_over : by feature, why it is not kept as requested.
-    """
-
-    description: dict[str, Any]
-    arrays: dict[str, NDArray[np.generic]]
-    failed_over: Mapping[str, str]
 
 
 def seal(
@@ -66,7 +50,7 @@ def seal(
     vocabularies: Mapping[str, Vocabulary] | None = None,
     formulas: Mapping[str, Formula] | None = None,
     bins: Mapping[str, Bins] | None = None,
-) -> SealedLayer:
+) -> SketchLayer:
     """Seal rows. Reads and writes no files but a temporary one, so it may run in any thread, process or task.
 
     Parameters
@@ -88,8 +72,7 @@ def seal(
     """
     builder = SketchLayerBuilder(keys, codecs, batches)
     pa.default_memory_pool().release_unused()  # free what reading used, before tables are allocated
-    layer = replace(builder.build(budget, vocabularies, bins), formulas=formulas or {})
-    return SealedLayer(*layer.to_snapshot(), builder.failed_over)
+    return replace(builder.build(budget, vocabularies, bins), formulas=formulas or {})
 
 
 class SketchLayerBuilder:
@@ -101,10 +84,6 @@ class SketchLayerBuilder:
     codecs : of the features.
     batches : int[n], the place of each row among the keys, and n rows with all features, whose own keys are
         ignored.
-
-    Attributes
-    ----------
-    failed_over : by feature, why the layer that was built does not keep it as requested.
 
     Raises
     ------
@@ -125,7 +104,6 @@ class SketchLayerBuilder:
         self._keys = keys
         spill = Spill()
         self._features = {codec.feature: CollectedFeature(codec, len(keys), spill) for codec in codecs}
-        self.failed_over: Mapping[str, str] = {}
         for places, rows in batches:
             for name, feature in self._features.items():
                 feature.add(places.astype(np.int32), rows.features[name])
@@ -147,7 +125,6 @@ class SketchLayerBuilder:
         plan = LayerPlan(keys, features, self._within_memory(budget, vocabularies or {}))
         presence, structures, assignment = self._presence_and_structures(plan)
         failed = {name: offer.failed for name, offer in assignment.offers.items() if offer.failed}
-        self.failed_over = {**too_large, **failed}
         return SketchLayer(
             presence,
             structures,
@@ -155,9 +132,7 @@ class SketchLayerBuilder:
             int(keys.event_timestamps.max(initial=NO_TIMESTAMP)),
             {name: f.rounding for name, f in features.items() if f.rounding is not None},
             {name: f.num_cut for name, f in features.items() if f.is_cut},
-            budget.semantics,
-            budget.since,
-            budget.complete_since,
+            failed_over={**too_large, **failed},
         )
 
     def _finish(

@@ -78,6 +78,7 @@ class SketchLayer(Layer):
     complete_since : no seal of this log left out a row after it; at least ``since``.
     checks : of arrays whose checksums are verified at first use.
     formulas : by computed feature.
+    failed_over : by feature, why this seal does not keep it as requested; no snapshot has it.
 
     Raises
     ------
@@ -95,6 +96,7 @@ class SketchLayer(Layer):
     complete_since: int = NO_TIMESTAMP
     checks: Sequence[BlockChecks] = ()
     formulas: Mapping[str, Formula] = field(default_factory=dict)
+    failed_over: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         names = [name for structure in self.structures for name in structure.features]

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feast_sketch_store.errors import DamagedFileError
-from feast_sketch_store.layers import DeltaLayer, SealedLayer, SketchLayer, is_checked_where_read
+from feast_sketch_store.layers import DeltaLayer, SketchLayer, is_checked_where_read
 from feast_sketch_store.rows.encoding import RowKeys
 from feast_sketch_store.snapshot.files import SnapshotFile, SnapshotFolder, created_by
 from feast_sketch_store.snapshot.format import Arrays
@@ -21,7 +21,7 @@ _LISTED, _DELETED = "listed.entity_hashes", "listed.deleted"  # arrays of a delt
 
 def write_layer(
     snapshots: SnapshotFolder,
-    layer: SealedLayer,
+    layer: SketchLayer,
     keys: RowKeys,
     view: str,
     version: int,
@@ -33,7 +33,7 @@ def write_layer(
     Parameters
     ----------
     snapshots : of the view.
-    layer : the sealed layer.
+    layer : of the rows.
     keys : of the rows. For a delta they include deleted entities, which are not in the layer.
     view : its name, for the description.
     version, table_version, below : see `SnapshotFolder.write`.
@@ -42,13 +42,14 @@ def write_layer(
     ------
     StorageError : the folder cannot be written; no file remains.
     """
+    described, arrays = layer.to_snapshot()
     description = {
         "created_by": created_by(),
         "view": view,
         "row_log_version": version,
-        "layer": layer.description,
+        "layer": described,
     }
-    arrays = with_checksums(layer.arrays)
+    arrays = with_checksums(arrays)
     if below:
         arrays |= {_LISTED: keys.entity_hashes, _DELETED: keys.deleted.astype(np.uint8)}
     return snapshots.write(version, description, arrays, order_arrays(keys), table_version, below)

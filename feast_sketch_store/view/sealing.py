@@ -15,7 +15,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from feast_sketch_store.errors import SettingsError, SketchStoreError
-from feast_sketch_store.layers import DeltaLayer, Goal, SealedLayer, seal
+from feast_sketch_store.layers import DeltaLayer, Goal, SketchLayer, seal
 from feast_sketch_store.layers.build import MAX_ROWS
 from feast_sketch_store.layers.joint import SharedVocabularies
 from feast_sketch_store.rows.codecs import CATEGORICAL, FeatureCodec
@@ -126,7 +126,7 @@ def fold(
     joint: SharedVocabularies | None = None,
     known: Mapping[str, Formula] | None = None,
     complete_since: int = NO_TIMESTAMP,
-) -> SealedLayer:
+) -> SketchLayer:
     """Fold rows into a layer. Reads no files except those that settings name.
 
     Parameters
@@ -154,10 +154,6 @@ def fold(
     budget, codecs = settings.budget, settings.stored_codecs
     if joint is not None:
         budget = joint.budget_of(budget, codecs, len(rows))
-    if settings.semantics != REPLACE:
-        since = rows.expire_before
-        complete_since = max(since, complete_since)
-        budget = replace(budget, semantics=settings.semantics, since=since, complete_since=complete_since)
     with told_of(settings.view):
         layer = seal(
             rows.keys,
@@ -169,7 +165,11 @@ def fold(
             bins=joint.bins if joint else None,
         )
     warn_of_exact(settings.view, layer.failed_over)
-    return layer
+    if settings.semantics == REPLACE:
+        return layer
+    since = rows.expire_before
+    complete_since = max(since, complete_since)
+    return replace(layer, semantics=settings.semantics, since=since, complete_since=complete_since)
 
 
 @contextmanager
@@ -214,7 +214,7 @@ def fold_delta(
     cut_vocabularies: Mapping[str, Vocabulary],
     late: Callable[[RowKeys], NDArray[np.bool_]],
     formulas: Mapping[str, Formula],
-) -> tuple[SealedLayer, RowKeys]:
+) -> tuple[SketchLayer, RowKeys]:
     """Fold rows into a delta.
 
     Parameters

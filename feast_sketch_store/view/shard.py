@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from feast_sketch_store.errors import DamagedFileError, SketchStoreError, StorageError
-from feast_sketch_store.layers import SealedLayer, SealedRows, SketchLayer, SketchLayerBuilder
+from feast_sketch_store.layers import SealedRows, SketchLayer, SketchLayerBuilder
 from feast_sketch_store.layers.joint import CountedRows, SharedVocabularies, count_rows
 from feast_sketch_store.row_log import START, LogRead, Position
 from feast_sketch_store.row_log.data_file import StagedFile
@@ -387,11 +387,12 @@ class Shard(LiveShard):
         # A snapshot's version is the number of commits that it covers.
         version = table.position.number + 1
         snapshot = write_layer(self.snapshots, layer, rows.keys, view, version, table.table_version)
-        return Drafted(snapshot, _figures_of(layer), wants_compaction(rows, len(log.files)))
+        return Drafted(snapshot, Figures.of(SealedRows((layer,))), wants_compaction(rows, len(log.files)))
 
     def figures(self, log: LogRead, joint: SharedVocabularies | None) -> Figures:
         """The figures of the base that a log would become."""
-        return _figures_of(fold(self.rows_of(log), self.settings, joint, self.sealed_formulas()))
+        layer = fold(self.rows_of(log), self.settings, joint, self.sealed_formulas())
+        return Figures.of(SealedRows((layer,)))
 
     def publish(self, draft: SnapshotFile) -> None:
         """Publish a draft. Raises StorageError : the previous snapshot stays."""
@@ -581,7 +582,3 @@ class Shard(LiveShard):
         num_removed = len(before) - len(self.snapshots.list())
         num_removed += self.snapshots.remove_leftovers(orphan_age_seconds)
         return num_removed + len(self.row_log.vacuum(orphan_age_seconds, kept))
-
-
-def _figures_of(layer: SealedLayer) -> Figures:
-    return Figures.of(SealedRows((SketchLayer.from_snapshot(layer.description, layer.arrays),)))

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -196,7 +197,7 @@ GOLDEN_CHUNK_BYTES = 4096
 
 
 LISTS_CODEC = FeatureCodec("read", "string_list_val", LIST, listing=Listing(3_600_000_000, 6))
-LISTS_BUDGET = FeatureBudget(1e-9, {"read": 0.0}, semantics="append", since=0)
+LISTS_BUDGET = FeatureBudget(1e-9, {"read": 0.0})
 
 
 def lists_rows() -> EncodedRows:
@@ -281,11 +282,11 @@ def base(
     budget: FeatureBudget,
     version: int = 3,
     more: Mapping[str, NDArray[np.generic]] | None = None,
-    formulas: Mapping[str, Formula] | None = None,
+    **changes: Any,
 ) -> bytes:
-    """A snapshot of rows."""
+    """A snapshot of rows, with other parameters of `SketchLayer`."""
     with mock.patch("feast_sketch_store.layers.build.new_salt", return_value=SALT):
-        layer = replace(build_layer(encoded, budget), formulas=formulas or {})
+        layer = replace(build_layer(encoded, budget), **changes)
     description, arrays = layer.to_snapshot()
     description = {
         "created_by": "make_golden",
@@ -306,7 +307,7 @@ def contents() -> dict[str, bytes]:
         f"{version}.base.sketch": sealed[0],
         f"{version}.listed.sketch": base(listed_rows(), LISTED_BUDGET),
         f"{version}.sets.sketch": base(sets_rows(), SETS_BUDGET),
-        f"{version}.lists.sketch": base(lists_rows(), LISTS_BUDGET),
+        f"{version}.lists.sketch": base(lists_rows(), LISTS_BUDGET, semantics="append", since=0),
         f"{version}.counts.sketch": base(counts_rows(), COUNTS_BUDGET),
         f"{version}.clustered.sketch": base(clustered_rows(), CLUSTERED_BUDGET),
         f"{version}.static.sketch": base(static_rows(), STATIC_BUDGET),

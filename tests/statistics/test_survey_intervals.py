@@ -18,7 +18,6 @@ from feast.protos.feast.types.Value_pb2 import Int64Set, Value
 from feast.types import Int64, Set
 
 from feast_sketch_store.bridges.survey import Sealed, bytes_per_entity
-from feast_sketch_store.layers import SketchLayer
 from feast_sketch_store.online_store import SketchOnlineStoreConfig
 from feast_sketch_store.planning.plan import Estimate
 from feast_sketch_store.planning.sample import all_values
@@ -64,8 +63,7 @@ def seal(rows):
     settings = resolve(SketchOnlineStoreConfig(), view)
     values = (Value(int64_set_val=Int64Set(val=row)) for row in rows)
     given = [(user_key(number), {"seen": value}, NOON, None) for number, value in enumerate(values)]
-    sealed = fold(NewestRows(lambda columns: iter([to_arrow(given, settings.codecs)])), settings)
-    layer = SketchLayer.from_snapshot(sealed.description, sealed.arrays)
+    layer = fold(NewestRows(lambda columns: iter([to_arrow(given, settings.codecs)])), settings)
     of_values = layer.features["seen"].vocabulary.packed_bytes
     return Sealed(layer.size_bytes - of_values, of_values, 7_000)
 

@@ -121,7 +121,7 @@ def sealed_with(rows, num_bytes, structure, given):
     batches = [(np.arange(NUM_ROWS), rows)]
     layer = seal(rows.keys, batches, [VIEWED, COUNTRY], budget, {"viewed": given})
     assert not layer.failed_over
-    return SketchLayer.from_snapshot(layer.description, layer.arrays)
+    return SketchLayer.from_snapshot(*layer.to_snapshot())
 
 
 @pytest.mark.parametrize("structure", ["auto", "sets", "weighted_bloom"])

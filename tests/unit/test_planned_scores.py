@@ -77,7 +77,7 @@ def sealed(sample, candidate):
     budget = FeatureBudget(PRESENCE, goals, cuts=cuts)
     codecs = [feature.codec for feature in rows.features.values()]
     layer = seal(rows.keys, [(np.arange(len(rows)), rows)], codecs, budget, formulas=formulas)
-    return SketchLayer.from_snapshot(layer.description, layer.arrays)
+    return SketchLayer.from_snapshot(*layer.to_snapshot())
 
 
 def test_bytes_are_those_of_a_seal(people, of_scores):

@@ -1,4 +1,4 @@
-"""Sealing as a function: rows in, a description and arrays out, wherever it runs."""
+"""Sealing as a function: rows in, a layer out, wherever it runs."""
 
 import json
 import pickle
@@ -72,13 +72,14 @@ def test_it_runs_in_any_thread_or_task(rows, structure):
     arguments = rows.keys, batches_of(rows), [VIEWED, PRICE], budget
     here = seal(*arguments)
     with ThreadPoolExecutor(1) as pool:
-        there = pickle.loads(pickle.dumps(pool.submit(seal, *pickle.loads(pickle.dumps(arguments))).result()))
-    assert there.description == here.description == json.loads(json.dumps(here.description))
-    assert there.arrays.keys() == here.arrays.keys()
-    for name, array in here.arrays.items():
-        assert array.dtype == there.arrays[name].dtype
-        assert array.tobytes() == there.arrays[name].tobytes()
-    layer = SketchLayer.from_snapshot(there.description, there.arrays)
+        layer = pool.submit(seal, *pickle.loads(pickle.dumps(arguments))).result()
+    (description, arrays), expected = pickle.loads(pickle.dumps(layer.to_snapshot())), here.to_snapshot()
+    assert description == expected[0] == json.loads(json.dumps(description))
+    assert arrays.keys() == expected[1].keys()
+    for name, array in expected[1].items():
+        assert array.dtype == arrays[name].dtype
+        assert array.tobytes() == arrays[name].tobytes()
+    layer = SketchLayer.from_snapshot(description, arrays)
     assert items_of(layer, rows) == written(rows)
     assert here.failed_over == {}
 
@@ -105,7 +106,7 @@ def test_a_layer_is_the_same_however_many_rows_are_in_memory(make_rows, monkeypa
     given = {name: Vocabulary(pa.array(np.arange(41)[::-1])) for name in names} if is_given else None
     budget = FeatureBudget(1e-9, dict.fromkeys(names, goal))
     monkeypatch.setattr(set_columns, "_FIT_ROWS", 20)
-    whole = seal(rows.keys, batches_of(rows), codecs, budget, given)
+    description, whole = seal(rows.keys, batches_of(rows), codecs, budget, given).to_snapshot()
     blocks = []
     real = OrderedRows.blocks
     monkeypatch.setattr(
@@ -114,10 +115,10 @@ def test_a_layer_is_the_same_however_many_rows_are_in_memory(make_rows, monkeypa
     monkeypatch.setattr(feature_rows, "BLOCK_FACTS", 100)
     for memory_bytes in (0, 1_000, 10**6):
         monkeypatch.setattr(spill, "MEMORY_BYTES", memory_bytes)
-        parts = seal(rows.keys, batches_of(rows), codecs, budget, given)
-        assert parts.description == whole.description
-        for name, array in whole.arrays.items():
-            assert array.tobytes() == parts.arrays[name].tobytes()
+        own, parts = seal(rows.keys, batches_of(rows), codecs, budget, given).to_snapshot()
+        assert own == description
+        for name, array in whole.items():
+            assert array.tobytes() == parts[name].tobytes()
     assert min(blocks) > 5
 
 
@@ -136,7 +137,7 @@ def test_a_layer_is_the_same_however_many_rows_are_in_memory(make_rows, monkeypa
 def test_a_filter_with_too_many_values_becomes_sets(rows, goal, limit, structure, is_told):
     budget = FeatureBudget(1e-9, {"viewed": goal}, max_vocabulary={"viewed": limit})
     sealed = seal(rows.keys, batches_of(rows), [VIEWED], budget)
-    layer = SketchLayer.from_snapshot(sealed.description, sealed.arrays)
+    layer = SketchLayer.from_snapshot(*sealed.to_snapshot())
     assert layer.features["viewed"].structure == structure
     assert sealed.failed_over.keys() == ({"viewed"} if is_told else set())
     if is_told:
@@ -148,7 +149,7 @@ def test_the_limit_counts_the_values_that_a_cut_leaves(rows):
     goal, cuts = Goal("error_rate", 1e-9, "bloom"), {"viewed": Cut(top=5)}
     budget = FeatureBudget(1e-9, {"viewed": goal}, cuts=cuts, max_vocabulary={"viewed": 5})
     sealed = seal(rows.keys, batches_of(rows), [VIEWED], budget)
-    layer = SketchLayer.from_snapshot(sealed.description, sealed.arrays)
+    layer = SketchLayer.from_snapshot(*sealed.to_snapshot())
     assert layer.features["viewed"].structure == "bloom"
 
 
@@ -166,7 +167,7 @@ def test_a_scalar_with_too_many_values_becomes_a_column(make_rows):
         targets = {"viewed": Goal("error_rate", 1e-3, "bloom"), "city": 1e-5}
         budget = FeatureBudget(1e-9, targets, max_vocabulary={"viewed": limit, "city": limit})
         sealed = seal(rows.keys, batches_of(rows), [VIEWED, city], budget)
-        layer = SketchLayer.from_snapshot(sealed.description, sealed.arrays)
+        layer = SketchLayer.from_snapshot(*sealed.to_snapshot())
         assert [layer.features[name].structure for name in ("viewed", "city")] == structures
         assert sealed.failed_over == {}
 
@@ -185,7 +186,7 @@ def test_ids_are_those_of_a_vocabulary_that_is_given(rows, structure, beside):
     codecs = [VIEWED, *beside]
     budget = FeatureBudget(1e-9, {"viewed": GOALS[structure], "price": 0.01})
     sealed = seal(rows.keys, batches_of(rows), codecs, budget, {"viewed": given})
-    layer = SketchLayer.from_snapshot(sealed.description, sealed.arrays)
+    layer = SketchLayer.from_snapshot(*sealed.to_snapshot())
     feature = layer.features["viewed"]
     assert feature.vocabulary.values.equals(given.values)
     assert feature.structure == structure
@@ -211,7 +212,7 @@ def test_a_cut_keeps_the_vocabulary_that_is_given(rows, structure):
     given = Vocabulary(pa.array([19, 4, 100]))
     budget = FeatureBudget(1e-9, {"viewed": GOALS[structure]}, cuts={"viewed": Cut(top=1)})
     sealed = seal(rows.keys, batches_of(rows), [VIEWED], budget, {"viewed": given})
-    layer = SketchLayer.from_snapshot(sealed.description, sealed.arrays)
+    layer = SketchLayer.from_snapshot(*sealed.to_snapshot())
     kept = [items & {19, 4, 100} for items in written(rows)]
     assert items_of(layer, rows) == kept
     states = layer.read(rows.keys.entity_hashes, ["viewed"]).features["viewed"].states

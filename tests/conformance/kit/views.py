@@ -27,7 +27,6 @@ from feast_sketch_store.rows.encoding import (
     newest_rows,
 )
 from feast_sketch_store.rows.entity_keys import hash_serialized_keys, serialize_columns
-from feast_sketch_store.rows.formulas import Formula
 from feast_sketch_store.rows.list_log import ListRows, encode_lists
 from feast_sketch_store.rows.listing import Attribute, Listing
 from feast_sketch_store.rows.lists import as_sealed
@@ -153,11 +152,9 @@ def encoded(
     return encode(*newest_rows(pa.table({**columns, **own})), codecs)
 
 
-def sealed(
-    rows: EncodedRows, budget: FeatureBudget, version: int = 3, formulas: Mapping[str, Formula] | None = None
-) -> Layer:
-    """A layer of rows with a fixed salt."""
-    layer = replace(build_layer(rows, budget, SALT), formulas=formulas or {})
+def sealed(rows: EncodedRows, budget: FeatureBudget, version: int = 3, **changes: Any) -> Layer:
+    """A layer of rows with a fixed salt, and other parameters of `SketchLayer`."""
+    layer = replace(build_layer(rows, budget, SALT), **changes)
     description, arrays = layer.to_snapshot()
     own = {"created_by": CREATED_BY, "view": "history", "row_log_version": version, "layer": description}
     return Layer(version, own, dict(arrays), order_arrays(rows.keys))
@@ -337,7 +334,7 @@ def lists() -> SealedView:
     )
     codecs = [codec, *(FeatureCodec.of_attribute(attribute, "read") for attribute in attributes)]
     log = as_sealed(encode_lists(rows.to_log(codecs), [codec]), {"read": codec}, 0)
-    layer = sealed(log, FeatureBudget(1e-9, {"read": 0.0}, semantics="append", since=0))
+    layer = sealed(log, FeatureBudget(1e-9, {"read": 0.0}), semantics="append", since=0)
     return SealedView([layer], [*keys_of(users(range(50))), *unknown_users()])
 
 
