@@ -98,10 +98,7 @@ class DataFile:
     @classmethod
     def from_entry(cls, storage: Storage, entry: dict[str, object]) -> "DataFile":
         """The file that an entry of a commit describes; the reverse of `to_entry`.
-
-        Raises
-        ------
-        ValueError, KeyError, TypeError : the entry does not describe a data file.
+        Raises ValueError, KeyError, TypeError : the entry does not describe a data file.
         """
         name, num_rows, checksum = entry["name"], entry["num_rows"], entry["checksum"]
         if type(name) is not str or type(num_rows) is not int or type(checksum) is not str:
@@ -125,12 +122,7 @@ class DataFile:
         return self.storage.size_bytes(self.name)
 
     def schema(self) -> pa.Schema:
-        """The columns.
-
-        Raises
-        ------
-        DamagedFileError : the file is missing or damaged.
-        """
+        """The columns. Raises DamagedFileError : the file is missing or damaged."""
         with self._reading():
             return large_schema(pq.read_schema(pa.BufferReader(self._content())).remove_metadata())
 
@@ -216,10 +208,7 @@ class StagedFile:
 
     def check(self) -> None:
         """Check that the file exists and is complete.
-
-        Raises
-        ------
-        StorageError : it is missing, or its size is wrong.
+        Raises StorageError : it is missing, or its size is wrong.
         """
         if (size := self.file.size_bytes) != self.size_bytes:
             raise StorageError(

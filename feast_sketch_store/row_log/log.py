@@ -610,10 +610,7 @@ def _behind(
 
 def _with_columns_of(commits: Iterable[Commit], known: Mapping[str, Any]) -> dict[str, Any]:
     """Columns with their types in Delta, and those that commits have besides.
-
-    Raises
-    ------
-    RowError : a commit has a column with another type.
+    Raises RowError : a commit has a column with another type.
     """
     columns, last = dict(known), None
     for commit in commits:

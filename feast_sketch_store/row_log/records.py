@@ -267,12 +267,7 @@ def commits_of(records: Sequence[Record], table: Storage) -> list[Commit]:
 
 
 def encode_payload(payload: Payload) -> tuple[int, bytes | memoryview]:
-    """The kind and the payload of a record.
-
-    Raises
-    ------
-    StorageError : the rows cannot be written.
-    """
+    """The kind and the payload of a record. Raises StorageError : the rows cannot be written."""
     if payload is None:
         return REPLACED, b""
     if isinstance(payload, DataFile):
@@ -284,12 +279,7 @@ def encode_payload(payload: Payload) -> tuple[int, bytes | memoryview]:
 
 
 def encode_table(rows: pa.Table, compression: str | None = None) -> memoryview:
-    """A stream of some rows, at least one.
-
-    Raises
-    ------
-    pa.ArrowException : they cannot be written.
-    """
+    """A stream of some rows, at least one. Raises pa.ArrowException : they cannot be written."""
     (batch,) = rows.combine_chunks().to_batches()
     stream = pa.BufferOutputStream()
     options: Any = pa.ipc.IpcWriteOptions(compression=compression, use_threads=False)
@@ -300,10 +290,7 @@ def encode_table(rows: pa.Table, compression: str | None = None) -> memoryview:
 
 def decode_tables(streams: Iterable[memoryview]) -> list[pa.Table]:
     """The rows of each stream, with large types.
-
-    Raises
-    ------
-    pa.ArrowException, OSError, ValueError : a stream is damaged, or has not one batch.
+    Raises pa.ArrowException, OSError, ValueError : a stream is damaged, or has not one batch.
     """
     tables: list[pa.Table] = []
     schema, bodies, num_bytes = b"", list[memoryview](), 0

@@ -179,10 +179,7 @@ class SnapshotFile:
 
     def damage_of(self, error: MissingFileError) -> DamagedFileError:
         """The error of a file that is missing although the manifest names it.
-
-        Raises
-        ------
-        MissingFileError : the snapshot was pruned just now.
+        Raises MissingFileError : the snapshot was pruned just now.
         """
         if not self.exists():
             raise error
@@ -244,10 +241,7 @@ class SnapshotFolder:
 
     def named(self, name: str, manifest: bytes) -> SnapshotFile:
         """A snapshot, published or not, whose manifest is known.
-
-        Raises
-        ------
-        DamagedFileError : this is not the manifest of a snapshot of this name.
+        Raises DamagedFileError : this is not the manifest of a snapshot of this name.
         """
         found = Manifest.decode(manifest, self.storage.where(name))
         snapshot = SnapshotFile(found.own.row_log_version, found.number, name, self.storage, manifest)
@@ -280,10 +274,7 @@ class SnapshotFolder:
 
     def pin(self, snapshot: SnapshotFile) -> None:
         """Hold readers at a snapshot until `unpin`. It is kept that long.
-
-        Raises
-        ------
-        StorageError : the storage cannot be written, or the snapshot is gone.
+        Raises StorageError : the storage cannot be written, or the snapshot is gone.
         """
         before = self.look().pins
         match = _PIN_NAME.fullmatch(before[-1]) if before else None

@@ -72,12 +72,7 @@ class PartFile:
 
     @classmethod
     def from_json(cls, entry: Mapping[str, Any]) -> "PartFile":
-        """The reverse of `to_json`.
-
-        Raises
-        ------
-        ValueError, KeyError, TypeError : the entry is not valid.
-        """
+        """The reverse of `to_json`. Raises ValueError, KeyError, TypeError : the entry is not valid."""
         chunks = None
         if (given := entry.get("chunks")) is not None:
             size_bytes, checksums = given["size_bytes"], given["checksums"]

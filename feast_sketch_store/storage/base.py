@@ -38,10 +38,8 @@ class UncertainWriteError(StorageError):
 
 def checked_name(name: str, location: str) -> str:
     """Check the name of a file: it must stay below the storage.
-
-    Raises
-    ------
-    StorageError : a part is empty, ``.`` or ``..``, or there are characters that no file name can have.
+    Raises StorageError : a part is empty, ``.`` or ``..``, or there are characters that no file name can
+    have.
     """
     is_text = "\0" not in name and name.encode(errors="ignore").decode() == name
     if not is_text or any(part in ("", ".", "..") for part in name.split("/")):
@@ -51,10 +49,7 @@ def checked_name(name: str, location: str) -> str:
 
 def checked_folder(folder: str, location: str) -> str:
     """Check the name of a folder; ``""`` is the storage itself.
-
-    Raises
-    ------
-    StorageError : it does not end in a slash, or what is before that is not a name.
+    Raises StorageError : it does not end in a slash, or what is before that is not a name.
     """
     if folder:
         checked_name(folder.removesuffix("/"), location)
@@ -146,10 +141,7 @@ class Storage(ABC):
     @abstractmethod
     def read(self, name: str, start: int = 0, length: int | None = None) -> bytes:
         """Bytes ``[start, start + length)`` of a file, fewer if it ends before; None for all there are.
-
-        Raises
-        ------
-        MissingFileError : there is no such file.
+        Raises MissingFileError : there is no such file.
         """
 
     @abstractmethod

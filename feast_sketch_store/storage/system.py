@@ -116,12 +116,7 @@ class FileStatus(NamedTuple):
 
     @classmethod
     def of(cls, path: Path) -> "FileStatus":
-        """The status of a path.
-
-        Raises
-        ------
-        OSError : of `os.stat`.
-        """
+        """The status of a path. Raises OSError : of `os.stat`."""
         if sys.platform == "linux" and hasattr(_libc(), "statx"):
             buffer = ctypes.create_string_buffer(_STATX_BYTES)
             if not _libc().statx(_AT_FDCWD, os.fsencode(path), 0, _BASIC_STATS | _BTIME, buffer):

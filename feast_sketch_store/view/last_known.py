@@ -99,10 +99,7 @@ class Known:
     @classmethod
     def decode(cls, given: bytes) -> "Known":
         """The reverse.
-
-        Raises
-        ------
-        ValueError, KeyError, TypeError : it is damaged, or another release wrote it.
+        Raises ValueError, KeyError, TypeError : it is damaged, or another release wrote it.
         """
         outer = json.loads(given)
         if checksum_of(outer["content"].encode()) != outer["checksum"]:

@@ -352,10 +352,7 @@ class LiveView(ABC, Generic[V]):
 
     def follow(self) -> bool:
         """Use the shards that the view's file names now. Returns whether these are others.
-
-        Raises
-        ------
-        DamagedFileError, StorageError : the file cannot be read.
+        Raises DamagedFileError, StorageError : the file cannot be read.
         """
         return self._follow(self._parts)
 
@@ -485,12 +482,7 @@ class LiveView(ABC, Generic[V]):
 
 
 def _damage_of(state: State, error: DamagedFileError | ReadFault) -> DamagedFileError:
-    """The damage that a read of a state met.
-
-    Raises
-    ------
-    SketchStoreError : it met something else.
-    """
+    """The damage that a read of a state met. Raises SketchStoreError : it met something else."""
     if isinstance(error, DamagedFileError):
         return error
     explained = state.error_of(error)

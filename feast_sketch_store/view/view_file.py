@@ -275,10 +275,7 @@ def _entry_of(codec: FeatureCodec) -> dict[str, Any]:
 
 def _codec_of(entry: dict[str, Any]) -> FeatureCodec:
     """The reverse of `_entry_of`.
-
-    Raises
-    ------
-    ValueError, KeyError, TypeError : the entry does not tell how a feature is declared.
+    Raises ValueError, KeyError, TypeError : the entry does not tell how a feature is declared.
     """
     kind = checked(entry["codec"], str)
     binning: Binning | None = None
