@@ -34,13 +34,11 @@ Step: TypeAlias = tuple[BlockChecks, int, int]
 
 
 class Warmer:
-    """Warms up one snapshot at a time, so that few reads meet pages that are not in memory. Safe to use from
-    several threads.
+    """Warms up one snapshot at a time. Safe to use from several threads.
 
-    A snapshot is mapped, and a block is checked when a read first uses it. After a start or a seal, each read
-    would fetch and check some blocks; with a gigabyte this takes thousands of reads. The thread goes through
-    the blocks at a low priority and without the interpreter's lock. It leaves damaged blocks to the reads
-    that meet them.
+    A snapshot is mapped, and a read checks each block that it uses first: with a gigabyte, thousands of reads
+    after a start or a seal would fetch and check some. A thread goes through the blocks at a low priority and
+    without the interpreter's lock. It leaves damaged blocks to the reads that meet them.
     """
 
     def __init__(self) -> None:
@@ -127,16 +125,10 @@ def _memory_bytes() -> int:
 
 
 class Poller:
-    """Polls a view once per interval, until it is stopped or the view is gone.
+    """Polls a view once per interval, or up to a quarter of it early, until it is stopped or the view is
+    gone.
 
-    Parameters
-    ----------
-    poll : a method of the view, which is not kept alive.
-    interval_seconds : above 0; a look comes up to a quarter of it early.
-
-    Raises
-    ------
-    RuntimeError : no thread can begin.
+    ``poll`` is a method of the view, which is not kept alive. Raises RuntimeError : no thread can begin.
     """
 
     def __init__(self, poll: Callable[[], None], interval_seconds: float):
@@ -178,9 +170,7 @@ class Sealer:
         seal : returns whether there is a new snapshot.
         is_due : whether too many rows were written meanwhile to wait for a later write.
 
-        Raises
-        ------
-        RuntimeError : no thread can begin.
+        Raises RuntimeError : no thread can begin.
         """
         with self._lock:
             if self._is_sealing or self.has_ended:

@@ -46,7 +46,6 @@ class Figures:
 
     Parameters
     ----------
-    entities : number of rows.
     facts : by feature, its facts, those included that a cut left out; a scalar is one fact.
     values : by feature, its different values; features whose values have no ids are left out.
     """
@@ -131,13 +130,8 @@ def _reasons(settings: ViewSettings, before: Figures | None, after: Figures) -> 
 
 @dataclass(frozen=True)
 class HeldBack:
-    """A fill that did not pass the gate.
-
-    Parameters
-    ----------
-    at : when it was held back, an ISO 8601 time.
-    reasons : what it did not meet.
-    entries : of its files, see `StagedFile.to_report`.
+    """A fill that did not pass the gate: when, as an ISO 8601 time, why, and its files
+    (`StagedFile.to_report`).
     """
 
     at: str
@@ -164,10 +158,7 @@ class HeldBack:
     def read(cls, storage: Storage) -> Self | None:
         """The fill that a view holds back; None if there is none.
 
-        Raises
-        ------
-        DamagedFileError : its file is damaged.
-        StorageError : it cannot be read.
+        Raises DamagedFileError, StorageError : its file is damaged, or cannot be read.
         """
         try:
             content = storage.read(HELD_BACK_FILE)

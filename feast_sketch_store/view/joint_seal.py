@@ -67,9 +67,7 @@ def inputs_of(shards: Mapping[int, Shard], even_empty: bool = False) -> dict[int
     A shard without rows gets a base, too. Rows that are written to it later need what the shards share: the
     formulas of scores, and the values that a cut leaves.
 
-    Raises
-    ------
-    DamagedFileError, StorageError : the rows stay where they are.
+    Raises DamagedFileError, StorageError : the rows stay where they are.
     """
     found = {number: shard.row_log.absorb() for number, shard in shards.items()}
     if not even_empty and not any(found.values()):
@@ -103,10 +101,7 @@ def numbered(
 ) -> SharedVocabularies:
     """Work out the common parts of the bases of shards from the rows of each.
 
-    Parameters
-    ----------
-    sample, count, fit : call all shards; see `Shard.sample`, `Shard.count` and
-        `Shard.values_within_memory`.
+    ``sample``, ``count`` and ``fit`` call `Shard.sample`, `Shard.count`, `Shard.values_within_memory` of all.
 
     Raises
     ------

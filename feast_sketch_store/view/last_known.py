@@ -64,11 +64,9 @@ class Known:
     ----------
     snapshot : the name of the snapshot; empty if there was none.
     manifest : the content of its manifest; empty likewise.
-    identity : of the row log; empty if there was none.
     number : the last commit of the row log that was read.
     rows_file : the name of the file with the rows since the snapshot.
     rows_bytes, num_records : the part of that file that counts.
-    answered : the time of the last look that the storage answered.
     """
 
     snapshot: str
@@ -118,9 +116,7 @@ class Known:
 class LastKnown:
     """The last known state of one view on a host. Safe to use from several processes.
 
-    Parameters
-    ----------
-    path : of the files of the view, without a suffix; its folder need not exist.
+    ``path`` begins the names of its files; their folder need not exist.
     """
 
     def __init__(self, path: Path):
@@ -144,14 +140,11 @@ class LastKnown:
         Parameters
         ----------
         snapshot : that the view stands on.
-        log : the part of the row log that was read.
-        since : the commit after which it was read.
+        log, since : the part of the row log that was read, and the commit after which.
         all_rows : reads everything after the snapshot.
 
-        Raises
-        ------
-        StorageError : the files cannot be written, or the manifest or the rows not be read.
-        DamagedFileError : the manifest or the rows are damaged.
+        Raises StorageError, DamagedFileError : files cannot be written, or the manifest or the rows not be
+        read.
         """
         try:
             with self._locked():
@@ -245,13 +238,7 @@ class LastKnown:
             return replace(known, rows_bytes=file.tell(), num_records=number)
 
     def _rows(self, known: Known) -> list[pa.Table]:
-        """The rows of a file.
-
-        Raises
-        ------
-        DamagedFileError : it was cut or altered.
-        OSError, ValueError, pa.ArrowException : it cannot be read.
-        """
+        """The rows of a file. Raises, if it cannot be read, was cut or altered, what `read` expects."""
         path = self._path.with_name(known.rows_file)
         content = path.read_bytes()[: known.rows_bytes]
         records = decode_records(content, 0, 0, str(path), len(content))

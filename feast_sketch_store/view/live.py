@@ -104,11 +104,7 @@ class ViewStats:
 class Parts(Generic[V]):
     """The shards of a view, as of one division of its rows.
 
-    Parameters
-    ----------
-    shard_map : of the view.
-    shards : that this process has opened, by number.
-    served : of them, those that reads may be about.
+    ``shards`` are those that this process has opened, by number; of them, reads may be about the ``served``.
     """
 
     shard_map: ShardMap
@@ -121,16 +117,11 @@ class LiveView(ABC, Generic[V]):
 
     Parameters
     ----------
-    storage : of the view.
-    name : of the view, for messages.
-    shard_map : of the view.
     refresh_interval_seconds, is_replica : see `LiveShard`.
     served : the shards that reads may be about; None for all. After another division of the rows these are
         the shards with the same entities.
 
-    Raises
-    ------
-    SettingsError : there is no such shard to be served.
+    Raises SettingsError : there is no such shard to be served.
     """
 
     _opens_all = False  # whether to open shards that are not served, too
@@ -280,15 +271,10 @@ class LiveView(ABC, Generic[V]):
         """Apply a function to the state that reads see now, and further arguments.
 
         If it meets damage in a part of a snapshot that was not used before, it is called again with an older
-        state.
+        state. With ``of_all_shards`` the state also has shards that this process has opened and does not
+        serve.
 
-        Parameters
-        ----------
-        of_all_shards : the state has all shards that this process has opened, also those it does not serve.
-
-        Raises
-        ------
-        DamagedFileError : there is no older state; the error names the file, and the block if one is damaged.
+        Raises DamagedFileError : there is no older state; it names the file, and the block if one is damaged.
         """
         while True:
             state = self._of_all_shards() if of_all_shards else self.current()

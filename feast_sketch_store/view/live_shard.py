@@ -84,8 +84,6 @@ class LiveShard:
 
     Parameters
     ----------
-    storage : the view's own; it may be empty.
-    semantics : of the view's rows.
     refresh_interval_seconds : how old the writes of other processes may be before a read looks for them.
     is_replica : whether a thread calls `poll` once per interval, so that no read but the first waits. If the
         storage cannot be read, a replica starts from the host's last known state.
@@ -175,7 +173,7 @@ class LiveShard:
         Parameters
         ----------
         state : to start from; None to read everything.
-        reads_go_on : whether reads use the state before meanwhile, so that this one is made ready for them.
+        reads_go_on : with the state before, so that this one is made ready for them.
         """
         seen, now = last_write(self._process_key), time.monotonic()
         before = self.state
@@ -229,10 +227,8 @@ class LiveShard:
     def freshness(self, look: bool = False) -> Freshness:
         """How up to date answers are, whatever age the view allows.
 
-        Parameters
-        ----------
-        look : whether to look at the storage first, as a read would, if a look is due. A probe should look,
-            because without reads nothing else does. The answer reports a failed look.
+        With ``look`` it looks at the storage first, if a look is due, and reports if that fails. A probe
+        should, because without reads nothing else does.
         """
         if look:
             with suppress(SketchStoreError):
@@ -264,9 +260,8 @@ class LiveShard:
     def _refresh_if_due(self) -> None:
         """Look at the storage if a look is due.
 
-        A read that must see a write of its own process waits for the look. So does a read after a pause.
-        While reads follow each other closely, a thread loads new rows half an interval ahead of time, and the
-        reads go on with the old state.
+        A read that must see a write of its own process waits for the look, and so does a read after a pause.
+        While reads follow each other closely, a thread loads new rows half an interval ahead of time.
         """
         if not self.is_fresh():
             self._look()
@@ -311,11 +306,8 @@ class LiveShard:
         return is_unknown or time.monotonic() - self._looked_at >= seconds
 
     def _is_outdated(self, state: ShardState | None = None) -> bool:
-        """Whether there is anything to take up, by this thread or others.
-
-        Parameters
-        ----------
-        state : what this object knows; None for what it serves.
+        """Whether a state, by default the one that is served, lacks anything that this thread or others may
+        take up.
         """
         state, now = state or self.state, time.monotonic()
         try:
@@ -385,12 +377,7 @@ def expire_before_of(ttl_microseconds: int | None, moment: int | None = None) ->
 
 
 def note_write(storage: str) -> int:
-    """Record a write of this process to the view whose storage has this identity.
-
-    Returns
-    -------
-    The number of the write.
-    """
+    """Record a write of this process to the view whose storage has this identity, and return its number."""
     number = _last_writes[storage] = _last[0] = next(_numbers)
     return number
 

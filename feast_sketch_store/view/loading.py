@@ -48,8 +48,6 @@ class ShardLoader:
 
     Parameters
     ----------
-    row_log, snapshots : of the view.
-    semantics : of the view's rows.
     remedy : what to do if rows have other types than the codecs.
     last_known : where the host keeps the last state, for starts while the storage is out of reach.
     """
@@ -152,8 +150,6 @@ class ShardLoader:
     def last_known(self) -> tuple[ShardState, float] | None:
         """The host's last known state, and how many seconds ago the storage last answered.
 
-        Returns
-        -------
         None if nothing was kept, or a needed file is missing.
         """
         found = None if self._last_known is None else self._last_known.read()
@@ -209,14 +205,9 @@ class ShardLoader:
     ) -> ShardState | None:
         """The state with rows that this process has appended, without a look at the files.
 
-        Parameters
-        ----------
-        table : the rows of the last ``num_commits`` commits up to a position, in their order.
-
-        Returns
-        -------
-        None if commits between the state and these rows have to be read, or if a file of the state's snapshot
-        cannot be read. `load` then finds another snapshot, or says what is wrong.
+        ``table`` has the rows of the last ``num_commits`` commits up to the position, in their order. None if
+        commits before them have to be read, or if a file of the state's snapshot cannot be read: `load` then
+        finds another snapshot, or says what is wrong.
         """
         if state.pinned:
             return None
@@ -403,9 +394,7 @@ class ShardLoader:
     def late(self, state: ShardState, keys: RowKeys, num_deltas: int | None = None) -> NDArray[np.bool_]:
         """Which new rows are older than the sealed row of their entity: bool[n].
 
-        Parameters
-        ----------
-        num_deltas : compare with this many deltas, from the oldest on; None for all.
+        They are compared with the base and ``num_deltas`` deltas, from the oldest on; None for all.
         """
         return state.semantics.late(keys, (), lambda: self._order_of(state, keys, num_deltas))
 
@@ -419,9 +408,8 @@ class ShardLoader:
     def _order_of(self, state: ShardState, keys: RowKeys, num_deltas: int | None = None) -> RowKeys | None:
         """The keys of sealed entities that rows may be late for; it may return more keys.
 
-        A commit is newer than the seal, so only an older event timestamp, or an equal one with an older
-        created timestamp, can lose. Order indexes are asked about rows that may be late: those of the newest
-        layer that lists the entity.
+        A commit is newer than the seal, so a row loses only by an older event timestamp, or an equal one with
+        an older created timestamp. Only the order index of the newest layer that lists the entity is asked.
         """
         if state.sealed is None or state.snapshot is None:
             return None

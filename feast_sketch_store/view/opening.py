@@ -34,9 +34,7 @@ def open_view(
     is_replica: bool = False,
     served: Sequence[int] | None = None,
 ) -> View:
-    """Open a view with the shards that it has, or those of its settings if it is new.
-
-    Parameters are those of `View`.
+    """Open a view with the shards that it has, or those of its settings if it is new; see `View`.
 
     Raises
     ------

@@ -95,13 +95,7 @@ class SealPolicy:
         )
 
     def waits(self, num_rows: int, sealed_rows: int, unsealed_rows: int) -> bool:
-        """Whether the writer of a batch waits for a seal.
-
-        Parameters
-        ----------
-        num_rows : of the batch.
-        sealed_rows, unsealed_rows : of the view, with those of the batch.
-        """
+        """Whether the writer of ``num_rows`` rows, which the other numbers include, waits for a seal."""
         is_many = num_rows >= self.min_rows and unsealed_rows > sealed_rows
         return is_many or self.is_fill(num_rows, sealed_rows)
 
@@ -132,12 +126,9 @@ def fold(
     Parameters
     ----------
     joint : what this layer shares with other layers of the view.
-    known : the formulas of the last seal.
-    complete_since : of the last seal, see `SketchLayer`.
+    known, complete_since : the formulas of the last seal, and what it left out (see `SketchLayer`).
 
-    Raises
-    ------
-    SketchStoreError : there are more rows than a layer takes.
+    Raises SketchStoreError : there are more rows than a layer takes.
     """
     if len(rows) > MAX_ROWS:
         raise SketchStoreError(
@@ -215,18 +206,13 @@ def fold_delta(
     late: Callable[[RowKeys], NDArray[np.bool_]],
     formulas: Mapping[str, Formula],
 ) -> tuple[SketchLayer, RowKeys]:
-    """Fold rows into a delta.
+    """Fold rows into a delta: the layer, and the keys of its rows and of deleted entities.
 
     Parameters
     ----------
-    batches : reads the rows.
     cut_vocabularies : the kept values of features with a cut.
     late : which rows are older than what lies below.
     formulas : of the base, which give the rows their computed features.
-
-    Returns
-    -------
-    The layer, and the keys of its rows and of deleted entities.
     """
     rows = NewestRows(batches, keeps_deleted=True)
     is_listed = ~late(rows.keys)
@@ -249,15 +235,9 @@ def fold_delta(
 
 
 def weighted_formulas(settings: ViewSettings, known: Mapping[str, Formula]) -> dict[str, Formula]:
-    """The formulas of all computed features, with the smallest steps.
+    """The formulas of all computed features, with the smallest steps; ``known`` are those of the last seal.
 
-    Parameters
-    ----------
-    known : formulas of the last seal; empty for none.
-
-    Raises
-    ------
-    SettingsError : a file of weights cannot be used.
+    Raises SettingsError : a file of weights cannot be used.
     """
     wanted = {name: f.score for name, f in settings.features.items() if f.score is not None}
     made = {}
@@ -279,11 +259,8 @@ def weighted_formulas(settings: ViewSettings, known: Mapping[str, Formula]) -> d
 def weighted_formula(
     name: str, weights: Mapping[str, tuple[Vocabulary, NDArray[np.float64]]], known: Formula | None = None
 ) -> Formula:
-    """The formula of a score with given weights, by source; its step is its unit.
-
-    Parameters
-    ----------
-    known : of the last seal.
+    """The formula of a score with given weights, by source; its step is its unit. ``known`` is the last
+    seal's.
     """
     largest = max(float(np.abs(own).max(initial=0.0)) for _, own in weights.values())
     unit = largest / _MOST
@@ -304,9 +281,7 @@ def ranges_of(
 ) -> Ranges:
     """The ranges of the scores of a sample of rows; none if there are no rows.
 
-    Parameters
-    ----------
-    share : of the sample to take from these rows, if they are a part of all rows.
+    If the rows are a part of all rows, ``share`` is the part of the sample that they give.
     """
     sources = dict.fromkeys(source.feature for formula in formulas.values() for source in formula.sources)
     codecs = [settings.features[name].codec for name in sources]

@@ -211,10 +211,6 @@ FoldedRows: TypeAlias = NewestRows | AppendedRows  # of a log: the rows that cou
 class RowSemantics(ABC):
     """How the rows of one entity of a view combine. Immutable.
 
-    Parameters
-    ----------
-    codecs : of the view's features.
-
     Attributes
     ----------
     name : by which settings and snapshots know it.
@@ -249,9 +245,7 @@ class RowSemantics(ABC):
     def encode(self, table: pa.Table, layers: Sequence[Layer] = ()) -> EncodedRows:
         """Rows in commit order as one row per entity, ordered by hash.
 
-        Parameters
-        ----------
-        layers : the rows before these, from the newest layer to the oldest.
+        ``layers`` have the rows before these, from the newest layer to the oldest.
         """
 
     @abstractmethod

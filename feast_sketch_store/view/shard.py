@@ -57,12 +57,8 @@ _told_late: set[tuple[str, str]] = set()  # views whose ignored rows were logged
 
 
 class Dropped(NamedTuple):
-    """What a view would lose if its rows were replaced.
-
-    Parameters
-    ----------
-    entities : that the new rows do not have.
-    newer_rows : of other entities, whose row is newer than the new one.
+    """What a view would lose if its rows were replaced: entities that the new rows do not have, and rows of
+    other entities that are newer than the new ones.
     """
 
     entities: int
@@ -279,9 +275,7 @@ class Shard(LiveShard):
         only_appends : whether the rows need not be loaded before someone reads here.
         is_sealed_soon : whether their writer waits for a seal.
 
-        Raises
-        ------
-        RowError, StorageError : the rows were not written.
+        Raises RowError, StorageError : the rows were not written.
         """
         if only_appends and not self._was_read:
             self.row_log.append(table)
@@ -369,10 +363,8 @@ class Shard(LiveShard):
     def draft(self, log: LogRead, joint: SharedVocabularies | None, table: LogRead | None = None) -> Drafted:
         """Fold the rows of a log into an unpublished base.
 
-        Parameters
-        ----------
-        joint : the ids of values, and what else all shards share.
-        table : the table whose seal it is, which may be empty; None if it is that of the log.
+        ``joint`` is what all shards share. ``table`` is the table whose seal it is, which may be empty; None
+        if it is that of the log.
         """
         rows, view = self.rows_of(log), self.settings.view
         # Rows from elsewhere lack nothing that former seals left out.
@@ -422,8 +414,6 @@ class Shard(LiveShard):
     def delta_draft(self) -> SnapshotFile | None:
         """Fold the rows since the base, or since a delta over it, into an unpublished delta.
 
-        Returns
-        -------
         None if a new base is needed: there is no readable base, its rows were replaced, or these rows cannot
         form a delta, also because a file is damaged.
         """
@@ -514,15 +504,8 @@ class Shard(LiveShard):
     ) -> tuple[LogRead, Drafted]:
         """Draft an unpublished base of rows that are to replace those of the table.
 
-        Parameters
-        ----------
-        before : from `begun_input`; what any process wrote since then stays.
-        after : the new rows.
-        joint : the numbering of values that all shards share.
-
-        Returns
-        -------
-        The rows of the table, which has all columns now, and the draft.
+        ``before`` is from `begun_input`; what any process wrote since then stays. Returns the rows of the
+        table, which has all columns now, and the draft.
         """
         if after:
             before = self.row_log.extend(before, after.schema())

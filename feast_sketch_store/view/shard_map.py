@@ -33,10 +33,7 @@ DIVIDED_BYTES = 1 << 28
 def shards_of(entity_hashes: NDArray[np.uint64], num_shards: int) -> NDArray[np.int64]:
     """The shard of each entity: int64[n].
 
-    Parameters
-    ----------
-    entity_hashes : uint64[n, 2]; the highest bits of the first half are the number of the shard.
-    num_shards : a power of two.
+    ``entity_hashes`` are uint64[n, 2]; the highest bits of the first half are the number of the shard.
     """
     if num_shards == 1:
         return np.zeros(len(entity_hashes), np.int64)

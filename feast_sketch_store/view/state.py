@@ -87,13 +87,9 @@ class ShardState:
         return sum(int(rows.features[f].csr.lengths[alive].sum()) for f in features if f in rows.features)
 
     def row_keys(self) -> RowKeys:
-        """The keys of all rows, one per entity, in the order of their hashes.
+        """The keys of all rows, sealed, unsealed and expired, one per entity, in the order of their hashes.
 
-        Sealed, unsealed and expired rows all count.
-
-        Raises
-        ------
-        DamagedFileError, StorageError : the order index of the snapshot cannot be read.
+        Raises DamagedFileError, StorageError : the order index of the snapshot cannot be read.
         """
         parts = [] if self.snapshot is None else [load_order(self.snapshot)]
         for number, delta in enumerate(self.deltas, 1):
@@ -111,13 +107,7 @@ class State:
     """The states of the shards that a process serves. Immutable; safe to read from any number of threads.
 
     Reads raise the DamagedFileError of a block that does not match its checksum, or a `ReadFault`, which
-    `error_of` explains.
-
-    Parameters
-    ----------
-    view : its name, for messages.
-    shard_map : of the view.
-    shards : the state of each shard, by number in ascending order; at least one.
+    `error_of` explains. ``shards`` has at least one state; their numbers ascend.
     """
 
     view: str
@@ -141,12 +131,7 @@ class State:
     def row_reader(
         self, features: Features, names: Sequence[NDArray[np.int32] | None] | None = None
     ) -> RowReader:
-        """The rows with some features.
-
-        Parameters
-        ----------
-        names : as of `layers.row_reader.stack`, for `newest_first`.
-        """
+        """The rows with some features; ``names`` are as of `layers.row_reader.stack`, for `newest_first`."""
         return self.question(features)[0] if names is None else self._stacked(features, names)
 
     def question(self, features: Features) -> tuple[RowReader, list[Column]]:
@@ -210,12 +195,8 @@ class State:
         return find(self.row_reader(()), entity_hashes, expire_before)
 
     def error_of(self, fault: ReadFault) -> Exception:
-        """The error of a read that failed, with the file or the shard concerned.
-
-        Returns
-        -------
-        DamagedFileError : parts of the snapshot contradict each other.
-        ShardError : the entity is of a shard that is not served.
+        """The error of a read that failed: a DamagedFileError with the file whose parts contradict each
+        other, or a ShardError if the entity is of a shard that is not served.
         """
         number = shard_of_hash(fault.entity_hash, self.shard_map.num_shards)
         if fault.status == NOT_SERVED:

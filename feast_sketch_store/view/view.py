@@ -70,9 +70,7 @@ class View(LiveView[Shard]):
     Parameters
     ----------
     storage : the view's own; it may be empty.
-    settings : of the view.
     policy : when a write seals; all shards are sealed together.
-    max_staleness_seconds : how old answers may be for the view to count as ready; None for any age.
     refresh_interval_seconds, is_replica : see `LiveShard`.
     served : the shards that reads may be about; None for all. A process that serves a part does not seal
         beside its writes.
@@ -339,16 +337,11 @@ class View(LiveView[Shard]):
     # -- write from many processes -----------------------------------------------------------------
 
     def stage(self, tables: Iterable[pa.Table], label: str) -> Iterator[StagedFile]:
-        """Write rows durably into files of their shards that do not count yet; see `commit_staged`.
+        """Write tables of the row log durably into files of their shards that do not count yet; see
+        `commit_staged`.
 
-        Parameters
-        ----------
-        tables : of the row log.
-        label : what the files' names begin with.
-
-        Raises
-        ------
-        StorageError : files written before the failing one remain.
+        The files' names begin with the label. Raises StorageError : files written before the failing one
+        remain.
         """
 
         def registered() -> Iterator[pa.Table]:
@@ -435,13 +428,8 @@ class View(LiveView[Shard]):
     def publish(self, force: bool = False) -> int | None:
         """Let the rows of a fill that was held back count, if there is one, and seal.
 
-        Parameters
-        ----------
-        force : whether to do so without asking the gate.
-
-        Returns
-        -------
-        The number of rows that count now; None if no fill was held back.
+        With ``force`` the gate is not asked. Returns the number of rows that count now; None if no fill was
+        held back.
 
         Raises
         ------
@@ -608,9 +596,7 @@ class View(LiveView[Shard]):
     def seal_if_due(self) -> bool:
         """Seal or absorb if the policy says that it is due, whichever process wrote the rows.
 
-        Returns
-        -------
-        Whether there is a new snapshot.
+        Returns whether there is a new snapshot.
         """
         self.refresh_all()
         return self._seal_if_due()
@@ -643,11 +629,8 @@ class View(LiveView[Shard]):
             _logger.warning("%s: cannot be sealed: %s; a later write tries again", where, error)
 
     def _maintain(self) -> bool:
-        """Seal or absorb if it is still due. Of several threads, the first one does it.
-
-        Returns
-        -------
-        Whether there is a new snapshot.
+        """Seal or absorb if it is still due; of several threads, the first one does. Returns as
+        `seal_if_due`.
         """
         try:
             return self._seal_if_due()

@@ -57,7 +57,6 @@ class ViewFile:
 
     Parameters
     ----------
-    shard_map : of the view.
     codecs : one per feature that any process has declared.
     semantics : how rows of an entity combine, see `view.semantics`.
     join_keys : of its rows; None if no process knew them yet.
@@ -72,9 +71,7 @@ class ViewFile:
     def of(cls, settings: ViewSettings, shard_map: ShardMap, rows: pa.Table | None = None) -> Self:
         """The file of a view with these settings.
 
-        Parameters
-        ----------
-        rows : of the row log; they tell the types of join keys that settings do not tell.
+        Rows of the row log tell the types of join keys that settings do not tell.
         """
         file = cls(shard_map, tuple(settings.codecs), settings.semantics, settings.join_keys)
         if not file.has_join_keys and rows is not None and len(rows):
@@ -85,10 +82,7 @@ class ViewFile:
     def read(cls, storage: Storage) -> Self | None:
         """Read the file of a view; None if there is none.
 
-        Raises
-        ------
-        DamagedFileError : the file is damaged.
-        StorageError : it cannot be read.
+        Raises DamagedFileError, StorageError : the file is damaged, or cannot be read.
         """
         try:
             content = storage.read(VIEW_FILE)
@@ -100,9 +94,7 @@ class ViewFile:
     def known(cls, storage: Storage, notes: bool) -> Self | None:
         """`read`, or what this host has noted while the storage is out of reach.
 
-        Parameters
-        ----------
-        notes : whether to note the file on this host, as replicas do.
+        With ``notes`` the file is noted on this host, as replicas do.
         """
         try:
             file = cls.read(storage)
@@ -128,11 +120,7 @@ class ViewFile:
 
     @classmethod
     def decode(cls, content: bytes, source: str) -> Self:
-        """The reverse of `encode`.
-
-        Parameters
-        ----------
-        source : the file's name, for error messages.
+        """The reverse of `encode`; errors name the ``source``.
 
         Raises
         ------
@@ -181,9 +169,7 @@ class ViewFile:
     def joined_by(self, newer: "ViewFile", overrides: bool) -> "ViewFile":
         """The file with the features of another one that it does not contradict.
 
-        Parameters
-        ----------
-        overrides : whether the other one says how features that both have are kept.
+        With ``overrides`` the other one says how features that both have are kept.
         """
         known, added = self._by_name(), newer._by_name()
         codecs = {**added, **known, **added} if overrides else {**known, **added, **known}
@@ -235,14 +221,10 @@ class ViewFile:
     def check(self, storage: Storage, settings: ViewSettings) -> bool:
         """Check that the rows of a view, if there are any, can be read with its settings.
 
-        Returns
-        -------
-        Whether the settings contradict the file, which does not matter because there are no rows.
+        Returns whether the settings contradict the file, which does not matter because there are no rows.
 
-        Raises
-        ------
-        UnsupportedFeatureError, SettingsError : a feature or join key has another type than rows that were
-            written.
+        Raises UnsupportedFeatureError, SettingsError : a feature or join key has another type than rows that
+        were written.
         """
         problems = [*self.contradictions(ViewFile.of(settings, self.shard_map), settings.view)]
         if problems and has_rows(storage, self.shard_map):
@@ -355,13 +337,7 @@ def seconds_between_looks(storage: Storage) -> float:
 class Registration:
     """Keeps the file of a view while a process writes the view. Safe to use from several threads.
 
-    It notices within seconds that the rows are being divided into other shards.
-
-    Parameters
-    ----------
-    storage : of the view.
-    view : its name, for messages.
-    shard_map : the one that the view was opened with.
+    It notices within seconds that the rows are being divided into other shards than those of ``shard_map``.
     """
 
     def __init__(self, storage: Storage, view: str, shard_map: ShardMap):
@@ -376,11 +352,6 @@ class Registration:
         """Write the file, if it lacks something: before a write, and before the write returns.
 
         Another process may drop the view meanwhile. Rows that are written after that are of a new view.
-
-        Parameters
-        ----------
-        settings : of the view.
-        rows : to be written.
 
         Raises
         ------
