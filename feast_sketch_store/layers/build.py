@@ -76,18 +76,9 @@ def seal(
 
 
 class SketchLayerBuilder:
-    """Collects rows and builds one layer.
+    """Collects rows and builds one layer; parameters as of `seal`. The keys of the batches are ignored.
 
-    Parameters
-    ----------
-    keys : of all rows, one per entity, ordered by entity hash.
-    codecs : of the features.
-    batches : int[n], the place of each row among the keys, and n rows with all features, whose own keys are
-        ignored.
-
-    Raises
-    ------
-    SketchStoreError : there are more than `MAX_ROWS` rows.
+    Raises SketchStoreError : there are more than `MAX_ROWS` rows.
     """
 
     def __init__(
@@ -154,11 +145,7 @@ class SketchLayerBuilder:
     def values_within_memory(self, budget: FeatureBudget, joint: SharedVocabularies) -> dict[str, int]:
         """For each feature with a memory budget, how many of its most popular values fit into it.
 
-        Call it in place of `build`.
-
-        Raises
-        ------
-        SettingsError : not even one value fits.
+        Call it in place of `build`. Raises SettingsError : not even one value fits.
         """
         self._finish(budget, joint.vocabularies, joint.bins)
         self._within_memory(budget, {})

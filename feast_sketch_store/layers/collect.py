@@ -36,9 +36,7 @@ def rounded(
 ) -> tuple[Rounding, Vocabulary, NDArray[np.int64]]:
     """The values that reads give for numbers that occur ``counts`` times, int64[V].
 
-    Returns
-    -------
-    The rounding and its errors, the distinct values of all bins, and the index of each number's value
+    Returns the rounding and its errors, the distinct values of all bins, and the index of each number's value
     among them: int64[V].
     """
     numbers = codec.to_numbers(vocabulary.values)
@@ -91,12 +89,7 @@ class _Parts:
 
 
 class CollectedFeature:
-    """One feature of all rows. Rows are added in parts; `finish` makes it ready for a layer.
-
-    Parameters
-    ----------
-    spill : sets the facts aside; by default one of its own.
-    """
+    """One feature of all rows, set aside. Rows are added in parts; `finish` makes it ready for a layer."""
 
     def __init__(self, codec: FeatureCodec, num_rows: int, spill: Spill | None = None):
         self.codec = codec
@@ -129,15 +122,12 @@ class CollectedFeature:
 
         Parameters
         ----------
-        cut : which values to keep; None for all.
         given : the values in the order of their ids, without those that a cut leaves out; None to number them
             here, the most popular one first. Exact features always number their own values. For a binned
             feature these are the representatives of its bins.
         bins : of a binned feature; None to make them from its values.
 
-        Raises
-        ------
-        ValueError : there are values or bins that were not given.
+        Raises ValueError : there are values or bins that were not given.
         """
         vocabulary, counts, _ = self._vocabulary_builder.finish()
         self.is_numbered = given is not None and not self.codec.is_exact

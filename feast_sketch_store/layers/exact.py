@@ -25,12 +25,7 @@ _ONE = 1  # counts are read as they are
 
 
 class ExactLayer(Layer):
-    """Exact rows, one per entity.
-
-    Parameters
-    ----------
-    rows : encoded rows, distinct entities ordered by hash (as `rows.encode` returns them).
-    """
+    """Exact rows: distinct entities ordered by hash (as `rows.encode` returns them)."""
 
     def __init__(self, rows: EncodedRows):
         self.rows = rows

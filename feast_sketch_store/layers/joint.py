@@ -65,7 +65,6 @@ class CountedRows:
 
     Parameters
     ----------
-    num_rows : one per entity.
     features : by feature, its values and the number of rows with each, int64[V].
     """
 
@@ -155,9 +154,7 @@ class SharedVocabularies:
     def cut_to(self, fitting: Sequence[Mapping[str, int]]) -> "SharedVocabularies":
         """Cut features to as many of their most popular values as fit into every layer.
 
-        Parameters
-        ----------
-        fitting : for each layer, by feature, how many values fit into its memory.
+        ``fitting`` says for each layer, by feature, how many values fit into its memory.
         """
         vocabularies, cuts = dict(self.vocabularies), {}
         for name in dict.fromkeys(name for one in fitting for name in one):

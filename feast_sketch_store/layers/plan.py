@@ -46,7 +46,7 @@ _TRIAL_ERROR = 0.01  # about, relative, of sizes that are estimated from coding 
 
 
 def fit_to_memory(feature: CollectedFeature, goal: Goal, list_bytes: float, *, may_cut: bool = True) -> Goal:
-    """Cut a feature to its memory, and return the goal for the choice of structures.
+    """Cut a feature to its memory, and return the goal for its sets or its table alone.
 
     Parameters
     ----------
@@ -55,13 +55,7 @@ def fit_to_memory(feature: CollectedFeature, goal: Goal, list_bytes: float, *, m
     list_bytes : of the list of rows that sets need; 0 if the layer has one anyway.
     may_cut : whether values may be cut. Not if their ids are given, because other layers share them.
 
-    Returns
-    -------
-    The goal for the sets or the table alone.
-
-    Raises
-    ------
-    SettingsError : the feature does not fit; the message names the least number of bytes.
+    Raises SettingsError : the feature does not fit; the message names the least number of bytes.
     """
     if goal.structure == AUTO:
         goal = replace(goal, structure=SETS)
@@ -146,14 +140,7 @@ class Assignment:
 
 
 class LayerPlan:
-    """Compares the ways to keep the rows of a layer.
-
-    Parameters
-    ----------
-    keys : of all rows, one per entity.
-    features : collected and numbered, of all rows.
-    budget : what the layer is built for.
-    """
+    """Compares the ways to keep the rows of a layer, whose features are collected and numbered."""
 
     def __init__(self, keys: RowKeys, features: Mapping[str, CollectedFeature], budget: FeatureBudget):
         self.keys = keys

@@ -105,7 +105,6 @@ class Shapes:
 
     Parameters
     ----------
-    features : names.
     states : uint8[num_shapes, len(features)]
     buckets : uint8[num_shapes], the timestamp bucket.
     """
@@ -124,7 +123,6 @@ class _RowsWithShapes(Presence, Generic[S]):
 
     Parameters
     ----------
-    table : the structure.
     shapes : of all features, in ranges; the first range has the timestamp buckets.
     bucket_bounds : int64[b, 2], the oldest and newest timestamp of each bucket.
     """
@@ -271,11 +269,8 @@ def bucket_timestamps(
 def number_shapes(
     states_of: Mapping[str, NDArray[np.uint8]], buckets: NDArray[np.uint8]
 ) -> tuple[list[Shapes], list[NDArray[np.int64]]]:
-    """The distinct shapes of the rows, in as few ranges as ``MAX_SHAPES`` allows.
-
-    Returns
-    -------
-    The ranges, and per range the shape of each row: int64[n].
+    """The distinct shapes of the rows, in as few ranges as ``MAX_SHAPES`` allows; and per range the shape of
+    each row: int64[n].
     """
     ranges: list[Shapes] = []
     ids_per_range: list[NDArray[np.int64]] = []

@@ -262,13 +262,8 @@ def read_items(
 ) -> tuple[Csr, Vocabulary, int]:
     """The items of each entity, none without a row; parameters as those of `read`.
 
-    Parameters
-    ----------
-    column : the first feature of ``rows``, one with weights.
-
-    Returns
-    -------
-    The ids and times of the items, what the ids stand for, and the number of rows.
+    ``column`` is the first feature of ``rows``, one with weights. Returns the ids and times of the items,
+    what the ids stand for, and the number of rows.
     """
     indptr = np.empty(len(entity_hashes) + 1, np.int64)
     elements, ends, weights, num_found = rows.csr(

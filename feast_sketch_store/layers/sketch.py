@@ -69,15 +69,12 @@ class SketchLayer(Layer):
     ----------
     presence : the rows without their values.
     structures : the values of all features; at most one structure of each kind.
-    num_entities : number of rows.
     max_event_timestamp : of the newest row, microseconds since 1970.
-    roundings : by binned feature.
     cut : by feature that lost some values, the number of facts left out. Values that are kept lose no facts.
     semantics : how the rows of an entity were combined: a name in `view.semantics`.
     since : microseconds since 1970; older rows were left out. Set only if rows do not replace each other.
     complete_since : no seal of this log left out a row after it; at least ``since``.
     checks : of arrays whose checksums are verified at first use.
-    formulas : by computed feature.
     failed_over : by feature, why this seal does not keep it as requested; no snapshot has it.
 
     Raises
@@ -164,12 +161,8 @@ class SketchLayer(Layer):
     def shown(self, feature: EncodedFeature, entity_hashes: NDArray[np.uint64]) -> Answer:
         """What reads would return for a feature of rows if the layer held them under these hashes.
 
-        Values that the layer does not know are left out. A filter adds the false positives of the hashes.
-
-        Parameters
-        ----------
-        feature : of n rows.
-        entity_hashes : uint64[n, 2], of entities that the layer does not hold.
+        Values that the layer does not know are left out. A filter adds the false positives of the hashes,
+        uint64[n, 2], which are of entities that the layer does not hold.
         """
         return self.features[feature.codec.feature].shown(self._as_sealed(feature), entity_hashes)
 
@@ -294,15 +287,10 @@ class SketchLayer(Layer):
     ) -> "SketchLayer":
         """The reverse of `to_snapshot`. Arrays are used as they are, mapped or not.
 
-        Parameters
-        ----------
-        description, arrays : as `to_snapshot` returned them.
-        checks : of the arrays whose checksums are not verified yet, see `is_checked_where_read`.
+        ``checks`` are of those whose checksums are not verified yet, see `is_checked_where_read`.
 
-        Raises
-        ------
-        ValueError, KeyError, TypeError : the description and the arrays do not fit each other, or the kind of
-            a structure is of an unknown kind.
+        Raises ValueError, KeyError, TypeError : the description and the arrays do not fit each other, or a
+        structure is of an unknown kind.
         """
         parts = Parts(arrays, checks or {})
         structures = []
@@ -379,15 +367,9 @@ def formulas_from(
 ) -> dict[str, Formula]:
     """The formulas that `describe_formula` described, in the same order.
 
-    Parameters
-    ----------
-    entries : the descriptions.
-    codecs : of the layer's features, by name.
-    parts : the arrays of each formula, under its number.
+    ``parts`` has the arrays of each formula, under its number.
 
-    Raises
-    ------
-    ValueError, KeyError, TypeError : the parts do not fit each other or the features.
+    Raises ValueError, KeyError, TypeError : the parts do not fit each other or the features.
     """
     formulas = {}
     for number, entry in enumerate(entries):
@@ -485,9 +467,7 @@ class DeltaLayer(Layer):
 class SealedRows:
     """The sealed rows of a view, to be inspected. Immutable; safe to use from several threads.
 
-    Parameters
-    ----------
-    layers : of each shard that has sealed rows; at least one.
+    There is a layer of each shard that has sealed rows; at least one.
     """
 
     layers: tuple[SketchLayer, ...]

@@ -48,15 +48,8 @@ def refill(
     """Write the backed features of all rows of a view from the row log to its backing store.
 
     Use it after the backing store lost data, after a feature became backed, or after a write failed half-way.
-
-    Parameters
-    ----------
-    store, view : the repository and the name of a feature view.
-    tell : called with the number of rows done, and of all rows.
-
-    Returns
-    -------
-    The number of rows written: those with a value of a backed feature.
+    ``tell`` is called with the number of rows done, and of all rows. Returns the number of rows written:
+    those with a value of a backed feature.
 
     Raises
     ------
@@ -85,14 +78,7 @@ def differences(store: FeatureStore, view: str, num_rows: int = 1_000) -> list[s
 
     A view without backed features has no differences.
 
-    Parameters
-    ----------
-    store, view : the repository and the name of a feature view.
-    num_rows : how many rows are compared.
-
-    Raises
-    ------
-    StorageError : the backing store or the row log cannot be read.
+    Raises StorageError : the backing store or the row log cannot be read.
     """
     backed = _backed(store, view)
     if backed is None:
@@ -137,11 +123,8 @@ def _backed(store: FeatureStore, view: str) -> _Backed | None:
 def _parts(
     backed: _Backed, kept: Sequence[FoldedRows], is_chosen: NDArray[np.bool_] | None = None
 ) -> Iterator[tuple[pa.Table, list[FeastRow]]]:
-    """Rows in parts, each with its backed features.
-
-    Parameters
-    ----------
-    is_chosen : of the rows of all shards, one shard after the other; None for all.
+    """Rows in parts, each with its backed features; all, or those chosen of all shards, one shard after the
+    other.
     """
     before = 0
     for shard in kept:

@@ -62,8 +62,6 @@ class EntityHistory:
 
     Parameters
     ----------
-    view, entity : names.
-    shard : that the entity is in.
     snapshot_version : of that shard: the number of commits that its snapshot covers; None without one.
     rows : in the order of commits.
     shown : by feature, what a read shows now; None if the entity is absent or its row has expired.
@@ -82,10 +80,7 @@ class EntityHistory:
 def entity_history(store: FeatureStore, view: str, entity_row: Mapping[str, Any]) -> EntityHistory:
     """What the row log has of an entity, and what reads showed.
 
-    Parameters
-    ----------
-    store, view : the repository and the name of a feature view.
-    entity_row : join keys and values, as for ``get_online_features``.
+    ``entity_row`` has join keys and values, as for ``get_online_features``.
 
     Raises
     ------

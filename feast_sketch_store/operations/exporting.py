@@ -47,16 +47,10 @@ def _bound(host: str, port: int) -> _Server:
 
 @contextmanager
 def exported(host: str, port: int) -> Iterator[int]:
-    """Serve metrics to Prometheus from a thread until the block ends. Yields the port.
+    """Serve metrics to Prometheus from a thread until the block ends. Yields the port; 0 asks for any free
+    one.
 
-    Parameters
-    ----------
-    host : address to listen on.
-    port : 0 for any free port.
-
-    Raises
-    ------
-    SketchStoreError : the port is taken, or the host is not of this machine.
+    Raises SketchStoreError : the port is taken, or the host is not of this machine.
     """
     with _bound(host, port) as server:
         thread = threading.Thread(target=server.serve_forever, daemon=True)

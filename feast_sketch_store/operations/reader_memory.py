@@ -26,9 +26,7 @@ _MOST_READERS, _ENOUGH_BYTES = 16, 1 << 22  # what a small view takes is a mean 
 def reader_bytes(place: StorePlace, project: str, name: str) -> int | None:
     """Private memory of a process that reads all features of a view; None where the system does not tell.
 
-    Parameters
-    ----------
-    name : of the view in the store; it ends in ``@v2`` if it is of a version.
+    ``name`` is that of the view in the store; it ends in ``@v2`` if it is of a version.
     """
     if private_bytes() is None:
         return None

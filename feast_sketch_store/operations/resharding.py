@@ -41,18 +41,13 @@ from feast_sketch_store.view.view_file import put_map, seconds_between_looks, sh
 def reshard(
     store: FeatureStore, view: str, num_shards: int, wait: Callable[[float], object] = time.sleep
 ) -> int:
-    """Divide the rows of a view into new shards, all of them or none.
+    """Divide the rows of a view into new shards, all of them or none. Returns the number of entities.
 
     Parameters
     ----------
-    store, view : the repository and the name of a feature view.
     num_shards : a power of two; 1 for an undivided view. After a run that was killed, the current number
         leaves the rows where they are.
     wait : waits a number of seconds for writers to notice the fence.
-
-    Returns
-    -------
-    The number of entities.
 
     Raises
     ------

@@ -94,11 +94,8 @@ def verify_view(
 
     Parameters
     ----------
-    storage : of the view.
-    codecs : one per feature of the view.
     expire_before : microseconds since 1970; older rows may be in the log and not in the snapshot.
     progress : called with the number of bytes of each file checked.
-    semantics : of the view's rows, by name.
     shard : the number of this storage's shard, and the number of shards.
     """
     found = Verification()

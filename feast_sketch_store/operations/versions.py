@@ -79,12 +79,10 @@ class ViewDiff:
 
     Parameters
     ----------
-    view : its name.
     before, after : what the versions are: the numbers of commits that snapshots cover, or ``now``.
     entities : in each version.
     added, removed, replaced : entities with a row in one version only, and those whose row has another time.
     size_bytes : of each version, in memory.
-    features : of the view.
     movers : the entities whose number of facts changed most.
     """
 

@@ -47,10 +47,8 @@ REPORT = pa.schema(
 
 @dataclass(frozen=True)
 class DataFile:
-    """A Parquet file of the table.
-
-    ``num_rows`` and ``checksum``, MurmurHash3 x64 128 in hexadecimal, are those in its commit.
-    ``storage`` is that of the table's folder.
+    """A Parquet file in the storage of the table's folder, with the rows and the checksum (MurmurHash3 x64
+    128 in hexadecimal) that its commit tells.
     """
 
     storage: Storage
@@ -62,18 +60,14 @@ class DataFile:
     def write(
         cls, storage: Storage, schema: pa.Schema, batches: Iterable[pa.Table], label: str = ""
     ) -> "DataFile":
-        """Write a new file durably.
+        """Write a new file durably, whose name begins with the label.
 
         Parameters
         ----------
-        storage : of the table's folder.
         schema : of the file. Columns that a batch lacks are null.
         batches : the rows; small ones are put together in row groups.
-        label : the beginning of the file's name.
 
-        Raises
-        ------
-        StorageError : it cannot be written; no file remains.
+        Raises StorageError : it cannot be written; no file remains.
         """
         schema, name, num_rows = large_schema(schema), f"{label}{uuid.uuid4()}{SUFFIX}", 0
         with (
@@ -127,15 +121,10 @@ class DataFile:
             return large_schema(pq.read_schema(pa.BufferReader(self._content())).remove_metadata())
 
     def batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
-        """The rows in batches of bounded size, with large types.
+        """The rows in batches of bounded size, with large types; of all columns, or of those named that it
+        has.
 
-        Parameters
-        ----------
-        columns : names; one that the file lacks is left out. None for all.
-
-        Raises
-        ------
-        DamagedFileError : the file is missing, truncated or altered.
+        Raises DamagedFileError : the file is missing, truncated or altered.
         """
         with self._reading():
             content = self._content()

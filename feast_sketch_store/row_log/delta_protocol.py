@@ -160,10 +160,7 @@ def path_of(action: Mapping[str, Any]) -> str:
 def write_checkpoint(storage: Storage, version: int, actions: Sequence[Action]) -> None:
     """Write a checkpoint of all commits up to a version, and point readers to it.
 
-    Parameters
-    ----------
-    storage : of the table's folder.
-    actions : the protocol, the metadata, and an action for each file of the table.
+    ``actions`` are the protocol, the metadata, and one for each file of the table.
     """
     rows = [{kind: action.get(kind) for kind in _CHECKPOINT_SCHEMA.names} for action in actions]
     stream = pa.BufferOutputStream()

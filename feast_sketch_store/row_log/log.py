@@ -118,10 +118,6 @@ class RowLog:
 
     Every method raises a `DamagedFileError` if it meets a commit that is missing, truncated or altered, and a
     `StorageError` if files cannot be read or written.
-
-    Parameters
-    ----------
-    storage : of the view.
     """
 
     def __init__(self, storage: Storage):
@@ -159,12 +155,8 @@ class RowLog:
         return awaits is not None and max(self._table.versions(), default=-1) > awaits
 
     def read(self, known: Position = START, snapshot: str = "") -> LogRead:
-        """What was committed after a position.
-
-        Parameters
-        ----------
-        known : the position.
-        snapshot : the name of the snapshot that holds the rows up to there.
+        """What was committed after a position. ``snapshot`` is the name of the one that holds the rows up to
+        there.
         """
         try:
             found = None
@@ -256,16 +248,8 @@ class RowLog:
         return replace(rows, position=replace(rows.position, identity=known), moment=entry["moment"])
 
     def sealed_rows(self, number: int, snapshot: str) -> LogRead | None:
-        """The rows of the table that a snapshot was made of.
-
-        Parameters
-        ----------
-        number : the last commit that the snapshot covers.
-        snapshot : its name.
-
-        Returns
-        -------
-        None if those rows were replaced.
+        """The rows of the table that a snapshot, by its last commit and its name, was made of; None if those
+        rows were replaced.
         """
         state = self._table.state()
         compaction = state.compaction
@@ -278,15 +262,8 @@ class RowLog:
         return LogRead(Position(number), tuple(file for commit in commits for file in commit.files))
 
     def absorbed_behind(self, number: int, snapshot: str) -> LogRead | None:
-        """The rows of the table after those that a snapshot, or a part of it, was made of.
+        """The rows of the table after those that a snapshot, or a part of it up to a commit, was made of.
 
-        Parameters
-        ----------
-        number : the last commit that is covered.
-        snapshot : the name of the snapshot.
-
-        Returns
-        -------
         None if they cannot be told apart, because rows were replaced.
         """
         state = self._table.state()
@@ -300,9 +277,7 @@ class RowLog:
     def append(self, rows: pa.Table) -> Position:
         """Append rows as one commit; they are durable when this returns.
 
-        Returns
-        -------
-        The commit, which a reader that knew everything before it need not read.
+        Returns the commit, which a reader that knew everything before it need not read.
 
         Raises
         ------
@@ -324,17 +299,10 @@ class RowLog:
     def stage(
         self, tables: Iterable[pa.Table], label: str, shard: int = 0, num_shards: int = 1
     ) -> Iterator[StagedFile]:
-        """Write tables of the row log into files that no commit names yet.
+        """Write tables of the row log into files that no commit names yet; their names begin with the label.
 
-        Parameters
-        ----------
-        tables : those of one schema that follow each other go into few files; one is read ahead at most.
-        label : the beginning of the files' names.
-        shard, num_shards : that all rows are of.
-
-        Raises
-        ------
-        StorageError : a file cannot be written; earlier files remain.
+        Tables of one schema that follow each other go into few files; one is read ahead at most. All rows are
+        of one shard. Raises StorageError : a file cannot be written; earlier files remain.
         """
         for schema, some in itertools.groupby(tables, lambda table: table.schema):
             for run in runs(some, _STAGED_BYTES):
@@ -442,9 +410,7 @@ class RowLog:
     def absorb(self) -> LogRead:
         """Move all rows of the write-ahead log into the table, each row once, whatever other processes do.
 
-        Returns
-        -------
-        The rows of the table. If this raises, the rows stay where they are.
+        Returns the rows of the table. If this raises, the rows stay where they are.
         """
         last = self._wal.close_segment()
         while True:
@@ -506,19 +472,10 @@ class RowLog:
         return self.extend(self.absorb(), schema)
 
     def extend(self, rows: LogRead, schema: pa.Schema) -> LogRead:
-        """Create the table if it does not exist, and add missing columns.
+        """Create the table if it does not exist, and add missing columns. Gives the same rows in the table as
+        it is now.
 
-        Parameters
-        ----------
-        rows : of the table.
-
-        Returns
-        -------
-        The same rows in the table as it is now.
-
-        Raises
-        ------
-        RowError : a column has another type in the log.
+        Raises RowError : a column has another type in the log.
         """
         assert rows.position.identity is not None
         identity = rows.position.identity.hex()
@@ -530,23 +487,16 @@ class RowLog:
         return rows
 
     def compact(self, batches: Iterable[pa.Table], rows: LogRead, snapshot: str = "") -> bool:
-        """Replace the rows of the table by others.
+        """Replace ``rows`` of the table by others; False if the table has changed.
 
         Rows that are appended meanwhile stay. The replaced files also stay for a while.
 
         Parameters
         ----------
         batches : the new rows; a batch may lack columns.
-        rows : of the table.
         snapshot : for rows from elsewhere, the name of a snapshot that holds the same rows.
 
-        Returns
-        -------
-        False if the table has changed.
-
-        Raises
-        ------
-        StorageError : the table cannot be written. It is unchanged or, rarely, holds the rows.
+        Raises StorageError : the table cannot be written. It is unchanged or, rarely, holds the rows.
         """
         identity, state = rows.position.identity, self._table.state()
         assert identity is not None

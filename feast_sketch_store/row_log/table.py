@@ -49,11 +49,10 @@ _LAST_COMPACTIONS = 2
 class TableCommit:
     """One commit: the files it added and the names of those it removed.
 
-    ``first`` and ``through`` are numbers of the log. A compaction
-    keeps the rows of the commits before it. If it names a ``snapshot``, its rows came from elsewhere and that
-    snapshot holds the same rows. ``tombstones`` are the files that it and earlier compactions replaced, with
-    the time in milliseconds since 1970. One that tells the table's ``columns`` also tells the ``identity`` of
-    the log.
+    ``first`` and ``through`` are numbers of the log. A compaction keeps the rows of the commits before it. If
+    it names a ``snapshot``, its rows came from elsewhere and that snapshot holds the same rows.
+    ``tombstones`` are the files that it and earlier compactions replaced, with the time in milliseconds since
+    1970. One that tells the table's ``columns`` also tells the ``identity`` of the log.
     """
 
     version: int
@@ -111,10 +110,6 @@ class Table:
 
     Every method raises a `DamagedFileError` if a commit is missing or damaged, and a `StorageError` if files
     cannot be read or written; all rows stay.
-
-    Parameters
-    ----------
-    storage : of the table's folder.
     """
 
     def __init__(self, storage: Storage):
@@ -215,17 +210,10 @@ class Table:
     def append(
         self, identity: str, files: Sequence[DataFile], columns: Mapping[str, Any], first: int, through: int
     ) -> TableState | None:
-        """Commit written files; creates the table if it does not exist.
+        """Commit written files, and give the new table; None if it now holds other rows of the log.
 
-        Parameters
-        ----------
-        identity : of the log, as text.
-        columns : of the table, with their Delta types.
-        first, through : the numbers of the log that the files hold; the table holds those before.
-
-        Returns
-        -------
-        The new table; None if it now holds other rows of the log.
+        Creates the table if it does not exist. ``first`` and ``through`` are the numbers of the log that the
+        files hold; the table holds those before.
         """
         for _ in range(_RETRIES):
             state = self.state()
@@ -248,16 +236,10 @@ class Table:
         )
 
     def compact(self, identity: str, state: TableState, batches: Iterable[pa.Table], snapshot: str) -> bool:
-        """Replace all rows of a state by others. The replaced files stay until they are pruned.
+        """Replace all rows of a state by others; False if a commit came between.
 
-        Parameters
-        ----------
-        batches : the rows; a batch may lack columns.
-        snapshot : for rows that are not those of the log: the name of a snapshot that holds the same.
-
-        Returns
-        -------
-        False if a commit came between.
+        The replaced files stay until they are pruned; ``batches`` and ``snapshot`` are as of
+        `RowLog.compact`.
         """
         schema = pa.schema({name: delta_protocol.arrow_type(kind) for name, kind in state.columns.items()})
         files: list[DataFile] = []
@@ -318,18 +300,11 @@ class Table:
         self._storage.delete(_outdated(compaction.tombstones, delta_protocol.now()))
 
     def vacuum(self, kept: Iterable[str], orphan_age_seconds: float) -> list[str]:
-        """Delete data files that are no longer part of the table.
+        """Delete data files that are no longer part of the table, and return their names.
 
-        Files that a compaction replaced go at once; other files, which a writer left
-        when it died or has not committed yet, go when they are older than ``orphan_age_seconds``.
-
-        Parameters
-        ----------
-        kept : names of files in commits of the log that are not absorbed yet.
-
-        Returns
-        -------
-        The names of the files deleted.
+        Files that a compaction replaced go at once; other files, which a writer left when it died or has not
+        committed yet, go when they are older than ``orphan_age_seconds``. Those that commits of the log name
+        which are not absorbed yet are ``kept``.
         """
         state = self.state()
         live = {*kept, *(file.name for file in state.files)}

@@ -99,14 +99,10 @@ class Tail:
 
 
 class WriteAheadLog:
-    """The segments of one log. Safe to use from several threads.
+    """The segments of one log, in its folder. Safe to use from several threads.
 
-    Every method that reads raises a `DamagedFileError` if a head or a record was altered.
-
-    Parameters
-    ----------
-    storage : of the log's folder.
-    table : storage of the data files.
+    Every method that reads raises a `DamagedFileError` if a head or a record was altered. ``table`` is the
+    storage of the data files.
     """
 
     def __init__(self, storage: Storage, table: Storage):
@@ -319,9 +315,8 @@ class WriteAheadLog:
         -------
         The number of the last commit, and the place after it; None if its segment is gone already.
 
-        Raises
-        ------
-        StorageError : the log cannot be written. None of the commits were written or, rarely, all of them.
+        Raises StorageError : the log cannot be written. None of the commits were written or, rarely, all of
+        them.
         """
         with self._lock, self._storage.lease(_LOCK, wait=True):
             found = self._find_tail()

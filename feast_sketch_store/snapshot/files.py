@@ -73,7 +73,6 @@ class SnapshotFile:
     number : of the seal, ascending with the version of the table that was sealed. So a seal of rows that were
         replaced meanwhile is not the newest.
     name : prefix of its files' names; unique.
-    storage : of the snapshots.
     known_manifest : the content of the manifest, for one that is not published yet; None to read it.
     """
 
@@ -151,10 +150,7 @@ class SnapshotFile:
         skip : called with the name of an array; true if the caller checks the array, see `BlockChecks`.
         layer : whose part it is: 0 for the base, 1 for the oldest delta.
 
-        Raises
-        ------
-        DamagedFileError : the manifest or the part is damaged, or the part is missing.
-        StorageError : a file cannot be read, or the snapshot has been pruned.
+        Raises DamagedFileError : the manifest or the part is damaged, or the part is missing.
         """
         file = self.file(part, layer)
         source = self.storage.where(file.name)
@@ -229,11 +225,9 @@ class Listing:
 
 
 class SnapshotFolder:
-    """The snapshots of one view. Methods raise StorageError if the storage cannot be read or written.
+    """The snapshots of one view, in a storage that holds nothing else.
 
-    Parameters
-    ----------
-    storage : holds nothing else.
+    Methods raise StorageError if the storage cannot be read or written.
     """
 
     def __init__(self, storage: Storage):
@@ -255,10 +249,8 @@ class SnapshotFolder:
     def look(self, since: SnapshotFile | None = None) -> Listing:
         """The published snapshots, and the one at which readers are held.
 
-        Parameters
-        ----------
-        since : a known snapshot; those of earlier versions are left out, which makes an answer of an object
-            store shorter. The names of pins, and of the note of a move, come after all versions.
+        Those of earlier versions than ``since`` are left out, which makes an answer of an object store
+        shorter. The names of pins, and of the note of a move, come after all versions.
         """
         names = self.storage.list(after="" if since is None else f"{since.version:020d}")
         matches = map(_MANIFEST_NAME.fullmatch, names)
@@ -301,19 +293,14 @@ class SnapshotFolder:
         table_version: int = 0,
         below: Sequence[LayerFiles] = (),
     ) -> SnapshotFile:
-        """Write a snapshot durably; readers do not see it before `publish`.
+        """Write a snapshot durably; readers do not see it before `publish`. If this raises, no file remains.
 
         Parameters
         ----------
-        version : of the row log.
+        version, table_version : of the row log, and of its table, which holds the rows.
         description, arrays : of the layer, see `format.encode`.
         order : the arrays of the order index.
-        table_version : of the row log's table, which holds the rows.
         below : the base and deltas under the new layer, which is then a delta; empty for a new base.
-
-        Raises
-        ------
-        StorageError : the storage cannot be written; no file remains.
         """
         first = _SEALS_OF_A_TABLE * table_version
         known = [s.number for s in self.list() if s.version == version]
@@ -335,12 +322,7 @@ class SnapshotFolder:
         return SnapshotFile(version, number, name, self.storage, manifest.encode())
 
     def publish(self, draft: SnapshotFile) -> SnapshotFile:
-        """Make a snapshot visible, as of `write`.
-
-        Raises
-        ------
-        StorageError : the storage cannot be written; the snapshot is gone.
-        """
+        """Make a snapshot visible, as of `write`. If this raises, the snapshot is gone."""
         name, content = draft.manifest_name, draft.known_manifest
         assert content is not None
         try:
@@ -394,9 +376,7 @@ class SnapshotFolder:
     def remove_leftovers(self, age_seconds: float = 0.0) -> int:
         """Remove files of killed writers. Returns the number of files.
 
-        Parameters
-        ----------
-        age_seconds : remove only files older than this, which no process can still be writing.
+        Where others may be writing, only files that are older than ``age_seconds``.
         """
         gone = self.leftovers()
         if not self.storage.supports_leases:  # another process may be writing

@@ -48,14 +48,8 @@ Arrays = dict[str, NDArray[np.generic]]
 def encode(description: Mapping[str, Any], arrays: Mapping[str, NDArray[np.generic]]) -> list[memoryview]:
     """The file's content in pieces, to be written one after the other.
 
-    Parameters
-    ----------
-    description : JSON-serializable; goes into the header.
-    arrays : of uint64, int64, int32 or uint8.
-
-    Raises
-    ------
-    KeyError : an array has another type.
+    The description is JSON-serializable and goes into the header. The arrays are of uint64, int64, int32 or
+    uint8; a KeyError is raised for another type.
     """
     ordered = sorted(arrays.items(), key=lambda item: _rank(item[1].dtype, item[0]))
     contiguous = [(name, np.ascontiguousarray(array)) for name, array in ordered]
@@ -80,7 +74,6 @@ def decode(
     Parameters
     ----------
     content : uint8[size_bytes], at an address that is a multiple of 8; may be memory-mapped.
-    source : the file's name, for error messages.
     skip : called with the name of an array; true if the caller checks its bytes.
 
     Raises
@@ -155,10 +148,7 @@ class Stretch:
 def locate(head: bytes, size_bytes: int, source: str) -> dict[str, Stretch]:
     """Where the arrays of a file lie, given at least its header and its size.
 
-    Raises
-    ------
-    DamagedFileError : the header is truncated, altered, or of another kind.
-    FormatVersionError : the file has another format version.
+    Raises DamagedFileError, FormatVersionError : as `decode`, of the header.
     """
     _, stretches = _read_header(np.frombuffer(head, np.uint8), source, size_bytes)
     return {stretch.name: stretch for stretch in stretches}

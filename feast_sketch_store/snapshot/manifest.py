@@ -102,13 +102,9 @@ class LayerFiles:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a snapshot covers, and its files.
+    """What a snapshot covers, and its files: the base, and the deltas over it, oldest first.
 
-    Parameters
-    ----------
-    number : of the seal, see `SnapshotFile`.
-    created_by : package and version that sealed it.
-    layers : the base, and the deltas over it, oldest first.
+    ``number`` is that of the seal, see `SnapshotFile`.
     """
 
     number: int
@@ -142,12 +138,7 @@ class Manifest:
 
     @classmethod
     def decode(cls, content: bytes, source: str) -> "Manifest":
-        """The manifest in a file's content.
-
-        Parameters
-        ----------
-        content : of the file.
-        source : the file's name, for error messages.
+        """The manifest in a file's content; errors name the ``source``.
 
         Raises
         ------

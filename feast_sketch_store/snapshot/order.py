@@ -50,7 +50,6 @@ def load_order(snapshot: SnapshotFile, layer: int = 0, check_all: bool = False) 
 
     Parameters
     ----------
-    snapshot : the snapshot.
     layer : 0 for the base, 1 for the oldest delta. A delta's keys include deleted entities.
     check_all : check that the small arrays are those of the rows.
 
@@ -78,14 +77,8 @@ def by_hash(parts: Sequence[RowKeys]) -> RowKeys:
 class OrderIndex:
     """Looks up entities in the order index of a base or a delta. Safe to use from several threads.
 
-    Parameters
-    ----------
-    snapshot, layer : see `load_order`.
-
-    Raises
-    ------
-    DamagedFileError : the file is truncated, altered, or of another kind; methods raise it, too.
-    StorageError : the file cannot be read; likewise.
+    This and all methods raise a DamagedFileError if the file is truncated, altered, or of another kind, and a
+    StorageError if it cannot be read. ``layer`` is as of `load_order`.
     """
 
     def __init__(self, snapshot: SnapshotFile, layer: int = 0):
@@ -110,12 +103,7 @@ class OrderIndex:
         return _keys_of(self._blocks(blocks)[within])
 
     def of(self, entity_hashes: NDArray[np.uint64]) -> RowKeys:
-        """The keys of those of some entities that are listed, ordered by hash.
-
-        Parameters
-        ----------
-        entity_hashes : uint64[n, 2], distinct.
-        """
+        """The keys of those of some distinct entities, uint64[n, 2], that are listed; ordered by hash."""
         if not self._num_rows:
             return RowKeys.none()
         first = _first_bits(entity_hashes[:, 0])

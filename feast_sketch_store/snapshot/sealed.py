@@ -30,17 +30,8 @@ def write_layer(
 ) -> SnapshotFile:
     """Write the layer of all rows up to a version of the row log as a snapshot, without publishing it.
 
-    Parameters
-    ----------
-    snapshots : of the view.
-    layer : of the rows.
-    keys : of the rows. For a delta they include deleted entities, which are not in the layer.
-    view : its name, for the description.
-    version, table_version, below : see `SnapshotFolder.write`.
-
-    Raises
-    ------
-    StorageError : the folder cannot be written; no file remains.
+    For a delta, ``keys`` include deleted entities, which are not in the layer. The name of the view goes into
+    the description; the other parameters and errors are those of `SnapshotFolder.write`.
     """
     described, arrays = layer.to_snapshot()
     description = {
@@ -70,9 +61,7 @@ def open_layers(
 ) -> tuple[SketchLayer, tuple[DeltaLayer, ...]]:
     """Map the base of a snapshot, and its deltas, oldest first.
 
-    Parameters
-    ----------
-    check_all : read and check every byte now, not each block before its first use.
+    With ``check_all`` every byte is read and checked now, not each block before its first use.
 
     Raises
     ------

@@ -118,10 +118,7 @@ class Storage(ABC):
     def list(self, folder: str = "", after: str = "") -> Sequence[str]:
         """The names of files directly in a folder, without the folder, in ascending order.
 
-        Parameters
-        ----------
-        folder : ``""`` or a name that ends in a slash. One that does not exist has no files.
-        after : only names that are greater.
+        Only names greater than ``after``. A folder that does not exist has no files.
         """
 
     @abstractmethod
@@ -148,12 +145,8 @@ class Storage(ABC):
     def map(self, name: str, known: KnownFile | None = None) -> NDArray[np.uint8]:
         """A file's bytes as a read-only array, whose pages the processes of a host share if possible.
 
-        The array stays valid when the file is deleted, and holds no file descriptor.
-
-        Parameters
-        ----------
-        known : the checksums for fetched bytes. With it, an earlier fetched copy is used without a look at
-            the storage.
+        The array stays valid when the file is deleted, and holds no file descriptor. With ``known``, the
+        checksums for fetched bytes, an earlier fetched copy is used without a look at the storage.
 
         Raises
         ------
@@ -181,9 +174,7 @@ class Storage(ABC):
     def create(self, name: str) -> AbstractContextManager[BinaryIO]:
         """Write a new file. It appears whole and durable when the block ends, or not at all if it raises.
 
-        Raises
-        ------
-        FileExistsAlreadyError : the file exists by the end of the block; it stays unchanged.
+        Raises FileExistsAlreadyError : the file exists by the end of the block; it stays unchanged.
         """
 
     @abstractmethod

@@ -31,11 +31,8 @@ class Checked(NamedTuple):
 
 
 def check_bucket(url: str, options: Options | None = None) -> Iterator[Checked]:
-    """Check a bucket, one property after the other.
-
-    Parameters
-    ----------
-    url, options : as `open_bucket` takes them. A folder below the URL is used, and removed.
+    """Check a bucket, one property after the other, in a folder below the URL, which is removed; see
+    `open_bucket`.
 
     Raises
     ------

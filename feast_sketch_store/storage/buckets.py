@@ -99,15 +99,11 @@ def open_bucket(
 
     Parameters
     ----------
-    url : of the store.
     options : ``storage_options``: those of obstore's stores, such as ``endpoint`` and ``region``, and of its
         client, such as ``allow_http`` and ``timeout``.
-    read_only : whether every method that changes something raises.
-    cache_path : local folder for fetched files; None to fetch into memory.
+    read_only, cache_path : see `ObjectStorage`.
 
-    Raises
-    ------
-    SettingsError : the URL or an option is invalid, or obstore is not installed.
+    Raises SettingsError : the URL or an option is invalid, or obstore is not installed.
     """
     objects, folder = open_objects(url, options)
     from feast_sketch_store.storage.object_store import ObjectStorage

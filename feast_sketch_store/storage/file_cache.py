@@ -36,33 +36,20 @@ FetchPart = Callable[[int, int], bytes]
 
 
 class FileCache:
-    """The files of a folder. Safe to use from several threads and processes.
-
-    Parameters
-    ----------
-    path : the folder; it need not exist.
-    """
+    """The files of a folder, which need not exist. Safe to use from several threads and processes."""
 
     def __init__(self, path: Path):
         self.path = path
 
     def map(self, content: str, size_bytes: int, fetch: FetchPart, chunks: Chunks) -> NDArray[np.uint8]:
-        """A file's bytes; fetched, unless a process of the host has done so before.
+        """A file's bytes, uint8[size_bytes]; fetched, unless a process of the host has done so before.
 
         Parameters
         ----------
         content : identifies the content.
-        size_bytes : of the file.
         fetch : returns the bytes from one position up to another, whole chunks that match.
-        chunks : of the file.
 
-        Returns
-        -------
-        uint8[size_bytes]
-
-        Raises
-        ------
-        StorageError : the folder cannot be used; or any error of ``fetch``.
+        Raises StorageError : the folder cannot be used; or any error of ``fetch``.
         """
         if size_bytes == 0:
             return np.zeros(0, np.uint8)
@@ -81,9 +68,7 @@ class FileCache:
     def drop_damaged(self, content: str, known: KnownFile) -> bool:
         """Delete a file whose bytes are wrong. Processes that map it keep their pages.
 
-        Returns
-        -------
-        Whether it was damaged; then the next map fetches it again.
+        Returns whether it was damaged; then the next map fetches it again.
         """
         path = self._path(content, known.size_bytes)
         try:

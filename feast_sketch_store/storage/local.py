@@ -46,14 +46,9 @@ _Identity = tuple[int, int]  # of a file or folder: inode and time of birth
 
 
 class LocalStorage(Storage):
-    """A folder and all that is in it.
+    """A folder, which need not exist and may be a symbolic link, and all that is in it.
 
     Keeps nothing open between calls, so it may be used after a fork.
-
-    Parameters
-    ----------
-    path : the folder; it need not exist. It may be a symbolic link to one.
-    read_only : whether every method that changes something raises.
     """
 
     supports_append = True

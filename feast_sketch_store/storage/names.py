@@ -42,11 +42,7 @@ def left_over(storage: Storage, age_seconds: float = 86_400.0) -> list[str]:
     """The names of files of a view's rebuild or import that is in progress or was killed, and of hidden ones.
 
     Files in hidden folders were already being removed. Other hidden files are those of writers that were
-    killed.
-
-    Parameters
-    ----------
-    age_seconds : of the latter, only those that are older; younger ones may still be written.
+    killed; only older ones than ``age_seconds`` count, because younger ones may still be written.
     """
     oldest = time.time() - age_seconds
 

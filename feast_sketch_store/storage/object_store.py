@@ -50,15 +50,10 @@ class _ReplacedError(Exception):
 
 
 class ObjectStorage(Storage):
-    """The objects of a bucket whose keys begin with a folder.
+    """The objects of a bucket whose keys begin with a folder: ``""``, or a key that ends in a slash.
 
-    Parameters
-    ----------
-    objects : of the bucket.
-    folder : a key that ends in a slash; ``""`` for the bucket.
-    read_only : whether every method that changes something raises.
-    cache_path : local folder for fetched files, which all processes of the host map; None to fetch into
-        memory.
+    ``cache_path`` is a local folder for fetched files, which all processes of the host map; None to fetch
+    into memory.
     """
 
     fetches = True

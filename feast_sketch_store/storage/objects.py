@@ -96,11 +96,11 @@ class Objects:
 
     Parameters
     ----------
-    store : a store of obstore, without a prefix.
-    location : URL of the bucket, without credentials, for messages.
+    store : of obstore, without a prefix.
+    location, endpoint : URL of the bucket, and address of its server if that is not the cloud's own, for
+        messages; both without credentials.
     identity : differs between buckets of the same name at different endpoints.
     probe_folder : key, ending in a slash, of the folder for the probe of conditional writes.
-    endpoint : address of the server, for messages; empty for the cloud's own.
     has_proxy : whether requests go through a proxy.
     """
 
@@ -223,12 +223,8 @@ class Objects:
         raise UncertainWriteError(f"{self.where(key)}: is refused as taken, but is not there")
 
     def replace(self, key: str, content: bytes | memoryview, known: ObjectInfo | None = None) -> bool:
-        """Write an object, new or not.
-
-        Parameters
-        ----------
-        key, content : of the object.
-        known : replace only this object, and return False if it was replaced since.
+        """Write an object, new or not; or only in the place of a known one, and return False if that was
+        replaced since.
         """
         self.require_conditions()
         mode: Any = "overwrite"

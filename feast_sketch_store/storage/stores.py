@@ -25,8 +25,6 @@ class StorePlace:
     ----------
     path : a local folder or a URL.
     options : of the object store, with credentials; `repr` leaves them out.
-    cache_path : local folder for files fetched from a bucket; None to fetch into memory.
-    read_only : whether every method that changes something raises.
     """
 
     path: Path | str
@@ -64,16 +62,9 @@ class StorePlace:
         return [folder.within(f"{view}/") for view in folder.folders()]
 
     def find_view(self, project: str | None, view: str) -> Storage:
-        """The storage of a view that `feast apply` has made.
+        """The storage of a view that `feast apply` has made; a project may be None if the store has only one.
 
-        Parameters
-        ----------
-        project : None if the store has only one.
-        view : its name.
-
-        Raises
-        ------
-        SettingsError : there is no such view, or the project must be named.
+        Raises SettingsError : there is no such view, or the project must be named.
         """
         store = self._root()
         projects = store.folders() if project is None else [folder_name(project)]

@@ -32,9 +32,7 @@ def map_pages(descriptor: int, size_bytes: int) -> NDArray[np.uint8]:
     They are unmapped with the last array over them. The descriptor may be closed; Python's own `mmap` would
     keep a descriptor for each map, and a process can have only few.
 
-    Raises
-    ------
-    OSError : the file cannot be mapped.
+    Raises OSError : the file cannot be mapped.
     """
     return np.asarray(_Pages(descriptor, size_bytes))
 
@@ -169,13 +167,10 @@ def lock(path: Path, wait: bool, make_folder: Callable[[Path], None] | None) -> 
 
     Parameters
     ----------
-    path : of the file.
     wait : wait for the holder, even if it is another thread of this process; otherwise return None.
     make_folder : makes the file's folder; None to return None if there is none.
 
-    Raises
-    ------
-    OSError : the file cannot be made or locked.
+    Raises OSError : the file cannot be made or locked.
     """
     while True:
         descriptor = _open_lock(path, make_folder)
