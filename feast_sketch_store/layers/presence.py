@@ -241,10 +241,8 @@ def bucket_timestamps(
     rows expire in steps of a fifteenth of their time to live; without one, buckets have equally many rows.
     Rows that are already expired when the newest row is written share a bucket with no live row.
 
-    Returns
-    -------
-    The oldest and newest timestamp of each bucket, ascending: int64[b, 2]; and the bucket of each row:
-    uint8[n]. Timestamps are microseconds since 1970.
+    Returns the oldest and newest timestamp of each bucket, ascending: int64[b, 2]; and the bucket of each
+    row: uint8[n]. Timestamps are microseconds since 1970.
     """
     ordered = np.sort(timestamps)
     edges = ordered[np.flatnonzero(np.diff(ordered, prepend=NO_TIMESTAMP))]

@@ -400,15 +400,8 @@ def formulas_from(
 class DeltaLayer(Layer):
     """Sealed rows that replace those of layers below. Immutable; safe to read from any number of threads.
 
-    Parameters
-    ----------
-    layer : the sealed rows.
-    entity_hashes : uint64[n, 2], ascending: entities with rows and deleted entities.
-    deleted : bool[n], which of them were deleted.
-
-    Raises
-    ------
-    ValueError : the list does not match the layer, or does not ascend.
+    ``entity_hashes`` are uint64[n, 2], ascending: of entities with rows and of those that were ``deleted``,
+    bool[n]. Raises ValueError : the list does not match the layer, or does not ascend.
     """
 
     layer: SketchLayer

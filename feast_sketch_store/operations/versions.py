@@ -185,13 +185,8 @@ def _size_of(state: State) -> int:
 
 
 class _Content:
-    """What a read of all entities of a version shows, counted.
-
-    Attributes
-    ----------
-    lengths_of_entities : by the hash of an entity, the facts of all features.
-    values : by feature, how many rows have each value.
-    lengths : by feature, how many rows have so many values.
+    """What a read of all entities of a version shows, counted: the facts of each entity, by its hash; and by
+    feature its facts, how many rows have each value, and how many rows have so many values.
     """
 
     def __init__(self, codecs: Sequence[FeatureCodec], state: State, keys: RowKeys):

@@ -140,10 +140,8 @@ class Manifest:
     def decode(cls, content: bytes, source: str) -> "Manifest":
         """The manifest in a file's content; errors name the ``source``.
 
-        Raises
-        ------
-        DamagedFileError : the content is truncated, altered, or of another kind.
-        FormatVersionError : the file has another format version.
+        Raises DamagedFileError, FormatVersionError : the content is truncated, altered, or of another kind or
+        version.
         """
         if len(content) > MAX_MANIFEST_BYTES:
             raise DamagedFileError(f"{source}: not a manifest: it is longer than {MAX_MANIFEST_BYTES} bytes")

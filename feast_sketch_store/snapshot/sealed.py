@@ -63,10 +63,8 @@ def open_layers(
 
     With ``check_all`` every byte is read and checked now, not each block before its first use.
 
-    Raises
-    ------
-    DamagedFileError : a file is truncated or altered, or its parts do not fit each other.
-    StorageError : a file cannot be read.
+    Raises DamagedFileError, StorageError : a file is truncated or altered, its parts do not fit each other,
+    or it cannot be read.
     """
     source, deltas = snapshot.where(), []
     base, _ = _open(snapshot, check_all, 0)

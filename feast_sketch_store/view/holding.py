@@ -8,17 +8,10 @@ from feast_sketch_store.view.view import View
 
 
 def pin(view: View, versions: Sequence[int] | None = None) -> tuple[int, ...]:
-    """Hold reads of all processes at a snapshot of each shard, until `unpin`.
+    """Hold reads of all processes at a snapshot of each shard, until `unpin`. Returns the versions of these.
 
-    Writes are kept, and not shown. No write seals meanwhile; `seal` still does.
-
-    Parameters
-    ----------
-    versions : of a snapshot of each shard, as `feast-sketch inspect` shows them; None for the newest.
-
-    Returns
-    -------
-    The versions of these snapshots.
+    Writes are kept, and not shown. No write seals meanwhile; `seal` still does. ``versions`` are those that
+    `feast-sketch inspect` shows; None for the newest.
 
     Raises
     ------

@@ -29,12 +29,9 @@ def seal_bases(
 ) -> bool:
     """Seal all shards; the caller holds them all. Returns whether there are new snapshots: not without rows.
 
-    One shard per core is in work at a time, which takes less memory than a seal of all rows.
-
-    Parameters
-    ----------
-    judge : is given the figures of the new version before it is published; it may raise.
-    even_empty : seal shards of which none has rows, too.
+    One shard per core is in work at a time, which takes less memory than a seal of all rows. ``judge`` is
+    given the figures of the new version before it is published, and may raise. With ``even_empty`` shards of
+    which none has rows are sealed, too.
 
     Raises
     ------

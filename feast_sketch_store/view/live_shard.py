@@ -80,7 +80,8 @@ class Freshness:
 
 
 class LiveShard:
-    """A shard that is read and never written. Safe to use from several threads.
+    """A shard that is read and never written, in a storage that may be empty. Safe to use from several
+    threads.
 
     Parameters
     ----------

@@ -35,7 +35,7 @@ def rebuild(
     keep: bool = False,
     force: bool = False,
 ) -> bool:
-    """Replace all rows of a view by others, or add others to them.
+    """Replace all rows of a view by others, or add others to them; False if that was not confirmed.
 
     Reads see the old rows of a shard until its new ones are complete, and then the new ones, in one step.
     Rows that any process writes meanwhile stay and compete with the new ones as usual.
@@ -47,10 +47,6 @@ def rebuild(
         argument is None if the existing rows cannot be read.
     keep : whether the existing rows stay, and the new ones compete with them as if written when this began.
     force : whether the rows need not pass the gate of the view.
-
-    Returns
-    -------
-    False if it was not confirmed; nothing changed.
 
     Raises
     ------

@@ -70,7 +70,6 @@ class ShardMap:
 
     Parameters
     ----------
-    num_shards : 1 for a view that is not divided.
     folder : of the shards, in the view's storage; empty for a view whose rows lie there themselves. It names
         how often the rows were divided and the number of shards, so that a process that has opened a view
         finds nothing there if the view was removed and made again with another number.

@@ -145,10 +145,8 @@ class View(LiveView[Shard]):
     def prepare(self) -> None:
         """Check that files can be written, and make the view's folder and its file.
 
-        Raises
-        ------
-        ShardError : the rows are being divided into other shards.
-        StorageError : files cannot be written.
+        Raises ShardError, StorageError : the rows are being divided into other shards, or files cannot be
+        written.
         """
         self.storage.prepare()
         self._register()
@@ -184,11 +182,8 @@ class View(LiveView[Shard]):
     def write(self, rows: Batch) -> None:
         """Append rows durably, and seal if due: in the background, unless the policy says to wait for it.
 
-        Writes of several threads share a commit. A fill of a view with a gate has commits of its own.
-
-        Parameters
-        ----------
-        rows : as Feast passes them, as rows of one list, or as a table of the row log.
+        The rows are as Feast passes them, of one list, or a table of the row log. Writes of several threads
+        share a commit. A fill of a view with a gate has commits of its own.
 
         Raises
         ------
@@ -370,13 +365,10 @@ class View(LiveView[Shard]):
         return self.shards[entry["shard"]].row_log.staged(entry)
 
     def commit_staged(self, files: Sequence[StagedFile], force: bool = False) -> None:
-        """Commit staged files, shard by shard. Their rows are durable, and visible to this process, when this
-        returns.
+        """Commit files of `stage`, from any process, shard by shard.
 
-        Parameters
-        ----------
-        files : of `stage`, from any process.
-        force : whether the view with their rows need not pass its gate.
+        Their rows are durable, and visible to this process, when this returns. With ``force`` the view with
+        their rows need not pass its gate.
 
         Raises
         ------
@@ -464,18 +456,14 @@ class View(LiveView[Shard]):
         """Build a new base of each shard from the newest row of each entity, with one numbering of values.
 
         Writes and reads go on meanwhile. The snapshots are published one after the other, when all of them
-        are made.
+        are made. Returns False if another process is sealing this view, so that a second seal is not needed,
+        or if there are no rows yet.
 
         Parameters
         ----------
         as_delta : whether to seal the rows since the last seal as deltas, if possible.
         timeout_seconds : how long to wait while another process seals.
         force : whether the new version need not pass the view's gate; deltas never have to.
-
-        Returns
-        -------
-        False if another process is sealing this view, so that a second seal is not needed, or if there are
-        no rows yet.
 
         Raises
         ------
@@ -646,16 +634,12 @@ class View(LiveView[Shard]):
         processes.
 
         After a seal this removes the last trace of deleted rows. Processes that still map an old snapshot
-        keep it until they refresh.
+        keep it until they refresh. Data files that no commit names, and unfinished files, are removed when
+        they are older than ``orphan_age_seconds``; younger ones may belong to a writer that has not committed
+        yet.
 
-        Parameters
-        ----------
-        orphan_age_seconds : data files that no commit names, and unfinished files, are removed when they are
-            older; younger ones may belong to a writer that has not committed yet.
-
-        Returns
-        -------
-        The number of files removed; 0 also if another process seals, for as long as `lock_timeout_seconds`.
+        Returns the number of files removed; 0 also if another process seals, for as long as
+        `lock_timeout_seconds`.
         """
         with self._seal_lock, self._leased(self.lock_timeout_seconds) as is_ours:
             if not is_ours:

@@ -122,10 +122,8 @@ class ViewFile:
     def decode(cls, content: bytes, source: str) -> Self:
         """The reverse of `encode`; errors name the ``source``.
 
-        Raises
-        ------
-        DamagedFileError : the content is truncated, altered, or of another kind.
-        FormatVersionError : the file has another format version.
+        Raises DamagedFileError, FormatVersionError : the content is truncated, altered, or of another kind or
+        version.
         """
         try:
             entries: dict[str, Any] = checked(json.loads(content), dict)
