@@ -183,22 +183,23 @@ class SnapshotFile:
 
     def drop_damaged(self) -> bool:
         """Delete damaged fetched copies of its files. Returns whether there were any."""
-        files = self.manifest().all_files
-        dropped = [f.known is not None and self.storage.drop_damaged(f.name, f.known) for f in files]
+        copies = [self.storage.copy_of(file.name, file.known) for file in self.manifest().all_files]
+        dropped = [copy.drop_if_damaged() for copy in copies if copy is not None]
         return any(dropped)
 
     def keep_copies(self) -> None:
         """Mark fetched copies of its files as in use."""
         for file in self.manifest().all_files:
-            if file.known is not None:
-                self.storage.keep_copy(file.name, file.known)
+            if (copy := self.storage.copy_of(file.name, file.known)) is not None:
+                copy.keep()
 
     def let_go_of_copies(self, newer: "SnapshotFile") -> None:
         """Let fetched copies be deleted soon, except those of files that a newer snapshot needs."""
         needed = newer.file_names()
         for file in self.manifest().all_files:
-            if file.known is not None and file.name not in needed:
-                self.storage.let_go_of_copy(file.name, file.known)
+            copy = self.storage.copy_of(file.name, file.known)
+            if copy is not None and file.name not in needed:
+                copy.let_go()
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from feast_sketch_store.errors import StorageError
 from feast_sketch_store.storage.chunks import KnownFile
+from feast_sketch_store.storage.file_cache import CachedFile
 
 
 class MissingFileError(StorageError):
@@ -154,15 +155,9 @@ class Storage(ABC):
         DamagedFileError : its bytes are not those that are ``known``.
         """
 
-    def drop_damaged(self, name: str, known: KnownFile) -> bool:
-        """Delete a fetched copy of a file if its bytes are wrong. Returns whether there was one."""
-        return False
-
-    def keep_copy(self, name: str, known: KnownFile) -> None:  # noqa: B027, most fetch nothing
-        """Tell that a fetched copy of a file, if there is one, is in use: it is not deleted for some days."""
-
-    def let_go_of_copy(self, name: str, known: KnownFile) -> None:  # noqa: B027, most fetch nothing
-        """Tell that another file has taken the place of this one: its fetched copy may be deleted soon."""
+    def copy_of(self, name: str, known: KnownFile | None) -> CachedFile | None:
+        """The fetched copy of a file, there or not; None if the host keeps none, or the file is not known."""
+        return None
 
     # -- write ---------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
@@ -35,124 +35,123 @@ _OWN_NAME = re.compile(r"[0-9a-f]{32}(\.partial)?")
 FetchPart = Callable[[int, int], bytes]
 
 
-class FileCache:
-    """The files of a folder, which need not exist. Safe to use from several threads and processes."""
+class CachedFile:
+    """The copy of a file in a folder, which need not exist. Safe to use from several threads and processes.
 
-    def __init__(self, path: Path):
-        self.path = path
+    Parameters
+    ----------
+    content : identifies the content.
+    known : its size, and the checksums of its chunks.
+    """
 
-    def map(self, content: str, size_bytes: int, fetch: FetchPart, chunks: Chunks) -> NDArray[np.uint8]:
-        """A file's bytes, uint8[size_bytes]; fetched, unless a process of the host has done so before.
+    def __init__(self, folder: Path, content: str, known: KnownFile):
+        named = f"{content}\n{known.size_bytes}".encode()
+        self.path = folder / hashlib.blake2b(named, digest_size=16).hexdigest()
+        self._known = known
+
+    def map(self, fetch: FetchPart) -> NDArray[np.uint8]:
+        """Its bytes, uint8[size_bytes]; fetched, unless a process of the host has done so before.
 
         Parameters
         ----------
-        content : identifies the content.
         fetch : returns the bytes from one position up to another, whole chunks that match.
 
         Raises StorageError : the folder cannot be used; or any error of ``fetch``.
         """
-        if size_bytes == 0:
+        if self._known.size_bytes == 0:
             return np.zeros(0, np.uint8)
-        path = self._path(content, size_bytes)
-        try:
+        with self._using():
             with suppress(FileNotFoundError):
-                return _mapped(path, size_bytes)
-            with locked(path.with_suffix(".lock")):
+                return self._mapped()
+            with locked(self.path.with_suffix(".lock")):
                 with suppress(FileNotFoundError):
-                    return _mapped(path, size_bytes)
-                self._fetch(path, size_bytes, fetch, chunks)
-                return _mapped(path, size_bytes)
-        except OSError as error:
-            raise StorageError(f"{self.path}: the cache cannot be used: {error}") from error
+                    return self._mapped()
+                self._fetch(fetch)
+                return self._mapped()
 
-    def drop_damaged(self, content: str, known: KnownFile) -> bool:
-        """Delete a file whose bytes are wrong. Processes that map it keep their pages.
+    def drop_if_damaged(self) -> bool:
+        """Delete it if its bytes are wrong. Processes that map it keep their pages.
 
         Returns whether it was damaged; then the next map fetches it again.
         """
-        path = self._path(content, known.size_bytes)
-        try:
-            is_whole = not path.exists() or (
-                path.stat().st_size == known.size_bytes
-                and _sound_bytes(path, known.size_bytes, known.chunks) == known.size_bytes
+        size_bytes = self._known.size_bytes
+        with self._using():
+            is_whole = not self.path.exists() or (
+                self.path.stat().st_size == size_bytes and self._sound_bytes(self.path) == size_bytes
             )
             if not is_whole:
-                path.unlink(missing_ok=True)
-        except OSError as error:
-            raise StorageError(f"{self.path}: the cache cannot be used: {error}") from error
+                self.path.unlink(missing_ok=True)
         return not is_whole
 
-    def keep(self, content: str, size_bytes: int) -> None:
-        """Mark a file, if it is there, as in use."""
+    def keep(self) -> None:
+        """Mark it, if it is there, as in use: it is not deleted for some days."""
         with suppress(OSError):
-            os.utime(self._path(content, size_bytes))
+            os.utime(self.path)
 
-    def let_go(self, content: str, size_bytes: int) -> None:
-        """Let a file, if it is there, be deleted unless some process marks it as in use within an hour."""
-        path = self._path(content, size_bytes)
+    def let_go(self) -> None:
+        """Let it, if it is there, be deleted unless some process marks it as in use within an hour."""
         with suppress(OSError):
             used_at = time.time() - _UNUSED_SECONDS + _LET_GO_SECONDS
-            if path.stat().st_mtime > used_at:
-                os.utime(path, (used_at, used_at))
+            if self.path.stat().st_mtime > used_at:
+                os.utime(self.path, (used_at, used_at))
 
-    def _path(self, content: str, size_bytes: int) -> Path:
-        return self.path / hashlib.blake2b(f"{content}\n{size_bytes}".encode(), digest_size=16).hexdigest()
+    @contextmanager
+    def _using(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise StorageError(f"{self.path.parent}: the cache cannot be used: {error}") from error
 
-    def _fetch(self, path: Path, size_bytes: int, fetch: FetchPart, chunks: Chunks) -> None:
-        """Fetch the missing parts of a file and rename it into place; the lock is held."""
-        self._forget(path)  # first, because the disk may be full
-        partial = path.with_suffix(_UNFINISHED)
+    def _mapped(self) -> NDArray[np.uint8]:
+        """Its bytes; a file that was cut counts as absent, so that it is fetched again."""
+        with self.path.open("rb") as file:
+            with suppress(OSError):  # the file may belong to another user
+                os.utime(self.path)
+            if os.fstat(file.fileno()).st_size != self._known.size_bytes:
+                raise FileNotFoundError(f"{self.path} was cut")
+            return map_pages(file.fileno(), self._known.size_bytes)
+
+    def _fetch(self, fetch: FetchPart) -> None:
+        """Fetch the missing parts and rename the file into place; the lock is held."""
+        self._forget_others()  # first, because the disk may be full
+        partial = self.path.with_suffix(_UNFINISHED)
         partial.touch()
         with partial.open("r+b") as file:
-            start = _sound_bytes(partial, size_bytes, chunks)
+            start = self._sound_bytes(partial)
             file.truncate(start)
             file.seek(start)
-            for part in _parts(start, size_bytes, chunks.chunk_bytes, fetch):
+            for part in _parts(start, self._known.size_bytes, self._known.chunks.chunk_bytes, fetch):
                 file.write(part)
                 file.flush()
             os.fsync(file.fileno())
-        partial.rename(path)
-        fsync_path(self.path)
+        partial.rename(self.path)
+        fsync_path(self.path.parent)
 
-    def _forget(self, fetched: Path) -> None:
-        """Delete files that were not used for long, except the one to be fetched and its lock.
+    def _sound_bytes(self, path: Path) -> int:
+        """How many bytes at the start of a file, in whole chunks, match their checksums."""
+        sound, chunks = 0, self._known.chunks
+        with path.open("rb") as file:
+            for _ in chunks.checksums:
+                wanted = min(chunks.chunk_bytes, self._known.size_bytes - sound)
+                part = file.read(wanted)
+                if len(part) != wanted or not chunks.match(sound, part):
+                    break
+                sound += wanted
+        return sound
 
-        Processes that map them keep their pages.
-        """
+    def _forget_others(self) -> None:
+        """Delete other files that were not used for long. Processes that map them keep their pages."""
         oldest = time.time() - _UNUSED_SECONDS
-        for path in self.path.iterdir():
+        for path in self.path.parent.iterdir():
             with suppress(OSError):
-                if not _OWN_NAME.fullmatch(path.name) or path.stem == fetched.name:
+                if not _OWN_NAME.fullmatch(path.name) or path.stem == self.path.name:
                     continue
                 if path.stat().st_mtime < oldest:
                     path.unlink()
 
 
-def _mapped(path: Path, size_bytes: int) -> NDArray[np.uint8]:
-    """The bytes of a fetched file; one that was cut counts as absent, so that it is fetched again."""
-    with path.open("rb") as file:
-        with suppress(OSError):  # the file may belong to another user
-            os.utime(path)
-        if os.fstat(file.fileno()).st_size != size_bytes:
-            raise FileNotFoundError(f"{path} was cut")
-        return map_pages(file.fileno(), size_bytes)
-
-
-def _sound_bytes(path: Path, size_bytes: int, chunks: Chunks) -> int:
-    """How many bytes at the start of a file, in whole chunks, match their checksums."""
-    sound = 0
-    with path.open("rb") as file:
-        for _ in chunks.checksums:
-            wanted = min(chunks.chunk_bytes, size_bytes - sound)
-            part = file.read(wanted)
-            if len(part) != wanted or not chunks.match(sound, part):
-                break
-            sound += wanted
-    return sound
-
-
 def in_memory(size_bytes: int, fetch: FetchPart, chunks: Chunks | None = None) -> NDArray[np.uint8]:
-    """A file's bytes, fetched into memory; parameters, result and errors as of `FileCache.map`."""
+    """A file's bytes, fetched into memory; parameters, result and errors as of `CachedFile.map`."""
     whole, at = np.empty(size_bytes, np.uint8), 0
     for part in _parts(0, size_bytes, chunks.chunk_bytes if chunks else PART_BYTES, fetch):
         whole[at : at + len(part)] = np.frombuffer(part, np.uint8)

@@ -31,7 +31,7 @@ from feast_sketch_store.storage.base import (
     checked_name,
 )
 from feast_sketch_store.storage.chunks import KnownFile
-from feast_sketch_store.storage.file_cache import FileCache, in_memory
+from feast_sketch_store.storage.file_cache import CachedFile, in_memory
 from feast_sketch_store.storage.objects import ObjectInfo, Objects
 from feast_sketch_store.threads import Threads
 
@@ -64,7 +64,6 @@ class ObjectStorage(Storage):
         self._objects = objects
         self._prefix = checked_folder(folder, objects.location)
         self._cache_path = cache_path
-        self._cache = None if cache_path is None else FileCache(cache_path)
         self.read_only = read_only
         self.location = objects.where(folder.removesuffix("/"))
 
@@ -148,9 +147,8 @@ class ObjectStorage(Storage):
                 f"{self._objects.where(key)}: bytes {start} to {end} are not those that were written"
             )
 
-        if self._cache is None:
-            return in_memory(known.size_bytes, fetch, known.chunks)
-        return self._cache.map(self._content_of(name, known), known.size_bytes, fetch, known.chunks)
+        copy = self.copy_of(name, known)
+        return in_memory(known.size_bytes, fetch, known.chunks) if copy is None else copy.map(fetch)
 
     def _map_present(self, key: str) -> NDArray[np.uint8]:
         """The bytes that an object has now; no cache would know when nobody needs them any more."""
@@ -168,23 +166,13 @@ class ObjectStorage(Storage):
             raise _ReplacedError
         return part
 
-    def _content_of(self, name: str, known: KnownFile) -> str:
+    def copy_of(self, name: str, known: KnownFile | None) -> CachedFile | None:
+        """The copy in the cache, see `Storage.copy_of`."""
+        if self._cache_path is None or known is None:
+            return None
         checksums = b"".join(known.chunks.checksums).hex()
-        return f"{self._objects.identity}\n{self._key(name)}\n{checksums}"
-
-    def drop_damaged(self, name: str, known: KnownFile) -> bool:
-        """Delete a damaged copy in the cache, see `Storage.drop_damaged`."""
-        return self._cache is not None and self._cache.drop_damaged(self._content_of(name, known), known)
-
-    def keep_copy(self, name: str, known: KnownFile) -> None:
-        """Mark a copy in the cache as in use, see `Storage.keep_copy`."""
-        if self._cache is not None:
-            self._cache.keep(self._content_of(name, known), known.size_bytes)
-
-    def let_go_of_copy(self, name: str, known: KnownFile) -> None:
-        """Let a copy in the cache be deleted soon, see `Storage.let_go_of_copy`."""
-        if self._cache is not None:
-            self._cache.let_go(self._content_of(name, known), known.size_bytes)
+        content = f"{self._objects.identity}\n{self._key(name)}\n{checksums}"
+        return CachedFile(self._cache_path, content, known)
 
     # -- write ---------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ import pytest
 from feast_sketch_store.errors import StorageError
 from feast_sketch_store.storage import file_cache
 from feast_sketch_store.storage.chunks import Chunks, KnownFile
-from feast_sketch_store.storage.file_cache import FileCache
+from feast_sketch_store.storage.file_cache import CachedFile
 from tests.helpers.cases import for_each
 
 PART = 1 << 10
@@ -45,11 +45,11 @@ class Source:
 
 def test_a_file_is_fetched_once(tmp_path):
     source = Source()
-    first = FileCache(tmp_path / "cache").map("a", SIZE, source, KNOWN.chunks)
-    second = FileCache(tmp_path / "cache").map("a", SIZE, source, KNOWN.chunks)
+    first = CachedFile(tmp_path / "cache", "a", KNOWN).map(source)
+    second = CachedFile(tmp_path / "cache", "a", KNOWN).map(source)
     assert first.tobytes() == second.tobytes() == CONTENT
     assert sorted(source.asked) == list(range(0, SIZE, PART))
-    assert FileCache(tmp_path / "cache").map("b", SIZE, source, KNOWN.chunks).tobytes() == CONTENT
+    assert CachedFile(tmp_path / "cache", "b", KNOWN).map(source).tobytes() == CONTENT
     assert len(source.asked) == 22
 
 
@@ -57,7 +57,7 @@ def test_one_of_many_fetches(tmp_path):
     source = Source(gate=threading.Event())
 
     def map_it(_):
-        return FileCache(tmp_path).map("a", SIZE, source, KNOWN.chunks).tobytes()
+        return CachedFile(tmp_path, "a", KNOWN).map(source).tobytes()
 
     with ThreadPoolExecutor(6) as pool:
         found = [pool.submit(map_it, n) for n in range(6)]
@@ -68,9 +68,9 @@ def test_one_of_many_fetches(tmp_path):
 
 def test_a_fetch_goes_on_where_it_was_cut(tmp_path):
     with pytest.raises(StorageError, match="cut off"):
-        FileCache(tmp_path).map("a", SIZE, Source(fails_from=8 * PART), KNOWN.chunks)
+        CachedFile(tmp_path, "a", KNOWN).map(Source(fails_from=8 * PART))
     source = Source()
-    assert FileCache(tmp_path).map("a", SIZE, source, KNOWN.chunks).tobytes() == CONTENT
+    assert CachedFile(tmp_path, "a", KNOWN).map(source).tobytes() == CONTENT
     assert sorted(source.asked) == [8 * PART, 9 * PART, 10 * PART]
     assert not [path for path in tmp_path.iterdir() if path.suffix == ".partial"]
 
@@ -78,7 +78,7 @@ def test_a_fetch_goes_on_where_it_was_cut(tmp_path):
 @pytest.mark.parametrize(("damage", "kept"), [("flip", 3), ("cut", 3), ("longer", 8)])
 def test_a_damaged_part_is_fetched_again(tmp_path, damage, kept):
     with pytest.raises(StorageError):
-        FileCache(tmp_path).map("a", SIZE, Source(fails_from=8 * PART), KNOWN.chunks)
+        CachedFile(tmp_path, "a", KNOWN).map(Source(fails_from=8 * PART))
     (partial,) = tmp_path.glob("*.partial")
     if damage == "flip":
         content = bytearray(partial.read_bytes())
@@ -89,49 +89,42 @@ def test_a_damaged_part_is_fetched_again(tmp_path, damage, kept):
     else:
         partial.write_bytes(partial.read_bytes() + b"torn")
     source = Source()
-    assert FileCache(tmp_path).map("a", SIZE, source, KNOWN.chunks).tobytes() == CONTENT
+    assert CachedFile(tmp_path, "a", KNOWN).map(source).tobytes() == CONTENT
     assert sorted(source.asked) == list(range(kept * PART, SIZE, PART))
 
 
 def test_what_nobody_uses_goes(tmp_path):
-    cache = FileCache(tmp_path)
-    mapped = cache.map("a", SIZE, Source(), KNOWN.chunks)
+    mapped = CachedFile(tmp_path, "a", KNOWN).map(Source())
     (old,) = [path for path in tmp_path.iterdir() if not path.suffix]
     long_ago = time.time() - 8 * 86_400
     os.utime(old, (long_ago, long_ago))
-    cache.map("a", SIZE, Source(), KNOWN.chunks)
-    cache.map("b", SIZE, Source(), KNOWN.chunks)
+    CachedFile(tmp_path, "a", KNOWN).map(Source())
+    CachedFile(tmp_path, "b", KNOWN).map(Source())
     assert old.exists()  # used since
     os.utime(old, (long_ago, long_ago))
-    cache.map("c", SIZE, Source(), KNOWN.chunks)
+    CachedFile(tmp_path, "c", KNOWN).map(Source())
     assert not old.exists()
     assert mapped.tobytes() == CONTENT
 
 
 def test_what_another_file_replaced_goes_an_hour_later(tmp_path):
-    cache = FileCache(tmp_path)
+    files = {content: CachedFile(tmp_path, content, KNOWN) for content in ("old", "kept", "b", "c")}
     for content in ("old", "kept"):
-        cache.map(content, SIZE, Source(), KNOWN.chunks)
-        cache.let_go(content, SIZE)
-    cache.let_go("not there", SIZE)
-    cache.map("b", SIZE, Source(), KNOWN.chunks)
-    files = {content: cache._path(content, SIZE) for content in ("old", "kept", "b")}
-    assert all(path.exists() for path in files.values())
-    cache.keep("kept", SIZE)  # by another process, whose rows are those of before
+        files[content].map(Source())
+        files[content].let_go()
+    CachedFile(tmp_path, "not there", KNOWN).let_go()
+    files["b"].map(Source())
+    assert [content for content, file in files.items() if file.path.exists()] == ["old", "kept", "b"]
+    files["kept"].keep()  # by another process, whose rows are those of before
     for content in ("old", "kept"):
-        passed = files[content].stat().st_mtime - 3601
-        os.utime(files[content], (passed, passed))
-    cache.map("c", SIZE, Source(), KNOWN.chunks)
-    assert {content: path.exists() for content, path in files.items()} == {
-        "old": False,
-        "kept": True,
-        "b": True,
-    }
+        passed = files[content].path.stat().st_mtime - 3601
+        os.utime(files[content].path, (passed, passed))
+    files["c"].map(Source())
+    assert [content for content, file in files.items() if file.path.exists()] == ["kept", "b", "c"]
 
 
 def test_what_nobody_uses_makes_room_for_what_is_fetched(tmp_path):
-    cache = FileCache(tmp_path)
-    cache.map("a", SIZE, Source(), KNOWN.chunks)
+    CachedFile(tmp_path, "a", KNOWN).map(Source())
     (old,) = [path for path in tmp_path.iterdir() if not path.suffix]
     os.utime(old, (0, 0))
 
@@ -140,21 +133,21 @@ def test_what_nobody_uses_makes_room_for_what_is_fetched(tmp_path):
         raise StorageError("no room")
 
     with pytest.raises(StorageError, match="no room"):
-        cache.map("b", SIZE, fails, KNOWN.chunks)
+        CachedFile(tmp_path, "b", KNOWN).map(fails)
 
 
 def test_a_cut_file_is_fetched_again(tmp_path):
-    whole = FileCache(tmp_path).map("a", SIZE, Source(), KNOWN.chunks).tobytes()
+    whole = CachedFile(tmp_path, "a", KNOWN).map(Source()).tobytes()
     (path,) = [path for path in tmp_path.iterdir() if not path.suffix]
     for size in (100, 0, SIZE + 1):
         os.truncate(path, size)
-        assert FileCache(tmp_path).map("a", SIZE, Source(), KNOWN.chunks).tobytes() == whole
+        assert CachedFile(tmp_path, "a", KNOWN).map(Source()).tobytes() == whole
 
 
 def test_a_folder_that_cannot_be_used_is_told(tmp_path):
     (tmp_path / "file").write_text("no folder")
     with pytest.raises(StorageError, match="cannot be used"):
-        FileCache(tmp_path / "file").map("a", SIZE, Source(), KNOWN.chunks)
+        CachedFile(tmp_path / "file", "a", KNOWN).map(Source())
 
 
 @for_each("cuts", [(), (1, 2), (PART,), (PART - 1, PART + 1, 5 * PART)])
@@ -170,18 +163,18 @@ def test_chunks_do_not_depend_on_the_pieces(cuts):
 
 def test_a_known_file_is_fetched_once_and_goes_on_where_it_was_cut(tmp_path):
     with pytest.raises(StorageError, match="cut off"):
-        FileCache(tmp_path).map("a", SIZE, Source(fails_from=8 * PART), KNOWN.chunks)
+        CachedFile(tmp_path, "a", KNOWN).map(Source(fails_from=8 * PART))
     source = Source()
-    assert FileCache(tmp_path).map("a", SIZE, source, KNOWN.chunks).tobytes() == CONTENT
+    assert CachedFile(tmp_path, "a", KNOWN).map(source).tobytes() == CONTENT
     assert sorted(source.asked) == [8 * PART, 9 * PART, 10 * PART]
-    assert FileCache(tmp_path).map("a", SIZE, Source(fails_from=0), KNOWN.chunks).tobytes() == CONTENT
+    assert CachedFile(tmp_path, "a", KNOWN).map(Source(fails_from=0)).tobytes() == CONTENT
     assert {path.suffix for path in tmp_path.iterdir()} == {"", ".lock"}
 
 
 @pytest.mark.parametrize("damage", ["flip", "cut"])
 def test_a_part_of_a_known_file_that_was_damaged_is_fetched_again(tmp_path, damage):
     with pytest.raises(StorageError):
-        FileCache(tmp_path).map("a", SIZE, Source(fails_from=8 * PART), KNOWN.chunks)
+        CachedFile(tmp_path, "a", KNOWN).map(Source(fails_from=8 * PART))
     (partial,) = tmp_path.glob("*.partial")
     content = bytearray(partial.read_bytes())
     if damage == "flip":
@@ -190,16 +183,16 @@ def test_a_part_of_a_known_file_that_was_damaged_is_fetched_again(tmp_path, dama
         del content[3 * PART + 9 :]
     partial.write_bytes(content)
     source = Source()
-    assert FileCache(tmp_path).map("a", SIZE, source, KNOWN.chunks).tobytes() == CONTENT
+    assert CachedFile(tmp_path, "a", KNOWN).map(source).tobytes() == CONTENT
     assert sorted(source.asked) == list(range(3 * PART, SIZE, PART))
 
 
 @pytest.mark.parametrize("damage", ["flip", "cut", "longer"])
 def test_a_damaged_copy_is_dropped_and_a_sound_one_is_not(tmp_path, damage):
-    cache = FileCache(tmp_path)
-    assert not cache.drop_damaged("a", KNOWN)
-    cache.map("a", SIZE, Source(), KNOWN.chunks)
-    assert not cache.drop_damaged("a", KNOWN)
+    copy = CachedFile(tmp_path, "a", KNOWN)
+    assert not copy.drop_if_damaged()
+    copy.map(Source())
+    assert not copy.drop_if_damaged()
     (path,) = [path for path in tmp_path.iterdir() if not path.suffix]
     content = bytearray(path.read_bytes())
     if damage == "flip":
@@ -209,7 +202,7 @@ def test_a_damaged_copy_is_dropped_and_a_sound_one_is_not(tmp_path, damage):
     else:
         content.append(0)
     path.write_bytes(content)
-    assert cache.drop_damaged("a", KNOWN)
+    assert copy.drop_if_damaged()
     source = Source()
-    assert cache.map("a", SIZE, source, KNOWN.chunks).tobytes() == CONTENT
+    assert copy.map(source).tobytes() == CONTENT
     assert len(source.asked) == 11
