@@ -14,16 +14,10 @@ from feast_sketch_store.structures.set_columns import SETS
 
 @dataclass(frozen=True)
 class Cut:
-    """The values of a membership feature that are kept. The others cost nothing and are never read.
+    """The values of a membership feature that are kept. The others cost nothing and are never read."""
 
-    Parameters
-    ----------
-    top : keep this many of the most frequent values.
-    values : keep these values, of the storage type, each once.
-    """
-
-    top: int | None = None
-    values: pa.Array | None = None
+    top: int | None = None  # keep this many of the most frequent values
+    values: pa.Array | None = None  # keep these values, of the storage type, each once
 
     def kept(self, vocabulary: Vocabulary) -> Vocabulary:
         """The values that are kept of a vocabulary, which has the most frequent one first.

@@ -125,18 +125,11 @@ def _too_little(feature: CollectedFeature, goal: Goal, least: float, what: str) 
 
 @dataclass(frozen=True)
 class Assignment:
-    """How features are kept.
+    """How features are kept."""
 
-    Parameters
-    ----------
-    offers : the chosen offer of each feature.
-    is_listed : whether the rows are listed.
-    holder : the kind of the structure that records the rows if they are not listed.
-    """
-
-    offers: Mapping[str, Offer]
-    is_listed: bool
-    holder: str = BloomTable.kind
+    offers: Mapping[str, Offer]  # the chosen offer of each feature
+    is_listed: bool  # whether the rows are listed
+    holder: str = BloomTable.kind  # the kind of the structure that records the rows if they are not listed
 
 
 class LayerPlan:

@@ -101,17 +101,11 @@ class Presence(ABC):
 
 @dataclass(frozen=True)
 class Shapes:
-    """The distinct shapes of some features.
-
-    Parameters
-    ----------
-    states : uint8[num_shapes, len(features)]
-    buckets : uint8[num_shapes], the timestamp bucket.
-    """
+    """The distinct shapes of some features."""
 
     features: tuple[str, ...]
-    states: NDArray[np.uint8]
-    buckets: NDArray[np.uint8]
+    states: NDArray[np.uint8]  # uint8[num_shapes, len(features)]
+    buckets: NDArray[np.uint8]  # uint8[num_shapes], the timestamp bucket
 
     def __len__(self) -> int:
         return len(self.states)
@@ -119,18 +113,12 @@ class Shapes:
 
 @dataclass(frozen=True)
 class _RowsWithShapes(Presence, Generic[S]):
-    """Rows whose shapes are in a structure.
-
-    Parameters
-    ----------
-    shapes : of all features, in ranges; the first range has the timestamp buckets.
-    bucket_bounds : int64[b, 2], the oldest and newest timestamp of each bucket.
-    """
+    """Rows whose shapes are in a structure."""
 
     table_type: ClassVar[type[Any]]
     table: S
-    shapes: Sequence[Shapes]
-    bucket_bounds: NDArray[np.int64]
+    shapes: Sequence[Shapes]  # of all features, in ranges; the first range has the timestamp buckets
+    bucket_bounds: NDArray[np.int64]  # int64[b, 2], the oldest and newest timestamp of each bucket
 
     num_listed = None
     size_bytes = index_bytes = 0  # all of it is in the structure

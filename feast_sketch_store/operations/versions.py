@@ -45,22 +45,13 @@ class Mover:
 
 @dataclass(frozen=True)
 class FeatureVersion:
-    """A feature in one version of a view.
+    """A feature in one version of a view."""
 
-    Parameters
-    ----------
-    structure : of its sealed rows; empty without any.
-    facts : values that a read of all entities shows.
-    lengths : by a range of lengths, the number of rows with so many values.
-    size_bytes : of its sealed rows, with its vocabulary.
-    error_rate : that its filter is built for; None without a filter.
-    """
-
-    structure: str
-    facts: int
-    lengths: Mapping[str, int]
-    size_bytes: int
-    error_rate: float | None
+    structure: str  # of its sealed rows; empty without any
+    facts: int  # values that a read of all entities shows
+    lengths: Mapping[str, int]  # by a range of lengths, the number of rows with so many values
+    size_bytes: int  # of its sealed rows, with its vocabulary
+    error_rate: float | None  # that its filter is built for; None without a filter
 
 
 @dataclass(frozen=True)

@@ -204,20 +204,12 @@ class SnapshotFile:
 
 @dataclass(frozen=True)
 class Listing:
-    """The result of one look at a folder of snapshots.
+    """The result of one look at a folder of snapshots."""
 
-    Parameters
-    ----------
-    snapshots : published, newest first.
-    pinned : name of the snapshot at which readers are held; empty if they are not.
-    pins : names of the files that hold them.
-    has_moved : whether the rows are elsewhere now, see `SnapshotFolder.note_move`.
-    """
-
-    snapshots: list[SnapshotFile]
-    pinned: str
-    pins: list[str]
-    has_moved: bool = False
+    snapshots: list[SnapshotFile]  # published, newest first
+    pinned: str  # name of the snapshot at which readers are held; empty if they are not
+    pins: list[str]  # names of the files that hold them
+    has_moved: bool = False  # whether the rows are elsewhere now, see `SnapshotFolder.note_move`
 
     @property
     def newest(self) -> SnapshotFile | None:

@@ -8,16 +8,10 @@ import mmh3
 
 @dataclass(frozen=True)
 class Chunks:
-    """The checksums of a file's chunks, with which a fetched copy is checked part by part.
+    """The checksums of a file's chunks, with which a fetched copy is checked part by part."""
 
-    Parameters
-    ----------
-    chunk_bytes : the length of each chunk but the last, at least 1.
-    checksums : MurmurHash3 x64 128 of each chunk.
-    """
-
-    chunk_bytes: int
-    checksums: tuple[bytes, ...]
+    chunk_bytes: int  # the length of each chunk but the last, at least 1
+    checksums: tuple[bytes, ...]  # MurmurHash3 x64 128 of each chunk
 
     @classmethod
     def of(cls, pieces: Iterable[bytes | memoryview], chunk_bytes: int) -> "Chunks":

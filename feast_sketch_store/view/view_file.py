@@ -53,19 +53,12 @@ REMEDY = "give it a new name, or remove the view with `feast apply`, add it agai
 
 @dataclass(frozen=True)
 class ViewFile:
-    """What the file of a view says.
-
-    Parameters
-    ----------
-    codecs : one per feature that any process has declared.
-    semantics : how rows of an entity combine, see `view.semantics`.
-    join_keys : of its rows; None if no process knew them yet.
-    """
+    """What the file of a view says."""
 
     shard_map: ShardMap
-    codecs: tuple[FeatureCodec, ...] = ()
-    semantics: str = "replace"
-    join_keys: JoinKeys | None = None
+    codecs: tuple[FeatureCodec, ...] = ()  # one per feature that any process has declared
+    semantics: str = "replace"  # how rows of an entity combine, see `view.semantics`
+    join_keys: JoinKeys | None = None  # of its rows; None if no process knew them yet
 
     @classmethod
     def of(cls, settings: ViewSettings, shard_map: ShardMap, rows: pa.Table | None = None) -> Self:
