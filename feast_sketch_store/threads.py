@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from itertools import chain, islice
 from typing import Any, TypeVar
 
 S = TypeVar("S")
@@ -102,15 +103,20 @@ def _set_own(leaves_a_core: bool) -> None:
     _own.leaves_a_core = leaves_a_core
 
 
-def in_threads(work: Callable[[S], T], inputs: Iterable[S]) -> Iterator[T]:
-    """Map a function over inputs, in order, with `num_threads` threads.
+def in_threads(work: Callable[[S], T], inputs: Iterable[S], number: int | None = None) -> Iterator[T]:
+    """Map a function over inputs, in order, with so many threads: by default `num_threads`, of work for a
+    core; more, if each waits for a disk or a network. A single input needs none.
 
     Inputs are taken as needed. At most two pending results are kept per thread.
     """
-    number = num_threads()
+    number, rest = number or num_threads(), iter(inputs)
+    first = list(islice(rest, 2))
+    if len(first) < 2:
+        yield from map(work, first)
+        return
     with Threads(number) as pool:
         pending: deque[Future[T]] = deque()
-        for item in inputs:
+        for item in chain(first, rest):
             pending.append(pool.submit(work, item))
             if len(pending) >= 2 * number:
                 yield pending.popleft().result()

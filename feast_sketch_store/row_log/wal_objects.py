@@ -43,7 +43,7 @@ from feast_sketch_store.row_log.records import (
 from feast_sketch_store.row_log.wal import Cursor, Tail, WriteAheadLog
 from feast_sketch_store.storage.base import FileExistsAlreadyError, MissingFileError, UncertainWriteError
 from feast_sketch_store.storage.names import FRESH_FOLDER, OBJECT_LOG
-from feast_sketch_store.threads import Threads
+from feast_sketch_store.threads import in_threads
 
 RECORDS_KEPT_SECONDS = 600.0
 _PUT_SECONDS = RECORDS_KEPT_SECONDS / 2
@@ -127,10 +127,7 @@ class ObjectWriteAheadLog(WriteAheadLog):
         return commits, Cursor(_name(cursor.identity, last), "", cursor.identity, 0, last + 1)
 
     def _records(self, identity: bytes, numbers: Sequence[int]) -> list[Record]:
-        if len(numbers) <= 1:
-            return [self._record(identity, number) for number in numbers]
-        with Threads(min(_FETCHERS, len(numbers)), "feast_sketch_store log") as pool:
-            return list(pool.map(lambda number: self._record(identity, number), numbers))
+        return list(in_threads(lambda number: self._record(identity, number), numbers, _FETCHERS))
 
     def _record(self, identity: bytes, number: int) -> Record:
         name = _name(identity, number)

@@ -22,7 +22,7 @@ from feast_sketch_store.snapshot.format import Stretch, header_of, locate
 from feast_sketch_store.snapshot.manifest import checksum_of
 from feast_sketch_store.storage.base import MissingFileError
 from feast_sketch_store.succinct.blocks import block_checksums
-from feast_sketch_store.threads import Threads
+from feast_sketch_store.threads import in_threads
 
 _Shaped = TypeVar("_Shaped", NDArray[np.generic], Stretch)
 
@@ -149,11 +149,8 @@ class OrderIndex:
         if len(fetched) + len(blocks) > _WHOLE_SHARE * len(self._checks):
             self._rows, _, _ = _mapped(self._snapshot, self._layer)
             self._fetched = {}
-        elif len(blocks) == 1:
-            fetched[blocks[0]] = self._fetch_one(blocks[0])
-        elif blocks:
-            with Threads(min(len(blocks), _FETCHERS)) as pool:
-                fetched |= dict(zip(blocks, pool.map(self._fetch_one, blocks), strict=True))
+        else:
+            fetched |= dict(zip(blocks, in_threads(self._fetch_one, blocks, _FETCHERS), strict=True))
 
     def _fetch_one(self, block: int) -> NDArray[np.uint64]:
         num_rows = min(BLOCK_ROWS, self._num_rows - BLOCK_ROWS * block)

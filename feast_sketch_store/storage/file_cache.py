@@ -11,9 +11,7 @@ import hashlib
 import os
 import re
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -23,7 +21,7 @@ from numpy.typing import NDArray
 from feast_sketch_store.errors import StorageError
 from feast_sketch_store.storage.chunks import Chunks, KnownFile
 from feast_sketch_store.storage.system import fsync_path, locked, map_pages
-from feast_sketch_store.threads import Threads
+from feast_sketch_store.threads import in_threads
 
 PART_BYTES = 8 << 20  # of larger files, several parts are fetched at once
 _FETCHERS = 4
@@ -161,11 +159,8 @@ def in_memory(size_bytes: int, fetch: FetchPart, chunks: Chunks | None = None) -
 
 def _parts(start: int, size_bytes: int, part_bytes: int, fetch: FetchPart) -> Iterator[bytes]:
     """The parts of a file from ``start`` on, in order; several are fetched at once."""
-    fetched: deque[Future[bytes]] = deque()
-    with Threads(_FETCHERS, "feast_sketch_store fetch") as pool:
-        for at in range(start, size_bytes, part_bytes):
-            fetched.append(pool.submit(fetch, at, min(at + part_bytes, size_bytes)))
-            if len(fetched) == _FETCHERS:
-                yield fetched.popleft().result()
-        while fetched:
-            yield fetched.popleft().result()
+
+    def fetch_from(at: int) -> bytes:
+        return fetch(at, min(at + part_bytes, size_bytes))
+
+    return in_threads(fetch_from, range(start, size_bytes, part_bytes), _FETCHERS)

@@ -33,7 +33,7 @@ from feast_sketch_store.storage.base import (
 from feast_sketch_store.storage.chunks import KnownFile
 from feast_sketch_store.storage.file_cache import CachedFile, in_memory
 from feast_sketch_store.storage.objects import ObjectInfo, Objects
-from feast_sketch_store.threads import Threads
+from feast_sketch_store.threads import in_threads
 
 _LOOKERS = 16
 _CHECKED_TRIES = 3  # of a part that arrives with wrong bytes
@@ -108,10 +108,9 @@ class ObjectStorage(Storage):
     def walk(self) -> Iterator[FileInfo]:
         """All files, see `Storage.walk`: a listing, and a request for each file's token."""
         keys = [info.key for info in self._objects.listed(self._prefix)]
-        with Threads(_LOOKERS, "feast_sketch_store walk") as pool:
-            for info in pool.map(self._objects.info, keys):
-                if info is not None:
-                    yield self._file_info(info)
+        for info in in_threads(self._objects.info, keys, _LOOKERS):
+            if info is not None:
+                yield self._file_info(info)
 
     def _file_info(self, info: ObjectInfo) -> FileInfo:
         name = _name_of(info.key.removeprefix(self._prefix))

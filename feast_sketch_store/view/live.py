@@ -23,7 +23,7 @@ from feast_sketch_store.layers import LayerAnswer, SealedRows
 from feast_sketch_store.metrics import ViewMetrics
 from feast_sketch_store.snapshot.files import SnapshotFile
 from feast_sketch_store.storage.base import Storage
-from feast_sketch_store.threads import Threads
+from feast_sketch_store.threads import in_threads
 from feast_sketch_store.view.background import Poller
 from feast_sketch_store.view.live_shard import Freshness, LiveShard, expire_before_of, last_of_all
 from feast_sketch_store.view.loading import EMPTY
@@ -387,9 +387,8 @@ class LiveView(ABC, Generic[V]):
         """Look at the storage and load what is new. Raises nothing, because the next look may succeed."""
         parts = self._parts
         served = list(parts.served.values())
-        if len(served) > 1 and self.storage.fetches:
-            with Threads(min(len(served), _MAX_LOOKS)) as pool:
-                list(pool.map(LiveShard.poll, served))
+        if self.storage.fetches:
+            list(in_threads(LiveShard.poll, served, _MAX_LOOKS))
         else:
             for shard in served:
                 shard.poll()

@@ -10,7 +10,7 @@ import logging
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeAlias
 
@@ -33,7 +33,7 @@ from feast_sketch_store.rows.list_log import ListRows, list_tables
 from feast_sketch_store.settings.view_settings import ViewSettings
 from feast_sketch_store.storage.base import Storage, UncertainWriteError
 from feast_sketch_store.storage.names import HELD_BACK_FILE, SEAL_LOCK, remove_left_over
-from feast_sketch_store.threads import Threads
+from feast_sketch_store.threads import in_threads
 from feast_sketch_store.view import joint_seal
 from feast_sketch_store.view.background import Sealer
 from feast_sketch_store.view.gate import FILL, SEAL, Figures, HeldBack, judge
@@ -290,34 +290,25 @@ class View(LiveView[Shard]):
         shards = self.shards
         parts = divided(table, len(shards))
 
-        def attempt(number: int) -> BaseException | None:
+        def attempt(number: int) -> SketchStoreError | None:
             try:
                 write(shards[number], parts[number])
             except SketchStoreError as error:
                 return error
             return None
 
-        if len(parts) <= 1:
-            errors = list(map(attempt, parts))
-        else:
-            with Threads(min(len(parts), _MAX_THREADS)) as pool:
-                errors = list(pool.map(attempt, parts))
-        self._raise_first(dict(zip(parts, errors, strict=True)))
+        errors = in_threads(attempt, parts, _MAX_THREADS)
+        failed = {number: error for number, error in zip(parts, errors, strict=True) if error is not None}
+        if failed:
+            first = next(iter(failed.values()))
+            if len(failed) == len(parts):
+                raise first
+            raise StorageError(
+                f"feature view {self.name!r}: the rows of {len(parts) - len(failed)} shards were written, "
+                f"and those of the shards {', '.join(map(str, failed))} were not: {first}. Write the batch "
+                "again; what is there already does no harm"
+            ) from first
         self._keep_file()
-
-    def _raise_first(self, done: Mapping[int, BaseException | None]) -> None:
-        """Raise the first shard's error, naming the shards whose rows were not written."""
-        failed = {number: error for number, error in done.items() if error is not None}
-        if not failed:
-            return
-        first = next(iter(failed.values()))
-        if len(failed) == len(done) or not isinstance(first, SketchStoreError):
-            raise first
-        raise StorageError(
-            f"feature view {self.name!r}: the rows of {len(done) - len(failed)} shards were written, and "
-            f"those of the shards {', '.join(map(str, failed))} were not: {first}. Write the batch again; "
-            "what is there already does no harm"
-        ) from first
 
     def refresh_all(self) -> None:
         """`refresh` of all shards, whether they are served or not."""
