@@ -15,7 +15,7 @@ import numpy as np
 from feast_sketch_store.errors import SketchStoreError
 from feast_sketch_store.storage.stores import StorePlace
 from feast_sketch_store.storage.system import private_bytes
-from feast_sketch_store.view.opening import open_live
+from feast_sketch_store.view.opening import ReadOnlyView
 
 _logger = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ def _measure(place: StorePlace, project: str, view: str) -> int:
     storage = place.view(project, view)
     with ExitStack() as readers:
         while len(taken) < 2 or (len(taken) <= _MOST_READERS and taken[-1] - taken[0] < _ENOUGH_BYTES):
-            reader = open_live(storage, view, _NO_REFRESH)
+            reader = ReadOnlyView(storage, view, _NO_REFRESH)
             readers.callback(reader.close)
             reader.read(nobody, [codec.feature for codec in reader.file.codecs])
             taken.append(private_bytes() or 0)

@@ -48,7 +48,7 @@ from feast_sketch_store.settings.resolve import microseconds_of_ttl
 from feast_sketch_store.settings.values import seconds, shard_numbers
 from feast_sketch_store.structures.base import weighted_sums
 from feast_sketch_store.view.live_shard import expire_before_of
-from feast_sketch_store.view.opening import open_live
+from feast_sketch_store.view.opening import ReadOnlyView
 from feast_sketch_store.view.state import State
 
 _Key: TypeAlias = int | str | bytes | np.integer[Any]
@@ -134,7 +134,7 @@ class SketchReader:
             served = _read(shard_numbers, serve_shards, "serve_shards")
         self._name = feature_view
         self._ttl_microseconds = microseconds_of_ttl(feature_view, ttl)
-        self._view = open_live(storage, feature_view, interval, configured.is_replica, served)
+        self._view = ReadOnlyView(storage, feature_view, interval, configured.is_replica, served)
         file = self._view.file
         if not file.has_join_keys:
             raise SettingsError(

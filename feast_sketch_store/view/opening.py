@@ -63,51 +63,38 @@ def open_view(
 
 
 class ReadOnlyView(LiveView[LiveShard]):
-    """A view that is read as its file says, and never written; parameters as of `LiveView`."""
-
-    def __init__(
-        self,
-        storage: Storage,
-        name: str,
-        file: ViewFile,
-        refresh_interval_seconds: float,
-        is_replica: bool,
-        served: Sequence[int] | None,
-    ):
-        self.file, shard_map = file, file.shard_map.settled
-        super().__init__(storage, name, shard_map, refresh_interval_seconds, is_replica, served)
-
-    def _open_shard(self, storage: Storage, is_replica: bool) -> LiveShard:
-        semantics = named(self.file.semantics, self.file.codecs)
-        return LiveShard(storage, semantics, self._interval_seconds, is_replica)
-
-
-def open_live(
-    storage: Storage,
-    name: str,
-    refresh_interval_seconds: float,
-    is_replica: bool = False,
-    served: Sequence[int] | None = None,
-) -> ReadOnlyView:
-    """A view to be read as its file says; parameters as of `open_view`.
+    """A view that is read as its file says, and never written; parameters as of `LiveView`.
 
     Raises
     ------
     DamagedFileError, StorageError : the file cannot be read.
     SettingsError : there is no file yet, or there is no such shard to be served.
     """
-    file = ViewFile.known(storage, is_replica)
-    if file is None:
-        raise SettingsError(
-            f"{storage.location}: feature view {name!r} is not there yet; `feast apply` makes it"
-        )
-    try:
-        named(file.semantics, file.codecs)
-    except ValueError as error:
-        raise DamagedFileError(f"{storage.location}: {error}") from error
-    # A view that is not divided is served whole, and stays so when it is.
-    numbers = served if file.shard_map.num_shards > 1 else None
-    return ReadOnlyView(storage, name, file, refresh_interval_seconds, is_replica, numbers)
+
+    def __init__(
+        self,
+        storage: Storage,
+        name: str,
+        refresh_interval_seconds: float,
+        is_replica: bool = False,
+        served: Sequence[int] | None = None,
+    ):
+        file = ViewFile.known(storage, is_replica)
+        if file is None:
+            raise SettingsError(
+                f"{storage.location}: feature view {name!r} is not there yet; `feast apply` makes it"
+            )
+        try:
+            self._semantics = named(file.semantics, file.codecs)
+        except ValueError as error:
+            raise DamagedFileError(f"{storage.location}: {error}") from error
+        self.file, shard_map = file, file.shard_map.settled
+        # A view that is not divided is served whole, and stays so when it is.
+        served = served if shard_map.num_shards > 1 else None
+        super().__init__(storage, name, shard_map, refresh_interval_seconds, is_replica, served)
+
+    def _open_shard(self, storage: Storage, is_replica: bool) -> LiveShard:
+        return LiveShard(storage, self._semantics, self._interval_seconds, is_replica)
 
 
 def is_worker() -> bool:

@@ -17,7 +17,7 @@ from feast_sketch_store.rows.listing import Listing
 from feast_sketch_store.settings.view_settings import FeatureSettings, ViewSettings
 from feast_sketch_store.storage.base import Storage
 from feast_sketch_store.storage.local import LocalStorage
-from feast_sketch_store.view.opening import open_live
+from feast_sketch_store.view.opening import ReadOnlyView
 from feast_sketch_store.view.sealing import SealPolicy
 from feast_sketch_store.view.state import State
 from feast_sketch_store.view.view import View
@@ -88,7 +88,7 @@ class ListWorker:
         self, num_users: int, since: int, limit: int | None, has_settings: bool = True
     ) -> tuple[list[list[Item]], bool]:
         """The items of each of the first users, newest first, and whether there are sealed ones."""
-        view = self._view if has_settings else open_live(self._storage, "lists", 0.0)
+        view = self._view if has_settings else ReadOnlyView(self._storage, "lists", 0.0)
         hashes, window = user_hashes(range(num_users)), ListWindow(since, limit)
 
         def read_in(state: State) -> RaggedLists:

@@ -15,7 +15,7 @@ from feast_sketch_store.rows.encoding import deletions
 from feast_sketch_store.storage.local import LocalStorage
 from feast_sketch_store.structures.goals import NOISE_RATIO, Goal
 from feast_sketch_store.view.holding import pin
-from feast_sketch_store.view.opening import open_live, open_view
+from feast_sketch_store.view.opening import ReadOnlyView, open_view
 from feast_sketch_store.view.rebuilding import rebuild
 from feast_sketch_store.view.removal import remove_view
 from tests.helpers import histories
@@ -97,7 +97,7 @@ def test_what_others_write_during_a_rebuild_stays(place, num_shards, filled_shar
 
 READERS = {
     "view": lambda place: opened(place, 1),  # with settings of then
-    "reader": lambda place: open_live(place.open(), "history", 0.0),
+    "reader": lambda place: ReadOnlyView(place.open(), "history", 0.0),
     "replica": lambda place: open_view(place.open(), SETS, NEVER, 1_000.0, is_replica=True),
 }
 

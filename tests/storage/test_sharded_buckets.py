@@ -16,7 +16,7 @@ from feast_sketch_store.storage.buckets import _objects, open_bucket
 from feast_sketch_store.storage.objects import Objects
 from feast_sketch_store.structures.goals import NOISE_RATIO, Goal
 from feast_sketch_store.view.holding import pin, unpin
-from feast_sketch_store.view.opening import open_live, open_view
+from feast_sketch_store.view.opening import ReadOnlyView, open_view
 from feast_sketch_store.view.removal import remove_view
 from feast_sketch_store.view.shard_map import shards_of
 from feast_sketch_store.view.view_file import ViewFile
@@ -143,7 +143,7 @@ def test_replicas_see_what_is_written_and_sealed(place):
     copy.refresh()
     assert shown(copy) == expected
     assert copy.stats().unsealed_rows == 0
-    assert shown(open_live(place.open(True), "history", LONG_SECONDS, is_replica=True)) == expected
+    assert shown(ReadOnlyView(place.open(True), "history", LONG_SECONDS, is_replica=True)) == expected
 
 
 def test_a_replica_serves_a_part(place):
@@ -161,12 +161,12 @@ def test_a_replica_serves_a_part(place):
 def test_a_replica_starts_from_the_cache_while_the_bucket_is_away(on_server):
     _, expected = on_server.fill()
     assert shown(replica(on_server)) == expected
-    named = open_live(on_server.open(True), "history", LONG_SECONDS, is_replica=True)
+    named = ReadOnlyView(on_server.open(True), "history", LONG_SECONDS, is_replica=True)
     assert shown(named) == expected
     on_server.link.take_down()
     assert shown(replica(on_server)) == expected
     assert shown(replica(on_server, [SHARDS[7]]), [7]) == {7: expected[7]}
-    again = open_live(on_server.open(True), "history", LONG_SECONDS, is_replica=True)
+    again = ReadOnlyView(on_server.open(True), "history", LONG_SECONDS, is_replica=True)
     assert shown(again) == expected
 
 
@@ -275,7 +275,7 @@ def test_writers_of_all_shards_race(in_memory):
     one, other = writer(in_memory), writer(in_memory)
     expected = put(one, range(30)) | put(other, range(30, NUM_USERS))
     assert one.seal()
-    assert shown(other) == shown(open_live(in_memory.open(), "history", 0.0)) == expected
+    assert shown(other) == shown(ReadOnlyView(in_memory.open(), "history", 0.0)) == expected
     third = writer(in_memory, replace(SETS, num_shards=8))
     assert len(third.shards) == NUM_SHARDS
     assert shown(third) == expected

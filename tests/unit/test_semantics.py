@@ -10,7 +10,7 @@ from feast_sketch_store.rows.codecs import LIST, FeatureCodec
 from feast_sketch_store.rows.listing import Listing
 from feast_sketch_store.settings.view_settings import FeatureSettings, ViewSettings
 from feast_sketch_store.storage.local import LocalStorage
-from feast_sketch_store.view.opening import open_live, open_view
+from feast_sketch_store.view.opening import ReadOnlyView, open_view
 from feast_sketch_store.view.semantics import SEMANTICS
 from tests.helpers.keys import user_key
 
@@ -22,7 +22,7 @@ def test_a_process_that_does_not_know_the_semantics_refuses_the_view_by_name(tmp
     event = datetime(2026, 1, 1, tzinfo=UTC)
     view.write([(user_key(1), {"read": Value(string_list_val=StringList(val=["a"]))}, event, None)])
     assert view.seal()
-    open_live(view.storage, "history", 0.0)
+    ReadOnlyView(view.storage, "history", 0.0)
     monkeypatch.delitem(SEMANTICS, "append")
     with pytest.raises(DamagedFileError, match=r"shop.*'append', which this process does not know"):
-        open_live(view.storage, "history", 0.0)
+        ReadOnlyView(view.storage, "history", 0.0)
