@@ -16,7 +16,7 @@ from feast_sketch_store.view.live import LiveView
 from feast_sketch_store.view.live_shard import LiveShard
 from feast_sketch_store.view.sealing import SealPolicy
 from feast_sketch_store.view.semantics import named
-from feast_sketch_store.view.shard_map import ShardMap, other_number
+from feast_sketch_store.view.shard_map import ShardMap
 from feast_sketch_store.view.view import View
 from feast_sketch_store.view.view_file import ViewFile
 
@@ -46,8 +46,19 @@ def open_view(
     shard_map = ShardMap.first(settings.num_shards)
     if file is not None:
         file.check(storage, settings)
-        if file.shard_map.num_shards != settings.num_shards:
-            _logger.warning("%s", other_number(settings.view, file.shard_map, settings.num_shards))
+        there, wanted = file.shard_map.num_shards, settings.num_shards
+        if there != wanted:
+            _logger.warning(
+                "feature view %r has %s, and its settings say %d: they count only when a view is created. "
+                "Set `shards: %d` (or the tag sketch.shards), or divide the rows with `feast-sketch rebuild "
+                "%s --shards %d`",
+                settings.view,
+                f"{there} shards" if there > 1 else "1 shard",
+                wanted,
+                there,
+                settings.view,
+                wanted,
+            )
         # Rows that are being divided may stay where they are after all, and writes go on then.
         shard_map = file.shard_map.settled
     return View(

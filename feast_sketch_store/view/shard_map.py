@@ -8,7 +8,6 @@ The rows of a view without shards lie in its own folder. Shards are fixed when t
 """
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -47,21 +46,14 @@ def shard_of_hash(entity_hash: bytes, num_shards: int) -> int:
     return first >> (_HASH_BITS - (num_shards - 1).bit_length()) if num_shards > 1 else 0
 
 
-@dataclass(frozen=True)
-class Routed:
-    """A batch of entities divided by shard: the shards with entities, and the places of these."""
-
-    shards: Sequence[int]
-    places: Sequence[NDArray[np.int64]]
-
-    @classmethod
-    def of(cls, entity_hashes: NDArray[np.uint64], num_shards: int) -> "Routed":
-        """Divide entities, uint64[n, 2]; within a shard they stay in their order."""
-        numbers = shards_of(entity_hashes, num_shards)
-        order = np.argsort(numbers.astype(np.uint16), kind="stable")
-        counts = np.bincount(numbers, minlength=num_shards)
-        shards = np.flatnonzero(counts)
-        return cls(shards.tolist(), np.split(order, np.cumsum(counts[shards])[:-1]))
+def places_by_shard(entity_hashes: NDArray[np.uint64], num_shards: int) -> dict[int, NDArray[np.int64]]:
+    """The places of the entities, uint64[n, 2], of each shard that has some, in their order."""
+    numbers = shards_of(entity_hashes, num_shards)
+    order = np.argsort(numbers.astype(np.uint16), kind="stable")
+    counts = np.bincount(numbers, minlength=num_shards)
+    shards = np.flatnonzero(counts)
+    places = np.split(order, np.cumsum(counts[shards])[:-1])
+    return dict(zip(shards.tolist(), places, strict=True))
 
 
 @dataclass(frozen=True)
@@ -144,29 +136,6 @@ def check_map(view: str, there: ShardMap, opened: ShardMap) -> None:
         )
 
 
-def other_number(view: str, there: ShardMap, wanted: int) -> str:
-    """The warning about a view that has another number of shards than its settings say."""
-    return (
-        f"feature view {view!r} has {_shards(there.num_shards)}, and its settings say {wanted}: they count "
-        f"only when a view is created. Set `shards: {there.num_shards}` (or the tag sketch.shards), or "
-        f"divide the rows with `feast-sketch rebuild {view} --shards {wanted}`"
-    )
-
-
-def _shards(number: int) -> str:
-    return f"{number} shards" if number > 1 else "1 shard"
-
-
-def not_served(view: str, shard: int, num_shards: int, served: Sequence[int]) -> ShardError:
-    """The error of a read of an entity whose shard this process does not serve."""
-    return ShardError(
-        f"feature view {view!r}: an entity of the request is in shard {shard} of {num_shards}, and this "
-        f"process serves the shards {', '.join(map(str, served))} (option `shards: {{serve}}`); send the "
-        "request "
-        f"to a server of shard {shard}"
-    )
-
-
 # -- rows ----------------------------------------------------------------------------------------------
 
 
@@ -187,10 +156,7 @@ def divided(table: pa.Table, num_shards: int) -> dict[int, pa.Table]:
         return {}
     if num_shards == 1:
         return {0: table}
-    routed = Routed.of(hash_serialized_keys(table[ENTITY_KEY].combine_chunks()), num_shards)
-    if len(routed.shards) == 1:
-        return {routed.shards[0]: table}
-    return {
-        number: table.take(pa.array(places))
-        for number, places in zip(routed.shards, routed.places, strict=True)
-    }
+    places = places_by_shard(hash_serialized_keys(table[ENTITY_KEY].combine_chunks()), num_shards)
+    if len(places) == 1:
+        return dict.fromkeys(places, table)
+    return {number: table.take(pa.array(own)) for number, own in places.items()}

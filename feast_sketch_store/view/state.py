@@ -13,7 +13,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from feast_sketch_store.errors import DamagedFileError
+from feast_sketch_store.errors import DamagedFileError, ShardError
 from feast_sketch_store.kernel import DAMAGED, NOT_SERVED, ReadFault, RowReader
 from feast_sketch_store.layers import DeltaLayer, ExactLayer, LayerAnswer, SealedRows, SketchLayer
 from feast_sketch_store.layers.row_reader import Column, find, read, stack, stored_name
@@ -23,7 +23,7 @@ from feast_sketch_store.rows.encoding import NO_TIMESTAMP, EncodedRows, RowKeys
 from feast_sketch_store.snapshot.files import SnapshotFile
 from feast_sketch_store.snapshot.order import load_order
 from feast_sketch_store.view.semantics import RowSemantics
-from feast_sketch_store.view.shard_map import ShardMap, not_served, shard_of_hash
+from feast_sketch_store.view.shard_map import ShardMap, shard_of_hash
 
 Features: TypeAlias = tuple[str | FeatureCodec, ...]  # of a read, as `State.read` takes them
 
@@ -200,7 +200,12 @@ class State:
         """
         number = shard_of_hash(fault.entity_hash, self.shard_map.num_shards)
         if fault.status == NOT_SERVED:
-            return not_served(self.view, number, self.shard_map.num_shards, list(self.shards))
+            return ShardError(
+                f"feature view {self.view!r}: an entity of the request is in shard {number} of "
+                f"{self.shard_map.num_shards}, and this process serves the shards "
+                f"{', '.join(map(str, self.shards))} (option `shards: {{serve}}`); send the request to a "
+                f"server of shard {number}"
+            )
         snapshot = self.shards[number].snapshot
         if fault.status != DAMAGED or snapshot is None:
             return fault

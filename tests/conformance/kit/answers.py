@@ -18,7 +18,7 @@ from feast_sketch_store.snapshot.order import load_order
 from feast_sketch_store.snapshot.sealed import open_layers
 from feast_sketch_store.storage.local import LocalStorage
 from feast_sketch_store.structures.base import Answer
-from feast_sketch_store.view.shard_map import Routed, ShardMap
+from feast_sketch_store.view.shard_map import ShardMap, places_by_shard
 from feast_sketch_store.view.view_file import shard_map_of
 from tests.conformance.kit.views import Key
 
@@ -96,8 +96,7 @@ def _fill_attribute(
 def _read_shards(folder: Path, shard_map: ShardMap, keys: Sequence[Key]) -> list[dict[str, Any] | None]:
     """The rows of keys, each from its shard; a shard without a snapshot has none."""
     rows: list[dict[str, Any] | None] = [None] * len(keys)
-    routed = Routed.of(hashes_of(keys), shard_map.num_shards)
-    for number, places in zip(routed.shards, routed.places, strict=True):
+    for number, places in places_by_shard(hashes_of(keys), shard_map.num_shards).items():
         own = folder / shard_map.folder / f"{number:02}"
         if own.is_dir():
             found = read(own, [keys[index] for index in places.tolist()])

@@ -8,7 +8,7 @@ from typing import Any
 from feast_sketch_store.layers import FeatureBudget
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.snapshot.manifest import checksum_of
-from feast_sketch_store.view.shard_map import Routed, ShardMap
+from feast_sketch_store.view.shard_map import ShardMap, places_by_shard
 from feast_sketch_store.view.view_file import ViewFile
 from tests.conformance.kit.answers import hashes_of
 from tests.conformance.kit.views import (
@@ -46,8 +46,7 @@ def shards() -> ShardedFiles:
     keys, shard_map = keys_of(users(_USERS)), ShardMap.first(_NUM_SHARDS)
     file = ViewFile(shard_map, (_CODEC,), join_keys={"user_id": "int64_val"})
     files = {"view.json": file.encode()}
-    routed = Routed.of(hashes_of(keys), _NUM_SHARDS)
-    for number, places in zip(routed.shards, routed.places, strict=True):
+    for number, places in places_by_shard(hashes_of(keys), _NUM_SHARDS).items():
         for name, content in _shard(places.tolist()).contents().items():
             files[f"{shard_map.folder}{number:02}/{name}"] = content
     return ShardedFiles(files, [*keys, *unknown_users()])
