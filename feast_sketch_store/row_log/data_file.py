@@ -123,7 +123,6 @@ class DataFile:
     def batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
         """The rows in batches of bounded size, with large types; of all columns, or of those named that it
         has.
-
         Raises DamagedFileError : the file is missing, truncated or altered.
         """
         with self._reading():

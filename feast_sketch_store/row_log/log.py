@@ -474,7 +474,6 @@ class RowLog:
     def extend(self, rows: LogRead, schema: pa.Schema) -> LogRead:
         """Create the table if it does not exist, and add missing columns. Gives the same rows in the table as
         it is now.
-
         Raises RowError : a column has another type in the log.
         """
         assert rows.position.identity is not None

@@ -147,7 +147,6 @@ class Stretch:
 
 def locate(head: bytes, size_bytes: int, source: str) -> dict[str, Stretch]:
     """Where the arrays of a file lie, given at least its header and its size.
-
     Raises DamagedFileError, FormatVersionError : as `decode`, of the header.
     """
     _, stretches = _read_header(np.frombuffer(head, np.uint8), source, size_bytes)

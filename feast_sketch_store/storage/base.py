@@ -168,7 +168,6 @@ class Storage(ABC):
     @abstractmethod
     def create(self, name: str) -> AbstractContextManager[BinaryIO]:
         """Write a new file. It appears whole and durable when the block ends, or not at all if it raises.
-
         Raises FileExistsAlreadyError : the file exists by the end of the block; it stays unchanged.
         """
 

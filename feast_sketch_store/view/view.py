@@ -144,7 +144,6 @@ class View(LiveView[Shard]):
 
     def prepare(self) -> None:
         """Check that files can be written, and make the view's folder and its file.
-
         Raises ShardError, StorageError : the rows are being divided into other shards, or files cannot be
         written.
         """

@@ -74,7 +74,6 @@ class ViewFile:
     @classmethod
     def read(cls, storage: Storage) -> Self | None:
         """Read the file of a view; None if there is none.
-
         Raises DamagedFileError, StorageError : the file is damaged, or cannot be read.
         """
         try:
@@ -114,7 +113,6 @@ class ViewFile:
     @classmethod
     def decode(cls, content: bytes, source: str) -> Self:
         """The reverse of `encode`; errors name the ``source``.
-
         Raises DamagedFileError, FormatVersionError : the content is truncated, altered, or of another kind or
         version.
         """
