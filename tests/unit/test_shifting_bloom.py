@@ -61,70 +61,6 @@ def test_added_facts_are_possibly_present(num_words, num_hashes):
     assert ((found[entities, symbols // 64] >> (symbols % 64).astype(np.uint64)) & np.uint64(1)).all()
 
 
-def test_a_table_without_facts_holds_nothing():
-    bloom = build(random_hashes(1), [], np.zeros(0, np.int64), num_bits=640, window_words=2, num_hashes=3)
-    assert measured_fill(bloom) == 0
-    assert not windows(bloom, random_hashes(9), SymbolQuery(0, 64 * 2, 3)).any()
-    assert not contains_facts(bloom, random_hashes(9), np.arange(9), 3).any()
-
-
-# Windows of at most 4 words are gathered in another way than wider ones.
-@for_each(
-    ("first_word", "num_words"), [(0, 1), (9, 1), (0, 4), (6, 4), (0, 5), (5, 5), (1, 6), (4, 6), (0, 10)]
-)
-def test_a_part_of_a_window_equals_that_part_of_the_whole(first_word, num_words):
-    rng = np.random.default_rng(7)
-    hashes = random_hashes(30)
-    bloom = build(
-        hashes,
-        rng.integers(0, 30, 900),
-        rng.integers(0, 640, 900),
-        num_bits=3000,
-        window_words=10,
-        num_hashes=3,
-    )
-    whole = windows(bloom, hashes, SymbolQuery(0, 64 * 10, 3))
-    part = windows(bloom, hashes, SymbolQuery(first_word, 64 * num_words, 3))
-    assert part.tolist() == whole[:, first_word : first_word + num_words].tolist()
-    assert 0 < np.bitwise_count(part).sum() < part.size * 64
-
-
-@for_each("num_symbols", [0, 1, 63, 64, 65, 200, 448])
-def test_possible_symbols_are_the_ones_of_the_window(num_symbols):
-    rng = np.random.default_rng(8)
-    hashes, wanted = random_hashes(40), rng.integers(0, 2, 40).astype(bool)
-    facts = rng.integers(0, 40, 2000), rng.integers(0, 640, 2000)
-    bloom = build(hashes, *facts, num_bits=8000, window_words=10, num_hashes=3)
-    entities, symbols = np.divmod(np.arange(40 * num_symbols), max(1, num_symbols))
-    possible = contains_facts(bloom, hashes[entities], 3 * 64 + symbols, 3)
-    for mask in (None, wanted, np.zeros(40, bool)):
-        indptr, ids = bloom.possible_symbols(hashes, SymbolQuery(3, num_symbols, 3), mask)
-        kept = possible if mask is None else possible & mask[entities]
-        assert ids.tolist() == symbols[kept].tolist()
-        assert np.diff(indptr).tolist() == np.bincount(entities[kept], minlength=40).tolist()
-        assert indptr[0] == 0
-
-
-def test_no_entities_have_no_answers():
-    bloom = build(random_hashes(1), [0], [5], num_bits=640, window_words=6, num_hashes=3)
-    for num_words in (1, 6):
-        assert windows(bloom, random_hashes(0), SymbolQuery(0, 64 * num_words, 3)).shape == (0, num_words)
-        assert [a.tolist() for a in bloom.possible_symbols(random_hashes(0), SymbolQuery(0, 64, 3))] == [
-            [0],
-            [],
-        ]
-    assert contains_facts(bloom, random_hashes(0), np.zeros(0, np.int64), 3).shape == (0,)
-
-
-def test_facts_added_in_parts_make_the_same_table():
-    hashes, entities, symbols = random_hashes(10), np.arange(100) % 10, np.arange(100) % 64
-    builder = ShiftingBloomFilterBuilder(1000, 1, SALT)
-    for half in (slice(0, 50), slice(50, 100)):
-        add_facts(builder, hashes, entities[half], symbols[half], 3)
-    whole = build(hashes, entities, symbols, num_bits=1000, window_words=1, num_hashes=3)
-    assert builder.build().words.tolist() == whole.words.tolist()
-
-
 @pytest.mark.parametrize("window_words", [1, 3, 10, 25, 40])
 @pytest.mark.parametrize("num_threads", [1, 2, 3, 7])
 def test_threads_make_the_same_table(monkeypatch, num_threads, window_words):
@@ -156,11 +92,6 @@ def test_salts_are_two_random_64_bit_integers():
     salts = {new_salt() for _ in range(100)}
     assert len(salts) == 100
     assert all(0 <= half < 2**64 for salt in salts for half in salt)
-
-
-def test_measured_fill_leaves_the_repeated_head_out():
-    words = np.array([2**64 - 1, 0, 0, 0, 2**64 - 1], np.uint64)
-    assert measured_fill(ShiftingBloomFilter(words, 4, SALT)) == 0.25
 
 
 def test_a_read_only_table_can_be_read():
