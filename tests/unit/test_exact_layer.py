@@ -7,7 +7,7 @@ from feast.protos.feast.types.Value_pb2 import StringSet, Value
 from feast_sketch_store.layers import ExactLayer
 from feast_sketch_store.layers.row_reader import Wanted, stack
 from feast_sketch_store.rows.codecs import FeatureCodec
-from feast_sketch_store.rows.encoding import NO_TIMESTAMP, EncodedRows, deletions, encode, newest_rows
+from feast_sketch_store.rows.encoding import NO_TIMESTAMP, deletions, encode, newest_rows
 from tests.helpers.reads import expired_of
 
 CODECS = [FeatureCodec("viewed", "string_set_val"), FeatureCodec("size", "int64_val")]
@@ -26,28 +26,10 @@ def layer_of(make_rows):
     return make
 
 
-def test_rows_come_back(layer_of, read):
-    values = [
-        {"viewed": viewed("a", "b"), "size": Value(int64_val=-1)},
-        {"viewed": viewed(), "size": Value()},
-        {"size": Value(int64_val=0)},
-        {},
-    ]
-    layer = layer_of([(user, v, 100 + user) for user, v in enumerate(values)])
-    assert read(layer, [3, 9, 0, 2, 1], NAMES) == {
-        user: (100 + user, {name: v.get(name) for name in NAMES}) for user, v in enumerate(values)
-    }
-
-
 def test_positions_ascend_and_repeat_with_the_batch(layer_of, hashes_of):
     layer = layer_of([(user, {}, 0) for user in range(10)])
     answer = layer.read(hashes_of([5, 99, 5, 1]), [])
     assert answer.found.tolist() == [0, 2, 3]
-
-
-def test_an_empty_layer_finds_nothing(layer_of, read):
-    assert len(layer_of([])) == 0
-    assert read(layer_of([]), [1, 2], NAMES) == {}
 
 
 def test_an_empty_batch_finds_nothing(layer_of, read):
@@ -73,19 +55,3 @@ def test_deleted_rows_are_not_found(make_table, key_of, at, hashes_of):
     layer = ExactLayer(encode(*newest_rows(table), CODECS))
     assert layer.read(hashes_of([1, 2]), NAMES).found.tolist() == [1]
     assert expired_of(stack([layer], Wanted(())), hashes_of([1, 2]), NO_TIMESTAMP) == set()
-
-
-def test_merging_keeps_the_newest_row(layer_of, read):
-    older = layer_of([(1, {"size": Value(int64_val=1)}, 10), (2, {"size": Value(int64_val=1)}, 10)])
-    newer = layer_of([(2, {"viewed": viewed("x")}, 11), (3, {"size": Value(int64_val=2)}, 1)])
-    assert read(ExactLayer(EncodedRows.newest_of([older.rows, newer.rows])), [1, 2, 3], NAMES) == {
-        1: (10, {"viewed": None, "size": Value(int64_val=1)}),
-        2: (11, {"viewed": viewed("x"), "size": None}),
-        3: (1, {"viewed": None, "size": Value(int64_val=2)}),
-    }
-
-
-def test_size_grows_with_rows(layer_of):
-    sizes = [layer_of([(user, {}, 0) for user in range(n)]).size_bytes for n in (0, 10, 1000)]
-    # A row has a hash of 16 bytes and two timestamps at least.
-    assert sizes[2] - sizes[1] >= 990 * 32

@@ -9,7 +9,7 @@ import pytest
 from feast.protos.feast.types.Value_pb2 import Int64List, StringSet, Value
 
 from feast_sketch_store.errors import RowError
-from feast_sketch_store.rows.codecs import EMPTY, MISSING, NULL, VALUE, FeatureCodec
+from feast_sketch_store.rows.codecs import MISSING, VALUE, FeatureCodec
 from feast_sketch_store.rows.encoding import (
     CREATED_TIMESTAMP,
     ENTITY_KEY,
@@ -177,66 +177,8 @@ def test_composite_join_keys_have_a_column_each():
 # -- the newest row --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("rows", "winner"),
-    [
-        ([(1, size(0), 10), (1, size(1), 20)], 1),
-        ([(1, size(0), 20), (1, size(1), 10)], 0),
-        ([(1, size(0), 10), (1, size(1), 10)], 1),
-        ([(1, size(0), 10, 5), (1, size(1), 10, 4)], 0),
-        ([(1, size(0), 10, 5), (1, size(1), 10)], 0),
-        ([(1, size(0), 10, -5), (1, size(1), 10)], 0),
-        ([(1, size(0), 10, 5), (1, size(1), 11, 4)], 1),
-        ([(1, size(0), -10), (1, size(1), -20)], 0),
-        ([(1, size(0), 10), (1, size(1), 30), (1, size(2), 20)], 1),
-    ],
-    ids=[
-        "later event",
-        "late row",
-        "position",
-        "created",
-        "created beats none",
-        "created before 1970 beats none",
-        "event beats created",
-        "before 1970",
-        "three rows",
-    ],
-)
-def test_which_row_wins(make_rows, rows, winner):
-    assert items_of(make_rows(rows, CODECS), "size") == [(VALUE, {winner})]
-
-
-def test_rows_stand_in_the_order_of_their_hashes(make_rows):
-    rows = make_rows([(user, size(user), 0) for user in range(200)], CODECS)
-    hashes = [tuple(h) for h in rows.keys.entity_hashes.tolist()]
-    assert len(rows) == 200
-    assert hashes == sorted(hashes)
-
-
-def test_a_row_replaces_the_whole_row_before(make_rows):
-    rows = make_rows([(1, viewed("a") | size(5), 1), (1, viewed("b"), 2)], CODECS)
-    assert (items_of(rows), items_of(rows, "size")) == ([(VALUE, {b"b"})], [(MISSING, set())])
-
-
 def combined(*tables):
     return pa.concat_tables(tables, promote_options="default")
-
-
-def test_a_deletion_hides_every_row_before_it(make_table, key_of, at):
-    table = combined(make_table([(1, size(0), 50), (2, size(0), 50)], CODECS), deletions([key_of(1)], at(10)))
-    keys = newest_rows(table)[1]
-    assert sorted(keys.deleted.tolist()) == [False, True]
-
-
-def test_a_row_after_a_deletion_counts_whatever_its_timestamps(make_table, key_of, at):
-    table = combined(
-        make_table([(1, size(0), 50)], CODECS),
-        deletions([key_of(1)], at(60)),
-        make_table([(1, size(1), 2), (1, size(2), 1)], CODECS),
-    )
-    newest, keys = newest_rows(table)
-    assert (keys.deleted.tolist(), keys.delete_barriers.tolist()) == ([False], [True])
-    assert items_of(encode(newest, keys, CODECS), "size") == [(VALUE, {1})]
 
 
 def test_a_late_row_does_not_lose_to_a_row_before_a_deletion(make_table, key_of, at):
@@ -269,26 +211,6 @@ def test_older_than_a_row_committed_before(make_rows, row, other, is_older):
 # -- the encoding ----------------------------------------------------------------------------------
 
 
-def test_states_are_told_apart(make_rows):
-    values = [{}, {"viewed": Value()}, viewed(), viewed("a")]
-    rows = make_rows([(user, v, user) for user, v in enumerate(values)], CODECS)
-    by_user = dict(zip(rows.keys.event_timestamps.tolist(), items_of(rows), strict=True))
-    assert by_user == {0: (MISSING, set()), 1: (NULL, set()), 2: (EMPTY, set()), 3: (VALUE, {b"a"})}
-
-
-def test_a_repeated_element_is_one_fact(make_rows):
-    rows = make_rows([(1, viewed("a", "b", "a", "a"), 0)], CODECS)
-    assert rows.num_facts == 2
-    assert items_of(rows) == [(VALUE, {b"a", b"b"})]
-
-
-def test_symbols_ascend_within_a_row(make_rows):
-    rows = make_rows([(user, viewed("c", "b", "a"), 0) for user in range(3)], CODECS)
-    feature = rows.features["viewed"]
-    assert feature.symbols.tolist() == [0, 1, 2] * 3
-    assert feature.indptr.tolist() == [0, 3, 6, 9]
-
-
 def test_a_feature_without_a_column_was_never_written(make_table):
     table = make_table([(1, viewed("a"), 0)], [VIEWED])
     rows = encode(*newest_rows(table), CODECS)
@@ -302,15 +224,6 @@ def test_taking_rows_takes_their_features(make_rows):
     assert items_of(taken, "size") == [items_of(rows, "size")[row] for row in (2, 0, 2)]
     assert taken.keys.event_timestamps.tolist() == rows.keys.event_timestamps[[2, 0, 2]].tolist()
     assert len(rows.take(np.zeros(0, np.int64))) == 0
-
-
-def test_merging_joins_vocabularies(make_rows):
-    older = make_rows([(1, viewed("a", "b"), 1), (2, viewed("b"), 1)], CODECS)
-    newer = make_rows([(2, viewed("c", "b"), 2), (3, viewed("c"), 2)], CODECS)
-    merged = EncodedRows.newest_of([older, newer])
-    assert len(merged.features["viewed"].vocabulary) == 3
-    assert sorted(sorted(items) for _, items in items_of(merged)) == [[b"a", b"b"], [b"b", b"c"], [b"c"]]
-    assert len(merged) == 3
 
 
 def test_merging_keeps_features_that_one_side_lacks(make_rows):
