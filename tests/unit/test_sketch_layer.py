@@ -4,14 +4,12 @@ import numpy as np
 import pytest
 from feast.protos.feast.types.Value_pb2 import Int64Set, StringSet, Value
 
-from feast_sketch_store.layers import FeatureBudget, SketchLayer
+from feast_sketch_store.layers import FeatureBudget
 from feast_sketch_store.layers.presence import MAX_SHAPES, MAX_TIMESTAMP_BUCKETS
 from feast_sketch_store.rows.codecs import EMPTY, NULL, VALUE, FeatureCodec
 from feast_sketch_store.rows.encoding import NO_TIMESTAMP
-from feast_sketch_store.snapshot.format import decode, encode
 from tests.helpers.filters import contains_facts
 from tests.helpers.layers import build_layer
-from tests.oracle.messages import feast_values
 
 pytestmark = pytest.mark.slow
 
@@ -138,26 +136,6 @@ def test_a_batch_keeps_its_order_and_repetitions(layer_of, hashes_of):
 # -- nothing written is lost -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("num_features", [1, 2, 12])
-def test_loose_rates_lose_nothing_that_was_written(layer_of, read, num_features):
-    codecs = features_named(num_features)
-    names = [codec.feature for codec in codecs]
-    rows = random_rows(400, codecs, seed=num_features, num_timestamps=50)
-    found = plain_rows(read(layer_of(rows, LOOSE, codecs), list(range(400)), names))
-    surplus = 0
-    for user, (event, values) in expected(rows, names).items():
-        found_event, found_values = found[user]
-        assert found_event <= event
-        for name, value in values.items():
-            if value and isinstance(value[1], frozenset):
-                assert found_values[name][1] >= value[1]
-                surplus += len(found_values[name][1] - value[1])
-            elif value and value[0]:
-                # A scalar has some value, though perhaps another one.
-                assert found_values[name][0] == value[0]
-    assert surplus or num_features == 1
-
-
 def test_a_scalar_reads_as_the_most_popular_candidate(layer_of, read, make_rows, hashes_of):
     # Value v is written 60 - v times.
     sizes = [size for size in range(50) for _ in range(60 - size)]
@@ -192,15 +170,6 @@ def test_a_value_without_candidates_reads_as_null(layer_of, read, hashes_of):
 
 
 # -- timestamps ------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("ttl", [None, 100])
-@pytest.mark.parametrize("count", [1, 2, MAX_TIMESTAMP_BUCKETS])
-def test_few_timestamps_are_exact(layer_of, read, count, ttl):
-    timestamps = np.random.default_rng(count).integers(-(10**16), 10**16, count).tolist()
-    rows = [(user, {}, timestamps[user % count]) for user in range(200)]
-    found = read(layer_of(rows, ttl=ttl), list(range(200)), [])
-    assert {user: event for user, (event, _) in found.items()} == {user: event for user, _, event in rows}
 
 
 @pytest.mark.parametrize("ttl", [None, 1, 10**6, 10**15, 86_399_999_999_999_999_999])
@@ -307,32 +276,3 @@ def test_expected_rates_keep_the_budget(layer_of, rate):
     assert layer.features["f0"].symbols.false_positive_rate * 59 <= rate * 1.001
     (shapes,) = layer.presence.ranges
     assert shapes.false_positive_rate * shapes.num_symbols <= rate * 1.001
-
-
-# -- snapshot --------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("num_rows", [0, 1, 400])
-@pytest.mark.parametrize("num_features", [0, 2, 12])
-@pytest.mark.parametrize("rate", [STRICT, LOOSE])
-def test_a_snapshot_answers_as_the_layer_did(layer_of, hashes_of, num_rows, num_features, rate):
-    codecs = features_named(num_features)
-    names = [codec.feature for codec in codecs]
-    layer = layer_of(random_rows(num_rows, codecs, seed=1, num_timestamps=30), rate, codecs)
-    content = np.frombuffer(b"".join(encode(*layer.to_snapshot())), np.uint8)
-    back = SketchLayer.from_snapshot(*decode(content, "test"))
-    answers = [each.read(hashes_of(range(2 * num_rows + 5)), names) for each in (layer, back)]
-    for part in ("found", "event_timestamps"):
-        assert getattr(answers[0], part).tolist() == getattr(answers[1], part).tolist()
-    for name in names:
-        one, other = (answer.features[name] for answer in answers)
-        assert one.states.tolist() == other.states.tolist()
-        assert feast_values(one) == feast_values(other)
-    assert (back.num_entities, back.num_facts, back.ideal_bits, back.max_event_timestamp) == (
-        layer.num_entities,
-        layer.num_facts,
-        layer.ideal_bits,
-        layer.max_event_timestamp,
-    )
-    again = back.to_snapshot()
-    assert b"".join(encode(*again)) == content.tobytes()
