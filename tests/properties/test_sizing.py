@@ -65,13 +65,6 @@ FACTS = st.integers(1000, 10**9)
 
 
 @FEWER
-@given(FACTS, st.floats(math.log(1e-8), math.log(0.5)).map(math.exp))
-def test_the_bits_of_a_given_rate_buy_at_least_that_rate(num_items, rate):
-    num_bits = size_for_rates([FactClass(num_items, rate)]).num_bits
-    assert plain_for_bits(num_items, num_bits).false_positive_rate <= rate * (1 + 1e-6)
-
-
-@FEWER
 @given(FACTS, st.floats(2, 50), st.floats(1, 3))
 def test_a_budget_is_kept_and_a_larger_one_is_never_worse(num_items, bits_per_fact, factor):
     num_bits = math.ceil(bits_per_fact * num_items)

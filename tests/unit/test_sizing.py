@@ -20,17 +20,6 @@ from tests.helpers.cases import for_each
 from tests.helpers.filters import expected_fill, ideal_bits
 
 
-# Bits per fact of a standard Bloom filter, log2(1 / rate) / ln 2.
-@for_each(("rate", "bits"), [(0.5, 1.4427), (0.1, 4.7925), (0.01, 9.5851), (0.001, 14.3776), (1e-9, 43.1328)])
-def test_ideal_bits_are_those_of_the_textbook(rate, bits):
-    assert ideal_bits([FactClass(1000, rate)]) == pytest.approx(1000 * bits, rel=1e-4)
-
-
-def test_ideal_bits_of_classes_add_up():
-    classes = [FactClass(10, 0.1), FactClass(20, 0.01), FactClass(0, 0.5)]
-    assert ideal_bits(classes) == pytest.approx(sum(ideal_bits([c]) for c in classes))
-
-
 @for_each(("rate", "hashes"), [(0.5, 1), (0.1, 3), (0.01, 7), (0.001, 10), (1e-9, 30)])
 def test_one_class_takes_the_whole_number_of_hashes_nearest_to_its_optimum(rate, hashes):
     geometry = size_for_rates([FactClass(10_000, rate)])
@@ -42,11 +31,6 @@ def test_the_fill_moves_for_the_heaviest_class():
     geometry = size_for_rates([FactClass(1_000_000, 0.01), FactClass(10, 0.001)])
     assert geometry.fill == pytest.approx(0.01 ** (1 / 7))
     assert [*map(len, geometry.hashes)] == [7, 11]
-
-
-def test_expected_fill_counts_every_hash_of_every_fact():
-    fill = expected_fill([FactClass(100, 0.1), FactClass(10, 0.1)], [(0,) * 3, (0,) * 20], 1000)
-    assert fill == pytest.approx(1 - math.exp(-0.5))
 
 
 def test_no_facts_take_one_bit_and_are_never_met():
