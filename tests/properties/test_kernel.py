@@ -17,7 +17,7 @@ from hypothesis.extra import numpy as arrays
 
 from feast_sketch_store import kernel
 from feast_sketch_store.kernel import NUM_LEFT, SetCodes, SymbolQuery
-from feast_sketch_store.succinct import EliasFano, FingerprintIndex, PackedInts, ShiftingBloomFilter
+from feast_sketch_store.succinct import EliasFano, FingerprintIndex, ShiftingBloomFilter
 from tests.helpers.length import by_length
 from tests.helpers.reads import find_rows, read_sets, take_ascending
 from tests.oracle import bits, filters
@@ -30,7 +30,6 @@ pytestmark = pytest.mark.has_long_form
 REPEATABLE = settings(derandomize=True, deadline=None, database=None, max_examples=by_length(20, 60))
 HALVES = st.integers(0, 2**64 - 1)
 BINARY = st.lists(st.binary(max_size=300), max_size=30)
-ROWS = st.lists(st.tuples(st.booleans(), st.lists(st.integers(0, 10**6))))
 
 
 @st.composite
@@ -118,30 +117,6 @@ def test_reads_of_a_table(read, data):
 def rows_of(marks):
     """The places of ones in each row of bool[n, m], as a CSR matrix."""
     return as_csr([np.flatnonzero(row) for row in marks], np.int32)
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("ends", np.array([0, 2])),
-        ("ends", np.array([2, 1, 3])),
-        ("ends", np.array([-1, 3])),
-        ("ends", np.array([3])),
-        ("ends", None),
-        ("masks", np.zeros((1, 1, 3), np.uint64)),
-        ("clusters", np.array([0, 2], np.int32)),
-        ("clusters", np.array([0, -1], np.int32)),
-        ("clusters", None),
-        ("firsts", np.array([0, 0, 5])),
-    ],
-)
-def test_masks_that_do_not_fit_are_refused(name, value):
-    table, hashes = ShiftingBloomFilter(np.zeros(12, np.uint64), 10, (1, 2)), np.zeros((2, 2), np.uint64)
-    zeros = np.zeros((2, 1, 2), np.uint64), np.zeros(2, np.int32)
-    query = SymbolQuery(0, 128, 3, None, np.array([1, 3]), *zeros)
-    assert not table.possible_symbols(hashes, query)[0].any()
-    with pytest.raises(ValueError, match="the masks do not fit the symbols"):
-        table.possible_symbols(hashes, query._replace(**{name: value}))
 
 
 @pytest.mark.parametrize("num_words", [0, 1, 7, 8, 30])
@@ -321,12 +296,6 @@ def test_distinct_ids_of_rows(rows):
     assert_equal(ids, before)
 
 
-def test_hashes_are_those_of_the_libraries():
-    hashes = kernel.hash_keys(*as_arrow([INT64_KEY, b"Ada"])).tobytes()
-    assert hashes[:16] == mmh3.mmh3_x64_128_digest(INT64_KEY)
-    assert hashes[16:] == hashlib.blake2b(b"Ada", digest_size=16).digest()
-
-
 def as_arrow(values):
     return np.cumsum([0, *map(len, values)]), np.frombuffer(b"".join(values), np.uint8)
 
@@ -348,18 +317,6 @@ def test_ids_of_binary_values(values, wanted):
     wanted, ids = [*wanted, *values], {value: number for number, value in enumerate(values)}
     found = kernel.BytesIndex(*as_arrow(list(values))).find(*as_arrow(wanted))
     assert found.tolist() == [ids.get(value, -1) for value in wanted]
-
-
-@REPEATABLE
-@given(st.integers(0, 64), st.data())
-def test_packed_numbers(width, data):
-    numbers = np.array(data.draw(st.lists(st.integers(0, 2**width - 1), min_size=1)), np.uint64)
-    words = np.append(numbers, np.zeros(2, np.uint64))
-    if width < 64:
-        words = PackedInts.pack(numbers.view(np.int64), width, base=0).words
-    indices = np.array(data.draw(st.lists(st.integers(0, len(numbers) - 1))), np.int64)
-    taken = PackedInts(words, width, 0, len(numbers)).take(indices)
-    assert_equal(taken.view(np.uint64), numbers[indices])
 
 
 @REPEATABLE
