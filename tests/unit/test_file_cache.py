@@ -161,32 +161,6 @@ def test_chunks_do_not_depend_on_the_pieces(cuts):
     assert Chunks.of([], PART).checksums == ()
 
 
-def test_a_known_file_is_fetched_once_and_goes_on_where_it_was_cut(tmp_path):
-    with pytest.raises(StorageError, match="cut off"):
-        CachedFile(tmp_path, "a", KNOWN).map(Source(fails_from=8 * PART))
-    source = Source()
-    assert CachedFile(tmp_path, "a", KNOWN).map(source).tobytes() == CONTENT
-    assert sorted(source.asked) == [8 * PART, 9 * PART, 10 * PART]
-    assert CachedFile(tmp_path, "a", KNOWN).map(Source(fails_from=0)).tobytes() == CONTENT
-    assert {path.suffix for path in tmp_path.iterdir()} == {"", ".lock"}
-
-
-@pytest.mark.parametrize("damage", ["flip", "cut"])
-def test_a_part_of_a_known_file_that_was_damaged_is_fetched_again(tmp_path, damage):
-    with pytest.raises(StorageError):
-        CachedFile(tmp_path, "a", KNOWN).map(Source(fails_from=8 * PART))
-    (partial,) = tmp_path.glob("*.partial")
-    content = bytearray(partial.read_bytes())
-    if damage == "flip":
-        content[3 * PART + 7] ^= 1
-    else:
-        del content[3 * PART + 9 :]
-    partial.write_bytes(content)
-    source = Source()
-    assert CachedFile(tmp_path, "a", KNOWN).map(source).tobytes() == CONTENT
-    assert sorted(source.asked) == list(range(3 * PART, SIZE, PART))
-
-
 @pytest.mark.parametrize("damage", ["flip", "cut", "longer"])
 def test_a_damaged_copy_is_dropped_and_a_sound_one_is_not(tmp_path, damage):
     copy = CachedFile(tmp_path, "a", KNOWN)

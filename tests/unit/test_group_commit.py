@@ -99,18 +99,6 @@ def test_a_failed_commit_is_told_to_all_and_the_next_one_goes_on():
     group.submit(2, lambda items: [None])
 
 
-def test_many_threads_lose_nothing():
-    group, seen = GroupCommit(), []
-
-    def commit(items):
-        seen.append(list(items))
-        return [None] * len(items)
-
-    with ThreadPoolExecutor(16) as pool:
-        list(pool.map(lambda item: group.submit(item, commit), range(2_000)))
-    assert sorted(item for batch in seen for item in batch) == list(range(2_000))
-
-
 def test_tasks_share_a_commit_and_each_is_told_of_its_own(in_loop, monkeypatch):
     group, commits, wakes = GroupCommit(), Commits(), []
     first = in_loop(group, 0, commits)
