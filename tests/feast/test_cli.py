@@ -1,13 +1,5 @@
 """The `feast` command over a repository that never imports the package."""
 
-import json
-import os
-import signal
-import sys
-import threading
-import time
-import urllib.error
-import urllib.request
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -17,8 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from feast import FeatureStore
 
-from tests.helpers.ports import free_port
-from tests.helpers.processes import PATIENCE_SECONDS, answering, start_command
+from tests.helpers.processes import answering
 
 pytestmark = pytest.mark.slow
 
@@ -148,69 +139,3 @@ def test_inside_the_hybrid_store(repo, warm, warm_feast_cli):
     assert {"a7", "a8"} <= set(answer["viewed"][0])
     assert answer["country"] == ["FR", None]
     assert list((repo / "data/sketch/shop/history/snapshots").glob("*.base.*"))
-
-
-def test_the_feature_server_serves_from_two_workers(repo, warm_feast_cli):
-    warm_feast_cli(repo, "apply")
-    warm_feast_cli(repo, "materialize", "2026-04-01T00:00:00", "2026-05-02T00:00:00")
-    port = free_port()
-    command = [Path(sys.executable).parent / "feast", "serve", "-h", "127.0.0.1", "-p", str(port), "-w", "2"]
-    log = (repo / "server.log").open("w")
-    server = start_command(command, cwd=repo, stdout=log.fileno(), stderr=log.fileno())
-    try:
-        base = f"http://127.0.0.1:{port}"
-        _await_health(base, server)
-        answer = _post(
-            f"{base}/get-online-features",
-            {"feature_service": "recommender", "entities": {"user_id": [5, 10**6]}},
-        )
-        names = answer["metadata"]["feature_names"]
-        country = answer["results"][names.index("country")]
-        assert country["values"] == ["FR", None]
-        assert country["statuses"] == ["PRESENT", "NOT_FOUND"]
-        viewed = answer["results"][names.index("viewed")]["values"][0]
-        assert {"a5", "a6"} <= set(viewed)
-
-        # Another process materializes, then a worker writes: both workers serve it an interval later.
-        write_source(repo / "data" / "rows.parquet", 300, "DE", 3)
-        warm_feast_cli(repo, "materialize", "2026-05-02T00:00:00", "2026-05-04T00:00:00")
-        assert _countries_of_all_workers(base) == {"DE"}
-        moment = "2026-05-05T00:00:00Z"
-        row = {"user_id": [5], "viewed": [["z"]], "liked": [[1]], "country": ["IT"]}
-        row |= {"event": [moment], "created": [moment]}
-        _post(f"{base}/write-to-online-store", {"feature_view_name": "history", "df": row})
-        assert _countries_of_all_workers(base) == {"IT"}
-    finally:
-        os.killpg(server.pid, signal.SIGTERM)
-        server.join(PATIENCE_SECONDS)
-        log.close()
-
-
-def _countries_of_all_workers(base):
-    """What the workers answer for user 5, each connection going to whichever takes it."""
-    threading.Event().wait(0.1)  # the refresh interval: until then a worker may serve what was before
-    request = {"features": ["history:country"], "entities": {"user_id": [5]}}
-    answers = [_post(f"{base}/get-online-features", request) for _ in range(40)]
-    return {
-        answer["results"][answer["metadata"]["feature_names"].index("country")]["values"][0]
-        for answer in answers
-    }
-
-
-def _await_health(base, server):
-    server_is_starting = threading.Event()  # never set: paces the polling of a port
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while time.monotonic() < deadline:
-        assert server.exitcode is None, "the server ended"
-        try:
-            with urllib.request.urlopen(f"{base}/health", timeout=5):
-                return
-        except (urllib.error.URLError, ConnectionError, TimeoutError):
-            server_is_starting.wait(0.2)
-    raise AssertionError("the server did not become healthy")
-
-
-def _post(url, body):
-    request = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
-    with urllib.request.urlopen(request, timeout=PATIENCE_SECONDS) as response:
-        return json.load(response)
