@@ -11,11 +11,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from feast import Entity, FeatureStore, FeatureView, Field, FileSource, ValueType
-from feast.repo_config import RepoConfig
 from feast.types import Array, Float32, Int64, Set
 from feast.utils import _convert_arrow_to_proto
 from measure import interleaved_samples, number, print_set_up, print_table, quantile
-from stores import REDIS, SKETCH, redis_server, temporary_folder
+from stores import REDIS, SKETCH, config_of, redis_server, temporary_folder
 
 sys.path.insert(0, str(Path(__file__).parents[2]))  # for what tests share
 from tests.helpers.proxy import Proxy, proxy
@@ -114,14 +113,7 @@ def _stores(folder: Path, port: int, num_users: int) -> dict[str, FeatureStore]:
     sketch = {"type": SKETCH, "path": str(folder / "sketch"), "backing_store": {"store": redis}}
     stores = {}
     for name, online_store in {SKETCH: sketch, REDIS: redis}.items():
-        config = RepoConfig(
-            project=f"shop_{name}",
-            provider="local",
-            registry=str(folder / f"{name}.registry.db"),
-            online_store=online_store,
-            entity_key_serialization_version=3,
-            repo_path=folder,
-        )
+        config = config_of(folder, online_store, f"shop_{name}")
         stores[name] = store = FeatureStore(config=config)
         store.apply([user, view])
         online = store._get_provider().online_store

@@ -12,48 +12,32 @@ from typing import Any
 
 import floor as floor_store
 import numpy as np
-import pyarrow as pa
-from feast import Entity, FeatureStore, FeatureView, Field, FileSource, ValueType
-from feast.repo_config import RepoConfig
-from feast.types import Float64, Int64, String
-from feast.utils import _convert_arrow_to_proto
+from feast import Entity, FeatureStore, ValueType
 from measure import Goal, interleaved, number, print_goals, print_set_up, print_table, seconds
-from stores import FLOOR, SKETCH, SQLITE, entity_keys, temporary_folder
+from stores import FLOOR, SKETCH, SQLITE, config_of, entity_keys, scalar_rows, scalar_view, temporary_folder
 
 EXACT = "sketch, exact features"
-NUM_FEATURES = 10
-TYPES = (Int64, Float64, String)
+NAMES = [f"f{number}" for number in range(10)]
 BATCHES = {1: 200, 10: 100, 100: 30, 1_000: 8}
-_MOMENT = 1_775_000_000_000_000
 
 
 class Side:
     """The rows in one store."""
 
-    def __init__(self, folder: Path, kind: str, tags: dict[str, str], rows: pa.Table):
+    def __init__(self, folder: Path, kind: str, tags: dict[str, str], num_users: int):
         folder.mkdir()
         options = {"type": kind, "path": str(folder / "online")}
         if kind == SKETCH:
             options["compaction"] = {"min_rows": 10**9}
         if kind == FLOOR:
             options = {"type": floor_store.NAME}
-        self._config = RepoConfig(
-            project="shop",
-            provider="local",
-            registry=str(folder / "registry.db"),
-            online_store=options,
-            entity_key_serialization_version=3,
-            repo_path=folder,
-        )
+        self._config = config_of(folder, options)
         user = Entity(name="user", join_keys=["user_id"], value_type=ValueType.INT64)
-        fields = [Field(name=f"f{f}", dtype=TYPES[f % len(TYPES)], tags=tags) for f in range(NUM_FEATURES)]
-        source = FileSource(name="rows", path="rows.parquet", timestamp_field="event_timestamp")
-        schema = [Field(name="user_id", dtype=Int64), *fields]
-        self._view = FeatureView(name="users", entities=[user], schema=schema, source=source)
+        self._view = scalar_view(user, "users", NAMES, tags)
         self._store = FeatureStore(config=self._config)
         self._store.apply([user, self._view])
         self._online: Any = self._store._get_provider().online_store
-        protos = _convert_arrow_to_proto(rows, self._view, {"user_id": ValueType.INT64})
+        protos = scalar_rows(self._view, num_users, 0)
         self.write_seconds, _ = seconds(
             self._online.online_write_batch, self._config, self._view, protos, None
         )
@@ -69,25 +53,23 @@ class Side:
 
     def read(self, keys: list[Any]) -> Any:
         """Rows as Feast gets them."""
-        names = [f"f{number}" for number in range(NUM_FEATURES)]
-        return self._online.online_read(self._config, self._view, keys, names)
+        return self._online.online_read(self._config, self._view, keys, NAMES)
 
     def respond(self, user: int) -> Any:
         """A response of Feast about one user."""
-        features = [f"users:f{number}" for number in range(NUM_FEATURES)]
+        features = [f"users:{name}" for name in NAMES]
         return self._store.get_online_features(features=features, entity_rows=[{"user_id": user}])
 
 
 def run(*, quick: bool) -> None:
     num_users = 2_000 if quick else 50_000
-    rows = _rows(num_users)
     with temporary_folder() as folder:
         sides = {
-            EXACT: Side(folder / "exact", SKETCH, {"sketch.codec": "exact"}, rows),
-            SKETCH: Side(folder / "default", SKETCH, {}, rows),
-            SQLITE: Side(folder / "sqlite", SQLITE, {}, rows),
+            EXACT: Side(folder / "exact", SKETCH, {"sketch.codec": "exact"}, num_users),
+            SKETCH: Side(folder / "default", SKETCH, {}, num_users),
+            SQLITE: Side(folder / "sqlite", SQLITE, {}, num_users),
         }
-        floor = Side(folder / "floor", FLOOR, {}, rows)
+        floor = Side(folder / "floor", FLOOR, {}, num_users)
         _check(sides, num_users)
         _measure(sides, num_users, rounds=3 if quick else 9)
         _respond({**sides, FLOOR: floor}, num_users, rounds=3 if quick else 9)
@@ -96,7 +78,7 @@ def run(*, quick: bool) -> None:
 def _measure(sides: dict[str, Side], num_users: int, rounds: int) -> None:
     calls = ", ".join(map(str, BATCHES.values()))
     print_set_up(
-        f"{num_users:,} users, {NUM_FEATURES} features: Int64 of 1,000 values, Float64, String of 50; "
+        f"{num_users:,} users, {len(NAMES)} features: Int64 of 1,000 values, Float64, String of 50; "
         f"`online_read`, {rounds} turns of {calls} calls",
         "numpy",
         "feast",
@@ -149,23 +131,6 @@ def _respond(sides: dict[str, Side], num_users: int, rounds: int) -> None:
             for peer, limit in ((SQLITE, 0.7), (FLOOR, 1.15))
         ]
     )
-
-
-def _rows(num_users: int) -> pa.Table:
-    random = np.random.default_rng(0)
-    columns = {
-        "user_id": pa.array(np.arange(num_users)),
-        "event_timestamp": pa.array(np.full(num_users, _MOMENT), pa.timestamp("us", tz="UTC")),
-    }
-    for feature in range(NUM_FEATURES):
-        if TYPES[feature % len(TYPES)] == Int64:
-            values = pa.array(random.integers(0, 1_000, num_users))
-        elif TYPES[feature % len(TYPES)] == Float64:
-            values = pa.array(random.normal(size=num_users))
-        else:
-            values = pa.array([f"value {value}" for value in random.integers(0, 50, num_users)])
-        columns[f"f{feature}"] = values
-    return pa.table(columns)
 
 
 def _check(sides: dict[str, Side], num_users: int) -> None:

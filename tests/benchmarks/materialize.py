@@ -6,7 +6,6 @@ the resident set, less what the process had before.
 """
 
 import json
-import re
 import subprocess
 import sys
 import time
@@ -17,10 +16,9 @@ from typing import Any
 
 import pyarrow.parquet as pq
 from feast import FeatureStore, FileSource
-from feast.repo_config import RepoConfig
 from feast.types import Int64
-from measure import number, print_set_up, print_table
-from stores import REDIS, SKETCH, SQLITE, UserRows, redis_server, set_up_of, temporary_folder
+from measure import begin_peak, memory, number, print_set_up, print_table
+from stores import REDIS, SKETCH, SQLITE, UserRows, config_of, redis_server, set_up_of, temporary_folder
 
 ROUNDS = 3
 
@@ -79,17 +77,9 @@ def _materialize(name: str, path: Path, folder: Path, port: int) -> None:
         SQLITE: {"type": SQLITE, "path": str(folder / "online.db")},
         REDIS: {"type": REDIS, "connection_string": f"127.0.0.1:{port}"},
     }[name]
-    config = RepoConfig(
-        project="shop",
-        provider="local",
-        registry=str(folder / "registry.db"),
-        online_store=online_store,
-        entity_key_serialization_version=3,
-        repo_path=folder,
-    )
     made = UserRows(1, Int64)
     made.view.batch_source = FileSource(name="rows", path=str(path), timestamp_field="event_timestamp")
-    feature_store = FeatureStore(config=config)
+    feature_store = FeatureStore(config=config_of(folder, online_store))
     feature_store.apply([made.user, made.view])
     store_class, spent = type(feature_store._get_provider().online_store), 0.0
     write = store_class.online_write_batch
@@ -101,19 +91,12 @@ def _materialize(name: str, path: Path, folder: Path, port: int) -> None:
         spent += time.perf_counter() - start
 
     store_class.online_write_batch = timed  # type: ignore[assignment]
-    Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
-    before = _memory("VmRSS")
+    before = begin_peak()
     start = time.perf_counter()
     first = datetime(2026, 1, 1, tzinfo=UTC)
     feature_store.materialize(first, first + timedelta(days=365))
     seconds = time.perf_counter() - start
-    print(json.dumps({"seconds": seconds, "store": spent, "memory": _memory("VmHWM") - before}))
-
-
-def _memory(name: str) -> int:
-    match = re.search(rf"{name}:\s+(\d+) kB", Path("/proc/self/status").read_text())
-    assert match
-    return int(match[1]) * 1024
+    print(json.dumps({"seconds": seconds, "store": spent, "memory": memory("VmHWM") - before}))
 
 
 if __name__ == "__main__":

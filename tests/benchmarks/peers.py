@@ -89,10 +89,7 @@ class Sketch(Side):
         return np.asarray(self.vocabulary[ids])
 
     def num_bytes(self) -> int:
-        stats = self._backend.online.view(self._backend.config, self._backend.view).stats()  # type: ignore[attr-defined]
-        if stats.unsealed_rows:
-            raise AssertionError(f"the view is not sealed: {stats}")
-        return int(stats.snapshot_bytes)
+        return int(self._backend.sealed().snapshot_bytes)
 
 
 class SketchFilter(Sketch):

@@ -21,7 +21,6 @@ BENCHMARKS = (
     "reader",
     "structures",
     "peers",
-    "long_rows",
     "short_rows",
     "one_set",
     "online_read",

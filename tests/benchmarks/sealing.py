@@ -6,7 +6,6 @@ resident set during the seal, less what it had before and less the size of the n
 """
 
 import json
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +13,7 @@ from statistics import median
 from typing import Any
 
 from feast.types import Array, FeastType, Int64, String
-from measure import number, print_set_up, print_table, seconds
+from measure import begin_peak, memory, number, print_set_up, print_table, seconds
 from stores import UserRows, set_up_of, sketch, sqlite, temporary_folder
 
 from feast_sketch_store.rows.codecs import FeatureCodec
@@ -87,25 +86,18 @@ def _seal(path: Path, element: FeastType) -> dict[str, Any]:
     return result
 
 
-def _memory(name: str) -> int:
-    match = re.search(rf"{name}:\s+(\d+) kB", Path("/proc/self/status").read_text())
-    assert match
-    return int(match[1]) * 1024
-
-
 def _seal_here(path: Path, element: FeastType) -> None:
     codec = FeatureCodec.for_feature("viewed", Array(element))
     settings = ViewSettings("history", 1e-5, {"viewed": FeatureSettings(codec, 0.01, 10**6)})
     view = View(LocalStorage(path), settings)
-    Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
-    before = _memory("VmRSS")
+    before = begin_peak()
     duration, _ = seconds(view.seal)
     sealed = view.sealed()
     assert sealed is not None
     shards, snapshot = sealed
     (layer,) = shards.layers
-    memory = _memory("VmHWM") - before - snapshot.size_bytes()
-    print(json.dumps({"seconds": duration, "facts": layer.num_facts, "memory": memory}))
+    grown = memory("VmHWM") - before - snapshot.size_bytes()
+    print(json.dumps({"seconds": duration, "facts": layer.num_facts, "memory": grown}))
 
 
 if __name__ == "__main__":

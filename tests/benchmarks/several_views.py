@@ -14,13 +14,8 @@ from typing import Any
 
 import floor as floor_store
 import numpy as np
-import pyarrow as pa
-from feast import Entity, FeatureService, FeatureStore, FeatureView, Field, FileSource, ValueType
-from feast.repo_config import RepoConfig
-from feast.types import Float64, Int64, String
-from feast.utils import _convert_arrow_to_proto
+from feast import Entity, FeatureService, FeatureStore, ValueType
 from measure import Goal, interleaved_samples, number, print_goals, print_set_up, print_table, quantile
-from numpy.typing import NDArray
 from stores import (
     FLOOR,
     REDIS,
@@ -31,7 +26,10 @@ from stores import (
     SQLITE,
     VALKEY,
     compute_vectors,
+    config_of,
     redis_server,
+    scalar_rows,
+    scalar_view,
     temporary_folder,
     valkey_server,
 )
@@ -39,9 +37,7 @@ from stores import (
 SHAPES = ((1, 10), (5, 10), (4, 50))
 SKETCH_PRECOMPUTED = "sketch, precompute_online"
 PRECOMPUTED = (REDIS_PRECOMPUTED, SKETCH_PRECOMPUTED)
-TYPES = (Int64, Float64, String)
 CALLS_PER_NUM_ENTITIES = {1: 100, 10: 50, 50: 20}
-_MOMENT = 1_775_000_000_000_000
 
 
 def run(*, quick: bool) -> None:
@@ -141,12 +137,10 @@ def _stores(
 ) -> dict[str, FeatureStore]:
     """The same rows in each store, of Redis and Valkey on these ports."""
     user = Entity(name="user", join_keys=["user_id"], value_type=ValueType.INT64)
-    views = [_view(user, number, num_features) for number in range(num_views)]
+    names = {v: [f"f{v}_{f}" for f in range(num_features)] for v in range(num_views)}
+    views = [scalar_view(user, f"view{v}", features, {}) for v, features in names.items()]
     # Converted once for all stores, which takes longer than to write them.
-    rows = [
-        _convert_arrow_to_proto(_columns(view, num_users, seed), view, {"user_id": ValueType.INT64})
-        for seed, view in enumerate(views)
-    ]
+    rows = [scalar_rows(view, num_users, seed) for seed, view in enumerate(views)]
     service = FeatureService(name=SERVICE, features=views, precompute_online=True)
     of_redis, of_valkey = (
         {"type": REDIS, "connection_string": f"127.0.0.1:{port}"} for port in (redis, valkey)
@@ -163,14 +157,7 @@ def _stores(
     }
     stores = {}
     for number_of_store, (name, online_store) in enumerate(options.items()):
-        config = RepoConfig(
-            project=f"shop{number_of_store}",  # a store's rows in Redis
-            provider="local",
-            registry=str(folder / f"{name}.registry.db"),
-            online_store=online_store,
-            entity_key_serialization_version=3,
-            repo_path=folder,
-        )
+        config = config_of(folder, online_store, f"shop{number_of_store}")  # a store's rows in Redis
         stores[name] = FeatureStore(config=config)
         stores[name].apply([user, *views, *([service] if name in PRECOMPUTED else [])])
         online = stores[name]._get_provider().online_store
@@ -179,33 +166,6 @@ def _stores(
         if name == REDIS_PRECOMPUTED:
             compute_vectors(stores[name], num_users)
     return stores
-
-
-def _view(user: Entity, view: int, num_features: int) -> FeatureView:
-    fields = [Field(name=f"f{view}_{f}", dtype=TYPES[f % len(TYPES)]) for f in range(num_features)]
-    source = FileSource(name=f"rows{view}", path="rows.parquet", timestamp_field="event_timestamp")
-    schema = [Field(name="user_id", dtype=Int64), *fields]
-    return FeatureView(name=f"view{view}", entities=[user], schema=schema, source=source)
-
-
-def _columns(view: FeatureView, num_users: int, seed: int) -> pa.Table:
-    random = np.random.default_rng(seed)
-    columns = {
-        "user_id": pa.array(np.arange(num_users)),
-        "event_timestamp": pa.array(np.full(num_users, _MOMENT), pa.timestamp("us", tz="UTC")),
-    }
-    for feature in view.features:
-        columns[feature.name] = _values(feature.dtype, random, num_users)
-    return pa.table(columns)
-
-
-def _values(dtype: Any, random: np.random.Generator, num_users: int) -> pa.Array:
-    if dtype == Int64:
-        return pa.array(random.integers(0, 1_000, num_users))
-    if dtype == Float64:
-        numbers: NDArray[np.float64] = random.normal(size=num_users)
-        return pa.array(numbers)
-    return pa.array([f"value {number}" for number in random.integers(0, 50, num_users)])
 
 
 def _check(stores: dict[str, FeatureStore], features: list[str]) -> None:

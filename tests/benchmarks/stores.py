@@ -1,12 +1,13 @@
 """The same rows in Feast's SQLite store, its Redis store over Redis and Valkey on loopback, and this one."""
 
+import itertools
 import json
 import shutil
 import socket
 import subprocess
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
@@ -24,7 +25,7 @@ from feast.infra.online_stores.online_store import OnlineStore
 from feast.protos.feast.types.EntityKey_pb2 import EntityKey
 from feast.protos.feast.types.Value_pb2 import Value
 from feast.repo_config import RepoConfig
-from feast.types import Array, FeastType, Int64, String
+from feast.types import Array, FeastType, Float64, Int64, String
 from feast.utils import _convert_arrow_to_proto
 
 VOCABULARY = 10_000
@@ -38,6 +39,7 @@ SERVICE = "all"  # the service with `precompute_online`
 SKETCH_FILTER = "sketch, Bloom filter at 1 %"
 _FIRST = datetime(2026, 4, 1, tzinfo=UTC)
 _MICROSECONDS_PER_MONTH = 30 * 86_400 * 1_000_000
+_MOMENT = 1_775_000_000_000_000  # of scalars, in microseconds since 1970
 
 
 def set_up_of(num_users: int) -> str:
@@ -110,20 +112,53 @@ def entity_keys(users: list[int]) -> list[EntityKey]:
     return [EntityKey(join_keys=["user_id"], entity_values=[Value(int64_val=user)]) for user in users]
 
 
+def config_of(folder: Path, online_store: dict[str, Any], project: str = "shop") -> RepoConfig:
+    """The configuration of an online store, with a registry of its own."""
+    return RepoConfig(
+        project=project,
+        provider="local",
+        registry=str(folder / f"{uuid.uuid4()}.registry.db"),
+        online_store=online_store,
+        entity_key_serialization_version=3,
+        repo_path=folder,
+    )
+
+
+def scalar_view(user: Entity, name: str, features: Sequence[str], tags: dict[str, str]) -> FeatureView:
+    """A view of scalars, which are an Int64, a Float64 and a String in turn."""
+    types = itertools.cycle((Int64, Float64, String))
+    fields = [Field(name=feature, dtype=next(types), tags=tags) for feature in features]
+    source = FileSource(name=f"rows of {name}", path="rows.parquet", timestamp_field="event_timestamp")
+    schema = [Field(name="user_id", dtype=Int64), *fields]
+    return FeatureView(name=name, entities=[user], schema=schema, source=source)
+
+
+def scalar_rows(view: FeatureView, num_users: int, seed: int) -> list[Any]:
+    """Rows of such a view as Feast hands them to a store: Int64 of 1,000 values, Float64, String of 50."""
+    random = np.random.default_rng(seed)
+    columns = {
+        "user_id": pa.array(np.arange(num_users)),
+        "event_timestamp": pa.array(np.full(num_users, _MOMENT), pa.timestamp("us", tz="UTC")),
+    }
+    for feature in view.features:
+        if feature.dtype == Int64:
+            values = pa.array(random.integers(0, 1_000, num_users))
+        elif feature.dtype == Float64:
+            values = pa.array(random.normal(size=num_users))
+        else:
+            values = pa.array([f"value {number}" for number in random.integers(0, 50, num_users)])
+        columns[feature.name] = values
+    rows: list[Any] = _convert_arrow_to_proto(pa.table(columns), view, {"user_id": ValueType.INT64})
+    return rows
+
+
 class Backend:
     """An empty online store with the table of one view, as ``feast apply`` leaves it."""
 
     def __init__(self, folder: Path, online_store: dict[str, Any], rows: UserRows):
         self._rows = rows
         self.view = rows.view
-        self.config = RepoConfig(
-            project="shop",
-            provider="local",
-            registry=str(folder / f"{uuid.uuid4()}.registry.db"),
-            online_store=online_store,
-            entity_key_serialization_version=3,
-            repo_path=folder,
-        )
+        self.config = config_of(folder, online_store)
         self.online: OnlineStore = get_online_store_from_config(self.config.online_store)
         self.online.update(self.config, [], [self.view], [], [], False)
 
@@ -141,6 +176,13 @@ class Backend:
         store = FeatureStore(config=self.config)
         store.apply([self._rows.user, self.view])
         return store
+
+    def sealed(self) -> Any:
+        """What a view of the sketch tells of itself, all of which is sealed."""
+        stats = self.online.view(self.config, self.view).stats()  # type: ignore[attr-defined]
+        if stats.sealed_entities != self._rows.num_users or stats.unsealed_rows:
+            raise AssertionError(f"the view is not sealed: {stats}")
+        return stats
 
     def precompute(self) -> None:
         """Let Feast compute the vectors of a service with ``precompute_online`` from the rows in Redis."""

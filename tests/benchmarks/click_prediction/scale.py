@@ -25,11 +25,11 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 import numpy as np
 import pyarrow as pa
-from measure import number, print_set_up, print_table, seconds
+from measure import memory, number, print_set_up, print_table, seconds
 from numpy.typing import NDArray
 from stores import temporary_folder
 from tasks import Task, add_data_argument, load_or_exit
-from through_feast import PROJECT, VIEW, Repository, Tags, memory
+from through_feast import PROJECT, VIEW, Repository, Tags
 
 from feast_sketch_store import SketchReader
 from feast_sketch_store.row_log import RowLog

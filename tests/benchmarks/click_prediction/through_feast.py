@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import time
 from collections.abc import Mapping
 from concurrent.futures import ProcessPoolExecutor
@@ -17,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
+from measure import begin_peak, memory
 from numpy.typing import NDArray
 from scipy import sparse
 from tasks import Task
@@ -26,7 +26,6 @@ from feast_sketch_store import SketchReader
 PROJECT, VIEW = "click_prediction", "history"
 ROWS = "rows.parquet"
 SCORE = "score"  # a feature that a setting may add
-_CLEAR_PEAK = Path("/proc/self/clear_refs")  # with a 5 the peak begins anew
 
 
 @dataclass(frozen=True)
@@ -180,9 +179,7 @@ def _in_writer(
         tags=dict(tags.of_view),
     )
     # Memory is counted from here: `apply` opens the view, and with it rows that are not sealed yet.
-    if _CLEAR_PEAK.exists():
-        _CLEAR_PEAK.write_text("5")
-    before = memory("VmRSS")
+    before = begin_peak()
     with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere):  # Feast tells its progress
         store = FeatureStore(repo_path=folder)
         store.apply([person, view])
@@ -196,10 +193,3 @@ def _in_writer(
         peak = memory("VmHWM") - before
         size = open_view(store, VIEW).stats().snapshot_bytes
         return {"bytes": size, "seconds": seconds, "peak": peak}
-
-
-def memory(name: str) -> int:
-    """A line of this process's memory in bytes, as Linux counts it; 0 elsewhere."""
-    status = Path("/proc/self/status")
-    match = re.search(rf"{name}:\s+(\d+) kB", status.read_text()) if status.exists() else None
-    return int(match[1]) * 1024 if match else 0
