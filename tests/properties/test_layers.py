@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from feast_sketch_store.layers import Cut, FeatureBudget, Goal
 from feast_sketch_store.layers.presence import MAX_TIMESTAMP_BUCKETS
 from feast_sketch_store.rows.codecs import EMPTY, EXACT, MISSING, NULL, VALUE, FeatureCodec
-from feast_sketch_store.rows.encoding import EncodedFeature, EncodedRows, RowKeys
+from feast_sketch_store.rows.encoding import EncodedFeature
 from feast_sketch_store.rows.vocabulary import Vocabulary
 from feast_sketch_store.snapshot import encode
 from feast_sketch_store.snapshot.sealed import open_layers, with_checksums
-from tests.helpers.layers import build_layer
+from tests.helpers.layers import build_layer, random_hashes, rows_with
 from tests.helpers.length import by_length
 from tests.helpers.reads import assert_agrees
 from tests.helpers.snapshots import published
@@ -110,8 +110,7 @@ def stored(codec, symbol):
 def encoded(names, rows, times, seed):
     """Encoded rows with random hashes, ordered by them; and the values of each row in that order."""
     rng = np.random.default_rng(seed)
-    hashes = rng.integers(0, 2**64, (len(rows), 2), np.uint64)
-    hashes = hashes[np.lexsort((hashes[:, 1], hashes[:, 0]))]
+    hashes = random_hashes(rng, len(rows))
     features, truth = {}, {}
     for name in names:
         codec, states, lists = CODECS[name], [], []
@@ -136,8 +135,7 @@ def encoded(names, rows, times, seed):
         features[name] = EncodedFeature(codec, vocabulary, np.array(states, np.uint8), indptr, flat)
         truth[name] = (states, [[stored(codec, symbol) for symbol in symbols] for symbols in lists])
     events = rng.integers(0, times, len(rows))
-    nothing = np.zeros(len(rows), np.bool_)
-    return EncodedRows(RowKeys(hashes, events, events, nothing, nothing), features), truth
+    return rows_with(features.values(), hashes, events), truth
 
 
 def kept_values(cut, lists):

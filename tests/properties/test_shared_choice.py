@@ -7,10 +7,8 @@ import pyarrow as pa
 import pytest
 
 from feast_sketch_store.layers import FeatureBudget, Goal
-from feast_sketch_store.rows.codecs import EMPTY, VALUE, FeatureCodec
-from feast_sketch_store.rows.encoding import EncodedFeature, EncodedRows, RowKeys
-from feast_sketch_store.rows.vocabulary import Vocabulary
-from tests.helpers.layers import build_layer
+from feast_sketch_store.rows.csr import Csr
+from tests.helpers.layers import build_layer, random_hashes, rows_with, sets_of
 
 NUM_ROWS = 1_000
 # Sizes are foretold from sets coded on trial and from expected fills, not by building everything.
@@ -24,22 +22,12 @@ def rows_of(num_values, density, kept, seed):
     shares = np.minimum(1, shares * density * num_values / shares.sum())
     has = {name: random.random((NUM_ROWS, num_values)) < shares for name in ("all", "other")}
     has["some"] = has["all"] & (random.random((NUM_ROWS, num_values)) < kept)
-    hashes = random.integers(0, 2**64, (NUM_ROWS, 2), np.uint64)
-    hashes = hashes[np.lexsort((hashes[:, 1], hashes[:, 0]))]
-    times, nothing = np.zeros(NUM_ROWS, np.int64), np.zeros(NUM_ROWS, np.bool_)
-    features = {}
+    hashes, features = random_hashes(random, NUM_ROWS), []
     for name, members in has.items():
-        indptr = np.concatenate(([0], np.cumsum(members.sum(axis=1))))
-        states = np.where(np.diff(indptr) > 0, VALUE, EMPTY).astype(np.uint8)
+        csr = Csr.of_lengths(members.sum(axis=1), np.nonzero(members)[1])
         values = np.arange(num_values) + (10**6 if name == "other" else 0)
-        features[name] = EncodedFeature(
-            FeatureCodec(name, "int64_set_val"),
-            Vocabulary(pa.array(values)),
-            states,
-            indptr,
-            np.nonzero(members)[1].astype(np.int32),
-        )
-    return EncodedRows(RowKeys(hashes, times, times, nothing, nothing), features)
+        features.append(sets_of(name, csr, pa.array(values)))
+    return rows_with(features, hashes)
 
 
 def size_of(rows, ratio, structures):

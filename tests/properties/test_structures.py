@@ -23,7 +23,7 @@ from feast.protos.feast.types.Value_pb2 import Int64Set, Value
 
 from feast_sketch_store.layers import FeatureBudget, Goal
 from feast_sketch_store.rows.codecs import EMPTY, EXACT, VALUE, FeatureCodec
-from feast_sketch_store.rows.encoding import EncodedFeature, EncodedRows, RowKeys, to_arrow
+from feast_sketch_store.rows.encoding import EncodedFeature, to_arrow
 from feast_sketch_store.rows.entity_keys import hash_serialized_keys, serialize_entity_keys
 from feast_sketch_store.rows.vocabulary import Vocabulary
 from feast_sketch_store.settings.view_settings import FeatureSettings, ViewSettings
@@ -32,7 +32,7 @@ from feast_sketch_store.structures.bloom import TOLERANCE
 from feast_sketch_store.view.sealing import SealPolicy
 from feast_sketch_store.view.view import View
 from tests.helpers.filters import measured_fill
-from tests.helpers.layers import build_layer
+from tests.helpers.layers import build_layer, random_hashes, rows_with
 from tests.helpers.length import by_length
 from tests.oracle.messages import feast_values
 
@@ -131,11 +131,8 @@ def rows_of(shape):
     if shape.has_exact:
         values = rng.integers(0, 10**6, shape.num_rows)
         features["x"] = encoded(FeatureCodec("x", "int64_val", EXACT), one_each, values)
-    hashes = rng.integers(0, 2**64, (shape.num_rows, 2), np.uint64)
-    hashes = hashes[np.lexsort((hashes[:, 1], hashes[:, 0]))]
-    events = rng.integers(0, shape.num_timestamps, shape.num_rows)
-    nothing = np.zeros(shape.num_rows, np.bool_)
-    return EncodedRows(RowKeys(hashes, events, events, nothing, nothing), features)
+    hashes = random_hashes(rng, shape.num_rows)
+    return rows_with(features.values(), hashes, rng.integers(0, shape.num_timestamps, shape.num_rows))
 
 
 def target_of(shape, feature, structure):

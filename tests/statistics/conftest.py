@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.succinct import ShiftingBloomFilter, ShiftingBloomFilterBuilder
 from tests.helpers.filters import add_facts
 
@@ -22,6 +23,11 @@ class Facts:
     hashes: NDArray[np.uint64]
     entities: NDArray[np.int64]
     symbols: NDArray[np.int64]
+
+    @property
+    def csr(self) -> Csr:
+        """The symbols of each entity."""
+        return Csr.of_lengths(np.bincount(self.entities, minlength=len(self.hashes)), self.symbols)
 
 
 @pytest.fixture(scope="session")

@@ -24,12 +24,9 @@ import pytest
 
 from feast_sketch_store.kernel import row_hashes
 from feast_sketch_store.layers import FeatureBudget, Goal
-from feast_sketch_store.rows.codecs import VALUE, FeatureCodec
 from feast_sketch_store.rows.csr import Csr
-from feast_sketch_store.rows.encoding import EncodedFeature, EncodedRows, RowKeys
-from feast_sketch_store.rows.vocabulary import Vocabulary
 from feast_sketch_store.structures.clusters import SMOOTHING, count
-from tests.helpers.layers import build_layer
+from tests.helpers.layers import build_layer, random_hashes, rows_with, sets_of
 from tests.helpers.length import by_length
 from tests.helpers.reads import find_rows
 
@@ -59,17 +56,9 @@ def rows():
         has[~has.any(1), 0] = True
         parts.append(Csr.of_lengths(has.sum(1), np.nonzero(has)[1].astype(np.int32)))
     members = Csr.stacked(parts).take(rng.permutation(NUM_ROWS))
-    hashes = rng.integers(0, 2**64, (NUM_ROWS, 2), np.uint64)
-    hashes = hashes[np.lexsort((hashes[:, 1], hashes[:, 0]))]
-    zeros, nothing = np.zeros(NUM_ROWS, np.int64), np.zeros(NUM_ROWS, np.bool_)
-    feature = EncodedFeature(
-        FeatureCodec("viewed", "int64_set_val"),
-        Vocabulary(pa.array(np.arange(NUM_VALUES))),
-        np.full(NUM_ROWS, VALUE, np.uint8),
-        members.indptr,
-        members.ids,
+    return rows_with(
+        [sets_of("viewed", members, pa.array(np.arange(NUM_VALUES)))], random_hashes(rng, NUM_ROWS)
     )
-    return EncodedRows(RowKeys(hashes, zeros, zeros, nothing, nothing), {"viewed": feature})
 
 
 def least_bits(style, facts, absent, odds, may_show):

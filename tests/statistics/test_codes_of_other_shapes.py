@@ -20,11 +20,8 @@ import pyarrow as pa
 import pytest
 
 from feast_sketch_store.layers import FeatureBudget, Goal
-from feast_sketch_store.rows.codecs import EMPTY, VALUE, FeatureCodec
 from feast_sketch_store.rows.csr import Csr
-from feast_sketch_store.rows.encoding import EncodedFeature, EncodedRows, RowKeys
-from feast_sketch_store.rows.vocabulary import Vocabulary
-from tests.helpers.layers import build_layer
+from tests.helpers.layers import build_layer, random_hashes, rows_with, sets_of
 
 PLAIN_INDEX, STREAM_INDEX = 37.7, 22.7  # bits of a row, of which one in 1e5 strangers seems to have one
 LONGEST_UNARY, LONG_CODE = 24, 56
@@ -166,18 +163,13 @@ def subset_bits(features, num_rows, num_values):
 
 
 def sealed(features, num_rows):
-    hashes = np.random.default_rng(3).integers(0, 2**64, (num_rows, 2), np.uint64)
-    hashes = hashes[np.lexsort((hashes[:, 1], hashes[:, 0]))]
-    zeros, nothing = np.zeros(num_rows, np.int64), np.zeros(num_rows, np.bool_)
-    encoded = {}
+    encoded = []
     for name, pairs in features.items():
         values, ids = np.unique(pairs[:, 1], return_inverse=True)
         csr = Csr.of_lengths(np.bincount(pairs[:, 0], minlength=num_rows), ids.astype(np.int32))
-        states = np.where(csr.lengths > 0, VALUE, EMPTY).astype(np.uint8)
-        codec, vocabulary = FeatureCodec(name, "int64_set_val"), Vocabulary(pa.array(values))
-        encoded[name] = EncodedFeature(codec, vocabulary, states, csr.indptr, csr.ids)
-    rows = EncodedRows(RowKeys(hashes, zeros, zeros, nothing, nothing), encoded)
-    layer = build_layer(rows, FeatureBudget(1e-5, dict.fromkeys(encoded, Goal("noise_ratio", 0.1))))
+        encoded.append(sets_of(name, csr, pa.array(values)))
+    rows = rows_with(encoded, random_hashes(np.random.default_rng(3), num_rows))
+    layer = build_layer(rows, FeatureBudget(1e-5, dict.fromkeys(features, Goal("noise_ratio", 0.1))))
     assert list(layer.missing(rows)) == []
     return layer
 

@@ -24,9 +24,9 @@ from feast_sketch_store.layers import FeatureBudget, Goal
 from feast_sketch_store.rows.codecs import COUNTS, FeatureCodec
 from feast_sketch_store.rows.counting import Counting
 from feast_sketch_store.rows.csr import Csr
-from feast_sketch_store.rows.encoding import EncodedRows, RowKeys, encode_column, encode_counts
+from feast_sketch_store.rows.encoding import encode_column, encode_counts
 from tests.helpers.keys import user_hashes
-from tests.helpers.layers import build_layer
+from tests.helpers.layers import build_layer, rows_with
 
 DATA = Path(__file__).parent / "data"
 ERRORS = [
@@ -58,9 +58,7 @@ def layer_of(data, counting):
         codec = FeatureCodec("viewed", "int64_list_val", COUNTS, counting=counting)
         feature = encode_counts(column, pa.LargeListArray.from_arrays(indptr, pa.array(counts)), codec)
     hashes = user_hashes(range(len(feature.states)))
-    zeros, nothing = np.zeros(len(hashes), np.int64), np.zeros(len(hashes), np.bool_)
-    rows = EncodedRows(RowKeys(hashes, zeros, zeros, nothing, nothing), {"viewed": feature})
-    rows = rows.take(np.lexsort((hashes[:, 1], hashes[:, 0])))
+    rows = rows_with([feature], hashes).take(np.lexsort((hashes[:, 1], hashes[:, 0])))
     return build_layer(rows, FeatureBudget(1e-5, {"viewed": goal if counting is None else 0.0}))
 
 

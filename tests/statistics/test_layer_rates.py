@@ -6,12 +6,12 @@ import pyarrow.compute as pc
 import pytest
 
 from feast_sketch_store.layers import FeatureBudget
-from feast_sketch_store.rows.codecs import EMPTY, NULL, VALUE, FeatureCodec
-from feast_sketch_store.rows.encoding import EncodedFeature, EncodedRows, RowKeys
+from feast_sketch_store.rows.codecs import NULL, VALUE, FeatureCodec
+from feast_sketch_store.rows.encoding import EncodedFeature
 from feast_sketch_store.rows.vocabulary import Vocabulary
 from feast_sketch_store.structures.sizing import FactClass, size_for_rates
 from tests.helpers.filters import contains_facts, ideal_bits, measured_fill
-from tests.helpers.layers import build_layer
+from tests.helpers.layers import build_layer, rows_with, sets_of
 
 UNKNOWN = 200_000
 
@@ -23,20 +23,13 @@ def _fixed_salt(monkeypatch):
 
 def rows_of(facts, features, num_timestamps=1):
     """Encoded rows of all entities; ``features`` gives per name the states, indptr and symbols."""
-    n = len(facts.hashes)
-    nothing = np.zeros(n, bool)
-    events = np.arange(n, dtype=np.int64) % num_timestamps
-    return EncodedRows(RowKeys(facts.hashes, events, events, nothing, nothing), features)
+    events = np.arange(len(facts.hashes), dtype=np.int64) % num_timestamps
+    return rows_with(features.values(), facts.hashes, events)
 
 
 def membership(facts, vocabulary):
     """A set feature with the symbols of the facts."""
-    counts = np.bincount(facts.entities, minlength=len(facts.hashes))
-    indptr = np.concatenate(([0], np.cumsum(counts)))
-    states = np.where(counts, VALUE, EMPTY).astype(np.uint8)
-    values = Vocabulary(pa.array(np.arange(vocabulary)))
-    symbols = facts.symbols.astype(np.int32)
-    return EncodedFeature(FeatureCodec("viewed", "int64_set_val"), values, states, indptr, symbols)
+    return sets_of("viewed", facts.csr, pa.array(np.arange(vocabulary)))
 
 
 def categorical(num_rows, vocabulary, seed, null_share=0.0):

@@ -13,14 +13,12 @@ import pyarrow as pa
 import pytest
 
 from feast_sketch_store.layers import FeatureBudget, Goal
-from feast_sketch_store.rows.codecs import VALUE, FeatureCodec
-from feast_sketch_store.rows.encoding import EncodedFeature, EncodedRows, RowKeys
-from feast_sketch_store.rows.vocabulary import Vocabulary
+from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.structures.clusters import ClusterFacts, size
 from feast_sketch_store.structures.sizing import within
 from feast_sketch_store.succinct import ShiftingBloomFilterBuilder, SymbolQuery
 from tests.helpers.filters import add_facts, contains_facts, measured_fill
-from tests.helpers.layers import build_layer
+from tests.helpers.layers import build_layer, random_hashes, rows_with, sets_of
 
 ALPHA = 2 ** -math.log(2)
 F_P, F_N = 0.01, 0.5
@@ -166,13 +164,9 @@ def test_filters_show_the_rate_of_the_formula(oracle, style, bits, monkeypatch):
     rate = learned_rate(bits) if style == "learned_bloom" else sandwiched_rate(bits, optimal_backup_bits())
     rows, ids = np.nonzero(oracle)
     indptr = np.concatenate(([0], np.cumsum(np.bincount(rows, minlength=NUM_ROWS))))
-    values, states = Vocabulary(pa.array(np.arange(FEW + MANY))), np.full(NUM_ROWS, VALUE, np.uint8)
-    codec = FeatureCodec("viewed", "int64_set_val")
-    feature = EncodedFeature(codec, values, states, indptr, ids.astype(np.int32))
-    hashes = np.random.default_rng(7).integers(0, 2**64, (NUM_ROWS, 2), np.uint64)
-    hashes = hashes[np.lexsort((hashes[:, 1], hashes[:, 0]))]
-    zeros, nothing = np.zeros(NUM_ROWS, np.int64), np.zeros(NUM_ROWS, np.bool_)
-    encoded = EncodedRows(RowKeys(hashes, zeros, zeros, nothing, nothing), {"viewed": feature})
+    feature = sets_of("viewed", Csr(indptr, ids), pa.array(np.arange(FEW + MANY)))
+    hashes = random_hashes(np.random.default_rng(7), NUM_ROWS)
+    encoded = rows_with([feature], hashes)
     goal = Goal("noise_ratio", 1_000 * rate * NUM_ROWS / oracle.sum(), style, 1)
     layer = build_layer(encoded, FeatureBudget(1e-5, {"viewed": goal}))
     false = layer.read(hashes, ["viewed"]).features["viewed"].csr.lengths - oracle.sum(1)

@@ -8,8 +8,7 @@ import pytest
 
 from feast_sketch_store.layers import FeatureBudget, Goal
 from feast_sketch_store.layers.build import SketchLayerBuilder
-from feast_sketch_store.rows.codecs import EMPTY, VALUE, FeatureCodec
-from feast_sketch_store.rows.encoding import EncodedFeature, EncodedRows, RowKeys
+from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.vocabulary import Vocabulary
 from feast_sketch_store.structures.costs import Popularity, index_bytes, set_bits, sets_bytes
 from feast_sketch_store.structures.sizing import FactClass, WeightedFacts, size_for_rates
@@ -17,7 +16,7 @@ from feast_sketch_store.succinct import FingerprintIndex, GolombSets, SetCode
 from feast_sketch_store.succinct.fingerprints import expected_bits
 from feast_sketch_store.succinct.golomb_sets import ideal_bits, rice_bits
 from tests.helpers.filters import measured_fill
-from tests.helpers.layers import build_layer
+from tests.helpers.layers import build_layer, rows_with, sets_of
 from tests.helpers.reads import find_rows
 
 NUM_ROWS, VOCABULARY = 10_000, 2000
@@ -26,16 +25,7 @@ TRIALS = 200_000
 
 def rows_of(facts, vocabulary):
     """Encoded rows of a set feature."""
-    counts = np.bincount(facts.entities, minlength=len(facts.hashes))
-    indptr = np.concatenate(([0], np.cumsum(counts)))
-    states = np.where(counts, VALUE, EMPTY).astype(np.uint8)
-    values = Vocabulary(pa.array(np.arange(vocabulary)))
-    feature = EncodedFeature(
-        FeatureCodec("viewed", "int64_set_val"), values, states, indptr, facts.symbols.astype(np.int32)
-    )
-    n = len(facts.hashes)
-    zeros, nothing = np.zeros(n, np.int64), np.zeros(n, np.bool_)
-    return EncodedRows(RowKeys(facts.hashes, zeros, zeros, nothing, nothing), {"viewed": feature})
+    return rows_with([sets_of("viewed", facts.csr, pa.array(np.arange(vocabulary)))], facts.hashes)
 
 
 @pytest.fixture(scope="module")
@@ -97,15 +87,13 @@ def test_a_part_of_a_view_of_few_rows_keeps_its_target(monkeypatch, num_rows, ra
         "feast_sketch_store.layers.build.new_salt", lambda: tuple(rng.integers(2**63, size=2))
     )
     values, per_row = Vocabulary(pa.array(np.arange(200))), 5
-    codec, rates = FeatureCodec("viewed", "int64_set_val"), []
+    rates = []
     for _ in range(50):
         hashes = np.sort(rng.integers(0, 2**64, (num_rows, 2), np.uint64), axis=0)
-        zeros, nothing = np.zeros(num_rows, np.int64), np.zeros(num_rows, np.bool_)
         symbols = np.concatenate([np.sort(rng.choice(200, per_row, False)) for _ in range(num_rows)])
-        states, indptr = np.full(num_rows, VALUE, np.uint8), np.arange(num_rows + 1) * per_row
-        viewed = EncodedFeature(codec, values, states, indptr, symbols.astype(np.int32))
-        rows = EncodedRows(RowKeys(hashes, zeros, zeros, nothing, nothing), {"viewed": viewed})
-        builder = SketchLayerBuilder(rows.keys, [codec], [(np.arange(num_rows), rows)])
+        viewed = sets_of("viewed", Csr(np.arange(num_rows + 1) * per_row, symbols), values.values)
+        rows = rows_with([viewed], hashes)
+        builder = SketchLayerBuilder(rows.keys, [viewed.codec], [(np.arange(num_rows), rows)])
         goal = Goal("error_rate", rate, "weighted_bloom")
         layer = builder.build(FeatureBudget(1e-5, {"viewed": goal}), {"viewed": values})
         answer = layer.read(hashes, ["viewed"]).features["viewed"]

@@ -10,11 +10,11 @@ from feast_sketch_store.layers import FeatureBudget
 from feast_sketch_store.rows.codecs import COUNTS, FeatureCodec
 from feast_sketch_store.rows.count_log import counts_of_rows
 from feast_sketch_store.rows.counting import MAX_COUNT, Counting, Rounded
-from feast_sketch_store.rows.encoding import EncodedRows, RowKeys, encode_counts
+from feast_sketch_store.rows.encoding import encode_counts
 from feast_sketch_store.structures.lists import Counts
 from tests.helpers.cases import for_each
 from tests.helpers.keys import user_hashes
-from tests.helpers.layers import build_layer
+from tests.helpers.layers import build_layer, rows_with
 
 errors = st.one_of(
     st.just(Counting()),
@@ -102,9 +102,7 @@ def rows_of(rows, counting=None):
     )
     hashes = user_hashes(range(len(rows)))
     order = np.lexsort((hashes[:, 1], hashes[:, 0]))
-    zeros, nothing = np.zeros(len(rows), np.int64), np.zeros(len(rows), np.bool_)
-    keys = RowKeys(hashes, zeros, zeros, nothing, nothing)
-    return EncodedRows(keys, {"viewed": feature}).take(order)
+    return rows_with([feature], hashes).take(order)
 
 
 def layer_of(rows):

@@ -6,11 +6,10 @@ import pytest
 
 from feast_sketch_store.errors import SettingsError
 from feast_sketch_store.layers import FeatureBudget, Goal, SketchLayer, seal
-from feast_sketch_store.rows.codecs import EMPTY, VALUE, FeatureCodec
-from feast_sketch_store.rows.encoding import EncodedFeature, EncodedRows, RowKeys
-from feast_sketch_store.rows.vocabulary import Vocabulary
+from feast_sketch_store.rows.codecs import FeatureCodec
+from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.structures import sizing
-from tests.helpers.layers import build_layer
+from tests.helpers.layers import build_layer, random_hashes, rows_with, sets_of
 from tests.helpers.length import by_length
 
 pytestmark = pytest.mark.has_long_form
@@ -22,10 +21,7 @@ VIEWED, COUNTRY = FeatureCodec("viewed", "string_list_val"), FeatureCodec("count
 
 
 def encoded(codec, values, indptr, ids):
-    states = np.where(np.diff(indptr) > 0, VALUE, EMPTY).astype(np.uint8)
-    return EncodedFeature(
-        codec, Vocabulary(pa.array(values, codec.storage_type)), states, indptr, ids.astype(np.int32)
-    )
+    return sets_of(codec.feature, Csr(indptr, ids), pa.array(values, codec.storage_type), codec.value_field)
 
 
 @pytest.fixture(autouse=True)
@@ -43,17 +39,12 @@ def rows():
     facts = np.unique(facts + np.searchsorted(shares, random.random(len(facts)) * shares[-1]))
     indices, ids = np.divmod(facts, NUM_VALUES)
     indptr = np.concatenate(([0], np.cumsum(np.bincount(indices, minlength=NUM_ROWS))))
-    hashes = random.integers(0, 2**64, (NUM_ROWS, 2), np.uint64)
-    hashes = hashes[np.lexsort((hashes[:, 1], hashes[:, 0]))]
-    times, nothing = np.zeros(NUM_ROWS, np.int64), np.zeros(NUM_ROWS, np.bool_)
     one_each = np.arange(NUM_ROWS + 1)
-    return EncodedRows(
-        RowKeys(hashes, times, times, nothing, nothing),
-        {
-            "viewed": encoded(VIEWED, [f"product {n:05d}" for n in range(NUM_VALUES)], indptr, ids),
-            "country": encoded(COUNTRY, ["DE", "FR"], one_each, np.arange(NUM_ROWS) % 2),
-        },
-    )
+    features = [
+        encoded(VIEWED, [f"product {n:05d}" for n in range(NUM_VALUES)], indptr, ids),
+        encoded(COUNTRY, ["DE", "FR"], one_each, np.arange(NUM_ROWS) % 2),
+    ]
+    return rows_with(features, random_hashes(random, NUM_ROWS))
 
 
 def sealed(rows, num_bytes, structure="auto"):

@@ -11,10 +11,10 @@ from feast_sketch_store.planning.labels import Labels
 from feast_sketch_store.planning.models import Task
 from feast_sketch_store.planning.scores import SCORE_CURVE, as_encoded, score_name, scores
 from feast_sketch_store.rows.codecs import SCORE, FeatureCodec
-from feast_sketch_store.rows.encoding import EncodedRows, RowKeys
 from feast_sketch_store.rows.formulas import with_formulas
 from feast_sketch_store.structures.base import weighted_sums
 from feast_sketch_store.structures.goals import NOISE_RATIO
+from tests.helpers.layers import rows_with
 from tests.unit.test_planning import PRESENCE, draw, feature_of, sample_of, without_header, zipf
 
 pytestmark = pytest.mark.slow
@@ -64,9 +64,8 @@ def of_scores(people, task, written):
 def sealed(sample, candidate):
     """What a seal makes of the rows, with the settings of a point."""
     order = np.lexsort((sample.entity_hashes[:, 1], sample.entity_hashes[:, 0]))
-    zeros, none = np.zeros(len(sample), np.int64), np.zeros(len(sample), np.bool_)
     features = {name: feature.take(order) for name, feature in as_encoded(sample).items()}
-    rows = EncodedRows(RowKeys(sample.entity_hashes[order], zeros, zeros, none, none), features)
+    rows = rows_with(features.values(), sample.entity_hashes[order])
     formulas = {formula.codec.feature: formula for formula in candidate.formulas}
     rows = with_formulas(rows, formulas)
     goals = {name: Goal(NOISE_RATIO, 0.1, SETS) for name in features} | dict.fromkeys(formulas, 1e-6)

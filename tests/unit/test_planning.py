@@ -37,15 +37,14 @@ from feast_sketch_store.planning.models import Area, Task, _draw_false
 from feast_sketch_store.planning.other_stores import REDIS, SQLITE, StoredRows, value_sizes
 from feast_sketch_store.planning.plan import Estimate, Point
 from feast_sketch_store.planning.sample import FeatureSample, Sample, total_of
-from feast_sketch_store.rows.codecs import EMPTY, VALUE, FeatureCodec
+from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.csr import Csr
-from feast_sketch_store.rows.encoding import EncodedFeature, EncodedRows, RowKeys
 from feast_sketch_store.rows.vocabulary import Vocabulary, VocabularyBuilder
 from feast_sketch_store.structures.costs import index_bytes
 from feast_sketch_store.structures.goals import ERROR_RATE, NOISE_RATIO
 from feast_sketch_store.structures.sizing import FactClass, size_for_rates
 from feast_sketch_store.succinct.golomb_sets import GolombSets, SetCode
-from tests.helpers.layers import build_layer
+from tests.helpers.layers import build_layer, rows_with, sets_of
 from tests.helpers.length import by_length
 
 pytestmark = pytest.mark.slow
@@ -109,21 +108,14 @@ def features_of_shape(shape, num_entities):
 def sealed_as_sets(features, goal=Goal(NOISE_RATIO, 0.1, SETS), timestamps=None):  # noqa: B008 - it cannot be changed
     """The layer that a seal builds of features, whose rows have one timestamp unless others are given."""
     num_rows = len(features[0][0])
-    nothing, zeros = np.zeros(num_rows, np.bool_), np.zeros(num_rows, np.int64)
     hashes = np.sort(np.random.default_rng(0).integers(0, 2**64, (num_rows, 2), np.uint64), axis=0)
-    encoded = {}
+    encoded = []
     for number, (has, names) in enumerate(features):
         kind = "int64" if pa.types.is_int64(names.type) else "bytes"
-        rows, ids = np.nonzero(has)
-        indptr = np.concatenate(([0], np.cumsum(np.bincount(rows, minlength=num_rows))))
-        states = np.where(np.diff(indptr) > 0, np.uint8(VALUE), np.uint8(EMPTY))
-        codec = FeatureCodec(f"f{number}", f"{kind}_set_val")
-        encoded[codec.feature] = EncodedFeature(
-            codec, Vocabulary(names), states, indptr, ids.astype(np.int32)
-        )
-    goals = dict.fromkeys(encoded, goal)
-    keys = RowKeys(hashes, zeros if timestamps is None else timestamps, zeros, nothing, nothing)
-    return build_layer(EncodedRows(keys, encoded), FeatureBudget(PRESENCE, goals))
+        csr = Csr.of_lengths(has.sum(axis=1), np.nonzero(has)[1])
+        encoded.append(sets_of(f"f{number}", csr, names, f"{kind}_set_val"))
+    rows = rows_with(encoded, hashes, timestamps)
+    return build_layer(rows, FeatureBudget(PRESENCE, dict.fromkeys(rows.features, goal)))
 
 
 @pytest.fixture(scope="module")

@@ -8,13 +8,13 @@ from feast_sketch_store.layers import FeatureBudget, Goal, SketchLayer
 from feast_sketch_store.layers.collect import CollectedFeature
 from feast_sketch_store.rows.codecs import EMPTY, MISSING, NULL, VALUE, FeatureCodec
 from feast_sketch_store.rows.csr import Csr
-from feast_sketch_store.rows.encoding import EncodedFeature, EncodedRows, RowKeys
+from feast_sketch_store.rows.encoding import EncodedFeature
 from feast_sketch_store.rows.vocabulary import Vocabulary
 from feast_sketch_store.structures.base import RowsToSeal
 from feast_sketch_store.structures.set_columns import SetColumns
 from feast_sketch_store.structures.shared_values import find_chains
 from tests.helpers.cases import for_each
-from tests.helpers.layers import build_layer
+from tests.helpers.layers import build_layer, random_hashes, rows_with
 
 NUM_ROWS = 800
 
@@ -39,12 +39,7 @@ def feature_of(name, has, first=0, value_field="int64_set_val", no_value=EMPTY):
 
 def layer_of(features, filter_of=None):
     num_rows = len(features[0].states)
-    rng = np.random.default_rng(5)
-    hashes = rng.integers(0, 2**64, (num_rows, 2), np.uint64)
-    hashes = hashes[np.lexsort((hashes[:, 1], hashes[:, 0]))]
-    no = np.zeros(num_rows, np.bool_)
-    keys = RowKeys(hashes, np.zeros(num_rows, np.int64), np.zeros(num_rows, np.int64), no, no)
-    rows = EncodedRows(keys, {feature.codec.feature: feature for feature in features})
+    rows = rows_with(features, random_hashes(np.random.default_rng(5), num_rows))
     goals = {name: Goal("error_rate", 0.01, "sets") for name in rows.features} | (filter_of or {})
     return rows, build_layer(rows, FeatureBudget(1e-6, goals))
 

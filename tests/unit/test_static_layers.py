@@ -11,10 +11,10 @@ import pytest
 from feast_sketch_store.layers import FeatureBudget, SketchLayer
 from feast_sketch_store.layers.row_reader import Wanted, stack
 from feast_sketch_store.rows.codecs import MISSING, NULL, VALUE, FeatureCodec
-from feast_sketch_store.rows.encoding import EncodedFeature, EncodedRows, RowKeys
+from feast_sketch_store.rows.encoding import EncodedFeature
 from feast_sketch_store.rows.vocabulary import Vocabulary
 from tests.helpers.cases import for_each
-from tests.helpers.layers import build_layer
+from tests.helpers.layers import build_layer, random_hashes, rows_with
 from tests.helpers.reads import expired_of
 
 RATE = 1e-5
@@ -28,7 +28,7 @@ def _fixed_salt(monkeypatch):
 def rows_of(num_rows, sizes, null_share=0.0, num_timestamps=1, seed=1):
     """Rows with a scalar of each number of values."""
     rng = np.random.default_rng(seed)
-    features = {}
+    features = []
     for number, size in enumerate(sizes):
         states = np.full(num_rows, VALUE, np.uint8)
         states[rng.random(num_rows) < null_share] = NULL if number % 2 else MISSING
@@ -36,11 +36,8 @@ def rows_of(num_rows, sizes, null_share=0.0, num_timestamps=1, seed=1):
         indptr = np.concatenate(([0], np.cumsum(states == VALUE)))
         codec = FeatureCodec(f"s{number}", "int64_val")
         values = Vocabulary(pa.array(np.arange(size) * 7_919))
-        features[codec.feature] = EncodedFeature(codec, values, states, indptr, ids)
-    hashes = rng.integers(0, 2**64, (num_rows, 2), np.uint64)
-    hashes = hashes[np.lexsort((hashes[:, 1], hashes[:, 0]))]
-    times, nothing = rng.integers(0, num_timestamps, num_rows), np.zeros(num_rows, np.bool_)
-    return EncodedRows(RowKeys(hashes, times, times, nothing, nothing), features)
+        features.append(EncodedFeature(codec, values, states, indptr, ids))
+    return rows_with(features, random_hashes(rng, num_rows), rng.integers(0, num_timestamps, num_rows))
 
 
 def layer_of(rows, way="static"):

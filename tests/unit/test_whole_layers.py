@@ -7,9 +7,9 @@ import pytest
 from feast_sketch_store.layers import FeatureBudget, Goal
 from feast_sketch_store.rows.codecs import NULL, VALUE, FeatureCodec
 from feast_sketch_store.rows.csr import Csr
-from feast_sketch_store.rows.encoding import EncodedFeature, EncodedRows, RowKeys
+from feast_sketch_store.rows.encoding import EncodedFeature
 from feast_sketch_store.rows.vocabulary import Vocabulary
-from tests.helpers.layers import build_layer
+from tests.helpers.layers import build_layer, random_hashes, rows_with, sets_of
 
 NUM_ROWS = 5_000
 RATE = 1e-5
@@ -28,17 +28,13 @@ def scalar(name, num_values, share_null=0.0, seed=1):
 def set_of(name, num_values, size):
     rng = np.random.default_rng(2)
     ids = np.sort(np.array([rng.choice(num_values, size, replace=False) for _ in range(NUM_ROWS)]), axis=1)
-    states, indptr = np.full(NUM_ROWS, VALUE, np.uint8), np.arange(NUM_ROWS + 1) * size
-    vocabulary = Vocabulary(pa.array(np.arange(num_values)))
-    codec = FeatureCodec(name, "int64_set_val")
-    return EncodedFeature(codec, vocabulary, states, indptr, ids.astype(np.int32).reshape(-1))
+    return sets_of(
+        name, Csr(np.arange(NUM_ROWS + 1) * size, ids.reshape(-1)), pa.array(np.arange(num_values))
+    )
 
 
 def layer_of(features, *, may_list=True, goal=None, presence_error_rate=RATE):
-    hashes = np.random.default_rng(3).integers(0, 2**64, (NUM_ROWS, 2), np.uint64)
-    hashes = hashes[np.lexsort((hashes[:, 1], hashes[:, 0]))]
-    zeros, no = np.zeros(NUM_ROWS, np.int64), np.zeros(NUM_ROWS, np.bool_)
-    rows = EncodedRows(RowKeys(hashes, zeros, zeros, no, no), {f.codec.feature: f for f in features})
+    rows = rows_with(features, random_hashes(np.random.default_rng(3), NUM_ROWS))
     scalars = [f.codec.feature for f in features if not f.codec.is_collection]
     targets = {f.codec.feature: goal or Goal("noise_ratio", 0.1) for f in features} | dict.fromkeys(
         scalars, RATE
