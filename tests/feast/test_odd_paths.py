@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 from feast import FeatureStore
-from feast.protos.feast.types.EntityKey_pb2 import EntityKey
 from feast.protos.feast.types.Value_pb2 import Value
 from feast.types import Int64, String
 
 from feast_sketch_store import SketchReader
 from feast_sketch_store.online_store import online_store_of
 from feast_sketch_store.operations import maintenance
+from tests.helpers.keys import user_key
 from tests.helpers.length import by_length
 from tests.helpers.repository import USER, make_config, make_view
 
@@ -53,10 +53,6 @@ def country(name):
     return {"country": Value(string_val=name)}
 
 
-def key(user):
-    return EntityKey(join_keys=["user_id"], entity_values=[Value(int64_val=user)])
-
-
 def make_store(repo: Path, path: str) -> FeatureStore:
     """A Feast repository in a folder, with one view."""
     repo.mkdir(parents=True, exist_ok=True)
@@ -67,7 +63,7 @@ def make_store(repo: Path, path: str) -> FeatureStore:
 
 
 def write(store: FeatureStore, **countries: str) -> None:
-    rows = [(key(int(user[1:])), country(name), NOON, None) for user, name in countries.items()]
+    rows = [(user_key(int(user[1:])), country(name), NOON, None) for user, name in countries.items()]
     view = store.get_feature_view("history")
     online_store_of(store).online_write_batch(store.config, view, rows, None)
 

@@ -51,6 +51,13 @@ def expired_of(rows, hashes, expire_before):
     return set(np.flatnonzero(statuses == EXPIRED).tolist())
 
 
+def rows_and_expired(state, hashes, features, expire_before=NO_TIMESTAMP):
+    """Per entity its row, and whether rows of it expired, read at once (test_batch_reads.py: as alone)."""
+    rows = to_rows(state.read(hashes, features, expire_before), len(hashes))
+    expired = expired_of(state.row_reader(tuple(features)), hashes, expire_before)
+    return [(row, index in expired) for index, row in enumerate(rows)]
+
+
 def assert_vectors(rows, features, hashes, answer, expire_before):
     """The kernel's vectors of a response are those of the rows of an answer."""
     expected = GetOnlineFeaturesResponse()

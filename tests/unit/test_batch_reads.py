@@ -6,7 +6,6 @@ from datetime import UTC, datetime, timedelta
 
 import numpy as np
 import pytest
-from feast.protos.feast.types.EntityKey_pb2 import EntityKey
 from feast.protos.feast.types.Value_pb2 import Int64Set, Value
 
 from feast_sketch_store import kernel
@@ -14,11 +13,11 @@ from feast_sketch_store.layers import Goal
 from feast_sketch_store.layers.row_reader import Wanted, stack
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.encoding import NO_TIMESTAMP, deletions
-from feast_sketch_store.rows.entity_keys import hash_serialized_keys, serialize_entity_keys
 from feast_sketch_store.settings.view_settings import FeatureSettings, ViewSettings
 from feast_sketch_store.storage.local import LocalStorage
 from feast_sketch_store.structures.set_columns import SetColumns
 from feast_sketch_store.view.view import View
+from tests.helpers.keys import user_hashes, user_key
 from tests.helpers.reads import assert_joined, csr_of, ids_of
 
 NUM_ROWS = 700  # some blocks of rows that are looked up together
@@ -27,10 +26,6 @@ LATER = FIRST + timedelta(days=1)
 SETS = {"few": 12, "many": 3_000, "some": 300}  # independent of each other, with so many values
 FEATURES = (*SETS, "mostly few", "country")  # one set is coded with another
 USERS = np.random.default_rng(9).permutation(np.arange(-40, 2 * NUM_ROWS) // 2 * 2)
-
-
-def key(user):
-    return EntityKey(join_keys=["user"], entity_values=[Value(int64_val=user)])
 
 
 def row(user, random, moment):
@@ -43,7 +38,7 @@ def row(user, random, moment):
     values["country"] = Value(string_val=f"country {random.integers(0, 9)}")
     missing = random.choice(FEATURES)
     values[missing] = Value()
-    return key(user), values, moment + timedelta(seconds=int(random.integers(0, 50))), None
+    return user_key(user), values, moment + timedelta(seconds=int(random.integers(0, 50))), None
 
 
 @pytest.fixture(scope="module", params=["unsealed", "sealed", "both"])
@@ -53,20 +48,22 @@ def state(request, tmp_path_factory):
     codecs.append(FeatureCodec("country", "string_val"))
     goal = Goal("error_rate", 1e-6, "sets")
     features = {codec.feature: FeatureSettings(codec, goal, 10**6) for codec in codecs}
-    settings = ViewSettings("users", 1e-9, features, join_keys={"user": "int64_val"})
+    settings = ViewSettings("users", 1e-9, features, join_keys={"user_id": "int64_val"})
     view = View(LocalStorage(tmp_path_factory.mktemp("view")), settings)
     view.write([row(user, random, FIRST) for user in range(NUM_ROWS)])
     if request.param != "unsealed":
         view.seal()
     if request.param == "both":
         view.write([row(user, random, LATER) for user in range(0, 2 * NUM_ROWS, 7)])
-        view.delete(deletions([key(user) for user in range(0, NUM_ROWS, 11)], LATER, {"user": "int64_val"}))
+        view.delete(
+            deletions([user_key(user) for user in range(0, NUM_ROWS, 11)], LATER, {"user_id": "int64_val"})
+        )
     view.refresh()
     return view.current()
 
 
 def entities(users):
-    return hash_serialized_keys(serialize_entity_keys([key(int(user)) for user in users]))
+    return user_hashes(map(int, users))
 
 
 @pytest.mark.parametrize("feature", [*FEATURES, "nothing"])

@@ -7,7 +7,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from feast.protos.feast.serving.ServingService_pb2 import FieldStatus, GetOnlineFeaturesResponse
-from feast.protos.feast.types.EntityKey_pb2 import EntityKey
 from feast.protos.feast.types.Value_pb2 import DoubleList, Int64List, Int64Set, StringList, StringSet, Value
 
 from feast_sketch_store import kernel
@@ -21,20 +20,19 @@ from feast_sketch_store.rows.entity_keys import (
     hash_columns,
     hash_int64_key,
     hash_int64_keys,
-    hash_serialized_keys,
-    serialize_entity_keys,
 )
 from feast_sketch_store.settings.view_settings import FeatureSettings, ViewSettings
 from feast_sketch_store.snapshot import SnapshotFolder
 from feast_sketch_store.storage.local import LocalStorage
 from feast_sketch_store.view.view import View
+from tests.helpers.keys import user_hashes, user_key
 from tests.helpers.reads import (
     assert_vectors,
-    expired_of,
     has_names,
     has_values,
     ids_of,
     read_row,
+    rows_and_expired,
     score_of,
     to_rows,
 )
@@ -63,10 +61,6 @@ CODECS = {
 FEATURES = tuple(CODECS)
 
 
-def key(user):
-    return EntityKey(join_keys=["user"], entity_values=[Value(int64_val=user)])
-
-
 def row(user, random, moment):
     """A row with some features missing, some null, some empty."""
     viewed = random.choice(400, random.integers(0, 40), replace=False).tolist()
@@ -92,7 +86,7 @@ def row(user, random, moment):
             del values[name]
         else:
             values[name] = Value()
-    return key(user), values, moment + timedelta(seconds=int(random.integers(0, 50))), None
+    return user_key(user), values, moment + timedelta(seconds=int(random.integers(0, 50))), None
 
 
 def make_view(folder):
@@ -101,7 +95,7 @@ def make_view(folder):
         name: FeatureSettings(codec, goal if codec.is_collection else 1e-6, 10**6)
         for name, codec in CODECS.items()
     }
-    settings = ViewSettings("users", 1e-9, features, join_keys={"user": "int64_val"})
+    settings = ViewSettings("users", 1e-9, features, join_keys={"user_id": "int64_val"})
     return View(LocalStorage(folder), settings)
 
 
@@ -114,7 +108,9 @@ def view(request, tmp_path_factory):
         view.seal()
     if request.param == "both":
         view.write([row(user, random, LATER) for user in range(0, 2 * NUM_ROWS, 7)])
-        view.delete(deletions([key(user) for user in range(0, NUM_ROWS, 11)], LATER, {"user": "int64_val"}))
+        view.delete(
+            deletions([user_key(user) for user in range(0, NUM_ROWS, 11)], LATER, {"user_id": "int64_val"})
+        )
         view.write([row(user, random, LATER + timedelta(days=1)) for user in range(0, 2 * NUM_ROWS, 22)])
     return view
 
@@ -125,36 +121,26 @@ def state(view):
     return view.current()
 
 
-def hashes_of(keys):
-    return hash_serialized_keys(serialize_entity_keys(keys))
-
-
-def slow_rows(state, users, features, expire_before=NO_TIMESTAMP):
-    """Per user its row, and whether rows of it expired, all at once (test_batch_reads.py: as one by one)."""
-    hashes = hashes_of([key(user) for user in users])
-    rows = to_rows(state.read(hashes, features, expire_before), len(users))
-    expired = expired_of(state.row_reader(tuple(features)), hashes, expire_before)
-    return [(user, rows[index], index in expired) for index, user in enumerate(users)]
-
-
 USERS = range(-3, 2 * NUM_ROWS, 3)
 
 
 @pytest.mark.parametrize("features", [FEATURES, FEATURES[::-1], ("viewed",), ("name", "nothing", "liked")])
 def test_rows_are_the_same(state, features):
     rows, found = state.row_reader(features), 0
-    for user, wanted, _ in slow_rows(state, USERS, features):
-        assert read_row(rows, responses.hash_entity_keys([key(user)]), features, NO_TIMESTAMP) == wanted
+    hashes = user_hashes(USERS)
+    for entity, (wanted, _) in zip(hashes, rows_and_expired(state, hashes, features), strict=True):
+        assert read_row(rows, entity.tobytes(), features, NO_TIMESTAMP) == wanted
         found += wanted[1] is not None
     assert 50 < found < len(USERS)
 
 
 def test_rows_expire_alike(state):
-    rows, withheld = state.row_reader(FEATURES), 0
+    rows, hashes, withheld = state.row_reader(FEATURES), user_hashes(USERS), 0
     for moment in range(0, 50, 5):
         expire_before = int((FIRST + timedelta(seconds=moment)).timestamp() * 1e6)
-        for user, wanted, is_expired in slow_rows(state, USERS, FEATURES, expire_before):
-            row = read_row(rows, responses.hash_entity_keys([key(user)]), FEATURES, expire_before)
+        each = rows_and_expired(state, hashes, FEATURES, expire_before)
+        for entity, (wanted, is_expired) in zip(hashes, each, strict=True):
+            row = read_row(rows, entity.tobytes(), FEATURES, expire_before)
             assert row is None if is_expired else row == wanted
             withheld += is_expired
     assert withheld > 50
@@ -162,7 +148,7 @@ def test_rows_expire_alike(state):
 
 @pytest.mark.parametrize("features", [FEATURES, ("nothing", "tags", "age")])
 def test_vectors_are_the_same(state, features):
-    rows, hashes = state.row_reader(features), hashes_of([key(user) for user in USERS])
+    rows, hashes = state.row_reader(features), user_hashes(USERS)
     later = int((FIRST + timedelta(seconds=25)).timestamp() * 1e6)
     for own in (hashes, *np.split(hashes, len(hashes))):
         for expire_before in (NO_TIMESTAMP, later):
@@ -180,7 +166,7 @@ def test_ids_scores_and_candidates_are_the_same(state, feature):
     has_ids = feature in ("viewed", "liked", "tags") and len(state.newest_first) == 1
     seen = 0
     for user in USERS:
-        hashes = hashes_of([key(user)])
+        hashes = user_hashes([user])
         answers = state.read(hashes, (feature,), NO_TIMESTAMP)
         answer = answers.features.get(feature)
         found = np.zeros(len(candidates), np.bool_)
@@ -208,7 +194,7 @@ def test_blocks_are_checked_when_a_read_first_needs_them(tmp_path):
     view = make_view(tmp_path)
     view.write([row(user, random, FIRST) for user in range(20)])
     view.seal()
-    hashes = responses.hash_entity_keys([key(user) for user in range(20)])
+    hashes = responses.hash_entity_keys([user_key(user) for user in range(20)])
     wanted = view.current().row_reader(FEATURES).rows(hashes, NO_TIMESTAMP)
     opened = make_view(tmp_path)
     opened.refresh()
@@ -222,11 +208,13 @@ def test_rows_are_held_as_long_as_they_are_prepared(tmp_path):
     view = make_view(tmp_path)
     view.write([row(user, np.random.default_rng(user), FIRST) for user in range(50)])
     rows = view.current().row_reader(FEATURES)
-    wanted = [rows.rows(responses.hash_entity_keys([key(user)]), NO_TIMESTAMP)[0][0] for user in range(50)]
+    wanted = [
+        rows.rows(responses.hash_entity_keys([user_key(user)]), NO_TIMESTAMP)[0][0] for user in range(50)
+    ]
     del view
     gc.collect()
     assert [
-        rows.rows(responses.hash_entity_keys([key(user)]), NO_TIMESTAMP)[0][0] for user in range(50)
+        rows.rows(responses.hash_entity_keys([user_key(user)]), NO_TIMESTAMP)[0][0] for user in range(50)
     ] == wanted
     assert all(wanted)
 
@@ -274,7 +262,7 @@ def test_what_does_not_fit_is_refused():
 def test_candidates_of_another_kind_are_refused(state, other):
     rows, out = state.row_reader(("tags",)), np.zeros(2, np.bool_)
     for user in USERS:
-        hashes = hashes_of([key(user)])
+        hashes = user_hashes([user])
         with pytest.raises(TypeError, match="not all"):
             has_values(rows, hashes, ["tag 1", other])
     ask = hashes, NO_TIMESTAMP, kernel.SEED, None, None, None
@@ -286,10 +274,10 @@ def test_candidates_of_another_kind_are_refused(state, other):
 
 def test_single_keys_are_hashed_as_many_are():
     for value in (0, -1, 2**63 - 1, -(2**63)):
-        hashes = hash_int64_keys("user", np.array([value]))
-        assert hash_int64_key("user", value) == hashes.tobytes()
-        assert responses.hash_entity_keys([key(value)]) == hashes.tobytes()
-        assert SingleKeys({"user": pa.int64()}).hash(value) == hashes.tobytes()
+        hashes = hash_int64_keys("user_id", np.array([value]))
+        assert hash_int64_key("user_id", value) == hashes.tobytes()
+        assert responses.hash_entity_keys([user_key(value)]) == hashes.tobytes()
+        assert SingleKeys({"user_id": pa.int64()}).hash(value) == hashes.tobytes()
     mixed = {"b": pa.large_string(), "a": pa.int32(), "c": pa.timestamp("s"), "d": pa.large_binary()}
     values = {"a": 5, "b": "wörd", "c": 12, "d": b"123"}
     columns = {name: pa.array([value], mixed[name]) for name, value in values.items()}
@@ -297,9 +285,9 @@ def test_single_keys_are_hashed_as_many_are():
     assert SingleKeys({"b": pa.large_string()}).hash("x") == hash_columns({"b": pa.array(["x"])}).tobytes()
 
 
-@pytest.mark.parametrize("entity", [True, 1.5, "1", b"1", None, [1], {"user": [1]}, {"other": 1}, 2**63])
+@pytest.mark.parametrize("entity", [True, 1.5, "1", b"1", None, [1], {"user_id": [1]}, {"other": 1}, 2**63])
 def test_what_is_not_surely_one_entity_is_not_taken_for_one(entity):
-    assert SingleKeys({"user": pa.int64()}).hash(entity) is None
+    assert SingleKeys({"user_id": pa.int64()}).hash(entity) is None
 
 
 def test_damage_that_any_read_meets_is_repaired_in_one_place(tmp_path, caplog):
@@ -309,8 +297,8 @@ def test_damage_that_any_read_meets_is_repaired_in_one_place(tmp_path, caplog):
     for moment in (FIRST, LATER):
         view.write([row(user, random, moment) for user in range(20)])
         view.seal()
-    hashes = responses.hash_entity_keys([key(user) for user in range(20)])
-    wanted = view.read(hashes_of([key(user) for user in range(20)]), FEATURES)
+    hashes = responses.hash_entity_keys([user_key(user) for user in range(20)])
+    wanted = view.read(user_hashes(range(20)), FEATURES)
     damage(SnapshotFolder(LocalStorage(tmp_path / "snapshots")))
     opened = make_view(tmp_path)
     message, num_present = responses.read_vectors(opened, "users", FEATURES, hashes, None)
@@ -320,7 +308,7 @@ def test_damage_that_any_read_meets_is_repaired_in_one_place(tmp_path, caplog):
     assert num_present == statuses.count(FieldStatus.PRESENT) > 200
     assert "sets.codes.words': block 0 does not match its checksum" in caplog.text
     assert "falling back to the snapshot before it" in caplog.text
-    again = opened.read(hashes_of([key(user) for user in range(20)]), FEATURES)
+    again = opened.read(user_hashes(range(20)), FEATURES)
     assert ordered(to_rows(again, 20)) == ordered(to_rows(wanted, 20))
 
 

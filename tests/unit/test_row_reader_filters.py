@@ -5,7 +5,6 @@ from datetime import UTC, datetime, timedelta
 import mmh3
 import numpy as np
 import pytest
-from feast.protos.feast.types.EntityKey_pb2 import EntityKey
 from feast.protos.feast.types.Value_pb2 import Int64Set, StringSet, Value
 
 from feast_sketch_store import kernel
@@ -13,10 +12,10 @@ from feast_sketch_store.errors import DamagedFileError
 from feast_sketch_store.layers import Goal
 from feast_sketch_store.rows.codecs import EXACT, VALUE, FeatureCodec
 from feast_sketch_store.rows.encoding import NO_TIMESTAMP
-from feast_sketch_store.rows.entity_keys import hash_entity_keys
 from feast_sketch_store.settings.view_settings import FeatureSettings, ViewSettings
 from feast_sketch_store.storage.local import LocalStorage
 from feast_sketch_store.view.view import View
+from tests.helpers.keys import user_hashes, user_key
 from tests.helpers.reads import assert_joined, csr_of, has_values, ids_of, read_row, score_of, to_rows
 
 NUM_ROWS = 400
@@ -28,10 +27,6 @@ LEARNED = "learned_bloom"
 NOTHING = {"viewed": Value()}
 NOTHING_READ = np.zeros(0, np.int32)
 NO_MASKS = (None, None, None, None)  # nor first symbols of hashes
-
-
-def key(user):
-    return EntityKey(join_keys=["user"], entity_values=[Value(int64_val=user)])
 
 
 def rows_of(users, random, is_listed, moment):
@@ -49,7 +44,7 @@ def rows_of(users, random, is_listed, moment):
             del values["country"]
         if is_listed:
             values["score"] = Value(double_val=float(user))
-        rows.append((key(user), values, moment + timedelta(days=user % 2), None))
+        rows.append((user_key(user), values, moment + timedelta(days=user % 2), None))
     return rows
 
 
@@ -74,7 +69,7 @@ def state(request, tmp_path_factory):
     }
     if is_listed:
         features["score"] = FeatureSettings(FeatureCodec("score", "double_val", EXACT), goal, 10**6)
-    settings = ViewSettings("users", 1e-4, features, join_keys={"user": "int64_val"})
+    settings = ViewSettings("users", 1e-4, features, join_keys={"user_id": "int64_val"})
     view = View(LocalStorage(folder), settings)
     view.write(rows_of(range(NUM_ROWS), random, is_listed, FIRST))
     view.seal()
@@ -96,7 +91,7 @@ def state(request, tmp_path_factory):
 
 def slow(state, users, expire_before=NO_TIMESTAMP):
     """Per user its row, and its ids of each feature."""
-    answer = state.read(hash_entity_keys([key(user) for user in users]), FEATURES, expire_before)
+    answer = state.read(user_hashes(users), FEATURES, expire_before)
     ids = {
         index: {
             name: feature.symbols[feature.indptr[row] : feature.indptr[row + 1]]
@@ -117,7 +112,7 @@ def test_rows_and_values_are_the_same(state, days):
     is_alone = len(state.newest_first) == 1  # then all ways give the ids of one layer
     random = np.random.default_rng(2)
     for user, wanted, ids in slow(state, USERS, expire_before):
-        hashes = hash_entity_keys([key(user)])
+        hashes = user_hashes([user])
         ask = hashes.tobytes(), expire_before
         row = read_row(rows, ask[0], FEATURES, expire_before)
         assert (row or (None, None)) == wanted
@@ -136,7 +131,7 @@ def test_rows_and_values_are_the_same(state, days):
 @pytest.mark.parametrize("name", [*SETS, *SCALARS])
 def test_many_rows_come_in_one_call(state, name):
     """As each alone."""
-    rows, all_hashes = state.row_reader((name,)), hash_entity_keys([key(user) for user in USERS])
+    rows, all_hashes = state.row_reader((name,)), user_hashes(USERS)
     for number in (0, 1, 7, 200):
         for first in range(0, len(USERS) - number, max(number, 100)):
             hashes = all_hashes[first : first + number]

@@ -5,7 +5,6 @@ from datetime import UTC, datetime, timedelta
 import numpy as np
 import pyarrow as pa
 import pytest
-from feast.protos.feast.types.EntityKey_pb2 import EntityKey
 from feast.protos.feast.types.Value_pb2 import Int64List, StringList, Value
 
 from feast_sketch_store import kernel
@@ -13,21 +12,20 @@ from feast_sketch_store.layers import Goal
 from feast_sketch_store.layers.row_reader import stack
 from feast_sketch_store.rows.codecs import COUNTS, COUNTS_OF, LIST, TIMES, FeatureCodec
 from feast_sketch_store.rows.encoding import NO_TIMESTAMP, deletions
-from feast_sketch_store.rows.entity_keys import hash_entity_keys
 from feast_sketch_store.rows.listing import Listing
 from feast_sketch_store.settings.view_settings import FeatureSettings, ViewSettings
 from feast_sketch_store.storage.local import LocalStorage
 from feast_sketch_store.view.semantics import Append
 from feast_sketch_store.view.view import View
+from tests.helpers.keys import user_hashes, user_key
 from tests.helpers.reads import (
     assert_joined,
     assert_vectors,
     csr_of,
-    expired_of,
     ids_of,
     read_row,
+    rows_and_expired,
     score_of,
-    to_rows,
 )
 
 NOBODY = b"\0" * 16
@@ -47,17 +45,13 @@ COUNTED = {
 }
 
 
-def key(user):
-    return EntityKey(join_keys=["user"], entity_values=[Value(int64_val=user)])
-
-
 def view_of(folder, codecs, semantics):
     goal = Goal("error_rate", 1e-6, "sets")
     features = {
         name: FeatureSettings(codec, goal if codec.is_collection else 1e-6, 10**6)
         for name, codec in codecs.items()
     }
-    settings = ViewSettings("users", 1e-9, features, join_keys={"user": "int64_val"}, semantics=semantics)
+    settings = ViewSettings("users", 1e-9, features, join_keys={"user_id": "int64_val"}, semantics=semantics)
     return View(LocalStorage(folder), settings)
 
 
@@ -73,7 +67,7 @@ def list_row(user, random, moment):
         values["rated"] = Value()
     if user % 7 == 2:
         del values["rated"]
-    return key(user), values, moment - timedelta(hours=int(random.integers(0, 30))), None
+    return user_key(user), values, moment - timedelta(hours=int(random.integers(0, 30))), None
 
 
 def counted_row(user, random, moment):
@@ -87,7 +81,7 @@ def counted_row(user, random, moment):
         values["viewed"], values["views"] = Value(), Value()
     if user % 7 == 2:
         del values["viewed"], values["views"]
-    return key(user), values, moment + timedelta(seconds=user % 50), None
+    return user_key(user), values, moment + timedelta(seconds=user % 50), None
 
 
 KINDS = {"lists": (LISTS, "append", list_row), "counts": (COUNTED, "replace", counted_row)}
@@ -107,17 +101,11 @@ def asked(request, tmp_path_factory):
     if when == "both":
         later = FIRST + timedelta(days=1)
         view.write([row(user, random, later) for user in range(0, NUM_USERS + 9, 7)])
-        view.delete(deletions([key(user) for user in range(0, NUM_USERS, 11)], later, {"user": "int64_val"}))
+        view.delete(
+            deletions([user_key(user) for user in range(0, NUM_USERS, 11)], later, {"user_id": "int64_val"})
+        )
     view.refresh()
     return codecs, view.current(), when
-
-
-def slow_rows(state, features, expire_before):
-    """Per user its row, and whether rows of it expired."""
-    hashes = hash_entity_keys([key(user) for user in USERS])
-    rows = to_rows(state.read(hashes, features, expire_before), len(USERS))
-    expired = expired_of(state.row_reader(tuple(features)), hashes, expire_before)
-    return [(user, rows[index], index in expired) for index, user in enumerate(USERS)]
 
 
 @pytest.mark.slow
@@ -125,11 +113,13 @@ def slow_rows(state, features, expire_before):
 def test_rows_are_the_same(asked, hours):
     """What expires does so item by item in lists."""
     codecs, state, _ = asked
+    hashes = user_hashes(USERS)
     expire_before = NO_TIMESTAMP if hours is None else int((FIRST + timedelta(hours=hours)).timestamp() * 1e6)
     for features in (tuple(codecs), tuple(codecs)[::-1], *((name,) for name in codecs)):
         rows, found = state.row_reader(features), 0
-        for user, wanted, is_expired in slow_rows(state, features, expire_before):
-            row = read_row(rows, hash_entity_keys([key(user)]).tobytes(), features, expire_before)
+        each = rows_and_expired(state, hashes, features, expire_before)
+        for entity, (wanted, is_expired) in zip(hashes, each, strict=True):
+            row = read_row(rows, entity.tobytes(), features, expire_before)
             assert (row is None) == is_expired
             assert (row or (None, None)) == wanted
             found += wanted[1] is not None
@@ -140,7 +130,7 @@ def test_rows_are_the_same(asked, hours):
 def test_vectors_are_the_same(asked):
     codecs, state, _ = asked
     features = tuple(codecs)
-    hashes = hash_entity_keys([key(user) for user in USERS])
+    hashes = user_hashes(USERS)
     for expire_before in (NO_TIMESTAMP, int((FIRST - timedelta(hours=12)).timestamp() * 1e6)):
         answer = state.read(hashes, features, expire_before)
         assert_vectors(state.row_reader(features), features, hashes, answer, expire_before)
@@ -158,7 +148,7 @@ def test_items_are_the_same(asked, hours, limit):
         values, names = names_of(state, name)
         named = stack(state.newest_first, Append(list(codecs.values())).wanted((name,)), names)
         for user in USERS:
-            hashes = hash_entity_keys([key(user)])
+            hashes = user_hashes([user])
             feature = state.read(hashes, (name,), since, limit).features[name]
             wanted = feature.vocabulary.values.take(pa.array(feature.csr.ids)).to_pylist()
             ids, times, _, _ = csr_of(named, hashes, since, limit, has_weights=True)
@@ -179,7 +169,7 @@ def test_ids_of_one_and_of_many_are_distinct(asked):
     name, weights = next(iter(codecs)), np.random.default_rng(5).normal(size=200)
     values, names = names_of(state, name)
     rows, wanted = stack(state.newest_first, state.semantics.wanted((name,)), names), []
-    hashes = hash_entity_keys([key(user) for user in USERS])
+    hashes = user_hashes(USERS)
     answer = state.read(hashes, (name,), NO_TIMESTAMP)
     feature, found = answer.features[name], answer.found.tolist()
     read = feature.vocabulary.values.take(pa.array(feature.csr.ids)).to_pylist()

@@ -4,17 +4,16 @@ from datetime import UTC, datetime, timedelta
 
 import numpy as np
 import pytest
-from feast.protos.feast.types.EntityKey_pb2 import EntityKey
 from feast.protos.feast.types.Value_pb2 import Value
 
 from feast_sketch_store import kernel
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.encoding import NO_TIMESTAMP, deletions
-from feast_sketch_store.rows.entity_keys import hash_entity_keys
 from feast_sketch_store.settings.view_settings import FeatureSettings, ViewSettings
 from feast_sketch_store.storage.local import LocalStorage
 from feast_sketch_store.succinct.static_function import StaticFunction
 from feast_sketch_store.view.view import View
+from tests.helpers.keys import user_hashes, user_key
 from tests.helpers.reads import read_row, to_rows
 
 NUM_ROWS = 700
@@ -24,17 +23,13 @@ USERS = range(-20, NUM_ROWS + 20)
 NO_BLOCKS = (None,)
 
 
-def key(user):
-    return EntityKey(join_keys=["user"], entity_values=[Value(int64_val=user)])
-
-
 def row_of(user, moment):
     values = {"country": Value(string_val=f"wörd {user % 9}"), "level": Value(int64_val=user % 700 - 300)}
     if user % 5 == 3:
         del values["country"]
     if user % 7 == 2:
         values["level"] = Value()
-    return key(user), values, moment + timedelta(days=user % 3), None
+    return user_key(user), values, moment + timedelta(days=user % 3), None
 
 
 @pytest.fixture(scope="module", params=["sealed", "opened", "newer rows and deletions"])
@@ -44,7 +39,7 @@ def state(request, tmp_path_factory):
         name: FeatureSettings(FeatureCodec(name, field), 1e-5, 10**6, may_be_column=True, is_static=True)
         for name, field in (("country", "string_val"), ("level", "int64_val"))
     }
-    settings = ViewSettings("users", 1e-5, features, join_keys={"user": "int64_val"})
+    settings = ViewSettings("users", 1e-5, features, join_keys={"user_id": "int64_val"})
     view = View(LocalStorage(folder), settings)
     view.write([row_of(user, FIRST) for user in range(NUM_ROWS)])
     view.seal()
@@ -53,7 +48,7 @@ def state(request, tmp_path_factory):
     if request.param == "newer rows and deletions":
         later = FIRST + timedelta(days=9)
         view.write([row_of(user + 1, later) for user in range(0, NUM_ROWS, 7)])
-        view.delete(deletions([key(user) for user in range(0, NUM_ROWS, 11)], later))
+        view.delete(deletions([user_key(user) for user in range(0, NUM_ROWS, 11)], later))
     if request.param == "opened":
         view = View(LocalStorage(folder), settings)
     view.refresh()
@@ -64,7 +59,7 @@ def state(request, tmp_path_factory):
 @pytest.mark.parametrize("days", [None, 2])
 def test_rows_are_the_same(state, days):
     expire_before = NO_TIMESTAMP if days is None else int((FIRST + timedelta(days=days)).timestamp() * 1e6)
-    hashes = hash_entity_keys([key(user) for user in USERS])
+    hashes = user_hashes(USERS)
     wanted = to_rows(state.read(hashes, FEATURES, expire_before), len(USERS))
     rows, found = state.row_reader(FEATURES), 0
     for own, expected in zip(hashes, wanted, strict=True):
@@ -78,7 +73,7 @@ def test_keys_beside_the_table_are_found(state):
     """Some of so many keys are left over, as in any table of this size."""
     (layer,) = state.sealed.layers
     left = layer.structures[0].function.left_hashes
-    hashes = hash_entity_keys([key(user) for user in range(NUM_ROWS)])
+    hashes = user_hashes(range(NUM_ROWS))
     own = kernel.row_hashes(hashes, layer.structures[0].salt)
     assert len(left) == np.isin(own, left).sum()
 

@@ -5,16 +5,15 @@ from datetime import UTC, datetime, timedelta
 
 import numpy as np
 import pytest
-from feast.protos.feast.types.EntityKey_pb2 import EntityKey
 from feast.protos.feast.types.Value_pb2 import Int64Set, Value
 
 from feast_sketch_store.layers import Goal
 from feast_sketch_store.rows.codecs import EXACT, FeatureCodec
 from feast_sketch_store.rows.encoding import NO_TIMESTAMP
-from feast_sketch_store.rows.entity_keys import hash_entity_keys
 from feast_sketch_store.settings.view_settings import FeatureSettings, ViewSettings
 from feast_sketch_store.storage.local import LocalStorage
 from feast_sketch_store.view.view import View
+from tests.helpers.keys import user_hashes, user_key
 from tests.helpers.length import by_length
 from tests.helpers.reads import csr_of, read_row
 
@@ -22,10 +21,6 @@ FIRST = datetime(2026, 3, 1, tzinfo=UTC)
 NUM_USERS, NUM_THREADS = 40, 4
 NUM_VERSIONS = by_length(6, 8)
 FEATURES = ("version", "values")
-
-
-def key(user):
-    return EntityKey(join_keys=["user"], entity_values=[Value(int64_val=user)])
 
 
 @pytest.mark.slow
@@ -38,7 +33,7 @@ def test_every_read_sees_a_whole_row_and_none_goes_back(tmp_path):
             FeatureCodec("values", "int64_set_val"), Goal("error_rate", 1e-6, "sets"), 10**6
         ),
     }
-    settings = ViewSettings("users", 1e-9, features, join_keys={"user": "int64_val"})
+    settings = ViewSettings("users", 1e-9, features, join_keys={"user_id": "int64_val"})
     view = View(LocalStorage(tmp_path), settings)
 
     def write(version):
@@ -47,9 +42,9 @@ def test_every_read_sees_a_whole_row_and_none_goes_back(tmp_path):
             "values": Value(int64_set_val=Int64Set(val=range(version, version + 10))),
         }
         moment = FIRST + timedelta(seconds=version)
-        view.write([(key(user), values, moment, None) for user in range(NUM_USERS)])
+        view.write([(user_key(user), values, moment, None) for user in range(NUM_USERS)])
 
-    hashes = hash_entity_keys([key(user) for user in range(NUM_USERS)])
+    hashes = user_hashes(range(NUM_USERS))
     wrong, is_over, num_reads = [], threading.Event(), [0] * NUM_THREADS
 
     def read(thread):

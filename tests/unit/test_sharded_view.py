@@ -18,7 +18,7 @@ from feast_sketch_store.operations.resharding import remove_former
 from feast_sketch_store.row_log import RowLog
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.encoding import deletions
-from feast_sketch_store.rows.entity_keys import hash_entity_keys
+from feast_sketch_store.rows.entity_keys import hash_serialized_keys, serialize_entity_keys
 from feast_sketch_store.settings.values import KeptValues, shard_count
 from feast_sketch_store.settings.view_settings import FeatureSettings, ViewSettings
 from feast_sketch_store.snapshot.manifest import checksum_of
@@ -114,7 +114,7 @@ def test_a_client_computes_the_shard_of_an_entity():
     numbers = shards_of(user_hashes(range(40)), 16).tolist()
     assert [shard_of({"user_id": user}, 16) for user in range(40)] == numbers
     keys = [entity_key(user_id=Value(int32_val=9)), entity_key(shop_id="a", user_id=9)]
-    expected = shards_of(hash_entity_keys(keys), 64).tolist()
+    expected = shards_of(hash_serialized_keys(serialize_entity_keys(keys)), 64).tolist()
     given = [{"user_id": pa.scalar(9, pa.int32())}, {"user_id": 9, "shop_id": "a"}]
     assert [shard_of(entity, 64) for entity in given] == expected
     assert shard_of({"user_id": np.int32(9)}, 64) == shard_of({"user_id": 9}, 64)

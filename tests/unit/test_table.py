@@ -7,13 +7,11 @@ from datetime import UTC, datetime
 
 import numpy as np
 import pytest
-from feast.protos.feast.types.EntityKey_pb2 import EntityKey
 from feast.protos.feast.types.Value_pb2 import StringSet, Value
 
 from feast_sketch_store.layers import FeatureBudget, Goal, SketchLayer
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.csr import Csr
-from feast_sketch_store.rows.entity_keys import hash_serialized_keys, serialize_entity_keys
 from feast_sketch_store.settings.view_settings import FeatureSettings, ViewSettings
 from feast_sketch_store.storage.local import LocalStorage
 from feast_sketch_store.structures import bloom
@@ -22,6 +20,7 @@ from feast_sketch_store.structures.sizing import FactClass, WeightedFacts, size_
 from feast_sketch_store.view.sealing import SealPolicy
 from feast_sketch_store.view.view import View
 from tests.helpers.filters import measured_fill
+from tests.helpers.keys import user_hashes, user_key
 from tests.helpers.layers import build_layer
 from tests.oracle.messages import feast_values
 
@@ -136,10 +135,6 @@ def test_a_table_that_is_too_small_is_filled_again(make_rows, sizing_of, monkeyp
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def key(user):
-    return EntityKey(join_keys=["user_id"], entity_values=[Value(int64_val=user)])
-
-
 @pytest.mark.parametrize("structure", TARGETS)
 @pytest.mark.parametrize("has_scalar", [False, True], ids=["set", "set and scalar"])
 def test_what_no_table_keeps_is_sealed_exactly_and_told(tmp_path, monkeypatch, caplog, structure, has_scalar):
@@ -149,7 +144,7 @@ def test_what_no_table_keeps_is_sealed_exactly_and_told(tmp_path, monkeypatch, c
     written = {user: {f"item {user % 40}", f"item {user % 23}", "tea"} for user in users}
     rows = [
         (
-            key(user),
+            user_key(user),
             {
                 "viewed": Value(string_set_val=StringSet(val=sorted(written[user]))),
                 **({"name": Value(string_val=f"user {user % 50}")} if has_scalar else {}),
@@ -171,7 +166,7 @@ def test_what_no_table_keeps_is_sealed_exactly_and_told(tmp_path, monkeypatch, c
     assert len(reported) == len(codecs)
     assert "feature 'viewed' of view 'history' is sealed exactly: a table of " in reported[0]
     names = [codec.feature for codec in codecs]
-    answer = view.read(hash_serialized_keys(serialize_entity_keys([key(user) for user in users])), names)
+    answer = view.read(user_hashes(users), names)
     found = answer.features["viewed"]
     shown = feast_values(found)
     assert [set(value.string_set_val.val) for value in shown] == list(written.values())
@@ -189,7 +184,7 @@ def test_what_no_filter_can_keep_is_told(tmp_path, caplog):
     )
     view = View(LocalStorage(tmp_path / "view"), settings, SealPolicy(1.0, 10**9), 0.0)
     rows = [
-        (key(user), {"viewed": Value(string_set_val=StringSet(val=[f"item {user}"]))}, EPOCH, None)
+        (user_key(user), {"viewed": Value(string_set_val=StringSet(val=[f"item {user}"]))}, EPOCH, None)
         for user in range(50)
     ]
     view.write(rows)
@@ -204,7 +199,7 @@ def test_a_choice_of_sets_is_no_news(tmp_path, caplog):
     )
     view = View(LocalStorage(tmp_path / "view"), settings, SealPolicy(1.0, 10**9), 0.0)
     rows = [
-        (key(user), {"viewed": Value(string_set_val=StringSet(val=[f"item {user % 30}"]))}, EPOCH, None)
+        (user_key(user), {"viewed": Value(string_set_val=StringSet(val=[f"item {user % 30}"]))}, EPOCH, None)
         for user in range(500)
     ]
     view.write(rows)
