@@ -29,7 +29,6 @@ from feast.types import (
     ZonedTimestamp,
 )
 
-from feast_sketch_store.errors import SketchStoreError
 from feast_sketch_store.rows.codecs import FeatureCodec
 from tests.helpers.cases import case
 
@@ -280,24 +279,6 @@ def test_exact_features_have_no_vocabulary_to_overflow(make_harness, make_value)
         row = {"x": make_value("int64_val", user), "name": make_value("string_val", str(user))}
         harness.write(user, row)
         assert harness.read(user)[0][1] == row
-
-
-@pytest.mark.parametrize(
-    ("tags", "message"),
-    [
-        ({"sketch.codec": "membership"}, "does not take"),
-        ({"sketch.codec": "precise"}, "must be one of"),
-        ({"sketch.codec": "exact", "sketch.target": "error 0.1"}, "have no effect: sketch.target"),
-        ({"sketch.codec": "exact", "sketch.round": "9 bins"}, "no effect: sketch.round"),
-        ({"sketch.round": "0 bins"}, "between 1 and 65536"),
-        ({"sketch.round": "many bins"}, "such as `64 bins`"),
-        ({"sketch.round": "0"}, "above 0"),
-        ({"sketch.round": "nan"}, "above 0"),
-    ],
-)
-def test_tags_that_cannot_work_are_refused(make_harness, tags, message):
-    with pytest.raises(SketchStoreError, match=message):
-        make_harness([Field(name="x", dtype=Float64, tags=tags)])
 
 
 def test_a_view_may_choose_its_default_codec(make_harness, make_view, make_value):
