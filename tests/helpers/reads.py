@@ -51,11 +51,16 @@ def expired_of(rows, hashes, expire_before):
     return set(np.flatnonzero(statuses == EXPIRED).tolist())
 
 
-def rows_and_expired(state, hashes, features, expire_before=NO_TIMESTAMP):
-    """Per entity its row, and whether rows of it expired, read at once (test_batch_reads.py: as alone)."""
-    rows = to_rows(state.read(hashes, features, expire_before), len(hashes))
-    expired = expired_of(state.row_reader(tuple(features)), hashes, expire_before)
-    return [(row, index in expired) for index, row in enumerate(rows)]
+def assert_rows(state, features, hashes, expire_before=NO_TIMESTAMP):
+    """Rows read alone are those of one read; returns how many there are, and how many have expired."""
+    rows = state.row_reader(tuple(features))
+    wanted = to_rows(state.read(hashes, features, expire_before), len(hashes))
+    expired = expired_of(rows, hashes, expire_before)
+    for index, entity in enumerate(hashes):
+        row = read_row(rows, entity.tobytes(), features, expire_before)
+        assert (row is None) is (index in expired)
+        assert (row or (None, None)) == wanted[index]
+    return sum(values is not None for _, values in wanted), len(expired)
 
 
 def assert_vectors(rows, features, hashes, answer, expire_before):

@@ -27,12 +27,11 @@ from feast_sketch_store.storage.local import LocalStorage
 from feast_sketch_store.view.view import View
 from tests.helpers.keys import user_hashes, user_key
 from tests.helpers.reads import (
+    assert_rows,
     assert_vectors,
     has_names,
     has_values,
     ids_of,
-    read_row,
-    rows_and_expired,
     score_of,
     to_rows,
 )
@@ -126,23 +125,16 @@ USERS = range(-3, 2 * NUM_ROWS, 3)
 
 @pytest.mark.parametrize("features", [FEATURES, FEATURES[::-1], ("viewed",), ("name", "nothing", "liked")])
 def test_rows_are_the_same(state, features):
-    rows, found = state.row_reader(features), 0
-    hashes = user_hashes(USERS)
-    for entity, (wanted, _) in zip(hashes, rows_and_expired(state, hashes, features), strict=True):
-        assert read_row(rows, entity.tobytes(), features, NO_TIMESTAMP) == wanted
-        found += wanted[1] is not None
+    found, expired = assert_rows(state, features, user_hashes(USERS))
     assert 50 < found < len(USERS)
+    assert expired == 0
 
 
 def test_rows_expire_alike(state):
-    rows, hashes, withheld = state.row_reader(FEATURES), user_hashes(USERS), 0
+    withheld = 0
     for moment in range(0, 50, 5):
         expire_before = int((FIRST + timedelta(seconds=moment)).timestamp() * 1e6)
-        each = rows_and_expired(state, hashes, FEATURES, expire_before)
-        for entity, (wanted, is_expired) in zip(hashes, each, strict=True):
-            row = read_row(rows, entity.tobytes(), FEATURES, expire_before)
-            assert row is None if is_expired else row == wanted
-            withheld += is_expired
+        withheld += assert_rows(state, FEATURES, user_hashes(USERS), expire_before)[1]
     assert withheld > 50
 
 

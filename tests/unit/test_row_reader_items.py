@@ -20,11 +20,10 @@ from feast_sketch_store.view.view import View
 from tests.helpers.keys import user_hashes, user_key
 from tests.helpers.reads import (
     assert_joined,
+    assert_rows,
     assert_vectors,
     csr_of,
     ids_of,
-    read_row,
-    rows_and_expired,
     score_of,
 )
 
@@ -116,13 +115,7 @@ def test_rows_are_the_same(asked, hours):
     hashes = user_hashes(USERS)
     expire_before = NO_TIMESTAMP if hours is None else int((FIRST + timedelta(hours=hours)).timestamp() * 1e6)
     for features in (tuple(codecs), tuple(codecs)[::-1], *((name,) for name in codecs)):
-        rows, found = state.row_reader(features), 0
-        each = rows_and_expired(state, hashes, features, expire_before)
-        for entity, (wanted, is_expired) in zip(hashes, each, strict=True):
-            row = read_row(rows, entity.tobytes(), features, expire_before)
-            assert (row is None) == is_expired
-            assert (row or (None, None)) == wanted
-            found += wanted[1] is not None
+        found, _ = assert_rows(state, features, hashes, expire_before)
         if hours is None:
             assert found > 70
 
