@@ -11,10 +11,10 @@ from feast.infra.key_encoding_utils import serialize_entity_key
 from feast.protos.feast.types.EntityKey_pb2 import EntityKey
 from feast.protos.feast.types.Value_pb2 import Value
 
+from feast_sketch_store.adapter.responses import hash_entity_keys
 from feast_sketch_store.rows.entity_keys import (
     find_sorted,
     hash_columns,
-    hash_entity_keys,
     hash_serialized_keys,
     int64_column,
     join_keys_of,
@@ -235,7 +235,7 @@ def test_columns_that_are_no_keys_are_refused(columns, error):
 def test_entity_keys_are_hashed_as_their_bytes():
     for keys in ([], list(KEYS.values()), *([entity_key] for entity_key in KEYS.values())):
         hashes = hash_serialized_keys([serialize_entity_key(k, 3) for k in keys])
-        assert hash_entity_keys(keys).tolist() == hashes.tolist()
+        assert hash_entity_keys(keys) == hashes.tobytes()
 
 
 def test_only_keys_of_one_int64_join_key_make_a_column():
