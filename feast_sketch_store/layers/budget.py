@@ -8,8 +8,7 @@ import pyarrow.compute as pc
 
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.vocabulary import Vocabulary
-from feast_sketch_store.structures.goals import AUTO, ERROR_RATE, MEMORY, Goal
-from feast_sketch_store.structures.set_columns import SETS
+from feast_sketch_store.structures.goals import AUTO, ERROR_RATE, MEMORY, SETS, Goal
 
 
 @dataclass(frozen=True)

@@ -34,9 +34,9 @@ from feast_sketch_store.structures.costs import (
     timestamps_bytes,
 )
 from feast_sketch_store.structures.feature_rows import first_rows
-from feast_sketch_store.structures.goals import AUTO, Goal, Offer
+from feast_sketch_store.structures.goals import AUTO, SETS, Goal, Offer
 from feast_sketch_store.structures.scalars import Scalars, StaticScalars, scalar_bytes
-from feast_sketch_store.structures.set_columns import SETS, SetColumns
+from feast_sketch_store.structures.set_columns import SetColumns
 from feast_sketch_store.structures.shared_values import SharedValues
 from feast_sketch_store.structures.sizing import FactClass
 

@@ -55,7 +55,6 @@ from feast_sketch_store.structures.goals import (
     WEIGHTED_BLOOM,
 )
 from feast_sketch_store.structures.scalars import STATIC
-from feast_sketch_store.structures.set_columns import SETS
 from feast_sketch_store.structures.sizing import AUTO_NOISE_RATIO
 
 if TYPE_CHECKING:
@@ -296,11 +295,6 @@ def _goal(
     if target.measure == AUTO:
         target = Target(NOISE, AUTO_NOISE_RATIO)
     structure = settled("structure", options.structure, view_tags, tags)
-    if "target" in tags and structure == SETS and target.measure != MEMORY:
-        raise SettingsError(
-            f"{where} has {TAG_PREFIX}target=`{target}`, which has no effect on structure {SETS!r}: it shows "
-            "no wrong values. Remove the tag, or choose another structure"
-        )
     clusters = 0
     if codec.name == MEMBERSHIP and structure in WITH_CLUSTERS:
         usual = 0 if structure == WEIGHTED_BLOOM else DEFAULT_CLUSTERS
@@ -315,4 +309,10 @@ def _goal(
             f"{where} has a memory as its {TAG_PREFIX}target, for which {structure!r} with clusters cannot "
             "be sized; give a target such as `noise 0.5`, or choose another structure"
         )
-    return Goal(_MEASURES[target.measure], target.amount, structure, clusters)
+    goal = Goal(_MEASURES[target.measure], target.amount, structure, clusters)
+    if "target" in tags and goal.is_met_by_sets:
+        raise SettingsError(
+            f"{where} has {TAG_PREFIX}target, which has no effect on structure {structure!r}: reads show no "
+            "wrong values. Remove the tag, or choose another structure"
+        )
+    return goal

@@ -102,9 +102,11 @@ def _idle_problems(
     """Find tags of a view that have no effect on any of its features."""
     sets = [feature for feature in features.values() if feature.codec.name == MEMBERSHIP]
     idle = [name for name in _OF_SETS if name in view_tags and not sets]
-    if sets and "clusters" in view_tags:
-        with_clusters = (isinstance(f.target, Goal) and f.target.structure in WITH_CLUSTERS for f in sets)
-        idle += [] if any(with_clusters) else ["clusters"]
+    goals = [feature.target for feature in sets if isinstance(feature.target, Goal)]
+    if goals and "clusters" in view_tags and not any(goal.structure in WITH_CLUSTERS for goal in goals):
+        idle.append("clusters")
+    if goals and "target" in view_tags and all(goal.is_met_by_sets for goal in goals):
+        idle.append("target")
     idle = [TAG_PREFIX + name for name in idle]
     has_limit = "max_vocabulary" in view_tags.get("advanced", {})
     if has_limit and not any(feature.may_be_in_filter for feature in features.values()):

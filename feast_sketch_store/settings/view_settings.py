@@ -188,7 +188,7 @@ def cut_of(wanted: KeptValues, codec: FeatureCodec, where: str, folder: Path | N
             pa.array(values).cast(element_type)  # refuses fractions, which would be cut off
         if "uuid" in codec.value_field:
             for value in kept.cast(element_type).to_pylist():
-                UUID(value)  # else no row could have it
+                UUID(value)  # as Feast does at a read
     except (pa.ArrowTypeError, OverflowError, ValueError) as error:
         raise SettingsError(
             f"{where} takes its vocabulary from {source}, which has a value of another type than the "

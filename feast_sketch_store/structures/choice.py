@@ -35,8 +35,8 @@ from feast_sketch_store.structures.costs import (
     sets_bytes,
     table_bytes,
 )
-from feast_sketch_store.structures.goals import AUTO, MEMORY, Goal, Offer
-from feast_sketch_store.structures.set_columns import SETS, SetColumns
+from feast_sketch_store.structures.goals import AUTO, MEMORY, SETS, Goal, Offer
+from feast_sketch_store.structures.set_columns import SetColumns
 from feast_sketch_store.structures.sizing import AnyFacts, FactClass, candidate_fills, size_for_rates
 
 _LEAST_STEP = 0.002  # factor by which a budget is lowered

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 AUTO: Final = "auto"
+SETS: Final = "sets"
 
 # Names of the filters in settings; the first is also their kind in snapshots.
 BLOOM: Final = "bloom"
@@ -37,6 +38,11 @@ class Goal:
         if self.measure == MEMORY:
             return f"a memory of {self.amount:,.0f} bytes"
         return f"{self.measure} {self.amount:g}"
+
+    @property
+    def is_met_by_sets(self) -> bool:
+        """Whether sets are asked for, which show no false values, and may take any number of bytes."""
+        return self.structure == SETS and self.measure != MEMORY
 
     @property
     def may_choose(self) -> bool:

@@ -26,7 +26,7 @@ from feast_sketch_store.rows.vocabulary import Vocabulary
 from feast_sketch_store.structures.base import Answer, RowsToSeal, SealedFeature, Structure, begin_feature
 from feast_sketch_store.structures.costs import Popularity, sets_bytes
 from feast_sketch_store.structures.feature_rows import FeatureRows, OrderedRows
-from feast_sketch_store.structures.goals import Goal, Offer
+from feast_sketch_store.structures.goals import SETS, Goal, Offer
 from feast_sketch_store.structures.parts import (
     Described,
     Parts,
@@ -39,8 +39,6 @@ from feast_sketch_store.structures.parts import (
 from feast_sketch_store.structures.shared_values import NO_SET, find_chains, headers_of
 from feast_sketch_store.succinct import GolombSets, SetCode
 from feast_sketch_store.succinct.golomb_sets import FIT_FACTS, NUM_CLASSES, Levels
-
-SETS = "sets"
 
 _FIT_ROWS = 1 << 17  # to which codes are fitted
 
