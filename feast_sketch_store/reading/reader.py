@@ -142,6 +142,7 @@ class SketchReader:
                 "not tell the types of its join keys; materialize or push some"
             )
         self._codecs = {codec.feature: codec for codec in file.codecs if not codec.is_derived}
+        self._sources = {codec.feature: codec.source for codec in file.codecs if codec.is_derived}
         self._join_keys = {
             name: JOIN_KEY_TYPES[kind] for name, kind in (file.join_keys or {}).items() if kind is not None
         }
@@ -586,6 +587,11 @@ class SketchReader:
 
     def _codec(self, feature: str) -> FeatureCodec:
         codec = self._codecs.get(feature)
+        if feature in self._sources:
+            raise UnsupportedFeatureError(
+                f"feature {feature!r} of view {self._name!r} is read with {self._sources[feature]!r}: times "
+                "and attributes of a list by `lists`, counts by `csr`"
+            )
         if codec is None:
             raise UnsupportedFeatureError(
                 f"there is no feature {feature!r} of view {self._name!r}; it has {self.features}"

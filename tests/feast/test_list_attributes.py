@@ -188,6 +188,9 @@ def test_lists_as_of_a_moment_have_their_attributes(make_store):
         if step == 6:
             open_view(store, "history").seal()
     reader, until = SketchReader(store.repo_path, "history"), NOW - timedelta(hours=30)
+    for name in ("watched_at", "action"):
+        with pytest.raises(UnsupportedFeatureError, match=f"{name}' of view .* is read with 'watched'"):
+            reader.arrow(name, USERS)
     found = reader.lists("watched", np.array(USERS), until=until, attributes=["action", "rating"])
     beside = [found.as_lists(found.attribute(name)).to_pylist() for name in ("action", "rating")]
     rows = [[*zip(*row, strict=True)] for row in zip(found.to_arrow().to_pylist(), *beside, strict=True)]
