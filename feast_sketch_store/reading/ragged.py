@@ -74,7 +74,12 @@ class RaggedLists:
         return self.codec.from_storage(self.storage.take(pa.array(self.ids)))
 
     def attribute(self, feature: str) -> pa.Array:
-        """An attribute of each item that was asked for, in the type of its column."""
+        """An attribute of each item, in the type of its column.
+
+        Raises
+        ------
+        KeyError : the attribute was not asked for.
+        """
         return self.codec.attribute_values(feature).take(pa.array(self.attribute_ids[feature]))
 
     @property

@@ -55,10 +55,10 @@ os.register_at_fork(after_in_child=_reset_locks)
 class ViewStats:
     """Sizes of a view as this process serves it; bytes and counts.
 
-    ``table_bytes`` is the filter, ``ideal_bits`` the size of a standard Bloom filter for the same facts at
-    the same expected rates, ``fact_bytes`` the filter and the sets with their indexes, ``snapshot_bytes`` the
-    whole file that readers map. ``structures`` names the structure of each feature, see
-    `SealedFeature.structure`.
+    ``sealed_facts`` are the facts that are kept, and in a filter one more for each row. ``table_bytes`` is
+    the filter, ``ideal_bits`` the size of a standard Bloom filter for the same facts at the same expected
+    rates, ``fact_bytes`` the filter and the sets with their indexes, ``snapshot_bytes`` the whole file that
+    readers map. ``structures`` names the structure of each feature, see `SealedFeature.structure`.
     """
 
     sealed_entities: int
