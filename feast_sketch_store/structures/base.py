@@ -74,7 +74,7 @@ def prepare_attribute(rows: RowReader, codec: FeatureCodec, wanted: FeatureCodec
     rows.attribute(listing.code_bits, is_wanted, step, *arrays_of(vocabulary))
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)  # not frozen, because a frozen one takes longer to make, and reads make many
 class Answer:
     """One feature of p entities that have rows."""
 
