@@ -133,3 +133,9 @@ def object_server():
             return started[name]
 
         yield server
+
+
+@pytest.fixture(scope="session")
+def moto(object_server):
+    """The object store of most tests: moto's S3."""
+    return object_server("moto")

@@ -42,10 +42,9 @@ def ray_repository(make_repository):
     return make
 
 
-def test_a_bucket_is_filled(ray_repository, object_server):
+def test_a_bucket_is_filled(ray_repository, moto):
     pytest.importorskip("obstore")
-    server = object_server("moto")
-    options = {"path": f"{server.bucket()}/features", "storage_options": server.options}
+    options = {"path": f"{moto.bucket()}/features", "storage_options": moto.options}
     repository = ray_repository(OWN, num_users=200, **options)
     repository.materialize()
     repository.check()

@@ -1,6 +1,6 @@
 """Fixtures for tests that drive the store through Feast's interface."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from inspect import signature
@@ -22,6 +22,7 @@ from feast_sketch_store.planning.planner import plan_view
 from tests.helpers import repository
 from tests.helpers.keys import entity_key
 from tests.helpers.processes import run_command, warm_context
+from tests.helpers.redis_server import running_redis
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 
@@ -77,6 +78,13 @@ class Harness:
         """The view's folder."""
         assert isinstance(self.store, SketchOnlineStore)
         return self.store.storage(self.config, self.view).path
+
+
+@pytest.fixture(scope="module")
+def redis_port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    """The port of a Redis of the module's tests, which are skipped if there is none."""
+    with running_redis(tmp_path_factory.mktemp("redis")) as (port, _):
+        yield port
 
 
 @pytest.fixture(autouse=True)

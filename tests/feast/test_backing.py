@@ -20,18 +20,11 @@ from feast_sketch_store.online_store import open_view
 from feast_sketch_store.operations import backing as refilling
 from feast_sketch_store.operations import maintenance, resharding
 from tests.helpers.keys import entity_key
-from tests.helpers.redis_server import running_redis
 from tests.helpers.repository import USER, make_repository, make_view, read_users
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 REFERENCES = ["users:viewed", "users:country", "users:embedding", "users:bio"]
 NUM_USERS = 60
-
-
-@pytest.fixture(scope="module")
-def redis_port(tmp_path_factory):
-    with running_redis(tmp_path_factory.mktemp("redis")) as (port, _):
-        yield port
 
 
 def features(bio_codec="backing"):

@@ -46,7 +46,7 @@ def fleet_commands():
     return re.search(r"```sh\n(.*?)```", section, re.DOTALL)[1].splitlines()
 
 
-def test_a_writer_and_a_replica_share_a_bucket(fleet_commands, object_server, tmp_path):
+def test_a_writer_and_a_replica_share_a_bucket(fleet_commands, moto, tmp_path):
     """As a user does it, but with a server that runs, and Python in forks."""
     folder = tmp_path / "feature_repo_example"
     shutil.copytree(
@@ -55,7 +55,7 @@ def test_a_writer_and_a_replica_share_a_bucket(fleet_commands, object_server, tm
     install, server, *commands = fleet_commands
     assert install.endswith('pip install ".[object-store]" "moto[server]"')
     assert server.endswith(" &")
-    port, settings = object_server("moto").port, folder / "bucket.yaml"
+    port, settings = moto.port, folder / "bucket.yaml"
     settings.write_text(settings.read_text().replace(":5050", f":{port}"))
     said = [run_as_user(_words(command, port), cwd=tmp_path) for command in commands]
     assert [done.returncode for done in said] == [0, 0, 0], [done.stderr for done in said]

@@ -2,7 +2,6 @@
 
 import asyncio
 import functools
-import shutil
 from datetime import timedelta
 
 import pandas as pd
@@ -15,7 +14,6 @@ from feast.types import Array, Float64, Int64, Set, String, UnixTimestamp
 
 from feast_sketch_store.cli import cli
 from tests.helpers.length import by_length
-from tests.helpers.redis_server import running_redis
 from tests.helpers.repository import copy_repository, make_repository, make_view
 
 pytestmark = pytest.mark.slow
@@ -29,19 +27,11 @@ def hours_ago(number):
     return NOW - pd.Timedelta(hours=number)
 
 
-@pytest.fixture(scope="module")
-def redis_port(tmp_path_factory):
-    with running_redis(tmp_path_factory.mktemp("redis")) as (port, _):
-        yield port
-
-
 @pytest.fixture(params=["sqlite", "redis"])
 def other(request, tmp_path):
     """The online store of another configuration."""
     if request.param == "sqlite":
         return {"type": "sqlite", "path": "online.db"}
-    if shutil.which("redis-server") is None:
-        pytest.skip("needs redis-server")
     port = request.getfixturevalue("redis_port")
     return {"type": "redis", "connection_string": f"127.0.0.1:{port}"}
 

@@ -46,7 +46,7 @@ from tests.helpers.hbase_server import running_hbase
 from tests.helpers.keys import entity_key
 from tests.helpers.length import by_length
 from tests.helpers.processes import PATIENCE_SECONDS, warm_context
-from tests.helpers.redis_server import running_cluster, running_redis
+from tests.helpers.redis_server import running_cluster
 from tests.helpers.sql_servers import running_mariadb, running_postgres
 
 pytestmark = pytest.mark.slow
@@ -73,12 +73,6 @@ FEATURES = [Field(name="liked", dtype=Set(String)), Field(name="seen", dtype=Arr
 FEATURES += [Field(name="country", dtype=String), Field(name="score", dtype=Float32)]
 FEATURE_NAMES = [feature.name for feature in FEATURES]
 FEATURES[1].tags["sketch.codec"] = "exact"
-
-
-@pytest.fixture(scope="module")
-def redis_port(tmp_path_factory):
-    with running_redis(tmp_path_factory.mktemp("redis")) as (port, _):
-        yield port
 
 
 @pytest.fixture(scope="module")

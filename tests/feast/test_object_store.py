@@ -36,11 +36,6 @@ CREDENTIALS = {"access_key_id": "AWS_ACCESS_KEY_ID", "secret_access_key": "AWS_S
 
 
 @pytest.fixture
-def moto(object_server):
-    return object_server("moto")
-
-
-@pytest.fixture
 def url(moto, monkeypatch):
     """Of a new store, whose credentials are in the environment."""
     for name, variable in CREDENTIALS.items():

@@ -57,11 +57,6 @@ def one_try(monkeypatch):
     _objects.cache_clear()
 
 
-@pytest.fixture(scope="module")
-def moto(object_server):
-    return object_server("moto")
-
-
 @pytest.fixture
 def link(moto):
     with request_proxy(moto.port) as running:

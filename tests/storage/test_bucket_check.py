@@ -15,11 +15,6 @@ from tests.helpers.http_proxy import Answer, request_proxy
 OTHERS = [pytest.param(name, marks=pytest.mark.object_servers) for name in ("weed", "azurite")]
 
 
-@pytest.fixture(scope="module")
-def moto(object_server):
-    return object_server("moto")
-
-
 @pytest.fixture(autouse=True)
 def few(monkeypatch):
     monkeypatch.setattr(bucket_check, "NUM_PROCESSES", 2)

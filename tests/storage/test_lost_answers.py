@@ -138,11 +138,10 @@ def bucket(monkeypatch):
 
 
 @pytest.fixture
-def served(object_server):
-    server = object_server("moto")
+def served(moto):
     buckets._objects.cache_clear()
-    with request_proxy(server.port) as link:
-        yield Served(server, link)
+    with request_proxy(moto.port) as link:
+        yield Served(moto, link)
     buckets._objects.cache_clear()
 
 

@@ -123,10 +123,9 @@ def test_of_two_sealers_one_publishes_and_both_are_right(object_server, name, ha
         assert view.stats().sealed_entities == len(users)
 
 
-def test_a_seal_of_rows_that_were_rebuilt_meanwhile_is_not_served(object_server):
-    server = object_server("moto")
-    url = f"{server.bucket()}/store"
-    sealer, rebuilder = (opened(server, url) for _ in range(2))
+def test_a_seal_of_rows_that_were_rebuilt_meanwhile_is_not_served(moto):
+    url = f"{moto.bucket()}/store"
+    sealer, rebuilder = (opened(moto, url) for _ in range(2))
     for view in (sealer, rebuilder):
         view.storage.lease = no_lease
     users = list(range(40))
@@ -144,14 +143,13 @@ def test_a_seal_of_rows_that_were_rebuilt_meanwhile_is_not_served(object_server)
 
     sealer.shards[0].draft = draft_after_the_rebuild
     sealer.seal()
-    fresh = opened(server, url)
+    fresh = opened(moto, url)
     for view in (sealer, rebuilder, fresh):
         assert items_of(view, users) == {user: {"new"} for user in users[:20]}
 
 
-def test_a_teardown_waits_for_the_seal_of_another_process(object_server):
-    server = object_server("moto")
-    place = StorePlace.of(None, f"{server.bucket()}/store", server.options)
+def test_a_teardown_waits_for_the_seal_of_another_process(moto):
+    place = StorePlace.of(None, f"{moto.bucket()}/store", moto.options)
     for name in ("history", "other"):
         view = View(place.view("shop", name), SETTINGS, NEVER, 0.0)
         write(view, [1, 2], "a")
@@ -178,5 +176,5 @@ def test_a_teardown_waits_for_the_seal_of_another_process(object_server):
         assert inside.wait(60)
         pool.submit(remove_project, place, "shop").result(60)
         assert sealed.result(60)
-    left = server.all_bytes(place.path)
+    left = moto.all_bytes(place.path)
     assert [key for key in left if "conditions-probe" not in key] == []

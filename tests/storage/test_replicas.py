@@ -40,11 +40,6 @@ SETTINGS = settings_of(1e-6)
 LONG_SECONDS = 1000.0  # between two looks: tests look themselves
 
 
-@pytest.fixture(scope="module")
-def moto(object_server):
-    return object_server("moto")
-
-
 @pytest.fixture(autouse=True)
 def one_try(monkeypatch):
     """What cannot be reached is an error at once."""

@@ -73,8 +73,7 @@ class OnServer:
 
 
 @pytest.fixture(scope="module")
-def server(object_server):
-    moto = object_server("moto")
+def server(moto):
     with proxy(moto.port) as link:
         yield SimpleNamespace(moto=moto, link=link)
 
