@@ -5,6 +5,7 @@ import json
 import multiprocessing
 import shutil
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
 import pytest
@@ -32,6 +33,12 @@ def storage(tmp_path):
 @pytest.fixture
 def log(storage):
     return RowLog(storage)
+
+
+def segment(storage):
+    """The path of the only segment."""
+    (name,) = [name for name in storage.list("fresh/") if name.endswith(".log")]
+    return storage.path / "fresh" / name
 
 
 def num_acknowledged(storage):
@@ -195,21 +202,13 @@ def test_a_batch_whose_file_a_vacuum_took_for_left_over_is_refused(storage, log,
 
 def test_threads_may_create_and_append_at_once(storage):
     """Every thread has a log object of its own, as processes would."""
-    failures = []
 
     def append(number):
-        try:
-            for part in range(5):
-                RowLog(storage).append(rows(f"row {number} {part}"))
-        except Exception as error:
-            failures.append(error)
+        for part in range(5):
+            RowLog(storage).append(rows(f"row {number} {part}"))
 
-    threads = [threading.Thread(target=append, args=(n,)) for n in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failures
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(append, range(8)))
     expected = sorted(f"row {n} {part}" for n in range(8) for part in range(5))
     assert sorted(names_of(RowLog(storage).read())) == expected
 
@@ -230,43 +229,32 @@ def test_a_forked_child_may_append_after_its_parent(log, storage):
 @pytest.mark.has_long_form
 def test_appends_and_absorptions_side_by_side_lose_nothing(storage):
     names = [f"row {n}" for n in range(by_length(60, 200))]
-    failures = []
-    done = threading.Event()
 
     def append():
-        try:
-            log = RowLog(storage)
-            for name in names:
-                log.append(rows(name))
-        except Exception as error:
-            failures.append(error)
-        done.set()
+        log = RowLog(storage)
+        for name in names:
+            log.append(rows(name))
 
     def follow():
-        try:
-            log, position, seen = RowLog(storage), START, []
-            while True:
-                is_last = done.is_set()
-                read = log.read(position)
-                if read.files:  # a stretch of the log that may begin with what is known
-                    seen = [name for name in seen if name not in set(names_of(read))]
-                seen += names_of(read)
-                position = read.position
-                if is_last:
-                    break
-            assert seen == names
-        except Exception as error:
-            failures.append(error)
+        log, position, seen = RowLog(storage), START, []
+        is_last = False
+        while not is_last:
+            is_last = appending.done()
+            read = log.read(position)
+            if read.files:  # a stretch of the log that may begin with what is known
+                seen = [name for name in seen if name not in set(names_of(read))]
+            seen += names_of(read)
+            position = read.position
+        assert seen == names
 
-    threads = [threading.Thread(target=append), *(threading.Thread(target=follow) for _ in range(2))]
-    for thread in threads:
-        thread.start()
     absorber = RowLog(storage)
-    while not done.is_set():
-        absorber.absorb()
-    for thread in threads:
-        thread.join()
-    assert not failures
+    with ThreadPoolExecutor(3) as threads:
+        appending = threads.submit(append)
+        following = [threads.submit(follow) for _ in range(2)]
+        while not appending.done():
+            absorber.absorb()
+        for each in (appending, *following):
+            each.result()
     assert names_of(RowLog(storage).read()) == names
 
 
@@ -399,8 +387,7 @@ def test_the_identity_tells_a_log_from_its_successor(log, storage):
 @pytest.mark.parametrize("behind", [b"", bytes(5), bytes(4096)], ids=["end", "zeros", "more zeros"])
 def test_what_a_killed_writer_left_is_overwritten(log, storage, behind):
     log.append(rows("a"))
-    (name,) = [n for n in storage.list("fresh/") if n.endswith(".log")]
-    path = storage.path / "fresh" / name
+    path = segment(storage)
     start = num_acknowledged(storage)
     log.append(rows("a longer one"))
     content, end = path.read_bytes(), num_acknowledged(storage)
@@ -417,8 +404,7 @@ def test_what_a_killed_writer_left_is_overwritten(log, storage, behind):
 def test_a_part_of_a_record_that_the_disk_kept_is_overwritten(log, storage):
     """After a crash of the machine any pages of the last record may be there, and others not."""
     log.append(rows("a"))
-    (name,) = [n for n in storage.list("fresh/") if n.endswith(".log")]
-    path = storage.path / "fresh" / name
+    path = segment(storage)
     start = num_acknowledged(storage)
     log.append(rows("b" * 3000))
     content, end = path.read_bytes(), num_acknowledged(storage)
@@ -438,8 +424,7 @@ def test_few_commits_change_the_size_of_a_segment(log, storage):
     sizes = set()
     for number in range(200):
         log.append(rows(f"row {number}"))
-        (name,) = [n for n in storage.list("fresh/") if n.endswith(".log")]
-        sizes.add(storage.info(f"fresh/{name}").size_bytes)
+        sizes.add(segment(storage).stat().st_size)
     assert len(sizes) <= 8
 
 
@@ -462,17 +447,16 @@ def test_a_log_that_was_cut_behind_an_acknowledged_commit_is_damaged(log, storag
         log.absorb()
     log.append(rows("b"))
     position = log.read().position
-    (name,) = [n for n in storage.list("fresh/") if n.endswith(".log")]
-    path = storage.path / "fresh" / name
+    path = segment(storage)
     whole, end = path.read_bytes(), num_acknowledged(storage)
     rest = whole[: end // 2 if kept == 0.5 else end - 1 if kept == -1 else kept]
     path.write_bytes(rest)
-    assert_damaged(log, storage, position, f"{name}: ends at byte .* it was cut")
+    assert_damaged(log, storage, position, f"{path.name}: ends at byte .* it was cut")
     path.write_bytes(rest + bytes(len(whole) - len(rest)))
     if kept != -1:  # the last byte of a record may be a zero anyhow
-        with pytest.raises(DamagedFileError, match=name):
+        with pytest.raises(DamagedFileError, match=path.name):
             RowLog(storage).read()
-        with pytest.raises(DamagedFileError, match=name):
+        with pytest.raises(DamagedFileError, match=path.name):
             RowLog(storage).append(rows("c"))
     path.write_bytes(whole)
     assert RowLog(storage).append(rows("c")).number == 2
@@ -489,13 +473,12 @@ def test_a_segment_that_is_gone_or_of_another_log_is_damage(log, storage, tmp_pa
             each.absorb()
             each.append(rows("b"))
     position = log.read().position
-    (name,) = [n for n in storage.list("fresh/") if n.endswith(".log")]
-    path, what = storage.path / "fresh" / name, "is of another log" if is_swapped else "is missing"
+    path, what = segment(storage), "is of another log" if is_swapped else "is missing"
     whole = path.read_bytes()
     path.unlink()
     if is_swapped:
-        path.write_bytes(other.read(f"fresh/{name}"))
-    assert_damaged(log, storage, position, f"{name}: {what}, and acknowledged rows are lost")
+        path.write_bytes(segment(other).read_bytes())
+    assert_damaged(log, storage, position, f"{path.name}: {what}, and acknowledged rows are lost")
     path.write_bytes(whole)
     assert RowLog(storage).append(rows("c")).number == 1 + is_absorbed
 
@@ -552,8 +535,7 @@ def test_a_log_that_is_older_than_its_table_takes_no_rows(log, storage, tmp_path
 
 def test_what_is_left_of_a_cut_log_is_used_when_the_mark_is_removed(log, storage):
     log.append(rows("a"))
-    (name,) = [n for n in storage.list("fresh/") if n.endswith(".log")]
-    path = storage.path / "fresh" / name
+    path = segment(storage)
     size = num_acknowledged(storage)
     log.append(rows("b"))
     path.write_bytes(path.read_bytes()[:size])
@@ -583,8 +565,7 @@ def test_a_mark_that_cannot_be_written_fails_no_commit(log, storage, monkeypatch
 @pytest.mark.parametrize("size", [0, 1, 63])
 def test_a_writer_may_die_while_it_creates_the_log(storage, size):
     RowLog(storage).append(rows("a"))
-    (name,) = [n for n in storage.list("fresh/") if n.endswith(".log")]
-    path = storage.path / "fresh" / name
+    path = segment(storage)
     path.write_bytes(path.read_bytes()[:size])
     storage.delete(["fresh/end"])  # the commit was never acknowledged
     log = RowLog(storage)
@@ -613,7 +594,7 @@ def test_an_absorption_that_was_killed_before_it_let_go_is_finished_by_the_next(
     log.append(rows("b"))
     log.absorb()
     assert names_of(RowLog(storage).read()) == ["a", "b"]
-    assert len([n for n in storage.list("fresh/") if n.endswith(".log")]) == 1
+    assert segment(storage).exists()
 
 
 @pytest.mark.has_long_form
@@ -621,25 +602,24 @@ def test_every_flipped_byte_of_a_segment_is_found(log, storage):
     """The short form flips every third."""
     for n in range(3):
         log.append(rows(f"row {n}"))
-    (name,) = [n for n in storage.list("fresh/") if n.endswith(".log")]
-    path = storage.path / "fresh" / name
+    path = segment(storage)
     content = path.read_bytes()
     for offset in range(0, num_acknowledged(storage), by_length(3, 1)):
         damaged = bytearray(content)
         damaged[offset] ^= 0x10
         path.write_bytes(damaged)
-        with pytest.raises(DamagedFileError, match=name):
+        with pytest.raises(DamagedFileError, match=path.name):
             RowLog(storage).read()
-        with pytest.raises(DamagedFileError, match=name):
+        with pytest.raises(DamagedFileError, match=path.name):
             RowLog(storage).append(rows("more"))
 
 
 def test_who_may_only_read_is_told_of_damage(log, storage):
     log.append(rows("a"))
-    segment = storage.path / "fresh" / f"{0:020d}.log"
-    content = segment.read_bytes()
-    segment.write_bytes(content[:100] + bytes([content[100] ^ 1]) + content[101:])
-    with pytest.raises(DamagedFileError, match=rf"{segment}: the record at byte 64 is damaged"):
+    path = segment(storage)
+    content = path.read_bytes()
+    path.write_bytes(content[:100] + bytes([content[100] ^ 1]) + content[101:])
+    with pytest.raises(DamagedFileError, match=rf"{path}: the record at byte 64 is damaged"):
         RowLog(LocalStorage(storage.path, read_only=True)).read()
 
 
@@ -775,7 +755,7 @@ def test_writers_wait_for_one_record_of_an_absorption(storage, log, monkeypatch)
     monkeypatch.setattr(RowLog, "_wal_behind", append_and_read)
     log.absorb()
     assert names_of(log.read()) == ["a", "b"]
-    assert [name for name in storage.list("fresh/") if name.endswith(".log")] == [f"{1:020d}.log"]
+    assert segment(storage).name == f"{1:020d}.log"
 
 
 def test_a_log_that_vanishes_while_it_is_read_is_read_anew(storage, log, monkeypatch):
