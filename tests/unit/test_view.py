@@ -1,6 +1,5 @@
 """A view without Feast around it: sealing, snapshots, refresh."""
 
-import datetime
 import errno
 import fcntl
 import itertools
@@ -16,7 +15,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from feast.protos.feast.types.Value_pb2 import StringSet, Value
 
 from feast_sketch_store.errors import DamagedFileError, StorageError
 from feast_sketch_store.operations.resharding import divide
@@ -38,7 +36,7 @@ from feast_sketch_store.view.shard import Dropped
 from feast_sketch_store.view.view import View
 from tests.helpers import histories
 from tests.helpers.histories import ALWAYS, CODEC, NEVER, items_of, put, settings_of
-from tests.helpers.keys import user_hashes, user_key
+from tests.helpers.keys import user_hashes
 from tests.helpers.length import by_length
 from tests.storage.memory import ObjectsInMemory
 
@@ -354,23 +352,28 @@ def test_an_open_view_holds_no_descriptor(make_view, tmp_path):
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
+def lose(monkeypatch, writer, user, *quick):
+    """Make the write of a user's row fail, after quick readers have seen it."""
+    seen = []
+
+    def fail(descriptor):
+        seen.extend(reader.get(user) for reader in quick)
+        raise OSError(errno.EIO, "the disk is broken")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(local, "fdatasync", fail)
+        with pytest.raises(StorageError):
+            writer.put(user, "lost")
+    assert seen == [{user: {"lost"}} for _ in quick], "the test is of readers who were that quick"
+
+
 @pytest.mark.parametrize("later", [["kept"], ["one more that is kept"], None])
 def test_a_row_that_was_read_while_its_write_failed_goes_again(make_view, monkeypatch, later):
     """Whether the next record is as long, longer, or there is none yet."""
     writer, reader = make_view(), make_view()
     writer.put(1, "before")
     assert reader.get(1) == {1: {"before"}}
-    seen = []
-
-    def fail(descriptor):
-        seen.append(reader.get(1, 2))
-        raise OSError(errno.EIO, "the disk is broken")
-
-    with monkeypatch.context() as broken:
-        broken.setattr(local, "fdatasync", fail)
-        with pytest.raises(StorageError):
-            writer.put(2, "lost")
-    assert seen == [{1: {"before"}, 2: {"lost"}}], "the test is of a reader who was that quick"
+    lose(monkeypatch, writer, 2, reader)
     if later is not None:
         writer.put(3, *later)
     expected = {1: {"before"}} | ({} if later is None else {3: set(later)})
@@ -386,15 +389,7 @@ def test_a_row_whose_write_failed_goes_although_its_segment_is_gone(make_view, m
     writer, reader = make_view(), make_view()
     writer.put(1, "before")
     assert reader.get(1) == {1: {"before"}}
-
-    def fail(descriptor):
-        assert reader.get(2) == {2: {"lost"}}, "the test is of a reader who was that quick"
-        raise OSError(errno.EIO, "the disk is broken")
-
-    with monkeypatch.context() as broken:
-        broken.setattr(local, "fdatasync", fail)
-        with pytest.raises(StorageError):
-            writer.put(2, "lost")
+    lose(monkeypatch, writer, 2, reader)
     if is_replaced:
         writer.put(3, "kept")
     writer.view.absorb()
@@ -405,14 +400,7 @@ def test_a_row_whose_write_failed_goes_although_its_segment_is_gone(make_view, m
 
 def test_a_write_that_failed_long_ago_costs_readers_nothing(make_view, monkeypatch, caplog):
     writer, reader = make_view(), make_view()
-
-    def fail(descriptor):
-        raise OSError(errno.EIO, "the disk is broken")
-
-    with monkeypatch.context() as broken:
-        broken.setattr(local, "fdatasync", fail)
-        with pytest.raises(StorageError):
-            writer.put(1, "lost")
+    lose(monkeypatch, writer, 1)
     for user in (2, 3):
         writer.put(user, "kept")
         assert reader.get(user) == {user: {"kept"}}
@@ -426,9 +414,7 @@ def rebuilt_with(view, user, item):
     """Rebuild a view from one row."""
 
     def fill(storage):
-        other = View(storage, SETTINGS, NEVER, 0.0)
-        rows = {"viewed": Value(string_set_val=StringSet(val=[item]))}
-        other.write([(user_key(user), rows, datetime.datetime(2026, 2, 1), None)])
+        histories.put(View(storage, SETTINGS, NEVER, 0.0), {user: {item}})
         return storage
 
     rebuild(view.view, fill)
@@ -604,17 +590,17 @@ def test_what_a_seal_left_out_stays_known(tmp_path, clock, keep):
         histories.put(view, {1: {"newer"}}, 2 * 3600)
         view.seal()
     else:
-        rebuild(view, lambda storage: written(View(storage, lives(5), NEVER, 0.0)), keep=keep)
+
+        def fill(storage):
+            histories.put(View(storage, lives(5), NEVER, 0.0), {3: {"other"}}, 2 * 3600)
+            return storage
+
+        rebuild(view, fill, keep=keep)
     opened = open_view(LocalStorage(tmp_path), lives(5), NEVER, 0.0)
     opened.refresh()
     second = opened.shards[0].state.sealed
     assert second.since == (clock[0] - 5 * 3600) * 1_000_000
     assert second.complete_since == (second.since if keep is False else first.complete_since)
-
-
-def written(view):
-    histories.put(view, {3: {"other"}}, 2 * 3600)
-    return view.storage
 
 
 def test_a_seal_follows_rows_that_were_divided_meanwhile(tmp_path):
