@@ -57,6 +57,19 @@ def plain(value, field):
     return set(content.val) if hasattr(content, "val") else content
 
 
+def opened(path):
+    """The layer of a file."""
+    description, arrays = load(path)
+    return SketchLayer.from_snapshot(description["layer"], arrays)
+
+
+def read(layer, *names):
+    """What a layer answers about a thousand users, and the values of those that it has."""
+    answer = layer.read(user_hashes(range(1000)), names)
+    columns = [feast_values(answer.features[name]) for name in names]
+    return answer, list(zip(*columns, strict=True))
+
+
 @FILES
 def test_the_file_is_the_one_of_the_readme(path):
     readme = (Path(__file__).parent / "README.md").read_text()
@@ -69,15 +82,10 @@ def test_encoding_again_gives_the_same_bytes(path):
 
 
 def test_rows_read_as_they_were_written():
-    description, arrays = load(BASE)
-    layer = SketchLayer.from_snapshot(description["layer"], arrays)
-    answer = layer.read(user_hashes(range(1000)), NAMES)
+    answer, rows = read(opened(BASE), *NAMES)
     assert answer.found.tolist() == list(ROWS)
     assert answer.event_timestamps.tolist() == [NOON + HOUR * user for user in ROWS]
-    for column, (name, field) in enumerate(zip(NAMES, VALUE_FIELDS, strict=True)):
-        feature = answer.features[name]
-        values = feast_values(feature)
-        assert [plain(v, field) for v in values] == [row[column] for row in ROWS.values()]
+    assert [tuple(map(plain, row, VALUE_FIELDS)) for row in rows] == list(ROWS.values())
 
 
 def fields_of(entry, *names):
@@ -145,15 +153,10 @@ def test_arrays_are_as_they_were():
 
 
 def test_listed_rows_read_as_they_were_written():
-    description, arrays = load(LISTED)
-    layer = SketchLayer.from_snapshot(description["layer"], arrays)
-    names = ["viewed", "sizes", "note", "country", "weight"]
-    answer = layer.read(user_hashes(range(1000)), names)
+    answer, rows = read(opened(LISTED), "viewed", "sizes", "note", "country", "weight")
     assert answer.found.tolist() == list(range(70))
     assert answer.event_timestamps.tolist() == [NOON + HOUR * user for user in range(70)]
-    columns = [answer.features[name] for name in names]
-    values = [feast_values(feature) for feature in columns]
-    for user, (viewed, sizes, note, country, weight) in enumerate(zip(*values, strict=True)):
+    for user, (viewed, sizes, note, country, weight) in enumerate(rows):
         if user % 7 == 0:
             assert (viewed, sizes, note, country, weight) == (None,) * 5
             continue
@@ -189,15 +192,10 @@ def test_the_listed_file_has_each_form_of_a_column():
 
 
 def test_sets_read_as_they_were_written():
-    description, arrays = load(SETS)
-    layer = SketchLayer.from_snapshot(description["layer"], arrays)
-    names = ["viewed", "sizes", "topics", "country", "bought"]
-    answer = layer.read(user_hashes(range(1000)), names)
+    answer, rows = read(opened(SETS), "viewed", "sizes", "topics", "country", "bought")
     assert answer.found.tolist() == list(range(70))
     assert (answer.event_timestamps <= NOON + HOUR * np.arange(70)).all()
-    columns = [answer.features[name] for name in names]
-    values = [feast_values(feature) for feature in columns]
-    for user, (viewed, sizes, topics, country, bought) in enumerate(zip(*values, strict=True)):
+    for user, (viewed, sizes, topics, country, bought) in enumerate(rows):
         if user % 6:
             all_viewed = ["tea", "coffee", "naïve ☕", ""][: user % 5]
             all_bought = {*all_viewed[: user % 3], *["milk"][: user % 9 == 0]}
@@ -295,14 +293,10 @@ def test_rows_are_found_as_the_format_says():
 
 
 def test_clustered_rows_read_as_they_were_written():
-    description, arrays = load(CLUSTERED)
-    layer = SketchLayer.from_snapshot(description["layer"], arrays)
-    names = ["viewed", "sizes", "topics"]
-    answer = layer.read(user_hashes(range(1000)), names)
+    layer = opened(CLUSTERED)
+    answer, rows = read(layer, *layer.features)
     assert answer.found.tolist() == list(range(60))
-    columns = [answer.features[name] for name in names]
-    values = [feast_values(feature) for feature in columns]
-    for user, (viewed, sizes, topics) in enumerate(zip(*values, strict=True)):
+    for user, (viewed, sizes, topics) in enumerate(rows):
         if user % 10 == 0:
             assert (viewed, sizes, topics) == (Value(), None, None)
             continue
@@ -310,8 +304,8 @@ def test_clustered_rows_read_as_they_were_written():
         assert set(viewed.string_set_val.val) >= {f"item {kind + user % n}" for n in (2, 3, 5)}
         assert set(sizes.int64_list_val.val) >= {kind + size for size in range(user % 7)}
         assert set(topics.int64_set_val.val) >= {kind + t for t in range(12) if user % (t + 1) == 0}
-    assert [layer.features[name].num_facts for name in names] == [130, 157, 151]
-    assert [len(column.symbols) for column in columns] == [158, 174, 160]
+    assert [feature.num_facts for feature in layer.features.values()] == [130, 157, 151]
+    assert [len(feature.symbols) for feature in answer.features.values()] == [158, 174, 160]
 
 
 def test_a_clustered_filter_is_read_as_the_format_says():
@@ -361,21 +355,19 @@ def test_a_clustered_filter_is_read_as_the_format_says():
 
 def test_a_static_function_reads_as_it_was_written_and_as_the_format_says():
     description, arrays = load(STATIC)
-    layer = SketchLayer.from_snapshot(description["layer"], arrays)
     (static,) = description["layer"]["structures"]
     num_shapes, width = static["num_shapes"], static["width"]
     assert (width, static["report"]["num_entities"], arrays["static.left.hashes"].shape) == (25, 300, (0,))
     words = arrays["static.function.words"].reshape(-1, width)
     free = 64 * (len(words) - 1) - 63
-    answer = layer.read(user_hashes(range(300)), ["country", "level"])
-    assert answer.found.tolist() == list(range(300))
+    answer, rows = read(opened(STATIC), "country", "level")
+    assert answer.found.tolist()[:300] == list(range(300))
     country, level = (answer.features[name] for name in ("country", "level"))
-    found = [feast_values(f) for f in (country, level)]
     hashes = row_hashes(user_hashes(range(300)), (0x0123456789ABCDEF, 0xFEDCBA9876543210)).tolist()
     for user in range(300):
         own_country = Value(string_val=["DE", "FR", "naïve ☕"][user % 3]) if user % 8 else Value()
         own_level = Value(int64_val=user % 7 - 3) if user % 9 else None
-        assert (found[0][user], found[1][user]) == (own_country, own_level)
+        assert rows[user] == (own_country, own_level)
         start, coefficients = hashes[user] * free >> 64, mixed(hashes[user] + 0x9E3779B97F4A7C15) | 1
         number = mixed(hashes[user] + 0x3C6EF372FE94F82A) >> 64 - width
         for i in range(64):
@@ -473,16 +465,13 @@ def test_lists_of_the_golden_file_are_read_newest_first():
 
 def test_formulas_give_what_the_rows_of_the_file_have():
     description, arrays = load(FORMULAS)
-    layer = SketchLayer.from_snapshot(description["layer"], arrays)
-    answer = layer.read(user_hashes(range(70)), ["taste", "worth"])
-    tastes, worths = (
-        [value and value.double_val for value in feast_values(f)] for f in answer.features.values()
-    )
-    for user in range(70):
+    answer, rows = read(opened(FORMULAS), "taste", "worth")
+    assert answer.found.tolist() == list(range(70))
+    for user, (taste, worth) in enumerate(rows):
         viewed = set(["tea", "coffee", "naïve ☕", ""][: user % 5]) if user % 6 and user % 7 else set()
         sizes = {size for size in range(40) if user % (size + 2) == 0}
-        assert tastes[user] == 9 * ("tea" in viewed) - 7 * ("coffee" in viewed) + 5 * (2 in sizes)
-        assert worths[user] == float(1 in sizes)
+        assert taste.double_val == 9 * ("tea" in viewed) - 7 * ("coffee" in viewed) + 5 * (2 in sizes)
+        assert worth.double_val == float(1 in sizes)
     taste, worth = description["layer"]["formulas"]
     assert taste == {
         **{"name": "taste", "unit": 1.0, "step": 1.0},
