@@ -5,21 +5,20 @@ from datetime import UTC, datetime, timedelta
 
 import numpy as np
 import pytest
-from feast.protos.feast.types.EntityKey_pb2 import EntityKey
 from feast.protos.feast.types.Value_pb2 import Int64Set, Value
 
 from feast_sketch_store.kernel import row_hashes
 from feast_sketch_store.layers import FeatureBudget, Goal, SketchLayer
 from feast_sketch_store.rows.codecs import VALUE, FeatureCodec
 from feast_sketch_store.rows.encoding import to_arrow
-from feast_sketch_store.rows.entity_keys import hash_serialized_keys, serialize_entity_keys
 from feast_sketch_store.settings.view_settings import FeatureSettings, ViewSettings
 from feast_sketch_store.storage.local import LocalStorage
 from feast_sketch_store.structures.bloom import TOLERANCE
 from feast_sketch_store.structures.clusters import STYLES
-from feast_sketch_store.view.sealing import SealPolicy
 from feast_sketch_store.view.view import View
 from tests.helpers.filters import measured_fill
+from tests.helpers.histories import NEVER
+from tests.helpers.keys import user_hashes, user_key
 from tests.helpers.layers import build_layer
 from tests.helpers.reads import assert_agrees, find_rows
 from tests.oracle.messages import feast_values
@@ -123,29 +122,21 @@ def test_through_a_view_with_newer_rows_and_a_second_seal(style, tmp_path):
     def row_of(user, event):
         group = 40 * (user % 4)
         values = {int(v) for v in group + rng.integers(0, 40, 1 + user % 9)} | {200 + user % 3}
-        key = EntityKey(join_keys=["user_id"], entity_values=[Value(int64_val=user)])
-        return key, values, (key, {"viewed": Value(int64_set_val=Int64Set(val=sorted(values)))}, event, None)
+        viewed = {"viewed": Value(int64_set_val=Int64Set(val=sorted(values)))}
+        return values, (user_key(user), viewed, event, None)
 
-    view = View(LocalStorage(tmp_path), settings, SealPolicy(1.0, 10**9), 0.0)
+    view = View(LocalStorage(tmp_path), settings, NEVER, 0.0)
     written = {}
     for first, event in ((0, EPOCH), (150, EPOCH + timedelta(hours=1))):
-        made = [row_of(user, event) for user in range(first, first + 300)]
-        written |= {
-            user: values for user, (_, values, _) in zip(range(first, first + 300), made, strict=True)
-        }
-        view.write(to_arrow([row for _, _, row in made], [viewed]))
+        made = {user: row_of(user, event) for user in range(first, first + 300)}
+        written |= {user: values for user, (values, _) in made.items()}
+        view.write(to_arrow([row for _, row in made.values()], [viewed]))
         assert view.seal()
-        keys = [
-            EntityKey(join_keys=["user_id"], entity_values=[Value(int64_val=user)])
-            for user in sorted(written)
-        ]
-        answer = view.read(hash_serialized_keys(serialize_entity_keys(keys)), ["viewed"])
+        answer = view.read(user_hashes(written), ["viewed"])
         found = answer.features["viewed"]
         shown = [set(v.int64_set_val.val) for v in feast_values(found)]
-        assert all(got >= written[user] for user, got in zip(sorted(written), shown, strict=True))
-        wrong = np.array(
-            [len(got) - len(written[user]) for user, got in zip(sorted(written), shown, strict=True)]
-        )
+        assert all(got >= own for own, got in zip(written.values(), shown, strict=True))
+        wrong = np.array([len(got) - len(own) for own, got in zip(written.values(), shown, strict=True)])
         assert surprise(wrong, 0.5) <= LIMIT
 
 

@@ -1,41 +1,25 @@
 """Rows, merged in any grouping, against a dictionary that is written one row at a time."""
 
-from datetime import UTC, datetime, timedelta
 from unittest import mock
 
 import pyarrow as pa
 import pytest
-from feast.protos.feast.types.Value_pb2 import StringSet, Value
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from feast_sketch_store.layers import ExactLayer, FeatureBudget
-from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.encoding import EncodedRows, deletions, encode, newest_rows, to_arrow
 from tests.helpers.keys import user_hashes, user_key
 from tests.helpers.layers import build_layer
 from tests.helpers.length import by_length
 from tests.oracle.messages import feast_values
+from tests.properties.test_view_machine import CODECS, NAMES, VALUES, at, plain
 
 pytestmark = pytest.mark.has_long_form
 
 REPEATABLE = settings(derandomize=True, deadline=None, database=None, max_examples=by_length(20, 60))
-CODECS = [FeatureCodec("viewed", "string_set_val"), FeatureCodec("name", "string_val")]
-NAMES = ["viewed", "name"]
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 USERS = range(5)
 
-TEXT = st.text(st.sampled_from("abé\x00"), max_size=2)
-VALUES = st.fixed_dictionaries(
-    {},
-    optional={
-        "viewed": st.one_of(
-            st.just(Value()),
-            st.lists(TEXT, max_size=4).map(lambda items: Value(string_set_val=StringSet(val=items))),
-        ),
-        "name": st.one_of(st.just(Value()), TEXT.map(lambda text: Value(string_val=text))),
-    },
-)
 # (user, values or None for a deletion, event, created or None); few times, so that many are equal.
 WRITES = st.tuples(st.sampled_from(USERS), VALUES, st.integers(-2, 2), st.none() | st.integers(-2, 2))
 DELETIONS = st.tuples(st.sampled_from(USERS), st.none(), st.integers(-2, 2), st.none())
@@ -45,12 +29,10 @@ BATCHES = st.lists(st.lists(st.one_of(WRITES, WRITES, WRITES, DELETIONS), max_si
 def table_of(batch):
     parts = [to_arrow([], CODECS)]
     for user, values, event, created in batch:
-        at = EPOCH + timedelta(microseconds=event)
         if values is None:
-            parts.append(deletions([user_key(user)], at))
+            parts.append(deletions([user_key(user)], at(event)))
         else:
-            created_at = None if created is None else EPOCH + timedelta(microseconds=created)
-            parts.append(to_arrow([(user_key(user), values, at, created_at)], CODECS))
+            parts.append(to_arrow([(user_key(user), values, at(event), at(created))], CODECS))
     return pa.concat_tables(parts, promote_options="default")
 
 
@@ -71,14 +53,6 @@ def reference(writes):
         user: (order[0], {name: plain(values.get(name)) for name in NAMES})
         for user, (order, values) in rows.items()
     }
-
-
-def plain(value):
-    """A value as a comparable object; a set without order or repetitions."""
-    field = value.WhichOneof("val") if value is not None else None
-    if field is None:
-        return value and "null"
-    return frozenset(value.string_set_val.val) if field == "string_set_val" else value.string_val
 
 
 def read(layer):

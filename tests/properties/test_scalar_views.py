@@ -10,17 +10,16 @@ from datetime import UTC, datetime, timedelta
 
 import numpy as np
 import pytest
-from feast.protos.feast.types.EntityKey_pb2 import EntityKey
 from feast.protos.feast.types.Value_pb2 import Value
 
 from feast_sketch_store.rows.binning import Quantiles
 from feast_sketch_store.rows.codecs import BINNED, CATEGORICAL, EXACT, MISSING, VALUE, FeatureCodec
 from feast_sketch_store.rows.encoding import to_arrow
-from feast_sketch_store.rows.entity_keys import hash_serialized_keys, serialize_entity_keys
 from feast_sketch_store.settings.view_settings import FeatureSettings, ViewSettings
 from feast_sketch_store.storage.local import LocalStorage
-from feast_sketch_store.view.sealing import SealPolicy
 from feast_sketch_store.view.view import View
+from tests.helpers.histories import NEVER
+from tests.helpers.keys import user_hashes, user_key
 from tests.helpers.length import by_length
 from tests.oracle.messages import feast_values
 
@@ -119,28 +118,20 @@ def settings_of(way, scalars, presence_error_rate):
     return kind("people", presence_error_rate, features)
 
 
-def keys_of(users):
-    return [EntityKey(join_keys=["user_id"], entity_values=[Value(int64_val=user)]) for user in users]
-
-
-def hashes_of(users):
-    return hash_serialized_keys(serialize_entity_keys(keys_of(users)))
-
-
-STRANGERS = hashes_of(range(10**6, 10**6 + 1_000))
+STRANGERS = user_hashes(range(10**6, 10**6 + 1_000))
 
 
 def table_of(columns, num_times, codecs):
     """The rows of users 0, 1, ... as they are written."""
     num_rows = len(next(iter(columns.values())))
     rows = []
-    for user, key in enumerate(keys_of(range(num_rows))):
+    for user in range(num_rows):
         values = {}
         for codec in codecs:
             value = columns[codec.feature][user]
             if value is not NOT_WRITTEN:
                 values[codec.feature] = Value() if value is IS_NULL else Value(**{codec.value_field: value})
-        rows.append((key, values, EPOCH + timedelta(seconds=user % num_times), None))
+        rows.append((user_key(user), values, EPOCH + timedelta(seconds=user % num_times), None))
     return to_arrow(rows, codecs)
 
 
@@ -148,7 +139,7 @@ def read(view, columns, sealed):
     """Read all rows, and compare them with what was written; numbers that have bins with these."""
     num_rows = len(next(iter(columns.values())))
     found = {}
-    answer = view.read(hashes_of(range(num_rows)), list(columns))
+    answer = view.read(user_hashes(range(num_rows)), list(columns))
     for name, feature in answer.features.items():
         codec = feature.codec
         values = feast_values(feature)
@@ -177,13 +168,13 @@ def test_rows_read_back_and_nothing_smaller_was_left(tmp_path, seed):
         if settings is None:
             continue
         storage = LocalStorage(tmp_path / way)
-        view = View(storage, settings, SealPolicy(1.0, 10**9), 0.0)
+        view = View(storage, settings, NEVER, 0.0)
         view.write(table_of(columns, num_times, settings.codecs))
         if way == "auto":
             read(view, columns, None)
         assert view.seal()
         if way == "auto":
-            view = View(storage, settings, SealPolicy(1.0, 10**9), 0.0)
+            view = View(storage, settings, NEVER, 0.0)
         (layer,) = view.current().sealed.layers
         read(view, columns, layer)
         strangers = view.read(STRANGERS, list(columns))

@@ -18,20 +18,19 @@ from datetime import UTC, datetime
 import numpy as np
 import pyarrow as pa
 import pytest
-from feast.protos.feast.types.EntityKey_pb2 import EntityKey
 from feast.protos.feast.types.Value_pb2 import Int64Set, Value
 
 from feast_sketch_store.layers import FeatureBudget, Goal
 from feast_sketch_store.rows.codecs import EMPTY, EXACT, VALUE, FeatureCodec
 from feast_sketch_store.rows.encoding import EncodedFeature, to_arrow
-from feast_sketch_store.rows.entity_keys import hash_serialized_keys, serialize_entity_keys
 from feast_sketch_store.rows.vocabulary import Vocabulary
 from feast_sketch_store.settings.view_settings import FeatureSettings, ViewSettings
 from feast_sketch_store.storage.local import LocalStorage
 from feast_sketch_store.structures.bloom import TOLERANCE
-from feast_sketch_store.view.sealing import SealPolicy
 from feast_sketch_store.view.view import View
 from tests.helpers.filters import measured_fill
+from tests.helpers.histories import NEVER
+from tests.helpers.keys import user_hashes, user_key
 from tests.helpers.layers import build_layer, random_hashes, rows_with
 from tests.helpers.length import by_length
 from tests.oracle.messages import feast_values
@@ -312,33 +311,22 @@ SIZE = {True: FeatureCodec("size", "int64_val", EXACT), False: FeatureCodec("siz
 def test_through_a_view(tmp_path, shape, has_exact):
     indptr, values = draw_sets(np.random.default_rng(6), shape, shape.num_values, shape.per_row)
     written = [set(values[a:b].tolist()) for a, b in itertools.pairwise(indptr)]
-    keys = [
-        EntityKey(join_keys=["user_id"], entity_values=[Value(int64_val=user)])
-        for user in range(len(written))
-    ]
     codecs = [VIEWED, SIZE[has_exact]]
-    table = to_arrow(
-        [
-            (
-                key,
-                {"viewed": Value(int64_set_val=Int64Set(val=ids)), "size": Value(int64_val=user % 9)},
-                EPOCH,
-                None,
-            )
-            for user, (key, ids) in enumerate(zip(keys, written, strict=True))
-        ],
-        codecs,
-    )
+    rows = [
+        {"viewed": Value(int64_set_val=Int64Set(val=ids)), "size": Value(int64_val=user % 9)}
+        for user, ids in enumerate(written)
+    ]
+    table = to_arrow([(user_key(user), row, EPOCH, None) for user, row in enumerate(rows)], codecs)
     for structure in STRUCTURES:
         features = {
             "viewed": FeatureSettings(VIEWED, Goal(shape.measure, shape.amount, structure), 10**6),
             "size": FeatureSettings(codecs[1], 1e-9, 10**6),
         }
         settings = ViewSettings("history", PRESENCE, features)
-        view = View(LocalStorage(tmp_path / structure), settings, SealPolicy(1.0, 10**9), 0.0)
+        view = View(LocalStorage(tmp_path / structure), settings, NEVER, 0.0)
         view.write(table)
         assert view.seal()
-        answer = view.read(hash_serialized_keys(serialize_entity_keys(keys)), ["viewed", "size"])
+        answer = view.read(user_hashes(range(len(written))), ["viewed", "size"])
         found = answer.features["viewed"]
         shown = [set(v.int64_set_val.val) for v in feast_values(found)]
         wrong = np.array([len(got) - len(own) for got, own in zip(shown, written, strict=True)])

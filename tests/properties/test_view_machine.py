@@ -15,8 +15,8 @@ from feast_sketch_store.rows.codecs import EXACT, FeatureCodec
 from feast_sketch_store.rows.encoding import deletions
 from feast_sketch_store.settings.view_settings import FeatureSettings, ViewSettings
 from feast_sketch_store.storage.local import LocalStorage
-from feast_sketch_store.view.sealing import SealPolicy
 from feast_sketch_store.view.view import View
+from tests.helpers.histories import ALWAYS, NEVER
 from tests.helpers.keys import user_hashes, user_key
 from tests.helpers.length import by_length
 from tests.oracle.messages import feast_values
@@ -30,35 +30,24 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # Fewer than a sealed layer has timestamp buckets, so that it keeps their timestamps exactly.
 USERS = range(6)
 
-NEVER, ALWAYS = SealPolicy(1.0, 10**9), SealPolicy(1e-9, 0)
-# Salts are random. A false positive at 1e-12 would be a bug, not chance.
+
+def settings_of(viewed, name=CODECS[1]):
+    """Salts are random. A false positive at 1e-12 would be a bug, not chance."""
+    features = {
+        "viewed": FeatureSettings(CODECS[0], viewed, 10**6),
+        "name": FeatureSettings(name, 1e-12, 10**6),
+    }
+    return ViewSettings("history", 1e-12, features)
+
+
+# With an exact feature or in sets a sealed layer lists its rows.
 SETTINGS = {
-    name: ViewSettings(
-        "history",
-        1e-12,
-        {c.feature: FeatureSettings(c, rate if c.is_collection else 1e-12, 10**6) for c in CODECS},
-    )
-    for name, rate in {"exact": 1e-12, "loose": 0.5}.items()
+    "exact": settings_of(1e-12),
+    "loose": settings_of(0.5),
+    "listed": settings_of(1e-12, FeatureCodec("name", "string_val", EXACT)),
+    "sets": settings_of(Goal("error_rate", 1e-9, "sets")),
+    "weighted_bloom": settings_of(Goal("noise_ratio", 1e-9, "weighted_bloom")),
 }
-# With an exact feature a sealed layer lists its rows.
-SETTINGS["listed"] = ViewSettings(
-    "history",
-    1e-12,
-    {
-        "viewed": FeatureSettings(CODECS[0], 1e-12, 10**6),
-        "name": FeatureSettings(FeatureCodec("name", "string_val", EXACT), 1e-12, 10**6),
-    },
-)
-# In sets a layer lists its rows as well.
-for _structure, _measure in [("sets", "error_rate"), ("weighted_bloom", "noise_ratio")]:
-    SETTINGS[_structure] = ViewSettings(
-        "history",
-        1e-12,
-        {
-            "viewed": FeatureSettings(CODECS[0], Goal(_measure, 1e-9, _structure), 10**6),
-            "name": FeatureSettings(CODECS[1], 1e-12, 10**6),
-        },
-    )
 
 TEXT = st.text(st.sampled_from("abé\x00"), max_size=2)
 VALUES = st.fixed_dictionaries(
