@@ -64,11 +64,7 @@ class Lookup(NamedTuple):
 
 
 class BackingStore:
-    """Another online store of Feast, which keeps the backed features of views.
-
-    Parameters
-    ----------
-    config : of the repository; its online store names the other one.
+    """Another online store of Feast, named by that of a repository, which keeps the backed features of views.
 
     Raises
     ------
@@ -246,15 +242,8 @@ def write(view: View, table: FeatureView, data: Sequence[FeastRow], store: Backi
 
 
 def put(view: View, table: FeatureView, rows: pa.Table, data: Sequence[FeastRow], store: BackingStore) -> int:
-    """Write rows of the row log to the other store alone, except those that were replaced or deleted since.
-
-    Parameters
-    ----------
-    data : the same rows as Feast passes them.
-
-    Returns
-    -------
-    How many were written.
+    """Write rows of the row log, with ``data`` in the form of Feast, to the other store alone, except those
+    that were replaced or deleted since. Returns how many were written.
 
     Raises
     ------
@@ -289,11 +278,8 @@ def delete(
     deletions: pa.Table,
     store: BackingStore | None,
 ) -> None:
-    """Delete entities of a view, then empty their backed features, because Feast's stores cannot delete rows.
-
-    Parameters
-    ----------
-    deletions : the entities as rows of the row log.
+    """Delete entities of a view, by rows of the row log. Then empty their backed features, because Feast's
+    stores cannot delete rows.
 
     Raises
     ------

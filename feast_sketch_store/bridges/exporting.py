@@ -24,7 +24,7 @@ _ROWS_A_BATCH = 1_000
 def export(
     store: FeatureStore, view: str, other: Path, tell: Callable[[int, int], object] = lambda done, total: None
 ) -> int:
-    """Write what a view shows of each entity into another online store.
+    """Write what a view shows of each entity into another online store. Returns the number of rows.
 
     The values are those of the row log: no error rate applies to them. Rows that have expired are left out.
     Rows replace those that the other store has of the same entities, so an export can be run again. Redis
@@ -35,10 +35,6 @@ def export(
     store, view : the repository and the name of a feature view.
     other : the ``feature_store.yaml`` with the other online store.
     tell : called with the number of rows written, and of all rows.
-
-    Returns
-    -------
-    The number of rows.
 
     Raises
     ------

@@ -47,7 +47,6 @@ def invert_int64_keys(join_key: str, digests: Words) -> tuple[NDArray[np.int64],
 
     Parameters
     ----------
-    join_key : its name.
     digests : uint64[n, 2], the two halves of each hash, little-endian.
 
     Returns

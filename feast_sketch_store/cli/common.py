@@ -181,9 +181,9 @@ def store_with(open_store: Callable[[], FeatureStore], view: str) -> FeatureStor
 
 
 @contextmanager
-def progress_bar(label: str) -> Iterator[Callable[[int, int | None], None]]:
+def progress_bar(label: str, hidden: bool = False) -> Iterator[Callable[[int, int | None], None]]:
     """A progress bar on standard error; call it with the amount done, and the total if it is known."""
-    with click.progressbar(length=1, label=label, file=sys.stderr) as bar:
+    with click.progressbar(length=1, label=label, file=sys.stderr, hidden=hidden) as bar:
 
         def tell(done: int, total: int | None) -> None:
             bar.length = max(1, total or done)
@@ -194,7 +194,9 @@ def progress_bar(label: str) -> Iterator[Callable[[int, int | None], None]]:
 
 @contextmanager
 def progress_of_steps() -> Iterator[Callable[[str, int, int], None]]:
-    """A progress bar for each step; call it with the step's name, the amount done, and the total."""
+    """A progress bar for each step, on a terminal; call it with the step's name, the amount done, and the
+    total.
+    """
     shown: tuple[str, Callable[[int, int | None], None]] | None = None
     with ExitStack() as bars:
 
@@ -202,7 +204,7 @@ def progress_of_steps() -> Iterator[Callable[[str, int, int], None]]:
             nonlocal shown
             if shown is None or step != shown[0]:
                 bars.close()
-                shown = step, bars.enter_context(progress_bar(step))
+                shown = step, bars.enter_context(progress_bar(step, hidden=not sys.stderr.isatty()))
             shown[1](done, total)
 
         yield tell

@@ -1,5 +1,11 @@
-/* Rows in protobuf's wire format, as Values or as vectors of a response; codecs.py and
- * adapter/responses.py have the layouts. */
+/* Rows in protobuf's wire format, as Values or as vectors of a response; adapter/responses.py has the layout
+ * of vectors. A Value is
+ *
+ *     number in a collection   field of Value, length, | 1, length, | element element ...   (packed)
+ *     other in a collection    field of Value, length, |              1, length, element  1, length, ...
+ *     scalar                   field of Value,         |              element (a length first if not a number)
+ *
+ * Source: protobuf.dev, "Encoding". */
 
 #include "row_reader.h"
 

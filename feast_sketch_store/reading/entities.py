@@ -27,11 +27,7 @@ class EntityColumns:
     join_keys: Mapping[str, pa.DataType]
 
     def columns(self, entities: Entities) -> dict[str, pa.Array]:
-        """Entities as one column per join key.
-
-        Parameters
-        ----------
-        entities : as for `hash`, but not hashes.
+        """Entities, as for `hash` but no hashes, as one column per join key.
 
         Raises
         ------

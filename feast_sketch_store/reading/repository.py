@@ -27,11 +27,7 @@ class Configured(NamedTuple):
 def find_view(
     given: str, feature_view: str, project: str | None, storage_options: Mapping[str, str] | None
 ) -> tuple[Storage, Configured]:
-    """The storage of a view, and the settings for readers.
-
-    Parameters
-    ----------
-    given : the file, folder or URL; see `SketchReader`.
+    """The storage of a view, by what `SketchReader` is given, and the settings for readers.
 
     Raises
     ------

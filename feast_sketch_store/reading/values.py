@@ -76,12 +76,8 @@ class Numbering:
 
 
 class Candidates:
-    """m values to look for. Each form is made when it is first used. Safe to use from several threads.
-
-    Parameters
-    ----------
-    codec : of the feature.
-    given : the values as the caller has them.
+    """m values to look for, as the caller has them. Each form is made when it is first used. Safe to use from
+    several threads.
 
     Raises
     ------

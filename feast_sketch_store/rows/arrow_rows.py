@@ -95,8 +95,6 @@ def from_source(table: pa.Table, feature_view: Any, codecs: Sequence[FeatureCode
     Parameters
     ----------
     table : may have other columns besides those of the view.
-    feature_view : a ``FeatureView`` of Feast.
-    codecs : one per feature of the view.
 
     Raises
     ------

@@ -151,12 +151,8 @@ def computed_value(codec: FeatureCodec, row: int) -> RowError:
 def deletions(
     entity_keys: "Sequence[EntityKey]", now: datetime, join_keys: JoinKeys | None = None
 ) -> pa.Table:
-    """Rows of the row log that delete all earlier rows of some entities.
-
-    Parameters
-    ----------
-    now : the time of the deletion.
-    join_keys : of the view; None if they are not known.
+    """Rows of the row log that delete all earlier rows of some entities. ``join_keys`` are the view's; None
+    if they are not known.
 
     Raises
     ------

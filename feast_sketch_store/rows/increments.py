@@ -65,7 +65,6 @@ def counted_once(table: pa.Table, codecs: Sequence[FeatureCodec], known: Known) 
 
     Parameters
     ----------
-    codecs : of the view's features.
     known : what entities remember from before these rows.
 
     Raises

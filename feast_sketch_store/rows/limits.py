@@ -30,15 +30,8 @@ _GATHERED_BYTES = 1 << 23  # several groups, so that the last, incomplete one ma
 
 
 def impossible_moment(times: NDArray[np.int64]) -> tuple[int, str] | None:
-    """The first time that no reader can represent.
-
-    Parameters
-    ----------
-    times : int64[n], microseconds since 1970.
-
-    Returns
-    -------
-    Its index, and what is wrong with it, in words; None if there is none.
+    """The index of the first time, of int64[n] microseconds since 1970, that no reader can represent, and
+    what is wrong with it, in words; None if there is none.
     """
     if not len(times) or (times.min() >= FIRST_MOMENT and times.max() <= LAST_MOMENT):
         return None
@@ -48,11 +41,7 @@ def impossible_moment(times: NDArray[np.int64]) -> tuple[int, str] | None:
 
 
 def check_moments(times: pa.Array, what: str) -> pa.Array:
-    """Check a column of timestamps in microseconds, and return it.
-
-    Parameters
-    ----------
-    what : they are, in words.
+    """Check a column of timestamps in microseconds, and return it; ``what`` they are is for messages.
 
     Raises
     ------

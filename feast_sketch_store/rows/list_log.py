@@ -221,11 +221,7 @@ class ListRows:
         )
 
     def to_log(self, codecs: Sequence[FeatureCodec]) -> pa.Table:
-        """The rows as a table of the log.
-
-        Parameters
-        ----------
-        codecs : of all features of the view.
+        """The rows as a table of the log of a view with all these features.
 
         Raises
         ------
