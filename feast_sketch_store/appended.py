@@ -50,7 +50,6 @@ from feast_sketch_store.rows.increments import COUNT, check_ids
 from feast_sketch_store.rows.limits import impossible_moment
 from feast_sketch_store.rows.list_log import REMOVE, REPLACE, ListRows
 from feast_sketch_store.settings.resolve import join_key_columns
-from feast_sketch_store.view.live_shard import expire_before_of
 from feast_sketch_store.view.state import State
 
 _MAX_SECONDS = 1 << 40  # since 1970: later than any item may be, and small enough for microseconds
@@ -368,10 +367,8 @@ class Sets(AppendedItems):
         DamagedFileError : a file of the view cannot be read.
         """
         hashes, codec = self._entities.hash(entities), self._codec
-        expire_before = expire_before_of(self._view.settings.ttl_microseconds)
-        return self._view.with_state(
-            lambda state: column_of(state.read(hashes, (codec.feature,), expire_before), codec, len(hashes))
-        )
+        answer = self._view.read(hashes, (codec.feature,), self._view.settings.ttl_microseconds)
+        return column_of(answer, codec, len(hashes))
 
     def remove(self, entities: Entities, values: Any) -> None:
         """Remove a value from the set of each entity.
@@ -493,8 +490,7 @@ class Counts(AppendedFeature):
         DamagedFileError : a file of the view cannot be read.
         """
         hashes, codec = self._entities.hash(entities), self._codec
-        expire_before = expire_before_of(self._view.settings.ttl_microseconds)
-        answer = self._view.with_state(lambda state: state.read(hashes, (codec.feature,), expire_before))
+        answer = self._view.read(hashes, (codec.feature,), self._view.settings.ttl_microseconds)
         values, amounts = column_of(answer, codec, len(hashes)), np.zeros(0, np.int64)
         if (part := answer.features.get(codec.feature)) is not None:
             weights = Csr.placed([(answer.found, part.csr)], len(hashes)).weights

@@ -493,11 +493,7 @@ class SketchReader:
         `contains`.
         """
         codec, hashes = self._codec(feature), self.hash(entities)
-
-        answer = self._view.with_state(
-            State.read, hashes, (feature,), expire_before_of(self._ttl_microseconds)
-        )
-        self._view.metrics.count_read(len(hashes), len(answer.found))
+        answer = self._view.read(hashes, (feature,), self._ttl_microseconds)
         return column_of(answer, codec, len(hashes))
 
     def lists(

@@ -409,3 +409,13 @@ def ids(dtype=None, source="author", name="view_ids"):
 def test_a_view_that_cannot_count_is_refused(make_store, schema, rows, words):
     with pytest.raises(SettingsError, match=words):
         make_store(make_view(schema, pushed="views", tags={"sketch.rows": rows}))
+
+
+def test_a_read_of_counts_is_counted(make_store, monkeypatch):
+    store, counted = make_store(), []
+    views = Counts(store, "history", "author")
+    views.increment([1, 1], ["a", "a"])
+    metrics = open_view(store, "history").metrics
+    monkeypatch.setattr(metrics, "count_read", lambda *numbers: counted.append(numbers))
+    assert views.get([1, 2]).counts.to_pylist() == [[2], None]
+    assert counted == [(2, 1)]

@@ -237,3 +237,13 @@ def test_a_view_whose_rows_replace_each_other_does_not_become_one_to_which_they_
         Sets(store, "history", "liked")
     with pytest.raises(UnsupportedFeatureError, match="replace, and are declared to append"):
         store.apply(set_view())
+
+
+def test_a_read_of_sets_is_counted(make_store, monkeypatch):
+    store, counted = make_store(), []
+    liked = Sets(store, "history", "liked")
+    liked.add([1, 1], [5, 6])
+    metrics = open_view(store, "history").metrics
+    monkeypatch.setattr(metrics, "count_read", lambda *numbers: counted.append(numbers))
+    assert [sorted(values or ()) for values in liked.get([1, 2]).to_pylist()] == [[5, 6], []]
+    assert counted == [(2, 1)]
