@@ -77,7 +77,7 @@ def seal(
 
 class SketchLayerBuilder:
     """Collects rows and builds one layer; parameters as of `seal`. The keys of the batches are ignored.
-    Raises SketchStoreError : there are more than `MAX_ROWS` rows.
+    Raises SketchStoreError: there are more than `MAX_ROWS` rows.
     """
 
     def __init__(
@@ -144,7 +144,7 @@ class SketchLayerBuilder:
     def values_within_memory(self, budget: FeatureBudget, joint: SharedVocabularies) -> dict[str, int]:
         """For each feature with a memory budget, how many of its most popular values fit into it.
 
-        Call it in place of `build`. Raises SettingsError : not even one value fits.
+        Call it in place of `build`. Raises SettingsError: not even one value fits.
         """
         self._finish(budget, joint.vocabularies, joint.bins)
         self._within_memory(budget, {})

@@ -127,7 +127,7 @@ class CollectedFeature:
             feature these are the representatives of its bins.
         bins : of a binned feature; None to make them from its values.
 
-        Raises ValueError : there are values or bins that were not given.
+        Raises ValueError: there are values or bins that were not given.
         """
         vocabulary, counts, _ = self._vocabulary_builder.finish()
         self.is_numbered = given is not None and not self.codec.is_exact

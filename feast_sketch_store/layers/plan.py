@@ -55,7 +55,7 @@ def fit_to_memory(feature: CollectedFeature, goal: Goal, list_bytes: float, *, m
     list_bytes : of the list of rows that sets need; 0 if the layer has one anyway.
     may_cut : whether values may be cut. Not if their ids are given, because other layers share them.
 
-    Raises SettingsError : the feature does not fit; the message names the least number of bytes.
+    Raises SettingsError: the feature does not fit; the message names the least number of bytes.
     """
     if goal.structure == AUTO:
         goal = replace(goal, structure=SETS)
@@ -159,7 +159,7 @@ class LayerPlan:
 
     def choose_offers(self, growth: float) -> Assignment:
         """The smallest way to meet every target, if a table must be ``growth`` times its computed size.
-        Raises SettingsError : a feature does not fit into its memory.
+        Raises SettingsError: a feature does not fit into its memory.
         """
         if not len(self.keys):  # no structure has anything to save
             return self._with_scalars({name: Offer(SetColumns.kind) for name in self._goals}, True)

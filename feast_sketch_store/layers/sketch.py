@@ -289,7 +289,7 @@ class SketchLayer(Layer):
 
         ``checks`` are of those whose checksums are not verified yet, see `is_checked_where_read`.
 
-        Raises ValueError, KeyError, TypeError : the description and the arrays do not fit each other, or a
+        Raises ValueError, KeyError, TypeError: the description and the arrays do not fit each other, or a
         structure is of an unknown kind.
         """
         parts = Parts(arrays, checks or {})
@@ -369,7 +369,7 @@ def formulas_from(
 
     ``parts`` has the arrays of each formula, under its number.
 
-    Raises ValueError, KeyError, TypeError : the parts do not fit each other or the features.
+    Raises ValueError, KeyError, TypeError: the parts do not fit each other or the features.
     """
     formulas = {}
     for number, entry in enumerate(entries):
@@ -401,7 +401,7 @@ class DeltaLayer(Layer):
     """Sealed rows that replace those of layers below. Immutable; safe to read from any number of threads.
 
     ``entity_hashes`` are uint64[n, 2], ascending: of entities with rows and of those that were ``deleted``,
-    bool[n]. Raises ValueError : the list does not match the layer, or does not ascend.
+    bool[n]. Raises ValueError: the list does not match the layer, or does not ascend.
     """
 
     layer: SketchLayer
@@ -512,7 +512,7 @@ class SealedRows:
 
     def sampled_rates(self, names: Iterable[str], num_samples: int) -> dict[str, float]:
         """By feature, the share of (entity, value) pairs that read as written, of entities that never were.
-        Raises DamagedFileError : a part of a snapshot that was not used before is damaged.
+        Raises DamagedFileError: a part of a snapshot that was not used before is damaged.
         """
         rng = np.random.default_rng()
         hashes = _unknown(rng, num_samples)

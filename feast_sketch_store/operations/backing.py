@@ -78,7 +78,7 @@ def differences(store: FeatureStore, view: str, num_rows: int = 1_000) -> list[s
 
     A view without backed features has no differences.
 
-    Raises StorageError : the backing store or the row log cannot be read.
+    Raises StorageError: the backing store or the row log cannot be read.
     """
     backed = _backed(store, view)
     if backed is None:

@@ -67,7 +67,7 @@ class DataFile:
         schema : of the file. Columns that a batch lacks are null.
         batches : the rows; small ones are put together in row groups.
 
-        Raises StorageError : it cannot be written; no file remains.
+        Raises StorageError: it cannot be written; no file remains.
         """
         schema, name, num_rows = large_schema(schema), f"{label}{uuid.uuid4()}{SUFFIX}", 0
         with (
@@ -92,7 +92,7 @@ class DataFile:
     @classmethod
     def from_entry(cls, storage: Storage, entry: dict[str, object]) -> "DataFile":
         """The file that an entry of a commit describes; the reverse of `to_entry`.
-        Raises ValueError, KeyError, TypeError : the entry does not describe a data file.
+        Raises ValueError, KeyError, TypeError: the entry does not describe a data file.
         """
         name, num_rows, checksum = entry["name"], entry["num_rows"], entry["checksum"]
         if type(name) is not str or type(num_rows) is not int or type(checksum) is not str:
@@ -116,14 +116,14 @@ class DataFile:
         return self.storage.size_bytes(self.name)
 
     def schema(self) -> pa.Schema:
-        """The columns. Raises DamagedFileError : the file is missing or damaged."""
+        """The columns. Raises DamagedFileError: the file is missing or damaged."""
         with self._reading():
             return large_schema(pq.read_schema(pa.BufferReader(self._content())).remove_metadata())
 
     def batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
         """The rows in batches of bounded size, with large types; of all columns, or of those named that it
         has.
-        Raises DamagedFileError : the file is missing, truncated or altered.
+        Raises DamagedFileError: the file is missing, truncated or altered.
         """
         with self._reading():
             content = self._content()
@@ -196,7 +196,7 @@ class StagedFile:
 
     def check(self) -> None:
         """Check that the file exists and is complete.
-        Raises StorageError : it is missing, or its size is wrong.
+        Raises StorageError: it is missing, or its size is wrong.
         """
         if (size := self.file.size_bytes) != self.size_bytes:
             raise StorageError(

@@ -60,7 +60,7 @@ def commit_name(version: int) -> str:
 
 
 def delta_type(arrow_type: pa.DataType) -> Any:
-    """A type in the schema of a table. Raises RowError : no column of a row log can have this type."""
+    """A type in the schema of a table. Raises RowError: no column of a row log can have this type."""
     if pa.types.is_list(arrow_type) or pa.types.is_large_list(arrow_type):
         element = delta_type(arrow_type.value_type)
         return {"type": "array", "elementType": element, "containsNull": True}
@@ -70,7 +70,7 @@ def delta_type(arrow_type: pa.DataType) -> Any:
 
 
 def arrow_type(delta: Any) -> pa.DataType:
-    """The reverse of `delta_type`. Raises ValueError : no column of a row log can have this type."""
+    """The reverse of `delta_type`. Raises ValueError: no column of a row log can have this type."""
     if isinstance(delta, dict) and delta.get("type") == "array":
         return pa.large_list(arrow_type(delta["elementType"]))
     if not isinstance(delta, str) or delta not in _ARROW_TYPES:
@@ -85,7 +85,7 @@ def schema_string(columns: Mapping[str, Any]) -> str:
 
 
 def columns_of(schema: str) -> dict[str, Any]:
-    """The reverse of `schema_string`. Raises ValueError, KeyError, TypeError : it is not a schema."""
+    """The reverse of `schema_string`. Raises ValueError, KeyError, TypeError: it is not a schema."""
     return {field["name"]: field["type"] for field in json.loads(schema)["fields"]}
 
 
@@ -138,7 +138,7 @@ def encode_actions(actions: Iterable[Action]) -> bytes:
 
 
 def decode_actions(content: bytes) -> list[dict[str, Any]]:
-    """The reverse of `encode_actions`. Raises ValueError, TypeError : it is not a commit."""
+    """The reverse of `encode_actions`. Raises ValueError, TypeError: it is not a commit."""
     # Not `splitlines`, which also splits at characters that may stand in a name.
     lines = content.decode("utf-8").split("\n")
     actions = [json.loads(line) for line in lines if line.strip()]
@@ -149,7 +149,7 @@ def decode_actions(content: bytes) -> list[dict[str, Any]]:
 
 def path_of(action: Mapping[str, Any]) -> str:
     """The name of the data file that an added or removed path stands for.
-    Raises ValueError : it lies outside of the table's folder.
+    Raises ValueError: it lies outside of the table's folder.
     """
     name = unquote(action["path"])
     if "/" in name or name in ("", ".", ".."):

@@ -302,7 +302,7 @@ class RowLog:
         """Write tables of the row log into files that no commit names yet; their names begin with the label.
 
         Tables of one schema that follow each other go into few files; one is read ahead at most. All rows are
-        of one shard. Raises StorageError : a file cannot be written; earlier files remain.
+        of one shard. Raises StorageError: a file cannot be written; earlier files remain.
         """
         for schema, some in itertools.groupby(tables, lambda table: table.schema):
             for run in runs(some, _STAGED_BYTES):
@@ -474,7 +474,7 @@ class RowLog:
     def extend(self, rows: LogRead, schema: pa.Schema) -> LogRead:
         """Create the table if it does not exist, and add missing columns. Gives the same rows in the table as
         it is now.
-        Raises RowError : a column has another type in the log.
+        Raises RowError: a column has another type in the log.
         """
         assert rows.position.identity is not None
         identity = rows.position.identity.hex()
@@ -495,7 +495,7 @@ class RowLog:
         batches : the new rows; a batch may lack columns.
         snapshot : for rows from elsewhere, the name of a snapshot that holds the same rows.
 
-        Raises StorageError : the table cannot be written. It is unchanged or, rarely, holds the rows.
+        Raises StorageError: the table cannot be written. It is unchanged or, rarely, holds the rows.
         """
         identity, state = rows.position.identity, self._table.state()
         assert identity is not None
@@ -559,7 +559,7 @@ def _behind(
 
 def _with_columns_of(commits: Iterable[Commit], known: Mapping[str, Any]) -> dict[str, Any]:
     """Columns with their types in Delta, and those that commits have besides.
-    Raises RowError : a commit has a column with another type.
+    Raises RowError: a commit has a column with another type.
     """
     columns, last = dict(known), None
     for commit in commits:

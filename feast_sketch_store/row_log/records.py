@@ -109,7 +109,7 @@ def encode_segment_head(head: SegmentHead) -> bytes:
 
 def decode_segment_head(content: bytes, source: str) -> SegmentHead | None:
     """The reverse; None if the writer died before the head was whole.
-    Raises DamagedFileError, FormatVersionError : the head was altered, or is of another kind or version.
+    Raises DamagedFileError, FormatVersionError: the head was altered, or is of another kind or version.
     """
     if len(content) < SEGMENT_HEAD_BYTES or not any(content[SEGMENT_HEAD_BYTES - 8 : SEGMENT_HEAD_BYTES]):
         return None
@@ -235,7 +235,7 @@ class Commit:
 def commits_of(records: Sequence[Record], table: Storage) -> list[Commit]:
     """The commits of some records; one that closes a segment is none. ``table`` is the storage of the data
     files.
-    Raises DamagedFileError : a payload cannot be read.
+    Raises DamagedFileError: a payload cannot be read.
     """
 
     def file_of(record: Record) -> DataFile | None:
@@ -257,7 +257,7 @@ def commits_of(records: Sequence[Record], table: Storage) -> list[Commit]:
 
 
 def encode_payload(payload: Payload) -> tuple[int, bytes | memoryview]:
-    """The kind and the payload of a record. Raises StorageError : the rows cannot be written."""
+    """The kind and the payload of a record. Raises StorageError: the rows cannot be written."""
     if payload is None:
         return REPLACED, b""
     if isinstance(payload, DataFile):
@@ -269,7 +269,7 @@ def encode_payload(payload: Payload) -> tuple[int, bytes | memoryview]:
 
 
 def encode_table(rows: pa.Table, compression: str | None = None) -> memoryview:
-    """A stream of some rows, at least one. Raises pa.ArrowException : they cannot be written."""
+    """A stream of some rows, at least one. Raises pa.ArrowException: they cannot be written."""
     (batch,) = rows.combine_chunks().to_batches()
     stream = pa.BufferOutputStream()
     options: Any = pa.ipc.IpcWriteOptions(compression=compression, use_threads=False)
@@ -280,7 +280,7 @@ def encode_table(rows: pa.Table, compression: str | None = None) -> memoryview:
 
 def decode_tables(streams: Iterable[memoryview]) -> list[pa.Table]:
     """The rows of each stream, with large types.
-    Raises pa.ArrowException, OSError, ValueError : a stream is damaged, or has not one batch.
+    Raises pa.ArrowException, OSError, ValueError: a stream is damaged, or has not one batch.
     """
     tables: list[pa.Table] = []
     schema, bodies, num_bytes = b"", list[memoryview](), 0

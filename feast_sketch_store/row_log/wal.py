@@ -315,7 +315,7 @@ class WriteAheadLog:
         -------
         The number of the last commit, and the place after it; None if its segment is gone already.
 
-        Raises StorageError : the log cannot be written. None of the commits were written or, rarely, all of
+        Raises StorageError: the log cannot be written. None of the commits were written or, rarely, all of
         them.
         """
         with self._lock, self._storage.lease(_LOCK, wait=True):

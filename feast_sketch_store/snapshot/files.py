@@ -150,7 +150,7 @@ class SnapshotFile:
         skip : called with the name of an array; true if the caller checks the array, see `BlockChecks`.
         layer : whose part it is: 0 for the base, 1 for the oldest delta.
 
-        Raises DamagedFileError : the manifest or the part is damaged, or the part is missing.
+        Raises DamagedFileError: the manifest or the part is damaged, or the part is missing.
         """
         file = self.file(part, layer)
         source = self.storage.where(file.name)
@@ -175,7 +175,7 @@ class SnapshotFile:
 
     def damage_of(self, error: MissingFileError) -> DamagedFileError:
         """The error of a file that is missing although the manifest names it.
-        Raises MissingFileError : the snapshot was pruned just now.
+        Raises MissingFileError: the snapshot was pruned just now.
         """
         if not self.exists():
             raise error
@@ -228,7 +228,7 @@ class SnapshotFolder:
 
     def named(self, name: str, manifest: bytes) -> SnapshotFile:
         """A snapshot, published or not, whose manifest is known.
-        Raises DamagedFileError : this is not the manifest of a snapshot of this name.
+        Raises DamagedFileError: this is not the manifest of a snapshot of this name.
         """
         found = Manifest.decode(manifest, self.storage.where(name))
         snapshot = SnapshotFile(found.own.row_log_version, found.number, name, self.storage, manifest)
@@ -259,7 +259,7 @@ class SnapshotFolder:
 
     def pin(self, snapshot: SnapshotFile) -> None:
         """Hold readers at a snapshot until `unpin`. It is kept that long.
-        Raises StorageError : the storage cannot be written, or the snapshot is gone.
+        Raises StorageError: the storage cannot be written, or the snapshot is gone.
         """
         before = self.look().pins
         match = _PIN_NAME.fullmatch(before[-1]) if before else None

@@ -72,7 +72,7 @@ class PartFile:
 
     @classmethod
     def from_json(cls, entry: Mapping[str, Any]) -> "PartFile":
-        """The reverse of `to_json`. Raises ValueError, KeyError, TypeError : the entry is not valid."""
+        """The reverse of `to_json`. Raises ValueError, KeyError, TypeError: the entry is not valid."""
         chunks = None
         if (given := entry.get("chunks")) is not None:
             size_bytes, checksums = given["size_bytes"], given["checksums"]
@@ -139,7 +139,7 @@ class Manifest:
     @classmethod
     def decode(cls, content: bytes, source: str) -> "Manifest":
         """The manifest in a file's content; errors name the ``source``.
-        Raises DamagedFileError, FormatVersionError : the content is truncated, altered, or of another kind or
+        Raises DamagedFileError, FormatVersionError: the content is truncated, altered, or of another kind or
         version.
         """
         if len(content) > MAX_MANIFEST_BYTES:

@@ -53,7 +53,7 @@ def load_order(snapshot: SnapshotFile, layer: int = 0, check_all: bool = False) 
     layer : 0 for the base, 1 for the oldest delta. A delta's keys include deleted entities.
     check_all : check that the small arrays are those of the rows.
 
-    Raises DamagedFileError, StorageError : the file is truncated, altered or of another kind, its parts
+    Raises DamagedFileError, StorageError: the file is truncated, altered or of another kind, its parts
     contradict each other, or it cannot be read.
     """
     rows, checks, first = _mapped(snapshot, layer)

@@ -63,7 +63,7 @@ def open_layers(
 
     With ``check_all`` every byte is read and checked now, not each block before its first use.
 
-    Raises DamagedFileError, StorageError : a file is truncated or altered, its parts do not fit each other,
+    Raises DamagedFileError, StorageError: a file is truncated or altered, its parts do not fit each other,
     or it cannot be read.
     """
     source, deltas = snapshot.where(), []

@@ -39,7 +39,7 @@ class UncertainWriteError(StorageError):
 
 def checked_name(name: str, location: str) -> str:
     """Check the name of a file: it must stay below the storage.
-    Raises StorageError : a part is empty, ``.`` or ``..``, or there are characters that no file name can
+    Raises StorageError: a part is empty, ``.`` or ``..``, or there are characters that no file name can
     have.
     """
     is_text = "\0" not in name and name.encode(errors="ignore").decode() == name
@@ -50,7 +50,7 @@ def checked_name(name: str, location: str) -> str:
 
 def checked_folder(folder: str, location: str) -> str:
     """Check the name of a folder; ``""`` is the storage itself.
-    Raises StorageError : it does not end in a slash, or what is before that is not a name.
+    Raises StorageError: it does not end in a slash, or what is before that is not a name.
     """
     if folder:
         checked_name(folder.removesuffix("/"), location)
@@ -139,7 +139,7 @@ class Storage(ABC):
     @abstractmethod
     def read(self, name: str, start: int = 0, length: int | None = None) -> bytes:
         """Bytes ``[start, start + length)`` of a file, fewer if it ends before; None for all there are.
-        Raises MissingFileError : there is no such file.
+        Raises MissingFileError: there is no such file.
         """
 
     @abstractmethod
@@ -168,7 +168,7 @@ class Storage(ABC):
     @abstractmethod
     def create(self, name: str) -> AbstractContextManager[BinaryIO]:
         """Write a new file. It appears whole and durable when the block ends, or not at all if it raises.
-        Raises FileExistsAlreadyError : the file exists by the end of the block; it stays unchanged.
+        Raises FileExistsAlreadyError: the file exists by the end of the block; it stays unchanged.
         """
 
     @abstractmethod

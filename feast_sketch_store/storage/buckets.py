@@ -65,7 +65,7 @@ def is_url(path: str) -> bool:
 
 def check_url(url: str) -> None:
     """Check the path of a store that is a URL.
-    Raises ValueError : it is not the URL of a supported object store. The message does not repeat the whole
+    Raises ValueError: it is not the URL of a supported object store. The message does not repeat the whole
     URL.
     """
     match = _URL.match(url)
@@ -103,7 +103,7 @@ def open_bucket(
         client, such as ``allow_http`` and ``timeout``.
     read_only, cache_path : see `ObjectStorage`.
 
-    Raises SettingsError : the URL or an option is invalid, or obstore is not installed.
+    Raises SettingsError: the URL or an option is invalid, or obstore is not installed.
     """
     objects, folder = open_objects(url, options)
     from feast_sketch_store.storage.object_store import ObjectStorage
@@ -113,7 +113,7 @@ def open_bucket(
 
 def open_objects(url: str, options: Mapping[str, str] | None = None) -> tuple["Objects", str]:
     """The objects of a URL's bucket, and the folder of the URL: empty, or with a slash at its end.
-    Raises SettingsError : the URL or an option is invalid, or obstore is not installed.
+    Raises SettingsError: the URL or an option is invalid, or obstore is not installed.
     """
     try:
         check_url(url)

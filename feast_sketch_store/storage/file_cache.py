@@ -54,7 +54,7 @@ class CachedFile:
         ----------
         fetch : returns the bytes from one position up to another, whole chunks that match.
 
-        Raises StorageError : the folder cannot be used; or any error of ``fetch``.
+        Raises StorageError: the folder cannot be used; or any error of ``fetch``.
         """
         if self._known.size_bytes == 0:
             return np.zeros(0, np.uint8)

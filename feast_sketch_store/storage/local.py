@@ -152,7 +152,7 @@ class LocalStorage(Storage):
             return map_pages(descriptor, size)
 
     def _check_folder(self) -> None:
-        """Check that no file is where the storage's folder should be. Raises StorageError : there is one."""
+        """Check that no file is where the storage's folder should be. Raises StorageError: there is one."""
         for path in (self.path, *self.path.parents):
             try:
                 if not stat.S_ISDIR(path.stat().st_mode):

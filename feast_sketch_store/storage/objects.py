@@ -208,7 +208,7 @@ class Objects:
     # -- write ---------------------------------------------------------------------------------
 
     def create(self, key: str, content: bytes | memoryview) -> None:
-        """Write a new object. Raises FileExistsAlreadyError : the object exists."""
+        """Write a new object. Raises FileExistsAlreadyError: the object exists."""
         self.require_conditions()
         for _ in range(_CREATE_TRIES):
             write_id = secrets.token_hex(_WRITE_ID_BYTES)
@@ -254,7 +254,7 @@ class Objects:
 
     def require_conditions(self) -> None:
         """Check once that creating a key twice fails.
-        Raises StorageError : it does not fail, so writers would overwrite each other's commits.
+        Raises StorageError: it does not fail, so writers would overwrite each other's commits.
         """
         if self._is_probed:
             return

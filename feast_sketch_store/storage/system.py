@@ -32,7 +32,7 @@ def map_pages(descriptor: int, size_bytes: int) -> NDArray[np.uint8]:
     They are unmapped with the last array over them. The descriptor may be closed; Python's own `mmap` would
     keep a descriptor for each map, and a process can have only few.
 
-    Raises OSError : the file cannot be mapped.
+    Raises OSError: the file cannot be mapped.
     """
     return np.asarray(_Pages(descriptor, size_bytes))
 
@@ -114,7 +114,7 @@ class FileStatus(NamedTuple):
 
     @classmethod
     def of(cls, path: Path) -> "FileStatus":
-        """The status of a path. Raises OSError : of `os.stat`."""
+        """The status of a path. Raises OSError: of `os.stat`."""
         if sys.platform == "linux" and hasattr(_libc(), "statx"):
             buffer = ctypes.create_string_buffer(_STATX_BYTES)
             if not _libc().statx(_AT_FDCWD, os.fsencode(path), 0, _BASIC_STATS | _BTIME, buffer):
@@ -170,7 +170,7 @@ def lock(path: Path, wait: bool, make_folder: Callable[[Path], None] | None) -> 
     wait : wait for the holder, even if it is another thread of this process; otherwise return None.
     make_folder : makes the file's folder; None to return None if there is none.
 
-    Raises OSError : the file cannot be made or locked.
+    Raises OSError: the file cannot be made or locked.
     """
     while True:
         descriptor = _open_lock(path, make_folder)

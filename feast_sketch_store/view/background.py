@@ -128,7 +128,7 @@ class Poller:
     """Polls a view once per interval, or up to a quarter of it early, until it is stopped or the view is
     gone.
 
-    ``poll`` is a method of the view, which is not kept alive. Raises RuntimeError : no thread can begin.
+    ``poll`` is a method of the view, which is not kept alive. Raises RuntimeError: no thread can begin.
     """
 
     def __init__(self, poll: Callable[[], None], interval_seconds: float):
@@ -170,7 +170,7 @@ class Sealer:
         seal : returns whether there is a new snapshot.
         is_due : whether too many rows were written meanwhile to wait for a later write.
 
-        Raises RuntimeError : no thread can begin.
+        Raises RuntimeError: no thread can begin.
         """
         with self._lock:
             if self._is_sealing or self.has_ended:

@@ -64,7 +64,7 @@ def inputs_of(shards: Mapping[int, Shard], even_empty: bool = False) -> dict[int
     A shard without rows gets a base, too. Rows that are written to it later need what the shards share: the
     formulas of scores, and the values that a cut leaves.
 
-    Raises DamagedFileError, StorageError : the rows stay where they are.
+    Raises DamagedFileError, StorageError: the rows stay where they are.
     """
     found = {number: shard.row_log.absorb() for number, shard in shards.items()}
     if not even_empty and not any(found.values()):

@@ -97,7 +97,7 @@ class Known:
     @classmethod
     def decode(cls, given: bytes) -> "Known":
         """The reverse.
-        Raises ValueError, KeyError, TypeError : it is damaged, or another release wrote it.
+        Raises ValueError, KeyError, TypeError: it is damaged, or another release wrote it.
         """
         outer = json.loads(given)
         if checksum_of(outer["content"].encode()) != outer["checksum"]:
@@ -143,7 +143,7 @@ class LastKnown:
         log, since : the part of the row log that was read, and the commit after which.
         all_rows : reads everything after the snapshot.
 
-        Raises StorageError, DamagedFileError : files cannot be written, or the manifest or the rows not be
+        Raises StorageError, DamagedFileError: files cannot be written, or the manifest or the rows not be
         read.
         """
         try:

@@ -121,7 +121,7 @@ class LiveView(ABC, Generic[V]):
     served : the shards that reads may be about; None for all. After another division of the rows these are
         the shards with the same entities.
 
-    Raises SettingsError : there is no such shard to be served.
+    Raises SettingsError: there is no such shard to be served.
     """
 
     _opens_all = False  # whether to open shards that are not served, too
@@ -274,7 +274,7 @@ class LiveView(ABC, Generic[V]):
         state. With ``of_all_shards`` the state also has shards that this process has opened and does not
         serve.
 
-        Raises DamagedFileError : there is no older state; it names the file, and the block if one is damaged.
+        Raises DamagedFileError: there is no older state; it names the file, and the block if one is damaged.
         """
         while True:
             state = self._of_all_shards() if of_all_shards else self.current()
@@ -338,7 +338,7 @@ class LiveView(ABC, Generic[V]):
 
     def follow(self) -> bool:
         """Use the shards that the view's file names now. Returns whether these are others.
-        Raises DamagedFileError, StorageError : the file cannot be read.
+        Raises DamagedFileError, StorageError: the file cannot be read.
         """
         return self._follow(self._parts)
 
@@ -467,7 +467,7 @@ class LiveView(ABC, Generic[V]):
 
 
 def _damage_of(state: State, error: DamagedFileError | ReadFault) -> DamagedFileError:
-    """The damage that a read of a state met. Raises SketchStoreError : it met something else."""
+    """The damage that a read of a state met. Raises SketchStoreError: it met something else."""
     if isinstance(error, DamagedFileError):
         return error
     explained = state.error_of(error)

@@ -128,7 +128,7 @@ def fold(
     joint : what this layer shares with other layers of the view.
     known, complete_since : the formulas of the last seal, and what it left out (see `SketchLayer`).
 
-    Raises SketchStoreError : there are more rows than a layer takes.
+    Raises SketchStoreError: there are more rows than a layer takes.
     """
     if len(rows) > MAX_ROWS:
         raise SketchStoreError(
@@ -236,7 +236,7 @@ def fold_delta(
 
 def weighted_formulas(settings: ViewSettings, known: Mapping[str, Formula]) -> dict[str, Formula]:
     """The formulas of all computed features, with the smallest steps; ``known`` are those of the last seal.
-    Raises SettingsError : a file of weights cannot be used.
+    Raises SettingsError: a file of weights cannot be used.
     """
     wanted = {name: f.score for name, f in settings.features.items() if f.score is not None}
     made = {}

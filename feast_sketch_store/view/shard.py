@@ -275,7 +275,7 @@ class Shard(LiveShard):
         only_appends : whether the rows need not be loaded before someone reads here.
         is_sealed_soon : whether their writer waits for a seal.
 
-        Raises RowError, StorageError : the rows were not written.
+        Raises RowError, StorageError: the rows were not written.
         """
         if only_appends and not self._was_read:
             self.row_log.append(table)
@@ -311,7 +311,7 @@ class Shard(LiveShard):
 
     def delete(self, deletions: pa.Table) -> None:
         """Delete all rows of some entities; see `rows.deletions`. It is durable when this returns.
-        Raises RowError, StorageError : nothing was deleted.
+        Raises RowError, StorageError: nothing was deleted.
         """
         self.row_log.append(deletions)
         note_write(self._process_key)
@@ -335,7 +335,7 @@ class Shard(LiveShard):
         return self.row_log.begin(self._semantics.columns())
 
     def drafted(self, entry: Mapping[str, Any]) -> Drafted:
-        """The reverse of `Drafted.to_entry`. Raises DamagedFileError : it is none."""
+        """The reverse of `Drafted.to_entry`. Raises DamagedFileError: it is none."""
         snapshot = self.snapshots.named(entry["name"], entry["manifest"].encode())
         return Drafted(snapshot, Figures(**entry["figures"]), entry["compacts"])
 
@@ -384,7 +384,7 @@ class Shard(LiveShard):
         return Figures.of(SealedRows((layer,)))
 
     def publish(self, draft: SnapshotFile) -> None:
-        """Publish a draft. Raises StorageError : the previous snapshot stays."""
+        """Publish a draft. Raises StorageError: the previous snapshot stays."""
         self.snapshots.publish(draft)
         self.snapshots.prune(_SNAPSHOTS_KEPT)
 
@@ -404,7 +404,7 @@ class Shard(LiveShard):
 
     def absorb(self) -> None:
         """Move the rows of the write-ahead log into the table.
-        Raises DamagedFileError, StorageError : the rows stay where they are.
+        Raises DamagedFileError, StorageError: the rows stay where they are.
         """
         self.refresh()  # deferred rows would be counted again and again
         self.row_log.absorb()
@@ -449,7 +449,7 @@ class Shard(LiveShard):
 
     def kept_rows(self) -> FoldedRows | None:
         """The rows that a seal would keep now, read anew from the row log; None if it has none.
-        Raises DamagedFileError : the row log cannot be read.
+        Raises DamagedFileError: the row log cannot be read.
         """
         log = self.row_log.read()
         return self.rows_of(log) if log else None

@@ -144,7 +144,7 @@ class View(LiveView[Shard]):
 
     def prepare(self) -> None:
         """Check that files can be written, and make the view's folder and its file.
-        Raises ShardError, StorageError : the rows are being divided into other shards, or files cannot be
+        Raises ShardError, StorageError: the rows are being divided into other shards, or files cannot be
         written.
         """
         self.storage.prepare()
@@ -253,7 +253,7 @@ class View(LiveView[Shard]):
 
     def to_table(self, batches: Sequence[Batch]) -> pa.Table:
         """Batches as one table of the row log.
-        Raises RowError, UnsupportedFeatureError : rows cannot be kept.
+        Raises RowError, UnsupportedFeatureError: rows cannot be kept.
         """
         rows = [row for batch in batches if not isinstance(batch, pa.Table | ListRows) for row in batch]
         tables = [batch for batch in batches if isinstance(batch, pa.Table)]
@@ -325,7 +325,7 @@ class View(LiveView[Shard]):
         """Write tables of the row log durably into files of their shards that do not count yet; see
         `commit_staged`.
 
-        The files' names begin with the label. Raises StorageError : files written before the failing one
+        The files' names begin with the label. Raises StorageError: files written before the failing one
         remain.
         """
 
@@ -349,7 +349,7 @@ class View(LiveView[Shard]):
 
     def staged(self, entry: dict[str, Any]) -> StagedFile:
         """The file that an entry of a report describes.
-        Raises ShardError : the rows are divided into other shards by now.
+        Raises ShardError: the rows are divided into other shards by now.
         """
         check_division(self.name, entry["num_shards"], self.shard_map)
         return self.shards[entry["shard"]].row_log.staged(entry)
@@ -489,7 +489,7 @@ class View(LiveView[Shard]):
     @contextmanager
     def unchanging(self) -> Iterator[None]:
         """Keep other processes from sealing, rebuilding or vacuuming the view; they may write.
-        Raises StorageError : another process does so, for as long as `lock_timeout_seconds`.
+        Raises StorageError: another process does so, for as long as `lock_timeout_seconds`.
         """
         with self._seal_lock, self._leased(self.lock_timeout_seconds, create=True) as is_ours:
             if not is_ours:

@@ -74,7 +74,7 @@ class ViewFile:
     @classmethod
     def read(cls, storage: Storage) -> Self | None:
         """Read the file of a view; None if there is none.
-        Raises DamagedFileError, StorageError : the file is damaged, or cannot be read.
+        Raises DamagedFileError, StorageError: the file is damaged, or cannot be read.
         """
         try:
             content = storage.read(VIEW_FILE)
@@ -113,7 +113,7 @@ class ViewFile:
     @classmethod
     def decode(cls, content: bytes, source: str) -> Self:
         """The reverse of `encode`; errors name the ``source``.
-        Raises DamagedFileError, FormatVersionError : the content is truncated, altered, or of another kind or
+        Raises DamagedFileError, FormatVersionError: the content is truncated, altered, or of another kind or
         version.
         """
         try:
@@ -212,7 +212,7 @@ class ViewFile:
 
         Returns whether the settings contradict the file, which does not matter because there are no rows.
 
-        Raises UnsupportedFeatureError, SettingsError : a feature or join key has another type than rows that
+        Raises UnsupportedFeatureError, SettingsError: a feature or join key has another type than rows that
         were written.
         """
         problems = [*self.contradictions(ViewFile.of(settings, self.shard_map), settings.view)]
@@ -246,7 +246,7 @@ def _entry_of(codec: FeatureCodec) -> dict[str, Any]:
 
 def _codec_of(entry: dict[str, Any]) -> FeatureCodec:
     """The reverse of `_entry_of`.
-    Raises ValueError, KeyError, TypeError : the entry does not tell how a feature is declared.
+    Raises ValueError, KeyError, TypeError: the entry does not tell how a feature is declared.
     """
     kind = checked(entry["codec"], str)
     binning: Binning | None = None
