@@ -17,12 +17,17 @@ from feast_sketch_store.row_log.records import Commit
 from feast_sketch_store.row_log.table import Table, TableState, new_columns
 from feast_sketch_store.row_log.wal import Cursor, RewrittenError, Tail, WriteAheadLog
 from feast_sketch_store.row_log.wal_objects import ObjectWriteAheadLog
-from feast_sketch_store.snapshot.files import place_of
+from feast_sketch_store.snapshot.files import SnapshotFolder, place_of
 from feast_sketch_store.storage.base import Storage, UncertainWriteError
-from feast_sketch_store.storage.names import FRESH_FOLDER, ROWS_FOLDER
+from feast_sketch_store.storage.names import FRESH_FOLDER, ROWS_FOLDER, SNAPSHOTS_FOLDER
 
 _logger = logging.getLogger(__name__)
 
+# What is wrong if parts of a view do not belong together, and the first half of what to do.
+COPY = (
+    "the view's folder is a copy that was made while others wrote. Restore one that was made while nobody "
+    "wrote"
+)
 # A larger batch goes into a data file at once; the write-ahead log then has its name.
 _MAX_WAL_BYTES = 1 << 23
 _MAX_WAL_ROWS = 1 << 13
@@ -124,6 +129,7 @@ class RowLog:
         rows = storage.within(ROWS_FOLDER)
         self._rows = rows
         self._table = Table(rows)
+        self._snapshots = SnapshotFolder(storage.within(SNAPSHOTS_FOLDER))
         wal = WriteAheadLog if storage.supports_append else ObjectWriteAheadLog
         self._wal = wal(storage.within(FRESH_FOLDER), rows)
         self._read_to: tuple[Cursor, dict[str, Any]] | None = None  # a place, and the columns before it
@@ -350,9 +356,11 @@ class RowLog:
                         "writer stood still for so long that a vacuum took it for left over; write the batch "
                         "again"
                     )
+            if not tail.is_continuous or is_adopted:
+                self._check_not_sealed(tail.end)
             if not tail.is_continuous:
                 state = self._table.state()
-                self._check_follows(tail.end, state)
+                self._check_follows(tail, state)
                 self._columns, self._schema = dict(state.columns), None
             self._columns = _with_columns_of(tail.others, self._columns)
             if not is_known():
@@ -362,7 +370,9 @@ class RowLog:
             return self._schema is not None and self._schema.equals(schema)
 
         with self._append_lock:
-            if (place := self._read_to) is not None and self._wal.adopt(place[0]):
+            place = self._read_to
+            is_adopted = place is not None and self._wal.adopt(place[0])
+            if place is not None and is_adopted:
                 # Continue after what was already read.
                 self._columns, self._schema = dict(place[1]), None
             number, cursor = self._wal.append(payloads, check)
@@ -376,19 +386,35 @@ class RowLog:
         if tail.end is None and self._table.versions():
             raise self._lost()
 
-    def _check_follows(self, end: Cursor | None, state: TableState) -> None:
-        """Refuse to append to a log that is not that of the table, or older: nobody would see the rows."""
+    def _check_not_sealed(self, end: Cursor | None) -> None:
+        """Refuse to append to a log that is older than a snapshot: rows would hide behind what it covers."""
+        newest = self._snapshots.look().newest
+        if end is None or newest is None or newest.version <= end.next_number or not self._wal.is_at_end(end):
+            return
+        raise DamagedFileError(
+            f"{self._wal.where}: ends before commit {end.next_number}, and {newest.where()} covers the rows "
+            f"up to commit {newest.version - 1}: {COPY}, or delete its snapshots to go on with the rows that "
+            "are there"
+        )
+
+    def _check_follows(self, tail: Tail, state: TableState) -> None:
+        """Refuse to append to a log that is not that of the table, older, or not next to it: nobody would see
+        the rows.
+        """
+        end = tail.end
         if end is None:
             return
         if state.is_of_another(end.identity):
             raise self._mixed()
+        first = tail.others[0].number if tail.others else end.next_number
+        if first > state.through + 1 and not self._is_gone(end):
+            raise self._gap(state.through + 1, first - 1)
         # Where no lease keeps others out, they may have written and absorbed since the look at the log.
         if state.through >= end.next_number and self._wal.is_at_end(end):
             raise DamagedFileError(
                 f"{self._wal.where}: ends before commit {end.next_number}, and the table in "
-                f"{self._rows.where()} has the rows up to commit {state.through}: it is an older copy, and "
-                "nobody would see what is written. Restore the view's folder from a copy that was made while "
-                "nobody wrote, or remove the view with `feast apply` and materialize it"
+                f"{self._rows.where()} has the rows up to commit {state.through}: {COPY}, or remove the view "
+                "with `feast apply` and materialize it"
             )
 
     def _lost(self) -> DamagedFileError:
@@ -405,7 +431,10 @@ class RowLog:
         )
 
     def _gap(self, first: int, last: int) -> DamagedFileError:
-        return DamagedFileError(f"{self._wal.where}: commits {first} to {last} of the row log are missing")
+        return DamagedFileError(
+            f"{self._wal.where}: commits {first} to {last} of the row log are missing: a file was removed, "
+            f"or {COPY}, or remove the view with `feast apply` and materialize it"
+        )
 
     def absorb(self) -> LogRead:
         """Move all rows of the write-ahead log into the table, each row once, whatever other processes do.

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from feast_sketch_store.errors import DamagedFileError, StorageError, UnsupportedFeatureError
 from feast_sketch_store.layers import ExactLayer
 from feast_sketch_store.row_log import START, LogRead, Position, RowLog
+from feast_sketch_store.row_log.log import COPY
 from feast_sketch_store.rows.encoding import RowKeys, first_due
 from feast_sketch_store.rows.formulas import with_formulas
 from feast_sketch_store.snapshot.files import Listing, SnapshotFile, SnapshotFolder
@@ -128,9 +129,8 @@ class ShardLoader:
             if newest is not None and log.position.number < newest.version - 1:
                 raise DamagedFileError(
                     f"{newest.where()}: covers rows up to commit {newest.version - 1}, and those in "
-                    f"{self._row_log.where} end at commit {log.position.number}: the view's folder is a copy "
-                    "that was made while others wrote. Restore one that was made while nobody wrote, or "
-                    "delete its snapshots to go on with the rows that are there"
+                    f"{self._row_log.where} end at commit {log.position.number}: {COPY}, or delete its "
+                    "snapshots to go on with the rows that are there"
                 )
             state = replace(self._empty, newest_seen=newest)
         elif state.snapshot is not None and state.position.identity is None and not state.snapshot.exists():

@@ -448,5 +448,6 @@ def test_a_lost_record_is_told(log, storage):
     for n in range(5):
         log.append(rows(f"row {n}"))
     storage.delete([f"fresh/{records(storage)[2]}"])
-    with pytest.raises(DamagedFileError, match="commits 0 to 2 of the row log are missing"):
-        RowLog(storage).read()
+    for call in (RowLog.read, lambda log: log.append(rows("row 5"))):
+        with pytest.raises(DamagedFileError, match="commits 0 to 2 of the row log are missing"):
+            call(RowLog(storage))

@@ -161,6 +161,12 @@ def test_snapshots_that_are_newer_than_the_rows_are_refused(make_view, tmp_path)
     for call in (lambda: make_view().get("a"), lambda: make_view().view.seal()):
         with pytest.raises(DamagedFileError, match=r"snapshots/.* up to commit 2, .*rows end at commit 0"):
             call()
+    reader = make_view()
+    with pytest.raises(DamagedFileError):
+        reader.get("a")
+    for writer in (reader, make_view()):
+        with pytest.raises(DamagedFileError, match=r"ends before commit 1, .*snapshots/.* to commit 2: "):
+            writer.put("b", "i4")
     shutil.rmtree(tmp_path / "view" / "snapshots")
     assert make_view().get("a", "b") == {"a": {"i1"}}
     copy = make_view()
