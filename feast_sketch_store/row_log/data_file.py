@@ -27,6 +27,7 @@ from feast_sketch_store.rows.encoding import CREATED_TIMESTAMP, ENTITY_KEY, EVEN
 from feast_sketch_store.rows.limits import GROUP_ELEMENTS, GROUP_ROWS, MAX_ELEMENTS, gathered, groups
 from feast_sketch_store.storage.base import MissingFileError, Storage
 
+RESTORE = "Restore it from a copy, or remove the view with `feast apply`, add it again and materialize"
 SUFFIX = ".zstd.parquet"
 
 _FILE_ROWS = 1 << 22  # of the largest file
@@ -128,12 +129,10 @@ class DataFile:
         with self._reading():
             content = self._content()
             if self.checksum != mmh3.mmh3_x64_128_digest(content).hex():
-                raise DamagedFileError(f"{self.where}: the checksum of a data file does not match its bytes")
+                raise self._damaged("its checksum does not match")
             with pq.ParquetFile(pa.BufferReader(content)) as file:
                 if self.num_rows != file.metadata.num_rows:
-                    raise DamagedFileError(
-                        f"{self.where}: has {file.metadata.num_rows} rows, its commit says {self.num_rows}"
-                    )
+                    raise self._damaged(f"{file.metadata.num_rows} rows, its commit says {self.num_rows}")
                 if columns is not None:
                     known = {*file.schema_arrow.names}  # the schema is made anew at each look
                     columns = [name for name in columns if name in known]
@@ -147,13 +146,19 @@ class DataFile:
         try:
             yield
         except (OSError, ValueError, pa.ArrowException) as error:
-            raise DamagedFileError(f"{self.where}: a data file of the row log is damaged: {error}") from error
+            raise self._damaged(error) from error
+
+    def _damaged(self, what: object) -> DamagedFileError:
+        return DamagedFileError(
+            f"{self.where}: a data file of the row log is damaged: {what}. Restore it from a copy, or fill "
+            "the view anew with `feast-sketch rebuild`"
+        )
 
     def _content(self) -> pa.Buffer:
         try:
             return pa.py_buffer(self.storage.map(self.name))
         except MissingFileError as error:
-            raise DamagedFileError(f"{self.where}: a data file of the row log is missing") from error
+            raise self._damaged("it is missing") from error
 
     def _check_size(self, group: pq.RowGroupMetaData) -> None:
         """Refuse what the store does not write: a small file can claim any number of values."""
@@ -161,9 +166,9 @@ class DataFile:
         num_values = max((group.column(number).num_values for number in columns), default=0)
         limit = MAX_ELEMENTS if group.num_rows == 1 else GROUP_ELEMENTS
         if group.num_rows > GROUP_ROWS or num_values > limit:
-            raise DamagedFileError(
-                f"{self.where}: a row group claims {group.num_rows} rows and {num_values} values; the store "
-                "writes none so large"
+            raise self._damaged(
+                f"a row group claims {group.num_rows} rows and {num_values} values; the store writes none so "
+                "large"
             )
 
 

@@ -42,7 +42,7 @@ import mmh3
 import pyarrow as pa
 
 from feast_sketch_store.errors import DamagedFileError, FormatVersionError, StorageError
-from feast_sketch_store.row_log.data_file import DataFile
+from feast_sketch_store.row_log.data_file import RESTORE, DataFile
 from feast_sketch_store.rows.columns import with_large_types
 from feast_sketch_store.storage.base import Storage
 
@@ -115,9 +115,11 @@ def decode_segment_head(content: bytes, source: str) -> SegmentHead | None:
         return None
     magic, version, first, identity = _SEGMENT_HEAD.unpack_from(content)
     if magic != _SEGMENT_MAGIC:
-        raise DamagedFileError(f"{source}: is not a segment of the row log, or its head is damaged")
+        raise DamagedFileError(
+            f"{source}: is not a segment of the row log, or its head is damaged. {RESTORE}"
+        )
     if mmh3.mmh3_x64_128_digest(content[: _SEGMENT_HEAD.size]) != content[_SEGMENT_HEAD.size :][:16]:
-        raise DamagedFileError(f"{source}: the checksum of the segment's head does not match")
+        raise DamagedFileError(f"{source}: the checksum of the segment's head does not match. {RESTORE}")
     if version != FORMAT_VERSION:
         raise FormatVersionError.of(source, version, FORMAT_VERSION)
     return SegmentHead(identity, first)
@@ -168,7 +170,9 @@ def decode_records(
         found = _record_at(view, at, number, source, offset)
         if isinstance(found, str):
             if offset + at < durable:
-                raise DamagedFileError(f"{source}: the record at byte {offset + at} is damaged: {found}")
+                raise DamagedFileError(
+                    f"{source}: the record at byte {offset + at} is damaged: {found}. {RESTORE}"
+                )
             return
         yield found
         if found.kind == CLOSED:
@@ -253,7 +257,9 @@ def commits_of(records: Sequence[Record], table: Storage) -> list[Commit]:
             for record in records:
                 commits_of([record], table)
         last = records[-1]
-        raise DamagedFileError(f"{last.source}: record {last.number} cannot be read: {error}") from error
+        raise DamagedFileError(
+            f"{last.source}: record {last.number} cannot be read: {error}. {RESTORE}"
+        ) from error
 
 
 def encode_payload(payload: Payload) -> tuple[int, bytes | memoryview]:

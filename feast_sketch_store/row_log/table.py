@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from feast_sketch_store.errors import DamagedFileError, RowError, StorageError
 from feast_sketch_store.row_log import delta_protocol
-from feast_sketch_store.row_log.data_file import SUFFIX, DataFile, runs
+from feast_sketch_store.row_log.data_file import RESTORE, SUFFIX, DataFile, runs
 from feast_sketch_store.rows.columns import check_new_columns
 from feast_sketch_store.snapshot.manifest import checksum_of
 from feast_sketch_store.storage.base import (
@@ -156,11 +156,11 @@ class Table:
             return self._parse(self._storage.read(name), version)
         except MissingFileError as error:
             raise DamagedFileError(
-                f"{self._storage.where(name)}: a commit of the row log is missing"
+                f"{self._storage.where(name)}: a commit of the row log is missing. {RESTORE}"
             ) from error
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise DamagedFileError(
-                f"{self._storage.where(name)}: a commit of the row log is damaged: {error}"
+                f"{self._storage.where(name)}: a commit of the row log is damaged: {error}. {RESTORE}"
             ) from error
 
     def _parse(self, content: bytes, version: int) -> TableCommit:
@@ -178,9 +178,8 @@ class Table:
         text = info.get(_OWN_KEY)
         if text is None:
             raise ValueError(
-                "another Delta client wrote it, and only the store may write this table. Stop that client. "
-                "If this is the newest commit, delete its file; otherwise fill the view anew with "
-                "`feast-sketch rebuild`"
+                "another Delta client wrote it, and only the store may write this table. Stop that client, "
+                "and if this is the newest commit, delete its file"
             )
         if checksum_of(text.encode()) != info[_CHECKSUM_KEY]:
             raise ValueError("its checksum does not match")

@@ -175,5 +175,5 @@ def test_a_bomb_is_refused_before_it_goes_off(tmp_path, num_rows, values_per_row
         check=True,
     )
     message, megabytes = done.stdout.splitlines()
-    assert "bomb.parquet: a row group claims" in message
+    assert "bomb.parquet: a data file of the row log is damaged: a row group claims" in message
     assert int(megabytes) < 50
