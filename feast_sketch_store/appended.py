@@ -96,6 +96,7 @@ class AppendedFeature(ABC):
                 + f". {self._how_declared}"
             )
         self._codec = codecs[feature]
+        self._where = f"{self._kind} {feature!r} of feature view {feature_view!r}"  # in messages
         self._entities = EntityColumns(feature_view, join_key_columns(table))
 
     @staticmethod
@@ -130,16 +131,19 @@ class AppendedFeature(ABC):
         bounds = given.astype(np.int64) if given.dtype.kind in "iu" else np.empty(0, np.int64)
         if bounds.shape != (num_rows + 1,) or bounds[0] or (np.diff(bounds) < 0).any():
             raise RowError(
-                f"indptr does not tell where the values of {num_rows} entities begin for the {self._kind} "
-                f"{self._codec.feature!r}"
+                f"indptr does not tell where the values of {num_rows} entities begin for the {self._where}"
             )
         return bounds
 
     def _values(self, values: Any, number: int, codec: FeatureCodec | None = None) -> pa.Array:
         """Convert values to ``number`` elements of the feature's column, or of one beside it."""
         codec = codec or self._codec
-        own = self._kind if codec is self._codec else "feature of ids" if codec.ids_of else "attribute"
-        what, kind = f"{own} {codec.feature!r}", codec.element_type
+        beside = (
+            ""
+            if codec is self._codec
+            else f"{'feature of ids' if codec.ids_of else 'attribute'} {codec.feature!r} of the "
+        )
+        what, kind = beside + self._where, codec.element_type
         try:
             elements = as_array(values, kind)
         except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
@@ -154,13 +158,15 @@ class AppendedFeature(ABC):
         if timestamps is None:
             return np.full(number, _now())
         given = np.full(number, timestamps) if _is_single(timestamps) else timestamps
-        times = _microseconds(given, number)
+        try:
+            times = _microseconds(given, number)
+        except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
+            raise RowError(f"these are not timestamps for the {self._where}: {error}") from error
         if (found := impossible_moment(times)) is not None:
             row, wrong = found
             raise RowError(
-                f"row {row} for the {self._kind} {self._codec.feature!r} has the time "
-                f"{shown(list(given)[row])}, which is none or {wrong}; nothing was written. Give seconds "
-                "since 1970, datetimes or timestamps"
+                f"row {row} for the {self._where} has the time {shown(list(given)[row])}, which is none or "
+                f"{wrong}; nothing was written. Give seconds since 1970, datetimes or timestamps"
             )
         return times
 
@@ -255,8 +261,8 @@ class AppendedItems(AppendedFeature):
         declared = {attribute.feature for attribute in self._codec.attributes}
         if given.keys() != declared:
             raise RowError(
-                f"items of the {self._kind} {self._codec.feature!r} have the attributes {sorted(declared)}, "
-                f"and {[*given]} were given; give each item a value of each"
+                f"items of the {self._where} have the attributes {sorted(declared)}, and {[*given]} were "
+                "given; give each item a value of each"
             )
         codecs = [codec for codec in self._view.settings.codecs if codec.feature in declared]
         return {codec.feature: self._values(given[codec.feature], number, codec) for codec in codecs}
@@ -301,6 +307,7 @@ class Lists(AppendedItems):
         """
         hashes = self._entities.hash(entities)
         window = window_of_lists(
+            self._where,
             self._codec,
             self._view.settings.ttl_microseconds,
             len(hashes),
@@ -309,7 +316,7 @@ class Lists(AppendedItems):
             until,
             inclusive,
         )
-        require_attributes(self._codec, attributes)
+        require_attributes(self._where, self._codec, attributes)
         asked = (self._codec if attributes else self._codec.feature,)
 
         def read(state: State) -> RaggedLists:
@@ -521,7 +528,7 @@ class Counts(AppendedFeature):
         if counts is None:
             return np.ones(number, np.int64)
         amounts = np.asarray(counts)
-        what = f"the {self._kind} {self._codec.feature!r}"
+        what = f"the {self._where}"
         if amounts.shape != (number,) or (number and amounts.dtype.kind not in "iu"):
             raise RowError(
                 f"{what} takes {number} whole numbers here, not {amounts.dtype}{list(amounts.shape)}"
@@ -558,24 +565,26 @@ def _now() -> int:
 
 
 def _microseconds(timestamps: Any, number: int) -> NDArray[np.int64]:
-    """Convert times to microseconds since 1970: int64[number]."""
+    """Convert times to microseconds since 1970: int64[number].
+
+    Raises
+    ------
+    ValueError, TypeError, OverflowError, pyarrow.ArrowException : these are not times, or not so many.
+    """
     if isinstance(timestamps, np.ndarray) and timestamps.dtype == np.int64 and timestamps.shape == (number,):
         return np.asarray(timestamps.clip(*_ALL_SECONDS) * 1_000_000)
-    try:
-        times = timestamps if isinstance(timestamps, pa.Array) else pa.array(_plain(timestamps))
-        if pa.types.is_floating(times.type) and not times.null_count:
-            seconds = np.nan_to_num(times.to_numpy(zero_copy_only=False), nan=_MAX_SECONDS)
-            times = pa.array(np.rint(seconds.clip(*_ALL_SECONDS) * 1e6).astype(np.int64))
-        elif pa.types.is_integer(times.type) and not times.null_count:
-            seconds = times.cast(pa.int64()).to_numpy(zero_copy_only=False)
-            times = pa.array(seconds.clip(*_ALL_SECONDS) * 1_000_000)
-        is_fine = pa.types.is_timestamp(times.type) and times.type.unit == "ns"
-        times = times.cast(TIMESTAMP, safe=not is_fine).cast(pa.int64())
-    except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
-        raise RowError(f"these are not timestamps: {error}") from error
+    times = timestamps if isinstance(timestamps, pa.Array) else pa.array(_plain(timestamps))
+    if pa.types.is_floating(times.type) and not times.null_count:
+        seconds = np.nan_to_num(times.to_numpy(zero_copy_only=False), nan=_MAX_SECONDS)
+        times = pa.array(np.rint(seconds.clip(*_ALL_SECONDS) * 1e6).astype(np.int64))
+    elif pa.types.is_integer(times.type) and not times.null_count:
+        seconds = times.cast(pa.int64()).to_numpy(zero_copy_only=False)
+        times = pa.array(seconds.clip(*_ALL_SECONDS) * 1_000_000)
+    is_fine = pa.types.is_timestamp(times.type) and times.type.unit == "ns"
+    times = times.cast(TIMESTAMP, safe=not is_fine).cast(pa.int64())
     if times.null_count or len(times) != number:
         what = f"{times.null_count} nulls" if times.null_count else f"{len(times)}"
-        raise RowError(f"{number} timestamps are needed, not {what}")
+        raise ValueError(f"{number} timestamps are needed, not {what}")
     return np.array(times.to_numpy(zero_copy_only=False), np.int64)
 
 

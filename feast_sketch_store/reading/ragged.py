@@ -207,6 +207,7 @@ class ListWindow:
 
 
 def window_of_lists(
+    where: str,
     codec: FeatureCodec,
     ttl_microseconds: int | None,
     num_entities: int,
@@ -217,17 +218,22 @@ def window_of_lists(
 ) -> ListWindow:
     """The items that a read of a list shows; parameters as those of `SketchReader.lists`.
 
+    ``where`` is the list in messages.
+
     Raises
     ------
     RowError : the limit is not a whole number from 1; ``min_timestamp`` is no datetime; or a moment has no
         time zone, or is missing.
     """
     if limit is not None and (not isinstance(limit, Integral) or limit < 1):
-        raise RowError(f"a limit of {limit!r} items cannot be; give a whole number from 1, or None for all")
-    oldest = NO_TIMESTAMP if min_timestamp is None else _microseconds_of(min_timestamp)
+        raise RowError(
+            f"a limit of {limit!r} items cannot be for the {where}; give a whole number from 1, or None for "
+            "all"
+        )
+    oldest = NO_TIMESTAMP if min_timestamp is None else _microseconds_of(min_timestamp, where)
     if until is None:
         return ListWindow(max(expire_before_of(ttl_microseconds), oldest), limit)
-    moments = _moments(until, num_entities, codec.feature)
+    moments = _moments(until, num_entities, where)
     bounds = np.empty((num_entities, 2), np.int64)
     bounds[:, 0] = oldest if ttl_microseconds is None else np.maximum(moments - ttl_microseconds, oldest)
     assert codec.listing is not None
@@ -235,17 +241,17 @@ def window_of_lists(
     return ListWindow(bounds, limit)
 
 
-def _microseconds_of(moment: object) -> int:
+def _microseconds_of(moment: object, where: str) -> int:
     if not isinstance(moment, datetime) or moment != moment:  # pandas' NaT
-        raise RowError(f"min_timestamp is {moment!r}; give a datetime, or None for all items")
+        raise RowError(f"min_timestamp is {moment!r} for the {where}; give a datetime, or None for all items")
     known = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
     return (known - _EPOCH) // timedelta(microseconds=1)
 
 
-def _moments(until: Moments, number: int, feature: str) -> NDArray[np.int64]:
+def _moments(until: Moments, number: int, where: str) -> NDArray[np.int64]:
     """Moments in microseconds since 1970, rounded up: int64[number]."""
     given = [until] if isinstance(until, datetime) else until
-    what = f"`until` of the list {feature!r}"
+    what = f"`until` of the {where}"
     if isinstance(given, Sequence) and not isinstance(given, str):
         for row, moment in enumerate(given):
             if not isinstance(moment, datetime) or moment.tzinfo is None:
@@ -276,8 +282,8 @@ def _moments(until: Moments, number: int, feature: str) -> NDArray[np.int64]:
     return moments
 
 
-def require_attributes(codec: FeatureCodec, names: Sequence[str]) -> None:
-    """Check that the items of a list have some attributes.
+def require_attributes(where: str, codec: FeatureCodec, names: Sequence[str]) -> None:
+    """Check that the items of a list have some attributes; ``where`` is the list in messages.
 
     Raises
     ------
@@ -286,7 +292,7 @@ def require_attributes(codec: FeatureCodec, names: Sequence[str]) -> None:
     own = [attribute.feature for attribute in codec.attributes]
     if missing := [name for name in names if name not in own]:
         raise UnsupportedFeatureError(
-            f"items of the list {codec.feature!r} have no attribute {missing[0]!r}; they have {own}"
+            f"items of the {where} have no attribute {missing[0]!r}; they have {own}"
         )
 
 

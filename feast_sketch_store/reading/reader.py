@@ -530,10 +530,11 @@ class SketchReader:
         codec, entity_hash = self._codec(feature), self._keys.hash(entities)
         if not codec.is_list:
             raise UnsupportedFeatureError(f"feature {feature!r} of view {self._name!r} is not a list")
-        require_attributes(codec, attributes)
+        where = f"list {feature!r} of feature view {self._name!r}"
+        require_attributes(where, codec, attributes)
         hashes = self.hash(entities) if entity_hash is None else _as_array(entity_hash)
         window = window_of_lists(
-            codec, self._ttl_microseconds, len(hashes), min_timestamp, limit, until, inclusive
+            where, codec, self._ttl_microseconds, len(hashes), min_timestamp, limit, until, inclusive
         )
 
         def read(state: State) -> RaggedLists:

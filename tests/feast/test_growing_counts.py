@@ -362,7 +362,6 @@ def test_rows_that_cannot_be_counted_are_refused_whole(make_store):
             store.push("views", frame([good, bad]))
     counts = Counts(store, "history", "author")
     for arguments, words in [
-        (([1, 1], ["a", "b"], None, ["x", "x"]), "row 1 of the batch has the id 'x'"),
         (([1], ["a"], [1.5]), "takes 1 whole numbers here, not float64"),
         (([1], ["a"], [-1]), "row 0 has the count -1"),
         (([1], ["a"], [1, 2]), r"takes 1 whole numbers here, not int64\[2\]"),
@@ -370,8 +369,11 @@ def test_rows_that_cannot_be_counted_are_refused_whole(make_store):
         (([1], ["a"], None, [None]), "takes 1 values here, not 1 nulls"),
         (([1], [7]), "these are not values of the feature of counts 'author'"),
     ]:
-        with pytest.raises(RowError, match=words):
+        with pytest.raises(RowError, match=words) as raised:
             counts.increment(*arguments)
+        assert "of feature view 'history'" in str(raised.value)
+    with pytest.raises(RowError, match="row 1 of the batch has the id 'x'"):
+        counts.increment([1, 1], ["a", "b"], None, ["x", "x"])
     assert read(store, 1) is read(store, 2) is None
 
 

@@ -226,7 +226,10 @@ def test_wrong_attributes_are_refused_and_nothing_is_written(make_store):
         store.push("views", frame([(1, [(7, NOW, "like", 9)])]))
     with pytest.raises(RowError, match=r"have the attributes \['action', 'rating'\], and \[\] were given"):
         lists.add([1], [7], NOW)
-    with pytest.raises(RowError, match=r"attribute 'action' takes 1 values here, not 2"):
+    with pytest.raises(
+        RowError,
+        match=r"'action' of the list 'watched' of feature view 'history' takes 1 values here, not 2",
+    ):
         lists.add([1], [7], NOW, {"action": ["view", "view"], "rating": [1]})
     with pytest.raises(RowError, match="before the year 1400 or after 2540"):
         lists.add([1], [7], datetime(2600, 1, 1, tzinfo=UTC), {"action": ["view"], "rating": [1]})

@@ -212,15 +212,15 @@ def test_jagged_ids_of_sets_are_those_of_csr(tmp_path):
 @pytest.mark.parametrize(
     ("until", "message"),
     [
-        (datetime(2026, 1, 1), r"`until` of the list 'read' is datetime.*no moment with a time zone"),
+        (datetime(2026, 1, 1), r"`until` of the list 'read' .* is datetime.*no moment with a time zone"),
         ([NOW, NOW.replace(tzinfo=None)], "row 1 of `until` of the list 'read'"),
-        ([NOW, None], "row 1 of `until` of the list 'read' is None"),
+        ([NOW, None], "row 1 of `until` of the list 'read' .* is None"),
         (
             np.array(["2026-01-01"] * 2, "datetime64[us]"),
             "row 0 .*type timestamp.us., which is no moment with a",
         ),
         (pd.Series(pd.to_datetime([NOW, None])), "row 1 .* is missing"),
-        ([NOW], "1 moments in `until` of the list 'read', for 2 entities"),
+        ([NOW], "1 moments in `until` of the list 'read' of feature view 'history', for 2 entities"),
         ("yesterday", "are no moments|no moment with a time zone"),
         (pa.array([0, 2**62], pa.timestamp("us", "UTC")), "row 1 .* after the year 9999"),
     ],

@@ -297,7 +297,7 @@ def test_a_view_of_one_shard_is_served_whole(make_store):
 def test_a_limit_is_a_whole_number_and_a_time_a_datetime(store_of_lists, wanted):
     lists, reader = Lists(store_of_lists, "history", "v"), reader_of(store_of_lists)
     for read in (lists.get, partial(reader.lists, "v")):
-        with pytest.raises(RowError, match=r"a limit of|min_timestamp is"):
+        with pytest.raises(RowError, match=r"(a limit of|min_timestamp is).* the list 'v' of feature view"):
             read([1], **wanted)
         assert len(read([1], NOW, limit=np.int64(2))) == 1
 

@@ -202,9 +202,13 @@ def test_what_cannot_be_is_refused_by_name(make_store):
     ):
         Sets(store, "history", "seen")
     sets = Sets(store, "history", "liked")
-    with pytest.raises(RowError, match="these are not values of the set 'liked', which is of int64"):
+    with pytest.raises(
+        RowError, match="these are not values of the set 'liked' of feature view 'history', which is of int64"
+    ):
         sets.add([1], ["a"])
-    with pytest.raises(RowError, match="the set 'liked' takes 2 values here, not 1 values"):
+    with pytest.raises(
+        RowError, match="the set 'liked' of feature view 'history' takes 2 values here, not 1 values"
+    ):
         sets.remove([1, 2], [1])
     assert sets.get([1]).to_pylist() == [None]
     store.config.online_store.read_only = True
