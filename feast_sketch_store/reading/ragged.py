@@ -225,7 +225,7 @@ def window_of_lists(
     RowError : the limit is not a whole number from 1; ``min_timestamp`` is no datetime; or a moment has no
         time zone, or is missing.
     """
-    if limit is not None and (not isinstance(limit, Integral) or limit < 1):
+    if limit is not None and (not isinstance(limit, Integral) or isinstance(limit, bool) or limit < 1):
         raise RowError(
             f"a limit of {limit!r} items cannot be for the {where}; give a whole number from 1, or None for "
             "all"

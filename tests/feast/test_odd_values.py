@@ -287,7 +287,7 @@ def test_a_view_of_one_shard_is_served_whole(make_store):
 @for_each(
     "wanted",
     [
-        *({"limit": limit} for limit in (1.5, "5", 0, [1])),
+        *({"limit": limit} for limit in (True, 1.5, "5", 0, [1])),
         *(
             {"min_timestamp": time}
             for time in (np.datetime64(SECONDS, "s"), SECONDS, NOW.date(), "2026", pd.NaT)
