@@ -71,7 +71,7 @@ def through_sketch(
 
     Raises
     ------
-    SettingsError : the view was not sealed yet.
+    SettingsError : the view was not sealed yet; or ``features`` is a text.
     UnsupportedFeatureError : the snapshot does not have the feature.
     RowError : the dataframe lacks the column of a feature or of one of its sources, or the column has another
         type. Or it lacks a join key or the times for a list that is to be read, or a time has no zone.
@@ -80,6 +80,10 @@ def through_sketch(
     if sealed is None:
         raise SettingsError(
             f"feature view {view.name!r} is not sealed yet; run `feast-sketch seal {view.name}`"
+        )
+    if isinstance(features, str):  # which would be taken letter by letter
+        raise SettingsError(
+            f"features are the text {features!r}; give a list of names, such as [{features!r}]"
         )
     columns = {name: _column_of(dataframe, view.name, name) for name in features or sealed.codecs}
     if features is None:

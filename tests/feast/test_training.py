@@ -153,6 +153,8 @@ def test_what_is_refused(filled):
     reader = filled({})
     with pytest.raises(UnsupportedFeatureError, match="no feature 'liked'"):
         through_sketch(pd.DataFrame({"liked": [[1]]}), reader, ["liked"])
+    with pytest.raises(SettingsError, match=r"features are the text 'viewed'; give .* \['viewed'\]"):
+        through_sketch(pd.DataFrame({"viewed": [[1]]}), reader, "viewed")
     with pytest.raises(RowError, match=r"no column 'viewed' or history__viewed; it has \['seen'\]"):
         through_sketch(pd.DataFrame({"seen": [[1]]}), reader, ["viewed"])
     with pytest.raises(RowError, match="column 'viewed' is not of the feature's type, large_list<"):
