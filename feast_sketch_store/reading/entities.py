@@ -111,6 +111,8 @@ def as_array(values: Any, kind: pa.DataType) -> pa.Array:
         array = pa.array(list(values) if isinstance(values, list | tuple) else np.asarray(values))
     if len(array) == 0:
         return pa.array([], kind)
+    if array.type == pa.uuid():  # which the store keeps as text
+        array = pa.array([None if each is None else str(each) for each in array.to_pylist()])
     if pa.types.is_null(array.type):
         return array.cast(kind)
     if _family(array.type) != _family(kind) and (_family(array.type), _family(kind)) not in _CASTS:

@@ -5,13 +5,14 @@ import sys
 import threading
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from uuid import UUID
 
 import numpy as np
 import pyarrow as pa
 import pytest
 from feast import Entity, Field, ValueType
 from feast.protos.feast.types.Value_pb2 import Int64Set, StringList, StringSet, Value
-from feast.types import Array, Bytes, Float64, Int32, Int64, Set, String, UnixTimestamp
+from feast.types import Array, Bytes, Float64, Int32, Int64, Set, String, UnixTimestamp, Uuid
 
 from feast_sketch_store import SketchReader, SketchStoreError
 from feast_sketch_store.errors import RowError, SettingsError, UnsupportedFeatureError
@@ -247,6 +248,22 @@ def test_numbers_in_a_column_without_ids_are_looked_for(make_harness, make_view)
     assert given.bits("age", users).tolist() == [[4], [1], [0]]
     assert given.scores("age", users, np.array([1.0, 10.0, 100.0])).tolist() == [100, 1, 0]
     assert given.contains("age", users, [1_003, 1_005]).tolist() == [[1, 0], [0, 0], [0, 0]]
+
+
+def test_uuids_are_given_as_objects_or_as_text(make_harness, make_view):
+    ids = [UUID(int=number) for number in (0, 7, 9)]
+    harness = make_harness(view=make_view({"ids": Set(Uuid), "best": Uuid}))
+    known = {"ids": Value(uuid_set_val=StringSet(val=map(str, ids[:2]))), "best": Value(uuid_val=str(ids[1]))}
+    harness.write(3, known)
+    reader = reader_of(harness, vocabularies={"best": ids})
+    assert reader.ids("best", 3).tolist() == [1]
+    for _ in range(2):
+        for given in (ids, [*map(str, ids)], np.array(ids), pa.array(ids)):
+            assert reader.contains("ids", 3, given).tolist() == [1, 1, 0]
+            assert reader.contains("ids", [3, 4], [given, given]).tolist() == [[1, 1, 0], [0, 0, 0]]
+        harness.store.seal(harness.config, harness.view)
+    with pytest.raises(RowError, match="a value of feature 'ids' is null"):
+        reader.contains("ids", 3, [ids[0], None])
 
 
 def test_exact_features_have_no_ids_unless_given(make_harness, make_view):
