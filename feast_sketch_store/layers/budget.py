@@ -56,6 +56,7 @@ class FeatureBudget:
     lists_rows : list the rows even if this layer does not need it, because other layers of the view do.
     max_vocabulary : per feature, the most values with which it may be in a filter, because a read asks the
         filter about each of them. Features without an entry have no limit.
+    share : of the view's rows that the layer has, and of the view's memory that the targets name.
     """
 
     presence_error_rate: float
@@ -66,11 +67,12 @@ class FeatureBudget:
     is_static: bool = False
     lists_rows: bool = False
     max_vocabulary: Mapping[str, int] = field(default_factory=dict)
+    share: float = 1.0
 
     def shared(self, share: float) -> "FeatureBudget":
         """The budget of a layer with a share of the rows, 0 to 1: it gets the same share of the memory."""
         goals = {n: replace(goal, amount=share * goal.amount) for n, goal in self.with_memory.items()}
-        return replace(self, targets={**self.targets, **goals})
+        return replace(self, targets={**self.targets, **goals}, share=share)
 
     def is_beyond(self, name: str, num_values: int) -> bool:
         """Whether a feature has too many values for a filter."""

@@ -162,7 +162,7 @@ class SketchLayerBuilder:
             list_bytes += _INDEX_MARGIN_BYTES + 8 * _TWINS_DEVIATIONS * math.sqrt(2 * twins)
         for name, goal in budget.with_memory.items():
             feature, may_cut = self._features[name], name not in vocabularies
-            targets[name] = fit_to_memory(feature, goal, list_bytes, may_cut=may_cut)
+            targets[name] = fit_to_memory(feature, goal, list_bytes, budget.share, may_cut=may_cut)
         return replace(budget, targets=targets)
 
     def _presence_and_structures(self, plan: LayerPlan) -> tuple[Presence, list[Structure], Assignment]:

@@ -45,7 +45,9 @@ _TRIAL_ROWS = 1 << 12
 _TRIAL_ERROR = 0.01  # about, relative, of sizes that are estimated from coding some of the rows
 
 
-def fit_to_memory(feature: CollectedFeature, goal: Goal, list_bytes: float, *, may_cut: bool = True) -> Goal:
+def fit_to_memory(
+    feature: CollectedFeature, goal: Goal, list_bytes: float, share: float, *, may_cut: bool = True
+) -> Goal:
     """Cut a feature to its memory, and return the goal for its sets or its table alone.
 
     Parameters
@@ -53,6 +55,7 @@ def fit_to_memory(feature: CollectedFeature, goal: Goal, list_bytes: float, *, m
     feature : collected and numbered; values may be cut.
     goal : the bytes of the whole feature.
     list_bytes : of the list of rows that sets need; 0 if the layer has one anyway.
+    share : of the view's memory that the goal names; errors give the bytes of the view.
     may_cut : whether values may be cut. Not if their ids are given, because other layers share them.
 
     Raises SettingsError: the feature does not fit; the message names the least number of bytes.
@@ -62,10 +65,10 @@ def fit_to_memory(feature: CollectedFeature, goal: Goal, list_bytes: float, *, m
     if not len(feature.vocabulary):
         return goal
     if goal.structure == SETS:
-        return _in_sets(feature, goal, list_bytes, 1 if may_cut else len(feature.vocabulary))
+        return _in_sets(feature, goal, list_bytes, share, 1 if may_cut else len(feature.vocabulary))
     if registry.wanted(goal) is not BloomTable:
         return goal  # filters by cluster make their own offer
-    return _in_filter(feature, goal)
+    return _in_filter(feature, goal, share)
 
 
 def num_trial_rows(num_rows: int, num_facts: int) -> int:
@@ -74,7 +77,7 @@ def num_trial_rows(num_rows: int, num_facts: int) -> int:
     return min(num_rows, max(_TRIAL_ROWS, int(num_rows * share)))
 
 
-def _in_sets(feature: CollectedFeature, goal: Goal, list_bytes: float, fewest: int) -> Goal:
+def _in_sets(feature: CollectedFeature, goal: Goal, list_bytes: float, share: float, fewest: int) -> Goal:
     """Keep as many values as fit into the memory, at least ``fewest``."""
     num_rows = len(feature.states)
     num_coded = num_trial_rows(num_rows, feature.num_facts)
@@ -91,7 +94,7 @@ def _in_sets(feature: CollectedFeature, goal: Goal, list_bytes: float, fewest: i
 
     if (least := size_bytes(fewest)) > goal.amount:
         what = "its most popular value alone" if fewest == 1 else "the given vocabulary"
-        raise _too_little(feature, goal, least, f"for {what}")
+        raise _too_little(feature, goal, least, share, f"for {what}")
     low, high = fewest, len(ids)
     if size_bytes(high) <= goal.amount:
         low = high
@@ -103,7 +106,7 @@ def _in_sets(feature: CollectedFeature, goal: Goal, list_bytes: float, fewest: i
     return goal
 
 
-def _in_filter(feature: CollectedFeature, goal: Goal) -> Goal:
+def _in_filter(feature: CollectedFeature, goal: Goal, share: float) -> Goal:
     vocabulary_bytes = feature.vocabulary.packed_bytes
     least = vocabulary_bytes + noisiest_offer(goal, feature.popularity(0)).num_bytes
     if least > goal.amount:
@@ -111,15 +114,19 @@ def _in_filter(feature: CollectedFeature, goal: Goal) -> Goal:
             feature,
             goal,
             least,
+            share,
             f"as {goal.structure}. Without {goal.structure}, popular values are kept in sets",
         )
     return replace(goal, amount=goal.amount - vocabulary_bytes)
 
 
-def _too_little(feature: CollectedFeature, goal: Goal, least: float, what: str) -> SettingsError:
+def _too_little(
+    feature: CollectedFeature, goal: Goal, least: float, share: float, what: str
+) -> SettingsError:
+    declared = replace(goal, amount=goal.amount / share)
     return SettingsError(
-        f"feature {feature.codec.feature!r} cannot be kept for {goal.text}: with its "
-        f"vocabulary and index it takes at least {math.ceil(least):,} bytes {what}"
+        f"feature {feature.codec.feature!r} cannot be kept for {declared.text}: with its "
+        f"vocabulary and index it takes at least {math.ceil(least / share):,} bytes {what}"
     )
 
 
