@@ -84,7 +84,7 @@ def advice(table: FeatureView, settings: ViewSettings, sealed: SealedRows | None
 
 
 def _cost_of_order(codec: FeatureCodec, sealed: SealedRows | None) -> str:
-    """The bytes that an Array takes now and would take with its order, if that is known."""
+    """The bytes that an Array takes now and would take with its order, if these are known to be more."""
     features = [] if sealed is None else sealed.features(codec.feature)
     if sealed is None or not features:
         return " (floats, which seldom repeat)" if codec.element_kind in ("float", "double") else ""
@@ -94,7 +94,7 @@ def _cost_of_order(codec: FeatureCodec, sealed: SealedRows | None) -> str:
         exactly += feature.num_facts * bits / 8
         exactly += 0 if feature.vocabulary is None else feature.vocabulary.size_bytes
     now = _sealed_bytes(codec.feature, sealed)
-    return f" (in order at least about {round(exactly)} bytes instead of {now})"
+    return f" (in order at least about {round(exactly)} bytes instead of {now})" if exactly > now else ""
 
 
 def _exact_bytes(field: Field, codec: FeatureCodec, sealed: SealedRows | None) -> str:

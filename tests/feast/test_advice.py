@@ -56,6 +56,14 @@ def test_what_the_order_of_an_array_costs_is_told_with_its_bytes(make_harness, m
     assert f"history.last (in order at least about {exactly} bytes instead of {now})" in message
 
 
+def test_the_order_of_few_arrays_costs_no_bytes_that_are_known(make_harness, make_view, make_value, caplog):
+    harness = make_harness(view=make_view({"last": Array(Int64)}), compaction={"min_rows": 0})
+    harness.write(1, {"last": make_value("int64_list_val", [])})
+    harness.store.seal(harness.config, harness.view)
+    (message,) = apply_all(harness, [harness.view], caplog)
+    assert "repetitions: history.last. Where these matter" in message
+
+
 def test_what_an_exact_feature_takes_is_told(make_harness, make_view, make_value, caplog):
     fields = [
         Field(name="vector", dtype=Array(Float32), vector_index=True, vector_length=768),
