@@ -32,10 +32,10 @@ from feast_sketch_store.planning.report import bytes_text, count_text, readable_
 _MAX_LISTED = 20  # rows that were left out
 
 
-def _other(name: str, told: str) -> Callable[[FC], FC]:
+def _other(name: str, help_text: str) -> Callable[[FC], FC]:
     """The option that names the repository of another store."""
     return click.option(
-        name, "other", type=FILE, required=True, metavar="OTHER_FEATURE_STORE_YAML", help=told
+        name, "other", type=FILE, required=True, metavar="OTHER_FEATURE_STORE_YAML", help=help_text
     )
 
 
@@ -172,14 +172,14 @@ def survey(
     features_table = [cells for view in found for cells in _feature_cells(view)]
     notes = [f"{view.view}: {note}" for view in found for note in view.notes]
     if html is not None:
-        told = "".join(f"<li>{escape(text)}</li>" for text in (*notes, *refused))
+        items = "".join(f"<li>{escape(text)}</li>" for text in (*notes, *refused))
         body = [
             f"<h1>Survey of {escape(str(other))}</h1>",
             "<h2>Views</h2>",
             pages.table("views", _SURVEY_COLUMNS, views_table),
             "<h2>Features</h2>",
             pages.table("features", _FEATURE_COLUMNS, features_table),
-            f"<ul>{told}</ul>",
+            f"<ul>{items}</ul>",
         ]
         html.write_text(pages.page(f"Survey of {other}", body), "utf-8")
     if as_json:

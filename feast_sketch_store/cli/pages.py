@@ -71,14 +71,14 @@ def bars(name: str, pairs: Sequence[tuple[str, float, float]], text: Any) -> str
         return ""
     largest = max((max(old, new) for _, old, new in pairs), default=0) or 1
     kinds = ("before", "after") if any(old for _, old, _ in pairs) else ("after",)
-    room, step = _WIDTH - _FIGURES, _NAME + len(kinds) * _BAR + _GAP
+    width, step = _WIDTH - _FIGURES, _NAME + len(kinds) * _BAR + _GAP
     parts = []
     for number, (label, *values) in enumerate(pairs):
         top = number * step
         short = label if len(label) <= _MOST_LETTERS else label[: _MOST_LETTERS - 3] + "..."
         parts.append(f'<text x="0" y="{top + _NAME - 5}">{escape(short)}</text>')
         for row, (kind, value) in enumerate(zip(kinds, values[-len(kinds) :], strict=True)):
-            length = round(room * value / largest, 1)
+            length = round(width * value / largest, 1)
             at = top + _NAME + row * _BAR
             parts.append(f'<rect class="{kind}" x="0" y="{at}" width="{length}" height="{_BAR - 2}"/>')
             parts.append(f'<text x="{length + 6}" y="{at + _BAR - 3}">{escape(text(value))}</text>')

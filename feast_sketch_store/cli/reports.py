@@ -145,7 +145,7 @@ def verify(open_store: Callable[[], FeatureStore], views: Sequence[str], as_json
                 [
                     view,
                     *(f"{n:,}" for n in asdict(v).values() if isinstance(n, int)),
-                    ", ".join(f"{kind} {_joined(told)}" for kind, told in v.format_versions.items()) or "-",
+                    ", ".join(f"{kind} {_joined(versions)}" for kind, versions in v.format_versions.items()) or "-",
                     str(len(v.leftovers)),
                     str(len(v.problems)),
                 ]
@@ -199,13 +199,13 @@ def health_command(
     except Exception as error:  # a probe reports what is wrong, whatever it is
         problem = error.message if isinstance(error, click.ClickException) else str(error)
     is_ready = not problem and (live or not reason) and all(view.is_ready for view in found.values())
-    told: dict[str, Any] = {"status": "error" if problem else "ready" if is_ready else "not ready"}
+    answer: dict[str, Any] = {"status": "error" if problem else "ready" if is_ready else "not ready"}
     if live and is_ready:
-        told["status"] = "live"
+        answer["status"] = "live"
     if problem or reason:
-        told["problem"] = problem or reason
-    told["views"] = {name: asdict(view) for name, view in found.items()}
-    click.echo(json.dumps(told))
+        answer["problem"] = problem or reason
+    answer["views"] = {name: asdict(view) for name, view in found.items()}
+    click.echo(json.dumps(answer))
     sys.exit(2 if problem else 0 if is_ready else 1)
 
 

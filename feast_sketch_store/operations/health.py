@@ -51,8 +51,8 @@ def _health(store: FeatureStore, name: str, max_staleness_seconds: float | None)
         view = opened_view(store, name)
         if max_staleness_seconds is not None:
             view.max_staleness_seconds = max_staleness_seconds
-        told = view.freshness(look=True)
+        freshness = view.freshness(look=True)
     except SketchStoreError as error:  # in the settings
         return ViewHealth(False, EMPTY, None, 0, False, str(error))
-    age = None if told.age_seconds is None else round(told.age_seconds, 3)
-    return ViewHealth(told.is_ready, told.state, age, told.num_commits, view.is_pinned, told.problem)
+    age = None if freshness.age_seconds is None else round(freshness.age_seconds, 3)
+    return ViewHealth(freshness.is_ready, freshness.state, age, freshness.num_commits, view.is_pinned, freshness.problem)

@@ -24,7 +24,7 @@ _NO_MOMENT = '"1970-01-01T00:00:00Z"'  # of what a request has itself
 _to_json = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 
 
-class _Told(NamedTuple):
+class _Fixed(NamedTuple):
     """What does not depend on the entities: the text after the vectors, and labels of metrics."""
 
     end: bytes
@@ -37,7 +37,7 @@ class Answers:
     def __init__(self, store: FeatureStore, online: SketchOnlineStore, guard: Guard, records: Records):
         self._store, self._guard, self._records = store, guard, records
         self._plans = Plans(online.view, online.serves, store.config)
-        self._told: WeakKeyDictionary[Plan, _Told] = WeakKeyDictionary()
+        self._fixed: WeakKeyDictionary[Plan, _Fixed] = WeakKeyDictionary()
 
     async def to(self, scope: Mapping[str, Any], body: bytes) -> bytes | None:
         """Answer the body of a request; None if Feast must answer, or raise its error."""
@@ -60,11 +60,11 @@ class Answers:
         vectors = [] if answers is None else [kernel.vectors_to_json(message) for message, _ in answers]
         if answers is None or None in vectors:
             return None
-        number, told = len(columns[0]), self._told[plan]
+        number, fixed = len(columns[0]), self._fixed[plan]
         read_seconds = time.monotonic() - began
         plan.count(answers, number, read_seconds)
-        body = b",".join((b'{"results":[' + _of_request(columns), *vectors)) + told.end  # type: ignore[arg-type]
-        self._records.write(scope, question, plan, told.labels, grant, number, started, read_seconds)
+        body = b",".join((b'{"results":[' + _of_request(columns), *vectors)) + fixed.end  # type: ignore[arg-type]
+        self._records.write(scope, question, plan, fixed.labels, grant, number, started, read_seconds)
         return body
 
     def _plan(self, question: Question) -> Plan | None:
@@ -79,8 +79,8 @@ class Answers:
             return list(question.features)
 
         plan = self._plans.of(question, features, registry, project, store.config)
-        if plan is not None and plan not in self._told:
-            self._told[plan] = _Told(_end(plan), self._records.labels(plan))
+        if plan is not None and plan not in self._fixed:
+            self._fixed[plan] = _Fixed(_end(plan), self._records.labels(plan))
         return plan
 
 

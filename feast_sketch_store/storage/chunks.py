@@ -17,17 +17,17 @@ class Chunks:
     def of(cls, pieces: Iterable[bytes | memoryview], chunk_bytes: int) -> "Chunks":
         """The checksums of content that comes in pieces."""
         checksums: list[bytes] = []
-        hasher, room = mmh3.mmh3_x64_128(), chunk_bytes
+        hasher, wanted = mmh3.mmh3_x64_128(), chunk_bytes
         for piece in pieces:
             rest = memoryview(piece)
             while len(rest):
-                taken, rest = rest[:room], rest[room:]
+                taken, rest = rest[:wanted], rest[wanted:]
                 hasher.update(taken)
-                room -= len(taken)
-                if not room:
+                wanted -= len(taken)
+                if not wanted:
                     checksums.append(hasher.digest())
-                    hasher, room = mmh3.mmh3_x64_128(), chunk_bytes
-        if room < chunk_bytes:
+                    hasher, wanted = mmh3.mmh3_x64_128(), chunk_bytes
+        if wanted < chunk_bytes:
             checksums.append(hasher.digest())
         return cls(chunk_bytes, tuple(checksums))
 

@@ -356,8 +356,8 @@ def _reason(error: Exception, server: str) -> str:
     if status and status[1] == "407":
         return "the proxy demands a login; put it into proxy_url"
     if code or status:
-        told = " ".join(match[1] for match in (status, code) if match)
-        return f"the object store answers {told}"
+        answer = " ".join(match[1] for match in (status, code) if match)
+        return f"the object store answers {answer}"
     for pattern, cause in _CAUSES:
         if found := re.search(pattern, text):
             # To an http:// endpoint, a proxy that cannot be reached fails as the endpoint would.

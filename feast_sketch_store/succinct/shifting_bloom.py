@@ -216,8 +216,8 @@ class ShiftingBloomFilter:
         while done < num_entities:
             # Assume as many for the other entities as for those so far, and at least all for the next one.
             count = int(indptr[done])
-            room = max(count * num_entities // (done + 1) * 5 // 4, count + query.num_symbols + 2)
-            ids = np.concatenate((ids[:count], np.empty(room - count, np.int32)))
+            capacity = max(count * num_entities // (done + 1) * 5 // 4, count + query.num_symbols + 2)
+            ids = np.concatenate((ids[:count], np.empty(capacity - count, np.int32)))
             done = kernel.possible_symbols(*question, wanted, done, indptr, ids)
         return indptr, ids[: indptr[-1]]
 

@@ -437,9 +437,9 @@ class LiveView(ABC, Generic[V]):
         if look:
             with suppress(SketchStoreError):
                 self.current()  # follows the rows if they were divided anew
-        told = [shard.freshness(look) for shard in self.served.values()]
-        worst = max(told, key=_badness)
-        num_commits = sum(one.num_commits for one in told)
+        found = [shard.freshness(look) for shard in self.served.values()]
+        worst = max(found, key=_badness)
+        num_commits = sum(one.num_commits for one in found)
         return replace(worst, max_staleness_seconds=self.max_staleness_seconds, num_commits=num_commits)
 
     @property

@@ -118,10 +118,10 @@ class ViewFile:
         """
         try:
             entries: dict[str, Any] = checked(json.loads(content), dict)
-            version, told = entries["format_version"], checked(entries["checksum"], str)
+            version, checksum = entries["format_version"], checked(entries["checksum"], str)
             if version != FORMAT_VERSION:
                 raise FormatVersionError.of(source, version, FORMAT_VERSION, kind="view file")
-            if checksum_of(content.replace(told.encode(), _NO_CHECKSUM, 1)) != told:
+            if checksum_of(content.replace(checksum.encode(), _NO_CHECKSUM, 1)) != checksum:
                 raise ValueError("its checksum does not match")  # noqa: TRY301
             join_keys = entries["join_keys"]
             return cls(
