@@ -145,7 +145,8 @@ def verify(open_store: Callable[[], FeatureStore], views: Sequence[str], as_json
                 [
                     view,
                     *(f"{n:,}" for n in asdict(v).values() if isinstance(n, int)),
-                    ", ".join(f"{kind} {_joined(versions)}" for kind, versions in v.format_versions.items()) or "-",
+                    ", ".join(f"{kind} {_joined(versions)}" for kind, versions in v.format_versions.items())
+                    or "-",
                     str(len(v.leftovers)),
                     str(len(v.problems)),
                 ]

@@ -77,6 +77,7 @@ def seal(
 
 class SketchLayerBuilder:
     """Collects rows and builds one layer; parameters as of `seal`. The keys of the batches are ignored.
+
     Raises SketchStoreError: there are more than `MAX_ROWS` rows.
     """
 

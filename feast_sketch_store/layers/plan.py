@@ -166,6 +166,7 @@ class LayerPlan:
 
     def choose_offers(self, growth: float) -> Assignment:
         """The smallest way to meet every target, if a table must be ``growth`` times its computed size.
+
         Raises SettingsError: a feature does not fit into its memory.
         """
         if not len(self.keys):  # no structure has anything to save

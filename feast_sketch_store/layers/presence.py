@@ -95,6 +95,7 @@ class Presence(ABC):
         cls, description: Mapping[str, Any], parts: Parts, structures: Sequence[Structure]
     ) -> Self:
         """The reverse of `to_snapshot`.
+
         Raises ValueError, KeyError, TypeError: the parts do not fit each other or the layer's structures.
         """
 
@@ -171,6 +172,7 @@ class _RowsWithShapes(Presence, Generic[S]):
 @dataclass(frozen=True)
 class ShapedRows(_RowsWithShapes[BloomTable]):
     """Rows whose shapes are symbols of rows in a filter.
+
     Raises ValueError: there are no shapes, or the filter has another number of them.
     """
 
@@ -199,6 +201,7 @@ class ShapedRows(_RowsWithShapes[BloomTable]):
 @dataclass(frozen=True)
 class StaticRows(_RowsWithShapes[StaticScalars]):
     """Rows that a static function maps to numbers, whose lowest digit is the shape; it is of one range.
+
     Raises ValueError: the function has another number of shapes.
     """
 

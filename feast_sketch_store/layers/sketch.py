@@ -512,6 +512,7 @@ class SealedRows:
 
     def sampled_rates(self, names: Iterable[str], num_samples: int) -> dict[str, float]:
         """By feature, the share of (entity, value) pairs that read as written, of entities that never were.
+
         Raises DamagedFileError: a part of a snapshot that was not used before is damaged.
         """
         rng = np.random.default_rng()

@@ -49,6 +49,7 @@ def _bound(host: str, port: int) -> _Server:
 def exported(host: str, port: int) -> Iterator[int]:
     """Serve metrics to Prometheus from a thread until the block ends. Yields the port; 0 asks for any free
     one.
+
     Raises SketchStoreError: the port is taken, or the host is not of this machine.
     """
     with _bound(host, port) as server:

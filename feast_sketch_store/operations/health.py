@@ -55,4 +55,6 @@ def _health(store: FeatureStore, name: str, max_staleness_seconds: float | None)
     except SketchStoreError as error:  # in the settings
         return ViewHealth(False, EMPTY, None, 0, False, str(error))
     age = None if freshness.age_seconds is None else round(freshness.age_seconds, 3)
-    return ViewHealth(freshness.is_ready, freshness.state, age, freshness.num_commits, view.is_pinned, freshness.problem)
+    return ViewHealth(
+        freshness.is_ready, freshness.state, age, freshness.num_commits, view.is_pinned, freshness.problem
+    )

@@ -539,6 +539,7 @@ def _resolve(store: FeatureStore, view: str) -> tuple[SketchOnlineStore, Feature
 
 def entity_keys_of(table: FeatureView, entity_rows: Sequence[Mapping[str, Any]]) -> list[EntityKey]:
     """Entity keys, made as Feast makes them from the rows of ``get_online_features``.
+
     Raises RowError: a row does not have the view's join keys, or a value has another type.
     """
     types = {field.name: field.dtype.to_value_type() for field in table.entity_columns}

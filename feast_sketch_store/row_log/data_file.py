@@ -93,6 +93,7 @@ class DataFile:
     @classmethod
     def from_entry(cls, storage: Storage, entry: dict[str, object]) -> "DataFile":
         """The file that an entry of a commit describes; the reverse of `to_entry`.
+
         Raises ValueError, KeyError, TypeError: the entry does not describe a data file.
         """
         name, num_rows, checksum = entry["name"], entry["num_rows"], entry["checksum"]
@@ -124,6 +125,7 @@ class DataFile:
     def batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
         """The rows in batches of bounded size, with large types; of all columns, or of those named that it
         has.
+
         Raises DamagedFileError: the file is missing, truncated or altered.
         """
         with self._reading():
@@ -201,6 +203,7 @@ class StagedFile:
 
     def check(self) -> None:
         """Check that the file exists and is complete.
+
         Raises StorageError: it is missing, or its size is wrong.
         """
         if (size := self.file.size_bytes) != self.size_bytes:

@@ -149,6 +149,7 @@ def decode_actions(content: bytes) -> list[dict[str, Any]]:
 
 def path_of(action: Mapping[str, Any]) -> str:
     """The name of the data file that an added or removed path stands for.
+
     Raises ValueError: it lies outside of the table's folder.
     """
     name = unquote(action["path"])

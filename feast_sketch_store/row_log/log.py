@@ -503,6 +503,7 @@ class RowLog:
     def extend(self, rows: LogRead, schema: pa.Schema) -> LogRead:
         """Create the table if it does not exist, and add missing columns. Gives the same rows in the table as
         it is now.
+
         Raises RowError: a column has another type in the log.
         """
         assert rows.position.identity is not None
@@ -588,6 +589,7 @@ def _behind(
 
 def _with_columns_of(commits: Iterable[Commit], known: Mapping[str, Any]) -> dict[str, Any]:
     """Columns with their types in Delta, and those that commits have besides.
+
     Raises RowError: a commit has a column with another type.
     """
     columns, last = dict(known), None

@@ -109,6 +109,7 @@ def encode_segment_head(head: SegmentHead) -> bytes:
 
 def decode_segment_head(content: bytes, source: str) -> SegmentHead | None:
     """The reverse; None if the writer died before the head was whole.
+
     Raises DamagedFileError, FormatVersionError: the head was altered, or is of another kind or version.
     """
     if len(content) < SEGMENT_HEAD_BYTES or not any(content[SEGMENT_HEAD_BYTES - 8 : SEGMENT_HEAD_BYTES]):
@@ -239,6 +240,7 @@ class Commit:
 def commits_of(records: Sequence[Record], table: Storage) -> list[Commit]:
     """The commits of some records; one that closes a segment is none. ``table`` is the storage of the data
     files.
+
     Raises DamagedFileError: a payload cannot be read.
     """
 

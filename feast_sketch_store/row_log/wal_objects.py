@@ -172,6 +172,7 @@ class ObjectWriteAheadLog(WriteAheadLog):
         self, payloads: Sequence[Payload], check: Callable[[Tail], None] = lambda tail: None
     ) -> tuple[int, Cursor | None]:
         """Append commits, see `WriteAheadLog.append`: each is a commit of its own, and those before it stay.
+
         Raises UncertainWriteError: the commit may be there, or come later.
         """
         with self._lock:

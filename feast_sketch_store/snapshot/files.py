@@ -175,6 +175,7 @@ class SnapshotFile:
 
     def damage_of(self, error: MissingFileError) -> DamagedFileError:
         """The error of a file that is missing although the manifest names it.
+
         Raises MissingFileError: the snapshot was pruned just now.
         """
         if not self.exists():
@@ -228,6 +229,7 @@ class SnapshotFolder:
 
     def named(self, name: str, manifest: bytes) -> SnapshotFile:
         """A snapshot, published or not, whose manifest is known.
+
         Raises DamagedFileError: this is not the manifest of a snapshot of this name.
         """
         found = Manifest.decode(manifest, self.storage.where(name))
@@ -259,6 +261,7 @@ class SnapshotFolder:
 
     def pin(self, snapshot: SnapshotFile) -> None:
         """Hold readers at a snapshot until `unpin`. It is kept that long.
+
         Raises StorageError: the storage cannot be written, or the snapshot is gone.
         """
         before = self.look().pins

@@ -113,6 +113,7 @@ class Stretch:
     @classmethod
     def of_entry(cls, entry: Sequence[Any], start: int) -> "Stretch":
         """The array of an entry of the header, which begins at ``start``.
+
         Raises ValueError, KeyError, TypeError: such an array is not possible.
         """
         name, type_name, shape, checksum = entry if len(entry) > 3 else (*entry, "")
@@ -138,6 +139,7 @@ class Stretch:
 
     def decode(self, content: bytes, source: str) -> NDArray[np.generic]:
         """The array, given its bytes.
+
         Raises DamagedFileError: they are fewer, or differ from the checksum.
         """
         if len(content) != self.size_bytes or _checksum(content) != self.checksum:
@@ -147,6 +149,7 @@ class Stretch:
 
 def locate(head: bytes, size_bytes: int, source: str) -> dict[str, Stretch]:
     """Where the arrays of a file lie, given at least its header and its size.
+
     Raises DamagedFileError, FormatVersionError: as `decode`, of the header.
     """
     _, stretches = _read_header(np.frombuffer(head, np.uint8), source, size_bytes)

@@ -139,6 +139,7 @@ class Manifest:
     @classmethod
     def decode(cls, content: bytes, source: str) -> "Manifest":
         """The manifest in a file's content; errors name the ``source``.
+
         Raises DamagedFileError, FormatVersionError: the content is truncated, altered, or of another kind or
         version.
         """

@@ -39,6 +39,7 @@ class UncertainWriteError(StorageError):
 
 def checked_name(name: str, location: str) -> str:
     """Check the name of a file: it must stay below the storage.
+
     Raises StorageError: a part is empty, ``.`` or ``..``, or there are characters that no file name can
     have.
     """
@@ -50,6 +51,7 @@ def checked_name(name: str, location: str) -> str:
 
 def checked_folder(folder: str, location: str) -> str:
     """Check the name of a folder; ``""`` is the storage itself.
+
     Raises StorageError: it does not end in a slash, or what is before that is not a name.
     """
     if folder:
@@ -139,6 +141,7 @@ class Storage(ABC):
     @abstractmethod
     def read(self, name: str, start: int = 0, length: int | None = None) -> bytes:
         """Bytes ``[start, start + length)`` of a file, fewer if it ends before; None for all there are.
+
         Raises MissingFileError: there is no such file.
         """
 
@@ -168,6 +171,7 @@ class Storage(ABC):
     @abstractmethod
     def create(self, name: str) -> AbstractContextManager[BinaryIO]:
         """Write a new file. It appears whole and durable when the block ends, or not at all if it raises.
+
         Raises FileExistsAlreadyError: the file exists by the end of the block; it stays unchanged.
         """
 

@@ -33,6 +33,7 @@ class Checked(NamedTuple):
 def check_bucket(url: str, options: Options | None = None) -> Iterator[Checked]:
     """Check a bucket, one property after the other, in a folder below the URL, which is removed; see
     `open_bucket`.
+
     Raises SettingsError, StorageError: the URL or an option is invalid, or the objects of the check cannot
     be removed.
     """

@@ -65,6 +65,7 @@ def is_url(path: str) -> bool:
 
 def check_url(url: str) -> None:
     """Check the path of a store that is a URL.
+
     Raises ValueError: it is not the URL of a supported object store. The message does not repeat the whole
     URL.
     """
@@ -113,6 +114,7 @@ def open_bucket(
 
 def open_objects(url: str, options: Mapping[str, str] | None = None) -> tuple["Objects", str]:
     """The objects of a URL's bucket, and the folder of the URL: empty, or with a slash at its end.
+
     Raises SettingsError: the URL or an option is invalid, or obstore is not installed.
     """
     try:

@@ -254,6 +254,7 @@ class Objects:
 
     def require_conditions(self) -> None:
         """Check once that creating a key twice fails.
+
         Raises StorageError: it does not fail, so writers would overwrite each other's commits.
         """
         if self._is_probed:

@@ -63,6 +63,7 @@ class StorePlace:
 
     def find_view(self, project: str | None, view: str) -> Storage:
         """The storage of a view that `feast apply` has made; a project may be None if the store has only one.
+
         Raises SettingsError: there is no such view, or the project must be named.
         """
         store = self._root()

@@ -157,6 +157,7 @@ class HeldBack:
     @classmethod
     def read(cls, storage: Storage) -> Self | None:
         """The fill that a view holds back; None if there is none.
+
         Raises DamagedFileError, StorageError: its file is damaged, or cannot be read.
         """
         try:

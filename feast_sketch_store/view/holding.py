@@ -53,6 +53,7 @@ def pin(view: View, versions: Sequence[int] | None = None) -> tuple[int, ...]:
 
 def snapshots_of(view: View, versions: Sequence[int]) -> list[SnapshotFile]:
     """The newest snapshot of each shard that has its version.
+
     Raises SettingsError: there is no such snapshot.
     """
     chosen = []

@@ -97,6 +97,7 @@ class Known:
     @classmethod
     def decode(cls, given: bytes) -> "Known":
         """The reverse.
+
         Raises ValueError, KeyError, TypeError: it is damaged, or another release wrote it.
         """
         outer = json.loads(given)

@@ -338,6 +338,7 @@ class LiveView(ABC, Generic[V]):
 
     def follow(self) -> bool:
         """Use the shards that the view's file names now. Returns whether these are others.
+
         Raises DamagedFileError, StorageError: the file cannot be read.
         """
         return self._follow(self._parts)

@@ -163,6 +163,7 @@ class LiveShard:
 
     def refresh(self) -> None:
         """Load everything that was written or sealed before this call.
+
         Raises DamagedFileError: a file cannot be read, and there is no earlier state to keep serving.
         """
         with self._refresh_lock:

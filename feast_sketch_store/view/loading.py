@@ -227,6 +227,7 @@ class ShardLoader:
 
     def sealed(self) -> ShardState:
         """The state of the newest snapshot that can be read, without the commits since.
+
         Raises DamagedFileError: none of them can be read.
         """
         return replace(self._newest_readable(self._empty), newest_seen=self._newest_snapshot())

@@ -25,6 +25,7 @@ def remove_project(place: StorePlace, project: str) -> None:
 
 def remove_view(storage: Storage) -> None:
     """Remove all that is stored of a view, when no process seals it or appends to it.
+
     Raises StorageError: a file cannot be removed.
     """
     with ExitStack() as held:

@@ -236,6 +236,7 @@ def fold_delta(
 
 def weighted_formulas(settings: ViewSettings, known: Mapping[str, Formula]) -> dict[str, Formula]:
     """The formulas of all computed features, with the smallest steps; ``known`` are those of the last seal.
+
     Raises SettingsError: a file of weights cannot be used.
     """
     wanted = {name: f.score for name, f in settings.features.items() if f.score is not None}

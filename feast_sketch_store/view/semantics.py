@@ -407,6 +407,7 @@ SEMANTICS: Final[dict[str, type[RowSemantics]]] = {kind.name: kind for kind in (
 
 def named(name: str, codecs: Sequence[FeatureCodec]) -> RowSemantics:
     """The semantics of a name, for a view with these features.
+
     Raises ValueError: this process does not know it.
     """
     if name not in SEMANTICS:

@@ -311,6 +311,7 @@ class Shard(LiveShard):
 
     def delete(self, deletions: pa.Table) -> None:
         """Delete all rows of some entities; see `rows.deletions`. It is durable when this returns.
+
         Raises RowError, StorageError: nothing was deleted.
         """
         self.row_log.append(deletions)
@@ -404,6 +405,7 @@ class Shard(LiveShard):
 
     def absorb(self) -> None:
         """Move the rows of the write-ahead log into the table.
+
         Raises DamagedFileError, StorageError: the rows stay where they are.
         """
         self.refresh()  # deferred rows would be counted again and again
@@ -449,6 +451,7 @@ class Shard(LiveShard):
 
     def kept_rows(self) -> FoldedRows | None:
         """The rows that a seal would keep now, read anew from the row log; None if it has none.
+
         Raises DamagedFileError: the row log cannot be read.
         """
         log = self.row_log.read()

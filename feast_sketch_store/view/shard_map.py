@@ -90,6 +90,7 @@ class ShardMap:
     @classmethod
     def of_entry(cls, entry: Any) -> "ShardMap":
         """The reverse of `to_entry`.
+
         Raises ValueError, KeyError, TypeError: the entry is not a shard map.
         """
         entry = checked(entry, dict)
@@ -120,6 +121,7 @@ class OtherShardsError(ShardError):
 
 def check_map(view: str, there: ShardMap, opened: ShardMap) -> None:
     """Check that a view may be written with the shards that it was opened with.
+
     Raises ShardError: it has other shards now, or its rows are being divided again.
     """
     if there.is_moving:
@@ -141,6 +143,7 @@ def check_map(view: str, there: ShardMap, opened: ShardMap) -> None:
 
 def check_division(view: str, num_shards: int, shard_map: ShardMap) -> None:
     """Check that files for a number of shards may be committed.
+
     Raises ShardError: the rows are divided into others by now.
     """
     if num_shards != shard_map.num_shards:

@@ -88,6 +88,7 @@ class ShardState:
 
     def row_keys(self) -> RowKeys:
         """The keys of all rows, sealed, unsealed and expired, one per entity, in the order of their hashes.
+
         Raises DamagedFileError, StorageError: the order index of the snapshot cannot be read.
         """
         parts = [] if self.snapshot is None else [load_order(self.snapshot)]

@@ -144,6 +144,7 @@ class View(LiveView[Shard]):
 
     def prepare(self) -> None:
         """Check that files can be written, and make the view's folder and its file.
+
         Raises ShardError, StorageError: the rows are being divided into other shards, or files cannot be
         written.
         """
@@ -253,6 +254,7 @@ class View(LiveView[Shard]):
 
     def to_table(self, batches: Sequence[Batch]) -> pa.Table:
         """Batches as one table of the row log.
+
         Raises RowError, UnsupportedFeatureError: rows cannot be kept.
         """
         rows = [row for batch in batches if not isinstance(batch, pa.Table | ListRows) for row in batch]
@@ -349,6 +351,7 @@ class View(LiveView[Shard]):
 
     def staged(self, entry: dict[str, Any]) -> StagedFile:
         """The file that an entry of a report describes.
+
         Raises ShardError: the rows are divided into other shards by now.
         """
         check_division(self.name, entry["num_shards"], self.shard_map)
@@ -489,6 +492,7 @@ class View(LiveView[Shard]):
     @contextmanager
     def unchanging(self) -> Iterator[None]:
         """Keep other processes from sealing, rebuilding or vacuuming the view; they may write.
+
         Raises StorageError: another process does so, for as long as `lock_timeout_seconds`.
         """
         with self._seal_lock, self._leased(self.lock_timeout_seconds, create=True) as is_ours:

@@ -74,6 +74,7 @@ class ViewFile:
     @classmethod
     def read(cls, storage: Storage) -> Self | None:
         """Read the file of a view; None if there is none.
+
         Raises DamagedFileError, StorageError: the file is damaged, or cannot be read.
         """
         try:
@@ -113,6 +114,7 @@ class ViewFile:
     @classmethod
     def decode(cls, content: bytes, source: str) -> Self:
         """The reverse of `encode`; errors name the ``source``.
+
         Raises DamagedFileError, FormatVersionError: the content is truncated, altered, or of another kind or
         version.
         """
@@ -246,6 +248,7 @@ def _entry_of(codec: FeatureCodec) -> dict[str, Any]:
 
 def _codec_of(entry: dict[str, Any]) -> FeatureCodec:
     """The reverse of `_entry_of`.
+
     Raises ValueError, KeyError, TypeError: the entry does not tell how a feature is declared.
     """
     kind = checked(entry["codec"], str)
