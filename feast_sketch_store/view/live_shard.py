@@ -90,9 +90,6 @@ class LiveShard:
         storage cannot be read, a replica starts from the host's last known state.
     """
 
-    # What to do if the rows have other types than the view was opened with.
-    remedy = "the view was removed and made again since it was opened: open it again"
-
     def __init__(
         self,
         storage: Storage,
@@ -108,7 +105,7 @@ class LiveShard:
         self.snapshots = SnapshotFolder(storage.within(SNAPSHOTS_FOLDER))
         host_path = storage.host_path if is_replica else None
         last_known = None if host_path is None else LastKnown(host_path)
-        self._loader = ShardLoader(self.row_log, self.snapshots, semantics, self.remedy, last_known)
+        self._loader = ShardLoader(self.row_log, self.snapshots, semantics, last_known)
         self.is_polled = is_replica and refresh_interval_seconds > 0  # by the view
         self.state = ShardState(semantics)  # as of the last look
         self._is_open = False  # until the storage was read for the first time

@@ -37,6 +37,11 @@ SERVING = "SERVING"
 REFRESHING = "REFRESHING"  # a look at the storage is under way; reads go on
 STALE = "STALE"  # the last look failed; reads go on
 
+# What to do if rows have other types than the view was opened with.
+_REMADE = (
+    "the view was declared again since it was opened: open it again, with Feast by `store.refresh_registry()`"
+)
+
 _KEEP_SECONDS = 1_200.0  # between two marks that fetched files are in use
 
 
@@ -49,7 +54,6 @@ class ShardLoader:
 
     Parameters
     ----------
-    remedy : what to do if rows have other types than the codecs.
     last_known : where the host keeps the last state, for starts while the storage is out of reach.
     """
 
@@ -58,13 +62,11 @@ class ShardLoader:
         row_log: RowLog,
         snapshots: SnapshotFolder,
         semantics: RowSemantics,
-        remedy: str,
         last_known: LastKnown | None = None,
     ):
         self._row_log = row_log
         self._snapshots = snapshots
         self.semantics = semantics
-        self._remedy = remedy
         self._damaged: dict[str, str] = {}  # snapshots that turned out to be damaged while in use, and how
         self._manifest: tuple[SnapshotFile, Manifest] | None = None  # of the snapshot that orders are of
         self._orders: dict[str, OrderIndex] = {}  # by the names of files of one snapshot
@@ -331,7 +333,7 @@ class ShardLoader:
         if sealed.semantics != self.semantics.name:
             raise UnsupportedFeatureError(
                 f"{snapshot.where()}: the rows of the view {sealed.semantics}, and are declared to "
-                f"{self.semantics.name} now; {self._remedy}"
+                f"{self.semantics.name} now; {_REMADE}"
             )
         changed = {
             codec.feature: f"feature {codec.feature!r} was sealed as {known.type_text} and is declared as "
@@ -342,9 +344,7 @@ class ShardLoader:
             if (known := codecs.get(codec.feature)) is not None and known.value_field != codec.value_field
         }
         if changed:
-            raise UnsupportedFeatureError(
-                f"{'; '.join(changed.values())}; {self._remedy} ({snapshot.where()})"
-            )
+            raise UnsupportedFeatureError(f"{'; '.join(changed.values())}; {_REMADE} ({snapshot.where()})")
         # A snapshot's version is the number of commits that it covers.
         position = Position(snapshot.version - 1)
         return replace(self._empty, position=position, snapshot=snapshot, sealed=sealed, deltas=deltas)
@@ -389,7 +389,7 @@ class ShardLoader:
                 raise UnsupportedFeatureError(
                     f"{self._row_log.where}: feature {name!r} was written as "
                     f"{table.schema.field(name).type} and is declared as {declared.field(name).type} now; "
-                    f"{self._remedy}"
+                    f"{_REMADE}"
                 )
 
     def late(self, state: ShardState, keys: RowKeys, num_deltas: int | None = None) -> NDArray[np.bool_]:

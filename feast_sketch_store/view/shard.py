@@ -41,7 +41,6 @@ from feast_sketch_store.view.sealing import (
 )
 from feast_sketch_store.view.semantics import REPLACE, FoldedRows, RowSemantics, named
 from feast_sketch_store.view.state import ShardState
-from feast_sketch_store.view.view_file import REMEDY
 
 _logger = logging.getLogger(__name__)
 
@@ -134,8 +133,6 @@ class Shard(LiveShard):
     It decides nothing: the view says when it loads, absorbs and seals, and holds the lease for that.
     Parameters are those of `LiveShard`, with the settings of the view in place of the semantics.
     """
-
-    remedy = REMEDY
 
     def __init__(
         self,

@@ -48,7 +48,7 @@ _NO_CHECKSUM = b"0" * 32  # in place of the checksum in the bytes that it is of
 _SECONDS = 1.0  # between two looks at the file for other shards; in a bucket ten times as many
 _MAX_ATTEMPTS = 20
 
-REMEDY = "give it a new name, or remove the view with `feast apply`, add it again and materialize"
+_REMEDY = "give it a new name, or remove the view with `feast apply`, add it again and materialize"
 
 
 @dataclass(frozen=True)
@@ -186,7 +186,7 @@ class ViewFile:
             if _attributes_text(was) != _attributes_text(now)
         }
         if changed:
-            yield UnsupportedFeatureError(f"{'; '.join(changed.values())}; {REMEDY}")
+            yield UnsupportedFeatureError(f"{'; '.join(changed.values())}; {_REMEDY}")
         elif self.semantics != newer.semantics:
             yield UnsupportedFeatureError(
                 f"the rows of feature view {view!r} {self.semantics}, and are declared to {newer.semantics} "

@@ -102,7 +102,7 @@ def test_readers_keep_order_and_counts_as_declared_before_a_seal_too(make_harnes
 
 
 TEXTS, NUMBERS = Value(string_set_val=StringSet(val=["a"])), Value(int64_set_val=Int64Set(val=[5]))
-REOPEN = r"'x' was .* removed and made again .*: open it again"
+REOPEN = r"'x' was .* declared again since it was opened: open it again, with Feast by `store.refresh"
 
 CHANGES = [
     (Set(String), TEXTS, Set(Int64), Value(int64_set_val=Int64Set(val=[1]))),
