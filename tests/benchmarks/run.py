@@ -21,6 +21,7 @@ BENCHMARKS = (
     "reader",
     "structures",
     "peers",
+    "long_rows",
     "short_rows",
     "one_set",
     "online_read",
