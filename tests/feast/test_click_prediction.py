@@ -84,6 +84,7 @@ def test_it_measures_plots_and_writes_the_tables_of_a_page(data, tmp_path):
     assert all(line in text for line in output.splitlines() if line.startswith("| error rate"))
 
 
+@pytest.mark.slow
 def test_it_says_where_the_data_is_to_be_had(tmp_path):
     status, _, errors = run("run.py", "--data", tmp_path)
     assert status == 2

@@ -68,6 +68,7 @@ def test_numbers_in_runs_take_the_bits_of_their_distances(base):
     assert size_of(arrays) < 10_000 * (2.1 + 4) / 8
 
 
+@pytest.mark.slow
 @given(st.lists(st.lists(st.integers(-(2**62), 2**62), min_size=50, max_size=60), min_size=1, max_size=3))
 def test_long_runs_of_any_numbers(runs):
     assert_comes_back(pa.array(dict.fromkeys(number for run in runs for number in sorted(run)), INT64))

@@ -198,6 +198,7 @@ def test_a_write_succeeds_where_no_thread_can_be_started_for_a_seal(make_view, m
     assert view.stats().sealed_entities == 161
 
 
+@pytest.mark.slow
 def test_reads_go_on_where_no_thread_can_be_started_to_refresh(tmp_path):
     settings = settings_of(Goal("error_rate", 1e-9, "sets"))
     writer = View(LocalStorage(tmp_path / "view"), settings, ALWAYS, 0.0)
