@@ -23,11 +23,13 @@ from feast_sketch_store.storage.names import FRESH_FOLDER, ROWS_FOLDER, SNAPSHOT
 
 _logger = logging.getLogger(__name__)
 
-# What is wrong if parts of a view do not belong together, and the first half of what to do.
+# What is wrong if parts of a view do not belong together, and what to do: the first way, or one of the others.
 COPY = (
     "the view's folder is a copy that was made while others wrote. Restore one that was made while nobody "
     "wrote"
 )
+GO_ON = "delete its snapshots to go on with the rows that are there"
+_BEGIN_ANEW = "remove the view with `feast apply` and materialize it"
 # A larger batch goes into a data file at once; the write-ahead log then has its name.
 _MAX_WAL_BYTES = 1 << 23
 _MAX_WAL_ROWS = 1 << 13
@@ -388,14 +390,9 @@ class RowLog:
 
     def _check_not_sealed(self, end: Cursor | None) -> None:
         """Refuse to append to a log that is older than a snapshot: rows would hide behind what it covers."""
-        newest = self._snapshots.look().newest
-        if end is None or newest is None or newest.version <= end.next_number or not self._wal.is_at_end(end):
-            return
-        raise DamagedFileError(
-            f"{self._wal.where}: ends before commit {end.next_number}, and {newest.where()} covers the rows "
-            f"up to commit {newest.version - 1}: {COPY}, or delete its snapshots to go on with the rows that "
-            "are there"
-        )
+        if end is not None and (newest := self._snapshots.look().newest) is not None:
+            what = f"{newest.where()} covers the rows"
+            self._check_not_older(end, newest.version - 1, what, GO_ON)
 
     def _check_follows(self, tail: Tail, state: TableState) -> None:
         """Refuse to append to a log that is not that of the table, older, or not next to it: nobody would see
@@ -409,12 +406,15 @@ class RowLog:
         first = tail.others[0].number if tail.others else end.next_number
         if first > state.through + 1 and not self._is_gone(end):
             raise self._gap(state.through + 1, first - 1)
+        what = f"the table in {self._rows.where()} has the rows"
+        self._check_not_older(end, state.through, what, _BEGIN_ANEW)
+
+    def _check_not_older(self, end: Cursor, through: int, what: str, otherwise: str) -> None:
         # Where no lease keeps others out, they may have written and absorbed since the look at the log.
-        if state.through >= end.next_number and self._wal.is_at_end(end):
+        if through >= end.next_number and self._wal.is_at_end(end):
             raise DamagedFileError(
-                f"{self._wal.where}: ends before commit {end.next_number}, and the table in "
-                f"{self._rows.where()} has the rows up to commit {state.through}: {COPY}, or remove the view "
-                "with `feast apply` and materialize it"
+                f"{self._wal.where}: ends before commit {end.next_number}, and {what} up to commit "
+                f"{through}: {COPY}, or {otherwise}"
             )
 
     def _lost(self) -> DamagedFileError:
@@ -433,7 +433,7 @@ class RowLog:
     def _gap(self, first: int, last: int) -> DamagedFileError:
         return DamagedFileError(
             f"{self._wal.where}: commits {first} to {last} of the row log are missing: a file was removed, "
-            f"or {COPY}, or remove the view with `feast apply` and materialize it"
+            f"or {COPY}, or {_BEGIN_ANEW}"
         )
 
     def absorb(self) -> LogRead:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from feast_sketch_store.errors import DamagedFileError, StorageError, UnsupportedFeatureError
 from feast_sketch_store.layers import ExactLayer
 from feast_sketch_store.row_log import START, LogRead, Position, RowLog
-from feast_sketch_store.row_log.log import COPY
+from feast_sketch_store.row_log.log import COPY, GO_ON
 from feast_sketch_store.rows.encoding import RowKeys, first_due
 from feast_sketch_store.rows.formulas import with_formulas
 from feast_sketch_store.snapshot.files import Listing, SnapshotFile, SnapshotFolder
@@ -131,8 +131,7 @@ class ShardLoader:
             if newest is not None and log.position.number < newest.version - 1:
                 raise DamagedFileError(
                     f"{newest.where()}: covers rows up to commit {newest.version - 1}, and those in "
-                    f"{self._row_log.where} end at commit {log.position.number}: {COPY}, or delete its "
-                    "snapshots to go on with the rows that are there"
+                    f"{self._row_log.where} end at commit {log.position.number}: {COPY}, or {GO_ON}"
                 )
             state = replace(self._empty, newest_seen=newest)
         elif state.snapshot is not None and state.position.identity is None and not state.snapshot.exists():
