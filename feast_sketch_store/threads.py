@@ -76,8 +76,8 @@ class Threads(ThreadPoolExecutor):
     maker leaves a core to others, its threads do.
     """
 
-    def __init__(self, max_workers: int, thread_name_prefix: str = ""):
-        super().__init__(max_workers, thread_name_prefix, _set_own, (leaves_a_core(),))
+    def __init__(self, max_workers: int):
+        super().__init__(max_workers, initializer=_set_own, initargs=(leaves_a_core(),))
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> "Future[T]":
         """Call a function in a thread, see `Executor.submit`."""
