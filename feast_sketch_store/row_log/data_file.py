@@ -123,8 +123,8 @@ class DataFile:
             return large_schema(pq.read_schema(pa.BufferReader(self._content())).remove_metadata())
 
     def batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
-        """The rows in batches of bounded size, with large types; of all columns, or of those named that it
-        has.
+        """The rows in batches of bounded size, with large types; only the named columns that the file
+        has, if any are named.
 
         Raises DamagedFileError: the file is missing, truncated or altered.
         """

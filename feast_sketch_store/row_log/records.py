@@ -288,6 +288,7 @@ def encode_table(rows: pa.Table, compression: str | None = None) -> memoryview:
 
 def decode_tables(streams: Iterable[memoryview]) -> list[pa.Table]:
     """The rows of each stream, with large types.
+
     Raises pa.ArrowException, OSError, ValueError: a stream is damaged, or has not one batch.
     """
     tables: list[pa.Table] = []

@@ -123,7 +123,7 @@ def _bits_by_width(
 ) -> NDArray[np.float64]:
     """The bits of the gaps of each block with each width: float64[W, B].
 
-    Each gap is in a block, and has a width that is by its shift below that of the block.
+    The width of a gap is that of its block, less the shift of the gap.
     """
     bits = np.empty((MAX_WIDTH + 1, num_blocks))
     for width in range(MAX_WIDTH + 1):

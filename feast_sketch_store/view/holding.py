@@ -8,7 +8,7 @@ from feast_sketch_store.view.view import View
 
 
 def pin(view: View, versions: Sequence[int] | None = None) -> tuple[int, ...]:
-    """Hold reads of all processes at a snapshot of each shard, until `unpin`. Returns the versions of these.
+    """Hold reads of all processes at a snapshot of each shard, until `unpin`. Returns their versions.
 
     Writes are kept, and not shown. No write seals meanwhile; `seal` still does. ``versions`` are those that
     `feast-sketch inspect` shows; None for the newest.

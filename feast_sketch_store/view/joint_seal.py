@@ -98,7 +98,8 @@ def numbered(
 ) -> SharedVocabularies:
     """Work out the common parts of the bases of shards from the rows of each.
 
-    ``sample``, ``count`` and ``fit`` call `Shard.sample`, `Shard.count`, `Shard.values_within_memory` of all.
+    ``sample``, ``count`` and ``fit`` call `Shard.sample`, `Shard.count` and `Shard.values_within_memory` of
+    all shards.
 
     Raises
     ------

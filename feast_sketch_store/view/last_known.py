@@ -141,7 +141,7 @@ class LastKnown:
         Parameters
         ----------
         snapshot : that the view stands on.
-        log, since : the part of the row log that was read, and the commit after which.
+        log, since : the part of the row log that was read, and the commit after which it was read.
         all_rows : reads everything after the snapshot.
 
         Raises StorageError, DamagedFileError: files cannot be written, or the manifest or the rows not be
@@ -239,7 +239,7 @@ class LastKnown:
             return replace(known, rows_bytes=file.tell(), num_records=number)
 
     def _rows(self, known: Known) -> list[pa.Table]:
-        """The rows of a file. Raises, if it cannot be read, was cut or altered, what `read` expects."""
+        """The rows of a file. If it cannot be read, was cut or altered, this raises what `read` expects."""
         path = self._path.with_name(known.rows_file)
         content = path.read_bytes()[: known.rows_bytes]
         records = decode_records(content, 0, 0, str(path), len(content))

@@ -172,7 +172,7 @@ class LiveShard:
         Parameters
         ----------
         state : to start from; None to read everything.
-        reads_go_on : with the state before, so that this one is made ready for them.
+        reads_go_on : whether reads use the state before meanwhile, so that this one is made ready for them.
         """
         seen, now = last_write(self._process_key), time.monotonic()
         before = self.state

@@ -145,7 +145,7 @@ def fold(
     budget, codecs = settings.budget, settings.stored_codecs
     if joint is not None:
         budget = joint.budget_of(budget, codecs, len(rows))
-    with told_of(settings.view):
+    with view_named_in_errors(settings.view):
         layer = seal(
             rows.keys,
             computed_rows(rows.encoded(codecs), formulas),
@@ -164,7 +164,7 @@ def fold(
 
 
 @contextmanager
-def told_of(view: str) -> Iterator[None]:
+def view_named_in_errors(view: str) -> Iterator[None]:
     """Name the view in the errors of layers, which know only features."""
     try:
         yield

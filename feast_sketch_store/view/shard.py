@@ -36,7 +36,7 @@ from feast_sketch_store.view.sealing import (
     may_have_deltas,
     num_kept,
     ranges_of,
-    told_of,
+    view_named_in_errors,
     wants_compaction,
 )
 from feast_sketch_store.view.semantics import REPLACE, FoldedRows, RowSemantics, named
@@ -355,7 +355,7 @@ class Shard(LiveShard):
         encoded = computed_rows(rows.encoded(codecs), joint.formulas)
         builder = SketchLayerBuilder(rows.keys, [*map(as_stored, codecs)], encoded)
         budget = joint.budget_of(self.settings.budget, codecs, len(rows))
-        with told_of(self.settings.view):
+        with view_named_in_errors(self.settings.view):
             return builder.values_within_memory(budget, joint)
 
     def draft(self, log: LogRead, joint: SharedVocabularies | None, table: LogRead | None = None) -> Drafted:
