@@ -23,7 +23,7 @@ from feast_sketch_store.storage.names import FRESH_FOLDER, ROWS_FOLDER, SNAPSHOT
 
 _logger = logging.getLogger(__name__)
 
-# What is wrong if parts of a view do not belong together, and what to do: the first way, or one of the others.
+# What is wrong if parts of a view do not belong together, and what to do: restore it, or one of the others.
 COPY = (
     "the view's folder is a copy that was made while others wrote. Restore one that was made while nobody "
     "wrote"
