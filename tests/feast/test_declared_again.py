@@ -10,6 +10,7 @@ from feast.types import Array, Int64, Set, String
 from feast_sketch_store.online_store import SketchOnlineStore
 from feast_sketch_store.operations.verification import verify_view
 from tests.helpers.keys import user_key
+from tests.helpers.length import combined
 from tests.helpers.repository import make_config, make_view
 
 NOW = datetime.now(UTC).replace(microsecond=0)
@@ -53,8 +54,7 @@ def shown(store, config, view, user):
     }
 
 
-@pytest.mark.parametrize("num_shards", [1, 4])
-@pytest.mark.parametrize("kind", FIELDS)
+@pytest.mark.parametrize(("kind", "num_shards"), combined([*FIELDS], [4, 1]))
 def test_what_is_not_declared_for_a_while_stays(tmp_path, kind, num_shards):
     config = make_config(tmp_path, refresh="0", compaction="job", shards=num_shards, structure="sets")
     tags, ttl = None if kind == "list" else {"sketch.rows": "append"}, timedelta(days=9)

@@ -3,7 +3,7 @@
 import pytest
 
 from feast_sketch_store.operations import maintenance
-from tests.helpers.length import by_length
+from tests.helpers.length import by_length, combined
 from tests.helpers.view_model import IN_ONE, KINDS, OLD, USERS, Model
 
 # Whose rows go in each round, and when those are from that take their place: they expired.
@@ -11,7 +11,7 @@ ROUNDS = {1: [(USERS, None), (USERS, OLD)], 4: [(IN_ONE, None), (USERS, OLD)]}
 # One of each way to keep rows; the others differ in how one shard keeps a set.
 IN_SHARDS = ["auto", "clustered", "score", "static", "list", "growing"]
 BOTH_WAYS = [(kind, num_shards) for kind in KINDS for num_shards in (1, 4)]
-ONE_WAY = [(kind, 4 if kind in IN_SHARDS else 1) for kind in KINDS]
+ONE_WAY = [*((kind, 4) for kind in IN_SHARDS), ("bloom", 1), ("binned", 1)]
 
 
 @pytest.mark.slow
@@ -44,8 +44,7 @@ def test_no_read_fails_and_pushed_rows_are_seen(tmp_path, monkeypatch, kind, num
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seals", [True, False], ids=["sealed", "never sealed"])
-@pytest.mark.parametrize("kind", ["score", "bloom", "growing"])
+@pytest.mark.parametrize(("kind", "seals"), combined(["score", "bloom", "growing"], [True, False]))
 def test_an_emptied_view_that_is_divided_is_sealed(tmp_path, kind, seals):
     model = Model(tmp_path, kind, 1)
     model.write(USERS)

@@ -13,7 +13,7 @@ from feast.data_source import PushMode
 from feast.types import Array, Float64, Int64, Set, String, UnixTimestamp
 
 from feast_sketch_store.cli import cli
-from tests.helpers.length import by_length
+from tests.helpers.length import combined
 from tests.helpers.repository import copy_repository, make_repository, make_view
 
 pytestmark = pytest.mark.slow
@@ -132,12 +132,11 @@ def filled(tmp_path_factory):
     return make
 
 
-@pytest.mark.has_long_form
 @pytest.mark.parametrize(
-    ("shards", "sealed"), by_length([(1, False), (4, True)], [(1, False), (1, True), (4, True)])
+    ("kind", "state"), combined([plain, lists, counts, growing], [(4, True), (1, False), (1, True)])
 )
-@pytest.mark.parametrize("kind", [plain, lists, counts, growing])
-def test_every_row_goes_back(tmp_path, filled, other, kind, shards, sealed):
+def test_every_row_goes_back(tmp_path, filled, other, kind, state):
+    shards, sealed = state
     folder, fields = filled(kind, shards, sealed)
     copy_repository(folder, tmp_path)
     ours, theirs = tmp_path / "feature_store.yaml", tmp_path / "other.yaml"

@@ -12,6 +12,7 @@ from feast.types import Array, Int64, String, UnixTimestamp
 from feast_sketch_store import Lists, SketchReader, open_view, through_sketch
 from feast_sketch_store.errors import RowError, SettingsError, UnsupportedFeatureError
 from feast_sketch_store.operations import maintenance
+from tests.helpers.length import combined
 from tests.helpers.repository import make_repository, make_view, read_users
 
 NOW = datetime.now(UTC).replace(microsecond=0, second=0, minute=0)
@@ -113,8 +114,7 @@ def read(store, users=USERS):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("shards", [1, 2])
-@pytest.mark.parametrize("seals", ["never", "halfway", "at the end"])
+@pytest.mark.parametrize(("seals", "shards"), combined(["never", "halfway", "at the end"], [1, 2]))
 def test_reads_show_the_attributes_of_each_item(make_store, seals, shards):
     store, model, rng = make_store(shards=shards), Model(), np.random.default_rng(3)
     lists = Lists(store, "history", "watched")

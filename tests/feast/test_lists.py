@@ -16,6 +16,7 @@ from feast.types import Array, Int64, String, UnixTimestamp
 from feast_sketch_store import Lists, SketchReader, open_view, through_sketch
 from feast_sketch_store.errors import RowError, SettingsError, StorageError, UnsupportedFeatureError
 from feast_sketch_store.operations import maintenance
+from tests.helpers.length import combined
 from tests.helpers.processes import answering
 from tests.helpers.repository import make_repository, make_view, read_users
 
@@ -377,8 +378,7 @@ def shown_by(store, user, limit=None):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("num_shards", [1, 4])
-@pytest.mark.parametrize("seals", [(), (1,), (2,), (1, 2)])
+@pytest.mark.parametrize(("seals", "num_shards"), combined([(), (1,), (2,), (1, 2)], [1, 4]))
 def test_all_reads_show_the_limit_and_a_removal_brings_older_items_back(
     make_store, tmp_path, seals, num_shards
 ):

@@ -12,7 +12,7 @@ from feast.types import Array, Int64, Set
 from feast_sketch_store import Lists, SketchReader, through_sketch
 from feast_sketch_store.errors import RowError, UnsupportedFeatureError
 from feast_sketch_store.operations import maintenance
-from tests.helpers.length import by_length
+from tests.helpers.length import by_length, combined
 from tests.helpers.repository import make_repository, make_view, read_users
 
 NOW = datetime.now(UTC).replace(microsecond=0, second=0, minute=0)
@@ -62,9 +62,7 @@ def values_of(lists):
 
 
 @pytest.mark.slow
-@pytest.mark.has_long_form
-@pytest.mark.parametrize("shards", [1, 2])
-@pytest.mark.parametrize("sealed", ["halfway", "at the end"])
+@pytest.mark.parametrize(("sealed", "shards"), combined(["halfway", "at the end"], [1, 2]))
 def test_what_was_shown_at_a_moment_is_found_again(make_store, tmp_path, sealed, shards):
     store = make_store(shards=shards)
     lists = Lists(store, "history", "read")

@@ -13,7 +13,7 @@ from feast_sketch_store import Sets, SketchReader, open_view
 from feast_sketch_store.errors import RowError, SettingsError, StorageError, UnsupportedFeatureError
 from feast_sketch_store.operations.verification import verify_view
 from feast_sketch_store.view.semantics import APPEND
-from tests.helpers.length import by_length
+from tests.helpers.length import by_length, combined
 from tests.helpers.repository import make_repository, make_view, read_users
 from tests.helpers.salts import SALTS
 
@@ -57,9 +57,7 @@ def numbers(rng, size):
 
 
 @pytest.mark.slow
-@pytest.mark.has_long_form
-@pytest.mark.parametrize("tags", [IN_SETS, IN_FILTER], ids=["sets", "filter"])
-@pytest.mark.parametrize("shards", [1, 4])
+@pytest.mark.parametrize(("tags", "shards"), combined([IN_SETS, IN_FILTER], [1, 4]))
 def test_any_order_of_operations_and_seals_gives_the_sets_of_a_dictionary(make_store, tags, shards):
     store = make_store(set_view(tags), shards=shards)
     liked, words = Sets(store, "history", "liked"), Sets(store, "history", "words")

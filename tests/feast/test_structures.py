@@ -13,6 +13,7 @@ from feast_sketch_store import SketchReader, open_view, through_sketch
 from feast_sketch_store.cli import cli
 from feast_sketch_store.errors import SettingsError
 from feast_sketch_store.operations import maintenance
+from tests.helpers.length import combined
 from tests.helpers.repository import make_repository, make_view, materialize, read_users
 
 NUM_USERS = 200
@@ -160,14 +161,14 @@ def test_a_vocabulary_from_a_file_beside_the_configuration(make_store, tmp_path)
     assert [values(store, user)[0] for user in (6, 7, 9)] == [set(), {"coffee", "a7"}, {"coffee"}]
 
 
-@pytest.mark.parametrize("shards", [1, 4])
-@pytest.mark.parametrize("structure", ["sets", "bloom"])
 @pytest.mark.parametrize(
-    ("vocabulary", "kept"), [("[tea, x, y]", {"x", "y"}), ("{top: 999}", {"x", "y", "z"})]
+    ("given", "structure", "shards"),
+    combined([("[tea, x, y]", {"x", "y"}), ("{top: 999}", {"x", "y", "z"})], ["sets", "bloom"], [4, 1]),
 )
 def test_values_that_no_row_had_at_the_seal_are_shown_before_the_next_one(
-    make_store, vocabulary, kept, structure, shards
+    make_store, given, structure, shards
 ):
+    vocabulary, kept = given
     tags = {"sketch.vocabulary": vocabulary, "sketch.structure": structure}
     store = make_store(viewed_tags=tags, target="error 1e-9", shards=shards)
     users = range(NUM_USERS, NUM_USERS + 9)

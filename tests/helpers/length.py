@@ -8,8 +8,12 @@ tries all:
 `.ci/run` runs both. A test of two lengths has the mark ``has_long_form``.
 """
 
+import itertools
 import os
-from typing import TypeVar
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import pytest
 
 T = TypeVar("T")
 
@@ -23,3 +27,13 @@ IS_LONG = _LENGTH == "long"
 def by_length(short: T, long: T) -> T:
     """The value for this run: ``long`` in the long form, else ``short``."""
     return long if IS_LONG else short
+
+
+def combined(*values: Sequence[Any]) -> list[Any]:
+    """Cases of several parameters: all combinations of their values in the long form. The short form has each
+    value once, with those of the other parameters in turn.
+    """
+    most = max(map(len, values))
+    in_turn = [[one[number % len(one)] for one in values] for number in range(most)]
+    cases = by_length(in_turn, [*itertools.product(*values)])
+    return [pytest.param(*case, marks=pytest.mark.has_long_form) for case in cases]

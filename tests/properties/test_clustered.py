@@ -20,6 +20,7 @@ from tests.helpers.filters import measured_fill
 from tests.helpers.histories import NEVER
 from tests.helpers.keys import user_hashes, user_key
 from tests.helpers.layers import build_layer
+from tests.helpers.length import combined
 from tests.helpers.reads import assert_agrees, find_rows
 from tests.oracle.messages import feast_values
 from tests.properties.test_structures import (
@@ -60,8 +61,7 @@ def expected_of(layer, rows, name):
     return float(shown.sum()) / max(1, len(filled))
 
 
-@pytest.mark.parametrize("style", STYLES)
-@pytest.mark.parametrize("seed", [seed for seed in range(15) if seed % 5 < 4])
+@pytest.mark.parametrize(("seed", "style"), combined([seed for seed in range(15) if seed % 5 < 4], STYLES))
 def test_any_shape(seed, style):
     shape = draw_shape(seed)
     shape = replace(shape, num_values=min(shape.num_values, 5_000), num_rows=min(shape.num_rows, 1_000))
@@ -78,11 +78,10 @@ def test_any_shape(seed, style):
     assert list(layer.missing(rows)) == []
 
 
-@pytest.mark.parametrize("style", STYLES)
-@pytest.mark.parametrize("shape", SMALL.values(), ids=SMALL)
-def test_the_mean_of_small_tables_is_held(shape, style):
+@pytest.mark.parametrize(("small", "style"), combined([*SMALL], STYLES))
+def test_the_mean_of_small_tables_is_held(small, style):
     """Over many salts, which are independent where the reads of one table are not."""
-    shape = replace(shape, amount=0.3)
+    shape = replace(SMALL[small], amount=0.3)
     rows = rows_of(shape)
     wanted = wanted_of(shape, rows.features["a"])
     means = np.array([wrong_values(layer_of(shape, rows, style), rows, "a").mean() for _ in range(12)])

@@ -20,6 +20,7 @@ from feast_sketch_store.structures.goals import NOISE_RATIO
 from feast_sketch_store.view.sealing import SealPolicy
 from feast_sketch_store.view.view import View
 from tests.helpers.keys import user_hashes, user_key
+from tests.helpers.length import by_length
 from tests.helpers.reads import ids_of, read_row, to_rows
 
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
@@ -68,8 +69,9 @@ def do(view, step, second):
         view.seal(as_delta=name == "delta")
 
 
+@pytest.mark.has_long_form
 @pytest.mark.parametrize("structure", STRUCTURES)
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=by_length(3, 12), deadline=None)
 @given(steps=steps)
 def test_one_call_sees_what_arrays_see(structure, steps):
     with tempfile.TemporaryDirectory() as folder:

@@ -21,6 +21,7 @@ from feast_sketch_store.view.view import View
 from tests.faults.publishing import STEPS
 from tests.helpers.histories import CODEC, NEVER, items_of, put, settings_of
 from tests.helpers.http_proxy import Request, request_proxy
+from tests.helpers.length import by_length
 
 pytestmark = pytest.mark.slow
 
@@ -265,27 +266,27 @@ def test_a_commit_that_was_written_again_reads_as_if_it_was_written_once(bucket)
     check_goes_on(bucket, view, wanted | {user: {"d"} for user in (50, 51)})
 
 
-@pytest.mark.parametrize(
-    ("step", "kind", "as_delta"),
-    [
-        *((step, kind, False) for step in OF_SEALS for kind in KINDS),
-        *((step, kind, False) for step in POINTS_OF_NO_RETURN for kind in OF_POINTS),
-        *((step, kind, True) for step in POINTS_OF_NO_RETURN for kind in OF_POINTS),
-        *((step, "lost", True) for step in ("sealed rows", "manifest")),
-    ],
-)
+SEALS = [
+    *((step, kind, False) for step in OF_SEALS for kind in KINDS),
+    *((step, kind, False) for step in POINTS_OF_NO_RETURN for kind in OF_POINTS),
+    *((step, kind, True) for step in POINTS_OF_NO_RETURN for kind in OF_POINTS),
+    *((step, "lost", True) for step in ("sealed rows", "manifest")),
+]
+REBUILDS = [
+    *((step, kind) for step in OF_REBUILDS for kind in KINDS),
+    *((step, "lost, then down") for step in POINTS_OF_NO_RETURN),
+    ("manifest", "delayed"),
+]
+
+
+@pytest.mark.has_long_form
+@pytest.mark.parametrize(("step", "kind", "as_delta"), SEALS[:: by_length(2, 1)])
 def test_a_seal_loses_nothing(bucket, step, kind, as_delta):
     check_seal(bucket, step, kind, as_delta)
 
 
-@pytest.mark.parametrize(
-    ("step", "kind"),
-    [
-        *((step, kind) for step in OF_REBUILDS for kind in KINDS),
-        *((step, "lost, then down") for step in POINTS_OF_NO_RETURN),
-        ("manifest", "delayed"),
-    ],
-)
+@pytest.mark.has_long_form
+@pytest.mark.parametrize(("step", "kind"), REBUILDS[:: by_length(2, 1)])
 def test_a_rebuild_happens_whole_or_not_at_all(bucket, step, kind):
     check_rebuild(bucket, step, kind)
 

@@ -21,7 +21,7 @@ from feast_sketch_store.view.removal import remove_view
 from tests.helpers import histories
 from tests.helpers.histories import NEVER, items_of, settings_of
 from tests.helpers.keys import user_key
-from tests.helpers.length import by_length
+from tests.helpers.length import combined
 from tests.storage.memory import Files, ObjectsInMemory, OwnProcess
 
 pytestmark = pytest.mark.slow
@@ -102,14 +102,8 @@ READERS = {
 }
 
 
-@pytest.mark.has_long_form
 @pytest.mark.parametrize(
-    ("is_sealed", "numbers"),
-    [
-        *((True, numbers) for numbers in [(1, 4), (4, 1), (2, 4, 2)]),
-        *((False, numbers) for numbers in by_length([(2, 4, 2)], [(1, 4), (4, 1), (2, 4, 2)])),
-    ],
-    ids=str,
+    ("numbers", "is_sealed"), combined([(1, 4), (4, 1), (2, 4, 2)], [True, False]), ids=str
 )
 def test_readers_and_writers_follow_the_rows(place, numbers, is_sealed):
     """Those that look between the division and the vacuum, and those that look only after the vacuum."""

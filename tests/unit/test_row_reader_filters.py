@@ -16,6 +16,7 @@ from feast_sketch_store.settings.view_settings import FeatureSettings, ViewSetti
 from feast_sketch_store.storage.local import LocalStorage
 from feast_sketch_store.view.view import View
 from tests.helpers.keys import user_hashes, user_key
+from tests.helpers.length import by_length
 from tests.helpers.reads import assert_joined, assert_rows, csr_of, has_values, ids_of, score_of, to_rows
 
 NUM_ROWS = 400
@@ -104,7 +105,8 @@ def slow(state, users, expire_before=NO_TIMESTAMP):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("days", [None, 1])
+@pytest.mark.has_long_form
+@pytest.mark.parametrize("days", by_length([1], [None, 1]))
 def test_rows_and_values_are_the_same(state, days):
     expire_before = NO_TIMESTAMP if days is None else int((FIRST + timedelta(days=days)).timestamp() * 1e6)
     assert assert_rows(state, FEATURES, user_hashes(USERS), expire_before)[0] > 150
