@@ -348,15 +348,17 @@ class SnapshotFolder:
             self.storage.delete([snapshot.manifest_name])
             self.storage.delete(gone.difference(*(other.file_names() for other in self.list())))
 
-    def prune(self, keep: int) -> None:
-        """Remove all that are older than the newest ``keep`` whose manifests can be read, except the one at
-        which readers are held.
+    def prune(self, keep: int, check: Callable[[SnapshotFile], object] = SnapshotFile.manifest) -> None:
+        """Remove all that are older than the newest ``keep`` that pass a check, which raises DamagedFileError
+        for others; by default the manifest is read. The one at which readers are held stays.
         """
         listing = self.look()
+        if len(listing.snapshots) <= keep:
+            return
         for snapshot in listing.snapshots:
             if keep > 0:
                 with suppress(DamagedFileError, MissingFileError):  # readers serve the one before it
-                    snapshot.manifest()
+                    check(snapshot)
                     keep -= 1
             elif snapshot.name != listing.pinned:
                 self.discard(snapshot)

@@ -11,7 +11,7 @@ from feast_sketch_store.rows.encoding import RowKeys
 from feast_sketch_store.snapshot.files import SnapshotFile, SnapshotFolder, created_by
 from feast_sketch_store.snapshot.format import Arrays
 from feast_sketch_store.snapshot.manifest import LayerFiles
-from feast_sketch_store.snapshot.order import order_arrays
+from feast_sketch_store.snapshot.order import load_order, order_arrays
 from feast_sketch_store.storage.system import reads_are_scattered, will_need
 from feast_sketch_store.succinct.blocks import CHECKSUMS, BlockChecks, block_checksums
 
@@ -81,6 +81,13 @@ def open_layers(
                 f"{source}: the parts of a delta do not fit each other: {error}"
             ) from error
     return base, tuple(deltas)
+
+
+def check_whole(snapshot: SnapshotFile) -> None:
+    """Read every byte of a snapshot; raises as `open_layers`."""
+    _, deltas = open_layers(snapshot, check_all=True)
+    for number in range(1 + len(deltas)):
+        load_order(snapshot, number, check_all=True)
 
 
 def _open(snapshot: SnapshotFile, check_all: bool, number: int) -> tuple[SketchLayer, Arrays]:

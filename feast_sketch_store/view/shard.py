@@ -22,7 +22,7 @@ from feast_sketch_store.rows.entity_keys import find_sorted
 from feast_sketch_store.rows.formulas import Formula
 from feast_sketch_store.settings.view_settings import ViewSettings
 from feast_sketch_store.snapshot.files import SnapshotFile
-from feast_sketch_store.snapshot.sealed import write_layer
+from feast_sketch_store.snapshot.sealed import check_whole, write_layer
 from feast_sketch_store.storage.base import Storage
 from feast_sketch_store.view.gate import Figures
 from feast_sketch_store.view.live_shard import LiveShard, expire_before_of, note_write
@@ -552,7 +552,7 @@ class Shard(LiveShard):
     def vacuum(self, orphan_age_seconds: float, kept: Set[str] = frozenset()) -> int:
         """Remove unused files except some data files, and return their number; see `View.vacuum`."""
         before = self.snapshots.list()
-        self.snapshots.prune(1)
+        self.snapshots.prune(1, check_whole)
         num_removed = len(before) - len(self.snapshots.list())
         num_removed += self.snapshots.remove_leftovers(orphan_age_seconds)
         return num_removed + len(self.row_log.vacuum(orphan_age_seconds, kept))

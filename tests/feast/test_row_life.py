@@ -215,6 +215,24 @@ def test_vacuum_keeps_young_orphans_and_live_files(make_harness):
     assert countries(harness.reopened(), 1) == ["FR"]
 
 
+@pytest.mark.parametrize("part", ["base", "order"])
+def test_vacuum_keeps_the_snapshot_before_one_that_cannot_be_read_whole(make_harness, part):
+    harness = make_harness({"country": String})
+    for number in range(2):
+        harness.write(number, country("FR"))
+        seal(harness)
+    newest = sorted((harness.folder / "snapshots").glob(f"*.{part}.*"))[-1]
+    sound = newest.read_bytes()
+    newest.write_bytes(sound[:-1] + bytes([sound[-1] ^ 1]))
+    view = harness.store.view(harness.config, harness.view)
+    view.vacuum()
+    assert len(view.shards[0].snapshots.list()) == 2
+    newest.write_bytes(sound)
+    view.vacuum()
+    assert len(view.shards[0].snapshots.list()) == 1
+    assert countries(harness.reopened(), 0, 1) == ["FR", "FR"]
+
+
 @pytest.mark.parametrize("options", MODES)
 class TestTimeToLive:
     """With ``ttl: {expire: true}`` the view's ``ttl`` is applied to reads and seals."""
