@@ -393,8 +393,11 @@ class LiveView(ABC, Generic[V]):
         else:
             for shard in served:
                 shard.poll()
+        # The first write of a view makes its file, which a later start may need from this host.
+        is_filled = any(shard.filled_at > self._asked_at for shard in served)
         with suppress(SketchStoreError):  # a read meets the error
-            if self._may_have_moved(served, [shard.state for shard in served], time.monotonic()):
+            states = [shard.state for shard in served]
+            if is_filled or self._may_have_moved(served, states, time.monotonic()):
                 self._follow(parts)
 
     def _give_up_snapshot(self, state: State, error: DamagedFileError) -> None:

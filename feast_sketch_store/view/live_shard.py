@@ -121,6 +121,7 @@ class LiveShard:
         self.before_change: Callable[[ShardState], None] = lambda state: None
         self.on_change: Callable[[ShardState], None] = lambda state: None
         self.emptied_at = 0.0  # time.monotonic() when the rows that were there were gone; 0 if they were not
+        self.filled_at = 0.0  # ... when the first rows of an empty shard were found; 0 if it was never empty
         self.reset_locks()
 
     def reset_locks(self) -> None:
@@ -181,6 +182,8 @@ class LiveShard:
         self.state = new
         if not new.is_empty:
             self.emptied_at = 0.0
+            if before.is_empty and self._is_open:
+                self.filled_at = now
         elif not before.is_empty:
             self.emptied_at = now
         self._is_open, self._starts_over = True, False

@@ -24,6 +24,7 @@ from feast_sketch_store.view import last_known, live_shard
 from feast_sketch_store.view.background import Poller
 from feast_sketch_store.view.holding import pin, unpin
 from feast_sketch_store.view.last_known import Moment
+from feast_sketch_store.view.opening import open_view
 from feast_sketch_store.view.view import View
 from tests.helpers import object_servers
 from tests.helpers.cases import for_each
@@ -77,13 +78,13 @@ class Bucket(Writing):
         self.options = server.options
         self.filled = filled
 
-    def replica(self, cache=True, **settings):
+    def replica(self, cache=True, make=View, **settings):
         """A replica as another process has it."""
         _objects.cache_clear()
         storage = open_bucket(
             self.url, self.link.options(self.options), True, self.cache if cache else None
         ).within("view/")
-        return View(storage, SETTINGS, NEVER, LONG_SECONDS, is_replica=True, **settings)
+        return make(storage, SETTINGS, NEVER, LONG_SECONDS, is_replica=True, **settings)
 
 
 @pytest.fixture
@@ -146,6 +147,18 @@ def test_a_replica_starts_from_the_cache(bucket, caplog):
     assert served(replica) == expected | {29: {"late"}}
     assert replica.freshness().state == "SERVING"
     for view in (first, replica):
+        view.close()
+
+
+def test_a_replica_that_is_older_than_its_view_keeps_what_the_next_start_needs(bucket):
+    first = bucket.replica(make=open_view)
+    assert served(first) == {}
+    bucket.put({1: ["milk"]})
+    first.poll()
+    bucket.link.take_down()
+    second = bucket.replica(make=open_view)
+    assert served(second) == {1: {"milk"}}
+    for view in (first, second):
         view.close()
 
 
