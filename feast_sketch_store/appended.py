@@ -146,6 +146,7 @@ class AppendedFeature(ABC):
         what, kind = beside + self._where, codec.element_type
         try:
             elements = as_array(values, kind)
+            codec.check_texts(elements)
         except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
             raise RowError(f"these are not values of the {what}, which is of {kind}: {error}") from error
         if elements.null_count or len(elements) != number:

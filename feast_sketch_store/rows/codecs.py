@@ -21,12 +21,15 @@ back in the field in which it was written.
 Feast takes seconds to import. It is imported only where its objects are made, so array readers never load it.
 """
 
+import json
 import math
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
+from uuid import UUID
 
 import numpy as np
 import pyarrow as pa
@@ -76,6 +79,12 @@ _ARROW_TYPES: Final = {
     "string": pa.large_string(),
     "bytes": pa.large_binary(),
     "message": pa.large_binary(),
+}
+# Texts that mean something else, by a part of the names of their fields.
+_READ_BY_FEAST: Final[dict[str, Callable[[str], Any]]] = {
+    "uuid": UUID,
+    "decimal": Decimal,
+    "json": json.loads,
 }
 _ATTRIBUTE_KINDS: Final = ("int32", "int64", "string")
 # The integers, which are varints in protobuf's wire format; the least and the greatest number of each kind.
@@ -494,6 +503,20 @@ class FeatureCodec:
                 raise ValueError(
                     f"a value of feature {self.feature!r} is not a protobuf message: {error}"
                 ) from error
+
+    def check_texts(self, elements: pa.Array) -> None:
+        """Check that texts are what Feast makes of them at a read, such as UUIDs.
+
+        Raises
+        ------
+        ValueError : one is not.
+        """
+        for kind, read in _READ_BY_FEAST.items():
+            for text in elements.unique().drop_null().to_pylist() if kind in self.value_field else ():
+                try:
+                    read(text)
+                except (ValueError, ArithmeticError) as error:
+                    raise ValueError(f"{shown(text)!r} is no {kind.upper()}") from error
 
     def to_storage(self, elements: pa.Array) -> pa.Array:
         """Turn elements of the row log, without nulls, into the vocabulary's storage type."""

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from feast import Field
-from feast.types import Array, Float64, Int64, Set, String
+from feast.types import Array, Decimal, Float64, Int64, Set, String, Uuid
 
 from feast_sketch_store import Sets, SketchReader, open_view
 from feast_sketch_store.errors import RowError, SettingsError, StorageError, UnsupportedFeatureError
@@ -212,6 +212,15 @@ def test_what_cannot_be_is_refused_by_name(make_store):
     store.config.online_store.read_only = True
     with pytest.raises(StorageError, match="read_only: true"):
         Sets(store, "history", "liked").add([1], [1])
+
+
+@pytest.mark.parametrize("dtype", [Uuid, Decimal])
+def test_texts_that_feast_cannot_read_are_refused(make_store, dtype):
+    fields = [Field(name="liked", dtype=Set(dtype))]
+    sets = Sets(make_store(make_view(fields, tags={"sketch.rows": "append"})), "history", "liked")
+    with pytest.raises(RowError, match=f"'liked' .* which is of .*: 'no' is no {dtype.name}"):
+        sets.add([1], ["no"])
+    assert sets.get([1]).to_pylist() == [None]
 
 
 @pytest.mark.parametrize(

@@ -635,6 +635,8 @@ def test_a_file_that_is_no_json_list_is_refused(tmp_path, content):
         (Set(Bool), "[yes, 7]"),
         (Set(Uuid), "[a]"),
         (Array(TimeUuid), "[a]"),
+        (Set(Decimal), "[a]"),
+        (Array(Json), "[a]"),
     ],
     ids=str,
 )
