@@ -15,13 +15,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from feast_sketch_store.errors import PlanError
-from feast_sketch_store.planning.curves import Candidate, least_count, sets, weighted_bloom
+from feast_sketch_store.planning.curves import SETS, Candidate, least_count, sets, weighted_bloom
 from feast_sketch_store.planning.plan import Estimate, Point
 from feast_sketch_store.planning.sample import Sample
+from feast_sketch_store.structures.goals import BLOOM, WEIGHTED_BLOOM
 from feast_sketch_store.structures.sizing import AUTO_NOISE_RATIO
 
 LEAST_GAIN = 0.8  # of the knee, as a share of the gain of the best point
 _AUC_LOSS = 0.001  # against the best point that is worth its bytes
+_CURVES_OF_AUTO = (BLOOM, WEIGHTED_BLOOM, SETS)  # `target: auto` learns no clusters
 _STEPS = 12  # of a search for what fits into the bytes
 
 
@@ -144,6 +146,8 @@ def choose_point(points: Sequence[Point], target: PlanTarget) -> int:
         return min(fitting, key=lambda n: (points[n].noise_ratio, -points[n].kept_share, size(n)))
     if target.allowed_noise is not None:
         meeting = [n for n in whole if points[n].noise_ratio <= target.allowed_noise]
+        if target.noise_ratio is None:
+            meeting = [n for n in meeting if points[n].curve in _CURVES_OF_AUTO]
     else:
         enough = max(_auc(points[n]) for n in numbers) - _AUC_LOSS
         meeting = [n for n in numbers if _auc(points[n]) >= enough]

@@ -445,6 +445,9 @@ class TestChoice:
     def test_without_a_target_it_is_that_of_error_rate_auto(self):
         found = [point(memory=1, noise=0.2), point(memory=2, noise=0.1), point(memory=3)]
         assert choose_point([point(memory=0.5, kept=0.9), *found], PlanTarget()) == 2
+        found += [point(curve="learned_bloom", memory=0.5)]
+        assert choose_point(found, PlanTarget()) == 1, "`target: auto` learns no clusters"
+        assert choose_point(found, PlanTarget(noise_ratio=0.1)) == 3
 
     def test_what_is_not_the_whole_vocabulary_has_no_low_noise(self):
         found = [point(memory=1, kept=0.5), point(memory=2)]
