@@ -132,7 +132,10 @@ def seal(
                 return f"not published: {'; '.join(error.reasons)}"
             if is_sealed:
                 return "sealed"
-            return "not sealed: it has no rows, or another process is sealing it for too long"
+            stats = maintenance.opened_view(store, view).stats()
+            if stats.sealed_entities or stats.unsealed_rows:
+                return "not sealed: another process is sealing it for too long"
+            return "not sealed: it has no rows"
 
         done = for_each("Sealing", views_of(store, views), seal_one)
     print_outcomes(done, as_json, "outcome")

@@ -13,6 +13,7 @@ from feast import FeatureStore
 from feast.data_source import PushMode
 from feast.types import Int64, Set, String
 
+from feast_sketch_store import open_view
 from feast_sketch_store.cli import cli
 from feast_sketch_store.storage import bucket_check, buckets
 from tests.helpers.cases import for_each
@@ -280,6 +281,16 @@ def test_a_view_that_was_never_filled_is_told_so_at_once(tmp_path, command):
     assert reported.startswith(
         "history: nothing was materialized yet" + ("; sampling its offline source" * is_plan)
     )
+
+
+def test_a_view_that_is_not_sealed_is_told_why(tmp_path):
+    store = make_repository(tmp_path, HISTORY)
+    assert "not sealed: it has no rows\n" in run(tmp_path, "seal")[0]
+    rows = {"user_id": [1], "viewed": [["a"]], "event": pd.Timestamp("2026-05-01", tz="UTC")}
+    store.push("clicks", pd.DataFrame(rows), to=PushMode.ONLINE)
+    with open_view(store, "history").unchanging():
+        printed, _ = run(tmp_path, "--lock-timeout", "0", "seal")
+    assert "not sealed: another process is sealing it for too long\n" in printed
 
 
 def test_a_filled_view_is_not_told_to_be_empty(repository):
