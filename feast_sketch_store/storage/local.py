@@ -359,13 +359,22 @@ class LocalStorage(Storage):
 
     @contextmanager
     def lease(self, name: str, wait: bool = False, create: bool = True) -> Iterator[bool]:
-        """Hold a lock on a file, see `Storage.lease`. The kernel drops it with the process."""
+        """Hold a lock on a file, see `Storage.lease`. The kernel drops it with the process.
+
+        In a read-only file system nobody changes anything, so that the block runs without one.
+        """
         path = self._path(name)
+        descriptor, is_held = None, True
         with self._writing(path):
-            descriptor = lock(path, wait, self._make_folder if create else None)
+            try:
+                descriptor = lock(path, wait, self._make_folder if create else None)
+                is_held = descriptor is not None
+            except OSError as error:
+                if error.errno != errno.EROFS:
+                    raise
         holder = os.getpid()
         try:
-            yield descriptor is not None
+            yield is_held
         finally:
             if descriptor is not None and os.getpid() == holder:  # a forked child has released it already
                 unlock(descriptor)

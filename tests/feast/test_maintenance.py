@@ -1,6 +1,7 @@
 """Maintenance through Python and through ``feast-sketch``."""
 
 import asyncio
+import errno
 import json
 import os
 import signal
@@ -563,6 +564,13 @@ class TestVerify:
         newest.write_bytes(kept[0])
         newest.with_name(newest.name.replace(".base.", ".order.")).write_bytes(kept[1])
         assert not maintenance.verify(store, "history").is_sound
+
+    def test_a_read_only_file_system_needs_no_lock(self, store, monkeypatch):
+        def refuse(path, *_):
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS), path)
+
+        monkeypatch.setattr("feast_sketch_store.storage.local.lock", refuse)
+        assert maintenance.verify(another(store), "history").is_sound
 
     def test_not_while_another_process_seals(self, store):
         other = another(store)
