@@ -18,7 +18,14 @@ class SketchStoreError(Exception):
 
 
 class SettingsError(SketchStoreError, ValueError):
-    """An option of ``feature_store.yaml`` or a ``sketch.*`` tag has a value that cannot work."""
+    """An option of ``feature_store.yaml`` or a ``sketch.*`` tag has a value that cannot work.
+
+    Attributes
+    ----------
+    least_bytes : the memory that a feature needs, if it has too little; else 0.
+    """
+
+    least_bytes: int = 0
 
 
 class UnsupportedFeatureError(SketchStoreError):

@@ -123,11 +123,13 @@ def _in_filter(feature: CollectedFeature, goal: Goal, share: float) -> Goal:
 def _too_little(
     feature: CollectedFeature, goal: Goal, least: float, share: float, what: str
 ) -> SettingsError:
-    declared = replace(goal, amount=goal.amount / share)
-    return SettingsError(
+    declared, least_bytes = replace(goal, amount=goal.amount / share), math.ceil(least / share)
+    error = SettingsError(
         f"feature {feature.codec.feature!r} cannot be kept for {declared.text}: with its "
-        f"vocabulary and index it takes at least {math.ceil(least / share):,} bytes {what}"
+        f"vocabulary and index it takes at least {least_bytes:,} bytes {what}"
     )
+    error.least_bytes = least_bytes
+    return error
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 
+from feast_sketch_store.errors import SettingsError
 from feast_sketch_store.layers.joint import CountedRows, SharedVocabularies
 from feast_sketch_store.row_log import LogRead
 from feast_sketch_store.row_log.data_file import StagedFile
@@ -82,11 +83,27 @@ def numbered_in_threads(
     if len(shards) == 1:
         return None
     share = 1 / len(shards)
+
+    def fit(joint: SharedVocabularies) -> list[Mapping[str, int]]:
+        errors: list[SettingsError] = []
+
+        def fit_one(number: int) -> Mapping[str, int]:
+            try:
+                return shards[number].values_within_memory(logs[number], joint)
+            except SettingsError as error:
+                errors.append(error)
+                return {}
+
+        fitting = list(in_threads(fit_one, logs))
+        if errors:  # what the shard needs that needs most is enough for all
+            raise max(errors, key=lambda error: error.least_bytes)
+        return fitting
+
     return numbered(
         shards,
         lambda formulas: list(in_threads(lambda n: shards[n].sample(logs[n], formulas, share), logs)),
         lambda formulas: list(in_threads(lambda n: shards[n].count(logs[n], formulas), logs)),
-        lambda joint: list(in_threads(lambda n: shards[n].values_within_memory(logs[n], joint), logs)),
+        fit,
     )
 
 

@@ -169,7 +169,8 @@ def view_named_in_errors(view: str) -> Iterator[None]:
     try:
         yield
     except SettingsError as error:
-        raise SettingsError(f"feature view {view!r}: {error}") from error
+        error.args = (f"feature view {view!r}: {error}",)
+        raise
 
 
 def warn_of_exact(view: str, reasons: Mapping[str, str]) -> None:

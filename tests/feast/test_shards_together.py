@@ -254,6 +254,10 @@ def test_too_little_memory_for_a_shard_is_told_in_bytes_of_the_view(pair):
         least.append(int(re.search(text, str(raised.value))[1].replace(",", "")))
     assert least[0] < least[1]  # each shard has a vocabulary of its own
     assert online(sharded, ["viewed"], [5])["viewed"] == [viewed(5)]
+    view = sharded.get_feature_view("history")
+    view.features[0].tags["sketch.target"] = f"{least[1]}B"
+    sharded.apply(view)
+    assert maintenance.seal(sharded, "history"), "which is enough for every shard"
 
 
 def ago(**units):
