@@ -52,6 +52,7 @@ from feast_sketch_store.view.live_shard import expire_before_of
 from feast_sketch_store.view.sealing import SealPolicy
 from feast_sketch_store.view.shard import Dropped
 from feast_sketch_store.view.view import View
+from feast_sketch_store.view.view_file import shard_map_of
 
 _logger = logging.getLogger(__name__)
 
@@ -406,7 +407,15 @@ def verify(
                 "reached them; materialize the view again"
             )
         found.leftovers += left_over(opened.storage)
-        found.leftovers += former_files(opened.storage, opened.shard_map)
+        there = shard_map_of(opened.storage)
+        if there.is_moving:  # and who moves them holds the lock that is held here
+            found.problems.append(
+                f"feature view {view!r}: a process that divided its rows into other shards was killed, and "
+                f"writes are refused; run `feast-sketch rebuild {view} --shards` with its number again, or "
+                f"with {there.num_shards} to leave the rows where they are"
+            )
+        else:
+            found.leftovers += former_files(opened.storage, opened.shard_map)
         if found.is_sound:
             found.problems += differences(store, view)
         return found

@@ -294,6 +294,9 @@ def test_a_move_that_was_killed_can_be_taken_back(tmp_path, kill_a_move, number)
     with pytest.raises(ShardError, match=f"or with {number} to leave the rows where they are"):
         write(store)
     beside = FeatureStore(repo_path=str(tmp_path))  # opened while the rows seem to move
+    found = maintenance.verify(beside, "history")
+    assert [f"or with {number} to leave" in problem for problem in found.problems] == [True]
+    assert found.leftovers == []  # which a vacuum would not remove
     assert online(beside, [1, 2])["country"] == ["FR", "FR"]
     entities, again = reshard(tmp_path, number)
     assert entities == NUM_USERS
