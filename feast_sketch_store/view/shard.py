@@ -171,19 +171,19 @@ class Shard(LiveShard):
         """Rows that are not sealed, as far as this object knows."""
         return self.state.unsealed_rows + self._deferred.num_rows
 
-    def _count_others(self) -> None:
+    def _count_others(self) -> str:
         """Know what others wrote and sealed, as of an interval ago, so that a seal comes when it is due.
 
-        To take up what this process wrote takes longer than the write.
+        To take up what this process wrote takes longer than the write. Returns why it is not known. Reads
+        then meet the error, too, and rows may be appended nevertheless.
         """
         try:
             if not self._knows_others():
                 self.refresh()
                 self._last_deferred = _Deferred()
-        except SketchStoreError as error:  # reads meet it, too; the rows can be appended nevertheless
-            if str(error) != self._last_warning:
-                self._last_warning = str(error)
-                _logger.warning("%s; rows are written, and not sealed until it can be read", error)
+        except SketchStoreError as error:
+            return str(error)
+        return ""
 
     def _knows_others(self) -> bool:
         """Whether what others wrote is known, as of an interval ago; looks whether they did, if it must."""
@@ -278,8 +278,11 @@ class Shard(LiveShard):
             self.row_log.append(table)
             note_write(self._process_key)  # the next read takes them up
             return
-        self._count_others()
+        problem = self._count_others()
         position = self.row_log.append(table)
+        if problem and problem != self._last_warning:
+            self._last_warning = problem
+            _logger.warning("%s; rows are written, and not sealed until it can be read", problem)
         deferred = self._deferred.followed_by(table, position)
         can_load = not self._may_defer(len(table), is_sealed_soon) and self._begin_loading()
         self._last_deferred = deferred
