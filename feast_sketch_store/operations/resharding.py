@@ -22,6 +22,7 @@ from feast_sketch_store.adapter.options import require_writer, seal_policy
 from feast_sketch_store.errors import SettingsError, StorageError
 from feast_sketch_store.online_store import any_feature_view, online_store_of
 from feast_sketch_store.row_log import Position
+from feast_sketch_store.rows.encoding import NO_TIMESTAMP
 from feast_sketch_store.settings.resolve import resolve
 from feast_sketch_store.settings.table import Gate
 from feast_sketch_store.settings.values import shard_count
@@ -108,6 +109,9 @@ def divide(
             # The rows are those that count already.
             moved = View(storage, replace(settings, gate=Gate()), policy, 0.0, shard_map=shard_map)
             moved.registration = None  # the view's file is not to name these shards yet
+            sealed = [layer for part in former.shards.values() for layer in part.state.sealed_layers]
+            for part in moved.shards.values():
+                part.complete_since = max([layer.complete_since for layer in sealed], default=NO_TIMESTAMP)
             ends = [(part, _fill(part, moved)) for part in former.shards.values()]
             # `moved.seal` would wait for the view's lease, which is held here. A view that was written and
             # then emptied is sealed, too: its readers, and the next rows, need what a seal knows. Its log has

@@ -144,6 +144,7 @@ class Shard(LiveShard):
         semantics = named(settings.semantics, settings.codecs)
         super().__init__(storage, semantics, refresh_interval_seconds, is_replica)
         self.settings = settings
+        self.complete_since = NO_TIMESTAMP  # of rows that are moved here, see `SketchLayer`
         self._last_deferred = _Deferred()
 
     # -- what is known -------------------------------------------------------------------------
@@ -372,7 +373,7 @@ class Shard(LiveShard):
         continues = table is None or (bool(table.files) and log.files[: len(table.files)] == table.files)
         table = log if table is None else table
         last = self._last_sealed() if continues and self.settings.semantics != REPLACE else None
-        complete_since = NO_TIMESTAMP if last is None else last.complete_since
+        complete_since = self.complete_since if last is None else last.complete_since
         layer = fold(rows, self.settings, joint, self.sealed_formulas(), complete_since)
         # A snapshot's version is the number of commits that it covers.
         version = table.position.number + 1

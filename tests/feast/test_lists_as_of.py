@@ -11,7 +11,7 @@ from feast.types import Array, Int64, Set
 
 from feast_sketch_store import Lists, SketchReader, through_sketch
 from feast_sketch_store.errors import RowError, UnsupportedFeatureError
-from feast_sketch_store.operations import maintenance
+from feast_sketch_store.operations import maintenance, resharding
 from tests.helpers.length import by_length, combined
 from tests.helpers.repository import make_repository, make_view, read_users
 
@@ -142,6 +142,20 @@ def test_items_that_had_expired_at_a_moment_are_not_shown(make_store, tmp_path):
         assert values_of(reader.lists("read", [1], datetime.now(UTC) - timedelta(hours=40), until=NOW)) == [
             [3]
         ]
+
+
+def test_what_seals_left_out_is_known_after_the_rows_were_divided(make_store, tmp_path):
+    store = make_store(ttl=timedelta(days=2), keep="0")
+    Lists(store, "history", "read").add([1, 1], [1, 2], [NOW - timedelta(days=d) for d in (5, 1)])
+    maintenance.seal(store, "history")
+    view = store.get_feature_view("history")
+    view.ttl = TTL
+    store.apply(view)
+    maintenance.seal(store, "history")
+    for divide in (lambda: None, lambda: resharding.reshard(store, "history", 4, lambda seconds: None)):
+        divide()
+        found = SketchReader(tmp_path, "history", ttl=TTL).lists("read", [1], until=NOW)
+        assert (values_of(found), found.complete.tolist()) == ([[2]], [False])
 
 
 @pytest.mark.slow
