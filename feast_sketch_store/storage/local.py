@@ -6,6 +6,7 @@ absent.
 """
 
 import errno
+import logging
 import os
 import re
 import secrets
@@ -31,6 +32,8 @@ from feast_sketch_store.storage.base import (
 )
 from feast_sketch_store.storage.chunks import KnownFile
 from feast_sketch_store.storage.system import FileStatus, fdatasync, fsync_path, lock, map_pages, unlock
+
+_logger = logging.getLogger(__name__)
 
 _UNFINISHED = ".tmp"  # ends the hidden name of a file that is being written
 _DROPPED = re.compile(r"\..+\.[0-9a-f]{8}\.dropped")  # hidden names of folders that are being removed
@@ -271,7 +274,7 @@ class LocalStorage(Storage):
 
         The folder is renamed before it is removed, so that writers that do not stop cannot fill it again. If
         a call is killed, the next one in the same parent removes what it left. A symbolic link is removed
-        with its target.
+        with its target. Targets of links inside are left, and logged.
         """
         parent, name = self.path.parent, self.path.name
         with self._writing(self.path):
@@ -282,6 +285,7 @@ class LocalStorage(Storage):
                 return
             for found in os.listdir(parent):
                 if _DROPPED.fullmatch(found):
+                    _tell_of_links(parent / found)
                     _remove(parent / found)
             fsync_path(parent)
 
@@ -438,6 +442,19 @@ def _with_zeros(
         yield piece
     is_full = at + ZEROS_AFTER > size_bytes
     yield bytes(min(max(7 * at, _LEAST_STEP), _LARGEST_STEP) if is_full else ZEROS_AFTER)
+
+
+def _tell_of_links(path: Path) -> None:
+    """Log the links in a folder that is removed, because their targets may hold rows, and stay."""
+    for folder, folders, files in os.walk(path):
+        for entry in (Path(folder, name) for name in (*folders, *files)):
+            if entry.is_symlink():
+                _logger.warning(
+                    "%s: its link %s is removed, and %s is left; remove it if it holds rows",
+                    path,
+                    entry.relative_to(path),
+                    os.path.realpath(entry),
+                )
 
 
 def _remove(path: Path) -> None:

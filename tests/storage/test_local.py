@@ -522,7 +522,7 @@ def test_a_link_is_removed_with_what_it_leads_to(tmp_path, is_dangling):
     put(LocalStorage(tmp_path / "store" / "view"), "a")
 
 
-def test_links_inside_are_not_followed(storage, tmp_path):
+def test_links_inside_are_not_followed_and_told(storage, tmp_path, caplog):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "precious").write_bytes(b"x")
     put(storage, "a")
@@ -530,3 +530,4 @@ def test_links_inside_are_not_followed(storage, tmp_path):
     assert names_of(storage) == ["a"]
     storage.delete_all()
     assert everything_under(tmp_path) == ["mine", "mine/precious"]
+    assert f"its link link is removed, and {tmp_path / 'mine'} is left" in caplog.text
