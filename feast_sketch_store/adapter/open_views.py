@@ -14,11 +14,13 @@ from feast.types import FeastType
 from feast_sketch_store.adapter.options import OnlineStoreOptions, name_in_store, seal_policy, view_storage
 from feast_sketch_store.errors import SettingsError, UnsupportedFeatureError
 from feast_sketch_store.metrics import ViewMetrics
-from feast_sketch_store.settings.resolve import resolve
+from feast_sketch_store.settings.resolve import declared_join_keys, resolve
 from feast_sketch_store.settings.table import Sharding
+from feast_sketch_store.settings.view_settings import ViewSettings
 from feast_sketch_store.storage.base import Storage
 from feast_sketch_store.view.opening import is_worker, kept, open_view
 from feast_sketch_store.view.view import View
+from feast_sketch_store.view.view_file import ViewFile
 
 _logger = logging.getLogger(__name__)
 
@@ -33,7 +35,7 @@ class _Opened(NamedTuple):
     """An open view, and copies of what its settings were made from."""
 
     view: View
-    declaration: _Declaration
+    declaration: _Declaration | None  # None if the view is read as its file says
     circumstances: _Circumstances
 
 
@@ -47,13 +49,20 @@ class OpenViews:
     def get(self, config: RepoConfig, table: FeatureView) -> View:
         """The view of a feature view, opened at the first call and again when its features change.
 
-        A view that is open answers on if its rows cannot be kept as they are declared now: Feast's registries
-        on SQL hold declarations that `feast apply` has refused. It is not written meanwhile; see `current`.
+        If its rows cannot be kept as they are declared now, an open view answers on, and another is read as
+        its file says: Feast's registries on SQL hold declarations that `feast apply` has refused. It is not
+        written meanwhile; see `current`.
         """
         try:
             return self._get(config, table).view
         except (UnsupportedFeatureError, SettingsError) as error:
-            known = self._views.get(storage_of(config, table).location)
+            storage = storage_of(config, table)
+            known = self._views.get(storage.location)
+            file = None if known else ViewFile.known(storage, config.online_store.read_only)
+            if file is not None and file.has_keys(declared_join_keys(table)):
+                view = opened(config, table, file.settings(table.name))
+                known = self._keep(view, config, table)._replace(declaration=None)
+                self._views[storage.location] = known
             if known is None or _circumstances(config, table) != known.circumstances:
                 raise
             _warn_of_refused(known.view.storage.location, table.name, str(error))
@@ -109,12 +118,12 @@ def storage_of(config: RepoConfig, table: FeatureView) -> Storage:
     return view_storage(config, name_in_store(config, table))
 
 
-def opened(config: RepoConfig, table: FeatureView) -> View:
-    """A view of a feature view, that nobody keeps."""
+def opened(config: RepoConfig, table: FeatureView, settings: ViewSettings | None = None) -> View:
+    """A view of a feature view, that nobody keeps; ``settings`` are by default the declared ones."""
     options = config.online_store
     view = open_view(
         storage_of(config, table),
-        resolve(options, table, config.repo_path),
+        settings or resolve(options, table, config.repo_path),
         seal_policy(options),
         options.refresh.interval_seconds,
         options.refresh.max_staleness_seconds,
@@ -129,7 +138,7 @@ def opened(config: RepoConfig, table: FeatureView) -> View:
 def _warn_of_refused(location: str, view: str, reason: str) -> None:
     _logger.warning(
         "feature view %r in %s is read as it was declared before, and cannot be written, because its present "
-        "declaration is refused: %s. Apply one that is not refused; a process that starts now cannot read it",
+        "declaration is refused: %s. Apply one that is not refused",
         view,
         location,
         reason,

@@ -34,11 +34,13 @@ from feast_sketch_store.rows.counting import Counting
 from feast_sketch_store.rows.encoding import ENTITY_KEY
 from feast_sketch_store.rows.entity_keys import JoinKeys, join_keys_of, join_keys_text
 from feast_sketch_store.rows.listing import Attribute, Listing
-from feast_sketch_store.settings.view_settings import ViewSettings
+from feast_sketch_store.settings.view_settings import FeatureSettings, ViewSettings
 from feast_sketch_store.snapshot.manifest import checksum_of
 from feast_sketch_store.storage.base import FileExistsAlreadyError, MissingFileError, Storage
 from feast_sketch_store.storage.names import FRESH_FOLDER, ROWS_FOLDER, VIEW_FILE, VIEW_LOCK
+from feast_sketch_store.structures.goals import NOISE_RATIO, Goal
 from feast_sketch_store.structures.parts import checked
+from feast_sketch_store.structures.sizing import AUTO_NOISE_RATIO
 from feast_sketch_store.view.shard_map import ShardMap, check_map
 
 FORMAT_VERSION = 1
@@ -197,17 +199,31 @@ class ViewFile:
             check_new_columns(known, (codec.feature for codec in newer.codecs))
         except UnsupportedFeatureError as error:
             yield error
-        stored, declared = self.join_keys, newer.join_keys
+        if not self.has_keys(newer.join_keys):
+            stored, declared = (join_keys_text(file.join_keys or {}) for file in (self, newer))
+            yield SettingsError(
+                f"the rows of feature view {view!r} are keyed by {stored}, and it has the join keys "
+                f"{declared} now: no row could be found. Give the view a new name, or remove it with `feast "
+                "apply`, add it again and materialize"
+            )
+
+    def has_keys(self, declared: JoinKeys | None) -> bool:
+        """Whether rows may have these join keys, as far as names and types are known."""
+        stored = self.join_keys
         if stored is None or declared is None:
-            return
+            return True
         pairs = [(stored.get(name, ""), kind) for name, kind in declared.items()]
         is_other = any(None not in kinds and kinds[0] != kinds[1] for kinds in pairs)
-        if is_other or declared.keys() != stored.keys():
-            yield SettingsError(
-                f"the rows of feature view {view!r} are keyed by {join_keys_text(stored)}, and it has the "
-                f"join keys {join_keys_text(declared)} now: no row could be found. Give the view a new name, "
-                "or remove it with `feast apply`, add it again and materialize"
-            )
+        return not is_other and declared.keys() == stored.keys()
+
+    def settings(self, view: str) -> ViewSettings:
+        """Settings with which a view is read as the file says. Nothing is to be sealed with them."""
+        goal = Goal(NOISE_RATIO, AUTO_NOISE_RATIO)
+        features = {codec.feature: FeatureSettings(codec, goal, 0) for codec in self.codecs}
+        number = self.shard_map.num_shards
+        return ViewSettings(
+            view, 0.0, features, join_keys=self.join_keys, semantics=self.semantics, num_shards=number
+        )
 
     def check(self, storage: Storage, settings: ViewSettings) -> bool:
         """Check that the rows of a view, if there are any, can be read with its settings.
