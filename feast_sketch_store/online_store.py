@@ -536,7 +536,7 @@ class SketchOnlineStore(OnlineStore):
         if (store := self.backing(config)) is not None:
             store.update([table for table in tables_to_delete if _has_backed(config, table)], backed)
         for view in views:
-            view.prepare()
+            view.prepare(is_applied=True)
         if hints:
             _logger.warning("%s", summary(hints))
         for table in tables_to_delete:

@@ -19,6 +19,7 @@ import pyarrow as pa
 from feast_sketch_store.errors import (
     GateError,
     RowError,
+    SettingsError,
     SketchStoreError,
     StorageError,
     UnsupportedFeatureError,
@@ -50,7 +51,7 @@ from feast_sketch_store.view.shard_map import (
     check_division,
     divided,
 )
-from feast_sketch_store.view.view_file import Registration, seconds_between_looks
+from feast_sketch_store.view.view_file import Registration, ViewFile, seconds_between_looks
 
 _logger = logging.getLogger(__name__)
 
@@ -142,28 +143,28 @@ class View(LiveView[Shard]):
         super().close()
         self.end_seals()
 
-    def prepare(self) -> None:
-        """Check that files can be written, and make the view's folder and its file.
+    def prepare(self, is_applied: bool = False) -> None:
+        """Check that files can be written, and make the view's folder and its file; see `Registration.keep`.
 
         Raises ShardError, StorageError: the rows are being divided into other shards, or files cannot be
         written.
         """
         self.storage.prepare()
-        self._register()
+        self._register(None, is_applied)
 
-    def _keep_file(self, rows: pa.Table | None = None) -> None:
+    def _keep_file(self, rows: pa.Table | None = None, is_applied: bool = False) -> None:
         """Keep the view's file, in the course of a write; it fails if the rows were divided anew."""
         if self.registration is not None:
-            self.registration.keep(self.settings, rows)
+            self.registration.keep(self.settings, rows, is_applied)
 
-    def _register(self, rows: pa.Table | None = None) -> None:
+    def _register(self, rows: pa.Table | None = None, is_applied: bool = False) -> None:
         """Keep the view's file, before rows are written; follow them if they were divided anew."""
         try:
-            self._keep_file(rows)
+            self._keep_file(rows, is_applied)
         except OtherShardsError:
             if not self.follow():
                 raise
-            self._register(rows)
+            self._register(rows, is_applied)
 
     def _follow(self, parts: Parts[Shard]) -> bool:
         has_changed = super()._follow(parts)
@@ -462,6 +463,7 @@ class View(LiveView[Shard]):
         ------
         DamagedFileError : a row log cannot be read; the previous snapshots stay.
         GateError : the new version does not pass the gate; the previous snapshots stay.
+        SettingsError : the settings lack features of the view; the previous snapshots stay.
         StorageError : shards keep their previous snapshots, or some of them have new ones.
         """
         began = time.monotonic()
@@ -478,6 +480,7 @@ class View(LiveView[Shard]):
         with self._seal_lock, self._leased(timeout_seconds) as is_ours:
             if not is_ours:
                 return False
+            self._check_features()
             if as_delta and joint_seal.seal_deltas(self.shards):
                 return True
             try:
@@ -488,6 +491,16 @@ class View(LiveView[Shard]):
                 raise
             self._num_refused = 0
             return is_sealed
+
+    def _check_features(self) -> None:
+        """Check that a seal would not hide features of which this process does not know."""
+        file = ViewFile.read(self.storage)
+        if file is not None and (unknown := file.unknown_to(self.settings)):
+            raise SettingsError(
+                f"feature view {self.name!r} has the features {', '.join(unknown)}, which this process does "
+                "not know, so that its seal would hide them. Let it read the registry again, with Feast by "
+                "`store.refresh_registry()`; or run `feast apply` if they were removed"
+            )
 
     @contextmanager
     def unchanging(self) -> Iterator[None]:

@@ -61,6 +61,7 @@ class ViewFile:
     codecs: tuple[FeatureCodec, ...] = ()  # one per feature that any process has declared
     semantics: str = "replace"  # how rows of an entity combine, see `view.semantics`
     join_keys: JoinKeys | None = None  # of its rows; None if no process knew them yet
+    removed: frozenset[str] = frozenset()  # features that the last `feast apply` no longer declared
 
     @classmethod
     def of(cls, settings: ViewSettings, shard_map: ShardMap, rows: pa.Table | None = None) -> Self:
@@ -127,12 +128,13 @@ class ViewFile:
                 raise FormatVersionError.of(source, version, FORMAT_VERSION, kind="view file")
             if checksum_of(content.replace(checksum.encode(), _NO_CHECKSUM, 1)) != checksum:
                 raise ValueError("its checksum does not match")  # noqa: TRY301
-            join_keys = entries["join_keys"]
+            join_keys, features = entries["join_keys"], checked(entries["features"], list)
             return cls(
                 ShardMap.of_entry(entries["shards"]),
-                tuple(_codec_of(entry) for entry in checked(entries["features"], list)),
+                tuple(map(_codec_of, features)),
                 checked(entries["semantics"], str),
                 None if join_keys is None else dict(checked(join_keys, dict)),
+                frozenset(entry["name"] for entry in features if entry.get("is_removed")),
             )
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise DamagedFileError(
@@ -143,9 +145,10 @@ class ViewFile:
 
     def encode(self) -> bytes:
         """The content of the file."""
+        marks = {name: {"is_removed": True} for name in self.removed}
         content: dict[str, Any] = {
             "checksum": _NO_CHECKSUM.decode(),
-            "features": [_entry_of(codec) for codec in self.codecs],
+            "features": [_entry_of(c) | marks.get(c.feature, {}) for c in self.codecs],
             "format_version": FORMAT_VERSION,
             "join_keys": None if self.join_keys is None else dict(self.join_keys),
             "semantics": self.semantics,
@@ -153,6 +156,10 @@ class ViewFile:
         }
         encoded = json.dumps(content, sort_keys=True).encode()
         return encoded.replace(_NO_CHECKSUM, checksum_of(encoded).encode(), 1)
+
+    def unknown_to(self, settings: ViewSettings) -> list[str]:
+        """The features that a process with these settings does not know yet."""
+        return sorted(self._by_name().keys() - settings.features.keys() - self.removed)
 
     @property
     def has_join_keys(self) -> bool:
@@ -356,10 +363,11 @@ class Registration:
         # Between two looks. In a folder each write looks.
         self.seconds = seconds_between_looks(storage) if storage.fetches else 0.0
 
-    def keep(self, settings: ViewSettings, rows: pa.Table | None = None) -> None:
+    def keep(self, settings: ViewSettings, rows: pa.Table | None = None, is_applied: bool = False) -> None:
         """Write the file, if it lacks something: before a write, and before the write returns.
 
-        Another process may drop the view meanwhile. Rows that are written after that are of a new view.
+        Another process may drop the view meanwhile. Rows that are written after that are of a new view. With
+        ``is_applied`` the settings are those of `feast apply`: what they lack is removed.
 
         Raises
         ------
@@ -369,14 +377,14 @@ class Registration:
         """
         has_all = bool(self._token) and (self._has_join_keys or rows is None or not len(rows))
         now = time.monotonic()
-        if has_all and now - self._looked_at < self.seconds:
+        if has_all and now - self._looked_at < self.seconds and not is_applied:
             return
         info = self._storage.info(VIEW_FILE)
-        if info is None or info.token != self._token or not has_all:
-            self._put(settings, rows)
+        if info is None or info.token != self._token or not has_all or is_applied:
+            self._put(settings, rows, is_applied)
         self._looked_at = now
 
-    def _put(self, settings: ViewSettings, rows: pa.Table | None) -> None:
+    def _put(self, settings: ViewSettings, rows: pa.Table | None, is_applied: bool) -> None:
         wanted, storage = ViewFile.of(settings, self._map, rows), self._storage
         overrides = not self._token  # later ones leave what `feast apply` changed meanwhile
         for _ in range(_MAX_ATTEMPTS):
@@ -389,6 +397,10 @@ class Registration:
             check_map(self._view, there.shard_map, self._map)
             is_other = there.check(storage, settings)
             merged = wanted if is_other else there.joined_by(wanted, overrides)
+            if is_applied:
+                merged = replace(
+                    merged, removed=frozenset(merged._by_name().keys() - settings.features.keys())
+                )
             if merged == there:
                 self._token, self._has_join_keys = info.token, merged.has_join_keys
                 return

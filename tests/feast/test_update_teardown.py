@@ -196,6 +196,20 @@ def test_a_feature_can_be_added_and_removed(make_harness, make_view, options):
     ]
 
 
+def test_a_process_that_does_not_know_a_new_feature_does_not_seal_it_away(make_harness, make_view):
+    old = make_harness({"country": String}, compaction={"min_rows": 10**9})
+    new = old.reopened()
+    new.view = make_view({"country": String, "city": String})
+    new.store.update(new.config, [], [new.view], [], [], False)
+    new.write(1, {**FRANCE, "city": Value(string_val="Paris")})
+    old.write(2, FRANCE)
+    with pytest.raises(SettingsError, match="has the features city, which this process does not know"):
+        old.store.seal(old.config, old.view)
+    old.reopened().store.update(old.config, [], [old.view], [], [], False)
+    new.write(3, {"city": Value(string_val="Lyon")})
+    assert old.store.seal(old.config, old.view), "the feature is removed, though others still write it"
+
+
 @pytest.mark.parametrize("options", [{}, {"compaction": {"min_rows": 0}}], ids=["unsealed", "sealed"])
 class TestJoinKeys:
     """Rows are found by their join keys, so these cannot change under them."""
