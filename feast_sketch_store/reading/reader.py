@@ -639,6 +639,12 @@ class SketchReader:
         vocabularies = tuple(vocabulary for vocabulary in numberings if vocabulary is not None)
         # Unsealed rows number any values.
         if codec.is_exact or len(vocabularies) < len(numberings):
+            sealed = [layer for shard in state.shards.values() for layer in shard.sealed_layers]
+            if codec.is_exact and any(not layer.codecs.get(feature, codec).is_exact for layer in sealed):
+                raise UnsupportedFeatureError(
+                    f"feature {feature!r} of view {self._name!r} was kept exactly when this reader was "
+                    "opened, and was sealed otherwise since; open the reader again"
+                )
             raise UnsupportedFeatureError(
                 f"feature {feature!r} of view {self._name!r} is kept exactly, so its values have no ids; "
                 "read it with `arrow`, or give the reader a list of its values as `vocabularies`"

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from feast import Entity, Field, ValueType
-from feast.protos.feast.types.Value_pb2 import Int64Set, StringList, StringSet, Value
+from feast.protos.feast.types.Value_pb2 import Int64List, Int64Set, StringList, StringSet, Value
 from feast.types import Array, Bytes, Float64, Int32, Int64, Set, String, UnixTimestamp, Uuid
 
 from feast_sketch_store import SketchReader, SketchStoreError
@@ -295,6 +295,20 @@ def test_exact_features_have_no_ids_unless_given(make_harness, make_view):
         assert sorted(given.csr("path", [3]).ids.tolist()) == [0, 1]
         assert given.scores("path", [3, 1], np.array([1.0, 10.0])).tolist() == [11.0, 10.0]
         harness.store.seal(harness.config, harness.view)
+
+
+def test_a_reader_of_a_feature_that_is_exact_no_longer_is_told_to_open_again(make_harness, make_view):
+    harness = make_harness(
+        view=make_view([Field(name="ids", dtype=Array(Int64), tags={"sketch.codec": "exact"})])
+    )
+    harness.write(1, {"ids": Value(int64_list_val=Int64List(val=[7]))})
+    reader = reader_of(harness, refresh_interval_seconds=0)
+    harness.view = make_view({"ids": Array(Int64)})
+    harness.store.update(harness.config, [], [harness.view], [], [], False)
+    harness.store.seal(harness.config, harness.view)
+    with pytest.raises(UnsupportedFeatureError, match="sealed otherwise since; open the reader again"):
+        reader.ids("ids", 1)
+    assert reader_of(harness).ids("ids", 1).tolist() == [0]
 
 
 def test_new_values_come_behind_until_a_seal(make_harness):
