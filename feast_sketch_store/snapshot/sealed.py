@@ -57,19 +57,19 @@ def with_checksums(arrays: Mapping[str, NDArray[np.generic]]) -> dict[str, NDArr
 
 
 def open_layers(
-    snapshot: SnapshotFile, check_all: bool = False
+    snapshot: SnapshotFile, check_all: bool = False, view: str | None = None
 ) -> tuple[SketchLayer, tuple[DeltaLayer, ...]]:
     """Map the base of a snapshot, and its deltas, oldest first.
 
     With ``check_all`` every byte is read and checked now, not each block before its first use.
 
     Raises DamagedFileError, StorageError: a file is truncated or altered, its parts do not fit each other,
-    or it cannot be read.
+    it is of another view than the given one, or it cannot be read.
     """
     source, deltas = snapshot.where(), []
-    base, _ = _open(snapshot, check_all, 0)
+    base, _ = _open(snapshot, check_all, 0, view)
     for number in range(1, len(snapshot.manifest().layers)):
-        layer, arrays = _open(snapshot, check_all, number)
+        layer, arrays = _open(snapshot, check_all, number, view)
         try:
             hashes, deleted = arrays[_LISTED], arrays[_DELETED]
             kinds = hashes.dtype == np.uint64 and deleted.dtype == np.uint8
@@ -90,7 +90,9 @@ def check_whole(snapshot: SnapshotFile) -> None:
         load_order(snapshot, number, check_all=True)
 
 
-def _open(snapshot: SnapshotFile, check_all: bool, number: int) -> tuple[SketchLayer, Arrays]:
+def _open(
+    snapshot: SnapshotFile, check_all: bool, number: int, view: str | None
+) -> tuple[SketchLayer, Arrays]:
     """Map the layer of the base or of a delta, with all arrays of its file."""
     source = snapshot.where()
     description, arrays = snapshot.open(
@@ -106,6 +108,8 @@ def _open(snapshot: SnapshotFile, check_all: bool, number: int) -> tuple[SketchL
             if check.words.nbytes >= _LARGE and not check_all:
                 reads_are_scattered(check.words)
         layer = SketchLayer.from_snapshot(description["layer"], arrays, checks)
+        if view is not None and description["view"] != view:
+            raise DamagedFileError(f"{source}: is of another view, {description['view']!r}; remove it")
         if description["row_log_version"] != snapshot.manifest().layers[number].row_log_version:
             raise DamagedFileError(f"{source}: has the version of another snapshot")
     except (ValueError, KeyError, TypeError, IndexError) as error:

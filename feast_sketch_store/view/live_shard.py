@@ -88,6 +88,7 @@ class LiveShard:
     refresh_interval_seconds : how old the writes of other processes may be before a read looks for them.
     is_replica : whether a thread calls `poll` once per interval, so that no read but the first waits. If the
         storage cannot be read, a replica starts from the host's last known state.
+    view : the name of the view in its snapshots; None for any.
     """
 
     def __init__(
@@ -96,6 +97,7 @@ class LiveShard:
         semantics: RowSemantics,
         refresh_interval_seconds: float = 1.0,
         is_replica: bool = False,
+        view: str | None = None,
     ):
         self.storage = storage
         self.metrics = ViewMetrics.at(storage.location)
@@ -105,7 +107,7 @@ class LiveShard:
         self.snapshots = SnapshotFolder(storage.within(SNAPSHOTS_FOLDER))
         host_path = storage.host_path if is_replica else None
         last_known = None if host_path is None else LastKnown(host_path)
-        self._loader = ShardLoader(self.row_log, self.snapshots, semantics, last_known)
+        self._loader = ShardLoader(self.row_log, self.snapshots, semantics, last_known, view)
         self.is_polled = is_replica and refresh_interval_seconds > 0  # by the view
         self.state = ShardState(semantics)  # as of the last look
         self._is_open = False  # until the storage was read for the first time

@@ -55,6 +55,7 @@ class ShardLoader:
     Parameters
     ----------
     last_known : where the host keeps the last state, for starts while the storage is out of reach.
+    view : the name that snapshots must have; None for any.
     """
 
     def __init__(
@@ -63,8 +64,10 @@ class ShardLoader:
         snapshots: SnapshotFolder,
         semantics: RowSemantics,
         last_known: LastKnown | None = None,
+        view: str | None = None,
     ):
         self._row_log = row_log
+        self._view = view
         self._snapshots = snapshots
         self.semantics = semantics
         self._damaged: dict[str, str] = {}  # snapshots that turned out to be damaged while in use, and how
@@ -328,7 +331,7 @@ class ShardLoader:
         if snapshot.name in self._damaged:
             raise DamagedFileError(self._damaged[snapshot.name])
         snapshot = snapshot.with_manifest()
-        sealed, deltas = open_layers(snapshot)
+        sealed, deltas = open_layers(snapshot, view=self._view)
         if sealed.semantics != self.semantics.name:
             raise UnsupportedFeatureError(
                 f"{snapshot.where()}: the rows of the view {sealed.semantics}, and are declared to "

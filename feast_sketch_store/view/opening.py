@@ -105,7 +105,9 @@ class ReadOnlyView(LiveView[LiveShard]):
         super().__init__(storage, name, shard_map, refresh_interval_seconds, is_replica, served)
 
     def _open_shard(self, storage: Storage, is_replica: bool) -> LiveShard:
-        return LiveShard(storage, self._semantics, self._interval_seconds, is_replica)
+        return LiveShard(
+            storage, self._semantics, self._interval_seconds, is_replica, self.name.partition("@")[0]
+        )
 
 
 def is_worker() -> bool:

@@ -142,7 +142,7 @@ class Shard(LiveShard):
         is_replica: bool = False,
     ):
         semantics = named(settings.semantics, settings.codecs)
-        super().__init__(storage, semantics, refresh_interval_seconds, is_replica)
+        super().__init__(storage, semantics, refresh_interval_seconds, is_replica, settings.view)
         self.settings = settings
         self.complete_since = NO_TIMESTAMP  # of rows that are moved here, see `SketchLayer`
         self._last_deferred = _Deferred()

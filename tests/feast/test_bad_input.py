@@ -3,6 +3,7 @@
 import asyncio
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -117,6 +118,18 @@ def test_names_that_a_path_cannot_hold(make_harness, make_view, tmp_path, projec
     assert len(list((tmp_path / "sketch").iterdir())) == 1
     harness.store.teardown(harness.config, [harness.view], [])
     assert not list((tmp_path / "sketch").iterdir())
+
+
+def test_a_snapshot_of_another_view_is_refused(make_harness, make_view):
+    mine, other = (make_harness(view=make_view(name=name)) for name in ("history", "other"))
+    for harness, values in ((other, ["theirs"]), (mine, ["own"])):
+        harness.write(1, {"viewed": Value(string_set_val=StringSet(val=values))})
+    other.store.seal(other.config, other.view)
+    shutil.copytree(other.folder / "snapshots", mine.folder / "snapshots")
+    with pytest.raises(DamagedFileError, match="is of another view, 'other'; remove it"):
+        mine.reopened().read(1)
+    assert mine.store.seal(mine.config, mine.view)
+    assert mine.reopened().read(1)[0][1]["viewed"].string_set_val.val == ["own"]
 
 
 @pytest.mark.parametrize(

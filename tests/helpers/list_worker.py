@@ -88,7 +88,7 @@ class ListWorker:
         self, num_users: int, since: int, limit: int | None, has_settings: bool = True
     ) -> tuple[list[list[Item]], bool]:
         """The items of each of the first users, newest first, and whether there are sealed ones."""
-        view = self._view if has_settings else ReadOnlyView(self._storage, "lists", 0.0)
+        view = self._view if has_settings else ReadOnlyView(self._storage, SETTINGS.view, 0.0)
         hashes, window = user_hashes(range(num_users)), ListWindow(since, limit)
 
         def read_in(state: State) -> RaggedLists:

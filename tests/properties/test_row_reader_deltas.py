@@ -75,7 +75,7 @@ def do(view, step, second):
 @given(steps=steps)
 def test_one_call_sees_what_arrays_see(structure, steps):
     with tempfile.TemporaryDirectory() as folder:
-        storage = LocalStorage(Path(folder) / "p" / "v")
+        storage = LocalStorage(Path(folder) / "p" / "history")
         view = View(storage, STRUCTURES[structure], NEVER, 0.0)
         # There are always deltas, of present and deleted entities, and rows over them.
         steps = [
@@ -97,7 +97,7 @@ def test_one_call_sees_what_arrays_see(structure, steps):
             for user in asked:
                 row = read_row(prepared, hashes[user].tobytes(), names, expire_before)
                 assert (row or (None, None)) == wanted[user]
-        reader = SketchReader(folder, "v", "p", refresh_interval_seconds=0)
+        reader = SketchReader(folder, "history", "p", refresh_interval_seconds=0)
         found = reader.csr("viewed", {"user_id": [*asked]})
         rows = to_rows(reader._view.read(hashes, names), len(asked))
         for user, (_, values) in enumerate(rows):

@@ -7,6 +7,7 @@ import json
 import os
 import threading
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -37,7 +38,7 @@ from tests.oracle.messages import feast_values
 
 pytestmark = pytest.mark.slow
 
-SETTINGS = settings_of(1e-6)
+SETTINGS = replace(settings_of(1e-6), view="view")
 LONG_SECONDS = 1000.0  # between two looks: tests look themselves
 
 
