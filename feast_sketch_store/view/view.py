@@ -111,6 +111,7 @@ class View(LiveView[Shard]):
         """Replace locks that another thread of the parent process may have held when it forked."""
         super().reset_locks()
         self._commits: GroupCommit[Batch] = GroupCommit()
+        self._seal_problem = ""  # why the last seal beside writes failed; empty if it did not
         self._num_refused = 0  # unsealed rows of the last seal, if the gate refused it
         self._seal_lock = threading.RLock()  # one seal, rebuild or vacuum at a time in this process
         self._is_leased = False  # the view, by this process
@@ -628,11 +629,15 @@ class View(LiveView[Shard]):
         `seal_if_due`.
         """
         try:
-            return self._seal_if_due()
+            is_published = self._seal_if_due()
         except SketchStoreError as error:
             # The rows are durable and readable; a failed seal must not look like a failed write.
-            _logger.warning("%s; the rows are kept, a later write seals them", error)
+            if str(error) != self._seal_problem:
+                self._seal_problem = str(error)
+                _logger.warning("%s; the rows are kept, a later write seals them", error)
             return False
+        self._seal_problem = ""
+        return is_published
 
     # -- clean up ------------------------------------------------------------------------------
 
