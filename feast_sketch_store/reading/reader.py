@@ -9,6 +9,7 @@ reader.scores("viewed", users, weights)                     X @ w of a linear mo
 
 from __future__ import annotations  # else each read evaluates the annotations of inner functions
 
+import os
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -126,7 +127,7 @@ class SketchReader:
         storage_options: Mapping[str, str] | None = None,
         serve_shards: Sequence[int] | None = None,
     ):
-        storage, configured = find_view(str(path), feature_view, project, storage_options)
+        storage, configured = find_view(os.fspath(path), feature_view, project, storage_options)
         interval, served = configured.refresh_interval_seconds, configured.serve_shards
         if refresh_interval_seconds is not None:
             interval = _read(seconds, refresh_interval_seconds, "refresh_interval_seconds")

@@ -459,6 +459,8 @@ def test_ways_to_a_view(make_harness, tmp_path, monkeypatch):
         config.write_bytes(content)
         with pytest.raises(SettingsError, match=message):
             SketchReader(tmp_path, "history")
+    with pytest.raises(TypeError, match="not RepoConfig"):
+        SketchReader(harness.config, "history")
 
 
 def test_a_damaged_snapshot_is_passed_over(make_harness, caplog):
