@@ -45,6 +45,7 @@ from feast_sketch_store.adapter.responses import (
     hash_join_keys,
     read_vectors,
     rows_of,
+    with_join_keys,
 )
 from feast_sketch_store.errors import (
     RowError,
@@ -55,7 +56,7 @@ from feast_sketch_store.errors import (
 )
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.encoding import FeastRow, deletions
-from feast_sketch_store.settings.resolve import resolve, ttl_microseconds
+from feast_sketch_store.settings.resolve import asked_join_keys, resolve, ttl_microseconds
 from feast_sketch_store.storage.base import Storage
 from feast_sketch_store.storage.stores import StorePlace
 from feast_sketch_store.view.live_shard import expire_before_of
@@ -186,10 +187,11 @@ class SketchOnlineStore(OnlineStore):
         """
         features, hashes = _requested(table, requested_features), hash_entity_keys(entity_keys)
         if not (codecs := self._backed(config, table, features)):
-            return rows_of(self._read(config, table, hashes, features), features)
+            rows = rows_of(self._read(config, table, hashes, features), features)
+            return with_join_keys(rows, entity_keys, asked_join_keys(table, features))
         key_of = entity_keys.__getitem__
         rows, _ = self._finish(config, self._filled(config, table, hashes, features, codecs, key_of))
-        return rows
+        return with_join_keys(rows, entity_keys, asked_join_keys(table, features))
 
     def _read(
         self, config: RepoConfig, table: FeatureView, hashes: bytes, features: tuple[str, ...]
@@ -324,7 +326,7 @@ class SketchOnlineStore(OnlineStore):
             # Feast refuses a request that lacks a join key of any view if one of the views has no join keys.
             is_usual = all(join_keys.values()) and len(join_keys) == len(table.entities)
             entity_hashes: bytes | None = None
-            if is_usual:
+            if is_usual and not asked_join_keys(table, features):
                 columns = tuple((name, id(values)) for name, values in join_keys.items())
                 if columns not in hashed:
                     hashed[columns] = hash_join_keys(join_keys)
@@ -439,7 +441,7 @@ class SketchOnlineStore(OnlineStore):
             hashes, key_of = hash_entity_keys(entity_keys), entity_keys.__getitem__
             steps = self._filled(config, table, hashes, features, codecs, key_of)
             rows, _ = await self._finish_async(config, steps)
-            return rows
+            return with_join_keys(rows, entity_keys, asked_join_keys(table, features))
         if view.is_fresh():
             return self.online_read(config, table, entity_keys, requested_features)
         return await asyncio.to_thread(self.online_read, config, table, entity_keys, requested_features)

@@ -64,7 +64,7 @@ def _listed(subjects: Sequence[str]) -> str:
 
 def advice(table: FeatureView, settings: ViewSettings, sealed: SealedRows | None) -> Iterator[Hint]:
     """Hints for the user who applies a view, by its settings and its sealed rows, if it has some."""
-    for field in table.features:
+    for field in [field for field in table.features if field.name in settings.features]:
         declared, name = settings.features[field.name], f"{table.name}.{field.name}"
         codec = declared.codec
         is_array = codec.name == MEMBERSHIP and not codec.is_set

@@ -22,7 +22,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from feast_sketch_store import feast_parts
 from feast_sketch_store.adapter.responses import add_names, read_vectors
 from feast_sketch_store.rows.entity_keys import JOIN_KEY_TYPES, SingleKeys, hash_int64_keys
-from feast_sketch_store.settings.resolve import ttl_microseconds
+from feast_sketch_store.settings.resolve import asked_join_keys, ttl_microseconds
 from feast_sketch_store.view.view import View
 
 _MAX_PLANS = 1_000  # kept at once
@@ -257,8 +257,10 @@ class Plans:
 
         Its first request then finds what Feast and this package load and prepare when they first need it.
         """
-        features = [f"{table.name}:{feature.name}" for feature in table.features]
         columns = tuple(column.name for column in table.entity_columns)
+        features = [
+            f"{table.name}:{feature.name}" for feature in table.features if feature.name not in columns
+        ]
         question = Question("", tuple(features), False, False, columns)
         plan = self.of(question, lambda: features, registry, config.project, config)
         if plan is not None:
@@ -286,7 +288,7 @@ class Plans:
         numbers: dict[str, Any] = {name: number for number, name in enumerate(question.columns)}
         for table, of_view in groups:
             places: dict[str, Any] = feast_parts.JOIN_KEY_VALUES(table, join_key_of, numbers)
-            if len(places) != len(table.entities) or not places:
+            if len(places) != len(table.entities) or not places or asked_join_keys(table, of_view):
                 return None
             view = self._open_view(config, table)
             backed = [codec.feature for codec in view.settings.backed_codecs]

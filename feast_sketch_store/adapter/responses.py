@@ -140,6 +140,15 @@ def rows_of(raw: Sequence[RawRow], features: Sequence[str]) -> list[Row]:
     return rows
 
 
+def with_join_keys(rows: list[Row], entity_keys: Sequence[EntityKey], asked: Sequence[str]) -> list[Row]:
+    """The same rows, with the join keys that were asked for as features."""
+    for entity_key, (_, values) in zip(entity_keys, rows, strict=True) if asked else ():
+        if values is not None:
+            own = dict(zip(entity_key.join_keys, entity_key.entity_values, strict=True))
+            values.update({name: own[name] for name in asked})
+    return rows
+
+
 def logged_rows(
     settings: ViewSettings, features: Sequence[str], logged: pa.Table, expire_before: int = NO_TIMESTAMP
 ) -> list[FeastRow]:

@@ -49,7 +49,9 @@ def resolve(options: StoreOptions, table: "FeatureView", folder: Path | None = N
     view_tags, wrong = read_tags(table.tags, VIEW, f"feature view {table.name!r}")
     problems += map(SettingsError, wrong)
     features: dict[str, FeatureSettings] = {}
-    for field in table.features:
+    given = asked_join_keys(table, [field.name for field in table.features])
+    fields = [field for field in table.features if field.name not in given]
+    for field in fields:
         where = f"feature {field.name!r} of view {table.name!r}"
         tags, wrong = read_tags(field.tags, FEATURE, where)
         problems += map(SettingsError, wrong)
@@ -74,7 +76,7 @@ def resolve(options: StoreOptions, table: "FeatureView", folder: Path | None = N
         settled("shards", options.shards, view_tags).count,
         settled("gate", options.gate, view_tags),
     )
-    if len(features) == len(table.features):
+    if len(features) == len(fields):
         problems += _idle_problems(table.name, view_tags, features)
     if settings.gate.is_set and (backed := [codec.feature for codec in settings.backed_codecs]):
         problems.append(
@@ -291,6 +293,14 @@ def declared_join_keys(table: "FeatureView") -> JoinKeys | None:
     if not columns or len(columns) < len(table.entities):
         return None
     return {c.name: VALUE_TYPE_TO_PROTO_VALUE_MAP.get(c.dtype.to_value_type()) for c in columns}
+
+
+def asked_join_keys(table: "FeatureView", features: Iterable[str]) -> list[str]:
+    """Join keys of a view among features of it. Feast's registry has those of a stream view among its
+    features; rows have them in their entity keys.
+    """
+    names = [column.name for column in getattr(table, "entity_columns", None) or []]
+    return [name for name in features if name in names]
 
 
 def join_key_columns(table: "FeatureView") -> dict[str, pa.DataType]:

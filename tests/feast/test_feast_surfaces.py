@@ -450,6 +450,23 @@ class TestKindsOfViews:
         store.materialize_incremental(MAY[3])
         assert countries(store, 1, 2, 3) == ["CH", "DE", "IT"]
 
+    def test_the_registry_has_join_keys_of_a_stream_view_among_its_features(self, store, rows_source):
+        view = StreamFeatureView(
+            name="history",
+            entities=[USER],
+            schema=[USER_ID, VIEWED],
+            source=PushSource(name="events", batch_source=rows_source(three_users())),
+            timestamp_field="event",
+            tags={"sketch.rows": "append"},  # no other kinds of features may be in the view
+        )
+        store.apply([USER, view])
+        applied = store.get_stream_feature_view("history")
+        store.apply([applied, FeatureService(name="all", features=[applied])])
+        store.push("events", frame(MAY[4], user_id=[1], viewed=[["z"]]))
+        wanted = {"user_id": [1, 2], "history__user_id": [1, None], "history__viewed": [{"z"}, None]}
+        for features in (["history:user_id", "history:viewed"], store.get_feature_service("all")):
+            assert ask(store, features, 1, 2, full_feature_names=True) == wanted
+
     def test_a_batch_view(self, store, rows_source):
         view = BatchFeatureView(
             name="history",
