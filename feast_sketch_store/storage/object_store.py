@@ -187,12 +187,13 @@ class ObjectStorage(Storage):
         self._require_writable()
         file = io.BytesIO()
         yield file
-        if file.getbuffer().nbytes > _MAX_OBJECT_BYTES:
+        content = file.getvalue()  # no copy; a view of the buffer could outlive the file, which warns
+        if len(content) > _MAX_OBJECT_BYTES:
             raise StorageError(
                 f"{self.where(name)}: an object has at most {_MAX_OBJECT_BYTES >> 20} MiB; this would have "
-                f"{file.getbuffer().nbytes >> 20}"
+                f"{len(content) >> 20}"
             )
-        self._objects.create(key, file.getbuffer())
+        self._objects.create(key, content)
 
     def replace(self, name: str, content: bytes) -> None:
         """Write a file, new or not, see `Storage.replace`."""

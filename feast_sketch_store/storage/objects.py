@@ -207,7 +207,7 @@ class Objects:
 
     # -- write ---------------------------------------------------------------------------------
 
-    def create(self, key: str, content: bytes | memoryview) -> None:
+    def create(self, key: str, content: bytes) -> None:
         """Write a new object. Raises FileExistsAlreadyError: the object exists."""
         self.require_conditions()
         for _ in range(_CREATE_TRIES):
@@ -222,7 +222,7 @@ class Objects:
                 raise FileExistsAlreadyError(f"{self.where(key)}: another process created the file first")
         raise UncertainWriteError(f"{self.where(key)}: is refused as taken, but is not there")
 
-    def replace(self, key: str, content: bytes | memoryview, known: ObjectInfo | None = None) -> bool:
+    def replace(self, key: str, content: bytes, known: ObjectInfo | None = None) -> bool:
         """Write an object, new or not; or only in the place of a known one, and return False if that was
         replaced since.
         """
@@ -268,7 +268,7 @@ class Objects:
             )
         self._is_probed = True
 
-    def _put(self, key: str, content: bytes | memoryview, write_id: str, mode: Any) -> bool:
+    def _put(self, key: str, content: bytes, write_id: str, mode: Any) -> bool:
         """Write an object in one piece. False if its condition did not hold."""
         attributes: Any = {_WRITE_ID: write_id} if write_id else None
 

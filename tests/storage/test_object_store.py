@@ -87,6 +87,14 @@ class TestCached(StorageContract):
         return make
 
 
+def test_no_view_of_a_written_file_is_left_for_the_collector():
+    """It would close the file before the view, which Python 3.13 warns of."""
+    storage = ObjectStorage(Objects(MemoryStore(), "s3://bucket", "bucket"), "store/")
+    with storage.create("a") as file:
+        file.write(b"content")
+    file.write(b"more")  # a BufferError while there is a view
+
+
 @pytest.mark.object_servers
 class TestWeed(StorageContract):
     @pytest.fixture
