@@ -44,7 +44,8 @@ _METRICS = """\
 `feast serve --metrics` and `feast-sketch serve --metrics` export these beside Feast's own. A process that
 has not loaded `prometheus_client` counts nothing. The endpoint adds up the counters of all workers, and
 shows the gauge of the worker named in the column "of workers". An age is `time() -
-feast_sketch_last_look_timestamp_seconds`.
+feast_sketch_last_look_timestamp_seconds`. The label `shard` is empty, except in refreshes and unsealed rows
+of a view with several shards.
 """
 
 _WORKERS = {"livemin": "least", "livemax": "greatest", "max": "greatest, ended ones too", "": "sum"}

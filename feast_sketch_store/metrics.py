@@ -28,7 +28,7 @@ _FLUSH_SECONDS = 0.1  # reads in this time are counted together: a counter in a 
 
 COUNTER, GAUGE, HISTOGRAM = "counter", "gauge", "histogram"
 _REASONS = ("RowError", "StorageError", "UnsupportedFeatureError")
-_VIEW = ("project", "view")
+_VIEW = ("project", "view", "shard")
 _STORE = ("store",)
 
 
@@ -250,10 +250,10 @@ class _HistogramChild:
 
 
 class ViewMetrics:
-    """The metrics of one view, labelled with its project and its name. Safe to use from several threads."""
+    """The metrics of one view, or of one of its shards. Safe to use from several threads."""
 
-    def __init__(self, project: str, view: str):
-        self.labels = (project, view)
+    def __init__(self, project: str, view: str, shard: str = ""):
+        self.labels = (project, view, shard)
         self._pending: deque[tuple[int, int, float | None]] = deque()
         self._flushed_at = 0.0
         self._has_begun = False

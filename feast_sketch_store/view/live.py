@@ -219,9 +219,7 @@ class LiveView(ABC, Generic[V]):
 
     @property
     def metrics(self) -> ViewMetrics:
-        """Metrics of reads. Each of several shards has its own for everything else, labelled
-        ``<view>/<shard>``.
-        """
+        """Metrics of reads. Each of several shards has its own for everything else."""
         return self._metrics
 
     @metrics.setter
@@ -230,10 +228,10 @@ class LiveView(ABC, Generic[V]):
         self._label(self._parts)
 
     def _label(self, parts: Parts[V]) -> None:
-        project, view = self._metrics.labels
+        project, view, _ = self._metrics.labels
         for number, shard in parts.shards.items():
             is_only = parts.shard_map.num_shards == 1
-            shard.metrics = self._metrics if is_only else ViewMetrics(project, f"{view}/{number:02}")
+            shard.metrics = self._metrics if is_only else ViewMetrics(project, view, f"{number:02}")
 
     def close(self) -> None:
         """Wait for refreshes that are under way, so that the view's files can be closed."""

@@ -54,6 +54,11 @@ def scraped():
     return found
 
 
+def labels_of(view):
+    """The labels of a view's metrics."""
+    return dict(zip(metrics.READS.labels, view.metrics.labels, strict=True))
+
+
 class Scrape:
     """What changed of one view's metrics since this was made."""
 
@@ -62,8 +67,8 @@ class Scrape:
 
     def all(self, *wanted, **labels):
         self.view.metrics.flush()
-        now, (project, view) = scraped(), self.view.metrics.labels  # of all views of this process
-        labels = tuple(sorted({"project": project, "view": view, **labels}.items()))
+        now = scraped()  # of all views of this process
+        labels = tuple(sorted({**labels_of(self.view), **labels}.items()))
         found = []
         for metric in wanted:
             key = metric.name, labels
@@ -128,6 +133,15 @@ def test_what_is_served_is_told(view, scrape):
     expected, sampled = scrape.all(metrics.EXPECTED_RATE, metrics.SAMPLED_RATE, feature="viewed")
     assert 0 < expected <= 0.01
     assert 0 <= sampled <= 0.05  # 5 times as many of 1,000 are no chance
+
+
+@pytest.mark.parametrize("view", [4], indirect=True, ids=["shards"])
+def test_metrics_of_shards_have_the_name_of_their_view(view, scrape):
+    view.write([row(user, "x") for user in range(50)])
+    view.read(user_hashes([1]), [])
+    rows = [scrape(metrics.UNSEALED_ROWS, shard=f"{number:02}") for number in range(4)]
+    assert all(rows)
+    assert sum(rows) == 50
 
 
 def test_counters_of_trouble_begin_at_zero(view):
@@ -252,8 +266,8 @@ def test_a_process_that_seals_exports_them(view):
     view.seal()
     with exported("127.0.0.1", 0) as port:
         answer = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60).read().decode()
-    project, name = view.metrics.labels
-    assert f'feast_sketch_seals_total{{project="{project}",view="{name}"}} 1.0' in answer
+    project, name, _ = view.metrics.labels
+    assert f'feast_sketch_seals_total{{project="{project}",shard="",view="{name}"}} 1.0' in answer
 
 
 # -- pages and files ---------------------------------------------------------------------------
@@ -282,8 +296,7 @@ def unit_of(expression):
 
 def test_a_view_has_its_series_before_its_first_read(view):
     view.current()
-    labels = tuple(zip(("project", "view"), view.metrics.labels, strict=True))
-    found = scraped()
+    labels, found = tuple(sorted(labels_of(view).items())), scraped()
     for metric in (metrics.READS, metrics.ENTITIES_READ, metrics.ABSENT_ENTITIES, metrics.SEALS):
         assert found[metric.name, labels] == 0
 
@@ -293,7 +306,7 @@ def test_the_time_of_reads_is_counted(view):
         view.metrics.count_read(1, 1, seconds)
     view.metrics.count_read(1, 1)
     view.metrics.flush()
-    labels, found = dict(zip(("project", "view"), view.metrics.labels, strict=True)), scraped()
+    labels, found = labels_of(view), scraped()
 
     def at(suffix, **more):
         return found[f"feast_sketch_read_seconds_{suffix}", tuple(sorted({**labels, **more}.items()))]
