@@ -1,16 +1,19 @@
-"""The examples of the pages on lists, counts and sets that grow run, on real data."""
+"""The examples of the pages on lists, counts and sets that grow run, on real data; configurations load."""
 
 import re
 import shutil
+import textwrap
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+import yaml
 from feast import FeatureStore, FeatureView
 from feast.types import String
 
 from feast_sketch_store import Lists, open_view
+from feast_sketch_store.online_store import SketchOnlineStoreConfig
 from feast_sketch_store.operations import maintenance
 from tests.helpers.repository import make_repository
 
@@ -158,3 +161,27 @@ def test_sets(begin):
         open_view(store, "user_likes").seal()
     assert np.diff(names["matrix"].indptr).tolist() == [len(truth[user]) for user in users]
     assert maintenance.verify(store, "user_likes").problems == []
+
+
+class UniqueKeys(yaml.SafeLoader):
+    """A loader of YAML that refuses a key which is given twice."""
+
+    def construct_mapping(self, node, deep=False):
+        keys = [key.value for key, _ in node.value]
+        assert len(set(keys)) == len(keys), keys
+        return super().construct_mapping(node, deep)
+
+
+def test_configurations():
+    blocks = [
+        block
+        for page in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md"))
+        for block in re.findall(r"```yaml\n(.*?)```", page.read_text(), re.DOTALL)
+    ]
+    repository = yaml.safe_load((ROOT / "docs/kubernetes/configmap.yaml").read_text())
+    texts = [*map(textwrap.dedent, blocks), *repository["data"].values()]
+    stores = [yaml.load(text, UniqueKeys).get("online_store", {}) for text in texts]
+    own = [store for store in stores if store.get("type") == "sketch"]
+    assert len(own) > 10
+    for store in own:
+        SketchOnlineStoreConfig(**store)
