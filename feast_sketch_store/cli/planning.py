@@ -66,7 +66,7 @@ def _size(context: click.Context, parameter: click.Parameter, text: str | None) 
 @click.option(
     "--html",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Where the report goes  [default: VIEW.TARGET.plan.html]",
+    help="Where the report goes  [default: VIEW[.TARGET].plan.html]",
 )
 @click.option("--all", "show_all", is_flag=True, help="Show all points, and the notes.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
