@@ -106,7 +106,7 @@ def history_command(
 
 def _write(path: Path | None, page: Callable[[], str]) -> None:
     if path is not None:
-        path.write_text(page(), "utf-8")
+        pages.write(path, page())
         click.echo(f"written to {path}", err=True)
 
 

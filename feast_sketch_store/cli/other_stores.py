@@ -181,7 +181,7 @@ def survey(
             pages.table("features", _FEATURE_COLUMNS, features_table),
             f"<ul>{items}</ul>",
         ]
-        html.write_text(pages.page(f"Survey of {other}", body), "utf-8")
+        pages.write(html, pages.page(f"Survey of {other}", body))
     if as_json:
         print_json([asdict(view) for view in found])
     else:

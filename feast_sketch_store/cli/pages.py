@@ -2,7 +2,10 @@
 
 from collections.abc import Iterable, Sequence
 from html import escape
+from pathlib import Path
 from typing import Any
+
+import click
 
 # Of a picture, in its own pixels; it is as wide as a phone's window, or up to half as wide again.
 _WIDTH, _BAR, _GAP, _NAME, _FIGURES = 480, 16, 8, 18, 120
@@ -49,8 +52,16 @@ svg .after {{ fill: var(--after); }}
 """
 
 
+def write(path: Path, text: str) -> None:
+    """Write a page to a file, as UTF-8."""
+    try:
+        path.write_text(text, "utf-8")
+    except OSError as error:
+        raise click.ClickException(f"{path}: the page cannot be written: {error.strerror}") from error
+
+
 def page(title: str, body: Iterable[str]) -> str:
-    """A page, to be written as UTF-8; ``body`` are its elements."""
+    """A page; ``body`` are its elements."""
     return _PAGE.format(title=escape(title), width=_WIDTH * 3 // 2, body="\n".join(body))
 
 

@@ -8,6 +8,7 @@ from textwrap import indent
 import click
 from feast import FeatureStore
 
+from feast_sketch_store.cli import pages
 from feast_sketch_store.cli.common import (
     FILE,
     print_json,
@@ -97,7 +98,7 @@ def plan(
     with progress_of_steps() as tell:
         made = plan_view(store, view, target, labels, sample, offline, tell)
     report = html or Path(".".join(filter(None, (folder_name(view), target.name, "plan.html"))))
-    _write_report(made, report)
+    pages.write(report, to_html(made))
     if as_json:
         print_json(asdict(made))
         return
@@ -137,13 +138,6 @@ def _advice(plan: Plan) -> str:
     return (
         f"{change}. They take {size} {'less' if plan.saved_bytes > 0 else 'more'} than the current settings."
     )
-
-
-def _write_report(plan: Plan, path: Path) -> None:
-    try:
-        path.write_text(to_html(plan), encoding="utf-8")
-    except OSError as error:
-        raise click.ClickException(f"{path}: the report cannot be written: {error}") from error
 
 
 _POINT_COLUMNS = [

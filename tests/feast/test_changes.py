@@ -339,6 +339,8 @@ def test_a_page_shows_names_as_they_are(tmp_path):
     push(store, {1: ["a", "b"]}, EVENT + timedelta(1))
     run(store, "diff", "history", "--html", str(tmp_path / "diff.html"))
     run(store, "history", "history", "user_id=1", "--html", str(tmp_path / "history.html"))
+    error = run(store, "diff", "history", "--html", str(tmp_path / "no" / "diff.html"), status=1)
+    assert "diff.html: the page cannot be written: No such file" in error
     for name in ("diff", "history"):
         assert nasty not in (tmp_path / f"{name}.html").read_text()
         assert not Page.of(tmp_path / f"{name}.html").loads
