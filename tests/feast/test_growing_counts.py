@@ -21,6 +21,8 @@ from tests.helpers.length import by_length
 from tests.helpers.repository import make_repository, make_view, read_users
 from tests.helpers.salts import SALTS
 
+pytestmark = pytest.mark.slow
+
 NOW = datetime.now(UTC).replace(microsecond=0)
 USERS, VALUES = 12, 9
 
@@ -72,7 +74,6 @@ def seal(store):
     assert open_view(store, "history").seal()
 
 
-@pytest.mark.slow
 @pytest.mark.has_long_form
 @pytest.mark.parametrize("shards", [1, 4])
 def test_any_order_of_operations_and_seals_gives_the_sums_of_a_dictionary(make_store, shards):

@@ -24,6 +24,8 @@ from feast_sketch_store.rows.listing import Listing
 from feast_sketch_store.rows.vocabulary import Vocabulary
 from tests.helpers.repository import ROWS, make_repository, make_view
 
+pytestmark = pytest.mark.slow
+
 DAY = 86_400_000_000
 NUM_USERS, MOST = 400, 120
 NOW = datetime.now(UTC).replace(microsecond=0)
@@ -81,7 +83,6 @@ def of(plan, label, curve=LISTS):
     return point
 
 
-@pytest.mark.slow
 def test_a_plan_says_what_a_seal_takes(store, history, items):
     plan = history
     point = plan.points[plan.chosen]
@@ -134,7 +135,6 @@ def test_a_sample_estimates_the_whole(store, history):
     assert ours.memory_bytes == pytest.approx(theirs.memory_bytes, rel=0.15)
 
 
-@pytest.mark.slow
 def test_memory_takes_the_most_items_and_the_finest_ticks(store, history):
     plan = history
     hour = of(plan, "tick 1h").memory_bytes
@@ -148,7 +148,6 @@ def test_memory_takes_the_most_items_and_the_finest_ticks(store, history):
         plan_view(store, "history", PlanTarget(memory_bytes=100))
 
 
-@pytest.mark.slow
 def test_the_offline_source_tells_the_same(store, history):
     online, offline = history, plan_view(store, "unwritten")
     asked = plan_view(store, "history", offline=True)
