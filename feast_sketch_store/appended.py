@@ -568,9 +568,7 @@ def _now() -> int:
 def _microseconds(timestamps: Any, number: int) -> NDArray[np.int64]:
     """Convert times to microseconds since 1970: int64[number].
 
-    Raises
-    ------
-    ValueError, TypeError, OverflowError, pyarrow.ArrowException : these are not times, or not so many.
+    Raises ValueError, TypeError, OverflowError, pyarrow.ArrowException: these are not times, or not so many.
     """
     if isinstance(timestamps, np.ndarray) and timestamps.dtype == np.int64 and timestamps.shape == (number,):
         return np.asarray(timestamps.clip(*_ALL_SECONDS) * 1_000_000)
@@ -592,9 +590,7 @@ def _microseconds(timestamps: Any, number: int) -> NDArray[np.int64]:
 def _plain(timestamps: Any) -> Sequence[Any] | NDArray[Any]:
     """Convert timestamps for Arrow.
 
-    Raises
-    ------
-    TypeError : Arrow would take some for another time, because it takes all for what the first one is.
+    Raises TypeError: Arrow would take some for another time, because it takes all for what the first one is.
     """
     if isinstance(timestamps, np.ndarray) and timestamps.dtype != object:
         return timestamps

@@ -73,12 +73,7 @@ class Part:
 
     @property
     def value(self) -> Any:
-        """The part itself.
-
-        Raises
-        ------
-        FeastPartError : this release of Feast has another one, or none.
-        """
+        """The part itself. Raises FeastPartError: this release of Feast has another one, or none."""
         return getattr(self._owner, self.name)
 
     def __call__(self, *arguments: Any) -> Any:
@@ -216,9 +211,7 @@ def with_online_store(config: "RepoConfig", options: Any, given: dict[str, Any])
     options : the options of the online store, an instance of its configuration class.
     given : the same as in ``feature_store.yaml``.
 
-    Raises
-    ------
-    FeastPartError : `RepoConfig` of this release of Feast keeps them in another way.
+    Raises FeastPartError: `RepoConfig` of this release of Feast keeps them in another way.
     """
     copied = config.model_copy()
     copied.online_config, copied._online_store = given, options

@@ -645,12 +645,7 @@ def open_view(store: FeatureStore, feature_view: str) -> View:
 
 
 def online_store_of(store: FeatureStore) -> SketchOnlineStore:
-    """The online store of a Feast repository.
-
-    Raises
-    ------
-    SketchStoreError : it is of another type.
-    """
+    """The online store of a Feast repository. Raises SketchStoreError: it is of another type."""
     online_store = store.provider.online_store
     if not isinstance(online_store, SketchOnlineStore):
         raise SketchStoreError(
@@ -673,9 +668,7 @@ def stored_views(store: FeatureStore) -> list[Any]:
 def any_feature_view(store: FeatureStore, name: str) -> Any:
     """A feature view by its name, whatever kind of view it is.
 
-    Raises
-    ------
-    feast.errors.FeatureViewNotFoundException : no feature view has this name (from Feast).
+    Raises feast.errors.FeatureViewNotFoundException: no feature view has this name (from Feast).
     """
     table: Any = store.registry.get_any_feature_view(name, store.project)
     return table

@@ -66,9 +66,7 @@ class Lookup(NamedTuple):
 class BackingStore:
     """Another online store of Feast, named by that of a repository, which keeps the backed features of views.
 
-    Raises
-    ------
-    SettingsError : there is no such store, its options are wrong, or its client library is missing.
+    Raises SettingsError: there is no such store, its options are wrong, or its client library is missing.
     """
 
     def __init__(self, config: RepoConfig):
@@ -103,9 +101,7 @@ class BackingStore:
     def of(cls, config: RepoConfig) -> "BackingStore | None":
         """The store that a repository names; None if it names none or rows are not written to it.
 
-        Raises
-        ------
-        SettingsError : it cannot be opened.
+        Raises SettingsError: it cannot be opened.
         """
         given = config.online_store.backing_store
         return None if given is None or given.store["type"] == NOWHERE else cls(config)
@@ -116,9 +112,7 @@ class BackingStore:
         A row replaces all of the row before it. Without the empty values, stores that merge rows would keep
         old ones.
 
-        Raises
-        ------
-        StorageError : the store did not take the rows.
+        Raises StorageError: the store did not take the rows.
         """
         absent = Value()
         complete = [
@@ -130,21 +124,14 @@ class BackingStore:
             self._store.online_write_batch(self._config, _with_features(table, features), complete, None)
 
     def fetch(self, lookup: Lookup) -> Sequence[Row]:
-        """The rows that are wanted.
-
-        Raises
-        ------
-        StorageError : the store cannot be reached.
-        """
+        """The rows that are wanted. Raises StorageError: the store cannot be reached."""
         with self._counting(lookup):
             return self._store.online_read(*self._question(lookup))
 
     def read(self, lookup: Lookup) -> Sequence[Row] | None:
         """Read the rows of a lookup; None if the store cannot be reached and reads go on without it.
 
-        Raises
-        ------
-        StorageError : it cannot be reached, and ``on_error`` of ``backing_store`` is ``fail``.
+        Raises StorageError: it cannot be reached, and ``on_error`` of ``backing_store`` is ``fail``.
         """
         try:
             return self.fetch(lookup)
@@ -202,9 +189,7 @@ class BackingStore:
         """Create what the store needs for some views, and remove what it has of others. All have backed
         features.
 
-        Raises
-        ------
-        StorageError : the store did not do it.
+        Raises StorageError: the store did not do it.
         """
         if to_delete or to_keep:
             kept = [_with_features(table, features) for table, features in to_keep]
@@ -212,12 +197,7 @@ class BackingStore:
                 self._store.update(self._config, to_delete, kept, [], [], True)
 
     def teardown(self, tables: Sequence[FeatureView]) -> None:
-        """Remove all views of the project from the store.
-
-        Raises
-        ------
-        StorageError : the store did not do it.
-        """
+        """Remove all views of the project from the store. Raises StorageError: the store did not do it."""
         with self._telling(f"project {self._config.project!r}", "could not be torn down"):
             self._store.teardown(self._config, tables, [])
 
@@ -245,9 +225,7 @@ def put(view: View, table: FeatureView, rows: pa.Table, data: Sequence[FeastRow]
     """Write rows of the row log, with ``data`` in the form of Feast, to the other store alone, except those
     that were replaced or deleted since. Returns how many were written.
 
-    Raises
-    ------
-    StorageError : the other store did not take them.
+    Raises StorageError: the other store did not take them.
     """
     with _lock_of(view):
         return _send(view, table, rows, data, store, are_known=True)
@@ -281,9 +259,7 @@ def delete(
     """Delete entities of a view, by rows of the row log. Then empty their backed features, because Feast's
     stores cannot delete rows.
 
-    Raises
-    ------
-    StorageError : the rows are not deleted, or the other store may still have their values.
+    Raises StorageError: the rows are not deleted, or the other store may still have their values.
     """
     with _lock_of(view):
         view.delete(deletions)

@@ -230,9 +230,7 @@ class Plans:
         ----------
         features : returns the features that the question names.
 
-        Raises
-        ------
-        Exception : whatever Feast raises for a wrong question.
+        Raises Exception: whatever Feast raises for a wrong question.
         """
         created = getattr(registry, "cached_registry_proto_created", None)
         if created is None or not registry.is_cache_valid():

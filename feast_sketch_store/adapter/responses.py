@@ -90,9 +90,7 @@ def read_vectors(
     name : of the feature view, for messages.
     entity_hashes : 16 bytes each; one may be there several times.
 
-    Raises
-    ------
-    RowError : a feature takes more bytes than a response can hold.
+    Raises RowError: a feature takes more bytes than a response can hold.
     """
     began = time.perf_counter()
     num_read, expire_before = len(entity_hashes) // 16, expire_before_of(ttl_microseconds)

@@ -91,10 +91,8 @@ class OtherStore:
     def load(cls, file: Path) -> "OtherStore":
         """Read a ``feature_store.yaml``.
 
-        Raises
-        ------
-        SettingsError : it cannot be read, there is no bridge for its store, or its entity keys have an old
-            serialization version.
+        Raises SettingsError: it cannot be read, there is no bridge for its store, or its entity keys have an
+        old serialization version.
         """
         file = file.absolute()
         try:
@@ -292,9 +290,7 @@ def entity_key(row: OtherRow) -> EntityKey:
 def entity_of(serialized: bytes | str, view: OtherView) -> EntityKey:
     """An entity key from its serialized form, or from the hexadecimal digits of it.
 
-    Raises
-    ------
-    StorageError : it cannot be read.
+    Raises StorageError: it cannot be read.
     """
     try:
         content = bytes.fromhex(serialized) if isinstance(serialized, str) else serialized
@@ -307,9 +303,7 @@ def entity_of(serialized: bytes | str, view: OtherView) -> EntityKey:
 def values_of(content: Mapping[str, bytes | None], view: OtherView) -> dict[str, Value]:
     """The values of a view's features that a row has, from their serialized forms by name.
 
-    Raises
-    ------
-    StorageError : one cannot be parsed.
+    Raises StorageError: one cannot be parsed.
     """
     values = {}
     for name in view.features:

@@ -154,9 +154,7 @@ class KeyFinder:
     table : the view that has the keys.
     given : a Parquet file with a column for each join key, or None.
 
-    Raises
-    ------
-    SettingsError : the file cannot be read, or lacks a join key.
+    Raises SettingsError: the file cannot be read, or lacks a join key.
     """
 
     def __init__(self, table: FeatureView, given: Path | None):
@@ -174,12 +172,7 @@ class KeyFinder:
         return [*self._columns.values()] == [pa.int64()]
 
     def find(self, entity_ids: Sequence[str]) -> list[EntityKey | None]:
-        """The key of each id; None if it is not known.
-
-        Raises
-        ------
-        RowError : an id is not a hash of 128 bits.
-        """
+        """The key of each id; None if it is not known. Raises RowError: an id is not a hash of 128 bits."""
         wrong = [entity_id for entity_id in entity_ids if not _ENTITY_ID.fullmatch(entity_id)]
         if wrong:
             raise RowError(f"the entity id {wrong[0]!r} is not a hash of 128 bits")

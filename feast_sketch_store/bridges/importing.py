@@ -202,9 +202,7 @@ class _Pages:
     def rows(self, position: str | None) -> Iterator[tuple[list[FeastRow], str]]:
         """The rows of a scan from ``position`` on, in pages with the position after each.
 
-        Raises
-        ------
-        SettingsError : the key of a row is not known.
+        Raises SettingsError: the key of a row is not known.
         """
         looked_at = 0
         for page in self.bridge.pages(position):

@@ -165,9 +165,7 @@ def survey(
     -------
     For each view its survey, or why it cannot be surveyed.
 
-    Raises
-    ------
-    SettingsError : the configuration cannot be used, or a view does not exist.
+    Raises SettingsError: the configuration cannot be used, or a view does not exist.
     """
     store = OtherStore.load(other)
     registry = FeatureStore(repo_path=str(store.file.parent), config=store.config)

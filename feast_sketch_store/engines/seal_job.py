@@ -167,9 +167,7 @@ def run_step(request: bytes, artifacts: SerializedArtifacts) -> bytes:
     For SAMPLE ranges of scores; for COUNT the counts; for FIT how many values fit into memory; for DRAFT the
     entry of the draft.
 
-    Raises
-    ------
-    StorageError : the row log of the shard changed after the driver read it.
+    Raises StorageError: the row log of the shard changed after the driver read it.
     """
     content, columns = unpack(request)
     feature_view, online_store, _, config = artifacts.unserialize()  # type: ignore[no-untyped-call]

@@ -50,9 +50,7 @@ def write(
     -------
     The task's report, once all rows are written.
 
-    Raises
-    ------
-    RowError, StorageError : the task must fail.
+    Raises RowError, StorageError: the task must fail.
     """
     feature_view, online_store, _, config = artifacts.unserialize()  # type: ignore[no-untyped-call]
     view: View = online_store.writer(config, feature_view)
@@ -92,9 +90,7 @@ class WriteJob:
     label : prefix of the names of the job's files.
     artifacts : the view and its configuration, for tasks.
 
-    Raises
-    ------
-    SketchStoreError : the online store is not a sketch store, or is read-only.
+    Raises SketchStoreError: the online store is not a sketch store, or is read-only.
     """
 
     def __init__(self, config: RepoConfig, feature_view: FeatureView, online_store: object):

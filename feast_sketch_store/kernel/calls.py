@@ -194,9 +194,7 @@ def write_sets(
     -------
     The words, uint64[w], two more than the codes fill; and the bit after each row, int64[n].
 
-    Raises
-    ------
-    ValueError : the sets do not fit their codes.
+    Raises ValueError: the sets do not fit their codes.
     """
     ends = np.zeros(len(headers), np.int64)
     headers = plain(headers, np.int32)

@@ -301,9 +301,7 @@ class ListedRows(Presence):
         timestamps are exact.
     states : by feature whose structure does not store them.
 
-    Raises
-    ------
-    ValueError : the parts have different numbers of rows.
+    Raises ValueError: the parts have different numbers of rows.
     """
 
     salt: tuple[int, int]

@@ -77,9 +77,7 @@ class SketchLayer(Layer):
     checks : of arrays whose checksums are verified at first use.
     failed_over : by feature, why this seal does not keep it as requested; no snapshot has it.
 
-    Raises
-    ------
-    ValueError : the presence and the structures do not fit each other.
+    Raises ValueError: the presence and the structures do not fit each other.
     """
 
     presence: Presence

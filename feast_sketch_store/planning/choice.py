@@ -124,9 +124,7 @@ def largest(make: Callable[[float], Candidate], memory_bytes: float) -> Candidat
 def choose_point(points: Sequence[Point], target: PlanTarget) -> int:
     """The number of the point that meets a target; never one without settings, of another store.
 
-    Raises
-    ------
-    PlanError : no point meets it.
+    Raises PlanError: no point meets it.
     """
     numbers = _own(points)
     whole = [n for n in numbers if points[n].kept_share == 1.0]

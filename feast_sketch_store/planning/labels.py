@@ -48,9 +48,7 @@ class Labels:
         entity_hashes : uint64[n, 2]
         join_keys : their names.
 
-        Raises
-        ------
-        PlanError : a column is missing or has another type or values, or all labels are equal.
+        Raises PlanError: a column is missing or has another type or values, or all labels are equal.
         """
         require_scipy()
         from scipy import sparse
@@ -83,9 +81,7 @@ def candidate_ids(
 ) -> dict[str, NDArray[np.int64]]:
     """For each feature with such values, the candidates of labelled rows as ids: int64[n], -1 for none.
 
-    Raises
-    ------
-    PlanError : no feature of the sample has any of them.
+    Raises PlanError: no feature of the sample has any of them.
     """
     if labels.candidates is None:
         return {}

@@ -89,9 +89,7 @@ class PlannedView:
     def hash_join_keys(self, columns: pa.Table) -> NDArray[np.uint64]:
         """Hash the entities of a table that has the join keys: uint64[n, 2].
 
-        Raises
-        ------
-        PlanError : a join key is missing, null or of another type.
+        Raises PlanError: a join key is missing, null or of another type.
         """
         missing = sorted(self.join_keys.keys() - set(columns.column_names))
         if missing:
@@ -176,9 +174,7 @@ def no_values(view: PlannedView, what: str, num_sampled: int, num_entities: int)
 def logged_rows(view: PlannedView) -> Iterator[FoldedRows | None]:
     """The rows that count of the row logs of all shards, which no seal changes meanwhile; None without any.
 
-    Raises
-    ------
-    StorageError : another process is sealing the view.
+    Raises StorageError: another process is sealing the view.
     """
     opened = online_store_of(view.store).view(view.store.config, view.table)
     with opened.unchanging():
@@ -345,9 +341,7 @@ def _offline_rows(view: PlannedView) -> pa.Table:
 def logged_offline_rows(view: PlannedView) -> pa.Table:
     """Rows of the offline source of a view with lists, in the form of the row log.
 
-    Raises
-    ------
-    PlanError, RowError : there is no batch source; a row has another number of times than of items.
+    Raises PlanError, RowError: there is no batch source; a row has another number of times than of items.
     """
     table, settings = _offline_rows(view).combine_chunks(), view.settings
     types = {column.name: column.dtype.to_value_type() for column in view.table.entity_columns}

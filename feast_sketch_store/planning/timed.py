@@ -88,9 +88,7 @@ def plan_lists(view: PlannedView, target: PlanTarget, max_entities: int, offline
     target : a memory, or none for the declared settings.
     max_entities, offline : see `plan_view`.
 
-    Raises
-    ------
-    PlanError : the target is of another kind, there are no rows, or nothing fits.
+    Raises PlanError: the target is of another kind, there are no rows, or nothing fits.
     """
     if target.noise_ratio is not None or target.auc:
         raise PlanError(

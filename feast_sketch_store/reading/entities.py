@@ -29,9 +29,7 @@ class EntityColumns:
     def columns(self, entities: Entities) -> dict[str, pa.Array]:
         """Entities, as for `hash` but no hashes, as one column per join key.
 
-        Raises
-        ------
-        RowError : a value is null, or is not of its join key's type.
+        Raises RowError: a value is null, or is not of its join key's type.
         """
         try:
             columns = {
@@ -44,12 +42,7 @@ class EntityColumns:
         return columns
 
     def number(self, columns: Mapping[str, pa.Array]) -> int:
-        """The number of entities in columns.
-
-        Raises
-        ------
-        RowError : the columns differ in length.
-        """
+        """The number of entities in columns. Raises RowError: the columns differ in length."""
         lengths = {len(column) for column in columns.values()}
         if len(lengths) != 1:
             raise self._refused(f"the columns have {sorted(lengths)} values")
@@ -63,9 +56,7 @@ class EntityColumns:
         entities : an array of values of the join key; with several join keys, a mapping with an array for
             each.
 
-        Raises
-        ------
-        RowError : see `columns` and `number`.
+        Raises RowError: see `columns` and `number`.
         """
         if isinstance(entities, np.ndarray) and entities.dtype == _HASHES and entities.ndim == 2:
             return np.ascontiguousarray(entities)

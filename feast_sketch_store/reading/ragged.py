@@ -220,10 +220,8 @@ def window_of_lists(
 
     ``where`` is the list in messages.
 
-    Raises
-    ------
-    RowError : the limit is not a whole number from 1; ``min_timestamp`` is no datetime; or a moment has no
-        time zone, or is missing.
+    Raises RowError: the limit is not a whole number from 1; ``min_timestamp`` is no datetime; or a moment has
+    no time zone, or is missing.
     """
     if limit is not None and (not isinstance(limit, Integral) or isinstance(limit, bool) or limit < 1):
         raise RowError(
@@ -285,9 +283,7 @@ def _moments(until: Moments, number: int, where: str) -> NDArray[np.int64]:
 def require_attributes(where: str, codec: FeatureCodec, names: Sequence[str]) -> None:
     """Check that the items of a list have some attributes; ``where`` is the list in messages.
 
-    Raises
-    ------
-    UnsupportedFeatureError : they have not.
+    Raises UnsupportedFeatureError: they have not.
     """
     own = [attribute.feature for attribute in codec.attributes]
     if missing := [name for name in names if name not in own]:

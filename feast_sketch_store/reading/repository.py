@@ -29,9 +29,7 @@ def find_view(
 ) -> tuple[Storage, Configured]:
     """The storage of a view, by what `SketchReader` is given, and the settings for readers.
 
-    Raises
-    ------
-    SettingsError : there is no such view or store, or its project must be named.
+    Raises SettingsError: there is no such view or store, or its project must be named.
     """
     configured = Configured()
     if is_url(given):
@@ -75,9 +73,7 @@ def find_view(
 def _settings_of(config: Path) -> dict[str, Any]:
     """What a ``feature_store.yaml`` says, with environment variables filled in, as Feast does.
 
-    Raises
-    ------
-    SettingsError : it is not a mapping in YAML.
+    Raises SettingsError: it is not a mapping in YAML.
     """
     try:
         settings = yaml.safe_load(os.path.expandvars(config.read_text())) or {}

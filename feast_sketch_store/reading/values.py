@@ -79,10 +79,8 @@ class Candidates:
     """m values to look for, as the caller has them. Each form is made when it is first used. Safe to use from
     several threads.
 
-    Raises
-    ------
-    RowError : ``given`` has not one dimension. ``values`` raises it if a value is not of the feature's
-        type.
+    Raises RowError: ``given`` has not one dimension. ``values`` raises it if a value is not of the feature's
+    type.
     """
 
     def __init__(self, codec: FeatureCodec, given: Any):
@@ -137,9 +135,7 @@ class Candidates:
     def check_feature(self, codec: FeatureCodec) -> None:
         """Check that the values are asked about the feature that they were made for.
 
-        Raises
-        ------
-        RowError : they were made for another feature.
+        Raises RowError: they were made for another feature.
         """
         if codec is not self._codec and codec.element_kind != self._codec.element_kind:
             raise RowError(f"these candidates are of {self._codec.feature!r}, not of {codec.feature!r}")
@@ -153,12 +149,7 @@ class Candidates:
 
 
 def shape_of(values: Any) -> tuple[int, ...]:
-    """The shape of values that a caller gives.
-
-    Raises
-    ------
-    RowError : they have none.
-    """
+    """The shape of values that a caller gives. Raises RowError: they have none."""
     try:
         return np.shape(values)
     except ValueError as error:

@@ -162,9 +162,7 @@ def decode_records(
     source : the segment's place, for messages.
     durable : so many bytes of the segment were acknowledged.
 
-    Raises
-    ------
-    DamagedFileError : a record that was acknowledged was altered.
+    Raises DamagedFileError: a record that was acknowledged was altered.
     """
     view, at, number = memoryview(content), 0, first
     while offset + at < durable or len(view) - at >= RECORD_HEAD_BYTES:

@@ -183,10 +183,8 @@ class WriteAheadLog:
     def read(self, cursor: Cursor) -> tuple[list[Commit], Cursor] | None:
         """The commits after a place, and the place after them; None if the place no longer exists.
 
-        Raises
-        ------
-        RewrittenError : the write of the last record had failed and another one took its place; or this may
-            be so, because the segment is gone and the place was not durable when it was read.
+        Raises RewrittenError: the write of the last record had failed and another one took its place; or this
+        may be so, because the segment is gone and the place was not durable when it was read.
         """
         try:
             return self._read(cursor)

@@ -68,11 +68,9 @@ def from_columns(
     The table that `encoding.to_arrow` returns. A null in a feature, or a NaN in a scalar feature, counts as
     written as null.
 
-    Raises
-    ------
-    RowError : a column is missing, unknown or repeated; a value does not fit the type of its feature (names
-        the row); a join key or event timestamp is null; counts do not fit their values; or a row is too
-        large.
+    Raises RowError: a column is missing, unknown or repeated; a value does not fit the type of its feature
+    (names the row); a join key or event timestamp is null; counts do not fit their values; or a row is too
+    large.
     """
     timestamps = [event_timestamp] if created_timestamp is None else [event_timestamp, created_timestamp]
     table = _without_computed(table, codecs)
@@ -96,9 +94,7 @@ def from_source(table: pa.Table, feature_view: Any, codecs: Sequence[FeatureCode
     ----------
     table : may have other columns besides those of the view.
 
-    Raises
-    ------
-    RowError : see `from_columns`.
+    Raises RowError: see `from_columns`.
     """
     source = feature_view.batch_source
     created = source.created_timestamp_column or None

@@ -172,9 +172,7 @@ class FeatureCodec:
     ids_of : of a list, the name of the counted feature, if its items are ids of what was counted.
     attribute_of : the name of the list, if this is an attribute of its items.
 
-    Raises
-    ------
-    ValueError : there is no such field, or the codec cannot have it.
+    Raises ValueError: there is no such field, or the codec cannot have it.
     """
 
     feature: str
@@ -215,9 +213,7 @@ class FeatureCodec:
     ) -> "FeatureCodec":
         """The codec of a feature with a Feast type.
 
-        Raises
-        ------
-        UnsupportedFeatureError : Feast has no ``Value`` field for the type.
+        Raises UnsupportedFeatureError: Feast has no ``Value`` field for the type.
         """
         from feast.type_map import VALUE_TYPE_TO_PROTO_VALUE_MAP
 
@@ -387,10 +383,8 @@ class FeatureCodec:
         -------
         The column, and the numbers of the rows in which the feature was written as null.
 
-        Raises
-        ------
-        RowError : a value does not fit the column, or is in another field than the feature's and cannot be
-            converted (see `converted`).
+        Raises RowError: a value does not fit the column, or is in another field than the feature's and cannot
+        be converted (see `converted`).
         """
         if (usual := self._packed_lists(values)) is not None:
             return usual
@@ -481,9 +475,7 @@ class FeatureCodec:
     def check_storage(self, values: pa.Array) -> None:
         """Check values of the storage type that come from a file: whether answers can contain them.
 
-        Raises
-        ------
-        ValueError : a string is not UTF-8, or a message cannot be parsed.
+        Raises ValueError: a string is not UTF-8, or a message cannot be parsed.
         """
         if self.element_kind == "string":
             values.cast(pa.large_string())
@@ -507,9 +499,7 @@ class FeatureCodec:
     def check_texts(self, elements: pa.Array) -> None:
         """Check that texts are what Feast makes of them at a read, such as UUIDs.
 
-        Raises
-        ------
-        ValueError : one is not.
+        Raises ValueError: one is not.
         """
         for kind, read in _READ_BY_FEAST.items():
             for text in elements.unique().drop_null().to_pylist() if kind in self.value_field else ():
@@ -585,9 +575,7 @@ def converted(number: Any, source: str, target: str) -> Any:
     ----------
     source, target : kinds of elements.
 
-    Raises
-    ------
-    ValueError : it has a fraction that the target cannot hold, or is out of its range.
+    Raises ValueError: it has a fraction that the target cannot hold, or is out of its range.
     """
     if source == target:
         return number

@@ -37,9 +37,7 @@ def large_schema(schema: pa.Schema) -> pa.Schema:
 def with_large_types(table: pa.Table) -> pa.Table:
     """The same rows with large types. Columns that have them already are not copied.
 
-    Raises
-    ------
-    pa.ArrowException : the table is not valid.
+    Raises pa.ArrowException: the table is not valid.
     """
     schema = large_schema(table.schema)
     return table if schema.types == table.schema.types else table.cast(schema)
@@ -89,9 +87,7 @@ def check_beside(
     -------
     bool[nnz], which elements of the column have one beside them.
 
-    Raises
-    ------
-    RowError : a row has another number.
+    Raises RowError: a row has another number.
     """
     lengths, given = list_lengths(column), list_lengths(beside, -1)
     wrong = (given >= 0) & (given != lengths)
@@ -117,9 +113,7 @@ def clash(names: Iterable[str]) -> tuple[str, str] | None:
 def check_new_columns(stored: Iterable[str], wanted: Iterable[str]) -> None:
     """Check that columns can be added to a table.
 
-    Raises
-    ------
-    UnsupportedFeatureError : a name differs from that of a stored or another new column only in case.
+    Raises UnsupportedFeatureError: a name differs from that of a stored or another new column only in case.
     """
     found = clash([*stored, *wanted])
     if found is not None:

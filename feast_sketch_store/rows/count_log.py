@@ -48,9 +48,8 @@ def columns_of(codecs: Sequence[FeatureCodec]) -> pa.Schema:
 def with_counts(table: pa.Table, codecs: Sequence[FeatureCodec]) -> pa.Table:
     """Turn rows as Feast writes them into the form of the row log.
 
-    Raises
-    ------
-    RowError : a row has another number of counts than of values, or a count is below 0 or above `MAX_COUNT`.
+    Raises RowError: a row has another number of counts than of values, or a count is below 0 or above
+    `MAX_COUNT`.
     """
     have_ids = {codec.ids_of for codec in codecs if codec.ids_of}
     for codec in codecs:
@@ -115,9 +114,7 @@ def amounts_of_rows(column: pa.Array, counts: pa.Array | None) -> NDArray[np.int
     -------
     int64[nnz], for all elements.
 
-    Raises
-    ------
-    pyarrow.ArrowInvalid : a row has another number of counts than of values.
+    Raises pyarrow.ArrowInvalid: a row has another number of counts than of values.
     """
     lengths = list_lengths(column)
     amounts = np.ones(int(lengths.sum()), np.int64)

@@ -26,9 +26,7 @@ class Counting:
     feature : the feature in which counts are written and read; empty if the repetitions of a value in a row
         are its count.
 
-    Raises
-    ------
-    ValueError : an error is out of range.
+    Raises ValueError: an error is out of range.
     """
 
     absolute: int = 0

@@ -71,10 +71,8 @@ def to_arrow(
     -------
     Columns: the join keys, the features, ``OWN_COLUMNS``, and those of counts.
 
-    Raises
-    ------
-    RowError : a row has other join keys than the view, a feature that the view lacks, a value of another
-        type, or counts that do not fit its values; or it is too large.
+    Raises RowError: a row has other join keys than the view, a feature that the view lacks, a value of
+    another type, or counts that do not fit its values; or it is too large.
     """
     known = {codec.feature for codec in codecs}
     if not known.issuperset(itertools.chain.from_iterable(row[1] for row in rows)):
@@ -108,9 +106,7 @@ def log_table(
 ) -> pa.Table:
     """Rows of the log: the columns of join keys and features, then ``OWN_COLUMNS``.
 
-    Raises
-    ------
-    RowError : a row has no event timestamp.
+    Raises RowError: a row has no event timestamp.
     """
     if events.null_count:
         row = events.is_null().index(True).as_py()
@@ -154,9 +150,7 @@ def deletions(
     """Rows of the row log that delete all earlier rows of some entities. ``join_keys`` are the view's; None
     if they are not known.
 
-    Raises
-    ------
-    RowError : a key has other join keys than the view, or the keys are not all of one type.
+    Raises RowError: a key has other join keys than the view, or the keys are not all of one type.
     """
     return _deletions(*_key_columns(entity_keys, join_keys), now)
 
@@ -442,9 +436,7 @@ def as_damage() -> Iterator[None]:
 def row_keys(table: pa.Table) -> RowKeys:
     """The keys of rows of the row log. Uses only the columns ``KEY_COLUMNS``.
 
-    Raises
-    ------
-    DamagedFileError : a row has no key or no event timestamp; the store never writes such rows.
+    Raises DamagedFileError: a row has no key or no event timestamp; the store never writes such rows.
     """
     for name in (ENTITY_KEY, EVENT_TIMESTAMP, CREATED_TIMESTAMP):
         if name not in table.column_names or (name != CREATED_TIMESTAMP and table[name].null_count):
@@ -476,9 +468,7 @@ def encode(table: pa.Table, keys: RowKeys, codecs: Sequence[FeatureCodec]) -> En
     """Encode the features of stored rows. A feature without a column was never written: its states are
     MISSING.
 
-    Raises
-    ------
-    DamagedFileError : a column has another type than the store writes.
+    Raises DamagedFileError: a column has another type than the store writes.
     """
     nulls, stored = null_features(table), [codec for codec in codecs if not codec.is_derived]
     return EncodedRows(keys, {codec.feature: encode_feature(table, codec, nulls) for codec in stored})
@@ -529,9 +519,7 @@ def encode_counts(
     counts : lists of int64, one number for each value; None or a null list if each counts 1.
     null_rows : see `encode_column`.
 
-    Raises
-    ------
-    pyarrow.ArrowInvalid : the counts do not fit the values.
+    Raises pyarrow.ArrowInvalid: the counts do not fit the values.
     """
     column, amounts = counts_of_rows(column, counts)
     feature = encode_column(column, codec, null_rows)

@@ -60,9 +60,7 @@ def int64_column(entity_keys: "Sequence[EntityKey]") -> tuple[str, NDArray[np.in
 def check_join_keys(entity_keys: "Sequence[EntityKey]", wanted: JoinKeys) -> None:
     """Check that all keys have the same join keys as the rows of their view.
 
-    Raises
-    ------
-    RowError : a row has other join keys; names the first such row, and the expected join keys.
+    Raises RowError: a row has other join keys; names the first such row, and the expected join keys.
     """
     for row, key in enumerate(entity_keys):
         given = {}
@@ -104,9 +102,7 @@ def key_text(entity_key: "EntityKey") -> str:
 def serialize_entity_keys(entity_keys: "Sequence[EntityKey]") -> list[bytes]:
     """Serialize as ``feast.infra.key_encoding_utils.serialize_entity_key(key, 3)`` does.
 
-    Raises
-    ------
-    ValueError : Feast does not accept the value type of a key (raised by Feast).
+    Raises ValueError: Feast does not accept the value type of a key (raised by Feast).
     """
     from feast.infra.key_encoding_utils import serialize_entity_key
 
@@ -127,9 +123,7 @@ def join_keys_of(serialized_key: bytes) -> dict[str, str]:
 def length_of_serialized_key(content: bytes) -> int:
     """The number of bytes of the serialized key at the start of ``content``; other bytes may follow.
 
-    Raises
-    ------
-    RowError : ``content`` does not begin with a whole key.
+    Raises RowError: ``content`` does not begin with a whole key.
     """
     return _parts_of_key(content)[1]
 
@@ -164,9 +158,7 @@ def hash_columns(join_keys: Mapping[str, pa.Array]) -> NDArray[np.uint64]:
     ----------
     join_keys : one or more join keys, see `serialize_columns`.
 
-    Raises
-    ------
-    ValueError, TypeError : see `serialize_columns`.
+    Raises ValueError, TypeError: see `serialize_columns`.
     """
     if len(join_keys) == 1:
         ((name, values),) = join_keys.items()

@@ -53,9 +53,7 @@ class Formula:
     step : above 0; rounding changes a score by at most half of it.
     version : increases by 1 whenever a seal changes what the numbers mean; models must then be trained again.
 
-    Raises
-    ------
-    ValueError : the parts do not fit each other.
+    Raises ValueError: the parts do not fit each other.
     """
 
     codec: FeatureCodec

@@ -67,9 +67,7 @@ def counted_once(table: pa.Table, codecs: Sequence[FeatureCodec], known: Known) 
     ----------
     known : what entities remember from before these rows.
 
-    Raises
-    ------
-    DamagedFileError : a row that counts has another number of ids than of values.
+    Raises DamagedFileError: a row that counts has another number of ids than of values.
     """
     pairs = ids_of_counted(codecs)
     if not pairs or OPERATION not in table.column_names:
@@ -158,10 +156,8 @@ def _counted_once(
 def with_ids(table: pa.Table, codecs: Sequence[FeatureCodec]) -> pa.Table:
     """Rows of one write, in which each counted value has an id.
 
-    Raises
-    ------
-    RowError : a row has another number of ids than of values, or an id is there twice for an entity, with
-        different values or counts.
+    Raises RowError: a row has another number of ids than of values, or an id is there twice for an entity,
+    with different values or counts.
     """
     pairs = ids_of_counted(codecs)
     for of_ids, counted in pairs:
@@ -203,9 +199,7 @@ def check_ids(
     elements : the ids, the values, and how often each was counted.
     codecs : of the ids and of what they count.
 
-    Raises
-    ------
-    RowError : an entity has one.
+    Raises RowError: an entity has one.
     """
     ids, values = (
         np.asarray(codec.to_storage(part).dictionary_encode().indices, np.int64)

@@ -43,9 +43,7 @@ def impossible_moment(times: NDArray[np.int64]) -> tuple[int, str] | None:
 def check_moments(times: pa.Array, what: str) -> pa.Array:
     """Check a column of timestamps in microseconds, and return it; ``what`` they are is for messages.
 
-    Raises
-    ------
-    RowError : names the first row whose timestamp no reader can represent.
+    Raises RowError: names the first row whose timestamp no reader can represent.
     """
     found = impossible_moment(times.view(pa.int64()).fill_null(0).to_numpy())
     if found is not None:
@@ -56,9 +54,7 @@ def check_moments(times: pa.Array, what: str) -> pa.Array:
 def check_rows(table: pa.Table) -> None:
     """Check rows before they are written.
 
-    Raises
-    ------
-    RowError : names the first row that is too large, and its feature.
+    Raises RowError: names the first row that is too large, and its feature.
     """
     if 8 * table.nbytes <= min(MAX_ELEMENTS, 8 * MAX_BYTES):
         return  # an element takes at least one bit

@@ -72,10 +72,8 @@ def to_list_log(
 
     Items get the times in the list's feature of times, or else the event timestamp of their row.
 
-    Raises
-    ------
-    RowError : see `encoding.to_arrow` and `increments.with_ids`; or a row has another number of times or of
-        attributes than of items, or a value that was not declared.
+    Raises RowError: see `encoding.to_arrow` and `increments.with_ids`; or a row has another number of times
+    or of attributes than of items, or a value that was not declared.
     """
     table = with_ids(to_arrow(rows, codecs, join_keys), codecs)
     given = {codec.times_of: codec.feature for codec in codecs if codec.times_of}
@@ -116,10 +114,8 @@ def _times_of_items(
 def check_attributes(table: pa.Table, codecs: Sequence[FeatureCodec]) -> None:
     """Check that each item of a batch has its attributes.
 
-    Raises
-    ------
-    RowError : a row has another number of values than of items, or a value that was not declared; or an item
-        is so far from 1970 that its stamp cannot have its attributes.
+    Raises RowError: a row has another number of values than of items, or a value that was not declared; or an
+    item is so far from 1970 that its stamp cannot have its attributes.
     """
     for codec in codecs:
         if codec.listing is not None and codec.attributes:
@@ -298,9 +294,7 @@ def encode_lists(table: pa.Table, codecs: Sequence[FeatureCodec]) -> EncodedRows
 
     The timestamp of a row is at least that of its newest item; a row that only removes has none.
 
-    Raises
-    ------
-    DamagedFileError : a column has another type than the store writes.
+    Raises DamagedFileError: a column has another type than the store writes.
     """
     keys, nulls = row_keys(table), null_features(table)
     replaces, removes = _operations(table)

@@ -43,12 +43,7 @@ class Attribute:
 
     @classmethod
     def of_entry(cls, entry: Any) -> Self:
-        """The reverse of `entry`.
-
-        Raises
-        ------
-        ValueError, TypeError : the entry does not describe an attribute.
-        """
+        """The reverse of `entry`. Raises ValueError, TypeError: the entry does not describe an attribute."""
         feature, value_field, values = entry
         if not (isinstance(feature, str) and isinstance(value_field, str) and isinstance(values, list)):
             raise TypeError(f"{entry!r} does not describe an attribute")
@@ -66,9 +61,8 @@ class Listing:
     limit : how many items a read shows, the newest ones; None for all.
     attributes : of the items; the first one is the most significant digit of an item's code.
 
-    Raises
-    ------
-    ValueError : the resolution or the limit is below 1, or the attributes have too few or too many values.
+    Raises ValueError: the resolution or the limit is below 1, or the attributes have too few or too many
+    values.
     """
 
     resolution_microseconds: int = DEFAULT_RESOLUTION_MICROSECONDS

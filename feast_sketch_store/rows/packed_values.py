@@ -62,9 +62,7 @@ def packed_arrays(values: pa.Array, may_sort: bool = True) -> PackedArrays:
 def values_from(arrays: Mapping[str, NDArray[np.generic]], storage_type: pa.DataType) -> pa.Array:
     """The reverse of `packed_arrays`.
 
-    Raises
-    ------
-    ValueError, KeyError, TypeError : the arrays do not fit each other or the type.
+    Raises ValueError, KeyError, TypeError: the arrays do not fit each other or the type.
     """
     shape = _checked(arrays, "shape", np.int64)
     words = _checked(arrays, "packed", np.uint64)

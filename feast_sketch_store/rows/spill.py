@@ -90,9 +90,7 @@ class SpilledArray:
     def read(self, first: int = 0, end: int | None = None) -> NDArray[Any]:
         """The elements from one to before another; not to be changed.
 
-        Raises
-        ------
-        StorageError : the file cannot be read.
+        Raises StorageError: the file cannot be read.
         """
         end = self.length if end is None else end
         if self.in_memory is not None:

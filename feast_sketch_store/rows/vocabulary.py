@@ -125,9 +125,7 @@ class Vocabulary:
     def from_packed(cls, arrays: PackedArrays, storage_type: pa.DataType) -> "Vocabulary":
         """The reverse of `to_packed`.
 
-        Raises
-        ------
-        ValueError, KeyError, TypeError : the arrays do not fit each other or the type.
+        Raises ValueError, KeyError, TypeError: the arrays do not fit each other or the type.
         """
         values = values_from(arrays, storage_type)
         return cls(values, sum(array.nbytes for array in arrays.values()))
@@ -143,9 +141,7 @@ class Vocabulary:
     def from_arrays(cls, arrays: dict[str, NDArray[np.generic]]) -> "Vocabulary":
         """The reverse of `to_arrays`; nothing is copied.
 
-        Raises
-        ------
-        ValueError : the offsets do not describe slices of the data.
+        Raises ValueError: the offsets do not describe slices of the data.
         """
         if "values" in arrays:
             return cls(pa.array(arrays["values"], pa.int64()))

@@ -94,9 +94,7 @@ def run(
     auth_cache_seconds : see `Guard`.
     options : those of `FeatureStore.serve`, all of them.
 
-    Raises
-    ------
-    SketchStoreError : metrics cannot be exported there.
+    Raises SketchStoreError: metrics cannot be exported there.
     """
     configured = getattr(getattr(store.config, "feature_server", None), "metrics", None)
     has_metrics = options["metrics"] or getattr(configured, "enabled", False)

@@ -324,9 +324,7 @@ def ttl_microseconds(options: StoreOptions, table: "FeatureView") -> int | None:
 def microseconds_of_ttl(view: str, ttl: object) -> int | None:
     """A time to live; None for no limit, which is also one of zero, or longer than the calendar.
 
-    Raises
-    ------
-    SettingsError : it is not a duration of at least 0.
+    Raises SettingsError: it is not a duration of at least 0.
     """
     if ttl is None:
         return None

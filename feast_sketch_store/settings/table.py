@@ -276,9 +276,7 @@ class Setting:
     def option(self, given: Any) -> Any:
         """Read the setting as an option of the store.
 
-        Raises
-        ------
-        ValueError : it cannot work; the message does not name the setting.
+        Raises ValueError: it cannot work; the message does not name the setting.
         """
         if isinstance(self.read, Reader):
             return None if given is None and self.default is None else self.read(given)
@@ -295,9 +293,7 @@ class Setting:
     def tag(self, given: Any, scope: str) -> Any:
         """Read the setting as a tag: its value, or a dict with those parts that are given.
 
-        Raises
-        ------
-        ValueError : it cannot work; the message does not name the setting.
+        Raises ValueError: it cannot work; the message does not name the setting.
         """
         if isinstance(self.read, Reader):
             return (self.of_feature if self.of_feature and scope == FEATURE else self.read)(given)
@@ -507,9 +503,7 @@ def read_options(given: Mapping[str, Any], where: str = "online_store") -> dict[
     given : as YAML gives them, or as this function has returned them; ``type`` is passed over.
     where : begins messages.
 
-    Raises
-    ------
-    ValueError : options are unknown or cannot work; all of them are named.
+    Raises ValueError: options are unknown or cannot work; all of them are named.
     """
     found, problems = dict[str, Any](), list[str]()
     for name, value in given.items():

@@ -159,12 +159,7 @@ class ViewSettings:
 
 
 def cut_of(wanted: KeptValues, codec: FeatureCodec, where: str, folder: Path | None) -> Cut:
-    """Which values of a feature are kept.
-
-    Raises
-    ------
-    SettingsError : a file with the values cannot be used.
-    """
+    """Which values of a feature are kept. Raises SettingsError: a file with the values cannot be used."""
     values, source = wanted.values, "a list"
     if wanted.file is not None:
         path = Path(folder or ".") / wanted.file
@@ -201,9 +196,7 @@ def check_of(view: str, path: str, folder: Path | None) -> Callable[..., Any]:
     ----------
     path : ``module:function``; the module is a file in the folder, or one that Python finds.
 
-    Raises
-    ------
-    SettingsError : there is none, or its module cannot be imported.
+    Raises SettingsError: there is none, or its module cannot be imported.
     """
     name, _, function = path.partition(":")
     file = Path(folder or ".").joinpath(*name.split(".")).with_suffix(".py")
@@ -230,10 +223,8 @@ def read_weights(
 ) -> dict[str, tuple[Vocabulary, NDArray[np.float64]]]:
     """Read the weights of a score: per source its values and their weights, float64[V].
 
-    Raises
-    ------
-    SettingsError : the file is missing, or has other features, values of another type, values twice, or
-        weights that are not finite numbers.
+    Raises SettingsError: the file is missing, or has other features, values of another type, values twice, or
+    weights that are not finite numbers.
     """
     path = Path(folder or ".") / score.weights
     where = f"feature {name!r} of view {view!r} takes its weights from {path}"

@@ -41,9 +41,7 @@ def begin_feature(rows: RowReader, codec: FeatureCodec, vocabulary: Vocabulary |
 def attribute_vocabulary(codec: FeatureCodec, feature: str) -> Vocabulary:
     """The values of an attribute of a list's items.
 
-    Raises
-    ------
-    ValueError : the list has no such attribute, or values of another type.
+    Raises ValueError: the list has no such attribute, or values of another type.
     """
     assert codec.listing is not None
     attribute, _ = codec.listing.digit_of(feature)
@@ -273,9 +271,7 @@ class Structure(ABC):
         None if it cannot meet the goal, if the goal names another structure, or if the goal names none and
         this structure is used only by name.
 
-        Raises
-        ------
-        ValueError : the memory limit of the feature is too small.
+        Raises ValueError: the memory limit of the feature is too small.
         """
         return None
 
@@ -340,9 +336,7 @@ class Structure(ABC):
     def from_snapshot(cls, description: Mapping[str, Any], parts: Parts) -> Self:
         """The reverse of `to_snapshot`.
 
-        Raises
-        ------
-        ValueError, KeyError, TypeError : the parts do not fit each other.
+        Raises ValueError, KeyError, TypeError: the parts do not fit each other.
         """
 
 

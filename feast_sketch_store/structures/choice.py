@@ -75,9 +75,7 @@ class StructureSelector:
     overhead : what else the layer holds.
     saved_bits : bits that features in sets save, because some of these imply others; by default none.
 
-    Raises
-    ------
-    SettingsError : a feature does not fit into its memory limit, or the named structure cannot keep it.
+    Raises SettingsError: a feature does not fit into its memory limit, or the named structure cannot keep it.
     """
 
     def __init__(
@@ -113,9 +111,7 @@ class StructureSelector:
     def offers(self, growth: float = 1.0) -> dict[str, Offer]:
         """The best offer for each feature, if a table must be ``growth`` times its computed size.
 
-        Raises
-        ------
-        SettingsError : a feature does not fit into its memory limit.
+        Raises SettingsError: a feature does not fit into its memory limit.
         """
         best = self._best(growth)
         if best.size_bytes(growth) == math.inf:  # no common table keeps all goals

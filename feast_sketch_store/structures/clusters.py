@@ -285,9 +285,7 @@ class ClusterFacts:
 def size(facts: Sequence[ClusterFacts]) -> tuple[int, list[Split]]:
     """The bits of the smallest table for facts of several features, and the split of each.
 
-    Raises
-    ------
-    ValueError : no table meets the goals.
+    Raises ValueError: no table meets the goals.
     """
     best: tuple[int, list[Split]] | None = None
     for fill in _FILLS:

@@ -152,9 +152,7 @@ def filter_offer(goal: Goal, popularity: Popularity) -> Offer | None:
 def offer_of_memory(goal: Goal, popularity: Popularity, num_bytes: float) -> Offer:
     """How a filter of at most this many bytes would keep a feature.
 
-    Raises
-    ------
-    ValueError : no filter is so small.
+    Raises ValueError: no filter is so small.
     """
     num_bits = int(8 * num_bytes)
     facts: AnyFacts
@@ -199,12 +197,7 @@ def _facts_for(goal: Goal, popularity: Popularity) -> AnyFacts:
 
 
 def _offer_of(facts: AnyFacts, goal: Goal, popularity: Popularity) -> Offer:
-    """The offer of a filter with these facts.
-
-    Raises
-    ------
-    ValueError : no table can keep their rates.
-    """
+    """The offer of a filter with these facts. Raises ValueError: no table can keep their rates."""
     geometry = size_for_rates([facts])
     num_bytes = table_bytes(geometry.num_bits, popularity.window_words)
     plan = FilterPlan(facts, goal.measure != MEMORY)

@@ -179,12 +179,7 @@ def describe_salt(salt: tuple[int, int]) -> list[str]:
 
 
 def salt_from(halves: Any) -> tuple[int, int]:
-    """The salt that `describe_salt` described.
-
-    Raises
-    ------
-    ValueError, TypeError : it is not a salt.
-    """
+    """The salt that `describe_salt` described. Raises ValueError, TypeError: it is not a salt."""
     first, second = halves
     if not _SALT_HALF.fullmatch(first) or not _SALT_HALF.fullmatch(second):
         raise ValueError("the salt is not two 64-bit numbers")

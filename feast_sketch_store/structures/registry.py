@@ -32,12 +32,7 @@ _KINDS: Final[dict[str, type[Structure]]] = {
 
 
 def kind(name: str) -> type[Structure]:
-    """The kind that a snapshot names.
-
-    Raises
-    ------
-    ValueError : there is none.
-    """
+    """The kind that a snapshot names. Raises ValueError: there is none."""
     if name not in _KINDS:
         raise ValueError(
             f"it has a structure of the kind {name!r}, which this process does not know; it knows "

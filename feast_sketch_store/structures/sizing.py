@@ -255,9 +255,8 @@ class Geometry:
 def size_for_rates(classes: Sequence[AnyFacts]) -> Geometry:
     """The smallest table that keeps every class at or below its rate, or its false symbols per read.
 
-    Raises
-    ------
-    ValueError : there is no class, or at every fill some class needs more than ``MAX_NUM_HASHES`` hashes.
+    Raises ValueError: there is no class, or at every fill some class needs more than ``MAX_NUM_HASHES``
+    hashes.
     """
     if not classes:
         raise ValueError("sizing needs at least one class of facts")
@@ -289,9 +288,7 @@ def fill_limit(excesses: Sequence[Callable[[float], float]]) -> float:
 def plain_for_bits(num_items: int, num_bits: int) -> FactClass:
     """The lowest rate, at least 1e-9, that fits into ``num_bits``, for this many facts.
 
-    Raises
-    ------
-    ValueError : even rates near 1 do not fit.
+    Raises ValueError: even rates near 1 do not fit.
     """
     hashes = np.arange(1, MAX_NUM_HASHES + 1)
     fills = -np.expm1(-num_items * hashes / max(1, num_bits))

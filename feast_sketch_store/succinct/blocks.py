@@ -39,9 +39,7 @@ class BlockChecks:
     source : the array's name and file, for error messages.
     fetch : called with the array, the first word and the number of words of blocks before they are read.
 
-    Raises
-    ------
-    DamagedFileError : the numbers of checksums and of blocks differ.
+    Raises DamagedFileError: the numbers of checksums and of blocks differ.
     """
 
     def __init__(
@@ -75,9 +73,7 @@ class BlockChecks:
     def __call__(self, starts: NDArray[np.int64], num_words: int | NDArray[np.int64]) -> None:
         """Check every block that stretches of words touch, given their first words, int64[...].
 
-        Raises
-        ------
-        DamagedFileError : a block differs from its checksum.
+        Raises DamagedFileError: a block differs from its checksum.
         """
         if self.all_checked:
             return

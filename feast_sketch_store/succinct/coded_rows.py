@@ -156,9 +156,7 @@ class Gaps(NamedTuple):
 class CodedRows:
     """The codes of rows. Immutable; safe to read from any number of threads.
 
-    Raises
-    ------
-    ValueError : the parts do not fit each other.
+    Raises ValueError: the parts do not fit each other.
     """
 
     words: NDArray[np.uint64]  # uint64[n], the codes of all rows and two words more; may be memory-mapped

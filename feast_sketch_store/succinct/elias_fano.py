@@ -54,9 +54,7 @@ def expected_bytes(length: int, bound: int, by_value: bool) -> int:
 def decoded(highs: NDArray[np.uint64], lows: NDArray[np.int64], low_width: int) -> NDArray[np.int64]:
     """All integers of ``highs`` and ``lows``, int64[n], without samples: int64[n].
 
-    Raises
-    ------
-    ValueError : there are not n integers, or they are 2**63 and more.
+    Raises ValueError: there are not n integers, or they are 2**63 and more.
     """
     ones = np.flatnonzero(np.unpackbits(highs.view(np.uint8), bitorder="little"))
     if len(ones) != len(lows) or not 0 <= low_width <= _MAX_LOW_WIDTH:
@@ -71,9 +69,7 @@ def decoded(highs: NDArray[np.uint64], lows: NDArray[np.int64], low_width: int) 
 class EliasFano:
     """Ascending integers. Immutable; safe to read from any number of threads.
 
-    Raises
-    ------
-    ValueError : the parts do not fit each other.
+    Raises ValueError: the parts do not fit each other.
     """
 
     highs: NDArray[np.uint64]  # uint64[w]; may be memory-mapped

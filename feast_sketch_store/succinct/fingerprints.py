@@ -51,9 +51,7 @@ def expected_bits(num_rows: int, error_rate: float) -> int:
 class FingerprintIndex:
     """The rows of entities, to be found by the kernel. Immutable; safe to read from any number of threads.
 
-    Raises
-    ------
-    ValueError : the parts do not fit each other.
+    Raises ValueError: the parts do not fit each other.
     """
 
     fingerprints: EliasFano  # of the rows; found by value

@@ -276,9 +276,7 @@ def ideal_bits(counts: NDArray[np.int64], num_rows: int) -> float:
 class GolombSets(CodedRows):
     """The sets of ``num_rows`` rows, whose groups begin at ``starts``.
 
-    Raises
-    ------
-    ValueError : the parts do not fit each other.
+    Raises ValueError: the parts do not fit each other.
     """
 
     codes: Sequence[SetCode]  # one per feature

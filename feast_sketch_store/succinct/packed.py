@@ -18,9 +18,7 @@ _BLOCKS_PER_CHUNK = 1 << 10
 class PackedInts:
     """``length`` integers; number ``i`` is ``base`` plus bits ``[i * width, (i + 1) * width)`` of ``words``.
 
-    Raises
-    ------
-    ValueError : the number of words does not fit the numbers.
+    Raises ValueError: the number of words does not fit the numbers.
     """
 
     # uint64[n], little-endian bits; n is that of `num_words_for`. May be memory-mapped
@@ -73,9 +71,7 @@ class PackedInts:
     def take(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
         """The numbers with the given indexes, int64[n], each in ``[0, length)``.
 
-        Raises
-        ------
-        ValueError : an index is out of range, and numbers have bits.
+        Raises ValueError: an index is out of range, and numbers have bits.
         """
         if not self.width:
             return np.full(len(places), self.base)

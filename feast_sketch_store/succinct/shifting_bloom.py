@@ -69,9 +69,7 @@ class ShiftingBloomFilterBuilder:
     salt : two unsigned 64-bit integers, see `new_salt`.
     num_threads : the most threads that fill the table.
 
-    Raises
-    ------
-    ValueError : the table would have more than ``MAX_NUM_WORDS`` words.
+    Raises ValueError: the table would have more than ``MAX_NUM_WORDS`` words.
     """
 
     def __init__(self, num_bits: int, window_words: int, salt: tuple[int, int], num_threads: int = 1):
@@ -116,9 +114,7 @@ class ShiftingBloomFilterBuilder:
         first_symbol : added to all symbols, which then lie in ``[0, 64 * window_words)``.
         firsts : int64[num_hashes], see `SymbolQuery`; None if all facts have all hashes.
 
-        Raises
-        ------
-        IndexError : a symbol id does not fit into the window.
+        Raises IndexError: a symbol id does not fit into the window.
         """
         if len(symbols):
             lowest, highest = int(symbols.min()) + first_symbol, int(symbols.max()) + first_symbol

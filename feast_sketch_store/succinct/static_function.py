@@ -61,9 +61,7 @@ def expected_bytes(num_keys: int, num_symbols: int, rate: float) -> float:
 class StaticFunction:
     """The numbers of keys. Immutable; safe to read from any number of threads.
 
-    Raises
-    ------
-    ValueError : the parts do not fit each other.
+    Raises ValueError: the parts do not fit each other.
     """
 
     # uint64[(num_slots / 64 + 1) * width]; a word has bit j of 64 slots. May be memory-mapped
@@ -99,9 +97,7 @@ class StaticFunction:
         numbers : int64[n], below ``num_symbols``.
         rate : the highest rate at which another key may read as present.
 
-        Raises
-        ------
-        ValueError : it would take more than ``MAX_WIDTH`` bits.
+        Raises ValueError: it would take more than ``MAX_WIDTH`` bits.
         """
         width, num_slots = width_for(num_symbols, rate), num_slots_for(len(hashes))
         if width > MAX_WIDTH:

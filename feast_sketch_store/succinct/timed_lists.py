@@ -160,12 +160,7 @@ def _runs(widths: NDArray[np.int64], ends: NDArray[np.int64]) -> Runs:
 
 @dataclass(frozen=True)
 class ListCode:
-    """How the lists of one feature are coded.
-
-    Raises
-    ------
-    ValueError : such a code is not possible.
-    """
+    """How the lists of one feature are coded. Raises ValueError: such a code is not possible."""
 
     # uint8[3, 128], bits of the code of each class of ages, sizes and gaps; 0 for an unused class
     lengths: NDArray[np.uint8]

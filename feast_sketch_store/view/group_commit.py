@@ -78,9 +78,7 @@ class GroupCommit(Generic[T]):
         commit : makes items durable in their order, and returns for each None or the error that refused it.
             What it raises counts for all of them. All calls must pass the same function.
 
-        Raises
-        ------
-        BaseException : what the commit raised, or why it refused the item.
+        Raises BaseException: what the commit raised, or why it refused the item.
         """
         waiting = _Waiting(item)
         if self._enlist(waiting):

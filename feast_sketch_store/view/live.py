@@ -256,9 +256,7 @@ class LiveView(ABC, Generic[V]):
         features : names; one that the view does not have is left out.
         ttl_microseconds : rows whose event timestamp is older are not returned; None for no limit.
 
-        Raises
-        ------
-        ShardError : an entity is of a shard that this process does not serve; nothing was read.
+        Raises ShardError: an entity is of a shard that this process does not serve; nothing was read.
         """
         expire_before = expire_before_of(ttl_microseconds)
         answer = self.with_state(lambda state: state.read(entity_hashes, features, expire_before))

@@ -321,9 +321,8 @@ class Shard(LiveShard):
     def commit_staged(self, files: Sequence[StagedFile]) -> None:
         """Commit checked files. Their rows are durable, and visible to this process, when this returns.
 
-        Raises
-        ------
-        RowError, StorageError : no file was committed; on an object store, files before the failing one were.
+        Raises RowError, StorageError: no file was committed; on an object store, files before the failing one
+        were.
         """
         if files:
             schema = pa.unify_schemas([file.schema for file in files])
@@ -520,9 +519,7 @@ class Shard(LiveShard):
     def replace_rows(self, before: LogRead, after: LogRead, draft: SnapshotFile) -> None:
         """Replace the rows of the table, and the snapshot; ``before`` and ``draft`` are of `replacement`.
 
-        Raises
-        ------
-        StorageError : another process changed the table meanwhile; nothing has changed.
+        Raises StorageError: another process changed the table meanwhile; nothing has changed.
         """
         try:
             self._replace_rows(before, after, draft)

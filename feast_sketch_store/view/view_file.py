@@ -317,9 +317,7 @@ def put_map(
 ) -> None:
     """Write other shards into the file of a view.
 
-    Raises
-    ------
-    StorageError : by now it has shards that are not ``known``; nothing has changed.
+    Raises StorageError: by now it has shards that are not ``known``; nothing has changed.
     """
     with storage.lease(VIEW_LOCK, wait=True):
         for _ in range(_MAX_ATTEMPTS):
