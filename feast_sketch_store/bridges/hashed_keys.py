@@ -49,9 +49,7 @@ def invert_int64_keys(join_key: str, digests: Words) -> tuple[NDArray[np.int64],
     ----------
     digests : uint64[n, 2], the two halves of each hash, little-endian.
 
-    Returns
-    -------
-    int64[n], and whether each value has the given hash: bool[n].
+    Returns int64[n], and whether each value has the given hash: bool[n].
     """
     prefix = int64_prefix(join_key)
     values = _last_eight_bytes(prefix, digests).view(np.int64)

@@ -161,9 +161,7 @@ def survey(
     max_rows_per_second : spares the other store; None for no limit.
     tell : called with the view and the number of rows read.
 
-    Returns
-    -------
-    For each view its survey, or why it cannot be surveyed.
+    Returns for each view its survey, or why it cannot be surveyed.
 
     Raises SettingsError: the configuration cannot be used, or a view does not exist.
     """

@@ -53,9 +53,7 @@ ENGINES = tuple(_PACKAGES)
 def seal(store: FeatureStore, view: str, engine: str) -> bool:
     """Seal a view on Spark or Ray, with the cluster in ``batch_engine`` of the repository.
 
-    Returns
-    -------
-    False if there are no rows.
+    Returns False if there are no rows.
 
     Raises
     ------
@@ -162,10 +160,8 @@ def run_step(request: bytes, artifacts: SerializedArtifacts) -> bytes:
     request : from `request_of`.
     artifacts : the feature view and the configuration of its repository.
 
-    Returns
-    -------
-    For SAMPLE ranges of scores; for COUNT the counts; for FIT how many values fit into memory; for DRAFT the
-    entry of the draft.
+    Returns for SAMPLE ranges of scores; for COUNT the counts; for FIT how many values fit into memory; for
+    DRAFT the entry of the draft.
 
     Raises StorageError: the row log of the shard changed after the driver read it.
     """

@@ -46,9 +46,7 @@ def write(
     artifacts : the feature view and the configuration of its repository.
     label : prefix of the names of the job's files.
 
-    Returns
-    -------
-    The task's report, once all rows are written.
+    Returns the task's report, once all rows are written.
 
     Raises RowError, StorageError: the task must fail.
     """

@@ -84,9 +84,7 @@ def parse_int64_keys(messages: list[bytes]) -> tuple[str, NDArray[np.int64]] | N
     ----------
     messages : in wire format, as protobuf writes them.
 
-    Returns
-    -------
-    None unless all have the same single join key, an int64.
+    Returns None unless all have the same single join key, an int64.
     """
     lengths = np.fromiter(map(len, messages), np.int64, len(messages))
     values = np.empty(len(messages), np.int64)
@@ -105,10 +103,8 @@ def parse_packed_lists(
     field : the number of the field of ``Value`` that has the lists.
     width : bytes of an element, 4 or 8; 0 for varints.
 
-    Returns
-    -------
-    Where each list ends, int64[n + 1], and the bits of all elements, int32 for a width of 4, else int64. An
-    empty message has no elements. None if a message has anything but such a list.
+    Returns where each list ends, int64[n + 1], and the bits of all elements, int32 for a width of 4, else
+    int64. An empty message has no elements. None if a message has anything but such a list.
     """
     lengths = np.fromiter(map(len, messages), np.int64, len(messages))
     content, ends = b"".join(messages), np.empty(len(messages) + 1, np.int64)
@@ -190,9 +186,7 @@ def write_sets(
     headers : int32[n, F], the size of each set plus the number of headers for rows without one.
     indptr, ids : int64[n * F + 1] and int32[nnz]; row ``r * F + f`` has the ascending ids of a set.
 
-    Returns
-    -------
-    The words, uint64[w], two more than the codes fill; and the bit after each row, int64[n].
+    Returns the words, uint64[w], two more than the codes fill; and the bit after each row, int64[n].
 
     Raises ValueError: the sets do not fit their codes.
     """

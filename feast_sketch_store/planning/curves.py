@@ -324,9 +324,7 @@ def shapes_of(sample: Sample, kept: VocabularyMask) -> FactClass:
 def _sets_bytes(sample: Sample, kept: VocabularyMask) -> tuple[float, float, GolombSets]:
     """Bytes of the sets of all entities: the codes, their index, and the list of entities.
 
-    Returns
-    -------
-    These bytes, the bytes of the vocabularies, and the sets of the sampled entities.
+    Returns these bytes, the bytes of the vocabularies, and the sets of the sampled entities.
     """
     parts = {name: feature.cut(kept[name]) for name, feature in sample.features.items()}
     columns = _built_sets(parts, sample.order)

@@ -125,9 +125,7 @@ def sample_view(
     labelled : uint64[m, 2], entities to read besides the sample, ordered by hash; None for none.
     offline : sample the offline source even if the view has rows.
 
-    Returns
-    -------
-    The sample; and the labelled entities, with the vocabulary of the sample.
+    Returns the sample; and the labelled entities, with the vocabulary of the sample.
 
     Raises
     ------

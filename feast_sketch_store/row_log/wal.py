@@ -309,9 +309,7 @@ class WriteAheadLog:
         payloads : one per commit; None announces that all rows will be replaced.
         check : called with the tail of the log; raises to refuse the append.
 
-        Returns
-        -------
-        The number of the last commit, and the place after it; None if its segment is gone already.
+        Returns the number of the last commit, and the place after it; None if its segment is gone already.
 
         Raises StorageError: the log cannot be written. None of the commits were written or, rarely, all of
         them.

@@ -63,10 +63,8 @@ def from_columns(
     event_timestamp, created_timestamp : names of columns with timestamps of any unit and time zone; UTC if
         naive. ``created_timestamp`` is None if rows have none.
 
-    Returns
-    -------
-    The table that `encoding.to_arrow` returns. A null in a feature, or a NaN in a scalar feature, counts as
-    written as null.
+    Returns the table that `encoding.to_arrow` returns. A null in a feature, or a NaN in a scalar feature,
+    counts as written as null.
 
     Raises RowError: a column is missing, unknown or repeated; a value does not fit the type of its feature
     (names the row); a join key or event timestamp is null; counts do not fit their values; or a row is too

@@ -379,9 +379,7 @@ class FeatureCodec:
         ----------
         values : one per row; None where the row lacks the feature.
 
-        Returns
-        -------
-        The column, and the numbers of the rows in which the feature was written as null.
+        Returns the column, and the numbers of the rows in which the feature was written as null.
 
         Raises RowError: a value does not fit the column, or is in another field than the feature's and cannot
         be converted (see `converted`).

@@ -83,9 +83,7 @@ def check_beside(
     nouns : what their elements are.
     advice : what to do if a row has another number.
 
-    Returns
-    -------
-    bool[nnz], which elements of the column have one beside them.
+    Returns bool[nnz], which elements of the column have one beside them.
 
     Raises RowError: a row has another number.
     """

@@ -110,9 +110,7 @@ def amounts_of_rows(column: pa.Array, counts: pa.Array | None) -> NDArray[np.int
     column : lists of values.
     counts : lists of int64, one number for each value; None or a null list if each counts 1.
 
-    Returns
-    -------
-    int64[nnz], for all elements.
+    Returns int64[nnz], for all elements.
 
     Raises pyarrow.ArrowInvalid: a row has another number of counts than of values.
     """
@@ -132,9 +130,7 @@ def counts_of_rows(column: pa.Array, counts: pa.Array | None) -> tuple[pa.Array,
 
     Parameters, errors : see `amounts_of_rows`.
 
-    Returns
-    -------
-    The lists, and int64[nnz] for all their elements.
+    Returns the lists, and int64[nnz] for all their elements.
     """
     lengths = list_lengths(column)
     elements, amounts = pc.list_flatten(column), amounts_of_rows(column, counts)

@@ -67,9 +67,7 @@ def to_arrow(
     codecs : one per feature of the view.
     join_keys : of the view; None if they are not known.
 
-    Returns
-    -------
-    Columns: the join keys, the features, ``OWN_COLUMNS``, and those of counts.
+    Returns columns: the join keys, the features, ``OWN_COLUMNS``, and those of counts.
 
     Raises RowError: a row has other join keys than the view, a feature that the view lacks, a value of
     another type, or counts that do not fit its values; or it is too large.
@@ -261,9 +259,7 @@ class RowKeys:
         Nothing before an entity's last barrier counts. After it the latest row wins by event timestamp, then
         created timestamp, then position; a deletion wins only if nothing was written after it.
 
-        Returns
-        -------
-        The winners, int64[entities], and their keys.
+        Returns the winners, int64[entities], and their keys.
         """
         rows, behind_barriers = self.after_barriers()
         keys = self.take(rows) if len(rows) < len(self) else self

@@ -189,9 +189,7 @@ class SingleKeys:
         ----------
         entity : the value of the join key; with several join keys, a mapping with the value of each.
 
-        Returns
-        -------
-        None if this is not a single entity, or not certainly of the right types.
+        Returns None if this is not a single entity, or not certainly of the right types.
         """
         if type(entity) is int and self._int64_prefix is not None and _INT64_MIN <= entity <= _INT64_MAX:
             return kernel.hash_int64_key(self._int64_prefix, entity)  # the common case
@@ -308,9 +306,8 @@ def find_sorted(
     listed : uint64[m, 2], ordered by the first, then the second half.
     wanted : uint64[n, 2]
 
-    Returns
-    -------
-    The ascending positions of the found ones in ``wanted``, and their indices in ``listed``: int64[p] each.
+    Returns the ascending positions of the found ones in ``wanted``, and their indices in ``listed``: int64[p]
+    each.
     """
     indices = np.searchsorted(listed[:, 0], wanted[:, 0])
     unsettled = np.arange(len(wanted))

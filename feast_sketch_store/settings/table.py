@@ -527,9 +527,7 @@ def read_options(given: Mapping[str, Any], where: str = "online_store") -> dict[
 def read_tags(tags: Mapping[str, str] | None, scope: str, where: str) -> tuple[dict[str, Any], list[str]]:
     """Read the tags of a view or feature that are the store's.
 
-    Returns
-    -------
-    By the names of the settings what the tags give, for `settled`; and all problems.
+    Returns by the names of the settings what the tags give, for `settled`; and all problems.
     """
     found, problems = dict[str, Any](), list[str]()
     for tag, value in (tags or {}).items():

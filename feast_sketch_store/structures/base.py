@@ -266,10 +266,8 @@ class Structure(ABC):
 
         By default None: a codec or a list of rows asks for the structure, never a goal.
 
-        Returns
-        -------
-        None if it cannot meet the goal, if the goal names another structure, or if the goal names none and
-        this structure is used only by name.
+        Returns None if it cannot meet the goal, if the goal names another structure, or if the goal names
+        none and this structure is used only by name.
 
         Raises ValueError: the memory limit of the feature is too small.
         """

@@ -198,9 +198,7 @@ class ShiftingBloomFilter:
         query : the symbols; the first counts as id 0.
         wanted : bool[n], entities to answer; the others get no symbols. None for all.
 
-        Returns
-        -------
-        A CSR matrix: indptr, int64[n + 1], and the ids, int32[nnz], ascending within an entity.
+        Returns a CSR matrix: indptr, int64[n + 1], and the ids, int32[nnz], ascending within an entity.
         """
         if not query.num_symbols:
             return np.zeros(len(entity_hashes) + 1, np.int64), np.zeros(0, np.int32)
