@@ -8,7 +8,7 @@ import math
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -229,11 +229,21 @@ def print_outcomes(done: dict[str, Any], as_json: bool, column: str) -> None:
         print_table(["view", column], [[view, str(outcome)] for view, outcome in done.items()])
 
 
-def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+def cells(columns: Mapping[str, Callable[[T], str]], items: Iterable[T]) -> list[list[str]]:
+    """The rows of a table: what each column shows of each item."""
+    return [[show(item) for show in columns.values()] for item in items]
+
+
+def or_dash(value: T | None, show: Callable[[T], str] = str) -> str:
+    """What a cell shows of a value; a dash for none."""
+    return "-" if value is None else show(value)
+
+
+def print_table(header: Iterable[str], rows: Sequence[Sequence[str]]) -> None:
     """Print a table whose first column is text; nothing if it has no rows."""
     if rows:
-        align = ["left"] + ["right"] * (len(header) - 1)
-        click.echo(tabulate(rows, header, "simple", colalign=align, disable_numparse=True) + "\n")
+        align = ["left"] + ["right"] * (len(rows[0]) - 1)
+        click.echo(tabulate(rows, [*header], "simple", colalign=align, disable_numparse=True) + "\n")
 
 
 def print_json(content: object) -> None:

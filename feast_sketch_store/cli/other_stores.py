@@ -12,13 +12,15 @@ from feast import FeatureStore
 
 from feast_sketch_store.bridges import exporting, importing
 from feast_sketch_store.bridges.survey import DEFAULT_SAMPLE as DEFAULT_SURVEY
-from feast_sketch_store.bridges.survey import SurveyedView
+from feast_sketch_store.bridges.survey import SurveyedFeature, SurveyedView
 from feast_sketch_store.bridges.survey import survey as survey_store
 from feast_sketch_store.cli import pages
 from feast_sketch_store.cli.common import (
     FILE,
     JSON_OPTION,
     SOME_VIEWS,
+    cells,
+    or_dash,
     print_json,
     print_outcomes,
     print_table,
@@ -83,27 +85,24 @@ def import_(
     if as_json:
         print_json([asdict(imported) for imported in done])
         return
-    print_table(
-        ["view", "from", "keys", "rows read", "changed meanwhile", "left out", "entities"],
-        [
-            [
-                imported.view,
-                imported.source,
-                imported.keys,
-                f"{imported.rows:,}",
-                f"{imported.changed:,}",
-                f"{imported.num_skipped:,}",
-                "-" if imported.entities is None else f"{imported.entities:,}",
-            ]
-            for imported in done
-        ],
-    )
+    print_table(_IMPORT_COLUMNS, cells(_IMPORT_COLUMNS, done))
     for imported in done:
         for number, (key, reason) in enumerate(imported.skipped.items()):
             if number == _MAX_LISTED:
                 click.echo(f"... --json lists {len(imported.skipped):,} of them", err=True)
                 break
             click.echo(f"{imported.view}: left out {key}: {reason}", err=True)
+
+
+_IMPORT_COLUMNS: dict[str, Callable[[importing.Imported], str]] = {
+    "view": lambda imported: imported.view,
+    "from": lambda imported: imported.source,
+    "keys": lambda imported: imported.keys,
+    "rows read": lambda imported: f"{imported.rows:,}",
+    "changed meanwhile": lambda imported: f"{imported.changed:,}",
+    "left out": lambda imported: f"{imported.num_skipped:,}",
+    "entities": lambda imported: or_dash(imported.entities, "{:,}".format),
+}
 
 
 @click.command()
@@ -168,17 +167,18 @@ def survey(
             lambda view, rows: tell(f"Reading {view}", rows, sample),
         ):
             (refused if isinstance(result, str) else found).append(result)  # type: ignore[arg-type]
-    views_table = [_survey_cells(view) for view in found]
-    features_table = [cells for view in found for cells in _feature_cells(view)]
+    views_table = cells(_SURVEY_COLUMNS, found)
+    of_features = ["view", *_FEATURE_COLUMNS]
+    features_table = [[view.view, *row] for view in found for row in cells(_FEATURE_COLUMNS, view.features)]
     notes = [f"{view.view}: {note}" for view in found for note in view.notes]
     if html is not None:
         items = "".join(f"<li>{escape(text)}</li>" for text in (*notes, *refused))
         body = [
             f"<h1>Survey of {escape(str(other))}</h1>",
             "<h2>Views</h2>",
-            pages.table("views", _SURVEY_COLUMNS, views_table),
+            pages.table("views", [*_SURVEY_COLUMNS], views_table),
             "<h2>Features</h2>",
-            pages.table("features", _FEATURE_COLUMNS, features_table),
+            pages.table("features", of_features, features_table),
             f"<ul>{items}</ul>",
         ]
         pages.write(html, pages.page(f"Survey of {other}", body))
@@ -186,7 +186,7 @@ def survey(
         print_json([asdict(view) for view in found])
     else:
         print_table(_SURVEY_COLUMNS, views_table)
-        print_table(_FEATURE_COLUMNS, features_table)
+        print_table(of_features, features_table)
         for note in notes:
             click.echo(note)
     for text in refused:
@@ -195,49 +195,31 @@ def survey(
         sys.exit(1)
 
 
-_SURVEY_COLUMNS = [
-    *("view", "from", "entities", "sampled", "oldest", "newest", "keys", "timestamps"),
-    *("bytes there", "listpack 512", "bytes here", "ratio", "false/read", "at the knee", "false/read there"),
-]
-
-
-_FEATURE_COLUMNS = ["view", "feature", "codec", "structure", "facts", "values", "because it is"]
-
-
-def _feature_cells(view: SurveyedView) -> list[list[str]]:
-    return [
-        [
-            view.view,
-            feature.name,
-            feature.codec,
-            feature.structure,
-            count_text(feature.facts),
-            "-" if feature.values is None else count_text(feature.values),
-            feature.why,
-        ]
-        for feature in view.features
-    ]
-
-
-def _survey_cells(view: SurveyedView) -> list[str]:
-    there, here = view.bytes_there, view.bytes_here
-    return [
-        view.view,
-        view.source,
-        count_text(view.entities),
-        f"{view.sampled:,}",
-        view.oldest,
-        view.newest,
-        view.keys,
-        view.resolution,
-        "-" if there is None else bytes_text(there),
-        "-" if view.bytes_listpack is None else readable_bytes(view.bytes_listpack),
-        bytes_text(here),
-        "-" if view.ratio is None else _ratio_text(view.ratio),
-        f"{view.false_per_read:.2g}",
-        "-" if view.bytes_at_knee is None else readable_bytes(view.bytes_at_knee),
-        "-" if view.false_at_knee is None else f"{view.false_at_knee:.2g}",
-    ]
+_SURVEY_COLUMNS: dict[str, Callable[[SurveyedView], str]] = {
+    "view": lambda view: view.view,
+    "from": lambda view: view.source,
+    "entities": lambda view: count_text(view.entities),
+    "sampled": lambda view: f"{view.sampled:,}",
+    "oldest": lambda view: view.oldest,
+    "newest": lambda view: view.newest,
+    "keys": lambda view: view.keys,
+    "timestamps": lambda view: view.resolution,
+    "bytes there": lambda view: or_dash(view.bytes_there, bytes_text),
+    "listpack 512": lambda view: or_dash(view.bytes_listpack, readable_bytes),
+    "bytes here": lambda view: bytes_text(view.bytes_here),
+    "ratio": lambda view: or_dash(view.ratio, _ratio_text),
+    "false/read": lambda view: f"{view.false_per_read:.2g}",
+    "at the knee": lambda view: or_dash(view.bytes_at_knee, readable_bytes),
+    "false/read there": lambda view: or_dash(view.false_at_knee, "{:.2g}".format),
+}
+_FEATURE_COLUMNS: dict[str, Callable[[SurveyedFeature], str]] = {
+    "feature": lambda feature: feature.name,
+    "codec": lambda feature: feature.codec,
+    "structure": lambda feature: feature.structure,
+    "facts": lambda feature: count_text(feature.facts),
+    "values": lambda feature: or_dash(feature.values, count_text),
+    "because it is": lambda feature: feature.why,
+}
 
 
 def _ratio_text(ratio: Estimate) -> str:

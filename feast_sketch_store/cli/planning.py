@@ -11,6 +11,8 @@ from feast import FeatureStore
 from feast_sketch_store.cli import pages
 from feast_sketch_store.cli.common import (
     FILE,
+    cells,
+    or_dash,
     print_json,
     print_table,
     progress_of_steps,
@@ -18,7 +20,7 @@ from feast_sketch_store.cli.common import (
     tell_unfilled,
 )
 from feast_sketch_store.planning.choice import PlanTarget
-from feast_sketch_store.planning.plan import Estimate, Plan
+from feast_sketch_store.planning.plan import Estimate, Plan, Point
 from feast_sketch_store.planning.planner import DEFAULT_SAMPLE, plan_view
 from feast_sketch_store.planning.report import count_text, fields_text, memory_text, readable_bytes, to_html
 from feast_sketch_store.settings.values import size
@@ -114,7 +116,9 @@ def plan(
         click.echo(f"AUC without the features: {made.auc_without.value:.4f}.")
     if show_all:
         click.echo()
-        print_table(_POINT_COLUMNS, [_point_cells(made, number) for number in range(len(made.points))])
+        points = cells(_POINT_COLUMNS, made.points)
+        rows = [[*point, ", ".join(made.marks(number))] for number, point in enumerate(points)]
+        print_table([*_POINT_COLUMNS, "remark"], rows)
         click.echo("\n".join(f"- {limit}" for limit in made.limits))
     else:
         click.echo(f"{len(made.points)} points were compared; --all shows them, and the notes.")
@@ -140,28 +144,19 @@ def _advice(plan: Plan) -> str:
     )
 
 
-_POINT_COLUMNS = [
-    *("structure", "", "memory", "bits/fact", "in tables", "false/read", "false/true", "facts kept"),
-    *("AUC", "95 %", "uplift kept", "remark"),
-]
-
-
-def _point_cells(plan: Plan, number: int) -> list[str]:
-    point = plan.points[number]
-    return [
-        point.curve,
-        point.label,
-        memory_text(point),
-        f"{point.bits_per_fact:.2f}",
-        "-" if point.table_bits_per_fact is None else f"{point.table_bits_per_fact:.2f}",
-        f"{point.false_per_read:.3g}",
-        f"{point.noise_ratio:.2g}",
-        f"{point.kept_share:.0%}",
-        "-" if point.auc is None else f"{point.auc.value:.4f}",
-        "-" if point.auc is None else f"{point.auc.low:.4f} - {point.auc.high:.4f}",
-        "-" if point.uplift is None else _share(point.uplift),
-        ", ".join(plan.marks(number)),
-    ]
+_POINT_COLUMNS: dict[str, Callable[[Point], str]] = {
+    "structure": lambda point: point.curve,
+    "": lambda point: point.label,
+    "memory": memory_text,
+    "bits/fact": lambda point: f"{point.bits_per_fact:.2f}",
+    "in tables": lambda point: or_dash(point.table_bits_per_fact, "{:.2f}".format),
+    "false/read": lambda point: f"{point.false_per_read:.3g}",
+    "false/true": lambda point: f"{point.noise_ratio:.2g}",
+    "facts kept": lambda point: f"{point.kept_share:.0%}",
+    "AUC": lambda point: or_dash(point.auc, lambda auc: f"{auc.value:.4f}"),
+    "95 %": lambda point: or_dash(point.auc, lambda auc: f"{auc.low:.4f} - {auc.high:.4f}"),
+    "uplift kept": lambda point: or_dash(point.uplift, _share),
+}
 
 
 def _share(uplift: Estimate) -> str:

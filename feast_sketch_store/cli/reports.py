@@ -14,6 +14,8 @@ from feast_sketch_store.cli.common import (
     JSON_OPTION,
     VIEWS_ARGUMENT,
     Seconds,
+    cells,
+    or_dash,
     print_json,
     print_table,
     progress_bar,
@@ -45,10 +47,10 @@ def inspect(open_store: Callable[[], FeatureStore], views: Sequence[str], as_jso
     if as_json:
         print_json([asdict(report) for report in reports])
     else:
-        print_table(_VIEW_COLUMNS, [_view_cells(report) for report in reports])
+        print_table(_VIEW_COLUMNS, cells(_VIEW_COLUMNS, reports))
         print_table(
-            _FEATURE_COLUMNS,
-            [_feature_cells(report.view, feature) for report in reports for feature in report.features],
+            ["view", *_FEATURE_COLUMNS],
+            [[report.view, *row] for report in reports for row in cells(_FEATURE_COLUMNS, report.features)],
         )
         print_table(
             ["view", "structure", "memory"],
@@ -60,59 +62,45 @@ def inspect(open_store: Callable[[], FeatureStore], views: Sequence[str], as_jso
         )
 
 
-_FEATURE_COLUMNS = [
-    *("view", "feature", "codec", "structure", "vocabulary", "facts", "facts cut", "memory"),
-    *("expected rate", "sampled rate", "within, 95 %", "max error", "mean error", "version"),
-]
-_VIEW_COLUMNS = [
-    *("view", "entities", "facts", "unsealed rows", "expired", "bits/fact", "in tables", "memory"),
-    *("private", "disk", "version", "snapshot age", "newest event", "unknown entities that read as rows"),
-]
-
-
-def _view_cells(report: ViewReport) -> list[str]:
-    age = report.snapshot_age_seconds
-    return [
-        report.view,
-        f"{report.entities:,}",
-        f"{report.facts:,}",
-        f"{report.unsealed_rows:,}",
-        f"{report.expired_rows:,}",
-        *(
-            "-" if bits is None else f"{bits:.2f}"
-            for bits in (report.bits_per_fact, report.table_bits_per_fact)
-        ),
-        readable_bytes(report.memory_bytes),
-        "-" if report.private_bytes is None else readable_bytes(report.private_bytes),
-        readable_bytes(report.disk_bytes),
-        _version(report),
-        "-" if age is None else str(timedelta(seconds=int(age))),
-        report.newest_event or "-",
-        "-" if report.presence_sampled_rate is None else _rate(report.presence_sampled_rate),
-    ]
+_VIEW_COLUMNS: dict[str, Callable[[ViewReport], str]] = {
+    "view": lambda report: report.view,
+    "entities": lambda report: f"{report.entities:,}",
+    "facts": lambda report: f"{report.facts:,}",
+    "unsealed rows": lambda report: f"{report.unsealed_rows:,}",
+    "expired": lambda report: f"{report.expired_rows:,}",
+    "bits/fact": lambda report: or_dash(report.bits_per_fact, "{:.2f}".format),
+    "in tables": lambda report: or_dash(report.table_bits_per_fact, "{:.2f}".format),
+    "memory": lambda report: readable_bytes(report.memory_bytes),
+    "private": lambda report: or_dash(report.private_bytes, readable_bytes),
+    "disk": lambda report: readable_bytes(report.disk_bytes),
+    "version": lambda report: _version(report),
+    "snapshot age": lambda report: or_dash(
+        report.snapshot_age_seconds, lambda s: str(timedelta(seconds=int(s)))
+    ),
+    "newest event": lambda report: or_dash(report.newest_event),
+    "unknown entities that read as rows": lambda report: or_dash(report.presence_sampled_rate, _rate),
+}
+_FEATURE_COLUMNS: dict[str, Callable[[FeatureReport], str]] = {
+    "feature": lambda feature: feature.name,
+    "codec": lambda feature: feature.codec,
+    "structure": lambda feature: feature.structure,
+    "vocabulary": lambda feature: or_dash(feature.vocabulary, "{:,}".format),
+    "facts": lambda feature: f"{feature.facts:,}",
+    "facts cut": lambda feature: f"{feature.facts_cut:,}",
+    "memory": lambda feature: readable_bytes(feature.size_bytes),
+    "expected rate": lambda feature: _rate(feature.expected_rate),
+    "sampled rate": lambda feature: _rate(feature.sampled_rate),
+    "within, 95 %": lambda feature: _rate(feature.sampled_within),
+    "max error": lambda feature: or_dash(feature.max_error, "{:.3g}".format),
+    "mean error": lambda feature: or_dash(feature.mean_error, "{:.3g}".format),
+    "version": lambda feature: or_dash(feature.version),
+}
 
 
 def _version(report: ViewReport) -> str:
-    versions = ["-" if version is None else str(version) for version in report.snapshot_versions]
+    versions = [or_dash(version) for version in report.snapshot_versions]
     version = ",".join(versions) if {*versions} != {"-"} else "-"
     return f"{version} (pinned)" if report.is_pinned else version
-
-
-def _feature_cells(view: str, feature: FeatureReport) -> list[str]:
-    errors = [feature.max_error, feature.mean_error]
-    return [
-        view,
-        feature.name,
-        feature.codec,
-        feature.structure,
-        "-" if feature.vocabulary is None else f"{feature.vocabulary:,}",
-        f"{feature.facts:,}",
-        f"{feature.facts_cut:,}",
-        readable_bytes(feature.size_bytes),
-        *map(_rate, (feature.expected_rate, feature.sampled_rate, feature.sampled_within)),
-        *("-" if error is None else f"{error:.3g}" for error in errors),
-        "-" if feature.version is None else str(feature.version),
-    ]
 
 
 def _rate(rate: float) -> str:
