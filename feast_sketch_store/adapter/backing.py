@@ -293,11 +293,8 @@ async def finish_async(steps: Steps[_T], store: Callable[[], BackingStore]) -> _
 def winning(view: View, table: pa.Table, are_known: bool = False) -> NDArray[np.int64]:
     """Positions of the rows of a log table that reads would show if they were written now, ascending.
 
-    Rows that lose by their timestamps must not reach the other store, which may not compare timestamps.
-
-    Parameters
-    ----------
-    are_known : they were read from the row log, so an entity that has no row now was deleted since.
+    Rows that lose by their timestamps must not reach the other store, which may not compare timestamps. With
+    ``are_known`` they were read from the row log, so an entity that has no row now was deleted since.
     """
     winners, keys = row_keys(table).newest()
     statuses, events = view.with_state(

@@ -224,13 +224,8 @@ class Plans:
         project: str,
         config: RepoConfig,
     ) -> Plan | None:
-        """The plan of a question; None if it has to be answered in Feast's way.
-
-        Parameters
-        ----------
-        features : returns the features that the question names.
-
-        Raises Exception: whatever Feast raises for a wrong question.
+        """The plan of a question, whose ``features`` a call returns; None if it has to be answered in Feast's
+        way. Raises Exception: whatever Feast raises for a wrong question.
         """
         created = getattr(registry, "cached_registry_proto_created", None)
         if created is None or not registry.is_cache_valid():

@@ -177,9 +177,7 @@ class Bridge(ABC):
     def pages(self, position: str | None = None) -> Iterator[Page]:
         """All rows, some perhaps twice. A change during the scan may or may not be seen.
 
-        Parameters
-        ----------
-        position : of a page, also one from another process; the scan continues after it.
+        The scan continues after the ``position`` of a page, also of one from another process.
         """
 
     @abstractmethod

@@ -45,11 +45,8 @@ _Word = TypeVar("_Word", np.uint64, NDArray[np.uint64])
 def invert_int64_keys(join_key: str, digests: Words) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     """Compute the values of a single int64 join key from the hashes of their serialized keys.
 
-    Parameters
-    ----------
-    digests : uint64[n, 2], the two halves of each hash, little-endian.
-
-    Returns int64[n], and whether each value has the given hash: bool[n].
+    ``digests`` are uint64[n, 2], the two halves of each hash, little-endian. Returns int64[n], and whether
+    each value has the given hash: bool[n].
     """
     prefix = int64_prefix(join_key)
     values = _last_eight_bytes(prefix, digests).view(np.int64)

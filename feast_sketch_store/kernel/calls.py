@@ -80,11 +80,8 @@ def hash_int64_keys(prefix: bytes, values: NDArray[np.int64]) -> NDArray[np.uint
 def parse_int64_keys(messages: list[bytes]) -> tuple[str, NDArray[np.int64]] | None:
     """The name and values, int64[n], of a single int64 join key, out of Feast's ``EntityKey`` messages.
 
-    Parameters
-    ----------
-    messages : in wire format, as protobuf writes them.
-
-    Returns None unless all have the same single join key, an int64.
+    They are in wire format, as protobuf writes them. Returns None unless all have the same single join key,
+    an int64.
     """
     lengths = np.fromiter(map(len, messages), np.int64, len(messages))
     values = np.empty(len(messages), np.int64)
@@ -120,9 +117,8 @@ def parse_packed_lists(
 def hash_keys(offsets: NDArray[np.int64], data: NDArray[np.uint8]) -> NDArray[np.uint64]:
     """Hash keys: MurmurHash3 x64 128 for single int64 keys, BLAKE2b-128 for all others: uint64[n, 2].
 
-    Parameters
-    ----------
-    offsets, data : int64[n + 1] and uint8[...], serialized keys as Arrow lays out large binary values.
+    ``offsets`` and ``data``, int64[n + 1] and uint8[...], are serialized keys as Arrow lays out large binary
+    values.
     """
     hashes = np.empty((len(offsets) - 1, 2), np.uint64)
     _compiled.hash_keys(plain(offsets, np.int64), data, hashes)

@@ -63,9 +63,7 @@ class ValueCounts:
 class CountedRows:
     """The values of some rows: the result of a task that has a part of the rows.
 
-    Parameters
-    ----------
-    features : by feature, its values and the number of rows with each, int64[V].
+    ``features`` has by feature its values and the number of rows with each, int64[V].
     """
 
     num_rows: int

@@ -86,11 +86,7 @@ def from_columns(
 
 
 def from_source(table: pa.Table, feature_view: Any, codecs: Sequence[FeatureCodec]) -> pa.Table:
-    """Turn rows of a feature view's batch source into a table of the row log.
-
-    Parameters
-    ----------
-    table : may have other columns besides those of the view.
+    """Turn rows of a feature view's batch source, which may have other columns, into a table of the row log.
 
     Raises RowError: see `from_columns`.
     """

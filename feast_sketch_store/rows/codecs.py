@@ -373,13 +373,8 @@ class FeatureCodec:
         return pa.large_binary() if self.element_kind in _DELIMITED_KINDS else pa.int64()
 
     def to_arrow(self, values: "Sequence[Value | None]") -> tuple[pa.Array, list[int]]:
-        """Turn one feature's values into a column of the row log.
-
-        Parameters
-        ----------
-        values : one per row; None where the row lacks the feature.
-
-        Returns the column, and the numbers of the rows in which the feature was written as null.
+        """Turn one feature's values, one per row and None where the row lacks it, into a column of the row
+        log. Returns it, and the numbers of the rows in which the feature was written as null.
 
         Raises RowError: a value does not fit the column, or is in another field than the feature's and cannot
         be converted (see `converted`).
@@ -568,10 +563,7 @@ def converted(number: Any, source: str, target: str) -> Any:
 
     A client may pass a double for a Float32 feature, or an int32 for an Int64 feature. Numbers that keep
     their meaning are converted: a float to the nearest float32, an integer to any wider type, 5.0 to 5.
-
-    Parameters
-    ----------
-    source, target : kinds of elements.
+    ``source`` and ``target`` are kinds of elements.
 
     Raises ValueError: it has a fraction that the target cannot hold, or is out of its range.
     """

@@ -154,11 +154,7 @@ def hash_serialized_keys(serialized_keys: Sequence[bytes] | pa.Array) -> NDArray
 def hash_columns(join_keys: Mapping[str, pa.Array]) -> NDArray[np.uint64]:
     """Hash keys that are given as columns, without a Python object per key: uint64[n, 2].
 
-    Parameters
-    ----------
-    join_keys : one or more join keys, see `serialize_columns`.
-
-    Raises ValueError, TypeError: see `serialize_columns`.
+    Columns and errors are those of `serialize_columns`.
     """
     if len(join_keys) == 1:
         ((name, values),) = join_keys.items()
@@ -183,13 +179,8 @@ class SingleKeys:
         self._int64_prefix = self._heads + struct.pack("<II", _INT64, 8) if is_int64 else None
 
     def hash(self, entity: object) -> bytes | None:
-        """The 16 bytes of an entity's hash.
-
-        Parameters
-        ----------
-        entity : the value of the join key; with several join keys, a mapping with the value of each.
-
-        Returns None if this is not a single entity, or not certainly of the right types.
+        """The 16 bytes of the hash of an entity: the value of the join key; with several join keys, a mapping
+        with the value of each. None if this is not a single entity, or not certainly of the right types.
         """
         if type(entity) is int and self._int64_prefix is not None and _INT64_MIN <= entity <= _INT64_MAX:
             return kernel.hash_int64_key(self._int64_prefix, entity)  # the common case
@@ -237,10 +228,8 @@ def hash_int64_key(join_key: str, value: int) -> bytes:
 def serialize_columns(join_keys: Mapping[str, pa.Array]) -> pa.Array:
     """Serialize keys that are given as columns: a large binary array.
 
-    Parameters
-    ----------
-    join_keys : the values of each join key, Arrow arrays of equal length: int32, int64, string or binary; or
-        timestamps, which become seconds since 1970.
+    The columns are Arrow arrays of equal length: int32, int64, string or binary; or timestamps, which become
+    seconds since 1970.
 
     Raises
     ------

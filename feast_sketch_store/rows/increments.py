@@ -63,9 +63,7 @@ def ids_of_counted(codecs: Sequence[FeatureCodec]) -> list[tuple[FeatureCodec, F
 def counted_once(table: pa.Table, codecs: Sequence[FeatureCodec], known: Known) -> pa.Table:
     """Rows of the log, in commit order, without the ids that were counted before; their counts are 0.
 
-    Parameters
-    ----------
-    known : what entities remember from before these rows.
+    ``known`` is what entities remember from before these rows.
 
     Raises DamagedFileError: a row that counts has another number of ids than of values.
     """

@@ -73,11 +73,8 @@ def _unnamed_file() -> int:
 
 @dataclass(frozen=True)
 class SpilledArray:
-    """An array of one axis that was set aside.
-
-    Parameters
-    ----------
-    spill : whose file has it, from the byte ``start`` on; None for an array in memory.
+    """An array of one axis that was set aside, in the file of ``spill`` from the byte ``start`` on, or in
+    memory.
     """
 
     dtype: np.dtype[Any]

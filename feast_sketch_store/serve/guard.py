@@ -56,10 +56,8 @@ class _Known(NamedTuple):
 class Guard:
     """Decides who is answered here. Used from one event loop.
 
-    Parameters
-    ----------
-    cache_seconds : how long a decision is kept whose change cannot be seen: the user of a Kubernetes token,
-        and permissions in a registry that is no local file. 0 leaves such requests to Feast.
+    For ``cache_seconds`` a decision is kept whose change cannot be seen: the user of a Kubernetes token, and
+    permissions in a registry that is no local file. 0 leaves such requests to Feast.
     """
 
     def __init__(self, store: FeatureStore, cache_seconds: float = 0.0):

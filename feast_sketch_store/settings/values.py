@@ -360,9 +360,7 @@ def from_yaml(given: Any) -> Any:
 def nearest_first(given: str, names: Iterable[str], words: Mapping[str, Iterable[str]] | None = None) -> str:
     """Names for a message, those first that are most like what was given.
 
-    Parameters
-    ----------
-    words : of names, further words that may be meant by them.
+    ``words`` are further words that may be meant by a name.
     """
 
     def likeness(name: str) -> float:

@@ -190,11 +190,9 @@ def cut_of(wanted: KeptValues, codec: FeatureCodec, where: str, folder: Path | N
 
 
 def check_of(view: str, path: str, folder: Path | None) -> Callable[..., Any]:
-    """The function that a view's gate calls.
+    """The function that a view's gate calls, given as ``module:function``.
 
-    Parameters
-    ----------
-    path : ``module:function``; the module is a file in the folder, or one that Python finds.
+    The module is a file in the folder, or one that Python finds.
 
     Raises SettingsError: there is none, or its module cannot be imported.
     """

@@ -50,9 +50,7 @@ class CachedFile:
     def map(self, fetch: FetchPart) -> NDArray[np.uint8]:
         """Its bytes, uint8[size_bytes]; fetched, unless a process of the host has done so before.
 
-        Parameters
-        ----------
-        fetch : returns the bytes from one position up to another, whole chunks that match.
+        ``fetch`` returns the bytes from one position up to another, whole chunks that match.
 
         Raises StorageError: the folder cannot be used; or any error of ``fetch``.
         """

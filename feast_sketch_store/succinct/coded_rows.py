@@ -96,13 +96,7 @@ class Words(Protocol):
 class JoinedBits:
     """Joins strings of bits, whose first bit is the lowest one of their first word.
 
-    Parameters
-    ----------
-    words : gets the words of the whole.
-
-    Attributes
-    ----------
-    num_bits : of the strings so far.
+    ``words`` gets the words of the whole. There are ``num_bits`` so far.
     """
 
     def __init__(self, words: Words):

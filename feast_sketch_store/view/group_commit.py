@@ -73,10 +73,8 @@ class GroupCommit(Generic[T]):
     def submit(self, item: T, commit: Commit[T]) -> None:
         """Commit an item; it is durable when this returns.
 
-        Parameters
-        ----------
-        commit : makes items durable in their order, and returns for each None or the error that refused it.
-            What it raises counts for all of them. All calls must pass the same function.
+        ``commit`` makes items durable in their order, and returns for each None or the error that refused it.
+        What it raises counts for all of them. All calls must pass the same function.
 
         Raises BaseException: what the commit raised, or why it refused the item.
         """
