@@ -146,9 +146,8 @@ def import_view(
                 f"{other_view}: the store keeps hashes of keys, which can be computed back for a single "
                 "Int64 join key only; name a Parquet file of all keys with --keys"
             )
-        total = bridge.count()
-        pages = _Pages(bridge, finder, max_rows_per_second, tell, round(total.value) if total else None)
-        run = _Import(pages, opened.settings, _fingerprint(other_view, keys), skip_bad)
+        source, pace = _fingerprint(other_view, keys), Pace(max_rows_per_second)
+        run = _Import(bridge, finder, pace, tell, opened.settings, source, skip_bad)
         how = EXACT if bridge.has_keys else RECOVERED if keys is None else GIVEN
         if dry_run:
             run.check()
@@ -185,65 +184,36 @@ def _fingerprint(view: OtherView, keys: Path | None) -> str:
     return hashlib.blake2b(json.dumps(parts).encode(), digest_size=16).hexdigest()
 
 
-class _Pages:
-    """Pages of another store as rows for a row log, no faster than allowed."""
+class _Import:
+    """Reads the rows of another store, no faster than allowed, and stages those that the view can keep."""
 
     def __init__(
         self,
         bridge: Bridge,
         finder: KeyFinder,
-        max_rows_per_second: float | None,
+        pace: Pace,
         tell: Callable[[int, int | None], object],
-        total: int | None,
+        settings: ViewSettings,
+        source: str,
+        skip_bad: bool,
     ):
-        self.bridge, self._finder, self._tell, self._total = bridge, finder, tell, total
-        self._pace = Pace(max_rows_per_second)
-
-    def rows(self, position: str | None) -> Iterator[tuple[list[FeastRow], str]]:
-        """The rows of a scan from ``position`` on, in pages with the position after each.
-
-        Raises SettingsError: the key of a row is not known.
-        """
-        looked_at = 0
-        for page in self.bridge.pages(position):
-            yield self._keyed(page), page.position
-            looked_at += page.num_looked_at
-            self._tell(min(looked_at, self._total or looked_at), self._total)
-            self._pace.wait(len(page.rows))
-
-    def _keyed(self, page: Page) -> list[FeastRow]:
-        if self.bridge.has_keys:
-            return [(entity_key(row), *row[1:]) for row in page.rows]
-        try:
-            found = self._finder.find([str(row.entity) for row in page.rows])
-        except RowError as error:
-            raise RowError(f"{self.bridge.view}: {error}") from error
-        missing = [row.entity for row, key in zip(page.rows, found, strict=True) if key is None]
-        if missing:
-            raise SettingsError(
-                f"{self.bridge.view}: no key is known for {len(missing)} of {len(found)} entity ids of a "
-                f"page, {missing[0]} among them; give a Parquet file with the keys of all entities as "
-                "--keys. Nothing was imported"
-            )
-        return [(key, *row[1:]) for row, key in zip(page.rows, found, strict=True) if key is not None]
-
-
-class _Import:
-    def __init__(self, pages: _Pages, settings: ViewSettings, source: str, skip_bad: bool):
-        self._pages, self._settings, self._skip_bad = pages, settings, skip_bad
+        self._bridge, self._finder, self._pace, self._tell = bridge, finder, pace, tell
+        self._settings, self._skip_bad = settings, skip_bad
         self._semantics = named(settings.semantics, settings.codecs)
         self.state = _State(source)
+        counted = bridge.count()
+        self._total = None if counted is None else round(counted.value)
 
     def imported(self, view: str, how: str, entities: int | None) -> Imported:
         """The result."""
-        state, kind = self.state, self._pages.bridge.view.store.kind
+        state, kind = self.state, self._bridge.view.store.kind
         return Imported(
             view, kind, how, state.rows, state.changed, entities, state.num_skipped, dict(state.skipped)
         )
 
     def check(self) -> None:
         """Read all rows, and check whether the view could keep them."""
-        for rows, _ in self._pages.rows(None):
+        for rows, _ in self._rows(None):
             self._kept(rows)
             self.state.rows += len(rows)
         self._refuse(f"of {self.state.rows:,} rows")
@@ -264,19 +234,47 @@ class _Import:
             self.state.scan, self.state.position = self.state.scan + 1, None
             self.state.save(storage)
         if not log.read():
-            raise StorageError(f"{self._pages.bridge.view}: there are no rows; nothing was imported")
+            raise StorageError(f"{self._bridge.view}: there are no rows; nothing was imported")
         if not self.state.rows_again:
             storage.delete_all()  # the next run begins anew
             raise StorageError(
-                f"{self._pages.bridge.view}: {self.state.rows:,} rows were there at the first scan, and none "
+                f"{self._bridge.view}: {self.state.rows:,} rows were there at the first scan, and none "
                 "at the second; nothing was imported. Fill that store again, then import again"
             )
+
+    def _rows(self, position: str | None) -> Iterator[tuple[list[FeastRow], str]]:
+        """The rows of a scan from ``position`` on, in pages with the position after each.
+
+        Raises SettingsError: the key of a row is not known.
+        """
+        looked_at = 0
+        for page in self._bridge.pages(position):
+            yield self._keyed(page), page.position
+            looked_at += page.num_looked_at
+            self._tell(min(looked_at, self._total or looked_at), self._total)
+            self._pace.wait(len(page.rows))
+
+    def _keyed(self, page: Page) -> list[FeastRow]:
+        if self._bridge.has_keys:
+            return [(entity_key(row), *row[1:]) for row in page.rows]
+        try:
+            found = self._finder.find([str(row.entity) for row in page.rows])
+        except RowError as error:
+            raise RowError(f"{self._bridge.view}: {error}") from error
+        missing = [row.entity for row, key in zip(page.rows, found, strict=True) if key is None]
+        if missing:
+            raise SettingsError(
+                f"{self._bridge.view}: no key is known for {len(missing)} of {len(found)} entity ids of a "
+                f"page, {missing[0]} among them; give a Parquet file with the keys of all entities as "
+                "--keys. Nothing was imported"
+            )
+        return [(key, *row[1:]) for row, key in zip(page.rows, found, strict=True) if key is not None]
 
     def _commits(self) -> Iterator[tuple[list[FeastRow], str]]:
         """Rows for one commit at a time, and the position after them."""
         gathered: list[FeastRow] = []
         position = self.state.position
-        for rows, position in self._pages.rows(self.state.position):
+        for rows, position in self._rows(self.state.position):
             gathered += rows
             if len(gathered) >= _ROWS_A_COMMIT:
                 yield gathered, position
@@ -335,7 +333,7 @@ class _Import:
         if number and not self._skip_bad:
             key, reason = next(iter(skipped.items()))
             raise RowError(
-                f"{self._pages.bridge.view}: {number:,} {among} cannot be kept. The first is of the entity "
+                f"{self._bridge.view}: {number:,} {among} cannot be kept. The first is of the entity "
                 f"{key}: {reason}. Nothing was imported; declare the view as it was when these rows were "
                 "written, or leave such rows out with --skip-bad (`skip_bad=True`). --dry-run counts them all"
             )
