@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import click
-from feast import FeatureStore
 
 from feast_sketch_store.cli import pages
-from feast_sketch_store.cli.common import JSON_OPTION, print_json, print_table, store_with
+from feast_sketch_store.cli.common import JSON_OPTION, OpenStore, print_json, print_table, store_with
 from feast_sketch_store.cli.upkeep import entity_row_of
 from feast_sketch_store.operations import maintenance
 from feast_sketch_store.operations.entity_history import EntityHistory, LoggedRow, entity_history
@@ -34,7 +33,7 @@ _HTML_OPTION = click.option(
 @JSON_OPTION
 @click.pass_obj
 def diff_command(
-    open_store: Callable[[], FeatureStore],
+    open_store: OpenStore,
     view: str,
     before: str | None,
     after: str | None,
@@ -73,9 +72,7 @@ def diff_command(
 @_HTML_OPTION
 @JSON_OPTION
 @click.pass_obj
-def history_command(
-    open_store: Callable[[], FeatureStore], view: str, entity: str, html: Path | None, as_json: bool
-) -> None:
+def history_command(open_store: OpenStore, view: str, entity: str, html: Path | None, as_json: bool) -> None:
     """Show the rows of an entity, and what reads showed.
 
     For example: feast-sketch history clicks user_id=7

@@ -29,6 +29,7 @@ from feast_sketch_store.online_store import online_store_of
 from feast_sketch_store.operations import maintenance
 
 T = TypeVar("T")
+OpenStore = Callable[[], FeatureStore]  # what a command is given
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 SOME_VIEWS = click.argument("views", nargs=-1, required=True, metavar="VIEW...")
 VIEWS_ARGUMENT = click.argument("views", nargs=-1, metavar="[VIEW]...")
@@ -173,7 +174,7 @@ def views_of(store: FeatureStore, views: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(views)) or known
 
 
-def store_with(open_store: Callable[[], FeatureStore], view: str) -> FeatureStore:
+def store_with(open_store: OpenStore, view: str) -> FeatureStore:
     """Open the repository; an unknown name of a view ends the command."""
     store = open_store()
     views_of(store, [view])

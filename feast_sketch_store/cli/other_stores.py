@@ -8,7 +8,6 @@ from pathlib import Path
 
 import click
 from click.decorators import FC
-from feast import FeatureStore
 
 from feast_sketch_store.bridges import exporting, importing
 from feast_sketch_store.bridges.survey import DEFAULT_SAMPLE as DEFAULT_SURVEY
@@ -19,6 +18,7 @@ from feast_sketch_store.cli.common import (
     FILE,
     JSON_OPTION,
     SOME_VIEWS,
+    OpenStore,
     cells,
     or_dash,
     print_json,
@@ -61,7 +61,7 @@ _PACE = click.option(
 @JSON_OPTION
 @click.pass_obj
 def import_(
-    open_store: Callable[[], FeatureStore],
+    open_store: OpenStore,
     views: Sequence[str],
     other: Path,
     keys: Path | None,
@@ -110,7 +110,7 @@ _IMPORT_COLUMNS: dict[str, Callable[[importing.Imported], str]] = {
 @_other("--to", "The feature_store.yaml with the online store that the rows go to.")
 @JSON_OPTION
 @click.pass_obj
-def export(open_store: Callable[[], FeatureStore], views: Sequence[str], other: Path, as_json: bool) -> None:
+def export(open_store: OpenStore, views: Sequence[str], other: Path, as_json: bool) -> None:
     """Write the rows of a VIEW into another online store of Feast.
 
     The rows are exact: they come from the row log. Lists, counts and sets are written as a read shows them;

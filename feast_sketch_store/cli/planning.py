@@ -6,11 +6,11 @@ from pathlib import Path
 from textwrap import indent
 
 import click
-from feast import FeatureStore
 
 from feast_sketch_store.cli import pages
 from feast_sketch_store.cli.common import (
     FILE,
+    OpenStore,
     cells,
     or_dash,
     print_json,
@@ -75,7 +75,7 @@ def _size(context: click.Context, parameter: click.Parameter, text: str | None) 
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_obj
 def plan(
-    open_store: Callable[[], FeatureStore],
+    open_store: OpenStore,
     view: str,
     noise_ratio: float | None,
     memory: float | None,

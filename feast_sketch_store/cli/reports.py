@@ -8,11 +8,11 @@ from datetime import timedelta
 from typing import Any
 
 import click
-from feast import FeatureStore
 
 from feast_sketch_store.cli.common import (
     JSON_OPTION,
     VIEWS_ARGUMENT,
+    OpenStore,
     Seconds,
     cells,
     or_dash,
@@ -33,7 +33,7 @@ from feast_sketch_store.settings.table import markdown
 @VIEWS_ARGUMENT
 @JSON_OPTION
 @click.pass_obj
-def inspect(open_store: Callable[[], FeatureStore], views: Sequence[str], as_json: bool) -> None:
+def inspect(open_store: OpenStore, views: Sequence[str], as_json: bool) -> None:
     """Show sizes, error rates and ages.
 
     Unsealed rows count. bits/fact is the size of the snapshot per sealed value; "in tables" is the part of it
@@ -111,7 +111,7 @@ def _rate(rate: float) -> str:
 @VIEWS_ARGUMENT
 @JSON_OPTION
 @click.pass_obj
-def verify(open_store: Callable[[], FeatureStore], views: Sequence[str], as_json: bool) -> None:
+def verify(open_store: OpenStore, views: Sequence[str], as_json: bool) -> None:
     """Check every file, and the snapshot against the row log.
 
     The exit status is 1 if anything is wrong.
@@ -170,7 +170,7 @@ def _joined(versions: Sequence[int]) -> str:
 )
 @click.pass_obj
 def health_command(
-    open_store: Callable[[], FeatureStore], views: Sequence[str], live: bool, max_staleness: float | None
+    open_store: OpenStore, views: Sequence[str], live: bool, max_staleness: float | None
 ) -> None:
     """Show probes whether this host can serve, as one line of JSON.
 

@@ -1,13 +1,11 @@
 """The command ``serve``."""
 
 import multiprocessing
-from collections.abc import Callable
 from typing import Any
 
 import click
-from feast import FeatureStore
 
-from feast_sketch_store.cli.common import Seconds
+from feast_sketch_store.cli.common import OpenStore, Seconds
 
 _PORT = 6566  # Feast's
 
@@ -88,7 +86,7 @@ _PORT = 6566  # Feast's
 )
 @click.pass_obj
 def serve(
-    open_store: Callable[[], FeatureStore],
+    open_store: OpenStore,
     /,
     workers: int,
     tls_key_path: str | None,

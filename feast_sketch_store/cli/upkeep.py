@@ -3,7 +3,7 @@
 import json
 import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
@@ -11,13 +11,13 @@ from functools import partial
 from typing import Any
 
 import click
-from feast import FeatureStore
 
 from feast_sketch_store.adapter.options import seal_policy
 from feast_sketch_store.cli.common import (
     JSON_OPTION,
     SOME_VIEWS,
     VIEWS_ARGUMENT,
+    OpenStore,
     Seconds,
     for_each,
     print_json,
@@ -76,7 +76,7 @@ _DATETIME = click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%S%
 @JSON_OPTION
 @click.pass_obj
 def seal(
-    open_store: Callable[[], FeatureStore],
+    open_store: OpenStore,
     views: Sequence[str],
     watch: bool,
     interval: float | None,
@@ -166,7 +166,7 @@ def _tell(view: str, as_json: bool) -> None:
 @click.argument("view")
 @JSON_OPTION
 @click.pass_obj
-def refill(open_store: Callable[[], FeatureStore], view: str, as_json: bool) -> None:
+def refill(open_store: OpenStore, view: str, as_json: bool) -> None:
     """Write a view's backed features to the backing store again.
 
     The values come from the row log. Run this after the backing store lost rows, and after you moved a
@@ -185,7 +185,7 @@ def refill(open_store: Callable[[], FeatureStore], view: str, as_json: bool) -> 
 @click.option("--force", is_flag=True, help="Do not ask the gate.")
 @JSON_OPTION
 @click.pass_obj
-def publish(open_store: Callable[[], FeatureStore], view: str, force: bool, as_json: bool) -> None:
+def publish(open_store: OpenStore, view: str, force: bool, as_json: bool) -> None:
     """Publish what did not pass the gate of a VIEW.
 
     The rows of a fill that was held back count from now on, and the view is sealed. Without --force the gate
@@ -201,7 +201,7 @@ def publish(open_store: Callable[[], FeatureStore], view: str, force: bool, as_j
 @click.argument("view")
 @JSON_OPTION
 @click.pass_obj
-def discard(open_store: Callable[[], FeatureStore], view: str, as_json: bool) -> None:
+def discard(open_store: OpenStore, view: str, as_json: bool) -> None:
     """Delete the rows of a fill that the gate of a VIEW held back.
 
     Rows that reads show are not concerned.
@@ -224,9 +224,7 @@ def discard(open_store: Callable[[], FeatureStore], view: str, as_json: bool) ->
 )
 @JSON_OPTION
 @click.pass_obj
-def vacuum(
-    open_store: Callable[[], FeatureStore], views: Sequence[str], orphan_age: float, as_json: bool
-) -> None:
+def vacuum(open_store: OpenStore, views: Sequence[str], orphan_age: float, as_json: bool) -> None:
     """Remove unused files.
 
     After a seal this removes the last trace of deleted rows.
@@ -253,7 +251,7 @@ def _versions(context: click.Context, parameter: click.Parameter, given: str | N
 @JSON_OPTION
 @click.pass_obj
 def pin(
-    open_store: Callable[[], FeatureStore],
+    open_store: OpenStore,
     view: str,
     versions: Sequence[int] | None,
     seals: bool,
@@ -297,7 +295,7 @@ def _may_hide(view: str, unsealed_rows: int, asks: bool) -> bool:
 @click.argument("view")
 @JSON_OPTION
 @click.pass_obj
-def unpin(open_store: Callable[[], FeatureStore], view: str, as_json: bool) -> None:
+def unpin(open_store: OpenStore, view: str, as_json: bool) -> None:
     """Let reads of a VIEW follow the writes again."""
     store = store_with(open_store, view)
     was_pinned = maintenance.unpin(store, view)
@@ -322,7 +320,7 @@ def unpin(open_store: Callable[[], FeatureStore], view: str, as_json: bool) -> N
 @JSON_OPTION
 @click.pass_obj
 def rebuild(
-    open_store: Callable[[], FeatureStore],
+    open_store: OpenStore,
     views: Sequence[str],
     start: datetime | None,
     end: datetime | None,
@@ -395,9 +393,7 @@ def _in_utc(moment: datetime | None) -> datetime | None:
 )
 @JSON_OPTION
 @click.pass_obj
-def delete(
-    open_store: Callable[[], FeatureStore], view: str, entities: Sequence[str], file: Any, as_json: bool
-) -> None:
+def delete(open_store: OpenStore, view: str, entities: Sequence[str], file: Any, as_json: bool) -> None:
     """Delete entities from a VIEW.
 
     For example: feast-sketch delete history user_id=7
