@@ -54,17 +54,11 @@ class OtherRow(NamedTuple):
 
 
 class Page(NamedTuple):
-    """Some rows of a scan.
-
-    Parameters
-    ----------
-    num_looked_at : keys of the store that were visited for these rows, including those of other views.
-    position : where to continue after this page, as text.
-    """
+    """Some rows of a scan."""
 
     rows: list[OtherRow]
-    num_looked_at: int
-    position: str
+    num_looked_at: int  # keys of the store that were visited for these rows, including those of other views
+    position: str  # where to continue after this page, as text
 
 
 class Pace:

@@ -45,28 +45,18 @@ _MAX_TOLD = 1_000  # rows that a report names
 
 @dataclass(frozen=True)
 class Imported:
-    """The result of an import.
+    """The result of an import."""
 
-    Parameters
-    ----------
-    view : its name.
-    source : the kind of the other store.
-    keys : where keys come from: ``exact``, from the format; ``recovered``, computed from their hashes;
-        ``given``, from a file.
-    rows : number of rows read, including repeated ones.
-    changed : rows that the second scan found to be new or newer.
-    entities : of the view after the import; None for a dry run.
-    num_skipped : rows that the view cannot keep and that were left out.
-    skipped : the reasons by the keys of their entities, for the first 1,000 of these rows.
-    """
-
-    view: str
-    source: str
+    view: str  # its name
+    source: str  # the kind of the other store
+    # where keys come from: ``exact``, from the format; ``recovered``, computed from their hashes; ``given``,
+    # from a file
     keys: str
-    rows: int
-    changed: int
-    entities: int | None
-    num_skipped: int = 0
+    rows: int  # number of rows read, including repeated ones
+    changed: int  # rows that the second scan found to be new or newer
+    entities: int | None  # of the view after the import; None for a dry run
+    num_skipped: int = 0  # rows that the view cannot keep and that were left out
+    # the reasons by the keys of their entities, for the first 1,000 of these rows
     skipped: dict[str, str] = field(default_factory=dict)
 
 

@@ -80,68 +80,42 @@ _REASONS = {
 
 @dataclass(frozen=True)
 class SurveyedFeature:
-    """A feature, and what it would become here.
+    """A feature, and what it would become here."""
 
-    Parameters
-    ----------
-    name : of the feature.
-    codec, structure : as in `inspect`.
-    why : the reason for the codec.
-    facts : estimated values of all entities.
-    values : estimated distinct values; None if that does not matter.
-    """
-
-    name: str
+    name: str  # of the feature
+    # codec, structure: as in `inspect`
     codec: str
     structure: str
-    why: str
-    facts: Estimate
-    values: Estimate | None
+    why: str  # the reason for the codec
+    facts: Estimate  # estimated values of all entities
+    values: Estimate | None  # estimated distinct values; None if that does not matter
 
 
 @dataclass(frozen=True)
 class SurveyedView:
-    """A view of another store.
+    """A view of another store."""
 
-    Parameters
-    ----------
-    view : its name.
-    source : the kind of the store.
-    entities : with a 95 % interval unless they were counted.
-    sampled : number of entities read.
-    oldest, newest : event timestamps of the sample.
-    keys : ``exact``, ``recovered`` or ``need --keys``; see `importing`.
-    resolution : of the store's timestamps.
-    bytes_there : as the store reports; None if it does not.
-    bytes_listpack : in Redis with ``hash-max-listpack-value 512``; None for other stores.
-    bytes_here : of the snapshot, with the default settings.
-    ratio : of the bytes there to those here.
-    false_per_read : false values of a read.
-    knee : the structure of membership features at the planner's knee; empty without one, as without such
-        features.
-    bytes_at_knee, false_at_knee : of the snapshot, and of a read, at the knee.
-    features : of the view.
-    notes : what the figures do not say.
-    """
-
-    view: str
-    source: str
-    entities: Estimate
-    sampled: int
+    view: str  # its name
+    source: str  # the kind of the store
+    entities: Estimate  # with a 95 % interval unless they were counted
+    sampled: int  # number of entities read
+    # oldest, newest: event timestamps of the sample
     oldest: str
     newest: str
-    keys: str
-    resolution: str
-    bytes_there: Estimate | None
-    bytes_listpack: float | None
-    bytes_here: Estimate
-    ratio: Estimate | None
-    false_per_read: float
+    keys: str  # ``exact``, ``recovered`` or ``need --keys``; see `importing`
+    resolution: str  # of the store's timestamps
+    bytes_there: Estimate | None  # as the store reports; None if it does not
+    bytes_listpack: float | None  # in Redis with ``hash-max-listpack-value 512``; None for other stores
+    bytes_here: Estimate  # of the snapshot, with the default settings
+    ratio: Estimate | None  # of the bytes there to those here
+    false_per_read: float  # false values of a read
+    # the structure of membership features at the planner's knee; empty without one, as without such features
     knee: str
+    # bytes_at_knee, false_at_knee: of the snapshot, and of a read, at the knee
     bytes_at_knee: float | None
     false_at_knee: float | None
-    features: list[SurveyedFeature]
-    notes: list[str]
+    features: list[SurveyedFeature]  # of the view
+    notes: list[str]  # what the figures do not say
 
 
 def survey(

@@ -41,32 +41,24 @@ class Cut:
 
 @dataclass(frozen=True)
 class FeatureBudget:
-    """What a layer is built for.
+    """What a layer is built for."""
 
-    Parameters
-    ----------
-    presence_error_rate : probability that an entity that was never written reads as a row.
-    targets : per feature. A membership feature has a `Goal`, or a number, which is an error rate. A
-        categorical feature has the probability that a read meets a second value.
-    ttl_microseconds : how long rows live; None if they do not expire. Timestamps are kept in steps of a
-        fifteenth of it.
-    cuts : of membership features that lose some values.
-    may_be_columns : scalars that become columns if they have many distinct values.
-    is_static : keep the rows in a static function. All features must then be scalars with ids.
-    lists_rows : list the rows even if this layer does not need it, because other layers of the view do.
-    max_vocabulary : per feature, the most values with which it may be in a filter, because a read asks the
-        filter about each of them. Features without an entry have no limit.
-    share : of the view's rows that the layer has, and of the view's memory that the targets name.
-    """
-
-    presence_error_rate: float
+    presence_error_rate: float  # probability that an entity that was never written reads as a row
+    # per feature. A membership feature has a `Goal`, or a number, which is an error rate. A categorical
+    # feature has the probability that a read meets a second value
     targets: Mapping[str, Goal | float]
+    # how long rows live; None if they do not expire. Timestamps are kept in steps of a fifteenth of it
     ttl_microseconds: int | None = None
-    cuts: Mapping[str, Cut] = field(default_factory=dict)
+    cuts: Mapping[str, Cut] = field(default_factory=dict)  # of membership features that lose some values
+    # scalars that become columns if they have many distinct values
     may_be_columns: frozenset[str] = frozenset()
-    is_static: bool = False
+    is_static: bool = False  # keep the rows in a static function. All features must then be scalars with ids
+    # list the rows even if this layer does not need it, because other layers of the view do
     lists_rows: bool = False
+    # per feature, the most values with which it may be in a filter, because a read asks the filter about each
+    # of them. Features without an entry have no limit
     max_vocabulary: Mapping[str, int] = field(default_factory=dict)
+    # of the view's rows that the layer has, and of the view's memory that the targets name
     share: float = 1.0
 
     def shared(self, share: float) -> "FeatureBudget":

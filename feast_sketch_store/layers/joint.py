@@ -89,26 +89,18 @@ def is_numbered(codec: FeatureCodec) -> bool:
 
 @dataclass(frozen=True)
 class SharedVocabularies:
-    """The numbering that all layers share, and what follows from it.
+    """The numbering that all layers share, and what follows from it."""
 
-    Parameters
-    ----------
-    vocabularies : by feature. A scalar with so many values that it becomes a column is missing, because its
-        values have no ids.
-    lists_rows : whether each layer has to list its rows.
-    num_rows : of all layers together; 0 if not known.
-    bins : by binned feature.
-    cuts : by feature that was cut to its memory, how many values are left.
-    formulas : by computed feature.
-    beyond : membership features with too many values for a filter, and how many.
-    """
-
+    # by feature. A scalar with so many values that it becomes a column is missing, because its values have no
+    # ids
     vocabularies: Mapping[str, Vocabulary]
-    lists_rows: bool
-    num_rows: int = 0
-    bins: Mapping[str, Bins] = field(default_factory=dict)
+    lists_rows: bool  # whether each layer has to list its rows
+    num_rows: int = 0  # of all layers together; 0 if not known
+    bins: Mapping[str, Bins] = field(default_factory=dict)  # by binned feature
+    # by feature that was cut to its memory, how many values are left
     cuts: Mapping[str, int] = field(default_factory=dict)
-    formulas: Mapping[str, Formula] = field(default_factory=dict)
+    formulas: Mapping[str, Formula] = field(default_factory=dict)  # by computed feature
+    # membership features with too many values for a filter, and how many
     beyond: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod

@@ -292,23 +292,17 @@ def number_shapes(
 class ListedRows(Presence):
     """n rows in the order of their fingerprints.
 
-    Parameters
-    ----------
-    salt : of the fingerprints, two unsigned 64-bit integers.
-    index : the fingerprints.
-    timestamps : event timestamps in microseconds since 1970, or the oldest timestamp of each row's bucket.
-    bucket_bounds : int64[b, 2], the oldest and newest timestamp of each bucket, ascending; empty if the
-        timestamps are exact.
-    states : by feature whose structure does not store them.
-
     Raises ValueError: the parts have different numbers of rows.
     """
 
-    salt: tuple[int, int]
-    index: FingerprintIndex
+    salt: tuple[int, int]  # of the fingerprints, two unsigned 64-bit integers
+    index: FingerprintIndex  # the fingerprints
+    # event timestamps in microseconds since 1970, or the oldest timestamp of each row's bucket
     timestamps: Elements
+    # int64[b, 2], the oldest and newest timestamp of each bucket, ascending; empty if the timestamps are
+    # exact
     bucket_bounds: NDArray[np.int64]
-    states: Mapping[str, PackedInts]
+    states: Mapping[str, PackedInts]  # by feature whose structure does not store them
 
     kind = "list"
 

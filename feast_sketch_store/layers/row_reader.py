@@ -39,36 +39,24 @@ def stored_name(wanted: WantedFeature) -> str | None:
 
 
 class Wanted(NamedTuple):
-    """What a read requests from layers.
+    """What a read requests from layers."""
 
-    Parameters
-    ----------
-    features : a layer may lack some of them.
-    lists : set if the rows of an entity add up: for each feature, how many items its list shows, the
-        microseconds within which it shows a value once, or `ADDED_UP`, and how many items a seal keeps. None
-        if the newest layer with an entity answers.
-    num_shown : how many of the features the answers have, if rows add up; further lists keep a row alive by
-        their items.
-    """
-
-    features: tuple[WantedFeature, ...]
+    features: tuple[WantedFeature, ...]  # a layer may lack some of them
+    # set if the rows of an entity add up: for each feature, how many items its list shows, the microseconds
+    # within which it shows a value once, or `ADDED_UP`, and how many items a seal keeps. None if the newest
+    # layer with an entity answers
     lists: tuple[tuple[int, int, int], ...] | None = None
+    # how many of the features the answers have, if rows add up; further lists keep a row alive by their items
     num_shown: int = 0
 
 
 class LayerAnswer(NamedTuple):
-    """The entities of a batch that have rows.
+    """The entities of a batch that have rows."""
 
-    Parameters
-    ----------
-    found : int64[p], ascending positions of the rows to return.
-    event_timestamps : int64[p], microseconds since 1970 in UTC; never newer than those of the rows.
-    features : an answer for each requested feature that a layer knows.
-    """
-
-    found: NDArray[np.int64]
+    found: NDArray[np.int64]  # int64[p], ascending positions of the rows to return
+    # int64[p], microseconds since 1970 in UTC; never newer than those of the rows
     event_timestamps: NDArray[np.int64]
-    features: Mapping[str, Answer]
+    features: Mapping[str, Answer]  # an answer for each requested feature that a layer knows
 
 
 class Layer(ABC):

@@ -65,32 +65,23 @@ class SketchLayer(Layer):
 
     It answers for every entity that no newer layer lists.
 
-    Parameters
-    ----------
-    presence : the rows without their values.
-    structures : the values of all features; at most one structure of each kind.
-    max_event_timestamp : of the newest row, microseconds since 1970.
-    cut : by feature that lost some values, the number of facts left out. Values that are kept lose no facts.
-    semantics : how the rows of an entity were combined: a name in `view.semantics`.
-    since : microseconds since 1970; older rows were left out. Set only if rows do not replace each other.
-    complete_since : no seal of this log left out a row after it; at least ``since``.
-    checks : of arrays whose checksums are verified at first use.
-    failed_over : by feature, why this seal does not keep it as requested; no snapshot has it.
-
     Raises ValueError: the presence and the structures do not fit each other.
     """
 
-    presence: Presence
-    structures: Sequence[Structure]
+    presence: Presence  # the rows without their values
+    structures: Sequence[Structure]  # the values of all features; at most one structure of each kind
     num_entities: int
-    max_event_timestamp: int
+    max_event_timestamp: int  # of the newest row, microseconds since 1970
     roundings: Mapping[str, Rounding] = field(default_factory=dict)
+    # by feature that lost some values, the number of facts left out. Values that are kept lose no facts
     cut: Mapping[str, int] = field(default_factory=dict)
-    semantics: str = REPLACE
+    semantics: str = REPLACE  # how the rows of an entity were combined: a name in `view.semantics`
+    # microseconds since 1970; older rows were left out. Set only if rows do not replace each other
     since: int = NO_TIMESTAMP
-    complete_since: int = NO_TIMESTAMP
-    checks: Sequence[BlockChecks] = ()
+    complete_since: int = NO_TIMESTAMP  # no seal of this log left out a row after it; at least ``since``
+    checks: Sequence[BlockChecks] = ()  # of arrays whose checksums are verified at first use
     formulas: Mapping[str, Formula] = field(default_factory=dict)
+    # by feature, why this seal does not keep it as requested; no snapshot has it
     failed_over: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -33,47 +33,34 @@ _OWN = (ENTITY_KEY, EVENT_TIMESTAMP, CREATED_TIMESTAMP, DELETED, NULLS)
 
 @dataclass(frozen=True)
 class LoggedRow:
-    """A row of an entity in the row log, in the order of commits.
+    """A row of an entity in the row log, in the order of commits."""
 
-    Parameters
-    ----------
-    commit : its number in the log of its shard, or the first and last one if several were put together.
-    source : the file that has it.
-    is_sealed : whether a snapshot covers it.
-    event_timestamp, created_timestamp : ISO 8601; None where there is none.
-    is_deletion : whether it deletes the entity.
-    values : what was written, by feature; beside these the times and counts of a feature, and the operation.
-    shown : by feature, what reads without a filter's false values showed after it; None: no row.
-    """
-
-    commit: str
-    source: str
-    is_sealed: bool
+    commit: str  # its number in the log of its shard, or the first and last one if several were put together
+    source: str  # the file that has it
+    is_sealed: bool  # whether a snapshot covers it
+    # event_timestamp, created_timestamp: ISO 8601; None where there is none
     event_timestamp: str | None
     created_timestamp: str | None
-    is_deletion: bool
+    is_deletion: bool  # whether it deletes the entity
+    # what was written, by feature; beside these the times and counts of a feature, and the operation
     values: Mapping[str, Any]
+    # by feature, what reads without a filter's false values showed after it; None: no row
     shown: Mapping[str, Any] | None
 
 
 @dataclass(frozen=True)
 class EntityHistory:
-    """All that the row log has of an entity. A compaction removes rows that were replaced.
-
-    Parameters
-    ----------
-    snapshot_version : of that shard: the number of commits that its snapshot covers; None without one.
-    rows : in the order of commits.
-    shown : by feature, what a read shows now; None if the entity is absent or its row has expired.
-    not_written : by feature with a filter, the values that a read shows and nobody wrote.
-    """
+    """All that the row log has of an entity. A compaction removes rows that were replaced."""
 
     view: str
     entity: str
     shard: int
+    # of that shard: the number of commits that its snapshot covers; None without one
     snapshot_version: int | None
-    rows: Sequence[LoggedRow]
+    rows: Sequence[LoggedRow]  # in the order of commits
+    # by feature, what a read shows now; None if the entity is absent or its row has expired
     shown: Mapping[str, Any] | None
+    # by feature with a filter, the values that a read shows and nobody wrote
     not_written: Mapping[str, Sequence[Any]]
 
 

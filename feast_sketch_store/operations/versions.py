@@ -66,27 +66,20 @@ class FeatureDiff:
 
 @dataclass(frozen=True)
 class ViewDiff:
-    """Two versions of a view.
-
-    Parameters
-    ----------
-    before, after : what the versions are: the numbers of commits that snapshots cover, or ``now``.
-    entities : in each version.
-    added, removed, replaced : entities with a row in one version only, and those whose row has another time.
-    size_bytes : of each version, in memory.
-    movers : the entities whose number of facts changed most.
-    """
+    """Two versions of a view."""
 
     view: str
+    # before, after: what the versions are: the numbers of commits that snapshots cover, or ``now``
     before: str
     after: str
-    entities: tuple[int, int]
+    entities: tuple[int, int]  # in each version
+    # added, removed, replaced: entities with a row in one version only, and those whose row has another time
     added: int
     removed: int
     replaced: int
-    size_bytes: tuple[int, int]
+    size_bytes: tuple[int, int]  # of each version, in memory
     features: Sequence[FeatureDiff]
-    movers: Sequence[Mover]
+    movers: Sequence[Mover]  # the entities whose number of facts changed most
 
 
 def diff(view: View, before: str | None = None, after: str | None = None) -> ViewDiff:

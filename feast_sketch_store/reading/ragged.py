@@ -159,17 +159,12 @@ def column_of(answer: LayerAnswer, codec: FeatureCodec, num_entities: int) -> pa
 
 @dataclass(frozen=True)
 class ListWindow:
-    """The items of lists that a read shows.
+    """The items of lists that a read shows."""
 
-    Parameters
-    ----------
-    bounds : microseconds since 1970 of the oldest item; or int64[n, 2], for each entity that time and one in
-        the first tick that is too new.
-    limit : the most items per entity; None for as many as the list shows.
-    """
-
+    # microseconds since 1970 of the oldest item; or int64[n, 2], for each entity that time and one in the
+    # first tick that is too new
     bounds: int | NDArray[np.int64]
-    limit: int | None
+    limit: int | None  # the most items per entity; None for as many as the list shows
 
     @property
     def is_past(self) -> bool:

@@ -659,20 +659,13 @@ class SketchReader:
 
 
 class _Single(NamedTuple):
-    """One feature prepared for reads by id.
+    """One feature prepared for reads by id."""
 
-    Parameters
-    ----------
-    rows : None if the values have no ids in the layers, only in the vocabulary that was given.
-    numbering : of the values.
-    shape : of an array with one number for each value.
-    column : how answers show it.
-    """
-
+    # None if the values have no ids in the layers, only in the vocabulary that was given
     rows: RowReader | None
-    numbering: Numbering
-    shape: tuple[int]
-    column: Column
+    numbering: Numbering  # of the values
+    shape: tuple[int]  # of an array with one number for each value
+    column: Column  # how answers show it
 
 
 def _read(read: Callable[[Any], Any], given: Any, name: str) -> Any:

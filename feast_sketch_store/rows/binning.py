@@ -23,15 +23,10 @@ class Bins:
 
     Bin ``i`` begins at ``lows[i]`` and ends before ``lows[i + 1]``; NaN is last. A read returns
     ``representatives[i]`` for its numbers.
-
-    Parameters
-    ----------
-    lows : int64[b] or float64[b], ascending.
-    representatives : of the same type and shape.
     """
 
-    lows: Numbers
-    representatives: Numbers
+    lows: Numbers  # int64[b] or float64[b], ascending
+    representatives: Numbers  # of the same type and shape
 
     def find(self, numbers: Numbers) -> NDArray[np.int64]:
         """The bin of each number: int64[n]. Numbers below the first bin count as its own."""

@@ -159,32 +159,19 @@ _WIRE_VARINT, _WIRE_FIXED64, _WIRE_DELIMITED, _WIRE_FIXED32 = 0, 1, 2, 5
 class FeatureCodec:
     """How one feature is kept.
 
-    Parameters
-    ----------
-    feature : the feature's name.
-    value_field : the field of Feast's ``Value`` that carries it, such as ``"string_list_val"``.
-    name : of the codec, such as ``"membership"``; empty for the default of the field.
-    binning : of a binned feature.
-    listing : of a list.
-    times_of : the name of the list, if these are its times.
-    counting : of counts.
-    counts_of : the name of the counted feature, if these are its counts.
-    ids_of : of a list, the name of the counted feature, if its items are ids of what was counted.
-    attribute_of : the name of the list, if this is an attribute of its items.
-
     Raises ValueError: there is no such field, or the codec cannot have it.
     """
 
-    feature: str
-    value_field: str
-    name: str = ""
-    binning: Binning | None = None
-    listing: Listing | None = None
-    times_of: str = ""
-    counting: Counting | None = None
-    counts_of: str = ""
-    ids_of: str = ""
-    attribute_of: str = ""
+    feature: str  # the feature's name
+    value_field: str  # the field of Feast's ``Value`` that carries it, such as ``"string_list_val"``
+    name: str = ""  # of the codec, such as ``"membership"``; empty for the default of the field
+    binning: Binning | None = None  # of a binned feature
+    listing: Listing | None = None  # of a list
+    times_of: str = ""  # the name of the list, if these are its times
+    counting: Counting | None = None  # of counts
+    counts_of: str = ""  # the name of the counted feature, if these are its counts
+    ids_of: str = ""  # of a list, the name of the counted feature, if its items are ids of what was counted
+    attribute_of: str = ""  # the name of the list, if this is an attribute of its items
 
     def __post_init__(self) -> None:
         if self.value_field not in _VALUE_FIELDS:

@@ -20,17 +20,14 @@ MAX_RELATIVE_ERROR = 0.5
 class Counting:
     """How counts are kept.
 
-    Parameters
-    ----------
-    absolute, relative : the largest error of a count, see the module; 0 and 0 for exact counts.
-    feature : the feature in which counts are written and read; empty if the repetitions of a value in a row
-        are its count.
-
     Raises ValueError: an error is out of range.
     """
 
+    # absolute, relative: the largest error of a count, see the module; 0 and 0 for exact counts
     absolute: int = 0
     relative: float = 0.0
+    # the feature in which counts are written and read; empty if the repetitions of a value in a row are its
+    # count
     feature: str = ""
 
     def __post_init__(self) -> None:
@@ -54,18 +51,11 @@ class Counting:
 
 @dataclass(frozen=True)
 class Rounded:
-    """Distinct counts, and the numbers as which they are read.
+    """Distinct counts, and the numbers as which they are read."""
 
-    Parameters
-    ----------
-    written : int64[n], ascending.
-    indices : int64[n], the index of each one's number in ``read``.
-    read : int64[m], ascending.
-    """
-
-    written: NDArray[np.int64]
-    indices: NDArray[np.int64]
-    read: NDArray[np.int64]
+    written: NDArray[np.int64]  # int64[n], ascending
+    indices: NDArray[np.int64]  # int64[n], the index of each one's number in ``read``
+    read: NDArray[np.int64]  # int64[m], ascending
 
     @classmethod
     def of(cls, written: NDArray[np.int64], times: NDArray[np.int64], counting: Counting) -> "Rounded":

@@ -19,18 +19,11 @@ def bounds_of(lengths: NDArray[np.integer] | NDArray[np.bool_]) -> NDArray[np.in
 
 @dataclass(frozen=True, slots=True)
 class Csr:
-    """The ids of n rows: row ``i`` has ``ids[indptr[i]:indptr[i + 1]]``.
+    """The ids of n rows: row ``i`` has ``ids[indptr[i]:indptr[i + 1]]``."""
 
-    Parameters
-    ----------
-    indptr : int64[n + 1]
-    ids : int[nnz]
-    weights : [nnz], one number per id; None if each counts 1.
-    """
-
-    indptr: NDArray[np.int64]
-    ids: NDArray[Any]
-    weights: NDArray[Any] | None = None
+    indptr: NDArray[np.int64]  # int64[n + 1]
+    ids: NDArray[Any]  # int[nnz]
+    weights: NDArray[Any] | None = None  # [nnz], one number per id; None if each counts 1
 
     def __len__(self) -> int:
         return len(self.indptr) - 1

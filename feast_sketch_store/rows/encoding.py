@@ -211,22 +211,15 @@ def _timestamps(timestamps: Sequence[datetime | None], what: str) -> pa.Array:
 
 @dataclass(frozen=True)
 class RowKeys:
-    """The entities of n rows, and the timestamps that decide which row of an entity is its newest.
+    """The entities of n rows, and the timestamps that decide which row of an entity is its newest."""
 
-    Parameters
-    ----------
-    entity_hashes : uint64[n, 2]
-    event_timestamps, created_timestamps : int64[n], microseconds since 1970 in UTC; ``NO_TIMESTAMP`` where a
-        row has no created timestamp.
-    deleted : bool[n], rows that are deletions.
-    delete_barriers : bool[n], rows that hide all earlier ones, whatever their timestamps, because a
-        deletion came in between.
-    """
-
-    entity_hashes: NDArray[np.uint64]
+    entity_hashes: NDArray[np.uint64]  # uint64[n, 2]
+    # event_timestamps, created_timestamps: int64[n], microseconds since 1970 in UTC; ``NO_TIMESTAMP`` where a
+    # row has no created timestamp
     event_timestamps: NDArray[np.int64]
     created_timestamps: NDArray[np.int64]
-    deleted: NDArray[np.bool_]
+    deleted: NDArray[np.bool_]  # bool[n], rows that are deletions
+    # bool[n], rows that hide all earlier ones, whatever their timestamps, because a deletion came in between
     delete_barriers: NDArray[np.bool_]
 
     def __len__(self) -> int:
@@ -314,26 +307,18 @@ def _differ(ascending: NDArray[np.uint64]) -> bool:
 
 @dataclass(frozen=True)
 class EncodedFeature:
-    """One feature of n rows.
+    """One feature of n rows."""
 
-    Parameters
-    ----------
-    codec : of the feature.
-    vocabulary : the values of the symbols.
-    states : uint8[n] of codecs.MISSING, NULL, EMPTY, VALUE.
-    indptr : int64[n + 1]; row ``i`` has the symbols ``symbols[indptr[i]:indptr[i + 1]]``.
-    symbols : int32[nnz], ids of the vocabulary: distinct and ascending, or, for an exact codec, as they were
-        written. The symbols of a list are its items, newest first.
-    times : int64[nnz]. For a list the stamp of each item (`rows.listing`): its time in microseconds since
-        1970, unless items have attributes; 0 for the values of a set to which rows append; for counts how
-        often each value was counted; otherwise None.
-    """
-
-    codec: FeatureCodec
-    vocabulary: Vocabulary
-    states: NDArray[np.uint8]
-    indptr: NDArray[np.int64]
+    codec: FeatureCodec  # of the feature
+    vocabulary: Vocabulary  # the values of the symbols
+    states: NDArray[np.uint8]  # uint8[n] of codecs.MISSING, NULL, EMPTY, VALUE
+    indptr: NDArray[np.int64]  # int64[n + 1]; row ``i`` has the symbols ``symbols[indptr[i]:indptr[i + 1]]``
+    # int32[nnz], ids of the vocabulary: distinct and ascending, or, for an exact codec, as they were written.
+    # The symbols of a list are its items, newest first
     symbols: NDArray[np.int32]
+    # int64[nnz]. For a list the stamp of each item (`rows.listing`): its time in microseconds since 1970,
+    # unless items have attributes; 0 for the values of a set to which rows append; for counts how often each
+    # value was counted; otherwise None
     times: NDArray[np.int64] | None = None
 
     @property

@@ -45,21 +45,14 @@ class Source:
 class Formula:
     """How a feature is computed from others.
 
-    Parameters
-    ----------
-    codec : of the result, as a layer keeps it.
-    sources : distinct features, collections without repetitions.
-    unit : the score that 1 in the sum stands for.
-    step : above 0; rounding changes a score by at most half of it.
-    version : increases by 1 whenever a seal changes what the numbers mean; models must then be trained again.
-
     Raises ValueError: the parts do not fit each other.
     """
 
-    codec: FeatureCodec
-    sources: tuple[Source, ...]
-    unit: float = 1.0
-    step: float = 1.0
+    codec: FeatureCodec  # of the result, as a layer keeps it
+    sources: tuple[Source, ...]  # distinct features, collections without repetitions
+    unit: float = 1.0  # the score that 1 in the sum stands for
+    step: float = 1.0  # above 0; rounding changes a score by at most half of it
+    # increases by 1 whenever a seal changes what the numbers mean; models must then be trained again
     version: int = 1
 
     def __post_init__(self) -> None:

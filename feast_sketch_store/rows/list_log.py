@@ -162,30 +162,19 @@ def times_array(
 
 @dataclass(frozen=True, eq=False)
 class ListRows:
-    """n rows that append to one feature, replace it or remove from it. Cheaper to make than a table.
+    """n rows that append to one feature, replace it or remove from it. Cheaper to make than a table."""
 
-    Parameters
-    ----------
-    join_keys : of the rows, see `serialize_columns`.
-    feature : the list, set or counts.
-    indptr : int64[n + 1], where the items of each row begin.
-    values : of the items, in the column's element type. The newest of a row is last.
-    times : int64[nnz], of the items, microseconds since 1970, or how often values were counted. Those of a
-        set are not kept.
-    events : int64[n], event timestamps of the rows, microseconds since 1970.
-    operation : ``replace``, ``remove``, ``count``, or None to append.
-    ids : of rows that count, one for each item.
-    attributes : of the items of a list, by feature, in the column's element type. Rows that remove have none.
-    """
-
-    join_keys: Mapping[str, pa.Array]
-    feature: str
-    indptr: NDArray[np.int64]
-    values: pa.Array
+    join_keys: Mapping[str, pa.Array]  # of the rows, see `serialize_columns`
+    feature: str  # the list, set or counts
+    indptr: NDArray[np.int64]  # int64[n + 1], where the items of each row begin
+    values: pa.Array  # of the items, in the column's element type. The newest of a row is last
+    # int64[nnz], of the items, microseconds since 1970, or how often values were counted. Those of a set are
+    # not kept
     times: NDArray[np.int64]
-    events: NDArray[np.int64]
-    operation: str | None = None
-    ids: pa.Array | None = None
+    events: NDArray[np.int64]  # int64[n], event timestamps of the rows, microseconds since 1970
+    operation: str | None = None  # ``replace``, ``remove``, ``count``, or None to append
+    ids: pa.Array | None = None  # of rows that count, one for each item
+    # of the items of a list, by feature, in the column's element type. Rows that remove have none
     attributes: Mapping[str, pa.Array] = field(default_factory=dict)
 
     def __len__(self) -> int:

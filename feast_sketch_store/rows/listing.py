@@ -22,18 +22,12 @@ _MAX_STAMP: Final = (1 << 63) - 1
 
 @dataclass(frozen=True)
 class Attribute:
-    """What the items of a list have besides value and time.
+    """What the items of a list have besides value and time."""
 
-    Parameters
-    ----------
-    feature : the feature that shows it, an Array beside the list.
-    value_field : of this feature, see `FeatureCodec`.
-    values : the declared values, two or more. Where a list has an item more than once in a tick, it shows the
-        attribute that was declared last.
-    """
-
-    feature: str
-    value_field: str
+    feature: str  # the feature that shows it, an Array beside the list
+    value_field: str  # of this feature, see `FeatureCodec`
+    # the declared values, two or more. Where a list has an item more than once in a tick, it shows the
+    # attribute that was declared last
     values: tuple[str | int, ...]
 
     @property
@@ -54,19 +48,15 @@ class Attribute:
 class Listing:
     """How the items of a list are kept.
 
-    Parameters
-    ----------
-    resolution_microseconds : length of a tick. A list has a value at most once in a tick, and sealed rows
-        keep the tick of an item, not its time.
-    limit : how many items a read shows, the newest ones; None for all.
-    attributes : of the items; the first one is the most significant digit of an item's code.
-
     Raises ValueError: the resolution or the limit is below 1, or the attributes have too few or too many
     values.
     """
 
+    # length of a tick. A list has a value at most once in a tick, and sealed rows keep the tick of an item,
+    # not its time
     resolution_microseconds: int = DEFAULT_RESOLUTION_MICROSECONDS
-    limit: int | None = None
+    limit: int | None = None  # how many items a read shows, the newest ones; None for all
+    # of the items; the first one is the most significant digit of an item's code
     attributes: tuple[Attribute, ...] = ()
 
     @property

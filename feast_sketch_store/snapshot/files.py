@@ -66,20 +66,15 @@ class SnapshotFile:
 
     Methods raise StorageError if a file cannot be read, or the snapshot has been pruned. Those that need its
     manifest raise DamagedFileError if that is truncated, altered, or of another snapshot.
-
-    Parameters
-    ----------
-    version : of the row log that it covers.
-    number : of the seal, ascending with the version of the table that was sealed. So a seal of rows that were
-        replaced meanwhile is not the newest.
-    name : prefix of its files' names; unique.
-    known_manifest : the content of the manifest, for one that is not published yet; None to read it.
     """
 
-    version: int
+    version: int  # of the row log that it covers
+    # of the seal, ascending with the version of the table that was sealed. So a seal of rows that were
+    # replaced meanwhile is not the newest
     number: int
-    name: str
+    name: str  # prefix of its files' names; unique
     storage: Storage = field(compare=False, repr=False)
+    # the content of the manifest, for one that is not published yet; None to read it
     known_manifest: bytes | None = field(default=None, compare=False, repr=False)
 
     @property

@@ -19,15 +19,10 @@ _Options = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True)
 class StorePlace:
-    """The place of a store.
+    """The place of a store."""
 
-    Parameters
-    ----------
-    path : a local folder or a URL.
-    options : of the object store, with credentials; `repr` leaves them out.
-    """
-
-    path: Path | str
+    path: Path | str  # a local folder or a URL
+    # of the object store, with credentials; `repr` leaves them out
     options: _Options = field(default=(), repr=False)
     cache_path: Path | None = None
     read_only: bool = False

@@ -42,16 +42,12 @@ FILL = (
 
 @dataclass(frozen=True)
 class Figures:
-    """What a gate compares of two versions of a view.
-
-    Parameters
-    ----------
-    facts : by feature, its facts, those included that a cut left out; a scalar is one fact.
-    values : by feature, its different values; features whose values have no ids are left out.
-    """
+    """What a gate compares of two versions of a view."""
 
     entities: int
+    # by feature, its facts, those included that a cut left out; a scalar is one fact
     facts: Mapping[str, int]
+    # by feature, its different values; features whose values have no ids are left out
     values: Mapping[str, int]
 
     @classmethod

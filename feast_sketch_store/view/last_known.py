@@ -58,22 +58,14 @@ class Moment:
 
 @dataclass(frozen=True)
 class Known:
-    """A view as it was last read.
+    """A view as it was last read."""
 
-    Parameters
-    ----------
-    snapshot : the name of the snapshot; empty if there was none.
-    manifest : the content of its manifest; empty likewise.
-    number : the last commit of the row log that was read.
-    rows_file : the name of the file with the rows since the snapshot.
-    rows_bytes, num_records : the part of that file that counts.
-    """
-
-    snapshot: str
-    manifest: bytes
+    snapshot: str  # the name of the snapshot; empty if there was none
+    manifest: bytes  # the content of its manifest; empty likewise
     identity: bytes
-    number: int
-    rows_file: str
+    number: int  # the last commit of the row log that was read
+    rows_file: str  # the name of the file with the rows since the snapshot
+    # rows_bytes, num_records: the part of that file that counts
     rows_bytes: int
     num_records: int
     answered: Moment

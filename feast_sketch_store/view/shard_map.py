@@ -58,19 +58,14 @@ def places_by_shard(entity_hashes: NDArray[np.uint64], num_shards: int) -> dict[
 
 @dataclass(frozen=True)
 class ShardMap:
-    """The number of shards of a view, and where they are.
-
-    Parameters
-    ----------
-    folder : of the shards, in the view's storage; empty for a view whose rows lie there themselves. It names
-        how often the rows were divided and the number of shards, so that a process that has opened a view
-        finds nothing there if the view was removed and made again with another number.
-    is_moving : whether the rows are being divided again; no process may write meanwhile.
-    """
+    """The number of shards of a view, and where they are."""
 
     num_shards: int = 1
+    # of the shards, in the view's storage; empty for a view whose rows lie there themselves. It names how
+    # often the rows were divided and the number of shards, so that a process that has opened a view finds
+    # nothing there if the view was removed and made again with another number
     folder: str = ""
-    is_moving: bool = False
+    is_moving: bool = False  # whether the rows are being divided again; no process may write meanwhile
 
     @classmethod
     def first(cls, num_shards: int) -> "ShardMap":
