@@ -148,18 +148,12 @@ class OtherView:
 
 
 class Bridge(ABC):
-    """Reads the rows of one view. Every method raises `StorageError` when the store cannot be reached.
+    """Reads the rows of one view. Every method raises `StorageError` when the store cannot be reached."""
 
-    Attributes
-    ----------
-    has_keys : whether the format has entity keys; otherwise it has only their hashes.
-    resolution : of the format's timestamps, such as ``1 s``.
-    samples_at_random : whether `sample` may miss rows even if it returns fewer than asked for.
-    """
-
-    has_keys: ClassVar[bool] = True
+    has_keys: ClassVar[bool] = True  # whether the format has entity keys; otherwise it has only their hashes
+    # whether `sample` may miss rows even if it returns fewer than asked for
     samples_at_random: ClassVar[bool] = False
-    resolution: ClassVar[str]
+    resolution: ClassVar[str]  # of the format's timestamps, such as ``1 s``
     _errors: tuple[type[Exception], ...]  # that the client library raises
     _failure: str  # what they mean, for messages
     _client: Any

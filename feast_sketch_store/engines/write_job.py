@@ -83,11 +83,6 @@ def _as_logged(view: View, feature_view: Any, table: pa.Table) -> pa.Table:
 class WriteJob:
     """One write into a view by many tasks. Use it as a context manager.
 
-    Attributes
-    ----------
-    label : prefix of the names of the job's files.
-    artifacts : the view and its configuration, for tasks.
-
     Raises SketchStoreError: the online store is not a sketch store, or is read-only.
     """
 
@@ -98,7 +93,8 @@ class WriteJob:
                 "engine writes to `online_store: {type: sketch}` only"
             )
         require_writer(config)
-        self.label = f"job-{secrets.token_hex(8)}-"
+        self.label = f"job-{secrets.token_hex(8)}-"  # prefix of the names of the job's files
+        # the view and its configuration, for tasks
         self.artifacts: SerializedArtifacts = SerializedArtifacts.serialize(  # type: ignore[no-untyped-call]
             feature_view, config
         )

@@ -53,16 +53,12 @@ _CollectedPart = tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.integer]
 
 
 class _Parts:
-    """The facts of rows that came in parts, set aside.
-
-    Attributes
-    ----------
-    symbols : of each part; that of one that was just added may come later.
-    """
+    """The facts of rows that came in parts, set aside."""
 
     def __init__(self, spill: Spill):
         self.places, self.lengths = SpilledArrays(spill), SpilledArrays(spill)
-        self.symbols, self._times = SpilledArrays(spill), SpilledArrays(spill)
+        self.symbols = SpilledArrays(spill)  # of each part; that of one that was just added may come later
+        self._times = SpilledArrays(spill)
         self._has_times: list[bool] = []  # of a list, and of nothing else
 
     def __len__(self) -> int:

@@ -168,11 +168,6 @@ class Column:
     codec : None if no layer has it.
     vocabulary : whose ids all layers have, and the answer; None to number the values that are read.
     known : of values that are read, those of interest, whose ids the answer has; -1 for others.
-
-    Attributes
-    ----------
-    is_weighted : whether the values have times or counts.
-    elements, kind : what the kernel returns, without and with the weights.
     """
 
     def __init__(
@@ -183,8 +178,10 @@ class Column:
         known: Vocabulary | None = None,
     ):
         self.name, self.codec, self.vocabulary, self.known = name, codec, vocabulary, known
+        # whether the values have times or counts
         self.is_weighted = codec is not None and (codec.is_list or codec.is_counted)
         is_number = codec is None or pa.types.is_int64(codec.storage_type)
+        # elements, kind: what the kernel returns, without and with the weights
         self.elements = NAMES if vocabulary is not None else NUMBERS if is_number else BYTES
         self.kind = self.elements + WITH_WEIGHTS * self.is_weighted
 

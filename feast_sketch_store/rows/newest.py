@@ -40,17 +40,9 @@ class NewestRows:
         that a clock that is ahead expires nothing. None to use ``expire_before`` alone.
     keeps_deleted : keep the keys of deleted entities in ``keys``; `batches` then returns rows without values
         for them.
-
-    Attributes
-    ----------
-    keys : of the rows that count, ordered by entity hash.
-    num_rows : of the log.
-    num_undeclared : rows of `undeclared`, at most.
-    has_dead : whether deleted or expired rows were left out.
-    expire_before : microseconds since 1970; rows with an older event timestamp were left out.
     """
 
-    num_undeclared = 0
+    num_undeclared = 0  # rows of `undeclared`, at most
 
     def __init__(
         self,
@@ -62,19 +54,19 @@ class NewestRows:
         self._batches = batches
         all_keys = _joined(map(row_keys, batches(KEY_COLUMNS)))
         pa.default_memory_pool().release_unused()  # what reading used, before keys are sorted
-        self.num_rows = len(all_keys)
+        self.num_rows = len(all_keys)  # of the log
         if kept_microseconds is not None:
             # A deletion's timestamp is that of the clock, not of an event.
             newest = all_keys.event_timestamps.max(where=~all_keys.deleted, initial=NO_TIMESTAMP)
             expire_before = min(expire_before, int(newest) - kept_microseconds)
-        self.expire_before = expire_before
+        self.expire_before = expire_before  # rows with an older event timestamp were left out
         winners, keys = all_keys.newest()
         del all_keys
         alive = (keeps_deleted | ~keys.deleted) & (keys.event_timestamps >= expire_before)
-        self.has_dead = not alive.all()
+        self.has_dead = not alive.all()  # whether deleted or expired rows were left out
         if self.has_dead:
             winners, keys = winners[alive], keys.take(np.flatnonzero(alive))
-        self.keys = keys
+        self.keys = keys  # of the rows that count, ordered by entity hash
         # Half of the memory, unless there are very many rows.
         narrow = np.int32 if self.num_rows < 1 << 31 else np.int64
         self._places = np.argsort(winners).astype(narrow)  # of the keys, in the order of the log

@@ -94,11 +94,6 @@ class OrderedRows:
     ----------
     order : int64[n], the rows in their order.
     new_ids : as of `in_order`.
-
-    Attributes
-    ----------
-    sizes : int32[n, F], how many symbols each row has of each feature.
-    block_rows : how many rows a block has; the last one may have fewer.
     """
 
     def __init__(
@@ -110,11 +105,12 @@ class OrderedRows:
         self._features, self._order, self._new_ids = features, order, new_ids
         self._ranks = np.empty(len(order), np.int32)
         self._ranks[order] = np.arange(len(order), dtype=np.int32)
-        self.sizes = np.zeros((len(order), len(features)), np.int32)
+        self.sizes = np.zeros((len(order), len(features)), np.int32)  # symbols of each row and feature
         for number, feature in enumerate(features):
             for indices, lengths in feature.lengths():
                 self.sizes[self._ranks[indices], number] = lengths
         num_facts = int(self.sizes.sum(dtype=np.int64))
+        # how many rows a block has; the last one may have fewer
         self.block_rows = max(1, len(order) * BLOCK_FACTS // max(1, num_facts))
 
     def widen_blocks(self, num_rows: int) -> None:

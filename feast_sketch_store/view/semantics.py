@@ -65,7 +65,7 @@ APPEND: Final = "append"
 
 
 class AppendedRows:
-    """The items of all rows of a log that count; parameters as of `RowSemantics.fold`, attributes as of
+    """The items of all rows of a log that count; parameters as of `RowSemantics.fold`, public fields as of
     `NewestRows`.
 
     All items are in memory together, 12 bytes each beside their values.
@@ -209,19 +209,13 @@ FoldedRows: TypeAlias = NewestRows | AppendedRows  # of a log: the rows that cou
 
 
 class RowSemantics(ABC):
-    """How the rows of one entity of a view combine. Immutable.
+    """How the rows of one entity of a view combine. Immutable."""
 
-    Attributes
-    ----------
-    name : by which settings and snapshots know it.
-    adds_up : whether rows that are read twice would count twice.
-    """
-
-    name: ClassVar[str]
+    name: ClassVar[str]  # by which settings and snapshots know it
 
     def __init__(self, codecs: Sequence[FeatureCodec]):
         self.codecs = codecs
-        self.adds_up = False
+        self.adds_up = False  # whether rows that are read twice would count twice
 
     @abstractmethod
     def to_log(self, rows: Sequence[FeastRow], join_keys: JoinKeys | None) -> pa.Table:
@@ -324,17 +318,13 @@ class Replace(RowSemantics):
 
 
 class Append(RowSemantics):
-    """Each row adds to lists, sets and counts; some rows remove or replace. See `rows.lists`.
-
-    Attributes
-    ----------
-    stored : the codecs of features that rows have themselves, by name.
-    """
+    """Each row adds to lists, sets and counts; some rows remove or replace. See `rows.lists`."""
 
     name = APPEND
 
     def __init__(self, codecs: Sequence[FeatureCodec]):
         super().__init__(codecs)
+        # the codecs of features that rows have themselves, by name
         self.stored: dict[str | None, FeatureCodec] = {
             codec.feature: codec for codec in codecs if not codec.is_derived
         }

@@ -76,11 +76,6 @@ class View(LiveView[Shard]):
     served : the shards that reads may be about; None for all. A process that serves a part does not seal
         beside its writes.
     shard_map : of the view; None for the one of a new view with these settings.
-
-    Attributes
-    ----------
-    registration : keeps the view's file; None if the file is not to name these shards yet.
-    lock_timeout_seconds : how long a rebuild, a check or a vacuum waits while another process seals.
     """
 
     _opens_all = True
@@ -101,7 +96,9 @@ class View(LiveView[Shard]):
         first = shard_map or ShardMap.first(settings.num_shards)
         super().__init__(storage, settings.view, first, refresh_interval_seconds, is_replica, served)
         self.max_staleness_seconds = max_staleness_seconds
+        # how long a rebuild, a check or a vacuum waits while another process seals
         self.lock_timeout_seconds = 0.0
+        # keeps the view's file; None if the file is not to name these shards yet
         self.registration: Registration | None = Registration(storage, settings.view, first)
 
     def _open_shard(self, storage: Storage, is_replica: bool) -> Shard:
