@@ -226,8 +226,7 @@ def _order_bits(feature: EncodedFeature) -> NDArray[np.float64]:
     """Bits of each row as ids in order, with the time from each to the next: float64[n]."""
     items, listing = feature.csr, feature.codec.listing
     assert listing is not None
-    assert items.weights is not None
-    ticks = listing.times_of(items.weights) // listing.resolution_microseconds
+    ticks = listing.times_of(items.numbers) // listing.resolution_microseconds
     gaps = (ticks.max() if len(ticks) else 0) - ticks
     gaps[1:] -= np.where(items.rows[1:] == items.rows[:-1], gaps[:-1], 0)
     classes = classes_of(gaps)

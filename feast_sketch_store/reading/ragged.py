@@ -326,8 +326,7 @@ def read_lists(
     if column.codec is None:
         column = Column(codec.feature, codec)
     items, values, num_found = read_items(rows, column, entity_hashes, window.bounds, window.limit, cut)
-    assert items.weights is not None
-    times, beside = without_codes(codec, items.weights, attributes)
+    times, beside = without_codes(codec, items.numbers, attributes)
     complete = None if cut is None else window.complete(state, codec, cut, items.indptr, times)
     lists = RaggedLists(items.indptr, items.ids, times, values.values, codec, complete, beside)
     return lists, num_found

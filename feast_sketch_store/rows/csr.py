@@ -41,6 +41,11 @@ class Csr:
         return np.diff(self.indptr)
 
     @property
+    def numbers(self) -> NDArray[Any]:
+        """The weights; ones if there are none."""
+        return np.ones(len(self.ids), np.int64) if self.weights is None else self.weights
+
+    @property
     def rows(self) -> NDArray[np.int64]:
         """The row of each id: int64[nnz]."""
         return np.repeat(np.arange(len(self)), self.lengths)

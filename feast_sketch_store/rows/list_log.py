@@ -298,8 +298,7 @@ def encode_lists(table: pa.Table, codecs: Sequence[FeatureCodec]) -> EncodedRows
             features[removed.codec.feature] = removed
         features[codec.feature] = feature
         if codec.listing is not None:
-            assert feature.times is not None
-            np.maximum.at(events, feature.csr.rows, codec.listing.times_of(feature.times))
+            np.maximum.at(events, feature.csr.rows, codec.listing.times_of(feature.csr.numbers))
     times = keys.created_timestamps, keys.deleted, keys.delete_barriers
     return united(EncodedRows(RowKeys(keys.entity_hashes, events, *times), features), backwards=True)
 
@@ -386,7 +385,6 @@ def with_lists(table: pa.Table, rows: EncodedRows) -> pa.Table:
     nulls: list[list[str]] = [[] for _ in range(len(table))]
     for name, feature in rows.features.items():
         items = feature.csr
-        assert items.weights is not None
         # Write the newest item last, so that an append adds at the end.
         places = np.repeat(items.indptr[:-1] + items.indptr[1:] - 1, items.lengths) - np.arange(
             len(items.ids)
@@ -395,7 +393,7 @@ def with_lists(table: pa.Table, rows: EncodedRows) -> pa.Table:
         mask = pa.array(feature.states < EMPTY)
         table = with_column(table, name, feature.codec.to_column(feature.states, items.indptr, storage))
         if (listing := feature.codec.listing) is not None:
-            times, codes = (part(items.weights[places]) for part in (listing.times_of, listing.codes_of))
+            times, codes = (part(items.numbers[places]) for part in (listing.times_of, listing.codes_of))
             table = with_column(table, times_column(name), times_array(items.indptr, times, mask))
             for attribute in listing.attributes:
                 _, step = listing.digit_of(attribute.feature)
@@ -404,7 +402,7 @@ def with_lists(table: pa.Table, rows: EncodedRows) -> pa.Table:
                 column = pa.LargeListArray.from_arrays(pa.array(items.indptr), values, mask=mask)
                 table = with_column(table, attribute.feature, column)
         if feature.codec.is_counted:
-            counts = pa.array(items.weights[places])
+            counts = pa.array(items.numbers[places])
             column = pa.LargeListArray.from_arrays(pa.array(items.indptr), counts, mask=mask)
             table = with_column(table, counts_column(name), column)
         for row in np.flatnonzero(feature.states == NULL).tolist():

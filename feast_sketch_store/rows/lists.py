@@ -46,11 +46,6 @@ def removed_codec(codec: FeatureCodec) -> FeatureCodec:
     return replace(codec, feature=removed_name(codec.feature))
 
 
-def is_removed_name(name: str) -> bool:
-    """Whether a name was made by `removed_name`."""
-    return name.startswith(_REMOVED)
-
-
 class EntityGroups:
     """Several rows of the same entities: the entity of each row, and which rows are newer.
 
@@ -74,8 +69,7 @@ class EntityGroups:
         backwards : whether each row has its newest item last, and not first.
         """
         rows = tombstones.visible(self, rows)
-        assert rows.weights is not None
-        of_row, ids, times = rows.rows, rows.ids, rows.weights
+        of_row, ids, times = rows.rows, rows.ids, rows.numbers
         if backwards:
             of_row, ids, times = of_row[::-1], ids[::-1], times[::-1]
         # Newest rows first, so that a stable sort puts the newest of equal items first. Rows of few ages are
@@ -145,14 +139,12 @@ class Tombstones:
         """The rows without the items that are hidden. ``times`` are int64[nnz], by default the items'
         weights.
         """
-        times, removed = rows.weights if times is None else times, self.removals
-        assert times is not None
+        times, removed = rows.numbers if times is None else times, self.removals
         if not len(rows.ids) or not (len(removed.ids) or self.delete_barriers.any()):
             return rows
         of_row, ids = rows.rows, rows.ids
         kept = groups.ages[of_row] <= self.newest_barrier(groups)[groups.owners[of_row]]
         if len(removed.ids):
-            assert removed.weights is not None
             width = int(max(ids.max(), removed.ids.max())) + 1
             keys = groups.owners[of_row] * width + ids
             wanted = groups.owners[removed.rows] * width + removed.ids
@@ -162,7 +154,7 @@ class Tombstones:
             items = order[np.arange(pairs.indptr[-1]) + np.repeat(first - pairs.indptr[:-1], stop - first)]
             by = pairs.rows
             is_before = groups.ages[of_row[items]] > groups.ages[removed.rows[by]]
-            kept[items[is_before & (times[items] <= removed.weights[by])]] = False
+            kept[items[is_before & (times[items] <= removed.numbers[by])]] = False
         return rows if kept.all() else rows.masked(kept)
 
 
@@ -170,8 +162,7 @@ def once_a_tick(items: Csr, resolution: int, listing: Listing) -> Csr:
     """Lists, newest item first, in which each value occurs once in a tick: its newest item there, with the
     highest code of all.
     """
-    assert items.weights is not None
-    owners, ticks = items.rows, listing.times_of(items.weights) // resolution
+    owners, ticks = items.rows, listing.times_of(items.numbers) // resolution
     same = (owners[1:] == owners[:-1]) & (ticks[1:] == ticks[:-1])
     if not same.any():
         return items
@@ -186,7 +177,7 @@ def once_a_tick(items: Csr, resolution: int, listing: Listing) -> Csr:
     is_repeat = np.append(False, np.diff(keys[order]) == 0)
     if not is_repeat.any():
         return items
-    stamps = items.weights
+    stamps = items.numbers
     if listing.attributes:
         stamps, firsts = stamps.copy(), np.flatnonzero(~is_repeat)
         codes = np.maximum.reduceat(listing.codes_of(stamps[indices[order]]), firsts)
@@ -217,8 +208,7 @@ def _by_time(owners: NDArray[np.int64], times: NDArray[np.int64]) -> NDArray[np.
 
 def newest_of(items: Csr, limit: int | None, since: int) -> Csr:
     """Lists, newest item first, cut to at most ``limit`` items whose stamps are not below ``since``."""
-    assert items.weights is not None
-    kept = items.weights >= since
+    kept = items.numbers >= since
     lengths = np.diff(bounds_of(kept)[items.indptr])
     if limit is not None:
         np.minimum(lengths, limit, out=lengths)
@@ -239,14 +229,13 @@ def united(rows: EncodedRows, backwards: bool = False) -> EncodedRows:
     groups = EntityGroups(owners, _ages(owners), len(keys))
     features: dict[str, EncodedFeature] = {}
     for name, feature in rows.features.items():
-        if not is_removed_name(name):
+        if not name.startswith(_REMOVED):
             removed = rows.features.get(removed_name(name))
             if removed is not None and not removed.states.any():
                 removed = None
             tombstones = Tombstones.of(removed, feature)
-            if feature.codec.is_list:
-                assert feature.codec.listing is not None
-                items = groups.items(feature.csr, tombstones, feature.codec.listing, backwards)
+            if (listing := feature.codec.listing) is not None:
+                items = groups.items(feature.csr, tombstones, listing, backwards)
             elif feature.codec.is_counted:
                 items = groups.sums(feature.csr, tombstones)
             else:
@@ -273,11 +262,10 @@ def _all_removed(groups: EntityGroups, removed: EncodedFeature, tombstones: Tomb
     delete_barriers = np.zeros(groups.num_owners, np.bool_)
     delete_barriers[groups.owners[tombstones.delete_barriers]] = True
     csr = removed.csr
-    assert csr.weights is not None
     owners = groups.owners[csr.rows]
-    order = np.lexsort((-csr.weights, csr.ids, owners))
+    order = np.lexsort((-csr.numbers, csr.ids, owners))
     order = order[~delete_barriers[owners[order]]]  # an entity that hides everything needs no removals
-    owners, ids, until = owners[order], csr.ids[order], csr.weights[order]
+    owners, ids, until = owners[order], csr.ids[order], csr.numbers[order]
     is_first = np.ones(len(order), np.bool_)
     is_first[1:] = (owners[1:] != owners[:-1]) | (ids[1:] != ids[:-1])
     lengths = np.bincount(owners[is_first], minlength=groups.num_owners)

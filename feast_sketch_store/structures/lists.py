@@ -159,7 +159,7 @@ class ListFeature(NumberedValues):
         codec, items = feature.sealed_codec, _in_order(feature, order)
         listing = codec.listing
         assert listing is not None
-        stamps = np.zeros(0, np.int64) if items.weights is None else items.weights
+        stamps = items.numbers
         ticks = listing.times_of(stamps) // listing.resolution_microseconds
         newest = int(ticks.max()) if len(ticks) else 0
         counts = np.bincount(items.ids, minlength=len(feature.vocabulary))
@@ -223,9 +223,8 @@ class ListFeature(NumberedValues):
     ) -> Iterator[str]:
         """See `SealedFeature.missing_attribute`; ``shown`` is the attribute of the items in ``answer``."""
         listing = self.listing
-        assert rows.times is not None
         _, step = listing.digit_of(attribute.feature)
-        digits = listing.codes_of(rows.times) // step % len(attribute.values)
+        digits = listing.codes_of(rows.csr.numbers) // step % len(attribute.values)
         known = attribute_vocabulary(self.codec, attribute.feature)
         stored = known.find(shown.vocabulary.values)[shown.symbols]
         if len(stored) != len(answer.symbols) or not self._agree(rows, answer, digits, stored):
@@ -240,10 +239,8 @@ class ListFeature(NumberedValues):
     ) -> bool:
         """Whether rows and an answer have the same items with the same numbers, int[nnz]."""
         listing, ids = self.listing, self.vocabulary.find(rows.vocabulary.values)
-        assert rows.times is not None
-        assert answer.csr.weights is not None
-        written = rows.csr.rows, listing.times_of(rows.times) // self.resolution, ids[rows.symbols]
-        stored = answer.csr.rows, answer.csr.weights // self.resolution, answer.csr.ids
+        written = rows.csr.rows, listing.times_of(rows.csr.numbers) // self.resolution, ids[rows.symbols]
+        stored = answer.csr.rows, answer.csr.numbers // self.resolution, answer.csr.ids
 
         # The order within a tick is not defined.
         def sorted_table(items: Sequence[NDArray[Any]], numbers: NDArray[np.integer] | int) -> Any:
@@ -311,8 +308,7 @@ class CountsFeature(NumberedValues):
         """See `SeparateFeature.build`."""
         codec, items = feature.sealed_codec, _in_order(feature, order)
         assert codec.counting is not None
-        weights = np.ones(len(items.ids), np.int64) if items.weights is None else items.weights
-        written, indices, times = np.unique(weights, return_inverse=True, return_counts=True)
+        written, indices, times = np.unique(items.numbers, return_inverse=True, return_counts=True)
 
         def coded(counting: Counting) -> CountsFeature:
             rounded = Rounded.of(written, times, counting)
@@ -362,8 +358,7 @@ class CountsFeature(NumberedValues):
         """See `SealedFeature.shown`: the values in the vocabulary, with counts as they are read."""
         known = self.known_answer(rows)
         csr = known.csr
-        counts = np.ones(len(csr.ids), np.int64) if csr.weights is None else csr.weights
-        return self.answer(known.states, Csr(csr.indptr, csr.ids, self._as_sealed(counts)))
+        return self.answer(known.states, Csr(csr.indptr, csr.ids, self._as_sealed(csr.numbers)))
 
     def _as_sealed(self, counts: NDArray[np.int64]) -> NDArray[np.int64]:
         """Counts as they are read. A count that no row has stays as it is if the nearest one is too far."""
@@ -383,16 +378,14 @@ class CountsFeature(NumberedValues):
         ids = self.vocabulary.find(rows.vocabulary.values)
         width = len(self.vocabulary) + 1
         written, stored = rows.csr, answer.csr
-        assert written.weights is not None
-        assert stored.weights is not None
         # A value outside the vocabulary has the id -1, which no stored value has.
         ours, theirs = written.rows * width + ids[written.ids] + 1, stored.rows * width + stored.ids + 1
         order, other = np.argsort(ours), np.argsort(theirs)
         if not np.array_equal(ours[order], theirs[other]):
             yield f"has other values of feature {name!r} than the row log"
             return
-        least, most = self.counting.bounds(written.weights[order])
-        counts = stored.weights[other]
+        least, most = self.counting.bounds(written.numbers[order])
+        counts = stored.numbers[other]
         if num_wrong := int(((counts < least) | (counts > most)).sum()):
             yield f"has {num_wrong} counts of feature {name!r} that are too far from the row log"
 

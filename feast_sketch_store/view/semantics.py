@@ -99,10 +99,9 @@ class AppendedRows:
             name = codec.feature
             feature, removed = rows.features[name], rows.features.get(removed_name(name))
             items = feature.csr
-            if codec.is_list:
-                assert codec.listing is not None
-                most = codec.listing.most_sealed if codec.ids_of else None  # others are of no use
-                items = newest_of(items, most, codec.listing.first_stamp(expire_before))
+            if (listing := codec.listing) is not None:
+                most = listing.most_sealed if codec.ids_of else None  # others are of no use
+                items = newest_of(items, most, listing.first_stamp(expire_before))
                 has_items |= items.lengths > 0
             self.has_dead |= len(items.ids) < len(feature.symbols)
             self.has_dead |= removed is not None and bool(removed.states.any())
