@@ -148,7 +148,7 @@ class CollectedFeature:
             self.counts = -np.sort(-counts)
             self._final_ids = narrow(popularity, len(vocabulary))
             if cut is not None:
-                self._keep(cut)
+                self.keep(cut)
         else:
             given_ids = given.find(vocabulary.values)
             if cut is None and (is_unknown := given_ids < 0).any():
@@ -160,11 +160,8 @@ class CollectedFeature:
             self._renumber(given_ids, given)
             self.is_cut = cut is not None and cut.leaves_out(given)
 
-    def keep_top(self, number: int) -> None:
-        """Keep only the first ``number`` values."""
-        self._keep(Cut(top=number))
-
-    def _keep(self, cut: Cut) -> None:
+    def keep(self, cut: Cut) -> None:
+        """Keep only some of the values."""
         kept = cut.kept(self.vocabulary)
         self._renumber(kept.find(self.vocabulary.values), kept)
         self.is_cut |= cut.leaves_out(kept)

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feast_sketch_store.errors import SettingsError
-from feast_sketch_store.layers.budget import FeatureBudget, as_goal
+from feast_sketch_store.layers.budget import Cut, FeatureBudget, as_goal
 from feast_sketch_store.layers.collect import CollectedFeature
 from feast_sketch_store.layers.joint import FEW_VALUES
 from feast_sketch_store.layers.presence import Shapes, bucket_timestamps, number_shapes
@@ -102,7 +102,7 @@ def _in_sets(feature: CollectedFeature, goal: Goal, list_bytes: float, share: fl
         middle = (low + high) // 2
         low, high = (middle, high) if size_bytes(middle) <= goal.amount else (low, middle)
     if low < len(ids):
-        feature.keep_top(low)
+        feature.keep(Cut(top=low))
     return goal
 
 

@@ -304,7 +304,9 @@ def watch(
             if stop.is_set():
                 return
             try:
-                if _seal_if_due(store, view, policy):
+                opened = opened_view(store, view)
+                opened.policy = policy or opened.policy
+                if opened.seal_if_due():
                     tell(view)
                 warned.pop(view, None)
             except (SketchStoreError, FeastObjectNotFoundException) as error:
@@ -313,12 +315,6 @@ def watch(
                     warned[view] = str(error)
                     _logger.warning("%s; feature view %r is tried again", error, view)
         stop.wait(interval_seconds)
-
-
-def _seal_if_due(store: FeatureStore, view: str, policy: SealPolicy | None) -> bool:
-    opened = opened_view(store, view)
-    opened.policy = policy or opened.policy
-    return opened.seal_if_due()
 
 
 def pin(

@@ -438,7 +438,7 @@ class LiveView(ABC, Generic[V]):
             with suppress(SketchStoreError):
                 self.current()  # follows the rows if they were divided anew
         found = [shard.freshness(look) for shard in self.served.values()]
-        worst = max(found, key=_badness)
+        worst = max(found, key=lambda one: (not one.has_answers, one.state == EMPTY, one.age_seconds or 0.0))
         num_commits = sum(one.num_commits for one in found)
         return replace(worst, max_staleness_seconds=self.max_staleness_seconds, num_commits=num_commits)
 
@@ -498,7 +498,3 @@ def _same_entities(served: Sequence[int], former: ShardMap, now: ShardMap) -> li
         end = (number + 1) * now.num_shards // former.num_shards
         numbers |= set(range(first, max(end, first + 1)))
     return sorted(numbers)
-
-
-def _badness(one: Freshness) -> tuple[bool, bool, float]:
-    return not one.has_answers, one.state == EMPTY, one.age_seconds or 0.0

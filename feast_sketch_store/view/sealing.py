@@ -33,9 +33,6 @@ _logger = logging.getLogger(__name__)
 _SUPERSEDED_SHARE = 0.25
 _MAX_FILES = 64
 
-# At this number of commits the write-ahead log is absorbed, so that a new process reads few of them.
-_MAX_WAL_COMMITS = 500
-
 _DELTA_PART = 1 / 16  # fraction of the share that leads to a new base; fewer rows do not make a delta
 
 _SAMPLE_ROWS = 1 << 17  # whose scores decide their step
@@ -102,10 +99,6 @@ class SealPolicy:
     def is_fill(self, num_rows: int, sealed_rows: int) -> bool:
         """Whether a batch is large beside the sealed rows, as a materialized view is."""
         return num_rows >= self.share * max(self.min_rows, sealed_rows)
-
-    def wants_absorption(self, wal_commits: int) -> bool:
-        """Whether to move the rows of a write-ahead log of so many commits into the table now."""
-        return wal_commits > _MAX_WAL_COMMITS
 
 
 def wants_compaction(rows: FoldedRows, num_files: int) -> bool:

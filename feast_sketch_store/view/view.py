@@ -56,6 +56,8 @@ from feast_sketch_store.view.view_file import Registration, ViewFile, seconds_be
 _logger = logging.getLogger(__name__)
 
 _LOOKS_AT_LEASE_SECONDS = 0.005  # while another process holds it; in a bucket a hundred times as long
+# At this number of commits the write-ahead log is absorbed, so that a new process reads few of them.
+_MAX_WAL_COMMITS = 500
 _BASE, _DELTA, _ABSORPTION, _NOTHING = "base", "delta", "absorption", ""  # what may be due
 _MAX_THREADS = 16  # threads that write to shards at once, because each waits for the disk
 
@@ -568,7 +570,7 @@ class View(LiveView[Shard]):
                 return _BASE
             if has_bases and self.policy.wants_delta(sizes) and may_have_deltas(self.settings):
                 return _DELTA
-        is_long = any(self.policy.wants_absorption(shard.num_unsealed_commits) for shard in shards)
+        is_long = any(shard.num_unsealed_commits > _MAX_WAL_COMMITS for shard in shards)
         return _ABSORPTION if is_long else _NOTHING
 
     def _must_wait(self, rows: Batch) -> bool:

@@ -20,6 +20,7 @@ from feast_sketch_store.storage.local import LocalStorage
 from feast_sketch_store.threads import leaves_a_core
 from feast_sketch_store.view import sealing
 from feast_sketch_store.view import shard as shard_module
+from feast_sketch_store.view import view as view_module
 from feast_sketch_store.view.loading import ShardLoader
 from feast_sketch_store.view.rebuilding import rebuild
 from feast_sketch_store.view.sealing import SealPolicy
@@ -307,7 +308,7 @@ def test_writes_wait_for_no_step_of_a_seal(tmp_path, monkeypatch, act, is_read):
 
 
 def test_many_small_commits_are_absorbed(make_view, monkeypatch):
-    monkeypatch.setattr(sealing, "_MAX_WAL_COMMITS", 10)
+    monkeypatch.setattr(view_module, "_MAX_WAL_COMMITS", 10)
     view = make_view()
     for user in range(50):
         view.write([row(user, "x")])
@@ -318,7 +319,7 @@ def test_many_small_commits_are_absorbed(make_view, monkeypatch):
 
 
 def test_commits_that_nobody_took_up_are_absorbed_once(tmp_path, monkeypatch):
-    monkeypatch.setattr(sealing, "_MAX_WAL_COMMITS", 10)
+    monkeypatch.setattr(view_module, "_MAX_WAL_COMMITS", 10)
     view = slow_view(tmp_path)
     for user in range(50):
         view.write([row(user, "x")])
