@@ -356,16 +356,6 @@ def test_the_interpreter_starts_clean():
     assert (done.stdout, done.stderr) == (b"", b"")
 
 
-def _damage_words(path):
-    """Flip a bit of every word of a snapshot's packed arrays, which are checked where they are read."""
-    content = bytearray(path.read_bytes())
-    for name, places in ranges_of(content).items():
-        if name.endswith("words"):
-            for place in places[::8]:
-                content[place] ^= 1
-    path.write_bytes(content)
-
-
 def _damage_table(path):
     """Flip a bit of every word of a snapshot's table."""
     content = bytearray(path.read_bytes())
