@@ -7,7 +7,7 @@ The page is one file that loads nothing. What Python writes is complete without 
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from html import escape
 from importlib.resources import files
 from typing import Any
@@ -51,42 +51,19 @@ def _summary(plan: Plan) -> Iterable[tuple[str, str]]:
 
 def _table(plan: Plan) -> str:
     with_auc = any(point.auc for point in plan.points)
-    columns = {
-        "curve": "Curve",
-        "label": "Point",
-        "memory_bytes": "Memory",
-        "bits_per_fact": "Bits per fact",
-        "table_bits_per_fact": "In tables",
-        "false_per_read": "False values per read",
-        "noise_ratio": "Noise ratio",
-        "kept_share": "Facts kept",
-        **({"auc": "AUC (95 % interval)"} if with_auc else {}),
-    }
-    header = "".join(f'<th scope="col" data-key="{key}">{name}</th>' for key, name in columns.items())
+    figures = {key: figure for key, figure in _FIGURES.items() if with_auc or key != "auc"}
+    names = {"curve": "Curve", "label": "Point"} | {key: name for key, (name, _) in figures.items()}
+    header = "".join(f'<th scope="col" data-key="{key}">{name}</th>' for key, name in names.items())
     rows = []
     for number, point in enumerate(plan.points):
         marks = [f" <mark>{mark}</mark>" for mark in plan.marks(number)]
         cells = [
             f'<th scope="row">{escape(point.curve)}</th>',
             f"<td><span>{escape(point.label)}</span>{''.join(marks)}</td>",
-            *(
-                f'<td data-name="{name}">{text}</td>'
-                for name, text in zip([*columns.values()][2:], _figures(point, with_auc), strict=True)
-            ),
+            *(f'<td data-name="{name}">{show(point)}</td>' for name, show in figures.values()),
         ]
         rows.append(f'<tr data-point="{number}">{"".join(cells)}</tr>')
     return f"<thead><tr>{header}</tr></thead>\n<tbody>\n" + "\n".join(rows) + "\n</tbody>"
-
-
-def _figures(point: Point, with_auc: bool) -> Iterable[str]:
-    yield memory_text(point)
-    yield _number(point.bits_per_fact)
-    yield "-" if point.table_bits_per_fact is None else _number(point.table_bits_per_fact)
-    yield _number(point.false_per_read)
-    yield _number(point.noise_ratio)
-    yield f"{100 * point.kept_share:.3g} %"
-    if with_auc:
-        yield "-" if point.auc is None else _estimate(point.auc)
 
 
 def _estimate(estimate: Estimate) -> str:
@@ -118,6 +95,21 @@ def _number(number: float) -> str:
     if not math.isfinite(number):
         return "-"
     return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
+
+
+# The figures of a point by its field: what its column is called, and what it shows.
+_FIGURES: dict[str, tuple[str, Callable[[Point], str]]] = {
+    "memory_bytes": ("Memory", memory_text),
+    "bits_per_fact": ("Bits per fact", lambda point: _number(point.bits_per_fact)),
+    "table_bits_per_fact": (
+        "In tables",
+        lambda point: "-" if point.table_bits_per_fact is None else _number(point.table_bits_per_fact),
+    ),
+    "false_per_read": ("False values per read", lambda point: _number(point.false_per_read)),
+    "noise_ratio": ("Noise ratio", lambda point: _number(point.noise_ratio)),
+    "kept_share": ("Facts kept", lambda point: f"{100 * point.kept_share:.3g} %"),
+    "auc": ("AUC (95 % interval)", lambda point: "-" if point.auc is None else _estimate(point.auc)),
+}
 
 
 def readable_bytes(number: float) -> str:
