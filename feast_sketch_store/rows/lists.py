@@ -19,7 +19,7 @@ removed values, and its times say up to when.
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -46,18 +46,14 @@ def removed_codec(codec: FeatureCodec) -> FeatureCodec:
     return replace(codec, feature=removed_name(codec.feature))
 
 
+@dataclass(frozen=True, eq=False)
 class EntityGroups:
-    """Several rows of the same entities: the entity of each row, and which rows are newer.
+    """Several rows of the same entities: the entity of each row, and which rows are newer."""
 
-    Parameters
-    ----------
-    owners : int64[n], the entity of each row, a number below ``num_owners``.
-    ages : int64[n]; of two rows of an entity the one with the smaller number was committed later.
-    num_owners : number of entities.
-    """
-
-    def __init__(self, owners: NDArray[np.int64], ages: NDArray[np.int64], num_owners: int):
-        self.owners, self.ages, self.num_owners = owners, ages, num_owners
+    owners: NDArray[np.int64]  # int64[n], the entity of each row, a number below ``num_owners``
+    # int64[n]; of two rows of an entity the one with the smaller number was committed later
+    ages: NDArray[np.int64]
+    num_owners: int  # number of entities
 
     def items(self, rows: Csr, tombstones: "Tombstones", listing: Listing, backwards: bool = False) -> Csr:
         """The items of each entity, each once.
@@ -106,17 +102,12 @@ class EntityGroups:
         return found
 
 
+@dataclass(frozen=True, eq=False)
 class Tombstones:
-    """What n rows hide of a list in earlier rows.
+    """What n rows hide of a list in earlier rows."""
 
-    Parameters
-    ----------
-    delete_barriers : bool[n], rows that hide everything.
-    removals : the values that each row hides, as ids of the list's vocabulary, and up to when.
-    """
-
-    def __init__(self, delete_barriers: NDArray[np.bool_], removals: Csr):
-        self.delete_barriers, self.removals = delete_barriers, removals
+    delete_barriers: NDArray[np.bool_]  # bool[n], rows that hide everything
+    removals: Csr  # the values that each row hides, as ids of the list's vocabulary, and up to when
 
     @classmethod
     def of(cls, removed: EncodedFeature | None, feature: EncodedFeature) -> "Tombstones":
