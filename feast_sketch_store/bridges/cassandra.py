@@ -59,7 +59,6 @@ class CassandraBridge(HashOrderedBridge):
             yield rows, str(_TOKENS + _FIRST_TOKEN - 1), 1.0
 
     def close(self) -> None:
-        """Close the connections."""
         feast_parts.CASSANDRA_CLUSTER.of(self._store).shutdown()
 
     def _selected(self, statement: Any) -> Iterator[Any]:

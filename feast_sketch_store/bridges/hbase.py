@@ -36,7 +36,6 @@ class HBaseBridge(HashKeyedBridge):
         self._pool: Any = self._called(lambda: feast_parts.HBASE_POOL.of(HbaseOnlineStore())(view.config))
 
     def close(self) -> None:
-        """Close the connections."""
         with self._pool.connection() as connection:
             connection.close()
 

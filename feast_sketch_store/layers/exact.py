@@ -35,7 +35,6 @@ class ExactLayer(Layer):
 
     @cached_property
     def codecs(self) -> Mapping[str, FeatureCodec]:
-        """The codecs of all features, by name."""
         return {name: feature.codec for name, feature in self.rows.features.items()}
 
     def numbering(self, feature: str) -> Vocabulary | None:

@@ -126,7 +126,6 @@ class _RowsWithShapes(Presence, Generic[S]):
 
     @property
     def features(self) -> Collection[str]:
-        """See `Presence`."""
         return [name for shapes in self.shapes for name in shapes.features]
 
     @property
@@ -135,7 +134,6 @@ class _RowsWithShapes(Presence, Generic[S]):
         return self.bucket_bounds[self.shapes[0].buckets].T.copy()
 
     def prepared_states(self, feature: str) -> tuple[Any, ...] | None:
-        """See `Presence.prepared_states`."""
         for number, shapes in enumerate(self.shapes):
             if feature in shapes.features:
                 states = shapes.states[:, shapes.features.index(feature)]
@@ -143,7 +141,6 @@ class _RowsWithShapes(Presence, Generic[S]):
         return None
 
     def to_snapshot(self) -> Described:
-        """See `Presence.to_snapshot`."""
         arrays: dict[str, NDArray[np.generic]] = {"bucket_bounds": self.bucket_bounds}
         for number, shapes in enumerate(self.shapes):
             arrays[f"{number}.states"], arrays[f"{number}.buckets"] = shapes.states, shapes.buckets
@@ -153,7 +150,6 @@ class _RowsWithShapes(Presence, Generic[S]):
     def from_snapshot(
         cls, description: Mapping[str, Any], parts: Parts, structures: Sequence[Structure]
     ) -> Self:
-        """See `Presence.from_snapshot`."""
         shapes = []
         for number, names in enumerate(description["shapes"]):
             features = tuple(checked(name, str) for name in names)
@@ -190,7 +186,6 @@ class ShapedRows(_RowsWithShapes[BloomTable]):
         return self.table.rows
 
     def prepare(self) -> RowReader:
-        """See `Presence.prepare`."""
         prepared, filled = RowReader(), self.table.filter
         prepared.shaped(*filled.arguments(self.ranges[0].query), *self._bounds_of_shapes)
         for symbols in self.ranges[1:]:
@@ -213,7 +208,6 @@ class StaticRows(_RowsWithShapes[StaticScalars]):
             raise ValueError("the static function does not have the shapes of the rows")
 
     def prepare(self) -> RowReader:
-        """See `Presence.prepare`."""
         prepared, (oldest, newest) = RowReader(), self._bounds_of_shapes
         if not len(oldest):
             prepared.shaped(oldest, newest)
@@ -335,27 +329,22 @@ class ListedRows(Presence):
 
     @property
     def num_listed(self) -> int:
-        """See `Presence`."""
         return len(self)
 
     @property
     def features(self) -> Collection[str]:
-        """See `Presence`."""
         return self.states.keys()
 
     @property
     def size_bytes(self) -> int:
-        """See `Presence`."""
         states = sum(states.size_bytes for states in self.states.values())
         return self.index.size_bytes + self.timestamps.size_bytes + states
 
     @property
     def index_bytes(self) -> int:
-        """See `Presence`."""
         return self.index.size_bytes
 
     def prepare(self) -> RowReader:
-        """See `Presence.prepare`."""
         prepared, vocabulary = RowReader(), self.timestamps.vocabulary
         distinct = None if vocabulary is None else vocabulary.values.to_numpy()
         bounds = np.ascontiguousarray(self.bucket_bounds) if len(self.bucket_bounds) else None
@@ -364,11 +353,9 @@ class ListedRows(Presence):
         return prepared
 
     def prepared_states(self, feature: str) -> tuple[Any, ...] | None:
-        """See `Presence.prepared_states`."""
         return (*self.states[feature].arguments, 0) if feature in self.states else None
 
     def to_snapshot(self) -> Described:
-        """See `Presence.to_snapshot`."""
         timestamps, parts = self.timestamps.to_snapshot()
         arrays: dict[str, NDArray[np.generic]] = {
             **arrays_of_ascending("index", self.index.fingerprints),
@@ -392,7 +379,6 @@ class ListedRows(Presence):
     def from_snapshot(
         cls, description: Mapping[str, Any], parts: Parts, structures: Sequence[Structure]
     ) -> Self:
-        """See `Presence.from_snapshot`."""
         own = parts.at("timestamps")
         timestamps = Elements.from_snapshot(_TIMESTAMPS, description["timestamps"], own, min_width=0)
         states = {

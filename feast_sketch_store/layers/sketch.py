@@ -104,7 +104,6 @@ class SketchLayer(Layer):
 
     @cached_property
     def codecs(self) -> Mapping[str, FeatureCodec]:
-        """The codecs of all features, by name."""
         return {name: feature.codec for name, feature in self.features.items()}
 
     @cached_property
@@ -114,7 +113,6 @@ class SketchLayer(Layer):
         return {name: vocabulary for name, vocabulary in numberings.items() if vocabulary is not None}
 
     def numbering(self, feature: str) -> Vocabulary | None:
-        """The values of a feature in the order of their ids; None if its values have no ids."""
         return self.features[feature].vocabulary
 
     # -- read ----------------------------------------------------------------------------------
@@ -411,11 +409,9 @@ class DeltaLayer(Layer):
 
     @property
     def codecs(self) -> Mapping[str, FeatureCodec]:
-        """The codecs of all features, by name."""
         return self.layer.codecs
 
     def numbering(self, feature: str) -> Vocabulary | None:
-        """The values of a feature in the order of their ids; None if its values have no ids."""
         return self.layer.numbering(feature)
 
     @property
@@ -433,7 +429,6 @@ class DeltaLayer(Layer):
 
     @cached_property
     def decides(self) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
-        """See `Layer`."""
         return np.ascontiguousarray(self.entity_hashes), self.deleted
 
     def keys(self, order: RowKeys) -> RowKeys:

@@ -77,7 +77,6 @@ class LocalStorage(Storage):
         return os.path.realpath(self.path)
 
     def list(self, folder: str = "", after: str = "") -> Sequence[str]:
-        """The names of files directly in a folder, see `Storage.list`."""
         path = self._folder(folder)
         try:
             with os.scandir(path) as entries:

@@ -87,7 +87,6 @@ class ObjectStorage(Storage):
         return self._cache_path / hashlib.blake2b(self.identity.encode(), digest_size=16).hexdigest()
 
     def list(self, folder: str = "", after: str = "") -> Sequence[str]:
-        """The names of files directly in a folder, see `Storage.list`."""
         key = self._prefix + _key_of(checked_folder(folder, self.location))
         if after:
             listed = self._objects.listed(key, key + _key_of(after))

@@ -387,25 +387,20 @@ class SeparateFeatures(Structure):
 
     @property
     def num_rows(self) -> int:
-        """See `Structure`."""
         return len(next(iter(self.features.values())))
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of all features."""
         return sum(feature.size_bytes for feature in self.features.values())
 
     def size_bytes_of(self, feature: str) -> float:
-        """Bytes of one feature."""
         return self.features[feature].size_bytes
 
     @property
     def fact_bits(self) -> int:
-        """Bits of all features' facts."""
         return sum(feature.fact_bits for feature in self.features.values())
 
     def to_snapshot(self) -> Described:
-        """See `Structure.to_snapshot`."""
         entries = []
         arrays: dict[str, NDArray[np.generic]] = {}
         for number, feature in enumerate(self.features.values()):
@@ -416,7 +411,6 @@ class SeparateFeatures(Structure):
 
     @classmethod
     def from_snapshot(cls, description: Mapping[str, Any], parts: Parts) -> Self:
-        """See `Structure.from_snapshot`."""
         features = [
             cls.feature_type.from_snapshot(entry, parts.at(str(number)))
             for number, entry in enumerate(description["features"])

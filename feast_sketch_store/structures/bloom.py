@@ -255,21 +255,17 @@ class BloomFeature(SealedFeature):
 
     @property
     def structure(self) -> str:
-        """See `SealedFeature`."""
         return WEIGHTED_BLOOM if self.symbols.first_symbols else BLOOM
 
     @property
     def num_facts(self) -> int:
-        """See `SealedFeature`."""
         return self.symbols.num_facts
 
     @property
     def false_positive_rate(self) -> float:
-        """See `SealedFeature`."""
         return self.symbols.false_positive_rate
 
     def prepare(self, rows: RowReader) -> None:
-        """See `SealedFeature.prepare`."""
         begin_feature(rows, self.codec, self.vocabulary)
         if self.symbols.num_symbols:
             rows.from_filter(*self.filter.arguments(self.symbols.query))
@@ -305,7 +301,6 @@ class BloomFeature(SealedFeature):
         return int((~found).sum()), 0
 
     def sampled_rate(self, entity_hashes: NDArray[np.uint64], rng: np.random.Generator) -> float:
-        """See `SealedFeature.sampled_rate`."""
         num_symbols = max(1, self.symbols.num_symbols)
         ids = rng.integers(0, num_symbols, (len(entity_hashes), 1)).astype(np.int32)
         return float(self.filter.contains(entity_hashes, self.symbols.query, ids).mean())
@@ -330,7 +325,6 @@ class BloomTable(Structure):
 
     @classmethod
     def build(cls, features: Sequence[tuple[FeatureRows, FilterPlan]], rows: RowsToSeal) -> Self | Shortfall:
-        """See `Structure.build`."""
         parts = [
             TablePart(plan.facts, len(feature.vocabulary), feature.kept_rows, plan.is_held)
             for feature, plan in features
@@ -381,12 +375,10 @@ class BloomTable(Structure):
 
     @property
     def table_bytes(self) -> int:
-        """Bytes of the table."""
         return self.filter.num_bits // 8
 
     @property
     def ideal_bits(self) -> float:
-        """See `Structure`."""
         fill = self._expected_fill
         # A fact of k hashes has the rate fill ** k.
         return sum(symbols.num_ones for symbols in self.ranges) * -math.log2(fill) / math.log(2)
@@ -397,7 +389,6 @@ class BloomTable(Structure):
         return -math.expm1(-num_ones / self.filter.num_bits) if num_ones else 0.5
 
     def to_snapshot(self) -> Described:
-        """See `Structure.to_snapshot`."""
         entries = []
         arrays: dict[str, NDArray[np.generic]] = {f"table.{WORDS}": self.filter.words}
         for number, (name, feature) in enumerate(self.features.items()):
@@ -413,7 +404,6 @@ class BloomTable(Structure):
 
     @classmethod
     def from_snapshot(cls, description: Mapping[str, Any], parts: Parts) -> Self:
-        """See `Structure.from_snapshot`."""
         bloom = parts.filter(description)
         features: dict[str, BloomFeature] = {}
         for number, entry in enumerate(description["features"]):

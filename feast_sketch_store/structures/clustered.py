@@ -140,12 +140,10 @@ class ClusteredFeature(SealedFeature):
 
     @property
     def structure(self) -> str:
-        """See `SealedFeature`."""
         return self.style
 
     @property
     def num_facts(self) -> int:
-        """See `SealedFeature`."""
         return sum(self.facts_per_level)
 
     @property
@@ -175,7 +173,6 @@ class ClusteredFeature(SealedFeature):
         return plain._replace(ends=ends, masks=self.masks, clusters=clusters.astype(np.int32))
 
     def prepare(self, rows: RowReader) -> None:
-        """See `SealedFeature.prepare`."""
         begin_feature(rows, self.codec, self.vocabulary)
         if not self.num_values:
             rows.from_states()
@@ -251,7 +248,6 @@ class ClusteredFilters(Structure):
 
     @classmethod
     def build(cls, features: Sequence[tuple[FeatureRows, ClusterPlan]], rows: RowsToSeal) -> Self | Shortfall:
-        """See `Structure.build`."""
         assert rows.order is not None
         members = _members([feature for feature, _ in features])
         joint = side_by_side(members, [len(feature.vocabulary) for feature, _ in features])
@@ -292,7 +288,6 @@ class ClusteredFilters(Structure):
 
     @property
     def num_rows(self) -> int:
-        """See `Structure`."""
         return self.clusters.length
 
     @property
@@ -316,16 +311,13 @@ class ClusteredFilters(Structure):
 
     @property
     def table_bytes(self) -> int:
-        """Bytes of the table."""
         return self.filter.num_bits // 8
 
     @property
     def ideal_bits(self) -> float:
-        """See `Structure`."""
         return sum(f.num_ones * -math.log2(f.fill) for f in self.features.values()) / math.log(2)
 
     def to_snapshot(self) -> Described:
-        """See `Structure.to_snapshot`."""
         entries = []
         arrays: dict[str, NDArray[np.generic]] = {
             f"table.{WORDS}": self.filter.words,
@@ -355,7 +347,6 @@ class ClusteredFilters(Structure):
 
     @classmethod
     def from_snapshot(cls, description: Mapping[str, Any], parts: Parts) -> Self:
-        """See `Structure.from_snapshot`."""
         bloom = parts.filter(description)
         clusters = parts.packed("clusters", description["clusters"])
         report, num_clusters = report_of(description), checked(description["num_clusters"], int)

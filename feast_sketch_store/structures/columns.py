@@ -192,7 +192,6 @@ class Column(SeparateFeature):
 
     @classmethod
     def build(cls, feature: FeatureRows, order: NDArray[np.int64] | None) -> Self:
-        """See `SeparateFeature.build`."""
         assert order is not None
         values = in_order([feature], order)
         return cls.of(feature.sealed_codec, feature.states[order], feature.vocabulary, values)
@@ -236,12 +235,10 @@ class Column(SeparateFeature):
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of all parts."""
         bounds = self.bounds.size_bytes if self.bounds else 0
         return self.states.size_bytes + bounds + self.elements.size_bytes
 
     def prepare(self, rows: RowReader) -> None:
-        """See `SealedFeature.prepare`."""
         elements = self.elements
         is_text = elements.kind == AS_BYTES and self.codec.element_kind == "string"
         begin_feature(rows, self.codec, elements.vocabulary)
@@ -325,12 +322,10 @@ class BackedFeature(SeparateFeature):
 
     @classmethod
     def build(cls, feature: FeatureRows, order: NDArray[np.int64] | None) -> Self:
-        """See `SeparateFeature.build`."""
         feature.release()
         return cls(feature.sealed_codec)
 
     def prepare(self, rows: RowReader) -> None:
-        """See `SealedFeature.prepare`."""
         begin_feature(rows, self.codec, None)
         rows.from_states()
 
@@ -343,12 +338,10 @@ class BackedFeature(SeparateFeature):
             yield f"has wrong states of feature {self.codec.feature!r} in {differ} rows"
 
     def to_snapshot(self) -> Described:
-        """See `SeparateFeature.to_snapshot`."""
         return {"name": self.codec.feature, "value_field": self.codec.value_field}, {}
 
     @classmethod
     def from_snapshot(cls, entry: Mapping[str, Any], parts: Parts) -> Self:
-        """See `SeparateFeature.from_snapshot`."""
         return cls(FeatureCodec(checked(entry["name"], str), entry["value_field"], BACKING))
 
 

@@ -70,12 +70,10 @@ class NumberedValues(SeparateFeature):
 
     @property
     def num_facts(self) -> int:
-        """See `SealedFeature`."""
         return self.num_items
 
     @property
     def fact_bits(self) -> int:
-        """See `SeparateFeature`."""
         return 8 * self.code_bytes
 
     @property
@@ -85,11 +83,9 @@ class NumberedValues(SeparateFeature):
 
     @property
     def size_bytes(self) -> int:
-        """See `SeparateFeature`."""
         return self.code_bytes + self.vocabulary.packed_bytes
 
     def to_snapshot(self) -> Described:
-        """See `SeparateFeature.to_snapshot`."""
         described, own = self._describe_numbers()
         lists = self.lists
         arrays: dict[str, NDArray[np.generic]] = {
@@ -110,7 +106,6 @@ class NumberedValues(SeparateFeature):
 
     @classmethod
     def from_snapshot(cls, entry: Mapping[str, Any], parts: Parts) -> Self:
-        """See `SeparateFeature.from_snapshot`."""
         codec, *numbers = cls._numbers_from(checked(entry["name"], str), entry, parts)
         vocabulary = parts.vocabulary("vocabulary", codec)
         code = ListCode(
@@ -155,7 +150,6 @@ class ListFeature(NumberedValues):
 
     @classmethod
     def build(cls, feature: FeatureRows, order: NDArray[np.int64] | None) -> Self:
-        """See `SeparateFeature.build`."""
         codec, items = feature.sealed_codec, _in_order(feature, order)
         listing = codec.listing
         assert listing is not None
@@ -172,7 +166,6 @@ class ListFeature(NumberedValues):
 
     @property
     def code_bytes(self) -> int:
-        """See `NumberedValues`."""
         return super().code_bytes + (0 if self.attributes is None else self.attributes.size_bytes)
 
     @property
@@ -187,7 +180,6 @@ class ListFeature(NumberedValues):
         return self.listing.resolution_microseconds
 
     def prepare(self, rows: RowReader) -> None:
-        """See `SealedFeature.prepare`."""
         self._prepare(rows, self.codec, 0)
 
     def prepare_weights(self, rows: RowReader, codec: FeatureCodec) -> None:
@@ -305,7 +297,6 @@ class CountsFeature(NumberedValues):
 
     @classmethod
     def build(cls, feature: FeatureRows, order: NDArray[np.int64] | None) -> "CountsFeature":
-        """See `SeparateFeature.build`."""
         codec, items = feature.sealed_codec, _in_order(feature, order)
         assert codec.counting is not None
         written, indices, times = np.unique(items.numbers, return_inverse=True, return_counts=True)
@@ -329,7 +320,6 @@ class CountsFeature(NumberedValues):
 
     @property
     def code_bytes(self) -> int:
-        """See `NumberedValues`."""
         tables = [self.counts] if self.firsts is None else [self.counts, self.firsts]
         return self.lists.size_bytes + sum(PackedInts.pack(table).size_bytes for table in tables)
 
@@ -341,16 +331,13 @@ class CountsFeature(NumberedValues):
 
     @property
     def rounding_errors(self) -> tuple[float, float] | None:
-        """See `SealedFeature`."""
         return None if self.counting.is_exact else (float(self.max_error), self.mean_error)
 
     def prepare(self, rows: RowReader) -> None:
-        """See `SealedFeature.prepare`."""
         begin_feature(rows, self.codec, self.vocabulary)
         rows.from_list(*self.lists.arguments, 0, 1, self.counts, 0)
 
     def prepare_weights(self, rows: RowReader, codec: FeatureCodec) -> None:
-        """See `SealedFeature.prepare_weights`."""
         begin_feature(rows, codec, self.vocabulary)
         rows.from_list(*self.lists.arguments, 0, 1, self.counts, 1)
 

@@ -87,7 +87,6 @@ class Scalar(SealedFeature):
         return max(1, len(self.vocabulary) + len(self.others))
 
     def prepare(self, rows: RowReader) -> None:
-        """See `SealedFeature.prepare`."""
         begin_feature(rows, self.codec, self.vocabulary)
         others = self.others or ([] if len(self.vocabulary) else [MISSING])
         rows.from_digits(*self.numbers.arguments, self.divisor, np.array(others, np.uint8))
@@ -149,7 +148,6 @@ class Scalars(Structure):
 
     @property
     def num_rows(self) -> int:
-        """See `Structure`."""
         return self.numbers[0].length
 
     @property
@@ -166,7 +164,6 @@ class Scalars(Structure):
         return share + own.vocabulary.packed_bytes
 
     def to_snapshot(self) -> Described:
-        """See `Structure.to_snapshot`."""
         entries = []
         arrays: dict[str, NDArray[np.generic]] = {}
         for number, feature in enumerate(self.features.values()):
@@ -186,7 +183,6 @@ class Scalars(Structure):
 
     @classmethod
     def from_snapshot(cls, description: Mapping[str, Any], parts: Parts) -> Self:
-        """See `Structure.from_snapshot`."""
         features = []
         for number, entry in enumerate(description["features"]):
             kind = checked(report_of(entry)["codec"], str)
@@ -243,7 +239,6 @@ class StaticScalar(SealedFeature):
         return self.num_rows
 
     def prepare(self, rows: RowReader) -> None:
-        """See `SealedFeature.prepare`."""
         begin_feature(rows, self.codec, self.vocabulary)
         if self.num_rows:
             rows.from_number(self.divisor)
@@ -306,7 +301,6 @@ class StaticScalars(Structure):
         return 8 * self.function.size_bytes
 
     def to_snapshot(self) -> Described:
-        """See `Structure.to_snapshot`."""
         arrays: dict[str, NDArray[np.generic]] = {
             f"function.{WORDS}": self.function.words,
             "left.hashes": self.function.left_hashes,
@@ -329,7 +323,6 @@ class StaticScalars(Structure):
 
     @classmethod
     def from_snapshot(cls, description: Mapping[str, Any], parts: Parts) -> Self:
-        """See `Structure.from_snapshot`."""
         num_shapes = checked(description["num_shapes"], int)
         num_entities = checked(report_of(description)["num_entities"], int)
         if num_shapes < 1 or num_entities < 0:

@@ -60,11 +60,9 @@ class SetFeature(SealedFeature):
 
     @property
     def num_facts(self) -> int:
-        """See `SealedFeature`."""
         return self.num_elements
 
     def prepare(self, rows: RowReader) -> None:
-        """See `SealedFeature.prepare`."""
         begin_feature(rows, self.codec, self.vocabulary)
         rows.from_set(self.number, self.own_ids)
 
@@ -169,7 +167,6 @@ class SetColumns(Structure):
 
     @property
     def num_rows(self) -> int:
-        """See `Structure`."""
         return self.sets.num_rows
 
     @property
@@ -193,11 +190,9 @@ class SetColumns(Structure):
         return 8 * self.sets.size_bytes
 
     def prepare(self, rows: RowReader) -> None:
-        """See `Structure.prepare`."""
         rows.sets(*self.sets.arguments)
 
     def to_snapshot(self) -> Described:
-        """See `Structure.to_snapshot`."""
         sets = self.sets
         arrays = arrays_of_codes(sets)
         entries = []
@@ -231,7 +226,6 @@ class SetColumns(Structure):
 
     @classmethod
     def from_snapshot(cls, description: Mapping[str, Any], parts: Parts) -> Self:
-        """See `Structure.from_snapshot`."""
         features: list[tuple[FeatureCodec, NDArray[np.bool_], int]] = []
         codes: list[SetCode] = []
         vocabularies: list[Vocabulary] = []

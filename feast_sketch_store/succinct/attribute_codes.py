@@ -82,7 +82,6 @@ class AttributeCodes(CodedRows):
 
     @property
     def arguments(self) -> tuple[Any, ...]:
-        """See `CodedRows`."""
         return self._table, self.block_items, self.num_codes, self.usual, *super().arguments
 
 

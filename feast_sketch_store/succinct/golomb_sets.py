@@ -386,7 +386,6 @@ class GolombSets(CodedRows):
 
     @property
     def arguments(self) -> tuple[Any, ...]:
-        """See `CodedRows`."""
         return *_joint(self.codes), *super().arguments, self.group_rows
 
 

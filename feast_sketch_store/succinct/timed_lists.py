@@ -309,7 +309,6 @@ class TimedLists(CodedRows):
 
     @property
     def arguments(self) -> tuple[Any, ...]:
-        """See `CodedRows`."""
         return self.code.tables, self.code.widths, self.code.num_symbols, *super().arguments
 
 

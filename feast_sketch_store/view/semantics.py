@@ -271,11 +271,9 @@ class Replace(RowSemantics):
         }
 
     def to_log(self, rows: Sequence[FeastRow], join_keys: JoinKeys | None) -> pa.Table:
-        """See `RowSemantics.to_log`."""
         return to_arrow(rows, self.codecs, join_keys)
 
     def columns(self) -> pa.Schema:
-        """See `RowSemantics.columns`."""
         return count_log.columns_of(self.codecs)
 
     def wanted(self, features: Sequence[str | FeatureCodec]) -> Wanted:
@@ -333,11 +331,9 @@ class Append(RowSemantics):
         self.adds_up = any(codec.is_counted for codec in codecs)
 
     def to_log(self, rows: Sequence[FeastRow], join_keys: JoinKeys | None) -> pa.Table:
-        """See `RowSemantics.to_log`."""
         return to_list_log(rows, self.codecs, join_keys)
 
     def columns(self) -> pa.Schema:
-        """See `RowSemantics.columns`."""
         return list_log.columns_of(self.codecs)
 
     def wanted(self, features: Sequence[str | FeatureCodec]) -> Wanted:

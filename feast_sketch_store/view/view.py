@@ -107,7 +107,6 @@ class View(LiveView[Shard]):
         return Shard(storage, self._settings, self._interval_seconds, is_replica)
 
     def reset_locks(self) -> None:
-        """Replace locks that another thread of the parent process may have held when it forked."""
         super().reset_locks()
         self._commits: GroupCommit[Batch] = GroupCommit()
         self._seal_problem = ""  # why the last seal beside writes failed; empty if it did not

@@ -1,5 +1,6 @@
 """What `.ci/check-docs` finds in pages, and that it passes over what is right."""
 
+import ast
 import runpy
 import subprocess
 import sys
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 
 SCRIPT = Path(__file__).parents[2] / ".ci/check-docs"
+PACKAGE = Path(__file__).parents[2] / "feast_sketch_store"
 
 pytestmark = pytest.mark.skipif(not SCRIPT.exists(), reason="an sdist has no .ci")
 
@@ -99,3 +101,23 @@ def test_a_link_that_leads_nowhere_fails(tmp_path):
     assert status == 1
     messages = {f"README.md:{line}: {what}" for line, what in enumerate(wrong.values(), 2)}
     assert messages <= {*said.splitlines()}
+
+
+def test_public_methods_have_a_docstring_or_inherit_one():
+    """`ruff` knows no base classes, so it would ask an override for a docstring that says the same."""
+    nodes = [node for path in PACKAGE.rglob("*.py") for node in ast.walk(ast.parse(path.read_text("utf-8")))]
+    owners = [node for node in nodes if isinstance(node, ast.ClassDef)]
+    classes = {owner.name: owner for owner in owners}
+
+    def is_told(owner, name):
+        own = (each for each in owner.body if getattr(each, "name", "") == name)
+        bases = (classes.get(ast.unparse(base).split("[")[0].split(".")[-1]) for base in owner.bases)
+        return any(map(ast.get_docstring, own)) or any(is_told(base, name) for base in bases if base)
+
+    assert len(owners) > 200
+    for owner in owners:
+        methods = {
+            each.name for each in owner.body if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)
+        }
+        for name in () if owner.name.startswith("_") else sorted(methods):
+            assert name.startswith("_") or is_told(owner, name), f"{owner.name}.{name} has no docstring"
