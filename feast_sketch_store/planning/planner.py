@@ -65,7 +65,7 @@ DEFAULT_SAMPLE = 100_000
 LISTS_FOLDER = "plans"  # in the feature repository
 
 # Tags that a point replaces; other tags of a feature stay.
-REPLACED = {TAG_PREFIX + name for name in ("target", "structure", "vocabulary")}
+REPLACED = {TAG_PREFIX + name for name in ("target", "structure", "clusters", "vocabulary")}
 
 _JSON_KINDS = ("bool", "int32", "int64", "float", "double", "string")
 

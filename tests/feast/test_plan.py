@@ -335,6 +335,7 @@ def test_labelled_entities_outside_of_the_sample_count(store, labels):
         ("error 0.01", {}, PlanTarget(), False),
         ("error 0.01", {"sketch.structure": "weighted_bloom", "sketch.target": "noise 1"}, 1.0, True),
         ("error 0.01", {"sketch.structure": "weighted_bloom", "sketch.target": "noise 2"}, 1.0, False),
+        ("auto", {"sketch.structure": "weighted_bloom", "sketch.clusters": "2"}, PlanTarget(), False),
     ],
 )
 def test_a_choice_that_the_view_has_already_is_told(tmp_path, rows, of_store, tags, target, is_current):
