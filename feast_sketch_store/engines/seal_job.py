@@ -57,7 +57,8 @@ def seal(store: FeatureStore, view: str, engine: str) -> bool:
 
     Raises
     ------
-    SettingsError : there is no such engine, or its package is missing.
+    SettingsError : there is no such engine, or its package is missing; or this process does not know all
+        features of the view.
     GateError : the new version does not pass the view's gate; no shard has a new snapshot.
     StorageError : another process is sealing the view, or its storage cannot be written. No shard has a new
         snapshot, or, if publishing failed, only some have.
@@ -71,7 +72,7 @@ def seal_by(store: FeatureStore, view: str, run: Run) -> bool:
     require_writer(store.config)
     opened = online_store.writer(store.config, feature_view)
     task = partial(run_step, artifacts=SerializedArtifacts.serialize(feature_view, store.config))  # type: ignore[no-untyped-call]
-    with opened.unchanging():
+    with opened.sealing():
         parts = opened.shards
         given = inputs_of(parts)
         if not given:

@@ -52,7 +52,7 @@ def reshard(
 
     Raises
     ------
-    SettingsError : the view has this many shards already.
+    SettingsError : the view has this many shards already, or features that this process does not know.
     StorageError : another process is sealing the view, divided its rows, or wrote to it despite the fence;
         nothing has changed.
     """
@@ -79,7 +79,7 @@ def divide(
     former.lock_timeout_seconds = lock_timeout_seconds
     known = former.shard_map
     shard_map = known.followed_by(num_shards)
-    with former.unchanging():
+    with former.sealing():
         there = shard_map_of(storage)
         if there.settled != known:
             raise StorageError(

@@ -51,10 +51,11 @@ def rebuild(
     Raises
     ------
     GateError : the new rows do not pass the gate; nothing has changed.
+    SettingsError : this process does not know all features of the view; nothing has changed.
     StorageError : another process is sealing this view, or there are no new rows; nothing has changed. Or
         another process changed a shard in spite of this one; shards before it have their new rows.
     """
-    with view.unchanging():
+    with view.sealing():
         view.prepare()
         parts = view.shards
         # First of all: rows that are written from here on are not among those that are replaced.

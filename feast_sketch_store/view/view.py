@@ -491,6 +491,19 @@ class View(LiveView[Shard]):
             self._num_refused = 0
             return is_sealed
 
+    @contextmanager
+    def sealing(self) -> Iterator[None]:
+        """`unchanging`, to seal the view as the settings of this process say.
+
+        Raises
+        ------
+        SettingsError : the settings lack features of the view.
+        StorageError : another process is sealing the view, for as long as `lock_timeout_seconds`.
+        """
+        with self.unchanging():
+            self._check_features()
+            yield
+
     def _check_features(self) -> None:
         """Check that a seal would not hide features of which this process does not know."""
         file = ViewFile.read(self.storage)

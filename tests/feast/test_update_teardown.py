@@ -5,6 +5,7 @@ import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 
 import pytest
 from feast import Entity, FeatureView, Field, ValueType
@@ -13,8 +14,10 @@ from feast.types import Array, Float32, Float64, Int64, Json, Set, String
 
 from feast_sketch_store import SketchOnlineStore, SketchReader
 from feast_sketch_store.errors import RowError, SettingsError, SketchStoreError, UnsupportedFeatureError
+from feast_sketch_store.operations.resharding import divide
 from feast_sketch_store.storage.local import LocalStorage
 from feast_sketch_store.storage.names import SEAL_LOCK
+from feast_sketch_store.view.rebuilding import rebuild
 from tests.helpers.length import by_length
 
 FRANCE = {"country": Value(string_val="FR")}
@@ -203,8 +206,15 @@ def test_a_process_that_does_not_know_a_new_feature_does_not_seal_it_away(make_h
     new.store.update(new.config, [], [new.view], [], [], False)
     new.write(1, {**FRANCE, "city": Value(string_val="Paris")})
     old.write(2, FRANCE)
-    with pytest.raises(SettingsError, match="has the features city, which this process does not know"):
-        old.store.seal(old.config, old.view)
+    view = old.store.view(old.config, old.view)
+    shards = replace(view.settings, num_shards=2)
+    for seal in (
+        view.seal,
+        lambda: rebuild(view, lambda own: own, keep=True),
+        lambda: divide(view.storage, shards, view.policy, lambda seconds: None),
+    ):
+        with pytest.raises(SettingsError, match="the features city, which this process does not know"):
+            seal()
     old.reopened().store.update(old.config, [], [old.view], [], [], False)
     new.write(3, {"city": Value(string_val="Lyon")})
     assert old.store.seal(old.config, old.view), "the feature is removed, though others still write it"
