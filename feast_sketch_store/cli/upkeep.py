@@ -40,6 +40,7 @@ from feast_sketch_store.view.shard import Dropped
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _MOST_LISTED = 20  # entities that are not found
+_IS_BUSY = "another process is sealing it for too long"
 _DATETIME = click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%S%z"])
 
 
@@ -134,7 +135,7 @@ def seal(
                 return "sealed"
             stats = maintenance.opened_view(store, view).stats()
             if stats.sealed_entities or stats.unsealed_rows:
-                return "not sealed: another process is sealing it for too long"
+                return f"not sealed: {_IS_BUSY}"
             return "not sealed: it has no rows"
 
         done = for_each("Sealing", views_of(store, views), seal_one)
@@ -230,8 +231,12 @@ def vacuum(open_store: OpenStore, views: Sequence[str], orphan_age: float, as_js
     After a seal this removes the last trace of deleted rows.
     """
     store, age = open_store(), timedelta(seconds=orphan_age)
-    done = for_each("Vacuuming", views_of(store, views), lambda view: maintenance.vacuum(store, view, age))
-    print_outcomes(done, as_json, "files removed")
+
+    def vacuum_one(view: str) -> int | str:
+        num_removed = maintenance.vacuum(store, view, age)
+        return f"not vacuumed: {_IS_BUSY}" if num_removed is None else num_removed
+
+    print_outcomes(for_each("Vacuuming", views_of(store, views), vacuum_one), as_json, "files removed")
 
 
 def _versions(context: click.Context, parameter: click.Parameter, given: str | None) -> list[int] | None:

@@ -349,10 +349,11 @@ def unpin(store: FeatureStore, view: str) -> bool:
     return holding.unpin(opened_view(store, view))
 
 
-def vacuum(store: FeatureStore, view: str, orphan_age: timedelta = timedelta(days=1)) -> int:
-    """Remove unused files and return their number. See `View.vacuum`."""
+def vacuum(store: FeatureStore, view: str, orphan_age: timedelta = timedelta(days=1)) -> int | None:
+    """Remove unused files and return their number; None if another process seals. See `View.vacuum`."""
     opened = opened_view(store, view)
-    return opened.vacuum(orphan_age.total_seconds()) + remove_former(opened.storage)
+    num_removed = opened.vacuum(orphan_age.total_seconds())
+    return None if num_removed is None else num_removed + remove_former(opened.storage)
 
 
 def verify(

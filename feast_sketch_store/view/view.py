@@ -652,7 +652,7 @@ class View(LiveView[Shard]):
 
     # -- clean up ------------------------------------------------------------------------------
 
-    def vacuum(self, orphan_age_seconds: float = 86_400.0) -> int:
+    def vacuum(self, orphan_age_seconds: float = 86_400.0) -> int | None:
         """Remove unused files: replaced rows, snapshots older than the newest sound one, leftovers of killed
         processes.
 
@@ -661,12 +661,12 @@ class View(LiveView[Shard]):
         they are older than ``orphan_age_seconds``; younger ones may belong to a writer that has not committed
         yet.
 
-        Returns the number of files removed; 0 also if another process seals, for as long as
+        Returns the number of files removed; None if another process seals, for as long as
         `lock_timeout_seconds`.
         """
         with self._seal_lock, self._leased(self.lock_timeout_seconds) as is_ours:
             if not is_ours:
-                return 0
+                return 0 if ViewFile.read(self.storage) is None else None
             fill = HeldBack.read(self.storage)
             kept = frozenset[str]() if fill is None else fill.names
             num_removed = remove_left_over(self.storage, orphan_age_seconds)

@@ -283,14 +283,17 @@ def test_a_view_that_was_never_filled_is_told_so_at_once(tmp_path, command):
     )
 
 
-def test_a_view_that_is_not_sealed_is_told_why(tmp_path):
+def test_a_view_that_is_not_sealed_or_vacuumed_is_told_why(tmp_path):
     store = make_repository(tmp_path, HISTORY)
     assert "not sealed: it has no rows\n" in run(tmp_path, "seal")[0]
     rows = {"user_id": [1], "viewed": [["a"]], "event": pd.Timestamp("2026-05-01", tz="UTC")}
     store.push("clicks", pd.DataFrame(rows), to=PushMode.ONLINE)
     with open_view(store, "history").unchanging():
-        printed, _ = run(tmp_path, "--lock-timeout", "0", "seal")
-    assert "not sealed: another process is sealing it for too long\n" in printed
+        for command, outcome in ("seal", "sealed"), ("vacuum", "vacuumed"):
+            printed, _ = run(tmp_path, "--lock-timeout", "0", command)
+            assert f"not {outcome}: another process is sealing it for too long\n" in printed
+    shutil.rmtree(tmp_path / "sketch")
+    assert run(tmp_path, "--lock-timeout", "0", "vacuum")[0].split()[-1] == "0", "nobody holds it"
 
 
 def test_a_filled_view_is_not_told_to_be_empty(repository):
