@@ -149,11 +149,19 @@ class WriteJob:
             len(files),
             self.label.strip("-"),
         )
-        if self._seals and files and not self._view.seal():
-            _logger.warning(
-                "feature view %r: another process is sealing it; the rows are kept, a later write seals them",
-                self._name,
+        if self._seals and files:
+            self._seal()
+
+    def _seal(self) -> None:
+        """Seal the view. Its rows are there, so that a failed seal must not look like a failed job."""
+        try:
+            problem = (
+                "" if self._view.seal() else f"feature view {self._name!r}: another process is sealing it"
             )
+        except SketchStoreError as error:
+            problem = str(error)
+        if problem:
+            _logger.warning("%s; the rows are kept, a later write seals them", problem)
 
     def _check(self, files: list[StagedFile], given: int, num_rows: int) -> None:
         written = sum(file.file.num_rows for file in files)

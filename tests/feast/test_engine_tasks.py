@@ -229,13 +229,20 @@ def test_another_store_is_refused(make_harness):
         job_of(harness)
 
 
-def test_a_job_beside_another_seal_keeps_its_rows_unsealed(harness, monkeypatch, caplog):
+def fail():
+    raise StorageError("the disk is full")
+
+
+@pytest.mark.parametrize(
+    ("seal", "reason"), [(lambda: False, "another process is sealing it"), (fail, "the disk is full")]
+)
+def test_a_job_whose_seal_fails_keeps_its_rows_unsealed(harness, monkeypatch, caplog, seal, reason):
     with job_of(harness) as job:
         report = run(job, batch([1]))
         view = harness.store.view(harness.config, harness.view)
-        monkeypatch.setattr(view, "seal", lambda: False)
+        monkeypatch.setattr(view, "seal", seal)
         job.finish([report], 1)
-    assert "another process is sealing" in caplog.text
+    assert f"{reason}; the rows are kept, a later write seals them" in caplog.text
     assert values_of(harness, 1) == [{"item 1", "all"}]
 
 
