@@ -353,12 +353,14 @@ def test_the_second_scan_takes_up_what_changed(sqlite, tmp_path, monkeypatch):
         if not written:
             written.append(rows)
             sqlite.write(view, [(entity_key(user_id=n), value_of(n + 1), later, None) for n in range(-5, 5)])
+            same_second = [(entity_key(user_id=n), value_of(n + 1), NOON, None) for n in range(5, 9)]
+            sqlite.write(view, same_second)
 
     done = import_view(store, "history", sqlite.file, tell=write_meanwhile)
     # What lies behind the place of the first scan was met there already.
     assert done.entities == 3005
     assert 0 < done.changed <= 10
-    keys = [entity_key(user_id=n) for n in range(-5, 5)]
+    keys = [entity_key(user_id=n) for n in range(-5, 9)]
     assert answers(store, view, keys) == [normal(row) for row in sqlite.read(view, keys)]
 
 
