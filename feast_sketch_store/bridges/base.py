@@ -21,7 +21,7 @@ from feast.protos.feast.types.EntityKey_pb2 import EntityKey
 from feast.protos.feast.types.Value_pb2 import Value
 from feast.repo_config import RepoConfig, load_repo_config
 
-from feast_sketch_store.errors import SettingsError, StorageError, reason_of
+from feast_sketch_store.errors import SettingsError, SketchStoreError, StorageError, reason_of
 from feast_sketch_store.planning.plan import Estimate
 from feast_sketch_store.rows.entity_keys import SERIALIZATION_VERSION
 
@@ -255,14 +255,19 @@ def open_bridge(view: OtherView) -> Bridge:
 
     Raises
     ------
-    SettingsError : the client library of the store is missing.
+    SettingsError : the client library of the store is missing, or does not take the configuration.
     StorageError : the store cannot be reached.
     """
     module, name = _BRIDGES[type(view.config.online_store).__name__].split(":")
     try:
         bridge: Bridge = getattr(import_module(f"feast_sketch_store.bridges.{module}"), name)(view)
+    except SketchStoreError:
+        raise
     except ImportError as error:
         raise SettingsError(f"{view.store.file}: a client library is missing: {error}") from error
+    except Exception as error:  # Feast and clients may raise anything for a wrong option
+        reason = f"{type(error).__name__}: {error}"
+        raise SettingsError(f"{view.store.file}: the online store cannot be opened: {reason}") from error
     return bridge
 
 

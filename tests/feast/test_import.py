@@ -447,6 +447,11 @@ def test_what_cannot_be_read_is_told(sqlite, tmp_path, monkeypatch):
         without.setitem(sys.modules, "feast.infra.online_stores.sqlite", None)
         with pytest.raises(SettingsError, match=r"import of feast.* halted.*; install what this store needs"):
             import_view(store, "history", sqlite.file)
+    redis = Other(tmp_path / "redis", "redis", {"connection_string": "127.0.0.1"}, "shop")
+    with pytest.raises(
+        SettingsError, match=r"redis.feature_store.yaml: .* cannot be opened: KeyError: 'port'"
+    ):
+        import_view(store, "history", redis.file)
     sqlite.file.write_text(sqlite.file.read_text().replace("version: 3", "version: 2"))
     with pytest.raises(SettingsError, match="entity_key_serialization_version"):
         import_view(store, "history", sqlite.file)
