@@ -106,21 +106,23 @@ class BackingStore:
         given = config.online_store.backing_store
         return None if given is None or given.store["type"] == NOWHERE else cls(config)
 
-    def write(self, table: FeatureView, rows: Sequence[FeastRow], features: Sequence[str]) -> None:
+    def write(
+        self, table: FeatureView, rows: Sequence[FeastRow], features: Sequence[str], otherwise: str
+    ) -> None:
         """Write features of rows; a feature that a row lacks is written as empty.
 
         A row replaces all of the row before it. Without the empty values, stores that merge rows would keep
         old ones.
 
-        Raises StorageError: the store did not take the rows.
+        Raises StorageError: the store did not take the rows. It tells ``otherwise``: what of them is in the
+        view.
         """
         absent = Value()
         complete = [
             (entity_key, {name: values.get(name, absent) for name in features}, event, created)
             for entity_key, values, event, created in rows
         ]
-        failure = f"did not take {len(rows)} rows, so they were not written"
-        with self._telling(f"feature view {table.name!r}", failure):
+        with self._telling(f"feature view {table.name!r}", f"did not take {len(rows)} rows, {otherwise}"):
             self._store.online_write_batch(self._config, _with_features(table, features), complete, None)
 
     def fetch(self, lookup: Lookup) -> Sequence[Row]:
@@ -245,7 +247,9 @@ def _send(
 ) -> int:
     kept = [data[number] for number in winning(view, rows, are_known).tolist()]
     if kept:
-        store.write(table, kept, [codec.feature for codec in view.settings.backed_codecs])
+        refill = f"which the view has; run `feast-sketch refill {view.name}` when it takes them again"
+        otherwise = refill if are_known else "so they were not written"
+        store.write(table, kept, [codec.feature for codec in view.settings.backed_codecs], otherwise)
     return len(kept)
 
 
@@ -265,7 +269,8 @@ def delete(
         view.delete(deletions)
         if store is not None:
             now, features = datetime.now(UTC), [codec.feature for codec in view.settings.backed_codecs]
-            store.write(table, [(key, {}, now, None) for key in entity_keys], features)
+            otherwise = "which empty what the view has deleted; delete the entities again when it takes them"
+            store.write(table, [(key, {}, now, None) for key in entity_keys], features, otherwise)
 
 
 def finish(steps: Steps[_T], store: Callable[[], BackingStore]) -> _T:

@@ -264,10 +264,17 @@ def test_a_write_that_the_backing_store_refuses_leaves_nothing(sqlite_shop, monk
     def refuse(*arguments):
         raise ConnectionError("it is down")
 
+    sqlite_shop.write(users([3]))
     monkeypatch.setattr(SqliteOnlineStore, "online_write_batch", refuse)
     with pytest.raises(StorageError, match=r"backing store \(sqlite\) did not take 2 rows.*it is down"):
         sqlite_shop.write(users([1, 2]))
     assert sqlite_shop.read([1, 2])["country"] == [None, None]
+    with pytest.raises(
+        StorageError, match="which the view has; run `feast-sketch refill users` when it takes"
+    ):
+        refilling.refill(sqlite_shop.store, "users")
+    with pytest.raises(StorageError, match="what the view has deleted; delete the entities again"):
+        maintenance.delete(sqlite_shop.store, "users", [{"user_id": 3}])
 
 
 def test_reads_fail_or_go_on_without_the_backing_store(tmp_path, monkeypatch):
