@@ -641,11 +641,13 @@ class View(LiveView[Shard]):
         """
         try:
             is_published = self._seal_if_due()
-        except SketchStoreError as error:
+        except (SketchStoreError, MemoryError) as error:
             # The rows are durable and readable; a failed seal must not look like a failed write.
-            if str(error) != self._seal_problem:
-                self._seal_problem = str(error)
-                _logger.warning("%s; the rows are kept, a later write seals them", error)
+            needs = f"{self.storage.location}: a seal needs more memory than this process can have"
+            problem = needs if isinstance(error, MemoryError) else str(error)
+            if problem != self._seal_problem:
+                self._seal_problem = problem
+                _logger.warning("%s; the rows are kept, a later write seals them", problem)
             return False
         self._seal_problem = ""
         return is_published

@@ -13,6 +13,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
@@ -295,17 +296,20 @@ def test_a_seal_takes_only_the_newest_row_of_each_entity(make_view):
     assert view.get(1)[1] >= {"b"}
 
 
-def test_a_failed_seal_keeps_the_write_and_is_told_once(make_view, monkeypatch, caplog):
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (StorageError("No space left on device"), "No space left on device"),
+        (MemoryError(), "a seal needs more memory than this process can have"),
+    ],
+)
+def test_a_failed_seal_keeps_the_write_and_is_told_once(make_view, monkeypatch, caplog, error, told):
     view = make_view()
-
-    def no_space(*_):
-        raise StorageError("No space left on device")
-
-    monkeypatch.setattr("feast_sketch_store.snapshot.files._write", no_space)
+    monkeypatch.setattr("feast_sketch_store.snapshot.files._write", Mock(side_effect=error))
     for _ in range(3):
         view.put(1, "x", policy=ALWAYS)
         view.view.settle()
-    assert caplog.text.count("No space left on device; the rows are kept") == 1
+    assert caplog.text.count(f"{told}; the rows are kept") == 1
     assert view.get(1) == {1: {"x"}}
     assert make_view().get(1) == {1: {"x"}}
 
