@@ -84,8 +84,8 @@ CASES = [("of the repository", name) for name in NAMES] + [
 @pytest.mark.has_long_form
 @pytest.mark.parametrize(
     ("where", "name"),
-    CASES[:: by_length(3, 1)],
-    ids=[ascii(where + " " + name)[:40] for where, name in CASES[:: by_length(3, 1)]],
+    CASES[:: by_length(5, 1)],
+    ids=[ascii(where + " " + name)[:40] for where, name in CASES[:: by_length(5, 1)]],
 )
 def test_a_folder_of_any_name(tmp_path, where, name):
     """Several writes, a seal, a deletion, a compaction, a vacuum, and readers of each kind."""
