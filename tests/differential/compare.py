@@ -20,12 +20,13 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from views import SPELLINGS, VIEWS
+from views import SPELLINGS, VIEWS, WEIGHTS
 
 WORKER = Path(__file__).parent / "worker.py"
 NUM_ENTITIES = 40
 WORDS = ["", "a", "b", "ä", "a long word " * 5]
 NOT_FOUND = 3  # of Feast's statuses
+LARGEST_STEP = sum(WEIGHTS.values()) / (2**6 - 1)  # of scores
 FIRST_EVENT = 1_767_225_600  # seconds since 1970, as `worker.EPOCH`
 CHANGES_A_MESSAGE, READS_A_MESSAGE, MESSAGES_A_HISTORY = 3, 60, 60
 
@@ -199,12 +200,13 @@ def in_order_of_counts(operation: dict[str, Any], answer: Any) -> Any:
 
 def is_lossy_alike(operation: dict[str, Any], one: Any, other: Any, history: History) -> bool:
     """Whether two answers differ only in values that were not written, where reads may show such, in times of
-    rows, which a seal may round down, in scores that only this version has, and in bins that are nearer in
-    this version to what was written: before, a delta of a view with shards had those of all rows.
+    rows, which a seal may round down, in scores that only this version has or of which both are within a
+    step, and in bins that are nearer in this version to what was written: before, a delta of a view with
+    shards had those of all rows.
     """
     if raised_by(one) or raised_by(other) or operation["do"] not in ("online_read", "get", "reader"):
         return False
-    other = _with_bins(operation, one, _with_scores(operation, one, other), history)
+    other = _with_bins(operation, one, _with_scores(operation, one, other, history), history)
     (exact, *lossy), (other_exact, *other_lossy) = _parts(operation, one), _parts(operation, other)
     return exact == other_exact and all(
         _has_written(operation, columns, history) and _are_no_newer(operation, times, history)
@@ -253,22 +255,31 @@ def _parts(operation: dict[str, Any], answer: Any) -> tuple[Any, Columns, Times]
     )
 
 
-def _with_scores(operation: dict[str, Any], one: Any, other: Any) -> Any:
-    """The other answer with the scores that it lacks: before, a shard without sealed rows showed none."""
+def _with_scores(operation: dict[str, Any], one: Any, other: Any, history: History) -> Any:
+    """The other answer with the scores that it lacks: before, a shard without sealed rows showed none. A view
+    with such a shard got no delta, so that its scores got steps of their own.
+    """
     scores = {f"{v}__{f}": f for v in VIEWS for f, (_, m) in VIEWS[v].features.items() if m == "score"}
+
+    def is_near(entity: int, *cells: list[Any]) -> bool:
+        _, written = history.written.get(("scored", entity), (0, {}))
+        true = sum(WEIGHTS.get(value, 0.0) for value in written.get("viewed", ()))
+        return all(value and abs(value[1] - true) <= LARGEST_STEP for value, *_ in cells)
+
     if operation["do"] == "get":
         return {
             name: [
-                a if b[1] == NOT_FOUND and name in scores else b
-                for a, b in zip(one[name], column, strict=True)
+                a if name in scores and (b[1] == NOT_FOUND or is_near(entity, a, b)) else b
+                for entity, a, b in zip(operation["entities"], one[name], column, strict=True)
             ]
             for name, column in other.items()
         }
     if operation["do"] == "online_read":
-        for row, other_row in zip(one, other, strict=True):
+        for entity, row, other_row in zip(operation["entities"], one, other, strict=True):
             for f in {*scores.values()} if row and other_row else ():
-                if f in row[1] and other_row[1].get(f) is None:
-                    other_row[1][f] = row[1][f]
+                value, other_value = row[1].get(f), other_row[1].get(f)
+                if f in row[1] and (other_value is None or is_near(entity, [value], [other_value])):
+                    other_row[1][f] = value
     return other
 
 

@@ -43,6 +43,8 @@ VIEWS = {
     "scored": View({"viewed": ("Set(Int64)", ""), "liking": ("Float64", "score")}),
 }
 
+WEIGHTS = {number: 1 / (1 + number) for number in range(60)}  # of values, for scores in 6 bits
+
 # Before the one table of settings, and after it.
 SPELLINGS: dict[str, Mapping[str, Mapping[str, str]]] = {
     "before": {

@@ -23,7 +23,7 @@ from feast import Entity, FeatureStore, FeatureView, Field, FileSource, ValueTyp
 from feast.protos.feast.types.EntityKey_pb2 import EntityKey
 from feast.protos.feast.types.Value_pb2 import Value
 from feast.types import Array, Float64, Int64, Map, Set, String, UnixTimestamp
-from views import VIEWS, spelled_options, spelled_tags
+from views import VIEWS, WEIGHTS, spelled_options, spelled_tags
 
 from feast_sketch_store import Lists, SketchReader, open_view
 from feast_sketch_store.cli import cli
@@ -65,9 +65,7 @@ class Side:
             "online_store": {"type": "sketch", "path": "sketch", **options},
         }
         (self.folder / "feature_store.yaml").write_text(json.dumps(config))
-        (self.folder / "scores.json").write_text(
-            json.dumps({"viewed": [[n, 1 / (1 + n)] for n in range(60)]})
-        )
+        (self.folder / "scores.json").write_text(json.dumps({"viewed": [*WEIGHTS.items()]}))
         user = Entity(name="user", join_keys=["user_id"], value_type=ValueType.INT64)
         shop = Entity(name="shop", join_keys=["shop_id"], value_type=ValueType.STRING)
         source = FileSource(path=str(self.folder / "none.parquet"), timestamp_field="event")
