@@ -14,6 +14,7 @@ from feast_sketch_store.layers import SealedRows
 from feast_sketch_store.rows.codecs import EXACT, MEMBERSHIP, FeatureCodec
 from feast_sketch_store.rows.encoding import FeastRow
 from feast_sketch_store.settings.features import is_embedding
+from feast_sketch_store.settings.resolve import own_fields
 from feast_sketch_store.settings.table import CODEC_TAG
 from feast_sketch_store.settings.view_settings import ViewSettings
 
@@ -64,7 +65,7 @@ def _listed(subjects: Sequence[str]) -> str:
 
 def advice(table: FeatureView, settings: ViewSettings, sealed: SealedRows | None) -> Iterator[Hint]:
     """Hints for the user who applies a view, by its settings and its sealed rows, if it has some."""
-    for field in [field for field in table.features if field.name in settings.features]:
+    for field in own_fields(table):
         declared, name = settings.features[field.name], f"{table.name}.{field.name}"
         codec = declared.codec
         is_array = codec.name == MEMBERSHIP and not codec.is_set

@@ -22,7 +22,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from feast_sketch_store import feast_parts
 from feast_sketch_store.adapter.responses import add_names, read_vectors
 from feast_sketch_store.rows.entity_keys import JOIN_KEY_TYPES, SingleKeys, hash_int64_keys
-from feast_sketch_store.settings.resolve import asked_join_keys, ttl_microseconds
+from feast_sketch_store.settings.resolve import asked_join_keys, own_fields, ttl_microseconds
 from feast_sketch_store.view.view import View
 
 _MAX_PLANS = 1_000  # kept at once
@@ -251,9 +251,7 @@ class Plans:
         Its first request then finds what Feast and this package load and prepare when they first need it.
         """
         columns = tuple(column.name for column in table.entity_columns)
-        features = [
-            f"{table.name}:{feature.name}" for feature in table.features if feature.name not in columns
-        ]
+        features = [f"{table.name}:{field.name}" for field in own_fields(table)]
         question = Question("", tuple(features), False, False, columns)
         plan = self.of(question, lambda: features, registry, config.project, config)
         if plan is not None:

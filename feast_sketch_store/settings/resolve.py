@@ -31,6 +31,7 @@ from feast_sketch_store.structures.scalars import STATIC
 
 if TYPE_CHECKING:
     from feast.feature_view import FeatureView
+    from feast.field import Field
 
 _OF_SETS = ("target", "structure", "clusters", "vocabulary")  # tags of a view about its Arrays and Sets
 
@@ -49,8 +50,7 @@ def resolve(options: StoreOptions, table: "FeatureView", folder: Path | None = N
     view_tags, wrong = read_tags(table.tags, VIEW, f"feature view {table.name!r}")
     problems += map(SettingsError, wrong)
     features: dict[str, FeatureSettings] = {}
-    given = asked_join_keys(table, [field.name for field in table.features])
-    fields = [field for field in table.features if field.name not in given]
+    fields = own_fields(table)
     for field in fields:
         where = f"feature {field.name!r} of view {table.name!r}"
         tags, wrong = read_tags(field.tags, FEATURE, where)
@@ -295,10 +295,14 @@ def declared_join_keys(table: "FeatureView") -> JoinKeys | None:
     return {c.name: VALUE_TYPE_TO_PROTO_VALUE_MAP.get(c.dtype.to_value_type()) for c in columns}
 
 
+def own_fields(table: "FeatureView") -> list["Field"]:
+    """The features of a view without its join keys, which Feast's registry adds to those of a stream view."""
+    join_keys = asked_join_keys(table, [field.name for field in table.features])
+    return [field for field in table.features if field.name not in join_keys]
+
+
 def asked_join_keys(table: "FeatureView", features: Iterable[str]) -> list[str]:
-    """Join keys of a view among features of it. Feast's registry has those of a stream view among its
-    features; rows have them in their entity keys.
-    """
+    """Join keys of a view among features that are asked of it; rows have them in their entity keys."""
     names = [column.name for column in getattr(table, "entity_columns", None) or []]
     return [name for name in features if name in names]
 
