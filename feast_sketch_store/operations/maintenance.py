@@ -51,6 +51,7 @@ from feast_sketch_store.view import holding, rebuilding
 from feast_sketch_store.view.live_shard import expire_before_of
 from feast_sketch_store.view.sealing import SealPolicy
 from feast_sketch_store.view.shard import Dropped
+from feast_sketch_store.view.shard_map import way_out
 from feast_sketch_store.view.view import View
 from feast_sketch_store.view.view_file import shard_map_of
 
@@ -408,8 +409,7 @@ def verify(
         if there.is_moving:  # and who moves them holds the lock that is held here
             found.problems.append(
                 f"feature view {view!r}: a process that divided its rows into other shards was killed, and "
-                f"writes are refused; run `feast-sketch rebuild {view} --shards` with its number again, or "
-                f"with {there.num_shards} to leave the rows where they are"
+                f"writes are refused; {way_out(view, there)}"
             )
         else:
             found.leftovers += former_files(opened.storage, opened.shard_map)

@@ -114,6 +114,14 @@ class OtherShardsError(ShardError):
     """The rows of a view are divided into other shards than a process has opened."""
 
 
+def way_out(view: str, there: ShardMap) -> str:
+    """What to do after a process was killed that divided the rows of a view."""
+    return (
+        f"run `feast-sketch rebuild {view} --shards` with its number again, or with {there.num_shards} to "
+        "leave the rows where they are"
+    )
+
+
 def check_map(view: str, there: ShardMap, opened: ShardMap) -> None:
     """Check that a view may be written with the shards that it was opened with.
 
@@ -122,9 +130,7 @@ def check_map(view: str, there: ShardMap, opened: ShardMap) -> None:
     if there.is_moving:
         raise ShardError(
             f"feature view {view!r}: its rows are being divided into other shards; nothing was "
-            "written. Try again when that is done; if it was killed, run `feast-sketch rebuild "
-            f"{view} --shards` with its number again, or with {there.num_shards} to leave "
-            "the rows where they are"
+            f"written. Try again when that is done; if it was killed, {way_out(view, there)}"
         )
     if there != opened:
         raise OtherShardsError(
