@@ -121,8 +121,9 @@ def rows_of(raw: Sequence[RawRow], features: Sequence[str]) -> list[Row]:
     Small messages are parsed as one, which takes two thirds of the time.
     """
     messages = [row[2] for row in raw if row]
-    parts = [b"".join(messages)] if sum(map(len, messages)) <= _PARSED_BYTES else messages
-    values = chain.from_iterable(RepeatedValue.FromString(part).val for part in parts)
+    if sum(map(len, messages)) <= _PARSED_BYTES:
+        messages = [b"".join(messages)]
+    values = chain.from_iterable([RepeatedValue.FromString(message).val for message in messages])
     rows: list[Row] = []
     for row in raw:
         if not row:
