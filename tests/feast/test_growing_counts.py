@@ -94,7 +94,7 @@ def test_any_order_of_operations_and_seals_gives_the_sums_of_a_dictionary(make_s
         "seal",
         "absorb",
     ]
-    for step in range(by_length(30, 50)):
+    for step in range(by_length(20, 50)):
         users = rng.integers(0, USERS, 8).tolist()
         values = [f"v{n}" for n in rng.integers(0, VALUES, 8)]
         amounts = rng.integers(0, 4, 8).tolist()

@@ -64,7 +64,7 @@ def test_any_order_of_operations_and_seals_gives_the_sets_of_a_dictionary(make_s
     reader = SketchReader(store.repo_path, "history", refresh_interval_seconds=0)
     known, rng = dict.fromkeys(range(USERS)), np.random.default_rng(shards)
     tasks = ["add", "add", "remove", "remove", "replace", "clear", "words", "seal", "absorb"]
-    for step in range(by_length(25, 40)):
+    for step in range(by_length(16, 40)):
         users, values = numbers(rng, 20)
         task = tasks[rng.integers(len(tasks))] if step else "add"
         if task == "add":

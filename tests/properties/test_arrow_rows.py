@@ -230,7 +230,7 @@ def codecs_of(types, name=""):
     return [FeatureCodec.for_feature(feature, dtype, name) for feature, dtype in types.items()]
 
 
-@settings(REPEATABLE, max_examples=by_length(20, 60))
+@settings(REPEATABLE, max_examples=by_length(12, 60))
 @given(tables(), st.sampled_from(ALL_CODECS))
 def test_columns_become_the_rows_that_protos_become(drawn, codec):
     types, names, table = drawn
@@ -241,7 +241,7 @@ def test_columns_become_the_rows_that_protos_become(drawn, codec):
     assert comparable(rows, codecs) == comparable(wanted, codecs)
 
 
-@settings(REPEATABLE, max_examples=by_length(15, 50))
+@settings(REPEATABLE, max_examples=by_length(10, 50))
 @given(tables(), st.data())
 def test_it_does_not_matter_how_a_table_is_cut(drawn, data):
     types, names, table = drawn

@@ -17,7 +17,7 @@ from tests.properties.test_view_machine import CODECS, NAMES, VALUES, at, plain
 
 pytestmark = pytest.mark.has_long_form
 
-REPEATABLE = settings(derandomize=True, deadline=None, database=None, max_examples=by_length(20, 60))
+REPEATABLE = settings(derandomize=True, deadline=None, database=None, max_examples=by_length(14, 60))
 USERS = range(5)
 
 # (user, values or None for a deletion, event, created or None); few times, so that many are equal.

@@ -158,7 +158,7 @@ def read(view, columns, sealed):
             assert found[user, name] == expected, (user, name)
 
 
-@pytest.mark.parametrize("seed", range(by_length(6, 30)))
+@pytest.mark.parametrize("seed", range(by_length(4, 30)))
 def test_rows_read_back_and_nothing_smaller_was_left(tmp_path, seed):
     scalars, num_rows, num_times, presence_error_rate = draw_view(seed)
     columns = draw_rows(seed, scalars, num_rows)

@@ -182,7 +182,7 @@ class ViewMachine(RuleBasedStateMachine):
 
 
 ViewMachine.TestCase.settings = settings(
-    max_examples=by_length(6, 16), stateful_step_count=25, deadline=None, derandomize=True, database=None
+    max_examples=by_length(4, 16), stateful_step_count=25, deadline=None, derandomize=True, database=None
 )
 TestView = ViewMachine.TestCase
 

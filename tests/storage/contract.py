@@ -581,8 +581,9 @@ class StorageContract:
             storages[0].delete_all()  # else each round has more to delete, and writers more time
             assert names_of(storages[0]) == []
 
+    @pytest.mark.has_long_form
     def test_two_delete_everything(self, make):
-        for _ in range(4):
+        for _ in range(by_length(2, 4)):
             storages = [make() for _ in range(4)]
             for number in range(30):
                 put(storages[0], f"rows/{number % 3}/{number}")

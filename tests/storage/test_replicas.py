@@ -31,6 +31,7 @@ from tests.helpers import object_servers
 from tests.helpers.cases import for_each
 from tests.helpers.histories import NEVER, items_of, put, settings_of
 from tests.helpers.keys import user_hashes, user_key
+from tests.helpers.length import by_length
 from tests.helpers.no_threads import no_new_threads
 from tests.helpers.object_servers import copy_objects
 from tests.helpers.proxy import proxy
@@ -314,12 +315,15 @@ def test_what_was_damaged_in_the_cache_is_not_served(bucket, change):
     assert len(served(bucket.replica())) == 23
 
 
-@for_each(
-    "part, how, cache",
-    [(".base.sketch", how, cache) for how in ("cut", "empty") for cache in (True, False)]
-    + [(".base.sketch", how, True) for how in ("flipped", "gone")]
-    + [(".json", how, False) for how in ("cut", "empty")],
-)
+DAMAGE = [
+    *((".base.sketch", how, cache) for how in ("cut", "empty") for cache in (True, False)),
+    *((".base.sketch", how, True) for how in ("flipped", "gone")),
+    *((".json", how, False) for how in ("cut", "empty")),
+]
+
+
+@pytest.mark.has_long_form
+@for_each("part, how, cache", DAMAGE[:: by_length(3, 1)])
 def test_a_damaged_object_of_a_snapshot_falls_back_to_the_one_before(bucket, part, how, cache):
     objects = bucket.server.obstore(bucket.url)
     bucket.put({1: ["tea"]})

@@ -3,7 +3,7 @@
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from feast_sketch_store.rows.codecs import FeatureCodec
@@ -11,6 +11,7 @@ from feast_sketch_store.rows.packed_values import packed_arrays, values_from
 from feast_sketch_store.rows.vocabulary import Vocabulary
 from feast_sketch_store.structures.parts import Parts, prefixed
 from tests.helpers.cases import for_each
+from tests.helpers.length import by_length
 
 BINARY, INT64 = pa.large_binary(), pa.int64()
 
@@ -69,6 +70,8 @@ def test_numbers_in_runs_take_the_bits_of_their_distances(base):
 
 
 @pytest.mark.slow
+@pytest.mark.has_long_form
+@settings(max_examples=by_length(30, 100))
 @given(st.lists(st.lists(st.integers(-(2**62), 2**62), min_size=50, max_size=60), min_size=1, max_size=3))
 def test_long_runs_of_any_numbers(runs):
     assert_comes_back(pa.array(dict.fromkeys(number for run in runs for number in sorted(run)), INT64))

@@ -15,6 +15,7 @@ from feast_sketch_store.structures.set_columns import SetColumns
 from feast_sketch_store.structures.shared_values import find_chains
 from tests.helpers.cases import for_each
 from tests.helpers.layers import build_layer, random_hashes, rows_with
+from tests.helpers.length import by_length
 
 NUM_ROWS = 800
 
@@ -74,8 +75,9 @@ def implied(seed=1, share=0.4, num_others=1.0):
 
 
 @pytest.mark.slow
+@pytest.mark.has_long_form
 @for_each("value_field", ["int64_set_val", "string_set_val", "int64_list_val"])
-@for_each("share", [0.02, 0.4, 0.6, 0.97, 1.0])
+@for_each("share", by_length([0.02, 0.6], [0.02, 0.4, 0.6, 0.97, 1.0]))
 def test_a_feature_that_is_implied_is_coded_with_the_other(share, value_field):
     base, dependent = implied(share=share)
     features = [
@@ -149,7 +151,8 @@ def test_two_chains_in_one_layer():
 
 
 @pytest.mark.slow
-@for_each("seed", range(6))
+@pytest.mark.has_long_form
+@for_each("seed", range(by_length(3, 6)))
 def test_chains_of_several_features_with_rows_that_have_none(seed):
     rng = np.random.default_rng(seed)
     base = is_drawn(rng, 200, rng.uniform(0.5, 40))

@@ -17,7 +17,7 @@ from tests.oracle.lists import read_list
 
 pytestmark = pytest.mark.has_long_form
 
-REPEATABLE = settings(derandomize=True, database=None, deadline=None, max_examples=by_length(25, 80))
+REPEATABLE = settings(derandomize=True, database=None, deadline=None, max_examples=by_length(16, 80))
 
 
 def coded(rows, num_symbols):
