@@ -17,6 +17,8 @@ values, counts = views.get(users)                           two Arrow arrays of 
 views.remove([user], author)                                forget what was counted of one author
 """
 
+import math
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime
@@ -60,8 +62,8 @@ class AppendedFeature(ABC):
     """One feature of a view to which rows append. Safe to use from several threads.
 
     Writes are durable, and visible to this process, when they return. Writes of several threads share a
-    commit. Feast's own writes and reads see the same values. Open it again after ``feast apply`` has changed
-    the view, its ttl for example.
+    commit. Feast's own writes and reads see the same values. What ``feast apply`` changes, such as the ttl,
+    counts when Feast has refreshed the registry, as for them, within the refresh interval.
 
     Parameters
     ----------
@@ -82,10 +84,25 @@ class AppendedFeature(ABC):
     _how_declared: str
 
     def __init__(self, repo: FeatureStore | str | Path, feature_view: str, feature: str):
-        store = repo if isinstance(repo, FeatureStore) else FeatureStore(repo_path=str(repo))
-        table = _view_of(store, feature_view)
-        self._is_replica = store.config.online_store.read_only
-        self._view = online_store_of(store).writer(store.config, table)
+        self._store = repo if isinstance(repo, FeatureStore) else FeatureStore(repo_path=str(repo))
+        self._names = feature_view, feature
+        self._where = f"{self._kind} {feature!r} of feature view {feature_view!r}"  # in messages
+        self._online_store = online_store_of(self._store)
+        self._is_replica = self._store.config.online_store.read_only
+        self._version = _version_of(self._store, feature_view)
+        self._followed_at = -math.inf  # time.monotonic()
+        registry: Any = self._store.registry
+        registry.refresh(self._store.project)  # a view may have been applied since
+        self._follow()
+
+    def _follow(self) -> None:
+        """Open the feature as the registry declares it, once per refresh interval; errors as of the class."""
+        now = time.monotonic()
+        if now - self._followed_at < self._store.config.online_store.refresh.interval_seconds:
+            return
+        store, (feature_view, feature) = self._store, self._names
+        table = self._version or any_feature_view(store, feature_view, allow_cache=True)
+        self._view = self._online_store.writer(store.config, table)
         settings = self._view.settings
         known = settings.codecs if settings.semantics == "append" else ()
         codecs = {codec.feature: codec for codec in known if self._is_of_kind(codec)}
@@ -96,8 +113,19 @@ class AppendedFeature(ABC):
                 + f". {self._how_declared}"
             )
         self._codec = codecs[feature]
-        self._where = f"{self._kind} {feature!r} of feature view {feature_view!r}"  # in messages
         self._entities = EntityColumns(feature_view, join_key_columns(table))
+        self._followed_at = now
+
+    def _columns(self, entities: Entities) -> tuple[dict[str, pa.Array], int]:
+        """Entities as one column per join key, and their number."""
+        self._follow()
+        columns = self._entities.columns(entities)
+        return columns, self._entities.number(columns)
+
+    def _hash(self, entities: Entities) -> NDArray[np.uint64]:
+        """The hashes of entities: uint64[n, 2]."""
+        self._follow()
+        return self._entities.hash(entities)
 
     @staticmethod
     @abstractmethod
@@ -112,14 +140,13 @@ class AppendedFeature(ABC):
         RowError, StorageError : as `add`.
         """
         self._require_writer()
-        columns = self._entities.columns(entities)
-        if self._entities.number(columns):
+        columns, num_rows = self._columns(entities)
+        if num_rows:
             self._view.delete(deletion_rows(columns, datetime.now(UTC)))
 
     def _remove(self, entities: Entities, values: Any, until: datetime | None) -> None:
         """Remove a value of each entity, up to a time; see `Lists.remove`."""
-        columns = self._entities.columns(entities)
-        num_rows = self._entities.number(columns)
+        columns, num_rows = self._columns(entities)
         if _is_single(values):
             values = [values] * num_rows
         times = self._times(until, num_rows)
@@ -216,8 +243,7 @@ class AppendedItems(AppendedFeature):
         RowError : the arrays differ in length or have a wrong type; nothing was written.
         StorageError : nothing was written.
         """
-        columns = self._entities.columns(entities)
-        num_rows = self._entities.number(columns)
+        columns, num_rows = self._columns(entities)
         elements, times = self._values(values, num_rows), self._times(timestamps, num_rows)
         beside = self._attributes(attributes or {}, num_rows)
         self._write(columns, (np.arange(num_rows + 1), elements, times), times, None, attributes=beside)
@@ -242,8 +268,7 @@ class AppendedItems(AppendedFeature):
         ------
         RowError, StorageError : as `add`.
         """
-        columns = self._entities.columns(entities)
-        num_rows = self._entities.number(columns)
+        columns, num_rows = self._columns(entities)
         bounds = self._bounds(indptr, num_rows)
         times = self._times(timestamps, int(bounds[-1]))
         elements = self._values(values, int(bounds[-1]))
@@ -306,7 +331,7 @@ class Lists(AppendedItems):
         UnsupportedFeatureError : the items lack an attribute.
         DamagedFileError : a file of the view cannot be read.
         """
-        hashes = self._entities.hash(entities)
+        hashes = self._hash(entities)
         window = window_of_lists(
             self._where,
             self._codec,
@@ -374,7 +399,7 @@ class Sets(AppendedItems):
         RowError : the entities do not have the view's join keys.
         DamagedFileError : a file of the view cannot be read.
         """
-        hashes, codec = self._entities.hash(entities), self._codec
+        hashes, codec = self._hash(entities), self._codec
         answer = self._view.read(hashes, (codec.feature,), self._view.settings.ttl_microseconds)
         return column_of(answer, codec, len(hashes))
 
@@ -449,8 +474,7 @@ class Counts(AppendedFeature):
             values or counts. Nothing was written.
         StorageError : nothing was written.
         """
-        columns = self._entities.columns(entities)
-        num_rows = self._entities.number(columns)
+        columns, num_rows = self._columns(entities)
         elements, times = self._values(values, num_rows), self._times(timestamps, num_rows)
         amounts, ids = self._amounts(counts, num_rows), None
         if event_ids is not None:
@@ -481,8 +505,8 @@ class Counts(AppendedFeature):
         ------
         RowError, StorageError : as `increment`.
         """
-        columns = self._entities.columns(entities)
-        bounds = self._bounds(indptr, self._entities.number(columns))
+        columns, num_rows = self._columns(entities)
+        bounds = self._bounds(indptr, num_rows)
         number = int(bounds[-1])
         items = bounds, self._values(values, number), self._amounts(counts, number)
         self._write(columns, items, self._times(timestamps, len(bounds) - 1), REPLACE)
@@ -497,7 +521,7 @@ class Counts(AppendedFeature):
         RowError : the entities do not have the view's join keys.
         DamagedFileError : a file of the view cannot be read.
         """
-        hashes, codec = self._entities.hash(entities), self._codec
+        hashes, codec = self._hash(entities), self._codec
         answer = self._view.read(hashes, (codec.feature,), self._view.settings.ttl_microseconds)
         values, amounts = column_of(answer, codec, len(hashes)), np.zeros(0, np.int64)
         if (part := answer.features.get(codec.feature)) is not None:
@@ -543,11 +567,11 @@ class Counts(AppendedFeature):
         return amounts.astype(np.int64)
 
 
-def _view_of(store: FeatureStore, name: str) -> Any:
-    """A feature view by its name, or one of its versions by ``name@version``."""
+def _version_of(store: FeatureStore, name: str) -> Any:
+    """A version of a feature view, whose declaration stays, by ``name@version``; None without a version."""
     name, at, version = name.partition("@")
     if not at:
-        return any_feature_view(store, name)
+        return None
     if not store.config.registry.enable_online_feature_view_versioning:
         raise UnsupportedFeatureError(
             f"feature view {name!r} has no versions: set enable_online_feature_view_versioning: true under "

@@ -665,12 +665,13 @@ def stored_views(store: FeatureStore) -> list[Any]:
     ]
 
 
-def any_feature_view(store: FeatureStore, name: str) -> Any:
-    """A feature view by its name, whatever kind of view it is.
+def any_feature_view(store: FeatureStore, name: str, allow_cache: bool = False) -> Any:
+    """A feature view by its name, whatever kind of view it is; with ``allow_cache`` as of the registry's last
+    refresh.
 
     Raises feast.errors.FeatureViewNotFoundException: no feature view has this name (from Feast).
     """
-    table: Any = store.registry.get_any_feature_view(name, store.project)
+    table: Any = store.registry.get_any_feature_view(name, store.project, allow_cache)
     return table
 
 

@@ -530,3 +530,16 @@ def test_warnings_of_old_items_are_told_once(store, caplog):
     with caplog.at_level(logging.WARNING):
         store.write_to_online_store("history", frame([(1, ["a"], [ago(days=99)], ago(days=99))]))
     assert "older than its ttl" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("ttl", "tags", "shown"),
+    [(timedelta(days=4), LIST, ["b"]), (TTL, {**LIST, "sketch.list": "{limit: 1}"}, ["b"])],
+)
+def test_what_is_applied_later_counts_once_the_registry_is_refreshed(store, ttl, tags, shown):
+    lists = Lists(store, "history", "read")
+    lists.add([1, 1], ["a", "b"], [ago(days=5), ago(days=3)])
+    assert lists.get([1]).to_arrow().to_pylist() == [["b", "a"]]
+    FeatureStore(repo_path=store.repo_path).apply([list_view(tags, ttl=ttl)])
+    store.refresh_registry()
+    assert lists.get([1]).to_arrow().to_pylist() == read(store, [1])[0] == [shown]
