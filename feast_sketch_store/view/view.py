@@ -33,7 +33,7 @@ from feast_sketch_store.rows.limits import gathered
 from feast_sketch_store.rows.list_log import ListRows, list_tables
 from feast_sketch_store.settings.view_settings import ViewSettings
 from feast_sketch_store.storage.base import Storage, UncertainWriteError
-from feast_sketch_store.storage.names import HELD_BACK_FILE, SEAL_LOCK, remove_left_over
+from feast_sketch_store.storage.names import HELD_BACK_FILE, SEAL_LOCK, VIEW_FILE, remove_left_over
 from feast_sketch_store.threads import in_threads
 from feast_sketch_store.view import joint_seal
 from feast_sketch_store.view.background import Sealer
@@ -539,7 +539,8 @@ class View(LiveView[Shard]):
         between = _LOOKS_AT_LEASE_SECONDS * (100 if self.storage.fetches else 1)
         while True:
             with self.storage.lease(SEAL_LOCK, create=create) as is_ours:
-                if is_ours or time.monotonic() >= until:
+                is_gone = not is_ours and not create and self.storage.info(VIEW_FILE) is None
+                if is_ours or is_gone or time.monotonic() >= until:
                     if is_ours and self.registration is not None:
                         self.follow()  # who held it before may have divided the rows
                     self._hand_on_settings()

@@ -177,6 +177,16 @@ def test_snapshots_that_are_newer_than_the_rows_are_refused(make_view, tmp_path,
     assert make_view().get("a", "b") == {"a": {"i1"}, "b": {"i4"}}
 
 
+def test_nobody_waits_for_the_lease_of_a_view_that_is_gone(make_view, tmp_path, monkeypatch):
+    view = make_view()
+    view.put("a", "i1")
+    shutil.rmtree(tmp_path / "view")
+    monkeypatch.setattr("feast_sketch_store.view.view.time.sleep", None)
+    view.view.lock_timeout_seconds = 60.0
+    assert (view.view.seal(timeout_seconds=60.0), view.view.vacuum()) == (False, 0)
+    assert not (tmp_path / "view").exists()
+
+
 class CutOff(ObjectsInMemory):
     """A bucket that deletes so many objects, one after the other, and then is out of reach."""
 
