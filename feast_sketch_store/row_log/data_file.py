@@ -206,7 +206,12 @@ class StagedFile:
 
         Raises StorageError: it is missing, or its size is wrong.
         """
-        if (size := self.file.size_bytes) != self.size_bytes:
+        if not (size := self.file.size_bytes):
+            raise StorageError(
+                f"{self.file.where}: a task wrote it, and it is gone: the view was dropped meanwhile, or a "
+                "vacuum took the file for left over; nothing was committed. Run the job again"
+            )
+        if size != self.size_bytes:
             raise StorageError(
                 f"{self.file.where}: a task wrote {self.size_bytes} bytes, and {size} are there; nothing was "
                 "committed. Run the job again"

@@ -216,6 +216,14 @@ def test_a_job_does_not_commit_into_shards_that_the_view_had_before(harness):
         job.finish([report], 2)
 
 
+def test_a_job_whose_view_was_dropped_meanwhile_says_so(harness):
+    job = job_of(harness)
+    report = run(job, batch([1, 2]))
+    harness.store.update(harness.config, [harness.view], [], [], [], False)
+    with pytest.raises(StorageError, match=r"and it is gone: the view was dropped meanwhile, .*Run the"), job:
+        job.finish([report], 2)
+
+
 def test_a_replica_does_not_start_a_job(harness):
     config = harness.config.model_copy()
     config._online_store = harness.config.online_store.model_copy(update={"read_only": True})
