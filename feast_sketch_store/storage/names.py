@@ -15,7 +15,7 @@ from feast_sketch_store.storage.base import FileInfo, Storage
 ROWS_FOLDER = "rows/"  # a Delta table
 FRESH_FOLDER = "fresh/"  # commits that are not in the table yet
 SNAPSHOTS_FOLDER = "snapshots/"
-REBUILD_FOLDER = "rebuild/"  # a store of its own during a rebuild
+REBUILD_FOLDERS = "rebuild-"  # begins the name of the folder that is a store of its own during a rebuild
 IMPORT_FOLDER = "import/"  # the rows of an import in progress, or of one to be continued
 HELD_BACK_FILE = "held_back.json"  # names the rows of a fill that did not pass the gate, see `view.gate`
 SEAL_LOCK = "seal.lock"
@@ -24,7 +24,6 @@ APPEND_LOCK = f"{FRESH_FOLDER}lock"  # held during an append to the log
 VIEW_FILE = "view.json"  # shards, join keys and features of the view, see `view.view_file`
 VIEW_LOCK = "view.lock"  # held while that file is changed
 
-_STAGED = (REBUILD_FOLDER, IMPORT_FOLDER)
 _PLAIN = re.compile(r"[a-z0-9_][a-z0-9_-]{0,63}")
 _READABLE_CHARACTERS = 40
 
@@ -48,7 +47,8 @@ def left_over(storage: Storage, age_seconds: float = 86_400.0) -> list[str]:
 
     def is_left(info: FileInfo) -> bool:
         top, slash, _ = info.name.partition("/")
-        return top + slash in _STAGED or (top[0] == "." and (slash != "" or info.modified_at < oldest))
+        is_staged = slash != "" and top.startswith((REBUILD_FOLDERS, IMPORT_FOLDER.rstrip("/")))
+        return is_staged or (top[0] == "." and (slash != "" or info.modified_at < oldest))
 
     return sorted(info.name for info in storage.walk() if is_left(info))
 
@@ -57,7 +57,6 @@ def remove_left_over(storage: Storage, age_seconds: float) -> int:
     """Remove the files that `left_over` names, and return their number."""
     names = left_over(storage, age_seconds)
     storage.delete(name for name in names if "/" not in name)
-    hidden = {name.partition("/")[0] + "/" for name in names if "/" in name}
-    for folder in sorted({*_STAGED, *hidden}):
+    for folder in sorted({name.partition("/")[0] + "/" for name in names if "/" in name}):
         storage.within(folder).delete_all()
     return len(names)

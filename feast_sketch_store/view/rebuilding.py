@@ -16,7 +16,7 @@ from feast_sketch_store.errors import StorageError
 from feast_sketch_store.row_log import LogRead, RowLog
 from feast_sketch_store.rows.limits import gathered
 from feast_sketch_store.storage.base import Storage
-from feast_sketch_store.storage.names import REBUILD_FOLDER
+from feast_sketch_store.storage.names import REBUILD_FOLDERS
 from feast_sketch_store.view import joint_seal
 from feast_sketch_store.view.gate import REBUILD, Figures
 from feast_sketch_store.view.joint_seal import deleted_on_error
@@ -61,7 +61,7 @@ def rebuild(
         # First of all: rows that are written from here on are not among those that are replaced.
         before = {number: part.begun_input() for number, part in parts.items()}
         # Of its own: a process that has lost its lease may still fill another. A vacuum removes what is left.
-        staging = view.storage.within(f"{REBUILD_FOLDER}{secrets.token_hex(8)}/")
+        staging = view.storage.within(f"{REBUILD_FOLDERS}{secrets.token_hex(8)}/")
         try:
             new = dict(enumerate(_divided(fill(staging), staging, len(parts))))
             if not any(new.values()):

@@ -147,7 +147,7 @@ def _unnamed(storage: Storage) -> set[str]:
         for name in names - table
         if (name.startswith("snapshots/") and name.partition("/")[2] not in texts and name not in manifests)
         or (name.startswith("rows/") and not name.startswith("rows/_delta_log/"))
-        or name.startswith("rebuild/")
+        or name.startswith("rebuild-")
     }
 
 
@@ -155,7 +155,7 @@ def _maybe_under_way(storage: Storage, names: set[str]) -> set[str]:
     """Those that a process that lives may name later: not what was replaced, nor what is of a rebuild."""
     compaction = RowLog(storage).table_state().compaction
     replaced = {f"rows/{name}" for name in compaction.tombstones} if compaction else set()
-    return {name for name in names - replaced if not name.startswith("rebuild/")}
+    return {name for name in names - replaced if not name.startswith("rebuild-")}
 
 
 def campaign(bucket: Bucket, kills: int, seed: int) -> int:

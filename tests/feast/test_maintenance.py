@@ -336,7 +336,7 @@ class TestRebuild:
         for each in (store, reader, another(store)):
             assert countries(each, 99, 100, 299) == [None, "DE", "DE"]
         assert maintenance.verify(store, "history").problems == []
-        assert open_view(store, "history").storage.within("rebuild/").list() == []
+        assert not [*open_view(store, "history").storage.path.glob("rebuild*")]
 
     def test_rows_that_were_only_pushed_are_counted_and_asked_about(self, run, store):
         """Three are new, two are newer than in the offline store, one is as old as there."""
@@ -467,9 +467,9 @@ class TestRebuild:
         assert countries(another(store), 1) == ["FR"]
 
     def test_the_first_one_of_a_view_may_be_killed(self, store):
-        staged = open_view(store, "empty").storage.within("rebuild/")
+        staged = open_view(store, "empty").storage.within("rebuild-7/")
         staged.replace("shop/empty/rows/x.parquet", b"x")
-        assert maintenance.verify(store, "empty").leftovers == ["rebuild/shop/empty/rows/x.parquet"]
+        assert maintenance.verify(store, "empty").leftovers == ["rebuild-7/shop/empty/rows/x.parquet"]
         assert maintenance.vacuum(store, "empty") == 1
         assert maintenance.verify(store, "empty").leftovers == []
 

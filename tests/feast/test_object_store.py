@@ -175,7 +175,7 @@ def test_a_rebuild_replaces_all_rows(store, tmp_path, url):
     push(store, NUM_USERS + 7, "DE")
     run(tmp_path, "rebuild", "history", "--yes")
     assert countries(store, 7, 8, NUM_USERS + 7) == ["FR", "FR", None]
-    assert not [info.name for info in open_view(store, "history").storage.walk() if "rebuild/" in info.name]
+    assert not [info.name for info in open_view(store, "history").storage.walk() if "rebuild-" in info.name]
 
 
 def test_readers_find_a_store_by_its_url(store, moto, url):
