@@ -89,7 +89,7 @@ def seal_by(store: FeatureStore, view: str, run: Run) -> bool:
         )
         made = all_do(DRAFT, joint)
         drafts = {n: parts[n].drafted(unpack(one)[0]) for n, one in zip(given, made, strict=True)}
-        publish_drafts(parts, drafts, opened.judge)
+        publish_drafts(parts, drafts, opened.approve)
         large = [n for n, draft in drafts.items() if draft.compacts]
         if large:
             run(task, [request_of(FINISH, number, given[number]) for number in large])

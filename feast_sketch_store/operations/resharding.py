@@ -117,7 +117,7 @@ def divide(
             # then emptied is sealed, too: its readers, and the next rows, need what a seal knows. Its log has
             # no commits if it was emptied before it was divided last.
             was_written = former.sealed() is not None or any(end.number >= 0 for _, end in ends)
-            joint_seal.seal_bases(moved.shards, moved.judge, was_written)
+            joint_seal.seal_bases(moved.shards, moved.approve, was_written)
             for part, end in ends:
                 if not part.row_log.is_at_end(end):
                     raise StorageError(

@@ -152,9 +152,9 @@ def figures_with(shards: Mapping[int, Shard], files: Sequence[StagedFile]) -> Fi
     return Figures.sum_of(in_threads(lambda number: shards[number].figures(logs[number], joint), logs))
 
 
-def seal_deltas(shards: Mapping[int, Shard]) -> bool:
+def seal_deltas(shards: Mapping[int, Shard], check: Callable[[], object]) -> bool:
     """Lay a delta over the base of each shard. Returns False, with nothing changed, if a shard needs a new
-    base.
+    base. ``check`` is called before the deltas are published, and may raise.
     """
     drafts: dict[int, SnapshotFile] = {}
     with ExitStack() as unpublished:
@@ -167,6 +167,7 @@ def seal_deltas(shards: Mapping[int, Shard]) -> bool:
                 return False
             drafts[number] = draft
             unpublished.callback(shard.snapshots.discard, draft)
+        check()
         unpublished.pop_all()
     _publish(shards, drafts)
     for number in drafts:

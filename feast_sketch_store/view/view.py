@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, TypeAlias
 
 import pyarrow as pa
@@ -480,11 +481,10 @@ class View(LiveView[Shard]):
             if not is_ours:
                 return False
             self._check_features()
-            if as_delta and joint_seal.seal_deltas(self.shards):
+            if as_delta and joint_seal.seal_deltas(self.shards, self._check_features):
                 return True
             try:
-                judge = (lambda figures: None) if force else self.judge
-                is_sealed = joint_seal.seal_bases(self.shards, judge)
+                is_sealed = joint_seal.seal_bases(self.shards, partial(self.approve, force=force))
             except GateError:
                 self._num_refused = self.sizes().unsealed_rows
                 raise
@@ -503,6 +503,14 @@ class View(LiveView[Shard]):
         with self.unchanging():
             self._check_features()
             yield
+
+    def approve(self, figures: Figures, force: bool = False) -> None:
+        """Check a seal again before it is published: a feature may have been applied and written, and its
+        rows sealed, after it began. Ask the gate, unless with ``force``; see `judge`.
+        """
+        self._check_features()
+        if not force:
+            self.judge(figures)
 
     def _check_features(self) -> None:
         """Check that a seal would not hide features of which this process does not know."""

@@ -15,6 +15,7 @@ from feast.types import Array, Float32, Float64, Int64, Json, Set, String
 from feast_sketch_store import SketchOnlineStore, SketchReader
 from feast_sketch_store.errors import RowError, SettingsError, SketchStoreError, UnsupportedFeatureError
 from feast_sketch_store.operations.resharding import divide
+from feast_sketch_store.row_log import RowLog
 from feast_sketch_store.storage.local import LocalStorage
 from feast_sketch_store.storage.names import SEAL_LOCK
 from feast_sketch_store.view.rebuilding import rebuild
@@ -218,6 +219,31 @@ def test_a_process_that_does_not_know_a_new_feature_does_not_seal_it_away(make_h
     old.reopened().store.update(old.config, [], [old.view], [], [], False)
     new.write(3, {"city": Value(string_val="Lyon")})
     assert old.store.seal(old.config, old.view), "the feature is removed, though others still write it"
+
+
+@pytest.mark.parametrize("as_delta", [False, True])
+def test_a_feature_that_is_written_as_a_seal_begins_is_not_sealed_away(
+    make_harness, make_view, monkeypatch, as_delta
+):
+    old = make_harness({"country": String}, compaction={"min_rows": 10**9})
+    old.write(1, FRANCE)
+    view = old.store.view(old.config, old.view)
+    assert view.seal()
+    old.write(2, FRANCE)
+    new = old.reopened()
+    new.view = make_view({"country": String, "city": String})
+    absorb, both = RowLog.absorb, {**FRANCE, "city": Value(string_val="Paris")}
+
+    def write_before(log):
+        monkeypatch.undo()
+        new.store.update(new.config, [], [new.view], [], [], False)
+        new.write(1, both)
+        return absorb(log)
+
+    monkeypatch.setattr(RowLog, "absorb", write_before)
+    with pytest.raises(SettingsError, match="the features city, which this process does not know"):
+        view.seal(as_delta)
+    assert [values for _, values in new.reopened().read(1, 2)] == [both, FRANCE]
 
 
 @pytest.mark.parametrize("options", [{}, {"compaction": {"min_rows": 0}}], ids=["unsealed", "sealed"])
