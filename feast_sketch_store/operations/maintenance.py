@@ -490,13 +490,19 @@ def rebuild(
     GateError : the new rows do not pass the view's gate; nothing has changed.
     StorageError : the offline store returned no rows, or another process is sealing the view; nothing has
         changed.
-    SketchStoreError : the view has no batch source.
+    SketchStoreError : the view has no batch source, or the start is after the end.
     """
     online_store, table = _resolve(store, view)
     if getattr(table, "batch_source", None) is None:
         raise SketchStoreError(f"feature view {view!r} has no batch source to rebuild from")
     end = end or datetime.now(UTC)
     start = start or (end - table.ttl if table.ttl else datetime(1970, 1, 2, tzinfo=UTC))
+    first, last = (each if each.tzinfo else each.replace(tzinfo=UTC) for each in (start, end))
+    if first > last:
+        raise SketchStoreError(
+            f"feature view {view!r}: there is no time from {first} to {last} to rebuild it from; "
+            "give an earlier start, or a later end"
+        )
     opened = online_store.writer(store.config, table)
 
     def fill(staging: Storage) -> Storage:

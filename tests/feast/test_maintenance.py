@@ -338,6 +338,10 @@ class TestRebuild:
         assert maintenance.verify(store, "history").problems == []
         assert not [*open_view(store, "history").storage.path.glob("rebuild*")]
 
+    def test_one_from_a_time_to_come_is_refused(self, run):
+        status, _, error = run("rebuild", "history", "--from", "2100-01-01")
+        assert (status, "'history': there is no time from 2100-01-01 00:00:00+00:00 to" in error) == (1, True)
+
     def test_rows_that_were_only_pushed_are_counted_and_asked_about(self, run, store):
         """Three are new, two are newer than in the offline store, one is as old as there."""
         push(store, [10**6, 10**6 + 1, 10**6 + 2, 1, 2], EVENT + timedelta(hours=1))
@@ -458,7 +462,7 @@ class TestRebuild:
         assert found.is_sound
         status, table, error = run("verify", "history")
         assert (status, "leftovers" in table) == (0, True)
-        assert f"history: {len(found.leftovers)} files are left over from killed" in error
+        assert f"history: {len(found.leftovers)} files left over from killed" in error
         assert "feast-sketch vacuum history" in error
         assert json.loads(run("vacuum", "history", "--json")[1])[0]["files_removed"] >= len(found.leftovers)
         assert maintenance.verify(store, "history").leftovers == []
