@@ -31,7 +31,7 @@ from feast import FeatureStore
 from feast.version_utils import parse_version
 from numpy.typing import ArrayLike, NDArray
 
-from feast_sketch_store.errors import RowError, StorageError, UnsupportedFeatureError, shown
+from feast_sketch_store.errors import RowError, StorageError, UnsupportedFeatureError, counted, shown
 from feast_sketch_store.online_store import any_feature_view, online_store_of
 from feast_sketch_store.reading.entities import Entities, EntityColumns, as_array
 from feast_sketch_store.reading.ragged import (
@@ -177,8 +177,10 @@ class AppendedFeature(ABC):
         except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
             raise RowError(f"these are not values of the {what}, which is of {kind}: {error}") from error
         if elements.null_count or len(elements) != number:
-            given = f"{elements.null_count} nulls" if elements.null_count else f"{len(elements)} values"
-            raise RowError(f"the {what} takes {number} values here, not {given}")
+            given = counted(
+                *((elements.null_count, "null") if elements.null_count else (len(elements), "value"))
+            )
+            raise RowError(f"the {what} takes {counted(number, 'value')} here, not {given}")
         return elements
 
     def _times(self, timestamps: Any, number: int) -> NDArray[np.int64]:

@@ -112,6 +112,12 @@ def shown(value: object) -> str:
     return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}..."
 
 
+def counted(number: float, thing: str) -> str:
+    """A number of things in a message: ``1 entity``, ``2,000 entities``."""
+    things = thing[:-1] + "ies" if thing.endswith("y") else thing + "s"
+    return f"{number:,.0f} {thing if number == 1 else things}"
+
+
 def reason_of(error: Exception) -> str:
     """What an error of Feast says, and the module that is not installed, which only its cause names."""
     missing = isinstance(error.__cause__, ModuleNotFoundError)

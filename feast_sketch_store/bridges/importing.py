@@ -23,7 +23,7 @@ from feast import FeatureStore
 
 from feast_sketch_store.bridges.base import Bridge, OtherStore, OtherView, Pace, Page, entity_key, open_bridge
 from feast_sketch_store.bridges.hashed_keys import KeyFinder
-from feast_sketch_store.errors import GateError, RowError, SettingsError, StorageError
+from feast_sketch_store.errors import GateError, RowError, SettingsError, StorageError, counted
 from feast_sketch_store.online_store import any_feature_view, online_store_of
 from feast_sketch_store.operations.backing import refill
 from feast_sketch_store.row_log import RowLog
@@ -206,7 +206,7 @@ class _Import:
         for rows, _ in self._rows(None):
             self._kept(rows)
             self.state.rows += len(rows)
-        self._refuse(f"of {self.state.rows:,} rows")
+        self._refuse(f"of {counted(self.state.rows, 'row')}")
 
     def stage(self, storage: Storage) -> None:
         """Write all rows to a row log of their own, starting where an earlier run stopped."""
@@ -228,8 +228,8 @@ class _Import:
         if not self.state.rows_again:
             storage.delete_all()  # the next run begins anew
             raise StorageError(
-                f"{self._bridge.view}: {self.state.rows:,} rows were there at the first scan, and none "
-                "at the second; nothing was imported. Fill that store again, then import again"
+                f"{self._bridge.view}: the first scan found {counted(self.state.rows, 'row')}, and the "
+                "second none; nothing was imported. Fill that store again, then import again"
             )
 
     def _rows(self, position: str | None) -> Iterator[tuple[list[FeastRow], str]]:
@@ -276,7 +276,7 @@ class _Import:
         if not rows:
             return
         table = self._kept(rows)
-        self._refuse(f"of the first {self.state.rows + len(rows):,} rows")
+        self._refuse(f"of the first {counted(self.state.rows + len(rows), 'row')}")
         if self.state.scan == 1:
             self.state.rows += len(rows)
         else:

@@ -19,6 +19,7 @@ from feast_sketch_store.cli.common import (
     store_with,
     tell_unfilled,
 )
+from feast_sketch_store.errors import counted
 from feast_sketch_store.planning.choice import PlanTarget
 from feast_sketch_store.planning.plan import Estimate, Plan, Point
 from feast_sketch_store.planning.planner import DEFAULT_SAMPLE, plan_view
@@ -109,8 +110,8 @@ def plan(
         click.echo(indent(fields_text(made, made.points[made.chosen]), "    ") + "\n")
     values = " + ".join(map(count_text, made.vocabulary_sizes.values()))
     click.echo(
-        f"{made.num_entities:,} entities, {count_text(made.facts)} facts, {values} values; "
-        f"{made.sampled_entities:,} entities sampled. Asked for: {made.target}."
+        f"{counted(made.num_entities, 'entity')}, {count_text(made.facts)} facts, {values} values; "
+        f"{counted(made.sampled_entities, 'entity')} sampled. Asked for: {made.target}."
     )
     if made.auc_without is not None:
         click.echo(f"AUC without the features: {made.auc_without.value:.4f}.")

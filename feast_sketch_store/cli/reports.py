@@ -22,6 +22,7 @@ from feast_sketch_store.cli.common import (
     tell_unfilled,
     views_of,
 )
+from feast_sketch_store.errors import counted
 from feast_sketch_store.operations import maintenance
 from feast_sketch_store.operations.health import ViewHealth, health
 from feast_sketch_store.operations.maintenance import FeatureReport, ViewReport
@@ -147,8 +148,8 @@ def verify(open_store: OpenStore, views: Sequence[str], as_json: bool) -> None:
         for view, v in found.items():
             if v.leftovers:
                 click.echo(
-                    f"{view}: {len(v.leftovers)} files are left over from killed seals or rebuilds and may "
-                    f"hold deleted rows; `feast-sketch vacuum {view}` removes them",
+                    f"{view}: {counted(len(v.leftovers), 'file')} left over from killed seals or rebuilds "
+                    f"may hold deleted rows; `feast-sketch vacuum {view}` removes them",
                     err=True,
                 )
     if not all(v.is_sound for v in found.values()):

@@ -29,7 +29,7 @@ from feast_sketch_store.cli.common import (
 )
 from feast_sketch_store.engines import seal_job
 from feast_sketch_store.engines.seal_job import ENGINES
-from feast_sketch_store.errors import GateError
+from feast_sketch_store.errors import GateError, counted
 from feast_sketch_store.operations import backing, maintenance
 from feast_sketch_store.operations.exporting import exported
 from feast_sketch_store.operations.resharding import reshard
@@ -178,7 +178,7 @@ def refill(open_store: OpenStore, view: str, as_json: bool) -> None:
     if as_json:
         print_json({"view": view, "rows": written})
     else:
-        click.echo(f"{written:,} rows written")
+        click.echo(f"{counted(written, 'row')} written")
 
 
 @click.command()
@@ -194,7 +194,7 @@ def publish(open_store: OpenStore, view: str, force: bool, as_json: bool) -> Non
     """
     store = store_with(open_store, view)
     num_rows = maintenance.publish(store, view, force)
-    outcome = "sealed" if num_rows is None else f"published: {num_rows:,} rows that were held back"
+    outcome = "sealed" if num_rows is None else f"published: {counted(num_rows, 'row')}"
     print_outcomes({view: outcome}, as_json, "outcome")
 
 
@@ -209,7 +209,7 @@ def discard(open_store: OpenStore, view: str, as_json: bool) -> None:
     """
     store = store_with(open_store, view)
     num_rows = maintenance.discard(store, view)
-    outcome = "no fill is held back" if num_rows is None else f"{num_rows:,} rows were deleted"
+    outcome = "no fill is held back" if num_rows is None else f"deleted: {counted(num_rows, 'row')}"
     print_outcomes({view: outcome}, as_json, "outcome")
 
 
@@ -289,8 +289,8 @@ def _may_hide(view: str, unsealed_rows: int, asks: bool) -> bool:
     """Print what reads will not show, and ask if wanted."""
     advice = " With --seal they are sealed first, and stay visible." if asks else ""
     click.echo(
-        f"{view}: {unsealed_rows:,} rows were written since the newest snapshot. Reads will not show them "
-        f"until `unpin`.{advice}",
+        f"{view}: {counted(unsealed_rows, 'row')} came after the newest snapshot. Reads will show nothing of "
+        f"that until `unpin`.{advice}",
         err=True,
     )
     return not asks or _confirmed("Pin, and hide them?")
@@ -368,9 +368,9 @@ def _may_drop(view: str, dropped: Dropped | None) -> bool:
     click.echo(
         f"{view}: its rows cannot be read, so those only pushed cannot be counted. A rebuild drops all."
         if dropped is None
-        else f"{view}: the offline store lacks {dropped.entities:,} entities that the view has, and has an "
-        f"older row than the view for {dropped.newer_rows:,} others. A rebuild drops these rows of the view. "
-        "They were pushed only, or lie outside of --from and --to.",
+        else f"{view}: the offline store lacks {counted(dropped.entities, 'entity')} that the view has, and "
+        f"has an older row than the view for {counted(dropped.newer_rows, 'other')}. A rebuild drops "
+        "these rows of the view. They were pushed only, or lie outside of --from and --to.",
         err=True,
     )
     return _confirmed("Rebuild, and drop them?")

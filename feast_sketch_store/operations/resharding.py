@@ -19,7 +19,7 @@ from dataclasses import replace
 from feast import FeatureStore
 
 from feast_sketch_store.adapter.options import require_writer, seal_policy
-from feast_sketch_store.errors import SettingsError, StorageError
+from feast_sketch_store.errors import SettingsError, StorageError, counted
 from feast_sketch_store.online_store import any_feature_view, online_store_of
 from feast_sketch_store.row_log import Position
 from feast_sketch_store.rows.encoding import NO_TIMESTAMP
@@ -83,15 +83,15 @@ def divide(
         there = shard_map_of(storage)
         if there.settled != known:
             raise StorageError(
-                f"feature view {view!r}: another process divided its rows into {there.num_shards} shards "
-                "just now; run again to divide them once more"
+                f"feature view {view!r}: another process divided its rows into "
+                f"{counted(there.num_shards, 'shard')} just now; run again to divide them once more"
             )
         if there.is_moving:  # a run was killed, perhaps after the switch and before it told readers
             _remove_unfinished(storage, shard_map)
             _tell(storage, former_files(storage, former.shard_map))
         if former.shard_map.num_shards == num_shards:
             if not there.is_moving:
-                raise SettingsError(f"feature view {view!r} has {num_shards} shards already")
+                raise SettingsError(f"feature view {view!r} has {counted(num_shards, 'shard')} already")
             put_map(storage, settings, former.shard_map, [there])
             return sum(len(part.kept_rows() or ()) for part in former.shards.values())
         former.refresh_all()

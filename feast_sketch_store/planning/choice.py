@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from feast_sketch_store.errors import PlanError
+from feast_sketch_store.errors import PlanError, counted
 from feast_sketch_store.planning.curves import SETS, Candidate, least_count, sets, weighted_bloom
 from feast_sketch_store.planning.plan import Estimate, Point
 from feast_sketch_store.planning.sample import Sample
@@ -63,7 +63,7 @@ class PlanTarget:
             )
         if self.memory_bytes is not None:
             best = "the highest AUC" if self.auc else "the least noise, and then the most facts,"
-            return f"{best} in at most {self.memory_bytes:,.0f} bytes"
+            return f"{best} in at most {counted(self.memory_bytes, 'byte')}"
         if self.auc:
             return f"the smallest structure whose AUC is within {_AUC_LOSS:g} of the best"
         return (
@@ -136,7 +136,7 @@ def choose_point(points: Sequence[Point], target: PlanTarget) -> int:
         fitting = [n for n in numbers if size(n) <= target.memory_bytes]
         if not fitting:
             raise PlanError(
-                f"nothing fits in {target.memory_bytes:,.0f} bytes: the smallest structure "
+                f"nothing fits in {counted(target.memory_bytes, 'byte')}: the smallest structure "
                 f"of the plan takes {min(map(size, numbers)):,.0f}"
             )
         if target.auc and any(points[n].auc for n in fitting):

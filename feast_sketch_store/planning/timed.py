@@ -14,7 +14,7 @@ from datetime import timedelta
 import numpy as np
 from numpy.typing import NDArray
 
-from feast_sketch_store.errors import PlanError
+from feast_sketch_store.errors import PlanError, counted
 from feast_sketch_store.layers.collect import CollectedFeature
 from feast_sketch_store.planning.choice import PlanTarget
 from feast_sketch_store.planning.curves import LISTED_HEADER_BYTES, header_bytes
@@ -246,7 +246,7 @@ def _chosen(points: Sequence[Point], view: PlannedView, target: PlanTarget) -> i
     if not fitting:
         least = min(points[n].memory_bytes for n in ours)
         raise PlanError(
-            f"nothing fits in {target.memory_bytes:,.0f} bytes: the smallest lists of the plan take "
+            f"nothing fits in {counted(target.memory_bytes, 'byte')}: the smallest lists of the plan take "
             f"{least:,.0f}"
         )
     return max(fitting, key=lambda n: (points[n].kept_share, points[n].memory_bytes))
@@ -272,7 +272,7 @@ def _declared(view: PlannedView) -> dict[str, dict[str, str]]:
 def _target_text(target: PlanTarget) -> str:
     if target.memory_bytes is None:
         return "what is declared"
-    return f"the most items, and then the finest ticks, in at most {target.memory_bytes:,.0f} bytes"
+    return f"the most items, and then the finest ticks, in at most {counted(target.memory_bytes, 'byte')}"
 
 
 def _limits(sample: ListSample) -> Iterator[str]:

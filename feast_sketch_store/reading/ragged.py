@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from feast_sketch_store.errors import RowError, UnsupportedFeatureError
+from feast_sketch_store.errors import RowError, UnsupportedFeatureError, counted
 from feast_sketch_store.kernel import RowReader
 from feast_sketch_store.layers import LayerAnswer
 from feast_sketch_store.layers.row_reader import NO_LIMIT, Column, read_items
@@ -264,7 +264,7 @@ def _moments(until: Moments, number: int, where: str) -> NDArray[np.int64]:
     if isinstance(until, datetime):
         times = pa.concat_arrays([times] * number) if number else times[:0]
     if len(times) != number:
-        raise RowError(f"there are {len(times)} moments in {what}, for {number} entities")
+        raise RowError(f"{what} has {counted(len(times), 'moment')}, for {counted(number, 'entity')}")
     numbers = times.cast(pa.int64()).to_numpy()
     units = {"s": 1_000_000, "ms": 1_000, "us": 1, "ns": 1}
     moments: NDArray[np.int64] = numbers * units[times.type.unit]

@@ -17,7 +17,7 @@ from typing import Any, Generic, TypeVar, TypeVarTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from feast_sketch_store.errors import DamagedFileError, SettingsError, SketchStoreError, StorageError
+from feast_sketch_store.errors import DamagedFileError, SettingsError, SketchStoreError, StorageError, counted
 from feast_sketch_store.kernel import ReadFault
 from feast_sketch_store.layers import LayerAnswer, SealedRows
 from feast_sketch_store.metrics import ViewMetrics
@@ -352,7 +352,9 @@ class LiveView(ABC, Generic[V]):
                 return False
             there = file.shard_map
             _logger.warning(
-                "%s: the rows are divided into %d shards now", self.storage.location, there.num_shards
+                "%s: the rows are divided into %s now",
+                self.storage.location,
+                counted(there.num_shards, "shard"),
             )
             served = _same_entities(list(parts.served), parts.shard_map, there)
             self._parts = self._opened(there.settled, served)

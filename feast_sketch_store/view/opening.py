@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from feast_sketch_store.errors import DamagedFileError, SettingsError
+from feast_sketch_store.errors import DamagedFileError, SettingsError, counted
 from feast_sketch_store.settings.view_settings import ViewSettings
 from feast_sketch_store.storage.base import Storage
 from feast_sketch_store.view.live import LiveView
@@ -53,7 +53,7 @@ def open_view(
                 "Set `shards: %d` (or the tag sketch.shards), or divide the rows with `feast-sketch rebuild "
                 "%s --shards %d`",
                 settings.view,
-                f"{there} shards" if there > 1 else "1 shard",
+                counted(there, "shard"),
                 wanted,
                 there,
                 settings.view,

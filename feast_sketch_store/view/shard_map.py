@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from feast_sketch_store.errors import ShardError
+from feast_sketch_store.errors import ShardError, counted
 from feast_sketch_store.rows.encoding import ENTITY_KEY
 from feast_sketch_store.rows.entity_keys import hash_serialized_keys
 from feast_sketch_store.settings.values import shard_count
@@ -134,7 +134,7 @@ def check_map(view: str, there: ShardMap, opened: ShardMap) -> None:
         )
     if there != opened:
         raise OtherShardsError(
-            f"feature view {view!r}: its rows were divided into {there.num_shards} shards; "
+            f"feature view {view!r}: its rows were divided into {counted(there.num_shards, 'shard')}; "
             "write the batch again"
         )
 
@@ -149,8 +149,9 @@ def check_division(view: str, num_shards: int, shard_map: ShardMap) -> None:
     """
     if num_shards != shard_map.num_shards:
         raise ShardError(
-            f"feature view {view!r}: its rows were divided into {shard_map.num_shards} shards while tasks "
-            f"wrote files for {num_shards}; nothing was committed. Run the job again"
+            f"feature view {view!r}: its rows were divided into "
+            f"{counted(shard_map.num_shards, 'shard')} while tasks wrote files for {num_shards}; nothing was "
+            "committed. Run the job again"
         )
 
 

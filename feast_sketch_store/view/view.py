@@ -24,6 +24,7 @@ from feast_sketch_store.errors import (
     SketchStoreError,
     StorageError,
     UnsupportedFeatureError,
+    counted,
 )
 from feast_sketch_store.layers import SealedRows
 from feast_sketch_store.metrics import GATE_REFUSALS
@@ -306,9 +307,9 @@ class View(LiveView[Shard]):
             if len(failed) == len(parts):
                 raise first
             raise StorageError(
-                f"feature view {self.name!r}: the rows of {len(parts) - len(failed)} shards were written, "
-                f"and those of the shards {', '.join(map(str, failed))} were not: {first}. Write the batch "
-                "again; what is there already does no harm"
+                f"feature view {self.name!r}: the rows of {counted(len(parts) - len(failed), 'shard')} were "
+                f"written, and those of the shards {', '.join(map(str, failed))} were not: {first}. "
+                "Write the batch again; what is there already does no harm"
             ) from first
         self._keep_file()
 

@@ -131,7 +131,7 @@ def test_a_pin_hides_no_rows_without_asking(repository):
     rows = {"user_id": [3], "viewed": [["c"]], "event": pd.Timestamp("2026-05-02", tz="UTC")}
     FeatureStore(repo_path=str(repository)).push("clicks", pd.DataFrame(rows), to=PushMode.ONLINE)
     _, reported = run(repository, "pin", "history", status=1)
-    assert "1 rows were written since" in reported
+    assert "1 row came after" in reported
     assert seen() == [{"c"}]
     run(repository, "pin", "history", "--seal")
     assert seen() == [{"c"}]
@@ -145,7 +145,7 @@ def test_a_pin_hides_no_rows_without_asking(repository):
     run(repository, "unpin", "history")
     version = pinned.split()[-1]
     _, reported = run(repository, "pin", "history", version)  # names what is wanted, so nobody is asked
-    assert "1 rows were written since" in reported
+    assert "1 row came after" in reported
     assert seen() == [{"c"}]
 
 

@@ -85,7 +85,7 @@ def test_the_command_of_feast_fails_and_reads_show_what_they_showed(store):
     assert run(store, "publish", "history")[0] == 1
     assert lengths(store) == [8, 3, 8]
     status, printed, _ = run(store, "publish", "history", "--force", "--json")
-    assert (status, json.loads(printed)[0]["outcome"]) == (0, "published: 60 rows that were held back")
+    assert (status, json.loads(printed)[0]["outcome"]) == (0, "published: 60 rows")
     assert lengths(store) == [1, 1, 1]
 
 
@@ -96,7 +96,7 @@ def test_a_corrected_job_is_published_and_the_other_rows_are_discarded(store):
     write_source(store.repo_path, 9, LATER)
     materialize(store, EVENT)
     assert lengths(store) == [9, 9, 9]
-    assert "60 rows were deleted" in run(store, "discard", "history")[1]
+    assert "deleted: 60 rows" in run(store, "discard", "history")[1]
     assert "no fill is held back" in run(store, "discard", "history")[1]
     assert "sealed" in run(store, "publish", "history")[1]
     assert lengths(store) == [9, 9, 9]

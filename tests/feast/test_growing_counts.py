@@ -367,7 +367,7 @@ def test_rows_that_cannot_be_counted_are_refused_whole(make_store):
         (([1], ["a"], [-1]), "row 0 has the count -1"),
         (([1], ["a"], [1, 2]), r"takes 1 whole numbers here, not int64\[2\]"),
         (([1], ["a"], None, [7]), "these are not values of the feature of ids 'view_ids'"),
-        (([1], ["a"], None, [None]), "takes 1 values here, not 1 nulls"),
+        (([1], ["a"], None, [None]), "takes 1 value here, not 1 null"),
         (([1], [7]), "these are not values of the feature of counts 'author'"),
     ]:
         with pytest.raises(RowError, match=words) as raised:

@@ -228,7 +228,7 @@ def test_wrong_attributes_are_refused_and_nothing_is_written(make_store):
         lists.add([1], [7], NOW)
     with pytest.raises(
         RowError,
-        match=r"'action' of the list 'watched' of feature view 'history' takes 1 values here, not 2",
+        match=r"'action' of the list 'watched' of feature view 'history' takes 1 value here, not 2",
     ):
         lists.add([1], [7], NOW, {"action": ["view", "view"], "rating": [1]})
     with pytest.raises(RowError, match="before the year 1400 or after 2540"):

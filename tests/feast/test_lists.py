@@ -186,7 +186,7 @@ def test_lists_add_get_remove_and_clear(store):
 def test_lists_refuse_what_they_cannot_keep(store, tmp_path):
     lists = Lists(store.repo_path, "history", "read")
     for refused, message in [
-        (lambda: lists.add([1, 2], ["a"]), "takes 2 values here, not 1 values"),
+        (lambda: lists.add([1, 2], ["a"]), "takes 2 values here, not 1 value"),
         (lambda: lists.add([1], [7]), "these are not values of the list 'read'"),
         (lambda: lists.add([1], ["a"], [NOW, NOW]), "1 timestamps are needed, not 2"),
         (lambda: lists.add(["x"], ["a"]), "not entities of feature view 'history'"),
@@ -211,9 +211,9 @@ def test_lists_refuse_what_they_cannot_keep(store, tmp_path):
         (lambda: lists.add([1], ["a"], [TOO_LATE]), "after the year 9999"),
         (lambda: lists.remove([1], "a", TOO_EARLY), "before the year 1"),
         (lambda: lists.add([1], ["a"], ["soon"]), "these are not timestamps"),
-        (lambda: lists.add([1], ["a"], [None]), "1 timestamps are needed, not 1 nulls"),
-        (lambda: lists.add([1], [None]), "takes 1 values here, not 1 nulls"),
-        (lambda: lists.remove([1, 2], ["a"]), "takes 2 values here, not 1 values"),
+        (lambda: lists.add([1], ["a"], [None]), "1 timestamps are needed, not 1 null"),
+        (lambda: lists.add([1], [None]), "takes 1 value here, not 1 null"),
+        (lambda: lists.remove([1, 2], ["a"]), "takes 2 values here, not 1 value"),
         (lambda: lists.get([1], limit=0), "a limit of 0 items"),
         (lambda: lists.get([1], limit=-1), "a limit of -1 items"),
         (lambda: lists.get([1], limit=1.0), "a limit of 1.0 items cannot be .*; give a whole number"),

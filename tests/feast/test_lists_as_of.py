@@ -232,7 +232,7 @@ def test_jagged_ids_of_sets_are_those_of_csr(tmp_path):
             "row 0 .*type timestamp.us., which is no moment with a",
         ),
         (pd.Series(pd.to_datetime([NOW, None])), "row 1 .* is missing"),
-        ([NOW], "1 moments in `until` of the list 'read' of feature view 'history', for 2 entities"),
+        ([NOW], "`until` of the list 'read' of feature view 'history' has 1 moment, for 2 entities"),
         ("yesterday", "are no moments|no moment with a time zone"),
         (pa.array([0, 2**62], pa.timestamp("us", "UTC")), "row 1 .* after the year 9999"),
     ],

@@ -512,7 +512,7 @@ class TestCommandLine:
             (["--view", "orders"], "no feature view 'orders'"),
             (["--view", "scalars"], "has nothing to plan"),
             (["--view", "history", "--memory", "12 apples"], "'12 apples' is not a size"),
-            (["--view", "history", "--memory", "1B"], "nothing fits in 1 bytes"),
+            (["--view", "history", "--memory", "1B"], "nothing fits in 1 byte:"),
             (["--view", "history", "--memory", "1MB", "--noise-ratio", "0.1"], "set only one of"),
             (["--view", "history", "--noise-ratio", "0"], "more than 0"),
             (["--view", "history", "--html", "no/such/folder.html"], "cannot be written"),

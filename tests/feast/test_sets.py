@@ -205,7 +205,7 @@ def test_what_cannot_be_is_refused_by_name(make_store):
     ):
         sets.add([1], ["a"])
     with pytest.raises(
-        RowError, match="the set 'liked' of feature view 'history' takes 2 values here, not 1 values"
+        RowError, match="the set 'liked' of feature view 'history' takes 2 values here, not 1 value"
     ):
         sets.remove([1, 2], [1])
     assert sets.get([1]).to_pylist() == [None]
