@@ -78,7 +78,10 @@ _API: tuple[tuple[str, Sequence[str], bool], ...] = (
     ("view.live_shard", ("Freshness",), True),
     (
         "operations.maintenance",
-        ("inspect", "seal", "watch", "pin", "unpin", "vacuum", "verify", "delete", "rebuild"),
+        (
+            *("inspect", "seal", "publish", "discard", "watch", "pin", "unpin", "vacuum", "verify"),
+            *("delete", "rebuild"),
+        ),
         True,
     ),
     ("operations.maintenance", ("ViewReport", "FeatureReport"), False),

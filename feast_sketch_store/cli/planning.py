@@ -28,6 +28,14 @@ from feast_sketch_store.settings.values import size
 from feast_sketch_store.storage.names import folder_name
 
 
+def _name_of(target: PlanTarget) -> str:
+    """A target as part of a file name; empty without a target."""
+    limits = {"noise-ratio": target.noise_ratio, "memory": target.memory_bytes}
+    parts = ["auc"] * target.auc
+    parts += [f"{limit}-{amount:.12g}" for limit, amount in limits.items() if amount is not None]
+    return "-".join(parts)
+
+
 def _size(context: click.Context, parameter: click.Parameter, text: str | None) -> float | None:
     """Bytes with a unit, such as 470MB; units are powers of 1000."""
     if text is None:
@@ -100,7 +108,7 @@ def plan(
     target = PlanTarget(noise_ratio, memory, labels is not None)
     with progress_of_steps() as tell:
         made = plan_view(store, view, target, labels, sample, offline, tell)
-    report = html or Path(".".join(filter(None, (folder_name(view), target.name, "plan.html"))))
+    report = html or Path(".".join(filter(None, (folder_name(view), _name_of(target), "plan.html"))))
     pages.write(report, to_html(made))
     if as_json:
         print_json(asdict(made))

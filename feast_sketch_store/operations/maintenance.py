@@ -267,13 +267,22 @@ def seal(store: FeatureStore, view: str) -> bool:
 
 
 def publish(store: FeatureStore, view: str, force: bool = False) -> int | None:
-    """Let a fill that the gate held back count, or else seal; see `View.publish`."""
+    """Let a fill that the gate held back count, if there is one, and seal the view.
+
+    With ``force`` the gate is not asked. Returns the number of rows that count now; None if no fill was held
+    back.
+
+    Raises
+    ------
+    GateError : the view still does not pass.
+    ShardError : the rows were divided into other shards since; the fill must be discarded.
+    """
     require_writer(store.config)
     return opened_view(store, view).publish(force)
 
 
 def discard(store: FeatureStore, view: str) -> int | None:
-    """Delete the rows of a fill that the gate held back; see `View.discard`."""
+    """Delete the rows of a fill that the gate held back. Returns their number; None if there is none."""
     require_writer(store.config)
     return opened_view(store, view).discard()
 

@@ -71,23 +71,6 @@ class PlanTarget:
             f"most {AUTO_NOISE_RATIO:g} false values for each true one"
         )
 
-    @property
-    def name(self) -> str:
-        """The target as part of a file name; empty without a target."""
-        limits = {"noise-ratio": self.noise_ratio, "memory": self.memory_bytes}
-        parts = ["auc"] * self.auc
-        parts += [f"{limit}-{amount:.12g}" for limit, amount in limits.items() if amount is not None]
-        return "-".join(parts)
-
-    @property
-    def allowed_noise(self) -> float | None:
-        """The highest noise ratio of the whole vocabulary; None if the target is of another kind."""
-        if self.memory_bytes is not None:
-            return None
-        if self.noise_ratio is not None:
-            return self.noise_ratio
-        return None if self.auc else AUTO_NOISE_RATIO
-
 
 def made_to_measure(sample: Sample, target: PlanTarget) -> list[Candidate]:
     """Points that just meet a target, in addition to those of the grid."""
@@ -142,8 +125,9 @@ def choose_point(points: Sequence[Point], target: PlanTarget) -> int:
         if target.auc and any(points[n].auc for n in fitting):
             return max(fitting, key=lambda n: (_auc(points[n]), -size(n)))
         return min(fitting, key=lambda n: (points[n].noise_ratio, -points[n].kept_share, size(n)))
-    if target.allowed_noise is not None:
-        meeting = [n for n in whole if points[n].noise_ratio <= target.allowed_noise]
+    allowed = AUTO_NOISE_RATIO if target.noise_ratio is None and not target.auc else target.noise_ratio
+    if allowed is not None:
+        meeting = [n for n in whole if points[n].noise_ratio <= allowed]
         if target.noise_ratio is None:
             meeting = [n for n in meeting if points[n].curve in _CURVES_OF_AUTO]
     else:
