@@ -391,8 +391,8 @@ class SketchOnlineStore(OnlineStore):
         if data:
             view = self._writable(config, table)
             if view.settings.backed_codecs:
-                store = self.backing(config)
-                await asyncio.to_thread(backing.write, view, table, data, store)
+                given = view, table, data, self.backing(config)
+                await asyncio.get_running_loop().run_in_executor(backing.threads(), backing.write, *given)
             else:
                 await view.write_async(data)
         self._tell(config, table, data, progress)

@@ -8,10 +8,12 @@ The row log has the values, too: unsealed rows answer from it, and the other sto
 
 import asyncio
 import copy
+import functools
 import logging
 import os
 import threading
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any, NamedTuple, TypeVar
@@ -50,8 +52,20 @@ _locks: dict[str, threading.Lock] = {}
 os.register_at_fork(after_in_child=_locks.clear)
 
 _T = TypeVar("_T")
+
 # Yields lookups, is sent their rows, and returns the result.
 Steps = Generator["Lookup", "Sequence[Row] | None", _T]
+
+
+@functools.cache
+def threads() -> ThreadPoolExecutor:
+    """For what waits for the other store beside the event loop. The loop's own threads look at the disk, for
+    reads of all views: they must not wait for it.
+    """
+    return ThreadPoolExecutor(thread_name_prefix="feast_sketch_store backing")
+
+
+os.register_at_fork(after_in_child=threads.cache_clear)
 
 
 class Lookup(NamedTuple):
@@ -144,7 +158,7 @@ class BackingStore:
     async def read_async(self, lookup: Lookup) -> Sequence[Row] | None:
         """`read` on the event loop where the store can, or else in a thread."""
         if not self._store.async_supported.read:
-            return await asyncio.to_thread(self.read, lookup)
+            return await asyncio.get_running_loop().run_in_executor(threads(), self.read, lookup)
         try:
             with self._counting(lookup):
                 return await self._store.online_read_async(*self._question(lookup))

@@ -2,6 +2,8 @@
 
 import asyncio
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 
 import pandas as pd
@@ -161,6 +163,42 @@ def test_values_come_from_both_stores(shop, is_sealed):
 
     of_loop = asyncio.run(read_and_close())
     assert ordered(of_loop.to_dict()) == expected(range(NUM_USERS))
+
+
+def test_a_backing_store_that_hangs_keeps_no_thread_from_reads_of_the_disk(tmp_path, monkeypatch):
+    shop = Shop(tmp_path / "repo", {"type": "sqlite", "path": "behind.db"}, refresh="0").applied()
+    shop.write(users(range(3)))
+    shop.view.seal()
+    hangs, goes_on = threading.Event(), threading.Event()
+
+    def hang(*arguments):
+        hangs.set()
+        assert goes_on.wait(30)
+        raise ConnectionError("it is down")
+
+    monkeypatch.setattr(SqliteOnlineStore, "online_read", hang)
+    monkeypatch.setattr(SqliteOnlineStore, "online_write_batch", hang)
+    store, config, table = shop.online_store, shop.store.config, shop.store.get_feature_view("users")
+
+    async def read(feature):
+        return await store.online_read_async(config, table, [entity_key(user_id=1)], [feature])
+
+    async def read_beside(waiting):
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+        task = asyncio.ensure_future(waiting)
+        await asyncio.get_running_loop().run_in_executor(ThreadPoolExecutor(1), hangs.wait)
+        try:
+            return await asyncio.wait_for(read("country"), 20)
+        finally:
+            goes_on.set()
+            with pytest.raises(StorageError, match="it is down"):
+                await task
+
+    row = (entity_key(user_id=1), {"bio": Value(string_val="new")}, NOON + timedelta(hours=1), None)
+    for waits in (lambda: read("bio"), lambda: store.online_write_batch_async(config, table, [row], None)):
+        hangs.clear()
+        goes_on.clear()
+        assert asyncio.run(read_beside(waits()))[0][1]["country"].string_val == "DE"
 
 
 @pytest.mark.parametrize("features", [None, [], ["bio"], ["viewed", "bio"]])
