@@ -16,11 +16,15 @@ from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from feast_sketch_store.errors import DamagedFileError, StorageError
 from feast_sketch_store.row_log import LogRead, Position
 from feast_sketch_store.row_log.records import decode_records, decode_tables, encode_payload, encode_record
+from feast_sketch_store.rows.encoding import row_keys
+from feast_sketch_store.rows.entity_keys import find_sorted
 from feast_sketch_store.snapshot.files import SnapshotFile, place_of
 from feast_sketch_store.snapshot.manifest import checksum_of
 from feast_sketch_store.storage.system import locked
@@ -126,7 +130,12 @@ class LastKnown:
             return None
 
     def save(
-        self, snapshot: SnapshotFile | None, log: LogRead, since: int, all_rows: Callable[[], LogRead]
+        self,
+        snapshot: SnapshotFile | None,
+        log: LogRead,
+        late: NDArray[np.uint64],
+        since: int,
+        all_rows: Callable[[], tuple[LogRead, NDArray[np.uint64]]],
     ) -> None:
         """Keep the result of a look at the storage, without writing rows again that are already kept.
 
@@ -134,19 +143,25 @@ class LastKnown:
         ----------
         snapshot : that the view stands on.
         log, since : the part of the row log that was read, and the commit after which it was read.
-        all_rows : reads everything after the snapshot.
+        late : hashes of entities whose rows there do not count, ascending: uint64[n, 2].
+        all_rows : reads everything after the snapshot, and tells who is late there.
 
         Raises StorageError, DamagedFileError: files cannot be written, or the manifest or the rows not be
         read.
         """
         try:
             with self._locked():
-                self._save(snapshot, log, since, all_rows)
+                self._save(snapshot, log, late, since, all_rows)
         except OSError as error:
             raise StorageError(f"{self._path}: what is known of a view cannot be kept: {error}") from error
 
     def _save(
-        self, snapshot: SnapshotFile | None, log: LogRead, since: int, all_rows: Callable[[], LogRead]
+        self,
+        snapshot: SnapshotFile | None,
+        log: LogRead,
+        late: NDArray[np.uint64],
+        since: int,
+        all_rows: Callable[[], tuple[LogRead, NDArray[np.uint64]]],
     ) -> None:
         known, now = self._read(), Moment.now()
         name, identity = snapshot.name if snapshot else "", log.position.identity or b""
@@ -155,16 +170,16 @@ class LastKnown:
                 return  # another process is ahead
             is_sound = known.snapshot == name and self._is_sound(known)
             tables = _behind(log, known.number, since) if is_sound else None
-            if tables is not None and (grown := self._with_rows(known, tables)) is not None:
+            if tables is not None and (grown := self._with_rows(known, tables, late)) is not None:
                 number = max(known.number, log.position.number)
                 self._write(replace(grown, number=number, answered=now))
                 return
         if since != (snapshot.version - 1 if snapshot else -1) and not log.starts_over:
-            log = all_rows()
+            log, late = all_rows()
         manifest = snapshot.manifest().encode() if snapshot else b""
         rows_file = f"{self._path.name}.{secrets.token_hex(4)}.rows"
         new = Known(name, manifest, identity, log.position.number, rows_file, 0, 0, now)
-        grown = self._with_rows(new, log.batches())
+        grown = self._with_rows(new, log.batches(), late)
         assert grown is not None
         self._write(grown)
         self._checked = rows_file
@@ -213,8 +228,8 @@ class LastKnown:
             self._checked = known.rows_file
         return True
 
-    def _with_rows(self, known: Known, tables: Iterable[pa.Table]) -> Known | None:
-        """Write rows after those that count; None if the file was cut."""
+    def _with_rows(self, known: Known, tables: Iterable[pa.Table], late: NDArray[np.uint64]) -> Known | None:
+        """Write rows after those that count, without those of late entities; None if the file was cut."""
         path = self._path.with_name(known.rows_file)
         path.touch()
         number = known.num_records
@@ -224,7 +239,7 @@ class LastKnown:
             file.truncate(known.rows_bytes)  # left by a process that died
             file.seek(known.rows_bytes)
             for table in tables:
-                kind, content = encode_payload(table)
+                kind, content = encode_payload(_without(table, late))
                 for piece in encode_record(kind, number, content):
                     file.write(piece)
                 number += 1
@@ -250,3 +265,11 @@ def _behind(log: LogRead, number: int, since: int) -> Iterable[pa.Table] | None:
     if since > number or log.files:
         return None
     return (batch for commit in log.commits if commit.number > number for batch in commit.batches())
+
+
+def _without(table: pa.Table, late: NDArray[np.uint64]) -> pa.Table:
+    """Rows of the log without those of some entities."""
+    if not len(late):
+        return table
+    found, _ = find_sorted(late, row_keys(table).entity_hashes)
+    return table.take(np.delete(np.arange(len(table)), found))

@@ -43,6 +43,7 @@ _REMADE = (
 )
 
 _KEEP_SECONDS = 1_200.0  # between two marks that fetched files are in use
+_NOBODY: NDArray[np.uint64] = np.zeros((0, 2), np.uint64)  # hashes of no entities
 
 
 class _OrderError(DamagedFileError):
@@ -140,16 +141,21 @@ class ShardLoader:
         elif state.snapshot is not None and state.position.identity is None and not state.snapshot.exists():
             # If the view was dropped and written again, this is the new log. Its numbers do not show that.
             raise StorageError(f"{state.snapshot.where()}: was removed before the log after it was read")
-        self._keep(state, log)
-        table = log.table()
-        if table is None or not len(table):
-            return replace(state, position=log.position)
         try:
-            return self._with_rows(state, table, log.position, len(log.parts))
+            loaded, late = self._with_log(state, log)
         except _OrderError as error:  # nobody can tell which rows are late, but for an older snapshot
             assert state.snapshot is not None
             self.give_up(state.snapshot, error)
             return self._load(self._empty, newest)
+        self._keep(state, log, late)
+        return loaded
+
+    def _with_log(self, state: ShardState, log: LogRead) -> tuple[ShardState, NDArray[np.uint64]]:
+        """The state with what was read of the log after it, and the entities whose rows are late."""
+        table = log.table()
+        if table is None or not len(table):
+            return replace(state, position=log.position), _NOBODY
+        return self._with_rows(state, table, log.position, len(log.parts))
 
     def last_known(self) -> tuple[ShardState, float] | None:
         """The host's last known state, and how many seconds ago the storage last answered.
@@ -166,7 +172,7 @@ class ShardLoader:
                 state = self._opened(self._snapshots.named(known.snapshot, known.manifest))
             if tables:
                 table = pa.concat_tables(tables, promote_options="default")
-                state = self._with_rows(state, table, known.position, len(tables))
+                state, _ = self._with_rows(state, table, known.position, len(tables), may_be_late=False)
         except (StorageError, DamagedFileError, pa.ArrowException) as error:
             where = self._row_log.where
             _logger.warning("%s: what this host knows of the view cannot be used: %s", where, error)
@@ -174,19 +180,22 @@ class ShardLoader:
         state = replace(state, position=known.position, newest_seen=state.snapshot)
         return state, known.answered.seconds_until(Moment.now())
 
-    def _keep(self, state: ShardState, log: LogRead) -> None:
-        """Keep on this host what a state was made of."""
+    def _keep(self, state: ShardState, log: LogRead, late: NDArray[np.uint64] = _NOBODY) -> None:
+        """Keep on this host a state and what was read of the log after it, without the rows of entities that
+        are late there: a start need not ask the order index, which is in the storage.
+        """
         if self._last_known is None:
             with suppress(StorageError, DamagedFileError):
                 self._keep_copies(state)
             return
 
-        def all_rows() -> LogRead:
-            first = _without_unsealed(state).position
-            return self._row_log.read(first, state.snapshot.name if state.snapshot else "")
+        def all_rows() -> tuple[LogRead, NDArray[np.uint64]]:
+            first = _without_unsealed(state)
+            log = self._row_log.read(first.position, state.snapshot.name if state.snapshot else "")
+            return log, self._with_log(first, log)[1]
 
         try:
-            self._last_known.save(state.snapshot, log, state.position.number, all_rows)
+            self._last_known.save(state.snapshot, log, late, state.position.number, all_rows)
             self._keep_copies(state)
         except (StorageError, DamagedFileError) as error:
             if str(error) != self._last_warning:
@@ -225,7 +234,7 @@ class ShardLoader:
             return None
         position = position.awaiting_as(known)
         try:
-            return self._with_rows(state, table, position, num_commits)
+            return self._with_rows(state, table, position, num_commits)[0]
         except (StorageError, DamagedFileError):  # the rows are durable: their write has not failed
             return None
 
@@ -352,9 +361,16 @@ class ShardLoader:
         return replace(self._empty, position=position, snapshot=snapshot, sealed=sealed, deltas=deltas)
 
     def _with_rows(
-        self, state: ShardState, table: pa.Table, position: Position, num_commits: int
-    ) -> ShardState:
-        """The state with the rows of further commits, which are in order."""
+        self,
+        state: ShardState,
+        table: pa.Table,
+        position: Position,
+        num_commits: int,
+        may_be_late: bool = True,
+    ) -> tuple[ShardState, NDArray[np.uint64]]:
+        """The state with the rows of further commits, which are in order; and the hashes of the entities
+        whose rows are late and were left out, ascending: uint64[n, 2].
+        """
         try:
             rows = state.semantics.encode(table, state.newest_first)
         except DamagedFileError:
@@ -366,8 +382,12 @@ class ShardLoader:
             # Values that a seal would cut are not shown before the seal either, because models know only the
             # kept ones.
             rows = rows.within(state.sealed.cut_vocabularies)
-        late = state.semantics.late(rows.keys, state.exact, lambda: self._readable_order_of(state, rows.keys))
-        self.num_late += int(late.sum())
+        late = np.zeros(len(rows), np.bool_)
+        if may_be_late:
+            keys = rows.keys
+            late = state.semantics.late(keys, state.exact, lambda: self._readable_order_of(state, keys))
+        late_hashes = rows.keys.entity_hashes[late]
+        self.num_late += len(late_hashes)
         rows = rows.take(np.flatnonzero(~late))
         layers = list(state.exact)
         if len(rows):
@@ -375,13 +395,14 @@ class ShardLoader:
         parts = [layer.rows for layer in layers]
         if (first := first_due(parts)) < len(parts) - 1:
             layers[first:] = [ExactLayer(state.semantics.merge(parts[first:]))]
-        return replace(
+        loaded = replace(
             state,
             position=position,
             exact=tuple(layers),
             unsealed_rows=state.unsealed_rows + len(table),
             unsealed_commits=state.unsealed_commits + num_commits,
         )
+        return loaded, late_hashes
 
     def _check_types(self, table: pa.Table) -> None:
         """Check that columns of the row log have the types of the features."""

@@ -16,6 +16,7 @@ from obstore.store import MemoryStore
 from feast_sketch_store import SketchReader
 from feast_sketch_store.errors import StorageError
 from feast_sketch_store.rows.encoding import deletions
+from feast_sketch_store.snapshot import order
 from feast_sketch_store.storage import buckets
 from feast_sketch_store.storage.buckets import _objects, open_bucket
 from feast_sketch_store.storage.local import LocalStorage
@@ -150,6 +151,24 @@ def test_a_replica_starts_from_the_cache(bucket, caplog):
     assert replica.freshness().state == "SERVING"
     for view in (first, replica):
         view.close()
+
+
+def test_a_start_from_the_cache_asks_no_order_index_in_the_bucket(bucket, monkeypatch):
+    """A large one is not in the cache; late rows are, of which it says that they do not count."""
+    monkeypatch.setattr(order, "_WHOLE_BYTES", 0)
+    bucket.put({user: [f"a{user}"] for user in range(20)}, second=2)
+    bucket.writer.seal()
+    bucket.put({1: ["late"], 25: ["new"]}, second=1)
+    bucket.delete(3)
+    replica = bucket.replica()
+    served(replica)
+    bucket.put({3: ["again"], 25: ["late"], 4: ["late"]}, second=0)
+    replica.poll()
+    expected = served(replica)
+    assert [expected[user] for user in (1, 3, 4, 25)] == [{"a1"}, {"again"}, {"a4"}, {"new"}]
+    replica.close()
+    bucket.link.take_down()
+    assert served(bucket.replica()) == expected
 
 
 def test_a_replica_that_is_older_than_its_view_keeps_what_the_next_start_needs(bucket):
