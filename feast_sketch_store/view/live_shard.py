@@ -271,12 +271,17 @@ class LiveShard:
             self._look()
 
     def _look(self) -> None:
-        """Look at the storage, unless another thread does and the state is fresh enough."""
+        """Look at the storage, unless another thread does and the state is fresh enough, or began to after
+        this was called.
+        """
+        asked_at = time.monotonic()
         # A second reader may use the old state during a refresh, if that is not too old.
         if not self._refresh_lock.acquire(blocking=self._is_stale(self.refresh_interval_seconds)):
             return
         in_thread = False
         try:
+            if self._is_open and not self._starts_over and self._looked_at >= asked_at:
+                return
             if self._is_stale(self.refresh_interval_seconds):
                 self._refresh_or_warn()
             elif self._is_stale(self.refresh_interval_seconds / 2) and self._is_outdated():
@@ -334,14 +339,15 @@ class LiveShard:
 
     def _refresh_or_warn(self, reads_go_on: bool = False) -> None:
         """Refresh. If that fails, keep the current state, if there is one."""
-        seen, now = last_write(self._process_key), time.monotonic()
+        seen = last_write(self._process_key)
         try:
             self._refresh(self.state, reads_go_on)
         except (DamagedFileError, StorageError) as error:
             self._problem = str(error)
             if not self._is_open and not self._start_from_last_known():
                 raise
-            self._seen_process_write, self._looked_at = seen, now  # not again at every read
+            # Not again at every read; a failure may have taken longer than an interval.
+            self._seen_process_write, self._looked_at = seen, time.monotonic()
             self.metrics.looked(False)
             if str(error) != self._last_warning:  # once, not at every refresh
                 self._last_warning = str(error)

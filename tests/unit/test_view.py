@@ -9,6 +9,7 @@ import resource
 import shutil
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -744,3 +745,39 @@ def test_a_view_tells_that_it_refreshes(make_view):
     reader.view.close()
     assert reader.view.freshness().state == "SERVING"
     assert reader.get(2) == {2: {"b"}}
+
+
+def test_a_look_that_takes_longer_than_the_interval_serves_all_that_wait_for_it(make_view, monkeypatch):
+    """Nor is one that failed made again at once."""
+    writer, reader = make_view(), make_view(interval=1.0)
+    writer.put(1, "a")
+    reader.get(1)
+    late, now, shard = [10.0], time.monotonic, reader.view.shards[0]
+    monkeypatch.setattr(time, "monotonic", lambda: now() + late[0])
+    waits, lock = threading.Semaphore(0), shard._refresh_lock
+    for fails in (False, True):
+        load = shard._loader.load
+
+        def load_slowly(state, load=load, fails=fails):
+            late[0] += 60
+            if fails:
+                raise StorageError("no answer within the timeouts")
+            return load(state)
+
+        looks = shard._loader.load = Mock(side_effect=load_slowly)
+
+        def acquire(blocking):
+            waits.release()
+            return lock.acquire(blocking)
+
+        shard._refresh_lock = Mock(acquire=acquire, release=lock.release)
+        with ThreadPoolExecutor(5) as pool:
+            with lock:
+                found = [pool.submit(reader.get, 1) for _ in range(5)]
+                for _ in found:
+                    waits.acquire()
+            assert [each.result() for each in found] == 5 * [{1: {"a"}}]
+        if fails:
+            assert reader.get(1) == {1: {"a"}}
+        assert looks.call_count == 1
+        late[0] += 10
