@@ -1,21 +1,16 @@
-"""The size that the views of another online store would have here, from a sample of its rows.
+"""What views of another online store would be here, from a sample of their rows.
 
-The sampled rows are sealed in memory, with the settings that the view would have here, and their bytes are
-scaled to all rows.
-
-A sample shows fewer values than the view has, so its codes are too short, and its vocabulary too small. How
-much is missing shows in the growth from seals of half the sample to a seal of the whole: bytes per entity
-grow by some amount with each doubling of the rows, and that amount shrinks as values become known. So the
-truth lies between no further growth, and as much growth with each doubling that the view is larger.
+The sampled rows are sealed in memory, with the settings that the view would have here. So the codec and the
+structure of each feature are known, and the bytes of the sample. The planner estimates how many bytes the
+other entities add.
 """
 
 import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -23,6 +18,7 @@ from feast import FeatureStore
 from feast.feature_view import FeatureView
 from feast.protos.feast.types.EntityKey_pb2 import EntityKey
 from feast.protos.feast.types.Value_pb2 import Value
+from numpy.typing import NDArray
 
 from feast_sketch_store.bridges.base import (
     Bridge,
@@ -36,23 +32,14 @@ from feast_sketch_store.bridges.base import (
 from feast_sketch_store.bridges.hashed_keys import KeyFinder
 from feast_sketch_store.errors import SettingsError, SketchStoreError, StorageError
 from feast_sketch_store.layers import SketchLayer
-from feast_sketch_store.layers.presence import bucket_timestamps
 from feast_sketch_store.online_store import SketchOnlineStoreConfig, stored_views
-from feast_sketch_store.planning.choice import knee
-from feast_sketch_store.planning.curves import SETS, Grid, candidates
 from feast_sketch_store.planning.other_stores import LISTPACK_VALUE, REDIS, StoredRows, redis_bytes
-from feast_sketch_store.planning.plan import Estimate
-from feast_sketch_store.planning.sample import (
-    FeatureSample,
-    Sample,
-    all_values,
-    spread_of_total,
-    total_by_mean,
-)
-from feast_sketch_store.planning.source import features_of_rows
+from feast_sketch_store.planning.plan import Estimate, limits_of_sample
+from feast_sketch_store.planning.planner import false_values, growth
+from feast_sketch_store.planning.sample import Sample, total_by_mean
+from feast_sketch_store.planning.source import sample_of_rows
 from feast_sketch_store.rows.codecs import BINNED, CATEGORICAL, EXACT, MEMBERSHIP
 from feast_sketch_store.rows.entity_keys import serialize_entity_keys
-from feast_sketch_store.rows.newest import NewestRows
 from feast_sketch_store.settings.resolve import resolve
 from feast_sketch_store.settings.view_settings import ViewSettings
 from feast_sketch_store.snapshot.format import encode
@@ -65,11 +52,6 @@ _logger = logging.getLogger(__name__)
 DEFAULT_SAMPLE = 20_000
 _ASKED_FOR_BYTES = 500  # rows whose size is requested from the store
 _WIDER_LISTPACK = 512
-_SEED = 7
-_FEWEST = 8  # rows, from which growth can be seen
-
-Row = TypeVar("Row")
-
 _REASONS = {
     MEMBERSHIP: "which values it has counts: a Set, or an Array of names or numbers",
     CATEGORICAL: "a scalar: its few values have ids, or a column holds them",
@@ -109,11 +91,6 @@ class SurveyedView:
     bytes_here: Estimate  # of the snapshot, with the default settings
     ratio: Estimate | None  # of the bytes there to those here
     false_per_read: float  # false values of a read
-    # the structure of membership features at the planner's knee; empty without one, as without such features
-    knee: str
-    # bytes_at_knee, false_at_knee: of the snapshot, and of a read, at the knee
-    bytes_at_knee: float | None
-    false_at_knee: float | None
     features: list[SurveyedFeature]  # of the view
     notes: list[str]  # what the figures do not say
 
@@ -159,25 +136,6 @@ def survey(
             _logger.debug("survey of %s", name, exc_info=True)
             reason = str(error) if isinstance(error, SketchStoreError) else f"{type(error).__name__}: {error}"
             yield reason if repr(name) in reason else f"feature view {name!r}: {reason}"
-
-
-@dataclass(frozen=True)
-class Sealed:
-    """Bytes of a snapshot: of its rows, of its vocabularies, and those that every snapshot has."""
-
-    of_rows: float
-    of_values: float
-    fixed: float
-
-
-class _Knee(NamedTuple):
-    """The planner's knee of membership features, beyond which more bytes gain little. ``saved_bytes`` are
-    those that it takes less than sets, for all entities.
-    """
-
-    label: str
-    saved_bytes: float
-    false_per_read: float
 
 
 class _Survey:
@@ -239,24 +197,13 @@ class _Survey:
         resolution: str,
     ) -> SurveyedView:
         given = list(rows.values())
-        table, num_entities = self._table(given), round(entities.value)
-        layer = self._sealed(table)[0]
-        newest = NewestRows(lambda columns: iter([table]))
-        features = features_of_rows(newest, [c for c in self._settings.codecs if c.feature in layer.codecs])
-        at_knee = self._knee(newest, features, num_entities)
-        distinct = {name: all_values(f.counts, len(rows), num_entities) for name, f in features.items()}
-        numbered = [name for name in layer.codecs if layer.features[name].vocabulary is not None]
-        seen = max(1, sum(len(features[name].vocabulary) for name in numbered))
-        known = [sum(getattr(distinct[name], end) for name in numbered) for end in ("value", "low", "high")]
-        values_known = Estimate(*(number / seen for number in known))
-        each = bytes_per_entity(given, entities.value, values_known, self._bytes_of, _row_size)
-        ratio = (
-            None
-            if reported is None
-            else Estimate(reported.value / each.value, reported.low / each.high, reported.high / each.low)
-        )
-        here = _times(each, entities)
-        stamps = sorted(row.event for row in rows.values())
+        folded = self._semantics.fold(lambda columns: iter([self._table(given)]))
+        layer = fold(folded, self._settings)
+        sample = sample_of_rows(folded, round(entities.value), self._settings)
+        sizes = np.array([sum(map(_size_of, row.values.values())) for row in given], np.int64)
+        here = snapshot_bytes(layer, self._settings, sample, sizes)
+        each = _each(here, entities)
+        stamps = sorted(row.event for row in given)
         return SurveyedView(
             self._view.name,
             self._view.store.kind,
@@ -268,46 +215,18 @@ class _Survey:
             resolution,
             None if reported is None else _times(reported, entities),
             self._with_wider_listpacks(given, reported, entities.value),
-            here,
-            ratio,
-            sum(
-                (feature.false_positive_rate or 0.0)
-                * max(0.0, feature.num_values - feature.num_facts / len(rows))
-                for feature in layer.features.values()
-            ),
-            "" if at_knee is None else at_knee.label,
-            None if at_knee is None else here.value - at_knee.saved_bytes,
-            None if at_knee is None else at_knee.false_per_read,
+            _times(each, entities),
+            None
+            if reported is None
+            else Estimate(reported.value / each.value, reported.low / each.high, reported.high / each.low),
+            false_values(self._settings, members_of(sample, self._settings)),
             [
-                self._feature(layer, name, _num_facts(features[name], entities), distinct[name])
+                self._feature(layer, sample, name, entities)
                 for name in self._view.features
-                if name in features
+                if name in sample.features
             ],
-            list(self._notes(rows, entities, reported, at_knee)),
+            list(self._notes(rows, entities, reported)),
         )
-
-    def _knee(
-        self, rows: NewestRows, features: Mapping[str, FeatureSample], num_entities: int
-    ) -> _Knee | None:
-        """The knee of the sample; None without one, or without values of membership features."""
-        members = [codec.feature for codec in self._settings.codecs if codec.name == MEMBERSHIP]
-        buckets, _ = bucket_timestamps(rows.keys.event_timestamps, self._settings.ttl_microseconds)
-        sample = Sample(
-            max(num_entities, len(rows)),
-            self._settings.presence_error_rate,
-            rows.keys.entity_hashes,
-            {name: features[name] for name in members},
-            buckets=buckets,
-        )
-        if not sample.num_facts:
-            return None
-        points = [candidate.point for candidate in candidates(sample, Grid())]
-        if (corner := knee(points)) is None:
-            return None
-        chosen = points[corner]
-        as_sets = next(point for point in points if point.curve == SETS)
-        saved_bytes = as_sets.memory_bytes - chosen.memory_bytes
-        return _Knee(f"{chosen.curve}: {chosen.label}", saved_bytes, chosen.false_per_read)
 
     def _table(self, rows: Sequence[OtherRow]) -> pa.Table:
         """The rows in the form of the row log."""
@@ -320,32 +239,15 @@ class _Survey:
             return row.entity
         return EntityKey(join_keys=self._view.join_keys[:1], entity_values=[Value(int64_val=number)])
 
-    def _sealed(self, table: pa.Table) -> tuple[SketchLayer, int]:
-        """The rows as a layer, and the bytes of a snapshot besides the layer."""
-        layer = fold(self._semantics.fold(lambda columns: iter([table])), self._settings)
-        description, arrays = layer.to_snapshot()
-        file = encode({"layer": description}, with_checksums(arrays))
-        return layer, sum(part.nbytes for part in file) - layer.size_bytes
-
-    def _bytes_of(self, rows: Sequence[OtherRow]) -> Sealed:
-        layer, fixed = self._sealed(self._table(rows))
-        of_values = sum(
-            feature.vocabulary.packed_bytes
-            for feature in layer.features.values()
-            if feature.vocabulary is not None
-        )
-        return Sealed(layer.size_bytes - of_values, of_values, fixed)
-
-    def _feature(self, layer: SketchLayer, name: str, facts: Estimate, distinct: Estimate) -> SurveyedFeature:
-        feature = layer.features[name]
-        codec = next(codec for codec in self._settings.codecs if codec.feature == name)
+    def _feature(self, layer: SketchLayer, sample: Sample, name: str, entities: Estimate) -> SurveyedFeature:
+        feature, codec = layer.features[name], self._settings.features[name].codec
         return SurveyedFeature(
             name,
             codec.name,
             feature.structure,
             _REASONS.get(codec.name, codec.name),
-            facts,
-            None if feature.vocabulary is None else distinct,
+            _times(_each(sample.facts_of[name], entities), entities),
+            None if feature.vocabulary is None else sample.vocabulary_sizes[name],
         )
 
     def _with_wider_listpacks(
@@ -375,22 +277,13 @@ class _Survey:
         rows: Mapping[bytes | str, OtherRow],
         entities: Estimate,
         reported: Estimate | None,
-        at_knee: _Knee | None,
     ) -> Iterator[str]:
         if len(rows) < entities.value:
-            yield (
-                f"{len(rows):,} entities were sampled. How many values there are beyond theirs is estimated "
-                "(Chao), which is a lower bound if very many are rare."
-            )
+            yield limits_of_sample(len(rows), round(entities.value))
         if not entities.is_known:
             yield "The number of entities is estimated, from the keys that were looked at."
         if reported is None:
             yield "The store does not report how many bytes it takes."
-        if at_knee is not None:
-            yield (
-                f"At the knee membership features are kept as {at_knee.label}. After an import "
-                "`feast-sketch plan` shows the other points."
-            )
         future = datetime.now(UTC)
         if any(row.event > future for row in rows.values()):
             yield "Some event timestamps lie in the future."
@@ -400,63 +293,47 @@ def _size_of(value: Value | None) -> int:
     return 0 if value is None else int(value.ByteSize())
 
 
-def _row_size(row: OtherRow) -> float:
-    return sum(map(_size_of, row.values.values()))
+def _each(total: Estimate, entities: Estimate) -> Estimate:
+    return Estimate(*(number / entities.value for number in astuple(total)))
 
 
 def _times(each: Estimate, entities: Estimate) -> Estimate:
     return Estimate(each.value * entities.value, each.low * entities.low, each.high * entities.high)
 
 
-def _num_facts(feature: FeatureSample, entities: Estimate) -> Estimate:
-    """The number of values of all entities, from the mean of the sampled ones."""
-    facts = total_by_mean(feature.rows.lengths, max(len(feature.rows), round(entities.value)))
-    if entities.is_known:
-        return facts
-    return Estimate(
-        facts.value, facts.low * entities.low / entities.value, facts.high * entities.high / entities.value
-    )
+def members_of(sample: Sample, settings: ViewSettings) -> Sample:
+    """The membership features of a sample of features of any codec."""
+    names = {codec.feature for codec in settings.codecs if codec.name == MEMBERSHIP}
+    return replace(sample, features={name: f for name, f in sample.features.items() if name in names})
 
 
-# -- the size of a whole view ----------------------------------------------------------------------------
-
-
-def bytes_per_entity(
-    rows: Sequence[Row],
-    num_entities: float,
-    known_values: Estimate,
-    seal: Callable[[Sequence[Row]], Sealed],
-    size_of: Callable[[Row], float],
+def snapshot_bytes(
+    layer: SketchLayer, settings: ViewSettings, sample: Sample, row_bytes: NDArray[np.int64]
 ) -> Estimate:
-    """The bytes of a snapshot of all rows, for each entity.
+    """The bytes of a snapshot of all entities of a view: those of its sealed sample, and what the others add.
+
+    The planner estimates what they add to membership features and to the list of entities. Other features
+    grow with the number of entities, and their vocabularies with the number of values.
 
     Parameters
     ----------
-    rows : the sample, in any order.
-    num_entities : of the whole view.
-    known_values : the number of values of the whole view, for each one of the sample.
-    seal : seals some of the rows.
-    size_of : a number to which the bytes of a row are about proportional.
+    layer, sample : the sampled rows, sealed with the ``settings``, and as features of any codec.
+    row_bytes : int64[n], of the values of each sampled row, for the spread of the bytes of other features.
     """
-    whole, number = seal(rows), len(rows)
-    each = whole.of_rows / number
-    if num_entities <= number:
-        return Estimate.exactly((whole.of_rows + whole.of_values + whole.fixed) / number)
-    growth_of_rows, growth_of_values = 0.0, 1.0
-    if number >= _FEWEST:
-        order = np.random.default_rng(_SEED).permutation(number)
-        halves = [seal([rows[place] for place in half]) for half in np.array_split(order, 2)]
-        growth_of_rows = max(0.0, each - sum(half.of_rows for half in halves) / number)
-        of_half = sum(half.of_values for half in halves) / 2
-        growth_of_values = max(1.0, whole.of_values / of_half) if of_half else 1.0
-    doublings = math.log2(num_entities / number)
-    sizes = np.array([size_of(row) for row in rows], np.float64)
-    spread = spread_of_total(sizes, num_entities) / num_entities / max(1.0, float(sizes.mean()))
-    values_low = whole.of_values * known_values.low
-    values_high = max(whole.of_values * known_values.high, whole.of_values * growth_of_values**doublings)
-    low = each * (1 - spread) + (values_low + whole.fixed) / num_entities
-    high = (each + growth_of_rows * doublings) * (1 + spread) + (values_high + whole.fixed) / num_entities
-    # Growth shrinks: about half of what would be without that.
-    values = (whole.of_values * known_values.value + values_high) / 2
-    likely = each + growth_of_rows * doublings / 2 + (values + whole.fixed) / num_entities
-    return Estimate(min(max(likely, low), high), low, high)
+    description, arrays = layer.to_snapshot()
+    file = encode({"layer": description}, with_checksums(arrays))
+    size = np.full(3, sum(part.nbytes for part in file), np.float64)  # and the ends of its interval
+    members, planned = members_of(sample, settings), None
+    others, of_rows = {*layer.features}, float(layer.size_bytes)
+    if members.num_facts and (planned := growth(settings, members)) is not None:
+        size += astuple(planned)
+        others -= members.features.keys()
+        of_rows = sum(map(layer.size_bytes_of, others))
+    for name in others & sample.features.keys():
+        if (vocabulary := layer.features[name].vocabulary) is not None:
+            seen = max(1, len(sample.features[name].vocabulary))
+            size += vocabulary.packed_bytes * (np.array(astuple(sample.vocabulary_sizes[name])) / seen - 1)
+            of_rows -= vocabulary.packed_bytes
+    total = np.array(astuple(total_by_mean(row_bytes + 1, sample.num_entities)))
+    size += of_rows * (total / (row_bytes + 1).sum() - 1)
+    return Estimate(*size.tolist())

@@ -209,8 +209,6 @@ _SURVEY_COLUMNS: dict[str, Callable[[SurveyedView], str]] = {
     "bytes here": lambda view: bytes_text(view.bytes_here),
     "ratio": lambda view: or_dash(view.ratio, _ratio_text),
     "false/read": lambda view: f"{view.false_per_read:.2g}",
-    "at the knee": lambda view: or_dash(view.bytes_at_knee, readable_bytes),
-    "false/read there": lambda view: or_dash(view.false_at_knee, "{:.2g}".format),
 }
 _FEATURE_COLUMNS: dict[str, Callable[[SurveyedFeature], str]] = {
     "feature": lambda feature: feature.name,

@@ -35,12 +35,13 @@ from feast_sketch_store.planning.curves import (
     clustered,
     kept_text,
     points_of_other_stores,
+    sets,
     sets_of,
     weighted_bloom,
 )
 from feast_sketch_store.planning.labels import Labels, candidate_ids, require_scipy
 from feast_sketch_store.planning.models import WORTH_SHARES, Task
-from feast_sketch_store.planning.plan import Plan, PlannedField, Point, limits_of_sample
+from feast_sketch_store.planning.plan import Estimate, Plan, PlannedField, Point, limits_of_sample
 from feast_sketch_store.planning.sample import Sample
 from feast_sketch_store.planning.source import PlannedView, no_values, sample_view, tags_beside
 from feast_sketch_store.rows.vocabulary import Vocabulary
@@ -154,7 +155,7 @@ def plan_view(
             f"There is no knee: no point with at least {LEAST_GAIN:.0%} of the gain of the best one gains "
             "more than its bytes do on average."
         )
-    is_current, saved = (False, None) if chosen is None else compared(planned, sample, points, chosen)
+    is_current, saved = (False, None) if chosen is None else compared(planned, sample, points[chosen])
     fields = planned.fields(REPLACED)
     if any(candidate.formulas for candidate in found):
         fields = {scores.score_name(planned.settings.codecs): PlannedField("Float64"), **fields}
@@ -291,7 +292,7 @@ def _limits(view: PlannedView, sample: Sample, found: Sequence[Candidate]) -> It
     )
     yield (
         "False values add up over the vocabulary: with the current settings a read shows "
-        f"{_false_values(view.settings, sample):.3g} false values beside {per_entity:.3g} true ones."
+        f"{false_values(view.settings, sample):.3g} false values beside {per_entity:.3g} true ones."
     )
     yield limits_of_sample(len(sample), sample.num_entities)
     if sample.scale > 1 and not sample.facts.is_known:
@@ -312,8 +313,8 @@ def _limits(view: PlannedView, sample: Sample, found: Sequence[Candidate]) -> It
         yield "What a vocabulary leaves out is removed from sealed rows. The error rates do not include it."
 
 
-def _false_values(settings: ViewSettings, sample: Sample) -> float:
-    """The number of false values per read with some settings."""
+def false_values(settings: ViewSettings, sample: Sample) -> float:
+    """The false values of a read of membership features with some settings."""
     filled = sample.num_filled(sample.everything)
     shown = sum(offer.false_per_read * filled[name] for name, offer in offers(settings, sample).items())
     return shown / sample.num_entities
@@ -341,14 +342,11 @@ def _limits_of_labels(labels: Labels, task: Task, found: Sequence[Candidate]) ->
         yield f"{missing} points have no AUC, because their reads show too many false values to fit a model."
 
 
-def compared(
-    view: PlannedView, sample: Sample, points: Sequence[Point], chosen: int
-) -> tuple[bool, float | None]:
+def compared(view: PlannedView, sample: Sample, point: Point) -> tuple[bool, float | None]:
     """Whether the view's settings have the same result as a point's, and how many bytes fewer these take.
 
     None if no curve has the current settings, or if they keep other values, which bytes do not compare.
     """
-    point = points[chosen]
     declared = {field.name: field.tags or {} for field in view.table.features}
     computed = point.settings.keys() - sample.features.keys()
     if computed != view.settings.computed or any(
@@ -371,32 +369,40 @@ def compared(
         and math.isclose(offer.num_bytes, planned[name].num_bytes, rel_tol=0.01)
         for name, offer in current.items()
     )
-    memory_bytes = _memory_bytes(view.settings, sample, points, current)
-    return is_same, None if memory_bytes is None else memory_bytes - point.memory_bytes
+    before = point_of(view.settings, sample)
+    return is_same, None if before is None else before.memory_bytes - point.memory_bytes
 
 
-def _memory_bytes(
-    settings: ViewSettings, sample: Sample, points: Sequence[Point], current: Mapping[str, Offer]
-) -> float | None:
-    """Memory of the current settings, computed as that of the points; None if no curve has such settings.
+def point_of(settings: ViewSettings, sample: Sample) -> Point | None:
+    """The point of some settings; None if no curve has such settings.
 
     Bytes of offers of different structures do not compare: each leaves out what the rows share.
     """
     features = [settings.features[name] for name in sample.features]
-    kinds, goals = {offer.kind for offer in current.values()}, {feature.target for feature in features}
-    if any(feature.vocabulary is not None for feature in features):
+    kinds = {offer.kind for offer in offers(settings, sample).values()}
+    goals = {feature.target for feature in features if isinstance(feature.target, Goal)}
+    if any(feature.vocabulary is not None for feature in features) or MEMORY in {g.measure for g in goals}:
         return None
     if kinds == {SETS}:
-        return next((point.memory_bytes for point in points if point.curve == SETS), None)
+        return sets(sample).point
     if kinds != {BLOOM} or len(goals) != 1:
         return None
     goal = goals.pop()
-    assert isinstance(goal, Goal)
     if goal.measure == ERROR_RATE and goal.structure in (AUTO, BLOOM):
-        return bloom(sample, goal.amount).point.memory_bytes
+        return bloom(sample, goal.amount).point
     if goal.measure == NOISE_RATIO and goal.structure == WEIGHTED_BLOOM and not goal.clusters:
-        return weighted_bloom(sample, goal.amount).point.memory_bytes
+        return weighted_bloom(sample, goal.amount).point
     return None
+
+
+def growth(settings: ViewSettings, sample: Sample) -> Estimate | None:
+    """How many bytes the entities that were not sampled add, with some settings; None as `point_of`."""
+    whole = point_of(settings, sample)
+    part = point_of(settings, replace(sample, num_entities=len(sample), known_facts={}))
+    if whole is None or part is None:
+        return None
+    sizes = (whole.memory_bytes, whole.memory_low, whole.memory_high)
+    return Estimate(*(size - part.memory_bytes for size in sizes))
 
 
 def offers(settings: ViewSettings, sample: Sample) -> dict[str, Offer]:

@@ -244,16 +244,23 @@ def _sampled(
     )
 
 
-def features_of_rows(rows: FoldedRows, codecs: Sequence[FeatureCodec]) -> dict[str, FeatureSample]:
-    """Membership features of all rows of a sample, in the order of their keys."""
-    collected = {codec.feature: _Collector(codec) for codec in codecs}
+def sample_of_rows(rows: FoldedRows, num_entities: int, settings: ViewSettings) -> Sample:
+    """A sample of features of any codec, from all rows of it, of a view with this many entities."""
+    collected = {codec.feature: _Collector(codec) for codec in settings.stored_codecs}
     parts = [np.zeros(0, np.int64)]
-    for places, batch in rows.batches():
+    for places, encoded in rows.encoded(settings.stored_codecs):
         parts.append(places)
-        for name, feature in encode(batch, rows.keys.take(places), codecs).features.items():
-            collected[name].add(feature, feature.csr.lengths)
+        for name, collector in collected.items():
+            collector.add(encoded.features[name], encoded.features[name].csr.lengths)
     order = np.argsort(np.concatenate(parts), kind="stable")
-    return {name: collector.finish([order])[0] for name, collector in collected.items()}
+    buckets, _ = bucket_timestamps(rows.keys.event_timestamps, settings.ttl_microseconds)
+    return Sample(
+        max(num_entities, len(rows)),
+        settings.presence_error_rate,
+        rows.keys.entity_hashes,
+        {name: collector.finish([order])[0] for name, collector in collected.items()},
+        buckets=buckets,
+    )
 
 
 def _lengths(rows: pa.Table, feature: str) -> NDArray[np.int64]:

@@ -35,8 +35,6 @@ from feast_sketch_store.cli import cli
 from feast_sketch_store.errors import RowError, SettingsError, StorageError
 from feast_sketch_store.online_store import open_view
 from feast_sketch_store.operations import maintenance
-from feast_sketch_store.planning.curves import SETS
-from feast_sketch_store.planning.planner import plan_view
 from feast_sketch_store.rows.entity_keys import hash_int64_keys
 from feast_sketch_store.storage.local import LocalStorage
 from tests.helpers.cases import case, for_each
@@ -770,12 +768,6 @@ def test_a_survey_of_all_rows(other, tmp_path):
     report = maintenance.inspect(store, "history")
     assert found.bytes_here.value == pytest.approx(report.memory_bytes, rel=0.05)
     assert [f.structure for f in found.features] == [f.structure for f in report.features]
-    plan = plan_view(store, "history")
-    as_sets = next(point for point in plan.points if point.curve == SETS)
-    at_knee = next(point for point in plan.points if f"{point.curve}: {point.label}" == found.knee)
-    saved = as_sets.memory_bytes - at_knee.memory_bytes
-    assert found.bytes_here.value - found.bytes_at_knee == pytest.approx(saved, rel=0.02, abs=1)
-    assert found.false_at_knee == pytest.approx(at_knee.false_per_read)
     liked, theirs = found.features[0], report.features[0]
     assert (liked.facts.value, liked.values.value) == (theirs.facts, theirs.vocabulary)
 
@@ -862,7 +854,7 @@ def test_a_survey_tells_what_it_cannot_look_at(sqlite, tmp_path):
     cells = re.findall("<td>(.*?)</td>", content)
     assert cells[:4] == ["history", "Sqlite", "100", "100"]
     assert [html.unescape(cell) for cell in cells if cell in FEATURE_NAMES] == FEATURE_NAMES
-    assert reported["knee"] in html.unescape(content)
+    assert all(note in html.unescape(content) for note in reported["notes"])
     with pytest.raises(SettingsError, match="no feature view 'other'"):
         list(survey(sqlite.file, ["other"]))
 

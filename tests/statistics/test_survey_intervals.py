@@ -4,9 +4,7 @@ Samples of two sets of data, 20 of each, or 10 in the short form. At least 90 % 
 narrowest ones still say something: an interval is at most as wide as the size.
 """
 
-from collections import Counter
 from datetime import UTC, datetime
-from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -15,12 +13,11 @@ import pyarrow.parquet as pq
 import pytest
 from feast import Entity, FeatureView, Field, FileSource, ValueType
 from feast.protos.feast.types.Value_pb2 import Int64Set, Value
-from feast.types import Int64, Set
+from feast.types import Int64, Set, String
 
-from feast_sketch_store.bridges.survey import Sealed, bytes_per_entity
+from feast_sketch_store.bridges.survey import snapshot_bytes
 from feast_sketch_store.online_store import SketchOnlineStoreConfig
-from feast_sketch_store.planning.plan import Estimate
-from feast_sketch_store.planning.sample import all_values
+from feast_sketch_store.planning.source import sample_of_rows
 from feast_sketch_store.rows.encoding import to_arrow
 from feast_sketch_store.rows.newest import NewestRows
 from feast_sketch_store.settings.resolve import resolve
@@ -32,6 +29,7 @@ pytestmark = pytest.mark.has_long_form
 
 ROOT = Path(__file__).parents[2]
 RUNS, HELD = by_length((10, 9), (20, 18))
+EXACT = {"sketch.codec": "exact"}
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 
 
@@ -55,25 +53,41 @@ def sets_of(entities, values):
     return [set(row) for row in pairs.aggregate([("value", "distinct")])["value_distinct"].to_pylist()]
 
 
-def seal(rows):
+def bytes_of(rows, num_entities):
+    """The bytes of a snapshot of so many entities, by a survey of these rows; if they are all, of a seal."""
     fields = [Field(name="user_id", dtype=Int64), Field(name="seen", dtype=Set(Int64))]
+    fields += [Field(name="segment", dtype=String), Field(name="score", dtype=Int64, tags=EXACT)]
     user = Entity(name="user", join_keys=["user_id"], value_type=ValueType.INT64)
     source = FileSource(name="rows", path="rows", timestamp_field="event")
-    view = FeatureView(name="history", entities=[user], schema=fields, source=source)
-    settings = resolve(SketchOnlineStoreConfig(), view)
-    values = (Value(int64_set_val=Int64Set(val=row)) for row in rows)
-    given = [(user_key(number), {"seen": value}, NOON, None) for number, value in enumerate(values)]
-    layer = fold(NewestRows(lambda columns: iter([to_arrow(given, settings.codecs)])), settings)
-    of_values = layer.features["seen"].vocabulary.packed_bytes
-    return Sealed(layer.size_bytes - of_values, of_values, 7_000)
+    settings = resolve(
+        SketchOnlineStoreConfig(), FeatureView(name="history", entities=[user], schema=fields, source=source)
+    )
+    given = [
+        (
+            user_key(number),
+            {
+                "seen": Value(int64_set_val=Int64Set(val=row)),
+                "segment": Value(string_val=f"segment {len(row)}"),
+                "score": Value(int64_val=sum(row)),
+            },
+            NOON,
+            None,
+        )
+        for number, row in enumerate(rows)
+    ]
+    folded = NewestRows(lambda columns: iter([to_arrow(given, settings.codecs)]))
+    sizes = np.array([sum(value.ByteSize() for value in values.values()) for _, values, *_ in given])
+    sample = sample_of_rows(folded, num_entities, settings)
+    return snapshot_bytes(fold(folded, settings), settings, sample, sizes)
 
 
 @pytest.fixture(scope="module", params=[purchases, authors])
 def view(request):
-    """All rows, and the bytes that each takes."""
+    """All rows, and the bytes that they take."""
     rows = request.param()
-    whole = seal(rows)
-    return rows, (whole.of_rows + whole.of_values + whole.fixed) / len(rows)
+    truth = bytes_of(rows, len(rows))
+    assert truth.is_known
+    return rows, truth.value
 
 
 @pytest.mark.parametrize("num_sampled", [100, 400])
@@ -82,13 +96,9 @@ def test_bytes(view, num_sampled):
     held, widths = 0, []
     for seed in range(RUNS):
         chosen = np.random.default_rng(seed).choice(len(rows), num_sampled, replace=False)
-        sample = [rows[place] for place in chosen]
-        counts = np.array([*Counter(chain.from_iterable(sample)).values()])
-        known, seen = all_values(counts, num_sampled, len(rows)), len(counts)
-        known = Estimate(known.value / seen, known.low / seen, known.high / seen)
-        each = bytes_per_entity(sample, len(rows), known, seal, len)
-        held += each.low <= truth <= each.high
-        widths.append((each.high - each.low) / each.value)
+        found = bytes_of([rows[place] for place in chosen], len(rows))
+        held += found.low <= truth <= found.high
+        widths.append((found.high - found.low) / found.value)
     print(f"{held} of {RUNS} hold; they are {np.mean(widths):.0%} wide")
     assert held >= HELD
     assert np.mean(widths) < 1
