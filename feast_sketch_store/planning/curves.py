@@ -6,9 +6,8 @@ the ratio of the fewest bits that sets of these densities can have. So values mi
 too.
 
 Clusters of rows are learned from the sample, and their counts scaled to the view. A cluster of the view may
-have values that it lacks in the sample. So if the sample is not everything, the shares of each cluster are
-smoothed towards those of all rows, as in the scorer; and values missing from the sample are equally frequent
-in all clusters.
+have values that it lacks in the sample. So if the sample is not everything, facts of each value are drawn:
+by its sampled facts in each cluster and two more, which are divided among clusters as all facts are.
 
     false_per_read = sum over features and values of (share of entities with a value - density) * rate
     noise_ratio    = false_per_read / kept facts of an entity
@@ -38,9 +37,9 @@ from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.encoding import EncodedFeature
 from feast_sketch_store.rows.formulas import Formula
 from feast_sketch_store.structures.base import RowsToSeal, weighted_sums
+from feast_sketch_store.structures.bloom import first_words
 from feast_sketch_store.structures.clustered import side_by_side
 from feast_sketch_store.structures.clusters import (
-    SMOOTHING,
     STYLES,
     ClusterFacts,
     Split,
@@ -52,7 +51,7 @@ from feast_sketch_store.structures.clusters import (
 from feast_sketch_store.structures.costs import index_bytes, packed_bytes, table_bytes
 from feast_sketch_store.structures.goals import BLOOM, DEFAULT_CLUSTERS, WEIGHTED_BLOOM
 from feast_sketch_store.structures.set_columns import SetColumns
-from feast_sketch_store.structures.sizing import AnyFacts, FactClass, WeightedFacts, size_for_rates
+from feast_sketch_store.structures.sizing import AnyFacts, FactClass, Geometry, WeightedFacts, size_for_rates
 from feast_sketch_store.succinct.golomb_sets import GolombSets, ideal_bits, starts_bytes
 
 SETS = "sets"
@@ -61,6 +60,9 @@ POPULAR_BLOOM = "most popular values, bloom"
 CHOSEN_SETS = "values chosen by the model, as sets"
 
 CLUSTERED_NOISE_RATIOS = (4.0, 1.0, 0.2)  # sets are smaller at less noise
+
+_SMOOTHING_FACTS = 2.0  # of each value, divided among clusters as all facts are
+_SEED = 7
 
 # About: the header of a snapshot with the checksums of blocks, more if rows are listed, and of a feature.
 _HEADER_BYTES, LISTED_HEADER_BYTES, _FEATURE_HEADER_BYTES = 650, 260, 60
@@ -123,7 +125,7 @@ def bloom(sample: Sample, error_rate: float, least: int = 0) -> Candidate:
     kept = sample.at_least(least)
     counts = sample.kept_counts(kept)
     classes: list[AnyFacts] = [FactClass(int(c.sum()), error_rate) for c in counts.values()]
-    geometry = size_for_rates([*classes, shapes_of(sample, kept)])
+    geometry, size = _table(sample, classes, kept)
     rates = {
         name: np.full(len(c), geometry.fill ** len(hashes))
         for (name, c), hashes in zip(counts.items(), geometry.hashes, strict=False)
@@ -133,7 +135,7 @@ def bloom(sample: Sample, error_rate: float, least: int = 0) -> Candidate:
     curve, label = BLOOM, f"error rate {error_rate:g}"
     if least:
         curve, label = f"{POPULAR_BLOOM}, {label}", kept_text(sample, kept)
-    return as_candidate(sample, curve, label, geometry.num_bits / 8, kept, rates, settings)
+    return as_candidate(sample, curve, label, size, kept, rates, settings)
 
 
 def weighted_bloom(sample: Sample, noise_ratio: float) -> Candidate:
@@ -148,13 +150,13 @@ def weighted_bloom(sample: Sample, noise_ratio: float) -> Candidate:
         )
         for name, c in counts.items()
     }
-    geometry = size_for_rates([*facts.values(), shapes_of(sample, sample.everything)])
+    geometry, size = _table(sample, [*facts.values()], sample.everything)
     rates = {
         name: weighted.symbol_rates(hashes, geometry.fill)
         for (name, weighted), hashes in zip(facts.items(), geometry.hashes, strict=False)
     }
     tags = {"sketch.structure": "weighted_bloom", "sketch.target": f"noise {noise_ratio:g}"}
-    size, kept, label = geometry.num_bits / 8, sample.everything, f"noise ratio {noise_ratio:g}"
+    kept, label = sample.everything, f"noise ratio {noise_ratio:g}"
     return as_candidate(sample, WEIGHTED_BLOOM, label, size, kept, rates, settings_of(sample, kept, tags))
 
 
@@ -303,22 +305,31 @@ def memory_bounds(
 def _bytes_of_unseen(sample: Sample, name: str, is_plain: bool) -> tuple[float, float]:
     """How many bytes less or more a feature's vocabulary, and the codes of its rare values, may take."""
     feature, sizes = sample.features[name], sample.vocabulary_sizes[name]
-    each = feature.vocabulary.packed_bytes / max(1, len(feature.vocabulary))
     (once, _), seen = num_rare(feature.counts), len(feature.vocabulary)
     tail_facts = 0 if is_plain else once * sample.scale
 
+    full = sample.full_counts[name]
+    density = feature.vocabulary_bytes(full) / max(1.0, feature.vocabulary.packed_bytes_of(len(full)))
+
     def size(num_values: float) -> float:
         rare = max(1.0, once + num_values - seen)
-        return float(num_values * each + tail_facts * math.log2(rare) / 8)
+        of_values = density * feature.vocabulary.packed_bytes_of(num_values)
+        return float(of_values + tail_facts * math.log2(rare) / 8)
 
     return size(sizes.value) - size(sizes.low), size(sizes.high) - size(sizes.value)
 
 
-def shapes_of(sample: Sample, kept: VocabularyMask) -> FactClass:
-    """The facts of shapes: one symbol per entity says which of its features have a value, and its bucket."""
+def _table(sample: Sample, facts: Sequence[AnyFacts], kept: VocabularyMask) -> tuple[Geometry, float]:
+    """The table for facts of each feature and for shapes, and its bytes with the head that it repeats.
+
+    A shape is one symbol for each entity, which says which of its features have a value, and its bucket.
+    """
     has_value = [f.cut(kept[name]).rows.lengths > 0 for name, f in sample.features.items()]
     num_shapes = len(np.unique(np.stack(has_value, axis=1), axis=0)) * len(sample.buckets)
-    return FactClass(sample.num_entities, sample.presence_error_rate / num_shapes)
+    shapes = FactClass(sample.num_entities, sample.presence_error_rate / num_shapes)
+    geometry = size_for_rates([*facts, shapes])
+    sizes = [*map(len, sample.kept_counts(kept).values()), num_shapes]
+    return geometry, table_bytes(geometry.num_bits, first_words(sizes)[-1])
 
 
 def _sets_bytes(sample: Sample, kept: VocabularyMask) -> tuple[float, float, GolombSets]:
@@ -337,9 +348,8 @@ def _sets_bytes(sample: Sample, kept: VocabularyMask) -> tuple[float, float, Gol
     num_codes = len(parts) * len(sample) + sum(part.num_facts for part in parts.values())
     size = code_bits / 8 + index_bytes(sample.num_entities, sample.presence_error_rate)
     size += starts_bytes(sample.num_entities, round(num_codes * sample.scale), code_bits)
-    num_values = sum(map(len, sample.kept_counts(kept).values()))
-    num_sampled = sum(len(part.vocabulary) for part in parts.values())
-    of_values = (columns.size_bytes - built.size_bytes) * num_values / max(1, num_sampled)
+    in_parts = sum(part.vocabulary.packed_bytes for part in parts.values())
+    of_values = (columns.size_bytes - built.size_bytes) * sample.vocabulary_bytes(kept) / max(1, in_parts)
     return size, of_values, built
 
 
@@ -388,15 +398,15 @@ def _cluster_counts(
     """Rows of the view in each cluster with each value, int64[C, V], and with any value, int64[C]."""
     num_clusters, seen = int(clusters.max(initial=0)) + 1, len(sample.features[name].vocabulary)
     filled = np.bincount(clusters[members.lengths > 0], minlength=num_clusters)
-    full = sample.full_counts[name]
-    shares = count(members, clusters, (num_clusters, seen)).astype(np.float64)
-    if sample.scale > 1:
-        overall = shares.sum(0) / max(1, filled.sum())
-        shares = (shares + SMOOTHING * overall) * (filled / (filled + SMOOTHING))[:, None]
-    by_rows = np.repeat(filled[:, None] / max(1, filled.sum()), len(full) - seen, axis=1)
-    shares = np.concatenate((shares / np.maximum(shares.sum(0), 1e-300), by_rows), axis=1)
+    counts, full = count(members, clusters, (num_clusters, seen)), sample.full_counts[name]
+    if sample.scale <= 1:
+        return counts, filled
+    shares = np.zeros((len(full), num_clusters))
+    shares[:seen] = counts.T
+    shares += _SMOOTHING_FACTS * counts.sum(1) / max(1, counts.sum())
+    drawn = np.random.default_rng(_SEED).multinomial(full, shares / shares.sum(1, keepdims=True)).T
     num_rows = np.rint(filled * sample.scale).astype(np.int64)
-    return np.minimum(np.rint(shares * full), num_rows[:, None]).astype(np.int64), num_rows
+    return np.minimum(drawn, num_rows[:, None]), num_rows
 
 
 def _clustered_at(

@@ -13,13 +13,14 @@ from numpy.typing import NDArray
 from feast_sketch_store.planning.other_stores import StoredRows
 from feast_sketch_store.planning.plan import Estimate
 from feast_sketch_store.rows.csr import Csr
-from feast_sketch_store.rows.vocabulary import Vocabulary
+from feast_sketch_store.rows.vocabulary import MAX_PACKED, Vocabulary
 from feast_sketch_store.structures.costs import timestamps_bytes
 
 VocabularyMask = Mapping[
     str, NDArray[np.bool_]
 ]  # per feature, which of its values a structure keeps: bool[V]
 
+_NEARLY = 0.9
 _RESAMPLES, _SEED, _INTERVAL = 200, 7, (2.5, 97.5)
 
 
@@ -61,14 +62,32 @@ class FeatureSample:
             return self.counts
         scale = num_facts / max(1, self.num_facts)
         once, twice = num_rare(self.counts)
-        more_facts = num_facts - self.num_facts
-        unseen = unseen_values(once, twice, num_sampled, num_entities - num_sampled, more_facts)
+        entities, facts = (
+            (num_sampled, num_entities - num_sampled),
+            (self.num_facts, num_facts - self.num_facts),
+        )
+        unseen = unseen_values((once, twice), entities, facts)
         counts = np.append(self.counts * scale, np.zeros(unseen))
         if unseen:
             counts[len(counts) - once - unseen :] = once * scale / (once + unseen)
         # Round sums, not counts: many equal small counts would all be rounded the same way.
         whole = np.diff(np.rint(np.cumsum(counts)), prepend=0.0)
         return np.asarray(np.clip(np.sort(whole)[::-1], 1, num_entities), np.int64)
+
+    def vocabulary_bytes(self, counts: NDArray[np.int64]) -> float:
+        """Bytes of a vocabulary in a snapshot, of which this is a sample, given `full_counts` of it.
+
+        Ascending numbers take fewer bits the more there are. So numbers that are missing from the sample are
+        drawn from among those that are not, and all are packed in the order that their counts would have.
+        """
+        number, seen = len(counts), len(self.vocabulary)
+        values = self.vocabulary.values
+        if number <= seen or not seen or number > MAX_PACKED or not pa.types.is_int64(values.type):
+            return self.vocabulary.packed_bytes_of(number)
+        rng, known = np.random.default_rng(_SEED), np.sort(values.to_numpy())
+        between = np.interp(rng.random(number - seen) * (seen - 1), np.arange(seen), known).astype(np.int64)
+        drawn, numbers = 1 + rng.poisson(counts - 1), np.append(values.to_numpy(), between)
+        return Vocabulary(pa.array(numbers[np.lexsort((numbers, -drawn))])).packed_bytes
 
 
 def num_rare(counts: NDArray[np.int64]) -> tuple[int, int]:
@@ -93,29 +112,39 @@ def all_values(
     seen = int(np.count_nonzero(counts))
     if num_entities <= num_sampled:
         return Estimate.exactly(seen)
-    rare, num_more = num_rare(counts), num_entities - num_sampled
-    drawn = np.random.default_rng(_SEED).poisson(rare, (_RESAMPLES, 2))
+    rare, entities = num_rare(counts), (num_sampled, num_entities - num_sampled)
+    drawn = np.random.default_rng(_SEED).poisson(rare, (_RESAMPLES, 2)).tolist()
     facts, seen_facts = facts or Estimate.exactly(math.inf), int(counts.sum())
-    most = facts.high - seen_facts
-    unseen = [unseen_values(int(once), int(twice), num_sampled, num_more, most) for once, twice in drawn]
+    most, more = facts.high - seen_facts, facts.value - seen_facts
+    unseen = [unseen_values((once, twice), entities, (seen_facts, most)) for once, twice in drawn]
     low, high = np.percentile(unseen, _INTERVAL)
-    likely = unseen_values(*rare, num_sampled, num_more, facts.value - seen_facts)
+    likely = unseen_values(rare, entities, (seen_facts, more))
     return Estimate(seen + likely, float(seen + min(low, likely)), float(seen + max(high, likely)))
 
 
 def unseen_values(
-    once: int, twice: int, num_sampled: int, num_more: int, more_facts: float = math.inf
+    rare: tuple[int, int], entities: tuple[int, int], facts: tuple[float, float] = (1.0, math.inf)
 ) -> int:
     """How many new values further entities show, if a sample showed some values once and some twice.
 
-    Each of these values has at least one of the facts that the further entities have.
+    Each of these values has at least one of the facts that the further entities have. As long as nothing is
+    shown twice, and nothing should be, no further value repeats either.
+
+    Parameters
+    ----------
+    rare : the numbers of values that one and that two sampled entities have.
+    entities, facts : numbers of the sampled entities, and of the further ones.
     """
+    (once, twice), (num_sampled, num_more), (seen_facts, more_facts) = rare, entities, facts
     if not once:
         return 0
     least_unseen = once * once / (2 * twice) if twice else once * (once - 1) / 2
     least_unseen = max(least_unseen, 1.0)
     chance = once / (num_sampled * least_unseen + once)
-    return round(min(least_unseen * -math.expm1(num_more * math.log1p(-chance)), more_facts))
+    unseen = least_unseen * -math.expm1(num_more * math.log1p(-chance))
+    if not twice and unseen > _NEARLY * once * num_more / num_sampled:
+        unseen = once * (num_more / num_sampled if math.isinf(more_facts) else more_facts / seen_facts)
+    return round(min(unseen, more_facts))
 
 
 def total_of(
@@ -250,6 +279,5 @@ class Sample:
         counts = self.kept_counts(kept)
         size = 0.0
         for name, feature in self.features.items():
-            values = Vocabulary(feature.vocabulary.values.filter(pa.array(kept[name])))
-            size += values.packed_bytes * len(counts[name]) / max(1, len(values))
+            size += feature.cut(kept[name]).vocabulary_bytes(counts[name])
         return size

@@ -188,8 +188,7 @@ def _point(
     starts = len(lists) * sample.num_entities * (2 + math.log2(max(1.0, row_bits.mean()))) / 8
     values = 0.0
     for feature in lists.values():
-        shown = max(1, len(feature.vocabulary))
-        values += feature.vocabulary.packed_bytes * sample.num_values(feature).value / shown
+        values += feature.vocabulary.packed_bytes_of(sample.num_values(feature).value)
     memory = code_bytes + starts + row_bytes + values + LISTED_HEADER_BYTES + header_bytes(1)
     error = spread_of_total(row_bits, sample.num_entities) / 8
     all_items = num_items * sample.scale

@@ -21,7 +21,7 @@ STORAGE_TYPES = (pa.int64(), pa.large_binary())
 
 # When a snapshot is opened, packed values are unpacked into the memory of each process (of unsorted strings
 # only the offsets). For so many that takes a millisecond or two. Plain values are mapped.
-_MAX_PACKED = 1 << 18
+MAX_PACKED = 1 << 18
 _MAX_SORTED_STRINGS = 1 << 12
 
 _FEW_NUMBERS = 1 << 8
@@ -56,6 +56,16 @@ class Vocabulary:
         if self._packed_bytes is None:
             self._packed_bytes = sum(array.nbytes for array in self.to_packed().values())
         return self._packed_bytes
+
+    def packed_bytes_of(self, number: float) -> float:
+        """Bytes in a snapshot of so many values, each as large as one of these in the form for that many."""
+        if number <= len(self) or not len(self):
+            return self.packed_bytes * number / max(1, len(self))
+        if number > MAX_PACKED:
+            arrays = self.to_arrays()
+        else:
+            arrays = packed_arrays(self.values, may_sort=number <= _MAX_SORTED_STRINGS)
+        return sum(array.nbytes for array in arrays.values()) * number / len(self)
 
     @classmethod
     def by_popularity(cls, values: pa.Array) -> tuple["Vocabulary", NDArray[np.int32]]:
@@ -117,7 +127,7 @@ class Vocabulary:
 
     def to_packed(self) -> PackedArrays:
         """The values as arrays for a snapshot, packed if there are few enough to unpack quickly."""
-        if len(self) > _MAX_PACKED:
+        if len(self) > MAX_PACKED:
             return self.to_arrays()
         return packed_arrays(self.values, may_sort=len(self) <= _MAX_SORTED_STRINGS)
 

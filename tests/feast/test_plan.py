@@ -180,7 +180,9 @@ def test_a_sample_is_the_same_each_time_and_scaled(store, history):
     assert first.facts.is_known
     for point in first.points:
         if point.settings:
-            assert point.memory_low < point.memory_bytes < point.memory_high
+            assert point.memory_low <= point.memory_bytes <= point.memory_high
+            # Facts are known, and a table of one error rate depends on nothing else.
+            assert "bloom" in point.curve or point.memory_low < point.memory_high
     sizes = [next(p.memory_bytes for p in plan.points if p.curve == SETS) for plan in (first, everything)]
     assert sizes[0] == pytest.approx(sizes[1], rel=0.1)
     assert any("sample of 200 of 400 entities" in limit for limit in first.limits)
