@@ -115,7 +115,7 @@ RULES: Final[Mapping[str, Mapping[str, Sequence[str]]]] = {
             "more entities than rows",
             "more entities than states",
         ],
-        "states of other features than those whose structure does not tell them": [
+        "states of other features than those whose structure does not store them": [
             "states of another feature"
         ],
     },
@@ -135,7 +135,7 @@ RULES: Final[Mapping[str, Mapping[str, Sequence[str]]]] = {
     },
     "ascending": {
         "lengths or widths that do not fit each other": ["more buckets", "lows of 64 bits"],
-        "when read: a place outside of the words": ["places outside"],
+        "when read: a position outside of the words": ["places outside"],
     },
     "index": {
         "a range outside of 1 to 2<sup>63</sup>": ["a range of 0", "a range of more than 63 bits"],
@@ -198,7 +198,7 @@ RULES: Final[Mapping[str, Mapping[str, Sequence[str]]]] = {
         "headers or numbers of others of more than 30 bits": ["headers of 31 bits", "others of 31 bits"],
         "`no_set` other than 0 and 2": ["one header without a set"],
         "a first feature that is coded with those before it": ["nothing to be coded with"],
-        "another number of known values than is told": ["more values than known"],
+        "another number of known values than `num_values`": ["more values than known"],
         "groups of fewer than 1 or more than 64 rows": ["groups of 65 rows", "groups of no rows"],
         "another number of starts than of groups": ["fewer groups"],
         "another number of words than `num_bits` gives": ["without codes", "codes that end early"],
