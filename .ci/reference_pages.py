@@ -22,7 +22,7 @@ Set options in the `online_store` section of `feature_store.yaml`, and tags on a
 An unknown name or a wrong value fails when Feast loads the file, or at `feast apply`; the error lists the
 known names, the nearest first. `feast-sketch settings` prints these tables.
 
-Where an option is a mapping, its parts follow it: `ttl: {expire: true, keep: 7d}`. A duration is `0`, or a
+The parts of a mapping follow it: `ttl: {expire: true, keep: 7d}`. A duration is `0`, or a
 number and `ms`, `s`, `min`, `h` or `d`. A share is `0.2` or `20%`; above 1 it must be a percentage. `type` is
 `sketch`, or `feast_sketch_store.online_store.SketchOnlineStore` where the short name is missing.
 
@@ -32,18 +32,18 @@ number and `ms`, `s`, `min`, `h` or `d`. A share is `0.2` or `20%`; above 1 it m
 _TAGS = """\
 ## Tags
 
-A feature's tag overrides its view's tag, and a view's tag overrides the option. Tags are strings, as Feast
-requires: write what you would write in YAML, as `"sketch.ttl": "{keep: 30d}"`. A tag with parts overrides
-only the parts that it gives. `feast apply` refuses a `sketch.` tag that is unknown, cannot work, or has no
-effect. A new rate, structure or codec takes effect at the next seal.
+A feature's tag overrides its view's tag, and a view's tag overrides the option. Feast requires strings, so
+quote the YAML: `"sketch.ttl": "{keep: 30d}"`. A tag with parts overrides only the parts that it gives.
+`feast apply` refuses a `sketch.` tag that is unknown, cannot work, or has no effect. A new rate, structure or
+codec takes effect at the next seal.
 """
 
 _METRICS = """\
 # Metrics
 
-`feast serve --metrics` and `feast-sketch serve --metrics` export these beside Feast's own. A process that
+`feast serve --metrics` and `feast-sketch serve --metrics` export these with Feast's own. A process that
 has not loaded `prometheus_client` counts nothing. The endpoint adds up the counters of all workers, and
-shows the gauge of the worker named in the column "of workers". An age is `time() -
+shows one worker's gauge, by the column "of workers". The age of the served rows is `time() -
 feast_sketch_last_look_timestamp_seconds`. The label `shard` is empty, except in refreshes and unsealed rows
 of a view with several shards.
 """
@@ -56,14 +56,14 @@ _ERRORS = """\
 Every error that the store raises on purpose is a `SketchStoreError`. Import the classes from
 `feast_sketch_store.errors`. A message says what happened, where (project, view, feature, row or file) and
 what to do. `feast-sketch` prints it on standard error and exits with 1; `feast-sketch --traceback COMMAND`
-shows where it comes from.
+prints the traceback.
 """
 
 _PYTHON = """\
 # Python API
 
-`SketchReader`, `Lists`, `Sets`, `Counts`, `open_view`, `shard_of` and `through_sketch` are imported from
-`feast_sketch_store`, the others from the module that is named. Everything else is private and may change.
+Import `SketchReader`, `Lists`, `Sets`, `Counts`, `open_view`, `shard_of` and `through_sketch` from
+`feast_sketch_store`, the others from the named module. Everything else is private and may change.
 """
 
 # The module, the names in it, and whether methods and arguments of a class are public: those of `True` are.

@@ -52,17 +52,15 @@ def _gauge(name: str, mode: str, text: str, labels: tuple[str, ...] = _VIEW) -> 
 
 
 READS = _counter("reads", "Batches that were read")
-ENTITIES_READ = _counter("entities_read", "Entities that were asked for")
-ABSENT_ENTITIES = _counter(
-    "absent_entities", "Entities that were asked for and have no row, or an expired one"
-)
+ENTITIES_READ = _counter("entities_read", "Entities that were read")
+ABSENT_ENTITIES = _counter("absent_entities", "Entities that were read and have no row, or an expired one")
 READ_SECONDS = Metric(
-    "feast_sketch_read_seconds", HISTOGRAM, "Seconds that a batch took, without what Feast does around it"
+    "feast_sketch_read_seconds", HISTOGRAM, "Seconds that a batch took, without Feast's own part"
 )
 _READ_BOUNDS = (1e-5, 2.5e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 0.01, 0.05, 0.25, 1.0)
 REFRESHES = _counter("refreshes", "Refreshes that found something new")
 REFRESH_FAILURES = _counter(
-    "refresh_failures", "Looks at the storage that failed; reads show the rows from before"
+    "refresh_failures", "Polls of the storage that failed; reads show the rows from before"
 )
 FALLBACKS = _counter("fallbacks", "Snapshots that were damaged; reads use an older one")
 COMMITS = _counter("commits", "Commits of rows; several batches may share one")
@@ -72,7 +70,7 @@ REFUSED_COMMITS = _counter(
 SEALS = _counter("seals", "Seals that published a snapshot")
 SEAL_FAILURES = _counter("seal_failures", "Seals that failed; the rows are kept")
 GATE_REFUSALS = _counter(
-    "gate_refusals", "Versions that did not pass the gate of their view, of seals, rebuilds and fills"
+    "gate_refusals", "Seals, rebuilds and fills that did not pass the gate of their view"
 )
 SEAL_SECONDS = _counter("seal_seconds", "Seconds that seals took, failed ones included")
 BACKING_LOOKUPS = _counter("backing_lookups", "Entities whose features were read from the backing store")
@@ -90,14 +88,14 @@ SNAPSHOT_TIMESTAMP = _gauge(
 LAST_LOOK = _gauge(
     "last_look_timestamp_seconds",
     "livemin",
-    "When the last successful look at the storage began; everything written before is served",
+    "When the last successful poll of the storage began; everything written before is served",
 )
-STALE = _gauge("stale", "livemax", "1 while the last look at the storage failed")
-PINNED = _gauge("pinned", "livemax", "1 while the view is held at a snapshot by feast-sketch pin")
+STALE = _gauge("stale", "livemax", "1 while the last poll of the storage failed")
+PINNED = _gauge("pinned", "livemax", "1 while reads are pinned to a snapshot by feast-sketch pin")
 LAG_COMMITS = _gauge(
-    "lag_commits", "livemax", "Least number of commits that the last look found and that are not served"
+    "lag_commits", "livemax", "Least number of commits that the last poll found and that are not served yet"
 )
-UNSEALED_ROWS = _gauge("unsealed_rows", "livemax", "Rows that are kept exactly until a seal")
+UNSEALED_ROWS = _gauge("unsealed_rows", "livemax", "Rows that no seal has folded yet")
 UNSEALED_BYTES = _gauge("unsealed_bytes", "livemax", "Bytes that unsealed rows take in each process")
 EXPECTED_RATE = _gauge(
     "expected_false_positive_rate", "livemax", "Rate that the served filter is built for", (*_VIEW, "feature")
@@ -147,7 +145,7 @@ def put(metric: Metric, labels: tuple[str, ...], value: float) -> None:
 
 
 def observe(metric: Metric, labels: tuple[str, ...], amounts: Sequence[float]) -> None:
-    """Add amounts to a histogram, which without any is made."""
+    """Add amounts to a histogram; without amounts, create it."""
     _record(metric, labels, "observe", amounts)
 
 
@@ -163,8 +161,8 @@ def _record(metric: Metric, labels: tuple[str, ...], how: str, value: Any) -> No
 
 @functools.cache
 def _warn(reason: str) -> None:
-    """Tell once that values cannot be kept, as where the disk of metrics is full."""
-    _logger.warning("metrics are incomplete, as the files of their values cannot be written: %s", reason)
+    """Warn once that values cannot be written, for example because the disk is full."""
+    _logger.warning("metrics are incomplete, because their files cannot be written: %s", reason)
 
 
 def _child(metric: Metric, labels: tuple[str, ...]) -> Any:
@@ -191,7 +189,7 @@ def _made_of(metric: Metric) -> Any:
 
 
 class _Histogram:
-    """A histogram that takes many amounts at once: one amount takes that of prometheus_client 5 us.
+    """A histogram that takes many amounts at once: prometheus_client's takes 5 us for each.
 
     It is a collector, and its values are those that prometheus_client shares among forked workers.
     """
@@ -204,7 +202,7 @@ class _Histogram:
         client.REGISTRY.register(self)
 
     def labels(self, *labels: str) -> "_HistogramChild":
-        """Make the histogram of some labels; `_child` asks once for each."""
+        """Make the histogram of some labels; `_child` calls this once for each."""
         child = self._children[labels] = _HistogramChild(self._metric, labels)
         return child
 
@@ -260,7 +258,7 @@ class ViewMetrics:
 
     @classmethod
     def at(cls, location: str) -> "ViewMetrics":
-        """Metrics of a view whose names are not known: its folder and the one above stand for them."""
+        """Metrics of a view whose names are not known, named after its folder and the one above."""
         project, _, view = location.rstrip("/").rpartition("/")
         return cls(project.rpartition("/")[2], view)
 
@@ -318,7 +316,7 @@ class ViewMetrics:
     # -- what is served ------------------------------------------------------------------------
 
     def looked(self, is_answered: bool) -> None:
-        """Record the end of a look at the storage."""
+        """Record the end of a poll of the storage."""
         self._begin()
         self.put(STALE, not is_answered)
         if is_answered:

@@ -1,4 +1,4 @@
-"""The commands that tell what changed: ``diff`` and ``history``, with their pages."""
+"""The commands that show what changed: ``diff`` and ``history``, with their pages."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence

@@ -186,11 +186,11 @@ def progress_bar(label: str, hidden: bool = False) -> Iterator[Callable[[int, in
     """A progress bar on standard error; call it with the amount done, and the total if it is known."""
     with click.progressbar(length=1, label=label, file=sys.stderr, hidden=hidden) as bar:
 
-        def tell(done: int, total: int | None) -> None:
+        def progress(done: int, total: int | None) -> None:
             bar.length = max(1, total or done)
             bar.update(done - bar.pos)
 
-        yield tell
+        yield progress
 
 
 @contextmanager
@@ -201,14 +201,14 @@ def progress_of_steps() -> Iterator[Callable[[str, int, int], None]]:
     shown: tuple[str, Callable[[int, int | None], None]] | None = None
     with ExitStack() as bars:
 
-        def tell(step: str, done: int, total: int) -> None:
+        def progress(step: str, done: int, total: int) -> None:
             nonlocal shown
             if shown is None or step != shown[0]:
                 bars.close()
                 shown = step, bars.enter_context(progress_bar(step, hidden=not sys.stderr.isatty()))
             shown[1](done, total)
 
-        yield tell
+        yield progress
 
 
 def for_each(label: str, views: Sequence[str], act: Callable[[str], T]) -> dict[str, T]:

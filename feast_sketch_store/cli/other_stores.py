@@ -42,7 +42,9 @@ def _other(name: str, help_text: str) -> Callable[[FC], FC]:
 
 
 _PACE = click.option(
-    "--max-rows-per-second", type=click.FloatRange(min=0, min_open=True), help="Spare the other store."
+    "--max-rows-per-second",
+    type=click.FloatRange(min=0, min_open=True),
+    help="Read the other store at most this fast.",
 )
 
 
@@ -72,15 +74,17 @@ def import_(
 ) -> None:
     """Fill a VIEW with the rows of another online store of Feast.
 
-    The other store is only read. The rows appear in one step at the end, beside those that the view has; the
+    The other store is only read. The rows appear in one step at the end, and the view keeps its own; the
     newest row of an entity wins. Run an interrupted import again to continue it.
     """
     store = open_store()
     done = []
     for view in views_of(store, views):
-        with progress_bar(f"Importing {view}") as tell:
+        with progress_bar(f"Importing {view}") as progress:
             done.append(
-                importing.import_view(store, view, other, keys, dry_run, max_rows_per_second, tell, skip_bad)
+                importing.import_view(
+                    store, view, other, keys, dry_run, max_rows_per_second, progress, skip_bad
+                )
             )
     if as_json:
         print_json([asdict(imported) for imported in done])
@@ -119,8 +123,8 @@ def export(open_store: OpenStore, views: Sequence[str], other: Path, as_json: bo
     """
     store, done = open_store(), {}
     for view in views_of(store, views):
-        with progress_bar(f"Exporting {view}") as tell:
-            done[view] = exporting.export(store, view, other, tell)
+        with progress_bar(f"Exporting {view}") as progress:
+            done[view] = exporting.export(store, view, other, progress)
     print_outcomes(done, as_json, "rows")
 
 
@@ -158,13 +162,13 @@ def survey(
     """
     found: list[SurveyedView] = []
     refused: list[str] = []
-    with progress_of_steps() as tell:
+    with progress_of_steps() as progress:
         for result in survey_store(
             other,
             views,
             sample,
             max_rows_per_second,
-            lambda view, rows: tell(f"Reading {view}", rows, sample),
+            lambda view, rows: progress(f"Reading {view}", rows, sample),
         ):
             (refused if isinstance(result, str) else found).append(result)  # type: ignore[arg-type]
     views_table = cells(_SURVEY_COLUMNS, found)

@@ -37,9 +37,9 @@ from feast_sketch_store.settings.table import markdown
 def inspect(open_store: OpenStore, views: Sequence[str], as_json: bool) -> None:
     """Show sizes, error rates and ages.
 
-    Unsealed rows count. bits/fact is the size of the snapshot per sealed value; "in tables" is the part of it
-    that tables, sets and static functions take. "private" is the memory that a reading process takes beside
-    the snapshot, which all processes of a host share.
+    Unsealed rows count. bits/fact is the size of the snapshot per sealed value; "in tables" is the part in
+    tables, sets and static functions. "private" is the memory that a reading process takes in addition to the
+    snapshot, which all processes of a host share.
     """
     store = open_store()
     views = views_of(store, views)
@@ -122,8 +122,8 @@ def verify(open_store: OpenStore, views: Sequence[str], as_json: bool) -> None:
     views = views_of(store, views)
     tell_unfilled(store, views)
     for view in views:
-        with progress_bar(f"Verifying {view}") as tell:
-            found[view] = maintenance.verify(store, view, tell)
+        with progress_bar(f"Verifying {view}") as progress:
+            found[view] = maintenance.verify(store, view, progress)
     if as_json:
         print_json([{"view": view, **asdict(v), "is_sound": v.is_sound} for view, v in found.items()])
     else:

@@ -93,7 +93,7 @@ def seal(
     The command runs at a low priority, so that reads of other processes do not wait for it. With --watch it
     leaves them one core, too.
 
-    A view whose new version does not pass its gate keeps the snapshot from before, and the command exits with
+    A view whose new version does not pass its gate keeps the previous snapshot, and the command exits with
     status 1.
 
     With --watch it does so whenever a seal is due, and prints a line for each seal. On SIGINT or SIGTERM it
@@ -173,8 +173,8 @@ def refill(open_store: OpenStore, view: str, as_json: bool) -> None:
     The values come from the row log. Run this after the backing store lost rows, and after you moved a
     feature to it.
     """
-    with progress_bar(f"Filling the backing store with {view}") as tell:
-        written = backing.refill(open_store(), view, tell)
+    with progress_bar(f"Filling the backing store with {view}") as progress:
+        written = backing.refill(open_store(), view, progress)
     if as_json:
         print_json({"view": view, "rows": written})
     else:
@@ -183,14 +183,14 @@ def refill(open_store: OpenStore, view: str, as_json: bool) -> None:
 
 @click.command()
 @click.argument("view")
-@click.option("--force", is_flag=True, help="Do not ask the gate.")
+@click.option("--force", is_flag=True, help="Publish without asking the gate.")
 @JSON_OPTION
 @click.pass_obj
 def publish(open_store: OpenStore, view: str, force: bool, as_json: bool) -> None:
     """Publish what did not pass the gate of a VIEW.
 
-    The rows of a fill that was held back count from now on, and the view is sealed. Without --force the gate
-    is asked again, which helps after you changed its settings.
+    From now on reads show the rows of a fill that was held back, and the view is sealed. Without --force the
+    gate checks again, for example after you changed its settings.
     """
     store = store_with(open_store, view)
     num_rows = maintenance.publish(store, view, force)
@@ -205,7 +205,7 @@ def publish(open_store: OpenStore, view: str, force: bool, as_json: bool) -> Non
 def discard(open_store: OpenStore, view: str, as_json: bool) -> None:
     """Delete the rows of a fill that the gate of a VIEW held back.
 
-    Rows that reads show are not concerned.
+    Rows that reads show stay.
     """
     store = store_with(open_store, view)
     num_rows = maintenance.discard(store, view)
@@ -263,14 +263,14 @@ def pin(
     yes: bool,
     as_json: bool,
 ) -> None:
-    """Hold reads of a VIEW at a snapshot.
+    """Pin reads of a VIEW to a snapshot.
 
-    Without a VERSION, which inspect shows, that is the newest snapshot. A view with shards has a version for
-    each of them, with commas between. Serving processes follow within their refresh interval. Until unpin,
+    Without a VERSION, which inspect shows, this is the newest snapshot. A view with shards has a version for
+    each, separated by commas. Serving processes follow within their refresh interval. Until unpin,
     writes are kept but not shown, and do not seal. This undoes a bad fill in one step.
 
-    Rows that are not sealed are in no snapshot. If there are any, the command prints how many, and asks
-    unless you name a VERSION.
+    Unsealed rows are in no snapshot. If there are any, the command prints how many, and asks unless you name
+    a VERSION.
     """
     if seals and versions is not None:
         raise click.UsageError("--seal makes a new snapshot, and VERSION names an old one: give one of them")
@@ -341,7 +341,7 @@ def rebuild(
 
     With --shards all rows stay and are divided by the hash of their entity. Writes are refused meanwhile.
     Running processes follow. Set the number in feature_store.yaml or in the tag, too.
-    If the command was killed, run it again; with the number of before, rows stay where they are.
+    If the command was killed, run it again, or run it with the former number to keep the rows where they are.
     """
     if shards is not None and (start or end or yes or force):
         raise click.UsageError(
@@ -403,11 +403,11 @@ def delete(open_store: OpenStore, view: str, entities: Sequence[str], file: Any,
 
     For example: feast-sketch delete history user_id=7
 
-    Text for a join key of bytes is taken as UTF-8.
+    Text for a join key of bytes is encoded as UTF-8.
 
     Reads no longer find them: here at once, in other processes after their next refresh. To remove them from
     the disk as well, run seal and then vacuum. Remove them from the offline store first, or a materialize
-    brings them back. Entities that the view does not have are listed; all others are deleted.
+    brings them back. Entities that the view lacks are listed; all others are deleted.
     """
     store = store_with(open_store, view)
     types = maintenance.join_key_types(store, view)

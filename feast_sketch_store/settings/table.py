@@ -77,8 +77,8 @@ class Ttl:
     expire: bool = part(
         values.flag,
         False,
-        "whether reads withhold rows that are older than their view's `ttl`. If false, rows stay until they "
-        "are replaced, as in Feast's other stores",
+        "whether reads hide rows older than their view's `ttl`. If false, rows stay until they are "
+        "replaced, as in Feast's other stores",
     )
     keep: timedelta = part(
         values.duration, timedelta(days=7), "how long seals keep rows that have expired", _ABOVE
@@ -94,12 +94,12 @@ class Backing:
     on_error: str = part(
         values.one_of(FAIL, MISSING_FEATURES),
         FAIL,
-        "what a read does while it cannot be reached: fail, or answer with its features missing",
+        "what a read does while that store cannot be reached: fail, or answer without its features",
     )
     owned: bool = part(
         values.flag,
         False,
-        "whether a teardown tears it down, too, which removes everything of the project there",
+        "whether a teardown tears that store down, too, which removes everything of the project there",
     )
 
 
@@ -110,8 +110,8 @@ class Sharding:
     count: int = part(
         values.shard_count,
         1,
-        "number of parts that a view's rows are divided into, by the hash of their entity; counts when the "
-        "view is created",
+        "number of parts into which a view's rows are divided, by the hash of their entity; read only when "
+        "the view is created",
         _ABOVE,
     )
     serve: tuple[int, ...] | None = part(
@@ -125,17 +125,17 @@ class Sharding:
 
 @dataclass(frozen=True)
 class Refresh:
-    """How old answers may be, and the age of the last look from which on a view is not ready."""
+    """How old answers may be, and the age of the last poll at which a view is no longer ready."""
 
     interval: timedelta = part(
         values.duration,
         timedelta(seconds=1),
-        "longest time until a read sees what another process wrote; `0` looks at every read",
+        "longest time until a read sees what another process wrote; `0` polls at every read",
     )
     max_staleness: timedelta | None = part(
         values.longer_than_0,
         None,
-        "after this time without an answer from the storage, a view counts as not ready, see "
+        "after this time without an answer from the storage, a view is not ready, see "
         "[Replicas](../how_to/object_stores.md#replicas-serve-from-many-machines); it still answers reads",
     )
 
@@ -168,13 +168,13 @@ class Compaction:
 
 @dataclass(frozen=True)
 class Gate:
-    """What a new version of a view must meet to be published; None for what is not asked."""
+    """What a new version of a view must meet to be published; None for no condition."""
 
     entities: int | None = part(values.whole(1), None, "at least this many entities", _ABOVE)
     change: float | None = part(
         values.share,
         None,
-        "largest change since the version that serves, such as `20%`: of the number of entities, and of the "
+        "largest change from the version being served, such as `20%`: of the number of entities, and of the "
         "facts and the different values of each feature",
         _ABOVE,
     )
@@ -187,7 +187,7 @@ class Gate:
 
     @property
     def is_set(self) -> bool:
-        """Whether anything is asked."""
+        """Whether there is a condition."""
         return (self.entities, self.change, self.check) != (None, None, None)
 
 
@@ -212,8 +212,8 @@ class Advanced:
     max_vocabulary: int = part(
         values.whole(1),
         1_000_000,
-        "different values with which a feature may be in a filter, because a read asks the filter about each "
-        "of them. With more, a seal keeps the feature in sets or columns",
+        "most values with which a feature may be in a filter, because a read tests each of them. With more, "
+        "a seal keeps the feature in sets or columns",
         _ABOVE,
     )
 
@@ -345,19 +345,18 @@ SETTINGS: Final = (
         "read_only",
         values.flag,
         False,
-        "whether this process is a replica, which only reads: it needs no other permission, never seals, and "
-        "refuses writes, `feast apply` and teardown",
+        "whether this process is a replica, which only reads: it needs only permission to read, never seals, "
+        "and refuses writes, `feast apply` and teardown",
     ),
     Setting(
         "target",
         values.target_of_sets,
         Target(AUTO),
-        "what Arrays and Sets are kept for: wrong values for each right one that a read shows; the chance "
-        "that a value which a row lacks reads as its element; or the bytes that a feature may take, with its "
-        "vocabulary and index. `auto` is `noise 0.1`. See "
-        "[What an Array or Set is kept for](types.md#what-an-array-or-set-is-kept-for). As a tag of a "
-        "scalar feature: `error 0.1%`, its own `scalar_error`; of [counts](../how_to/counts.md): `error 2` "
-        "or `error 10%`, how far a sealed count may be off",
+        "what Arrays and Sets [are kept for](types.md#what-an-array-or-set-is-kept-for). `noise`: the wrong "
+        "values that a read shows for each right one. `error`: the chance that a value which a row lacks "
+        "reads as its element. Or the bytes that a feature may take, with its vocabulary and index. `auto` "
+        "is `noise 0.1`. As a tag of a scalar feature: `error 0.1%`, its own `scalar_error`; of "
+        "[counts](../how_to/counts.md): `error 2` or `error 10%`, how far a sealed count may be off",
         _EVERYWHERE,
         of_feature=values.target,
     ),
@@ -401,8 +400,8 @@ SETTINGS: Final = (
         "backing_store",
         Backing,
         None,
-        "another online store of Feast, which keeps "
-        "[what a sketch is not made for](../how_to/backing_store.md)",
+        "another online store of Feast, for "
+        "[features that gain nothing from a sketch](../how_to/backing_store.md)",
     ),
     Setting(
         "shards",
@@ -436,12 +435,12 @@ SETTINGS: Final = (
         "gate",
         Gate,
         Gate(),
-        "what a seal, a rebuild or a fill must meet, or else it is not published, see "
+        "what a seal, a rebuild or a fill must meet to be published, see "
         "[Gate](../how_to/operate.md#check-a-version-before-it-is-published)",
         _ABOVE,
         shown="none",
     ),
-    Setting("advanced", Advanced, Advanced(), "seldom set", _ABOVE),
+    Setting("advanced", Advanced, Advanced(), "rarely needed", _ABOVE),
     Setting(
         "codec",
         values.one_of(MEMBERSHIP, CATEGORICAL, STATIC, BINNED, EXACT, LIST, COUNTS, BACKING, SCORE),
@@ -467,8 +466,8 @@ SETTINGS: Final = (
         "ids_of",
         values.text,
         None,
-        "on an Array of Int64 or String: the feature whose "
-        "[increments](../how_to/counts.md#counts-that-grow) it has the ids of",
+        "on an Array of Int64 or String: the feature to whose "
+        "[increments](../how_to/counts.md#counts-that-grow) its ids belong",
         (FEATURE,),
         form="name of a feature",
     ),
@@ -547,7 +546,7 @@ def read_tags(tags: Mapping[str, str] | None, scope: str, where: str) -> tuple[d
 
 
 def settled(name: str, base: Any, *tags: Mapping[str, Any]) -> Any:
-    """What holds of a setting: a base, and what tags of `read_tags` change of it, the last ones first."""
+    """The effective value of a setting: a base, changed by tags of `read_tags`; the last ones override."""
     for given in tags:
         if name in given:
             base = replace(base, **given[name]) if isinstance(given[name], dict) else given[name]
@@ -555,7 +554,7 @@ def settled(name: str, base: Any, *tags: Mapping[str, Any]) -> Any:
 
 
 def _nearest(given: Any, scope: str, prefix: str = "") -> str:
-    """The names of the settings of a scope, those first that are most like what was given."""
+    """The names of the settings of a scope, those most like the given one first."""
     words = {
         prefix + setting.name: [
             setting.name,
@@ -569,7 +568,7 @@ def _nearest(given: Any, scope: str, prefix: str = "") -> str:
 
 
 def _check_variables(given: Any) -> None:
-    """Refuse an environment variable that is not set, which Feast leaves as it is written."""
+    """Refuse an environment variable that is not set, which Feast does not replace."""
     if isinstance(given, str):
         if (found := _VARIABLE.search(given)) is not None:
             raise ValueError(f"the environment variable {found[1]} is not set")
