@@ -1,7 +1,7 @@
-"""Threads that work for a view beside its reads and writes.
+"""Threads that work for a view in the background.
 
 Warmer   reads a new snapshot ahead of time
-Poller   looks for news, in a replica
+Poller   polls the storage, in a replica
 Sealer   seals what the writes of this process made due
 """
 
@@ -27,7 +27,7 @@ _MAX_SHARE = 0.5  # share of the memory; a larger snapshot would only push other
 _CHUNK_BYTES = 1 << 19  # what a read that comes meanwhile waits for, at most
 _HEAD_START_SECONDS = 0.05  # of the first reads, which have the disk and the interpreter to themselves
 
-_EARLIEST = 0.75  # share of an interval: keeps replicas that start together from looking together
+_EARLIEST = 0.75  # share of an interval: keeps replicas that start together from polling together
 
 # An array, the first of some of its blocks, and their number.
 Step: TypeAlias = tuple[BlockChecks, int, int]
@@ -139,7 +139,7 @@ class Poller:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop, and wait for a look that is under way."""
+        """Stop, and wait for a poll that is under way."""
         self._stop.set()
         if self._thread is not threading.current_thread():
             self._thread.join()

@@ -1,11 +1,10 @@
 """The gate of a view: what a new version must meet before it is published.
 
-seal, rebuild   draft new bases  ->  compare with those that serve     ->  publish, or delete the drafts
+seal, rebuild   draft new bases  ->  compare with those being served  ->  publish, or delete the drafts
 fill            stage the rows   ->  compare all rows including these  ->  commit, or hold them back
 
 The rows of a seal are in the row log already, and reads show them with or without it. The rows of a fill that
-did not pass are durable, and not read: a file of the view names them, until they are committed after all, or
-deleted.
+did not pass are durable, and not read: a file of the view names them until they are committed or deleted.
 """
 
 import json
@@ -26,7 +25,7 @@ from feast_sketch_store.structures.parts import checked
 
 _FORMAT_VERSION = 1  # of the file of a fill
 
-# What has become of a version that does not pass, and what to do.
+# What happened to a version that does not pass, and what to do.
 SEAL = (
     "The snapshot from before stays, and reads go on to show the rows written since; write correct rows, or "
     "publish these nevertheless with `feast-sketch publish {view} --force`"
@@ -45,7 +44,7 @@ class Figures:
     """What a gate compares of two versions of a view."""
 
     entities: int
-    # by feature, its facts, those included that a cut left out; a scalar is one fact
+    # by feature, its facts, including those that a cut left out; a scalar is one fact
     facts: Mapping[str, int]
     # by feature, its different values; features whose values have no ids are left out
     values: Mapping[str, int]
@@ -82,7 +81,7 @@ class Figures:
 
 
 def judge(settings: ViewSettings, before: Figures | None, after: Figures, remedy: str) -> None:
-    """Compare a new version of a view with the one that serves.
+    """Compare a new version of a view with the one being served.
 
     Parameters
     ----------
@@ -118,7 +117,7 @@ def _reasons(settings: ViewSettings, before: Figures | None, after: Figures) -> 
         check = check_of(settings.view, gate.check, settings.folder)
         try:
             reason = check(settings.view, before, after)
-        except Exception as error:  # of the user's function: what cannot be checked is not published
+        except Exception as error:  # of the user's function: an unchecked version is not published
             reason = f"raised {type(error).__name__}: {error}"
         if reason:
             yield f"{gate.check}: {reason}"

@@ -35,7 +35,7 @@ class _Waiting(Generic[T]):
         self.future = future
         self.error: BaseException | None = None
         self.leads = False
-        self.is_gone = False  # its thread was interrupted and no longer waits
+        self.is_gone = False  # its thread was interrupted, and no longer waits
         self.is_woken = False
         self.others: deque[_Waiting[T]] | None = None
         self.woken = threading.Lock()  # cheaper than an event: held until the thread may go on
@@ -67,7 +67,7 @@ class GroupCommit(Generic[T]):
         self._queue: list[_Waiting[T]] = []
         self._is_led = False
         self._leader: threading.Thread | None = None  # the latest one, which may be done
-        self._gathering: asyncio.AbstractEventLoop | None = None  # which will begin to commit
+        self._gathering: asyncio.AbstractEventLoop | None = None  # the loop that will begin to commit
         self._commit_of_tasks: Commit[T] | None = None
 
     def submit(self, item: T, commit: Commit[T]) -> None:

@@ -1,4 +1,4 @@
-"""Holds reads of a view at snapshots, and lets them follow the writes again."""
+"""Pins reads of a view to snapshots, and lets them follow the writes again."""
 
 from collections.abc import Sequence
 
@@ -8,7 +8,7 @@ from feast_sketch_store.view.view import View
 
 
 def pin(view: View, versions: Sequence[int] | None = None) -> tuple[int, ...]:
-    """Hold reads of all processes at a snapshot of each shard, until `unpin`. Returns their versions.
+    """Pin reads of all processes to a snapshot of each shard, until `unpin`. Returns their versions.
 
     Writes are kept, and not shown. No write seals meanwhile; `seal` still does. ``versions`` are those that
     `feast-sketch inspect` shows; None for the newest.
@@ -16,7 +16,7 @@ def pin(view: View, versions: Sequence[int] | None = None) -> tuple[int, ...]:
     Raises
     ------
     SettingsError : there are no such snapshots, or a shard was not sealed yet; or the view has features in a
-        backing store, which has their newest values alone.
+        backing store, which has only their newest values.
     ShardError : the rows are being divided into other shards.
     StorageError : the storage cannot be written; reads follow the writes.
     """
@@ -71,7 +71,7 @@ def snapshots_of(view: View, versions: Sequence[int]) -> list[SnapshotFile]:
 
 
 def unpin(view: View) -> bool:
-    """Let reads of all shards follow the writes again. Returns whether they were held."""
+    """Let reads of all shards follow the writes again. Returns whether they were pinned."""
     was_pinned = [shard.snapshots.unpin() for shard in view.shards.values()]
     view.refresh_all()
     return any(was_pinned)

@@ -3,7 +3,7 @@
 sample    the scores of rows, if there are computed features: their ranges complete the formulas
 count     the values of the rows that count, shard by shard
 number    all values together, as a seal of all rows would
-fit       how many of them each shard has the memory for, if there are features with one
+fit       how many of them fit each shard's memory, if features have a memory as their target
 draft     a base of each shard with these numbers; nothing is published yet
 judge     the figures of all drafts together
 publish   one shard after the other; a shard that was not reached keeps its previous base
@@ -95,7 +95,7 @@ def numbered_in_threads(
                 return {}
 
         fitting = list(in_threads(fit_one, logs))
-        if errors:  # what the shard needs that needs most is enough for all
+        if errors:  # the largest need of a shard is enough for all
             raise max(errors, key=lambda error: error.least_bytes)
         return fitting
 
@@ -159,7 +159,7 @@ def seal_deltas(shards: Mapping[int, Shard], check: Callable[[], object]) -> boo
     drafts: dict[int, SnapshotFile] = {}
     with ExitStack() as unpublished:
         for number, shard in shards.items():
-            shard.refresh()  # a deletion counts too, and is not loaded before someone looks
+            shard.refresh()  # a deletion counts, too, and is loaded only by a poll
             if not shard.num_unsealed:
                 continue
             draft = shard.delta_draft()

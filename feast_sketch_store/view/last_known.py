@@ -1,4 +1,4 @@
-"""The last known state of a view, kept beside fetched files: processes start from it when the bucket is down.
+"""The last known state of a view, kept with fetched files: processes start from it when the bucket is down.
 
     <view>.json          the snapshot's manifest, how far the row log was read, when the bucket last answered
     <view>.<word>.rows   the rows since the snapshot, one record per commit or file that was read
@@ -137,11 +137,11 @@ class LastKnown:
         since: int,
         all_rows: Callable[[], tuple[LogRead, NDArray[np.uint64]]],
     ) -> None:
-        """Keep the result of a look at the storage, without writing rows again that are already kept.
+        """Keep the result of a poll of the storage, without writing rows again that are already kept.
 
         Parameters
         ----------
-        snapshot : that the view stands on.
+        snapshot : on which the state is based.
         log, since : the part of the row log that was read, and the commit after which it was read.
         late : hashes of entities whose rows there do not count, ascending: uint64[n, 2].
         all_rows : reads everything after the snapshot, and tells who is late there.
@@ -219,7 +219,7 @@ class LastKnown:
         partial.rename(self._path.with_suffix(".json"))
 
     def _is_sound(self, known: Known) -> bool:
-        """Whether rows may be written after those that are kept: the first look at a file reads it."""
+        """Whether rows may be written after those that are kept: the first call for a file reads it."""
         if self._checked != known.rows_file:
             try:
                 self._rows(known)

@@ -34,7 +34,7 @@ from feast_sketch_store.view.view_file import ViewFile
 _logger = logging.getLogger(__name__)
 
 _PART_OF_INTERVAL = 1 / 32
-_MAX_LOOKS = 16  # at the shards of a view in a bucket at once
+_MAX_LOOKS = 16  # shards of a view in a bucket that are polled at once
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -55,7 +55,7 @@ os.register_at_fork(after_in_child=_reset_locks)
 class ViewStats:
     """Sizes of a view as this process serves it; bytes and counts.
 
-    ``sealed_facts`` are the facts that are kept, and in a filter one more for each row. ``table_bytes`` is
+    ``sealed_facts`` counts the facts that are kept, and in a filter one more for each row. ``table_bytes`` is
     the filter, ``ideal_bits`` the size of a standard Bloom filter for the same facts at the same expected
     rates, ``fact_bytes`` the filter and the sets with their indexes, ``snapshot_bytes`` the whole file that
     readers map. ``structures`` names the structure of each feature, see `SealedFeature.structure`.
@@ -166,7 +166,7 @@ class LiveView(ABC, Generic[V]):
 
     def _opened(self, shard_map: ShardMap, served: Sequence[int]) -> Parts[V]:
         shards = {
-            # Shards that are not read need no thread that looks for news.
+            # Shards that are not read need no thread that polls.
             number: self._open_shard(part, self._is_replica and number in served)
             for number, part in enumerate(shard_map.storages(self.storage))
             if self._opens_all or number in served
@@ -194,7 +194,7 @@ class LiveView(ABC, Generic[V]):
         shard.on_change, shard.before_change = forget, make_ready
 
     def _prepare(self, number: int, state: ShardState) -> None:
-        """Prepare what reads asked last, for when a shard has another state."""
+        """Prepare the last requests of reads for another state of a shard."""
         parts, before = self._parts, self._joined or self._next
         if before is not None and number in parts.served:
             states = [state if n == number else shard.state for n, shard in parts.served.items()]
@@ -286,7 +286,7 @@ class LiveView(ABC, Generic[V]):
     def current(self) -> State:
         """The state that reads see now.
 
-        Each shard checks whether a look is due, but not twice within a small part of the interval.
+        Each shard checks whether a poll is due, but not twice within a small part of the interval.
         """
         now, seen = time.monotonic(), last_of_all()
         joined = self._joined
@@ -313,7 +313,7 @@ class LiveView(ABC, Generic[V]):
         """Whether the view's file has to be asked for its shards before these states are read."""
         if any(shard.has_moved or shard.emptied_at > self._asked_at for shard in served):
             return True
-        # Former shards are removed some time after the rows were divided, and so are dropped views. Who looks
+        # Former shards are removed some time after the rows were divided, and so are dropped views. A poll
         # once per interval finds out while they are there.
         is_due = now - self._asked_at >= self._interval_seconds / 2
         return ((is_due and not self._polls) or not self._asked_at) and any(
@@ -368,12 +368,12 @@ class LiveView(ABC, Generic[V]):
 
     @property
     def state(self) -> State:
-        """The state as of the last look, without a new look."""
+        """The state as of the last poll, without a new poll."""
         parts = self._parts
         return self._joint(parts, [shard.state for shard in parts.served.values()])
 
     def _start_poller(self) -> None:
-        """Have a thread look for news; reads do, as long as none can be started."""
+        """Let a thread poll; reads poll as long as none can be started."""
         if self._poller is None:
             with self._poller_lock:
                 if self._poller is None:
@@ -383,7 +383,7 @@ class LiveView(ABC, Generic[V]):
                     shard.is_polled = self._poller is not None
 
     def poll(self) -> None:
-        """Look at the storage and load what is new. Raises nothing, because the next look may succeed."""
+        """Poll the storage and load what is new. Raises nothing, because the next poll may succeed."""
         parts = self._parts
         served = list(parts.served.values())
         if self.storage.fetches:
@@ -426,7 +426,7 @@ class LiveView(ABC, Generic[V]):
             self.refresh()
 
     def is_fresh(self) -> bool:
-        """Whether a read would be answered from memory, without a look at the storage."""
+        """Whether a read would be answered from memory, without a poll of the storage."""
         return all(shard.is_fresh() and not shard.has_moved for shard in self.served.values())
 
     def freshness(self, look: bool = False) -> Freshness:
@@ -446,7 +446,7 @@ class LiveView(ABC, Generic[V]):
 
     @property
     def is_pinned(self) -> bool:
-        """Whether reads of a shard are held at a snapshot, as of its last look."""
+        """Whether reads of a shard are pinned to a snapshot, as of its last poll."""
         return any(shard.state.pinned for shard in self.shards.values())
 
     # -- sizes ---------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The reading side of a shard: its current state, and the rules for when to look for new rows.
+"""The reading side of a shard: its current state, and the rules for when to poll for new rows.
 
 A state is one immutable object. Refreshing builds the next one and swaps the reference, so reads take no
 lock. While reads go on, a thread loads new rows.
@@ -37,7 +37,7 @@ _AHEAD_SECONDS = 0.02  # for which a new snapshot is read before reads use it; s
 _SAMPLES = 1_000  # entities that were never written, to measure error rates with
 
 # A process always reads what it wrote. Several objects may share one storage: after a write through one of
-# them the next read of the others must look at the files, and reads of other views need not.
+# them the next read of the others must poll, and reads of other views need not.
 _numbers = itertools.count(1)
 _last_writes: dict[str, int] = {}
 _last = [0]  # of any storage
@@ -53,10 +53,10 @@ class Freshness:
     Parameters
     ----------
     state : one of these.
-    age_seconds : since the last successful look at the storage; the answers have everything written before
-        it. None if there was no such look.
+    age_seconds : since the last successful poll of the storage; the answers have everything written before
+        it. None if there was no such poll.
     max_staleness_seconds : the greatest age at which the view counts as ready; None for any age.
-    problem : why the last look failed; empty if it did not.
+    problem : why the last poll failed; empty if it did not.
     num_commits : of the row log that the answers hold.
     """
 
@@ -85,7 +85,7 @@ class LiveShard:
 
     Parameters
     ----------
-    refresh_interval_seconds : how old the writes of other processes may be before a read looks for them.
+    refresh_interval_seconds : how old the writes of other processes may be before a read polls for them.
     is_replica : whether a thread calls `poll` once per interval, so that no read but the first waits. If the
         storage cannot be read, a replica starts from the host's last known state.
     view : the name of the view in its snapshots; None for any.
@@ -109,14 +109,14 @@ class LiveShard:
         last_known = None if host_path is None else LastKnown(host_path)
         self._loader = ShardLoader(self.row_log, self.snapshots, semantics, last_known, view)
         self.is_polled = is_replica and refresh_interval_seconds > 0  # by the view
-        self.state = ShardState(semantics)  # as of the last look
+        self.state = ShardState(semantics)  # as of the last poll
         self._is_open = False  # until the storage was read for the first time
         self._starts_over = False  # whether the next refresh reads everything again
         self._was_read = False  # since a write reset it
-        self._looked_at = -np.inf  # time.monotonic() as the look began that gave the state
+        self._looked_at = -np.inf  # time.monotonic() when the poll began that gave the state
         self._seen_process_write = -1
-        self._answered_at: float | None = None  # the same, unless a look failed since
-        self._problem = ""  # why the last look failed; empty if it did not
+        self._answered_at: float | None = None  # the same, unless a poll failed since
+        self._problem = ""  # why the last poll failed; empty if it did not
         self._last_warning = ""
         # Called with another state: before reads have it, to make it ready, and afterwards. Neither holds the
         # shard, so that a replaced shard is let go at once, without the garbage collector.
@@ -129,7 +129,7 @@ class LiveShard:
     def reset_locks(self) -> None:
         """Replace locks that another thread of the parent process may have held when it forked."""
         self.row_log.reset()
-        self._refresh_lock = threading.Lock()  # guards what a look changes
+        self._refresh_lock = threading.Lock()  # guards what a poll changes
         self._refresher: threading.Thread | None = None  # the latest one, which may be done
         self._warmer = Warmer()
 
@@ -156,7 +156,7 @@ class LiveShard:
 
     @property
     def has_moved(self) -> bool:
-        """Whether the rows were divided into other shards, as of the last look; the state stays as it was."""
+        """Whether the rows were divided into other shards, as of the last poll; the state stays the same."""
         return self._loader.has_moved
 
     # -- refresh -------------------------------------------------------------------------------
@@ -229,9 +229,9 @@ class LiveShard:
                 self.metrics.sampled(sealed.sampled_rates(sealed.expected_rates(), _SAMPLES))
 
     def freshness(self, look: bool = False) -> Freshness:
-        """How up to date answers are, whatever age the view allows.
+        """How up to date answers are.
 
-        With ``look`` it looks at the storage first, if a look is due, and reports if that fails. A probe
+        With ``look`` it polls the storage first, if a poll is due, and reports if that fails. A probe
         should, because without reads nothing else does.
         """
         if look:
@@ -254,25 +254,25 @@ class LiveShard:
 
     @property
     def good_until(self) -> float:
-        """When the next read has to look for writes of others, by time.monotonic(); -inf for now."""
+        """When the next read must poll for writes of others, by time.monotonic(); -inf for now."""
         return -np.inf if self._is_stale(np.inf) else self._looked_at + self.refresh_interval_seconds
 
     def is_fresh(self) -> bool:
-        """Whether a read would be answered from memory, without a look at the storage."""
+        """Whether a read would be answered from memory, without a poll of the storage."""
         return not self._is_stale(np.inf if self.is_polled else self.refresh_interval_seconds / 2)
 
     def _refresh_if_due(self) -> None:
-        """Look at the storage if a look is due.
+        """Poll the storage if a poll is due.
 
-        A read that must see a write of its own process waits for the look, and so does a read after a pause.
+        A read that must see a write of its own process waits for the poll, and so does a read after a pause.
         While reads follow each other closely, a thread loads new rows half an interval ahead of time.
         """
         if not self.is_fresh():
             self._look()
 
     def _look(self) -> None:
-        """Look at the storage, unless another thread does and the state is fresh enough, or began to after
-        this was called.
+        """Poll the storage, unless another thread does and the state is fresh enough, or has done so since
+        this call began.
         """
         asked_at = time.monotonic()
         # A second reader may use the old state during a refresh, if that is not too old.
@@ -295,7 +295,7 @@ class LiveShard:
                 self._refresh_lock.release()
 
     def poll(self) -> None:
-        """Look at the storage and load what is new. Raises nothing, because the next look may succeed."""
+        """Poll the storage and load what is new. Raises nothing, because the next poll may succeed."""
         try:
             with self._refresh_lock:
                 if self._is_outdated():
@@ -393,7 +393,7 @@ def note_write(storage: str) -> int:
 
 
 def last_of_all() -> int:
-    """A number that differs after each write of this process, whatever view it was to."""
+    """A number that differs after each write of this process, to any view."""
     return _last[0]
 
 

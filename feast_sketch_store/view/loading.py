@@ -34,8 +34,8 @@ EMPTY = "EMPTY"  # nothing was read yet
 FETCHING = "FETCHING"  # the sealed rows are being opened for the first time
 CATCHING_UP = "CATCHING_UP"  # the rows written since are being read for the first time
 SERVING = "SERVING"
-REFRESHING = "REFRESHING"  # a look at the storage is under way; reads go on
-STALE = "STALE"  # the last look failed; reads go on
+REFRESHING = "REFRESHING"  # a poll of the storage is under way; reads go on
+STALE = "STALE"  # the last poll failed; reads go on
 
 # What to do if rows have other types than the view was opened with.
 _REMADE = (
@@ -80,8 +80,8 @@ class ShardLoader:
         self._last_warning = ""
         self.num_late = 0  # rows that were left out because their entities have newer ones
         self.phase = EMPTY  # what `load` does, or did last
-        self.newest_number = -1  # the last commit that the newest snapshot covers, as of the last look
-        self.has_moved = False  # whether the rows are elsewhere now, as of the last look
+        self.newest_number = -1  # the last commit that the newest snapshot covers, as of the last poll
+        self.has_moved = False  # whether the rows are elsewhere now, as of the last poll
 
     @property
     def _empty(self) -> ShardState:
@@ -143,7 +143,7 @@ class ShardLoader:
             raise StorageError(f"{state.snapshot.where()}: was removed before the log after it was read")
         try:
             loaded, late = self._with_log(state, log)
-        except _OrderError as error:  # nobody can tell which rows are late, but for an older snapshot
+        except _OrderError as error:  # which rows are late is known only for an older snapshot
             assert state.snapshot is not None
             self.give_up(state.snapshot, error)
             return self._load(self._empty, newest)
@@ -181,8 +181,8 @@ class ShardLoader:
         return state, known.answered.seconds_until(Moment.now())
 
     def _keep(self, state: ShardState, log: LogRead, late: NDArray[np.uint64] = _NOBODY) -> None:
-        """Keep on this host a state and what was read of the log after it, without the rows of entities that
-        are late there: a start need not ask the order index, which is in the storage.
+        """Keep on this host the files from which a state was made, and what was read of the log after it,
+        without the rows of late entities: a start need not ask the order index, which is in the storage.
         """
         if self._last_known is None:
             with suppress(StorageError, DamagedFileError):
@@ -216,7 +216,7 @@ class ShardLoader:
     def apply_commits(
         self, state: ShardState, table: pa.Table, position: Position, num_commits: int = 1
     ) -> ShardState | None:
-        """The state with rows that this process has appended, without a look at the files.
+        """The state with rows that this process has appended, without reading the files.
 
         ``table`` has the rows of the last ``num_commits`` commits up to the position, in their order. None if
         commits before them have to be read, or if a file of the state's snapshot cannot be read: `load` then
@@ -246,7 +246,7 @@ class ShardLoader:
         return replace(self._newest_readable(self._empty), newest_seen=self._newest_snapshot())
 
     def is_outdated(self, state: ShardState) -> bool:
-        """Whether the state lacks anything; looks at a few file names."""
+        """Whether the state lacks anything; lists a few file names."""
         listing = self._look(state.newest_seen)
         if listing.has_moved:
             return True
@@ -280,7 +280,7 @@ class ShardLoader:
         return is_mended
 
     def lag_commits(self, state: ShardState) -> int:
-        """The least number of commits that the last look found and a state lacks."""
+        """The least number of commits that the last poll found and a state lacks."""
         return max(0, self.newest_number - state.position.number)
 
     def _look(self, since: SnapshotFile | None = None) -> Listing:
@@ -290,7 +290,7 @@ class ShardLoader:
         return listing
 
     def _held(self, state: ShardState, listing: Listing) -> ShardState:
-        """The state of the snapshot that readers are held at."""
+        """The state of the snapshot to which readers are pinned."""
         if state.pinned == listing.pinned:
             return state
         snapshot = next((one for one in listing.snapshots if one.name == listing.pinned), None)
@@ -379,8 +379,7 @@ class ShardLoader:
         if state.sealed is not None:
             # Before values are cut, which count in what is computed.
             rows = with_formulas(rows, state.sealed.formulas)
-            # Values that a seal would cut are not shown before the seal either, because models know only the
-            # kept ones.
+            # Even before the seal, reads hide values that it would cut, because models know only the kept ones.
             rows = rows.within(state.sealed.cut_vocabularies)
         late = np.zeros(len(rows), np.bool_)
         if may_be_late:
@@ -430,10 +429,10 @@ class ShardLoader:
             raise _OrderError(str(error)) from error
 
     def _order_of(self, state: ShardState, keys: RowKeys, num_deltas: int | None = None) -> RowKeys | None:
-        """The keys of sealed entities that rows may be late for; it may return more keys.
+        """The keys of sealed rows that may be newer than the new rows; it may return more keys.
 
         A commit is newer than the seal, so a row loses only by an older event timestamp, or an equal one with
-        an older created timestamp. Only the order index of the newest layer that lists the entity is asked.
+        an older created timestamp. Only the order index of the newest layer that lists the entity is read.
         """
         if state.sealed is None or state.snapshot is None:
             return None

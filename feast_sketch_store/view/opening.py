@@ -59,7 +59,7 @@ def open_view(
                 settings.view,
                 wanted,
             )
-        # Rows that are being divided may stay where they are after all, and writes go on then.
+        # Rows that are being divided may stay where they are in the end; writes then go on.
         shard_map = file.shard_map.settled
     return View(
         storage,

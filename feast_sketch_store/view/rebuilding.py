@@ -1,8 +1,8 @@
-"""Replaces all rows of a view by others, or adds others to them, in one step for the readers of each shard.
+"""Replaces all rows of a view, or adds others to them, in one step for the readers of each shard.
 
 begin     absorb each shard; what is written from here on stays, and is newer than the new rows
 fill      new rows -> a storage of their own, while writes go on
-divide    by shard, unless the new rows are divided so already
+divide    by shard, unless the new rows are already divided so
 confirm   ask if rows would be lost
 number    the values of all shards together, if there are several
 judge     the figures of the new snapshots of all shards together
@@ -58,7 +58,7 @@ def rebuild(
     with view.sealing():
         view.prepare()
         parts = view.shards
-        # First of all: rows that are written from here on are not among those that are replaced.
+        # First: rows that are written from here on are not among those that are replaced.
         before = {number: part.begun_input() for number, part in parts.items()}
         # Of its own: a process that has lost its lease may still fill another. A vacuum removes what is left.
         staging = view.storage.within(f"{REBUILD_FOLDERS}{secrets.token_hex(8)}/")

@@ -35,7 +35,7 @@ def remove_view(storage: Storage) -> None:
         for folder in logs[1:]:
             held.enter_context(storage.lease(folder + SEAL_LOCK, wait=True))
         if storage.supports_leases:
-            # Who appends knows where the log ends, and would go on there in the folder of the next one.
+            # A writer knows where the log ends, and would append there in the folder of the next one.
             for folder in logs:
                 held.enter_context(storage.lease(folder + APPEND_LOCK, wait=True))
         else:

@@ -33,9 +33,9 @@ _logger = logging.getLogger(__name__)
 _SUPERSEDED_SHARE = 0.25
 _MAX_FILES = 64
 
-_DELTA_PART = 1 / 16  # fraction of the share that leads to a new base; fewer rows do not make a delta
+_DELTA_PART = 1 / 16  # of `share`; fewer rows do not make a delta
 
-_SAMPLE_ROWS = 1 << 17  # whose scores decide their step
+_SAMPLE_ROWS = 1 << 17  # whose scores decide the step
 _MOST = 1 << 30  # of the weights of a score
 
 Batch = tuple[NDArray[np.int64], EncodedRows]
@@ -78,11 +78,11 @@ class SealPolicy:
     by_deltas: bool = False
 
     def wants_base(self, sizes: Sizes) -> bool:
-        """Whether it is time for a new base: all that is not in the base is compared with it."""
+        """Whether a new base is due: all rows that are not in the base are compared with it."""
         return self._is_past(self.share, sizes, sizes.delta_rows, sizes.delta_bytes)
 
     def wants_delta(self, sizes: Sizes) -> bool:
-        """Whether it is time for a delta over the base."""
+        """Whether a delta over the base is due."""
         return self.by_deltas and self._is_past(_DELTA_PART * self.share, sizes)
 
     def _is_past(self, share: float, sizes: Sizes, more_rows: int = 0, more_bytes: int = 0) -> bool:
@@ -97,7 +97,7 @@ class SealPolicy:
         return is_many or self.is_fill(num_rows, sealed_rows)
 
     def is_fill(self, num_rows: int, sealed_rows: int) -> bool:
-        """Whether a batch is large beside the sealed rows, as a materialized view is."""
+        """Whether a batch is large compared with the sealed rows, as a materialized view is."""
         return num_rows >= self.share * max(self.min_rows, sealed_rows)
 
 
@@ -167,7 +167,7 @@ def view_named_in_errors(view: str) -> Iterator[None]:
 
 
 def warn_of_exact(view: str, reasons: Mapping[str, str]) -> None:
-    """Log why features are not in the filter that settings name; ``reasons`` are by feature."""
+    """Log why features are not in the filter that settings name; ``reasons`` has a reason by feature."""
     for name, reason in reasons.items():
         _logger.warning("feature %r of view %r is sealed exactly: %s", name, view, reason)
 
@@ -205,7 +205,7 @@ def fold_delta(
     Parameters
     ----------
     cut_vocabularies : the kept values of features with a cut.
-    late : which rows are older than what lies below.
+    late : which rows are older than the layers below.
     formulas : of the base, which give the rows their computed features.
     """
     rows = NewestRows(batches, keeps_deleted=True)

@@ -2,7 +2,7 @@
 
 Rows of one entity meet in four places, and a semantics decides in all of them:
 
-    in a batch        rows of one commit, or of several that are taken up together
+    in a batch        rows of one commit, or of several that are loaded together
     in the log        all rows, when a view is sealed or verified
     among unsealed    layers of rows in memory are merged as they grow
     in a read         layers that know an entity, newest first
@@ -68,7 +68,7 @@ class AppendedRows:
     """The items of all rows of a log that count; parameters as of `RowSemantics.fold`, public fields as of
     `NewestRows`.
 
-    All items are in memory together, 12 bytes each beside their values.
+    All items are in memory together, 12 bytes each in addition to their values.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class AppendedRows:
             feature, removed = rows.features[name], rows.features.get(removed_name(name))
             items = feature.csr
             if (listing := codec.listing) is not None:
-                most = listing.most_sealed if codec.ids_of else None  # others are of no use
+                most = listing.most_sealed if codec.ids_of else None  # others are never read
                 items = newest_of(items, most, listing.first_stamp(expire_before))
                 has_items |= items.lengths > 0
             self.has_dead |= len(items.ids) < len(feature.symbols)
@@ -151,7 +151,7 @@ class AppendedRows:
                 yield with_column(rows, NULLS, pa.nulls(len(rows), rows.schema.field(NULLS).type))
 
     def _logged(self, table: pa.Table, places: NDArray[np.int64]) -> pa.Table:
-        """Rows of the log with whole lists, in place of some rows of the same entities."""
+        """Rows of the log with whole lists, which replace some rows of the same entities."""
         table, rows = without(table, self._undeclared), self._rows.take(places)
         own = [
             name
@@ -170,7 +170,7 @@ class AppendedRows:
         return with_lists(table, rows)
 
     def lists(self, places: NDArray[np.int64]) -> EncodedRows:
-        """The whole lists of some entities, with exact times; entities are given by their places among
+        """The whole lists of some entities, with exact times; entities are given by their indexes in
         ``keys``.
         """
         return self._rows.take(places)
@@ -277,7 +277,7 @@ class Replace(RowSemantics):
         return count_log.columns_of(self.codecs)
 
     def wanted(self, features: Sequence[str | FeatureCodec]) -> Wanted:
-        """See `RowSemantics.wanted`: counts stand beside their values."""
+        """See `RowSemantics.wanted`: counts accompany their values."""
         return Wanted(tuple(self._counts.get(name, name) for name in features))
 
     def fold(
@@ -376,7 +376,7 @@ class Append(RowSemantics):
 
 
 def _cut_of(codec: FeatureCodec | None) -> tuple[int, int, int]:
-    """What `Wanted.lists` says of a feature."""
+    """The entry of a feature in `Wanted.lists`."""
     if codec is None:
         return 1, 1, NO_LIMIT
     if codec.is_counted:
@@ -391,7 +391,7 @@ SEMANTICS: Final[dict[str, type[RowSemantics]]] = {kind.name: kind for kind in (
 
 
 def named(name: str, codecs: Sequence[FeatureCodec]) -> RowSemantics:
-    """The semantics of a name, for a view with these features.
+    """The semantics with a name, for a view with these features.
 
     Raises ValueError: this process does not know it.
     """

@@ -52,7 +52,7 @@ _SNAPSHOTS_KEPT = 2
 _MAX_DEFERRED_ROWS = 256
 _MAX_DEFERRED_BYTES = 1 << 20
 
-_told_late: set[tuple[str, str]] = set()  # views whose ignored rows were logged: the folder and the name
+_told_late: set[tuple[str, str]] = set()  # views whose late rows were logged: the folder and the name
 
 
 class Dropped(NamedTuple):
@@ -118,7 +118,7 @@ class _Deferred:
             return None
         tables = self.tables[number - self.position.number :]
         schema = tables[0].schema
-        # To compare schemas takes a sixth of what it takes to unite them.
+        # Comparing schemas takes a sixth of the time of uniting them.
         is_one = all(table.schema.equals(schema) for table in tables)
         return pa.concat_tables(tables, promote_options="none" if is_one else "default").combine_chunks()
 
@@ -144,7 +144,7 @@ class Shard(LiveShard):
         semantics = named(settings.semantics, settings.codecs)
         super().__init__(storage, semantics, refresh_interval_seconds, is_replica, settings.view)
         self.settings = settings
-        self.complete_since = NO_TIMESTAMP  # of rows that are moved here, see `SketchLayer`
+        self.complete_since = NO_TIMESTAMP  # of rows that are moved to this shard, see `SketchLayer`
         self._last_deferred = _Deferred()
 
     # -- what is known -------------------------------------------------------------------------
@@ -175,7 +175,7 @@ class Shard(LiveShard):
     def _count_others(self) -> str:
         """Know what others wrote and sealed, as of an interval ago, so that a seal comes when it is due.
 
-        To take up what this process wrote takes longer than the write. Returns why it is not known. Reads
+        Loading what this process wrote takes longer than the write. Returns why it is not known. Reads
         then meet the error, too, and rows may be appended nevertheless.
         """
         try:
@@ -187,7 +187,7 @@ class Shard(LiveShard):
         return ""
 
     def _knows_others(self) -> bool:
-        """Whether what others wrote is known, as of an interval ago; looks whether they did, if it must."""
+        """Whether what others wrote is known, as of an interval ago; polls if it must."""
         if not self._is_older_than(self.refresh_interval_seconds):
             return True
         # Another thread that refreshes will know in a moment.
@@ -277,7 +277,7 @@ class Shard(LiveShard):
         """
         if only_appends and not self._was_read:
             self.row_log.append(table)
-            note_write(self._process_key)  # the next read takes them up
+            note_write(self._process_key)  # the next read loads them
             return
         problem = self._count_others()
         position = self.row_log.append(table)
@@ -288,7 +288,7 @@ class Shard(LiveShard):
         can_load = not self._may_defer(len(table), is_sealed_soon) and self._begin_loading()
         self._last_deferred = deferred
         if not can_load:
-            note_write(self._process_key)  # the next read takes them up
+            note_write(self._process_key)  # the next read loads them
             return
         try:
             self._load_deferred()
@@ -300,11 +300,11 @@ class Shard(LiveShard):
         self._was_read = False
         state = self._with_deferred(self.state)
         if state is self.state:
-            note_write(self._process_key)  # the next read takes them up
+            note_write(self._process_key)  # the next read loads them
             return
         self.state = state
         self.on_change(self.state)
-        # The other views of this process on the same folder have to look for them.
+        # The other views of this process on the same folder have to poll for them.
         was_up_to_date = not self._has_unseen_write()
         number = note_write(self._process_key)
         if was_up_to_date:
@@ -336,7 +336,7 @@ class Shard(LiveShard):
         return self.row_log.begin(self._semantics.columns())
 
     def drafted(self, entry: Mapping[str, Any]) -> Drafted:
-        """The reverse of `Drafted.to_entry`. Raises DamagedFileError: it is none."""
+        """The draft of `Drafted.to_entry`. Raises DamagedFileError: the entry is not one."""
         snapshot = self.snapshots.named(entry["name"], entry["manifest"].encode())
         return Drafted(snapshot, Figures(**entry["figures"]), entry["compacts"])
 
@@ -364,11 +364,11 @@ class Shard(LiveShard):
     def draft(self, log: LogRead, joint: SharedVocabularies | None, table: LogRead | None = None) -> Drafted:
         """Fold the rows of a log into an unpublished base.
 
-        ``joint`` is what all shards share. ``table`` is the table whose seal it is, which may be empty; None
-        if it is that of the log.
+        ``joint`` is what all shards share. ``table`` is the table to be sealed, which may be empty; None for
+        that of the log.
         """
         rows, view = self.rows_of(log), self.settings.view
-        # Rows from elsewhere lack nothing that former seals left out.
+        # Former seals left nothing out of rows from elsewhere.
         continues = table is None or (bool(table.files) and log.files[: len(table.files)] == table.files)
         table = log if table is None else table
         last = self._last_sealed() if continues and self.settings.semantics != REPLACE else None
@@ -392,7 +392,7 @@ class Shard(LiveShard):
     def finish_seal(self, log: LogRead, compacts: bool) -> None:
         """Load a base that was published, and clean up after it."""
         # The snapshot comes first: a reader that sees the compaction has a base to put it on. Writes that
-        # look for what is new find it taken up.
+        # poll for news then find it loaded.
         self.refresh_sealed()
         if compacts:
             self.row_log.compact(self.tables_of(log), log)
@@ -492,7 +492,7 @@ class Shard(LiveShard):
     def dropped_by(self, before: LogRead, after: LogRead) -> Dropped | None:
         """The rows that would be lost if others replaced them; None if they cannot be read.
 
-        Those that a seal of the others would leave out, as they expired, would be lost in any case.
+        Expired rows, which a seal would leave out, would be lost in any case.
         """
         new = self.rows_of(after)
         try:
@@ -540,7 +540,7 @@ class Shard(LiveShard):
             raise StorageError(
                 f"{self.storage.location}: another process changed the row log meanwhile; try again"
             )
-        # From here on the row log holds the new rows, and whoever has read the old ones looks for them.
+        # From here on the row log holds the new rows. Processes that have read the old ones read it again.
         try:
             self.snapshots.publish(draft)
         except StorageError as error:

@@ -47,7 +47,7 @@ def shard_of_hash(entity_hash: bytes, num_shards: int) -> int:
 
 
 def places_by_shard(entity_hashes: NDArray[np.uint64], num_shards: int) -> dict[int, NDArray[np.int64]]:
-    """The places of the entities, uint64[n, 2], of each shard that has some, in their order."""
+    """By shard, the indexes of its entities, uint64[n, 2], in their order; only shards that have some."""
     numbers = shards_of(entity_hashes, num_shards)
     order = np.argsort(numbers.astype(np.uint16), kind="stable")
     counts = np.bincount(numbers, minlength=num_shards)
@@ -61,7 +61,7 @@ class ShardMap:
     """The number of shards of a view, and where they are."""
 
     num_shards: int = 1
-    # of the shards, in the view's storage; empty for a view whose rows lie there themselves. It names how
+    # of the shards, in the view's storage; empty if the rows lie in the storage itself. It names how
     # often the rows were divided and the number of shards, so that a process that has opened a view finds
     # nothing there if the view was removed and made again with another number
     folder: str = ""
@@ -79,12 +79,12 @@ class ShardMap:
 
     @property
     def settled(self) -> "ShardMap":
-        """The same, for processes that go on with these shards whether rows are being moved or not."""
+        """The same, for processes that use these shards even while rows are being moved."""
         return replace(self, is_moving=False)
 
     @classmethod
     def of_entry(cls, entry: Any) -> "ShardMap":
-        """The reverse of `to_entry`.
+        """The map of an entry of `to_entry`.
 
         Raises ValueError, KeyError, TypeError: the entry is not a shard map.
         """
@@ -102,7 +102,7 @@ class ShardMap:
 
     @property
     def folders(self) -> list[str]:
-        """The folder of each shard in the view's storage; none for a view whose rows lie there themselves."""
+        """The folder of each shard in the view's storage; none if the rows lie in the storage itself."""
         return [f"{self.folder}{number:02}/" for number in range(self.num_shards)] if self.folder else []
 
     def storages(self, storage: Storage) -> list[Storage]:
@@ -115,7 +115,7 @@ class OtherShardsError(ShardError):
 
 
 def way_out(view: str, there: ShardMap) -> str:
-    """What to do after a process was killed that divided the rows of a view."""
+    """What to do after the process that divided the rows of a view was killed."""
     return (
         f"run `feast-sketch rebuild {view} --shards` with its number again, or with {there.num_shards} to "
         "leave the rows where they are"

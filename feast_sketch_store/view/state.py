@@ -1,4 +1,4 @@
-"""What reads see of a view: an immutable state of layers, which one call of the kernel reads together.
+"""What reads see of a view: an immutable state of layers, which one call of the kernel reads.
 
 State             shard 0, 1, ...: a read goes to the shard of its entity
   ShardState      exact layers, newest first, over deltas, over the sealed layer
@@ -28,7 +28,7 @@ from feast_sketch_store.view.shard_map import ShardMap, shard_of_hash
 Features: TypeAlias = tuple[str | FeatureCodec, ...]  # of a read, as `State.read` takes them
 
 _MAX_QUESTIONS = 64  # combinations of features that are kept prepared
-_MAX_CARRIED = 8  # of them, the newest, that are prepared again for the next state
+_MAX_CARRIED = 8  # the newest of them are prepared again for the next state
 
 
 @dataclass(frozen=True)
@@ -49,11 +49,11 @@ class ShardState:
     unsealed_rows: int = 0
     unsealed_commits: int = 0
     newest_seen: SnapshotFile | None = None  # the newest that existed, readable or not
-    pinned: str = ""  # the name of the snapshot that the state is held at, without the commits since
+    pinned: str = ""  # the name of the snapshot to which reads are pinned, without the commits since
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is there: no snapshot, and no commit of the row log."""
+        """Whether there is neither a snapshot nor a commit of the row log."""
         return self.snapshot is None and self.position.number < 0
 
     @property
@@ -69,7 +69,7 @@ class ShardState:
 
     @property
     def newest_first(self) -> list[SketchLayer | DeltaLayer | ExactLayer]:
-        """All layers, in the order in which reads ask them."""
+        """All layers, in the order of a read."""
         base = [] if self.sealed is None else [self.sealed]
         return [*reversed(self.exact), *reversed(self.deltas), *base]
 
@@ -135,7 +135,7 @@ class State:
         return self.question(features)[0] if names is None else self._stacked(features, names)
 
     def question(self, features: Features) -> tuple[RowReader, list[Column]]:
-        """The rows with some features, and how answers show these: by the ids of a layer that is alone."""
+        """The rows with some features, and how answers show these: by their ids, if there is one layer."""
         known = self._prepared.get(features)
         if known is None:
             if len(self._prepared) >= _MAX_QUESTIONS:
@@ -146,7 +146,7 @@ class State:
         return known
 
     def prepare_as(self, before: "State") -> None:
-        """Prepare what was asked last of the state before this one, so that no read has to."""
+        """Prepare the last requests of the previous state, so that no read has to."""
         for features in list(before._prepared)[-_MAX_CARRIED:]:
             self.row_reader(features)
 
@@ -220,7 +220,7 @@ class State:
 
     @property
     def newest_first(self) -> list[SketchLayer | DeltaLayer | ExactLayer]:
-        """The layers of all shards, shard by shard, in the order in which reads ask them."""
+        """The layers of all shards, shard by shard, in the order of a read."""
         return [layer for shard in self.shards.values() for layer in shard.newest_first]
 
     @cached_property

@@ -77,8 +77,8 @@ class View(LiveView[Shard]):
     storage : the view's own; it may be empty.
     policy : when a write seals; all shards are sealed together.
     refresh_interval_seconds, is_replica : see `LiveShard`.
-    served : the shards that reads may be about; None for all. A process that serves a part does not seal
-        beside its writes.
+    served : the shards that reads may be about; None for all. Writes of a process that serves a part
+        do not seal.
     shard_map : of the view; None for the one of a new view with these settings.
     """
 
@@ -111,7 +111,7 @@ class View(LiveView[Shard]):
     def reset_locks(self) -> None:
         super().reset_locks()
         self._commits: GroupCommit[Batch] = GroupCommit()
-        self._seal_problem = ""  # why the last seal beside writes failed; empty if it did not
+        self._seal_problem = ""  # why the last seal in the background failed; empty if it did not
         self._num_refused = 0  # unsealed rows of the last seal, if the gate refused it
         self._seal_lock = threading.RLock()  # one seal, rebuild or vacuum at a time in this process
         self._is_leased = False  # the view, by this process
@@ -119,7 +119,7 @@ class View(LiveView[Shard]):
 
     @property
     def settings(self) -> ViewSettings:
-        """Of the view. A seal that is under way goes on with those that it began with."""
+        """Of the view. A seal that is under way keeps those with which it began."""
         return self._settings
 
     @settings.setter
@@ -132,7 +132,7 @@ class View(LiveView[Shard]):
                 self._seal_lock.release()
 
     def _hand_on_settings(self) -> None:
-        """Give shards the present settings, unless they are being sealed; `_seal_lock` is held."""
+        """Give shards the current settings, unless they are being sealed; `_seal_lock` is held."""
         if not self._is_leased:
             settings = self._settings
             for shard in self.shards.values():
@@ -174,7 +174,7 @@ class View(LiveView[Shard]):
         return has_changed
 
     def follow_if_due(self) -> None:
-        """Follow the rows, if they were divided anew and the last look at the view's file is long ago."""
+        """Follow the rows, if they were divided anew and the last check of the view's file is long ago."""
         is_due = time.monotonic() - self._asked_at >= seconds_between_looks(self.storage)
         if is_due and self.registration is not None:
             self.follow()
@@ -236,7 +236,7 @@ class View(LiveView[Shard]):
         return [None] * len(batches)
 
     def _is_judged(self, num_rows: int) -> bool:
-        """Whether the gate is asked about a batch before its rows count."""
+        """Whether the gate checks a batch before reads show its rows."""
         return self.settings.gate.is_set and self.policy.is_fill(num_rows, self._num_sealed)
 
     def _fill(self, rows: Batch) -> None:
@@ -278,7 +278,7 @@ class View(LiveView[Shard]):
         """Delete all rows of some entities; see `rows.deletions`.
 
         Durable, and visible to this process, when it returns. Rows that are written later count again,
-        whatever their timestamps.
+        with any timestamps.
 
         Raises
         ------
@@ -340,7 +340,7 @@ class View(LiveView[Shard]):
 
         self._register()
         num_shards = len(self.shards)
-        if num_shards == 1:  # into few files, whatever their number of rows
+        if num_shards == 1:  # into few files, for any number of rows
             parts: Iterable[tuple[int, Iterable[pa.Table]]] = [(0, registered())]
         else:
             parts = (
@@ -560,7 +560,7 @@ class View(LiveView[Shard]):
                         self._is_leased = False
                         self._hand_on_settings()
                     return
-            time.sleep(between)  # shorter than between two seals of a writer
+            time.sleep(between)  # shorter than the time between two seals of a writer
 
     def absorb(self) -> None:
         """Move the rows of the write-ahead logs into the tables, unless another process does so, or seals."""
@@ -581,10 +581,10 @@ class View(LiveView[Shard]):
     def _what_is_due(self) -> str:
         """What the policy says is due: `_BASE`, `_DELTA`, `_ABSORPTION` or `_NOTHING`."""
         if self.is_pinned:
-            return _NOTHING  # what is written since cannot be told from it
+            return _NOTHING  # what was written since cannot be distinguished from it
         shards = self.shards.values()
         num_unsealed = sum(shard.num_unsealed for shard in shards)
-        # Sizes in bytes take time, and this is asked at every commit. The gate is not asked again about less
+        # Sizes in bytes take time, and this runs at every commit. The gate is not asked again about less
         # than twice the rows that it refused.
         if num_unsealed > self.policy.min_rows and num_unsealed >= 2 * self._num_refused:
             sizes, has_bases = self.sizes(), all(shard.state.sealed is not None for shard in shards)
@@ -627,21 +627,21 @@ class View(LiveView[Shard]):
                 return self.seal(as_delta=True)
             return due == _BASE and self.seal()
 
-    # -- seal beside writes, in a thread of the process whose write made one due -----------------
+    # -- seal in the background, in a thread of the process whose write made one due --------------
 
     def settle(self) -> None:
         """Wait for a seal that runs in the background, if there is one."""
         self._sealer.settle()
 
     def end_seals(self) -> None:
-        """Wait for the seal that runs in the background, and begin no other one there."""
+        """Wait for the seal that runs in the background, and let no other one begin there."""
         self._sealer.end()
 
     def _maintain_beside(self) -> None:
         """Seal or absorb in a thread, unless a thread already does."""
         try:
             self._sealer.start(self._maintain, self._is_due)
-        except RuntimeError as error:  # the writes of the commit are durable, whatever becomes of this
+        except RuntimeError as error:  # the writes of the commit are durable in any case
             where = self.storage.location
             _logger.warning("%s: cannot be sealed: %s; a later write tries again", where, error)
 

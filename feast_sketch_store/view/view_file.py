@@ -47,7 +47,7 @@ FORMAT_VERSION = 1
 _NOTE = ".view"  # ends the name of a view's file on a replica's host
 _NO_CHECKSUM = b"0" * 32  # in place of the checksum in the bytes that it is of
 
-_SECONDS = 1.0  # between two looks at the file for other shards; in a bucket ten times as many
+_SECONDS = 1.0  # between two checks of the file for other shards; in a bucket ten times as many
 _MAX_ATTEMPTS = 20
 
 _REMEDY = "give it a new name, or remove the view with `feast apply`, add it again and materialize"
@@ -272,7 +272,7 @@ def _entry_of(codec: FeatureCodec) -> dict[str, Any]:
 def _codec_of(entry: dict[str, Any]) -> FeatureCodec:
     """The reverse of `_entry_of`.
 
-    Raises ValueError, KeyError, TypeError: the entry does not tell how a feature is declared.
+    Raises ValueError, KeyError, TypeError: the entry is not a declaration of a feature.
     """
     kind = checked(entry["codec"], str)
     binning: Binning | None = None
@@ -343,7 +343,7 @@ def shard_map_of(storage: Storage) -> ShardMap:
 
 
 def seconds_between_looks(storage: Storage) -> float:
-    """How often a process looks for other shards of a view, at least; in a bucket a look costs a request."""
+    """Seconds between a process's checks for other shards of a view; in a bucket a check costs a request."""
     return _SECONDS * (10 if storage.fetches else 1)
 
 
@@ -358,7 +358,7 @@ class Registration:
         self._token = ""  # of a file that has what this process writes, and allows it
         self._has_join_keys = False
         self._looked_at = -math.inf
-        # Between two looks. In a folder each write looks.
+        # Between two checks. In a folder each write checks.
         self.seconds = seconds_between_looks(storage) if storage.fetches else 0.0
 
     def keep(self, settings: ViewSettings, rows: pa.Table | None = None, is_applied: bool = False) -> None:
