@@ -163,7 +163,7 @@ class AppendedFeature(ABC):
         return bounds
 
     def _values(self, values: Any, number: int, codec: FeatureCodec | None = None) -> pa.Array:
-        """Convert values to ``number`` elements of the feature's column, or of one beside it."""
+        """Convert values to ``number`` elements of the feature's column, or of one that accompanies it."""
         codec = codec or self._codec
         beside = (
             ""

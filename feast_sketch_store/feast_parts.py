@@ -1,4 +1,4 @@
-"""The private and undocumented parts of Feast that the package uses. Nothing else here looks into Feast.
+"""The private and undocumented parts of Feast that the package uses. No other module uses such parts.
 
 A part is looked up when it is first used, because some modules of Feast must be imported late. Its parameters
 are compared with those that are passed. Where a group of parts has changed, Feast's public methods serve

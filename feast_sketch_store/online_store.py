@@ -165,7 +165,7 @@ class SketchOnlineStore(OnlineStore):
         data: Sequence[FeastRow],
         progress: Callable[[int], Any] | None,
     ) -> None:
-        """Warn if rows were written that have expired, and tell how many were written."""
+        """Warn if rows were written that have expired, and how many."""
         ttl = ttl_microseconds(config.online_store, table)
         warn_of_write(self.storage(config, table).location, table.name, data, ttl)
         if progress:
@@ -258,7 +258,7 @@ class SketchOnlineStore(OnlineStore):
         full_feature_names: bool = False,
         include_feature_view_version_metadata: bool = False,
     ) -> OnlineResponse:
-        """The same on the event loop; a thread looks at the disk."""
+        """The same on the event loop; a thread reads the disk."""
         features = from_views(features)
         options = full_feature_names, include_feature_view_version_metadata
         asked = self._planned(config, features, entity_rows, registry, project, *options)
@@ -357,7 +357,7 @@ class SketchOnlineStore(OnlineStore):
             feast_parts.COUNT_STATUSES(table.name, num_present, len(features) * num_rows - num_present)
 
     async def _read_features_per_fv_async(self, *arguments: Any, **options: Any) -> None:
-        """The same on the event loop, or in a thread if a look at the disk is due.
+        """The same on the event loop, or in a thread if a poll of the disk is due.
 
         Except for large batches, a read of memory takes less time than a hop to a thread and back. In a
         thread it would hold the interpreter just as long.
@@ -377,7 +377,7 @@ class SketchOnlineStore(OnlineStore):
 
     @property
     def async_supported(self) -> SupportedAsyncMethods:
-        """Reads and writes have async versions, which use a thread to look at the disk."""
+        """Reads and writes have async versions, which use a thread to read the disk."""
         return SupportedAsyncMethods(read=True, write=True)
 
     async def online_write_batch_async(
@@ -434,7 +434,7 @@ class SketchOnlineStore(OnlineStore):
         entity_keys: list[EntityKeyProto],
         requested_features: list[str] | None = None,
     ) -> list[Row]:
-        """`online_read` on the event loop, or in a thread if it is time to look at the disk."""
+        """`online_read` on the event loop, or in a thread if a poll of the disk is due."""
         view, features = self.view(config, table), _requested(table, requested_features)
         if codecs := self._backed(config, table, features):
             await refresh([view])
@@ -454,7 +454,7 @@ class SketchOnlineStore(OnlineStore):
         """
         import anyio.to_thread  # of Feast's server: its first use loads modules, now and not in a request
 
-        await asyncio.to_thread(self._initialize, config)  # the thread that looks at the disk in requests
+        await asyncio.to_thread(self._initialize, config)  # the thread that polls the disk in requests
         # Over all of Feast's objects, for 0.1 s: else one of the first requests would wait.
         await anyio.to_thread.run_sync(gc.collect)
 
@@ -666,8 +666,7 @@ def stored_views(store: FeatureStore) -> list[Any]:
 
 
 def any_feature_view(store: FeatureStore, name: str, allow_cache: bool = False) -> Any:
-    """A feature view by its name, whatever kind of view it is; with ``allow_cache`` as of the registry's last
-    refresh.
+    """A feature view of any kind by its name; with ``allow_cache`` as of the registry's last refresh.
 
     Raises feast.errors.FeatureViewNotFoundException: no feature view has this name (from Feast).
     """

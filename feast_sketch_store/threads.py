@@ -14,7 +14,7 @@ S = TypeVar("S")
 T = TypeVar("T")
 
 _NUM_THREADS = min(os.cpu_count() or 1, 8)  # each has batches in memory
-_NICE = 10  # of threads that give way
+_NICE = 10  # of threads at low priority
 
 _own = threading.local()  # of each thread, whether it leaves a core to others
 
@@ -33,7 +33,7 @@ def lower_priority(leave_a_core: bool = False) -> None:
     """Lower the priority of the calling thread, and so of all threads that it starts from now on.
 
     Call it in a thread that ends with its work: without privileges, a thread cannot raise its priority
-    again. The priority stays as it is where it is that of a process, as on all systems but Linux. The
+    again. Where the priority is that of a process, as on all systems but Linux, it does not change. The
     work of the thread may also leave one core to others.
     """
     _own.leaves_a_core = leave_a_core
@@ -104,7 +104,7 @@ def _set_own(leaves_a_core: bool) -> None:
 
 
 def in_threads(work: Callable[[S], T], inputs: Iterable[S], number: int | None = None) -> Iterator[T]:
-    """Map a function over inputs, in order, with so many threads: by default `num_threads`, of work for a
+    """Map a function over inputs, in order, with some threads: by default `num_threads`, of work for a
     core; more, if each waits for a disk or a network. A single input needs none.
 
     Inputs are taken as needed. At most two pending results are kept per thread.

@@ -1,4 +1,4 @@
-"""What users are told: at ``feast apply``, about settings that would keep a view more exactly or in fewer
+"""Messages to users: at ``feast apply``, about settings that would keep a view more exactly or in fewer
 bytes; and once per view and process, about rows older than the view's ttl.
 """
 

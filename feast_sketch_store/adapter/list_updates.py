@@ -62,7 +62,7 @@ def updates(settings: ViewSettings, data: Sequence[FeastRow], expressions: Mappi
 
 
 def _operation(codec: FeatureCodec, expression: str, view: str) -> str | None:
-    """The operation of the log that an expression stands for; None to append."""
+    """The operation of the log for an expression; None to append."""
     name = codec.feature
     if expression.strip() == _NEW:
         return REPLACE

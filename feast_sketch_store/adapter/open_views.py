@@ -49,7 +49,7 @@ class OpenViews:
     def get(self, config: RepoConfig, table: FeatureView) -> View:
         """The view of a feature view, opened at the first call and again when its features change.
 
-        If its rows cannot be kept as they are declared now, an open view answers on, and another is read as
+        If its rows do not fit the present declaration, an open view answers on, and another is read as
         its file says: Feast's registries on SQL hold declarations that `feast apply` has refused. It is not
         written meanwhile; see `current`.
         """
@@ -121,7 +121,7 @@ def storage_of(config: RepoConfig, table: FeatureView) -> Storage:
 
 
 def opened(config: RepoConfig, table: FeatureView, settings: ViewSettings | None = None) -> View:
-    """A view of a feature view, that nobody keeps; ``settings`` are by default the declared ones."""
+    """A new view of a feature view, not kept open; ``settings`` are by default the declared ones."""
     options = config.online_store
     view = open_view(
         storage_of(config, table),

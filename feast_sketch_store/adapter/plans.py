@@ -73,7 +73,7 @@ def question_of(
 
 
 async def refresh(views: Iterable[View]) -> None:
-    """Look at the disk in a thread, for each view whose refresh is due."""
+    """Poll the disk in a thread, for each view whose refresh is due."""
     for view in views:
         if not view.is_fresh():
             await asyncio.to_thread(view.current)
@@ -88,7 +88,7 @@ class Column:
         self._bound = _BOUNDS.get(kind)
 
     def takes(self, values: Sequence[Any]) -> bool:
-        """Whether Feast would take the values as they are. It converts some other values and refuses the
+        """Whether Feast would take the values unchanged. It converts some other values and refuses the
         rest.
         """
         if not all(type(value) is self._type for value in values):
@@ -145,7 +145,7 @@ class Plan:
     feature_types: Mapping[str, ValueType]
 
     def takes(self, columns: Columns) -> bool:
-        """Whether Feast would take all entities as they are, without a conversion."""
+        """Whether Feast would take all entities without a conversion."""
         return all(column.takes(values) for column, values in zip(self.columns, columns, strict=True))
 
     def read(self, columns: Columns) -> ViewVectors | None:

@@ -18,7 +18,7 @@ _STORE = "SketchOnlineStore"  # as Feast names it in warnings
 
 
 class _FromViews(FeatureService):
-    """A service that Feast reads view by view. It equals the service that it stands for."""
+    """A service that Feast reads view by view. It equals the service that it replaces."""
 
     def __init__(self, service: FeatureService):
         self.__dict__.update(service.__dict__, precompute_online=False)

@@ -49,7 +49,7 @@ class DynamoBridge(Bridge):
         return Estimate.exactly(float(self._described()["ItemCount"]))
 
     def sample(self, num_rows: int) -> Iterator[Page]:
-        """The first items of the segments of a parallel scan, which are random places in the table."""
+        """The first items of the segments of a parallel scan, which are at random positions of the table."""
         found, segment = 0, 0
         each = max(1, -(-num_rows // _SAMPLED_SEGMENTS))
         while segment < _SAMPLED_SEGMENTS and found < num_rows:

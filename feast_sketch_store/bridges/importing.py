@@ -3,7 +3,7 @@
     scan     pages of the other store -> keys -> rows of a row log in a folder of its own
     again    a second scan finds what changed during the first, because a scan is not a snapshot
     newest   one row of each entity is left, also where rows would add up: the other store had one
-    swap     the rows appear in one step, beside those written here; the newest row of an entity wins.
+    swap     the rows appear in one step, with those written here; the newest row of an entity wins.
              In a view with shards they appear shard by shard
 
 An interrupted import continues its first scan where it stopped when it is run again; the second one begins

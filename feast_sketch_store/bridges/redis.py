@@ -128,7 +128,7 @@ class RedisBridge(Bridge):
         return Estimate(mean, mean - error, mean + error)
 
     def _nodes(self) -> list[Any]:
-        """The primaries of a cluster in a fixed order; None stands for a single server."""
+        """The primaries of a cluster in a fixed order; None for a single server."""
         if isinstance(self._client, RedisCluster):
             primaries: list[Any] = self._client.get_primaries()  # type: ignore[no-untyped-call]
             return sorted(primaries, key=lambda node: str(node.name))

@@ -148,7 +148,7 @@ class SqliteBridge(SqlBridge):
     )
 
     def sample(self, num_rows: int) -> Iterator[Page]:
-        """Entities at random places of the table; all if there are not many more."""
+        """Entities at random positions of the table; all if there are not many more."""
         ((last,),) = self._ask(f"SELECT MAX(rowid) FROM {self._name}")
         if last is None or num_rows * len(self.view.features) * 2 >= last:
             yield from self.pages()

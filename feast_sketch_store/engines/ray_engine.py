@@ -108,7 +108,7 @@ def write_rows(dataset: Dataset, job: WriteJob, concurrency: int | None = None) 
     StorageError : see `WriteJob.finish`.
     """
     task = partial(_write_block, write_task=partial(write, artifacts=job.artifacts, label=job.label))
-    # Pass each block on as it is. Its size is bounded whatever a row takes, and Ray would serialize lists of
+    # Pass each block on unchanged. Its size is bounded for rows of any size, and Ray would serialize lists of
     # strings to turn a data frame into Arrow.
     reports = dataset.map_batches(
         task, batch_format=None, batch_size=None, zero_copy_batch=True, concurrency=concurrency

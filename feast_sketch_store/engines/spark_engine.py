@@ -31,7 +31,7 @@ from feast_sketch_store.view.semantics import REPLACE
 _logger = logging.getLogger(__name__)
 
 _TYPE: Final = "feast_sketch_store.engines.SketchSparkEngine"
-# With at most so many rows per entity, the row log takes them all; a seal compacts a log that has more.
+# With at most this many rows per entity, the row log takes them all; a seal compacts a log that has more.
 _FEW_ROWS = 1.25
 _COUNT_ERROR = 0.02  # of the estimated number of entities: relative standard deviation
 _REPORT = (
@@ -84,7 +84,7 @@ class _Builder(SparkFeatureBuilder):
         columns = self.get_column_info(view)
         node = _DedupNode(
             f"{view.name}:dedup",
-            replace(columns, join_keys=columns.join_keys_columns),  # as they are called once they were read
+            replace(columns, join_keys=columns.join_keys_columns),  # their names in what Feast reads
             self.spark_session,
             [input_node],
             self._engine.deduplicate == "auto",

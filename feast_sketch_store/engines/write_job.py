@@ -26,7 +26,7 @@ from feast_sketch_store.view.view import View
 
 _logger = logging.getLogger(__name__)
 
-# Engines hand over smaller batches; up to so many rows or bytes are encoded together.
+# Engines pass smaller batches; up to this many rows or bytes are encoded together.
 _ROWS = 1 << 17
 _BYTES = 1 << 26
 

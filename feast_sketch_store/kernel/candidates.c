@@ -124,7 +124,7 @@ static int slice_of(PyObject *value, int is_text, Slice *slice) {
     return bytes ? 0 : -1;
 }
 
-/* Looks at the objects of a list, which cannot change before they are looked up, because the GIL is held; 0, or FAILED
+/* Reads the objects of a list, which cannot change before they are looked up, because the GIL is held; 0, or FAILED
  * with an exception. */
 static int slice_objects(const Wanted *wanted) {
     int are_known = PyList_Size(wanted->objects) == wanted->number;

@@ -116,8 +116,8 @@ READER_METHOD(from_items) {
 
 /* removals(states, indptr, ids, until, numbers, offsets, data): what rows remove of the last feature in older layers
  *
- * A row removes all of it if its state is EMPTY, and some values, each up to a time, if it is VALUE. Ids stand for
- * numbers or for bytes. */
+ * A row removes all of it if its state is EMPTY, and some values, each up to a time, if it is VALUE. Ids are those
+ * of numbers or of bytes. */
 READER_METHOD(removals) {
     RowReader *self = (RowReader *)call->self;
     Array states, indptr, ids, until, numbers, offsets, data;

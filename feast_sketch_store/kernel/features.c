@@ -35,7 +35,7 @@ int reader_is_empty(const RowReader *self) {
 
 /* feature(tag, is_collection, wire_type, numbers, offsets, data)
  *
- * Begins a feature that the rows do not have yet. Its ids stand for int64 numbers, for bytes, or for nothing. */
+ * Begins a feature that the rows do not have yet. Its ids are those of int64 numbers, of bytes, or of nothing. */
 READER_METHOD(feature) {
     RowReader *self = (RowReader *)call->self;
     Array tag, numbers, offsets, data;

@@ -110,7 +110,7 @@ static void mark_wanted(const Codes *codes, Py_ssize_t feature, uint8_t *marks) 
     for (; codes->of[feature].others_width >= 0; feature--) marks[feature - 1] |= IS_NEEDED;
 }
 
-/* Merges ids into others; both ascend, and there is room for all. -1 if an id is in both. */
+/* Merges ids into others, which have memory for all; both ascend. -1 if an id is in both. */
 static int merge(int32_t *ids, int64_t *count, const int32_t *more, int64_t number) {
     int64_t i = *count - 1, k = number - 1, place = *count + number;
     *count = place;

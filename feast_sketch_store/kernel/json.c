@@ -13,7 +13,7 @@ typedef struct {
     size_t length, room;
 } Text;
 
-/* Makes room for more: 0, or -1 with an exception. */
+/* Allocates memory for more: 0, or -1 with an exception. */
 static int reserve(Text *text, size_t size) {
     if (text->room - text->length >= size) return 0;
     size_t room = 2 * text->room + size;

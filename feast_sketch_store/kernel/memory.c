@@ -56,7 +56,7 @@ void arena_free(Arena *arena) {
 
 /* -- bytes that grow -------------------------------------------------------------------------------------------- */
 
-enum { SMALL = 1024 }; /* malloc keeps blocks of up to about so many bytes for each thread, and gives them at once */
+enum { SMALL = 1024 }; /* malloc keeps blocks of up to about this many bytes for each thread, and returns them at once */
 
 void *buffer_extend(Buffer *buffer, size_t size) {
     if (!buffer->bytes || size > buffer->room - buffer->length) {

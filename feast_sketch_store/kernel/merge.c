@@ -271,7 +271,7 @@ static int64_t add_up(const Run *runs, int number, const Met *met, const Removal
     return count;
 }
 
-/* Whether items that are missing behind the end of a run might stand between merged ones, or after them. */
+/* Whether items missing after the end of a run might belong between merged ones, or after them. */
 static int is_cut(const Run *runs, int number, int64_t limit, const int64_t *times, int64_t count) {
     for (int r = 0; r < number; r++) {
         if (!runs[r].is_cut || runs[r].next < runs[r].count) continue;

@@ -74,7 +74,7 @@ static int put_elements(const uint8_t *place, const uint8_t *stop, Py_ssize_t wi
     return 0;
 }
 
-/* Parses all messages: 0, or -1 if one has other contents. `out` has room for what `ends` count, or is NULL. */
+/* Parses all messages: 0, or -1 if one has other contents. `out` has memory for what `ends` count, or is NULL. */
 static int parse_all(const uint8_t *place, Array lengths, uint64_t field, Py_ssize_t width, int64_t *ends,
                      uint8_t *out) {
     for (Py_ssize_t i = 0; i < lengths.length; i++) {

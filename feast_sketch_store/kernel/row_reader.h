@@ -47,10 +47,10 @@ static inline void arena_init(Arena *arena) {
 
 /* Memory aligned to 8; NULL if there is none. */
 void *arena_get(Arena *arena, size_t size);
-void arena_reset(Arena *arena); /* gives all memory back, for further use */
+void arena_reset(Arena *arena); /* releases all memory for further use */
 void arena_free(Arena *arena);
 
-/* Room for this many more bytes at the end, also for none; NULL if there is no memory. */
+/* Memory for this many more bytes at the end, also for none; NULL if there is none. */
 void *buffer_extend(Buffer *buffer, size_t size);
 
 /* An object that owns the bytes; the buffer is empty then. NULL with an exception. */
@@ -92,10 +92,10 @@ static inline int checked_is_finished(const CheckedAscending *checked) {
 /* Whether everything from a sample to the next one is intact; with samples of zeros, the lows as well. */
 int checked_has_sample(const CheckedAscending *checked, uint64_t sample);
 
-/* The number with index `place`, which is below the length; ~0 if it cannot be read. */
+/* The number with index `place`, below the length; ~0 if it cannot be read. */
 uint64_t checked_get(const CheckedAscending *checked, int64_t place);
 
-/* The bits of a row in codes that stand one after the other, if they are intact; 0 or -1. */
+/* The bits of a row in consecutive codes, if they are intact; 0 or -1. */
 int row_bits_get(const CheckedAscending *starts, int64_t row, uint64_t num_bits, const Blocks *blocks, uint64_t *start,
                  uint64_t *stop);
 void ascending_expect(const Ascending *numbers, int64_t place); /* prefetches its words */
@@ -176,7 +176,7 @@ static inline int items_are_timed(const RowReader *stack, Py_ssize_t f) {
 int items_locate(const RowReader *stack, const uint64_t *hash, Py_ssize_t first, Py_ssize_t end, int64_t expire_before,
                  Arena *arena, Place *place);
 
-/* The items of feature `f` in all pieces of a place, as values, and the feature to write them as; 0 or FAILED */
+/* The items of feature `f` in all pieces of a row, as values, and the feature to write them as; 0 or FAILED */
 int items_merge(Place *place, Py_ssize_t f, const Feature **feature, Arena *arena, Content *content);
 
 /* Makes the ids of a list distinct and ascending; 0 or FAILED. */

@@ -97,7 +97,7 @@ static inline Py_ssize_t write_ids(uint64_t word, int32_t first_id, int32_t *ids
     return count;
 }
 
-/* Answers as ids: how many there are; and the ids, with room for two more. */
+/* Answers as ids: their number; and the ids, with memory for two more. */
 #define LIST_ONES(COUNT, LIST, TARGET)                                                                          \
     TARGET static Py_ssize_t COUNT(const uint64_t *words, Py_ssize_t num_words) {                               \
         Py_ssize_t count = 0;                                                                                   \

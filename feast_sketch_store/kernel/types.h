@@ -38,7 +38,7 @@ typedef struct {
 typedef struct {
     const uint8_t *levels, *left; /* of symbols, and of how many ids are left; see succinct/golomb_sets.py */
     const uint8_t *headers;       /* by their rank; ranks from 256 on are headers themselves */
-    int64_t num_symbols, no_set; /* headers below `no_set` stand for a row that has no set */
+    int64_t num_symbols, no_set; /* headers below `no_set` mean that a row has no set */
     int header_width;
     int others_width; /* -1 if the set is coded by itself; see succinct/golomb_sets.py */
 } Code;

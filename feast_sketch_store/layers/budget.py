@@ -33,9 +33,7 @@ class Cut:
         return Vocabulary(pa.concat_arrays([values]))
 
     def leaves_out(self, kept: Vocabulary) -> bool:
-        """Whether other values are left out beside those that are kept: not while the most frequent ones are
-        fewer than wanted.
-        """
+        """Whether any values are left out: not while the most frequent ones are fewer than wanted."""
         return self.top is None or len(kept) >= self.top
 
 

@@ -48,7 +48,7 @@ def rounded(
     return rounding, values, of_bins[bins.find(numbers)] if len(numbers) else np.zeros(0, np.int64)
 
 
-# The places and lengths of rows, their symbols, and times of these.
+# The indexes and lengths of rows, their symbols, and times of these.
 _CollectedPart = tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.integer], NDArray[np.int64] | None]
 
 
@@ -67,7 +67,7 @@ class _Parts:
     def add_rows(
         self, places: NDArray[np.int32], lengths: NDArray[np.integer], times: NDArray[np.int64] | None
     ) -> None:
-        """Take up a part without its symbols."""
+        """Add a part without its symbols."""
         self.places.append(places)
         self.lengths.append(lengths.astype(np.int32))
         self._has_times.append(times is not None)
@@ -78,7 +78,7 @@ class _Parts:
         return self.places[number], self.lengths[number], self.symbols[number], times
 
     def pop(self) -> _CollectedPart:
-        """The last part, which is let go."""
+        """Remove and return the last part."""
         times = self._times.pop()
         has_times = self._has_times.pop()
         return self.places.pop(), self.lengths.pop(), self.symbols.pop(), times if has_times else None
@@ -219,7 +219,7 @@ class CollectedFeature:
         return places, replace(Csr.of_lengths(lengths, ids), weights=times)
 
     def popularity(self, num_coded: int) -> Popularity:
-        """How often each symbol occurs; the first ``num_coded`` rows are coded as sets on trial."""
+        """How often each symbol occurs; the first ``num_coded`` rows are the sample for sets."""
         num_empty = int((self.states != VALUE).sum())
         width = states_width(self.states)
         known = Popularity(self.counts, len(self.states), num_empty, state_width=width)
@@ -233,5 +233,5 @@ class CollectedFeature:
         return scalar_bytes(self.sealed_codec, self.states, self.vocabulary, self.counts)
 
     def lengths(self) -> Iterator[tuple[NDArray[np.int32], NDArray[np.int32]]]:
-        """For each part, the places of its rows and the number of values of each."""
+        """For each part, the indexes of its rows and the number of values of each."""
         yield from zip(self._parts.places, self._parts.lengths, strict=True)

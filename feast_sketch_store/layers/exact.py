@@ -1,4 +1,4 @@
-"""The exact layer: rows that are not sealed yet, kept as they are.
+"""The exact layer: rows that are not sealed yet, unchanged.
 
 Unsealed rows are few compared with sealed ones, so their bytes matter little. Because they are exact, they
 can be merged in memory and compared by timestamp; sketches cannot.
@@ -21,7 +21,7 @@ from feast_sketch_store.rows.vocabulary import Vocabulary
 from feast_sketch_store.structures.base import arrays_of, begin_feature, begin_unknown, prepare_attribute
 
 _MICROSECONDS = 1_000_000  # per second; times are read in seconds
-_ONE = 1  # counts are read as they are
+_ONE = 1  # counts are read without a factor
 
 
 class ExactLayer(Layer):

@@ -1,6 +1,6 @@
 """Joint vocabularies: one numbering of values for several layers that share the rows.
 
-The values are counted first, in parts and wherever the rows are. Then each layer is sealed with the common
+The values are counted first, in parts, where the rows are. Then each layer is sealed with the common
 numbering, so ids, scores of linear models and cuts mean the same in each layer.
 """
 

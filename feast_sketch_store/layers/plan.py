@@ -72,7 +72,7 @@ def fit_to_memory(
 
 
 def num_trial_rows(num_rows: int, num_facts: int) -> int:
-    """How many rows to code as sets on trial: about a million facts, and at least some thousand rows."""
+    """How many rows to encode as sets as a sample: about a million facts, and at least some thousand rows."""
     share = min(1.0, _TRIAL_FACTS / max(1, num_facts))
     return min(num_rows, max(_TRIAL_ROWS, int(num_rows * share)))
 
@@ -307,7 +307,7 @@ class LayerPlan:
 
     @cached_property
     def _popularity(self) -> dict[str, Popularity]:
-        """Of the membership features, with sets coded on trial if any feature may be in sets."""
+        """Of the membership features, with sets of a sample of rows if any feature may be in sets."""
         num_coded = 0
         if any(goal.may_choose for goal in self._goals.values()):
             num_facts = sum(self.features[name].num_facts for name in self._goals)

@@ -1,4 +1,4 @@
-"""What a sealed layer knows of its rows besides the values of features: presence, timestamps and states.
+"""What a sealed layer knows of its rows except the values of features: presence, timestamps and states.
 
 Rows are listed one by one, or have shapes.
 

@@ -26,9 +26,9 @@ from feast_sketch_store.structures.base import Answer, begin_unknown
 _MAX_QUESTIONS = 64
 
 NO_LIMIT = 1 << 62  # of items
-ADDED_UP = 0  # in place of the microseconds of a tick: the numbers of equal values are added
+ADDED_UP = 0  # instead of the microseconds of a tick: the numbers of equal values are added
 
-# A feature by its name; by the codec of what stands beside its values, their counts, times or attribute; a
+# A feature by its name; by the codec of what accompanies its values, their counts, times or attribute; a
 # list by its own codec, whose items are read with stamps; or none of the layers'.
 WantedFeature = str | FeatureCodec | None
 
@@ -216,7 +216,7 @@ def read(
     expire_before : microseconds since 1970, before which rows and items have expired; or int64[n, 2], of each
         entity that time, and a time in the first tick that is too new to be shown.
     limit : the most items of a list; None for as many as the lists have.
-    cut : bool[features, n], receives which lists end where a seal dropped older items; None if nobody asks.
+    cut : bool[features, n], receives which lists end where a seal dropped older items; None if not needed.
     """
     n, kinds = len(entity_hashes), bytes(column.kind for column in columns)
     statuses, timestamps = np.empty(n, np.uint8), np.empty(n, np.int64)
@@ -248,7 +248,7 @@ def read_items(
     """The items of each entity, none without a row; parameters as those of `read`.
 
     ``column`` is the first feature of ``rows``, one with weights. Returns the ids and times of the items,
-    what the ids stand for, and the number of rows.
+    the vocabulary of the ids, and the number of rows.
     """
     indptr = np.empty(len(entity_hashes) + 1, np.int64)
     elements, ends, weights, num_found = rows.csr(

@@ -1,6 +1,6 @@
 """Sealed rows, their features in structures: as a layer, as a delta over another, and of a view as a whole.
 
-A layer stores the presence of a row, that is what is known besides values, in one of three ways. The shape of
+A layer stores the presence of a row, all that is known except values, in one of three ways. The shape of
 the row is one more symbol in a filter (`ShapedRows`), or a digit in a static function (`StaticRows`); or all
 rows are listed (`ListedRows`), as soon as one structure is read by row number.
 
@@ -154,7 +154,7 @@ class SketchLayer(Layer):
         return self.features[feature.codec.feature].shown(self._as_sealed(feature), entity_hashes)
 
     def missing(self, rows: EncodedRows) -> Iterator[str]:
-        """What the layer gets wrong about rows that were sealed into it, in words."""
+        """Differences between the layer and the rows that were sealed into it, in words."""
         hashes = rows.keys.entity_hashes
         answer = self.read(hashes, list(rows.features))
         if len(answer.found) != len(rows):
@@ -272,7 +272,7 @@ class SketchLayer(Layer):
     def from_snapshot(
         cls, description: Mapping[str, Any], arrays: Arrays, checks: Checks | None = None
     ) -> "SketchLayer":
-        """The reverse of `to_snapshot`. Arrays are used as they are, mapped or not.
+        """The layer of parts from `to_snapshot`. Arrays are not copied, mapped or not.
 
         ``checks`` are of those whose checksums are not verified yet, see `is_checked_where_read`.
 
@@ -432,11 +432,11 @@ class DeltaLayer(Layer):
         return np.ascontiguousarray(self.entity_hashes), self.deleted
 
     def keys(self, order: RowKeys) -> RowKeys:
-        """The keys of its entities in an order index, as those behind which nothing below counts."""
+        """The keys of its entities in an order index, marked to hide all rows of layers below."""
         return replace(order, deleted=self.deleted, delete_barriers=np.ones(len(self), np.bool_))
 
     def find(self, entity_hashes: NDArray[np.uint64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The listed entities: their positions in the batch and their places in the list, int64[p] each."""
+        """The listed entities: their positions in the batch and in the list, int64[p] each."""
         return find_sorted(self.entity_hashes, entity_hashes)
 
 

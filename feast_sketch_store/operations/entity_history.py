@@ -42,7 +42,7 @@ class LoggedRow:
     event_timestamp: str | None
     created_timestamp: str | None
     is_deletion: bool  # whether it deletes the entity
-    # what was written, by feature; beside these the times and counts of a feature, and the operation
+    # what was written, by feature; also the times and counts of a feature, and the operation
     values: Mapping[str, Any]
     # by feature, what reads without a filter's false values showed after it; None: no row
     shown: Mapping[str, Any] | None

@@ -15,7 +15,7 @@ class ViewHealth:
     """The health of one view on this host.
 
     ``state``, ``age_seconds`` and ``num_commits`` are those of `Freshness`. ``problem`` says why the last
-    look at the storage failed; it is empty if the look succeeded.
+    poll of the storage failed; it is empty if the poll succeeded.
     """
 
     is_ready: bool
@@ -29,7 +29,7 @@ class ViewHealth:
 def health(
     store: FeatureStore, views: Sequence[str] = (), max_staleness_seconds: float | None = None
 ) -> dict[str, ViewHealth]:
-    """Look at the storage of each view, as a read would.
+    """Poll the storage of each view, as a read would.
 
     With a ``cache_path`` this fetches missing files, so a server's first read finds them.
 

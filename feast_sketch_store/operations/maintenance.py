@@ -119,8 +119,8 @@ class ViewReport:
     table_bits_per_fact : of its tables, sets and static functions alone, with the index of rows that they
         need; None if it has none of them.
     memory_bytes : the snapshot, which processes share, and the unsealed rows, which each process has.
-    private_bytes : what a process that reads all features takes for itself, beside the snapshot that it
-        shares, measured in such a process; None where the system does not tell.
+    private_bytes : memory of a process that reads all features, in addition to the snapshot that it
+        shares, measured in such a process; None where the system does not report it.
     disk_bytes : all files of the view.
     snapshot_versions : of each shard, the number of commits that its snapshot covers; None without one.
     is_pinned : whether reads are held at this snapshot; then the report is about it.

@@ -1,4 +1,4 @@
-"""Measures the memory that a process which reads a view takes for itself, beside the snapshot that it shares.
+"""Measures the memory that a reading process takes for itself, in addition to the snapshot that it shares.
 
 A process of its own opens the view several times: only there is no memory that was set free before. The first
 opening loads what all views share, and does not count.
@@ -24,7 +24,7 @@ _MOST_READERS, _ENOUGH_BYTES = 16, 1 << 22  # what a small view takes is a mean 
 
 
 def reader_bytes(place: StorePlace, project: str, name: str) -> int | None:
-    """Private memory of a process that reads all features of a view; None where the system does not tell.
+    """Private memory of a process that reads all features of a view; None if the system does not report it.
 
     ``name`` is that of the view in the store; it ends in ``@v2`` if it is of a version.
     """
@@ -54,7 +54,7 @@ def _measure(place: StorePlace, project: str, view: str) -> int:
 
 
 def main() -> int:
-    """What a process of its own does: a place on standard input, bytes on standard output."""
+    """Main function of a separate process: a view's location on standard input, bytes on standard output."""
     path, options, project, view = json.load(sys.stdin)
     place = StorePlace.of(None, path, options)
     try:

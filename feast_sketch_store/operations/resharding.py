@@ -4,7 +4,7 @@
     fill       write the rows that count from the old row logs into the folder of the new shards; seal there
     check      no process wrote to the old shards meanwhile
     switch     `view.json` names the new folder
-    tell       a file in each old shard tells readers, who find it at their next look and read `view.json`
+    announce   a file in each old shard sends readers, which find it at their next poll, to `view.json`
     open       `view.json` lets writers go on
 
 `vacuum` removes the old shards. A run that is killed leaves the fence. Before the switch it has changed
@@ -86,7 +86,7 @@ def divide(
                 f"feature view {view!r}: another process divided its rows into "
                 f"{counted(there.num_shards, 'shard')} just now; run again to divide them once more"
             )
-        if there.is_moving:  # a run was killed, perhaps after the switch and before it told readers
+        if there.is_moving:  # a run was killed, perhaps after the switch and before readers were sent there
             _remove_unfinished(storage, shard_map)
             _tell(storage, former_files(storage, former.shard_map))
         if former.shard_map.num_shards == num_shards:
@@ -150,7 +150,7 @@ def _fill(part: Shard, moved: View) -> Position:
 
 
 def _remove_unfinished(storage: Storage, shard_map: ShardMap) -> None:
-    """Remove what a run left that was killed, whatever number of shards it was to make."""
+    """Remove the files of a killed run, with any number of shards."""
     same = shard_map.folder.rpartition("-")[0] + "-"
     for folder in sorted({info.name.partition("/")[0] for info in storage.walk()}):
         if folder.startswith(same):
@@ -185,7 +185,7 @@ def remove_former(storage: Storage) -> int:
     if shard_map_of(storage) != shard_map:
         return 0  # what was found may be new shards, which are being filled
     _tell(storage, names)  # if a run was killed before it did
-    # Who looks meanwhile finds rows only together with the file that tells where they are.
+    # A poll meanwhile finds rows only together with the file that says where they are.
     storage.delete(name for name in names if not name.endswith(SNAPSHOTS_FOLDER + MOVED))
     for folder in sorted({name.partition("/")[0] + "/" for name in names}):
         storage.within(folder).delete_all()

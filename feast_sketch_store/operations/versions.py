@@ -200,7 +200,7 @@ class _Content:
 
 
 def _bucket_of(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The place of each length among `_BUCKETS`."""
+    """The index of each length in `_BUCKETS`."""
     logarithms = np.ceil(np.log2(np.maximum(lengths, 1))).astype(np.int64) + 1
     return np.where(lengths == 0, 0, np.minimum(logarithms, len(_BUCKETS) - 1))
 

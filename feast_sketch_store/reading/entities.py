@@ -49,7 +49,7 @@ class EntityColumns:
         return lengths.pop()
 
     def hash(self, entities: Entities) -> NDArray[np.uint64]:
-        """The hashes by which the store knows entities: uint64[n, 2], C-contiguous. Hashes stay as they are.
+        """The hashes that identify entities: uint64[n, 2], C-contiguous. Hashes are returned unchanged.
 
         Parameters
         ----------

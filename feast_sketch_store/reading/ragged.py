@@ -1,7 +1,7 @@
 """Values of many entities as arrays, one entity after the other; and which items of lists they show.
 
-Lists are read as of now, or of each entity as of a moment of its own: a training row asks what a read would
-have shown at its time. Ticks are whole: of the tick that a moment lies in nothing is shown, because a sealed
+Lists are read as of now, or of each entity as of a moment of its own: a training row needs what a read would
+have shown at its time. Ticks are whole: nothing is shown of the tick of a moment, because a sealed
 item has the time at which its tick began, and what happened after the moment must not leak into the row.
 """
 
@@ -53,8 +53,8 @@ class RaggedLists:
     codec : of the list.
     complete : bool[n], whether the store still has all items that a read at the entity's moment could have
         shown; None if the read is as of now.
-    attribute_ids : by feature, uint8[nnz], for each item the place of its attribute among the declared
-        values; those that were asked for.
+    attribute_ids : by feature, uint8[nnz], for each item the index of its attribute among the declared
+        values; only requested attributes.
     """
 
     indptr: NDArray[np.int64]
@@ -78,7 +78,7 @@ class RaggedLists:
 
         Raises
         ------
-        KeyError : the attribute was not asked for.
+        KeyError : the attribute was not requested.
         """
         return self.codec.attribute_values(feature).take(pa.array(self.attribute_ids[feature]))
 
@@ -181,11 +181,11 @@ class ListWindow:
     ) -> NDArray[np.bool_] | None:
         """Which lists have all items that a read at the moment could have shown: bool[n]; None as of now.
 
-        Seals drop items behind the list's limit and its reserve, and expired ones.
+        Seals drop items beyond the list's limit and reserve, and expired ones.
 
         Parameters
         ----------
-        cut : bool[n], the lists that end where a seal dropped items behind the limit.
+        cut : bool[n], the lists that end where a seal dropped items beyond the limit.
         indptr, times : of the lists that were read, see `RaggedLists`.
         """
         if isinstance(self.bounds, int):
@@ -278,7 +278,7 @@ def _moments(until: Moments, number: int, where: str) -> NDArray[np.int64]:
 def require_attributes(where: str, codec: FeatureCodec, names: Sequence[str]) -> None:
     """Check that the items of a list have some attributes; ``where`` is the list in messages.
 
-    Raises UnsupportedFeatureError: they have not.
+    Raises UnsupportedFeatureError: they lack one.
     """
     own = [attribute.feature for attribute in codec.attributes]
     if missing := [name for name in names if name not in own]:

@@ -71,7 +71,7 @@ class CsrMatrix:
     ids : int32[nnz]
     vocabulary : the values in the order of their ids.
     counts : int64[nnz], how often each value was counted, for
-        ``scipy.sparse.csr_matrix((counts, ids, indptr))``; None if not asked for.
+        ``scipy.sparse.csr_matrix((counts, ids, indptr))``; None if not requested.
     """
 
     indptr: NDArray[np.int64]
@@ -89,7 +89,7 @@ class SketchReader:
     The ids of values are those of the newest snapshot, followed by unsealed values. **They change with every
     seal.** If a model was trained with fixed ids, pass them as ``vocabularies``.
 
-    With ``read_only: true`` in ``feature_store.yaml``, a thread looks for changes, so no read waits for it.
+    With ``read_only: true`` in ``feature_store.yaml``, a thread polls for changes, and no read waits for it.
     With a ``cache_path`` as well, the reader can start while the bucket is down, from the files last cached
     on its host.
 
@@ -108,8 +108,8 @@ class SketchReader:
 
     Raises
     ------
-    SettingsError : the view does not exist; or it has no rows yet, and its definition does not tell the types
-        of its join keys; or a parameter has a value that cannot work.
+    SettingsError : the view does not exist; or it has no rows yet, and its definition does not declare the
+        types of its join keys; or a parameter has a value that cannot work.
     RowError : a vocabulary has values of another type than its feature.
     DamagedFileError : a file of the view cannot be read.
     ShardError : from reads, if the shard of an entity is not served.
@@ -381,7 +381,7 @@ class SketchReader:
             )
         num_values = per_entity or len(asked)
         out = bytearray(number * num_values)  # the kernel takes it faster than a new array
-        # Of one entity the values are looked at, which are fewer than those of the vocabulary.
+        # Compare the values of one entity, which are fewer than those of the vocabulary.
         is_by_value = codec.is_exact or feature in self._vocabularies  # given values may lack others
         is_by_value |= asked is not values and number == 1
         arguments = feature, is_by_value, hashes, asked, per_entity, out

@@ -44,7 +44,7 @@ def through_sketch(
 ) -> "pd.DataFrame":
     """Rows as reads of the newest snapshot would show them if they had been sealed with it.
 
-    Values outside of the snapshot's vocabularies are left out. A filter adds false values to each row, at the
+    Values outside the snapshot's vocabularies are left out. A filter adds false values to each row, at the
     rates of its own rows. Numbers are rounded as in reads. The rows may have any date, and an entity may have
     several. Scores are computed from the columns of their
     sources.
@@ -66,7 +66,7 @@ def through_sketch(
     A copy with the features' columns replaced, by lists of values in the order of a read or by scalars.
     Columns with the counts of values are replaced, too. Nulls among whole numbers and booleans stay nulls in
     columns of pandas' types ``Int64``, ``Int32`` and ``boolean``. A list that is read is a new column, newest
-    item first, and so are the attributes of its items; beside it a column of booleans, ``<list>__complete``,
+    item first, and so are the attributes of its items; a column of booleans, ``<list>__complete``,
     says where the store still has all items, see `SketchReader.lists`.
 
     Raises

@@ -92,7 +92,7 @@ class DataFile:
 
     @classmethod
     def from_entry(cls, storage: Storage, entry: dict[str, object]) -> "DataFile":
-        """The file that an entry of a commit describes; the reverse of `to_entry`.
+        """The file of an entry of `to_entry`.
 
         Raises ValueError, KeyError, TypeError: the entry does not describe a data file.
         """
@@ -109,7 +109,7 @@ class DataFile:
 
     @property
     def where(self) -> str:
-        """The file's place, for messages."""
+        """The file's location, for messages."""
         return self.storage.where(self.name)
 
     @property
@@ -136,7 +136,7 @@ class DataFile:
                 if self.num_rows != file.metadata.num_rows:
                     raise self._damaged(f"{file.metadata.num_rows} rows, its commit says {self.num_rows}")
                 if columns is not None:
-                    known = {*file.schema_arrow.names}  # the schema is made anew at each look
+                    known = {*file.schema_arrow.names}  # each access makes the schema anew
                     columns = [name for name in columns if name in known]
                 for number in range(file.num_row_groups):
                     self._check_size(file.metadata.row_group(number))
@@ -186,7 +186,7 @@ class StagedFile:
 
     @classmethod
     def from_report(cls, storage: Storage, entry: dict[str, Any]) -> "StagedFile":
-        """The file of a report's entry; the reverse of `to_report`."""
+        """The file of an entry of `to_report`."""
         schema = pa.ipc.read_schema(pa.py_buffer(entry["columns"]))
         file = DataFile.from_entry(storage, entry)
         return cls(file, entry["size_bytes"], schema, entry["shard"], entry["num_shards"])
@@ -232,7 +232,7 @@ class _Hashed(io.RawIOBase):
         return self._file.write(content)
 
     def hexdigest(self) -> str:
-        """The checksum of all that was written."""
+        """The checksum of the written bytes."""
         digest: bytes = self._hasher.digest()
         return digest.hex()
 

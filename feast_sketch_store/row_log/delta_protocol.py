@@ -139,7 +139,7 @@ def encode_actions(actions: Iterable[Action]) -> bytes:
 
 def decode_actions(content: bytes) -> list[dict[str, Any]]:
     """The reverse of `encode_actions`. Raises ValueError, TypeError: it is not a commit."""
-    # Not `splitlines`, which also splits at characters that may stand in a name.
+    # Not `splitlines`, which also splits at characters that a name may have.
     lines = content.decode("utf-8").split("\n")
     actions = [json.loads(line) for line in lines if line.strip()]
     if not all(isinstance(action, dict) for action in actions):
@@ -148,7 +148,7 @@ def decode_actions(content: bytes) -> list[dict[str, Any]]:
 
 
 def path_of(action: Mapping[str, Any]) -> str:
-    """The name of the data file that an added or removed path stands for.
+    """The name of the data file of an added or removed path.
 
     Raises ValueError: it lies outside of the table's folder.
     """

@@ -42,7 +42,7 @@ class Position:
     """The position up to which a reader has read a log.
 
     ``number`` is the last known commit, -1 for none. ``identity`` differs from that of an earlier log in the
-    same place. ``cursor`` saves a search for the place to continue. ``awaits`` is the version of the table
+    same place. ``cursor`` saves a search for the position to continue. ``awaits`` is the version of the table
     that a writer has announced to replace, if one has; None if not.
     """
 
@@ -134,7 +134,7 @@ class RowLog:
         self._snapshots = SnapshotFolder(storage.within(SNAPSHOTS_FOLDER))
         wal = WriteAheadLog if storage.supports_append else ObjectWriteAheadLog
         self._wal = wal(storage.within(FRESH_FOLDER), rows)
-        self._read_to: tuple[Cursor, dict[str, Any]] | None = None  # a place, and the columns before it
+        self._read_to: tuple[Cursor, dict[str, Any]] | None = None  # a position, and the columns before it
         self.reset()
 
     def reset(self) -> None:
@@ -146,13 +146,13 @@ class RowLog:
 
     @property
     def where(self) -> str:
-        """The place of the table, for messages."""
+        """The table's location, for messages."""
         return self._rows.where()
 
     # -- read ----------------------------------------------------------------------------------
 
     def is_at_end(self, position: Position) -> bool:
-        """Whether nothing was written after a position. Looks at one file, or at two places."""
+        """Whether nothing was written after a position. Reads one file, or two names."""
         if position.cursor is None:
             return not self._wal.first_numbers()
         return self._wal.is_at_end(position.cursor) and not self._is_replaced(position)
@@ -186,14 +186,14 @@ class RowLog:
         return self._read_anew(known, snapshot)
 
     def _read_anew(self, known: Position, snapshot: str) -> LogRead:
-        """The same with a look at the table, because commits may have been absorbed or all rows replaced."""
+        """The same, with the table, because commits may have been absorbed or all rows replaced."""
         # The write-ahead log first: rows that are absorbed meanwhile are then found in the table.
         commits, cursor = self._wal_behind(known.number)
         state = self._table.state()
         if cursor is None:
             if not state.commits:
                 return LogRead(starts_over=known.number >= 0)
-            # Between the two looks, another process began or dropped the log.
+            # Between the two reads, another process began or dropped the log.
             if not self._wal.first_numbers() and self._table.versions():
                 raise self._lost()
             return self._read_anew(known, snapshot)
@@ -205,10 +205,10 @@ class RowLog:
                     self._wal.where,
                     known.number,
                 )
-            # Both looks again: what the log had at the first look may now be in the table.
+            # Read both again: what the log had at first may now be in the table.
             return replace(self._read_anew(START, ""), starts_over=True)
         if state.is_of_another(cursor.identity):
-            if self._is_gone(cursor):  # it was dropped between the two looks
+            if self._is_gone(cursor):  # it was dropped between the two reads
                 return self._read_anew(known, snapshot)
             raise self._mixed()
         files, through, starts_over, repeats = _behind(state, known, snapshot)
@@ -217,10 +217,10 @@ class RowLog:
         columns = _with_columns_of(commits, state.columns)
         first = commits[0].number if commits else cursor.next_number
         if first > through + 1:
-            if self._is_gone(cursor):  # it was dropped between the two looks
+            if self._is_gone(cursor):  # it was dropped between the two reads
                 return self._read_anew(known, snapshot)
             raise self._gap(through + 1, first - 1)
-        if cursor.next_number > state.through:  # else a writer looks again
+        if cursor.next_number > state.through:  # else a writer reads again
             self._read_to = cursor, columns
         behind = tuple(c for c in commits if c.number > through and not c.replaces)
         number = max(cursor.next_number - 1, through)
@@ -229,12 +229,12 @@ class RowLog:
         return LogRead(position, files, behind, starts_over, repeats=repeats)
 
     def _is_gone(self, cursor: Cursor) -> bool:
-        """Whether the log of a place was dropped."""
+        """Whether the log of a position was dropped."""
         start = self._wal.start(cursor.next_number)
         return start is None or start.identity != cursor.identity
 
     def _wal_behind(self, number: int) -> tuple[list[Commit], Cursor | None]:
-        """Fresh commits after a number, possibly with some before it, and the place after them."""
+        """Fresh commits after a number, possibly with some before it, and the position after them."""
         start = self._wal.start(number + 1)
         if start is not None and (found := self._wal.read(start)) is not None:
             return found
@@ -245,7 +245,7 @@ class RowLog:
         return _rows_of(self._table.state())
 
     def table_rows_of(self, entry: Mapping[str, Any]) -> LogRead | None:
-        """The rows of the table that another process found; the reverse of `LogRead.to_entry`.
+        """The rows of the table that another process found, from an entry of `LogRead.to_entry`.
 
         None if the table has changed.
         """
@@ -272,7 +272,7 @@ class RowLog:
     def absorbed_behind(self, number: int, snapshot: str) -> LogRead | None:
         """The rows of the table after those that a snapshot, or a part of it up to a commit, was made of.
 
-        None if they cannot be told apart, because rows were replaced.
+        None if they cannot be distinguished, because rows were replaced.
         """
         state = self._table.state()
         files, _, starts_over, _ = _behind(state, Position(number), snapshot)
@@ -410,7 +410,7 @@ class RowLog:
         self._check_not_older(end, state.through, what, _BEGIN_ANEW)
 
     def _check_not_older(self, end: Cursor, through: int, what: str, otherwise: str) -> None:
-        # Where no lease keeps others out, they may have written and absorbed since the look at the log.
+        # Without a lease, others may have written and absorbed since the log was read.
         if through >= end.next_number and self._wal.is_at_end(end):
             raise DamagedFileError(
                 f"{self._wal.where}: ends before commit {end.next_number}, and {what} up to commit "
@@ -437,7 +437,7 @@ class RowLog:
         )
 
     def absorb(self) -> LogRead:
-        """Move all rows of the write-ahead log into the table, each row once, whatever other processes do.
+        """Move all rows of the write-ahead log into the table, each row once, while others may write.
 
         Returns the rows of the table. If this raises, the rows stay where they are.
         """
@@ -536,7 +536,7 @@ class RowLog:
     def announce_replacement(self) -> None:
         """Tell reading processes that all rows may be replaced from now on; see `compact`.
 
-        They look at the table as well until a seal, so they find the new rows even if the writer dies as soon
+        They read the table as well until a seal, so they find the new rows even if the writer dies as soon
         as it has written them.
         """
         self._wal.append([None])
@@ -558,7 +558,7 @@ class RowLog:
         return [FRESH_FOLDER + name for name in self._wal.cut_off()]
 
     def table_state(self) -> TableState:
-        """The table as it is."""
+        """The current table."""
         return self._table.state()
 
 

@@ -28,7 +28,7 @@ acknowledged, and the next writer overwrites it. Before the mark it is damage, a
 there.
 
 The payload of rows is an Arrow IPC stream of one batch. Most commits have the schema of the one before. Their
-batches are read as one stream: each call of Arrow lets other threads run, and a thread that seals beside them
+batches are read as one stream: each call of Arrow lets other threads run, and a thread that seals meanwhile
 waits after each call until they let it go on.
 """
 
@@ -51,7 +51,7 @@ IDENTITY_BYTES = 16
 
 ROWS: Final = 1  # an Arrow IPC stream
 FILE: Final = 2  # JSON: a data file with the rows of a large batch
-REPLACED: Final = 3  # the rows up to here are about to be replaced: readers look at the table as well
+REPLACED: Final = 3  # the rows up to here are about to be replaced: readers read the table as well
 CLOSED: Final = 4  # the segment ends; the next one begins with this sequence number
 
 PIECES_OF_A_RECORD: Final = 4  # the first two of them are its head
@@ -133,7 +133,7 @@ def encode_mark(head: SegmentHead, num_bytes: int) -> bytes:
 
 
 def decode_mark(content: bytes) -> tuple[SegmentHead, int] | None:
-    """The reverse; None if the mark is incomplete, which tells nothing."""
+    """A segment and how many of its bytes are durable, from a mark; None if the mark is incomplete."""
     if len(content) != _MARK.size + _CHECKSUM_BYTES:
         return None
     if mmh3.mmh3_x64_128_digest(content[: _MARK.size]) != content[_MARK.size :]:
@@ -159,8 +159,8 @@ def decode_records(
     ----------
     content : what the segment holds from byte ``offset`` on, where a record begins.
     first : the number of the first of them.
-    source : the segment's place, for messages.
-    durable : so many bytes of the segment were acknowledged.
+    source : the segment's location, for messages.
+    durable : how many bytes of the segment were acknowledged.
 
     Raises DamagedFileError: a record that was acknowledged was altered.
     """

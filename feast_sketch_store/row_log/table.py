@@ -52,7 +52,7 @@ class TableCommit:
     ``first`` and ``through`` are numbers of the log. A compaction keeps the rows of the commits before it. If
     it names a ``snapshot``, its rows came from elsewhere and that snapshot holds the same rows.
     ``tombstones`` are the files that it and earlier compactions replaced, with the time in milliseconds since
-    1970. One that tells the table's ``columns`` also tells the ``identity`` of the log.
+    1970. One with the table's ``columns`` also has the ``identity`` of the log.
     """
 
     version: int
@@ -209,7 +209,7 @@ class Table:
     def append(
         self, identity: str, files: Sequence[DataFile], columns: Mapping[str, Any], first: int, through: int
     ) -> TableState | None:
-        """Commit written files, and give the new table; None if it now holds other rows of the log.
+        """Commit written files, and return the new table; None if it now holds other rows of the log.
 
         Creates the table if it does not exist. ``first`` and ``through`` are the numbers of the log that the
         files hold; the table holds those before.

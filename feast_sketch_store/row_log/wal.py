@@ -8,12 +8,12 @@
 
 A commit is one record: an append and one sync. Commits of all processes are ordered by the lock, and numbered
 without gaps. See `records` for the bytes. Zeros follow the last record, which the next one overwrites: a sync
-that leaves the size of the file as it is does not wait for what others write to the same file system.
+that does not change the size of the file does not wait for what others write to the same file system.
 
 Readers take no lock, so they may read a record whose sync then fails. The writer cuts that record off, and
 another one takes its number. Nothing reliably announces this, because the writer may be killed and the disk
 fails. So a reader knows which of its records may vanish: those that ``fresh/end`` did not cover when they
-were read. Bytes behind the mark that are no record were never acknowledged; before it they are damage.
+were read. Bytes after the mark that are no record were never acknowledged; before it they are damage.
 """
 
 import itertools
@@ -54,12 +54,12 @@ _SEGMENT_NAME = re.compile(r"(\d{20})\.log")
 
 @dataclass(frozen=True)
 class Cursor:
-    """A place in the log after the last record that was read, in a segment known by its token.
+    """A position in the log after the last record that was read, in a segment known by its token.
 
     ``next_number`` is the number of the next record. ``last`` is the start and the head of the record before
     the place, to notice when another record took the place of one whose write had failed. ``modified_at`` is
-    the time of the segment's last change before it was read. ``is_durable`` tells that everything before the
-    place was durable before it was read, so that its records vanish only by absorption.
+    the time of the segment's last change before it was read. ``is_durable`` says that everything before the
+    position was durable before it was read, so that its records vanish only by absorption.
     """
 
     segment: str
@@ -74,9 +74,9 @@ class Cursor:
 
 
 class RewrittenError(StorageError):
-    """Records before a place were never acknowledged and are gone, or may be.
+    """Records before a position were never acknowledged and are gone, or may be.
 
-    ``is_certain`` tells whether another record is in their place. If the segment is gone, its records were
+    ``is_certain`` says whether another record is in their place. If the segment is gone, its records were
     usually acknowledged a moment later and then absorbed.
     """
 
@@ -89,7 +89,7 @@ class RewrittenError(StorageError):
 class Tail:
     """The end of a log as a writer finds it; None if there is no log yet.
 
-    ``others`` are the commits before the end that the writer has not seen. If the place of its last look
+    ``others`` are the commits before the end that the writer has not seen. If the position of its last read
     still exists, the tail ``is_continuous`` and these are the commits since; otherwise they are all commits.
     """
 
@@ -112,14 +112,14 @@ class WriteAheadLog:
 
     def reset(self) -> None:
         """Reset what another thread of the parent process may have been changing when it forked."""
-        self._tail: Cursor | None = None  # where this object appended or looked last
+        self._tail: Cursor | None = None  # where this object appended or read last
         self._lock = threading.Lock()  # guards the tail
 
     # -- look ----------------------------------------------------------------------------------
 
     @property
     def where(self) -> str:
-        """The log's place, for messages."""
+        """The log's location, for messages."""
         return self._storage.where()
 
     def first_numbers(self) -> list[int]:
@@ -131,7 +131,7 @@ class WriteAheadLog:
         return found
 
     def is_at_end(self, cursor: Cursor) -> bool:
-        """Whether nothing was written after a place, and its segment is still the same."""
+        """Whether nothing was written after a position, and its segment is still the same."""
         info = self._storage.info(cursor.segment)
         if info is None or info.token != cursor.token or info.size_bytes < cursor.offset:
             return False
@@ -140,16 +140,16 @@ class WriteAheadLog:
         if cursor.is_closed:
             return self._storage.info(_segment_name(cursor.next_number)) is None
         with suppress(MissingFileError, RewrittenError):
-            # What is no record was left by a writer that died.
+            # Bytes that are no record are from a writer that died.
             return not self._has_more(cursor) or self._read(cursor) == ([], cursor)
         return False
 
     def _has_more(self, cursor: Cursor) -> bool:
-        """Whether anything but zeros follows a place, where the head of a record would be."""
+        """Whether anything but zeros follows a position, where the head of a record would be."""
         return any(self._storage.read(cursor.segment, cursor.offset, RECORD_HEAD_BYTES))
 
     def _is_same(self, cursor: Cursor, info: FileInfo) -> bool:
-        """Whether the record before a place is still the one that was read; ``info`` is of its segment."""
+        """Whether the record before a position is still the one that was read; ``info`` is of its segment."""
         if cursor.last is None or (cursor.is_durable and info.modified_at == cursor.modified_at):
             return True
         start, head = cursor.last
@@ -181,22 +181,22 @@ class WriteAheadLog:
                 yield cursor
 
     def read(self, cursor: Cursor) -> tuple[list[Commit], Cursor] | None:
-        """The commits after a place, and the place after them; None if the place no longer exists.
+        """The commits after a position, and the position after them; None if the position no longer exists.
 
         Raises RewrittenError: the write of the last record had failed and another one took its place; or this
-        may be so, because the segment is gone and the place was not durable when it was read.
+        may be so, because the segment is gone and the position was not durable when it was read.
         """
         try:
             return self._read(cursor)
         except DamagedFileError:
-            # What looked damaged may just have been half written.
+            # What seemed damaged may just have been half written.
             with ExitStack() as held:
-                with suppress(StorageError):  # who may only read cannot wait for the writer
+                with suppress(StorageError):  # a process that may only read cannot wait for the writer
                     held.enter_context(self._storage.lease(_LOCK, wait=True))
                 return self._read(cursor)
 
     def read_from_start(self) -> tuple[list[Commit], Cursor] | None:
-        """All commits of the log, and the place after them; None if there is no log. Raises as `read`."""
+        """All commits of the log, and the position after them; None if there is no log. Raises as `read`."""
         return self._from_start(self.read)
 
     def _from_start(
@@ -309,7 +309,7 @@ class WriteAheadLog:
         payloads : one per commit; None announces that all rows will be replaced.
         check : called with the tail of the log; raises to refuse the append.
 
-        Returns the number of the last commit, and the place after it; None if its segment is gone already.
+        Returns the number of the last commit, and the position after it; None if its segment is gone already.
 
         Raises StorageError: the log cannot be written. None of the commits were written or, rarely, all of
         them.
@@ -327,16 +327,16 @@ class WriteAheadLog:
             return number - 1, self._tail
 
     def adopt(self, cursor: Cursor) -> bool:
-        """Use a place that was read as the place of the last look, if there is none."""
+        """Use a position that was read as the position of the last read, if there is none."""
         with self._lock:
             is_first = self._tail is None
             self._tail = self._tail or cursor
             return is_first
 
     def close_segment(self) -> int:
-        """Close the current segment, if it has commits. Gives the last commit before, -1 for none.
+        """Close the current segment, if it has commits. Returns the last commit before, -1 for none.
 
-        Writers wait for a record at most; `begin_segment` is a step of its own for this reason.
+        `begin_segment` is a separate step, so that writers wait for one record at most.
         """
         with self._lock, self._storage.lease(_LOCK, wait=True):
             tail = self._find_tail().end
@@ -348,7 +348,7 @@ class WriteAheadLog:
             return tail.next_number - 1
 
     def begin_segment(self) -> None:
-        """Begin a new segment after one that is closed. If nobody does, the next writer will."""
+        """Begin a new segment after one that is closed; else the next writer does."""
         with self._lock, self._storage.lease(_LOCK, wait=True):
             closed = self._find_tail().end
             if closed is None or not closed.is_closed:
@@ -419,7 +419,7 @@ def _last_of(pieces: Sequence[bytes | memoryview], end: int) -> tuple[int, bytes
 
 
 def _num_durable(mark: tuple[SegmentHead, int] | None, cursor: Cursor) -> float:
-    """How many bytes of a place's segment are durable according to a mark."""
+    """How many bytes of a position's segment are durable according to a mark."""
     if mark is None or mark[0].identity != cursor.identity:
         return 0
     first = _first_number(cursor.segment)

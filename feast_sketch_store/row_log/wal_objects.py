@@ -7,13 +7,12 @@
 If two writers use one number, one is refused; it reads what the other wrote and takes the next number. Nobody
 holds a lock. These rules keep the numbers without gaps:
 
-- Names contain the log's identity, and every look asks for it. So nobody reads what a writer puts into a log
+- Names contain the log's identity, which every read checks. So nobody reads what a writer puts into a log
   that was dropped meanwhile.
 - The last record stays, absorbed or not, because it determines the next number.
 - A record is deleted when it is absorbed and the one after it is older than `RECORDS_KEPT_SECONDS`, by the
-  storage's clock. A writer who looked before that one was there takes at most half as long, by its own
-  clock, from its look to the answer of its put, or it raises. So no name is used twice for commits that were
-  acknowledged.
+  storage's clock. A writer that listed the log before that one was there gets the answer of its put within
+  half that time, by its own clock, or raises. So no name is used twice for acknowledged commits.
 - Numbers before a gap are absorbed, and being deleted.
 """
 
@@ -66,7 +65,7 @@ class ObjectWriteAheadLog(WriteAheadLog):
         return [] if identity is None else self._numbers(identity) or [0]
 
     def is_at_end(self, cursor: Cursor) -> bool:
-        """Whether nothing was written after a place of a log that is still the same."""
+        """Whether nothing was written after a position of a log that is still the same."""
         known = int(bool(cursor.segment))
         numbers = self._numbers(cursor.identity, cursor.next_number - 1 - known)
         wanted = [cursor.next_number - 1] * known
@@ -77,7 +76,7 @@ class ObjectWriteAheadLog(WriteAheadLog):
         return []
 
     def start(self, number: int = 0) -> Cursor | None:
-        """The place before a record, or at the end of the log; None if no record is that old."""
+        """The position before a record, or at the end of the log; None if no record is that old."""
         identity = self._identity()
         if identity is None:
             return None
@@ -91,15 +90,15 @@ class ObjectWriteAheadLog(WriteAheadLog):
         return Cursor(segment, "", identity, 0, following)
 
     def starts(self) -> Iterator[Cursor]:
-        """The place before the first record."""
+        """The position before the first record."""
         while numbers := self.first_numbers():
-            # Else it was dropped since, and there are others.
+            # Else it was dropped since, and there are other logs.
             if (start := self.start(numbers[0])) is not None:
                 yield start
                 return
 
     def read(self, cursor: Cursor) -> tuple[list[Commit], Cursor] | None:
-        """The commits after a place, and the place after them; None if the place no longer exists."""
+        """The commits after a position, and the one after them; None if the position no longer exists."""
         return self._read(cursor)
 
     def _read(self, cursor: Cursor) -> tuple[list[Commit], Cursor] | None:

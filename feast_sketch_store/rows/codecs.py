@@ -501,7 +501,7 @@ class FeatureCodec:
         return (elements.cast(pa.int8()) if kind == "bool" else elements).cast(pa.int64())
 
     def from_storage(self, values: pa.Array) -> pa.Array:
-        """The reverse of `to_storage`: elements as they are in the row log."""
+        """Elements of the row log, from values of the storage type."""
         kind = self.element_kind
         if kind in _FLOAT_BITS:
             bits = _FLOAT_BITS[kind]
@@ -538,7 +538,7 @@ class FeatureCodec:
         return numbers if bits is None else numbers.astype(bits).view(f"<f{bits.itemsize}").astype(np.float64)
 
     def from_numbers(self, numbers: Numbers) -> pa.Array:
-        """The reverse of `to_numbers`; a float32 feature gets the nearest float32."""
+        """Values of the storage type, from numbers; a float32 feature gets the nearest float32."""
         bits = _FLOAT_BITS.get(self.element_kind)
         if bits is not None:
             numbers = numbers.astype(f"<f{bits.itemsize}").view(bits).astype(np.int64)

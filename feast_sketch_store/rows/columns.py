@@ -1,4 +1,4 @@
-"""Columns of Arrow: their types, columns of lists and others beside them, and names.
+"""Columns of Arrow: their types, pairs of columns of lists, and names.
 
 Arrow's default types of strings, bytes and lists have 32-bit offsets. An array of them cannot hold 2 GiB, and
 concatenating arrays may fail. Files of other programs, and the schema of a Delta table, have the default
@@ -53,7 +53,7 @@ def optional_column(table: pa.Table, name: str) -> pa.Array | None:
     """A column as one array; None if the table has no such column."""
     try:
         return table[name].combine_chunks()
-    except KeyError:  # to look among the names would make a list of them all
+    except KeyError:  # searching the names would make a list of all
         return None
 
 
@@ -75,7 +75,7 @@ def lists_of(
 def check_beside(
     column: pa.Array, beside: pa.Array, names: tuple[str, str | None], nouns: tuple[str, str], advice: str
 ) -> NDArray[np.bool_]:
-    """Check that rows of a batch have as many elements in a column as beside it, where that is not null.
+    """Check that rows of a batch have as many elements in two columns, where the second is not null.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Counts in the row log: the values of a row, each once, and a number beside each.
+"""Counts in the row log: the values of a row, each once, and a number for each.
 
     <feature>            the values, as of any Array
     __counts__<feature>  how often each value of the row was counted: lists of int64
@@ -72,12 +72,12 @@ def with_counts(table: pa.Table, codecs: Sequence[FeatureCodec]) -> pa.Table:
 
 
 def counts_array(column: pa.Array, amounts: NDArray[np.int64]) -> pa.Array:
-    """The counts of rows, int64[nnz], as lists beside those of their values."""
+    """The counts of rows, int64[nnz], as lists like those of their values."""
     return lists_of(list_lengths(column), pa.array(amounts), column)
 
 
 def check_counts(values: pa.Array, counts: pa.Array, names: tuple[str, str]) -> None:
-    """Check that lists of counts fit the lists of values beside them. Raises RowError, with these names."""
+    """Check that lists of counts fit the lists of their values. Raises RowError, with these names."""
     advice = "give each value a count, or leave the counts out"
     check_beside(values, counts, names, ("values", "counts"), advice)
     amounts = pc.list_flatten(counts)

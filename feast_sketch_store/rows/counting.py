@@ -61,7 +61,7 @@ class Rounded:
     def of(cls, written: NDArray[np.int64], times: NDArray[np.int64], counting: Counting) -> "Rounded":
         """As few distinct numbers as the error allows.
 
-        Each number stands for the longest possible run of counts, and is their rounded mean. So errors have
+        Each number represents the longest possible run of counts, and is their rounded mean. So errors have
         both signs, and sums of many counts are more exact than single counts.
 
         Parameters

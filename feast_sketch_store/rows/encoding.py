@@ -219,7 +219,7 @@ class RowKeys:
     event_timestamps: NDArray[np.int64]
     created_timestamps: NDArray[np.int64]
     deleted: NDArray[np.bool_]  # bool[n], rows that are deletions
-    # bool[n], rows that hide all earlier ones, whatever their timestamps, because a deletion came in between
+    # bool[n], rows that hide all earlier ones, with any timestamps, because a deletion came in between
     delete_barriers: NDArray[np.bool_]
 
     def __len__(self) -> int:
@@ -272,7 +272,7 @@ class RowKeys:
             is_last[:-1] = (ordered[1:] != ordered[:-1]).any(axis=1)
             order = order[is_last]
         winners = rows[order]
-        del rows, order  # which would take memory beside the result
+        del rows, order  # which would take memory in addition to the result
         return winners, replace(self.take(winners), delete_barriers=behind_barriers[winners])
 
     def after_barriers(self) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:

@@ -50,7 +50,7 @@ class Formula:
 
     codec: FeatureCodec  # of the result, as a layer keeps it
     sources: tuple[Source, ...]  # distinct features, collections without repetitions
-    unit: float = 1.0  # the score that 1 in the sum stands for
+    unit: float = 1.0  # the score of 1 in the sum
     step: float = 1.0  # above 0; rounding changes a score by at most half of it
     # increases by 1 whenever a seal changes what the numbers mean; models must then be trained again
     version: int = 1

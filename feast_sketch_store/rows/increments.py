@@ -3,7 +3,7 @@
     rows that count:  user 7   author [a, b]   author_ids [x, y]   counts [1, 1]
     the same again:   user 7   author [a]      author_ids [x]      counts [1]      adds nothing: x is known
 
-Ids are the items of a list beside the counted feature (the tag ``sketch.ids_of``), so an entity remembers the
+Ids are the items of a list of the counted feature (the tag ``sketch.ids_of``), so an entity remembers the
 newest of them, up to the limit and for the ttl of that list, sealed or not. Rows are compared with what is
 known before they are encoded: a known id is left out, and its count becomes 0 (`counted_once`). Whoever takes
 up the rows of a log in the order of their commits does the same, so all processes and seals count alike, as
@@ -221,7 +221,7 @@ def check_ids(
 def _made_ids(
     table: pa.Table, rows: NDArray[np.int64], values: pa.Array, counted: FeatureCodec, of_ids: FeatureCodec
 ) -> pa.Array:
-    """Ids of values, made of the event timestamps of their rows, the values, and their places in the rows."""
+    """Ids of values, made of their row's event timestamp, the value, and its index in the row."""
     storage = counted.to_storage(values)
     if pa.types.is_large_binary(storage.type):
         digests = hash_serialized_keys(storage)[:, 0]

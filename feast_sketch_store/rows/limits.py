@@ -83,7 +83,7 @@ def check_rows(table: pa.Table) -> None:
 def gathered(
     tables: Iterable[pa.Table], rows: int | None = None, size_bytes: int = _GATHERED_BYTES
 ) -> Iterator[pa.Table]:
-    """Put tables of one schema that follow each other together, until they have so many rows or bytes.
+    """Concatenate consecutive tables of one schema, up to a number of rows or bytes.
 
     Nothing is copied. By default the rows are those of a group.
     """

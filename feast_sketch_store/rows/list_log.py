@@ -147,7 +147,7 @@ def check_attributes(table: pa.Table, codecs: Sequence[FeatureCodec]) -> None:
 
 
 def _digits(values: pa.Array, attribute: Attribute) -> NDArray[np.int64]:
-    """The place of each value among those of an attribute, -1 for others: int64[nnz]."""
+    """The index of each value among those of an attribute, -1 for others: int64[nnz]."""
     places = pc.index_in(values, pa.array(attribute.values, values.type)).fill_null(-1)
     return np.asarray(places.to_numpy(zero_copy_only=False), np.int64)
 
@@ -334,7 +334,7 @@ def _encoded(table: pa.Table, codec: FeatureCodec, nulls: Mapping[str, NDArray[n
 
 
 def _stamps(table: pa.Table, codec: FeatureCodec, times: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The times of items with their attributes. Rows that remove have none: they stand for all."""
+    """The times of items with their attributes. Rows that remove have none: they match all."""
     listing = codec.listing
     assert listing is not None
     if not listing.attributes:
@@ -371,7 +371,7 @@ def _parted(
     states[replaces & (feature.states != MISSING)] = EMPTY
     states[removes & (feature.states == VALUE)] = VALUE
     hidden = feature.csr.masked(is_removal)
-    if feature.codec.is_counted:  # whatever was counted before
+    if feature.codec.is_counted:  # all that was counted before
         hidden = Csr(hidden.indptr, hidden.ids, np.full(len(hidden.ids), ALWAYS))
     removed = replace(feature, codec=removed_codec(feature.codec)).with_rows(states, hidden)
     own = np.where(removes, np.uint8(MISSING), feature.states)

@@ -24,7 +24,7 @@ _MAX_STAMP: Final = (1 << 63) - 1
 class Attribute:
     """What the items of a list have besides value and time."""
 
-    feature: str  # the feature that shows it, an Array beside the list
+    feature: str  # the feature that shows it, an Array
     value_field: str  # of this feature, see `FeatureCodec`
     # the declared values, two or more. Where a list has an item more than once in a tick, it shows the
     # attribute that was declared last

@@ -13,7 +13,7 @@ There are three kinds of rows:
     replace    hides the items of all earlier rows, and adds its own
     remove     hides some values of all earlier rows, each up to a time
 
-"Earlier" is by commit. Rows of the last two kinds have one more feature beside the list, with the name
+"Earlier" is by commit. Rows of the last two kinds have one more feature, with the name
 `removed_name`. Its state is EMPTY if the row replaces, and VALUE if it removes; then its symbols are the
 removed values, and its times say up to when.
 """
@@ -107,7 +107,7 @@ class Tombstones:
     """What n rows hide of a list in earlier rows."""
 
     delete_barriers: NDArray[np.bool_]  # bool[n], rows that hide everything
-    removals: Csr  # the values that each row hides, as ids of the list's vocabulary, and up to when
+    removals: Csr  # the values that each row hides, as ids of the list's vocabulary, with the newest time
 
     @classmethod
     def of(cls, removed: EncodedFeature | None, feature: EncodedFeature) -> "Tombstones":

@@ -108,7 +108,7 @@ class NewestRows:
 
 
 def _joined(parts: Iterable[RowKeys]) -> RowKeys:
-    """The keys of all parts, which are set aside until all are there."""
+    """The keys of all parts, which are stored until all are there."""
     spill = Spill()
     columns = {name: SpilledArrays(spill) for name in RowKeys.__dataclass_fields__}
     for part in parts:

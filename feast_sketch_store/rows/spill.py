@@ -1,7 +1,7 @@
-"""What a seal sets aside: arrays that it needs later, one at a time.
+"""Temporary storage of a seal: arrays that it needs later, one at a time.
 
 The first ones stay in memory. All others go to a file in the folder for temporary files, which has no name
-and ends with the seal; the system keeps as much of it in memory as there is room for.
+and ends with the seal; the system keeps as much of it in memory as fits.
 """
 
 import logging
@@ -21,13 +21,11 @@ from feast_sketch_store.errors import StorageError
 
 _logger = logging.getLogger(__name__)
 
-MEMORY_BYTES = 1 << 25  # of what a seal sets aside; so seals of a few million facts write no file
+MEMORY_BYTES = 1 << 25  # kept in memory; so seals of a few million facts write no file
 
 
 class Spill:
-    """Sets arrays aside, beyond so many bytes that stay in memory. Not safe to use from several threads at
-    once.
-    """
+    """Stores arrays, the first bytes in memory, then in a file. Not safe to use from several threads."""
 
     def __init__(self, memory_bytes: int | None = None):
         self._room: float = MEMORY_BYTES if memory_bytes is None else memory_bytes
@@ -35,7 +33,7 @@ class Spill:
         self._end = 0
 
     def keep(self, array: NDArray[Any]) -> "SpilledArray":
-        """Set an array of one axis aside.
+        """Store an array of one axis.
 
         If the file cannot be written, this array and all others stay in memory, with a warning.
         """
@@ -73,9 +71,7 @@ def _unnamed_file() -> int:
 
 @dataclass(frozen=True)
 class SpilledArray:
-    """An array of one axis that was set aside, in the file of ``spill`` from the byte ``start`` on, or in
-    memory.
-    """
+    """A stored array of one axis, in the file of ``spill`` from the byte ``start`` on, or in memory."""
 
     dtype: np.dtype[Any]
     length: int
@@ -109,22 +105,22 @@ class SpilledArray:
 
 
 class SpilledArrays:
-    """A list of arrays that are set aside, each read when it is asked for."""
+    """A list of stored arrays, each read on access."""
 
     def __init__(self, spill: Spill):
         self._spill = spill
         self._kept: list[SpilledArray] = []
 
     def append(self, array: NDArray[Any]) -> None:
-        """Set another one aside."""
+        """Store another one."""
         self._kept.append(self._spill.keep(array))
 
     def pop(self) -> NDArray[Any]:
-        """Read the last one, and let it go."""
+        """Read and remove the last one."""
         return self._kept.pop().read()
 
     def joined(self) -> NDArray[Any]:
-        """All of them in one, of which there is one at least."""
+        """All of them in one; there must be at least one."""
         bounds = np.cumsum([0, *(kept.length for kept in self._kept)])
         whole = np.empty(bounds[-1], self._kept[0].dtype)
         for kept, first, end in zip(self._kept, bounds, bounds[1:], strict=False):

@@ -1,6 +1,6 @@
 """The vocabulary of a feature: its distinct values, each with a small integer id.
 
-Values have one of two storage types, whatever the feature's own type: int64 (numbers, and the bit patterns of
+Values have one of two storage types, with any type of the feature: int64 (numbers, and the bit patterns of
 floats, so that NaN and -0.0 keep their identity) or large_binary (everything else).
 """
 
@@ -165,7 +165,7 @@ class SymbolParts(Protocol):
     """Where a `VocabularyBuilder` puts the symbols of parts, int[nnz] each; a list, for example."""
 
     def append(self, part: NDArray[Any], /) -> None:
-        """Take up the symbols of the next part."""
+        """Add the symbols of the next part."""
 
     def __iter__(self) -> Iterator[NDArray[Any]]:
         """The symbols of all parts, in their order."""

@@ -165,7 +165,7 @@ def _is_json(headers: Iterable[tuple[bytes, bytes]]) -> bool:
 
 
 async def _body(receive: _Receive) -> tuple[bytes, _Message]:
-    """The body of a request, and the last message, which tells whether the client is still connected."""
+    """The body of a request, and the last message, which says whether the client is still connected."""
     parts = []
     while True:
         message = await receive()

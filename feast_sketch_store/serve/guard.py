@@ -1,4 +1,4 @@
-"""Who may read: Feast's decisions, kept for as long as they cannot have changed.
+"""Who may read: Feast's decisions, cached while they cannot have changed.
 
 For each request Feast verifies the token and reads all permissions again. Here Feast's own functions decide
 when a token or a question is new; after that the decision is looked up. Only grants are answered here. Feast
@@ -36,7 +36,7 @@ class Grant(NamedTuple):
     user: Any = None
 
     def run(self, function: Callable[..., _T], *arguments: Any) -> _T:
-        """Call a function of Feast that looks at the current user."""
+        """Call a function of Feast that uses the current user."""
         manager = feast_parts.SECURITY_MANAGER()
         if self.user is None or manager is None:
             return function(*arguments)
@@ -127,7 +127,7 @@ class Guard:
             claims = jwt.decode(token, options={"verify_signature": False})
             until = float(claims["exp"])
             if self._kind == OIDC:
-                # Feast looks at Kubernetes for such a token, and fetches the keys again for an unknown one.
+                # Feast asks Kubernetes about such a token, and fetches the keys again for an unknown one.
                 signing = {key.key_id for key in keys.get_jwk_set().keys}
                 if "kubernetes.io" in claims or jwt.get_unverified_header(token).get("kid") not in signing:
                     return None

@@ -8,7 +8,7 @@
 
 A name begins with the version of the row log that the snapshot covers. The next number is a thousand times
 the version of the row log's table, plus a count of that table's seals (new settings seal the same rows
-again). Readers look only for manifests. A manifest is created after both other files, and deleted before
+again). Readers list only manifests. A manifest is created after both other files, and deleted before
 them. So a snapshot exists whole or not at all, on any storage that can create a file. The order file stays
 out of memory: of it, blocks are read only to compare late rows with sealed ones.
 """
@@ -55,7 +55,7 @@ _SEALS_OF_A_TABLE = 1_000  # numbers for seals of one version of the row log's t
 
 
 def place_of(name: str) -> tuple[int, int]:
-    """The place of a snapshot among others, by its name; ``""``, no snapshot, comes before all."""
+    """The sort key of a snapshot's name; ``""``, no snapshot, comes first."""
     match = _PLACE.match(name)
     return (int(match[1]), int(match[2] or 0)) if match else (-1, -1)
 
@@ -83,7 +83,7 @@ class SnapshotFile:
         return self.name + _MANIFEST_SUFFIX
 
     def where(self, part: str = "base") -> str:
-        """The place of a part, for messages."""
+        """The location of a part, for messages."""
         return self.storage.where(_part_name(self.name, part))
 
     def exists(self) -> bool:
@@ -200,7 +200,7 @@ class SnapshotFile:
 
 @dataclass(frozen=True)
 class Listing:
-    """The result of one look at a folder of snapshots."""
+    """The result of listing a folder of snapshots."""
 
     snapshots: list[SnapshotFile]  # published, newest first
     pinned: str  # name of the snapshot at which readers are held; empty if they are not
@@ -251,7 +251,7 @@ class SnapshotFolder:
         return Listing(found, pinned, [match[0] for match in pins], MOVED in names)
 
     def note_move(self) -> None:
-        """Tell readers, who look at the names of files anyway, that the rows are elsewhere now."""
+        """Mark for readers, which list the names of files in any case, that the rows are elsewhere now."""
         self.storage.replace(MOVED, f"{created_by()}\n".encode())
 
     def pin(self, snapshot: SnapshotFile) -> None:

@@ -7,7 +7,7 @@
               name
 
 The JSON is an object with the format version, the description of the content, and for each array a list: its
-name, type and shape, and the first half of its checksum. An array ``X`` beside ``X.checksums`` has none:
+name, type and shape, and the first half of its checksum. An array ``X`` that has ``X.checksums`` has none:
 these are the checksums of its blocks, and damage of either shows where they are compared. So a changed byte
 anywhere is found, and arrays in another order are refused as damaged. Checksums are MurmurHash3 x64 128: they
 detect damage, they do not prove who wrote a file.

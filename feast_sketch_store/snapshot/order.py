@@ -32,7 +32,7 @@ _BLOCK_BYTES = 8 * _ROW_WORDS * BLOCK_ROWS
 _FIRST_BITS = 31
 
 _WHOLE_BYTES = 1 << 16  # a smaller file is fetched whole
-_WHOLE_SHARE = 1 / 8  # and so is one of which more blocks than this are needed
+_WHOLE_SHARE = 1 / 8  # and so is one of which a read needs more than this share of the blocks
 _HEADER_BYTES = 512
 _FETCHERS = 16
 

@@ -61,14 +61,14 @@ def checked_folder(folder: str, location: str) -> str:
     return folder
 
 
-ZEROS_AFTER = 64  # bytes behind what was appended; a log's reader looks for the next entry there
+ZEROS_AFTER = 64  # bytes after what was appended; a log's reader looks for the next entry there
 
 
 @dataclass(frozen=True)
 class FileInfo:
     """Metadata of a file.
 
-    ``token`` identifies this content among all that the name ever had; appending to a file keeps it.
+    ``token`` identifies this content among all contents of the name; appending to a file keeps it.
     ``modified_at`` is in seconds since 1970, by the storage's clock.
     """
 
@@ -107,7 +107,7 @@ class Storage(ABC):
 
     @property
     def identity(self) -> str:
-        """Equal for storages of this process with the same files, whatever their paths."""
+        """Equal for storages of this process with the same files, by any paths."""
         return self.location
 
     @property
@@ -150,7 +150,7 @@ class Storage(ABC):
         """A file's bytes as a read-only array, whose pages the processes of a host share if possible.
 
         The array stays valid when the file is deleted, and holds no file descriptor. With ``known``, the
-        checksums for fetched bytes, an earlier fetched copy is used without a look at the storage.
+        checksums for fetched bytes, an earlier fetched copy is used without a request to the storage.
 
         Raises
         ------
@@ -222,7 +222,7 @@ class Storage(ABC):
 
     @contextmanager
     def lease(self, name: str, wait: bool = False, create: bool = True) -> Iterator[bool]:
-        """Hold a name that no other process or thread holds; it is let go with the block, or the process.
+        """Hold a name that no other process or thread holds; it is released with the block, or the process.
 
         Parameters
         ----------
@@ -239,5 +239,5 @@ class Storage(ABC):
         """The files of a folder as a storage of their own, with names relative to the folder."""
 
     def where(self, name: str = "") -> str:
-        """A file's place, for messages."""
+        """A file's location, for messages."""
         return f"{self.location}/{name}" if name else self.location

@@ -37,7 +37,7 @@ _logger = logging.getLogger(__name__)
 
 _UNFINISHED = ".tmp"  # ends the hidden name of a file that is being written
 _DROPPED = re.compile(r"\..+\.[0-9a-f]{8}\.dropped")  # hidden names of folders that are being removed
-_READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # a pipe in the place of a file is an error, not a wait
+_READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # opening a pipe is then an error, not a wait
 _READ_AND_WRITE = os.O_RDWR | os.O_CLOEXEC
 _JOINED_BYTES = 1 << 16  # up to here, joining pieces costs less than another call
 # A file of appended pieces grows by the first at least, doubles up to the second, then grows by that.
@@ -49,7 +49,7 @@ _Identity = tuple[int, int]  # of a file or folder: inode and time of birth
 
 
 class LocalStorage(Storage):
-    """A folder, which need not exist and may be a symbolic link, and all that is in it.
+    """A folder, which need not exist and may be a symbolic link, and its contents.
 
     Keeps nothing open between calls, so it may be used after a fork.
     """
@@ -364,7 +364,7 @@ class LocalStorage(Storage):
     def lease(self, name: str, wait: bool = False, create: bool = True) -> Iterator[bool]:
         """Hold a lock on a file, see `Storage.lease`. The kernel drops it with the process.
 
-        In a read-only file system nobody changes anything, so that the block runs without one.
+        In a read-only file system nothing changes, so the block runs without one.
         """
         path = self._path(name)
         descriptor, is_held = None, True

@@ -46,7 +46,7 @@ _LOOKED_AT_EVERY_SECONDS = 0.5  # while another process waits
 
 
 class _ReplacedError(Exception):
-    """Another object has taken the place of the one that was looked at."""
+    """Another object has replaced the one that was read."""
 
 
 class ObjectStorage(Storage):
@@ -149,7 +149,7 @@ class ObjectStorage(Storage):
         return in_memory(known.size_bytes, fetch, known.chunks) if copy is None else copy.map(fetch)
 
     def _map_present(self, key: str) -> NDArray[np.uint8]:
-        """The bytes that an object has now; no cache would know when nobody needs them any more."""
+        """The bytes that an object has now; not cached, as a cache could not know when to delete them."""
         for _ in range(_FETCH_TRIES):
             info = self._objects.info(key)
             if info is None:
@@ -201,7 +201,7 @@ class ObjectStorage(Storage):
         self._objects.replace(key, content)
 
     def replace_known(self, name: str, content: bytes, token: str) -> bool:
-        """Write a file in the place of a known one, see `Storage.replace_known`."""
+        """Replace a known file, see `Storage.replace_known`."""
         key = self._key(name)
         self._require_writable()
         info = self._objects.info(key)

@@ -39,7 +39,7 @@ _CODE_OF_NO_BUCKET = re.compile(r"<Code>(NoSuchBucket|ContainerNotFound)</Code>"
 _PROFILES = "AWS_PROFILE and the files of `aws configure` are not read."
 _BY_PROXY = " through the proxy"
 _CUT = r"ConnectionReset|IncompleteMessage|UnexpectedEof"
-# What obstore's errors tell of a request that got no answer, most telling first. Words in them are Rust's
+# What obstore's errors say of a request that got no answer, the most specific first. Words in them are Rust's
 # names of constants, nothing of the request.
 _CAUSES = (
     (r"BadScheme", "the endpoint is http:// and allow_http is false"),
@@ -84,7 +84,7 @@ class ObjectInfo:
 
     @property
     def token(self) -> str:
-        """Identifies the content among all that the key ever had. An e-tag alone may be a content hash."""
+        """Identifies the content among all contents of the key. An e-tag alone may be a content hash."""
         return f"{self.e_tag}-{self.write_id or self.modified_at}"
 
 
@@ -128,7 +128,7 @@ class Objects:
         raise TypeError("a connection to an object store stays in its process; open one in each process")
 
     def where(self, key: str = "") -> str:
-        """An object's place, for messages."""
+        """An object's location, for messages."""
         return f"{self.location}/{key}" if key else self.location
 
     # -- look ----------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The place of a store, a local folder or a folder of a bucket, with its projects and views."""
+"""Where a store is, a local folder or a folder of a bucket, with its projects and views."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ _Options = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True)
 class StorePlace:
-    """The place of a store."""
+    """Where a store is."""
 
     path: Path | str  # a local folder or a URL
     # of the object store, with credentials; `repr` leaves them out

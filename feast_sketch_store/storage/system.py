@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-# Linux's statx(2): a path as it is, what is asked for, and struct statx.
+# Linux's statx(2): a path without following links, the requested fields, and struct statx.
 _AT_FDCWD = -100
 _BASIC_STATS, _BTIME = 0x7FF, 0x800
 _STATX_BYTES = 256
@@ -87,7 +87,7 @@ def _libc() -> Any:
 def private_bytes() -> int | None:
     """The memory of this process that it shares with no other one, without what it has set free.
 
-    None where the system does not tell.
+    None where the system does not report it.
     """
     if sys.platform != "linux" or not hasattr(_libc(), "malloc_trim"):  # of glibc
         return None
@@ -101,7 +101,7 @@ def private_bytes() -> int | None:
 
 
 class FileStatus(NamedTuple):
-    """What stat(2) says of a file or folder, and when it was made, in nanoseconds; 0 if nobody knows.
+    """What stat(2) says of a file or folder, and when it was made, in nanoseconds; 0 if unknown.
 
     An inode number alone distinguishes two files only while both exist: ext4 reuses it for the next file.
     """

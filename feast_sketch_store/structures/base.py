@@ -28,7 +28,7 @@ def begin_unknown(rows: RowReader) -> None:
 
 
 def arrays_of(vocabulary: Vocabulary | None) -> Iterator[Any]:
-    """Values, or offsets and data, as the kernel takes them; None for those that there are not."""
+    """Values, or offsets and data, as the kernel takes them; None for the others."""
     arrays = {} if vocabulary is None else vocabulary.to_arrays()
     return (arrays.get(name) for name in ("values", "offsets", "data"))
 
@@ -53,7 +53,7 @@ def attribute_vocabulary(codec: FeatureCodec, feature: str) -> Vocabulary:
 
 
 def prepare_attribute(rows: RowReader, codec: FeatureCodec, wanted: FeatureCodec | None) -> None:
-    """Say of the last feature, a list, that its items have attributes.
+    """Declare that the items of the last feature, a list, have attributes.
 
     Parameters
     ----------
@@ -137,7 +137,7 @@ class SealedFeature(ABC):
     def missing_attribute(
         self, attribute: Attribute, rows: EncodedFeature, answer: Answer, shown: Answer
     ) -> Iterator[str]:
-        """What is wrong about an attribute of sealed items; only lists have some."""
+        """Errors of an attribute of sealed items; only lists have attributes."""
         raise NotImplementedError(f"{self.codec.feature!r} has no attributes")
 
     @abstractmethod
@@ -145,7 +145,7 @@ class SealedFeature(ABC):
         """Add the feature to rows in the form that the kernel reads."""
 
     def prepare_weights(self, rows: RowReader, codec: FeatureCodec) -> None:
-        """Add what stands beside the values, their times, counts or an attribute, with its ``codec``; or the
+        """Add what accompanies the values, their times, counts or an attribute, with its ``codec``; or the
         values with stamps, with the list's own codec.
         """
         raise NotImplementedError(f"{self.codec.feature!r} has neither times nor counts")
@@ -161,7 +161,7 @@ class SealedFeature(ABC):
     def missing(
         self, rows: EncodedFeature, entity_hashes: NDArray[np.uint64], answer: Answer
     ) -> Iterator[str]:
-        """What the answer about n sealed rows gets wrong, in words about the layer.
+        """Errors of the answer about n sealed rows, in words about the layer.
 
         Parameters
         ----------
@@ -264,7 +264,7 @@ class Structure(ABC):
     def offer(cls, goal: Goal, popularity: Popularity) -> Offer | None:
         """How it would keep a feature, and the cost.
 
-        By default None: a codec or a list of rows asks for the structure, never a goal.
+        By default None: the structure serves a codec or a list of rows, never a goal.
 
         Returns None if it cannot meet the goal, if the goal names another structure, or if the goal names
         none and this structure is used only by name.
@@ -332,7 +332,7 @@ class Structure(ABC):
     @classmethod
     @abstractmethod
     def from_snapshot(cls, description: Mapping[str, Any], parts: Parts) -> Self:
-        """The reverse of `to_snapshot`.
+        """The structure of parts from `to_snapshot`.
 
         Raises ValueError, KeyError, TypeError: the parts do not fit each other.
         """
@@ -367,11 +367,11 @@ class SeparateFeature(SealedFeature):
     @classmethod
     @abstractmethod
     def from_snapshot(cls, entry: Mapping[str, Any], parts: Parts) -> Self:
-        """The reverse of `to_snapshot`; raises as `Structure.from_snapshot`."""
+        """The feature of parts from `to_snapshot`; raises as `Structure.from_snapshot`."""
 
 
 class SeparateFeatures(Structure):
-    """Features that share nothing: each describes itself. A subclass says of which type they are."""
+    """Features that share nothing: each describes itself. A subclass sets their type."""
 
     feature_type: ClassVar[type[SeparateFeature]]
 

@@ -12,7 +12,7 @@ F features these are up to F + 2 layers:
 - the rows are listed for the scalars alone, if these may be columns;
 - the rows are listed, and the 1, 2, ... F features that gain most by it are in sets.
 
-Sets that imply each other take less together than apart. The saving is estimated from some coded rows, and
+Sets that imply each other take less together than apart. The saving is estimated from a sample of rows, and
 only if a filter would otherwise hold a feature that may be in sets. In all other cases it changes nothing.
 """
 
@@ -41,15 +41,15 @@ from feast_sketch_store.structures.sizing import AnyFacts, FactClass, candidate_
 
 _LEAST_STEP = 0.002  # factor by which a budget is lowered
 _REFINEMENTS = 2
-_MOST_LEFT_OUT = 6  # features that are tried both in the filter and in sets; each try codes some rows
+_MOST_LEFT_OUT = 6  # features that are tried both in the filter and in sets; each try encodes some rows
 _WORD_BYTES = 8  # tables are rounded up to words
 
 
 @dataclass(frozen=True)
 class LayerOverhead:
-    """What a layer holds besides its membership features."""
+    """What a layer holds in addition to its membership features."""
 
-    is_listed: bool  # whether the rows are listed, whatever is chosen
+    is_listed: bool  # whether the rows are listed in any case
     facts: Sequence[FactClass]  # of scalars and shapes, which are in the filter unless the rows are listed
     window_words: int  # words that these facts take in a window of the filter
     vocabulary_bytes: float  # of scalars in the filter; a column includes its vocabulary

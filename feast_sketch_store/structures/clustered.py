@@ -193,7 +193,7 @@ class ClusteredFeature(SealedFeature):
     def _scorer(self) -> Scorer:
         """Finds the cluster in which a row takes the fewest bits.
 
-        Rates are proportional to odds, so each hash stands for ``log(1 / fill)`` of log-odds. The false
+        Rates are proportional to odds, so each hash represents ``log(1 / fill)`` of log-odds. The false
         values of a cluster, divided by those for each true one, give the size of its rows.
         """
         shown = np.power(self.fill, self.hashes_of).sum(1)

@@ -45,7 +45,7 @@ class Popularity:
     counts: NDArray[np.int64]  # int64[V], the rows with each symbol
     num_rows: int
     num_empty: int = 0  # rows without symbols; their reads show none
-    # int64[m], bits of the sets of some rows, coded on trial; None if there was no trial
+    # int64[m], bits of the sets of a sample of rows; None without a sample
     coded: NDArray[np.int64] | None = None
     # bits of a row's state in a column; None for one bit if there are rows without symbols
     state_width: int | None = None
@@ -69,7 +69,7 @@ class Popularity:
 
     @property
     def window_words(self) -> int:
-        """Words of a window of a filter that the symbols take up."""
+        """Words of a filter's window that the symbols take."""
         return -(-len(self.counts) // _WORD_BITS)
 
     @property

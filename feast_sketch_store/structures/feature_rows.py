@@ -88,7 +88,7 @@ def in_order(
 class OrderedRows:
     """The symbols of F features of n rows, in an order that is given, a block of rows at a time.
 
-    So only a block is in memory. Parts are divided into blocks first, and set aside.
+    So only a block is in memory. Parts are divided into blocks first, and stored temporarily.
 
     Parameters
     ----------

@@ -1,7 +1,7 @@
 """Lists and counts: the values of listed rows with a number each, in timed lists.
 
 A *list* has items, values with times, newest first. Its numbers are ages in ticks before the newest one. The
-attributes of items are beside them (`AttributeCodes`), and read only if they are asked for.
+attributes of items are apart from them (`AttributeCodes`), and read only on request.
 
 *Counts* are the values of a row with the number of times that each was counted. They are grouped by count, as
 the items of a list are grouped by tick (`TimedLists`): a count takes the place of an age. Counts are numbered
@@ -286,7 +286,7 @@ class ListFeature(NumberedValues):
 class CountsFeature(NumberedValues):
     """The counts of n rows."""
 
-    counts: NDArray[np.int64]  # int64[C], the count that each number stands for, the most frequent one first
+    counts: NDArray[np.int64]  # int64[C], the count of each number, the most frequent one first
     # int64[C], the smallest count that is read as each; None if counts are exact
     firsts: NDArray[np.int64] | None = None
     # max_error, mean_error: of all values, the distances between counts and what was written
@@ -348,7 +348,7 @@ class CountsFeature(NumberedValues):
         return self.answer(known.states, Csr(csr.indptr, csr.ids, self._as_sealed(csr.numbers)))
 
     def _as_sealed(self, counts: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Counts as they are read. A count that no row has stays as it is if the nearest one is too far."""
+        """Counts as they are read. A count that no row has stays unchanged if the nearest one is too far."""
         if self.firsts is None:
             return counts
         order = np.argsort(self.firsts)

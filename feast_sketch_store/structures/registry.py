@@ -54,7 +54,7 @@ def wanted(goal: Goal) -> type[Structure]:
 
 
 def keeper(codec: str) -> type[Structure] | None:
-    """The kind that keeps all features of a codec, whatever their goal; None if there is none."""
+    """The kind that keeps all features of a codec, with any goal; None if there is none."""
     return next((kind for kind in _KINDS.values() if codec in kind.codecs), None)
 
 

@@ -6,7 +6,7 @@ A digit is the id of a value. The first feature's digit is the lowest:
 
 Numbers are kept in one of two ways:
 
-- packed, for listed rows (`Scalars`). The ids after those of the values stand for the states of rows without
+- packed, for listed rows (`Scalars`). The ids after those of the values represent the states of rows without
   one. Numbers have at most 63 bits: features are combined in their order, until the next one would exceed
   that. The numbers are packed integers (`succinct.packed`), so any row is read without the others.
 - in a static function, which returns the number of a row for its entity's hash (`StaticScalars`). The lowest
@@ -131,7 +131,7 @@ class Scalars(Structure):
     def _of(
         cls, parts: Sequence[tuple[FeatureCodec, Vocabulary, Sequence[int]]], numbers: Sequence[PackedInts]
     ) -> Self:
-        """Combine features, given by codec, values, and the states of symbols that stand for no value."""
+        """Combine features, given by codec, values, and the states of symbols without a value."""
         by_name = {}
         groups = _groups([len(values) + len(others) for _, values, others in parts])
         if len(groups) != len(numbers):

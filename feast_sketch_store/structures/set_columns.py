@@ -93,7 +93,7 @@ class SetColumns(Structure):
 
     @classmethod
     def build(cls, features: Sequence[tuple[FeatureRows, Any]], rows: RowsToSeal) -> Self:
-        """See `Structure.build`; a plan may have levels that were fitted on trial."""
+        """See `Structure.build`; a plan may have levels that were fitted to a sample."""
         assert rows.order is not None
         chains = find_chains([feature for feature, _ in features])
         columns = [features[number][0] for chain in chains for number in chain.features]

@@ -7,7 +7,7 @@ by popularity in the first feature of a chain; then come the values that it lack
 one, and so on.
 
 On the histories and impressions of KuaiRand and the purchases of Online Retail, no layer gets smaller by more
-than 0.2 % if codings on trial choose the members of chains and their order.
+than 0.2 % if the sizes of trial encodings choose the members of chains and their order.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -28,7 +28,7 @@ from feast_sketch_store.succinct import GolombSets, SetCode
 
 NO_SET = NULL + 1  # number of header values for rows without a set
 
-_TRIAL_FACTS = 1 << 17  # of all features, among which chains are found
+_TRIAL_FACTS = 1 << 17  # of all features, in the sample in which chains are found
 _FIT_FACTS = 1 << 20  # to which codes are fitted
 _TRIAL_ROWS = 1 << 10  # at least
 _MAX_CHAIN = 8  # features, because a read of one decodes all before it
@@ -43,7 +43,7 @@ class Chain:
     vocabulary: Vocabulary  # all their values, in the order of the shared ids
     # for each feature int32[V], the shared id of each own id; None if it is the only one
     shared_ids: Sequence[NDArray[np.int32] | None]
-    codes: Sequence[SetCode] = ()  # of their sets, as fitted on trial; empty if there is one feature
+    codes: Sequence[SetCode] = ()  # of their sets, as fitted to the sample; empty if there is one feature
 
 
 def headers_of(states: NDArray[np.uint8], sizes: NDArray[np.integer]) -> tuple[NDArray[np.int32], int]:
@@ -67,7 +67,7 @@ class SharedValues:
         self._known: dict[frozenset[str], float] = {}
 
     def saved_bits(self, names: Collection[str]) -> float:
-        """The bits that the features of these names save, found by trial."""
+        """The bits that the features of these names save, measured on the sample."""
         chosen = frozenset(names)
         if chosen not in self._known:
             features = [feature for name, feature in self._features.items() if name in chosen]
@@ -192,7 +192,7 @@ class _Sample:
 
     @property
     def saved_bits(self) -> float:
-        """The bits that a chain of all features saves in all rows, about; below 0 if it takes more."""
+        """About how many bits a chain of all features saves in all rows; below 0 if it takes more."""
         alone = sum(self.bits([index]) for index in range(len(self.features)))
         num_marks = (len(self.features) - 1) * len(self.values)
         num_shared = sum(map(len, self.ids)) - len(self.values)

@@ -45,7 +45,7 @@ _MIN_FILL, _MAX_FILL = 0.3, 0.999
 _WEIGHTED_FILLS = (*np.linspace(0.3, 0.7, 21).tolist(), 0.75, 0.8, 0.85, 0.9, 0.94, 0.98)
 
 _MAX_EXACT_RATES = 8  # for which all fills with a whole number of hashes are tried
-_NEAR_HALF = 2  # tried beside weighted filters: so many hashes more or less than at a fill of one half
+_NEAR_HALF = 2  # hashes more or less than at a fill of one half that are tried with weighted filters
 _NOISE_STEPS = 26  # of a search for the noise of a symbol, to two parts per million
 _LEAST_BOUGHT_RATE = 1e-9  # with a memory limit; memory for lower rates is left unused
 _MEMORY_STEPS = 18  # of a search for the fewest false symbols that fit into the bits

@@ -20,7 +20,7 @@ _BLOCK_WORDS = BLOCK_BYTES // 8
 
 
 def block_checksums(words: NDArray[np.generic], block_bytes: int = BLOCK_BYTES) -> NDArray[np.uint8]:
-    """MurmurHash3 x64 128 of each block of so many bytes, the last one shorter: uint8[blocks, 16]."""
+    """MurmurHash3 x64 128 of each block of this size, the last one shorter: uint8[blocks, 16]."""
     content = words.reshape(-1).view(np.uint8).data
     digests = [
         mmh3.mmh3_x64_128_digest(content[first : first + block_bytes])
@@ -93,7 +93,7 @@ class BlockChecks:
             self.pending[0] = self.unchecked.any()
 
     def look_at(self, first: int, number: int) -> None:
-        """Check blocks ahead of time, beside other reads. A damaged block is left for a read to report."""
+        """Check blocks ahead of time, while others read. A read reports a damaged block."""
         number = min(number, len(self.unchecked) - first)
         if self.all_checked or not self.unchecked[first : first + number].any():
             return

@@ -121,7 +121,7 @@ class EliasFano:
 
     @classmethod
     def of_starts(cls, ends: NDArray[np.int64]) -> "EliasFano":
-        """Where rows begin that stand one after the other and end at ``ends``, int64[n], ascending."""
+        """Where consecutive rows begin that end at ``ends``, int64[n], ascending."""
         starts = np.concatenate(([0], ends))[: len(ends)].view(np.uint64)
         return cls.build(starts, (int(ends[-1]) if len(ends) else 0) + 1)
 

@@ -1,6 +1,6 @@
 """Golomb-Rice coded sets: exact memberships, in about as many bits as they contain information.
 
-The sets of a row are decoded in order, so a read costs what the sets contain, not a look at each possible
+The sets of a row are decoded in order, so a read costs what the sets contain, not a test of each possible
 symbol. Symbols are numbered from the most to the least popular. A set of ``n`` symbols is coded as a header,
 which gives ``n``, and the gaps between its ascending ids. Each gap is a Rice code. Its width depends on the
 symbol where the gap begins, and on how many ids are left. A gap ``g`` is ``g div 2**width`` ones, a zero, and

@@ -379,7 +379,7 @@ class ShardLoader:
         if state.sealed is not None:
             # Before values are cut, which count in what is computed.
             rows = with_formulas(rows, state.sealed.formulas)
-            # Even before the seal, reads hide values that it would cut, because models know only the kept ones.
+            # Even before the seal, reads hide values that it would cut: models know only the kept ones.
             rows = rows.within(state.sealed.cut_vocabularies)
         late = np.zeros(len(rows), np.bool_)
         if may_be_late:
