@@ -158,7 +158,8 @@ class AppendedFeature(ABC):
         bounds = given.astype(np.int64) if given.dtype.kind in "iu" else np.empty(0, np.int64)
         if bounds.shape != (num_rows + 1,) or bounds[0] or (np.diff(bounds) < 0).any():
             raise RowError(
-                f"indptr does not tell where the values of {num_rows} entities begin for the {self._where}"
+                f"indptr is not the bounds of {num_rows} entities for the {self._where}: give {num_rows + 1} "
+                "whole numbers that ascend from 0"
             )
         return bounds
 
@@ -195,8 +196,8 @@ class AppendedFeature(ABC):
         if (found := impossible_moment(times)) is not None:
             row, wrong = found
             raise RowError(
-                f"row {row} for the {self._where} has the time {shown(list(given)[row])}, which is none or "
-                f"{wrong}; nothing was written. Give seconds since 1970, datetimes or timestamps"
+                f"row {row} for the {self._where} has the time {shown(list(given)[row])}, which is missing "
+                f"or {wrong}; nothing was written. Give seconds since 1970, datetimes or timestamps"
             )
         return times
 

@@ -139,8 +139,8 @@ def opened(config: RepoConfig, table: FeatureView, settings: ViewSettings | None
 @lru_cache(maxsize=1024)  # once for each reason
 def _warn_of_refused(location: str, view: str, reason: str) -> None:
     _logger.warning(
-        "feature view %r in %s is read as it was declared before, and cannot be written, because its present "
-        "declaration is refused: %s. Apply one that is not refused",
+        "feature view %r in %s cannot be written, and is read as it was declared before, because its present "
+        "declaration is refused: %s. Correct it and run `feast apply`",
         view,
         location,
         reason,

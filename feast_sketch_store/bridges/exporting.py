@@ -45,7 +45,7 @@ def export(
     opened, table = opened_view(store, view), any_feature_view(store, view)
     if opened.is_pinned:
         raise SettingsError(
-            f"reads of feature view {view!r} are held at a snapshot, and an export would also write the rows "
+            f"feature view {view!r} is pinned to a snapshot, and an export would also write the rows "
             "since; run `feast-sketch unpin` first"
         )
     expire_before = expire_before_of(ttl_microseconds(store.config.online_store, table))

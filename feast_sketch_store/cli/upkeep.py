@@ -100,11 +100,11 @@ def seal(
     finishes the current seal and exits with status 0. Other processes can write meanwhile.
     """
     if not watch and (share, min_rows, interval) != (None, None, None):
-        raise click.UsageError("--share, --min-rows and --interval say when to seal; give --watch with them")
+        raise click.UsageError("--share, --min-rows and --interval need --watch")
     if watch and engine is not None:
         raise click.UsageError("--watch seals in this process; leave out --engine")
     if not watch and metrics_port is not None:
-        raise click.UsageError("--metrics-port is for a process that stays; give --watch with it")
+        raise click.UsageError("--metrics-port needs --watch: without it the command ends after one seal")
     with lowered_priority(leave_a_core=watch):
         store = open_store()
         if watch:
@@ -345,7 +345,7 @@ def rebuild(
     """
     if shards is not None and (start or end or yes or force):
         raise click.UsageError(
-            "--shards divides the rows that there are: give no --from, --to, --yes or --force"
+            "--shards divides the existing rows; leave out --from, --to, --yes and --force"
         )
     store = open_store()
     names, done = views_of(store, views), {}

@@ -97,7 +97,7 @@ def divide(
         former.refresh_all()
         if former.is_pinned:
             raise StorageError(
-                f"feature view {view!r}: reads are held at a snapshot, which new shards would not have; run "
+                f"feature view {view!r}: it is pinned to a snapshot, which new shards would not have; run "
                 f"`feast-sketch unpin {view}` first"
             )
         begun, filled = replace(former.shard_map, is_moving=True), replace(shard_map, is_moving=True)

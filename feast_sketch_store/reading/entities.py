@@ -152,7 +152,7 @@ def shard_of(entity: Mapping[str, int | str | bytes], num_shards: int) -> int:
     try:
         return int(shards_of(hash_columns(columns), count)[0])
     except (TypeError, ValueError) as error:
-        raise RowError(f"{dict(entity)} is no entity: {error}") from error
+        raise RowError(f"{dict(entity)} is not an entity: {error}") from error
 
 
 def _column(name: str, value: Any) -> pa.Array:

@@ -220,8 +220,7 @@ def window_of_lists(
     """
     if limit is not None and (not isinstance(limit, Integral) or isinstance(limit, bool) or limit < 1):
         raise RowError(
-            f"a limit of {limit!r} items cannot be for the {where}; give a whole number from 1, or None for "
-            "all"
+            f"the limit {limit!r} for the {where} is not a whole number from 1; give one, or None for all"
         )
     oldest = NO_TIMESTAMP if min_timestamp is None else _microseconds_of(min_timestamp, where)
     if until is None:
@@ -248,15 +247,15 @@ def _moments(until: Moments, number: int, where: str) -> NDArray[np.int64]:
     if isinstance(given, Sequence) and not isinstance(given, str):
         for row, moment in enumerate(given):
             if not isinstance(moment, datetime) or moment.tzinfo is None:
-                raise RowError(f"row {row} of {what} is {moment!r}, which is no moment with a time zone")
+                raise RowError(f"row {row} of {what} is {moment!r}, which is not a time with a time zone")
     try:
         is_empty = isinstance(given, Sequence) and not given
         times = given if isinstance(given, pa.Array) else pa.array(given, TIMESTAMP if is_empty else None)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-        raise RowError(f"{what} are no moments: {error}") from error
+        raise RowError(f"{what} are not times: {error}") from error
     if not pa.types.is_timestamp(times.type) or times.type.tz is None:
         raise RowError(
-            f"row 0 of {what} is of the type {times.type}, which is no moment with a time zone; give "
+            f"row 0 of {what} is of the type {times.type}, which is not a time with a time zone; give "
             "datetimes with a zone, or a column of timestamps in UTC"
         )
     if times.null_count:

@@ -140,7 +140,7 @@ class SketchReader:
         if not file.has_join_keys:
             raise SettingsError(
                 f"{storage.location}: feature view {feature_view!r} has no rows yet, and its definition does "
-                "not tell the types of its join keys; materialize or push some"
+                "not declare the types of its join keys; materialize or push rows"
             )
         self._codecs = {codec.feature: codec for codec in file.codecs if not codec.is_derived}
         self._sources = {codec.feature: codec.source for codec in file.codecs if codec.is_derived}
@@ -644,7 +644,7 @@ class SketchReader:
             if codec.is_exact and any(not layer.codecs.get(feature, codec).is_exact for layer in sealed):
                 raise UnsupportedFeatureError(
                     f"feature {feature!r} of view {self._name!r} was kept exactly when this reader was "
-                    "opened, and was sealed otherwise since; open the reader again"
+                    "opened, and no longer is; open the reader again"
                 )
             raise UnsupportedFeatureError(
                 f"feature {feature!r} of view {self._name!r} is kept exactly, so its values have no ids; "

@@ -147,8 +147,8 @@ def _items_before(
     name = codec.feature
     if missing := [each for each in (*view.join_keys, timestamp_field) if each not in dataframe]:
         raise RowError(
-            f"the list {name!r} of feature view {view.name!r} is not in the dataframe, and is read for the "
-            f"join keys and times of its rows; it has no column {missing[0]!r}. It has {list(dataframe)}"
+            f"the dataframe has no column {missing[0]!r}, by which to read the list {name!r} of feature view "
+            f"{view.name!r}, which it lacks, too; it has {list(dataframe)}. Add the join keys and times"
         )
     entities = {key: dataframe[key].to_numpy() for key in view.join_keys}
     attributes = [attribute.feature for attribute in codec.attributes]

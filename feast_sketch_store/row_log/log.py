@@ -28,7 +28,7 @@ COPY = (
     "the view's folder is a copy that was made while others wrote. Restore one that was made while nobody "
     "wrote"
 )
-GO_ON = "delete its snapshots to go on with the rows that are there"
+GO_ON = "delete its snapshots to go on with the rows of its log"
 _BEGIN_ANEW = "remove the view with `feast apply` and materialize it"
 # A larger batch goes into a data file at once; the write-ahead log then has its name.
 _MAX_WAL_BYTES = 1 << 23
@@ -173,7 +173,7 @@ class RowLog:
         except RewrittenError as error:
             if error.is_certain:
                 _logger.warning(
-                    "%s: commit %s was read while its write failed, and counts no more; the log is read anew",
+                    "%s: commit %s was read, but its write failed; reading the log again without it",
                     self._wal.where,
                     known.number,
                 )
@@ -355,7 +355,7 @@ class RowLog:
                 if isinstance(payload, DataFile) and not payload.size_bytes:
                     raise StorageError(
                         f"{payload.where}: was removed before its rows counted; nothing was written. Its "
-                        "writer stood still for so long that a vacuum took it for left over; write the batch "
+                        "writer paused for so long that a vacuum removed it as a leftover; write the batch "
                         "again"
                     )
             if not tail.is_continuous or is_adopted:

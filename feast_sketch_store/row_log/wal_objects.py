@@ -137,7 +137,7 @@ class ObjectWriteAheadLog(WriteAheadLog):
             decode_records(content[SEGMENT_HEAD_BYTES:], number, SEGMENT_HEAD_BYTES, source, len(content))
         )
         if len(records) != 1 or records[0].end != len(content):
-            raise DamagedFileError(f"{source}: holds {len(records)} whole records and not one")
+            raise DamagedFileError(f"{source}: holds {len(records)} whole records instead of one")
         return records[0]
 
     def _identity(self) -> bytes | None:
@@ -206,7 +206,7 @@ class ObjectWriteAheadLog(WriteAheadLog):
             number = tail.next_number
             self._tail = Cursor(_name(tail.identity, number), "", tail.identity, 0, number + 1)
             return number
-        raise StorageError(f"{self.where}: others commit all the time")
+        raise StorageError(f"{self.where}: other processes commit too often; try again when they are idle")
 
     def _begun(self) -> Cursor:
         """Begin a log, or find the one that another writer has just begun."""

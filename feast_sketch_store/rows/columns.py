@@ -117,6 +117,6 @@ def check_new_columns(stored: Iterable[str], wanted: Iterable[str]) -> None:
     if found is not None:
         raise UnsupportedFeatureError(
             f"the row log has a column {found[0]!r}, and {found[1]!r} differs from it only by case, which "
-            f"Delta Lake does not tell apart. Name the feature {found[0]!r} again, give it a name that "
+            f"Delta Lake does not distinguish. Name the feature {found[0]!r} again, give it a name that "
             "differs in more than case, or remove the view with `feast apply`, add it again and materialize"
         )

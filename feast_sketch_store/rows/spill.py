@@ -44,8 +44,8 @@ class Spill:
             except OSError as error:
                 self._room = np.inf
                 _logger.warning(
-                    "a seal cannot write its temporary file (%s), and takes more memory instead; name a "
-                    "folder with room in the environment variable TMPDIR",
+                    "a seal cannot write its temporary file (%s), and uses more memory instead; set "
+                    "the environment variable TMPDIR to a folder with free space",
                     error,
                 )
         self._room -= array.nbytes

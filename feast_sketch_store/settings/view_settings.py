@@ -244,7 +244,7 @@ def read_weights(
                 f"type {codecs[source].arrow_type.value_type}: {error}"
             ) from error
     if not any(weights.any() for _, weights in found.values()):
-        raise SettingsError(f"{where}, which has no weight but 0")
+        raise SettingsError(f"{where}, all of whose weights are 0")
     return found
 
 

@@ -266,7 +266,7 @@ class SnapshotFolder:
             file.write(f"{created_by()}\n".encode())
         if not snapshot.exists():  # a seal pruned it just now
             self.storage.delete([name])
-            raise StorageError(f"{snapshot.where()}: the snapshot is not there any more")
+            raise StorageError(f"{snapshot.where()}: the snapshot no longer exists")
         self.storage.delete(before)
 
     def unpin(self) -> bool:

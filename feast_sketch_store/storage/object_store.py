@@ -156,7 +156,9 @@ class ObjectStorage(Storage):
                 raise MissingFileError(f"{self._objects.where(key)}: there is no such file")
             with suppress(_ReplacedError):
                 return in_memory(info.size_bytes, functools.partial(self._part_of, info))
-        raise StorageError(f"{self._objects.where(key)}: is being replaced again and again")
+        raise StorageError(
+            f"{self._objects.where(key)}: other processes keep replacing it; try again when they are idle"
+        )
 
     def _part_of(self, info: ObjectInfo, start: int, end: int) -> bytes:
         part = self._objects.read_part(info, start, end)

@@ -220,7 +220,9 @@ class Objects:
                 if found.write_id == write_id:
                     return
                 raise FileExistsAlreadyError(f"{self.where(key)}: another process created the file first")
-        raise UncertainWriteError(f"{self.where(key)}: is refused as taken, but is not there")
+        raise UncertainWriteError(
+            f"{self.where(key)}: refused as taken by the object store, and does not exist"
+        )
 
     def replace(self, key: str, content: bytes, known: ObjectInfo | None = None) -> bool:
         """Write an object, new or not; or only in the place of a known one, and return False if that was

@@ -65,7 +65,7 @@ class StorePlace:
         projects = store.folders() if project is None else [folder_name(project)]
         if len(projects) != 1:
             raise SettingsError(
-                f"{store.location}: the store has the projects {list(projects)}; say which one is meant"
+                f"{store.location}: the store has the projects {list(projects)}; name one with `project`"
             )
         folder, name = store.within(f"{projects[0]}/"), folder_name(view)
         if name not in (views := folder.folders()):

@@ -168,7 +168,7 @@ class HeldBack:
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise DamagedFileError(
                 f"{storage.where(HELD_BACK_FILE)}: does not name a fill that was held back, or is damaged: "
-                f"{error}. No row that counts is concerned: remove the file, and fill the view again"
+                f"{error}. No row that reads show is lost: remove the file, and fill the view again"
             ) from error
 
     def _write(self, storage: Storage) -> None:

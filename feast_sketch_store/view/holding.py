@@ -23,14 +23,14 @@ def pin(view: View, versions: Sequence[int] | None = None) -> tuple[int, ...]:
     if backed := [codec.feature for codec in view.settings.backed_codecs]:
         raise SettingsError(
             f"feature view {view.name!r} has features in a backing store ({', '.join(backed)}), which has "
-            "their newest values alone; its reads cannot be held at a snapshot"
+            "only their newest values; it cannot be pinned"
         )
     view.prepare()
     published = {number: shard.snapshots.list() for number, shard in view.shards.items()}
     if unsealed := [number for number, files in published.items() if not files]:
         of_shards = f" of the shards {', '.join(map(str, unsealed))}" if len(view.shards) > 1 else ""
         raise SettingsError(
-            f"feature view {view.name!r} has no snapshot{of_shards} that reads could be held at; "
+            f"feature view {view.name!r} has no snapshot{of_shards} to pin reads to; "
             "seal it first: `feast-sketch seal`"
         )
     if versions is None:

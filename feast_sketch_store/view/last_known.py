@@ -153,7 +153,9 @@ class LastKnown:
             with self._locked():
                 self._save(snapshot, log, late, since, all_rows)
         except OSError as error:
-            raise StorageError(f"{self._path}: what is known of a view cannot be kept: {error}") from error
+            raise StorageError(
+                f"{self._path}: the last known state of a view cannot be written: {error}"
+            ) from error
 
     def _save(
         self,

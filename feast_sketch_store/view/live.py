@@ -487,7 +487,7 @@ def checked_served(name: str, shard_map: ShardMap, served: Sequence[int] | None)
     if wrong or not served:
         raise SettingsError(
             f"feature view {name!r} has the shards 0 to {shard_map.num_shards - 1}, and this process is to "
-            f"serve {wrong or 'none'}; name shards that there are"
+            f"serve {wrong or 'none'}; name existing shards"
         )
     return sorted(set(served))
 

@@ -175,7 +175,7 @@ class ShardLoader:
                 state, _ = self._with_rows(state, table, known.position, len(tables), may_be_late=False)
         except (StorageError, DamagedFileError, pa.ArrowException) as error:
             where = self._row_log.where
-            _logger.warning("%s: what this host knows of the view cannot be used: %s", where, error)
+            _logger.warning("%s: the state of the view that this host keeps cannot be used: %s", where, error)
             return None
         state = replace(state, position=known.position, newest_seen=state.snapshot)
         return state, known.answered.seconds_until(Moment.now())
@@ -200,7 +200,10 @@ class ShardLoader:
         except (StorageError, DamagedFileError) as error:
             if str(error) != self._last_warning:
                 self._last_warning = str(error)
-                _logger.warning("%s; a start while the storage is down would lack it", error)
+                _logger.warning(
+                    "%s; a process that starts while the storage is down could not use the newest state",
+                    error,
+                )
 
     def _keep_copies(self, state: ShardState) -> None:
         """Tell the cache from time to time which files are in use, and at once which ones no longer are."""
@@ -300,7 +303,7 @@ class ShardLoader:
                 "`feast-sketch unpin` lets it follow the newest one"
             )
         _logger.warning(
-            "%s: pinned; reads answer from this snapshot, and rows written since are kept and not shown, "
+            "%s: pinned: reads use this snapshot, and do not show rows written since, "
             "until `feast-sketch unpin`",
             snapshot.where(),
         )
@@ -446,7 +449,9 @@ class ShardLoader:
             if len(places):
                 order = self._order(state.snapshot, number + 1)
                 if len(order) != len(delta):
-                    raise DamagedFileError(f"{state.snapshot.where('order')}: is the order index of others")
+                    raise DamagedFileError(
+                        f"{state.snapshot.where('order')}: is the order index of other rows"
+                    )
                 found.append(order.take(places))
             rest = rest.take(np.delete(np.arange(len(rest)), listed))
         may_be_late = rest.event_timestamps <= state.sealed.max_event_timestamp

@@ -49,7 +49,7 @@ def open_view(
         there, wanted = file.shard_map.num_shards, settings.num_shards
         if there != wanted:
             _logger.warning(
-                "feature view %r has %s, and its settings say %d: they count only when a view is created. "
+                "feature view %r has %s, but its settings say %d, which is read only when a view is created. "
                 "Set `shards: %d` (or the tag sketch.shards), or divide the rows with `feast-sketch rebuild "
                 "%s --shards %d`",
                 settings.view,

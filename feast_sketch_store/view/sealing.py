@@ -241,7 +241,7 @@ def weighted_formulas(settings: ViewSettings, known: Mapping[str, Formula]) -> d
         made[name] = weighted_formula(name, weights, before)
         if before is not None and made[name].version != before.version:
             _logger.warning(
-                "feature %r of view %r has version %d now: its numbers mean something else, so train the "
+                "feature %r of view %r has version %d now: its numbers have another meaning, so retrain the "
                 "models that use it again",
                 name,
                 settings.view,

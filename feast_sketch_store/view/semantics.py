@@ -397,7 +397,7 @@ def named(name: str, codecs: Sequence[FeatureCodec]) -> RowSemantics:
     """
     if name not in SEMANTICS:
         raise ValueError(
-            f"its rows come together by the semantics {name!r}, which this process does not know; it knows "
+            f"its rows combine by the semantics {name!r}, which this process does not know; it knows "
             f"{', '.join(sorted(SEMANTICS))}"
         )
     return SEMANTICS[name](codecs)

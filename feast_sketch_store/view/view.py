@@ -532,9 +532,9 @@ class View(LiveView[Shard]):
         with self._seal_lock, self._leased(self.lock_timeout_seconds, create=True) as is_ours:
             if not is_ours:
                 raise StorageError(
-                    f"{self.storage.location}: another process is sealing this view, for "
-                    f"{self.lock_timeout_seconds:g} seconds since this one waits; try again later, or wait "
-                    "longer with `feast-sketch --lock-timeout SECONDS`"
+                    f"{self.storage.location}: another process is sealing this view, and did not end within "
+                    f"{self.lock_timeout_seconds:g} seconds; try again later, or wait longer with "
+                    "`feast-sketch --lock-timeout SECONDS`"
                 )
             yield
 

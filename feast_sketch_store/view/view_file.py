@@ -138,7 +138,7 @@ class ViewFile:
             )
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise DamagedFileError(
-                f"{source}: not the file of a view, or damaged: {error}. The rows are whole. Restore the "
+                f"{source}: not the file of a view, or damaged: {error}. The rows are intact. Restore the "
                 "file from a copy; or, if the rows were never divided into other shards, remove it: `feast "
                 "apply` makes it again"
             ) from error
@@ -333,7 +333,9 @@ def put_map(
                 )
             if storage.replace_known(VIEW_FILE, replace(there, shard_map=shard_map).encode(), info.token):
                 return
-    raise StorageError(f"{storage.where(VIEW_FILE)}: other processes change the file again and again")
+    raise StorageError(
+        f"{storage.where(VIEW_FILE)}: other processes keep changing it; try again when they are idle"
+    )
 
 
 def shard_map_of(storage: Storage) -> ShardMap:
@@ -405,4 +407,6 @@ class Registration:
             with storage.lease(VIEW_LOCK, wait=True):
                 if storage.replace_known(VIEW_FILE, merged.encode(), info.token):
                     overrides = False
-        raise StorageError(f"{storage.where(VIEW_FILE)}: other processes change the file again and again")
+        raise StorageError(
+            f"{storage.where(VIEW_FILE)}: other processes keep changing it; try again when they are idle"
+        )

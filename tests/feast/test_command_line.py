@@ -96,7 +96,7 @@ def test_a_wrong_join_key_deletes_nothing_and_is_named_with_the_right_ones(repos
 
 def test_an_interval_without_watch_is_refused(repository):
     _, reported = run(repository, "seal", "--interval", "3", status=2)
-    assert "give --watch" in reported
+    assert "need --watch" in reported
 
 
 @for_each("seconds", ["nan", "inf", "1e300", "-1"])

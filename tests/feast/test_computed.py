@@ -273,7 +273,7 @@ def test_tags_that_do_not_fit_are_refused(make_harness, make_view, tmp_path, fie
         ('{"viewed": [[1, NaN]]}', "a weight is not a finite number"),
         ('{"viewed": [[1, 1.0], [1, 2.0]]}', "a value is there twice"),
         ('{"viewed": [[1.5, 1.0]]}', "of type int64"),
-        ('{"viewed": [[1, 0.0]]}', "no weight but 0"),
+        ('{"viewed": [[1, 0.0]]}', "all of whose weights are 0"),
     ],
 )
 def test_weights_that_do_not_fit_are_refused(make_harness, make_view, tmp_path, content, message):

@@ -214,11 +214,11 @@ def test_lists_refuse_what_they_cannot_keep(store, tmp_path):
         (lambda: lists.add([1], ["a"], [None]), "1 timestamps are needed, not 1 null"),
         (lambda: lists.add([1], [None]), "takes 1 value here, not 1 null"),
         (lambda: lists.remove([1, 2], ["a"]), "takes 2 values here, not 1 value"),
-        (lambda: lists.get([1], limit=0), "a limit of 0 items"),
-        (lambda: lists.get([1], limit=-1), "a limit of -1 items"),
-        (lambda: lists.get([1], limit=1.0), "a limit of 1.0 items cannot be .*; give a whole number"),
+        (lambda: lists.get([1], limit=0), "the limit 0 for"),
+        (lambda: lists.get([1], limit=-1), "the limit -1 for"),
+        (lambda: lists.get([1], limit=1.0), "the limit 1.0 .* is not a whole number from 1"),
         (lambda: lists.replace([1], [0, 2], ["a"]), "takes 2 values"),
-        (lambda: lists.replace([1], [1, 2], ["a"]), "indptr does not tell"),
+        (lambda: lists.replace([1], [1, 2], ["a"]), "indptr is not the bounds"),
     ]:
         with pytest.raises(RowError, match=message) as raised:
             refused()

@@ -306,7 +306,7 @@ def test_a_reader_of_a_feature_that_is_exact_no_longer_is_told_to_open_again(mak
     harness.view = make_view({"ids": Array(Int64)})
     harness.store.update(harness.config, [], [harness.view], [], [], False)
     harness.store.seal(harness.config, harness.view)
-    with pytest.raises(UnsupportedFeatureError, match="sealed otherwise since; open the reader again"):
+    with pytest.raises(UnsupportedFeatureError, match="no longer is; open the reader again"):
         reader.ids("ids", 1)
     assert reader_of(harness).ids("ids", 1).tolist() == [0]
 

@@ -134,7 +134,7 @@ def test_a_tag_sets_the_shards_of_a_view(tmp_path, caplog):
     store = make_store(tmp_path, 1, tags={"sketch.shards": "8"})
     assert len(open_view(store, "history").shards) == 8
     make_store(tmp_path, 1)
-    assert re.search(r"has 8 shards, and its settings say 1.*rebuild history --shards 1", caplog.text)
+    assert re.search(r"has 8 shards, but its settings say 1.*rebuild history --shards 1", caplog.text)
 
 
 def test_vectors_and_numbers_are_kept_exactly_in_shards(tmp_path):

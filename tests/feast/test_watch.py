@@ -147,7 +147,7 @@ def test_the_command_seals_what_another_process_writes_until_it_is_interrupted(s
 def test_options_of_the_watch_need_it(store):
     done = CliRunner().invoke(cli, ["-c", str(store.repo_path), "seal", "--min-rows", "10"])
     assert done.exit_code == 2
-    assert "give --watch with them" in done.stderr
+    assert "need --watch" in done.stderr
 
 
 def test_with_seal_job_writes_only_append(store):

@@ -98,7 +98,7 @@ def test_another_pin_takes_the_place_of_the_first(make_view):
 
 
 def test_a_version_that_is_not_there_is_refused(make_view):
-    with pytest.raises(SettingsError, match="has no snapshot that reads could be held at"):
+    with pytest.raises(SettingsError, match="has no snapshot to pin reads to"):
         pin(make_view())
     fill(make_view(), 1)
     with pytest.raises(SettingsError, match="no snapshot of version 7; there are the versions: 1"):

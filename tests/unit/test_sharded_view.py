@@ -122,7 +122,7 @@ def test_a_client_computes_the_shard_of_an_entity():
         with pytest.raises(RowError, match=rf"'user_id' has the value {wrong};"):
             shard_of({"user_id": wrong}, 16)
     for nobody in ({}, {"user_id": pa.scalar(9, pa.int8())}):
-        with pytest.raises(RowError, match="is no entity: "):
+        with pytest.raises(RowError, match="is not an entity: "):
             shard_of(nobody, 16)
     with pytest.raises(ValueError, match="power of two"):
         shard_of({"user_id": 2}, 10)
@@ -213,10 +213,10 @@ def test_the_number_of_shards_is_that_of_the_first_row(make_view, caplog):
     make_view(4, store="fixed").write([row(1)])
     for wanted in (1, 2, 16):
         assert len(make_view(wanted, store="fixed").shards) == 4
-        assert f"has 4 shards, and its settings say {wanted}: they count only when" in caplog.messages[-1]
+        assert f"has 4 shards, but its settings say {wanted}, which is read only when" in caplog.messages[-1]
     make_view(1, store="plain").write([row(1)])
     assert len(make_view(4, store="plain").shards) == 1
-    assert "has 1 shard, and its settings say 4" in caplog.messages[-1]
+    assert "has 1 shard, but its settings say 4" in caplog.messages[-1]
 
 
 def test_two_processes_that_create_a_view_agree_on_its_shards(make_view):
