@@ -415,7 +415,7 @@ def test_the_command_divides_rows_anew(tmp_path, monkeypatch):
     done = CliRunner().invoke(cli, [*arguments, "--json"], catch_exceptions=False)
     assert json.loads(done.stdout) == [{"view": "history", "entities": NUM_USERS}]
     done = CliRunner().invoke(cli, [*arguments, "--yes"], catch_exceptions=False)
-    assert "give no --from, --to, --yes or --force" in done.output
+    assert "leave out --from, --to, --yes and --force" in done.output
 
 
 @pytest.mark.has_long_form
