@@ -123,7 +123,7 @@ class ViewReport:
         shares, measured in such a process; None where the system does not report it.
     disk_bytes : all files of the view.
     snapshot_versions : of each shard, the number of commits that its snapshot covers; None without one.
-    is_pinned : whether reads are held at this snapshot; then the report is about it.
+    is_pinned : whether reads are pinned to this snapshot; then the report is about it.
     snapshot_age_seconds : since it was sealed.
     newest_event : event timestamp of the newest row, sealed or not.
     presence_sampled_rate : share of random unknown entities that seem to have a row.
