@@ -87,7 +87,7 @@ class AppendedFeature(ABC):
         self._store = repo if isinstance(repo, FeatureStore) else FeatureStore(repo_path=str(repo))
         self._names = feature_view, feature
         self._where = f"{self._kind} {feature!r} of feature view {feature_view!r}"  # in messages
-        self._online_store = online_store_of(self._store)
+        self._sketch_store = online_store_of(self._store)
         self._is_replica = self._store.config.online_store.read_only
         self._version = _version_of(self._store, feature_view)
         self._followed_at = -math.inf  # time.monotonic()
@@ -102,7 +102,7 @@ class AppendedFeature(ABC):
             return
         store, (feature_view, feature) = self._store, self._names
         table = self._version or any_feature_view(store, feature_view, allow_cache=True)
-        self._view = self._online_store.writer(store.config, table)
+        self._view = self._sketch_store.writer(store.config, table)
         settings = self._view.settings
         known = settings.codecs if settings.semantics == "append" else ()
         codecs = {codec.feature: codec for codec in known if self._is_of_kind(codec)}
