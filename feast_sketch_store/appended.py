@@ -31,7 +31,14 @@ from feast import FeatureStore
 from feast.version_utils import parse_version
 from numpy.typing import ArrayLike, NDArray
 
-from feast_sketch_store.errors import RowError, StorageError, UnsupportedFeatureError, counted, shown
+from feast_sketch_store.errors import (
+    RowError,
+    StorageError,
+    UnsupportedFeatureError,
+    counted,
+    require_names,
+    shown,
+)
 from feast_sketch_store.online_store import any_feature_view, online_store_of
 from feast_sketch_store.reading.entities import Entities, EntityColumns, as_array
 from feast_sketch_store.reading.ragged import (
@@ -74,7 +81,7 @@ class AppendedFeature(ABC):
     Raises
     ------
     UnsupportedFeatureError : the view has no such feature, or the repository has no versions.
-    SketchStoreError : the online store is of another type.
+    SketchStoreError : the online store is of another type, or a name is not a string.
     feast.errors.FeatureViewNotFoundException, feast.errors.FeatureViewVersionNotFound : there is no such
         view, or no such version (from Feast).
     """
@@ -84,6 +91,7 @@ class AppendedFeature(ABC):
     _how_declared: str
 
     def __init__(self, repo: FeatureStore | str | Path, feature_view: str, feature: str):
+        require_names(feature_view=feature_view, feature=feature)
         self._store = repo if isinstance(repo, FeatureStore) else FeatureStore(repo_path=str(repo))
         self._names = feature_view, feature
         self._where = f"{self._kind} {feature!r} of feature view {feature_view!r}"  # in messages
@@ -248,7 +256,7 @@ class AppendedItems(AppendedFeature):
         """
         columns, num_rows = self._columns(entities)
         elements, times = self._values(values, num_rows), self._times(timestamps, num_rows)
-        beside = self._attributes(attributes or {}, num_rows)
+        beside = self._attributes(attributes, num_rows)
         self._write(columns, (np.arange(num_rows + 1), elements, times), times, None, attributes=beside)
 
     def replace(
@@ -278,16 +286,22 @@ class AppendedItems(AppendedFeature):
         # By position the newest item of a row is its last.
         order = np.lexsort((times, np.repeat(np.arange(num_rows), np.diff(bounds))))
         elements, times = elements.take(pa.array(order)), times[order]
-        beside = self._attributes(attributes or {}, int(bounds[-1]))
+        beside = self._attributes(attributes, int(bounds[-1]))
         beside = {name: given.take(pa.array(order)) for name, given in beside.items()}
         events = np.full(num_rows, _now())
         has_items = np.diff(bounds) > 0
         events[has_items] = times[bounds[1:][has_items] - 1]
         self._write(columns, (bounds, elements, times), events, REPLACE, attributes=beside)
 
-    def _attributes(self, given: Mapping[str, Any], number: int) -> dict[str, pa.Array]:
+    def _attributes(self, attributes: Mapping[str, Any] | None, number: int) -> dict[str, pa.Array]:
         """The attributes of items, ``number`` values each, in the types of their columns."""
         declared = {attribute.feature for attribute in self._codec.attributes}
+        given = {} if attributes is None else attributes
+        if not isinstance(given, Mapping):
+            raise RowError(
+                f"the attributes of items of the {self._where} are a {type(given).__name__}; give a mapping "
+                f"with the values of each of {sorted(declared)}"
+            )
         if given.keys() != declared:
             raise RowError(
                 f"items of the {self._where} have the attributes {sorted(declared)}, and {[*given]} were "

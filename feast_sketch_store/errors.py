@@ -118,6 +118,13 @@ def counted(number: float, thing: str) -> str:
     return f"{number:,.0f} {thing if number == 1 else things}"
 
 
+def require_names(**names: object) -> None:
+    """Check that the names which a caller gives are strings. Raises SettingsError: one is not."""
+    for what, name in names.items():
+        if not isinstance(name, str):
+            raise SettingsError(f"{what} is a {type(name).__name__}; give its name")
+
+
 def reason_of(error: Exception) -> str:
     """What an error of Feast says, and the module that is not installed, which only its cause names."""
     missing = isinstance(error.__cause__, ModuleNotFoundError)

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from feast_sketch_store.errors import RowError, UnsupportedFeatureError, counted
+from feast_sketch_store.errors import RowError, UnsupportedFeatureError, counted, shown
 from feast_sketch_store.kernel import RowReader
 from feast_sketch_store.layers import LayerAnswer
 from feast_sketch_store.layers.row_reader import NO_LIMIT, Column, read_items
@@ -280,6 +280,10 @@ def require_attributes(where: str, codec: FeatureCodec, names: Sequence[str]) ->
     Raises UnsupportedFeatureError: they lack one.
     """
     own = [attribute.feature for attribute in codec.attributes]
+    if isinstance(names, str) or not isinstance(names, Sequence):
+        raise UnsupportedFeatureError(
+            f"the attributes to be read of the {where} are {shown(names)}; give a list of names, of {own}"
+        )
     if missing := [name for name in names if name not in own]:
         raise UnsupportedFeatureError(
             f"items of the {where} have no attribute {missing[0]!r}; they have {own}"

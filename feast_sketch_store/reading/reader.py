@@ -25,7 +25,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import ArrayLike, NDArray
 
-from feast_sketch_store.errors import RowError, SettingsError, UnsupportedFeatureError
+from feast_sketch_store.errors import RowError, SettingsError, UnsupportedFeatureError, require_names, shown
 from feast_sketch_store.kernel import FOUND, NAMES, SEED, WITH_WEIGHTS, RowReader, to_bits
 from feast_sketch_store.layers import SealedRows
 from feast_sketch_store.layers.row_reader import NO_LIMIT, Column
@@ -127,6 +127,12 @@ class SketchReader:
         storage_options: Mapping[str, str] | None = None,
         serve_shards: Sequence[int] | None = None,
     ):
+        require_names(feature_view=feature_view, **({} if project is None else {"project": project}))
+        if vocabularies is not None and not isinstance(vocabularies, Mapping):
+            raise SettingsError(
+                f"vocabularies of feature view {feature_view!r} are a {type(vocabularies).__name__}; give a "
+                "mapping of features to their values"
+            )
         storage, configured = find_view(os.fspath(path), feature_view, project, storage_options)
         interval, served = configured.refresh_interval_seconds, configured.serve_shards
         if refresh_interval_seconds is not None:
@@ -583,16 +589,17 @@ class SketchReader:
 
     # -- parts ---------------------------------------------------------------------------------
 
-    def _codec(self, feature: str) -> FeatureCodec:
-        codec = self._codecs.get(feature)
-        if feature in self._sources:
+    def _codec(self, feature: object) -> FeatureCodec:
+        name = feature if isinstance(feature, str) else ""  # such as entities, if arguments are swapped
+        codec = self._codecs.get(name)
+        if name in self._sources:
             raise UnsupportedFeatureError(
-                f"feature {feature!r} of view {self._name!r} is read with {self._sources[feature]!r}: times "
+                f"feature {feature!r} of view {self._name!r} is read with {self._sources[name]!r}: times "
                 "and attributes of a list by `lists`, counts by `csr`"
             )
         if codec is None:
             raise UnsupportedFeatureError(
-                f"there is no feature {feature!r} of view {self._name!r}; it has {self.features}"
+                f"there is no feature {shown(feature)!r} of view {self._name!r}; it has {self.features}"
             )
         if codec.is_backed:
             raise UnsupportedFeatureError(
@@ -614,7 +621,10 @@ class SketchReader:
         known = self._single
         if known[0] is not state:  # a refresh replaced the state
             known = self._single = state, {}
-        single = known[1].get(stamped or feature)
+        try:
+            single = known[1].get(stamped or feature)
+        except TypeError:  # no name at all, which is told below
+            single = None
         if single is None:
             single = known[1][stamped or feature] = self._prepare(feature, state, stamped)
         return single

@@ -226,6 +226,11 @@ def test_wrong_attributes_are_refused_and_nothing_is_written(make_store):
         store.push("views", frame([(1, [(7, NOW, "like", 9)])]))
     with pytest.raises(RowError, match=r"have the attributes \['action', 'rating'\], and \[\] were given"):
         lists.add([1], [7], NOW)
+    with pytest.raises(RowError, match="'watched' of feature view 'history' are a list; give a mapping"):
+        lists.add([1], [7], NOW, ["like"])
+    for odd in (None, "action", iter(["action"])):
+        with pytest.raises(UnsupportedFeatureError, match=r"attributes to be read of the list 'watched' of"):
+            lists.get([1], attributes=odd)
     with pytest.raises(
         RowError,
         match=r"'action' of the list 'watched' of feature view 'history' takes 1 value here, not 2",

@@ -260,12 +260,28 @@ def test_bytes_are_named_by_their_text(tmp_path):
         *(("refresh_interval_seconds", value) for value in (np.nan, -1, np.inf, "soon", True, [1])),
         *(("ttl", value) for value in (5, "1d", timedelta(seconds=-1), pd.NaT, np.timedelta64(1, "s"))),
         *(("serve_shards", value) for value in ([-1], [], ["a"], 0, [0.5], "0", [True], [10_000])),
+        *(("project", value) for value in (1, ["shop"])),
+        *(("vocabularies", value) for value in (["x"], np.zeros(2), "v")),
     ],
 )
 def test_a_reader_refuses_what_cannot_work(make_store, name, value):
     store = make_store(growing(Set(String)))
-    with pytest.raises(SettingsError, match=rf"{name} is |has the {name} "):
+    with pytest.raises(SettingsError, match=rf"{name} is |has the {name} |{name} of .* are a "):
         SketchReader(store.repo_path, "history", **{name: value})
+
+
+@for_each("odd", [[1, 2], ("v",), np.zeros(2), {"v"}, pd.Series(["v"]), iter("v"), None])
+def test_a_name_is_a_string(make_store, odd):
+    store = make_store(growing(Set(String)))
+    reader = SketchReader(store.repo_path, "history")
+    with pytest.raises(SettingsError, match="feature_view is "):
+        SketchReader(store.repo_path, odd)
+    for names in ((odd, "v"), ("history", odd)):
+        with pytest.raises(SettingsError, match=r"feature(_view)? is a .*; give its name"):
+            Sets(store, *names)
+    for read in (reader.csr, reader.bits, reader.arrow, reader.lists, reader.jagged, reader.multi_hot):
+        with pytest.raises(UnsupportedFeatureError, match=r"no feature .* of view 'history'; it has \['v'\]"):
+            read(odd, [1])
 
 
 def test_a_ttl_of_a_view_is_not_negative(make_store):
