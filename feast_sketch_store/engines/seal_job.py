@@ -33,7 +33,7 @@ from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.formulas import Formula
 from feast_sketch_store.rows.vocabulary import Vocabulary
 from feast_sketch_store.structures.parts import Parts
-from feast_sketch_store.view.joint_seal import inputs_of, numbered, publish_drafts
+from feast_sketch_store.view.joint_seal import Fitting, inputs_of, numbered, publish_drafts
 from feast_sketch_store.view.sealing import as_stored
 from feast_sketch_store.view.shard import Shard
 
@@ -85,7 +85,7 @@ def seal_by(store: FeatureStore, view: str, run: Run) -> bool:
             parts,
             lambda formulas: [unpack(one)[0] for one in all_do(SAMPLE, _only(formulas))],
             lambda formulas: [unpack_counts(one) for one in all_do(COUNT, _only(formulas))],
-            lambda joint: [unpack(one)[0] for one in all_do(FIT, joint)],
+            lambda joint: [_fitting_of(one) for one in all_do(FIT, joint)],
         )
         made = all_do(DRAFT, joint)
         drafts = {n: parts[n].drafted(unpack(one)[0]) for n, one in zip(given, made, strict=True)}
@@ -161,8 +161,8 @@ def run_step(request: bytes, artifacts: SerializedArtifacts) -> bytes:
     request : from `request_of`.
     artifacts : the feature view and the configuration of its repository.
 
-    Returns for SAMPLE ranges of scores; for COUNT the counts; for FIT how many values fit into memory; for
-    DRAFT the entry of the draft.
+    Returns for SAMPLE ranges of scores; for COUNT the counts; for FIT how many values fit into memory,
+    or why not; for DRAFT the entry of the draft.
 
     Raises StorageError: the row log of the shard changed after the driver read it.
     """
@@ -187,7 +187,10 @@ def run_step(request: bytes, artifacts: SerializedArtifacts) -> bytes:
     if content["step"] == COUNT:
         return pack_counts(part.count(given, joint.formulas))
     if content["step"] == FIT:
-        return pack(part.values_within_memory(given, joint))
+        try:
+            return pack({"fits": part.values_within_memory(given, joint)})
+        except SettingsError as error:  # the driver compares what the shards need
+            return pack({"error": str(error), "least_bytes": error.least_bytes})
     return pack(part.draft(given, joint).to_entry())
 
 
@@ -213,6 +216,17 @@ def unpack(given: bytes) -> tuple[dict[str, Any], Columns]:
     table = pa.ipc.open_stream(given).read_all()
     columns = {n: table[n].chunk(0).flatten() for n in table.column_names if n}
     return json.loads(table.schema.metadata[_CONTENT]), columns
+
+
+def _fitting_of(given: bytes) -> Fitting:
+    """The result of FIT."""
+    content, _ = unpack(given)
+    if "fits" in content:
+        fits: Mapping[str, int] = content["fits"]
+        return fits
+    error = SettingsError(content["error"])
+    error.least_bytes = content["least_bytes"]
+    return error
 
 
 def pack_counts(counted: CountedRows) -> bytes:

@@ -12,6 +12,7 @@ publish   one shard after the other; a shard that was not reached keeps its prev
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from typing import TypeAlias
 
 from feast_sketch_store.errors import SettingsError
 from feast_sketch_store.layers.joint import CountedRows, SharedVocabularies
@@ -23,6 +24,9 @@ from feast_sketch_store.threads import in_threads
 from feast_sketch_store.view.gate import Figures
 from feast_sketch_store.view.sealing import Ranges, as_stored, stepped, warn_of_exact, weighted_formulas
 from feast_sketch_store.view.shard import Drafted, Shard
+
+# How many values of each feature fit into its memory in a shard, or why none do.
+Fitting: TypeAlias = Mapping[str, int] | SettingsError
 
 
 def seal_bases(
@@ -84,20 +88,14 @@ def numbered_in_threads(
         return None
     share = 1 / len(shards)
 
-    def fit(joint: SharedVocabularies) -> list[Mapping[str, int]]:
-        errors: list[SettingsError] = []
-
-        def fit_one(number: int) -> Mapping[str, int]:
+    def fit(joint: SharedVocabularies) -> list[Fitting]:
+        def fit_one(number: int) -> Fitting:
             try:
                 return shards[number].values_within_memory(logs[number], joint)
             except SettingsError as error:
-                errors.append(error)
-                return {}
+                return error
 
-        fitting = list(in_threads(fit_one, logs))
-        if errors:  # the largest need of a shard is enough for all
-            raise max(errors, key=lambda error: error.least_bytes)
-        return fitting
+        return list(in_threads(fit_one, logs))
 
     return numbered(
         shards,
@@ -111,12 +109,12 @@ def numbered(
     shards: Mapping[int, Shard],
     sample: Callable[[Mapping[str, Formula]], Sequence[Ranges]],
     count: Callable[[Mapping[str, Formula]], Sequence[CountedRows]],
-    fit: Callable[[SharedVocabularies], Sequence[Mapping[str, int]]],
+    fit: Callable[[SharedVocabularies], Sequence[Fitting]],
 ) -> SharedVocabularies:
     """Work out the common parts of the bases of shards from the rows of each.
 
     ``sample``, ``count`` and ``fit`` call `Shard.sample`, `Shard.count` and `Shard.values_within_memory` of
-    all shards.
+    all shards; ``fit`` returns the errors.
 
     Raises
     ------
@@ -136,7 +134,12 @@ def numbered(
     # Once for the view, and not in each shard.
     reasons = {name: budget.reason_against_filter(name, size) for name, size in joint.beyond.items()}
     warn_of_exact(settings.view, {name: reason for name, reason in reasons.items() if reason})
-    return joint.cut_to(fit(joint)) if budget.with_memory else joint
+    if not budget.with_memory:
+        return joint
+    fitting = fit(joint)
+    if errors := [each for each in fitting if isinstance(each, SettingsError)]:
+        raise max(errors, key=lambda error: error.least_bytes)  # what is enough for all
+    return joint.cut_to([each for each in fitting if not isinstance(each, SettingsError)])
 
 
 def figures_with(shards: Mapping[int, Shard], files: Sequence[StagedFile]) -> Figures:

@@ -243,21 +243,22 @@ def test_the_memory_of_a_feature_is_that_of_all_shards(pair, seal, structure):
     assert maintenance.verify(sharded, "history").problems == []
 
 
-def test_too_little_memory_for_a_shard_is_told_in_bytes_of_the_view(pair):
+@SEALS
+def test_too_little_memory_for_a_shard_is_told_in_bytes_of_the_view(pair, seal):
     whole, sharded = pair([Field(name="viewed", dtype=Set(Int64), tags={"sketch.target": "100B"})])
     text = "view 'history': feature 'viewed' cannot be kept for a memory of 100 bytes: .* at least ([0-9,]+)"
     least = []
     for store in (whole, sharded):
         store.write_to_online_store("history", rows()[["user_id", "viewed", "event"]])
         with pytest.raises(SettingsError, match=text) as raised:
-            maintenance.seal(store, "history")
+            seal(store, "history")
         least.append(int(re.search(text, str(raised.value))[1].replace(",", "")))
     assert least[0] < least[1]  # each shard has a vocabulary of its own
     assert online(sharded, ["viewed"], [5])["viewed"] == [viewed(5)]
     view = sharded.get_feature_view("history")
     view.features[0].tags["sketch.target"] = f"{least[1]}B"
     sharded.apply(view)
-    assert maintenance.seal(sharded, "history"), "which is enough for every shard"
+    assert seal(sharded, "history"), "which is enough for every shard"
 
 
 def ago(**units):
