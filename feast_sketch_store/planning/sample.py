@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -48,6 +48,17 @@ class FeatureSample:
         new_ids = np.where(kept, np.cumsum(kept) - 1, -1).astype(np.int32)
         values = Vocabulary(self.vocabulary.values.filter(pa.array(kept)))
         return FeatureSample(values, self.rows.mapped(new_ids))
+
+    def of_rows(self, rows: NDArray[np.int64]) -> "FeatureSample":
+        """The feature of some of the entities, with the values that these have."""
+        taken = self.rows.take(rows)
+        counts = np.bincount(taken.ids, minlength=len(self.vocabulary))
+        ordered, new_ids = self.vocabulary.reordered(counts)
+        num_values = int((counts > 0).sum())
+        new_ids[new_ids >= num_values] = -1
+        return FeatureSample(
+            Vocabulary(ordered.values.slice(0, num_values)), taken.mapped(new_ids).distinct()
+        )
 
     def full_counts(self, num_entities: int, num_facts: float) -> NDArray[np.int64]:
         """The estimated number of entities of the whole view with each value, descending: int64[>= V].
@@ -199,6 +210,16 @@ class Sample:
     def order(self) -> NDArray[np.int64]:
         """See `order_of`."""
         return order_of(self.entity_hashes)
+
+    @property
+    def halves(self) -> list["Sample"]:
+        """Two samples of the same view, each with every second entity."""
+        found = []
+        for rows in (np.sort(self.order[::2]), np.sort(self.order[1::2])):
+            features = {name: feature.of_rows(rows) for name, feature in self.features.items()}
+            hashes = self.entity_hashes[rows]
+            found.append(replace(self, entity_hashes=hashes, features=features, stored=None))
+        return found
 
     @property
     def scale(self) -> float:
