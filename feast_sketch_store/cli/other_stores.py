@@ -175,6 +175,15 @@ def survey(
     of_features = ["view", *_FEATURE_COLUMNS]
     features_table = [[view.view, *row] for view in found for row in cells(_FEATURE_COLUMNS, view.features)]
     notes = [f"{view.view}: {note}" for view in found for note in view.notes]
+    if as_json:
+        print_json([asdict(view) for view in found])
+    else:
+        print_table(_SURVEY_COLUMNS, views_table)
+        print_table(of_features, features_table)
+        for note in notes:
+            click.echo(note)
+    for text in refused:
+        click.echo(text, err=True)
     if html is not None:
         items = "".join(f"<li>{escape(text)}</li>" for text in (*notes, *refused))
         body = [
@@ -186,15 +195,6 @@ def survey(
             f"<ul>{items}</ul>",
         ]
         pages.write(html, pages.page(f"Survey of {other}", body))
-    if as_json:
-        print_json([asdict(view) for view in found])
-    else:
-        print_table(_SURVEY_COLUMNS, views_table)
-        print_table(of_features, features_table)
-        for note in notes:
-            click.echo(note)
-    for text in refused:
-        click.echo(text, err=True)
     if refused:
         sys.exit(1)
 

@@ -108,11 +108,18 @@ def plan(
     target = PlanTarget(noise_ratio, memory, labels is not None)
     with progress_of_steps() as tell:
         made = plan_view(store, view, target, labels, sample, offline, tell)
-    report = html or Path(".".join(filter(None, (folder_name(view), _name_of(target), "plan.html"))))
-    pages.write(report, to_html(made))
     if as_json:
         print_json(asdict(made))
-        return
+    else:
+        _print(made, show_all)
+    # At the end: what took minutes is not lost where the page cannot be written.
+    report = html or Path(".".join(filter(None, (folder_name(view), _name_of(target), "plan.html"))))
+    pages.write(report, to_html(made))
+    if not as_json:
+        click.echo(f"Report: {report}", err=True)
+
+
+def _print(made: Plan, show_all: bool) -> None:
     click.echo(_advice(made) + "\n")
     if made.chosen is not None and not made.is_current:
         click.echo(indent(fields_text(made, made.points[made.chosen]), "    ") + "\n")
@@ -131,7 +138,6 @@ def plan(
         click.echo("\n".join(f"- {limit}" for limit in made.limits))
     else:
         click.echo(f"{len(made.points)} points were compared; --all shows them, and the notes.")
-    click.echo(f"Report: {report}", err=True)
 
 
 def _advice(plan: Plan) -> str:

@@ -291,7 +291,7 @@ RULES = (
     Rule(STRUCTURES, "the same, in fewer bytes than without clusters", _sandwiched_is_smaller),
     Rule(
         STRUCTURES,
-        "the smallest of the filters where the bitmaps are negligible",
+        "the smallest filter where the bitmaps are negligible",
         _clusters_are_smallest,
         ["kuairand"],
     ),

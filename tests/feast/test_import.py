@@ -855,6 +855,9 @@ def test_a_survey_tells_what_it_cannot_look_at(sqlite, tmp_path):
     assert cells[:4] == ["history", "Sqlite", "100", "100"]
     assert [html.unescape(cell) for cell in cells if cell in FEATURE_NAMES] == FEATURE_NAMES
     assert all(note in html.unescape(content) for note in reported["notes"])
+    nowhere = str(tmp_path / "no" / "survey.html")
+    refused = CliRunner().invoke(cli, ["survey", "--from", str(sqlite.file), "--html", nowhere, "--json"])
+    assert (refused.exit_code, json.loads(refused.stdout)[0]["view"]) == (1, "history")
     with pytest.raises(SettingsError, match="no feature view 'other'"):
         list(survey(sqlite.file, ["other"]))
 

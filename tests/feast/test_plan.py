@@ -492,6 +492,11 @@ class TestCommandLine:
         plan = json.loads(output)
         assert plan["points"][plan["chosen"]]["memory_bytes"] <= 6_000
         assert (tmp_path / "here.html").exists()
+        refused, printed, error = run(
+            "--view", "history", "--json", "--html", "no/here.html", "--memory", "6kB"
+        )
+        assert (refused, json.loads(printed)["chosen"]) == (1, plan["chosen"])
+        assert "here.html: the page cannot be written" in error
 
     def test_each_target_has_a_file_of_its_own(self, run, tmp_path):
         for arguments in ([], ["--memory", "6kB"], ["--noise-ratio", "0.3"]):
