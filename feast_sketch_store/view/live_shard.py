@@ -280,7 +280,7 @@ class LiveShard:
             return
         in_thread = False
         try:
-            if self._is_open and not self._starts_over and self._looked_at >= asked_at:
+            if self._looked_at >= asked_at and not self._is_stale(np.inf):
                 return
             if self._is_stale(self.refresh_interval_seconds):
                 self._refresh_or_warn()

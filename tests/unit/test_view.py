@@ -781,3 +781,35 @@ def test_a_look_that_takes_longer_than_the_interval_serves_all_that_wait_for_it(
             assert reader.get(1) == {1: {"a"}}
         assert looks.call_count == 1
         late[0] += 10
+
+
+def test_a_read_that_waits_for_a_failing_poll_sees_what_its_process_wrote_meanwhile(make_view):
+    writer, reader = make_view(), make_view(interval=3600.0)
+    writer.put(1, "a")
+    reader.get(1)
+    shard = reader.view.shards[0]
+    load, lock = shard._loader.load, shard._refresh_lock
+    has_begun, may_fail, waits = threading.Event(), threading.Event(), threading.Event()
+
+    def fail_once(state):
+        shard._loader.load = load
+        has_begun.set()
+        assert may_fail.wait(60)
+        raise StorageError("no answer")
+
+    def acquire(blocking):
+        waits.set()
+        return lock.acquire(blocking)
+
+    shard._loader.load = fail_once
+    writer.put(1, "b", second=1)
+    with ThreadPoolExecutor(2) as pool:
+        failing = pool.submit(reader.get, 1)
+        assert has_begun.wait(60)
+        writer.put(2, "c")
+        shard._refresh_lock = Mock(acquire=acquire, release=lock.release)
+        waiting = pool.submit(reader.get, 2)
+        assert waits.wait(60)
+        may_fail.set()
+        assert failing.result() == {1: {"a"}}
+        assert waiting.result() == {2: {"c"}}
