@@ -181,8 +181,10 @@ class RowLog:
         if found is not None:
             commits, cursor = found
             if not any(commit.replaces for commit in commits):
-                position = replace(known, number=cursor.next_number - 1, cursor=cursor)
-                return LogRead(position, (), tuple(commits))
+                # What was absorbed between the reads of log and table is known from the table.
+                new = tuple(commit for commit in commits if commit.number > known.number)
+                number = max(known.number, cursor.next_number - 1)
+                return LogRead(replace(known, number=number, cursor=cursor), (), new)
         return self._read_anew(known, snapshot)
 
     def _read_anew(self, known: Position, snapshot: str) -> LogRead:

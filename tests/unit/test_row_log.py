@@ -258,6 +258,27 @@ def test_appends_and_absorptions_side_by_side_lose_nothing(storage):
     assert names_of(RowLog(storage).read()) == names
 
 
+def test_a_commit_that_is_absorbed_as_the_log_is_read_is_read_once(storage):
+    writer, reader = RowLog(storage), RowLog(storage)
+    writer.append(rows("row 0"))
+    writer._wal.drop_before = lambda number: None  # it is killed before, or slow
+    table = reader._table.state
+
+    def absorbed_meanwhile():
+        reader._table.state = table
+        writer.append(rows("row 1"))
+        writer.absorb()
+        return table()
+
+    reader._table.state = absorbed_meanwhile
+    read = reader.read()
+    assert names_of(read) == ["row 0", "row 1"]
+    for name in ("row 2", "row 3"):
+        writer.append(rows(name))
+        read = reader.read(read.position)
+        assert names_of(read) == [name]
+
+
 def test_a_compaction_replaces_what_was_before(log, storage):
     known = []
     for n in range(4):
