@@ -44,7 +44,7 @@ def inspect(open_store: OpenStore, views: Sequence[str], as_json: bool) -> None:
     store = open_store()
     views = views_of(store, views)
     tell_unfilled(store, views)
-    reports = [maintenance.inspect(store, view) for view in views]
+    reports = maintenance.inspect_all(store, views)
     if as_json:
         print_json([asdict(report) for report in reports])
     else:

@@ -163,11 +163,27 @@ def inspect(store: FeatureStore, view: str) -> ViewReport:
     ------
     SketchStoreError : the online store is not a sketch store, or the view cannot be read.
     """
+    return inspect_all(store, [view])[0]
+
+
+def inspect_all(store: FeatureStore, views: Sequence[str]) -> list[ViewReport]:
+    """The same of several views, in less time than one after another."""
+    reports = [_report(store, view) for view in views]
+    options = store.config.online_store
+    place = StorePlace.of(store.config.repo_path, options.path, options.storage_options)
+    names = [name_in_store(store.config, _resolve(store, view)[1]) for view in views]
+    measured = reader_bytes(place, store.project, names) if names else {}
+    return [
+        replace(report, private_bytes=measured.get(name)) for report, name in zip(reports, names, strict=True)
+    ]
+
+
+def _report(store: FeatureStore, view: str) -> ViewReport:
+    """All but the memory of a process that reads."""
     online_store, table = _resolve(store, view)
     opened = online_store.writer(store.config, table)
     stats, sealed, keys = opened.stats(), opened.sealed(), opened.state.row_keys()
     options = store.config.online_store
-    place = StorePlace.of(store.config.repo_path, options.path, options.storage_options)
     expire_before = expire_before_of(ttl_microseconds(options, table))
     layers = () if sealed is None else sealed[0].layers
     sealed_facts = 0 if sealed is None else sealed[0].num_facts
@@ -193,7 +209,7 @@ def inspect(store: FeatureStore, view: str) -> ViewReport:
         per_fact(8 * stats.snapshot_bytes),
         per_fact(sum(layer.fact_bits for layer in layers)),
         stats.snapshot_bytes + stats.unsealed_bytes,
-        reader_bytes(place, store.project, name_in_store(store.config, table)),
+        None,
         sum(info.size_bytes for info in opened.storage.walk()),
         opened.snapshot_versions,
         opened.is_pinned,

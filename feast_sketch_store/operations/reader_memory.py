@@ -1,16 +1,21 @@
 """Measures the memory that a reading process takes for itself, in addition to the snapshot that it shares.
 
-A process of its own opens the view several times: only there is no memory that was set free before. The first
-opening loads what all views share, and does not count.
+A process of its own opens a view several times: only there is no memory that was set free before. The first
+opening loads what all views share, and does not count. The processes of several views are forks of one, which
+has imported what they need: that takes a second.
 """
 
+import gc
 import json
 import logging
+import os
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 
 import numpy as np
+import pyarrow as pa
 
 from feast_sketch_store.errors import SketchStoreError
 from feast_sketch_store.storage.stores import StorePlace
@@ -23,22 +28,25 @@ _NO_REFRESH = 1e9  # seconds
 _MOST_READERS, _ENOUGH_BYTES = 16, 1 << 22  # what a small view takes is a mean over several
 
 
-def reader_bytes(place: StorePlace, project: str, name: str) -> int | None:
-    """Private memory of a process that reads all features of a view; None if the system does not report it.
+def reader_bytes(place: StorePlace, project: str, names: Sequence[str]) -> Mapping[str, int]:
+    """Private memory of a process that reads all features of a view, for each of several views.
 
-    ``name`` is that of the view in the store; it ends in ``@v2`` if it is of a version.
+    A view is missing if the system does not report it, or if it cannot be measured. The names are those in
+    the store; they end in ``@v2`` if they are of a version.
     """
     if private_bytes() is None:
-        return None
-    asked = json.dumps([str(place.path), dict(place.options), project, name])
+        return {}
+    asked = json.dumps([str(place.path), dict(place.options), project, *names])
     command = [sys.executable, "-m", __name__]
     done = subprocess.run(command, input=asked, capture_output=True, text=True, check=False)
-    if done.returncode:
+    measured: dict[str, int] = dict(map(json.loads, done.stdout.splitlines()))
+    if missing := [name for name in names if name not in measured]:
         _logger.warning(
-            "view %r: the memory of a reader could not be measured: %s", name, done.stderr.strip()[-500:]
+            "views %s: the memory of a reader could not be measured: %s",
+            ", ".join(map(repr, missing)),
+            done.stderr.strip()[-500:],
         )
-        return None
-    return int(done.stdout)
+    return measured
 
 
 def _measure(place: StorePlace, project: str, view: str) -> int:
@@ -54,14 +62,22 @@ def _measure(place: StorePlace, project: str, view: str) -> int:
 
 
 def main() -> int:
-    """Main function of a separate process: a view's location on standard input, bytes on standard output."""
-    path, options, project, view = json.load(sys.stdin)
+    """Main function of a separate process: a location and views on standard input, a view and its bytes in
+    each line of standard output.
+    """
+    path, options, project, *views = json.load(sys.stdin)
     place = StorePlace.of(None, path, options)
-    try:
-        print(_measure(place, project, view))
-    except SketchStoreError as error:
-        print(error, file=sys.stderr)
-        return 1
+    pa.array(np.zeros(1))  # imports what Arrow imports at its first use
+    gc.freeze()  # what is there now is not searched for each figure
+    for view in views:
+        if (child := os.fork()) == 0:
+            try:
+                print(json.dumps([view, _measure(place, project, view)]), flush=True)
+            except SketchStoreError as error:
+                print(error, file=sys.stderr, flush=True)
+            finally:
+                os._exit(0)
+        os.waitpid(child, 0)
     return 0
 
 

@@ -121,7 +121,7 @@ def main() -> int:
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
     maintenance._SAMPLES = 500
-    maintenance.reader_bytes = lambda *of_view: None  # which starts a process each time
+    maintenance.reader_bytes = lambda *of_views: {}  # which starts a process each time
     counts: Counter[str] = Counter()
     end, number = time.monotonic() + options.seconds, options.first
     while time.monotonic() < end and (options.most is None or number < options.first + options.most):

@@ -97,7 +97,7 @@ def nobody_was_warned(monkeypatch):
 def no_reader_is_measured():
     """Leave out of reports what only a new interpreter can tell, which takes a second to start."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("feast_sketch_store.operations.maintenance.reader_bytes", lambda *_: None)
+        patch.setattr("feast_sketch_store.operations.maintenance.reader_bytes", lambda *_: {})
         yield
 
 

@@ -5,6 +5,7 @@ import errno
 import json
 import os
 import signal
+import subprocess
 import sys
 import threading
 from datetime import UTC, datetime, timedelta
@@ -167,6 +168,18 @@ class TestInspect:
         assert 0.7 * more < many.private_bytes - few.private_bytes < 6 * more
         maintenance.seal(store, "scratch")
         assert maintenance.inspect(store, "scratch").private_bytes < many.private_bytes / 4
+
+    def test_one_process_measures_all_views(self, store, monkeypatch):
+        """A process takes a second to start, so one for each of 300 views would take minutes."""
+        if private_bytes() is None:
+            pytest.skip("the system does not tell")
+        monkeypatch.setattr(maintenance, "reader_bytes", reader_memory.reader_bytes)
+        run, started = subprocess.run, []
+        monkeypatch.setattr(subprocess, "run", lambda *a, **o: (started.append(a), run(*a, **o))[1])
+        reports = maintenance.inspect_all(store, ["history", "scratch"])
+        assert [report.view for report in reports] == ["history", "scratch"]
+        assert all(report.private_bytes > 0 for report in reports)
+        assert len(started) == 1
 
     def test_sampled_rates_are_the_expected_ones(self, store):
         """Interval: five standard deviations of 200,000 samples at the rate that the table's ones make. So
