@@ -79,8 +79,8 @@ _API: tuple[tuple[str, Sequence[str], bool], ...] = (
     (
         "operations.maintenance",
         (
-            *("inspect", "seal", "publish", "discard", "watch", "pin", "unpin", "vacuum", "verify"),
-            *("delete", "rebuild"),
+            *("inspect", "inspect_all", "seal", "publish", "discard", "watch", "pin", "unpin"),
+            *("vacuum", "verify", "delete", "rebuild"),
         ),
         True,
     ),

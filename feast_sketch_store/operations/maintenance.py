@@ -167,7 +167,7 @@ def inspect(store: FeatureStore, view: str) -> ViewReport:
 
 
 def inspect_all(store: FeatureStore, views: Sequence[str]) -> list[ViewReport]:
-    """The same of several views, in less time than one after another."""
+    """`inspect` of several views, in less time than one after another."""
     reports = [_report(store, view) for view in views]
     options = store.config.online_store
     place = StorePlace.of(store.config.repo_path, options.path, options.storage_options)

@@ -17,7 +17,6 @@ from contextlib import ExitStack
 import numpy as np
 import pyarrow as pa
 
-from feast_sketch_store.errors import SketchStoreError
 from feast_sketch_store.storage.stores import StorePlace
 from feast_sketch_store.storage.system import private_bytes
 from feast_sketch_store.view.opening import ReadOnlyView
@@ -73,7 +72,7 @@ def main() -> int:
         if (child := os.fork()) == 0:
             try:
                 print(json.dumps([view, _measure(place, project, view)]), flush=True)
-            except SketchStoreError as error:
+            except Exception as error:  # the process that asked warns of it
                 print(error, file=sys.stderr, flush=True)
             finally:
                 os._exit(0)
