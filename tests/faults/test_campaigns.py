@@ -16,7 +16,7 @@ CAMPAIGNS = [
     ("kill_bucket.py --lists --seed 11", "--kills", 1, 4, ["kills"]),
     ("io_errors.py --seed 11", "--faults", 2, 10, ["faults"]),
     ("io_errors.py --lists --seed 11", "--faults", 2, 10, ["faults"]),
-    ("fuzz.py --seed 11", "--inputs", 30, 250, ["inputs"]),
+    ("fuzz.py --seed 11", "--inputs", 20, 250, ["inputs"]),
     ("histories.py --seconds 600 --seed 7", "--most", 1, 7, ["histories"]),
     ("bad_network.py --seed 5", "--seconds", 1, 5, ["reads", "faults"]),
     ("concurrency.py --writers 3 --readers 2 --seed 11", "--seconds", 1, 5, ["writes", "rows"]),

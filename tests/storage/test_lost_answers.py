@@ -280,13 +280,13 @@ REBUILDS = [
 
 
 @pytest.mark.has_long_form
-@pytest.mark.parametrize(("step", "kind", "as_delta"), SEALS[:: by_length(3, 1)])
+@pytest.mark.parametrize(("step", "kind", "as_delta"), SEALS[:: by_length(4, 1)])
 def test_a_seal_loses_nothing(bucket, step, kind, as_delta):
     check_seal(bucket, step, kind, as_delta)
 
 
 @pytest.mark.has_long_form
-@pytest.mark.parametrize(("step", "kind"), REBUILDS[:: by_length(3, 1)])
+@pytest.mark.parametrize(("step", "kind"), REBUILDS[:: by_length(4, 1)])
 def test_a_rebuild_happens_whole_or_not_at_all(bucket, step, kind):
     check_rebuild(bucket, step, kind)
 

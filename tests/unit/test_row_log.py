@@ -429,7 +429,7 @@ def test_a_part_of_a_record_that_the_disk_kept_is_overwritten(log, storage):
     start = num_acknowledged(storage)
     log.append(rows("b" * 3000))
     content, end = path.read_bytes(), num_acknowledged(storage)
-    for lost in range(start, end, by_length(400, 50)):
+    for lost in range(start, end, by_length(800, 50)):
         path.write_bytes(content[:lost] + bytes(64) + content[lost + 64 :])
         storage.delete(["fresh/end"])
         other = RowLog(storage)
