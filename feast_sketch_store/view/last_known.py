@@ -11,8 +11,8 @@ import json
 import os
 import secrets
 import time
-from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -149,45 +149,30 @@ class LastKnown:
         Raises StorageError, DamagedFileError: files cannot be written, or the manifest or the rows not be
         read.
         """
-        try:
-            with self._locked():
-                self._save(snapshot, log, late, since, all_rows)
-        except OSError as error:
-            raise StorageError(
-                f"{self._path}: the last known state of a view cannot be written: {error}"
-            ) from error
-
-    def _save(
-        self,
-        snapshot: SnapshotFile | None,
-        log: LogRead,
-        late: NDArray[np.uint64],
-        since: int,
-        all_rows: Callable[[], tuple[LogRead, NDArray[np.uint64]]],
-    ) -> None:
-        known, now = self._read(), Moment.now()
-        name, identity = snapshot.name if snapshot else "", log.position.identity or b""
-        if known is not None and known.identity == identity and not log.starts_over:
-            if place_of(known.snapshot) > place_of(name):
-                return  # another process is ahead
-            is_sound = known.snapshot == name and self._is_sound(known)
-            tables = _behind(log, known.number, since) if is_sound else None
-            if tables is not None and (grown := self._with_rows(known, tables, late)) is not None:
-                number = max(known.number, log.position.number)
-                self._write(replace(grown, number=number, answered=now))
-                return
-        if since != (snapshot.version - 1 if snapshot else -1) and not log.starts_over:
-            log, late = all_rows()
-        manifest = snapshot.manifest().encode() if snapshot else b""
-        rows_file = f"{self._path.name}.{secrets.token_hex(4)}.rows"
-        new = Known(name, manifest, identity, log.position.number, rows_file, 0, 0, now)
-        grown = self._with_rows(new, log.batches(), late)
-        assert grown is not None
-        self._write(grown)
-        self._checked = rows_file
-        for path in self._path.parent.glob(f"{self._path.name}.*.rows"):
-            if path.name != rows_file:
-                path.unlink(missing_ok=True)
+        with self._writing():
+            known, now = self._read(), Moment.now()
+            name, identity = snapshot.name if snapshot else "", log.position.identity or b""
+            if known is not None and known.identity == identity and not log.starts_over:
+                if place_of(known.snapshot) > place_of(name):
+                    return  # another process is ahead
+                is_sound = known.snapshot == name and self._is_sound(known)
+                tables = _behind(log, known.number, since) if is_sound else None
+                if tables is not None and (grown := self._with_rows(known, tables, late)) is not None:
+                    number = max(known.number, log.position.number)
+                    self._write(replace(grown, number=number, answered=now))
+                    return
+            if since != (snapshot.version - 1 if snapshot else -1) and not log.starts_over:
+                log, late = all_rows()
+            manifest = snapshot.manifest().encode() if snapshot else b""
+            rows_file = f"{self._path.name}.{secrets.token_hex(4)}.rows"
+            new = Known(name, manifest, identity, log.position.number, rows_file, 0, 0, now)
+            grown = self._with_rows(new, log.batches(), late)
+            assert grown is not None
+            self._write(grown)
+            self._checked = rows_file
+            for path in self._path.parent.glob(f"{self._path.name}.*.rows"):
+                if path.name != rows_file:
+                    path.unlink(missing_ok=True)
 
     def note_answer(self, snapshot: SnapshotFile | None, position: Position) -> bool:
         """Note that the storage has just answered, with nothing new after this place.
@@ -208,6 +193,17 @@ class LastKnown:
 
     def _locked(self) -> AbstractContextManager[None]:
         return locked(self._path.with_suffix(".lock"))
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """`_locked`, to write. Raises StorageError: files cannot be written."""
+        try:
+            with self._locked():
+                yield
+        except OSError as error:
+            raise StorageError(
+                f"{self._path}: the last known state of a view cannot be written: {error}"
+            ) from error
 
     def _read(self) -> Known | None:
         try:
