@@ -168,20 +168,20 @@ def inspect(store: FeatureStore, view: str) -> ViewReport:
 
 def inspect_all(store: FeatureStore, views: Sequence[str]) -> list[ViewReport]:
     """`inspect` of several views, in less time than one after another."""
-    reports = [_report(store, view) for view in views]
+    tables = [_resolve(store, view)[1] for view in views]
+    reports = [_report(store, table) for table in tables]
     options = store.config.online_store
     place = StorePlace.of(store.config.repo_path, options.path, options.storage_options)
-    names = [name_in_store(store.config, _resolve(store, view)[1]) for view in views]
+    names = [name_in_store(store.config, table) for table in tables]
     measured = reader_bytes(place, store.project, names) if names else {}
     return [
         replace(report, private_bytes=measured.get(name)) for report, name in zip(reports, names, strict=True)
     ]
 
 
-def _report(store: FeatureStore, view: str) -> ViewReport:
+def _report(store: FeatureStore, table: FeatureView) -> ViewReport:
     """All but the memory of a process that reads."""
-    online_store, table = _resolve(store, view)
-    opened = online_store.writer(store.config, table)
+    opened = online_store_of(store).writer(store.config, table)
     stats, sealed, keys = opened.stats(), opened.sealed(), opened.state.row_keys()
     options = store.config.online_store
     expire_before = expire_before_of(ttl_microseconds(options, table))
@@ -201,7 +201,7 @@ def _report(store: FeatureStore, view: str) -> ViewReport:
         return num_bits / sealed_facts if sealed_facts and num_bits else None
 
     return ViewReport(
-        view,
+        table.name,
         len(keys),
         sealed_facts + unsealed_facts,
         stats.unsealed_rows,
