@@ -48,11 +48,17 @@ def diff_command(
     """
     store = store_with(open_store, view)
     found = diff(maintenance.opened_view(store, view), before, after)
-    _write(html, lambda: _diff_page(found))
     if as_json:
         print_json(asdict(found))
-        return
-    print_table([view, f"version {found.before}", f"version {found.after}", "change"], _summary_cells(found))
+    else:
+        _print_diff(found)
+    _write(html, lambda: _diff_page(found))
+
+
+def _print_diff(found: ViewDiff) -> None:
+    print_table(
+        [found.view, f"version {found.before}", f"version {found.after}", "change"], _summary_cells(found)
+    )
     print_table(
         ["feature", "structure before", "after", "error rate before", "after"],
         [_structure_cells(feature) for feature in found.features],
@@ -83,12 +89,16 @@ def history_command(open_store: OpenStore, view: str, entity: str, html: Path | 
     store = store_with(open_store, view)
     row: Mapping[str, Any] = entity_row_of(entity, maintenance.join_key_types(store, view))
     found = entity_history(store, view, row)
-    _write(html, lambda: _history_page(found))
     if as_json:
         print_json(asdict(found))
-        return
+    else:
+        _print_history(found)
+    _write(html, lambda: _history_page(found))
+
+
+def _print_history(found: EntityHistory) -> None:
     if not found.rows:
-        click.echo(f"{view}: the row log has no row of {found.entity}")
+        click.echo(f"{found.view}: the row log has no row of {found.entity}")
     print_table(
         ["commit", "event", "sealed", "written", "reads showed"], [_row_cells(row) for row in found.rows]
     )

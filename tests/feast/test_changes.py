@@ -341,6 +341,12 @@ def test_a_page_shows_names_as_they_are(tmp_path):
     run(store, "history", "history", "user_id=1", "--html", str(tmp_path / "history.html"))
     error = run(store, "diff", "history", "--html", str(tmp_path / "no" / "diff.html"), status=1)
     assert "diff.html: the page cannot be written: No such file" in error
+    nowhere = str(tmp_path / "no" / "page.html")
+    for command in (["diff", "history"], ["history", "history", "user_id=1"]):
+        refused = CliRunner().invoke(
+            cli, ["-c", str(store.repo_path), *command, "--json", "--html", nowhere], catch_exceptions=False
+        )
+        assert (refused.exit_code, json.loads(refused.stdout)["view"]) == (1, "history")
     for name in ("diff", "history"):
         assert nasty not in (tmp_path / f"{name}.html").read_text()
         assert not Page.of(tmp_path / f"{name}.html").loads
