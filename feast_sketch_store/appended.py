@@ -186,9 +186,8 @@ class AppendedFeature(ABC):
         except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
             raise RowError(f"these are not values of the {what}, which is of {kind}: {error}") from error
         if elements.null_count or len(elements) != number:
-            given = counted(
-                *((elements.null_count, "null") if elements.null_count else (len(elements), "value"))
-            )
+            nulls, values_given = counted(elements.null_count, "null"), counted(len(elements), "value")
+            given = nulls if elements.null_count else values_given
             raise RowError(f"the {what} takes {counted(number, 'value')} here, not {given}")
         return elements
 
