@@ -116,7 +116,7 @@ def show_memory(
         "sketch: vocabulary, unpacked": stats.vocabulary_bytes,
         "sketch: snapshot, mapped; has both, packed": stats.snapshot_bytes,
         f"sketch: snapshot of a filter, {ERROR_RATE:.0%}": filter_stats.snapshot_bytes,
-        "beside it: tables that a reader builds": decoder_bytes(exact),
+        "in addition: tables that a reader builds": decoder_bytes(exact),
         "exact: Python dict of sets": dict_of_sets_bytes(exact),
         "exact: SQLite file, written by Feast": sqlite_bytes(store, exact),
         "exact: NumPy arrays of product numbers": arrays_bytes(exact, stats),
