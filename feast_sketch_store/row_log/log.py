@@ -387,7 +387,8 @@ class RowLog:
 
     def _check_begun(self, tail: Tail) -> None:
         """Refuse to start a new log next to a table: the rows of the old log would be lost silently."""
-        if tail.end is None and self._table.versions():
+        # Without a lease, another process may have begun the log and absorbed its rows meanwhile.
+        if tail.end is None and self._table.versions() and not self._wal.first_numbers():
             raise self._lost()
 
     def _check_not_sealed(self, end: Cursor | None) -> None:

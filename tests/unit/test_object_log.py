@@ -183,6 +183,23 @@ def test_an_absorber_that_slept_through_compactions_drops_nothing(storage, clock
     assert names_of(RowLog(storage).read()) == ["row 0 to 3", "row 4"]
 
 
+def test_a_log_that_others_begin_and_absorb_during_a_first_append_is_not_lost(storage, log, monkeypatch):
+    find_tail = ObjectWriteAheadLog._find_tail
+
+    def find_none(self):
+        found = find_tail(self)
+        assert found.end is None
+        monkeypatch.undo()
+        other = RowLog(storage)
+        other.append(rows("theirs"))
+        other.absorb()
+        return found
+
+    monkeypatch.setattr(ObjectWriteAheadLog, "_find_tail", find_none)
+    assert log.append(rows("mine")).number == 1
+    assert names_of(RowLog(storage).read()) == ["theirs", "mine"]
+
+
 @pytest.mark.parametrize("snapshot", ["", f"{3:020d}-2001-01234567"])
 def test_a_compaction_does_not_replace_what_came_between(storage, snapshot):
     log, other = RowLog(storage), RowLog(storage)
