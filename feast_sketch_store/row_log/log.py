@@ -422,8 +422,9 @@ class RowLog:
 
     def _lost(self) -> DamagedFileError:
         return DamagedFileError(
-            f"{self._wal.where}: there is a table of rows, and its write-ahead log is gone; restore the "
-            "view's folder from a backup, or remove the view with `feast apply` and materialize it"
+            f"{self._wal.where}: there is a table of rows, and its write-ahead log is gone. Unless "
+            "another process is removing the view just now, restore its folder from a backup, or remove it "
+            "with `feast apply` and materialize it"
         )
 
     def _mixed(self) -> DamagedFileError:
@@ -509,7 +510,8 @@ class RowLog:
 
         Raises RowError: a column has another type in the log.
         """
-        assert rows.position.identity is not None
+        if rows.position.identity is None:
+            raise StorageError(f"{self.where}: the view was dropped meanwhile")
         identity = rows.position.identity.hex()
         while missing := new_columns((state := self._table.state()).columns, schema):
             through = state.through

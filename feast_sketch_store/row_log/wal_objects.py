@@ -22,6 +22,7 @@ import re
 import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 from feast_sketch_store.errors import DamagedFileError, StorageError
 from feast_sketch_store.row_log.records import (
@@ -101,7 +102,13 @@ class ObjectWriteAheadLog(WriteAheadLog):
         """The commits after a position, and the one after them; None if the position no longer exists."""
         return self._read(cursor)
 
-    def _read(self, cursor: Cursor) -> tuple[list[Commit], Cursor] | None:
+    def _from_start(
+        self, read: Callable[[Cursor], tuple[list[Commit], Cursor] | None]
+    ) -> tuple[list[Commit], Cursor] | None:
+        # Erased records come before all others, and their rows are in the table.
+        return super()._from_start(partial(self._read, skips_erased=True))
+
+    def _read(self, cursor: Cursor, skips_erased: bool = False) -> tuple[list[Commit], Cursor] | None:
         known = int(bool(cursor.segment))
         first = cursor.next_number
         numbers = self._numbers(cursor.identity, first - 1 - known)
@@ -115,11 +122,10 @@ class ObjectWriteAheadLog(WriteAheadLog):
             records = self._records(cursor.identity, numbers)
         except MissingFileError:
             return None
-        is_erased = [record.kind == CLOSED for record in records]
-        if known and any(is_erased):
+        num_erased = sum(record.kind == CLOSED for record in records)
+        if num_erased and not skips_erased:
             return None  # absorbed meanwhile
-        # Erased records come before all others, and their rows are in the table.
-        commits = commits_of(records[sum(is_erased) :], self._table)
+        commits = commits_of(records[num_erased:], self._table)
         if not numbers:
             return commits, cursor
         last = numbers[-1]

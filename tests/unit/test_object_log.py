@@ -183,6 +183,17 @@ def test_an_absorber_that_slept_through_compactions_drops_nothing(storage, clock
     assert names_of(RowLog(storage).read()) == ["row 0 to 3", "row 4"]
 
 
+def test_who_knows_an_empty_log_reads_what_was_absorbed_and_erased_since(storage, log):
+    log.begin(rows("any").schema)
+    known, writer = log.read().position, RowLog(storage)
+    assert writer.append(rows("a")).number == 0
+    writer.absorb()
+    writer.vacuum(0.0)
+    assert names_of(log.read(known)) == ["a"]
+    with pytest.raises(RowError, match="'name' is string in the row log, now long"):
+        log.append(pa.table({"name": [1]}))
+
+
 def test_a_log_that_others_begin_and_absorb_during_a_first_append_is_not_lost(storage, log, monkeypatch):
     find_tail = ObjectWriteAheadLog._find_tail
 
