@@ -196,8 +196,7 @@ class RowLog:
             if not state.commits:
                 return LogRead(starts_over=known.number >= 0)
             # Between the two reads, another process began or dropped the log.
-            if not self._wal.first_numbers() and self._table.versions():
-                raise self._lost()
+            self._check_not_lost()
             return self._read_anew(known, snapshot)
         is_other = known.identity not in (None, cursor.identity)
         if is_other or cursor.next_number <= known.number:
@@ -387,9 +386,8 @@ class RowLog:
 
     def _check_begun(self, tail: Tail) -> None:
         """Refuse to start a new log next to a table: the rows of the old log would be lost silently."""
-        # Without a lease, another process may have begun the log and absorbed its rows meanwhile.
-        if tail.end is None and self._table.versions() and not self._wal.first_numbers():
-            raise self._lost()
+        if tail.end is None:
+            self._check_not_lost()
 
     def _check_not_sealed(self, end: Cursor | None) -> None:
         """Refuse to append to a log that is older than a snapshot: rows would hide behind what it covers."""
@@ -420,12 +418,14 @@ class RowLog:
                 f"{through}: {COPY}, or {otherwise}"
             )
 
-    def _lost(self) -> DamagedFileError:
-        return DamagedFileError(
-            f"{self._wal.where}: there is a table of rows, and its write-ahead log is gone. Unless "
-            "another process is removing the view just now, restore its folder from a backup, or remove it "
-            "with `feast apply` and materialize it"
-        )
+    def _check_not_lost(self) -> None:
+        """Refuse a table without a log. Who found none may have looked before another process began it."""
+        if self._table.versions() and not self._wal.first_numbers():
+            raise DamagedFileError(
+                f"{self._wal.where}: there is a table of rows, and its write-ahead log is gone. Unless "
+                "another process is removing the view just now, restore its folder from a backup, or remove "
+                "it with `feast apply` and materialize it"
+            )
 
     def _mixed(self) -> DamagedFileError:
         return DamagedFileError(
@@ -451,9 +451,10 @@ class RowLog:
             self._wal.begin_segment()  # writers had their turn meanwhile, and may have begun it
             state = self._table.state()
             if cursor is None:
-                if state.commits:
-                    raise self._lost()
-                return _rows_of(state)
+                if not state.commits:
+                    return _rows_of(state)
+                self._check_not_lost()
+                continue
             if state.is_of_another(cursor.identity):
                 raise self._mixed()
             new = [commit for commit in commits if state.through < commit.number <= last]
