@@ -324,8 +324,11 @@ def put_map(
             info = storage.info(VIEW_FILE)
             there = None if info is None else ViewFile.read(storage)
             if info is None or there is None:
-                storage.replace(VIEW_FILE, ViewFile.of(settings, shard_map).encode())
-                return
+                with suppress(FileExistsAlreadyError):
+                    with storage.create(VIEW_FILE) as file:
+                        file.write(ViewFile.of(settings, shard_map).encode())
+                    return
+                continue
             if there.shard_map not in known:
                 raise StorageError(
                     f"{storage.where(VIEW_FILE)}: another process divides the rows of feature view "

@@ -173,6 +173,22 @@ def test_a_write_that_meets_the_division_is_refused_or_kept(place, num_shards, m
     assert shown(writer) == shown(opened(place, 2)) == expected
 
 
+def test_a_view_that_is_made_while_it_is_divided_keeps_its_rows(place):
+    storage, written = place.open(), {}
+    info = storage.info
+
+    def info_before_another_process_writes(name):
+        storage.info = info
+        found = info(name)
+        written.update(put(opened(place, 4), range(20), ["first"]))
+        return found
+
+    storage.info = info_before_another_process_writes
+    with pytest.raises(StorageError, match="another process divides the rows"):
+        divide(storage, replace(SETS, num_shards=2), NEVER, lambda seconds: None)
+    assert shown(opened(place, 4)) == written
+
+
 def test_reads_that_are_held_are_not_moved(place):
     writer = opened(place, 1)
     expected = put(writer, range(10), ["before"])
