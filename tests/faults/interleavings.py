@@ -1,17 +1,17 @@
 """Random interleavings of several processes on one view, step by step, where a step is a file operation.
 
 Each process is a thread that waits before every operation on files; one of them goes on at a time, chosen at
-random. Writers write and delete entities; sealers seal, absorb, vacuum and rebuild; readers read; one may
-drop the view. Files are in a folder, whose leases keep others out; objects; or objects of which nobody holds
-a lease, as when processes lose theirs. A history is the same again for the same seed.
+random. Writers write and delete entities; sealers seal, absorb, vacuum, rebuild and divide anew; readers
+read; one may drop the view. Files are in a folder, whose leases keep others out; objects; or objects of which
+nobody holds a lease, as when processes lose theirs. A history is the same again for the same seed.
 
-- Only what meets a drop raises, a `StorageError` or, of objects, a `DamagedFileError`.
-- A read shows of each entity the newest row of the writes that returned before the read began, or a row of a
-  write that was under way; nothing of what was deleted or dropped before.
+- Nothing raises but what meets a drop, what another process hinders, and what a clock that jumps makes late.
+- A read shows of each entity the newest row, of a list all items, of the writes that returned before the read
+  began; perhaps of writes that were under way; nothing of what was deleted or dropped before.
 - In the end all of it is there, unsealed and sealed, and `verify` finds no problem.
 
     python tests/faults/interleavings.py --seconds 600 --seed 0
-    python tests/faults/interleavings.py --seed 0 --first 17 --most 1      # one history again
+    python tests/faults/interleavings.py --seed 0 --first 17 --most 1 --trace      # one history again
 """
 
 import argparse
@@ -24,10 +24,10 @@ import threading
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import Future
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -36,26 +36,92 @@ from typing import Any, BinaryIO
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
+import list_workload
+import pyarrow as pa
 import pytest
-from workload import CODECS, NEVER, SETTINGS, START, delete_rows, is_whole, read_rows, write_rows
+import workload
+from workload import NEVER, START
 
 from feast_sketch_store import threads
-from feast_sketch_store.errors import DamagedFileError, StorageError
+from feast_sketch_store.errors import SketchStoreError
+from feast_sketch_store.operations import resharding
 from feast_sketch_store.operations.verification import verify_view
 from feast_sketch_store.row_log import wal_objects
+from feast_sketch_store.rows.codecs import FeatureCodec
+from feast_sketch_store.settings.view_settings import ViewSettings
 from feast_sketch_store.storage.base import FileInfo, Storage
+from feast_sketch_store.view import live, live_shard, view_file
+from feast_sketch_store.view import view as view_module
+from feast_sketch_store.view.opening import open_view
 from feast_sketch_store.view.rebuilding import rebuild
 from feast_sketch_store.view.removal import remove_view
-from feast_sketch_store.view.view import View
+from feast_sketch_store.view.view import Batch, View
 from tests.storage import memory
 
 SHARED = range(4)  # entities that all writers write and nobody deletes
 OWN_PER_WRITER = 2
+SECOND = timedelta(seconds=1)
 STUCK_SECONDS = 60.0
-# Errors that other processes and the clock may cause.
-REFUSED = ("may not count", "is sealing", "no rows to rebuild from")
-WITHOUT_LEASES = ("changed the row log meanwhile", "is damaged: it is missing")  # of two who seal at once
 JUMP_SECONDS = 400.0  # longer than a commit to a bucket may take
+# What others hinder: a late commit, a seal beside another, rows that are being divided.
+HINDERED = ("may not count", "is sealing", "no rows to rebuild from", "divide", "already")
+WITHOUT_LEASES = ("changed the row log meanwhile", "is damaged: it is missing")  # of two seals at once
+
+Rows = Mapping[int, Set[int]]  # the numbers of an entity: of its row, or of the items of its list
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of rows; ``adds`` says whether a row adds to those before."""
+
+    settings: Sequence[ViewSettings]
+    codecs: Sequence[FeatureCodec]
+    adds: bool
+    batch: Callable[[Rows], Batch]
+    deletions: Callable[[Sequence[int]], pa.Table]
+    read: Callable[[View, int], Rows]
+
+
+def batch_of_newest(rows: Rows) -> Batch:
+    numbers = [(entity, number) for entity, of_entity in rows.items() for number in of_entity]
+    return [row for entity, n in numbers for row in workload.rows_of([entity], n, START + n * SECOND)]
+
+
+def read_newest(view: View, num_entities: int) -> Rows:
+    rows = workload.read_rows(view, num_entities)
+    for entity, row in rows.items():
+        assert workload.is_whole(entity, row), f"entity {entity} has parts of several rows: {row}"
+    return {entity: {number} for entity, (number, _) in rows.items()}
+
+
+def batch_of_items(rows: Rows) -> Batch:
+    items = {
+        entity: tuple((f"value {n % 7}", list_workload.at(n)) for n in sorted(numbers))
+        for entity, numbers in rows.items()
+    }
+    return list_workload.to_rows(items.items(), list_workload.ADD)
+
+
+def read_items(view: View, num_entities: int) -> Rows:
+    rows = {}
+    for entity, items in list_workload.read_lists_of(view, num_entities).items():
+        numbers = [(at - list_workload.FIRST) // list_workload.SECOND for _, at in items]
+        assert numbers == sorted({*numbers}, reverse=True), f"entity {entity} has items twice: {items}"
+        rows[entity] = {*numbers}
+    return rows
+
+
+KINDS = [
+    Kind(workload.SETTINGS, workload.CODECS, False, batch_of_newest, workload.deletions_of, read_newest),
+    Kind(
+        [list_workload.SETTINGS],
+        [list_workload.CODEC],
+        True,
+        batch_of_items,
+        list_workload.deletions_of,
+        read_items,
+    ),
+]
 
 
 class Turns:
@@ -68,9 +134,9 @@ class Turns:
         self._changed = threading.Condition()
         self._waiting: dict[str, list[tuple[threading.Lock, str]]] = {}
         self._running: set[str] = set()
+        self._is_traced = is_traced
         self.step = 0
-        self.is_traced = is_traced
-        self.seconds = time.time()
+        self.seconds = time.time()  # of all clocks
 
     def wait(self, process: str, what: str) -> None:
         """Called before each operation of a process; those of processes that are not `run` do not wait."""
@@ -82,6 +148,11 @@ class Turns:
             self._waiting[process].append((turn, what))
             self._changed.notify_all()
         turn.acquire()
+
+    def tell(self, what: str) -> None:
+        """Print what happens, if each step is traced."""
+        if self._is_traced:
+            print(f"{self.step:6} {what}")
 
     def run(self, processes: dict[str, Callable[[], None]]) -> None:
         """Run processes to their ends."""
@@ -95,7 +166,8 @@ class Turns:
             with self._changed:
                 ready = self._changed.wait_for(self._all_wait, STUCK_SECONDS)
                 if not ready:
-                    raise TimeoutError(f"{self._running} do not go on")
+                    stuck = [process for process in self._running if not self._waiting[process]]
+                    raise TimeoutError(f"{stuck} neither go on nor end")
                 if not self._running:
                     return
                 if last not in self._running or self._rng.random() >= self._stays:
@@ -103,8 +175,7 @@ class Turns:
                 self.step += 1
                 self.seconds += 1e-3 + JUMP_SECONDS * (self._rng.random() < self.jumps)
                 turn, what = self._waiting[last].pop(0)
-                if self.is_traced:
-                    print(f"{self.step:6} {last}: {what}")
+                self.tell(f"{last}: {what}")
                 turn.release()
 
     def _all_wait(self) -> bool:
@@ -213,7 +284,7 @@ class Bucket(Stepped, memory.ObjectsInMemory):
 
 @dataclass
 class Call:
-    """A write, a deletion or a drop; steps at which it began and had returned."""
+    """A write, a deletion or a drop: the number of a write, the steps at which it began and had returned."""
 
     what: str
     entities: Sequence[int]
@@ -222,205 +293,196 @@ class Call:
     ended: float = math.inf
 
 
+@dataclass
 class Board:
     """What was done so far, and what reads must show of it."""
 
-    def __init__(self, turns: Turns, are_leases_kept: bool):
-        self.turns = turns
-        self.refused = REFUSED if are_leases_kept else (*REFUSED, *WITHOUT_LEASES)
-        self.calls: list[Call] = []
-        self.counts: Counter[str] = Counter()
+    turns: Turns
+    kind: Kind
+    num_entities: int
+    hindered: Sequence[str]
+    calls: list[Call] = field(default_factory=list)
+    counts: Counter[str] = field(default_factory=Counter)
 
     def do(self, what: str, act: Callable[[], Any], entities: Sequence[int] = (), number: int = 0) -> None:
         """Do something and note it."""
         call = Call(what, entities, number, self.turns.step)
         self.calls.append(call)
-        self._tell(f"{what} {list(entities)} {number or ''} begins")
+        self.turns.tell(f"{what} {[*entities]} {number or ''} begins")
         try:
             act()
-        except (StorageError, DamagedFileError) as error:
-            if not self._meets_a_drop(call.began) and not self._may_be_refused(str(error)):
-                raise
-            self.counts["refused"] += 1
+        except SketchStoreError as error:
+            self.refuse(error, call.began)
             return
         call.ended = self.turns.step
-        self._tell(f"{what} of step {call.began} is done")
+        self.turns.tell(f"{what} of step {call.began} has returned")
         self.counts[what] += 1
 
-    def _tell(self, what: str) -> None:
-        if self.turns.is_traced:
-            print(f"{self.turns.step:6} {what}")
+    def refuse(self, error: Exception, began: int) -> None:
+        """Note an error that may be; raise it otherwise."""
+        meets_a_drop = any(call.what == "drop" and call.ended >= began for call in self.calls)
+        if not meets_a_drop and not any(text in str(error) for text in self.hindered):
+            raise error
+        self.counts["refused"] += 1
 
-    def _may_be_refused(self, error: str) -> bool:
-        """Whether an error is one that other processes or the clock may cause."""
-        return any(text in error for text in self.refused)
-
-    def _meets_a_drop(self, began: int) -> bool:
-        return any(call.what == "drop" and call.ended >= began for call in self.calls)
-
-    def read(self, view: View, num_entities: int, who: str) -> None:
+    def read(self, view: View, who: str) -> None:
         """Read all entities, and check what is shown."""
         began = self.turns.step
         try:
-            rows = read_rows(view, num_entities)
-        except (StorageError, DamagedFileError):
-            if not self._meets_a_drop(began):
-                raise
-            self.counts["refused"] += 1
+            rows = self.kind.read(view, self.num_entities)
+        except SketchStoreError as error:
+            self.refuse(error, began)
             return
         self.counts["read"] += 1
-        for entity in range(num_entities):
-            shown = rows.get(entity)
-            assert shown is None or is_whole(entity, shown), f"{who}: {entity} is {shown}"
-            self._check(entity, 0 if shown is None else shown[0], began, who)
+        for entity in range(self.num_entities):
+            self._check(entity, rows.get(entity, frozenset()), began, who)
 
-    def _check(self, entity: int, shown: int, began: int, who: str) -> None:
-        writes = [call for call in self.calls if call.what == "write" and entity in call.entities]
-        ends = [
-            call
-            for call in self.calls
-            if call.what == "drop" or call.what == "delete" and entity in call.entities
-        ]
-        done = [w for w in writes if w.ended <= began and not any(end.ended >= w.began for end in ends)]
+    def _check(self, entity: int, shown: Set[int], began: int, who: str) -> None:
+        calls = [call for call in self.calls if call.what == "drop" or entity in call.entities]
+        writes = [call for call in calls if call.what == "write"]
+        ends = [call for call in calls if call.what != "write"]
+        lasting = {w.number for w in writes if w.ended <= began and all(e.ended < w.began for e in ends)}
         gone = {w.number for w in writes if any(w.ended <= end.began and end.ended <= began for end in ends)}
-        newest = max((w.number for w in done), default=0)
-        what = f"{who} at {began}: entity {entity} shows {shown}, of {[w for w in writes]}, {ends}"
-        assert shown >= newest, what
-        assert shown == 0 or shown in {w.number for w in writes} - gone, what
+        is_there = lasting <= shown if self.kind.adds else max(lasting, default=0) <= max(shown, default=0)
+        is_known = shown <= {w.number for w in writes} - gone
+        if not (is_there and is_known):
+            raise AssertionError(f"{who}, step {began}: entity {entity} shows {shown}, after {calls}")
 
 
-def history(name: str, counts: Counter[str], only_leases: bool, is_traced: bool) -> None:
-    """One history; raises what went wrong."""
-    rng = random.Random(name)
-    turns = Turns(rng, is_traced)
-    files = memory.Files()
-    kind, are_leases_kept = rng.choice([(Folder, True), (Bucket, True), (Bucket, only_leases)])
-    board = Board(turns, are_leases_kept)
-    num_shards = rng.choice((1, 1, 2))
-    num_writers = rng.choice((1, 2, 3))
-    num_entities = len(SHARED) + OWN_PER_WRITER * num_writers
-    numbers = iter(rng.sample(range(1, 10_000), 1_000))
-    errors: list[str] = []
+class History:
+    """One history, of a name."""
 
-    def opened(process: str) -> View:
-        storage = kind(files).of(turns, process, are_leases_kept)
-        settings = replace(rng.choice(SETTINGS), num_shards=num_shards)
-        return View(storage, settings, NEVER, 0.0)
+    def __init__(self, name: str, is_traced: bool):
+        self.name, self._rng = name, random.Random(name)
+        rng = self._rng
+        self.turns = Turns(rng, is_traced)
+        self._files = memory.Files()
+        self._storage, self._are_leases_kept = rng.choice([(Folder, True), (Bucket, True), (Bucket, False)])
+        self._kind = rng.choice(KINDS)
+        self._num_shards = rng.choice((1, 1, 2))
+        self._num_writers = rng.choice((1, 2, 3))
+        num_entities = len(SHARED) + OWN_PER_WRITER * self._num_writers
+        hindered = HINDERED if self._are_leases_kept else (*HINDERED, *WITHOUT_LEASES)
+        self.board = Board(self.turns, self._kind, num_entities, hindered)
+        self._numbers = iter(rng.sample(range(1, 10_000), 1_000))
+        self._errors: list[str] = []
 
-    def write(view: View, entities: Sequence[int]) -> None:
-        number = next(numbers)
-        event = START + timedelta(seconds=number)
-        board.do("write", lambda: write_rows(view, entities, number, event), entities, number)
+    def run(self) -> None:
+        """Raises what went wrong."""
+        rng = self._rng
+        processes = [(f"writer {n}", partial(self._write, writer=n)) for n in range(self._num_writers)]
+        processes += [(f"sealer {n}", self._seal) for n in range(rng.choice((1, 2, 2)))]
+        processes += [(f"reader {n}", self._read) for n in range(rng.choice((0, 1)))]
+        if self._are_leases_kept and rng.random() < 0.3:
+            processes.append(("dropper", self._drop))
+        with pytest.MonkeyPatch.context() as patch:
+            clock = {"time": lambda: self.turns.seconds, "monotonic": lambda: self.turns.seconds}
+            patched = SimpleNamespace(**clock, time_ns=time.time_ns, sleep=lambda seconds: None)
+            for module in (memory, wal_objects, live, live_shard, view_file, view_module):
+                patch.setattr(module, "time", patched)
+            patch.setattr(wal_objects, "_boot_time", clock["monotonic"])
+            patch.setattr(threads.Threads, "submit", at_once)
+            patch.setattr(secrets, "token_hex", lambda n=16: rng.randbytes(n).hex())
+            patch.setattr(secrets, "token_bytes", rng.randbytes)
+            self.turns.run({process: partial(self._noted, work, process) for process, work in processes})
+            self._noted(self._end, "in the end")
+        if self._errors:
+            about = f"{self._storage.__name__}, leases {self._are_leases_kept}, {self._num_shards} shards"
+            raise AssertionError("\n".join([about, *self._errors]))
 
-    def writer(process: str, choices: random.Random, own: Sequence[int]) -> None:
-        view = opened(process)
-        for _ in range(choices.randint(1, 4)):
-            if choices.random() < 0.7:
-                write(view, choices.sample([*SHARED, *own], choices.randint(1, 4)))
+    def _noted(self, work: Callable[[str, random.Random], None], process: str) -> None:
+        try:
+            work(process, random.Random(f"{self.name} {process}"))
+        except Exception:
+            self._errors.append(f"{process}:\n{traceback.format_exc()}")
+
+    def _files_of(self, process: str) -> Storage:
+        return self._storage(self._files).of(self.turns, process, self._are_leases_kept)
+
+    def _opened(self, process: str) -> View:
+        settings = replace(self._rng.choice(self._kind.settings), num_shards=self._num_shards)
+        return open_view(self._files_of(process), settings, NEVER, 0.0)
+
+    def _write(self, process: str, rng: random.Random, writer: int) -> None:
+        first = len(SHARED) + OWN_PER_WRITER * writer
+        own = range(first, first + OWN_PER_WRITER)
+        view = self._opened(process)
+        for _ in range(rng.randint(1, 4)):
+            if rng.random() < 0.7:
+                entities, number = rng.sample([*SHARED, *own], rng.randint(1, 4)), next(self._numbers)
+                batch = self._kind.batch({entity: {number} for entity in entities})
+                write = rng.choice([view.write, view.write, partial(write_staged, view)])
+                self.board.do("write", partial(write, batch), entities, number)
             else:
-                gone = choices.sample(own, 1)
-                board.do("delete", lambda: delete_rows(view, gone), gone)
-            board.read(view, num_entities, process)
+                gone = rng.sample(own, 1)
+                self.board.do("delete", partial(view.delete, self._kind.deletions(gone)), gone)
+            self.board.read(view, process)
 
-    def rebuild_from(view: View, rows: Callable[[], dict[int, int]], keep: bool) -> None:
-        def fill(staging: Storage) -> Storage:
-            filled = View(staging, SETTINGS[0], NEVER, 0.0)
-            for entity, number in rows().items():
-                write_rows(filled, [entity], number, START + timedelta(seconds=number))
-            return staging
-
-        rebuild(view, fill, keep=keep)
-
-    def replace_rows(view: View) -> None:
-        """By the same rows."""
-        rows = lambda: {entity: number for entity, (number, _) in read_rows(view, num_entities).items()}
-        board.do("rebuild", lambda: rebuild_from(view, rows, keep=False))
-
-    def add_rows(view: View) -> None:
-        number = next(numbers)
-        rows = lambda: dict.fromkeys(SHARED, number)
-        board.do("write", lambda: rebuild_from(view, rows, keep=True), SHARED, number)
-
-    def sealer(process: str, choices: random.Random) -> None:
-        view = opened(process)
-        for _ in range(choices.randint(1, 4)):
-            what = choices.choices(
-                ["seal", "seal a delta", "absorb", "vacuum", "rebuild", "add"], [4, 2, 2, 2, 1, 1]
-            )[0]
-            if what == "rebuild":
-                replace_rows(view)
-            elif what == "add":
-                add_rows(view)
+    def _seal(self, process: str, rng: random.Random) -> None:
+        view = self._opened(process)
+        does: dict[str, Callable[[], Any]] = {
+            "seal": lambda: view.seal(),
+            "seal a delta": lambda: view.seal(as_delta=True),
+            "absorb": lambda: view.absorb(),
+            "vacuum": lambda: view.vacuum(),
+            "rebuild": lambda: rebuild(view, partial(self._fill, view)),
+            "divide": lambda: self._divide(process, rng.choice((1, 2, 4))),
+        }
+        for _ in range(rng.randint(1, 4)):
+            what = rng.choices([*does, "write"], [4, 2, 2, 2, 1, 1, 1])[0]
+            if what == "write":
+                number = next(self._numbers)
+                fill = partial(self._fill, view, rows={entity: {number} for entity in SHARED})
+                self.board.do(what, partial(rebuild, view, fill, keep=True), SHARED, number)
             else:
-                act = {
-                    "seal": view.seal,
-                    "seal a delta": partial(view.seal, as_delta=True),
-                    "absorb": view.absorb,
-                    "vacuum": view.vacuum,
-                }
-                board.do(what, act[what])
-            if choices.random() < 0.5:
-                board.read(view, num_entities, process)
-            if choices.random() < 0.3:
-                view = opened(process)
+                self.board.do(what, does[what])
+            if rng.random() < 0.5:
+                self.board.read(view, process)
+            if rng.random() < 0.3:
+                view = self._opened(process)
 
-    def reader(process: str, choices: random.Random) -> None:
-        view = opened(process)
-        for _ in range(choices.randint(2, 8)):
-            board.read(view, num_entities, process)
-            if choices.random() < 0.2:
-                view = opened(process)
+    def _fill(self, view: View, staging: Storage, rows: Rows | None = None) -> Storage:
+        """Fill a view with rows, by default with those that it has."""
+        rows = self._kind.read(view, self.board.num_entities) if rows is None else rows
+        if rows:
+            View(staging, self._kind.settings[0], NEVER, 0.0).write(self._kind.batch(rows))
+        return staging
 
-    def dropper(process: str, choices: random.Random) -> None:
-        for _ in range(choices.randint(1, 2)):
-            board.do("drop", lambda: remove_view(kind(files).of(turns, process, are_leases_kept)))
+    def _divide(self, process: str, num_shards: int) -> None:
+        def wait(seconds: float) -> None:
+            self.turns.seconds += seconds
 
-    def noted(work: Callable[..., None], process: str, *more: Any) -> Callable[[], None]:
-        def run() -> None:
-            try:
-                work(process, random.Random(f"{name} {process}"), *more)
-            except BaseException:
-                errors.append(f"{process}:\n{traceback.format_exc()}")
+        settings = replace(self._kind.settings[0], num_shards=num_shards)
+        resharding.divide(self._files_of(process), settings, replace(NEVER, by_job=True), wait)
 
-        return run
+    def _read(self, process: str, rng: random.Random) -> None:
+        view = self._opened(process)
+        for _ in range(rng.randint(2, 8)):
+            self.board.read(view, process)
+            if rng.random() < 0.2:
+                view = self._opened(process)
 
-    processes = {}
-    for n in range(num_writers):
-        own = range(num_entities)[len(SHARED) + OWN_PER_WRITER * n :][:OWN_PER_WRITER]
-        processes[f"writer {n}"] = noted(writer, f"writer {n}", own)
-    for n in range(rng.choice((1, 2, 2))):
-        processes[f"sealer {n}"] = noted(sealer, f"sealer {n}")
-    for n in range(rng.choice((0, 1))):
-        processes[f"reader {n}"] = noted(reader, f"reader {n}")
-    if are_leases_kept and rng.random() < 0.3:
-        processes["dropper"] = noted(dropper, "dropper")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(memory, "time", SimpleNamespace(time=lambda: turns.seconds))
-        patch.setattr(wal_objects, "time", SimpleNamespace(sleep=lambda seconds: None))
-        patch.setattr(wal_objects, "_boot_time", lambda: turns.seconds)
-        patch.setattr(threads.Threads, "submit", at_once)
-        patch.setattr(secrets, "token_hex", lambda n=16: rng.randbytes(n).hex())
-        patch.setattr(secrets, "token_bytes", rng.randbytes)
-        turns.run(processes)
-        noted(lambda process, choices: at_last(board, opened, num_entities), "at last")()
-    counts.update(board.counts)
-    counts["steps"] += turns.step
-    if errors:
-        raise AssertionError(
-            "\n".join([f"{kind.__name__}, leases {are_leases_kept}, {num_shards} shards", *errors])
-        )
+    def _drop(self, process: str, rng: random.Random) -> None:
+        for _ in range(rng.randint(1, 2)):
+            self.board.do("drop", partial(remove_view, self._files_of(process)))
+
+    def _end(self, process: str, rng: random.Random) -> None:
+        view = self._opened(process)
+        self.board.read(view, "unsealed")
+        view.seal()
+        self.board.read(view, "sealed")
+        self.board.read(self._opened(process), "opened anew")
+        for number, shard in enumerate(view.shards.values()):
+            semantics = self._kind.settings[0].semantics
+            found = verify_view(
+                shard.storage, self._kind.codecs, semantics=semantics, shard=(number, len(view.shards))
+            )
+            assert found.problems == [], found.problems
 
 
-def at_last(board: Board, opened: Callable[[str], View], num_entities: int) -> None:
-    """Check what is there in the end."""
-    view = opened("at last")
-    board.read(view, num_entities, "unsealed")
-    view.seal()
-    for who, each in (("sealed", view), ("opened anew", opened("at last"))):
-        board.read(each, num_entities, who)
-    for number, shard in enumerate(view.shards.values()):
-        found = verify_view(shard.storage, CODECS, shard=(number, len(view.shards)))
-        assert found.problems == [], found.problems
+def write_staged(view: View, batch: Batch) -> None:
+    """Write as an engine does: files first, then a commit of them."""
+    view.commit_staged([*view.stage([view.to_table([batch])], f"job-{secrets.token_hex(4)}-")])
 
 
 def at_once(self: threads.Threads, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
@@ -440,23 +502,22 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--first", type=int, default=0, help="the number of the first history")
     parser.add_argument("--most", type=int, help="histories to run; all that the time allows by default")
-    parser.add_argument("--leases", action="store_true", help="only storages that keep leases")
-    parser.add_argument("--trace", action="store_true", help="print each operation")
+    parser.add_argument("--trace", action="store_true", help="print each step")
     options = parser.parse_args()
     logging.disable(logging.WARNING)
     counts: Counter[str] = Counter()
-    end, number = time.monotonic() + options.seconds, options.first
+    failures, number, end = 0, options.first, time.monotonic() + options.seconds
     while time.monotonic() < end and (options.most is None or number < options.first + options.most):
+        history = History(f"{options.seed} {number}", options.trace)
         try:
-            history(f"{options.seed} {number}", counts, options.leases, options.trace)
+            history.run()
         except Exception:  # whatever it is, the campaign goes on
             print(f"history {number}:", traceback.format_exc(), sep="\n", flush=True)
-            counts["failures"] += 1
-        counts["histories"] += 1
+            failures += 1
+        counts.update(history.board.counts, steps=history.turns.step)
         number += 1
-    failures, histories = (counts.pop(what, 0) for what in ("failures", "histories"))
     print(", ".join(f"{count:,} {what}" for what, count in sorted(counts.items())))
-    print(f"{histories} histories, {failures} failures")
+    print(f"{number - options.first} histories, {failures} failures")
     return min(1, failures)
 
 

@@ -98,7 +98,7 @@ def plan_write(number: int) -> ListWrite:
     if does == CLEAR:
         return ListWrite(number, CLEAR, tuple((entity, ()) for entity in entities[:2]), before)
     if does == REMOVE:
-        until = _at(number - rng.choice([0, 0, 4]))
+        until = at(number - rng.choice([0, 0, 4]))
         values = [f"value {rng.randrange(NUM_VALUES)}" for _ in entities]
         rows = tuple((e, ((value, until),)) for e, value in zip(entities, values, strict=True))
         return ListWrite(number, REMOVE, rows, before)
@@ -114,13 +114,14 @@ def _rows(
 def _items(rng: random.Random, number: int) -> tuple[Item, ...]:
     """Some items in the order of their times, among them late ones."""
     drawn = {
-        (f"value {rng.randrange(NUM_VALUES)}", _at(number - rng.choice([0, 0, 1, 6])))
+        (f"value {rng.randrange(NUM_VALUES)}", at(number - rng.choice([0, 0, 1, 6])))
         for _ in range(rng.randint(1, 3))
     }
     return tuple(sorted(drawn, key=lambda item: item[1]))
 
 
-def _at(second: int) -> int:
+def at(second: int) -> int:
+    """The time of an item."""
     return FIRST + second * SECOND
 
 
@@ -138,9 +139,14 @@ def apply_write(view: View, write: ListWrite) -> None:
 
         rebuild(view, fill)
     elif write.does == CLEAR:
-        view.delete(deletion_rows(_keys(entity for entity, _ in write.rows), START))
+        view.delete(deletions_of(entity for entity, _ in write.rows))
     else:
         view.write(to_rows(write.rows, write.does))
+
+
+def deletions_of(entities: Iterable[int]) -> pa.Table:
+    """The deletions of entities, as the online store writes them."""
+    return deletion_rows(_keys(entities), START)
 
 
 def to_rows(rows: Iterable[tuple[int, tuple[Item, ...]]], does: str | None) -> ListRows:

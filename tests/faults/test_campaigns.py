@@ -18,6 +18,7 @@ CAMPAIGNS = [
     ("io_errors.py --lists --seed 11", "--faults", 2, 10, ["faults"]),
     ("fuzz.py --seed 11", "--inputs", 20, 250, ["inputs"]),
     ("histories.py --seconds 600 --seed 7", "--most", 1, 7, ["histories"]),
+    ("interleavings.py --seconds 600 --seed 7", "--most", 3, 60, ["histories"]),
     ("bad_network.py --seed 5", "--seconds", 1, 5, ["reads", "faults"]),
     ("concurrency.py --writers 3 --readers 2 --seed 11", "--seconds", 1, 5, ["writes", "rows"]),
     ("concurrency.py --writers 3 --readers 1 --drops --seed 11", "--seconds", 1, 5, ["drops"]),

@@ -11,6 +11,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))  # some packages install a folder `tests`, too
 
+import pyarrow as pa
 from feast.protos.feast.types.Value_pb2 import StringSet, Value
 
 from feast_sketch_store.layers import Goal
@@ -85,9 +86,9 @@ def bought_of(entity: int, number: int) -> list[str]:
     return items_of(entity, number)[number % 2 :]
 
 
-def write_rows(view: View, entities: Iterable[int], number: int, event: datetime) -> None:
-    """Write one row per entity, all of whose values tell the number of the write."""
-    rows = [
+def rows_of(entities: Iterable[int], number: int, event: datetime) -> list[Any]:
+    """A row per entity, all of whose values tell the number of the write."""
+    return [
         (
             user_key(entity),
             {
@@ -100,12 +101,20 @@ def write_rows(view: View, entities: Iterable[int], number: int, event: datetime
         )
         for entity in entities
     ]
-    view.write(rows)
+
+
+def write_rows(view: View, entities: Iterable[int], number: int, event: datetime) -> None:
+    """Write one row per entity, see `rows_of`."""
+    view.write(rows_of(entities, number, event))
+
+
+def deletions_of(entities: Iterable[int]) -> pa.Table:
+    """The deletions of entities, as the online store writes them."""
+    return deletions([user_key(entity) for entity in entities], START)
 
 
 def delete_rows(view: View, entities: Iterable[int]) -> None:
-    """Delete entities as the online store does."""
-    view.delete(deletions([user_key(entity) for entity in entities], START))
+    view.delete(deletions_of(entities))
 
 
 def read_rows(view: View, num_entities: int) -> dict[int, tuple[int, set[str]]]:
