@@ -22,6 +22,7 @@ import re
 import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 
 from feast_sketch_store.errors import DamagedFileError, StorageError
@@ -185,7 +186,10 @@ class ObjectWriteAheadLog(WriteAheadLog):
             if not payloads:
                 found = self._find_tail()
                 check(found)
-                number = (found.end or self._begun()).next_number - 1
+                if found.end is None:
+                    self._begin()
+                else:
+                    number = found.end.next_number - 1
             for payload in payloads:
                 number = self._append_one(payload, check)
             return number, self._tail
@@ -196,8 +200,10 @@ class ObjectWriteAheadLog(WriteAheadLog):
             looked_at = _boot_time()
             found = self._find_tail()
             check(found)
-            tail = found.end or self._begun()
-            self._tail = tail
+            if found.end is None:
+                self._begin()
+                continue  # check again: what a drop had not yet removed may be gone
+            tail = self._tail = found.end
             try:
                 self._put(tail.identity, tail.next_number, kind, content)
             except FileExistsAlreadyError:
@@ -214,18 +220,11 @@ class ObjectWriteAheadLog(WriteAheadLog):
             return number
         raise StorageError(f"{self.where}: other processes commit too often; try again when they are idle")
 
-    def _begun(self) -> Cursor:
-        """Begin a log, or find the one that another writer has just begun."""
+    def _begin(self) -> None:
+        """Begin a log, unless another writer has just begun it."""
         head = SegmentHead(secrets.token_bytes(IDENTITY_BYTES), 0)
-        try:
-            with self._storage.create(_ROOT) as file:
-                file.write(encode_segment_head(head))
-        except FileExistsAlreadyError:
-            identity = self._identity()
-            if identity is None:
-                raise StorageError(f"{self.where}: the view was dropped during the write") from None
-            return Cursor("", "", identity, 0, 0)
-        return Cursor("", "", head.identity, 0, 0)
+        with suppress(FileExistsAlreadyError), self._storage.create(_ROOT) as file:
+            file.write(encode_segment_head(head))
 
     def _put(self, identity: bytes, number: int, kind: int, payload: bytes | memoryview) -> None:
         with self._storage.create(_name(identity, number)) as file:

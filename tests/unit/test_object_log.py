@@ -183,6 +183,22 @@ def test_an_absorber_that_slept_through_compactions_drops_nothing(storage, clock
     assert names_of(RowLog(storage).read()) == ["row 0 to 3", "row 4"]
 
 
+def test_a_file_that_a_drop_removes_before_its_commit_begins_the_log_is_not_committed(
+    storage, log, monkeypatch
+):
+    file = next(log.stage([rows("a")], "job-")).file
+    begin = ObjectWriteAheadLog._begin
+
+    def begin_after_a_drop(self):
+        storage.delete_all()
+        begin(self)
+
+    monkeypatch.setattr(ObjectWriteAheadLog, "_begin", begin_after_a_drop)
+    with pytest.raises(StorageError, match="was removed before its rows counted"):
+        log.append_all([file], rows("a").schema)
+    assert names_of(RowLog(storage).read()) == []
+
+
 def test_who_knows_an_empty_log_reads_what_was_absorbed_and_erased_since(storage, log):
     log.begin(rows("any").schema)
     known, writer = log.read().position, RowLog(storage)
