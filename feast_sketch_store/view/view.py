@@ -153,7 +153,7 @@ class View(LiveView[Shard]):
         self.storage.prepare()
         self._register(None, is_applied)
 
-    def _keep_file(self, rows: pa.Table | None = None, is_applied: bool = False) -> None:
+    def keep_file(self, rows: pa.Table | None = None, is_applied: bool = False) -> None:
         """Keep the view's file, in the course of a write; it fails if the rows were divided anew."""
         if self.registration is not None:
             self.registration.keep(self.settings, rows, is_applied)
@@ -161,7 +161,7 @@ class View(LiveView[Shard]):
     def _register(self, rows: pa.Table | None = None, is_applied: bool = False) -> None:
         """Keep the view's file, before rows are written; follow them if they were divided anew."""
         try:
-            self._keep_file(rows, is_applied)
+            self.keep_file(rows, is_applied)
         except OtherShardsError:
             if not self.follow():
                 raise
@@ -311,7 +311,7 @@ class View(LiveView[Shard]):
                 f"written, and those of the shards {', '.join(map(str, failed))} were not: {first}. "
                 "Write the batch again; what is there already does no harm"
             ) from first
-        self._keep_file()
+        self.keep_file()
 
     def refresh_all(self) -> None:
         """`refresh` of all shards, whether they are served or not."""
@@ -335,7 +335,7 @@ class View(LiveView[Shard]):
 
         def registered() -> Iterator[pa.Table]:
             for table in tables:
-                self._keep_file(table)
+                self.keep_file(table)
                 yield table
 
         self._register()
@@ -380,7 +380,7 @@ class View(LiveView[Shard]):
         for number, shard in self.shards.items():
             shard.commit_staged([file for file in files if file.shard == number])
         if files:
-            self._keep_file()
+            self.keep_file()
 
     def discard_staged(self, label: str) -> int:
         """Delete uncommitted staged files whose names begin with a label. Returns their number."""

@@ -173,6 +173,21 @@ def test_a_write_that_meets_the_division_is_refused_or_kept(place, num_shards, m
     assert shown(writer) == shown(opened(place, 2)) == expected
 
 
+def test_a_rebuild_beside_a_division_that_no_lease_keeps_out_is_refused():
+    place = Bucket()
+    view = opened(place, 1)
+    written = put(view, range(20), ["old"])
+
+    def fill_beside_a_division(staging):
+        put(open_view(staging, SETS, NEVER, 0.0), range(20), ["new"], second=1)
+        divide(place.open(), replace(SETS, num_shards=2), NEVER, lambda seconds: None)
+        return staging
+
+    with pytest.raises(ShardError, match="divided into 2 shards"):
+        rebuild(view, fill_beside_a_division)
+    assert shown(opened(place, 2)) == written
+
+
 def test_a_view_that_is_made_while_it_is_divided_keeps_its_rows(place):
     storage, written = place.open(), {}
     info = storage.info
