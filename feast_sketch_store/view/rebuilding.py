@@ -52,7 +52,7 @@ def rebuild(
     ------
     GateError : the new rows do not pass the gate; nothing has changed.
     SettingsError : this process does not know all features of the view; nothing has changed.
-    ShardError : another process divided the former rows in spite of this one; readers do not have the new rows.
+    ShardError : another process divided the former rows in spite of this one; reads do not have the new ones.
     StorageError : another process is sealing this view, or there are no new rows; nothing has changed. Or
         another process changed a shard in spite of this one; shards before it have their new rows.
     """
