@@ -148,7 +148,7 @@ class ClusterFacts:
         """Rows with values that lack each value: int64[C, V]."""
         return np.asarray(np.maximum(self.num_rows[:, None] - self.counts, 0))
 
-    @property
+    @cached_property
     def may_show(self) -> float:
         """False values that the reads of all rows may show together."""
         return self.false_per_read * max(1, int(self.num_rows.sum()))
@@ -260,11 +260,12 @@ class ClusterFacts:
         ones, shown = facts[:, None] * hashes, absent[:, None] * np.power(fill, hashes)
         if shown[:, -1].sum() > self.may_show:
             return None
+        bins = np.arange(len(shown))
         low, high = -60.0, 60.0  # logarithm of the price of a false value, in ones
         for _ in range(_PRICE_STEPS):
             middle = (low + high) / 2
             chosen = (ones + math.exp(middle) * shown).argmin(1)
-            if shown[np.arange(len(chosen)), chosen].sum() > self.may_show:
+            if shown[bins, chosen].sum() > self.may_show:
                 low = middle
             else:
                 high = middle
