@@ -164,7 +164,7 @@ class ListWindow:
     # microseconds since 1970 of the oldest item; or int64[n, 2], for each entity that time and one in the
     # first tick that is too new
     bounds: int | NDArray[np.int64]
-    limit: int | None  # the most items per entity; None for as many as the list shows
+    limit: int  # the most items per entity; NO_LIMIT for as many as the list shows
 
     @property
     def is_past(self) -> bool:
@@ -191,7 +191,7 @@ class ListWindow:
         if isinstance(self.bounds, int):
             return None
         assert codec.listing is not None
-        limit = min(self.limit or NO_LIMIT, codec.listing.limit or NO_LIMIT)
+        limit = min(self.limit, codec.listing.limit or NO_LIMIT)
         sealed = [layer for shard in state.shards.values() for layer in shard.sealed_layers]
         complete_since = max((layer.complete_since for layer in sealed), default=NO_TIMESTAMP)
         may_lack = self.bounds[:, 0] < complete_since
@@ -218,10 +218,13 @@ def window_of_lists(
     Raises RowError: the limit is not a whole number from 1; ``min_timestamp`` is no datetime; or a moment has
     no time zone, or is missing.
     """
-    if limit is not None and (not isinstance(limit, Integral) or isinstance(limit, bool) or limit < 1):
+    if limit is None:
+        limit = NO_LIMIT
+    elif not isinstance(limit, Integral) or isinstance(limit, bool) or limit < 1:
         raise RowError(
             f"the limit {limit!r} for the {where} is not a whole number from 1; give one, or None for all"
         )
+    limit = min(int(limit), NO_LIMIT)
     oldest = NO_TIMESTAMP if min_timestamp is None else _microseconds_of(min_timestamp, where)
     if until is None:
         return ListWindow(max(expire_before_of(ttl_microseconds), oldest), limit)

@@ -318,6 +318,13 @@ def test_a_limit_is_a_whole_number_and_a_time_a_datetime(store_of_lists, wanted)
         assert len(read([1], NOW, limit=np.int64(2))) == 1
 
 
+@for_each("limit", [2**62, 2**63, 10**30])
+def test_a_limit_beyond_all_lists_is_none(store_of_lists, limit):
+    for read in (Lists(store_of_lists, "history", "v").get, partial(reader_of(store_of_lists).lists, "v")):
+        assert read([1], limit=limit).to_arrow() == read([1]).to_arrow()
+        assert read([1], limit=limit, until=NOW).to_arrow() == read([1], until=NOW).to_arrow()
+
+
 def test_rows_of_values_have_one_length(make_store):
     store = make_store(growing(Set(String)))
     Sets(store, "history", "v").add([1], ["x"])
