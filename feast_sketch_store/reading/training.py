@@ -85,7 +85,8 @@ def through_sketch(
         raise SettingsError(
             f"features are the text {features!r}; give a list of names, such as [{features!r}]"
         )
-    columns = {name: _column_of(dataframe, view.name, name) for name in features or sealed.codecs}
+    wanted = sealed.codecs if features is None else features
+    columns = {name: _column_of(dataframe, view.name, name) for name in wanted}
     if features is None:
         columns = {
             name: column

@@ -149,6 +149,11 @@ def test_no_rows(filled):
     assert len(shown) == 0
 
 
+def test_no_features(filled):
+    training = pd.DataFrame({"liked": [[1]], "viewed": [["tea"]]})
+    assert through_sketch(training, filled({}), []).equals(training)
+
+
 def test_what_is_refused(filled):
     reader = filled({})
     with pytest.raises(UnsupportedFeatureError, match="no feature 'liked'"):
