@@ -204,6 +204,8 @@ def _column_of(dataframe: "pd.DataFrame", view: str, feature: str) -> str | None
 
 def _as_column(values: "pd.Series[object]", codec: FeatureCodec, name: str) -> pa.Array:
     """A column of the codec's type. Sets become lists; values that pandas treats as missing become null."""
+    if values.ndim > 1:
+        raise RowError(f"the dataframe has {values.shape[1]} columns {name!r}; leave one of them")
     plain = [sorted(value) if isinstance(value, set | frozenset) else value for value in values]
     for row, value in enumerate(plain if codec.is_collection else ()):
         if isinstance(value, str | bytes):  # Arrow would split it into characters

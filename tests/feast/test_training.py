@@ -164,6 +164,8 @@ def test_what_is_refused(filled):
         through_sketch(pd.DataFrame({"seen": [[1]]}), reader, ["viewed"])
     with pytest.raises(RowError, match="column 'viewed' is not of the feature's type, large_list<"):
         through_sketch(pd.DataFrame({"viewed": [["tea"]]}), reader)
+    with pytest.raises(RowError, match="the dataframe has 2 columns 'viewed'; leave one of them"):
+        through_sketch(pd.DataFrame([[[1], [2]]], columns=["viewed", "viewed"]), reader)
     reader = filled({}, [Field(name="words", dtype=Set(String))])
     with pytest.raises(RowError, match="row 1 has 'tea', and needs a list of values"):
         through_sketch(pd.DataFrame({"words": [["tea"], "tea"]}), reader)
