@@ -249,12 +249,6 @@ class Stepped(memory.OwnProcess):
             self._wait("delete", name)
             super().delete([name])
 
-    def delete_all(self) -> None:
-        self._wait("delete_all", "")
-        with self.files.changed:
-            names = [name for name in self.files.files if name.startswith(self.prefix)]
-        self.delete([name.removeprefix(self.prefix) for name in names])
-
     @contextmanager
     def lease(self, name: str, wait: bool = False, create: bool = True) -> Iterator[bool]:
         if not self.are_leases_kept:
@@ -277,9 +271,19 @@ class Stepped(memory.OwnProcess):
 class Folder(Stepped, memory.MemoryStorage):
     """A folder."""
 
+    def delete_all(self) -> None:
+        self._wait("delete_all", "")
+        super().delete_all()
+
 
 class Bucket(Stepped, memory.ObjectsInMemory):
     """Objects."""
+
+    def delete_all(self) -> None:
+        self._wait("delete_all", "")
+        with self.files.changed:
+            names = [name for name in self.files.files if name.startswith(self.prefix)]
+        self.delete([name.removeprefix(self.prefix) for name in names])
 
 
 @dataclass
