@@ -98,6 +98,7 @@ class AppendedFeature(ABC):
         self._sketch_store = online_store_of(self._store)
         self._is_replica = self._store.config.online_store.read_only
         self._version = _version_of(self._store, feature_view)
+        self._interval_seconds = self._store.config.online_store.refresh.interval_seconds
         self._followed_at = -math.inf  # time.monotonic()
         registry: Any = self._store.registry
         registry.refresh(self._store.project)  # a view may have been applied since
@@ -106,7 +107,7 @@ class AppendedFeature(ABC):
     def _follow(self) -> None:
         """Open the feature as the registry declares it, once per refresh interval; errors as of the class."""
         now = time.monotonic()
-        if now - self._followed_at < self._store.config.online_store.refresh.interval_seconds:
+        if now - self._followed_at < self._interval_seconds:
             return
         store, (feature_view, feature) = self._store, self._names
         table = self._version or any_feature_view(store, feature_view, allow_cache=True)

@@ -145,14 +145,15 @@ static int64_t limit_of(const Place *place, const Feature *feature) {
     return own < place->limit ? own : place->limit;
 }
 
-/* Turns ages into times in a unit of microseconds, rounded down, or into counts; 0 or FAILED. */
+/* Turns ages, or numbers of counts, both ascending, into times in a unit of microseconds, rounded down, or into counts;
+ * 0 or FAILED. */
 static int weigh(const Feature *feature, int64_t unit, int64_t *ages, int64_t count) {
-    const int64_t newest = feature->newest_tick, resolution = feature->resolution, oldest = (1ll << 62) / resolution;
-    for (int64_t i = 0; i < count; i++) {
-        if (ages[i] >= (feature->counts ? feature->num_counts : oldest)) return FAILED;
-        ages[i] = feature->counts ? feature->counts[ages[i]] : (newest - ages[i]) * resolution;
-    }
-    for (int64_t i = 0; !feature->counts && unit > 1 && i < count; i++) ages[i] = floor_of(ages[i], unit);
+    const int64_t newest = feature->newest_tick, resolution = feature->resolution, *counts = feature->counts;
+    const int64_t end = counts ? feature->num_counts : (1ll << 62) / resolution;
+    if (count && ages[count - 1] >= end) return FAILED;
+    for (int64_t i = 0; counts && i < count; i++) ages[i] = counts[ages[i]];
+    for (int64_t i = 0; !counts && i < count; i++) ages[i] = (newest - ages[i]) * resolution;
+    for (int64_t i = 0; !counts && unit > 1 && i < count; i++) ages[i] = floor_of(ages[i], unit);
     return 0;
 }
 

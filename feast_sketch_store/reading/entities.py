@@ -70,7 +70,7 @@ class EntityColumns:
         return hash_columns(columns)
 
     def _by_name(self, entities: Entities) -> list[tuple[str, Any]]:
-        if not isinstance(entities, Mapping):
+        if isinstance(entities, np.ndarray) or not isinstance(entities, Mapping):  # arrays are common
             if len(self.join_keys) != 1:
                 raise self._refused("give a mapping with an array for each")
             return [(next(iter(self.join_keys)), entities)]

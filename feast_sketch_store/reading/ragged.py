@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from numbers import Integral
-from typing import TYPE_CHECKING, TypeAlias, Union
+from typing import TYPE_CHECKING, Any, TypeAlias, Union
 
 import numpy as np
 import pyarrow as pa
@@ -207,7 +207,7 @@ def window_of_lists(
     ttl_microseconds: int | None,
     num_entities: int,
     min_timestamp: datetime | None,
-    limit: int | None,
+    limit: Any,
     until: Moments | None,
     is_inclusive: bool,
 ) -> ListWindow:
@@ -220,7 +220,7 @@ def window_of_lists(
     """
     if limit is None:
         limit = NO_LIMIT
-    elif not isinstance(limit, Integral) or isinstance(limit, bool) or limit < 1:
+    elif not isinstance(limit, int | Integral) or isinstance(limit, bool) or limit < 1:
         raise RowError(
             f"the limit {limit!r} for the {where} is not a whole number from 1; give one, or None for all"
         )
@@ -277,13 +277,16 @@ def _moments(until: Moments, number: int, where: str) -> NDArray[np.int64]:
     return moments
 
 
-def require_attributes(where: str, codec: FeatureCodec, names: Sequence[str]) -> None:
+def require_attributes(where: str, codec: FeatureCodec, names: Any) -> None:
     """Check that the items of a list have some attributes; ``where`` is the list in messages.
 
     Raises UnsupportedFeatureError: they lack one.
     """
+    are_names = isinstance(names, tuple | list | Sequence) and not isinstance(names, str)
+    if are_names and not names:
+        return
     own = [attribute.feature for attribute in codec.attributes]
-    if isinstance(names, str) or not isinstance(names, Sequence):
+    if not are_names:
         raise UnsupportedFeatureError(
             f"the attributes to be read of the {where} are {shown(names)}; give a list of names, of {own}"
         )
