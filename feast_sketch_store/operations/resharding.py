@@ -86,26 +86,25 @@ def divide(
                 f"feature view {view!r}: another process divided its rows into "
                 f"{counted(there.num_shards, 'shard')} just now; run again to divide them once more"
             )
-        if there.is_moving:  # a run was killed, perhaps after the switch and before readers were sent there
-            _remove_unfinished(storage, shard_map)
-            _tell(storage, former_files(storage, former.shard_map))
-        if former.shard_map.num_shards == num_shards:
-            if not there.is_moving:
-                raise SettingsError(f"feature view {view!r} has {counted(num_shards, 'shard')} already")
-            put_map(storage, settings, former.shard_map, [there])
-            return sum(len(part.kept_rows() or ()) for part in former.shards.values())
+        if former.shard_map.num_shards == num_shards and not there.is_moving:
+            raise SettingsError(f"feature view {view!r} has {counted(num_shards, 'shard')} already")
         former.refresh_all()
-        if former.is_pinned:
+        if former.is_pinned and former.shard_map.num_shards != num_shards:
             raise StorageError(
                 f"feature view {view!r}: it is pinned to a snapshot, which new shards would not have; run "
                 f"`feast-sketch unpin {view}` first"
             )
-        begun, filled = replace(former.shard_map, is_moving=True), replace(shard_map, is_moving=True)
-        put_map(storage, settings, begun, [there])
+        begun, filled = (replace(m, moves_to=shard_map.folder) for m in (former.shard_map, shard_map))
+        put_map(storage, settings, begun, [there])  # from here on, a run that lost its lease fails
         is_done = False
         try:
+            if there.is_moving:  # a run was killed, perhaps before it sent readers to the new shards
+                if there.moves_to != there.folder:
+                    _remove_unfinished(storage, there.moves_to)
+                _tell(storage, former_files(storage, former.shard_map))
+            if former.shard_map.num_shards == num_shards:
+                return sum(len(part.kept_rows() or ()) for part in former.shards.values())
             wait(2 * seconds_between_looks(storage))
-            _remove_unfinished(storage, shard_map)
             # The rows are those that count already.
             moved = View(storage, replace(settings, gate=Gate()), policy, 0.0, shard_map=shard_map)
             moved.registration = None  # the view's file is not to name these shards yet
@@ -129,7 +128,7 @@ def divide(
         finally:
             if not is_done:
                 put_map(storage, settings, former.shard_map, [begun, filled])
-                _remove_unfinished(storage, shard_map)
+                _remove_unfinished(storage, shard_map.folder)
         # Readers of old shards would miss what is written to the new ones.
         for part in former.shards.values():
             part.snapshots.note_move()
@@ -149,12 +148,9 @@ def _fill(part: Shard, moved: View) -> Position:
     return log.position
 
 
-def _remove_unfinished(storage: Storage, shard_map: ShardMap) -> None:
-    """Remove the files of a killed run, with any number of shards."""
-    same = shard_map.folder.rpartition("-")[0] + "-"
-    for folder in sorted({info.name.partition("/")[0] for info in storage.walk()}):
-        if folder.startswith(same):
-            storage.within(f"{folder}/").delete_all()
+def _remove_unfinished(storage: Storage, folder: str) -> None:
+    """Remove shards to which no run can switch any more."""
+    storage.within(folder).delete_all()
 
 
 def _tell(storage: Storage, names: Sequence[str]) -> None:

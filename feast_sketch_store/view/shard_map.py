@@ -8,6 +8,7 @@ The rows of a view without shards lie in its own folder. Shards are fixed when t
 """
 
 import re
+import secrets
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,6 +24,7 @@ from feast_sketch_store.storage.base import Storage
 from feast_sketch_store.structures.parts import checked
 
 _HASH_BITS = 64
+_FOLDER = re.compile(r"shards-[0-9]+-[0-9]+(-[0-9a-f]+)?/")
 
 # Rows gathered before they are divided, because each part becomes a file.
 DIVIDED_ROWS = 1 << 20
@@ -65,7 +67,7 @@ class ShardMap:
     # often the rows were divided and the number of shards, so that a process that has opened a view finds
     # nothing there if the view was removed and made again with another number
     folder: str = ""
-    is_moving: bool = False  # whether the rows are being divided again; no process may write meanwhile
+    moves_to: str = ""  # the folder of a run that divides the rows again; no process may write meanwhile
 
     @classmethod
     def first(cls, num_shards: int) -> "ShardMap":
@@ -73,14 +75,19 @@ class ShardMap:
         return cls(num_shards, f"shards-0-{num_shards}/") if num_shards > 1 else cls()
 
     def followed_by(self, num_shards: int) -> "ShardMap":
-        """The map of the same view after its rows are divided again."""
+        """The map of the same view after its rows are divided again, with a folder that no other run has."""
         last = int(self.folder.split("-")[1]) if self.folder else -1
-        return ShardMap(num_shards, f"shards-{last + 1}-{num_shards}/")
+        return ShardMap(num_shards, f"shards-{last + 1}-{num_shards}-{secrets.token_hex(4)}/")
+
+    @property
+    def is_moving(self) -> bool:
+        """Whether the rows are being divided again."""
+        return bool(self.moves_to)
 
     @property
     def settled(self) -> "ShardMap":
         """The same, for processes that use these shards even while rows are being moved."""
-        return replace(self, is_moving=False)
+        return replace(self, moves_to="")
 
     @classmethod
     def of_entry(cls, entry: Any) -> "ShardMap":
@@ -89,16 +96,19 @@ class ShardMap:
         Raises ValueError, KeyError, TypeError: the entry is not a shard map.
         """
         entry = checked(entry, dict)
-        folder = checked(entry["folder"], str)
         num_shards = shard_count(checked(entry["num_shards"], int))
-        if re.fullmatch(r"shards-[0-9]+-[0-9]+/", folder) is None and (folder or num_shards > 1):
-            raise ValueError(f"{folder!r} is not the folder of shards")
-        return cls(num_shards, folder, checked(entry.get("is_moving", False), bool))
+        folder, moves_to = checked(entry["folder"], str), checked(entry.get("moves_to", ""), str)
+        for each in (folder, moves_to):
+            if each and _FOLDER.fullmatch(each) is None:
+                raise ValueError(f"{each!r} is not the folder of shards")
+        if num_shards > 1 and not folder:
+            raise ValueError(f"{num_shards} shards have no folder")
+        return cls(num_shards, folder, moves_to)
 
     def to_entry(self) -> dict[str, Any]:
         """The entry of a view's file."""
         entry: dict[str, Any] = {"folder": self.folder, "num_shards": self.num_shards}
-        return {**entry, "is_moving": True} if self.is_moving else entry
+        return {**entry, "moves_to": self.moves_to} if self.moves_to else entry
 
     @property
     def folders(self) -> list[str]:

@@ -65,7 +65,11 @@ STUCK_SECONDS = 60.0
 JUMP_SECONDS = 400.0  # longer than a commit to a bucket may take
 # What others hinder: a late commit, a seal beside another, rows that are being divided.
 HINDERED = ("may not count", "is sealing", "no rows to rebuild from", "divide", "already")
-WITHOUT_LEASES = ("changed the row log meanwhile", "is damaged: it is missing")  # of two seals at once
+WITHOUT_LEASES = (
+    "changed the row log meanwhile",
+    "is damaged: it is missing",
+    "dropped meanwhile",
+)  # of two seals at once
 
 Rows = Mapping[int, Set[int]]  # the numbers of an entity: of its row, or of the items of its list
 

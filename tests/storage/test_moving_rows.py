@@ -173,6 +173,20 @@ def test_a_write_that_meets_the_division_is_refused_or_kept(place, num_shards, m
     assert shown(writer) == shown(opened(place, 2)) == expected
 
 
+def test_of_two_divisions_that_no_lease_keeps_apart_one_counts():
+    place = Bucket()
+    view = opened(place, 1)
+    written = put(view, range(20), ["old"])
+
+    def divide_in_between(seconds):
+        divide(place.open(), replace(SETS, num_shards=4), NEVER, lambda seconds: None)
+
+    with pytest.raises(StorageError, match="another process divides the rows"):
+        divide(place.open(), replace(SETS, num_shards=2), NEVER, divide_in_between)
+    for each in (view, opened(place, 4)):
+        assert shown(each) == written
+
+
 def test_a_rebuild_beside_a_division_that_no_lease_keeps_out_is_refused():
     place = Bucket()
     view = opened(place, 1)

@@ -90,7 +90,7 @@ RULES: Final[Mapping[str, Mapping[str, Sequence[str]]]] = {
             "too many",
             "a number with a point",
         ],
-        "another folder than `shards-` and two numbers": ["another folder"],
+        "another folder than `shards-` and numbers": ["another folder"],
     },
     "layer.parts": {
         "a description that is missing, or of another type": [
