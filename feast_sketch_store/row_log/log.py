@@ -424,7 +424,7 @@ class RowLog:
             raise DamagedFileError(
                 f"{self._wal.where}: there is a table of rows, and its write-ahead log is gone. Unless "
                 "another process is removing the view just now, restore its folder from a backup, or remove "
-                "it with `feast apply` and materialize it"
+                "the view with `feast apply` and materialize it"
             )
 
     def _mixed(self) -> DamagedFileError:
