@@ -194,7 +194,7 @@ class Turns:
                 self._changed.notify_all()
 
 
-class Stepped(memory.OwnProcess):
+class Stepped(memory.OwnProcess, memory.MemoryStorage):
     """A storage in memory, each of whose operations waits for its turn."""
 
     turns: Turns
@@ -272,7 +272,7 @@ class Stepped(memory.OwnProcess):
                 self.files.held.remove(key)
 
 
-class Folder(Stepped, memory.MemoryStorage):
+class Folder(Stepped):
     """A folder."""
 
     def delete_all(self) -> None:
@@ -365,7 +365,8 @@ class History:
         rng = self._rng
         self.turns = Turns(rng, is_traced)
         self._files = memory.Files()
-        self._storage, self._are_leases_kept = rng.choice([(Folder, True), (Bucket, True), (Bucket, False)])
+        places: list[tuple[type[Stepped], bool]] = [(Folder, True), (Bucket, True), (Bucket, False)]
+        self._storage, self._are_leases_kept = rng.choice(places)
         self._kind = rng.choice(KINDS)
         self._num_shards = rng.choice((1, 1, 2))
         self._num_writers = rng.choice((1, 2, 3))
