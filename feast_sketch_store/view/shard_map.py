@@ -24,7 +24,7 @@ from feast_sketch_store.storage.base import Storage
 from feast_sketch_store.structures.parts import checked
 
 _HASH_BITS = 64
-_FOLDER = re.compile(r"shards-[0-9]+-[0-9]+(-[0-9a-f]+)?/")
+_FOLDER = re.compile(r"shards-[0-9]+-[0-9]+(-[0-9a-f]{8})?/")
 
 # Rows gathered before they are divided, because each part becomes a file.
 DIVIDED_ROWS = 1 << 20

@@ -392,7 +392,7 @@ def test_former_shards_stay_if_rows_begin_to_move_while_they_are_listed(tmp_path
 
     def list_and_move(storage, shards):
         names = real(storage, shards)
-        storage.replace("view.json", ViewFile(replace(shards, moves_to="shards-9-2-0a/")).encode())
+        storage.replace("view.json", ViewFile(replace(shards, moves_to="shards-9-2-0a1b2c3d/")).encode())
         return names
 
     monkeypatch.setattr(resharding, "former_files", list_and_move)

@@ -38,7 +38,7 @@ function lookAtView(folder, allowOld) {
   const told = file?.shards;
   const number = told?.num_shards;
   const isPower = Number.isSafeInteger(number) && number >= 1 && number <= MAX_SHARDS && (number & (number - 1)) === 0;
-  const isFolder = typeof told?.folder === "string" && (/^shards-[0-9]+-[0-9]+(-[0-9a-f]+)?\/$/.test(told.folder) || (told.folder === "" && number === 1));
+  const isFolder = typeof told?.folder === "string" && (/^shards-[0-9]+-[0-9]+(-[0-9a-f]{8})?\/$/.test(told.folder) || (told.folder === "" && number === 1));
   must(file?.format_version === 1 && isPower && isFolder, RULE, `${source}: does not tell of shards`);
   if (!told.folder) return new View([new Shard(folder, { allowOld })]);
   const folders = Array.from({ length: number }, (_, i) => join(folder, told.folder, String(i).padStart(2, "0")));
