@@ -132,11 +132,19 @@ static inline void expect_bit(const Ascending *numbers, uint64_t number) {
     if (low < (uint64_t)numbers->length) PREFETCH(numbers->lows.words + (low * (uint64_t)numbers->lows.width >> 6));
 }
 
-/* The number with index `place`, which is below `length`; ~0 if the arrays lack it. */
-static uint64_t ascending_get(const Ascending *numbers, int64_t place) {
-    uint64_t bit = find_bit(numbers, (uint64_t)place);
-    if (bit < (uint64_t)place || bit == ~0ull) return ~0ull;
-    return (bit - (uint64_t)place) << numbers->lows.width | packed_get(&numbers->lows, (uint64_t)place);
+/* The position of the next one from bit `place` on; ~0 if there is none. */
+static inline uint64_t next_one(const Ascending *numbers, uint64_t place) {
+    if (place >= numbers->num_bits) return ~0ull;
+    uint64_t word = place >> 6, last = (numbers->num_bits - 1) >> 6, bits = numbers->highs[word] & ~0ull << (place & 63);
+    while (!bits && word < last) bits = numbers->highs[++word];
+    place = word << 6 | LOWEST(bits | 1ull << 63);
+    return bits && place < numbers->num_bits ? place : ~0ull;
+}
+
+/* The number with index `place`, given the position of its one; ~0 if the arrays lack it. */
+static inline uint64_t number_of_one(const Ascending *numbers, uint64_t place, uint64_t bit) {
+    if (bit < place || bit == ~0ull) return ~0ull;
+    return (bit - place) << numbers->lows.width | packed_get(&numbers->lows, place);
 }
 
 void ascending_expect(const Ascending *numbers, int64_t place) {
@@ -162,19 +170,22 @@ int checked_has_sample(const CheckedAscending *checked, uint64_t sample) {
     return blocks_are_verified(&checked->lows, row * width >> 6, ((stop - before) * width >> 6) + 1);
 }
 
-uint64_t checked_get(const CheckedAscending *checked, int64_t place) {
+/* Whether everything that a number is read from is intact. */
+static int checked_has(const CheckedAscending *checked, int64_t place) {
     uint64_t word = (uint64_t)place * (uint64_t)checked->numbers.lows.width >> 6;
-    if (!checked_is_finished(checked) &&
-        (!checked_has_sample(checked, (uint64_t)place / SAMPLED) ||
-         (checked->numbers.lows.width && !blocks_are_verified(&checked->lows, word, word + 1))))
-        return ~0ull;
-    return ascending_get(&checked->numbers, place);
+    return checked_is_finished(checked) ||
+           (checked_has_sample(checked, (uint64_t)place / SAMPLED) &&
+            (!checked->numbers.lows.width || blocks_are_verified(&checked->lows, word, word + 1)));
 }
 
 int row_bits_get(const CheckedAscending *starts, int64_t row, uint64_t num_bits, const Blocks *blocks, uint64_t *start,
                  uint64_t *stop) {
-    *start = checked_get(starts, row);
-    *stop = row + 1 < starts->numbers.length ? checked_get(starts, row + 1) : num_bits;
+    const Ascending *numbers = &starts->numbers;
+    int64_t next = row + 1 < numbers->length ? row + 1 : row;
+    if (!checked_has(starts, row) || !checked_has(starts, next)) return -1;
+    uint64_t bit = find_bit(numbers, (uint64_t)row);
+    *start = number_of_one(numbers, (uint64_t)row, bit);
+    *stop = next > row ? number_of_one(numbers, (uint64_t)next, next_one(numbers, bit + 1)) : num_bits;
     if (*start > *stop || *stop > num_bits) return -1;
     return blocks_are_verified(blocks, *start >> 6, (*stop >> 6) + 1) ? 0 : -1;
 }
@@ -197,7 +208,7 @@ KERNEL_FUNCTION(take_ascending) {
     const int64_t *place = places.data;
     for (Py_ssize_t i = 0; i < places.length; i++) {
         if (place[i] < 0 || place[i] >= numbers.length) return refuse("there is no such number");
-        uint64_t number = ascending_get(&numbers, place[i]);
+        uint64_t number = number_of_one(&numbers, (uint64_t)place[i], find_bit(&numbers, (uint64_t)place[i]));
         if (number == ~0ull) return refuse("ascending numbers cannot be read");
         ((uint64_t *)out.data)[i] = number;
     }

@@ -576,15 +576,10 @@ static int begin_groups(const RowReader *rows, Place **places, Py_ssize_t number
     for (Py_ssize_t i = 0; i < number; i++) ascending_expect(&rows->starts.numbers, group_of(&rows->sets, places[i]->row));
     for (Py_ssize_t i = 0; i < number; i++) {
         int64_t group = group_of(&rows->sets, places[i]->row);
-        uint64_t first = checked_get(&rows->starts, group), stop = rows->sets.num_bits;
-        if (first > stop) return FAILED;
+        uint64_t first, stop;
+        if (row_bits_get(&rows->starts, group, rows->sets.num_bits, &rows->code_blocks, &first, &stop) < 0) return FAILED;
         for (uint64_t word = 0; word <= words; word += WORDS_OF_LINE) PREFETCH(rows->sets.words + (first >> 6) + word);
         jobs[i].bit = first;
-        if (blocks_are_finished(&rows->code_blocks)) continue;
-        if (group + 1 < rows->starts.numbers.length) stop = checked_get(&rows->starts, group + 1);
-        if (first > stop || stop > rows->sets.num_bits ||
-            !blocks_are_verified(&rows->code_blocks, first >> 6, (stop >> 6) + 1))
-            return FAILED;
     }
     return 0;
 }

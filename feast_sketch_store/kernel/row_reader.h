@@ -92,9 +92,6 @@ static inline int checked_is_finished(const CheckedAscending *checked) {
 /* Whether everything from a sample to the next one is intact; with samples of zeros, the lows as well. */
 int checked_has_sample(const CheckedAscending *checked, uint64_t sample);
 
-/* The number with index `place`, below the length; ~0 if it cannot be read. */
-uint64_t checked_get(const CheckedAscending *checked, int64_t place);
-
 /* The bits of a row in consecutive codes, if they are intact; 0 or -1. */
 int row_bits_get(const CheckedAscending *starts, int64_t row, uint64_t num_bits, const Blocks *blocks, uint64_t *start,
                  uint64_t *stop);

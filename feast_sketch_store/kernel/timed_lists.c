@@ -5,41 +5,68 @@
 
 enum { AGES, SIZES, GAPS, KINDS };
 #define PREFIXES (1 << PREFIX_BITS)
+#define SHORT_BITS 8u /* most codes are no longer */
 #define NUM_WIDTHS 5
 #define LONGEST_UNARY 24 /* this many ones precede a number of 32 bits */
 #define MAX_AGE (1ll << 60)
+#define PEEKED 57 /* bits from any bit on in a word that is loaded at a whole byte */
 
-static ALWAYS_INLINE uint64_t peek(const ListCode *code, uint64_t bit) { return bits_at(code->words, bit); }
+/* A place in the codes: from bit `bit` on, `bits` has the next `known` bits. */
+typedef struct {
+    const ListCode *code;
+    uint64_t bit, bits;
+    uint32_t known;
+} Cursor;
 
-/* The next number of a kind; -1 if it is damaged. */
-static ALWAYS_INLINE int64_t read_number(const ListCode *code, uint64_t *bit, int kind) {
-    uint64_t bits = peek(code, *bit);
-    uint32_t entry = code->tables[kind * PREFIXES + (bits & (PREFIXES - 1))];
-    if (!entry) return -1;
-    uint32_t length = entry & 15, class = entry >> 4;
-    *bit += length;
-    if (class < 4) return class;
-    uint32_t extra = (class >> 1) - 1;
-    if (extra > 59) return -1;
-    bits = extra + length <= 64 ? bits >> length : peek(code, *bit);
-    *bit += extra;
-    return (int64_t)((uint64_t)(2 | (class & 1)) << extra | (bits & ((1ull << extra) - 1)));
+static ALWAYS_INLINE void peek(Cursor *cursor) {
+    memcpy(&cursor->bits, (const uint8_t *)cursor->code->words + (cursor->bit >> 3), sizeof cursor->bits);
+    cursor->bits >>= cursor->bit & 7;
+    cursor->known = PEEKED;
+}
+
+static ALWAYS_INLINE void skip(Cursor *cursor, uint32_t number) {
+    cursor->bit += number;
+    cursor->bits >>= number;
+    cursor->known -= number;
+}
+
+/* The next number of a kind; -1 if it is damaged. Classes are as good as random: no branch depends on them. */
+static ALWAYS_INLINE int64_t read_number(Cursor *cursor, int kind) {
+    if (cursor->known < PREFIX_BITS) peek(cursor);
+    const uint16_t *table = cursor->code->tables + kind * PREFIXES;
+    uint32_t entry = table[cursor->bits & ((1 << SHORT_BITS) - 1)]; /* so that usually few lines of the cache are needed */
+    if ((entry & 15) - 1 >= SHORT_BITS) entry = table[cursor->bits & (PREFIXES - 1)];
+    uint32_t length = entry & 15, class = entry >> 4, is_whole = class < 4;
+    uint32_t extra = is_whole ? 0 : (class >> 1) - 1, highest = is_whole ? class : 2 | (class & 1);
+    if (!entry || extra > 59) return -1;
+    skip(cursor, length);
+    if (extra > cursor->known) cursor->bits = bits_at(cursor->code->words, cursor->bit), cursor->known = 64;
+    int64_t number = (int64_t)((uint64_t)highest << extra | (cursor->bits & ((1ull << extra) - 1)));
+    skip(cursor, extra);
+    return number;
 }
 
 /* The next id of a tick with `left` ids left; none is below `next`. The id may be outside of the symbols. */
-static ALWAYS_INLINE int64_t read_id(const ListCode *code, uint64_t *bit, int64_t next, int64_t left) {
-    int octaves = left > 1 ? (int)HIGHEST((uint64_t)(left - 1)) + 1 : 0;
-    int row = octaves < NUM_WIDTHS ? octaves : NUM_WIDTHS - 1;
-    int width = code->widths[row * code->num_symbols + next] - (octaves - row);
-    if (width < 0) width = 0;
-    uint64_t bits = peek(code, *bit);
-    uint32_t quotient = LOWEST(~bits | 1ull << 63);
-    if (quotient < LONGEST_UNARY) {
-        *bit += quotient + 1 + (uint32_t)width;
-        return next + (int64_t)((uint64_t)quotient << width | (bits >> (quotient + 1) & ((1ull << width) - 1)));
+static ALWAYS_INLINE int64_t read_id(Cursor *cursor, int64_t next, int64_t left) {
+    uint32_t octaves = left > 1 ? HIGHEST((uint64_t)(left - 1)) + 1 : 0;
+    uint32_t row = octaves < NUM_WIDTHS ? octaves : NUM_WIDTHS - 1;
+    uint32_t width = cursor->code->widths[row * cursor->code->num_symbols + next];
+    width = width > octaves - row ? width - (octaves - row) : 0;
+    uint32_t quotient = LOWEST(~cursor->bits | 1ull << 63);
+    if (quotient + 1 + width > cursor->known) {
+        peek(cursor);
+        quotient = LOWEST(~cursor->bits | 1ull << 63);
     }
-    *bit += LONGEST_UNARY + 32;
-    return next + (int64_t)(bits >> LONGEST_UNARY & 0xFFFFFFFF);
+    if (quotient >= LONGEST_UNARY) {
+        peek(cursor);
+        next += cursor->bits >> LONGEST_UNARY & 0xFFFFFFFF;
+        skip(cursor, LONGEST_UNARY + 32);
+        return next;
+    }
+    skip(cursor, quotient + 1);
+    next += (int64_t)((uint64_t)quotient << width | (cursor->bits & ((1ull << width) - 1)));
+    skip(cursor, width);
+    return next;
 }
 
 /* Which items of a list are wanted: those of some ages, the newest of them. */
@@ -54,29 +81,31 @@ static ALWAYS_INLINE int64_t read_items_of(const ListCode *code, uint64_t bit, u
                                            int32_t *restrict ids, int64_t *restrict ages, int64_t *num_coded,
                                            int64_t *num_newer) {
     int64_t count = 0, age = -1;
+    Cursor cursor = {.code = code, .bit = bit};
     *num_coded = -1;
     *num_newer = 0;
-    while (bit < stop && count < wanted.limit) {
-        int64_t gap = read_number(code, &bit, age < 0 ? AGES : GAPS);
-        if (gap < 0 || gap >= MAX_AGE || bit > stop) return -1;
+    while (cursor.bit < stop && count < wanted.limit) {
+        peek(&cursor);
+        int64_t gap = read_number(&cursor, age < 0 ? AGES : GAPS);
+        if (gap < 0 || gap >= MAX_AGE || cursor.bit > stop) return -1;
         age += gap + 1;
         if (age >= MAX_AGE) return -1;
-        int64_t left = read_number(code, &bit, SIZES) + 1, next = 0;
-        if (left < 1 || left > code->num_symbols || bit > stop) return -1;
+        int64_t left = read_number(&cursor, SIZES) + 1, next = 0;
+        if (left < 1 || left > code->num_symbols || cursor.bit > stop) return -1;
         if (age > wanted.oldest) return count;
         if (age < wanted.youngest) {
             for (*num_newer += left; left; left--) {
                 if (next >= code->num_symbols) return -1;
-                next = read_id(code, &bit, next, left) + 1;
-                if (next > code->num_symbols || bit > stop) return -1;
+                next = read_id(&cursor, next, left) + 1;
+                if (next > code->num_symbols || cursor.bit > stop) return -1;
             }
             continue;
         }
         for (; left && count < wanted.limit; left--) {
             if (count == room) return -2;
             if (next >= code->num_symbols) return -1;
-            next = read_id(code, &bit, next, left);
-            if (next >= code->num_symbols || bit > stop) return -1;
+            next = read_id(&cursor, next, left);
+            if (next >= code->num_symbols || cursor.bit > stop) return -1;
             ids[count] = (int32_t)next++;
             ages[count++] = age;
         }

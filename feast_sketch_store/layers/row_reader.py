@@ -244,11 +244,12 @@ def read_items(
     expire_before: int | NDArray[np.int64],
     limit: int | None = None,
     cut: NDArray[np.bool_] | None = None,
-) -> tuple[Csr, Vocabulary, int]:
+) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int64], Vocabulary, int]:
     """The items of each entity, none without a row; parameters as those of `read`.
 
-    ``column`` is the first feature of ``rows``, one with weights. Returns the ids and times of the items,
-    the vocabulary of the ids, and the number of rows.
+    ``column`` is the first feature of ``rows``, one with weights. Returns where the items of each entity
+    begin, int64[n + 1], their ids, int32[nnz], and times, int64[nnz], the vocabulary of the ids, and the
+    number of rows.
     """
     indptr = np.empty(len(entity_hashes) + 1, np.int64)
     elements, ends, weights, num_found = rows.csr(
@@ -256,7 +257,7 @@ def read_items(
     )
     vocabulary, ids = _elements(column, elements, ends)
     assert weights is not None
-    return Csr(indptr, ids, np.frombuffer(weights, np.int64)), vocabulary, num_found
+    return indptr, ids, np.frombuffer(weights, np.int64), vocabulary, num_found
 
 
 def _elements(column: Column, elements: Any, ends: Any) -> tuple[Vocabulary, NDArray[Any]]:
