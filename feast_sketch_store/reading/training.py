@@ -45,9 +45,8 @@ def through_sketch(
     """Rows as reads of the newest snapshot would show them if they had been sealed with it.
 
     Values outside the snapshot's vocabularies are left out. A filter adds false values to each row, at the
-    rates of its own rows. Numbers are rounded as in reads. The rows may have any date, and an entity may have
-    several. Scores are computed from the columns of their
-    sources.
+    rates of its own rows. Numbers are rounded as in reads. Scores are computed from the columns of their
+    sources. The rows may have any date, and an entity may have several.
 
     A list that you name and the dataframe lacks is read from the store, as of the time of each row: give rows
     with the join keys and a time, and no copies of histories.
@@ -74,8 +73,14 @@ def through_sketch(
     SettingsError : the view was not sealed yet; or ``features`` is a text.
     UnsupportedFeatureError : the snapshot does not have the feature.
     RowError : the dataframe lacks the column of a feature or of one of its sources, or the column has another
-        type. Or it lacks a join key or the times for a list that is to be read, or a time has no zone.
+        type; or it lacks a join key or the times for a list that is to be read, or a time has no zone; or it
+        is no DataFrame of pandas.
     """
+    if not hasattr(dataframe, "iloc"):
+        raise RowError(
+            f"the rows are a {type(dataframe).__name__}; give a DataFrame of pandas, for instance from "
+            "get_historical_features(...).to_df()"
+        )
     sealed = view.sealed
     if sealed is None:
         raise SettingsError(

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 from feast import Field
 from feast.protos.feast.types.Value_pb2 import Int64Set, Value
@@ -156,6 +157,8 @@ def test_no_features(filled):
 
 def test_what_is_refused(filled):
     reader = filled({})
+    with pytest.raises(RowError, match="the rows are a Table; give a DataFrame of pandas"):
+        through_sketch(pa.table({"viewed": [["tea"]]}), reader)
     with pytest.raises(UnsupportedFeatureError, match="no feature 'liked'"):
         through_sketch(pd.DataFrame({"liked": [[1]]}), reader, ["liked"])
     with pytest.raises(SettingsError, match=r"features are the text 'viewed'; give .* \['viewed'\]"):
