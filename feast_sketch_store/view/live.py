@@ -40,11 +40,16 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 V = TypeVar("V", bound=LiveShard)
 
-_views: "weakref.WeakSet[LiveView[Any]]" = weakref.WeakSet()
+_views: "weakref.WeakValueDictionary[int, LiveView[Any]]" = weakref.WeakValueDictionary()
+
+
+def _of_process() -> "list[LiveView[Any]]":
+    """The views of this process, which other threads may open meanwhile."""
+    return [view for reference in _views.valuerefs() if (view := reference()) is not None]
 
 
 def _reset_locks() -> None:
-    for view in _views:
+    for view in _of_process():
         view.reset_locks()
 
 
@@ -140,6 +145,8 @@ class LiveView(ABC, Generic[V]):
         self._interval_seconds, self._is_replica = refresh_interval_seconds, is_replica
         self._polls = is_replica and refresh_interval_seconds > 0
         self._asked_at = 0.0  # time.monotonic() when the view's file was last asked for its shards
+        self._asked_after = -1  # which write of this process came before that
+        self._may_differ = False  # whether another object of this process has the view with other shards
         self._last_warning = ""
         # How old answers may be for the view to count as ready; None for any age.
         self.max_staleness_seconds: float | None = None
@@ -149,7 +156,7 @@ class LiveView(ABC, Generic[V]):
         self._next: State | None = None  # made ready before reads use it
         self._parts = self._opened(shard_map, checked_served(name, shard_map, served))
         self.reset_locks()
-        _views.add(self)
+        _views[id(self)] = self
 
     def reset_locks(self) -> None:
         """Replace locks that another thread of the parent process may have held when it forked."""
@@ -175,6 +182,11 @@ class LiveView(ABC, Generic[V]):
             self._listen(number, shard)
         parts = Parts(shard_map, shards, {number: shards[number] for number in served})
         self._label(parts)
+        # This process may write to shards that one of them does not know.
+        for view in _of_process():
+            is_other = view is not self and view.name == self.name and view.shard_map != shard_map
+            if is_other and view.storage.identity == self.storage.identity:
+                view._may_differ = self._may_differ = True
         return parts
 
     def _listen(self, number: int, shard: V) -> None:
@@ -313,6 +325,8 @@ class LiveView(ABC, Generic[V]):
         """Whether the view's file has to be asked for its shards before these states are read."""
         if any(shard.has_moved or shard.emptied_at > self._asked_at for shard in served):
             return True
+        if self._may_differ and self._asked_after != last_of_all():
+            return True
         # Former shards are removed some time after the rows were divided, and so are dropped views. A poll
         # once per interval finds out while they are there.
         is_due = now - self._asked_at >= self._interval_seconds / 2
@@ -343,9 +357,10 @@ class LiveView(ABC, Generic[V]):
         with self._follow_lock:
             if self._parts is not parts:
                 return True
-            asked_at = time.monotonic()
+            asked_at, asked_after = time.monotonic(), last_of_all()
             file = ViewFile.read(self.storage)
-            self._asked_at = asked_at
+            self._asked_at, self._asked_after = asked_at, asked_after
+            self._may_differ &= file is None
             if file is not None and self._polls:
                 file.note(self.storage)
             if file is None or file.shard_map.settled == parts.shard_map:

@@ -4,12 +4,14 @@ import math
 import os
 import threading
 from contextlib import ExitStack
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 from feast.protos.feast.types.Value_pb2 import StringSet, Value
 from feast.types import Set, String
 
+from feast_sketch_store.operations.resharding import divide
 from feast_sketch_store.view import shard as shard_module
 from feast_sketch_store.view.live_shard import LiveShard
 from tests.helpers.processes import PATIENCE_SECONDS, answering
@@ -57,6 +59,17 @@ def test_a_process_reads_its_own_write_whichever_way_leads_to_the_folder(make_ha
     assert countries(reader, 1) == [None]
     writer.write(1, country("FR"))
     assert countries(reader, 1) == ["FR"]
+
+
+def test_a_process_reads_what_it_writes_to_shards_that_the_reader_does_not_know(make_harness):
+    writer = make_harness({"country": String}, refresh=f"{NEVER}s")
+    writer.write(1, country("FR"))
+    reader = writer.reopened()
+    assert countries(reader, 1) == ["FR"]
+    view = writer.reopened().store.view(writer.config, writer.view)
+    divide(view.storage, replace(view.settings, num_shards=4), view.policy, wait=lambda seconds: None)
+    writer.reopened().write(1, country("DE"))  # by an object that opens the shards that are there now
+    assert countries(reader, 1) == ["DE"]
 
 
 def _reader_of(harness):

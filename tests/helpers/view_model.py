@@ -101,7 +101,7 @@ class Model:
         """The configuration of a view in so many shards."""
         return make_config(
             self.folder,
-            refresh="0",
+            refresh="1min",
             compaction="job",
             target="error 1e-6",
             advanced={"presence_error": 1e-9, "scalar_error": 1e-9},
@@ -291,7 +291,7 @@ class Model:
 
     def new_reader(self):
         return SketchReader(
-            str(self.folder / "sketch"), "history", "shop", ttl=TTL, refresh_interval_seconds=0
+            str(self.folder / "sketch"), "history", "shop", ttl=TTL, refresh_interval_seconds=60
         )
 
     def check_store(self):
