@@ -1,7 +1,7 @@
 """Intervals of a plan: how often they cover what the whole view takes.
 
-Each of 40 samples, or 20 in the short form, is of a fresh population. An interval of 95 % that holds misses
-more than 6 of 40, or 4 of 20, with a probability below 1 % (binomial).
+Each of 40 samples, or 10 in the short form, is of a fresh population. An interval of 95 % that holds misses
+more than 6 of 40, or 3 of 10, with a probability below 1 % (binomial).
 """
 
 import numpy as np
@@ -28,7 +28,7 @@ from tests.unit.test_planning import PRESENCE, feature_of, sample_of
 
 pytestmark = pytest.mark.has_long_form
 
-RUNS, MISSES = by_length((20, 4), (40, 6))
+RUNS, MISSES = by_length((10, 3), (40, 6))
 NUM_ENTITIES, NUM_SAMPLED, NUM_VALUES = 4_000, 1_000, 400
 
 
