@@ -145,10 +145,6 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
 LIMIT = by_length(MAX_ELEMENTS >> 2, MAX_ELEMENTS)
 
 
-def test_the_limit_of_a_row_is_that_of_the_format():
-    assert MAX_ELEMENTS == 1 << 26
-
-
 @pytest.mark.slow
 @pytest.mark.has_long_form
 @pytest.mark.parametrize(
