@@ -100,37 +100,11 @@ def test_some_features_of_many_shape_ranges(layer_of, read, names):
     assert plain_rows(read(layer_of(rows, codecs=codecs), list(range(700)), names)) == expected(rows, names)
 
 
-def test_unknown_features_are_left_out(layer_of, read):
-    layer = layer_of([(1, {"size": Value(int64_val=3)}, 7)])
-    assert read(layer, [1], ["colour", "size"]) == {1: (7, {"size": Value(int64_val=3)})}
-
-
-def test_a_feature_without_any_value_in_the_layer(layer_of, read):
-    layer = layer_of([(1, {"viewed": viewed()}, 7), (2, {"viewed": Value()}, 7), (3, {}, 7)])
-    assert plain_rows(read(layer, [1, 2, 3], ["viewed"])) == {
-        1: (7, {"viewed": ("string_set_val", frozenset())}),
-        2: (7, {"viewed": (None, None)}),
-        3: (7, {"viewed": None}),
-    }
-
-
 def test_a_layer_without_rows(layer_of, read):
     layer = layer_of([])
     assert read(layer, [1, 2, 3], NAMES) == {}
     assert (layer.num_entities, layer.num_facts, layer.ideal_bits) == (0, 0, 0)
     assert layer.max_event_timestamp == NO_TIMESTAMP
-
-
-@pytest.mark.parametrize("names", [NAMES, []], ids=["features", "presence alone"])
-def test_an_empty_batch_finds_nothing(layer_of, read, names):
-    assert read(layer_of([(1, {}, 0)]), [], names) == {}
-
-
-def test_a_batch_keeps_its_order_and_repetitions(layer_of, hashes_of):
-    layer = layer_of([(user, {}, user) for user in range(10)])
-    answer = layer.read(hashes_of([5, 99, 5, 1]), [])
-    assert answer.found.tolist() == [0, 2, 3]
-    assert answer.event_timestamps.tolist() == [5, 5, 1]
 
 
 # -- nothing written is lost -----------------------------------------------------------------------
@@ -172,20 +146,6 @@ def test_a_value_without_candidates_reads_as_null(layer_of, read, hashes_of):
 # -- timestamps ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("ttl", [None, 1, 10**6, 10**15, 86_399_999_999_999_999_999])
-@pytest.mark.parametrize("count", [MAX_TIMESTAMP_BUCKETS + 1, 500])
-def test_many_timestamps_are_never_newer_than_the_truth(layer_of, read, count, ttl):
-    timestamps = np.random.default_rng(count).integers(0, 10**15, count).tolist()
-    rows = [(user, {}, timestamps[user % count]) for user in range(600)]
-    layer = layer_of(rows, ttl=ttl)
-    found = read(layer, list(range(600)), [])
-    assert len(found) == 600
-    assert all(found[user][0] <= event for user, _, event in rows)
-    assert {event for event, _ in found.values()} <= set(timestamps)
-    assert len({event for event, _ in found.values()}) <= MAX_TIMESTAMP_BUCKETS
-    assert layer.max_event_timestamp == max(timestamps)
-
-
 def test_buckets_without_ttl_are_about_equally_full(layer_of, read):
     timestamps = (np.random.default_rng(1).pareto(1, 1600) * 10**6).astype(int).tolist()
     layer = layer_of([(user, {}, event) for user, event in enumerate(timestamps)])
@@ -193,23 +153,6 @@ def test_buckets_without_ttl_are_about_equally_full(layer_of, read):
     counts = np.unique(events, return_counts=True)[1]
     assert len(counts) == MAX_TIMESTAMP_BUCKETS
     assert counts.max() <= 110
-
-
-@pytest.mark.parametrize("limit", [-(10**16), 0, 40, 41, 10**16])
-def test_rows_of_exact_timestamps_expire_exactly(layer_of, read, limit):
-    rows = [(user, {}, 10 * (user % 9)) for user in range(100)]
-    found = read(layer_of(rows, ttl=100), list(range(100)), [], expire_before=limit)
-    assert set(found) == {user for user, _, event in rows if event >= limit}
-
-
-def test_rows_expire_at_most_a_fifteenth_of_the_ttl_late_and_never_early(layer_of, read):
-    ttl = 15_000
-    rows = [(user, {}, user * 15) for user in range(1001)]
-    layer = layer_of(rows, ttl=ttl)
-    for limit in range(0, 16_000, 500):
-        found = read(layer, list(range(1001)), [], expire_before=limit)
-        assert set(found) >= {user for user, _, event in rows if event >= limit}
-        assert set(found) <= {user for user, _, event in rows if event >= limit - ttl / 15}
 
 
 def test_rows_that_are_long_expired_share_no_bucket_with_others(layer_of, read):
@@ -241,12 +184,6 @@ def test_features_stand_beside_the_right_rows_after_some_expired(layer_of, read)
 
 
 # -- layout and sizes ------------------------------------------------------------------------------
-
-
-def test_popular_values_have_small_ids(layer_of):
-    rows = [(user, {"viewed": viewed(*(f"item {n}" for n in range(user + 1)))}, 0) for user in range(30)]
-    vocabulary = layer_of(rows).features["viewed"].vocabulary.values.to_pylist()
-    assert vocabulary == [f"item {n}".encode() for n in range(30)]
 
 
 def test_ranges_lie_side_by_side_with_shapes_last(make_rows):
