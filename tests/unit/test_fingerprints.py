@@ -9,44 +9,10 @@ from feast_sketch_store.succinct.fingerprints import expected_bits, expected_twi
 from tests.helpers.cases import for_each
 from tests.helpers.reads import find_rows
 
-COUNTS = pytest.mark.parametrize("num_rows", [0, 1, 2, 7, 8, 15, 16, 17, 5000])
-RATES = pytest.mark.parametrize("rate", [0.9, 0.01, 1e-5, 1e-12])
-
 
 def hashes_for(num_rows, seed=1):
     """Hashes in ascending order."""
     return np.unique(np.random.default_rng(seed).integers(0, 2**64, num_rows, np.uint64))
-
-
-@COUNTS
-@RATES
-def test_every_row_is_found(num_rows, rate):
-    hashes = hashes_for(num_rows)
-    index = FingerprintIndex.build(hashes, rate)
-    assert len(index) == num_rows
-    assert find_rows(index, hashes).tolist() == list(range(num_rows))
-    assert find_rows(index, hashes[::-1]).tolist() == list(range(num_rows))[::-1]
-    assert find_rows(index, hashes[:0]).tolist() == []
-
-
-@COUNTS
-@RATES
-def test_only_what_shares_the_fingerprint_of_a_row_is_found(num_rows, rate):
-    """Of two rows with one fingerprint each has its own hash only."""
-    hashes = hashes_for(num_rows)
-    index = FingerprintIndex.build(hashes, rate)
-    width = np.uint64(max(0, 65 - index.range.bit_length()))
-    nearby = np.concatenate((hashes ^ np.uint64(1), hashes ^ np.uint64(1) << width, hashes))
-    asked = np.concatenate((hashes_for(3000, 2), nearby))
-    rows = {}
-    for row, fingerprint in enumerate(fingerprints_of(hashes, index.range).tolist()):
-        rows.setdefault(fingerprint, []).append(row)
-    expected = []
-    for one, fingerprint in zip(asked.tolist(), fingerprints_of(asked, index.range).tolist(), strict=True):
-        alike = rows.get(fingerprint, [])
-        own = [row for row in alike if int(hashes[row]) == one]
-        expected.append(own[0] if own else alike[0] if len(alike) == 1 else -1)
-    assert find_rows(index, asked).tolist() == expected
 
 
 def test_fingerprints_are_the_upper_half_of_a_product():
@@ -63,14 +29,6 @@ def test_many_rows_with_the_same_fingerprint(monkeypatch, size):
     assert index.twins.tolist() == hashes.tolist()
     assert find_rows(index, hashes).tolist() == list(range(1000))
     assert find_rows(index, hashes_for(1000, 2)).tolist() == [-1] * 1000
-
-
-def test_rows_that_are_all_near_each_other():
-    """Hashes that somebody chose, which a salt prevents."""
-    hashes = np.uint64(3 << 62) + (np.arange(1000, dtype=np.uint64) << np.uint64(10))
-    index = FingerprintIndex.build(hashes, 1e-12)
-    assert find_rows(index, hashes).tolist() == list(range(1000))
-    assert find_rows(index, hashes - np.uint64(1 << 63)).tolist() == [-1] * 1000
 
 
 @for_each(
