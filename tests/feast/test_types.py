@@ -71,7 +71,9 @@ def values_of(dtype, elements_of, make_value):
     if not codec.is_collection:
         return [make_value(codec.value_field, element) for element in elements]
     contents = [[element] for element in elements]
-    contents += [[], elements, elements[::-1], elements[:2] * 3, elements[:1] * 200]
+    # Lengths of packed fields and of messages take one byte, two and three.
+    most = 17_000 if dtype in (Array(Int64), Array(String), Array(Float64)) else 200
+    contents += [[], elements, elements[::-1], elements[:2] * 3, elements[:1] * most]
     return [make_value(codec.value_field, content) for content in contents]
 
 
@@ -140,27 +142,6 @@ def test_sketched_values_come_back_without_order_and_repetitions(make_harness, c
 
 def set_of(value, field, exact):
     return sorted({exact(element) for element in getattr(value, field).val})
-
-
-@pytest.mark.parametrize("options", STATES)
-def test_every_type_is_kept_by_default(make_harness, contents, exact, options):
-    """An Array of values of a vocabulary comes back as a set, everything else as it was written."""
-    harness = make_harness({str(dtype): dtype for dtype in TYPES}, target="error 1e-9", **options)
-    write_columns(harness, contents)
-    features = harness.store.view(harness.config, harness.view).settings.features
-    for dtype in TYPES:
-        is_exact = dtype in OTHER_SCALARS or (dtype in ARRAYS and not is_history(dtype))
-        assert features[str(dtype)].codec.is_exact == is_exact, dtype
-
-    def shown(dtype, value):
-        is_set = features[str(dtype)].codec.name == "membership"
-        return set_of(value, field_of(dtype), exact) if is_set else exact(value)
-
-    check_columns(harness, contents, shown)
-
-
-def is_history(dtype):
-    return dtype in [Array(kind) for kind in (String, Int32, Int64, Bytes, Uuid, TimeUuid)]
 
 
 @pytest.mark.parametrize("options", STATES)

@@ -1,11 +1,7 @@
-"""Codecs: every value that Feast can carry survives the way into the row log and out of a layer."""
+"""Codecs: which values a feature takes, and the columns that they become."""
 
-import itertools
 import math
-import unicodedata
 
-import numpy as np
-import pyarrow.compute as pc
 import pytest
 from feast.protos.feast.types import Value_pb2
 from feast.protos.feast.types.Value_pb2 import Value
@@ -34,105 +30,14 @@ from google.protobuf.descriptor import FieldDescriptor
 
 from feast_sketch_store.errors import RowError, UnsupportedFeatureError
 from feast_sketch_store.rows import codecs
-from feast_sketch_store.rows.codecs import (
-    CATEGORICAL,
-    EMPTY,
-    MEMBERSHIP,
-    MISSING,
-    NULL,
-    VALUE,
-    FeatureCodec,
-)
-from feast_sketch_store.rows.csr import Csr
+from feast_sketch_store.rows.codecs import CATEGORICAL, MEMBERSHIP, FeatureCodec
 from feast_sketch_store.rows.vocabulary import Vocabulary
-from feast_sketch_store.structures.base import Answer
 from tests.helpers.cases import for_each
-from tests.oracle.messages import feast_values
 
 # Null is a state of any feature, not a field of its own.
 FIELDS = sorted(set(Value.DESCRIPTOR.fields_by_name) - {"null_val"})
 LAST_SECOND = (2**63 - 1) // 10**6
-
-
-@pytest.fixture
-def same(exact):
-    """Whether two values have the same field and content, a collection as a set without repetitions."""
-
-    def compare(one, other):
-        field = one.WhichOneof("val")
-        if field != other.WhichOneof("val"):
-            return False
-        if not field or not field.endswith(("list_val", "set_val")):
-            return exact(one) == exact(other)
-        contents = [sorted(map(exact, getattr(v, field).val)) for v in (one, other)]
-        return contents[0] == contents[1]
-
-    return compare
-
-
-def through_the_store(codec, values):
-    """Values -> row log -> vocabulary -> values."""
-    column, null_rows = codec.to_arrow(values)
-    assert column.type == codec.arrow_type
-    states = np.where(column.is_null().to_numpy(zero_copy_only=False), MISSING, VALUE).astype(np.uint8)
-    states[null_rows] = NULL
-    if codec.is_collection:
-        lengths = pc.list_value_length(column).fill_null(0).to_numpy()
-        states[(states == VALUE) & (lengths == 0)] = EMPTY
-        elements = column.flatten()
-    else:
-        lengths = (states == VALUE).astype(int)
-        elements = column.drop_null()
-    vocabulary, symbols = Vocabulary.by_popularity(codec.to_storage(elements))
-    indptr = np.concatenate(([0], np.cumsum(lengths))).astype(np.int64)
-    return feast_values(Answer(codec, vocabulary, states, Csr(indptr, symbols)))
-
-
 CODECS = [FeatureCodec("x", field) for field in FIELDS]
-
-
-@for_each("codec", CODECS)
-def test_every_element_comes_back_in_its_field(codec, elements_of, make_value, same, exact):
-    elements = elements_of(codec)
-    contents = [[e] for e in elements] if codec.is_collection else elements
-    values = [make_value(codec.value_field, content) for content in contents]
-    back = through_the_store(codec, values)
-    assert all(itertools.starmap(same, zip(back, values, strict=True)))
-    assert len({exact(v) for v in back}) == len(elements)
-
-
-@for_each("codec", CODECS)
-def test_a_value_is_the_one_that_protobuf_would_have_built(codec, elements_of, make_value):
-    """Varints are padded inside; nothing of it shows after parsing."""
-    elements = elements_of(codec)
-    for content in [[e] for e in elements] if codec.is_collection else elements:
-        value = make_value(codec.value_field, content)
-        # Other values widen the varints of the vocabulary.
-        (back, *_) = through_the_store(
-            codec,
-            [value, *(make_value(codec.value_field, [e] if codec.is_collection else e) for e in elements)],
-        )
-        assert back.SerializeToString(deterministic=True) == value.SerializeToString(deterministic=True)
-
-
-@for_each("codec", CODECS)
-def test_states_are_told_apart(codec, elements_of, make_value, same):
-    elements = elements_of(codec)
-    full = make_value(codec.value_field, elements if codec.is_collection else elements[0])
-    values = [None, Value(), Value(null_val=0), full, None, full]
-    if codec.is_collection:
-        values.append(make_value(codec.value_field, []))
-    back = through_the_store(codec, values)
-    assert back[0] is None
-    assert back[4] is None
-    assert back[1] == back[2] == Value()
-    assert all(same(back[row], values[row]) for row in range(3, len(values)) if row != 4)
-
-
-@for_each("codec", CODECS)
-def test_a_batch_without_any_value_keeps_its_type(codec):
-    for values in ([], [None, None], [Value(), None]):
-        assert through_the_store(codec, values) == values
 
 
 @for_each("codec", CODECS)
@@ -164,29 +69,11 @@ def test_the_maps_key_order_makes_no_other_element(make_value):
     assert len(Vocabulary.by_popularity(codec.to_storage(column.flatten()))[0]) == 1
 
 
-def test_unicode_forms_stay_distinct(make_value):
-    forms = [unicodedata.normalize(form, "ﬁancé") for form in ("NFC", "NFD", "NFKC", "NFKD")]
-    assert len(set(forms)) == 4
-    value = make_value("string_set_val", forms)
-    (back,) = through_the_store(FeatureCodec("x", "string_set_val"), [value])
-    assert set(back.string_set_val.val) == set(forms)
-
-
 @pytest.mark.parametrize("kind", ["float", "double"])
 def test_nan_is_one_element(kind, make_value):
     value = make_value(f"{kind}_set_val", [math.nan, math.nan, 0.0, -0.0])
     column, _ = (codec := FeatureCodec("x", f"{kind}_set_val")).to_arrow([value])
     assert len(Vocabulary.by_popularity(codec.to_storage(column.flatten()))[0]) == 3
-
-
-# Lengths of a packed field and of a message on both sides of one byte and of two.
-@for_each("count", [127, 128, 16_383, 16_384])
-@for_each("field", ["int64_list_val", "string_list_val", "double_list_val"])
-def test_long_collections_come_back(field, count, make_value, same):
-    element = {"i": int, "s": str, "d": float}[field[0]]
-    value = make_value(field, [element(n) for n in range(count)])
-    (back,) = through_the_store(FeatureCodec("x", field), [value])
-    assert same(back, value)
 
 
 @for_each(
