@@ -70,7 +70,7 @@ class TestRefusedWrites:
         assert all(part in str(caught.value) for part in parts)
         assert harness.reopened().read(1, 2) == [(now, items("a")), (None, None)]
 
-    @pytest.mark.parametrize("event", [None, pd.NaT, "2026-05-01"])
+    @pytest.mark.parametrize("event", [None, pd.NaT, "2026-05-01", object()])
     def test_wrong_event_timestamp(self, make_harness, options, event):
         harness = make_harness(**options)
         with pytest.raises(RowError, match="timestamp"):
