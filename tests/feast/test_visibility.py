@@ -8,8 +8,8 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
-from feast.protos.feast.types.Value_pb2 import StringSet, Value
-from feast.types import Set, String
+from feast.protos.feast.types.Value_pb2 import Value
+from feast.types import String
 
 from feast_sketch_store.operations.resharding import divide
 from feast_sketch_store.view import shard as shard_module
@@ -114,53 +114,6 @@ def test_a_reader_follows_a_teardown_and_a_new_start(make_harness, other_process
     writer.store.update(writer.config, [], [writer.view], [], [], False)
     writer.write(2, country("DE"))
     assert (ask(1), ask(2)) == (None, "DE")
-
-
-def _write_many(harness, number, rows):
-    writer = harness.reopened()
-    for row in range(rows):
-        writer.write(number * 1000 + row, country(f"w{number}r{row}"))
-
-
-@pytest.mark.parametrize("options", [{}, {"compaction": {"min_rows": 7}}], ids=["unsealed", "sealing"])
-def test_several_processes_write_at_once(make_harness, warm, options):
-    harness = make_harness({"country": String}, refresh="0", **options)
-    writers = [warm.Process(target=_write_many, args=(harness, n, 10)) for n in range(3)]
-    for writer in writers:
-        writer.start()
-    for writer in writers:
-        writer.join(PATIENCE_SECONDS)
-    assert [writer.exitcode for writer in writers] == [0, 0, 0]
-    users = [n * 1000 + row for n in range(3) for row in range(10)]
-    assert countries(harness.reopened(), *users) == [f"w{u // 1000}r{u % 1000}" for u in users]
-
-
-def test_threads_read_while_one_writes(make_harness):
-    harness = make_harness({"viewed": Set(String)}, refresh="0", compaction={"min_rows": 5})
-    stop = threading.Event()
-    failures = []
-
-    def read():
-        seen = 0
-        while not stop.is_set():
-            rows = harness.read(*range(30))
-            present = sum(values is not None for _, values in rows)
-            for user, (_, values) in enumerate(rows):
-                if values is not None and f"item-{user}" not in values["viewed"].string_set_val.val:
-                    failures.append(f"user {user} lost its item")
-            if present < seen:
-                failures.append(f"{seen} rows, then {present}")
-            seen = present
-
-    threads = [threading.Thread(target=read) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for user in range(30):
-        harness.write(user, {"viewed": Value(string_set_val=StringSet(val=[f"item-{user}"]))})
-    stop.set()
-    for thread in threads:
-        thread.join()
-    assert not failures
 
 
 def test_late_rows_lose_against_sealed_ones_in_every_process(make_harness, other_process):
