@@ -176,23 +176,6 @@ def test_what_no_table_keeps_is_sealed_exactly_and_told(tmp_path, monkeypatch, c
     assert layer.table_bytes == 0
 
 
-def test_what_no_filter_can_keep_is_told(tmp_path, caplog):
-    settings = ViewSettings(
-        "history",
-        1e-4,
-        {"viewed": FeatureSettings(CODECS[0], Goal("noise_ratio", 1e-40, "weighted_bloom"), 1000)},
-    )
-    view = View(LocalStorage(tmp_path / "view"), settings, SealPolicy(1.0, 10**9), 0.0)
-    rows = [
-        (user_key(user), {"viewed": Value(string_set_val=StringSet(val=[f"item {user}"]))}, EPOCH, None)
-        for user in range(50)
-    ]
-    view.write(rows)
-    assert view.seal()
-    assert "'viewed' of view 'history' is sealed exactly: no filter keeps a noise_ratio of" in caplog.text
-    assert [f.structure for f in view.sealed()[0].features("viewed")] == ["sets"]
-
-
 def test_a_choice_of_sets_is_no_news(tmp_path, caplog):
     settings = ViewSettings(
         "history", 1e-4, {"viewed": FeatureSettings(CODECS[0], Goal("noise_ratio", 1e-3), 1000)}

@@ -307,26 +307,16 @@ def test_writes_wait_for_no_step_of_a_seal(tmp_path, monkeypatch, act, is_read):
     assert found(slow_view(tmp_path), *range(20), *written) == [*range(20), *written]
 
 
-def test_many_small_commits_are_absorbed(make_view, monkeypatch):
+@pytest.mark.parametrize("interval", [0.0, 3600.0], ids=["taken up", "deferred"])
+def test_many_small_commits_are_absorbed(tmp_path, monkeypatch, interval):
     monkeypatch.setattr(view_module, "_MAX_WAL_COMMITS", 10)
-    view = make_view()
+    view = View(LocalStorage(tmp_path / "view"), SETTINGS, NEVER, interval)
     for user in range(50):
         view.write([row(user, "x")])
         view.settle()
     files = list((view.storage.path / "rows").glob("*.parquet"))
     assert 3 <= len(files) <= 5, "in few files"
-    assert found(view, *range(50)) == found(make_view(), *range(50)) == list(range(50))
-
-
-def test_commits_that_nobody_took_up_are_absorbed_once(tmp_path, monkeypatch):
-    monkeypatch.setattr(view_module, "_MAX_WAL_COMMITS", 10)
-    view = slow_view(tmp_path)
-    for user in range(50):
-        view.write([row(user, "x")])
-        view.settle()
-    files = list((view.storage.path / "rows").glob("*.parquet"))
-    assert 3 <= len(files) <= 5, "in few files"
-    assert found(view, *range(50)) == list(range(50))
+    assert found(view, *range(50)) == found(slow_view(tmp_path), *range(50)) == list(range(50))
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
