@@ -70,10 +70,6 @@ def test_ten_scalars_beside_a_set(num_values):
     assert bits_per_row(layer_of(features)) <= 115
 
 
-def test_one_number_of_five_values_is_a_column():
-    assert bits_per_row(layer_of([scalar("s", 5)])) <= 23
-
-
 def test_rows_without_scalars_are_listed_as_it_was():
     layers = [layer_of([set_of("a", 400, 3)], may_list=may_list) for may_list in (False, True)]
     assert kinds_of(layers[0]) == kinds_of(layers[1]) == ["sets"]
@@ -99,17 +95,6 @@ def test_a_filter_that_is_smaller_is_kept():
     """A unique value that few have costs nothing where it is absent, and a column for all rows."""
     layer = layer_of([scalar("s", 900, 0.999)], presence_error_rate=0.4)
     assert kinds_of(layer) == ["bloom"]
-
-
-@pytest.mark.parametrize("num_scalars", [1, 4])
-@pytest.mark.parametrize("share_null", [0.0, 0.5, 0.99])
-@pytest.mark.parametrize("num_values", [2, 30, 900])
-def test_the_smaller_layer_is_taken(num_values, share_null, num_scalars):
-    features = [scalar(f"s{number}", num_values, share_null, number) for number in range(num_scalars)]
-    layer, filtered = layer_of(features), layer_of(features, may_list=False)
-    assert kinds_of(filtered) == ["bloom"]
-    # A table is made larger where chance would show more than it may.
-    assert layer.size_bytes <= 1.02 * filtered.size_bytes + 64
 
 
 @pytest.mark.parametrize("states", [[3], [1, 3], [0, 3], [0, 1, 3], [0, 1], [1]])
