@@ -11,7 +11,6 @@ from feast_sketch_store.rows.codecs import COUNTS, FeatureCodec
 from feast_sketch_store.rows.count_log import counts_of_rows
 from feast_sketch_store.rows.counting import MAX_COUNT, Counting, Rounded
 from feast_sketch_store.rows.encoding import encode_counts
-from feast_sketch_store.structures.lists import Counts
 from tests.helpers.cases import for_each
 from tests.helpers.keys import user_hashes
 from tests.helpers.layers import build_layer, rows_with
@@ -107,28 +106,6 @@ def rows_of(rows, counting=None):
 
 def layer_of(rows):
     return build_layer(rows, FeatureBudget(1e-9, {"viewed": 0.0}))
-
-
-def test_values_in_a_layer_are_those_that_were_written():
-    rng = np.random.default_rng(1)
-    rows = [
-        {f"v{v}": int(rng.geometric(0.4)) for v in rng.choice(50, n % 20, replace=False)} for n in range(200)
-    ]
-    rows[3] = None
-    encoded = rows_of(rows)
-    layer = layer_of(encoded)
-    assert [*layer.missing(encoded)] == []
-    (structure,) = layer.structures
-    assert isinstance(structure, Counts)
-    answer = layer.read(user_hashes(range(200)), ["viewed"]).features["viewed"]
-    csr, values = answer.csr, answer.vocabulary.values.to_pylist()
-    read = [
-        dict(zip([values[i].decode() for i in ids], weights, strict=True))
-        for ids, weights in zip(
-            np.split(csr.ids, csr.indptr[1:-1]), np.split(csr.weights, csr.indptr[1:-1]), strict=True
-        )
-    ]
-    assert read == [row or {} for row in rows]
 
 
 def test_verification_tells_what_differs():

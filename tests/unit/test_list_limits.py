@@ -1,7 +1,5 @@
 """Lists at their limits: the moment of expiry, duplicates in a batch, more items than anybody asks for."""
 
-from functools import partial
-
 import numpy as np
 import pytest
 
@@ -41,14 +39,6 @@ def test_an_item_within_a_tick_expires_at_most_a_tick_early(worker, is_sealed):
     assert values(worker, NOW + 1) == ([] if is_sealed else ["a"])
 
 
-def test_equal_items_of_a_batch_are_one(worker):
-    same = ("a", NOW)
-    worker.write([(0, [same, same]), (0, [same]), (0, [("a", NOW - TICK), same])], 0)
-    for task in ("refresh", "absorb", "seal"):
-        worker.maintain(task)
-        assert worker.read(1, 0, None)[0] == [[same, ("a", NOW - TICK)]]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("num_batches", [1, 20])
 def test_many_more_items_than_the_limit_come_between_seals(worker, num_batches):
@@ -65,13 +55,3 @@ def test_many_more_items_than_the_limit_come_between_seals(worker, num_batches):
     assert values(worker) == newest
     worker.write([(0, [("late", NOW - 2 * TICK + 1)])], 0)
     assert values(worker, limit=3) == [*newest[:2], "late"]
-
-
-def test_a_list_that_holds_an_item_too_many_is_cut_at_the_oldest(worker):
-    add = partial(worker.write, event=0)
-    add([(0, [(f"{n}", NOW - n * TICK) for n in range(LIMIT + 1)][::-1])])
-    kept = [f"{n}" for n in range(LIMIT)]
-    for task in ("refresh", "seal"):
-        worker.maintain(task)
-        assert values(worker) == kept
-        assert values(worker, limit=LIMIT + 1) == kept

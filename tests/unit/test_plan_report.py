@@ -290,11 +290,6 @@ def test_the_page_says_when_the_view_has_the_settings_already():
     assert Page(to_html(plan())).text_of("current") == ""
 
 
-def test_without_labels_the_facts_kept_are_drawn_where_there_are_cuts():
-    script = Page(to_html(plan())).texts("script")[-1]
-    assert 'points.some(point => point.kept_share < 1) && AXES.y.kept_share ? "kept_share"' in script
-
-
 def test_a_point_without_settings_says_so():
     page = Page(to_html(plan(point("Redis", "a hash per entity", settings={}))))
     assert page.text_of("fields").startswith("# Nothing to set")

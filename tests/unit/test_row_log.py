@@ -89,18 +89,6 @@ def test_another_object_goes_on_where_the_first_one_stopped(log, storage):
     assert names_of(other.read()) == ["a", "b", "c"]
 
 
-def test_any_delta_reader_sees_absorbed_rows(log, storage):
-    for n in range(3):
-        log.append(rows(f"row {n}"))
-    log.absorb()
-    log.append(rows("fresh", size=pa.array([7], pa.int64())))
-    assert delta(storage).to_pyarrow_table()["name"].to_pylist() == ["row 0", "row 1", "row 2"]
-    log.absorb()
-    table = delta(storage).to_pyarrow_table().sort_by("name")
-    assert table.to_pylist()[0] == {"name": "fresh", "size": 7}
-    assert table.num_rows == 4
-
-
 def test_every_type_of_a_column_is_read_by_delta_readers(log, storage):
     columns = {
         "bool": pa.array([True, None]),
