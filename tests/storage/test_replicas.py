@@ -626,19 +626,6 @@ def test_a_copy_that_was_damaged_on_the_host_is_fetched_again(bucket, is_open, c
     replica.close()
 
 
-def test_a_snapshot_that_is_damaged_in_the_bucket_gives_way_to_the_one_before(bucket, caplog):
-    expected = fill(bucket)
-    bucket.writer.seal()
-    snapshots = bucket.writer.shards[0].snapshots.storage
-    newest = bucket.writer.shards[0].snapshots.list()[0]
-    name = newest.manifest().layers[0].files["base"].name
-    snapshots.replace(name, bytes(newest.size_bytes()))
-    replica = bucket.replica()
-    assert served(replica) == expected
-    assert "are not those that were written" in caplog.text
-    replica.close()
-
-
 def test_what_is_uploaded_in_part_is_not_looked_at(bucket):
     expected = fill(bucket)
     folder = bucket.writer.shards[0].snapshots
