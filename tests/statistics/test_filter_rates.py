@@ -79,15 +79,6 @@ def test_rate_of_entities_numbered_in_a_row(make_facts, build_filter, binomial_i
     assert low <= count <= high
 
 
-@pytest.mark.parametrize("vocabulary", VOCABULARIES)
-@pytest.mark.parametrize("exponent", [UNIFORM, ZIPF])
-def test_no_false_negatives(make_facts, build_filter, vocabulary, exponent):
-    facts = make_facts(20_000, vocabulary, 100_000, entity_exponent=exponent, symbol_exponent=exponent)
-    bloom = build_filter(facts, vocabulary, 5)
-    hits = contains_facts(bloom, facts.hashes[facts.entities], facts.symbols, 5)
-    assert hits.all()
-
-
 def enumerated_excess(bloom, facts, entities, vocabulary, num_hashes):
     """Per entity the symbols that a window gives beside the ones added; and the absent ones."""
     indptr, _ = set_bits(

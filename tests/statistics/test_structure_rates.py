@@ -10,10 +10,8 @@ from feast_sketch_store.layers import FeatureBudget, Goal
 from feast_sketch_store.layers.build import SketchLayerBuilder
 from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.vocabulary import Vocabulary
-from feast_sketch_store.structures.costs import Popularity, index_bytes, set_bits, sets_bytes
-from feast_sketch_store.structures.sizing import FactClass, WeightedFacts, size_for_rates
+from feast_sketch_store.structures.costs import Popularity, set_bits
 from feast_sketch_store.succinct import FingerprintIndex, GolombSets, SetCode
-from feast_sketch_store.succinct.fingerprints import expected_bits
 from feast_sketch_store.succinct.golomb_sets import ideal_bits, rice_bits
 from tests.helpers.filters import measured_fill
 from tests.helpers.layers import build_layer, rows_with, sets_of
@@ -118,16 +116,6 @@ def test_rate_of_each_number_of_hashes(zipf, random_hashes, binomial_interval):
     assert symbols.false_positive_rate == pytest.approx((fill**num_hashes).mean(), rel=0.05)
 
 
-def test_no_number_of_hashes_loses_a_fact(zipf):
-    layer = layer_of(zipf, Goal("noise_ratio", 2.0, "weighted_bloom"))
-    ids = np.empty(VOCABULARY, np.int32)
-    ids[layer.features["viewed"].vocabulary.values.to_numpy()] = np.arange(
-        len(layer.features["viewed"].vocabulary)
-    )
-    asked = symbols_of(layer).query
-    assert filter_of(layer).contains(zipf.hashes[zipf.entities], asked, ids[zipf.symbols][:, None]).all()
-
-
 @pytest.mark.parametrize("amount", [0.15, 0.5])
 def test_bits_of_weighted_filters_are_those_of_the_formula(zipf, amount):
     """``sum_s n_s * k_s / -ln(1 - fill)``, the shapes of the rows included, and the fill that was planned."""
@@ -155,20 +143,9 @@ def zipf_counts(vocabulary, num_rows, per_row, exponent):
     return np.maximum(1, np.minimum(num_rows, low * weights)).astype(np.int64)
 
 
-def test_weighted_filters_take_half_the_bits_of_equal_hashes_for_the_same_noise():
-    """Zipf 1.05, 10,000 symbols, 20 facts per row: a rate of 0.01 is 100 false symbols per read. With
-    exactly half of the bits set equal hashes would take 10.1 bits per fact."""
-    counts = zipf_counts(10_000, 40_000, 20, 1.05)
-    plain = FactClass(int(counts.sum()), 0.01)
-    weighted = WeightedFacts(counts, 40_000, 0.01 * (10_000 - counts.sum() / 40_000))
-    geometry = size_for_rates([weighted])
-    assert 9.5 <= size_for_rates([plain]).num_bits / counts.sum() <= 10.2
-    assert geometry.num_bits / counts.sum() <= 5.6
-    assert weighted.expected_false(geometry.hashes[0], geometry.fill) <= weighted.false_per_read
-
-
-def test_so_does_a_layer(make_facts):
-    """The same as a layer, presence included, and what reads of it show."""
+def test_weighted_filters_take_half_the_bits_of_equal_hashes_for_the_same_noise(make_facts):
+    """Zipf 1.05, 10,000 symbols, 24 facts per row, presence included: a rate of 0.01 is 100 false symbols per
+    read. With exactly half of the bits set equal hashes would take 10.1 bits per fact."""
     facts = make_facts(8000, 10_000, 24 * 8000, symbol_exponent=1.05)
     layers = [
         layer_of(facts, target, 10_000, presence_error_rate=0.01)
@@ -262,42 +239,3 @@ def test_unknown_entities_are_rows_of_a_list_at_most_at_the_rate(zipf, random_ha
     layer = layer_of(zipf, Goal("error_rate", 0.01, "sets"), presence_error_rate=1e-3)
     found = len(layer.read(random_hashes(TRIALS, 9), []).found)
     assert found <= binomial_interval(TRIALS, 1e-3)[1]
-
-
-@pytest.mark.parametrize("num_rows", [1000, 8191, 8192, 20_000, 65_536, 100_000])
-def test_bits_of_the_index_of_fingerprints(random_hashes, num_rows):
-    """``log2(1 / rate)`` and 2 more, and what finds them; 64 bits for each of two rows that share theirs."""
-    index = FingerprintIndex.build(np.sort(random_hashes(num_rows, 3)[:, 0]), 1e-5)
-    bits = 8 * (index.size_bytes - index.twins.nbytes) / num_rows
-    assert bits == pytest.approx(math.log2(1e5) + 2.35, rel=0.02)
-    assert abs(8 * index.size_bytes - expected_bits(num_rows, 1e-5)) <= 64 * 10
-
-
-def test_bytes_of_a_list_of_rows_are_those_of_its_estimate(zipf):
-    """What the choice goes by; offsets are guessed to a bit per row."""
-    layer = layer_of(zipf, Goal("error_rate", 0.01, "sets"))
-    index, sets = layer.presence.index, layer.features["viewed"].sets
-    assert index.size_bytes == pytest.approx(index_bytes(NUM_ROWS, 1e-5), rel=0.01)
-    counts = np.sort(np.bincount(zipf.symbols, minlength=VOCABULARY))[::-1]
-    offsets = sets.starts.size_bytes
-    estimated = Popularity(counts, NUM_ROWS)
-    guessed = sets_bytes([estimated]) - set_bits(estimated) / 8
-    assert abs(8 * (offsets - guessed)) <= 1.2 * NUM_ROWS
-
-
-@pytest.mark.parametrize(("vocabulary", "exponent"), [(2000, 1.05), (300, 0.0)])
-def test_what_is_chosen_is_the_smaller_of_both(make_facts, vocabulary, exponent):
-    """By the bits of built layers, states and timestamps of listed rows left out; within 10 %, where the
-    estimates of the two are close."""
-    facts = make_facts(2000, vocabulary, 40 * 2000, symbol_exponent=exponent)
-    chosen = []
-    for ratio in (0.003, 0.03, 0.1, 0.3, 1.0, 3.0):
-        layers = [
-            layer_of(facts, Goal("noise_ratio", ratio, s), vocabulary)
-            for s in ("auto", "weighted_bloom", "sets")
-        ]
-        auto, *others = (layer.fact_bits for layer in layers)
-        assert auto <= 1.1 * min(others)
-        chosen.append(layers[0].features["viewed"].structure)
-    assert chosen == sorted(chosen)  # sets while little noise is wanted, then weighted filters
-    assert len(set(chosen)) == 2
