@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pandas as pd
 import pytest
-from feast import Entity, FeatureView, Field, FileSource, ValueType
+from feast import Field
 from feast.protos.feast.types.Value_pb2 import Int64List, StringList, StringSet, Value
 from feast.types import Array, Bytes, Int32, Int64, Set, String, UnixTimestamp
 
@@ -214,16 +214,3 @@ def test_a_list_feature_of_a_view_with_field_and_entity_names_of_any_kind(make_h
     row = {name: Value(string_list_val=StringList(val=[name])) for name in names}
     harness.write(1, row)
     assert harness.reopened().read(1)[0][1] == row
-
-
-def test_a_view_with_a_string_key_through_its_own_entity(make_harness):
-    shop = Entity(name="shop", join_keys=["shop"], value_type=ValueType.STRING)
-    view = FeatureView(
-        name="shops",
-        entities=[shop],
-        schema=[Field(name="country", dtype=String), Field(name="shop", dtype=String)],
-        source=FileSource(path="rows.parquet", timestamp_field="t"),
-    )
-    harness = make_harness(view=view)
-    harness.write_many([(harness.key(shop="a"), {"country": Value(string_val="FR")}, NOON, None)])
-    assert harness.read_keys([harness.key(shop="a")])[0][1]["country"].string_val == "FR"

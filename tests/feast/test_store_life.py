@@ -123,17 +123,6 @@ class TestAsync:
         service = store.get_feature_service("s")
         assert asyncio.run(ask_async(store, 1, 9, features=service)) == ["FR", None]
 
-    def test_views_of_one_request(self, store, make_history):
-        store.apply([USER, make_history("past")])
-        store.write_to_online_store("past", countries(["PT"]))
-
-        async def read():
-            features = ["history:country", "past:country"]
-            return await store.get_online_features_async(features, entity_rows(1, 9), full_feature_names=True)
-
-        answer = asyncio.run(read()).to_dict()
-        assert (answer["history__country"], answer["past__country"]) == (["FR", None], ["PT", None])
-
     @pytest.mark.parametrize("method", ["write", "push"])
     def test_reads_among_writes(self, store, method):
         """Who has awaited a write reads it, and nobody loses what was there before."""

@@ -10,10 +10,10 @@ from dataclasses import replace
 import pytest
 from feast import Entity, FeatureView, Field, ValueType
 from feast.protos.feast.types.Value_pb2 import StringSet, Value
-from feast.types import Array, Float32, Float64, Int64, Json, Set, String
+from feast.types import Float32, Int64, Json, Set, String
 
 from feast_sketch_store import SketchOnlineStore, SketchReader
-from feast_sketch_store.errors import RowError, SettingsError, SketchStoreError, UnsupportedFeatureError
+from feast_sketch_store.errors import SettingsError, SketchStoreError, UnsupportedFeatureError
 from feast_sketch_store.operations.resharding import divide
 from feast_sketch_store.row_log import RowLog
 from feast_sketch_store.storage.local import LocalStorage
@@ -47,13 +47,6 @@ def test_a_deleted_view_is_removed_with_its_rows_and_the_others_stay(make_harnes
     assert read[0][1] == FRANCE
 
 
-def test_a_view_applied_again_keeps_its_rows(make_harness):
-    harness = make_harness({"country": String})
-    harness.write(1, FRANCE)
-    harness.store.update(harness.config, [], [harness.view], [], [], False)
-    assert harness.reopened().read(1)[0][1] == FRANCE
-
-
 def test_teardown_removes_the_project_and_leaves_others(make_harness, make_view):
     view = make_view({"country": String})
     one, other = make_harness(view=view, project="one"), make_harness(view=view, project="other")
@@ -83,14 +76,6 @@ def test_teardown_holds_the_lease_of_each_view_that_it_removes(make_harness, mak
     assert not harness.folder.parent.exists()
 
 
-def test_an_embedding_in_a_sketch_is_refused_at_apply(make_config, make_view, tmp_path):
-    tags = {"sketch.codec": "membership"}
-    view = make_view([Field(name="embedding", dtype=Array(Float32), vector_index=True, tags=tags)])
-    with pytest.raises(SettingsError, match="embedding"):
-        SketchOnlineStore().update(make_config(), [], [make_view(name="kept"), view], [], [], False)
-    assert not (tmp_path / "sketch").exists(), "a refused apply changes nothing"
-
-
 def test_one_refusal_names_every_feature_of_every_view(make_config, make_view, tmp_path):
     wrong = {"sketch.codec": "membership"}
     views = [
@@ -112,41 +97,6 @@ def test_one_refusal_names_every_feature_of_every_view(make_config, make_view, t
     ]
     assert all(name in line for name, line in zip(names, others, strict=True))
     assert not (tmp_path / "sketch").exists()
-
-
-def test_a_tag_admits_a_scalar_with_few_values(make_harness, make_view):
-    field = Field(name="rating", dtype=Float64, tags={"sketch.codec": "categorical"})
-    harness = make_harness(view=make_view([field]), compaction={"min_rows": 0})
-    harness.write(1, {"rating": Value(double_val=4.5)})
-    assert harness.read(1)[0][1] == {"rating": Value(double_val=4.5)}
-
-
-@pytest.mark.parametrize(
-    ("tags", "message"),
-    [
-        ({"sketch.eror_rate": "0.1"}, "unknown tag 'sketch.eror_rate'"),
-        ({"sketch.target": "error lots"}, "'lots' is not a number"),
-        ({"sketch.target": "error 0.9"}, "between 1e-9 and 0.5"),
-        ({"sketch.vocabulary": "{top: 0}"}, "at least 1"),
-        ({"sketch.codec": "precise"}, "must be one of"),
-        ({"sketch.codec": "categorical"}, "does not take"),
-    ],
-)
-def test_a_wrong_tag_is_refused_at_apply(make_config, make_view, tags, message):
-    view = make_view([Field(name="viewed", dtype=Set(String), tags=tags)])
-    with pytest.raises(SettingsError, match=message) as caught:
-        SketchOnlineStore().update(make_config(), [], [view], [], [], False)
-    assert "'viewed'" in str(caught.value)
-
-
-@pytest.mark.parametrize("options", [{}, {"compaction": {"min_rows": 0}}], ids=["unsealed", "sealed"])
-def test_a_feature_that_changes_its_type_is_refused_at_apply(make_harness, make_view, options):
-    harness = make_harness({"viewed": Set(String)}, **options)
-    harness.write(1, {"viewed": Value()})
-    retyped = make_view({"viewed": Set(Int64)})
-    with pytest.raises((RowError, UnsupportedFeatureError), match="viewed"):
-        SketchOnlineStore().update(harness.config, [], [retyped], [], [], False)
-    assert harness.reopened().read(1)[0][1] == {"viewed": Value()}
 
 
 @pytest.mark.parametrize("options", [{}, {"compaction": {"min_rows": 0}}], ids=["unsealed", "sealed"])
