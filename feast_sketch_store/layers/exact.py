@@ -30,9 +30,6 @@ class ExactLayer(Layer):
     def __init__(self, rows: EncodedRows):
         self.rows = rows
 
-    def __len__(self) -> int:
-        return len(self.rows)
-
     @cached_property
     def codecs(self) -> Mapping[str, FeatureCodec]:
         return {name: feature.codec for name, feature in self.rows.features.items()}

@@ -77,9 +77,9 @@ class Presence(ABC):
     def index_bytes(self) -> int:
         """Bytes of the parts that find the row of an entity."""
 
+    @abstractmethod
     def prepared_states(self, feature: str) -> tuple[Any, ...] | None:
         """The states of a feature, as `RowReader.states` takes them; None if they are not stored here."""
-        return None
 
     @abstractmethod
     def prepare(self) -> RowReader:

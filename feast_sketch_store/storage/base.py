@@ -9,7 +9,7 @@ Every method raises a `StorageError` that names the file when the bytes cannot b
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -220,8 +220,8 @@ class Storage(ABC):
 
     # -- order ---------------------------------------------------------------------------------
 
-    @contextmanager
-    def lease(self, name: str, wait: bool = False, create: bool = True) -> Iterator[bool]:
+    @abstractmethod
+    def lease(self, name: str, wait: bool = False, create: bool = True) -> AbstractContextManager[bool]:
         """Hold a name that no other process or thread holds; it is released with the block, or the process.
 
         Parameters
@@ -230,7 +230,6 @@ class Storage(ABC):
         create : make the folder that the lock needs. Otherwise the block may run with False where there is no
             folder, and nothing is left in a storage that was deleted.
         """
-        yield True
 
     # -- parts ---------------------------------------------------------------------------------
 

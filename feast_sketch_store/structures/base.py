@@ -311,16 +311,9 @@ class Structure(ABC):
         """Bits of standard Bloom filters for the facts in a filter, at the same expected rates."""
         return 0.0
 
+    @abstractmethod
     def size_bytes_of(self, feature: str) -> float:
-        """Bytes of one feature: its vocabulary, and its share of what features share.
-
-        By default the share is proportional to its facts.
-        """
-        vocabularies = {
-            name: f.vocabulary.packed_bytes for name, f in self.features.items() if f.vocabulary is not None
-        }
-        share = self.features[feature].num_facts / max(1, self.num_facts)
-        return share * (self.size_bytes - sum(vocabularies.values())) + vocabularies.get(feature, 0)
+        """Bytes of one feature: its vocabulary, and its share of what features share."""
 
     def prepare(self, rows: RowReader) -> None:  # noqa: B027 - most structures have nothing to add
         """Add what its features share to rows prepared for reads of one entity."""
