@@ -94,11 +94,6 @@ class TestRefusedWrites:
             asyncio.run(harness.store.online_write_batch_async(harness.config, harness.view, rows, None))
         assert harness.reopened().read(1, 2) == [(now, items("a")), (None, None)]
 
-    def test_a_created_timestamp_may_be_nat(self, make_harness, options):
-        harness = make_harness(**options)
-        harness.write(1, items("a"), created=pd.NaT)
-        assert harness.read(1)[0][1] == items("a")
-
 
 ODD_NAMES = ["../x", "a b", "Größe", "x" * 300, "CON", "a/b", "History", ".", "..", "%41", "a\nb", "~"]
 

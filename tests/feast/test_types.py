@@ -1,7 +1,5 @@
 """Every type that Feast can carry: written and read back as it was, or refused when the view is applied."""
 
-from datetime import UTC, datetime, timedelta
-
 import numpy as np
 import pytest
 from feast import Field
@@ -244,15 +242,6 @@ def test_a_changed_codec_takes_effect_at_the_next_seal(make_harness, make_view, 
     assert sorted(first.read(1)[0][1]["last"].int64_list_val.val) == [1, 3]
 
 
-@pytest.mark.parametrize("options", [{}, {"default_codec": "exact"}], ids=["auto", "exact"])
-def test_an_embedding_is_kept_exactly_or_not_at_all(make_harness, make_value, options):
-    embedding = Field(name="x", dtype=Array(Float32), vector_index=True, vector_length=3)
-    harness = make_harness([embedding], **options, **SEALED)
-    value = make_value("float_list_val", [0.25, -1.5, 0.25])
-    harness.write(1, {"x": value})
-    assert harness.read(1)[0][1]["x"] == value
-
-
 @pytest.mark.slow
 def test_exact_features_have_no_vocabulary_to_overflow(make_harness, make_value):
     harness = make_harness({"x": Int64, "name": String}, advanced={"max_vocabulary": 2}, **exactly(SEALED))
@@ -267,20 +256,3 @@ def test_a_view_may_choose_its_default_codec(make_harness, make_view, make_value
     harness = make_harness(view=make_view(features, tags={"sketch.default_codec": "exact"}), **SEALED)
     harness.write(1, {"x": make_value("double_val", 0.1)})
     assert harness.read(1)[0][1]["x"].double_val == 0.1
-
-
-def test_rows_expire_exactly_where_they_are_listed(make_harness, make_view, make_value):
-    """Listed rows carry their own timestamps; no step of a fifteenth of the ttl."""
-    view = make_view([Field(name="x", dtype=Float64)])
-    view.ttl = timedelta(hours=1)
-    harness = make_harness(view=view, ttl={"expire": True}, **exactly(SEALED))
-    now = datetime.now(UTC)
-    ages = [timedelta(minutes=59, seconds=30 * n) for n in range(-40, 40)]
-    row = {"x": make_value("double_val", 1.0)}
-    harness.write_many([(harness.key(user_id=n), row, now - age, None) for n, age in enumerate(ages)])
-    alive = [values is not None for _, values in harness.read(*range(len(ages)))]
-    # What is within a minute of the ttl may expire while the test runs.
-    for age, is_alive in zip(ages, alive, strict=True):
-        if not timedelta(minutes=59) < age <= timedelta(hours=1):
-            assert is_alive == (age < timedelta(hours=1))
-    assert alive == sorted(alive, reverse=True)

@@ -103,17 +103,6 @@ def described():
     return scalars, *scalars.to_snapshot()
 
 
-def test_a_snapshot_has_the_same_rows():
-    scalars, description, arrays = described()
-    restored = Scalars.from_snapshot(description, Parts(arrays, {}))
-    for name in scalars.features:
-        ours, theirs = (read(each, name, np.arange(NUM_ROWS)) for each in (scalars, restored))
-        assert (ours.states == theirs.states).all()
-        assert (ours.symbols == theirs.symbols).all()
-        assert ours.vocabulary.values.equals(theirs.vocabulary.values)
-    assert restored.to_snapshot()[0] == description
-
-
 @for_each(
     ("path", "value"),
     [
