@@ -368,18 +368,6 @@ def test_teardown_and_a_new_start(kind, make_store, make_history):
     assert ask(store, 1) == ["DE"]
 
 
-@pytest.mark.parametrize("kind", STORES)
-def test_projects_share_a_path_and_nothing_else(kind, make_store, make_history):
-    stores = [make_store(kind, project) for project in ("one", "two")]
-    for store, country in zip(stores, ["FR", "DE"], strict=True):
-        store.apply([USER, make_history()])
-        store.write_to_online_store("history", countries([country]))
-    assert [ask(store, 1) for store in stores] == [["FR"], ["DE"]]
-    if kind != "sqlite":  # whose teardown removes the file of both
-        stores[0].teardown()
-        assert ask(stores[1], 1) == ["DE"]
-
-
 @pytest.mark.parametrize("kind", SKETCH)
 def test_without_a_registry_and_without_apply(kind, make_config, make_view):
     """SQLite wants its tables made first."""

@@ -50,11 +50,13 @@ def test_a_deleted_view_is_removed_with_its_rows_and_the_others_stay(make_harnes
 def test_teardown_removes_the_project_and_leaves_others(make_harness, make_view):
     view = make_view({"country": String})
     one, other = make_harness(view=view, project="one"), make_harness(view=view, project="other")
+    germany = {"country": Value(string_val="DE")}
     one.write(1, FRANCE)
-    other.write(1, FRANCE)
+    other.write(1, germany)
+    assert [harness.read(1)[0][1] for harness in (one, other)] == [FRANCE, germany]
     one.store.teardown(one.config, [], [])  # Feast does not name stream views: none is named here
     assert not one.folder.parent.exists()
-    assert other.read(1)[0][1] == FRANCE
+    assert other.read(1)[0][1] == germany
     one.store.teardown(one.config, [view], [])
 
 

@@ -88,17 +88,6 @@ def test_the_policy_seals_past_both_bounds(unsealed, sealed, wants):
     assert policy.wants_base(in_bytes) is wants
 
 
-def test_an_entity_is_answered_once_and_by_its_newest_layer(make_view):
-    view = make_view()
-    view.put(1, "sealed", policy=ALWAYS)
-    view.put(2, "sealed", policy=ALWAYS)
-    view.put(1, "newer", second=1)
-    view.put(3, "unsealed")
-    answer = view.view.read(user_hashes([3, 2, 1, 4, 1]), ["viewed"])
-    assert answer.found.tolist() == [0, 1, 2, 4]
-    assert view.get(1, 2, 3, 4) == {1: {"newer"}, 2: {"sealed"}, 3: {"unsealed"}}
-
-
 @pytest.mark.slow
 def test_layers_of_unsealed_rows_stay_few(make_view):
     view = make_view()
