@@ -116,6 +116,25 @@ def test_a_reader_follows_a_teardown_and_a_new_start(make_harness, other_process
     assert (ask(1), ask(2)) == (None, "DE")
 
 
+def _write_many(harness, number, rows):
+    writer = harness.reopened()
+    for row in range(rows):
+        writer.write(number * 1000 + row, country(f"w{number}r{row}"))
+
+
+@pytest.mark.parametrize("options", [{}, {"compaction": {"min_rows": 7}}], ids=["unsealed", "sealing"])
+def test_several_processes_write_at_once(make_harness, warm, options):
+    harness = make_harness({"country": String}, refresh="0", **options)
+    writers = [warm.Process(target=_write_many, args=(harness, n, 10)) for n in range(3)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join(PATIENCE_SECONDS)
+    assert [writer.exitcode for writer in writers] == [0, 0, 0]
+    users = [n * 1000 + row for n in range(3) for row in range(10)]
+    assert countries(harness.reopened(), *users) == [f"w{u // 1000}r{u % 1000}" for u in users]
+
+
 def test_late_rows_lose_against_sealed_ones_in_every_process(make_harness, other_process):
     harness = make_harness({"country": String}, refresh="0", compaction={"min_rows": 10})
     now = harness.write.__defaults__[0]
