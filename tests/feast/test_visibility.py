@@ -8,8 +8,8 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
-from feast.protos.feast.types.Value_pb2 import Value
-from feast.types import String
+from feast.protos.feast.types.Value_pb2 import StringSet, Value
+from feast.types import Set, String
 
 from feast_sketch_store.operations.resharding import divide
 from feast_sketch_store.view import shard as shard_module
@@ -133,6 +133,34 @@ def test_several_processes_write_at_once(make_harness, warm, options):
     assert [writer.exitcode for writer in writers] == [0, 0, 0]
     users = [n * 1000 + row for n in range(3) for row in range(10)]
     assert countries(harness.reopened(), *users) == [f"w{u // 1000}r{u % 1000}" for u in users]
+
+
+def test_threads_read_while_one_writes(make_harness):
+    harness = make_harness({"viewed": Set(String)}, refresh="0", compaction={"min_rows": 5})
+    stop = threading.Event()
+    failures = []
+
+    def read():
+        seen = 0
+        while not stop.is_set():
+            rows = harness.read(*range(30))
+            present = sum(values is not None for _, values in rows)
+            for user, (_, values) in enumerate(rows):
+                if values is not None and f"item-{user}" not in values["viewed"].string_set_val.val:
+                    failures.append(f"user {user} lost its item")
+            if present < seen:
+                failures.append(f"{seen} rows, then {present}")
+            seen = present
+
+    threads = [threading.Thread(target=read) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for user in range(30):
+        harness.write(user, {"viewed": Value(string_set_val=StringSet(val=[f"item-{user}"]))})
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert not failures
 
 
 def test_late_rows_lose_against_sealed_ones_in_every_process(make_harness, other_process):
