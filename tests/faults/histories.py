@@ -6,23 +6,21 @@ delta, absorbed, vacuumed, divided anew, and opened anew. After each step a dict
 reads, a feature server and a reader that was opened before the first seal must answer.
 
     python tests/faults/histories.py --seconds 600 --seed 0
-    python tests/faults/histories.py --kind list --seed 17 --first 3      # one history again
+    python tests/faults/histories.py --kind list --seed 17 --first 3 --most 1      # one history again
 """
 
-import argparse
-import logging
 import random
 import shutil
 import sys
 import tempfile
-import time
-import traceback
 import warnings
 from collections import Counter
 from datetime import timedelta
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from campaign import command_of, run_histories
 
 from feast_sketch_store.errors import SettingsError
 from feast_sketch_store.operations import maintenance
@@ -87,8 +85,8 @@ def step(model: Model, name: str, rng: random.Random) -> None:
         model.reopen()
 
 
-def run(kind: str, seed: str, counts: Counter[str]) -> bool:
-    """One history; whether every answer was right."""
+def run(kind: str, seed: str, counts: Counter[str]) -> None:
+    """One history. Raises what was wrong, with the steps before it."""
     rng = random.Random(f"{seed} {kind}")
     folder = Path(tempfile.mkdtemp(prefix="history-"))
     done: list[str] = []
@@ -101,36 +99,26 @@ def run(kind: str, seed: str, counts: Counter[str]) -> bool:
             step(model, name, rng)
             model.check()
             counts["steps"] += 1
-    except Exception:  # whatever it is, the campaign goes on
-        print(f"seed {seed!r}, kind {kind!r}, after {done}:", traceback.format_exc(), sep="\n")
-        return False
+    except Exception as error:
+        error.add_note(f"of kind {kind!r}, after {done}")
+        raise
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    return True
 
 
 def main() -> int:
     """The command."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=300)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--first", type=int, default=0, help="the number of the first history")
-    parser.add_argument("--most", type=int, help="histories to run; all that the time allows by default")
+    parser = command_of(__doc__)
     parser.add_argument("--kind", choices=[*KINDS], help="of all histories")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
-    logging.disable(logging.WARNING)
     maintenance._SAMPLES = 500
     maintenance.reader_bytes = lambda *of_views: {}  # which starts a process each time
-    counts: Counter[str] = Counter()
-    end, number = time.monotonic() + options.seconds, options.first
-    while time.monotonic() < end and (options.most is None or number < options.first + options.most):
-        kind = options.kind or [*KINDS][number % len(KINDS)]
-        counts["histories"] += 1
-        counts["failures"] += not run(kind, f"{options.seed} {number}", counts)
-        number += 1
-    print(f"{counts['histories']} histories, {counts['steps']} steps, {counts['failures']} failures")
-    return min(1, counts["failures"])
+
+    def run_one(number: int, counts: Counter[str]) -> None:
+        run(options.kind or [*KINDS][number % len(KINDS)], f"{options.seed} {number}", counts)
+
+    return run_histories(options, run_one)
 
 
 if __name__ == "__main__":

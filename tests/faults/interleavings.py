@@ -14,8 +14,6 @@ nobody holds a lease, as when processes lose theirs. A history is the same again
     python tests/faults/interleavings.py --seed 0 --first 17 --most 1 --trace      # one history again
 """
 
-import argparse
-import logging
 import math
 import random
 import secrets
@@ -40,6 +38,7 @@ import list_workload
 import pyarrow as pa
 import pytest
 import workload
+from campaign import command_of, run_histories
 from workload import NEVER, START
 
 from feast_sketch_store import threads
@@ -506,28 +505,18 @@ def at_once(self: threads.Threads, fn: Callable[..., Any], /, *args: Any, **kwar
 
 def main() -> int:
     """The command."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=300)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--first", type=int, default=0, help="the number of the first history")
-    parser.add_argument("--most", type=int, help="histories to run; all that the time allows by default")
+    parser = command_of(__doc__)
     parser.add_argument("--trace", action="store_true", help="print each step")
     options = parser.parse_args()
-    logging.disable(logging.WARNING)
-    counts: Counter[str] = Counter()
-    failures, number, end = 0, options.first, time.monotonic() + options.seconds
-    while time.monotonic() < end and (options.most is None or number < options.first + options.most):
+
+    def run(number: int, counts: Counter[str]) -> None:
         history = History(f"{options.seed} {number}", options.trace)
         try:
             history.run()
-        except Exception:  # whatever it is, the campaign goes on
-            print(f"history {number}:", traceback.format_exc(), sep="\n", flush=True)
-            failures += 1
-        counts.update(history.board.counts, steps=history.turns.step)
-        number += 1
-    print(", ".join(f"{count:,} {what}" for what, count in sorted(counts.items())))
-    print(f"{number - options.first} histories, {failures} failures")
-    return min(1, failures)
+        finally:
+            counts.update(history.board.counts, steps=history.turns.step)
+
+    return run_histories(options, run)
 
 
 if __name__ == "__main__":
