@@ -236,8 +236,8 @@ class LastKnown:
                 return None
             file.truncate(known.rows_bytes)  # left by a process that died
             file.seek(known.rows_bytes)
-            for table in tables:
-                kind, content = encode_payload(_without(table, late))
+            for rows in filter(len, (_without(table, late) for table in tables)):
+                kind, content = encode_payload(rows)
                 for piece in encode_record(kind, number, content):
                     file.write(piece)
                 number += 1

@@ -162,8 +162,10 @@ def test_a_start_from_the_cache_asks_no_order_index_in_the_bucket(bucket, monkey
     bucket.delete(3)
     replica = bucket.replica()
     served(replica)
-    bucket.put({3: ["again"], 25: ["late"], 4: ["late"]}, second=0)
+    bucket.put({3: ["again"], 25: ["late"]}, second=0)
+    bucket.put({4: ["late"]}, second=0)
     replica.poll()
+    assert replica.freshness().problem == ""
     expected = served(replica)
     assert [expected[user] for user in (1, 3, 4, 25)] == [{"a1"}, {"again"}, {"a4"}, {"new"}]
     replica.close()
