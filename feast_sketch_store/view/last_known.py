@@ -136,6 +136,7 @@ class LastKnown:
         late: NDArray[np.uint64],
         since: int,
         all_rows: Callable[[], tuple[LogRead, NDArray[np.uint64]]],
+        asked: Moment,
     ) -> None:
         """Keep the result of a poll of the storage, without writing rows again that are already kept.
 
@@ -145,12 +146,13 @@ class LastKnown:
         log, since : the part of the row log that was read, and the commit after which it was read.
         late : hashes of entities whose rows there do not count, ascending: uint64[n, 2].
         all_rows : reads everything after the snapshot, and tells who is late there.
+        asked : when the poll began.
 
         Raises StorageError, DamagedFileError: files cannot be written, or the manifest or the rows not be
         read.
         """
         with self._writing():
-            known, now = self._read(), Moment.now()
+            known = self._read()
             name, identity = snapshot.name if snapshot else "", log.position.identity or b""
             if known is not None and known.identity == identity and not log.starts_over:
                 if place_of(known.snapshot) > place_of(name):
@@ -159,13 +161,13 @@ class LastKnown:
                 tables = _behind(log, known.number, since) if is_sound else None
                 if tables is not None and (grown := self._with_rows(known, tables, late)) is not None:
                     number = max(known.number, log.position.number)
-                    self._write(replace(grown, number=number, answered=now))
+                    self._write(replace(grown, number=number, answered=asked))
                     return
             if since != (snapshot.version - 1 if snapshot else -1) and not log.starts_over:
                 log, late = all_rows()
             manifest = snapshot.manifest().encode() if snapshot else b""
             rows_file = f"{self._path.name}.{secrets.token_hex(4)}.rows"
-            new = Known(name, manifest, identity, log.position.number, rows_file, 0, 0, now)
+            new = Known(name, manifest, identity, log.position.number, rows_file, 0, 0, asked)
             grown = self._with_rows(new, log.batches(), late)
             assert grown is not None
             self._write(grown)
@@ -174,8 +176,8 @@ class LastKnown:
                 if path.name != rows_file:
                     path.unlink(missing_ok=True)
 
-    def note_answer(self, snapshot: SnapshotFile | None, position: Position) -> bool:
-        """Note that the storage has just answered, with nothing new after this place.
+    def note_answer(self, snapshot: SnapshotFile | None, position: Position, asked: Moment) -> bool:
+        """Note that the storage has answered a poll, of a moment, with nothing new after this place.
 
         Returns False if what is kept here is older: a `save` has failed.
         """
@@ -186,7 +188,7 @@ class LastKnown:
                 return False
             if (place_of(known.snapshot), known.number) < (place_of(name), position.number):
                 return False
-            self._write(replace(known, answered=Moment.now()))
+            self._write(replace(known, answered=asked))
         return True
 
     # -- files ---------------------------------------------------------------------------------

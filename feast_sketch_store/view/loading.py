@@ -75,6 +75,7 @@ class ShardLoader:
         self._manifest: tuple[SnapshotFile, Manifest] | None = None  # of the snapshot that orders are of
         self._orders: dict[str, OrderIndex] = {}  # by the names of files of one snapshot
         self._last_known = last_known
+        self._asked = Moment.now()  # when the last poll began, if the host keeps the last state
         self._kept_copies: SnapshotFile | None = None  # whose files were marked as in use ...
         self._kept_copies_at = -np.inf  # ... and when, by time.monotonic()
         self._last_warning = ""
@@ -100,7 +101,7 @@ class ShardLoader:
         start = self._empty if state is None else state
         while True:
             self.phase = FETCHING
-            listing = self._look()
+            listing = self._begin_poll()
             if listing.has_moved:
                 return start
             if listing.pinned:
@@ -195,7 +196,8 @@ class ShardLoader:
             return log, self._with_log(first, log)[1]
 
         try:
-            self._last_known.save(state.snapshot, log, late, state.position.number, all_rows)
+            number = state.position.number
+            self._last_known.save(state.snapshot, log, late, number, all_rows, self._asked)
             self._keep_copies(state)
         except (StorageError, DamagedFileError) as error:
             if str(error) != self._last_warning:
@@ -250,7 +252,7 @@ class ShardLoader:
 
     def is_outdated(self, state: ShardState) -> bool:
         """Whether the state lacks anything; lists a few file names."""
-        listing = self._look(state.newest_seen)
+        listing = self._begin_poll(state.newest_seen)
         if listing.has_moved:
             return True
         if listing.pinned or state.pinned:
@@ -260,7 +262,7 @@ class ShardLoader:
         if not is_outdated:
             if self._last_known is not None:
                 snapshot, position = state.snapshot, state.position
-                if not self._last_known.note_answer(snapshot, position):
+                if not self._last_known.note_answer(snapshot, position, self._asked):
                     self._keep(state, LogRead(position))
             with suppress(StorageError, DamagedFileError):
                 self._keep_copies(state)
@@ -285,6 +287,11 @@ class ShardLoader:
     def lag_commits(self, state: ShardState) -> int:
         """The least number of commits that the last poll found and a state lacks."""
         return max(0, self.newest_number - state.position.number)
+
+    def _begin_poll(self, since: SnapshotFile | None = None) -> Listing:
+        if self._last_known is not None:
+            self._asked = Moment.now()
+        return self._look(since)
 
     def _look(self, since: SnapshotFile | None = None) -> Listing:
         listing = self._snapshots.look(since)

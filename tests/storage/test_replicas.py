@@ -15,6 +15,7 @@ from obstore.store import MemoryStore
 
 from feast_sketch_store import SketchReader
 from feast_sketch_store.errors import StorageError
+from feast_sketch_store.row_log import RowLog
 from feast_sketch_store.rows.encoding import deletions
 from feast_sketch_store.snapshot import order
 from feast_sketch_store.storage import buckets
@@ -407,6 +408,27 @@ def test_the_age_of_answers_goes_on_over_a_restart(bucket, monkeypatch):
 )
 def test_a_clock_that_is_put_back_makes_nothing_younger_than_it_is(earlier, later, seconds):
     assert earlier.seconds_until(later) == seconds
+
+
+def test_what_the_cache_keeps_is_as_old_as_the_begin_of_its_poll(bucket, monkeypatch):
+    now, read = 0.0, RowLog.read
+
+    def read_long(self, *arguments):
+        nonlocal now
+        now += 100.0
+        return read(self, *arguments)
+
+    monkeypatch.setattr(RowLog, "read", read_long)
+    monkeypatch.setattr(Moment, "now", lambda: Moment("boot", now, 0.0))
+    expected = fill(bucket)
+    first = bucket.replica()
+    assert served(first) == expected
+    bucket.link.take_down()
+    second = bucket.replica()
+    assert served(second) == expected
+    assert second.freshness().age_seconds >= 100.0
+    for view in (first, second):
+        view.close()
 
 
 # -- what a replica does -------------------------------------------------------------------------
