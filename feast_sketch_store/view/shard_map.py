@@ -139,8 +139,8 @@ def check_map(view: str, there: ShardMap, opened: ShardMap) -> None:
     """
     if there.is_moving:
         raise ShardError(
-            f"feature view {view!r}: its rows are being divided into other shards; nothing was "
-            f"written. Try again when that is done; if it was killed, {way_out(view, there)}"
+            f"feature view {view!r}: its rows are being divided into other shards. Try again when "
+            f"that is done; if it was killed, {way_out(view, there)}"
         )
     if there != opened:
         raise OtherShardsError(
