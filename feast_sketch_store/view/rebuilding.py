@@ -11,6 +11,7 @@ replace   the table and the snapshot of one shard after the other
 
 import secrets
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from feast_sketch_store.errors import StorageError
 from feast_sketch_store.row_log import LogRead, RowLog
@@ -87,7 +88,8 @@ def rebuild(
                     parts[number].replace_rows(before[number], log, drafts.pop(number).snapshot)
             view.keep_file()  # else, without a lease, another process may have divided the former rows
         finally:
-            staging.delete_all()
+            with suppress(StorageError):
+                staging.delete_all()
         return True
 
 

@@ -19,6 +19,7 @@ from feast_sketch_store.view.holding import pin
 from feast_sketch_store.view.opening import ReadOnlyView, open_view
 from feast_sketch_store.view.rebuilding import rebuild
 from feast_sketch_store.view.removal import remove_view
+from feast_sketch_store.view.view import View
 from tests.helpers import histories
 from tests.helpers.histories import NEVER, items_of, settings_of
 from tests.helpers.keys import user_key
@@ -218,6 +219,23 @@ def test_a_rebuild_beside_a_division_that_no_lease_keeps_out_is_refused():
     with pytest.raises(ShardError, match="divided into 2 shards"):
         rebuild(view, fill_beside_a_division)
     assert shown(opened(place, 2)) == written
+
+
+def test_a_rebuild_has_happened_although_its_files_cannot_be_removed(place, monkeypatch):
+    view = opened(place, 1)
+    put(view, range(10), ["old"])
+
+    def fill(staging):
+        put(View(staging, SETS, NEVER, 0.0), range(5), ["new"])
+        monkeypatch.setattr(staging, "delete_all", fail)
+        return staging
+
+    def fail():
+        raise StorageError("no answer")
+
+    assert rebuild(view, fill)
+    assert shown(view) == {user: {"new"} for user in range(5)}
+    assert view.vacuum() > 0
 
 
 def test_a_view_that_is_made_while_it_is_divided_keeps_its_rows(place):
