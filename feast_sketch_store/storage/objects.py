@@ -214,7 +214,7 @@ class Objects:
             write_id = secrets.token_hex(_WRITE_ID_BYTES)
             if self._put(key, content, write_id, "create"):
                 return
-            found = self.info(key)
+            found = self._refused(key)
             if found is not None:
                 # The answer to a first try may have been lost.
                 if found.write_id == write_id:
@@ -237,8 +237,15 @@ class Objects:
         if self._put(key, content, write_id, mode):
             return True
         # The answer to a first try may have been lost.
-        found = self.info(key)
+        found = self._refused(key)
         return found is not None and found.write_id == write_id
+
+    def _refused(self, key: str) -> ObjectInfo | None:
+        """Metadata of an object that a put was refused for: it may be of a first try of the same put."""
+        try:
+            return self.info(key)
+        except StorageError as error:
+            raise UncertainWriteError(str(error)) from None
 
     def delete(self, keys: Sequence[str]) -> None:
         """Delete objects in the order of their keys; those that do not exist are left out."""

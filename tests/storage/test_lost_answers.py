@@ -5,7 +5,7 @@ from contextlib import suppress
 
 import obstore
 import pytest
-from obstore.exceptions import AlreadyExistsError
+from obstore.exceptions import AlreadyExistsError, GenericError
 from obstore.store import MemoryStore
 
 from feast_sketch_store.errors import StorageError
@@ -312,3 +312,27 @@ def test_a_rebuild_that_is_done_after_it_failed_shows_with_the_next_seal(bucket)
 
 def test_a_rebuild_whose_answer_is_lost_on_a_network_happened(served):
     check_rebuild(served, "commit of the table", "lost")
+
+
+@pytest.mark.parametrize("is_new", [True, False])
+def test_a_put_that_may_have_been_made_is_uncertain(monkeypatch, is_new):
+    """Its answer is lost, the next try is refused, and whose object is there gets no answer."""
+    bucket = Objects(MemoryStore(), "s3://bucket", "bucket")
+    if not is_new:
+        bucket.create("key", b"old")
+    bucket.require_conditions()
+    known, put = bucket.info("key"), obstore.put
+
+    def put_unanswered(*arguments, **options):
+        put(*arguments, **options)
+        raise GenericError("ConnectionReset")
+
+    def down(*arguments, **options):
+        raise GenericError("kind: Timeout")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(obstore, "put", put_unanswered)
+        patch.setattr(obstore, "get", down)
+        with pytest.raises(UncertainWriteError):
+            bucket.create("key", b"new") if is_new else bucket.replace("key", b"new", known)
+    assert bucket.read("key") == b"new"
