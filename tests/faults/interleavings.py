@@ -1,13 +1,19 @@
 """Random interleavings of several processes on one view, step by step, where a step is a file operation.
 
 Each process is a thread that waits before every operation on files; one of them goes on at a time, chosen at
-random. Writers write and delete entities; sealers seal, absorb, vacuum, rebuild and divide anew; readers
-read; one may drop the view. Files are in a folder, whose leases keep others out; objects; or objects of which
-nobody holds a lease, as when processes lose theirs. A history is the same again for the same seed.
+random, and some are killed. Writers write and delete entities, also by jobs of an engine; sealers seal, here
+or by an engine, absorb, vacuum, rebuild and divide anew; readers and replicas read; one process may drop the
+view, or pin it. Some views have a gate: what does not pass is held back, until it is published or discarded.
+Files are in a folder, whose leases keep others out; in a bucket; or in a bucket of which nobody holds a
+lease, as when processes lose theirs. Some buckets lose requests and answers. A history is the same again for
+the same seed.
 
-- Nothing raises but what meets a drop, what another process hinders, and what a clock that jumps makes late.
+- Nothing raises but what meets a drop, what another process hinders, what gets no answer, and what a clock
+  that jumps makes late. A write that was refused leaves nothing.
 - A read shows of each entity the newest row, of a list all items, of the writes that returned before the read
-  began; perhaps of writes that were under way; nothing of what was deleted or dropped before.
+  began, or was shown before; perhaps of writes that were under way; nothing of what was deleted, dropped or
+  discarded before, and nothing that is held back. If it could not poll, or is of a replica, it shows this as
+  of its last poll; if the view is pinned, as of the pin.
 - In the end all of it is there, unsealed and sealed, and `verify` finds no problem.
 
     python tests/faults/interleavings.py --seconds 600 --seed 0
@@ -16,344 +22,49 @@ nobody holds a lease, as when processes lose theirs. A history is the same again
 
 import math
 import random
-import secrets
 import sys
-import threading
-import time
+import tempfile
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
-from concurrent.futures import Future
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from datetime import timedelta
+from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, BinaryIO
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-import list_workload
-import pyarrow as pa
-import pytest
-import workload
+from board import KINDS, NO_ANSWER, Board, Rows
 from campaign import command_of, run_histories
-from workload import NEVER, START
+from engine_jobs import seal_by_engine, without_feast, write_by_engine
+from stepped import Bucket, Folder, Server, Turns, deterministic
+from workload import NEVER
 
-from feast_sketch_store import threads
-from feast_sketch_store.errors import SketchStoreError
+from feast_sketch_store.errors import StorageError
 from feast_sketch_store.operations import resharding
 from feast_sketch_store.operations.verification import verify_view
-from feast_sketch_store.row_log import wal_objects
-from feast_sketch_store.rows.codecs import FeatureCodec
-from feast_sketch_store.settings.view_settings import ViewSettings
-from feast_sketch_store.storage.base import FileInfo, Storage
-from feast_sketch_store.view import live, live_shard, view_file
-from feast_sketch_store.view import view as view_module
-from feast_sketch_store.view.opening import open_view
+from feast_sketch_store.settings.table import Gate
+from feast_sketch_store.storage.base import Storage
+from feast_sketch_store.view.holding import pin, unpin
+from feast_sketch_store.view.opening import ReadOnlyView, open_view
 from feast_sketch_store.view.rebuilding import rebuild
 from feast_sketch_store.view.removal import remove_view
-from feast_sketch_store.view.view import Batch, View
-from tests.storage import memory
+from feast_sketch_store.view.view import View
+from feast_sketch_store.view.view_file import shard_map_of
+from tests.storage.memory import Files
 
 SHARED = range(4)  # entities that all writers write and nobody deletes
 OWN_PER_WRITER = 2
-SECOND = timedelta(seconds=1)
-STUCK_SECONDS = 60.0
-JUMP_SECONDS = 400.0  # longer than a commit to a bucket may take
-# What others hinder: a late commit, a seal beside another, rows that are being divided.
-HINDERED = ("may not count", "is sealing", "no rows to rebuild from", "divide", "already")
+# What others hinder: a late commit, a seal beside another, rows that are being divided, a pin without a seal.
+HINDERED = (
+    *("may not count", "is sealing", "no rows to rebuild from", "divide", "already"),
+    *("is not there yet", "is pinned", "no snapshot", "no longer exists"),
+)
 WITHOUT_LEASES = (
-    "changed the row log meanwhile",
+    "changed the row log ",
     "is damaged: it is missing",
     "dropped meanwhile",
 )  # of two seals at once
-
-Rows = Mapping[int, Set[int]]  # the numbers of an entity: of its row, or of the items of its list
-
-
-@dataclass(frozen=True)
-class Kind:
-    """A kind of rows; ``adds`` says whether a row adds to those before."""
-
-    settings: Sequence[ViewSettings]
-    codecs: Sequence[FeatureCodec]
-    adds: bool
-    batch: Callable[[Rows], Batch]
-    deletions: Callable[[Sequence[int]], pa.Table]
-    read: Callable[[View, int], Rows]
-
-
-def batch_of_newest(rows: Rows) -> Batch:
-    numbers = [(entity, number) for entity, of_entity in rows.items() for number in of_entity]
-    return [row for entity, n in numbers for row in workload.rows_of([entity], n, START + n * SECOND)]
-
-
-def read_newest(view: View, num_entities: int) -> Rows:
-    rows = workload.read_rows(view, num_entities)
-    for entity, row in rows.items():
-        assert workload.is_whole(entity, row), f"entity {entity} has parts of several rows: {row}"
-    return {entity: {number} for entity, (number, _) in rows.items()}
-
-
-def batch_of_items(rows: Rows) -> Batch:
-    items = {
-        entity: tuple((f"value {n % 7}", list_workload.at(n)) for n in sorted(numbers))
-        for entity, numbers in rows.items()
-    }
-    return list_workload.to_rows(items.items(), list_workload.ADD)
-
-
-def read_items(view: View, num_entities: int) -> Rows:
-    rows = {}
-    for entity, items in list_workload.read_lists_of(view, num_entities).items():
-        numbers = [(at - list_workload.FIRST) // list_workload.SECOND for _, at in items]
-        assert numbers == sorted({*numbers}, reverse=True), f"entity {entity} has items twice: {items}"
-        rows[entity] = {*numbers}
-    return rows
-
-
-KINDS = [
-    Kind(workload.SETTINGS, workload.CODECS, False, batch_of_newest, workload.deletions_of, read_newest),
-    Kind(
-        [list_workload.SETTINGS],
-        [list_workload.CODEC],
-        True,
-        batch_of_items,
-        list_workload.deletions_of,
-        read_items,
-    ),
-]
-
-
-class Turns:
-    """Lets one process at a time do one operation on files."""
-
-    def __init__(self, rng: random.Random, is_traced: bool):
-        self._rng = rng
-        self._stays = rng.choice((0.0, 0.5, 0.9, 0.98))  # how likely the same process goes on
-        self.jumps = rng.choice((0.0, 0.0, 0.002))  # how likely the clock jumps
-        self._changed = threading.Condition()
-        self._waiting: dict[str, list[tuple[threading.Lock, str]]] = {}
-        self._running: set[str] = set()
-        self._is_traced = is_traced
-        self.step = 0
-        self.seconds = time.time()  # of all clocks
-
-    def wait(self, process: str, what: str) -> None:
-        """Called before each operation of a process; those of processes that are not `run` do not wait."""
-        if process not in self._running:
-            return
-        turn = threading.Lock()
-        turn.acquire()
-        with self._changed:
-            self._waiting[process].append((turn, what))
-            self._changed.notify_all()
-        turn.acquire()
-
-    def tell(self, what: str) -> None:
-        """Print what happens, if each step is traced."""
-        if self._is_traced:
-            print(f"{self.step:6} {what}")
-
-    def run(self, processes: dict[str, Callable[[], None]]) -> None:
-        """Run processes to their ends."""
-        self._running = {*processes}
-        self._waiting = {process: [] for process in processes}
-        started = [threading.Thread(target=self._run, args=each, daemon=True) for each in processes.items()]
-        for thread in started:
-            thread.start()
-        last = ""
-        while True:
-            with self._changed:
-                ready = self._changed.wait_for(self._all_wait, STUCK_SECONDS)
-                if not ready:
-                    stuck = [process for process in self._running if not self._waiting[process]]
-                    raise TimeoutError(f"{stuck} neither go on nor end")
-                if not self._running:
-                    return
-                if last not in self._running or self._rng.random() >= self._stays:
-                    last = self._rng.choice(sorted(self._running))
-                self.step += 1
-                self.seconds += 1e-3 + JUMP_SECONDS * (self._rng.random() < self.jumps)
-                turn, what = self._waiting[last].pop(0)
-                self.tell(f"{last}: {what}")
-                turn.release()
-
-    def _all_wait(self) -> bool:
-        return all(self._waiting[process] for process in self._running)
-
-    def _run(self, process: str, work: Callable[[], None]) -> None:
-        try:
-            work()
-        finally:
-            with self._changed:
-                self._running.discard(process)
-                self._changed.notify_all()
-
-
-class Stepped(memory.OwnProcess, memory.MemoryStorage):
-    """A storage in memory, each of whose operations waits for its turn."""
-
-    turns: Turns
-    process = ""
-    are_leases_kept = True
-
-    def of(self, turns: Turns, process: str, are_leases_kept: bool) -> "Stepped":
-        """The storage as a process sees it."""
-        self.turns, self.process, self.are_leases_kept = turns, process, are_leases_kept
-        return self
-
-    def within(self, folder: str) -> "Stepped":
-        return super().within(folder).of(self.turns, self.process, self.are_leases_kept)
-
-    def _wait(self, what: str, name: str) -> None:
-        self.turns.wait(self.process, f"{what} {self.prefix}{name}")
-
-    def list(self, folder: str = "", after: str = "") -> Sequence[str]:
-        self._wait("list", folder)
-        return super().list(folder, after)
-
-    def info(self, name: str) -> FileInfo | None:
-        self._wait("info", name)
-        return super().info(name)
-
-    def read(self, name: str, start: int = 0, length: int | None = None) -> bytes:
-        self._wait("read", name)
-        return super().read(name, start, length)
-
-    @contextmanager
-    def create(self, name: str) -> Iterator[BinaryIO]:
-        self._wait("create", name)
-        with super().create(name) as file:
-            yield file
-            self._wait("create, done", name)
-
-    def replace(self, name: str, content: bytes) -> None:
-        self._wait("replace", name)
-        super().replace(name, content)
-
-    def replace_known(self, name: str, content: bytes, token: str) -> bool:
-        self._wait("replace_known", name)
-        with self.files.changed:
-            file = self.files.files.get(self._key(name))
-            if file is None or str(file[0]) != token:
-                return False
-            self._put(name, bytes(content))
-            return True
-
-    def append(self, name: str, at: int, pieces: Iterable[bytes | memoryview]) -> None:
-        self._wait("append", name)
-        super().append(name, at, pieces)
-
-    def delete(self, names: Iterable[str]) -> None:
-        for name in names:
-            self._wait("delete", name)
-            super().delete([name])
-
-    @contextmanager
-    def lease(self, name: str, wait: bool = False, create: bool = True) -> Iterator[bool]:
-        if not self.are_leases_kept:
-            yield True
-            return
-        key = self._key(name)
-        self._wait("lease", name)
-        while not (is_mine := key not in self.files.held) and wait:
-            self._wait("lease", name)
-        if is_mine:
-            self.files.held.add(key)
-        try:
-            yield is_mine
-        finally:
-            self._wait("release", name)
-            if is_mine:
-                self.files.held.remove(key)
-
-
-class Folder(Stepped):
-    """A folder."""
-
-    def delete_all(self) -> None:
-        self._wait("delete_all", "")
-        super().delete_all()
-
-
-class Bucket(Stepped, memory.ObjectsInMemory):
-    """Objects."""
-
-    def delete_all(self) -> None:
-        self._wait("delete_all", "")
-        with self.files.changed:
-            names = [name for name in self.files.files if name.startswith(self.prefix)]
-        self.delete([name.removeprefix(self.prefix) for name in names])
-
-
-@dataclass
-class Call:
-    """A write, a deletion or a drop: the number of a write, the steps at which it began and had returned."""
-
-    what: str
-    entities: Sequence[int]
-    number: int
-    began: int
-    ended: float = math.inf
-
-
-@dataclass
-class Board:
-    """What was done so far, and what reads must show of it."""
-
-    turns: Turns
-    kind: Kind
-    num_entities: int
-    hindered: Sequence[str]
-    calls: list[Call] = field(default_factory=list)
-    counts: Counter[str] = field(default_factory=Counter)
-
-    def do(self, what: str, act: Callable[[], Any], entities: Sequence[int] = (), number: int = 0) -> None:
-        """Do something and note it."""
-        call = Call(what, entities, number, self.turns.step)
-        self.calls.append(call)
-        self.turns.tell(f"{what} {[*entities]} {number or ''} begins")
-        try:
-            act()
-        except SketchStoreError as error:
-            self.refuse(error, call.began)
-            return
-        call.ended = self.turns.step
-        self.turns.tell(f"{what} of step {call.began} has returned")
-        self.counts[what] += 1
-
-    def refuse(self, error: Exception, began: int) -> None:
-        """Note an error that may be; raise it otherwise."""
-        meets_a_drop = any(call.what == "drop" and call.ended >= began for call in self.calls)
-        if not meets_a_drop and not any(text in str(error) for text in self.hindered):
-            raise error
-        self.counts["refused"] += 1
-
-    def read(self, view: View, who: str) -> None:
-        """Read all entities, and check what is shown."""
-        began = self.turns.step
-        try:
-            rows = self.kind.read(view, self.num_entities)
-        except SketchStoreError as error:
-            self.refuse(error, began)
-            return
-        self.counts["read"] += 1
-        for entity in range(self.num_entities):
-            self._check(entity, rows.get(entity, frozenset()), began, who)
-
-    def _check(self, entity: int, shown: Set[int], began: int, who: str) -> None:
-        calls = [call for call in self.calls if call.what == "drop" or entity in call.entities]
-        writes = [call for call in calls if call.what == "write"]
-        ends = [call for call in calls if call.what != "write"]
-        lasting = {w.number for w in writes if w.ended <= began and all(e.ended < w.began for e in ends)}
-        gone = {w.number for w in writes if any(w.ended <= end.began and end.ended <= began for end in ends)}
-        is_there = lasting <= shown if self.kind.adds else max(lasting, default=0) <= max(shown, default=0)
-        is_known = shown <= {w.number for w in writes} - gone
-        if not (is_there and is_known):
-            raise AssertionError(f"{who}, step {began}: entity {entity} shows {shown}, after {calls}")
 
 
 class History:
@@ -363,17 +74,28 @@ class History:
         self.name, self._rng = name, random.Random(name)
         rng = self._rng
         self.turns = Turns(rng, is_traced)
-        self._files = memory.Files()
-        places: list[tuple[type[Stepped], bool]] = [(Folder, True), (Bucket, True), (Bucket, False)]
-        self._storage, self._are_leases_kept = rng.choice(places)
+        self._files = Files()
+        self._place = rng.choice(("folder", "bucket", "bucket without leases"))
+        self._server = Server(self.turns, rng, rng.choice((0.0, 0.0, 0.01)) if self._is_bucket else 0.0)
         self._kind = rng.choice(KINDS)
         self._num_shards = rng.choice((1, 1, 2))
         self._num_writers = rng.choice((1, 2, 3))
+        self._gate = Gate(entities=rng.choice((None, None, 5)))
+        self._disturber = rng.choice(("", "", "dropper", "pinner"))
         num_entities = len(SHARED) + OWN_PER_WRITER * self._num_writers
-        hindered = HINDERED if self._are_leases_kept else (*HINDERED, *WITHOUT_LEASES)
-        self.board = Board(self.turns, self._kind, num_entities, hindered)
+        hindered = [*HINDERED, *(["does not pass its gate"] if self._gate.is_set else [])]
+        hindered += NO_ANSWER if self._server.loses else ()
+        if self._place == "bucket without leases":
+            hindered += WITHOUT_LEASES
+            self._disturber = self._disturber.replace("dropper", "")
+        is_sure = not self._server.loses and self._disturber != "dropper"
+        self.board = Board(self.turns, self._kind, num_entities, hindered, is_sure)
         self._numbers = iter(rng.sample(range(1, 10_000), 1_000))
         self._errors: list[str] = []
+
+    @property
+    def _is_bucket(self) -> bool:
+        return self._place != "folder"
 
     def run(self) -> None:
         """Raises what went wrong."""
@@ -381,21 +103,18 @@ class History:
         processes = [(f"writer {n}", partial(self._write, writer=n)) for n in range(self._num_writers)]
         processes += [(f"sealer {n}", self._seal) for n in range(rng.choice((1, 2, 2)))]
         processes += [(f"reader {n}", self._read) for n in range(rng.choice((0, 1)))]
-        if self._are_leases_kept and rng.random() < 0.3:
-            processes.append(("dropper", self._drop))
-        with pytest.MonkeyPatch.context() as patch:
-            clock = {"time": lambda: self.turns.seconds, "monotonic": lambda: self.turns.seconds}
-            patched = SimpleNamespace(**clock, time_ns=time.time_ns, sleep=lambda seconds: None)
-            for module in (memory, wal_objects, live, live_shard, view_file, view_module):
-                patch.setattr(module, "time", patched)
-            patch.setattr(wal_objects, "_boot_time", clock["monotonic"])
-            patch.setattr(threads.Threads, "submit", at_once)
-            patch.setattr(secrets, "token_hex", lambda n=16: rng.randbytes(n).hex())
-            patch.setattr(secrets, "token_bytes", rng.randbytes)
-            self.turns.run({process: partial(self._noted, work, process) for process, work in processes})
-            self._noted(self._end, "in the end")
+        if self._is_bucket:
+            processes += [(f"replica {n}", self._replicate) for n in range(rng.choice((0, 1, 2)))]
+        if self._disturber:
+            processes.append((self._disturber, self._drop if self._disturber == "dropper" else self._pin))
+        with tempfile.TemporaryDirectory() as host:
+            self._host = Path(host)
+            with deterministic(self.turns, rng, self._server), without_feast():
+                self.turns.run({process: partial(self._noted, work, process) for process, work in processes})
+                self._server.settle()
+                self._noted(self._end, "in the end")
         if self._errors:
-            about = f"{self._storage.__name__}, leases {self._are_leases_kept}, {self._num_shards} shards"
+            about = f"{self._place}, {self._num_shards} shards, {self._server.loses} lost"
             raise AssertionError("\n".join([about, *self._errors]))
 
     def _noted(self, work: Callable[[str, random.Random], None], process: str) -> None:
@@ -404,22 +123,32 @@ class History:
         except Exception:
             self._errors.append(f"{process}:\n{traceback.format_exc()}")
 
-    def _files_of(self, process: str) -> Storage:
-        return self._storage(self._files).of(self.turns, process, self._are_leases_kept)
+    def _storage(self, cache_path: Path | None = None) -> Storage:
+        """The storage of the view, with a cache for one who only reads."""
+        if not self._is_bucket:
+            return Folder(self._files).of(self.turns)
+        are_leases_kept = self._place == "bucket"
+        return Bucket(self.turns, are_leases_kept, "view/", cache_path is not None, cache_path)
 
-    def _opened(self, process: str) -> View:
-        settings = replace(self._rng.choice(self._kind.settings), num_shards=self._num_shards)
-        return open_view(self._files_of(process), settings, NEVER, 0.0)
+    def _opened(self) -> View:
+        settings = replace(
+            self._rng.choice(self._kind.settings), num_shards=self._num_shards, gate=self._gate
+        )
+        while True:
+            try:
+                return open_view(self._storage(), settings, NEVER, 0.0)
+            except StorageError as error:
+                self.board.refuse(error, self.turns.step)
 
     def _write(self, process: str, rng: random.Random, writer: int) -> None:
         first = len(SHARED) + OWN_PER_WRITER * writer
         own = range(first, first + OWN_PER_WRITER)
-        view = self._opened(process)
+        view = self._opened()
         for _ in range(rng.randint(1, 4)):
             if rng.random() < 0.7:
                 entities, number = rng.sample([*SHARED, *own], rng.randint(1, 4)), next(self._numbers)
                 batch = self._kind.batch({entity: {number} for entity in entities})
-                write = rng.choice([view.write, view.write, partial(write_staged, view)])
+                write = rng.choice([view.write, view.write, partial(write_by_engine, view, rng)])
                 self.board.do("write", partial(write, batch), entities, number)
             else:
                 gone = rng.sample(own, 1)
@@ -427,17 +156,21 @@ class History:
             self.board.read(view, process)
 
     def _seal(self, process: str, rng: random.Random) -> None:
-        view = self._opened(process)
+        view = self._opened()
         does: dict[str, Callable[[], Any]] = {
             "seal": lambda: view.seal(),
             "seal a delta": lambda: view.seal(as_delta=True),
+            "seal by an engine": lambda: seal_by_engine(self._opened, rng),
             "absorb": lambda: view.absorb(),
             "vacuum": lambda: view.vacuum(),
             "rebuild": lambda: rebuild(view, partial(self._fill, view)),
-            "divide": lambda: self._divide(process, rng.choice((1, 2, 4))),
+            "divide": lambda: self._divide(rng.choice((1, 2, 4))),
+            "publish": lambda: view.publish(force=rng.random() < 0.5),
+            "discard": lambda: view.discard(),
         }
+        gated = 2 * self._gate.is_set
         for _ in range(rng.randint(1, 4)):
-            what = rng.choices([*does, "write"], [4, 2, 2, 2, 1, 1, 1])[0]
+            what = rng.choices([*does, "write"], [4, 2, 2, 2, 2, 1, 1, 2 * gated, gated, 1])[0]
             if what == "write":
                 number = next(self._numbers)
                 fill = partial(self._fill, view, rows={entity: {number} for entity in SHARED})
@@ -447,7 +180,7 @@ class History:
             if rng.random() < 0.5:
                 self.board.read(view, process)
             if rng.random() < 0.3:
-                view = self._opened(process)
+                view = self._opened()
 
     def _fill(self, view: View, staging: Storage, rows: Rows | None = None) -> Storage:
         """Fill a view with rows, by default with those that it has."""
@@ -456,51 +189,65 @@ class History:
             View(staging, self._kind.settings[0], NEVER, 0.0).write(self._kind.batch(rows))
         return staging
 
-    def _divide(self, process: str, num_shards: int) -> None:
-        def wait(seconds: float) -> None:
-            self.turns.seconds += seconds
-
+    def _divide(self, num_shards: int) -> None:
         settings = replace(self._kind.settings[0], num_shards=num_shards)
-        resharding.divide(self._files_of(process), settings, replace(NEVER, by_job=True), wait)
+        resharding.divide(self._storage(), settings, replace(NEVER, by_job=True), self.turns.pass_time)
 
     def _read(self, process: str, rng: random.Random) -> None:
-        view = self._opened(process)
+        view = self._opened()
         for _ in range(rng.randint(2, 8)):
             self.board.read(view, process)
             if rng.random() < 0.2:
-                view = self._opened(process)
+                view = self._opened()
+
+    def _replicate(self, process: str, rng: random.Random) -> None:
+        """Read from a host that keeps what it has read, and start again there now and then."""
+        storage, settings = self._storage(self._host), self._kind.settings[0]
+        opens = (
+            lambda: ReadOnlyView(storage, settings.view, 1.0, True),
+            lambda: open_view(
+                storage, replace(settings, num_shards=self._num_shards), NEVER, 1.0, None, True
+            ),
+        )
+        view = None
+        for _ in range(rng.randint(3, 10)):
+            if view is None or rng.random() < 0.2:
+                view = self.board.do("start", rng.choice(opens))
+            if view is not None and rng.random() < 0.7:
+                view.poll()
+            if view is not None:
+                self.board.read(view, process, is_replica=True)
 
     def _drop(self, process: str, rng: random.Random) -> None:
         for _ in range(rng.randint(1, 2)):
-            self.board.do("drop", partial(remove_view, self._files_of(process)))
+            self.board.do("drop", partial(remove_view, self._storage()))
+
+    def _pin(self, process: str, rng: random.Random) -> None:
+        view = self._opened()
+        for _ in range(rng.randint(1, 3)):
+            self.board.do("seal", view.seal)
+            self.board.do("pin", partial(pin, view))
+            self.board.read(view, process)
+            self.board.do("unpin", partial(unpin, view))
 
     def _end(self, process: str, rng: random.Random) -> None:
-        view = self._opened(process)
+        self.turns.pass_time(1_000)  # who was killed holds no lease any more
+        if any(call.what == "drop" and call.ended == math.inf for call in self.board.calls):
+            self.board.do("drop", partial(remove_view, self._storage()))
+        if (there := shard_map_of(self._storage())).is_moving:
+            self._divide(there.num_shards)
+        view = self._opened()
+        self.board.do("unpin", partial(unpin, view))
         self.board.read(view, "unsealed")
-        view.seal()
+        view.seal(force=True)
         self.board.read(view, "sealed")
-        self.board.read(self._opened(process), "opened anew")
+        self.board.read(self._opened(), "opened anew")
         for number, shard in enumerate(view.shards.values()):
             semantics = self._kind.settings[0].semantics
             found = verify_view(
                 shard.storage, self._kind.codecs, semantics=semantics, shard=(number, len(view.shards))
             )
             assert found.problems == [], found.problems
-
-
-def write_staged(view: View, batch: Batch) -> None:
-    """Write as an engine does: files first, then a commit of them."""
-    view.commit_staged([*view.stage([view.to_table([batch])], f"job-{secrets.token_hex(4)}-")])
-
-
-def at_once(self: threads.Threads, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-    """A submitted task, done by the thread that submits it."""
-    done: Future[Any] = Future()
-    try:
-        done.set_result(fn(*args, **kwargs))
-    except Exception as error:
-        done.set_exception(error)
-    return done
 
 
 def main() -> int:
