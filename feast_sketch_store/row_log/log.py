@@ -154,7 +154,7 @@ class RowLog:
     def is_at_end(self, position: Position) -> bool:
         """Whether nothing was written after a position. Reads one file, or two names."""
         if position.cursor is None:
-            return not self._wal.first_numbers()
+            return position == START and not self._wal.first_numbers()
         return self._wal.is_at_end(position.cursor) and not self._is_replaced(position)
 
     def _is_replaced(self, position: Position) -> bool:

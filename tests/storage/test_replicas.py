@@ -28,6 +28,7 @@ from feast_sketch_store.view.background import Poller
 from feast_sketch_store.view.holding import pin, unpin
 from feast_sketch_store.view.last_known import Moment
 from feast_sketch_store.view.opening import open_view
+from feast_sketch_store.view.removal import remove_view
 from feast_sketch_store.view.view import View
 from tests.helpers import object_servers
 from tests.helpers.cases import for_each
@@ -408,6 +409,21 @@ def test_the_age_of_answers_goes_on_over_a_restart(bucket, monkeypatch):
 )
 def test_a_clock_that_is_put_back_makes_nothing_younger_than_it_is(earlier, later, seconds):
     assert earlier.seconds_until(later) == seconds
+
+
+def test_a_replica_from_the_cache_notices_a_drop(bucket):
+    bucket.put({1: ["milk"]})
+    first = bucket.replica()
+    assert served(first) == {1: {"milk"}}
+    bucket.link.take_down()
+    replica = bucket.replica()
+    assert served(replica) == {1: {"milk"}}
+    bucket.link.heal()
+    remove_view(bucket.writer.storage)
+    replica.poll()
+    assert served(replica) == {}
+    for view in (first, replica):
+        view.close()
 
 
 def test_what_the_cache_keeps_is_as_old_as_the_begin_of_its_poll(bucket, monkeypatch):
