@@ -53,9 +53,9 @@ def rebuild(
     ------
     GateError : the new rows do not pass the gate; nothing has changed.
     SettingsError : this process does not know all features of the view; nothing has changed.
-    ShardError : another process divided the former rows in spite of this one; reads do not have the new ones.
     StorageError : another process is sealing this view, or there are no new rows; nothing has changed. Or
         another process changed a shard in spite of this one; shards before it have their new rows.
+    UncertainWriteError : another process divided the former rows in spite of this one.
     """
     with view.sealing():
         view.prepare()
@@ -86,7 +86,7 @@ def rebuild(
                     view.judge(figures, REBUILD)
                 for number, log in new.items():
                     parts[number].replace_rows(before[number], log, drafts.pop(number).snapshot)
-            view.keep_file()  # else, without a lease, another process may have divided the former rows
+            view.keep_file_behind()  # else, without a lease, another process may have divided the former rows
         finally:
             with suppress(StorageError):
                 staging.delete_all()

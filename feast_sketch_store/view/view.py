@@ -158,7 +158,7 @@ class View(LiveView[Shard]):
         if self.registration is not None:
             self.registration.keep(self.settings, rows, is_applied)
 
-    def _keep_file_behind(self) -> None:
+    def keep_file_behind(self) -> None:
         """Keep the view's file, after rows were written.
 
         Raises UncertainWriteError: the rows may have been divided anew, with these or without them.
@@ -166,7 +166,7 @@ class View(LiveView[Shard]):
         try:
             self.keep_file()
         except SketchStoreError as error:
-            raise UncertainWriteError(f"{error}. The batch was written, and may count or not") from error
+            raise UncertainWriteError(f"{error}. What was written may count or not") from error
 
     def _register(self, rows: pa.Table | None = None, is_applied: bool = False) -> None:
         """Keep the view's file, before rows are written; follow them if they were divided anew."""
@@ -321,7 +321,7 @@ class View(LiveView[Shard]):
                 f"written, and those of the shards {', '.join(map(str, failed))} were not: {first}. "
                 "Write the batch again; what is there already does no harm"
             ) from first
-        self._keep_file_behind()
+        self.keep_file_behind()
 
     def refresh_all(self) -> None:
         """`refresh` of all shards, whether they are served or not."""
@@ -390,7 +390,7 @@ class View(LiveView[Shard]):
         for number, shard in self.shards.items():
             shard.commit_staged([file for file in files if file.shard == number])
         if files:
-            self._keep_file_behind()
+            self.keep_file_behind()
 
     def discard_staged(self, label: str) -> int:
         """Delete uncommitted staged files whose names begin with a label. Returns their number."""
