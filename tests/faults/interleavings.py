@@ -44,7 +44,7 @@ from feast_sketch_store.errors import StorageError
 from feast_sketch_store.operations import resharding
 from feast_sketch_store.operations.verification import verify_view
 from feast_sketch_store.settings.table import Gate
-from feast_sketch_store.storage.base import Storage
+from feast_sketch_store.storage.base import Storage, UncertainWriteError
 from feast_sketch_store.view.holding import pin, unpin
 from feast_sketch_store.view.opening import ReadOnlyView, open_view
 from feast_sketch_store.view.rebuilding import rebuild
@@ -173,14 +173,20 @@ class History:
             what = rng.choices([*does, "write"], [4, 2, 2, 2, 2, 1, 1, 2 * gated, gated, 1])[0]
             if what == "write":
                 number = next(self._numbers)
-                fill = partial(self._fill, view, rows={entity: {number} for entity in SHARED})
-                self.board.do(what, partial(rebuild, view, fill, keep=True), SHARED, number)
+                self.board.do(what, partial(self._add, view, number), SHARED, number)
             else:
                 self.board.do(what, does[what])
             if rng.random() < 0.5:
                 self.board.read(view, process)
             if rng.random() < 0.3:
                 view = self._opened()
+
+    def _add(self, view: View, number: int) -> None:
+        """Write by a rebuild, which may have happened if it gets no answer."""
+        try:
+            rebuild(view, partial(self._fill, view, rows={entity: {number} for entity in SHARED}), keep=True)
+        except StorageError as error:
+            raise UncertainWriteError(str(error)) if any(t in str(error) for t in NO_ANSWER) else error
 
     def _fill(self, view: View, staging: Storage, rows: Rows | None = None) -> Storage:
         """Fill a view with rows, by default with those that it has."""

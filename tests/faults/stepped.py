@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, BinaryIO
+from uuid import UUID
 
 import pytest
 from obstore.exceptions import AlreadyExistsError, GenericError, PreconditionError
@@ -198,6 +199,7 @@ def deterministic(turns: Turns, rng: random.Random, server: "Server") -> Iterato
         patch.setattr(objects, "obstore", server)
         patch.setattr("secrets.token_hex", lambda n=16: rng.randbytes(n).hex())
         patch.setattr("secrets.token_bytes", rng.randbytes)
+        patch.setattr("uuid.uuid4", lambda: UUID(bytes=rng.randbytes(16)))
         yield
 
 
