@@ -186,7 +186,9 @@ class History:
         try:
             rebuild(view, partial(self._fill, view, rows={entity: {number} for entity in SHARED}), keep=True)
         except StorageError as error:
-            raise UncertainWriteError(str(error)) if any(t in str(error) for t in NO_ANSWER) else error
+            if any(text in str(error) for text in NO_ANSWER):
+                raise UncertainWriteError(str(error)) from error
+            raise
 
     def _fill(self, view: View, staging: Storage, rows: Rows | None = None) -> Storage:
         """Fill a view with rows, by default with those that it has."""
