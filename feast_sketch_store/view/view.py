@@ -382,15 +382,22 @@ class View(LiveView[Shard]):
         """
         if files:
             self._register()
+        self._parts_of(files)
         for file in files:
-            check_division(self.name, file.num_shards, self.shard_map)
             file.check()
         if files and self.settings.gate.is_set and not force:
             self._judge_fill(files)
-        for number, shard in self.shards.items():
+        for number, shard in self._parts_of(files).shards.items():
             shard.commit_staged([file for file in files if file.shard == number])
         if files:
             self.keep_file_behind()
+
+    def _parts_of(self, files: Sequence[StagedFile]) -> Parts[Shard]:
+        """The shards as they are now, which must be those that the files are for."""
+        parts = self._parts
+        for file in files:
+            check_division(self.name, file.num_shards, parts.shard_map)
+        return parts
 
     def discard_staged(self, label: str) -> int:
         """Delete uncommitted staged files whose names begin with a label. Returns their number."""
@@ -413,8 +420,9 @@ class View(LiveView[Shard]):
 
     def _judge_fill(self, files: Sequence[StagedFile]) -> None:
         with self.unchanging():
+            shards = self._parts_of(files).shards  # who held the lease before may have divided the rows
             try:
-                self.judge(joint_seal.figures_with(self.shards, files), FILL)
+                self.judge(joint_seal.figures_with(shards, files), FILL)
             except GateError as error:
                 HeldBack.of(files, error).hold(self.storage, self._row_logs())
                 raise

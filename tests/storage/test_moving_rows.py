@@ -8,10 +8,13 @@ from datetime import UTC, datetime
 
 import pytest
 
-from feast_sketch_store.errors import StorageError
+from feast_sketch_store.errors import ShardError, StorageError
 from feast_sketch_store.operations.resharding import divide, remove_former
+from feast_sketch_store.operations.verification import verify_view
 from feast_sketch_store.row_log import RowLog
+from feast_sketch_store.row_log.data_file import StagedFile
 from feast_sketch_store.rows.encoding import deletions
+from feast_sketch_store.settings.table import Gate
 from feast_sketch_store.storage.base import UncertainWriteError
 from feast_sketch_store.storage.local import LocalStorage
 from feast_sketch_store.structures.goals import NOISE_RATIO, Goal
@@ -173,6 +176,23 @@ def test_a_write_that_meets_the_division_is_refused_or_kept(place, num_shards, m
         put(writer, range(5), ["meanwhile"], second=1)
     expected |= put(writer, range(5), ["meanwhile"], second=1)
     assert shown(writer) == shown(opened(place, 2)) == expected
+
+
+def test_a_fill_that_the_gate_checks_does_not_get_into_other_shards(place, monkeypatch):
+    """The rows are divided between the look at the view's shards and the gate, which follows them."""
+    writer = open_view(place.open(), replace(SETS, gate=Gate(entities=1)), NEVER, 0.0)
+    expected = put(writer, range(20), ["before"])
+    files = list(writer.stage([writer.shards[0].row_log.read().table()], "job-"))
+
+    def divide_meanwhile(file):
+        divide(place.open(), replace(SETS, num_shards=2), NEVER, lambda seconds: None)
+
+    monkeypatch.setattr(StagedFile, "check", divide_meanwhile)
+    with pytest.raises(ShardError, match="while tasks wrote files for 1"):
+        writer.commit_staged(files)
+    assert shown(writer) == shown(opened(place, 2)) == expected
+    for number, shard in writer.shards.items():
+        assert verify_view(shard.storage, SETS.codecs, shard=(number, 2)).problems == []
 
 
 def test_a_write_is_not_refused_for_certain_after_its_rows_are_there(place, monkeypatch):
