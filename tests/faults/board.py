@@ -197,7 +197,9 @@ class Board:
         calls = [c for c in self.calls if (c.what == "drop" or entity in c.entities) and c.began <= until]
         writes = [call for call in calls if call.what == "write"]
         ends = [call for call in calls if call.what != "write" and not call.is_refused]
-        since = {w.number: min(w.ended, self.seen.get((entity, w.number), math.inf)) for w in writes}
+        # What a write of other shards, which has not returned, shows for a while may be left where it is.
+        seen = {} if any(call.what == "divide" for call in self.calls) else self.seen
+        since = {w.number: min(w.ended, seen.get((entity, w.number), math.inf)) for w in writes}
         lasting = {
             w.number for w in writes if since[w.number] <= asked and all(e.ended < w.began for e in ends)
         }
