@@ -59,7 +59,7 @@ def rebuild(
     """
     with view.sealing():
         view.prepare()
-        parts = view.shards
+        shard_map, parts = view.shard_map, view.shards
         # First: rows that are written from here on are not among those that are replaced.
         before = {number: part.begun_input() for number, part in parts.items()}
         # Of its own: a process that has lost its lease may still fill another. A vacuum removes what is left.
@@ -86,7 +86,8 @@ def rebuild(
                     view.judge(figures, REBUILD)
                 for number, log in new.items():
                     parts[number].replace_rows(before[number], log, drafts.pop(number).snapshot)
-            view.keep_file_behind()  # else, without a lease, another process may have divided the former rows
+            # Without a lease, another process may have divided the former rows.
+            view.keep_file_behind(shard_map)
         finally:
             with suppress(StorageError):
                 staging.delete_all()

@@ -51,6 +51,7 @@ from feast_sketch_store.view.shard_map import (
     OtherShardsError,
     ShardMap,
     check_division,
+    check_map,
     divided,
 )
 from feast_sketch_store.view.view_file import Registration, ViewFile, seconds_between_looks
@@ -158,13 +159,17 @@ class View(LiveView[Shard]):
         if self.registration is not None:
             self.registration.keep(self.settings, rows, is_applied)
 
-    def keep_file_behind(self) -> None:
-        """Keep the view's file, after rows were written.
+    def keep_file_behind(self, written: ShardMap) -> None:
+        """Keep the view's file, after rows were written to shards.
 
         Raises UncertainWriteError: the rows may have been divided anew, with these or without them.
         """
+        registration = self.registration  # another thread may follow the rows meanwhile
+        if registration is None:
+            return
         try:
-            self.keep_file()
+            registration.keep(self.settings)
+            check_map(self.name, registration.shard_map, written)
         except SketchStoreError as error:
             raise UncertainWriteError(f"{error}. What was written may count or not") from error
 
@@ -300,12 +305,12 @@ class View(LiveView[Shard]):
     def _write(self, table: pa.Table, write: Callable[[Shard, pa.Table], None]) -> None:
         """Call a function with the rows of each shard, for all shards at once."""
         self._register(table)
-        shards = self.shards
-        parts = divided(table, len(shards))
+        there = self._parts
+        parts = divided(table, len(there.shards))
 
         def attempt(number: int) -> SketchStoreError | None:
             try:
-                write(shards[number], parts[number])
+                write(there.shards[number], parts[number])
             except SketchStoreError as error:
                 return error
             return None
@@ -321,7 +326,7 @@ class View(LiveView[Shard]):
                 f"written, and those of the shards {', '.join(map(str, failed))} were not: {first}. "
                 "Write the batch again; what is there already does no harm"
             ) from first
-        self.keep_file_behind()
+        self.keep_file_behind(there.shard_map)
 
     def refresh_all(self) -> None:
         """`refresh` of all shards, whether they are served or not."""
@@ -387,10 +392,11 @@ class View(LiveView[Shard]):
             file.check()
         if files and self.settings.gate.is_set and not force:
             self._judge_fill(files)
-        for number, shard in self._parts_of(files).shards.items():
+        parts = self._parts_of(files)
+        for number, shard in parts.shards.items():
             shard.commit_staged([file for file in files if file.shard == number])
         if files:
-            self.keep_file_behind()
+            self.keep_file_behind(parts.shard_map)
 
     def _parts_of(self, files: Sequence[StagedFile]) -> Parts[Shard]:
         """The shards as they are now, which must be those that the files are for."""

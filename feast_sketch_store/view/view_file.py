@@ -359,7 +359,7 @@ class Registration:
     """
 
     def __init__(self, storage: Storage, view: str, shard_map: ShardMap):
-        self._storage, self._view, self._map = storage, view, shard_map
+        self._storage, self._view, self.shard_map = storage, view, shard_map
         self._token = ""  # of a file that has what this process writes, and allows it
         self._has_join_keys = False
         self._looked_at = -math.inf
@@ -388,7 +388,7 @@ class Registration:
         self._looked_at = now
 
     def _put(self, settings: ViewSettings, rows: pa.Table | None, is_applied: bool) -> None:
-        wanted, storage = ViewFile.of(settings, self._map, rows), self._storage
+        wanted, storage = ViewFile.of(settings, self.shard_map, rows), self._storage
         overrides = not self._token  # later ones leave what `feast apply` changed meanwhile
         for _ in range(_MAX_ATTEMPTS):
             info = storage.info(VIEW_FILE)
@@ -397,7 +397,7 @@ class Registration:
                 with suppress(FileExistsAlreadyError), storage.create(VIEW_FILE) as file:
                     file.write(wanted.encode())
                 continue
-            check_map(self._view, there.shard_map, self._map)
+            check_map(self._view, there.shard_map, self.shard_map)
             is_other = there.check(storage, settings)
             merged = wanted if is_other else there.joined_by(wanted, overrides)
             if is_applied:

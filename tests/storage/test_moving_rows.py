@@ -22,7 +22,9 @@ from feast_sketch_store.view.holding import pin
 from feast_sketch_store.view.opening import ReadOnlyView, open_view
 from feast_sketch_store.view.rebuilding import rebuild
 from feast_sketch_store.view.removal import remove_view
+from feast_sketch_store.view.shard import Shard
 from feast_sketch_store.view.view import View
+from feast_sketch_store.view.view_file import Registration
 from tests.helpers import histories
 from tests.helpers.histories import NEVER, items_of, settings_of
 from tests.helpers.keys import user_key
@@ -199,17 +201,34 @@ def test_a_write_is_not_refused_for_certain_after_its_rows_are_there(place, monk
     """The last look at the view's file may fail, or find that the rows are being divided."""
     view = opened(place, 1)
     expected = put(view, range(5), ["before"])
-    kept = iter([None])
+    keep = Registration.keep
 
-    def keep_file(*arguments):
-        for _ in kept:
-            return
-        raise StorageError("no answer")
+    def keep_before(registration, settings, rows=None, is_applied=False):
+        if rows is None:
+            raise StorageError("no answer")
+        keep(registration, settings, rows, is_applied)
 
-    monkeypatch.setattr(view, "keep_file", keep_file)
+    monkeypatch.setattr(Registration, "keep", keep_before)
     with pytest.raises(UncertainWriteError, match="What was written may count"):
         put(view, range(3), ["after"], second=1)
     assert shown(view) == expected | {user: {"after"} for user in range(3)}
+
+
+def test_a_write_into_former_shards_does_not_succeed_because_another_thread_follows(place, monkeypatch):
+    view = opened(place, 1)
+    expected = put(view, range(5), ["before"])
+    append = Shard.append
+
+    def append_behind(shard, *arguments):
+        monkeypatch.undo()
+        divide(place.open(), replace(SETS, num_shards=2), NEVER, lambda seconds: None)
+        assert view.follow()
+        append(shard, *arguments)
+
+    monkeypatch.setattr(Shard, "append", append_behind)
+    with pytest.raises(UncertainWriteError, match="What was written may count or not"):
+        put(view, range(3), ["after"], second=1)
+    assert shown(view) == shown(opened(place, 2)) == expected
 
 
 def test_of_two_divisions_that_no_lease_keeps_apart_one_counts():
