@@ -282,12 +282,13 @@ class Model:
 
     def check_files(self):
         """The same for what reads the files, after a seal."""
-        self.check_reader(self.new_reader())
+        reader = self.new_reader()
+        self.check_reader(reader)
         assert maintenance.verify(self.store, "history").problems == []
         report = maintenance.inspect(self.store, "history")
         if "read" not in self.names:
             assert report.entities - report.expired_rows == len(self.rows)
-        self.check_training()
+        self.check_training(reader)
 
     def new_reader(self):
         return SketchReader(
@@ -396,12 +397,12 @@ class Model:
             own = reader.scores(name, user, weights)
             assert own == pytest.approx(score) or (self.is_noisy and own > score)
 
-    def check_training(self):
+    def check_training(self, reader):
         """Rows through the newest snapshot, which may have none."""
         if "read" in self.names or self.grows:
             return
         frame = pd.DataFrame([self.values_of(user) for user in USERS]).drop(columns="score", errors="ignore")
         if "items" in frame:
             frame["items"] = frame["items"].map(list)
-        shown = through_sketch(frame, self.reader)
+        shown = through_sketch(frame, reader)
         assert len(shown) == len(frame)
