@@ -3,6 +3,7 @@
 A read goes to one state of all of them. If the rows are divided into other shards, reads follow them.
 """
 
+import itertools
 import logging
 import os
 import threading
@@ -41,6 +42,8 @@ Ts = TypeVarTuple("Ts")
 V = TypeVar("V", bound=LiveShard)
 
 _views: "weakref.WeakValueDictionary[int, LiveView[Any]]" = weakref.WeakValueDictionary()
+
+_openings = itertools.count(1)  # of views that differ from others of this process
 
 
 def _of_process() -> "list[LiveView[Any]]":
@@ -146,7 +149,9 @@ class LiveView(ABC, Generic[V]):
         self._polls = is_replica and refresh_interval_seconds > 0
         self._asked_at = 0.0  # time.monotonic() when the view's file was last asked for its shards
         self._asked_after = -1  # which write of this process came before that
-        self._may_differ = False  # whether another object of this process has the view with other shards
+        # The last opening of other shards of the view in this process, and the last one before the file was
+        # asked.
+        self._other_opening = self._asked_opening = 0
         self._last_warning = ""
         # How old answers may be for the view to count as ready; None for any age.
         self.max_staleness_seconds: float | None = None
@@ -186,7 +191,7 @@ class LiveView(ABC, Generic[V]):
         for view in _of_process():
             is_other = view is not self and view.name == self.name and view.shard_map != shard_map
             if is_other and view.storage.identity == self.storage.identity:
-                view._may_differ = self._may_differ = True
+                view._other_opening = self._other_opening = next(_openings)
         return parts
 
     def _listen(self, number: int, shard: V) -> None:
@@ -325,7 +330,7 @@ class LiveView(ABC, Generic[V]):
         """Whether the view's file has to be asked for its shards before these states are read."""
         if any(shard.has_moved or shard.emptied_at > self._asked_at for shard in served):
             return True
-        if self._may_differ and self._asked_after != last_of_all():
+        if self._other_opening != self._asked_opening and self._asked_after != last_of_all():
             return True
         # Former shards are removed some time after the rows were divided, and so are dropped views. A poll
         # once per interval finds out while they are there.
@@ -357,10 +362,11 @@ class LiveView(ABC, Generic[V]):
         with self._follow_lock:
             if self._parts is not parts:
                 return True
-            asked_at, asked_after = time.monotonic(), last_of_all()
+            asked_at, asked_after, opening = time.monotonic(), last_of_all(), self._other_opening
             file = ViewFile.read(self.storage)
             self._asked_at, self._asked_after = asked_at, asked_after
-            self._may_differ &= file is None
+            if file is not None:
+                self._asked_opening = opening
             if file is not None and self._polls:
                 file.note(self.storage)
             if file is None or file.shard_map.settled == parts.shard_map:
