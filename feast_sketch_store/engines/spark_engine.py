@@ -36,7 +36,7 @@ _FEW_ROWS = 1.25
 _COUNT_ERROR = 0.02  # of the estimated number of entities: relative standard deviation
 _REPORT = (
     "name string, num_rows long, checksum string, size_bytes long, columns binary, shard long, "
-    "num_shards long, rows_given long"
+    "shards_folder string, rows_given long"
 )
 
 

@@ -40,7 +40,7 @@ REPORT = pa.schema(
         ("size_bytes", pa.int64()),
         ("columns", pa.binary()),
         ("shard", pa.int64()),
-        ("num_shards", pa.int64()),
+        ("shards_folder", pa.string()),
     ]
 )
 """The columns of a task's report: an entry per file."""
@@ -176,20 +176,22 @@ class DataFile:
 
 @dataclass(frozen=True)
 class StagedFile:
-    """A data file that a task wrote, with its size and its columns, and the shard that its rows are of."""
+    """A data file that a task wrote, with its size and its columns, and the shard that its rows are of: its
+    number, and the `folder` of the view's shards.
+    """
 
     file: DataFile
     size_bytes: int
     schema: pa.Schema
     shard: int
-    num_shards: int
+    shards_folder: str
 
     @classmethod
     def from_report(cls, storage: Storage, entry: dict[str, Any]) -> "StagedFile":
         """The file of an entry of `to_report`."""
         schema = pa.ipc.read_schema(pa.py_buffer(entry["columns"]))
         file = DataFile.from_entry(storage, entry)
-        return cls(file, entry["size_bytes"], schema, entry["shard"], entry["num_shards"])
+        return cls(file, entry["size_bytes"], schema, entry["shard"], entry["shards_folder"])
 
     def to_report(self) -> dict[str, Any]:
         """An entry of a report."""
@@ -197,7 +199,7 @@ class StagedFile:
             "size_bytes": self.size_bytes,
             "columns": self.schema.serialize().to_pybytes(),
             "shard": self.shard,
-            "num_shards": self.num_shards,
+            "shards_folder": self.shards_folder,
         }
         return self.file.to_entry() | more
 

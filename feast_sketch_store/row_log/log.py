@@ -306,7 +306,7 @@ class RowLog:
             raise
 
     def stage(
-        self, tables: Iterable[pa.Table], label: str, shard: int = 0, num_shards: int = 1
+        self, tables: Iterable[pa.Table], label: str, shard: int = 0, shards_folder: str = ""
     ) -> Iterator[StagedFile]:
         """Write tables of the row log into files that no commit names yet; their names begin with the label.
 
@@ -316,7 +316,7 @@ class RowLog:
         for schema, some in itertools.groupby(tables, lambda table: table.schema):
             for run in runs(some, _STAGED_BYTES):
                 file = DataFile.write(self._rows, schema, run, label)
-                yield StagedFile(file, file.size_bytes, schema, shard, num_shards)
+                yield StagedFile(file, file.size_bytes, schema, shard, shards_folder)
 
     def discard_staged(self, label: str) -> list[str]:
         """Delete files whose names begin with a label and that no commit names. Returns their names."""

@@ -37,6 +37,8 @@ FILL = (
     "Its rows are kept and not read; write correct ones, or let these count nevertheless with `feast-sketch "
     "publish {view} --force`, or delete them with `feast-sketch discard {view}`"
 )
+# Rows that are held back are left behind when a view is divided again.
+DIVIDED = "Delete the fill with `feast-sketch discard {view}`, and run its job again"
 
 
 @dataclass(frozen=True)

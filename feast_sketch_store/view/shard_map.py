@@ -152,16 +152,16 @@ def check_map(view: str, there: ShardMap, opened: ShardMap) -> None:
 # -- rows ----------------------------------------------------------------------------------------------
 
 
-def check_division(view: str, num_shards: int, shard_map: ShardMap) -> None:
-    """Check that files for a number of shards may be committed.
+def check_division(view: str, folder: str, shard_map: ShardMap, remedy: str = "Run the job again") -> None:
+    """Check that files for the shards of a folder may be committed.
 
-    Raises ShardError: the rows are divided into others by now.
+    Raises ShardError: the rows were divided again since.
     """
-    if num_shards != shard_map.num_shards:
+    if folder != shard_map.folder:
         raise ShardError(
             f"feature view {view!r}: its rows were divided into "
-            f"{counted(shard_map.num_shards, 'shard')} while tasks wrote files for {num_shards}; nothing was "
-            "committed. Run the job again"
+            f"{counted(shard_map.num_shards, 'shard')} after tasks wrote files for other ones; nothing was "
+            f"committed. {remedy}"
         )
 
 

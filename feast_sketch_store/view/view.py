@@ -39,7 +39,7 @@ from feast_sketch_store.storage.names import HELD_BACK_FILE, SEAL_LOCK, VIEW_FIL
 from feast_sketch_store.threads import in_threads
 from feast_sketch_store.view import joint_seal
 from feast_sketch_store.view.background import Sealer
-from feast_sketch_store.view.gate import FILL, SEAL, Figures, HeldBack, judge
+from feast_sketch_store.view.gate import DIVIDED, FILL, SEAL, Figures, HeldBack, judge
 from feast_sketch_store.view.group_commit import GroupCommit
 from feast_sketch_store.view.live import LiveView, Parts
 from feast_sketch_store.view.sealing import SealPolicy, Sizes, may_have_deltas
@@ -354,7 +354,8 @@ class View(LiveView[Shard]):
                 yield table
 
         self._register()
-        num_shards = len(self.shards)
+        opened = self._parts
+        num_shards = opened.shard_map.num_shards
         if num_shards == 1:  # into few files, for any number of rows
             parts: Iterable[tuple[int, Iterable[pa.Table]]] = [(0, registered())]
         else:
@@ -364,14 +365,14 @@ class View(LiveView[Shard]):
                 for number, part in divided(table, num_shards).items()
             )
         for number, rows in parts:
-            yield from self.shards[number].row_log.stage(rows, label, number, num_shards)
+            yield from opened.shards[number].row_log.stage(rows, label, number, opened.shard_map.folder)
 
     def staged(self, entry: dict[str, Any]) -> StagedFile:
         """The file that an entry of a report describes.
 
-        Raises ShardError: the rows are divided into other shards by now.
+        Raises ShardError: the rows were divided again since.
         """
-        check_division(self.name, entry["num_shards"], self.shard_map)
+        check_division(self.name, entry["shards_folder"], self.shard_map)
         return self.shards[entry["shard"]].row_log.staged(entry)
 
     def commit_staged(self, files: Sequence[StagedFile], force: bool = False) -> None:
@@ -402,7 +403,7 @@ class View(LiveView[Shard]):
         """The shards as they are now, which must be those that the files are for."""
         parts = self._parts
         for file in files:
-            check_division(self.name, file.num_shards, parts.shard_map)
+            check_division(self.name, file.shards_folder, parts.shard_map)
         return parts
 
     def discard_staged(self, label: str) -> int:
@@ -451,6 +452,9 @@ class View(LiveView[Shard]):
         with self.unchanging():  # nobody discards the files meanwhile
             fill = HeldBack.read(self.storage)
             if fill is not None:
+                remedy = DIVIDED.format(view=self.name)
+                for entry in fill.entries:
+                    check_division(self.name, entry["shards_folder"], self.shard_map, remedy)
                 files = [self.staged(entry) for entry in fill.entries]
                 # A run that was killed may have committed some of them.
                 committed = {name for shard in self.shards.values() for name in shard.row_log.committed()}

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from feast_sketch_store.errors import ShardError, StorageError
+from feast_sketch_store.errors import GateError, ShardError, StorageError
 from feast_sketch_store.operations.resharding import divide, remove_former
 from feast_sketch_store.operations.verification import verify_view
 from feast_sketch_store.row_log import RowLog
@@ -190,11 +190,27 @@ def test_a_fill_that_the_gate_checks_does_not_get_into_other_shards(place, monke
         divide(place.open(), replace(SETS, num_shards=2), NEVER, lambda seconds: None)
 
     monkeypatch.setattr(StagedFile, "check", divide_meanwhile)
-    with pytest.raises(ShardError, match="while tasks wrote files for 1"):
+    with pytest.raises(ShardError, match="divided into 2 shards after tasks wrote files for other ones"):
         writer.commit_staged(files)
     assert shown(writer) == shown(opened(place, 2)) == expected
     for number, shard in writer.shards.items():
         assert verify_view(shard.storage, SETS.codecs, shard=(number, 2)).problems == []
+
+
+def test_a_fill_that_was_held_back_before_a_division_must_be_discarded(place):
+    """Even if there are as many shards again: its files went with the former ones."""
+    settings = replace(SETS, gate=Gate(entities=NUM_USERS))
+    writer = open_view(place.open(), settings, NEVER, 0.0)
+    expected = put(writer, range(20), ["before"])
+    with pytest.raises(GateError):
+        writer.commit_staged(list(writer.stage([writer.shards[0].row_log.read().table()], "job-")))
+    for num_shards in (2, 1):
+        divide(place.open(), replace(SETS, num_shards=num_shards), NEVER, lambda seconds: None)
+    with pytest.raises(ShardError, match="discard history`, and run its job again"):
+        writer.publish(force=True)
+    assert writer.discard() == 20
+    assert writer.publish(force=True) is None
+    assert shown(writer) == expected
 
 
 def test_a_write_is_not_refused_for_certain_after_its_rows_are_there(place, monkeypatch):
