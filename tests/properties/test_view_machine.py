@@ -139,25 +139,24 @@ class ViewMachine(RuleBasedStateMachine):
         for user in users:
             self.newest.pop(user, None)
 
+    @rule(process=PROCESS, as_delta=st.booleans(), sealed=SEALED)
+    def seal(self, process, as_delta, sealed):
+        view = self.views[process]
+        view.settings = SETTINGS[sealed]
+        # Rows below a delta stay as they were sealed.
+        if view.seal(as_delta=as_delta) and (not as_delta or self.sealed != "loose"):
+            self.sealed = sealed
+
     # One rule, because all rules are chosen equally often and writes matter most.
-    @rule(
-        process=PROCESS,
-        task=st.sampled_from(["reopen", "refresh", "seal", "seal a delta", "vacuum"]),
-        sealed=SEALED,
-    )
-    def maintain(self, process, task, sealed):
+    @rule(process=PROCESS, task=st.sampled_from(["reopen", "refresh", "vacuum"]))
+    def maintain(self, process, task):
         view = self.views[process]
         if task == "reopen":
             self.reopen()
         elif task == "refresh":
             view.refresh()
-        elif task == "vacuum":
-            view.vacuum(orphan_age_seconds=0.0)
         else:
-            view.settings = SETTINGS[sealed]
-            # Rows below a delta stay as they were sealed.
-            if view.seal(as_delta=task == "seal a delta") and (task == "seal" or self.sealed != "loose"):
-                self.sealed = sealed
+            view.vacuum(orphan_age_seconds=0.0)
 
     @rule()
     def look_at_many_commits(self):
@@ -182,7 +181,7 @@ class ViewMachine(RuleBasedStateMachine):
 
 
 ViewMachine.TestCase.settings = settings(
-    max_examples=by_length(4, 16), stateful_step_count=25, deadline=None, derandomize=True, database=None
+    max_examples=by_length(15, 60), stateful_step_count=50, deadline=None, derandomize=True, database=None
 )
 TestView = ViewMachine.TestCase
 
@@ -194,7 +193,7 @@ class ViewInMemoryMachine(ViewMachine):
         return MemoryStorage(self.files)
 
 
-ViewInMemoryMachine.TestCase.settings = settings(ViewMachine.TestCase.settings, max_examples=by_length(3, 8))
+ViewInMemoryMachine.TestCase.settings = settings(ViewMachine.TestCase.settings, max_examples=by_length(30, 100))
 TestViewInMemory = ViewInMemoryMachine.TestCase
 
 
@@ -205,7 +204,7 @@ class ViewOfObjectsMachine(ViewInMemoryMachine):
         return ObjectsInMemory(self.files)
 
 
-ViewOfObjectsMachine.TestCase.settings = settings(ViewMachine.TestCase.settings, max_examples=by_length(3, 8))
+ViewOfObjectsMachine.TestCase.settings = settings(ViewMachine.TestCase.settings, max_examples=by_length(30, 100))
 TestViewOfObjects = ViewOfObjectsMachine.TestCase
 
 
@@ -219,11 +218,14 @@ def machine():
 # What longer runs of the machine have found.
 
 
-@pytest.mark.parametrize("task", ["refresh", "seal"])
-def test_the_first_commit_is_a_deletion(machine, task):
+@pytest.mark.parametrize("seals", [False, True])
+def test_the_first_commit_is_a_deletion(machine, seals):
     machine.delete("writer", {0}, 0)
     machine.all_see_the_newest_rows()
-    machine.maintain("writer", task, "exact")
+    if seals:
+        machine.seal("writer", False, "exact")
+    else:
+        machine.maintain("writer", "refresh")
     machine.write("writer", [(0, {}, 0, None)])
     machine.all_see_the_newest_rows()
 
@@ -235,4 +237,16 @@ def test_a_row_after_a_deletion_is_not_late_for_what_was_before(machine):
     machine.all_see_the_newest_rows()
     for event in (-1, 0):
         machine.write("writer", [(0, {}, event, None)])
+        machine.all_see_the_newest_rows()
+
+
+@pytest.mark.parametrize("as_delta", [False, True])
+def test_the_created_timestamp_decides_between_a_sealed_row_and_one_of_the_same_event(machine, as_delta):
+    machine.write("writer", [(0, {}, 0, None)])
+    machine.seal("writer", False, "exact")
+    machine.write("writer", [(1, {}, 2, 2)])
+    machine.seal("writer", as_delta, "exact")
+    assert bool(machine.views["writer"].shards[0].state.deltas) == as_delta
+    for created in (1, 3):
+        machine.write("reader", [(1, {"name": Value(string_val=str(created))}, 2, created)])
         machine.all_see_the_newest_rows()
