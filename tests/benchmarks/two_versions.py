@@ -39,7 +39,7 @@ def main() -> None:
     other = arguments.other.resolve()
     code = HERE if arguments.this_code else other
     pythons = [(HERE, Path(sys.executable)), (code, other / ".venv/bin/python")]
-    compared, above, shown = 0, 0, []
+    compared, above = 0, 0
     for name in arguments.names:
         runs: list[list[list[Row]]] = [[], []]
         for turn in range(arguments.rounds):
@@ -48,14 +48,12 @@ def main() -> None:
         ratios = list(_ratios(*runs))
         compared += len(ratios)
         above += sum(row[-1] > arguments.over for row in ratios)
-        shown += [[name, *row] for row in ratios if arguments.all or row[-1] > arguments.over]
-        print(
-            f"{name}: {len(ratios)} cells, median ratio {median(row[-1] for row in ratios):.2f}", flush=True
-        )
-    print(f"\n{compared} cells compared, {above} above {arguments.over}.\n")
-    if shown:
-        cells = [[*row[:3], number(row[3]), number(row[4]), f"{row[5]:.2f}"] for row in shown]
-        print_table(["benchmark", "row", "column", "other", "this", "ratio"], cells)
+        print(f"{name}: {len(ratios)} cells, median ratio {median(row[-1] for row in ratios):.2f}\n")
+        if shown := [row for row in ratios if arguments.all or row[-1] > arguments.over]:
+            cells = [[*row[:2], number(row[2]), number(row[3]), f"{row[4]:.2f}"] for row in shown]
+            print_table(["row", "column", "other", "this", "ratio"], cells)
+            print(flush=True)
+    print(f"{compared} cells compared, {above} above {arguments.over}.")
 
 
 def _run(checkout: Path, python: Path, name: str, *, quick: bool) -> list[list[Row]]:
