@@ -184,6 +184,7 @@ ViewMachine.TestCase.settings = settings(
     max_examples=by_length(15, 60), stateful_step_count=50, deadline=None, derandomize=True, database=None
 )
 TestView = ViewMachine.TestCase
+IN_MEMORY = settings(ViewMachine.TestCase.settings, max_examples=by_length(30, 100))
 
 
 class ViewInMemoryMachine(ViewMachine):
@@ -193,7 +194,7 @@ class ViewInMemoryMachine(ViewMachine):
         return MemoryStorage(self.files)
 
 
-ViewInMemoryMachine.TestCase.settings = settings(ViewMachine.TestCase.settings, max_examples=by_length(30, 100))
+ViewInMemoryMachine.TestCase.settings = IN_MEMORY
 TestViewInMemory = ViewInMemoryMachine.TestCase
 
 
@@ -204,7 +205,7 @@ class ViewOfObjectsMachine(ViewInMemoryMachine):
         return ObjectsInMemory(self.files)
 
 
-ViewOfObjectsMachine.TestCase.settings = settings(ViewMachine.TestCase.settings, max_examples=by_length(30, 100))
+ViewOfObjectsMachine.TestCase.settings = IN_MEMORY
 TestViewOfObjects = ViewOfObjectsMachine.TestCase
 
 
