@@ -49,7 +49,7 @@ typedef struct {
 typedef struct {
     int32_t *ids;
     int64_t length;
-} Room;
+} Scratch;
 
 /* Takes parameters, int64[F, 3] of header_width, no_set and others_width; level_starts, int64[F + 1]; levels, uint8;
  * uint8[F, 320], what to subtract from a level for 0 to 255 ids left, and then for more by half octaves; and uint8[F, 256],
@@ -61,13 +61,13 @@ static int take_codes(Call *call, Codes *codes) {
     const int64_t *starts = level_starts.data, *numbers = parameters.data;
     int fits = number >= 1 && parameters.length == 3 * number && starts[0] == 0 && starts[number] == levels.length &&
                left.length == NUM_LEFT * number && headers.length == NUM_RANKED * number;
-    codes->room = 0;
+    codes->capacity = 0;
     for (Py_ssize_t f = 0; fits && f < number; f++) {
         const int64_t *own = numbers + 3 * f;
         int64_t size = starts[f + 1] - starts[f];
         fits = size >= 0 && own[0] >= 0 && own[0] <= MAX_WIDTH && own[1] >= 0 && own[1] <= 2 && own[2] >= -1 &&
                own[2] <= MAX_WIDTH && (own[2] < 0 || (f && size == starts[f] - starts[f - 1]));
-        if (own[2] >= 0 && (size_t)size > codes->room) codes->room = (size_t)size;
+        if (own[2] >= 0 && (size_t)size > codes->capacity) codes->capacity = (size_t)size;
     }
     uint8_t highest = 0;
     for (Py_ssize_t i = 0; i < levels.length; i++) {
@@ -94,15 +94,15 @@ static int take_codes(Call *call, Codes *codes) {
 }
 
 static size_t room_for_row(const Codes *codes) {
-    return (size_t)codes->number * (sizeof(int64_t) + sizeof(int32_t) + 1) + 2 * codes->room * sizeof(int32_t);
+    return (size_t)codes->number * (sizeof(int64_t) + sizeof(int32_t) + 1) + 2 * codes->capacity * sizeof(int32_t);
 }
 
 static void init_row(RowOfSets *row, const Codes *codes, void *memory) {
     row->ends = memory;
     row->headers = (int32_t *)(row->ends + codes->number);
     row->seen = row->headers + codes->number;
-    row->others = row->seen + codes->room;
-    row->marks = (uint8_t *)(row->others + codes->room);
+    row->others = row->seen + codes->capacity;
+    row->marks = (uint8_t *)(row->others + codes->capacity);
 }
 
 static void mark_wanted(const Codes *codes, Py_ssize_t feature, uint8_t *marks) {
@@ -341,9 +341,9 @@ static int read_with(Bits *bits, const Code *code, const RowOfSets *row, int64_t
 }
 
 /* Reads the sets of a row up to feature `last`, and moves `bit` behind them. The ids of those that are wanted follow
- * `first` others in `ids`, which has room for `room`. 0, -1 if they are damaged, or the room that they need. */
+ * `first` others in `ids`, which has `capacity` entries. 0, -1 if they are damaged, or the capacity that they need. */
 static int64_t read_row(const Sets *sets, uint64_t *bit, Py_ssize_t last, const RowOfSets *row, int32_t *ids, int64_t first,
-                        int64_t room) {
+                        int64_t capacity) {
     Bits bits = {sets->words, *bit, sets->num_bits};
     int64_t num_seen = 0, count = first;
     for (Py_ssize_t f = 0; f <= last; f++) {
@@ -356,7 +356,7 @@ static int64_t read_row(const Sets *sets, uint64_t *bit, Py_ssize_t last, const 
         int is_needed = row->marks[f] & IS_NEEDED, failed;
         row->headers[f] = (int32_t)header;
         if (row->marks[f] & IS_WANTED) {
-            if (count + size > room) return count + size;
+            if (count + size > capacity) return count + size;
             target = ids + count;
             count += size;
         }
@@ -364,7 +364,7 @@ static int64_t read_row(const Sets *sets, uint64_t *bit, Py_ssize_t last, const 
         if (code->others_width >= 0) {
             failed = read_with(&bits, code, row, &num_seen, size, target, is_needed);
         } else {
-            if ((size_t)size > sets->codes.room && is_needed) return -1; /* sets that depend on it have fewer symbols */
+            if ((size_t)size > sets->codes.capacity && is_needed) return -1; /* sets that depend on it have fewer symbols */
             failed = read_gaps(&bits, code, size, target ? target : is_needed ? row->seen : NULL);
             if (target && is_needed) memcpy(row->seen, target, (size_t)size * sizeof(int32_t));
             num_seen = size;
@@ -538,14 +538,14 @@ static int read_headers(const Sets *sets, const Code *code, Job **jobs, Py_ssize
 }
 
 /* Reads the next set of each job, which is of one feature and coded by itself, into memory of the arena, or into that of
- * `room` before. 0 or FAILED. */
-static int read_alone(const Sets *sets, const Code *code, Job **jobs, Py_ssize_t number, Arena *arena, Room *room) {
+ * `scratch` before. 0 or FAILED. */
+static int read_alone(const Sets *sets, const Code *code, Job **jobs, Py_ssize_t number, Arena *arena, Scratch *scratch) {
     Job *full[ROWS_AT_A_TIME];
     Py_ssize_t num_full = 0;
     int64_t total;
     if (read_headers(sets, code, jobs, number, &total) < 0) return FAILED;
-    if (total > room->length) *room = (Room){arena_get(arena, (size_t)total * sizeof(int32_t)), total};
-    int32_t *ids = room->ids;
+    if (total > scratch->length) *scratch = (Scratch){arena_get(arena, (size_t)total * sizeof(int32_t)), total};
+    int32_t *ids = scratch->ids;
     if (total && !ids) return FAILED;
     for (Py_ssize_t i = 0; i < number; i++) {
         jobs[i]->ids = ids;
@@ -588,15 +588,15 @@ static int begin_groups(const RowReader *rows, Place **places, Py_ssize_t number
 static int read_dependent(const RowReader *rows, uint64_t start, SetOfRow *own, Arena *arena) {
     const Sets *sets = &rows->sets;
     RowOfSets row;
-    int64_t room = 256, failed;
+    int64_t capacity = 256, failed;
     void *memory = arena_get(arena, room_for_row(&sets->codes));
-    int32_t *ids = arena_get(arena, (size_t)room * sizeof *ids);
+    int32_t *ids = arena_get(arena, (size_t)capacity * sizeof *ids);
     if (!memory || !ids) return FAILED;
     init_row(&row, &sets->codes, memory);
     row.marks = rows->marks;
-    while ((failed = read_row(sets, &start, rows->num_sets - 1, &row, ids, 0, room)) > 0) {
-        room = 2 * failed;
-        ids = arena_get(arena, (size_t)room * sizeof *ids);
+    while ((failed = read_row(sets, &start, rows->num_sets - 1, &row, ids, 0, capacity)) > 0) {
+        capacity = 2 * failed;
+        ids = arena_get(arena, (size_t)capacity * sizeof *ids);
         if (!ids) return FAILED;
     }
     if (failed) return FAILED;
@@ -623,14 +623,14 @@ static int read_one_by_one(const RowReader *rows, Place **places, Py_ssize_t num
 /* Moves each job to its own row, past the rows of its group before it; 0 or FAILED. */
 static int skip_rows(const RowReader *rows, Place **places, Py_ssize_t number, Job *jobs, Arena *arena) {
     const Sets *sets = &rows->sets;
-    Room room = {NULL, 0};
+    Scratch scratch = {NULL, 0};
     for (int64_t left = sets->group_rows - 1; left; left--) {
         Job *behind[ROWS_AT_A_TIME];
         Py_ssize_t num_behind = 0;
         for (Py_ssize_t i = 0; i < number; i++)
             if (places[i]->row % sets->group_rows >= left) behind[num_behind++] = jobs + i;
         for (Py_ssize_t f = 0; num_behind && f < sets->codes.number; f++)
-            if (read_alone(sets, sets->codes.of + f, behind, num_behind, arena, &room) < 0) return FAILED;
+            if (read_alone(sets, sets->codes.of + f, behind, num_behind, arena, &scratch) < 0) return FAILED;
     }
     return 0;
 }
@@ -641,9 +641,9 @@ static int read_together(const RowReader *rows, Place **places, Py_ssize_t numbe
     if (skip_rows(rows, places, number, jobs, arena) < 0) return FAILED;
     for (Py_ssize_t i = 0; i < number; i++) all[i] = jobs + i;
     for (Py_ssize_t f = 0; f < rows->num_sets; f++) {
-        Room room = {NULL, 0};
-        if (read_alone(&rows->sets, rows->sets.codes.of + f, all, number, arena, &room) < 0) return FAILED;
-        const int32_t *ids = room.ids;
+        Scratch scratch = {NULL, 0};
+        if (read_alone(&rows->sets, rows->sets.codes.of + f, all, number, arena, &scratch) < 0) return FAILED;
+        const int32_t *ids = scratch.ids;
         for (Py_ssize_t i = 0; i < number; i++) {
             own[i * rows->num_sets + f] = (SetOfRow){jobs[i].header, ids};
             ids += jobs[i].size;

@@ -10,20 +10,20 @@
 /* The output. Freed with PyMem_Free. */
 typedef struct {
     uint8_t *bytes;
-    size_t length, room;
+    size_t length, capacity;
 } Text;
 
 /* Allocates memory for more: 0, or -1 with an exception. */
 static int reserve(Text *text, size_t size) {
-    if (text->room - text->length >= size) return 0;
-    size_t room = 2 * text->room + size;
-    uint8_t *bytes = PyMem_Realloc(text->bytes, room);
+    if (text->capacity - text->length >= size) return 0;
+    size_t capacity = 2 * text->capacity + size;
+    uint8_t *bytes = PyMem_Realloc(text->bytes, capacity);
     if (!bytes) {
         PyErr_NoMemory();
         return -1;
     }
     text->bytes = bytes;
-    text->room = room;
+    text->capacity = capacity;
     return 0;
 }
 

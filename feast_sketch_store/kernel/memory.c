@@ -6,7 +6,7 @@
 
 struct Block {
     Block *before;
-    size_t room;
+    size_t capacity;
     uint64_t memory[];
 };
 
@@ -14,16 +14,16 @@ void *arena_get(Arena *arena, size_t size) {
     enum { BLOCK_SIZE = 1 << 16 };
     size = (size + 7) & ~(size_t)7;
     if (size > (size_t)(arena->stop - arena->next)) {
-        size_t room = size > BLOCK_SIZE ? size : BLOCK_SIZE;
-        Block *block = malloc(sizeof(Block) + room);
+        size_t capacity = size > BLOCK_SIZE ? size : BLOCK_SIZE;
+        Block *block = malloc(sizeof(Block) + capacity);
         if (!block) {
             fault_note(NO_MEMORY);
             return NULL;
         }
-        *block = (Block){arena->blocks, room};
+        *block = (Block){arena->blocks, capacity};
         arena->blocks = block;
         arena->next = (uint8_t *)block->memory;
-        arena->stop = arena->next + room;
+        arena->stop = arena->next + capacity;
     }
     void *memory = arena->next;
     arena->next += size;
@@ -45,7 +45,7 @@ void arena_reset(Arena *arena) {
     }
     free_before(arena->blocks);
     arena->next = (uint8_t *)arena->blocks->memory;
-    arena->stop = arena->next + arena->blocks->room;
+    arena->stop = arena->next + arena->blocks->capacity;
 }
 
 void arena_free(Arena *arena) {
@@ -59,15 +59,15 @@ void arena_free(Arena *arena) {
 enum { SMALL = 1024 }; /* malloc keeps blocks of up to about this many bytes for each thread, and returns them at once */
 
 void *buffer_extend(Buffer *buffer, size_t size) {
-    if (!buffer->bytes || size > buffer->room - buffer->length) {
-        size_t room = 2 * buffer->length + size + SMALL / 2;
-        uint8_t *moved = realloc(buffer->bytes, room);
+    if (!buffer->bytes || size > buffer->capacity - buffer->length) {
+        size_t capacity = 2 * buffer->length + size + SMALL / 2;
+        uint8_t *moved = realloc(buffer->bytes, capacity);
         if (!moved) {
             fault_note(NO_MEMORY);
             return NULL;
         }
         buffer->bytes = moved;
-        buffer->room = room;
+        buffer->capacity = capacity;
     }
     void *end = buffer->bytes + buffer->length;
     buffer->length += size;
@@ -83,9 +83,9 @@ typedef struct {
 
 static PyTypeObject *owned_type;
 
-/* The bytes without room behind them; NULL if they stay where they are. */
+/* The bytes without spare capacity behind them; NULL if they stay where they are. */
 static uint8_t *fit(Buffer *buffer) {
-    if (buffer->room > SMALL) return realloc(buffer->bytes, buffer->length);
+    if (buffer->capacity > SMALL) return realloc(buffer->bytes, buffer->length);
     uint8_t *copy = malloc(buffer->length);
     if (!copy) return NULL;
     memcpy(copy, buffer->bytes, buffer->length);

@@ -325,7 +325,7 @@ int items_merge(Place *place, Py_ssize_t f, const Feature **feature, Arena *aren
     Run *runs = arena_get(arena, (size_t)place->num_pieces * sizeof *runs);
     if (!runs) return FAILED;
     const RowReader *stack = place->stack;
-    int64_t most = 0, room = 0;
+    int64_t most = 0, capacity = 0;
     int state, number = begin_runs(place, f, runs, arena, &state, &most);
     if (number < 1 || most >= INT32_MAX) return FAILED;
     *content = (Content){.state = state};
@@ -335,16 +335,16 @@ int items_merge(Place *place, Py_ssize_t f, const Feature **feature, Arena *aren
         if (runs[r].count && (*feature)->attribute.is_wanted && !runs[r].codes) return FAILED;
         int64_t removed = num_removals(runs + r);
         if (removed < 0) return FAILED;
-        room += removed;
+        capacity += removed;
     }
     int64_t limit = stack->limits[f] < place->limit ? stack->limits[f] : place->limit;
     int64_t wanted = limit;
     if (limit > most || items_are_counted(stack, f)) limit = most;
-    Removal *removals = arena_get(arena, (size_t)room * sizeof *removals);
+    Removal *removals = arena_get(arena, (size_t)capacity * sizeof *removals);
     int32_t *values = arena_get(arena, (size_t)limit * sizeof *values), noted = 0;
     int64_t *times = arena_get(arena, (size_t)limit * sizeof *times);
     uint8_t *codes = (*feature)->attribute.is_wanted ? arena_get(arena, (size_t)limit) : NULL;
-    if (!removals || !values || !times || ((*feature)->attribute.is_wanted && !codes) || room >= INT32_MAX) return FAILED;
+    if (!removals || !values || !times || ((*feature)->attribute.is_wanted && !codes) || capacity >= INT32_MAX) return FAILED;
     if (begin_met(&met, stack, &(*feature)->values, most, arena) < 0) return FAILED;
     for (int r = 0; r < number; r++)
         if (meet(&met, runs + r) < 0) return FAILED;

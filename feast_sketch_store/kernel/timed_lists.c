@@ -75,9 +75,9 @@ typedef struct {
 } Window;
 
 /* Reads a list from bit `bit` to bit `stop`, which is at most `num_bits`. Returns the number of items; -1 if the list
- * is damaged, -2 if there are more than `room`. `num_coded` receives the number of all its items if the wanted ones may
+ * is damaged, -2 if there are more than `capacity`. `num_coded` receives the number of all its items if the wanted ones may
  * lack older ones, which are not there any more; else -1. `num_newer` receives how many are too young. */
-static ALWAYS_INLINE int64_t read_items_of(const ListCode *code, uint64_t bit, uint64_t stop, Window wanted, int64_t room,
+static ALWAYS_INLINE int64_t read_items_of(const ListCode *code, uint64_t bit, uint64_t stop, Window wanted, int64_t capacity,
                                            int32_t *restrict ids, int64_t *restrict ages, int64_t *num_coded,
                                            int64_t *num_newer) {
     int64_t count = 0, age = -1;
@@ -102,7 +102,7 @@ static ALWAYS_INLINE int64_t read_items_of(const ListCode *code, uint64_t bit, u
             continue;
         }
         for (; left && count < wanted.limit; left--) {
-            if (count == room) return -2;
+            if (count == capacity) return -2;
             if (next >= code->num_symbols) return -1;
             next = read_id(&cursor, next, left);
             if (next >= code->num_symbols || cursor.bit > stop) return -1;
@@ -115,9 +115,9 @@ static ALWAYS_INLINE int64_t read_items_of(const ListCode *code, uint64_t bit, u
 }
 
 #define READ_LIST(name)                                                                                             \
-    static int64_t name(const ListCode *code, uint64_t bit, uint64_t stop, Window wanted, int64_t room, int32_t *ids, \
+    static int64_t name(const ListCode *code, uint64_t bit, uint64_t stop, Window wanted, int64_t capacity, int32_t *ids, \
                         int64_t *ages, int64_t *num_coded, int64_t *num_newer) {                                    \
-        return read_items_of(code, bit, stop, wanted, room, ids, ages, num_coded, num_newer);                       \
+        return read_items_of(code, bit, stop, wanted, capacity, ids, ages, num_coded, num_newer);                       \
     }
 
 /* As of sets, there is a second version for processors with shifts that keep the flags. */
@@ -199,12 +199,12 @@ static int read_newest(const Place *place, const Layer *layer, int64_t row, cons
         return FAILED;
     int64_t *ages = NULL;
     int32_t *ids = NULL;
-    for (int64_t room = (int64_t)(stop - start) / BITS_OF_ITEM + 1; count == -2; room *= BITS_OF_ITEM) {
-        if (room > limit) room = limit;
-        ages = arena_get(arena, (size_t)room * sizeof *ages);
-        ids = arena_get(arena, (size_t)room * sizeof *ids);
+    for (int64_t capacity = (int64_t)(stop - start) / BITS_OF_ITEM + 1; count == -2; capacity *= BITS_OF_ITEM) {
+        if (capacity > limit) capacity = limit;
+        ages = arena_get(arena, (size_t)capacity * sizeof *ages);
+        ids = arena_get(arena, (size_t)capacity * sizeof *ids);
         if (!ages || !ids) return FAILED;
-        count = read_list(&feature->code, start, stop, wanted, room, ids, ages, &num_coded, &num_newer);
+        count = read_list(&feature->code, start, stop, wanted, capacity, ids, ages, &num_coded, &num_newer);
     }
     if (count < 0 || weigh(feature, unit, ages, count) < 0) return FAILED;
     *codes = feature->attribute.is_wanted ? codes_read(row, &feature->attribute, num_newer, count, arena) : NULL;

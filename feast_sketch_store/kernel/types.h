@@ -43,11 +43,11 @@ typedef struct {
     int others_width; /* -1 if the set is coded by itself; see succinct/golomb_sets.py */
 } Code;
 
-/* The codes of F features; sets that others are coded relative to have at most `room` ids. */
+/* The codes of F features; sets that others are coded relative to have at most `capacity` ids. */
 typedef struct {
     Code *of;
     Py_ssize_t number;
-    size_t room;
+    size_t capacity;
 } Codes;
 
 /* The sets of rows. It is known where every `group_rows`-th row begins. */
@@ -190,7 +190,7 @@ typedef struct {
 /* Bytes that grow. */
 typedef struct {
     uint8_t *bytes;
-    size_t length, room;
+    size_t length, capacity;
 } Buffer;
 
 struct Feature {
