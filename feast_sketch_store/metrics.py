@@ -5,7 +5,7 @@ set, and only if that package is loaded. Feast loads it through `feast.metrics`,
 forked workers keep their values; loading it here could come too early. Where it is not loaded, nothing can
 scrape, so nothing is counted.
 
-Ages are exported as timestamps: an age is ``time() - feast_sketch_last_look_timestamp_seconds``.
+Ages are exported as timestamps: an age is ``time() - feast_sketch_last_poll_timestamp_seconds``.
 """
 
 import functools
@@ -85,8 +85,8 @@ SNAPSHOT_VERSION = _gauge("snapshot_version", "livemin", "Commits that the serve
 SNAPSHOT_TIMESTAMP = _gauge(
     "snapshot_timestamp_seconds", "livemin", "When the served snapshot was published, by the storage's clock"
 )
-LAST_LOOK = _gauge(
-    "last_look_timestamp_seconds",
+LAST_POLL = _gauge(
+    "last_poll_timestamp_seconds",
     "livemin",
     "When the last successful poll of the storage began; everything written before is served",
 )
@@ -315,12 +315,12 @@ class ViewMetrics:
 
     # -- what is served ------------------------------------------------------------------------
 
-    def looked(self, is_answered: bool) -> None:
-        """Record the end of a poll of the storage."""
+    def polled(self, is_answered: bool, seconds: float = 0.0) -> None:
+        """Record the end of a poll of the storage, which took so long."""
         self._begin()
         self.put(STALE, not is_answered)
         if is_answered:
-            self.put(LAST_LOOK, time.time())
+            self.put(LAST_POLL, time.time() - seconds)
         else:
             self.add(REFRESH_FAILURES)
 

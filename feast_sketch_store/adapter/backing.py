@@ -128,8 +128,8 @@ class BackingStore:
         A row replaces all of the row before it. Without the empty values, stores that merge rows would keep
         old ones.
 
-        Raises StorageError: the store did not take the rows. It tells ``otherwise``: what of them is in the
-        view.
+        Raises StorageError: the store did not take the rows. The error says ``otherwise``: what of them is in
+        the view.
         """
         absent = Value()
         complete = [

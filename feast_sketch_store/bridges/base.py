@@ -57,7 +57,7 @@ class Page(NamedTuple):
     """Some rows of a scan."""
 
     rows: list[OtherRow]
-    num_looked_at: int  # keys of the store that were visited for these rows, including those of other views
+    num_scanned: int  # keys of the store that were visited for these rows, including those of other views
     position: str  # where to continue after this page, as text
 
 

@@ -22,7 +22,10 @@ _ROWS_A_BATCH = 1_000
 
 
 def export(
-    store: FeatureStore, view: str, other: Path, tell: Callable[[int, int], object] = lambda done, total: None
+    store: FeatureStore,
+    view: str,
+    other: Path,
+    on_progress: Callable[[int, int], object] = lambda done, total: None,
 ) -> int:
     """Write what a view shows of each entity into another online store. Returns the number of rows.
 
@@ -34,7 +37,7 @@ def export(
     ----------
     store, view : the repository and the name of a feature view.
     other : the ``feature_store.yaml`` with the other online store.
-    tell : called with the number of rows written, and of all rows.
+    on_progress : called with the number of rows written, and of all rows.
 
     Raises
     ------
@@ -75,7 +78,7 @@ def export(
                     rows = [(key, absent | values, *moments) for key, values, *moments in shown]
                     target.online_write_batch(config, table, rows, None)
                     taken, done = taken + min(_ROWS_A_BATCH, len(logged) - first), done + len(rows)
-                    tell(taken, total)
+                    on_progress(taken, total)
     except StorageError:
         raise
     except Exception as error:  # of the other store's client

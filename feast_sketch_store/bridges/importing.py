@@ -97,7 +97,7 @@ def import_view(
     keys: Path | None = None,
     dry_run: bool = False,
     max_rows_per_second: float | None = None,
-    tell: Callable[[int, int | None], object] = lambda rows, total: None,
+    on_progress: Callable[[int, int | None], object] = lambda rows, total: None,
     skip_bad: bool = False,
 ) -> Imported:
     """Fill a view from another online store, which is only read.
@@ -113,7 +113,7 @@ def import_view(
         computed back.
     dry_run : read and check all rows, and change nothing.
     max_rows_per_second : spares the other store; None for no limit.
-    tell : called with the number of rows read in this scan, and the expected total or None.
+    on_progress : called with the number of rows read in this scan, and the expected total or None.
     skip_bad : leave out rows that the view cannot keep, and report them.
 
     Raises
@@ -137,7 +137,7 @@ def import_view(
                 "Int64 join key only; name a Parquet file of all keys with --keys"
             )
         source, pace = _fingerprint(other_view, keys), Pace(max_rows_per_second)
-        run = _Import(bridge, finder, pace, tell, opened.settings, source, skip_bad)
+        run = _Import(bridge, finder, pace, on_progress, opened.settings, source, skip_bad)
         how = EXACT if bridge.has_keys else RECOVERED if keys is None else GIVEN
         if dry_run:
             run.check()
@@ -182,12 +182,12 @@ class _Import:
         bridge: Bridge,
         finder: KeyFinder,
         pace: Pace,
-        tell: Callable[[int, int | None], object],
+        on_progress: Callable[[int, int | None], object],
         settings: ViewSettings,
         source: str,
         skip_bad: bool,
     ):
-        self._bridge, self._finder, self._pace, self._tell = bridge, finder, pace, tell
+        self._bridge, self._finder, self._pace, self._on_progress = bridge, finder, pace, on_progress
         self._settings, self._skip_bad = settings, skip_bad
         self._semantics = named(settings.semantics, settings.codecs)
         self.state = _State(source)
@@ -237,11 +237,11 @@ class _Import:
 
         Raises SettingsError: the key of a row is not known.
         """
-        looked_at = 0
+        num_scanned = 0
         for page in self._bridge.pages(position):
             yield self._keyed(page), page.position
-            looked_at += page.num_looked_at
-            self._tell(min(looked_at, self._total or looked_at), self._total)
+            num_scanned += page.num_scanned
+            self._on_progress(min(num_scanned, self._total or num_scanned), self._total)
             self._pace.wait(len(page.rows))
 
     def _keyed(self, page: Page) -> list[FeastRow]:

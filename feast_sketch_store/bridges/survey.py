@@ -100,7 +100,7 @@ def survey(
     views: Sequence[str] = (),
     num_rows: int = DEFAULT_SAMPLE,
     max_rows_per_second: float | None = None,
-    tell: Callable[[str, int], object] = lambda view, rows: None,
+    on_progress: Callable[[str, int], object] = lambda view, rows: None,
 ) -> Iterator[SurveyedView | str]:
     """Survey the views of another online store, which is only read.
 
@@ -110,7 +110,7 @@ def survey(
     views : their names; empty for all online views.
     num_rows : of the sample of each view.
     max_rows_per_second : spares the other store; None for no limit.
-    tell : called with the view and the number of rows read.
+    on_progress : called with the view and the number of rows read.
 
     Returns for each view its survey, or why it cannot be surveyed.
 
@@ -131,7 +131,7 @@ def survey(
         )
     for name in views or sorted(known):
         try:
-            yield _Survey(OtherView(store, known[name]), num_rows, max_rows_per_second, tell).run()
+            yield _Survey(OtherView(store, known[name]), num_rows, max_rows_per_second, on_progress).run()
         except Exception as error:  # the other views are surveyed all the same
             _logger.debug("survey of %s", name, exc_info=True)
             reason = str(error) if isinstance(error, SketchStoreError) else f"{type(error).__name__}: {error}"
@@ -144,9 +144,9 @@ class _Survey:
         view: OtherView,
         num_rows: int,
         max_rows_per_second: float | None,
-        tell: Callable[[str, int], object],
+        on_progress: Callable[[str, int], object],
     ):
-        self._view, self._num_rows, self._tell = view, num_rows, tell
+        self._view, self._num_rows, self._on_progress = view, num_rows, on_progress
         self._pace = Pace(max_rows_per_second)
         options = SketchOnlineStoreConfig()
         self._settings: ViewSettings = resolve(options, view.table)
@@ -169,20 +169,20 @@ class _Survey:
     def _sampled(self, bridge: Bridge) -> tuple[dict[bytes | str, OtherRow], Estimate]:
         """Rows by entity, and the number of entities."""
         rows: dict[bytes | str, OtherRow] = {}
-        looked_at = found = 0
+        num_scanned = found = 0
         for page in bridge.sample(self._num_rows):
-            looked_at += page.num_looked_at
+            num_scanned += page.num_scanned
             found += len(page.rows)
             for row in page.rows:
                 rows[row.entity if isinstance(row.entity, str) else row.entity.SerializeToString()] = row
-            self._tell(self._view.name, len(rows))
+            self._on_progress(self._view.name, len(rows))
             self._pace.wait(len(page.rows))
         counted = bridge.count()
         is_whole = found < self._num_rows and not bridge.samples_at_random
-        if counted is None or is_whole or looked_at >= counted.value:
+        if counted is None or is_whole or num_scanned >= counted.value:
             return rows, Estimate.exactly(len(rows))  # the scan found all
-        share = min(1.0, found / looked_at)  # SCAN of Redis may return more keys than it was asked for
-        spread = 1.96 * math.sqrt(max(0.0, share * (1 - share)) / looked_at)
+        share = min(1.0, found / num_scanned)  # SCAN of Redis may return more keys than it was asked for
+        spread = 1.96 * math.sqrt(max(0.0, share * (1 - share)) / num_scanned)
         if counted.is_known and share == 1:
             return rows, counted
         low, high = counted.low * max(0.0, share - spread), counted.high * min(1.0, share + spread)
@@ -281,7 +281,7 @@ class _Survey:
         if len(rows) < entities.value:
             yield limits_of_sample(len(rows), round(entities.value))
         if not entities.is_known:
-            yield "The number of entities is estimated, from the keys that were looked at."
+            yield "The number of entities is estimated, from the keys that were read."
         if reported is None:
             yield "The store does not report how many bytes it takes."
         future = datetime.now(UTC)

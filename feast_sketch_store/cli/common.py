@@ -148,7 +148,7 @@ def _open_store(folder: Path, configuration: Path | None, lock_timeout: float) -
     return store
 
 
-def tell_unfilled(store: FeatureStore, views: Sequence[str], then: str = "") -> None:
+def report_unfilled(store: FeatureStore, views: Sequence[str], then: str = "") -> None:
     """Say which views have nothing to show yet, before anything that takes time."""
     for view in views:
         if not maintenance.is_filled(store, view):

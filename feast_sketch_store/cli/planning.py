@@ -16,8 +16,8 @@ from feast_sketch_store.cli.common import (
     print_json,
     print_table,
     progress_of_steps,
+    report_unfilled,
     store_with,
-    tell_unfilled,
 )
 from feast_sketch_store.errors import counted
 from feast_sketch_store.planning.choice import PlanTarget
@@ -104,10 +104,10 @@ def plan(
     """
     store = store_with(open_store, view)
     if not offline:
-        tell_unfilled(store, [view], "; sampling its offline source, which is read as a whole")
+        report_unfilled(store, [view], "; sampling its offline source, which is read as a whole")
     target = PlanTarget(noise_ratio, memory, labels is not None)
-    with progress_of_steps() as tell:
-        made = plan_view(store, view, target, labels, sample, offline, tell)
+    with progress_of_steps() as on_progress:
+        made = plan_view(store, view, target, labels, sample, offline, on_progress)
     if as_json:
         print_json(asdict(made))
     else:

@@ -19,7 +19,7 @@ from feast_sketch_store.cli.common import (
     print_json,
     print_table,
     progress_bar,
-    tell_unfilled,
+    report_unfilled,
     views_of,
 )
 from feast_sketch_store.errors import counted
@@ -43,7 +43,7 @@ def inspect(open_store: OpenStore, views: Sequence[str], as_json: bool) -> None:
     """
     store = open_store()
     views = views_of(store, views)
-    tell_unfilled(store, views)
+    report_unfilled(store, views)
     reports = maintenance.inspect_all(store, views)
     if as_json:
         print_json([asdict(report) for report in reports])
@@ -120,7 +120,7 @@ def verify(open_store: OpenStore, views: Sequence[str], as_json: bool) -> None:
     found = {}
     store = open_store()
     views = views_of(store, views)
-    tell_unfilled(store, views)
+    report_unfilled(store, views)
     for view in views:
         with progress_bar(f"Verifying {view}") as progress:
             found[view] = maintenance.verify(store, view, progress)

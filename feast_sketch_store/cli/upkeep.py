@@ -118,7 +118,9 @@ def seal(
             seconds = maintenance.WATCH_INTERVAL_SECONDS if interval is None else interval
             exporting = nullcontext() if metrics_port is None else exported(metrics_host, metrics_port)
             with _interrupted() as stop, exporting:
-                maintenance.watch(store, views, stop, seconds, lambda view: _tell(view, as_json), policy)
+                maintenance.watch(
+                    store, views, stop, seconds, lambda view: _print_sealed(view, as_json), policy
+                )
             return
 
         refused: list[GateError] = []
@@ -156,7 +158,7 @@ def _interrupted() -> Iterator[threading.Event]:
             signal.signal(number, handler)
 
 
-def _tell(view: str, as_json: bool) -> None:
+def _print_sealed(view: str, as_json: bool) -> None:
     """Print that a view was sealed, on a line of its own."""
     moment = datetime.now(UTC).isoformat(timespec="seconds")
     line = json.dumps({"view": view, "sealed_at": moment}) if as_json else f"{moment} {view}: sealed"

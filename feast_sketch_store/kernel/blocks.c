@@ -29,9 +29,9 @@ PyObject *fault_raise(const uint64_t *hash) {
     fault = (Fault){DAMAGED, NULL, 0, 0};
     if (own.status == NO_MEMORY) return PyErr_NoMemory();
     if (own.blocks) { /* its check knows the array and the file */
-        PyObject *told = PyObject_CallMethod(own.blocks->check, "report", "n", (Py_ssize_t)own.block);
-        Py_XDECREF(told);
-        if (!told) return NULL;
+        PyObject *reported = PyObject_CallMethod(own.blocks->check, "report", "n", (Py_ssize_t)own.block);
+        Py_XDECREF(reported);
+        if (!reported) return NULL;
     }
     PyObject *module = PyImport_ImportModule("feast_sketch_store.kernel.faults"), *error = NULL;
     if (module)

@@ -43,13 +43,13 @@ class _Backed(NamedTuple):
 
 
 def refill(
-    store: FeatureStore, view: str, tell: Callable[[int, int], object] = lambda done, total: None
+    store: FeatureStore, view: str, on_progress: Callable[[int, int], object] = lambda done, total: None
 ) -> int:
     """Write the backed features of all rows of a view from the row log to its backing store.
 
     Use it after the backing store lost data, after a feature became backed, or after a write failed half-way.
-    ``tell`` is called with the number of rows done, and of all rows. Returns the number of rows written:
-    those with a value of a backed feature.
+    ``on_progress`` is called with the number of rows done, and of all rows. Returns the number of rows
+    written: those with a value of a backed feature.
 
     Raises
     ------
@@ -69,7 +69,7 @@ def refill(
             backed.view, backed.table, table.take(chosen), [rows[n] for n in chosen.tolist()], backed.store
         )
         done += len(rows)
-        tell(done, total)
+        on_progress(done, total)
     return num_written
 
 

@@ -51,7 +51,7 @@ def _health(store: FeatureStore, name: str, max_staleness_seconds: float | None)
         view = opened_view(store, name)
         if max_staleness_seconds is not None:
             view.max_staleness_seconds = max_staleness_seconds
-        freshness = view.freshness(look=True)
+        freshness = view.freshness(poll=True)
     except SketchStoreError as error:  # in the settings
         return ViewHealth(False, EMPTY, None, 0, False, str(error))
     age = None if freshness.age_seconds is None else round(freshness.age_seconds, 3)

@@ -308,7 +308,7 @@ def watch(
     views: Sequence[str],
     stop: threading.Event,
     interval_seconds: float = WATCH_INTERVAL_SECONDS,
-    tell: Callable[[str], object] = lambda view: None,
+    on_progress: Callable[[str], object] = lambda view: None,
     policy: SealPolicy | None = None,
 ) -> None:
     """Seal views whenever they are due, until stopped. Other processes may write meanwhile.
@@ -321,7 +321,7 @@ def watch(
     views : their names; empty for all views of the repository, including those added later.
     stop : ends the loop, after the seal in progress.
     interval_seconds : between two checks of the views.
-    tell : called with the name of each view that was sealed.
+    on_progress : called with the name of each view that was sealed.
     policy : when to seal; None for the store's policy.
     """
     warned: dict[str, str] = {}
@@ -333,7 +333,7 @@ def watch(
                 opened = opened_view(store, view)
                 opened.policy = policy or opened.policy
                 if opened.seal_if_due():
-                    tell(view)
+                    on_progress(view)
                 warned.pop(view, None)
             except (SketchStoreError, FeastObjectNotFoundException) as error:
                 # The view may have been dropped just now, or come back later.

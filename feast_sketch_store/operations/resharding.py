@@ -8,8 +8,8 @@
     open       `view.json` lets writers go on
 
 `vacuum` removes the old shards. A run that is killed leaves the fence. Before the switch it has changed
-nothing else; after it, old and new shards have the same rows. The next run tells readers, and starts over; or
-only removes the fence if it is given the current number of shards.
+nothing else; after it, old and new shards have the same rows. The next run marks this for readers, and
+starts over; or only removes the fence if it is given the current number of shards.
 """
 
 import time
@@ -36,7 +36,7 @@ from feast_sketch_store.view.sealing import SealPolicy
 from feast_sketch_store.view.shard import Shard
 from feast_sketch_store.view.shard_map import ShardMap
 from feast_sketch_store.view.view import View
-from feast_sketch_store.view.view_file import put_map, seconds_between_looks, shard_map_of
+from feast_sketch_store.view.view_file import put_map, seconds_between_checks, shard_map_of
 
 
 def reshard(
@@ -104,7 +104,7 @@ def divide(
                 _tell(storage, former_files(storage, former.shard_map))
             if former.shard_map.num_shards == num_shards:
                 return sum(len(part.kept_rows() or ()) for part in former.shards.values())
-            wait(2 * seconds_between_looks(storage))
+            wait(2 * seconds_between_checks(storage))
             # The rows are those that count already.
             moved = View(storage, replace(settings, gate=Gate()), policy, 0.0, shard_map=shard_map)
             moved.registration = None  # the view's file is not to name these shards yet

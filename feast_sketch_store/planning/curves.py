@@ -344,7 +344,7 @@ def _sets_bytes(sample: Sample, kept: VocabularyMask) -> tuple[float, float, Gol
     if sample.scale > 1:
         proportional = sum(ideal_bits(part.counts, len(sample)) for part in parts.values()) * sample.scale
         least = sum(ideal_bits(counts, sample.num_entities) for counts in sample.kept_counts(kept).values())
-        code_bits *= least / proportional if proportional else 1.0  # of equal rows nothing is to be told
+        code_bits *= least / proportional if proportional else 1.0  # equal rows have no entropy
     num_codes = len(parts) * len(sample) + sum(part.num_facts for part in parts.values())
     size = code_bits / 8 + index_bytes(sample.num_entities, sample.presence_error_rate)
     size += starts_bytes(sample.num_entities, round(num_codes * sample.scale), code_bits)

@@ -142,7 +142,7 @@ def _minimized(loss: _Loss, point: NDArray[np.float64]) -> NDArray[np.float64]:
                 break
             size /= 2
         else:
-            return point  # no step gains anything that can be told from rounding
+            return point  # no step gains more than rounding errors
         moved, turned = next_point - point, next_slope - slope
         if (product := _dot(moved, turned)) > 0:
             steps.append((moved, turned, product))
@@ -155,7 +155,7 @@ def _minimized(loss: _Loss, point: NDArray[np.float64]) -> NDArray[np.float64]:
 def _bent(
     slope: NDArray[np.float64], steps: deque[tuple[NDArray[np.float64], NDArray[np.float64], float]]
 ) -> NDArray[np.float64]:
-    """The slope, multiplied by the inverse of the second derivative that the last steps tell."""
+    """The slope, multiplied by the inverse of the second derivative estimated from the last steps."""
     result, shares = slope.copy(), []
     for moved, turned, product in reversed(steps):
         shares.append(_dot(moved, result) / product)

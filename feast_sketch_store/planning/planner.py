@@ -78,7 +78,7 @@ def plan_view(
     labels: Path | None = None,
     max_entities: int = DEFAULT_SAMPLE,
     offline: bool = False,
-    tell: Callable[[str, int, int], object] = lambda text, done, total: None,
+    on_progress: Callable[[str, int, int], object] = lambda text, done, total: None,
 ) -> Plan:
     """What a view costs in bytes and in accuracy, for each way to keep it; for lists, by tick and limit.
 
@@ -93,8 +93,8 @@ def plan_view(
     labels : a Parquet file; see `Labels.read`.
     max_entities : of the sample.
     offline : sample the offline source even if the view has rows.
-    tell : called when a long step begins, with its name, the number of such steps done, and their total; 0
-        and 0 for a single step.
+    on_progress : called when a long step begins, with its name, the number of such steps done, and their
+        total; 0 and 0 for a single step.
 
     Raises
     ------
@@ -110,14 +110,14 @@ def plan_view(
         raise PlanError("an AUC needs labels")
     planned = PlannedView.open(store, view)
     if planned.has_lists:
-        tell(f"Sampling {view}", 0, 0)
+        on_progress(f"Sampling {view}", 0, 0)
         return timed.plan_lists(planned, target, max_entities, offline)
     read = None if labels is None else _read_labels(planned, labels)
-    tell(f"Sampling {view}", 0, 0)
+    on_progress(f"Sampling {view}", 0, 0)
     sample, labelled = sample_view(planned, max_entities, read.entities[0] if read else None, offline)
     if not sample.num_facts:
         raise no_values(planned, "membership features", len(sample), sample.num_entities)
-    tell("Sizing", 0, 0)
+    on_progress("Sizing", 0, 0)
     found = candidates(sample, Grid() if read is None else COARSE)
     if read is None:  # with labels they are left out: how noise by cluster affects a model is not known
         found += clustered(sample, CLUSTERED_NOISE_RATIOS)
@@ -128,7 +128,7 @@ def plan_view(
     if read is None:
         found = _in_order(found)
     else:
-        tell("Fitting the exact model", 0, 0)
+        on_progress("Fitting the exact model", 0, 0)
         if not len(labelled):
             raise PlanError(f"{labels}: no labelled row has an entity of view {view!r}; check the join keys")
         task = Task(read, sample, labelled, candidate_ids(read, sample, planned.codecs))
@@ -139,7 +139,7 @@ def plan_view(
             limits.append(
                 "Values were not chosen by the model: JSON, which lists them, does not hold their type."
             )
-        found = list(_with_auc(_in_order(found), task, tell))
+        found = list(_with_auc(_in_order(found), task, on_progress))
         limits += _limits_of_labels(read, task, found)
         auc_without, auc_exact = task.without.auc, task.exact.auc
         gain = (task.exact - task.without).estimate
@@ -203,10 +203,10 @@ def _in_order(found: Sequence[Candidate]) -> list[Candidate]:
 
 
 def _with_auc(
-    candidates: Sequence[Candidate], task: Task, tell: Callable[[str, int, int], object]
+    candidates: Sequence[Candidate], task: Task, on_progress: Callable[[str, int, int], object]
 ) -> Iterator[Candidate]:
     for number, candidate in enumerate(candidates):
-        tell("Fitting models", number, len(candidates))
+        on_progress("Fitting models", number, len(candidates))
         area = task.area(candidate.kept, candidate.rates, candidate.formulas)
         if area is not None:
             point = replace(candidate.point, auc=area.auc, uplift=task.uplift(area))

@@ -623,7 +623,7 @@ class SketchReader:
             known = self._single = state, {}
         try:
             single = known[1].get(stamped or feature)
-        except TypeError:  # no name at all, which is told below
+        except TypeError:  # no name at all: the error is below
             single = None
         if single is None:
             single = known[1][stamped or feature] = self._prepare(feature, state, stamped)

@@ -49,7 +49,7 @@ REPORT = pa.schema(
 @dataclass(frozen=True)
 class DataFile:
     """A Parquet file in the storage of the table's folder, with the rows and the checksum (MurmurHash3 x64
-    128 in hexadecimal) that its commit tells.
+    128 in hexadecimal) that its commit has.
     """
 
     storage: Storage

@@ -391,7 +391,7 @@ class RowLog:
 
     def _check_not_sealed(self, end: Cursor | None) -> None:
         """Refuse to append to a log that is older than a snapshot: rows would hide behind what it covers."""
-        if end is not None and (newest := self._snapshots.look().newest) is not None:
+        if end is not None and (newest := self._snapshots.listing().newest) is not None:
             what = f"{newest.where()} covers the rows"
             self._check_not_older(end, newest.version - 1, what, GO_ON)
 

@@ -115,7 +115,7 @@ class WriteAheadLog:
         self._tail: Cursor | None = None  # where this object appended or read last
         self._lock = threading.Lock()  # guards the tail
 
-    # -- look ----------------------------------------------------------------------------------
+    # -- inspect -------------------------------------------------------------------------------
 
     @property
     def where(self) -> str:

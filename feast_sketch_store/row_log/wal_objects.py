@@ -59,7 +59,7 @@ _FETCHERS = 16
 class ObjectWriteAheadLog(WriteAheadLog):
     """See `WriteAheadLog`. A cursor's segment is the last record before it; empty if none is needed."""
 
-    # -- look ----------------------------------------------------------------------------------
+    # -- inspect -------------------------------------------------------------------------------
 
     def first_numbers(self) -> list[int]:
         """The numbers of the records; 0 for a log without records, empty without a log."""
@@ -197,7 +197,7 @@ class ObjectWriteAheadLog(WriteAheadLog):
     def _append_one(self, payload: Payload, check: Callable[[Tail], None]) -> int:
         kind, content = encode_payload(payload)
         for attempt in range(_TRIES):
-            looked_at = _boot_time()
+            began = _boot_time()
             found = self._find_tail()
             check(found)
             if found.end is None:
@@ -210,7 +210,7 @@ class ObjectWriteAheadLog(WriteAheadLog):
                 # Another writer was faster each time, so the log as a whole makes progress.
                 time.sleep(random.uniform(0, min(_LONGEST_PAUSE_SECONDS, 0.005 * 2 ** min(attempt, 10))))
                 continue
-            if _boot_time() - looked_at > _PUT_SECONDS:
+            if _boot_time() - began > _PUT_SECONDS:
                 self._tail = None
                 raise UncertainWriteError(
                     f"{self.where}: a commit took longer than {_PUT_SECONDS:.0f} seconds and may not count"

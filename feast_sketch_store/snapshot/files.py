@@ -234,9 +234,9 @@ class SnapshotFolder:
 
     def list(self) -> list[SnapshotFile]:
         """The published snapshots, newest first."""
-        return self.look().snapshots
+        return self.listing().snapshots
 
-    def look(self, since: SnapshotFile | None = None) -> Listing:
+    def listing(self, since: SnapshotFile | None = None) -> Listing:
         """The published snapshots, and the one at which readers are held.
 
         Those of earlier versions than ``since`` are left out, which makes an answer of an object store
@@ -259,7 +259,7 @@ class SnapshotFolder:
 
         Raises StorageError: the storage cannot be written, or the snapshot is gone.
         """
-        before = self.look().pins
+        before = self.listing().pins
         match = _PIN_NAME.fullmatch(before[-1]) if before else None
         name = f"pin-{int(match[1]) + 1 if match else 1:06d}-{snapshot.name}"
         with self.storage.create(name) as file:
@@ -271,7 +271,7 @@ class SnapshotFolder:
 
     def unpin(self) -> bool:
         """Let readers follow the newest snapshot. Returns whether they were held."""
-        pins = self.look().pins
+        pins = self.listing().pins
         self.storage.delete(pins)
         return bool(pins)
 
@@ -347,7 +347,7 @@ class SnapshotFolder:
         """Remove all that are older than the newest ``keep`` that pass a check, which raises DamagedFileError
         for others; by default the manifest is read. The one at which readers are held stays.
         """
-        listing = self.look()
+        listing = self.listing()
         if len(listing.snapshots) <= keep:
             return
         for snapshot in listing.snapshots:
@@ -360,7 +360,7 @@ class SnapshotFolder:
 
     def leftovers(self) -> Sequence[str]:
         """The names of files of no published snapshot. Their writers were killed, or are still writing."""
-        listing = self.look()
+        listing = self.listing()
         kept = {*listing.pins, MOVED}
         for snapshot in listing.snapshots:
             kept |= {snapshot.manifest_name, *snapshot.file_names()}

@@ -69,7 +69,7 @@ class LocalStorage(Storage):
         """The files of a folder, as a storage of their own."""
         return LocalStorage(self._folder(folder), self.read_only)
 
-    # -- look ----------------------------------------------------------------------------------
+    # -- list ----------------------------------------------------------------------------------
 
     @property
     def identity(self) -> str:

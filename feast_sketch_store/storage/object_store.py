@@ -72,7 +72,7 @@ class ObjectStorage(Storage):
         key = self._prefix + _key_of(checked_folder(folder, self.location))
         return ObjectStorage(self._objects, key, self.read_only, self._cache_path)
 
-    # -- look ----------------------------------------------------------------------------------
+    # -- list ----------------------------------------------------------------------------------
 
     @property
     def identity(self) -> str:

@@ -131,7 +131,7 @@ class Objects:
         """An object's location, for messages."""
         return f"{self.location}/{key}" if key else self.location
 
-    # -- look ----------------------------------------------------------------------------------
+    # -- list ----------------------------------------------------------------------------------
 
     def listed(self, folder: str, after: str = "") -> Iterator[ObjectInfo]:
         """All objects below a folder, which ends in a slash, with keys greater than ``after``."""

@@ -92,7 +92,7 @@ class BlockChecks:
         if len(blocks):
             self.pending[0] = self.unchecked.any()
 
-    def look_at(self, first: int, number: int) -> None:
+    def check_ahead(self, first: int, number: int) -> None:
         """Check blocks ahead of time, while others read. A read reports a damaged block."""
         number = min(number, len(self.unchecked) - first)
         if self.all_checked or not self.unchecked[first : first + number].any():

@@ -68,7 +68,7 @@ class Warmer:
             self._stop, self._thread = stop, None
         if size > _MAX_SHARE * _memory_bytes():
             return
-        if (ahead_seconds > 0 and _look_at(steps, stop, ahead_seconds)) or is_small:
+        if (ahead_seconds > 0 and _check_ahead(steps, stop, ahead_seconds)) or is_small:
             then()
             return
         with self._lock:
@@ -96,11 +96,11 @@ def _warm_up(
     steps: Iterator[Step], stop: threading.Event, wait_seconds: float, then: Callable[[], None]
 ) -> None:
     lower_priority()
-    if not stop.wait(wait_seconds) and _look_at(steps, stop, None):
+    if not stop.wait(wait_seconds) and _check_ahead(steps, stop, None):
         then()
 
 
-def _look_at(steps: Iterator[Step], stop: threading.Event, seconds: float | None) -> bool:
+def _check_ahead(steps: Iterator[Step], stop: threading.Event, seconds: float | None) -> bool:
     """Go through blocks until told to stop, or for so long. Returns whether all are done."""
     until = None if seconds is None else time.monotonic() + seconds
     while not stop.is_set() and (until is None or time.monotonic() < until):
@@ -109,7 +109,7 @@ def _look_at(steps: Iterator[Step], stop: threading.Event, seconds: float | None
             return True
         check, first, number = step
         will_need(check.words, (first + number) * check.block_words, number * check.block_words)
-        check.look_at(first, number)
+        check.check_ahead(first, number)
     return False
 
 

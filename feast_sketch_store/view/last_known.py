@@ -145,7 +145,7 @@ class LastKnown:
         snapshot : on which the state is based.
         log, since : the part of the row log that was read, and the commit after which it was read.
         late : hashes of entities whose rows there do not count, ascending: uint64[n, 2].
-        all_rows : reads everything after the snapshot, and tells who is late there.
+        all_rows : reads everything after the snapshot, and returns who is late there.
         asked : when the poll began.
 
         Raises StorageError, DamagedFileError: files cannot be written, or the manifest or the rows not be

@@ -450,17 +450,17 @@ class LiveView(ABC, Generic[V]):
         """Whether a read would be answered from memory, without a poll of the storage."""
         return all(shard.is_fresh() and not shard.has_moved for shard in self.served.values())
 
-    def freshness(self, look: bool = False) -> Freshness:
+    def freshness(self, poll: bool = False) -> Freshness:
         """How up to date answers are: the age of the oldest shard, and the commits of all.
 
         Parameters
         ----------
-        look : see `LiveShard.freshness`.
+        poll : see `LiveShard.freshness`.
         """
-        if look:
+        if poll:
             with suppress(SketchStoreError):
                 self.current()  # follows the rows if they were divided anew
-        found = [shard.freshness(look) for shard in self.served.values()]
+        found = [shard.freshness(poll) for shard in self.served.values()]
         worst = max(found, key=lambda one: (not one.has_answers, one.state == EMPTY, one.age_seconds or 0.0))
         num_commits = sum(one.num_commits for one in found)
         return replace(worst, max_staleness_seconds=self.max_staleness_seconds, num_commits=num_commits)

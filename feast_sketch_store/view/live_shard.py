@@ -113,7 +113,7 @@ class LiveShard:
         self._is_open = False  # until the storage was read for the first time
         self._starts_over = False  # whether the next refresh reads everything again
         self._was_read = False  # since a write reset it
-        self._looked_at = -np.inf  # time.monotonic() when the poll began that gave the state
+        self._polled_at = -np.inf  # time.monotonic() when the poll began that gave the state
         self._seen_process_write = -1
         self._answered_at: float | None = None  # the same, unless a poll failed since
         self._problem = ""  # why the last poll failed; empty if it did not
@@ -189,7 +189,7 @@ class LiveShard:
         elif not before.is_empty:
             self.emptied_at = now
         self._is_open, self._starts_over = True, False
-        self._seen_process_write, self._looked_at = seen, now
+        self._seen_process_write, self._polled_at = seen, now
         self._answered_at, self._problem = now, ""
         self.on_change(self.state)
         if is_loaded():
@@ -209,7 +209,7 @@ class LiveShard:
     def _measure(self, before: ShardState, state: ShardState) -> None:
         """Update metrics of what is served."""
         metrics = self.metrics
-        metrics.looked(True)
+        metrics.polled(True, time.monotonic() - self._polled_at)
         lag = self._loader.lag_commits(state)
         metrics.serves(state.unsealed_rows, state.unsealed_bytes, lag, bool(state.pinned))
         if state.position != before.position or state.newest_seen != before.newest_seen:
@@ -228,13 +228,13 @@ class LiveShard:
             with suppress(SketchStoreError, ValueError):  # the same
                 self.metrics.sampled(sealed.sampled_rates(sealed.expected_rates(), _SAMPLES))
 
-    def freshness(self, look: bool = False) -> Freshness:
+    def freshness(self, poll: bool = False) -> Freshness:
         """How up to date answers are.
 
-        With ``look`` it polls the storage first, if a poll is due, and reports if that fails. A probe
+        With ``poll`` it polls the storage first, if a poll is due, and reports if that fails. A probe
         should, because without reads nothing else does.
         """
-        if look:
+        if poll:
             with suppress(SketchStoreError):
                 self._refresh_if_due()
         state, answered_at, problem = self.state, self._answered_at, self._problem
@@ -255,7 +255,7 @@ class LiveShard:
     @property
     def good_until(self) -> float:
         """When the next read must poll for writes of others, by time.monotonic(); -inf for now."""
-        return -np.inf if self._is_stale(np.inf) else self._looked_at + self.refresh_interval_seconds
+        return -np.inf if self._is_stale(np.inf) else self._polled_at + self.refresh_interval_seconds
 
     def is_fresh(self) -> bool:
         """Whether a read would be answered from memory, without a poll of the storage."""
@@ -268,9 +268,9 @@ class LiveShard:
         While reads follow each other closely, a thread loads new rows half an interval ahead of time.
         """
         if not self.is_fresh():
-            self._look()
+            self._poll_in_turn()
 
-    def _look(self) -> None:
+    def _poll_in_turn(self) -> None:
         """Poll the storage, unless another thread does and the state is fresh enough, or has done so since
         this call began.
         """
@@ -280,7 +280,7 @@ class LiveShard:
             return
         in_thread = False
         try:
-            if self._looked_at >= asked_at and not self._is_stale(np.inf):
+            if self._polled_at >= asked_at and not self._is_stale(np.inf):
                 return
             if self._is_stale(self.refresh_interval_seconds):
                 self._refresh_or_warn()
@@ -312,7 +312,7 @@ class LiveShard:
 
     def _is_older_than(self, seconds: float) -> bool:
         is_unknown = not self._is_open or self._starts_over
-        return is_unknown or time.monotonic() - self._looked_at >= seconds
+        return is_unknown or time.monotonic() - self._polled_at >= seconds
 
     def _is_outdated(self, state: ShardState | None = None) -> bool:
         """Whether a state, by default the one that is served, lacks anything that this thread or others may
@@ -324,9 +324,9 @@ class LiveShard:
         except SketchStoreError:
             return True  # the refresh meets the error again and reports it
         if not is_outdated:
-            self._looked_at = self._answered_at = now
+            self._polled_at = self._answered_at = now
             self._problem = ""
-            self.metrics.looked(True)
+            self.metrics.polled(True, time.monotonic() - now)
         self.metrics.put(LAG_COMMITS, max(is_outdated, self._loader.lag_commits(state)))
         return is_outdated
 
@@ -347,8 +347,8 @@ class LiveShard:
             if not self._is_open and not self._start_from_last_known():
                 raise
             # Not again at every read; a failure may have taken longer than an interval.
-            self._seen_process_write, self._looked_at = seen, time.monotonic()
-            self.metrics.looked(False)
+            self._seen_process_write, self._polled_at = seen, time.monotonic()
+            self.metrics.polled(False)
             if str(error) != self._last_warning:  # once, not at every refresh
                 self._last_warning = str(error)
                 _logger.warning("%s; serving what was read before", error)

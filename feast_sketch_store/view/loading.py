@@ -110,11 +110,11 @@ class ShardLoader:
             try:
                 state = self._load(start, newest)
             except (DamagedFileError, StorageError):
-                if self._look().newest == newest and not self.has_moved:
+                if self._listing().newest == newest and not self.has_moved:
                     raise
                 continue  # a seal was published meanwhile, so the rows are in newer files
             is_lost = (start.snapshot and not state.snapshot) or (state.is_empty and not start.is_empty)
-            if is_lost and self._look().has_moved:  # and files are being removed
+            if is_lost and self._listing().has_moved:  # and files are being removed
                 return start
             return state
 
@@ -291,10 +291,10 @@ class ShardLoader:
     def _begin_poll(self, since: SnapshotFile | None = None) -> Listing:
         if self._last_known is not None:
             self._asked = Moment.now()
-        return self._look(since)
+        return self._listing(since)
 
-    def _look(self, since: SnapshotFile | None = None) -> Listing:
-        listing = self._snapshots.look(since)
+    def _listing(self, since: SnapshotFile | None = None) -> Listing:
+        listing = self._snapshots.listing(since)
         self.newest_number = -1 if listing.newest is None else listing.newest.version - 1
         self.has_moved = listing.has_moved
         return listing
@@ -319,7 +319,7 @@ class ShardLoader:
         return held
 
     def _newest_snapshot(self) -> SnapshotFile | None:
-        return self._snapshots.look().newest
+        return self._snapshots.listing().newest
 
     def _newest_readable(self, current: ShardState) -> ShardState:
         """The state of the newest snapshot that can be read, or the current one if that is it."""

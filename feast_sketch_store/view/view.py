@@ -54,7 +54,7 @@ from feast_sketch_store.view.shard_map import (
     check_map,
     divided,
 )
-from feast_sketch_store.view.view_file import Registration, ViewFile, seconds_between_looks
+from feast_sketch_store.view.view_file import Registration, ViewFile, seconds_between_checks
 
 _logger = logging.getLogger(__name__)
 
@@ -190,7 +190,7 @@ class View(LiveView[Shard]):
 
     def follow_if_due(self) -> None:
         """Follow the rows, if they were divided anew and the last check of the view's file is long ago."""
-        is_due = time.monotonic() - self._asked_at >= seconds_between_looks(self.storage)
+        is_due = time.monotonic() - self._asked_at >= seconds_between_checks(self.storage)
         if is_due and self.registration is not None:
             self.follow()
 

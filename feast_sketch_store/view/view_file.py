@@ -67,7 +67,7 @@ class ViewFile:
     def of(cls, settings: ViewSettings, shard_map: ShardMap, rows: pa.Table | None = None) -> Self:
         """The file of a view with these settings.
 
-        Rows of the row log tell the types of join keys that settings do not tell.
+        Types of join keys that settings lack come from the rows of the row log.
         """
         file = cls(shard_map, tuple(settings.codecs), settings.semantics, settings.join_keys)
         if not file.has_join_keys and rows is not None and len(rows):
@@ -347,7 +347,7 @@ def shard_map_of(storage: Storage) -> ShardMap:
     return ShardMap() if file is None else file.shard_map
 
 
-def seconds_between_looks(storage: Storage) -> float:
+def seconds_between_checks(storage: Storage) -> float:
     """Seconds between a process's checks for other shards of a view; in a bucket a check costs a request."""
     return _SECONDS * (10 if storage.fetches else 1)
 
@@ -362,9 +362,9 @@ class Registration:
         self._storage, self._view, self.shard_map = storage, view, shard_map
         self._token = ""  # of a file that has what this process writes, and allows it
         self._has_join_keys = False
-        self._looked_at = -math.inf
+        self._checked_at = -math.inf
         # Between two checks. In a folder each write checks.
-        self.seconds = seconds_between_looks(storage) if storage.fetches else 0.0
+        self.seconds = seconds_between_checks(storage) if storage.fetches else 0.0
 
     def keep(self, settings: ViewSettings, rows: pa.Table | None = None, is_applied: bool = False) -> None:
         """Write the file, if it lacks something: before a write, and before the write returns.
@@ -380,12 +380,12 @@ class Registration:
         """
         has_all = bool(self._token) and (self._has_join_keys or rows is None or not len(rows))
         now = time.monotonic()
-        if has_all and now - self._looked_at < self.seconds and not is_applied:
+        if has_all and now - self._checked_at < self.seconds and not is_applied:
             return
         info = self._storage.info(VIEW_FILE)
         if info is None or info.token != self._token or not has_all or is_applied:
             self._put(settings, rows, is_applied)
-        self._looked_at = now
+        self._checked_at = now
 
     def _put(self, settings: ViewSettings, rows: pa.Table | None, is_applied: bool) -> None:
         wanted, storage = ViewFile.of(settings, self.shard_map, rows), self._storage

@@ -105,7 +105,7 @@ def _planned(store: FeatureStore, labels: pa.Table | None, path: Path) -> Measur
         step[:] = [next((name for name in STEPS if text.startswith(name)), ""), now]
 
     processor = time.process_time()
-    plan = plan_view(store, VIEW, labels=None if labels is None else path, tell=tell)
+    plan = plan_view(store, VIEW, labels=None if labels is None else path, on_progress=tell)
     tell("", 0, 0)
     return Measured(plan, time.perf_counter() - began, time.process_time() - processor, of_steps)
 

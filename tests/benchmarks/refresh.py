@@ -1,4 +1,4 @@
-"""Opening and refreshing: a mapped snapshot of a gigabyte, a look that finds nothing, and what reads feel
+"""Opening and refreshing: a mapped snapshot of a gigabyte, a poll that finds nothing, and what reads feel
 while another process writes and seals.
 """
 

@@ -130,7 +130,7 @@ def _refreshes(
     _write(writer, range(1), 0)
     another = fetched()
     replica.close()
-    print(f"\nfirst fetch {base:,} bytes, a look that finds nothing {nothing:,}")
+    print(f"\nfirst fetch {base:,} bytes, a poll that finds nothing {nothing:,}")
     print(f"a late row {late:,} bytes, with the order index; the next one {another:,}")
     header = (
         "changed",

@@ -46,7 +46,7 @@ BENCHMARKS = (
     "spark_fill",
     "refresh",
     "replicas",
-    "looks",
+    "polls",
     "startup",
     "cold_reads",
     "server_auth",

@@ -179,7 +179,7 @@ def plan_once() -> Callable[..., Plan]:
     def plan(*arguments: Any, **named: Any) -> Plan:
         asked = signature(plan_view).bind(*arguments, **named)
         asked.apply_defaults()
-        key = tuple(value for name, value in asked.arguments.items() if name not in ("store", "tell"))
+        key = tuple(value for name, value in asked.arguments.items() if name not in ("store", "on_progress"))
         if key not in known:
             known[key] = plan_view(*arguments, **named)
         return known[key]

@@ -354,7 +354,7 @@ def test_the_second_scan_takes_up_what_changed(sqlite, tmp_path, monkeypatch):
             same_second = [(entity_key(user_id=n), value_of(n + 1), NOON, None) for n in range(5, 9)]
             sqlite.write(view, same_second)
 
-    done = import_view(store, "history", sqlite.file, tell=write_meanwhile)
+    done = import_view(store, "history", sqlite.file, on_progress=write_meanwhile)
     # What lies behind the place of the first scan was met there already.
     assert done.entities == 3005
     assert 0 < done.changed <= 10
@@ -372,7 +372,7 @@ def test_a_store_that_loses_its_rows_meanwhile_is_told_and_nothing_is_imported(s
             database.execute("DELETE FROM shop_history")
 
     with pytest.raises(StorageError, match=r"the first scan found [0-9,]+ rows, and the second none"):
-        import_view(store, "history", sqlite.file, tell=lose_all)
+        import_view(store, "history", sqlite.file, on_progress=lose_all)
     key = entity_key(user_id=1)
     assert answers(store, view, [key]) == [(None, {})]
     sqlite.write(view, rows_of(range(10)))
@@ -603,10 +603,10 @@ def test_an_import_goes_on_where_it_was(sqlite, tmp_path, monkeypatch):
             raise Stopped
 
     with pytest.raises(Stopped):
-        import_view(store, "history", sqlite.file, tell=stop)
+        import_view(store, "history", sqlite.file, on_progress=stop)
     assert maintenance.verify(store, "history").leftovers
     reported = []
-    done = import_view(store, "history", sqlite.file, tell=lambda rows, total: reported.append(rows))
+    done = import_view(store, "history", sqlite.file, on_progress=lambda rows, total: reported.append(rows))
     assert done.entities == 5000
     # Scans begin with a page of the same size; the first one had a part to go only.
     assert max(reported[: reported.index(reported[0], 1)]) < 2500

@@ -305,7 +305,7 @@ def test_candidates_of_labels_and_progress(store, rows, tmp_path):
     frame.to_parquet(tmp_path / "candidates.parquet")
     steps = []
     plan = plan_view(
-        store, "history", labels=tmp_path / "candidates.parquet", tell=lambda *step: steps.append(step)
+        store, "history", labels=tmp_path / "candidates.parquet", on_progress=lambda *step: steps.append(step)
     )
     assert plan.auc_exact.value > plan.auc_without.value
     fitted = [step for step in steps if step[2]]

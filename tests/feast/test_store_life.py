@@ -337,7 +337,7 @@ def test_close_waits_for_a_refresh_that_runs(make_store, make_history, monkeypat
     monkeypatch.setattr(LiveShard, "_is_outdated", lambda self: True)  # as after another process' write
     history = store.registry.get_feature_view("history", "shop")
     view = store._get_provider().online_store.view(store.config, history)
-    view.shards[0]._looked_at -= 0.75 * NEVER
+    view.shards[0]._polled_at -= 0.75 * NEVER
     view._good_until = -math.inf
     assert ask(store, 1) == ["FR"]
     assert len(_own_threads() - others) == 1

@@ -236,7 +236,7 @@ def test_reads_go_on_while_news_is_taken_up_beside_them(make_harness, monkeypatc
         refreshed.set()
 
     monkeypatch.setattr(LiveShard, "_refresh", slow_refresh)
-    view.shards[0]._looked_at -= 0.75 * NEVER
+    view.shards[0]._polled_at -= 0.75 * NEVER
     view._good_until = -math.inf
     assert countries(reader, 1) == ["FR"]
     assert countries(reader, 1) == ["FR"]

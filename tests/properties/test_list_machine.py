@@ -46,12 +46,12 @@ class ListMachine(RuleBasedStateMachine):
         self.now = (time.time_ns() // 1000 // TICK + 2) * TICK
         self.truth = {}  # per user {(value, time): number of the write}
         self.number = self.version = 0
-        names = ("writer", "reader", "reader that seldom looks")
+        names = ("writer", "reader", "reader that seldom polls")
         self.views = {name: self.start(name) for name in names}
 
     def teardown(self):
         try:
-            self.check(self.views["reader that seldom looks"])
+            self.check(self.views["reader that seldom polls"])
             found = verify_view(self.storage(self.version), [CODEC], semantics=APPEND)
             assert found.problems == []
         finally:
@@ -159,8 +159,8 @@ class ListMachine(RuleBasedStateMachine):
         self.check(self.views["reader"])
 
     @rule()
-    def look_at_many_commits(self):
-        self.check(self.views["reader that seldom looks"])
+    def take_up_many_commits(self):
+        self.check(self.views["reader that seldom polls"])
 
     @rule()
     def look_without_settings(self):

@@ -105,12 +105,12 @@ class ViewMachine(RuleBasedStateMachine):
 
     def teardown(self):
         try:
-            self.check("reader that seldom looks")
+            self.check("reader that seldom polls")
         finally:
             self.folder.cleanup()
 
     def reopen(self):
-        names = ("writer", "reader", "reader that seldom looks")
+        names = ("writer", "reader", "reader that seldom polls")
         self.views = {name: View(self.storage(), SETTINGS["exact"], NEVER, 0.0) for name in names}
 
     def storage(self):
@@ -159,8 +159,8 @@ class ViewMachine(RuleBasedStateMachine):
             view.vacuum(orphan_age_seconds=0.0)
 
     @rule()
-    def look_at_many_commits(self):
-        self.check("reader that seldom looks")
+    def take_up_many_commits(self):
+        self.check("reader that seldom polls")
 
     @invariant()
     def all_see_the_newest_rows(self):

@@ -212,7 +212,7 @@ def test_a_cache_that_cannot_be_written_is_named(bucket, tmp_path):
         replica = bucket.replica(type(tmp_path)(place))
         with pytest.raises(StorageError, match=f"{place}: the cache cannot be used"):
             read(replica)
-        reported = replica.freshness(look=True)
+        reported = replica.freshness(poll=True)
         assert (reported.state, reported.is_ready) == ("EMPTY", False)
         replica.close()
 

@@ -135,7 +135,7 @@ def test_readers_and_writers_follow_the_rows(place, numbers, is_sealed):
         one.poll() if name == "replica" else None
         assert shown(one) == expected, name
         assert len(one.shards) == numbers[-1]
-    writer.registration._looked_at = -math.inf  # in a bucket: ten seconds later
+    writer.registration._checked_at = -math.inf  # in a bucket: ten seconds later
     expected |= put(writer, range(45, 60), ["third"], second=2)
     for name, one in (*readers.items(), *late.items()):
         one.poll() if name == "replica" else None
@@ -170,7 +170,7 @@ def test_a_write_that_meets_the_division_is_refused_or_kept(place, num_shards, m
                 if not divided:
                     divided.append(True)
                     divide(place.open(), replace(SETS, num_shards=2), NEVER, lambda seconds: None)
-                    writer.registration._looked_at = -math.inf  # in a bucket: the move waits so long
+                    writer.registration._checked_at = -math.inf  # in a bucket: the move waits so long
         return append(self, table)
 
     monkeypatch.setattr(RowLog, "append", divide_and_append)

@@ -43,7 +43,7 @@ from tests.oracle.messages import feast_values
 pytestmark = pytest.mark.slow
 
 SETTINGS = replace(settings_of(1e-6), view="view")
-LONG_SECONDS = 1000.0  # between two looks: tests look themselves
+LONG_SECONDS = 1000.0  # between two polls: tests poll themselves
 
 
 @pytest.fixture(autouse=True)
@@ -261,10 +261,10 @@ def test_without_a_cache_it_says_what_is_wrong(bucket):
     replica = bucket.replica(cache=False)
     with pytest.raises(StorageError, match="cannot be reached"):
         served(replica)
-    reported = replica.freshness(look=True)
+    reported = replica.freshness(poll=True)
     assert (reported.state, reported.is_ready, reported.age_seconds) == ("EMPTY", False, None)
     bucket.link.heal()
-    assert replica.freshness(look=True).state == "SERVING"
+    assert replica.freshness(poll=True).state == "SERVING"
     replica.close()
 
 
@@ -466,7 +466,7 @@ def test_no_read_waits_for_the_bucket(bucket, monkeypatch):
     monkeypatch.setattr(Objects, "names", hang)
     poller = Poller(replica.poll, 0.001)
     assert looks.wait(60)
-    replica.shards[0]._looked_at -= 2 * LONG_SECONDS  # as if nothing had been answered for long
+    replica.shards[0]._polled_at -= 2 * LONG_SECONDS  # as if nothing had been answered for long
     replica._good_until = -np.inf
     assert served(replica) == expected
     assert replica.is_fresh()
@@ -477,7 +477,7 @@ def test_no_read_waits_for_the_bucket(bucket, monkeypatch):
     replica.close()
 
 
-def test_reads_of_a_replica_look_while_no_thread_can_be_started(tmp_path):
+def test_reads_of_a_replica_poll_while_no_thread_can_be_started(tmp_path):
     writing = Writing(LocalStorage(tmp_path / "view"))
     writing.put({1: ["a"]})
     replica = View(LocalStorage(tmp_path / "view", read_only=True), SETTINGS, NEVER, 1e-9, is_replica=True)
@@ -490,7 +490,7 @@ def test_reads_of_a_replica_look_while_no_thread_can_be_started(tmp_path):
     replica.close()
 
 
-def test_a_replica_looks_without_reads_until_it_is_closed(bucket):
+def test_a_replica_polls_without_reads_until_it_is_closed(bucket):
     fill(bucket)
     _objects.cache_clear()
     storage = open_bucket(bucket.url, bucket.link.options(bucket.options), True).within("view/")
@@ -509,7 +509,7 @@ def test_a_replica_looks_without_reads_until_it_is_closed(bucket):
     replica.close()
 
 
-def test_a_replica_that_nobody_holds_looks_no_more(bucket):
+def test_a_replica_that_nobody_holds_polls_no_more(bucket):
     fill(bucket)
     replica = bucket.replica()
     served(replica)

@@ -32,7 +32,7 @@ pytestmark = pytest.mark.slow
 
 NUM_SHARDS, NUM_USERS = 4, 60
 SETS = settings_of(Goal(NOISE_RATIO, 0.1, "sets"), 10**6, 1e-9, num_shards=NUM_SHARDS)
-LONG_SECONDS = 1000.0  # between two looks: tests look themselves
+LONG_SECONDS = 1000.0  # between two polls: tests poll themselves
 SHARDS = shards_of(user_hashes(range(NUM_USERS)), NUM_SHARDS).tolist()
 
 

@@ -66,21 +66,21 @@ def test_names_sort_by_version_and_number(folder):
     assert sorted(s.manifest_name for s in made) == [s.manifest_name for s in reversed(folder.list())]
 
 
-def test_a_look_since_a_snapshot_lists_no_older_ones_and_finds_all_that_is_new(folder, storage, monkeypatch):
+def test_a_listing_since_a_snapshot_has_no_older_ones_and_all_that_is_new(folder, storage, monkeypatch):
     older, known = publish(folder, 9), publish(folder, 10)
     listed, real = [], storage.list
     with monkeypatch.context() as patched:
         patched.setattr(folder.storage, "list", lambda **given: listed.append(real(**given)) or listed[-1])
-        look = folder.look(known)
+        listing = folder.listing(known)
     assert listed == [[name for name in real() if name.startswith(known.name)]]
-    assert look == replace(folder.look(), snapshots=[known])
+    assert listing == replace(folder.listing(), snapshots=[known])
     newer = [publish(folder, 10), publish(folder, 11)]
-    assert folder.look(known).newest == folder.look().newest == newer[1]
-    assert folder.look(known).snapshots == [*reversed(newer), known]
+    assert folder.listing(known).newest == folder.listing().newest == newer[1]
+    assert folder.listing(known).snapshots == [*reversed(newer), known]
     folder.pin(older)
     folder.note_move()
-    look = folder.look(known)
-    assert (look.pinned, look.pins, look.has_moved) == (older.name, folder.look().pins, True)
+    listing = folder.listing(known)
+    assert (listing.pinned, listing.pins, listing.has_moved) == (older.name, folder.listing().pins, True)
 
 
 def test_no_snapshot_takes_the_place_of_another(folder, monkeypatch):

@@ -209,7 +209,7 @@ def test_a_fill_fails_whose_rows_are_divided_before_it_commits(bucket):
 
     def divided():
         bucket.divide()
-        view.registration._looked_at = -1e9  # more than ten seconds have passed
+        view.registration._checked_at = -1e9  # more than ten seconds have passed
 
     with (
         once_before(view.shards[0], "commit_staged", divided),

@@ -7,6 +7,7 @@ import os
 import re
 import sys
 import threading
+import time
 import urllib.request
 from dataclasses import replace
 from pathlib import Path
@@ -124,7 +125,7 @@ def test_what_is_served_is_told(view, scrape):
     assert view.seal()
     now = [metrics.SEALS, metrics.SEAL_FAILURES, metrics.COMMITS, metrics.UNSEALED_ROWS]
     now += [metrics.SNAPSHOT_VERSION, metrics.SEAL_SECONDS]
-    times = [metrics.LAST_SEAL, metrics.SNAPSHOT_TIMESTAMP, metrics.LAST_LOOK]
+    times = [metrics.LAST_SEAL, metrics.SNAPSHOT_TIMESTAMP, metrics.LAST_POLL]
     *counted, took, sealed, snapshot, looked = scrape.all(*now, *times)
     assert counted == [1, 0, 1, 0, 1]
     assert took > 0
@@ -158,10 +159,10 @@ def test_refused_rows_are_counted_by_their_reason(view, scrape):
     assert scrape(metrics.COMMITS) == 0
 
 
-def test_a_look_that_fails_is_told_until_one_succeeds(view, scrape, monkeypatch):
+def test_a_poll_that_fails_is_reported_until_one_succeeds(view, scrape, monkeypatch):
     view.write([row(1, "x")])
     view.read(user_hashes([1]), [])
-    before = scrape(metrics.LAST_LOOK)
+    before = scrape(metrics.LAST_POLL)
 
     def fail(*_):
         raise StorageError("gone")
@@ -169,12 +170,27 @@ def test_a_look_that_fails_is_told_until_one_succeeds(view, scrape, monkeypatch)
     with monkeypatch.context() as patch:
         patch.setattr(ShardLoader, "load", fail)
         view.read(user_hashes([1]), [])
-        told = scrape.all(metrics.STALE, metrics.REFRESH_FAILURES, metrics.LAST_LOOK)
+        told = scrape.all(metrics.STALE, metrics.REFRESH_FAILURES, metrics.LAST_POLL)
         assert told == [1, 1, before]
     view.read(user_hashes([1]), [])
-    stale, looked = scrape.all(metrics.STALE, metrics.LAST_LOOK)
+    stale, looked = scrape.all(metrics.STALE, metrics.LAST_POLL)
     assert stale == 0
     assert looked > before
+
+
+def test_what_is_served_is_as_old_as_the_begin_of_its_poll(view, scrape, monkeypatch):
+    load, began = ShardLoader.load, []
+
+    def load_slowly(*given):
+        began.append(time.time())
+        loaded = load(*given)
+        threading.Event().wait(0.1)
+        return loaded
+
+    monkeypatch.setattr(ShardLoader, "load", load_slowly)
+    view.write([row(1, "x")])
+    view.read(user_hashes([1]), [])
+    assert scrape(metrics.LAST_POLL) <= began[-1] + 0.05
 
 
 def test_a_seal_that_fails_is_counted(view, scrape, monkeypatch):

@@ -94,7 +94,7 @@ def test_another_pin_takes_the_place_of_the_first(make_view):
     for version in (2, 3, 2):
         assert pin(view, [version]) == (version,)
         assert read(view) == read(make_view()) == [f"fill {version}"]
-    assert len(view.shards[0].snapshots.look().pins) == 1
+    assert len(view.shards[0].snapshots.listing().pins) == 1
 
 
 def test_a_version_that_is_not_there_is_refused(make_view):

@@ -675,7 +675,7 @@ def test_a_view_tells_how_fresh_it_is(make_view, monkeypatch):
     assert (again.problem, again.num_commits, again.is_ready) == ("", 2, True)
 
 
-def test_a_probe_looks_for_itself_and_is_told_what_fails(make_view, monkeypatch):
+def test_a_probe_polls_for_itself_and_reports_what_fails(make_view, monkeypatch):
     writer, reader = make_view(), make_view()
     writer.put(1, "a")
 
@@ -684,10 +684,10 @@ def test_a_probe_looks_for_itself_and_is_told_what_fails(make_view, monkeypatch)
 
     with monkeypatch.context() as broken:
         broken.setattr(reader.view.shards[0]._loader, "load", fail)
-        asked = reader.view.freshness(look=True)
+        asked = reader.view.freshness(poll=True)
         assert (asked.state, asked.age_seconds, asked.problem) == ("EMPTY", None, "cannot be reached")
         assert not asked.is_ready
-    asked = reader.view.freshness(look=True)
+    asked = reader.view.freshness(poll=True)
     assert (asked.state, asked.num_commits, asked.is_ready) == ("SERVING", 1, True)
 
 
@@ -696,14 +696,14 @@ def test_a_view_tells_what_it_waits_for_at_its_start(make_view, monkeypatch):
     writer.put(1, "a")
     seen = []
     loader = reader.view.shards[0]._loader
-    for place, name in ((loader._snapshots, "look"), (loader._row_log, "read")):
+    for place, name in ((loader._snapshots, "listing"), (loader._row_log, "read")):
         real = getattr(place, name)
 
-        def look(*given, real=real):
+        def called(*given, real=real):
             seen.append(reader.view.freshness().state)
             return real(*given)
 
-        monkeypatch.setattr(place, name, look)
+        monkeypatch.setattr(place, name, called)
     reader.view.refresh()
     assert seen == ["FETCHING", "CATCHING_UP"]
     assert reader.view.freshness().state == "SERVING"
@@ -725,7 +725,7 @@ def test_a_view_tells_that_it_refreshes(make_view):
     reader.view.shards[0]._loader.load = load_slowly
     # As if another process had written, and more than half the interval ago.
     reader.view.shards[0]._seen_process_write = last_write(reader.view.shards[0]._process_key)
-    reader.view.shards[0]._looked_at -= 600
+    reader.view.shards[0]._polled_at -= 600
     reader.view._good_until = -math.inf
     reader.get(1)
     assert seen.wait(60)
@@ -736,7 +736,7 @@ def test_a_view_tells_that_it_refreshes(make_view):
     assert reader.get(2) == {2: {"b"}}
 
 
-def test_a_look_that_takes_longer_than_the_interval_serves_all_that_wait_for_it(make_view, monkeypatch):
+def test_a_poll_that_takes_longer_than_the_interval_serves_all_that_wait_for_it(make_view, monkeypatch):
     """Nor is one that failed made again at once."""
     writer, reader = make_view(), make_view(interval=1.0)
     writer.put(1, "a")

@@ -49,10 +49,10 @@ def test_a_newer_snapshot_and_the_end_stop_it():
     """The first array lets the thread wait until it has to stop."""
 
     class Slow(BlockChecks):
-        def look_at(self, first, number):
+        def check_ahead(self, first, number):
             begun.set()
             assert proceed.wait(60)
-            super().look_at(first, number)
+            super().check_ahead(first, number)
 
     begun, proceed = threading.Event(), threading.Event()
     words = np.arange(100 * WORDS, dtype=np.uint64)
@@ -77,7 +77,7 @@ def test_a_newer_snapshot_and_the_end_stop_it():
 
 
 class Clock:
-    """Every look at it takes a second."""
+    """Every check of it takes a second."""
 
     def __init__(self):
         self.now = 0
@@ -91,9 +91,9 @@ def test_a_part_is_checked_ahead_by_the_caller_and_the_rest_by_a_thread(monkeypa
     """A chunk takes a second, of five."""
 
     class Told(BlockChecks):
-        def look_at(self, first, number):
+        def check_ahead(self, first, number):
             by.append(threading.current_thread())
-            super().look_at(first, number)
+            super().check_ahead(first, number)
 
     monkeypatch.setattr(background, "time", Clock())
     monkeypatch.setattr(background, "_CHUNK_BYTES", BLOCK_BYTES)
@@ -160,8 +160,8 @@ def test_a_view_warms_up_each_snapshot_that_it_opens(tmp_path):
     writer.close()
 
 
-@pytest.mark.parametrize("look", [View.refresh, lambda view: view.shards[0].poll()])
-def test_reads_meet_a_new_snapshot_when_it_is_ready_for_them(tmp_path, monkeypatch, look):
+@pytest.mark.parametrize("poll", [View.refresh, lambda view: view.shards[0].poll()])
+def test_reads_meet_a_new_snapshot_when_it_is_ready_for_them(tmp_path, monkeypatch, poll):
     """No read waits for a thread to check its blocks, nor for its questions to be prepared."""
     monkeypatch.setattr(live_shard, "_AHEAD_SECONDS", 1e6)
     write, writer, reader = make_views(tmp_path, refresh_interval_seconds=1e9)
@@ -170,7 +170,7 @@ def test_reads_meet_a_new_snapshot_when_it_is_ready_for_them(tmp_path, monkeypat
     before = reader.current()
     before.row_reader(("viewed",))
     write(writer, 500)
-    look(reader)
+    poll(reader)
     shard = reader.shards[0].state
     assert shard.snapshot != before.shards[0].snapshot
     assert all(check.all_checked for check in shard.sealed.checks)

@@ -211,7 +211,7 @@ def test_reads_go_on_where_no_thread_can_be_started_to_refresh(tmp_path):
         child.start()
         child.join(60)
         for seconds in (2700, 3600):
-            reader.shards[0]._looked_at -= seconds
+            reader.shards[0]._polled_at -= seconds
             reader._good_until = -math.inf
             assert items_of(reader, [1001]) == {1001: {"a"}}
 
@@ -451,7 +451,7 @@ def test_who_looks_for_the_writes_of_others_takes_up_nothing_if_there_are_none(t
     view = slow_view(tmp_path)
     for user in range(10):
         view.write([row(user, "x")])
-        view.shards[0]._looked_at -= 5400.0
+        view.shards[0]._polled_at -= 5400.0
         view._good_until = -math.inf
     assert encoded == []
     slow_view(tmp_path).write([row(10, "x")])
@@ -482,7 +482,7 @@ def test_who_has_deferred_rows_notices_that_all_others_were_replaced(tmp_path, m
     monkeypatch.setattr(other.shards[0].row_log, "compact", write_and_compact)
     with pytest.raises(KeyboardInterrupt):
         rebuild(other, fill)
-    view.shards[0]._looked_at -= 5400.0
+    view.shards[0]._polled_at -= 5400.0
     view._good_until = -math.inf
     assert items_of(view, [0, 1, 2, 3]) == {1: {"x"}, 2: {"x"}, 3: {"y"}}
 
@@ -490,7 +490,7 @@ def test_who_has_deferred_rows_notices_that_all_others_were_replaced(tmp_path, m
 def test_a_write_does_not_wait_for_a_refresh_of_another_thread(tmp_path):
     view = slow_view(tmp_path)
     view.write([row(0, "x")])
-    view.shards[0]._looked_at -= 5400.0
+    view.shards[0]._polled_at -= 5400.0
     view._good_until = -math.inf
     with view.shards[0]._refresh_lock:
         writer = threading.Thread(target=view.write, args=([row(1, "x")],))

@@ -1,6 +1,6 @@
-"""What a look for news takes that finds none, on a server of this host: one request, and a look of a view.
+"""What a poll that finds nothing new takes, on a server of this host: one request, and a poll of a view.
 
-A HEAD of the next commit and a LIST from an offset are the least that a look could be. A view's look is two
+A HEAD of the next commit and a LIST from an offset are the least that a poll could be. A view's poll is two
 LIST and one GET: a snapshot, a pin, a commit, and another log in its place are all news. Bytes are those of
 the answers, with their heads.
 """
@@ -34,7 +34,7 @@ def run(*, quick: bool) -> None:
             rows += _measured(server, rounds, calls)
         except pytest.skip.Exception as error:
             print(f"{server}: left out: {error}")
-    print_table(("server", "look", "bytes", "ms, fastest tenth", "ms, median", "ms, 9 of 10 below"), rows)
+    print_table(("server", "poll", "bytes", "ms, fastest tenth", "ms, median", "ms, 9 of 10 below"), rows)
 
 
 def _measured(name: str, rounds: int, calls: int) -> list[tuple[object, ...]]:
@@ -48,7 +48,7 @@ def _measured(name: str, rounds: int, calls: int) -> list[tuple[object, ...]]:
         sides = {
             "HEAD of the next commit": lambda _: log.info(f"{last}-next"),
             "LIST from an offset": lambda _: log.list(after=last),
-            "a view's look": lambda _: view.poll(),
+            "a view's poll": lambda _: view.poll(),
         }
         samples = interleaved_samples(sides, lambda number: number, rounds=rounds, calls=calls)
         view.close()
@@ -56,7 +56,7 @@ def _measured(name: str, rounds: int, calls: int) -> list[tuple[object, ...]]:
         counted.refresh()
         before = link.bytes_down
         counted.poll()
-        size = {"a view's look": f"{link.bytes_down - before:,}"}
+        size = {"a view's poll": f"{link.bytes_down - before:,}"}
         counted.close()
     return [
         (
