@@ -375,7 +375,7 @@ class Registration:
         Raises
         ------
         ShardError, UnsupportedFeatureError, SettingsError : the file contradicts the settings, and there are
-            rows; nothing was written.
+            rows; the file stays as it is.
         DamagedFileError, StorageError : the file cannot be read or written.
         """
         has_all = bool(self._token) and (self._has_join_keys or rows is None or not len(rows))
