@@ -61,6 +61,7 @@ from feast_sketch_store.storage.base import Storage
 from feast_sketch_store.storage.stores import StorePlace
 from feast_sketch_store.view.live_shard import expire_before_of
 from feast_sketch_store.view.removal import remove_project, remove_view
+from feast_sketch_store.view.state import State
 from feast_sketch_store.view.view import View
 
 _logger = logging.getLogger(__name__)
@@ -93,15 +94,15 @@ class SketchOnlineStore(OnlineStore):
 
     def __init__(self) -> None:
         self.lock_timeout_seconds = _LOCK_TIMEOUT_SECONDS  # of seals and rebuilds while another process seals
-        self._views = OpenViews()
+        self.views = OpenViews()
         self._opened_backing: tuple[tuple[Any, ...], BackingStore | None] | None = None
-        self._plans = Plans(self.view, self.serves)
+        self._plans = Plans(self.views)
         no_vectors_needed()
 
     def _forget_views(self) -> list[View]:
-        self._plans = Plans(self.view, self.serves)
+        self._plans = Plans(self.views)
         self._opened_backing = None
-        return self._views.pop_all()
+        return self.views.pop_all()
 
     def __getstate__(self) -> dict[str, Any]:
         # Compute engines send a store to their workers, which open the views for themselves.
@@ -199,7 +200,7 @@ class SketchOnlineStore(OnlineStore):
         """The rows of entities with these hashes, 16 bytes each. The read is counted."""
         view, ttl = self.view(config, table), ttl_microseconds(config.online_store, table)
         began, expire_before = time.perf_counter(), expire_before_of(ttl)
-        raw, num_found = view.with_state(lambda state: state.row_reader(features).rows(hashes, expire_before))
+        raw, num_found = view.with_state(_rows_of, features, hashes, expire_before)
         view.metrics.count_read(len(raw), num_found, time.perf_counter() - began)
         if num_found < len(raw):
             warn_of_read(view.storage.location, table.name, raw.count(False), len(raw), ttl)
@@ -282,7 +283,7 @@ class SketchOnlineStore(OnlineStore):
         with_versions: bool,
     ) -> tuple[Plan, Columns] | None:
         """The plan of a request, and its entities; None if Feast's own method must answer."""
-        if self._views.are_of_worker or feast_parts.reads_changed():
+        if self.views.are_of_worker or feast_parts.reads_changed():
             return None
         columns = columns_of(entity_rows)
         if columns is None:
@@ -460,7 +461,7 @@ class SketchOnlineStore(OnlineStore):
 
     def _initialize(self, config: RepoConfig) -> None:
         registered = FeatureStore(repo_path=str(config.repo_path or "."), config=config)
-        self._plans = Plans(self.view, self.serves, config)  # the first request has a plan, too
+        self._plans = Plans(self.views, config)  # the first request has a plan, too
         for table in stored_views(registered):
             try:
                 for part in self.view(config, table).shards.values():
@@ -544,7 +545,7 @@ class SketchOnlineStore(OnlineStore):
         for table in tables_to_delete:
             for version in range((getattr(table, "current_version_number", None) or 0) + 1):
                 storage = view_storage(config, versioned_name(table.name, version))
-                if (known := self._views.pop(storage.location)) is not None:
+                if (known := self.views.pop(storage.location)) is not None:
                     known.end_seals()  # they would write into what is removed
                 remove_view(storage)
 
@@ -596,20 +597,16 @@ class SketchOnlineStore(OnlineStore):
 
     def forget(self, config: RepoConfig, table: FeatureView) -> None:
         """Close a view, so that the next call opens it again."""
-        if (known := self._views.pop(self.storage(config, table).location)) is not None:
+        if (known := self.views.pop(self.storage(config, table).location)) is not None:
             known.close()
 
     def view(self, config: RepoConfig, table: FeatureView) -> View:
         """The view's `View`; see `OpenViews.get`."""
-        return self._views.get(config, table)
-
-    def serves(self, view: View) -> bool:
-        """Whether a view is still the one that reads go to."""
-        return self._views.has(view)
+        return self.views.get(config, table)
 
     def writer(self, config: RepoConfig, table: FeatureView) -> View:
         """The same with the current settings."""
-        view = self._views.current(config, table)
+        view = self.views.current(config, table)
         view.lock_timeout_seconds = self.lock_timeout_seconds
         return view
 
@@ -621,6 +618,12 @@ class SketchOnlineStore(OnlineStore):
 
 def _requested(table: FeatureView, features: Sequence[str] | None) -> tuple[str, ...]:
     return tuple([feature.name for feature in table.features] if features is None else features)
+
+
+def _rows_of(
+    state: State, features: tuple[str, ...], hashes: bytes, expire_before: int
+) -> tuple[list[RawRow], int]:
+    return state.row_reader(features).rows(hashes, expire_before)
 
 
 def _has_backed(config: RepoConfig, table: FeatureView) -> bool:

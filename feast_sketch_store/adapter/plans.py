@@ -20,6 +20,7 @@ from feast.repo_config import RepoConfig
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from feast_sketch_store import feast_parts
+from feast_sketch_store.adapter.open_views import OpenViews
 from feast_sketch_store.adapter.responses import add_names, read_vectors
 from feast_sketch_store.rows.entity_keys import JOIN_KEY_TYPES, SingleKeys, hash_int64_keys
 from feast_sketch_store.settings.resolve import asked_join_keys, own_fields, ttl_microseconds
@@ -48,10 +49,10 @@ def columns_of(entity_rows: Any) -> dict[str, list[Any]] | None:
     unusual.
     """
     if isinstance(entity_rows, list):
-        if not entity_rows or not all(isinstance(row, Mapping) for row in entity_rows):
+        if {*map(type, entity_rows)} != {dict}:
             return None
         columns = {name: [row.get(name) for row in entity_rows] for name in entity_rows[0]}
-        if any(row.keys() != columns.keys() for row in entity_rows):
+        if any(row.keys() != columns.keys() for row in entity_rows[1:]):
             return None
     else:
         columns = entity_rows
@@ -84,14 +85,14 @@ class Column:
 
     def __init__(self, kind: str):
         self.kind = kind
-        self._type = str if kind == "string_val" else int
+        self._types = {str if kind == "string_val" else int}
         self._bound = _BOUNDS.get(kind)
 
     def takes(self, values: Sequence[Any]) -> bool:
         """Whether Feast would take the values unchanged. It converts some other values and refuses the
         rest.
         """
-        if not all(type(value) is self._type for value in values):
+        if {*map(type, values)} != self._types:
             return False
         return self._bound is None or -self._bound <= min(values) <= max(values) < self._bound
 
@@ -146,7 +147,7 @@ class Plan:
 
     def takes(self, columns: Columns) -> bool:
         """Whether Feast would take all entities without a conversion."""
-        return all(column.takes(values) for column, values in zip(self.columns, columns, strict=True))
+        return all(map(Column.takes, self.columns, columns))
 
     def read(self, columns: Columns) -> ViewVectors | None:
         """The answers of all views; None if Feast must answer, because it hashes entities that cannot be
@@ -200,20 +201,13 @@ class Plans:
 
     Parameters
     ----------
-    open_view : gives the view that stores a feature view.
-    is_served : whether a view is still the one that reads go to.
+    views : those that requests are for, and that plans keep as long as they are open.
     config : the one that all requests have; None if requests may have others. Then the first request of each
         configuration has no plan, because Feast's hybrid store makes a new configuration for each request.
     """
 
-    def __init__(
-        self,
-        open_view: Callable[[RepoConfig, FeatureView], View],
-        is_served: Callable[[View], bool],
-        config: RepoConfig | None = None,
-    ):
-        self._open_view = open_view
-        self._is_served = is_served
+    def __init__(self, views: OpenViews, config: RepoConfig | None = None):
+        self._views = views
         self._known = _Known(None, None, "", config, {})
 
     def of(
@@ -241,7 +235,7 @@ class Plans:
         plan = known.plans.get(question)
         if plan is None and question in known.plans:
             return None
-        if plan is None or not all(self._is_served(asked.view) for asked in plan.views):
+        if plan is None or not all(self._views.has(asked.view) for asked in plan.views):
             plan = known.plans[question] = self._made(question, features(), registry, project, config)
         return plan
 
@@ -281,7 +275,7 @@ class Plans:
             places: dict[str, Any] = feast_parts.JOIN_KEY_VALUES(table, join_key_of, numbers)
             if len(places) != len(table.entities) or not places or asked_join_keys(table, of_view):
                 return None
-            view = self._open_view(config, table)
+            view = self._views.get(config, table)
             backed = [codec.feature for codec in view.settings.backed_codecs]
             if config.online_store.backing_store is not None and not {*of_view}.isdisjoint(backed):
                 return None  # another store has values

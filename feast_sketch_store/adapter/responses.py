@@ -96,9 +96,7 @@ def read_vectors(
     num_read, expire_before = len(entity_hashes) // 16, expire_before_of(ttl_microseconds)
     try:
         message, num_present, num_found, num_expired = view.with_state(
-            lambda state: state.row_reader(features).vectors(
-                entity_hashes, expire_before, _STATUSES, MAX_VECTOR_BYTES
-            )
+            _vectors_of, features, entity_hashes, expire_before
         )
     except ReadFault as fault:
         if fault.status != TOO_LONG:
@@ -115,6 +113,12 @@ def read_vectors(
     return message, num_present
 
 
+def _vectors_of(
+    state: State, features: tuple[str, ...], entity_hashes: bytes, expire_before: int
+) -> tuple[bytes, int, int, int]:
+    return state.row_reader(features).vectors(entity_hashes, expire_before, _STATUSES, MAX_VECTOR_BYTES)
+
+
 def rows_of(raw: Sequence[RawRow], features: Sequence[str]) -> list[Row]:
     """Rows as ``online_read`` returns them.
 
@@ -122,8 +126,9 @@ def rows_of(raw: Sequence[RawRow], features: Sequence[str]) -> list[Row]:
     """
     messages = [row[2] for row in raw if row]
     if sum(map(len, messages)) <= _PARSED_BYTES:
-        messages = [b"".join(messages)]
-    values = chain.from_iterable([RepeatedValue.FromString(message).val for message in messages])
+        values = iter(RepeatedValue.FromString(b"".join(messages)).val)
+    else:
+        values = chain.from_iterable([RepeatedValue.FromString(message).val for message in messages])
     rows: list[Row] = []
     for row in raw:
         if not row:
@@ -135,7 +140,7 @@ def rows_of(raw: Sequence[RawRow], features: Sequence[str]) -> list[Row]:
             for name, state in zip(features, states, strict=True):
                 if state == MISSING:
                     own.pop(name, None)
-        rows.append((EPOCH + timedelta(microseconds=microseconds), own))
+        rows.append((EPOCH + timedelta(0, 0, microseconds), own))
     return rows
 
 

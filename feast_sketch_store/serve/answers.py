@@ -36,7 +36,7 @@ class Answers:
 
     def __init__(self, store: FeatureStore, online: SketchOnlineStore, guard: Guard, records: Records):
         self._store, self._guard, self._records = store, guard, records
-        self._plans = Plans(online.view, online.serves, store.config)
+        self._plans = Plans(online.views, store.config)
         self._fixed: WeakKeyDictionary[Plan, _Fixed] = WeakKeyDictionary()
 
     async def to(self, scope: Mapping[str, Any], body: bytes) -> bytes | None:

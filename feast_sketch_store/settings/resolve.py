@@ -6,7 +6,7 @@ Field(name="price", dtype=Float64, tags={"sketch.round": "0.01"})
 FeatureView(..., tags={"sketch.default_codec": "exact"})
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -301,10 +301,10 @@ def own_fields(table: "FeatureView") -> list["Field"]:
     return [field for field in table.features if field.name not in join_keys]
 
 
-def asked_join_keys(table: "FeatureView", features: Iterable[str]) -> list[str]:
+def asked_join_keys(table: "FeatureView", features: Collection[str]) -> list[str]:
     """Join keys of a view among features that are asked of it; rows have them in their entity keys."""
-    names = [column.name for column in getattr(table, "entity_columns", None) or []]
-    return [name for name in features if name in names]
+    columns = getattr(table, "entity_columns", None) or ()
+    return [column.name for column in columns if column.name in features]
 
 
 def join_key_columns(table: "FeatureView") -> dict[str, pa.DataType]:

@@ -655,7 +655,7 @@ def test_views_of_every_kind_are_kept_up(tmp_path, caplog):
     assert maintenance.seal(store, "on_write")
     fresh = FeatureStore(repo_path=str(tmp_path))
     asyncio.run(fresh.initialize())
-    assert sorted(view.name for view in online_store_of(fresh)._views.pop_all()) == kept
+    assert sorted(view.name for view in online_store_of(fresh).views.pop_all()) == kept
     assert "is not ready" not in caplog.text
 
 
