@@ -59,7 +59,7 @@ Steps = Generator["Lookup", "Sequence[Row] | None", _T]
 
 @functools.cache
 def threads() -> ThreadPoolExecutor:
-    """For what waits for the other store beside the event loop. The loop's own threads look at the disk, for
+    """For what waits for the other store beside the event loop. The loop's own threads poll the disk, for
     reads of all views: they must not wait for it.
     """
     return ThreadPoolExecutor(thread_name_prefix="feast_sketch_store backing")

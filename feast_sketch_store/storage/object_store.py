@@ -35,14 +35,14 @@ from feast_sketch_store.storage.file_cache import CachedFile, in_memory
 from feast_sketch_store.storage.objects import ObjectInfo, Objects
 from feast_sketch_store.threads import in_threads
 
-_LOOKERS = 16
+_MAX_REQUESTS = 16
 _CHECKED_TRIES = 3  # of a part that arrives with wrong bytes
 _FETCH_TRIES = 20  # of an object that others keep replacing
 _MAX_OBJECT_BYTES = 5_000 << 20  # of one put, on S3 and on Azure
 
 LEASE_SECONDS = 60.0  # without a renewal
 _RENEWED_EVERY_SECONDS = 15.0
-_LOOKED_AT_EVERY_SECONDS = 0.5  # while another process waits
+_POLLED_EVERY_SECONDS = 0.5  # while another process waits
 
 
 class _ReplacedError(Exception):
@@ -107,7 +107,7 @@ class ObjectStorage(Storage):
     def walk(self) -> Iterator[FileInfo]:
         """All files, see `Storage.walk`: a listing, and a request for each file's token."""
         keys = [info.key for info in self._objects.listed(self._prefix)]
-        for info in in_threads(self._objects.info, keys, _LOOKERS):
+        for info in in_threads(self._objects.info, keys, _MAX_REQUESTS):
             if info is not None:
                 yield self._file_info(info)
 
@@ -235,7 +235,7 @@ class ObjectStorage(Storage):
         self._require_writable()
         holder = secrets.token_hex(8).encode()
         while not (is_mine := _take(self._objects, key, holder)) and wait:
-            time.sleep(_LOOKED_AT_EVERY_SECONDS)
+            time.sleep(_POLLED_EVERY_SECONDS)
         if not is_mine:
             yield False
             return

@@ -35,7 +35,7 @@ from feast_sketch_store.view.view_file import ViewFile
 _logger = logging.getLogger(__name__)
 
 _PART_OF_INTERVAL = 1 / 32
-_MAX_LOOKS = 16  # shards of a view in a bucket that are polled at once
+_MAX_POLLS = 16  # shards of a view in a bucket that are polled at once
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -408,7 +408,7 @@ class LiveView(ABC, Generic[V]):
         parts = self._parts
         served = list(parts.served.values())
         if self.storage.fetches:
-            list(in_threads(LiveShard.poll, served, _MAX_LOOKS))
+            list(in_threads(LiveShard.poll, served, _MAX_POLLS))
         else:
             for shard in served:
                 shard.poll()

@@ -58,7 +58,7 @@ from feast_sketch_store.view.view_file import Registration, ViewFile, seconds_be
 
 _logger = logging.getLogger(__name__)
 
-_LOOKS_AT_LEASE_SECONDS = 0.005  # while another process holds it; in a bucket a hundred times as long
+_LEASE_POLL_SECONDS = 0.005  # while another process holds it; in a bucket a hundred times as long
 # At this number of commits the write-ahead log is absorbed, so that a new process reads few of them.
 _MAX_WAL_COMMITS = 500
 _BASE, _DELTA, _ABSORPTION, _NOTHING = "base", "delta", "absorption", ""  # what may be due
@@ -573,7 +573,7 @@ class View(LiveView[Shard]):
             yield True
             return
         until = time.monotonic() + timeout_seconds
-        between = _LOOKS_AT_LEASE_SECONDS * (100 if self.storage.fetches else 1)
+        between = _LEASE_POLL_SECONDS * (100 if self.storage.fetches else 1)
         while True:
             with self.storage.lease(SEAL_LOCK, create=create) as is_ours:
                 is_gone = not is_ours and not create and self.storage.info(VIEW_FILE) is None

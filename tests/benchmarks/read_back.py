@@ -48,7 +48,7 @@ ENGINES = {
     "ray.engine": "ray",
     "feast_sketch_store.engines.SketchRayEngine": "ray",
 }
-LOOK_SECONDS = 0.5
+POLL_SECONDS = 0.5
 READ_USERS = 20_000  # at once
 
 
@@ -126,12 +126,12 @@ def _seals_of(config: Any, found: dict[str, Any]) -> Iterator[None]:
     """Note how many snapshots appear meanwhile."""
     view, seen, done = open_view(FeatureStore(config=config), "history"), set(), threading.Event()
 
-    def look() -> None:
+    def poll() -> None:
         seen.update(snapshot.name for part in view.shards.values() for snapshot in part.snapshots.list())
 
     def watch() -> None:
-        while not done.wait(LOOK_SECONDS):
-            look()
+        while not done.wait(POLL_SECONDS):
+            poll()
 
     watcher = threading.Thread(target=watch)
     watcher.start()
@@ -140,7 +140,7 @@ def _seals_of(config: Any, found: dict[str, Any]) -> Iterator[None]:
     finally:
         done.set()
         watcher.join()
-    look()
+    poll()
     found["seals"] = len(seen)
     view.close()
 

@@ -36,7 +36,7 @@ FILES = 8
 WARM_UP = 2_000  # users of a fill that is not counted
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 FEASTS, OURS = "spark.engine", "feast_sketch_store.engines.SketchSparkEngine"
-_LOOK_SECONDS = 0.5
+_POLL_SECONDS = 0.5
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -159,7 +159,7 @@ class Processor:
         self._watcher.start()
 
     def _watch(self) -> None:
-        while not self._done.wait(_LOOK_SECONDS):
+        while not self._done.wait(_POLL_SECONDS):
             self._last |= _used_by_process()
 
     def stop(self) -> float:

@@ -9,20 +9,20 @@ import { Shard } from "./shard.mjs";
 
 const RULE = "shards";
 const MAX_SHARDS = 4096;
-const MAX_LOOKS = 10;
+const MAX_ATTEMPTS = 10;
 
 /**
  * Open a view's folder. Throws a `RefusedError` if a file is damaged; or if rows were written since the snapshots,
  * unless `allowOld` is set.
  */
 export function openView(folder, { allowOld = false } = {}) {
-  // The store removes files that were replaced, also between a look at a folder and a look at its files.
-  for (let looks = 1; ; looks++) {
+  // The store removes files that were replaced, also between a list of a folder and a read of its files.
+  for (let attempts = 1; ; attempts++) {
     try {
       return lookAtView(folder, allowOld);
     } catch (error) {
       const isGone = (error.cause ?? error).code === "ENOENT";
-      if (!isGone || looks === MAX_LOOKS) throw error;
+      if (!isGone || attempts === MAX_ATTEMPTS) throw error;
     }
   }
 }
