@@ -19,7 +19,7 @@ export function openView(folder, { allowOld = false } = {}) {
   // The store removes files that were replaced, also between a list of a folder and a read of its files.
   for (let attempts = 1; ; attempts++) {
     try {
-      return lookAtView(folder, allowOld);
+      return readView(folder, allowOld);
     } catch (error) {
       const isGone = (error.cause ?? error).code === "ENOENT";
       if (!isGone || attempts === MAX_ATTEMPTS) throw error;
@@ -27,7 +27,7 @@ export function openView(folder, { allowOld = false } = {}) {
   }
 }
 
-function lookAtView(folder, allowOld) {
+function readView(folder, allowOld) {
   const source = join(folder, "view.json");
   if (!existsSync(source)) return new View([new Shard(folder, { allowOld })]);
   const text = readFileSync(source, "utf8");
@@ -44,7 +44,7 @@ function lookAtView(folder, allowOld) {
   const folders = Array.from({ length: number }, (_, i) => join(folder, told.folder, String(i).padStart(2, "0")));
   const view = new View(folders.map((each) => openShard(each, allowOld)));
   // A shard without a folder has no rows, unless the rows went to other shards meanwhile.
-  return readFileSync(source, "utf8") === text ? view : lookAtView(folder, allowOld);
+  return readFileSync(source, "utf8") === text ? view : readView(folder, allowOld);
 }
 
 /** The rows of a view as of its newest snapshots. */
