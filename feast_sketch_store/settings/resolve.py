@@ -341,4 +341,4 @@ def microseconds_of_ttl(view: str, ttl: object) -> int | None:
 
 def has_lists(table: "FeatureView") -> bool:
     """Whether a view declares a list."""
-    return any(field.tags and field.tags.get(CODEC_TAG) == LIST for field in table.features)
+    return LIST in [field.tags.get(CODEC_TAG) for field in table.features if field.tags]
