@@ -135,6 +135,7 @@ class RowLog:
         wal = WriteAheadLog if storage.supports_append else ObjectWriteAheadLog
         self._wal = wal(storage.within(FRESH_FOLDER), rows)
         self._read_to: tuple[Cursor, dict[str, Any]] | None = None  # a position, and the columns before it
+        self.appended_to: bytes | None = None  # the identity of the log of the last append
         self.reset()
 
     def reset(self) -> None:
@@ -382,6 +383,7 @@ class RowLog:
             if not is_known():
                 self._columns |= new_columns(self._columns, schema)
                 self._schema = schema
+            self.appended_to = cursor.identity if cursor else None
         return Position(number, cursor.identity if cursor else None, cursor)
 
     def _check_begun(self, tail: Tail) -> None:

@@ -87,7 +87,7 @@ def rebuild(
                 for number, log in new.items():
                     parts[number].replace_rows(before[number], log, drafts.pop(number).snapshot)
             # Without a lease, another process may have divided the former rows.
-            view.keep_file_behind(shard_map)
+            view.keep_file_behind(shard_map, parts)
         finally:
             with suppress(StorageError):
                 staging.delete_all()

@@ -10,7 +10,7 @@ import logging
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeAlias
@@ -159,8 +159,8 @@ class View(LiveView[Shard]):
         if self.registration is not None:
             self.registration.keep(self.settings, rows, is_applied)
 
-    def keep_file_behind(self, written: ShardMap) -> None:
-        """Keep the view's file, after rows were written to shards.
+    def keep_file_behind(self, written: ShardMap, shards: Mapping[int, Shard]) -> None:
+        """Keep the view's file, after rows were written to these shards.
 
         Raises UncertainWriteError: the rows may have been divided anew, with these or without them.
         """
@@ -168,7 +168,8 @@ class View(LiveView[Shard]):
         if registration is None:
             return
         try:
-            registration.keep(self.settings)
+            logs = {number: shard.row_log.appended_to for number, shard in shards.items()}
+            registration.keep(self.settings, logs=logs)
             check_map(self.name, registration.shard_map, written)
         except SketchStoreError as error:
             raise UncertainWriteError(f"{error}. What was written may count or not") from error
@@ -326,7 +327,7 @@ class View(LiveView[Shard]):
                 f"written, and those of the shards {', '.join(map(str, failed))} were not: {first}. "
                 "Write the batch again; what is there already does no harm"
             ) from first
-        self.keep_file_behind(there.shard_map)
+        self.keep_file_behind(there.shard_map, there.shards)
 
     def refresh_all(self) -> None:
         """`refresh` of all shards, whether they are served or not."""
@@ -397,7 +398,7 @@ class View(LiveView[Shard]):
         for number, shard in parts.shards.items():
             shard.commit_staged([file for file in files if file.shard == number])
         if files:
-            self.keep_file_behind(parts.shard_map)
+            self.keep_file_behind(parts.shard_map, parts.shards)
 
     def _parts_of(self, files: Sequence[StagedFile]) -> Parts[Shard]:
         """The shards as they are now, which must be those that the files are for."""

@@ -11,7 +11,7 @@ import json
 import math
 import secrets
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Self
@@ -363,14 +363,27 @@ class Registration:
         self._token = ""  # of a file that has what this process writes, and allows it
         self._has_join_keys = False
         self._checked_at = -math.inf
+        self._logs: Mapping[int, bytes | None] = {}  # as of then
         # Between two checks. In a folder each write checks.
         self.seconds = seconds_between_checks(storage) if storage.fetches else 0.0
 
-    def keep(self, settings: ViewSettings, rows: pa.Table | None = None, is_applied: bool = False) -> None:
+    def keep(
+        self,
+        settings: ViewSettings,
+        rows: pa.Table | None = None,
+        is_applied: bool = False,
+        logs: Mapping[int, bytes | None] | None = None,
+    ) -> None:
         """Write the file, if it lacks something: before a write, and before the write returns.
 
-        Another process may drop the view meanwhile. Rows that are written after that are of a new view. With
-        ``is_applied`` the settings are those of `feast apply`: what they lack is removed.
+        Another process may drop the view meanwhile. Rows that are written after that are of a new view. A
+        drop removes this file before the logs, so another log needs another look for the file.
+
+        Parameters
+        ----------
+        rows : those that are to be written; their join keys are kept.
+        is_applied : whether the settings are those of `feast apply`: what they lack is removed.
+        logs : of each shard, the log that this process appended to last.
 
         Raises
         ------
@@ -379,13 +392,14 @@ class Registration:
         DamagedFileError, StorageError : the file cannot be read or written.
         """
         has_all = bool(self._token) and (self._has_join_keys or rows is None or not len(rows))
-        now = time.monotonic()
-        if has_all and now - self._checked_at < self.seconds and not is_applied:
+        now, logs = time.monotonic(), self._logs if logs is None else logs
+        is_recent = now - self._checked_at < self.seconds and logs == self._logs
+        if has_all and is_recent and not is_applied:
             return
         info = self._storage.info(VIEW_FILE)
         if info is None or info.token != self._token or not has_all or is_applied:
             self._put(settings, rows, is_applied)
-        self._checked_at = now
+        self._checked_at, self._logs = now, logs
 
     def _put(self, settings: ViewSettings, rows: pa.Table | None, is_applied: bool) -> None:
         wanted, storage = ViewFile.of(settings, self.shard_map, rows), self._storage

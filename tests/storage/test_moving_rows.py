@@ -219,10 +219,10 @@ def test_a_write_is_not_refused_for_certain_after_its_rows_are_there(place, monk
     expected = put(view, range(5), ["before"])
     keep = Registration.keep
 
-    def keep_before(registration, settings, rows=None, is_applied=False):
+    def keep_before(registration, settings, rows=None, is_applied=False, logs=None):
         if rows is None:
             raise StorageError("no answer")
-        keep(registration, settings, rows, is_applied)
+        keep(registration, settings, rows, is_applied, logs)
 
     monkeypatch.setattr(Registration, "keep", keep_before)
     with pytest.raises(UncertainWriteError, match="What was written may count"):

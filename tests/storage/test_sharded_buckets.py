@@ -13,6 +13,7 @@ from feast_sketch_store.operations.verification import verify_view
 from feast_sketch_store.rows.encoding import deletions
 from feast_sketch_store.storage import buckets
 from feast_sketch_store.storage.buckets import _objects, open_bucket
+from feast_sketch_store.storage.names import OBJECT_LOG
 from feast_sketch_store.storage.objects import Objects
 from feast_sketch_store.structures.goals import NOISE_RATIO, Goal
 from feast_sketch_store.view.holding import pin, unpin
@@ -261,12 +262,30 @@ def test_a_writer_creates_a_view_anew_that_was_dropped_elsewhere(place):
     view = writer(place)
     put(view, range(NUM_USERS))
     remove_view(place.open())
-    put(view, [1])
-    assert ViewFile.read(place.open()) is None  # a bucket is not asked at every write
-    view.registration.seconds = 0.0
     expected = put(view, [1, 2])
     assert ViewFile.read(place.open()).shard_map == view.shard_map
     assert shown(replica(place)) == expected
+
+
+def test_what_is_written_after_a_drop_is_found_if_its_log_began_during_the_drop(in_memory):
+    """A writer asks a bucket for the view's file only every few seconds, and where it finds another log."""
+    in_memory.fill()
+    divide(in_memory.open(), replace(SETS, num_shards=2), NEVER, lambda seconds: None)
+    view, dropped = writer(in_memory), in_memory.open()
+    remove_view(in_memory.open())
+    put(view, range(NUM_USERS))  # into logs without a table, which would refuse rows during a drop
+    delete = dropped.delete
+
+    def delete_beside_a_writer(names):
+        delete(names)
+        if any(name.endswith(OBJECT_LOG) for name in names):
+            put(view, range(NUM_USERS))
+
+    dropped.delete = delete_beside_a_writer
+    remove_view(dropped)
+    expected = put(view, [1, 2], 1)
+    found = shown(replica(in_memory))
+    assert {user: found[user] for user in expected} == expected
 
 
 def test_writers_of_all_shards_race(in_memory):
