@@ -31,8 +31,7 @@ from feast_sketch_store.adapter.open_views import OpenViews, opened, storage_of
 from feast_sketch_store.adapter.options import (
     OnlineStoreOptions,
     require_writer,
-    versioned_name,
-    view_storage,
+    stored_versions,
 )
 from feast_sketch_store.adapter.plans import Columns, Plan, Plans, columns_of, question_of, refresh
 from feast_sketch_store.adapter.precomputed import from_views, no_vectors_needed, view_of_vectors
@@ -543,8 +542,7 @@ class SketchOnlineStore(OnlineStore):
         if hints:
             _logger.warning("%s", summary(hints))
         for table in tables_to_delete:
-            for version in range((getattr(table, "current_version_number", None) or 0) + 1):
-                storage = view_storage(config, versioned_name(table.name, version))
+            for storage in stored_versions(config, table):
                 if (known := self.views.pop(storage.location)) is not None:
                     known.end_seals()  # they would write into what is removed
                 remove_view(storage)

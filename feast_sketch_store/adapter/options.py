@@ -28,6 +28,7 @@ from feast_sketch_store.settings.table import (
 from feast_sketch_store.settings.values import KeptValues, Target
 from feast_sketch_store.storage.base import Storage
 from feast_sketch_store.storage.buckets import is_url, option_text
+from feast_sketch_store.storage.names import folder_name
 from feast_sketch_store.storage.stores import StorePlace
 from feast_sketch_store.structures.goals import AUTO
 from feast_sketch_store.view.sealing import SealPolicy
@@ -35,6 +36,8 @@ from feast_sketch_store.view.sealing import SealPolicy
 _OwnType = Literal[
     "sketch", "feast_sketch_store.SketchOnlineStore", "feast_sketch_store.online_store.SketchOnlineStore"
 ]
+
+_MAX_VERSIONS = 1_000  # of a view, that are looked for
 
 
 class OnlineStoreOptions(FeastConfigBaseModel):
@@ -113,6 +116,19 @@ def name_in_store(config: RepoConfig, table: FeatureView) -> str:
 def versioned_name(view: str, version: int) -> str:
     """No view's name holds an "@": Feast itself writes it between view and version."""
     return f"{view}@v{version}" if version else view
+
+
+def stored_versions(config: RepoConfig, table: FeatureView) -> list[Storage]:
+    """The storages of all versions of a view: those up to its own, and all others that the store has.
+
+    A declaration that was not applied has no version, and one that is pinned to a version has newer ones.
+    """
+    options, own = config.online_store, getattr(table, "current_version_number", None) or 0
+    place = StorePlace.of(config.repo_path, options.path, options.storage_options)
+    stored = set(place.project(config.project).folders())
+    names = [versioned_name(table.name, version) for version in range(max(own + 1, _MAX_VERSIONS))]
+    newer = [name for name in names[own + 1 :] if folder_name(name) in stored]
+    return [view_storage(config, name) for name in [*names[: own + 1], *newer]]
 
 
 def view_storage(config: RepoConfig, name: str) -> Storage:

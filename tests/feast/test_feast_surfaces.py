@@ -595,3 +595,23 @@ class TestVersions:
         store.materialize(APRIL, MAY[8], ["history"], version="v1")
         assert countries(store, 1, 2, feature="history@v1:country") == ["FR", "DE"]
         assert countries(store, 1, 2) == [39, None]
+
+    @pytest.mark.parametrize("is_pinned", [False, True])
+    def test_a_dropped_view_takes_all_versions_with_it(self, kind, store, is_pinned, tmp_path):
+        """Also newer ones than that of the declaration, which has none if it was never applied."""
+        if kind == "sqlite":
+            pytest.skip("SQLite keeps the newer versions")
+        source = store.get_data_source("rows")
+        first = history_over(source, schema=[USER_ID, COUNTRY])
+        if is_pinned:
+            applied = store.get_feature_view("history")
+            applied.version = "v0"
+            store.apply([applied])
+            first = store.get_feature_view("history")
+        assert first.current_version_number == (0 if is_pinned else None)
+        assert len([*tmp_path.rglob("view.json")]) == 3
+        store.apply([], objects_to_delete=[first], partial=False)
+        assert [*tmp_path.rglob("view.json")] == []
+        for schema in ([COUNTRY], [COUNTRY, VIEWED]):
+            store.apply([history_over(source, schema=[USER_ID, *schema])])
+            assert countries(store, 1) == [None]
