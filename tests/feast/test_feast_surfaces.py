@@ -3,6 +3,8 @@
 The error rates are so low that both stores give the same answers; lists and sets are compared as sets.
 """
 
+import re
+import shutil
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
@@ -31,6 +33,7 @@ from feast.on_demand_feature_view import on_demand_feature_view
 from feast.repo_contents import RepoContents
 from feast.types import Int64, Set, String
 
+from feast_sketch_store.errors import UnsupportedFeatureError
 from tests.helpers.repository import USER, make_config
 
 MAY = [datetime(2026, 5, day, 12, tzinfo=UTC) for day in range(1, 10)]
@@ -547,6 +550,33 @@ class TestKindsOfViews:
             "reader__country": ["FR", "IT"],
             "author__country": ["DE", "FR"],
         }
+
+    @pytest.mark.slow
+    def test_rows_of_a_removed_on_demand_view_are_named_where_they_refuse_another(self, make_store, history):
+        """Feast does not tell the store that it was removed."""
+        store = make_store("unsealed")
+        options = {"name": "computed", "mode": "python", "write_to_online_store": True}
+        options |= {"entities": [USER], "sources": [history]}
+
+        @on_demand_feature_view(**options, schema=[Field(name="code", dtype=String)])
+        def lower(inputs):
+            return {"code": [country.lower() for country in inputs["country"]]}
+
+        @on_demand_feature_view(**options, schema=[Field(name="code", dtype=Int64)])
+        def length(inputs):
+            return {"code": [len(country) for country in inputs["country"]]}
+
+        store.apply([USER, history, lower])
+        store.write_to_online_store("computed", three_users())
+        store.apply([], objects_to_delete=[lower], partial=False)
+        with pytest.raises(UnsupportedFeatureError, match="was written as String") as caught:
+            store.apply([length])
+        (folder,) = re.findall(r"if this one is new, remove (\S+) first", str(caught.value))
+        shutil.rmtree(folder)
+        store.apply([length])
+        assert ask(store, ["computed:code"], 1) == {"user_id": [1], "code": [None]}
+        store.write_to_online_store("computed", three_users())
+        assert ask(store, ["computed:code"], 1) == {"user_id": [1], "code": [2]}
 
 
 @pytest.mark.parametrize("kind", STORES)
