@@ -167,6 +167,8 @@ def _key_columns(
     entity_keys: "Sequence[EntityKey]", join_keys: JoinKeys | None
 ) -> tuple[dict[str, pa.Array], pa.Array]:
     """The join keys as columns, for people who query the row log, and the serialized keys."""
+    if join_keys is None or ENTITYLESS_JOIN_KEY in join_keys:
+        entity_keys = [key if key.join_keys[:] else _entityless(key) for key in entity_keys]
     usual = int64_column(entity_keys)
     if join_keys is not None and (usual is None or join_keys != {usual[0]: "int64_val"}):  # a quick check
         check_join_keys(entity_keys, join_keys)
@@ -179,6 +181,13 @@ def _key_columns(
         names = ", ".join(map(repr, entity_keys[0].join_keys))
         raise RowError(f"a value of join key {names} cannot be kept: {error}") from error
     return _join_key_columns(entity_keys), pa.array(serialized_keys, pa.large_binary())
+
+
+def _entityless(key: "EntityKey") -> "EntityKey":
+    """The key by which Feast reads a view without entities; pushed rows come without join keys."""
+    made = type(key)(join_keys=[ENTITYLESS_JOIN_KEY])
+    made.entity_values.add(string_val="")
+    return made
 
 
 def _join_key_columns(entity_keys: "Sequence[EntityKey]") -> dict[str, pa.Array]:

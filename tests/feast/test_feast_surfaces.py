@@ -494,6 +494,25 @@ class TestKindsOfViews:
         answer = store.get_online_features(features=BOTH, entity_rows=[{"any": 1}, {"any": 2}]).to_dict()
         assert comparable(answer) == {"viewed": [{"a", "b"}] * 2, "country": ["FR"] * 2}
 
+    @pytest.mark.slow
+    def test_a_row_that_is_written_to_a_view_without_entities(self, make_store, rows_source):
+        """Feast gives it no join keys, so that SQLite never finds it, and reads by one that it makes up."""
+        store = make_store("unsealed")
+        rows = frame(country=["FR"])
+
+        def view():  # `feast apply` changes it
+            return history_over(rows_source(rows), entities=[], schema=[COUNTRY])
+
+        store.apply([view()])
+        store.write_to_online_store("history", frame(country=["DE"]))
+        for opened in (store, make_store("unsealed")):
+            answer = opened.get_online_features(COUNTRIES, [{"any": 1}]).to_dict()
+            assert answer == {"country": ["DE"]}
+        opened.apply([view()])
+        opened.write_to_online_store("history", frame(MAY[1], country=["IT"]))
+        opened.materialize(APRIL, MAY[8])
+        assert opened.get_online_features(COUNTRIES, [{"any": 1}]).to_dict() == {"country": ["IT"]}
+
     def test_a_view_without_entities_beside_another(self, store, rows_source):
         rows = frame(viewed=[["a", "b"]], country=["FR"])
         top = history_over(rows_source(rows, "top"), "top", entities=[], schema=[VIEWED])
