@@ -164,13 +164,18 @@ def run_step(request: bytes, artifacts: SerializedArtifacts) -> bytes:
     Returns for SAMPLE ranges of scores; for COUNT the counts; for FIT how many values fit into memory,
     or why not; for DRAFT the entry of the draft.
 
-    Raises StorageError: the row log of the shard changed after the driver read it.
+    Raises StorageError: the row log of the shard changed after the driver read it, or the shard is gone.
     """
     content, columns = unpack(request)
     feature_view, online_store, _, config = artifacts.unserialize()  # type: ignore[no-untyped-call]
     # With the present settings: a worker keeps views from task to task.
-    parts: Mapping[int, Shard] = online_store.writer(config, feature_view).shards
-    part = parts[content["shard"]]
+    view = online_store.writer(config, feature_view)
+    parts: Mapping[int, Shard] = view.shards
+    part = parts.get(content["shard"])
+    if part is None:
+        raise StorageError(
+            f"{view.storage.location}: the rows were divided into other shards meanwhile; seal again"
+        )
     codecs = {codec.feature: as_stored(codec) for codec in part.settings.codecs}
     joint = joint_of(content["joint"], columns, codecs)
     given = part.row_log.table_rows_of(content["input"])

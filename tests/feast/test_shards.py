@@ -552,6 +552,20 @@ def test_a_seal_by_tasks_that_waited_for_a_division_seals_the_new_shards(tmp_pat
     assert online(divided, range(NUM_USERS))["country"] == ["FR"] * NUM_USERS
 
 
+def test_a_task_that_runs_again_after_a_division_says_that_its_shard_is_gone(tmp_path):
+    store, asked = fill(make_store(tmp_path, 4, "job")), []
+
+    def run(task, requests):
+        asked.append((task, requests[-1]))
+        return in_turns(task, requests)
+
+    assert seal_job.seal_by(store, "history", run)
+    resharding.reshard(FeatureStore(repo_path=str(tmp_path)), "history", 2, lambda seconds: None)
+    for task, request in asked:
+        with pytest.raises(StorageError, match="divided into other shards meanwhile; seal again"):
+            task(request)
+
+
 def test_a_task_that_fails_publishes_nothing(tmp_path):
     store = fill(make_store(tmp_path, 4, "job"))
 
