@@ -1,6 +1,5 @@
 """Removes views and projects, between seals and writes of other processes."""
 
-from collections.abc import Sequence
 from contextlib import ExitStack
 
 from feast_sketch_store.errors import DamagedFileError
@@ -40,26 +39,23 @@ def remove_view(storage: Storage) -> None:
             # A writer knows where the log ends, and would append there in the folder of the next one.
             for folder in logs:
                 held.enter_context(storage.lease(folder + APPEND_LOCK, wait=True))
-            storage.delete_all()
         else:
-            _remove_beside_writers(storage, logs)
+            # Writers make it again where they find another log.
+            storage.delete([VIEW_FILE])
+            for folder in logs:
+                _end_log(storage, folder)
+        storage.delete_all()
 
 
-def _remove_beside_writers(storage: Storage, logs: Sequence[str]) -> None:
-    """Remove the logs in these folders in steps, of which each may be the last if the drop is cut off.
+def _end_log(storage: Storage, folder: str) -> None:
+    """Remove a log in steps, of which each may be the last if the drop is cut off.
 
-    Writers may begin the view again meanwhile, and what is theirs stays. They write the view's file again
-    when they find another log; so it goes before the logs. A table without its log takes no rows. So no
-    snapshot is left when others may begin a log: it would count as one of theirs, and bring dropped rows
-    back.
+    A table without its log takes no rows. So no snapshot is left when others may begin a log: it would count
+    as one of theirs, and bring dropped rows back.
     """
-    others = {info.name for info in storage.walk()} - {VIEW_FILE, *(folder + OBJECT_LOG for folder in logs)}
-    storage.delete([VIEW_FILE])
-    for folder in logs:
-        storage.delete([folder + OBJECT_LOG])
-        for part in (SNAPSHOTS_FOLDER, ROWS_FOLDER):
-            storage.within(folder + part).delete_all()
-    storage.delete(sorted(others))
+    storage.delete([folder + OBJECT_LOG])
+    for part in (SNAPSHOTS_FOLDER, ROWS_FOLDER):
+        storage.within(folder + part).delete_all()
 
 
 def _folders_of_logs(storage: Storage) -> set[str]:

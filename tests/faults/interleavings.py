@@ -64,6 +64,7 @@ WITHOUT_LEASES = (
     "changed the row log ",
     "is damaged: it is missing",
     "dropped meanwhile",
+    "was removed before its rows counted",
 )  # of two seals at once
 
 
@@ -192,7 +193,10 @@ class History:
 
     def _fill(self, view: View, staging: Storage, rows: Rows | None = None) -> Storage:
         """Fill a view with rows, by default with those that it has."""
-        rows = self._kind.read(view, self.board.num_entities) if rows is None else rows
+        if rows is None:
+            rows = self._kind.read(view, self.board.num_entities)
+            if view.is_pinned:
+                raise StorageError("is pinned: these are not the rows that it has")
         if rows:
             View(staging, self._kind.settings[0], NEVER, 0.0).write(self._kind.batch(rows))
         return staging
