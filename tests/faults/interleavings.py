@@ -6,7 +6,8 @@ or by an engine, absorb, vacuum, rebuild and divide anew; readers and replicas r
 view, or pin it. Some views have a gate: what does not pass is held back, until it is published or discarded.
 Files are in a folder, whose leases keep others out; in a bucket; or in a bucket of which nobody holds a
 lease, as when processes lose theirs. Some buckets lose requests and answers. A history is the same again for
-the same seed.
+the same seed, mostly: with what its process keeps of histories before, a step may come a little later. Then
+run some of those before it, too.
 
 - Nothing raises but what meets a drop, what another process hinders, what gets no answer, and what a clock
   that jumps makes late. A write that was refused leaves nothing.
@@ -195,8 +196,8 @@ class History:
         """Fill a view with rows, by default with those that it has."""
         if rows is None:
             rows = self._kind.read(view, self.board.num_entities)
-            if view.is_pinned:
-                raise StorageError("is pinned: these are not the rows that it has")
+            if view.is_pinned or (problem := view.freshness().problem):  # these may not be all its rows
+                raise StorageError("is pinned" if view.is_pinned else problem)
         if rows:
             View(staging, self._kind.settings[0], NEVER, 0.0).write(self._kind.batch(rows))
         return staging
