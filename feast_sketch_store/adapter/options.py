@@ -127,8 +127,11 @@ def stored_versions(config: RepoConfig, table: FeatureView) -> list[Storage]:
     place = StorePlace.of(config.repo_path, options.path, options.storage_options)
     stored = set(place.project(config.project).folders())
     names = [versioned_name(table.name, version) for version in range(max(own + 1, _MAX_VERSIONS))]
-    newer = [name for name in names[own + 1 :] if folder_name(name) in stored]
-    return [view_storage(config, name) for name in [*names[: own + 1], *newer]]
+    return [
+        view_storage(config, name)
+        for version, name in enumerate(names)
+        if version <= own or folder_name(name) in stored
+    ]
 
 
 def view_storage(config: RepoConfig, name: str) -> Storage:

@@ -30,6 +30,8 @@ _FOLDER = re.compile(r"shards-[0-9]+-[0-9]+(-[0-9a-f]{8})?/")
 DIVIDED_ROWS = 1 << 20
 DIVIDED_BYTES = 1 << 28
 
+RUN_AGAIN = "Run the job again"
+
 
 def shards_of(entity_hashes: NDArray[np.uint64], num_shards: int) -> NDArray[np.int64]:
     """The shard of each entity: int64[n].
@@ -152,7 +154,7 @@ def check_map(view: str, there: ShardMap, opened: ShardMap) -> None:
 # -- rows ----------------------------------------------------------------------------------------------
 
 
-def check_division(view: str, folder: str, shard_map: ShardMap, remedy: str = "Run the job again") -> None:
+def check_division(view: str, folder: str, shard_map: ShardMap, remedy: str = RUN_AGAIN) -> None:
     """Check that files for the shards of a folder may be committed.
 
     Raises ShardError: the rows were divided again since.

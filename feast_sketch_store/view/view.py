@@ -48,6 +48,7 @@ from feast_sketch_store.view.shard import Shard
 from feast_sketch_store.view.shard_map import (
     DIVIDED_BYTES,
     DIVIDED_ROWS,
+    RUN_AGAIN,
     OtherShardsError,
     ShardMap,
     check_division,
@@ -368,12 +369,12 @@ class View(LiveView[Shard]):
         for number, rows in parts:
             yield from opened.shards[number].row_log.stage(rows, label, number, opened.shard_map.folder)
 
-    def staged(self, entry: dict[str, Any]) -> StagedFile:
+    def staged(self, entry: dict[str, Any], remedy: str = RUN_AGAIN) -> StagedFile:
         """The file that an entry of a report describes.
 
-        Raises ShardError: the rows were divided again since.
+        Raises ShardError: the rows were divided again since; ``remedy`` says what to do.
         """
-        check_division(self.name, entry["shards_folder"], self.shard_map)
+        check_division(self.name, entry["shards_folder"], self.shard_map, remedy)
         return self.shards[entry["shard"]].row_log.staged(entry)
 
     def commit_staged(self, files: Sequence[StagedFile], force: bool = False) -> None:
@@ -454,9 +455,7 @@ class View(LiveView[Shard]):
             fill = HeldBack.read(self.storage)
             if fill is not None:
                 remedy = DIVIDED.format(view=self.name)
-                for entry in fill.entries:
-                    check_division(self.name, entry["shards_folder"], self.shard_map, remedy)
-                files = [self.staged(entry) for entry in fill.entries]
+                files = [self.staged(entry, remedy) for entry in fill.entries]
                 # A run that was killed may have committed some of them.
                 committed = {name for shard in self.shards.values() for name in shard.row_log.committed()}
                 self.commit_staged([file for file in files if file.file.name not in committed], force)
