@@ -201,7 +201,7 @@ class SketchOnlineStore(OnlineStore):
         """The rows of entities with these hashes, 16 bytes each. The read is counted."""
         view, ttl = self.view(config, table), ttl_microseconds(config.online_store, table)
         began, expire_before = time.perf_counter(), expire_before_of(ttl)
-        raw, num_found = view.with_state(_rows_of, features, hashes, expire_before)
+        raw, num_found = view.with_state(_raw_rows, features, hashes, expire_before)
         view.metrics.count_read(len(raw), num_found, time.perf_counter() - began)
         if num_found < len(raw):
             warn_of_read(view.storage.location, table.name, raw.count(False), len(raw), ttl)
@@ -620,7 +620,7 @@ def _requested(table: FeatureView, features: Sequence[str] | None) -> tuple[str,
     return tuple([feature.name for feature in table.features] if features is None else features)
 
 
-def _rows_of(
+def _raw_rows(
     state: State, features: tuple[str, ...], hashes: bytes, expire_before: int
 ) -> tuple[list[RawRow], int]:
     return state.row_reader(features).rows(hashes, expire_before)

@@ -363,7 +363,7 @@ class Registration:
         self._token = ""  # of a file that has what this process writes, and allows it
         self._has_join_keys = False
         self._checked_at = -math.inf
-        self._logs: Mapping[int, bytes | None] = {}  # as of then
+        self._logs: Mapping[int, bytes | None] = {}  # of shards, as of that check
         # Between two checks. In a folder each write checks.
         self.seconds = seconds_between_checks(storage) if storage.fetches else 0.0
 
@@ -377,7 +377,8 @@ class Registration:
         """Write the file, if it lacks something: before a write, and before the write returns.
 
         Another process may drop the view meanwhile. Rows that are written after that are of a new view. A
-        drop removes this file before the logs, so another log needs another look for the file.
+        drop removes this file before the logs. So a process that appends to another log than before checks
+        the file at once.
 
         Parameters
         ----------

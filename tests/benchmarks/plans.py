@@ -98,15 +98,15 @@ def _planned(store: FeatureStore, labels: pa.Table | None, path: Path) -> Measur
         pq.write_table(labels, path)
     began, of_steps, step = time.perf_counter(), dict.fromkeys(STEPS, 0.0), ["", time.perf_counter()]
 
-    def tell(text: str, done: int, total: int) -> None:
+    def on_progress(text: str, done: int, total: int) -> None:
         now = time.perf_counter()
         if step[0]:
             of_steps[step[0]] += now - step[1]
         step[:] = [next((name for name in STEPS if text.startswith(name)), ""), now]
 
     processor = time.process_time()
-    plan = plan_view(store, VIEW, labels=None if labels is None else path, on_progress=tell)
-    tell("", 0, 0)
+    plan = plan_view(store, VIEW, labels=None if labels is None else path, on_progress=on_progress)
+    on_progress("", 0, 0)
     return Measured(plan, time.perf_counter() - began, time.process_time() - processor, of_steps)
 
 

@@ -5,9 +5,9 @@ random, and some are killed. Writers write and delete entities, also by jobs of 
 or by an engine, absorb, vacuum, rebuild and divide anew; readers and replicas read; one process may drop the
 view, or pin it. Some views have a gate: what does not pass is held back, until it is published or discarded.
 Files are in a folder, whose leases keep others out; in a bucket; or in a bucket of which nobody holds a
-lease, as when processes lose theirs. Some buckets lose requests and answers. A history is the same again for
-the same seed, mostly: with what its process keeps of histories before, a step may come a little later. Then
-run some of those before it, too.
+lease, as when processes lose theirs. Some buckets lose requests and answers. A history is nearly
+always the same again for the same seed. What a process keeps of earlier histories can shift a step; then run
+some of those before it, too.
 
 - Nothing raises but what meets a drop, what another process hinders, what gets no answer, and what a clock
   that jumps makes late. A write that was refused leaves nothing.
