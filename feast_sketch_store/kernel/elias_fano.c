@@ -173,21 +173,23 @@ int checked_has_sample(const CheckedAscending *checked, uint64_t sample) {
 /* Whether everything that a number is read from is intact. */
 static int checked_has(const CheckedAscending *checked, int64_t place) {
     uint64_t word = (uint64_t)place * (uint64_t)checked->numbers.lows.width >> 6;
-    return checked_is_finished(checked) ||
-           (checked_has_sample(checked, (uint64_t)place / SAMPLED) &&
-            (!checked->numbers.lows.width || blocks_are_verified(&checked->lows, word, word + 1)));
+    return checked_has_sample(checked, (uint64_t)place / SAMPLED) &&
+           (!checked->numbers.lows.width || blocks_are_verified(&checked->lows, word, word + 1));
 }
 
 int row_bits_get(const CheckedAscending *starts, int64_t row, uint64_t num_bits, const Blocks *blocks, uint64_t *start,
                  uint64_t *stop) {
     const Ascending *numbers = &starts->numbers;
     int64_t next = row + 1 < numbers->length ? row + 1 : row;
-    if (!checked_has(starts, row) || !checked_has(starts, next)) return -1;
-    uint64_t bit = find_bit(numbers, (uint64_t)row);
+    int is_finished = checked_is_finished(starts);
+    if (!is_finished && !(checked_has(starts, row) && checked_has(starts, next))) return -1;
+    uint64_t bit = find_bit(numbers, (uint64_t)row), after = num_bits;
     *start = number_of_one(numbers, (uint64_t)row, bit);
-    *stop = next > row ? number_of_one(numbers, (uint64_t)next, next_one(numbers, bit + 1)) : num_bits;
-    if (*start > *stop || *stop > num_bits) return -1;
-    return blocks_are_verified(blocks, *start >> 6, (*stop >> 6) + 1) ? 0 : -1;
+    if (!stop && is_finished && blocks_are_finished(blocks)) return *start <= num_bits ? 0 : -1;
+    if (next > row) after = number_of_one(numbers, (uint64_t)next, next_one(numbers, bit + 1));
+    if (*start > after || after > num_bits) return -1;
+    if (stop) *stop = after;
+    return blocks_are_verified(blocks, *start >> 6, (after >> 6) + 1) ? 0 : -1;
 }
 
 int checked_take(Call *call, CheckedAscending *checked, int by_value) {

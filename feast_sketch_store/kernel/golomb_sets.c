@@ -576,8 +576,8 @@ static int begin_groups(const RowReader *rows, Place **places, Py_ssize_t number
     for (Py_ssize_t i = 0; i < number; i++) ascending_expect(&rows->starts.numbers, group_of(&rows->sets, places[i]->row));
     for (Py_ssize_t i = 0; i < number; i++) {
         int64_t group = group_of(&rows->sets, places[i]->row);
-        uint64_t first, stop;
-        if (row_bits_get(&rows->starts, group, rows->sets.num_bits, &rows->code_blocks, &first, &stop) < 0) return FAILED;
+        uint64_t first;
+        if (row_bits_get(&rows->starts, group, rows->sets.num_bits, &rows->code_blocks, &first, NULL) < 0) return FAILED;
         for (uint64_t word = 0; word <= words; word += WORDS_OF_LINE) PREFETCH(rows->sets.words + (first >> 6) + word);
         jobs[i].bit = first;
     }
