@@ -3,6 +3,10 @@
 
 #include "row_reader.h"
 
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
 /* 0, or -1 with an exception. After 0, reads of indexes below `length` stay inside the buffer. */
 static int packed_init(Packed *packed, const Array *words, Py_ssize_t width, Py_ssize_t length) {
     if (width < 0 || width > 64 || length < 0 ||
@@ -86,41 +90,58 @@ static inline uint64_t bytes_up_to(uint64_t bytes, uint64_t number) {
     return (reached >> 7) * EACH_BYTE >> 56;
 }
 
-/* The position of the one that `number` others precede, given the result of `ones_up_to_each_byte`. It has no branch,
- * because that would be unpredictable. Source: Vigna, "Broadword implementation of rank/select queries", 2008. */
-static inline uint64_t place_of_one(uint64_t bits, uint64_t counts, uint64_t number) {
-    uint64_t first = bytes_up_to(counts, number) << 3;
+/* The position of the one that `number` others precede. It has no branch, because that would be unpredictable.
+ * Source: Vigna, "Broadword implementation of rank/select queries", 2008. */
+static inline uint64_t place_of_one(uint64_t bits, uint64_t number) {
+    uint64_t counts = ones_up_to_each_byte(bits), first = bytes_up_to(counts, number) << 3;
     number -= counts << 8 >> first & 0xFF;
     uint64_t spread = (bits >> first & 0xFF) * EACH_BYTE & 0x8040201008040201ull; /* a bit in each byte */
     uint64_t ones = (((spread | 0x80 * EACH_BYTE) - EACH_BYTE) | spread) >> 7 & EACH_BYTE;
     return first + bytes_up_to(ones * EACH_BYTE, number);
 }
 
-/* The position of a bit of the sampled kind by its index; ~0 if it is not there. */
-static inline uint64_t find_bit(const Ascending *numbers, uint64_t number) {
-    uint64_t place = packed_get(&numbers->samples, number / SAMPLED), left = number % SAMPLED;
-    if (place >= numbers->num_bits) return ~0ull;
-    uint64_t word = place >> 6, last = (numbers->num_bits - 1) >> 6, counts;
-    uint64_t bits = (numbers->highs[word] ^ numbers->flipped) & ~0ull << (place & 63);
-    if (word + 2 <= last) { /* usually it is in one of three words; which one is unpredictable */
-        uint64_t second = numbers->highs[word + 1] ^ numbers->flipped;
-        uint64_t third = numbers->highs[word + 2] ^ numbers->flipped;
-        uint64_t before_second = ones_up_to_each_byte(bits) >> 56;
-        uint64_t before_third = before_second + (ones_up_to_each_byte(second) >> 56);
-        uint64_t skipped = left >= before_third ? before_third : left >= before_second ? before_second : 0;
-        bits = left >= before_third ? third : left >= before_second ? second : bits;
-        word += (uint64_t)(left >= before_second) + (uint64_t)(left >= before_third);
-        left -= skipped;
+/* The position of a bit of the sampled kind by its index; ~0 if it is not there. COUNT is the number of ones of a word, and
+ * SELECT the position of the one that so many others precede. */
+#define FIND_BIT(NAME, COUNT, SELECT)                                                                           \
+    static uint64_t NAME(const Ascending *numbers, uint64_t number) {                                           \
+        uint64_t place = packed_get(&numbers->samples, number / SAMPLED), left = number % SAMPLED, count;       \
+        if (place >= numbers->num_bits) return ~0ull;                                                           \
+        uint64_t word = place >> 6, last = (numbers->num_bits - 1) >> 6;                                        \
+        uint64_t bits = (numbers->highs[word] ^ numbers->flipped) & ~0ull << (place & 63);                      \
+        if (word + 2 <= last) { /* usually it is in one of three words; which one is unpredictable */           \
+            uint64_t second = numbers->highs[word + 1] ^ numbers->flipped;                                      \
+            uint64_t third = numbers->highs[word + 2] ^ numbers->flipped;                                       \
+            uint64_t before_second = COUNT(bits), before_third = before_second + COUNT(second);                 \
+            uint64_t skipped = left >= before_third ? before_third : left >= before_second ? before_second : 0; \
+            bits = left >= before_third ? third : left >= before_second ? second : bits;                        \
+            word += (uint64_t)(left >= before_second) + (uint64_t)(left >= before_third);                       \
+            left -= skipped;                                                                                    \
+        }                                                                                                       \
+        for (; left >= (count = COUNT(bits)); left -= count) {                                                  \
+            if (++word > last) return ~0ull;                                                                    \
+            bits = numbers->highs[word] ^ numbers->flipped;                                                     \
+        }                                                                                                       \
+        place = word << 6 | SELECT(bits, left);                                                                 \
+        return place < numbers->num_bits ? place : ~0ull;                                                       \
     }
-    for (;; left -= counts >> 56) {
-        counts = ones_up_to_each_byte(bits);
-        if (left < counts >> 56) break;
-        if (++word > last) return ~0ull;
-        bits = numbers->highs[word] ^ numbers->flipped;
-    }
-    place = word << 6 | place_of_one(bits, counts, left);
-    return place < numbers->num_bits ? place : ~0ull;
+
+/* There is a second version for processors with instructions for it; one is chosen when the module is loaded. */
+#define COUNT_ONES(bits) (ones_up_to_each_byte(bits) >> 56)
+FIND_BIT(find_bit_anywhere, COUNT_ONES, place_of_one)
+static uint64_t (*find_bit)(const Ascending *, uint64_t) = find_bit_anywhere;
+
+#if defined(__x86_64__)
+#define DEPOSITED_ONE(bits, number) LOWEST(_pdep_u64(1ull << (number), bits))
+__attribute__((target("popcnt,bmi,bmi2"))) FIND_BIT(find_bit_bmi2, (uint64_t)POPULATION, DEPOSITED_ONE)
+
+void kernel_choose_select(void) {
+    __builtin_cpu_init();
+    int is_fast = !__builtin_cpu_is("znver1") && !__builtin_cpu_is("znver2"); /* they have pdep in microcode */
+    if (is_fast && __builtin_cpu_supports("bmi2") && __builtin_cpu_supports("popcnt")) find_bit = find_bit_bmi2;
 }
+#else
+void kernel_choose_select(void) {}
+#endif
 
 /* Prefetches the words that `find_bit` will probably read. */
 static inline void expect_bit(const Ascending *numbers, uint64_t number) {

@@ -182,6 +182,7 @@ static inline int64_t floor_of(int64_t time, int64_t unit) { return time / unit 
 
 int kernel_add_buffers(PyObject *module); /* 0, or -1 with an exception */
 void kernel_choose_width(void); /* call these before any of them */
+void kernel_choose_select(void);
 void kernel_choose_set_decoder(void);
 void kernel_choose_list_decoder(void);
 

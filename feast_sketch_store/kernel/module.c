@@ -61,6 +61,7 @@ static struct PyModuleDef definition = {
 
 PyMODINIT_FUNC PyInit__compiled(void) {
     kernel_choose_width();
+    kernel_choose_select();
     kernel_choose_set_decoder();
     kernel_choose_list_decoder();
     return PyModuleDef_Init(&definition);

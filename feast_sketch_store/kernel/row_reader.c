@@ -210,7 +210,18 @@ typedef struct {
     int statuses[ROWS_AT_A_TIME];
     Place places[ROWS_AT_A_TIME];
     RecentWindows recent;
+    int have_filter; /* several rows, some features of which may be in one */
 } Rows;
+
+static int has_filter(const RowReader *stack) {
+    for (Py_ssize_t l = 0; l < stack->num_layers; l++) {
+        const RowReader *rows = stack->layers[l].rows;
+        if (rows->num_ranges) return 1;
+        for (Py_ssize_t f = 0; f < rows->num_features; f++)
+            if (rows->features[f].symbols) return 1;
+    }
+    return 0;
+}
 
 /* Prefetches what the next row needs of a filter: shapes, before it is found; or features of a row that was found. */
 static void expect_shapes(const RowReader *stack, RecentWindows *recent, const uint64_t *hash) {
@@ -232,7 +243,7 @@ static int locate_rows(Walk *walk, Rows *rows) {
     for (Py_ssize_t i = 0; i < rows->number && rows->number > 1; i++) expect(walk->stack, hashes + 2 * i);
     for (Py_ssize_t i = 0; i < rows->number; i++) {
         Place *place = rows->places + i;
-        if (i + 1 < rows->number) expect_shapes(walk->stack, &rows->recent, hashes + 2 * (i + 1));
+        if (rows->have_filter && i + 1 < rows->number) expect_shapes(walk->stack, &rows->recent, hashes + 2 * (i + 1));
         place->recent = &rows->recent;
         const int64_t *window = walk->windows ? walk->windows + 2 * (rows->first + i) : NULL;
         place->limit = walk->limit;
@@ -270,7 +281,7 @@ static int read_rows(Walk *walk, Rows *rows, Sink sink, void *self) {
     if (locate_rows(walk, rows) < 0 || read_all_sets(walk, rows) < 0) return FAILED;
     for (Py_ssize_t i = 0; i < rows->number; i++) {
         const Place *next = rows->places + i + 1;
-        if (i + 1 < rows->number && rows->statuses[i + 1] == FOUND && !next->num_pieces)
+        if (rows->have_filter && i + 1 < rows->number && rows->statuses[i + 1] == FOUND && !next->num_pieces)
             expect_features(next->layer->rows, &rows->recent, next->hash);
         walk->hash = rows->places[i].hash;
         if (sink(self, rows->first + i, rows->statuses[i], rows->places + i, &walk->arena) < 0) return FAILED;
@@ -284,6 +295,7 @@ int walk_run(Walk *walk, Sink sink, void *self, Py_ssize_t steps_of_a_row) {
     walk->is_long = steps_of_a_row && walk->n > WORTH_RELEASING_GIL / steps_of_a_row;
     memset(rows.recent.symbols, 0, sizeof rows.recent.symbols);
     rows.recent.next = 0;
+    rows.have_filter = walk->n > 1 && has_filter(walk->stack);
     if (walk->is_long) gil_release();
     for (rows.first = 0; !failed && rows.first < walk->n; rows.first += rows.number) {
         rows.number = walk->n - rows.first < ROWS_AT_A_TIME ? walk->n - rows.first : ROWS_AT_A_TIME;
