@@ -84,7 +84,8 @@ def _element(codec, value):
     if isinstance(value, bytes):
         return (b"\x0a" if codec.is_collection else b"") + varint(len(value)) + value
     if codec.element_kind in ("float", "double"):
-        return value.to_bytes(4 if codec.element_kind == "float" else 8, "little", signed=True)
+        size = 4 if codec.element_kind == "float" else 8
+        return (value % 256**size).to_bytes(size, "little")  # those of a forged file may be too large
     return varint(value % 2**64)
 
 
