@@ -363,7 +363,7 @@ class Lists(AppendedItems):
         asked = (self._codec if attributes else self._codec.feature,)
 
         def read(state: State) -> RaggedLists:
-            rows, (column,) = state.question(asked)
+            rows, (column,) = state.row_reader(asked), state.columns(asked)
             lists, num_found = read_lists(state, rows, column, self._codec, hashes, window, attributes)
             self._view.metrics.count_read(len(hashes), num_found)
             return lists

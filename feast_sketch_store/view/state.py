@@ -113,7 +113,8 @@ class State:
     view: str
     shard_map: ShardMap
     shards: Mapping[int, ShardState]
-    _prepared: dict[Features, tuple[RowReader, list[Column]]] = field(
+    _prepared: dict[Features, RowReader] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _columns: dict[Features, list[Column]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
 
@@ -132,17 +133,22 @@ class State:
         self, features: Features, names: Sequence[NDArray[np.int32] | None] | None = None
     ) -> RowReader:
         """The rows with some features; ``names`` are as of `layers.row_reader.stack`, for `newest_first`."""
-        return self.question(features)[0] if names is None else self._stacked(features, names)
-
-    def question(self, features: Features) -> tuple[RowReader, list[Column]]:
-        """The rows with some features, and how answers show these: by their ids, if there is one layer."""
+        if names is not None:
+            return self._stacked(features, names)
         known = self._prepared.get(features)
         if known is None:
             if len(self._prepared) >= _MAX_QUESTIONS:
                 self._prepared.clear()
-            names = [None] if len(self.newest_first) == 1 else None
-            known = self._stacked(features, names), self._columns(features)
+                self._columns.clear()
+            known = self._stacked(features, [None] if len(self.newest_first) == 1 else None)
             self._prepared[features] = known
+        return known
+
+    def columns(self, features: Features) -> list[Column]:
+        """How answers show some features: by their ids, if there is one layer."""
+        known = self._columns.get(features)
+        if known is None:
+            known = self._columns[features] = self._new_columns(features)
         return known
 
     def prepare_as(self, before: "State") -> None:
@@ -172,10 +178,10 @@ class State:
             times. One that no layer has is left out of the answer.
         expire_before, limit, cut : as of `layers.row_reader.read`.
         """
-        rows, columns = self.question(tuple(features))
-        return read(rows, columns, entity_hashes, expire_before, limit, cut)
+        asked = tuple(features)
+        return read(self.row_reader(asked), self.columns(asked), entity_hashes, expire_before, limit, cut)
 
-    def _columns(self, features: Features) -> list[Column]:
+    def _new_columns(self, features: Features) -> list[Column]:
         layers, columns = self.newest_first, []
         for feature, wanted in zip(features, self.semantics.wanted(features).features, strict=False):
             name = feature.feature if isinstance(feature, FeatureCodec) else feature

@@ -92,7 +92,8 @@ class ListWorker:
         hashes, window = user_hashes(range(num_users)), ListWindow(since, limit)
 
         def read_in(state: State) -> RaggedLists:
-            rows, (column,) = state.question((CODEC.feature,))
+            asked = (CODEC.feature,)
+            rows, (column,) = state.row_reader(asked), state.columns(asked)
             return read_lists(state, rows, column, CODEC, hashes, window)[0]
 
         found = view.with_state(read_in)
