@@ -317,19 +317,23 @@ class LiveView(ABC, Generic[V]):
         if self._may_have_moved(served, states, now) and self._follow_or_stay(parts):
             return self.current()
         soon = now + _PART_OF_INTERVAL * self._interval_seconds
-        known = (made for made in (self._joined, self._next) if made and made.is_of(parts.shard_map, states))
-        joined = self._joined = next(known, None) or self._joint(parts, states)
-        self._next = None
-        self._seen_writes = seen
-        self._good_until = min(soon, *(shard.good_until for shard in served))
-        if any(shard.state is not known for shard, known in zip(served, states, strict=True)):
-            self._good_until = -np.inf  # another thread loaded a state meanwhile
+        for joined in (self._joined, self._next):
+            if joined is not None and joined.is_of(parts.shard_map, states):
+                break
+        else:
+            joined = self._joint(parts, states)
+        self._joined, self._next, self._seen_writes = joined, None, seen
+        for shard, state in zip(served, states, strict=True):
+            # Another thread may have loaded a state meanwhile.
+            soon = min(soon, shard.good_until if shard.state is state else -np.inf)
+        self._good_until = soon
         return joined
 
     def _may_have_moved(self, served: Sequence[V], states: Sequence[ShardState], now: float) -> bool:
         """Whether the view's file has to be asked for its shards before these states are read."""
-        if any(shard.has_moved or shard.emptied_at > self._asked_at for shard in served):
-            return True
+        for shard in served:
+            if shard.has_moved or shard.emptied_at > self._asked_at:
+                return True
         if self._other_opening != self._asked_opening and self._asked_after != last_of_all():
             return True
         # Former shards are removed some time after the rows were divided, and so are dropped views. A poll

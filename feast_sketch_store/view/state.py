@@ -140,8 +140,7 @@ class State:
             if len(self._prepared) >= _MAX_QUESTIONS:
                 self._prepared.clear()
                 self._columns.clear()
-            known = self._stacked(features, [None] if len(self.newest_first) == 1 else None)
-            self._prepared[features] = known
+            known = self._prepared[features] = self._stacked(features, None)
         return known
 
     def columns(self, features: Features) -> list[Column]:
@@ -157,9 +156,12 @@ class State:
             self.row_reader(features)
 
     def _stacked(self, features: Features, names: Sequence[NDArray[np.int32] | None] | None) -> RowReader:
-        counts = {number: len(shard.newest_first) for number, shard in self.shards.items()}
-        layers_of_shards = [counts.get(number) for number in range(self.shard_map.num_shards)]
-        return stack(self.newest_first, self.semantics.wanted(features), names, layers_of_shards)
+        of_shards = {number: shard.newest_first for number, shard in self.shards.items()}
+        layers = [layer for own in of_shards.values() for layer in own]
+        counts = [len(of_shards[n]) if n in of_shards else None for n in range(self.shard_map.num_shards)]
+        if names is None and len(layers) == 1:
+            names = [None]
+        return stack(layers, self.semantics.wanted(features), names, counts)
 
     def read(
         self,
