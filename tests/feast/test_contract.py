@@ -43,12 +43,6 @@ def test_a_written_row_is_read_back(harness):
     assert values["country"] == row["country"]
 
 
-def test_an_absent_entity_is_none(harness):
-    harness.write(1, {"viewed": strings("a")})
-    assert harness.read(2, 1, 3)[0] == (None, None)
-    assert harness.read(2, 1, 3)[2] == (None, None)
-
-
 def test_null_empty_and_missing_are_told_apart(harness):
     harness.write_many(
         [

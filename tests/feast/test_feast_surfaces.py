@@ -301,37 +301,24 @@ class TestAnswers:
         response = store.get_online_features(features=COUNTRIES, entity_rows={"user_id": [3, 1, 9, 3]})
         assert response.to_dict() == {"user_id": [3, 1, 9, 3], "country": ["IT", "FR", None, "IT"]}
 
-    def test_full_feature_names(self, store):
-        assert ask(store, BOTH, 1, full_feature_names=True) == {
-            "user_id": [1],
-            "history__viewed": [{"a", "b"}],
-            "history__country": ["FR"],
-        }
+    def test_full_names_of_features_and_of_a_service(self, store):
+        for features in (BOTH, store.get_feature_service("recommender")):
+            assert ask(store, features, 1, 9, full_feature_names=True) == {
+                "user_id": [1, 9],
+                "history__viewed": [{"a", "b"}, None],
+                "history__country": ["FR", None],
+            }
 
-    def test_a_feature_service(self, store):
-        service = store.get_feature_service("recommender")
-        assert ask(store, service, 1, 9) == {
-            "user_id": [1, 9],
-            "viewed": [{"a", "b"}, None],
-            "country": ["FR", None],
-        }
-
-    def test_statuses(self, store):
-        response = store.get_online_features(features=COUNTRIES, entity_rows=[{"user_id": 1}, {"user_id": 9}])
+    def test_statuses_timestamps_and_version_metadata(self, store):
+        rows = [{"user_id": 1}, {"user_id": 3}, {"user_id": 9}]
+        options = {"include_feature_view_version_metadata": True}
+        response = store.get_online_features(COUNTRIES, rows, **options)
         names = list(response.proto.metadata.feature_names.val)
         statuses = response.proto.results[names.index("country")].statuses
         status_type = type(response.proto.results[0]).DESCRIPTOR.file.enum_types_by_name["FieldStatus"]
-        assert [status_type.values_by_number[s].name for s in statuses] == ["PRESENT", "NOT_FOUND"]
-
-    def test_event_timestamps(self, store):
-        rows = [{"user_id": 1}, {"user_id": 3}, {"user_id": 9}]
-        response = store.get_online_features(features=COUNTRIES, entity_rows=rows)
+        assert [status_type.values_by_number[s].name for s in statuses] == ["PRESENT", "PRESENT", "NOT_FOUND"]
         answer = response.to_dict(include_event_timestamps=True)
         assert answer["country__ts"] == [int(MAY[0].timestamp()), int(MAY[2].timestamp()), 0]
-
-    def test_version_metadata(self, store):
-        options = {"include_feature_view_version_metadata": True}
-        response = store.get_online_features(COUNTRIES, [{"user_id": 1}], **options)
         assert [(v.name, v.version) for v in response.proto.metadata.feature_view_metadata] == [
             ("history", 0)
         ]
@@ -632,8 +619,6 @@ class TestVersions:
         del answer["user_id"]
         assert list(answer) == ["history@v0__country", "history@v1__country", "history__country"]
         assert list(answer.values()) == [["FR"], ["DE"], [39]]
-
-    def test_the_answer_names_the_version(self, store):
         options = {"include_feature_view_version_metadata": True}
         response = store.get_online_features(COUNTRIES, [{"user_id": 1}], **options)
         assert [(v.name, v.version) for v in response.proto.metadata.feature_view_metadata] == [

@@ -21,7 +21,7 @@ from feast.types import Int64, Set, String
 
 from feast_sketch_store import open_view
 from feast_sketch_store.cli import cli
-from feast_sketch_store.errors import DamagedFileError, RowError, SketchStoreError, StorageError
+from feast_sketch_store.errors import DamagedFileError, SketchStoreError, StorageError
 from feast_sketch_store.online_store import online_store_of
 from feast_sketch_store.operations import maintenance, reader_memory
 from feast_sketch_store.settings.table import Compaction, Ttl
@@ -243,36 +243,6 @@ class TestInspect:
 class TestDelete:
     """Forgetting entities."""
 
-    def test_by_python(self, store):
-        reader = another(store)
-        assert countries(reader, 1, 2) == ["FR", "FR"]
-        deleted = maintenance.delete(store, "history", [{"user_id": 1}, {"user_id": 10**6}])
-        assert (deleted.found, deleted.not_found) == (1, [{"user_id": 10**6}])
-        assert countries(store, 1, 2) == countries(reader, 1, 2) == [None, "FR"]
-
-    def test_the_whole_way_on_the_command_line_leaves_no_byte(self, run, store):
-        folder = open_view(store, "history").storage.path
-        secret = pd.DataFrame(
-            {"user_id": [7], "viewed": [["Xyzzy"]], "country": ["Atlantis"], "event": [EVENT]}
-        )
-        secret["event"] += timedelta(hours=1)
-        store.push("clicks", secret, to=PushMode.ONLINE)
-        assert countries(another(store), 7) == ["Atlantis"]
-        assert run("delete", "history", "user_id=7")[0] == 0
-        assert countries(another(store), 7) == [None]
-        assert run("seal", "history")[0] == 0
-        status, text, _ = run("vacuum", "history", "--json")
-        assert status == 0
-        assert json.loads(text)[0]["files_removed"] > 0
-        content = b"".join(path.read_bytes() for path in folder.rglob("*") if path.is_file())
-        rows = b"".join(
-            repr(pd.read_parquet(path).to_dict()).encode() for path in (folder / "rows").glob("*.parquet")
-        )
-        for needle in (b"Xyzzy", b"Atlantis"):
-            assert needle not in content
-            assert needle not in rows
-        assert countries(another(store), 6, 7) == ["FR", None]
-
     def test_many_from_a_file(self, run, store, tmp_path):
         (tmp_path / "who.jsonl").write_bytes(b'\xef\xbb\xbf{"user_id": 1}\r\n\r\n{"user_id": 2}\r\n')
         assert run("delete", "history", "user_id=3", "--file", str(tmp_path / "who.jsonl"))[0] == 0
@@ -328,14 +298,6 @@ class TestDelete:
         assert message in error
         assert countries(store, 7) == ["FR"]
 
-    def test_a_key_of_another_type_is_refused(self, store):
-        with pytest.raises(
-            RowError, match=r"entity row 1: join key 'user_id' of .*'history' is INT64, not 'seven'"
-        ):
-            maintenance.delete(store, "history", [{"user_id": 6}, {"user_id": "seven"}])
-        assert countries(store, 6) == ["FR"]
-        assert countries(store, 7) == ["FR"]
-
 
 class TestRebuild:
     """Filling a view anew from the offline store."""
@@ -371,11 +333,6 @@ class TestRebuild:
         status, _, error = run("rebuild", "history")
         assert status == 0, "there is nothing to ask about any more"
         assert "lacks" not in error
-
-    def test_yes_does_not_ask(self, run, store):
-        push(store, [10**6], EVENT)
-        assert run("rebuild", "history", "--yes")[0] == 0
-        assert countries(another(store), 10**6) == [None]
 
     def test_afterwards_life_goes_on(self, store):
         maintenance.rebuild(store, "history")
@@ -429,41 +386,6 @@ class TestRebuild:
             maintenance.rebuild(store, "history")
         assert countries(another(store), 1) == ["FR"]
         assert sorted(path.name for path in open_view(store, "history").storage.path.rglob("*")) == before
-
-    def test_when_it_is_cut_off_before_the_snapshot_appears_readers_have_the_new_rows(
-        self, store, monkeypatch
-    ):
-        """From the commit on, the row log holds the new rows: whoever looks then reads them there."""
-        write_source(store.repo_path, "DE", range(200))
-        reader = another(store)
-        assert countries(reader, 1) == ["FR"]
-
-        def cut_off(*_):
-            raise KeyboardInterrupt
-
-        monkeypatch.setattr("feast_sketch_store.snapshot.files.SnapshotFolder.publish", cut_off)
-        with pytest.raises(KeyboardInterrupt):
-            maintenance.rebuild(store, "history")
-        for each in (reader, another(store), store):
-            assert countries(each, 1, 250) == ["DE", None]
-        monkeypatch.undo()
-        assert maintenance.verify(store, "history").is_sound
-        assert maintenance.seal(store, "history")
-        assert countries(reader, 1, 250) == countries(another(store), 1, 250) == ["DE", None]
-
-    def test_when_its_snapshot_cannot_be_published_the_new_rows_are_served_all_the_same(
-        self, store, monkeypatch, caplog
-    ):
-        write_source(store.repo_path, "DE", range(200))
-
-        def no_space(*_):
-            raise StorageError("No space left on device")
-
-        monkeypatch.setattr("feast_sketch_store.snapshot.files.SnapshotFolder.publish", no_space)
-        maintenance.rebuild(store, "history")
-        assert "No space left" in caplog.text
-        for each in (store, another(store)):
-            assert countries(each, 1, 250) == ["DE", None]
 
     @pytest.mark.parametrize("when", ["before", "after"])
     def test_what_a_killed_one_leaves_is_told_and_removed(self, run, store, when):
@@ -594,17 +516,6 @@ class TestVerify:
         online_store_of(other).lock_timeout_seconds = 0.0
         with open_view(store, "history").unchanging(), pytest.raises(StorageError, match="sealing"):
             maintenance.verify(other, "history")
-
-
-def test_damage_that_stops_reads_is_mended_by_a_seal(run, store):
-    (snapshot,) = (open_view(store, "history").storage.path / "snapshots").glob("*.base.*")
-    snapshot.write_bytes(b"junk")
-    with pytest.raises(DamagedFileError, match="feast-sketch seal"):
-        countries(another(store), 1)
-    assert run("seal", "history")[0] == 0
-    assert countries(another(store), 1) == ["FR"]
-    run("vacuum")
-    assert run("verify")[0] == 0
 
 
 def test_a_damaged_data_file_is_mended_by_a_rebuild(run, store):

@@ -3,7 +3,6 @@
 import subprocess
 import sys
 import threading
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from uuid import UUID
 
@@ -323,16 +322,6 @@ def test_new_values_come_behind_until_a_seal(make_harness):
     assert reader.csr("viewed", [2, 1]).ids.tolist() == [0, 1, 0]
     harness.store.seal(harness.config, harness.view)
     assert reader.csr("viewed", [2]).vocabulary.to_pylist() == ["a", "z"]
-
-
-def test_rows_older_than_the_ttl_are_not_there(make_harness):
-    harness = make_harness({"country": String})
-    now = datetime.now(UTC)
-    for user, age in ((1, timedelta(minutes=1)), (2, timedelta(days=3))):
-        harness.write(user, {"country": Value(string_val="pe")}, now - age)
-    reader = reader_of(harness, ttl=timedelta(days=1))
-    assert reader.arrow("country", [1, 2]).to_pylist() == ["pe", None]
-    assert reader_of(harness).exists([1, 2]).all()
 
 
 TEXTS, NUMBERS = ["ada", "", "ü"], [1, -1, 9]

@@ -426,13 +426,6 @@ class TestExpiredRowsAreKeptForAWhile:
         ]
         assert sorted(row["user_id"] for row in rows) == list(range(kept))
 
-    def test_a_tag_of_the_view_counts_before_the_option(self, make):
-        harness = make(keep="1d")
-        harness.view.tags["sketch.ttl"] = "{keep: 0}"
-        self.write(harness, [timedelta(days=d) for d in (0, 2.5)])
-        seal(harness)
-        assert harness.store.view(harness.config, harness.view).stats().sealed_entities == 1
-
     def test_a_row_from_the_future_drops_no_other(self, make):
         harness = make(keep="0")
         self.write(harness, [timedelta(days=-3650), *self.AGES])

@@ -89,16 +89,9 @@ def test_reads_through_feast_are_those_of_a_view_without_shards(repositories, nu
     whole, sharded = (online(store, users) for store in repositories)
     assert sharded == whole
     assert any(items is not None for items in whole["viewed"])
-
-
-def test_asynchronous_reads_are_the_same(repositories):
-    users = [{"user_id": user} for user in range(0, 250, 3)]
-
-    def read(store):
-        return asyncio.run(store.get_online_features_async(FEATURES, users)).to_dict()["country"]
-
-    whole, sharded = map(read, repositories)
-    assert sharded == whole
+    rows = [{"user_id": int(user)} for user in users]
+    of_loop = asyncio.run(repositories[1].get_online_features_async(FEATURES, rows))
+    assert of_loop.to_dict()["country"] == whole["country"]
 
 
 def test_inspect_tells_of_all_shards(repositories):

@@ -78,8 +78,8 @@ def ask(store, *users, features=COUNTRIES) -> list:
     return read_users(store, features, users)["country"]
 
 
-async def ask_async(store, *users, features=COUNTRIES) -> list:
-    answer = await store.get_online_features_async(features, entity_rows(*users))
+async def ask_async(store, *users) -> list:
+    answer = await store.get_online_features_async(COUNTRIES, entity_rows(*users))
     return answer.to_dict()["country"]
 
 
@@ -90,7 +90,7 @@ class TestAsync:
     @pytest.fixture
     def store(self, kind, make_store, make_history):
         store = make_store(kind)
-        store.apply([USER, make_history(), FeatureService(name="s", features=[make_history()])])
+        store.apply([USER, make_history()])
         store.write_to_online_store("history", countries(["FR", "DE", "IT"]))
         return store
 
@@ -111,17 +111,6 @@ class TestAsync:
         answer = asyncio.run(read(harness.config, harness.view, keys, ["country"]))
         assert answer == [(NOON, rows[3][1]), (None, None), (NOON, rows[0][1])]
         assert asyncio.run(read(harness.config, harness.view, keys)) == harness.read(3, 9, 0)
-
-    def test_many_reads_at_once(self, store):
-        async def read_all():
-            return await asyncio.gather(*(ask_async(store, n % 4 + 1, 2) for n in range(100)))
-
-        countries_of = {1: "FR", 2: "DE", 3: "IT", 4: None}
-        assert asyncio.run(read_all()) == [[countries_of[n % 4 + 1], "DE"] for n in range(100)]
-
-    def test_a_feature_service(self, store):
-        service = store.get_feature_service("s")
-        assert asyncio.run(ask_async(store, 1, 9, features=service)) == ["FR", None]
 
     @pytest.mark.parametrize("method", ["write", "push"])
     def test_reads_among_writes(self, store, method):
@@ -353,19 +342,6 @@ def test_close_waits_for_a_refresh_that_runs(make_store, make_history, monkeypat
     assert _own_threads() <= others
     closing.join()
     assert ask(store, 1) == ["FR"]
-
-
-@pytest.mark.parametrize("kind", STORES)
-def test_teardown_and_a_new_start(kind, make_store, make_history):
-    store = make_store(kind)
-    store.apply([USER, make_history()])
-    store.write_to_online_store("history", countries(["FR"]))
-    store.teardown()
-    store = make_store(kind)  # a store of Feast 0.65 wants the registry that its teardown removed
-    store.apply([USER, make_history()])
-    assert ask(store, 1) == [None]
-    store.write_to_online_store("history", countries(["DE"]))
-    assert ask(store, 1) == ["DE"]
 
 
 @pytest.mark.parametrize("kind", SKETCH)

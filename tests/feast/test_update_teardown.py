@@ -9,8 +9,8 @@ from dataclasses import replace
 
 import pytest
 from feast import Entity, FeatureView, Field, ValueType
-from feast.protos.feast.types.Value_pb2 import StringSet, Value
-from feast.types import Float32, Int64, Json, Set, String
+from feast.protos.feast.types.Value_pb2 import Value
+from feast.types import Float32, Int64, Json, String
 
 from feast_sketch_store import SketchOnlineStore, SketchReader
 from feast_sketch_store.errors import SettingsError, SketchStoreError, UnsupportedFeatureError
@@ -245,53 +245,6 @@ def test_a_rename_by_case_is_refused_at_apply_and_at_a_write(make_harness, make_
     with pytest.raises(UnsupportedFeatureError, match="only by case"):
         other.write(2, FRANCE)
     assert [values for _, values in harness.reopened().read(1, 2)] == [{"Country": FRANCE["country"]}, None]
-
-
-def test_features_that_differ_only_by_case_are_refused_at_apply(make_config, make_view, tmp_path):
-    view = make_view({"Color": String, "color": String})
-    with pytest.raises(UnsupportedFeatureError, match=r"'Color' and 'color'"):
-        SketchOnlineStore().update(make_config(), [], [make_view(name="kept"), view], [], [], False)
-    assert not (tmp_path / "sketch").exists(), "a refused apply changes nothing"
-
-
-def test_a_renamed_view_begins_empty_and_the_old_one_is_gone(make_harness, make_view):
-    harness = make_harness({"country": String})
-    harness.write(1, FRANCE)
-    old, harness.view = harness.view, make_view({"country": String}, name="past")
-    harness.store.update(harness.config, [old], [harness.view], [], [], False)
-    assert harness.read(1) == [(None, None)]
-    harness.write(1, FRANCE)
-    assert harness.reopened().read(1)[0][1] == FRANCE
-    assert [path.name for path in harness.folder.parent.iterdir()] == ["past"]
-
-
-def test_a_changed_error_rate_serves_the_old_rows_and_holds_from_the_next_seal_on(make_harness, make_view):
-    harness = make_harness({"viewed": Set(String)}, compaction={"min_rows": 10**9}, target="error 0.01")
-    wanted = {user: {f"item {user * 7 % 300 + n}" for n in range(20)} for user in range(200)}
-    rows = [
-        (
-            harness.key(user_id=user),
-            {"viewed": Value(string_set_val=StringSet(val=sorted(items)))},
-            harness.noon(),
-            None,
-        )
-        for user, items in wanted.items()
-    ]
-    harness.write_many(rows)
-    assert harness.store.seal(harness.config, harness.view)
-
-    def rate():
-        stats = harness.store.view(harness.config, harness.view).stats()
-        return stats.expected_false_positive_rates["viewed"]
-
-    assert 0.005 < rate() <= 0.0101
-    harness.view = make_view([Field(name="viewed", dtype=Set(String), tags={"sketch.target": "error 0.2"})])
-    harness.store.update(harness.config, [], [harness.view], [], [], False)
-    assert rate() <= 0.0101
-    assert harness.store.seal(harness.config, harness.view)
-    assert 0.1 < rate() <= 0.201
-    for user, (_, values) in enumerate(harness.reopened().read(*range(200))):
-        assert set(values["viewed"].string_set_val.val) >= wanted[user]
 
 
 # -- drops that others are in the way of -----------------------------------------------------------

@@ -5,7 +5,6 @@ import os
 import threading
 from contextlib import ExitStack
 from dataclasses import replace
-from datetime import timedelta
 
 import pytest
 from feast.protos.feast.types.Value_pb2 import StringSet, Value
@@ -161,18 +160,6 @@ def test_threads_read_while_one_writes(make_harness):
     for thread in threads:
         thread.join()
     assert not failures
-
-
-def test_late_rows_lose_against_sealed_ones_in_every_process(make_harness, other_process):
-    harness = make_harness({"country": String}, refresh="0", compaction={"min_rows": 10})
-    now = harness.write.__defaults__[0]
-    rows = [(harness.key(user_id=u), country("new"), now + timedelta(seconds=u), None) for u in range(20)]
-    harness.write_many(rows)
-    harness.write(3, country("late"), now)
-    harness.write(4, country("newer"), now + timedelta(days=1))
-    ask = other_process(harness)
-    assert (ask(3), ask(4)) == ("new", "newer")
-    assert countries(harness, 3, 4) == ["new", "newer"]
 
 
 def _in_a_fork(task):

@@ -193,7 +193,6 @@ def test_every_option_of_the_table_is_one_of_the_configuration():
         ("{refresh: 1}", "refresh: interval: a duration is 0, or"),
         ("{refresh: -1s}", "refresh: interval: a duration is 0, or"),
         ("{refresh: {max_staleness: 0}}", "max_staleness: it must be longer than 0"),
-        ("{compaction: never}", "compaction: "),
         ("{gate: {change: 0}}", "gate: change: it must be a number above 0"),
         ("{gate: {change: 20}}", "gate: change: a share above 1 is written as a percentage: 20% or 2000%"),
         ("{compaction: {share: 25}}", "compaction: share: a share above 1 .*: 25% or 2500%"),

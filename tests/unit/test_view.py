@@ -450,7 +450,7 @@ class Killed(BaseException):
 
 
 @pytest.mark.parametrize("fails", ["fsync and unlink", "the snapshot", "the writer"])
-def test_all_agree_on_a_rebuild_that_was_cut_short(make_view, monkeypatch, fails):
+def test_all_agree_on_a_rebuild_that_was_cut_short(make_view, monkeypatch, caplog, fails):
     """Also those who have read the old rows and read on."""
     view, other = make_view(), make_view()
     view.put(1, "old", policy=ALWAYS)
@@ -484,6 +484,7 @@ def test_all_agree_on_a_rebuild_that_was_cut_short(make_view, monkeypatch, fails
     with nullcontext() if fails == "the snapshot" else pytest.raises(error):
         rebuilt_with(view, 2, "new")
     assert is_broken
+    assert ("broken" in caplog.text) == (fails == "the snapshot")
     monkeypatch.undo()
     found = make_view().get(1, 2)
     assert found == {2: {"new"}}
