@@ -12,15 +12,35 @@ from feast_sketch_store.adapter import responses
 from feast_sketch_store.adapter.responses import EPOCH, rows_of
 from feast_sketch_store.kernel import EXPIRED, NAMES, SEED, WITH_WEIGHTS, RowReader, row_hashes
 from feast_sketch_store.kernel import _compiled as compiled
-from feast_sketch_store.layers import presence
+from feast_sketch_store.layers import Goal, presence
 from feast_sketch_store.layers.row_reader import NO_LIMIT, Wanted, find, stack
 from feast_sketch_store.layers.sketch import SketchLayer
 from feast_sketch_store.rows.codecs import MISSING, VALUE
-from feast_sketch_store.rows.encoding import NO_TIMESTAMP
+from feast_sketch_store.rows.encoding import NO_TIMESTAMP, deletions
+from feast_sketch_store.settings.view_settings import FeatureSettings, ViewSettings
+from feast_sketch_store.storage.local import LocalStorage
 from feast_sketch_store.succinct import FingerprintIndex
+from feast_sketch_store.view.view import View
+from tests.helpers.keys import user_key
 from tests.oracle.messages import feast_values
 
 STATUSES = responses._STATUSES
+
+
+def view_of_sets(folder, codecs):
+    """A view of users in a folder, whose collections are kept in sets."""
+    goal = Goal("error_rate", 1e-6, "sets")
+    features = {
+        codec.feature: FeatureSettings(codec, goal if codec.is_collection else 1e-6, 10**6)
+        for codec in codecs
+    }
+    settings = ViewSettings("users", 1e-9, features, join_keys={"user_id": "int64_val"})
+    return View(LocalStorage(folder), settings)
+
+
+def delete(view, users, moment):
+    """Delete rows of users."""
+    view.delete(deletions([user_key(user) for user in users], moment, {"user_id": "int64_val"}))
 
 
 def to_rows(answer, num_entities):

@@ -9,16 +9,12 @@ import pytest
 from feast.protos.feast.types.Value_pb2 import Int64Set, Value
 
 from feast_sketch_store import kernel
-from feast_sketch_store.layers import Goal
 from feast_sketch_store.layers.row_reader import Wanted, stack
 from feast_sketch_store.rows.codecs import FeatureCodec
-from feast_sketch_store.rows.encoding import NO_TIMESTAMP, deletions
-from feast_sketch_store.settings.view_settings import FeatureSettings, ViewSettings
-from feast_sketch_store.storage.local import LocalStorage
+from feast_sketch_store.rows.encoding import NO_TIMESTAMP
 from feast_sketch_store.structures.set_columns import SetColumns
-from feast_sketch_store.view.view import View
 from tests.helpers.keys import user_hashes, user_key
-from tests.helpers.reads import assert_joined, csr_of, ids_of
+from tests.helpers.reads import assert_joined, csr_of, delete, ids_of, view_of_sets
 
 NUM_ROWS = 700  # some blocks of rows that are looked up together
 FIRST = datetime(2026, 3, 1, tzinfo=UTC)
@@ -46,18 +42,13 @@ def state(request, tmp_path_factory):
     random = np.random.default_rng(7)
     codecs = [FeatureCodec(name, "int64_set_val") for name in FEATURES[:-1]]
     codecs.append(FeatureCodec("country", "string_val"))
-    goal = Goal("error_rate", 1e-6, "sets")
-    features = {codec.feature: FeatureSettings(codec, goal, 10**6) for codec in codecs}
-    settings = ViewSettings("users", 1e-9, features, join_keys={"user_id": "int64_val"})
-    view = View(LocalStorage(tmp_path_factory.mktemp("view")), settings)
+    view = view_of_sets(tmp_path_factory.mktemp("view"), codecs)
     view.write([row(user, random, FIRST) for user in range(NUM_ROWS)])
     if request.param != "unsealed":
         view.seal()
     if request.param == "both":
         view.write([row(user, random, LATER) for user in range(0, 2 * NUM_ROWS, 7)])
-        view.delete(
-            deletions([user_key(user) for user in range(0, NUM_ROWS, 11)], LATER, {"user_id": "int64_val"})
-        )
+        delete(view, range(0, NUM_ROWS, 11), LATER)
     view.refresh()
     return view.current()
 

@@ -12,28 +12,27 @@ from feast.protos.feast.types.Value_pb2 import DoubleList, Int64List, Int64Set, 
 from feast_sketch_store import kernel
 from feast_sketch_store.adapter import responses
 from feast_sketch_store.kernel.binary import parts_of
-from feast_sketch_store.layers import Goal
 from feast_sketch_store.rows.codecs import EXACT, FeatureCodec
-from feast_sketch_store.rows.encoding import NO_TIMESTAMP, deletions
+from feast_sketch_store.rows.encoding import NO_TIMESTAMP
 from feast_sketch_store.rows.entity_keys import (
     SingleKeys,
     hash_columns,
     hash_int64_key,
     hash_int64_keys,
 )
-from feast_sketch_store.settings.view_settings import FeatureSettings, ViewSettings
 from feast_sketch_store.snapshot import SnapshotFolder
 from feast_sketch_store.storage.local import LocalStorage
-from feast_sketch_store.view.view import View
 from tests.helpers.keys import user_hashes, user_key
 from tests.helpers.reads import (
     assert_rows,
     assert_vectors,
+    delete,
     has_names,
     has_values,
     ids_of,
     score_of,
     to_rows,
+    view_of_sets,
 )
 from tests.helpers.snapshots import ranges_of
 
@@ -88,28 +87,16 @@ def row(user, random, moment):
     return user_key(user), values, moment + timedelta(seconds=int(random.integers(0, 50))), None
 
 
-def make_view(folder):
-    goal = Goal("error_rate", 1e-6, "sets")
-    features = {
-        name: FeatureSettings(codec, goal if codec.is_collection else 1e-6, 10**6)
-        for name, codec in CODECS.items()
-    }
-    settings = ViewSettings("users", 1e-9, features, join_keys={"user_id": "int64_val"})
-    return View(LocalStorage(folder), settings)
-
-
 @pytest.fixture(scope="module", params=["unsealed", "sealed", "both"])
 def view(request, tmp_path_factory):
     random = np.random.default_rng(7)
-    view = make_view(tmp_path_factory.mktemp("view"))
+    view = view_of_sets(tmp_path_factory.mktemp("view"), CODECS.values())
     view.write([row(user, random, FIRST) for user in range(NUM_ROWS)])
     if request.param != "unsealed":
         view.seal()
     if request.param == "both":
         view.write([row(user, random, LATER) for user in range(0, 2 * NUM_ROWS, 7)])
-        view.delete(
-            deletions([user_key(user) for user in range(0, NUM_ROWS, 11)], LATER, {"user_id": "int64_val"})
-        )
+        delete(view, range(0, NUM_ROWS, 11), LATER)
         view.write([row(user, random, LATER + timedelta(days=1)) for user in range(0, 2 * NUM_ROWS, 22)])
     return view
 
@@ -183,12 +170,12 @@ def test_ids_scores_and_candidates_are_the_same(state, feature):
 
 def test_blocks_are_checked_when_a_read_first_needs_them(tmp_path):
     random = np.random.default_rng(3)
-    view = make_view(tmp_path)
+    view = view_of_sets(tmp_path, CODECS.values())
     view.write([row(user, random, FIRST) for user in range(20)])
     view.seal()
     hashes = responses.hash_entity_keys([user_key(user) for user in range(20)])
     wanted = view.current().row_reader(FEATURES).rows(hashes, NO_TIMESTAMP)
-    opened = make_view(tmp_path)
+    opened = view_of_sets(tmp_path, CODECS.values())
     opened.refresh()
     (layer,) = opened.current().sealed.layers
     assert all(check.unchecked.all() for check in layer.checks)
@@ -197,7 +184,7 @@ def test_blocks_are_checked_when_a_read_first_needs_them(tmp_path):
 
 
 def test_rows_are_held_as_long_as_they_are_prepared(tmp_path):
-    view = make_view(tmp_path)
+    view = view_of_sets(tmp_path, CODECS.values())
     view.write([row(user, np.random.default_rng(user), FIRST) for user in range(50)])
     rows = view.current().row_reader(FEATURES)
     wanted = [
@@ -285,14 +272,14 @@ def test_what_is_not_surely_one_entity_is_not_taken_for_one(entity):
 def test_damage_that_any_read_meets_is_repaired_in_one_place(tmp_path, caplog):
     """What lies before the damaged snapshot serves; a warning names the file and the block."""
     random = np.random.default_rng(3)
-    view = make_view(tmp_path)
+    view = view_of_sets(tmp_path, CODECS.values())
     for moment in (FIRST, LATER):
         view.write([row(user, random, moment) for user in range(20)])
         view.seal()
     hashes = responses.hash_entity_keys([user_key(user) for user in range(20)])
     wanted = view.read(user_hashes(range(20)), FEATURES)
     damage(SnapshotFolder(LocalStorage(tmp_path / "snapshots")))
-    opened = make_view(tmp_path)
+    opened = view_of_sets(tmp_path, CODECS.values())
     message, num_present = responses.read_vectors(opened, "users", FEATURES, hashes, None)
     response = GetOnlineFeaturesResponse.FromString(message)
     statuses = [status for vector in response.results for status in vector.statuses]

@@ -8,15 +8,20 @@ import pytest
 from feast.protos.feast.types.Value_pb2 import Int64List, StringList, Value
 
 from feast_sketch_store import kernel
-from feast_sketch_store.layers import Goal
 from feast_sketch_store.layers.row_reader import stack
 from feast_sketch_store.rows.codecs import COUNTS, COUNTS_OF, FeatureCodec
-from feast_sketch_store.rows.encoding import NO_TIMESTAMP, deletions
-from feast_sketch_store.settings.view_settings import FeatureSettings, ViewSettings
-from feast_sketch_store.storage.local import LocalStorage
-from feast_sketch_store.view.view import View
+from feast_sketch_store.rows.encoding import NO_TIMESTAMP
 from tests.helpers.keys import user_hashes, user_key
-from tests.helpers.reads import assert_joined, assert_rows, assert_vectors, csr_of, ids_of, score_of
+from tests.helpers.reads import (
+    assert_joined,
+    assert_rows,
+    assert_vectors,
+    csr_of,
+    delete,
+    ids_of,
+    score_of,
+    view_of_sets,
+)
 
 NOBODY = b"\0" * 16
 NO_IDS = np.zeros(0, np.int32)
@@ -47,21 +52,13 @@ def row(user, random, moment):
 @pytest.fixture(scope="module", params=["sealed", "both"])
 def state(request, tmp_path_factory):
     random = np.random.default_rng(7)
-    goal = Goal("error_rate", 1e-6, "sets")
-    features = {
-        name: FeatureSettings(codec, goal if codec.is_collection else 1e-6, 10**6)
-        for name, codec in CODECS.items()
-    }
-    settings = ViewSettings("users", 1e-9, features, join_keys={"user_id": "int64_val"})
-    view = View(LocalStorage(tmp_path_factory.mktemp("view")), settings)
+    view = view_of_sets(tmp_path_factory.mktemp("view"), CODECS.values())
     view.write([row(user, random, FIRST) for user in range(NUM_USERS)])
     view.seal()
     if request.param == "both":
         later = FIRST + timedelta(days=1)
         view.write([row(user, random, later) for user in range(0, NUM_USERS + 9, 7)])
-        view.delete(
-            deletions([user_key(user) for user in range(0, NUM_USERS, 11)], later, {"user_id": "int64_val"})
-        )
+        delete(view, range(0, NUM_USERS, 11), later)
     view.refresh()
     return view.current()
 

@@ -7,15 +7,11 @@ import numpy as np
 import pytest
 from feast.protos.feast.types.Value_pb2 import Int64Set, Value
 
-from feast_sketch_store.layers import Goal
 from feast_sketch_store.rows.codecs import EXACT, FeatureCodec
 from feast_sketch_store.rows.encoding import NO_TIMESTAMP
-from feast_sketch_store.settings.view_settings import FeatureSettings, ViewSettings
-from feast_sketch_store.storage.local import LocalStorage
-from feast_sketch_store.view.view import View
 from tests.helpers.keys import user_hashes, user_key
 from tests.helpers.length import by_length
-from tests.helpers.reads import csr_of, read_row
+from tests.helpers.reads import csr_of, read_row, view_of_sets
 
 FIRST = datetime(2026, 3, 1, tzinfo=UTC)
 NUM_USERS, NUM_THREADS = 40, 4
@@ -27,14 +23,8 @@ FEATURES = ("version", "values")
 @pytest.mark.has_long_form
 def test_every_read_sees_a_whole_row_and_none_goes_back(tmp_path):
     """Version v of a row has the set {v, ..., v + 9}; a thread that has seen it never sees an older one."""
-    features = {
-        "version": FeatureSettings(FeatureCodec("version", "int64_val", EXACT), 1e-6, 10**6),
-        "values": FeatureSettings(
-            FeatureCodec("values", "int64_set_val"), Goal("error_rate", 1e-6, "sets"), 10**6
-        ),
-    }
-    settings = ViewSettings("users", 1e-9, features, join_keys={"user_id": "int64_val"})
-    view = View(LocalStorage(tmp_path), settings)
+    codecs = [FeatureCodec("version", "int64_val", EXACT), FeatureCodec("values", "int64_set_val")]
+    view = view_of_sets(tmp_path, codecs)
 
     def write(version):
         values = {
