@@ -59,11 +59,6 @@ def test_a_batch_of_all_kinds_keeps_its_order():
     assert serialize_entity_keys(keys) == [serialize_entity_key(k, 3) for k in keys]
 
 
-def test_the_order_of_join_keys_does_not_matter():
-    one, other = serialize_entity_keys([KEYS["composite sorted"], KEYS["composite unsorted"]])
-    assert one == other
-
-
 def test_random_int64_keys_have_feasts_bytes():
     users = np.random.default_rng(1).integers(-(2**63), 2**63 - 1, 500)
     keys = [key(**{f"k{user % 7}": Value(int64_val=user)}) for user in users]
@@ -255,11 +250,6 @@ def test_join_keys_are_read_off_the_bytes():
         fields = [value.WhichOneof("val") for value in entity_key.entity_values]
         wanted = dict(zip(entity_key.join_keys, fields, strict=True))
         assert join_keys_of(serialize_entity_key(entity_key, 3)) == wanted
-
-
-def test_no_keys_make_no_hashes():
-    assert serialize_entity_keys([]) == []
-    assert hash_serialized_keys([]).shape == (0, 2)
 
 
 @for_each("value", [Value(double_val=1.0), Value(bool_val=True), Value()])

@@ -2,15 +2,13 @@
 
 import asyncio
 import json
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
 from feast.protos.feast.types.Value_pb2 import Int64Set, Value
 
-from feast_sketch_store.errors import DamagedFileError, GateError, SettingsError, ShardError, StorageError
+from feast_sketch_store.errors import DamagedFileError, GateError, SettingsError, StorageError
 from feast_sketch_store.layers import Goal
-from feast_sketch_store.operations.resharding import divide
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.encoding import deletions
 from feast_sketch_store.settings.table import Gate
@@ -331,16 +329,6 @@ def test_a_damaged_file_of_a_fill_is_named(sealed, change):
         with pytest.raises(DamagedFileError, match=rf"{HELD_BACK_FILE}.*remove the file"):
             act()
     assert num_items(sealed) == dict.fromkeys(USERS, 5)
-
-
-def test_a_fill_of_other_shards_must_be_discarded(sealed):
-    fill_badly(sealed)
-    divide(sealed.storage, replace(sealed.settings, num_shards=2), BY_JOB, lambda seconds: None)
-    moved = open_view(sealed.storage, replace(sealed.settings, num_shards=2), BY_JOB, 0.0)
-    with pytest.raises(ShardError, match="divided"):
-        moved.publish(force=True)
-    assert moved.discard() == len(USERS)
-    assert num_items(moved) == dict.fromkeys(USERS, 5)
 
 
 # -- seals beside writes -------------------------------------------------------------------------------

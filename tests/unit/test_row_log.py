@@ -2,7 +2,6 @@
 
 import functools
 import json
-import multiprocessing
 import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -79,14 +78,6 @@ def test_rows_come_back_in_commit_order_from_any_position_on(log, absorbed_after
         assert names_of(log.read(read.position)) == []
         assert log.is_at_end(read.position)
     assert names_of(log.read()) == [f"row {n}" for n in range(12)]
-
-
-def test_another_object_goes_on_where_the_first_one_stopped(log, storage):
-    log.append(rows("a"))
-    other = RowLog(storage)
-    assert other.append(rows("b")).number == 1
-    assert log.append(rows("c")).number == 2
-    assert names_of(other.read()) == ["a", "b", "c"]
 
 
 def test_every_type_of_a_column_is_read_by_delta_readers(log, storage):
@@ -199,19 +190,6 @@ def test_threads_may_create_and_append_at_once(storage):
         list(threads.map(append, range(8)))
     expected = sorted(f"row {n} {part}" for n in range(8) for part in range(5))
     assert sorted(names_of(RowLog(storage).read())) == expected
-
-
-@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
-def test_a_forked_child_may_append_after_its_parent(log, storage):
-    log.append(rows("parent"))
-
-    context = multiprocessing.get_context("fork")
-    child = context.Process(target=lambda: (log.append(rows("child")), log.absorb()))
-    child.start()
-    child.join(60)
-    assert child.exitcode == 0
-    log.append(rows("parent again"))
-    assert names_of(log.read()) == ["parent", "child", "parent again"]
 
 
 @pytest.mark.has_long_form
@@ -427,14 +405,6 @@ def test_a_part_of_a_record_that_the_disk_kept_is_overwritten(log, storage):
         assert names_of(other.read()) == ["a"], lost
         other.append(rows("c"))
         assert names_of(RowLog(storage).read()) == ["a", "c"], lost
-
-
-def test_few_commits_change_the_size_of_a_segment(log, storage):
-    sizes = set()
-    for number in range(200):
-        log.append(rows(f"row {number}"))
-        sizes.add(segment(storage).stat().st_size)
-    assert len(sizes) <= 8
 
 
 def assert_damaged(log, storage, position, message):

@@ -56,12 +56,6 @@ def test_sizing_without_classes_is_refused():
         size_for_rates([])
 
 
-def test_the_strictest_settings_stay_within_the_limit_of_hashes():
-    # An error rate of 1e-9 shared by a vocabulary of a million.
-    geometry = size_for_rates([FactClass(1_000_000, 1e-15), FactClass(1_000_000, 0.5)])
-    assert max(map(len, geometry.hashes)) <= MAX_NUM_HASHES
-
-
 def test_a_rate_beyond_the_limit_of_hashes_is_refused():
     with pytest.raises(ValueError, match=f"more than {MAX_NUM_HASHES} hashes"):
         size_for_rates([FactClass(1, 1e-300)])
@@ -174,14 +168,6 @@ def test_weighted_facts_never_take_more_than_equal_hashes(counts, noise):
     rate = noise / (1 - counts / 5000).sum()
     uniform = size_for_rates([FactClass(int(counts.sum()), min(0.5, rate))])
     assert size_for_rates([facts]).num_bits <= uniform.num_bits * 1.001 + 3
-
-
-@pytest.mark.parametrize("counts", [COUNTS, COUNTS[::-1]], ids=["descending", "ascending"])
-def test_expected_false_is_the_sum_over_symbols(counts):
-    facts = WeightedFacts(counts, 1000, 0.5)
-    (hashes,) = facts.hashes_at([0.6])
-    rates = facts.symbol_rates(hashes, 0.6)
-    assert facts.expected_false(hashes, 0.6) == pytest.approx(float((1 - counts / 1000) @ rates))
 
 
 @pytest.mark.parametrize(

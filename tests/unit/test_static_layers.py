@@ -186,38 +186,6 @@ def test_nothing_is_static_where_it_is_not_left_to_choose(change):
     assert build_layer(rows, replace(budget, **change)).presence.kind != "static"
 
 
-@for_each("size", [5, 8, 64, 1_000])
-def test_three_probes_never_win_at_these_costs(size):
-    """XOR and Chazelle's construction take 1.23 times the bits of a slot: 24.1 for 8 values."""
-    bits = math.log2(size) + math.log2(1 / RATE)
-    if size == 8:
-        assert 1.23 * bits == pytest.approx(24.1, abs=0.05)
-    rows = rows_of(NUM_ROWS, [size])
-    assert bits_of(layer_of(rows, "listed"), rows) < 1.23 * bits
-    assert bits_of(layer_of(rows), rows) < 1.23 * bits
-
-
-@for_each("size", [5, 8, 64])
-@for_each("mode_share", [0.3, 0.5, 0.8, 0.95])
-def test_the_mode_as_an_oracle_never_wins(size, mode_share):
-    """A learned Bloomier filter whose function gives every key the most frequent value.
-
-    It does so for others than the keys, too: F_p = 1, and only what hits its Bloom filter can be absent. So
-    the rate is at least 1 - F_B, and nearly all would have to hit: F_B = 1 is a Bloomier filter alone.
-    """
-    f_n = 1 - mode_share
-    values = math.log2(size)
-    alone = 1.03 * (values + math.log2(1 / RATE))
-    best = math.inf
-    for f_b in np.geomspace(1e-6, 1, 200):
-        rate_left = RATE - (1 - f_b)  # what the function shows is counted first
-        if rate_left > 0:
-            r = math.log2(f_b / rate_left)
-            filter_bits = f_n * math.log2(1 / f_b) / math.log(2)
-            best = min(best, filter_bits + 1.03 * (f_n + (1 - f_n) * f_b) * (values + r))
-    assert best >= alone * (1 - 1e-9)
-
-
 # -- damage ------------------------------------------------------------------------------------------
 
 

@@ -1,7 +1,6 @@
 """A view without Feast around it: sealing, snapshots, refresh."""
 
 import errno
-import fcntl
 import itertools
 import math
 import os
@@ -269,33 +268,6 @@ def test_sealing_the_same_rows_anew_takes_the_newest_settings(make_view):
             assert rate / 2 < expected <= rate * 1.01
 
 
-def test_a_seal_without_rows_does_nothing(make_view, tmp_path):
-    assert make_view().view.seal() is False
-    assert not (tmp_path / "view" / "snapshots").exists()
-
-
-def test_a_second_sealer_backs_off(make_view, tmp_path):
-    view = make_view()
-    view.put(1, "x")
-    descriptor = os.open(tmp_path / "view" / "seal.lock", os.O_RDWR | os.O_CREAT)
-    fcntl.flock(descriptor, fcntl.LOCK_EX)
-    assert view.view.seal() is False
-    os.close(descriptor)
-    assert view.view.seal() is True
-    assert view.get(1) == {1: {"x"}}
-
-
-def test_a_seal_takes_only_the_newest_row_of_each_entity(make_view):
-    view = make_view()
-    for second, item in [(1, "a"), (3, "b"), (2, "c")]:
-        view.put(1, item, second=second)
-    view.put(2, "a")
-    view.view.seal()
-    stats = view.view.stats()
-    assert (stats.sealed_entities, stats.vocabulary_sizes, stats.unsealed_rows) == (2, {"viewed": 2}, 0)
-    assert view.get(1)[1] >= {"b"}
-
-
 @pytest.mark.parametrize(
     ("error", "told"),
     [
@@ -312,17 +284,6 @@ def test_a_failed_seal_keeps_the_write_and_is_told_once(make_view, monkeypatch, 
     assert caplog.text.count(f"{told}; the rows are kept") == 1
     assert view.get(1) == {1: {"x"}}
     assert make_view().get(1) == {1: {"x"}}
-
-
-def test_a_seal_by_another_process_replaces_the_unsealed_layers(make_view):
-    reader, writer = make_view(), make_view()
-    writer.put(1, "x")
-    assert reader.get(1) == {1: {"x"}}
-    assert reader.view.stats().unsealed_rows == 1
-    writer.view.seal()
-    stats = reader.view.stats()
-    assert (stats.unsealed_rows, stats.sealed_entities) == (0, 1)
-    assert reader.get(1)[1] >= {"x"}
 
 
 @pytest.mark.slow
@@ -490,6 +451,7 @@ def test_all_agree_on_a_rebuild_that_was_cut_short(make_view, monkeypatch, caplo
     assert found == {2: {"new"}}
     assert other.get(1, 2) == found
     assert view.get(1, 2) == found
+    assert verify_view(view.view.storage, [CODEC]).problems == []
     view.put(3, "pushed")
     assert make_view().view.seal()
     assert other.get(1, 2, 3) == view.get(1, 2, 3) == {**found, 3: {"pushed"}}

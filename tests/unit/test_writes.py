@@ -121,17 +121,6 @@ def test_seals_beside_writes_give_way_to_reads(make_view, monkeypatch):
     assert priorities[-1] == (own, False)
 
 
-def test_small_writes_are_sealed_beside_them(make_view):
-    view = make_view(SealPolicy(0.5, 20))
-    view.write([row(user, "x") for user in range(100)])
-    assert view.stats().sealed_entities == 100, "a large batch is sealed before its write returns"
-    for user in range(100, 160):
-        view.write([row(user, "y")])
-    view.settle()
-    assert view.stats().sealed_entities > 100
-    assert found(view, *range(160)) == list(range(160))
-
-
 def test_small_writes_wait_for_no_seal_not_even_the_first_one(make_view, monkeypatch):
     view = make_view(SealPolicy(0.5, 3))
     _, may_publish = slowly(view, monkeypatch)
@@ -240,21 +229,6 @@ def test_seals_end_though_others_write_without_pause(make_view, monkeypatch):
     view._maintain_beside()
     assert not begun.is_set()
     view.settle()
-
-
-def test_writes_go_on_while_a_view_is_sealed(make_view, monkeypatch):
-    view = make_view()
-    view.write([row(1, "x")])
-    publishing, may_publish = slowly(view, monkeypatch)
-    sealer = threading.Thread(target=view.seal)
-    sealer.start()
-    assert publishing.wait(60)
-    view.write([row(2, "y")])
-    assert found(view, 1, 2) == [1, 2]
-    may_publish.set()
-    sealer.join()
-    assert found(view, 1, 2) == [1, 2]
-    assert found(make_view(), 1, 2) == [1, 2]
 
 
 @pytest.mark.slow
