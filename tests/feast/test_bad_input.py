@@ -119,15 +119,6 @@ def test_a_snapshot_of_another_view_is_refused(make_harness, make_view):
     assert mine.reopened().read(1)[0][1]["viewed"].string_set_val.val == ["own"]
 
 
-@pytest.mark.parametrize(
-    "folder", ["with space", "größe", "a,b;c=d", "x" * 200, "%20", "50%", "a\\b", "#?", "a\nb"]
-)
-def test_store_paths_of_many_kinds(make_harness, tmp_path, folder):
-    harness = make_harness(path=str(tmp_path / folder / "deep"), **SEAL_AT_ONCE)
-    harness.write(1, items("a"))
-    assert harness.reopened().read(1)[0][1] == items("a")
-
-
 def test_a_path_that_is_a_file(make_harness, tmp_path):
     (tmp_path / "file").write_text("not a folder")
     with pytest.raises(StorageError, match="file"):

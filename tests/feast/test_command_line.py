@@ -94,9 +94,10 @@ def test_a_wrong_join_key_deletes_nothing_and_is_named_with_the_right_ones(repos
     assert "Nothing was deleted" in reported
 
 
-def test_an_interval_without_watch_is_refused(repository):
-    _, reported = run(repository, "seal", "--interval", "3", status=2)
-    assert "need --watch" in reported
+def test_options_of_the_watch_need_it(repository):
+    for option in ("--interval", "--min-rows"):
+        _, reported = run(repository, "seal", option, "3", status=2)
+        assert "need --watch" in reported
 
 
 @for_each("seconds", ["nan", "inf", "1e300", "-1"])

@@ -159,20 +159,7 @@ def test_scores_stay_over_seals_and_new_weights_are_a_new_version(harness, tmp_p
     assert np.abs(scores(harness, range(NUM_USERS)) - exact).max() <= report(harness, "click_score").max_error
 
 
-def test_what_is_sealed_is_verified(harness):
-    write(harness, histories())
-    seal(harness)
-    opened = harness.store.view(harness.config, harness.view)
-    found = verify_view(opened.storage, opened.settings.codecs, 0)
-    assert found.problems == []
-    assert found.compared_entities == NUM_USERS
-
-
-def test_a_delta_has_the_scores_of_its_base(make_harness, make_view, tmp_path):
-    write_weights(tmp_path)
-    harness = make_harness(
-        view=make_view([VIEWED, LIKED, SCORE]), compaction={"min_rows": 10**6}, target="auto"
-    )
+def test_a_delta_has_the_scores_of_its_base(harness):
     rows = histories()
     write(harness, rows)
     seal(harness)
@@ -184,7 +171,7 @@ def test_a_delta_has_the_scores_of_its_base(make_harness, make_view, tmp_path):
     assert opened.stats().unsealed_rows == 0
     assert scores(harness, range(1000, 1030)).tolist() == before
     found = verify_view(opened.storage, opened.settings.codecs, 0)
-    assert found.problems == []
+    assert (found.problems, found.compared_entities) == ([], NUM_USERS + 30)
 
 
 def test_an_entity_without_values_has_a_score_of_zero_and_a_stranger_has_none(harness):
@@ -231,7 +218,6 @@ def test_through_feast_with_a_source_that_has_a_column_of_nulls(tmp_path):
             Field(name="s", dtype=String, tags=SCORE.tags),
             "has type String, which the codec 'score' does not take",
         ),
-        (Field(name="s", dtype=Float64, tags={"sketch.codec": "score"}), "needs the tag sketch.score"),
         (
             Field(
                 name="s",
@@ -244,16 +230,10 @@ def test_through_feast_with_a_source_that_has_a_column_of_nulls(tmp_path):
             Field(name="s", dtype=Float64, tags={**SCORE.tags, "sketch.clusters": "8"}),
             "no effect: sketch.clusters",
         ),
-        (Field(name="s", dtype=Float64, tags={"sketch.score": "{of: [viewed]}"}), "no effect: sketch.score"),
-        (
-            Field(name="s", dtype=Float64, tags={**SCORE.tags, "sketch.score": "{of: [viewed,viewed]}"}),
-            "each once",
-        ),
         (
             Field(name="s", dtype=Float64, tags={"sketch.codec": "score", "sketch.score": "{of: [viewed]}"}),
             "needs the tag sketch.score",
         ),
-        (Field(name="s", dtype=Float64, tags={**SCORE.tags, "sketch.score": "{bits: 17}"}), "from 1 to 16"),
     ],
 )
 def test_tags_that_do_not_fit_are_refused(make_harness, make_view, tmp_path, field, message):

@@ -12,13 +12,11 @@ from feast.data_source import PushMode
 from feast.protos.feast.types.Value_pb2 import Int64Set, Value
 from feast.types import Int64, Set, String
 
-from feast_sketch_store.adapter.options import OnlineStoreOptions
 from feast_sketch_store.cli import cli
 from feast_sketch_store.engines.write_job import ROWS_GIVEN, WriteJob
 from feast_sketch_store.errors import GateError, SettingsError
 from feast_sketch_store.online_store import online_store_of
 from feast_sketch_store.operations import maintenance
-from feast_sketch_store.settings.table import Gate, plain
 from tests.helpers.keys import user_key
 from tests.helpers.processes import run_command
 from tests.helpers.repository import (
@@ -158,16 +156,6 @@ def test_settings_are_checked_by_apply(tmp_path):
     tags = {"sketch.gate": "{check: 'checks:plausible'}"}
     with pytest.raises(SettingsError, match=r"history.*checks:plausible.*cannot be imported"):
         make_repository(tmp_path, make_view({"viewed": Set(Int64)}, tags=tags))
-    with pytest.raises(SettingsError, match=r"gate.*change"):
-        make_repository(tmp_path, make_view({"viewed": Set(Int64)}, tags={"sketch.gate": "{change: -1}"}))
-
-
-def test_a_gate_is_read_from_what_was_dumped():
-    options = OnlineStoreOptions(gate={"entities": 3, "change": "20%", "check": "checks:plausible"})
-    assert options.gate == Gate(3, 0.2, "checks:plausible")
-    assert OnlineStoreOptions(**options.model_dump()).gate == options.gate
-    assert plain(Gate()) == {}
-    assert not OnlineStoreOptions().gate.is_set
 
 
 def test_features_of_a_backing_store_cannot_be_held_back(tmp_path):

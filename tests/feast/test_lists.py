@@ -211,12 +211,9 @@ def test_lists_refuse_what_they_cannot_keep(store, tmp_path):
         (lambda: lists.add([1], ["a"], [TOO_LATE]), "after the year 9999"),
         (lambda: lists.remove([1], "a", TOO_EARLY), "before the year 1"),
         (lambda: lists.add([1], ["a"], ["soon"]), "these are not timestamps"),
-        (lambda: lists.add([1], ["a"], [None]), "1 timestamps are needed, not 1 null"),
         (lambda: lists.add([1], [None]), "takes 1 value here, not 1 null"),
         (lambda: lists.remove([1, 2], ["a"]), "takes 2 values here, not 1 value"),
-        (lambda: lists.get([1], limit=0), "the limit 0 for"),
-        (lambda: lists.get([1], limit=-1), "the limit -1 for"),
-        (lambda: lists.get([1], limit=1.0), "the limit 1.0 .* is not a whole number from 1"),
+        (lambda: lists.get([1], limit=-1), "the limit -1 for .* is not a whole number from 1"),
         (lambda: lists.replace([1], [0, 2], ["a"]), "takes 2 values"),
         (lambda: lists.replace([1], [1, 2], ["a"]), "indptr is not the bounds"),
     ]:

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 from datetime import UTC, datetime, timedelta
 
 import pandas as pd
@@ -430,26 +429,6 @@ class TestRebuild:
         assert maintenance.vacuum(repository, "history") == 1
         assert maintenance.verify(repository, "history").leftovers == []
         assert {path.name for path in storage.path.iterdir()} <= {"seal.lock", "view.json", "view.lock"}
-
-    def test_two_at_once(self, store, monkeypatch):
-        materialize, errors = FeatureStore.materialize, []
-
-        def second(self, *arguments, **options):
-            monkeypatch.setattr(FeatureStore, "materialize", materialize)
-            thread = threading.Thread(target=lambda: errors.append(_error(another(store))))
-            thread.start()
-            thread.join()
-            materialize(self, *arguments, **options)
-
-        def _error(other):
-            online_store_of(other).lock_timeout_seconds = 0.0
-            with pytest.raises(StorageError) as caught:
-                maintenance.rebuild(other, "history")
-            return str(caught.value)
-
-        monkeypatch.setattr(FeatureStore, "materialize", second)
-        assert maintenance.rebuild(store, "history") == NUM_USERS
-        assert "another process is sealing" in errors[0]
 
 
 class TestVerify:

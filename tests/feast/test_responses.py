@@ -84,21 +84,13 @@ USERS = [5, 3, -2, 5, 1_000, 0, 38, 31, 5, 57, -1]
 SHOPS = [f"shop-{user + 2}" for user in USERS]
 USER_FEATURES = ["history:viewed", "history:country", "history:tags"]
 REQUESTS = {
-    "one user": (USER_FEATURES, {"user_id": [7]}, {}),
     "one that is not there": (USER_FEATURES, {"user_id": [1_000]}, {}),
     "none that is there": (USER_FEATURES, {"user_id": [1_000, -7, 1_000]}, {}),
-    "several, some twice": (USER_FEATURES, {"user_id": USERS}, {}),
-    "features in another order": (USER_FEATURES[::-1], {"user_id": USERS}, {}),
-    "one feature of all": (["history:country"], {"user_id": USERS}, {}),
-    "strings": (["shops:sold"], {"shop_id": SHOPS}, {}),
-    "composite keys": (["prices:paid", "prices:visits"], {"user_id": USERS, "shop_id": SHOPS}, {}),
     "all views": (
         [*USER_FEATURES, "prices:visits", "shops:sold"],
         {"shop_id": SHOPS, "user_id": USERS},
         {"full_feature_names": True},
     ),
-    "versions": (USER_FEATURES, {"user_id": USERS}, {"include_feature_view_version_metadata": True}),
-    "dicts": (USER_FEATURES, [{"user_id": user} for user in USERS], {}),
     "values": (USER_FEATURES, {"user_id": [Value(int64_val=user) for user in USERS]}, {}),
     "users of another type": (USER_FEATURES, {"user_id": ["5", "3"]}, {}),
 }

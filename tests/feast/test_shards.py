@@ -24,8 +24,8 @@ from feast_sketch_store.layers import build
 from feast_sketch_store.online_store import online_store_of
 from feast_sketch_store.operations import maintenance, resharding
 from feast_sketch_store.view import sealing, view_file
-from feast_sketch_store.view.shard_map import ShardMap, shards_of
-from feast_sketch_store.view.view_file import ViewFile, shard_map_of
+from feast_sketch_store.view.shard_map import shards_of
+from feast_sketch_store.view.view_file import ViewFile
 from tests.helpers.keys import user_hashes
 from tests.helpers.length import by_length, combined
 from tests.helpers.repository import make_repository, make_view, materialize, read_users
@@ -230,28 +230,6 @@ def test_writes_are_refused_while_rows_move(tmp_path):
     assert len(refused) == 1
 
 
-def test_rows_that_are_written_in_spite_of_the_fence_stop_the_move(tmp_path, monkeypatch):
-    store = fill(make_store(tmp_path, 1))
-    writer = open_view(FeatureStore(repo_path=str(tmp_path)), "history")
-    writer.registration = None  # it does not look, as one that hangs between its look and its row
-    real = resharding._fill
-
-    def fill_and_write(part, moved):
-        end = real(part, moved)
-        writer.write(next(part.kept_rows().batches())[1].slice(0, 1))
-        return end
-
-    monkeypatch.setattr(resharding, "_fill", fill_and_write)
-    with pytest.raises(StorageError, match="was written while its rows were divided into shards"):
-        resharding.reshard(store, "history", 4, lambda seconds: None)
-    monkeypatch.undo()
-    assert shard_map_of(storage_of(store)) == ShardMap()
-    write(store)
-    assert reshard(tmp_path, 4)[0] == NUM_USERS
-    with pytest.raises(SettingsError, match="has 4 shards already"):
-        reshard(tmp_path, 4)
-
-
 class Killed(BaseException):
     """Stands for the end of a process: nothing is cleaned up."""
 
@@ -405,6 +383,8 @@ def test_the_command_divides_rows_anew(tmp_path, monkeypatch):
     arguments = ["-c", str(tmp_path), "rebuild", "history", "--shards", "8"]
     done = CliRunner().invoke(cli, [*arguments, "--json"], catch_exceptions=False)
     assert json.loads(done.stdout) == [{"view": "history", "entities": NUM_USERS}]
+    done = CliRunner().invoke(cli, arguments, catch_exceptions=False)
+    assert "has 8 shards already" in done.output
     done = CliRunner().invoke(cli, [*arguments, "--yes"], catch_exceptions=False)
     assert "leave out --from, --to, --yes and --force" in done.output
 

@@ -96,6 +96,20 @@ def test_tags_say_how_a_feature_is_kept(make_store):
     report = maintenance.inspect(store, "history")
     assert report.bits_per_fact < 100
     assert all(f.size_bytes > 0 for f in report.features)
+    for arguments in (["inspect"], ["inspect", "history", "--json"]):
+        done = CliRunner().invoke(cli, ["-c", str(store.repo_path), *arguments], catch_exceptions=False)
+        assert done.exit_code == 0, done.output
+        if "--json" in arguments:
+            (printed,) = json.loads(done.stdout)
+            viewed = next(f for f in printed["features"] if f["name"] == "viewed")
+            assert (viewed["structure"], viewed["facts_cut"]) == ("sets", NUM_USERS)
+        else:
+            rows = {line.split()[1]: line.split() for line in done.stdout.splitlines() if "history" in line}
+            assert "structure" in done.stdout
+            assert "facts cut" in done.stdout
+            assert {"sets", str(NUM_USERS)} <= {*rows["viewed"]}
+            assert "weighted_bloom" in rows["sizes"]
+            assert "column" in rows["country"]
 
 
 @pytest.mark.slow
@@ -133,28 +147,6 @@ def test_filters_by_cluster(make_store, style):
     assert list(shown["viewed"][1]) == []
 
 
-def test_the_command_line_shows_them(make_store):
-    store = make_store(
-        viewed_tags={"sketch.structure": "sets", "sketch.vocabulary": "{top: 2}"},
-        sizes_tags={"sketch.structure": "weighted_bloom", "sketch.target": "noise 0.1"},
-    )
-    for arguments in (["inspect"], ["inspect", "history", "--json"], ["verify"]):
-        done = CliRunner().invoke(cli, ["-c", str(store.repo_path), *arguments], catch_exceptions=False)
-        assert done.exit_code == 0, done.output
-        if arguments == ["inspect"]:
-            rows = {line.split()[1]: line.split() for line in done.stdout.splitlines() if "history" in line}
-            assert "structure" in done.stdout
-            assert "facts cut" in done.stdout
-            assert "sets" in rows["viewed"]
-            assert str(NUM_USERS) in rows["viewed"]
-            assert "weighted_bloom" in rows["sizes"]
-            assert "column" in rows["country"]
-        elif "--json" in arguments:
-            (report,) = json.loads(done.stdout)
-            viewed = next(f for f in report["features"] if f["name"] == "viewed")
-            assert (viewed["structure"], viewed["facts_cut"]) == ("sets", NUM_USERS)
-
-
 def test_a_vocabulary_from_a_file_beside_the_configuration(make_store, tmp_path):
     (tmp_path / "items.json").write_text('["coffee", "a7"]')
     store = make_store(viewed_tags={"sketch.structure": "sets", "sketch.vocabulary": "{file: items.json}"})
@@ -185,8 +177,6 @@ def test_values_that_no_row_had_at_the_seal_are_shown_before_the_next_one(
     ("content", "message"),
     [
         (None, "which cannot be read as a JSON list"),
-        ("not json", "which cannot be read as a JSON list"),
-        ('{"a": 1}', "which cannot be read as a JSON list"),
         ("[1, 2]", "a value of another type than the feature, .* a number or a date needs quotes"),
         (r'["\ud83d"]', "a value of another type than the feature"),
     ],

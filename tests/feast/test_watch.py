@@ -11,13 +11,10 @@ from datetime import UTC, datetime
 import pandas as pd
 import pytest
 import yaml
-from click.testing import CliRunner
 from feast import FeatureStore
-from feast.repo_config import FeastConfigError
 from feast.types import Set, String
 
 from feast_sketch_store import open_view
-from feast_sketch_store.cli import cli
 from feast_sketch_store.errors import StorageError
 from feast_sketch_store.operations import maintenance
 from feast_sketch_store.view.sealing import SealPolicy
@@ -144,12 +141,6 @@ def test_the_command_seals_what_another_process_writes_until_it_is_interrupted(s
     assert stats.sealed_entities > 11
 
 
-def test_options_of_the_watch_need_it(store):
-    done = CliRunner().invoke(cli, ["-c", str(store.repo_path), "seal", "--min-rows", "10"])
-    assert done.exit_code == 2
-    assert "need --watch" in done.stderr
-
-
 def test_with_seal_job_writes_only_append(store):
     settings = store.repo_path / "feature_store.yaml"
     options = yaml.safe_load(settings.read_text())
@@ -165,7 +156,3 @@ def test_with_seal_job_writes_only_append(store):
         watch.wait_for(1)
     assert watch.sealed == ["history"]
     assert view.stats().sealed_entities == 1100
-    options["online_store"]["compaction"] = "never"
-    settings.write_text(yaml.safe_dump(options))
-    with pytest.raises(FeastConfigError, match="compaction: it must be auto or job or a mapping"):
-        another(store)

@@ -16,7 +16,6 @@ from feast_sketch_store.storage.buckets import _objects, open_bucket
 from feast_sketch_store.storage.names import OBJECT_LOG
 from feast_sketch_store.storage.objects import Objects
 from feast_sketch_store.structures.goals import NOISE_RATIO, Goal
-from feast_sketch_store.view.holding import pin, unpin
 from feast_sketch_store.view.opening import ReadOnlyView, open_view
 from feast_sketch_store.view.removal import remove_view
 from feast_sketch_store.view.shard_map import shards_of
@@ -203,21 +202,6 @@ def test_a_replica_that_followed_the_rows_starts_from_the_cache(on_server):
     again = replica(on_server)  # its settings name the former number of shards
     assert len(again.shards) == 2
     assert shown(again) == expected
-
-
-def test_reads_are_held_while_rows_are_written(in_memory):
-    view, _ = in_memory.fill()
-    assert view.seal()
-    before = shown(view)
-    copy = replica(in_memory)
-    pin(view)
-    put(view, range(NUM_USERS), second=3)
-    assert view.seal()
-    copy.refresh()
-    assert shown(copy) == shown(replica(in_memory)) == before
-    assert unpin(view)
-    copy.refresh()
-    assert shown(copy)[5] == {"3 5", "milk"}
 
 
 @pytest.mark.has_long_form

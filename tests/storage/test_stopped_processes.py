@@ -1,6 +1,5 @@
 """Processes that are stopped, or miss an answer, while others use the same bucket: nothing is lost."""
 
-import io
 import itertools
 import os
 import threading
@@ -10,7 +9,6 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 import obstore
-import pyarrow.parquet as pq
 import pytest
 from obstore.store import MemoryStore
 
@@ -116,20 +114,6 @@ def test_files_that_were_committed_meanwhile_are_not_discarded(bucket, monkeypat
     first.absorb()
     assert dropped == [0]
     assert items_of(bucket.view(), range(100, 140)) == {user: {"job"} for user in range(100, 140)}
-
-
-def test_a_vacuum_after_a_seal_leaves_no_deleted_value(bucket):
-    view = bucket.view()
-    put(view, {user: ["secret"] if user == 7 else ["a"] for user in range(9000)})
-    view.delete(deletions([user_key(7)], datetime.now(UTC)))
-    view.seal()
-    view.vacuum(0.0)
-    for key in bucket.paths():
-        content = bytes(obstore.get(bucket.objects, key).bytes())
-        if key.endswith(".parquet") and "checkpoint" not in key:
-            assert ["secret"] not in pq.read_table(io.BytesIO(content))["viewed"].to_pylist(), key
-        else:
-            assert b"secret" not in content, key
 
 
 # -- leases ------------------------------------------------------------------------------------
