@@ -45,6 +45,7 @@ from tests.helpers.keys import entity_key
 from tests.helpers.length import by_length
 from tests.helpers.processes import PATIENCE_SECONDS, warm_context
 from tests.helpers.redis_server import running_cluster
+from tests.helpers.repository import make_repository
 from tests.helpers.sql_servers import running_mariadb, running_postgres
 
 pytestmark = pytest.mark.slow
@@ -219,16 +220,10 @@ def make_view(name="history", join_key="user_id", value_type=ValueType.INT64, fe
 
 
 def make_store(folder, project, view, user, structure="sets"):
-    folder.mkdir(exist_ok=True)
     join_key = {user.join_key: [0] if user.value_type == ValueType.INT64 else ["a"]}
     values = {"liked": [["a"]], "seen": [[1]], "country": ["no"], "score": [0.5]}
     frame = pd.DataFrame({**join_key, **values, "event_timestamp": [NOON]})
-    frame.to_parquet(folder / "rows.parquet")
-    (folder / "feature_store.yaml").write_text(
-        f"project: {project}\nprovider: local\nregistry: {folder}/registry.db\n"
-        f"entity_key_serialization_version: 3\nonline_store:\n  type: sketch\n  structure: {structure}\n"
-    )
-    store = FeatureStore(repo_path=str(folder))
+    store = make_repository(folder, rows=frame, project=project, structure=structure)
     store.apply([user, view])
     return store, store.get_feature_view(view.name)
 

@@ -4,7 +4,7 @@ import asyncio
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from feast import Entity, FeatureService, FeatureStore, FeatureView, Field, FileSource, ValueType
+from feast import Entity, FeatureService, FeatureStore, ValueType
 from feast.infra.online_stores.online_store import OnlineStore
 from feast.protos.feast.types.Value_pb2 import Int64Set, StringList, Value
 from feast.types import Array, Int64, Set, String
@@ -13,32 +13,22 @@ from feast_sketch_store import SketchOnlineStore, SketchStoreError
 from feast_sketch_store.adapter import responses
 from feast_sketch_store.adapter.plans import Keys
 from tests.helpers.keys import entity_key
-from tests.helpers.repository import make_config
+from tests.helpers.repository import USER, make_config, make_view
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
-ENTITIES = {
-    "user": Entity(name="user", join_keys=["user_id"], value_type=ValueType.INT64),
-    "shop": Entity(name="shop", join_keys=["shop_id"], value_type=ValueType.STRING),
-}
+SHOP = Entity(name="shop", join_keys=["shop_id"], value_type=ValueType.STRING)
+KEYS = {"user_id": Int64, "shop_id": String}
 
 
 def view_of(name, entities, **features):
-    types = {"user": Int64, "shop": String}
-    keys = [Field(name=f"{entity}_id", dtype=types[entity]) for entity in entities]
-    fields = [Field(name=name, dtype=dtype) for name, dtype in features.items()]
-    return FeatureView(
-        name=name,
-        entities=[ENTITIES[entity] for entity in entities],
-        schema=[*keys, *fields],
-        source=FileSource(name=name, path=f"{name}.parquet", timestamp_field="event"),
-        ttl=timedelta(0),
-    )
+    keys = {entity.join_key: KEYS[entity.join_key] for entity in entities}
+    return make_view(keys | features, f"{name}.parquet", name=name, entities=entities)
 
 
 VIEWS = [
-    view_of("history", ["user"], viewed=Set(Int64), country=String, tags=Array(String)),
-    view_of("prices", ["user", "shop"], paid=Set(Int64), visits=Int64),
-    view_of("shops", ["shop"], sold=Set(Int64)),
+    view_of("history", [USER], viewed=Set(Int64), country=String, tags=Array(String)),
+    view_of("prices", [USER, SHOP], paid=Set(Int64), visits=Int64),
+    view_of("shops", [SHOP], sold=Set(Int64)),
 ]
 
 
@@ -69,7 +59,7 @@ def store(request, tmp_path_factory):
     rates = {"target": "error 1e-9", "advanced": {"scalar_error": 1e-9, "presence_error": 1e-9}}
     config = make_config(tmp_path, **rates)
     feature_store = FeatureStore(config=config)
-    feature_store.apply([*ENTITIES.values(), *VIEWS])
+    feature_store.apply([USER, SHOP, *VIEWS])
     online_store = feature_store._get_provider().online_store
     for view in VIEWS:
         online_store.online_write_batch(config, view, rows_of(view, 0, 40), None)

@@ -18,18 +18,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from feast import (
-    Entity,
-    FeatureService,
-    FeatureStore,
-    FeatureView,
-    Field,
-    FileSource,
-    PushSource,
-    RequestSource,
-    ValueType,
-    metrics,
-)
+from feast import Entity, FeatureService, FeatureStore, Field, RequestSource, ValueType, metrics
 from feast.feature_server import get_app
 from feast.infra.online_stores.online_store import OnlineStore
 from feast.on_demand_feature_view import on_demand_feature_view
@@ -48,7 +37,7 @@ from tests.helpers.asgi import PATH, ask
 from tests.helpers.keys import entity_key
 from tests.helpers.ports import free_ports
 from tests.helpers.processes import PATIENCE_SECONDS, start_command
-from tests.helpers.repository import USER, make_config
+from tests.helpers.repository import USER, make_config, make_repository, make_view
 from tests.helpers.values import elements_of, make_value
 
 pytestmark = pytest.mark.slow
@@ -65,11 +54,9 @@ EVERY_TYPE = [*SCALARS, *map(Array, SCALARS), *map(Set, SCALARS), Array(Array(In
 
 
 def view_of(name, entities, features, **options):
-    keys = [Field(name=entity.join_key, dtype=KEYS[entity.join_key]) for entity in entities]
-    fields = [Field(name=feature, dtype=dtype) for feature, dtype in features.items()]
-    options.setdefault("source", FileSource(name=name, path=f"{name}.parquet", timestamp_field="event"))
-    return FeatureView(
-        name=name, entities=entities, schema=[*keys, *fields], ttl=timedelta(0), online=True, **options
+    keys = {entity.join_key: KEYS[entity.join_key] for entity in entities}
+    return make_view(
+        {**keys, **features}, f"{name}.parquet", name=name, entities=entities, online=True, **options
     )
 
 
@@ -77,9 +64,7 @@ HISTORY = view_of(
     "history",
     [USER],
     {"viewed": Set(Int64), "tags": Set(String), "country": String, "score": Float64},
-    source=PushSource(
-        name="events", batch_source=FileSource(name="h", path="h.parquet", timestamp_field="event")
-    ),
+    pushed="events",
 )
 TYPES = view_of("types", [USER], {f"f{n}": dtype for n, dtype in enumerate(EVERY_TYPE)})
 PRICES = view_of("prices", [USER, SHOP], {"paid": Int64, "notes": Array(String)})
@@ -469,8 +454,7 @@ def test_a_changed_registry_changes_the_answers(tmp_path):
 def test_expired_rows_are_told_as_feast_does(tmp_path):
     config = make_config(tmp_path, ttl={"expire": True})
     store = FeatureStore(config=config)
-    view = view_of("history", [USER], {"country": String})
-    view.ttl = timedelta(hours=1)
+    view = view_of("history", [USER], {"country": String}, ttl=timedelta(hours=1))
     store.apply([USER, view])
     online, row = store._get_provider().online_store, {"country": Value(string_val="FR")}
     moments = [datetime.now(UTC) - timedelta(hours=hours) for hours in (0, 2)]
@@ -669,12 +653,5 @@ def _answer_of(port, request, process):
 
 def test_an_app_for_any_asgi_server(tmp_path, monkeypatch):
     monkeypatch.setenv(serve_app.REPOSITORY, str(tmp_path))
-    document = {
-        "project": "shop",
-        "provider": "local",
-        "registry": "registry.db",
-        "online_store": {"type": "sketch", "path": "sketch"},
-        "entity_key_serialization_version": 3,
-    }
-    (tmp_path / "feature_store.yaml").write_text(json.dumps(document))  # which is YAML
+    make_repository(tmp_path)
     assert isinstance(serve_app.create_app(), serve_app.FeatureServer)

@@ -8,13 +8,13 @@ import json
 import logging
 import sys
 import time
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from types import SimpleNamespace
 
 import jwt
 import pandas as pd
 import pytest
-from feast import FeatureService, FeatureStore, FeatureView, Field, FileSource, metrics
+from feast import FeatureService, FeatureStore, FeatureView, metrics
 from feast.feature_server import get_app
 from feast.permissions.action import AuthzedAction
 from feast.permissions.auth import auth_manager
@@ -31,7 +31,7 @@ from feast_sketch_store.serve.app import set_up_security
 from tests.helpers.asgi import ask
 from tests.helpers.cases import for_each
 from tests.helpers.oidc import Provider
-from tests.helpers.repository import USER
+from tests.helpers.repository import USER, make_view
 
 FEAST = Version(importlib.metadata.version("feast"))
 pytestmark = pytest.mark.skipif(
@@ -45,9 +45,7 @@ LATER = 4_000_000_000  # seconds since 1970
 
 
 def view_of(name):
-    fields = [Field(name="user_id", dtype=Int64), Field(name=f"{name}_country", dtype=String)]
-    source = FileSource(name=name, path=f"{name}.parquet", timestamp_field="event")
-    return FeatureView(name=name, entities=[USER], schema=fields, ttl=timedelta(0), source=source)
+    return make_view({"user_id": Int64, f"{name}_country": String}, f"{name}.parquet", name=name)
 
 
 OPEN, CLOSED = view_of("open"), view_of("closed")
