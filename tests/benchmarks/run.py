@@ -26,7 +26,6 @@ BENCHMARKS = (
     "one_set",
     "online_read",
     "several_views",
-    "exact_views",
     "online_write",
     "streaming",
     "lists",

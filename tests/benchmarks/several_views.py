@@ -35,6 +35,7 @@ from stores import (
 )
 
 SHAPES = ((1, 10), (5, 10), (4, 50))
+EXACT = "sketch, exact features"
 SKETCH_PRECOMPUTED = "sketch, precompute_online"
 PRECOMPUTED = (REDIS_PRECOMPUTED, SKETCH_PRECOMPUTED)
 CALLS_PER_NUM_ENTITIES = {1: 100, 10: 50, 50: 20}
@@ -73,7 +74,11 @@ def run(*, quick: bool) -> None:
 def _goals(num_views: int, num_features: int, p50: dict[str, float]) -> list[Goal]:
     """Those of one entity."""
     if num_views == 1:
-        return [Goal("one entity, scalars of one view, against the floor", p50[SKETCH] / p50[FLOOR], 1.15)]
+        return [
+            Goal(f"one entity, scalars of one view, {name}, against {peer}", p50[name] / p50[peer], limit)
+            for name in (SKETCH, EXACT)
+            for peer, limit in ((SQLITE, 0.7), (FLOOR, 1.15))
+        ]
     name = f"one entity, {num_views} views of {num_features} scalars"
     limits = {SQLITE: 0.8, REDIS: 0.6, REDIS_GLIDE: 0.6, VALKEY: 0.6, FLOOR: 1.2}
     return [
@@ -138,7 +143,7 @@ def _stores(
     """The same rows in each store, of Redis and Valkey on these ports."""
     user = Entity(name="user", join_keys=["user_id"], value_type=ValueType.INT64)
     names = {v: [f"f{v}_{f}" for f in range(num_features)] for v in range(num_views)}
-    views = [scalar_view(user, f"view{v}", features, {}) for v, features in names.items()]
+    views = [scalar_view(user, f"view{v}", features) for v, features in names.items()]
     # Converted once for all stores, which takes longer than to write them.
     rows = [scalar_rows(view, num_users, seed) for seed, view in enumerate(views)]
     service = FeatureService(name=SERVICE, features=views, precompute_online=True)
@@ -148,6 +153,10 @@ def _stores(
     options = {
         SKETCH: {"type": SKETCH, "path": str(folder / "sketch"), "compaction": {"min_rows": 0}},
         SKETCH_PRECOMPUTED: {"type": SKETCH, "path": str(folder / "sketch"), "compaction": {"min_rows": 0}},
+        EXACT: {
+            **{"type": SKETCH, "path": str(folder / "exact"), "compaction": {"min_rows": 0}},
+            "default_codec": "exact",
+        },
         SQLITE: {"type": SQLITE, "path": str(folder / "online.db")},
         REDIS: of_redis,
         REDIS_GLIDE: {**of_redis, "client": "glide"},

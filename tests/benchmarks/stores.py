@@ -124,10 +124,10 @@ def config_of(folder: Path, online_store: dict[str, Any], project: str = "shop")
     )
 
 
-def scalar_view(user: Entity, name: str, features: Sequence[str], tags: dict[str, str]) -> FeatureView:
+def scalar_view(user: Entity, name: str, features: Sequence[str]) -> FeatureView:
     """A view of scalars, which are an Int64, a Float64 and a String in turn."""
     types = itertools.cycle((Int64, Float64, String))
-    fields = [Field(name=feature, dtype=next(types), tags=tags) for feature in features]
+    fields = [Field(name=feature, dtype=next(types)) for feature in features]
     source = FileSource(name=f"rows of {name}", path="rows.parquet", timestamp_field="event_timestamp")
     schema = [Field(name="user_id", dtype=Int64), *fields]
     return FeatureView(name=name, entities=[user], schema=schema, source=source)
