@@ -15,15 +15,14 @@ import gc
 import time
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from feast import FeatureView
 from feast.infra.online_stores.online_store import OnlineStore
 from feast.repo_config import RepoConfig
-from large_snapshot import enlarge
+from large_snapshot import large_sketch
 from measure import Goal, number, print_goals, print_set_up, print_table, seconds
-from startup import drop_pages, process
+from startup import drop_pages, process, read_found
 from stores import Backend, UserRows, entity_keys, set_up_of, sketch, temporary_folder
 
 from feast_sketch_store.threads import lowered_priority
@@ -39,11 +38,8 @@ def run(*, quick: bool) -> None:
     num_users, gigabytes = (5_000, 0.05) if quick else (50_000, 1.0)
     with temporary_folder() as folder:
         rows = UserRows(num_users)
-        store = sketch(
-            folder, rows, compaction={"min_rows": 0}, target="error 0.01"
-        )  # a filter, which can be enlarged
-        store.write(rows.to_feast())
-        snapshot = Path(enlarge(store, rows, int(gigabytes * 1e9)).where())
+        store, file = large_sketch(folder, rows, int(gigabytes * 1e9))
+        snapshot = Path(file.where())
         size = f"{snapshot.stat().st_size / 1e9:.2f} GB"
         _after_a_start(store, rows, size, rounds=1 if quick else 5)
         goals = _first_reads(store, rows, size, 10 if quick else 120)
@@ -196,7 +192,7 @@ def _read_at_moments(
 ) -> None:
     """In a process of its own: read as long as is asked for; of each, see `_TIMES`."""
     random = np.random.default_rng(1)
-    _read(online, config, view, entity_keys(list(range(num_users))))
+    read_found(online, config, view, entity_keys(list(range(num_users))))
     gc.collect()
     gc.freeze()
     pipe.send(True)
@@ -208,7 +204,7 @@ def _read_at_moments(
             while (left := due - time.perf_counter()) > 0:
                 time.sleep(left)
             began = time.perf_counter()
-            _read(online, config, view, key)
+            read_found(online, config, view, key)
             done = time.perf_counter()
             times.append((done - due, done - began, began - due))
         pipe.send(times)
@@ -229,8 +225,3 @@ def _seal_over_and_over(
                 seals += 1
             pipe.recv()
             pipe.send(seals)
-
-
-def _read(online: OnlineStore, config: RepoConfig, view: FeatureView, keys: list[Any]) -> None:
-    if any(values is None for _, values in online.online_read(config, view, keys, ["viewed"])):
-        raise AssertionError("a user was not found")

@@ -1,8 +1,10 @@
 """A snapshot as large as one of tens of millions of users, whose table is made up, but for some users."""
 
+from pathlib import Path
+
 import numpy as np
 import pyarrow.compute as pc
-from stores import Backend, UserRows, entity_keys
+from stores import Backend, UserRows, entity_keys, sketch
 
 from feast_sketch_store.rows.entity_keys import hash_serialized_keys, serialize_entity_keys
 from feast_sketch_store.snapshot.files import SnapshotFile, SnapshotFolder
@@ -10,7 +12,14 @@ from feast_sketch_store.snapshot.sealed import with_checksums
 from feast_sketch_store.succinct import ShiftingBloomFilterBuilder
 
 
-def enlarge(store: Backend, rows: UserRows, size_bytes: int) -> SnapshotFile:
+def large_sketch(folder: Path, rows: UserRows, size_bytes: int) -> tuple[Backend, SnapshotFile]:
+    """A store of the rows whose newest snapshot is that large."""
+    store = sketch(folder, rows, target="error 0.01")  # a filter, which can be made as large as it takes
+    store.write(rows.to_feast())
+    return store, _enlarge(store, rows, size_bytes)
+
+
+def _enlarge(store: Backend, rows: UserRows, size_bytes: int) -> SnapshotFile:
     """Replace the newest snapshot of a view with ``viewed`` by one whose table has a given size.
 
     The users are in the table as they were, so reads find them. Half of the bits are ones at random, as in

@@ -5,6 +5,7 @@ Rows of the data sets that `click_prediction/tasks.py` describes are left out if
 """
 
 import os
+import sys
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
-from feast import Entity, FeatureStore, FeatureView, Field, FileSource, ValueType
+from feast import FeatureStore, Field
 from feast.types import Array, Int64, String
 from lists import NEWEST
 from measure import interleaved, number, print_set_up, print_table
@@ -20,6 +21,9 @@ from numpy.typing import NDArray
 from stores import temporary_folder
 
 from feast_sketch_store import Lists, SketchReader, open_view
+
+sys.path.insert(0, str(Path(__file__).parents[2]))  # for what tests share
+from tests.helpers.repository import make_repository, make_view
 
 USERS_A_READ = 1_000
 
@@ -98,32 +102,13 @@ def _all_events(num_users: int) -> Iterator[tuple[str, Events]]:
 
 def _filled(folder: Path, events: Events) -> FeatureStore:
     """A sealed view of the events."""
-    (folder / "feature_store.yaml").write_text(
-        "project: news\nprovider: local\nregistry: registry.db\nentity_key_serialization_version: 3\n"
-        "online_store: {type: sketch, path: sketch, compaction: job}\n"
-    )
     row = {"user_id": [0], "item": [[0]], "kind": [["-"]], "event": [pd.Timestamp.now("UTC")]}
-    pd.DataFrame(row).to_parquet(folder / "rows.parquet")
-    known = [f"{value}" for value in pd.unique(events.attribute)]
-    user = Entity(name="user", join_keys=["user_id"], value_type=ValueType.INT64)
-    view = FeatureView(
-        name="history",
-        entities=[user],
-        schema=[
-            Field(
-                name="item",
-                dtype=Array(Int64),
-                tags={"sketch.codec": "list", "sketch.list": "{resolution: 1h, limit: 1000}"},
-            ),
-            Field(
-                name="kind", dtype=Array(String), tags={"sketch.of": "item", "sketch.vocabulary": str(known)}
-            ),
-        ],
-        source=FileSource(path=str(folder / "rows.parquet"), timestamp_field="event"),
-        ttl=timedelta(days=3650),
-    )
-    store = FeatureStore(repo_path=str(folder))
-    store.apply([user, view])
+    known = str([f"{value}" for value in pd.unique(events.attribute)])
+    tags = {"sketch.codec": "list", "sketch.list": "{resolution: 1h, limit: 1000}"}
+    item = Field(name="item", dtype=Array(Int64), tags=tags)
+    kind = Field(name="kind", dtype=Array(String), tags={"sketch.of": "item", "sketch.vocabulary": known})
+    view = make_view([item, kind], ttl=timedelta(days=3650))
+    store = make_repository(folder, view, rows=pd.DataFrame(row), compaction="job")
     lists = Lists(store, "history", "item")
     for first in range(0, len(events.users), 100_000):
         users, values, times, kinds = (part[first : first + 100_000] for part in events)

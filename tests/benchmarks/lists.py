@@ -6,6 +6,7 @@ where a call has several users. It runs twice: without a log, and with `appendfs
 a second of adds. Adds of this store are durable when they return.
 """
 
+import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-from feast import Entity, FeatureStore, FeatureView, Field, FileSource, ValueType
+from feast import FeatureStore, Field
 from feast.types import Array, Int64
 from measure import interleaved, number, print_set_up, print_table, seconds
 from numpy.typing import NDArray
@@ -26,6 +27,9 @@ from stores import redis_server, temporary_folder
 
 from feast_sketch_store import Lists, SketchReader, open_view
 from feast_sketch_store.operations import maintenance
+
+sys.path.insert(0, str(Path(__file__).parents[2]))  # for what tests share
+from tests.helpers.repository import make_repository, make_view
 
 ITEMS, VALUES, NEWEST, DAYS = 200, 20_000, 50, 80
 SKETCH, REDIS, REDIS_LOG = "lists", "redis", "redis, AOF everysec"
@@ -66,25 +70,10 @@ def _drawn(num_users: int) -> Items:
 
 
 def _store(folder: Path) -> FeatureStore:
-    (folder / "feature_store.yaml").write_text(
-        "project: news\nprovider: local\nregistry: registry.db\nentity_key_serialization_version: 3\n"
-        "online_store: {type: sketch, path: sketch, compaction: {min_rows: 100000000}}\n"
-    )
-    pd.DataFrame({"user_id": [0], "read": [[0]], "event": [pd.Timestamp.now("UTC")]}).to_parquet(
-        folder / "rows.parquet"
-    )
+    row = pd.DataFrame({"user_id": [0], "read": [[0]], "event": [pd.Timestamp.now("UTC")]})
     tags = {"sketch.codec": "list", "sketch.list": f"{{resolution: 1h, limit: {ITEMS}}}"}
-    user = Entity(name="user", join_keys=["user_id"], value_type=ValueType.INT64)
-    view = FeatureView(
-        name="history",
-        entities=[user],
-        schema=[Field(name="read", dtype=Array(Int64), tags=tags)],
-        source=FileSource(path=str(folder / "rows.parquet"), timestamp_field="event"),
-        ttl=timedelta(days=365),
-    )
-    store = FeatureStore(repo_path=str(folder))
-    store.apply([user, view])
-    return store
+    view = make_view([Field(name="read", dtype=Array(Int64), tags=tags)], ttl=timedelta(days=365))
+    return make_repository(folder, view, rows=row, compaction={"min_rows": 100_000_000})
 
 
 @contextmanager

@@ -15,7 +15,16 @@ from typing import Any
 from feast.infra.online_stores.online_store import OnlineStore
 from feast.protos.feast.types.EntityKey_pb2 import EntityKey
 from feast.types import FeastType, Int64, String
-from measure import Goal, interleaved_samples, number, print_goals, print_set_up, print_table, quantile
+from measure import (
+    Goal,
+    interleaved_samples,
+    number,
+    print_goals,
+    print_set_up,
+    print_table,
+    quantile,
+    quantiles_beside,
+)
 from stores import (
     FLOOR,
     REDIS,
@@ -124,19 +133,8 @@ def _medians(samples: dict[str, list[float]]) -> dict[str, float]:
 
 
 def _lines(call: str, batch: int, samples: dict[str, list[float]]) -> list[list[str]]:
-    p50, p99 = ({name: quantile(times, share) for name, times in samples.items()} for share in (0.5, 0.99))
-    return [
-        [
-            call,
-            f"{batch:,}",
-            name,
-            number(p50[name] * 1e6),
-            number(p99[name] * 1e6),
-            number(p50[SKETCH] / p50[name]),
-            number(p99[SKETCH] / p99[name]),
-        ]
-        for name in samples
-    ]
+    cells = quantiles_beside(samples, SKETCH)
+    return [[call, f"{batch:,}", name, *own] for name, own in cells.items()]
 
 
 def _get_online_features(backend: Backend) -> Any:

@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 from feast.types import FeastType, Int64, String
-from large_snapshot import enlarge
+from large_snapshot import large_sketch
 from measure import interleaved, number, print_set_up, print_table
 from numpy.typing import NDArray
-from stores import Backend, UserRows, set_up_of, sketch, temporary_folder
+from stores import UserRows, set_up_of, temporary_folder
 
 from feast_sketch_store import SketchReader
 
@@ -87,9 +87,7 @@ def questions(rows: UserRows) -> list[tuple[str, int, Ask]]:
 
 
 def _reader(rows: UserRows, megabytes: int, folder: Path) -> SketchReader:
-    store: Backend = sketch(folder, rows, target="error 0.01")
-    store.write(rows.to_feast())
-    enlarge(store, rows, megabytes * 10**6)
+    large_sketch(folder, rows, megabytes * 10**6)
     reader = SketchReader(folder / "sketch", "history", "shop", refresh_interval_seconds=1e9)
     answer = reader.csr("viewed", np.arange(NUM_USERS))
     _check(answer, rows)

@@ -11,7 +11,7 @@ from statistics import median
 from typing import Any
 
 import numpy as np
-from large_snapshot import enlarge
+from large_snapshot import large_sketch
 from measure import interleaved, number, print_set_up, print_table, seconds
 from stores import Backend, UserRows, entity_keys, set_up_of, sketch, temporary_folder
 
@@ -37,9 +37,7 @@ def run(*, quick: bool) -> None:
 
 
 def _open(folder: Path, rows: UserRows, gigabytes: float, rounds: int) -> None:
-    store = sketch(folder, rows, target="error 0.01")  # a filter, which can be made as large as it takes
-    store.write(rows.to_feast())
-    snapshot = enlarge(store, rows, int(gigabytes * 1e9))
+    store, snapshot = large_sketch(folder, rows, int(gigabytes * 1e9))
     view: View = store.online.view(store.config, store.view)  # type: ignore[attr-defined]
     hashes = np.random.default_rng(1).integers(0, 2**64, (BATCH, 2), np.uint64)
 

@@ -5,18 +5,22 @@ with an id of its own, and pushed as whole rows to a view whose rows replace eac
 when it returns. Sealed, sets take the same bytes as whole rows.
 """
 
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from feast import Entity, FeatureStore, FeatureView, Field, FileSource, PushSource, ValueType
+from feast import FeatureStore, Field
 from feast.types import Array, Int64, Set
 from measure import interleaved, number, print_set_up, print_table, seconds
 from stores import temporary_folder
 
 from feast_sketch_store import Counts, Sets, SketchReader, open_view
+
+sys.path.insert(0, str(Path(__file__).parents[2]))  # for what tests share
+from tests.helpers.repository import make_repository, make_view
 
 SIZE, VALUES, BATCH = 200, 20_000, 10_000
 GROWN, WHOLE, COUNTED = "sets that grow", "whole rows", "counts that grow"
@@ -38,37 +42,18 @@ def run(quick: bool = False) -> None:
 
 
 def _store(folder: Path) -> FeatureStore:
-    (folder / "feature_store.yaml").write_text(
-        "project: likes\nprovider: local\nregistry: registry.db\nentity_key_serialization_version: 3\n"
-        "online_store: {type: sketch, path: sketch, compaction: {min_rows: 100000000}}\n"
-    )
     rows = pd.DataFrame({"user_id": [0], "liked": [[0]], "event": [pd.Timestamp.now("UTC")]})
-    rows.to_parquet(folder / "rows.parquet")
-    source = FileSource(path=str(folder / "rows.parquet"), timestamp_field="event")
-    user = Entity(name="user", join_keys=["user_id"], value_type=ValueType.INT64)
+    liked = Field(name="liked", dtype=Array(Int64), tags={"sketch.codec": "counts"})
+    ids = Field(name="ids", dtype=Array(Int64), tags={"sketch.ids_of": "liked"})
     views = [
-        FeatureView(
-            name=name,
-            entities=[user],
-            schema=[Field(name="liked", dtype=Set(Int64))],
-            source=PushSource(name=name, batch_source=source),
-            tags={"sketch.rows": rule},
+        make_view(features, name=name, pushed=name, tags={"sketch.rows": rule})
+        for name, features, rule in (
+            ("grown", {"liked": Set(Int64)}, "append"),
+            ("whole", {"liked": Set(Int64)}, "replace"),
+            ("counted", [liked, ids], "append"),
         )
-        for name, rule in (("grown", "append"), ("whole", "replace"))
     ]
-    counted = FeatureView(
-        name="counted",
-        entities=[user],
-        schema=[
-            Field(name="liked", dtype=Array(Int64), tags={"sketch.codec": "counts"}),
-            Field(name="ids", dtype=Array(Int64), tags={"sketch.ids_of": "liked"}),
-        ],
-        source=PushSource(name="counted", batch_source=source),
-        tags={"sketch.rows": "append"},
-    )
-    store = FeatureStore(repo_path=str(folder))
-    store.apply([user, *views, counted])
-    return store
+    return make_repository(folder, *views, rows=rows, compaction={"min_rows": 100_000_000})
 
 
 def _writes(store: FeatureStore, sets: Sets, users: np.ndarray, values: np.ndarray) -> None:

@@ -15,7 +15,15 @@ from typing import Any
 import floor as floor_store
 import numpy as np
 from feast import Entity, FeatureService, FeatureStore, ValueType
-from measure import Goal, interleaved_samples, number, print_goals, print_set_up, print_table, quantile
+from measure import (
+    Goal,
+    interleaved_samples,
+    print_goals,
+    print_set_up,
+    print_table,
+    quantile,
+    quantiles_beside,
+)
 from stores import (
     FLOOR,
     REDIS,
@@ -108,22 +116,10 @@ def _measure(
 
     gets = {name: partial(_get, store, _asked(name, store, features)) for name, store in stores.items()}
     samples = interleaved_samples(gets, entities, rounds=_rounds(quick), calls=_calls(batch, quick))
-    p50, p99 = ({name: quantile(times, share) for name, times in samples.items()} for share in (0.5, 0.99))
     num_views = len({feature.partition(":")[0] for feature in features})
-    lines = [
-        [
-            str(num_views),
-            str(len(features) // num_views),
-            str(batch),
-            name,
-            number(p50[name] * 1e6),
-            number(p99[name] * 1e6),
-            number(p50[SKETCH] / p50[name]),
-            number(p99[SKETCH] / p99[name]),
-        ]
-        for name in samples
-    ]
-    return lines, p50
+    shape = [str(num_views), str(len(features) // num_views), str(batch)]
+    lines = [[*shape, name, *own] for name, own in quantiles_beside(samples, SKETCH).items()]
+    return lines, {name: quantile(times, 0.5) for name, times in samples.items()}
 
 
 def _asked(name: str, store: FeatureStore, features: list[str]) -> Any:

@@ -9,13 +9,15 @@ import argparse
 import statistics
 import tempfile
 import time
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from feast import Entity, FeatureStore, FeatureView, Field, FileSource, ValueType
+from feast import FeatureStore
 from feast.types import Int64, Set, String
+
+from tests.helpers.repository import make_repository, make_view, materialize
 
 NUM_USERS = 20_000
 EVENT = datetime(2026, 5, 1, tzinfo=UTC)
@@ -24,28 +26,10 @@ FEATURES = ["history:viewed", "history:country", "history:visits"]
 
 def repository(folder: Path, num_shards: int, rows: pd.DataFrame) -> FeatureStore:
     """A store with a sealed view."""
-    folder.mkdir()
-    (folder / "feature_store.yaml").write_text(
-        "project: shop\nprovider: local\nregistry: registry.db\nentity_key_serialization_version: 3\n"
-        f"online_store: {{type: sketch, path: sketch, structure: sets, shards: {{count: {num_shards}}}}}\n"
+    view = make_view({"viewed": Set(Int64), "country": String, "visits": Int64})
+    return materialize(
+        make_repository(folder, view, rows=rows, structure="sets", shards={"count": num_shards}), EVENT
     )
-    rows.to_parquet(folder / "rows.parquet")
-    user = Entity(name="user", join_keys=["user_id"], value_type=ValueType.INT64)
-    view = FeatureView(
-        name="history",
-        entities=[user],
-        schema=[
-            Field(name="viewed", dtype=Set(Int64)),
-            Field(name="country", dtype=String),
-            Field(name="visits", dtype=Int64),
-        ],
-        source=FileSource(path=str(folder / "rows.parquet"), timestamp_field="event"),
-        ttl=timedelta(0),
-    )
-    store = FeatureStore(repo_path=str(folder))
-    store.apply([user, view])
-    store.materialize(EVENT - timedelta(days=1), EVENT + timedelta(days=1))
-    return store
 
 
 def seconds_of(store: FeatureStore, users: list[int]) -> float:

@@ -35,9 +35,9 @@ from feast import FeatureView
 from feast.infra.online_stores.online_store import OnlineStore
 from feast.repo_config import RepoConfig
 from feature_server import OWN, PATH, SKETCH, await_health, body_of, serving
-from large_snapshot import enlarge
+from large_snapshot import large_sketch
 from measure import Goal, interleaved, number, print_goals, print_set_up, print_table, quantile, seconds
-from stores import Backend, UserRows, entity_keys, set_up_of, sketch, temporary_folder
+from stores import Backend, UserRows, entity_keys, set_up_of, temporary_folder
 
 import feast_sketch_store
 
@@ -70,11 +70,8 @@ def run(*, quick: bool) -> None:
     num_users, gigabytes = (5_000, 0.05) if quick else (50_000, 1.0)
     with temporary_folder() as folder:
         rows = UserRows(num_users)
-        store = sketch(
-            folder, rows, compaction={"min_rows": 0}, target="error 0.01"
-        )  # a filter, which can be enlarged
-        store.write(rows.to_feast())
-        snapshot = Path(enlarge(store, rows, int(gigabytes * 1e9)).where())
+        store, file = large_sketch(folder, rows, int(gigabytes * 1e9))
+        snapshot = Path(file.where())
         size = f"{snapshot.stat().st_size / 1e9:.2f} GB"
         _first_reads(store, rows, size, rounds=1 if quick else 5)
         _first_requests(store, rows, size, starts=2 if quick else 20)
@@ -194,7 +191,7 @@ def _read_steps(
     steps = [lambda: online.view(config, view).refresh()]  # type: ignore[attr-defined]
     for users in batches:
         keys = entity_keys(users)
-        steps.append(lambda keys=keys: _read(online, config, view, keys))
+        steps.append(lambda keys=keys: read_found(online, config, view, keys))
     told = []
     for step in steps:
         before = _disk_use()
@@ -209,7 +206,8 @@ def _disk_use() -> tuple[int, int]:
     return resource.getrusage(resource.RUSAGE_SELF).ru_majflt, int(read)
 
 
-def _read(online: OnlineStore, config: RepoConfig, view: FeatureView, keys: list[Any]) -> None:
+def read_found(online: OnlineStore, config: RepoConfig, view: FeatureView, keys: list[Any]) -> None:
+    """Read entities, all of which must be found."""
     if any(values is None for _, values in online.online_read(config, view, keys, ["viewed"])):
         raise AssertionError("a user was not found")
 
@@ -312,7 +310,7 @@ def _read_all(
     """In a worker: read all users in random order, tell when it is done, and stay."""
     users = np.random.default_rng(seed).permutation(num_users).tolist()
     for first in range(0, num_users, READ_BY_WORKERS):
-        _read(online, config, view, entity_keys(users[first : first + READ_BY_WORKERS]))
+        read_found(online, config, view, entity_keys(users[first : first + READ_BY_WORKERS]))
     pipe.send(True)
     pipe.recv()
 
