@@ -37,10 +37,11 @@ typedef struct {
     uint8_t *marks; /* by feature */
 } RowOfSets;
 
-/* A set to be read: `bit` is where its header begins, then its codes, and then the bit after them. */
+/* A set to be read: `bit` is where its header begins, then its codes, and then the bit after them. At first that is the
+ * beginning of its row's group, which has `num_before` rows before its own. */
 typedef struct {
     uint64_t bit;
-    int64_t size;
+    int64_t group, num_before, size;
     int32_t *ids;
     int32_t header;
 } Job;
@@ -565,19 +566,21 @@ static int has_dependent(const RowReader *rows) {
     return 0;
 }
 
-/* A division takes as long as the rest of a lookup, and most sets have starts of their own. */
-static int64_t group_of(const Sets *sets, int64_t row) { return sets->group_rows == 1 ? row : row / sets->group_rows; }
-
 /* Where the first row of each row's group begins, in blocks that are verified; 0 or FAILED. */
 static int begin_groups(const RowReader *rows, Place **places, Py_ssize_t number, Job *jobs) {
     enum { WORDS_OF_LINE = 8, MOST_LINES = 4 }; /* then the hardware prefetches the rest */
     uint64_t mean = rows->sets.num_bits / (uint64_t)(rows->num_rows ? rows->num_rows : 1) / 64 + 1;
     uint64_t words = mean < WORDS_OF_LINE * MOST_LINES ? mean : WORDS_OF_LINE * MOST_LINES;
-    for (Py_ssize_t i = 0; i < number; i++) ascending_expect(&rows->starts.numbers, group_of(&rows->sets, places[i]->row));
+    int64_t group_rows = rows->sets.group_rows;
     for (Py_ssize_t i = 0; i < number; i++) {
-        int64_t group = group_of(&rows->sets, places[i]->row);
+        int64_t row = places[i]->row;
+        jobs[i].group = group_rows == 1 ? row : row / group_rows; /* a division takes a third of a lookup */
+        jobs[i].num_before = row - jobs[i].group * group_rows;
+        ascending_expect(&rows->starts.numbers, jobs[i].group);
+    }
+    for (Py_ssize_t i = 0; i < number; i++) {
         uint64_t first;
-        if (row_bits_get(&rows->starts, group, rows->sets.num_bits, &rows->code_blocks, &first, NULL) < 0) return FAILED;
+        if (row_bits_get(&rows->starts, jobs[i].group, rows->sets.num_bits, &rows->code_blocks, &first, NULL) < 0) return FAILED;
         for (uint64_t word = 0; word <= words; word += WORDS_OF_LINE) PREFETCH(rows->sets.words + (first >> 6) + word);
         jobs[i].bit = first;
     }
@@ -605,7 +608,7 @@ static int read_dependent(const RowReader *rows, uint64_t start, SetOfRow *own, 
 }
 
 /* Reads the sets of rows one by one, as some are coded relative to others; 0 or FAILED. */
-static int read_one_by_one(const RowReader *rows, Place **places, Py_ssize_t number, Job *jobs, SetOfRow *own, Arena *arena) {
+static int read_one_by_one(const RowReader *rows, Py_ssize_t number, Job *jobs, SetOfRow *own, Arena *arena) {
     const Sets *sets = &rows->sets;
     RowOfSets skipped;
     void *memory = arena_get(arena, room_for_row(&sets->codes));
@@ -613,7 +616,7 @@ static int read_one_by_one(const RowReader *rows, Place **places, Py_ssize_t num
     init_row(&skipped, &sets->codes, memory);
     memset(skipped.marks, 0, (size_t)sets->codes.number);
     for (Py_ssize_t i = 0; i < number; i++) {
-        for (int64_t left = places[i]->row % sets->group_rows; left; left--)
+        for (int64_t left = jobs[i].num_before; left; left--)
             if (read_row(sets, &jobs[i].bit, sets->codes.number - 1, &skipped, NULL, 0, 0)) return FAILED;
         if (read_dependent(rows, jobs[i].bit, own + i * rows->num_sets, arena) < 0) return FAILED;
     }
@@ -621,14 +624,14 @@ static int read_one_by_one(const RowReader *rows, Place **places, Py_ssize_t num
 }
 
 /* Moves each job to its own row, past the rows of its group before it; 0 or FAILED. */
-static int skip_rows(const RowReader *rows, Place **places, Py_ssize_t number, Job *jobs, Arena *arena) {
+static int skip_rows(const RowReader *rows, Py_ssize_t number, Job *jobs, Arena *arena) {
     const Sets *sets = &rows->sets;
     Scratch scratch = {NULL, 0};
     for (int64_t left = sets->group_rows - 1; left; left--) {
         Job *behind[ROWS_AT_A_TIME];
         Py_ssize_t num_behind = 0;
         for (Py_ssize_t i = 0; i < number; i++)
-            if (places[i]->row % sets->group_rows >= left) behind[num_behind++] = jobs + i;
+            if (jobs[i].num_before >= left) behind[num_behind++] = jobs + i;
         for (Py_ssize_t f = 0; num_behind && f < sets->codes.number; f++)
             if (read_alone(sets, sets->codes.of + f, behind, num_behind, arena, &scratch) < 0) return FAILED;
     }
@@ -636,9 +639,9 @@ static int skip_rows(const RowReader *rows, Place **places, Py_ssize_t number, J
 }
 
 /* Reads the sets of several rows, all of which are coded by themselves; 0 or FAILED. */
-static int read_together(const RowReader *rows, Place **places, Py_ssize_t number, Job *jobs, SetOfRow *own, Arena *arena) {
+static int read_together(const RowReader *rows, Py_ssize_t number, Job *jobs, SetOfRow *own, Arena *arena) {
     Job *all[ROWS_AT_A_TIME];
-    if (skip_rows(rows, places, number, jobs, arena) < 0) return FAILED;
+    if (skip_rows(rows, number, jobs, arena) < 0) return FAILED;
     for (Py_ssize_t i = 0; i < number; i++) all[i] = jobs + i;
     for (Py_ssize_t f = 0; f < rows->num_sets; f++) {
         Scratch scratch = {NULL, 0};
@@ -656,8 +659,8 @@ int sets_read(const RowReader *rows, Place **places, Py_ssize_t number, Arena *a
     Job jobs[ROWS_AT_A_TIME];
     SetOfRow *own = arena_get(arena, (size_t)(number * rows->num_sets) * sizeof *own);
     if (!own || begin_groups(rows, places, number, jobs) < 0) return FAILED;
-    int failed = has_dependent(rows) ? read_one_by_one(rows, places, number, jobs, own, arena)
-                                     : read_together(rows, places, number, jobs, own, arena);
+    int failed = has_dependent(rows) ? read_one_by_one(rows, number, jobs, own, arena)
+                                     : read_together(rows, number, jobs, own, arena);
     if (failed) return FAILED;
     for (Py_ssize_t i = 0; i < number; i++) places[i]->sets = own + i * rows->num_sets;
     return 0;
