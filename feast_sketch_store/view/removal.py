@@ -12,6 +12,7 @@ from feast_sketch_store.storage.names import (
     SEAL_LOCK,
     SNAPSHOTS_FOLDER,
     VIEW_FILE,
+    VIEW_LOCK,
 )
 from feast_sketch_store.storage.stores import StorePlace
 from feast_sketch_store.view.view_file import shard_map_of
@@ -31,6 +32,8 @@ def remove_view(storage: Storage) -> None:
     """
     with ExitStack() as held:
         held.enter_context(storage.lease(SEAL_LOCK, wait=True))
+        if storage.supports_leases:
+            held.enter_context(storage.lease(VIEW_LOCK, wait=True))  # nobody makes other shards meanwhile
         logs = sorted({"", *_folders_of_logs(storage), *_folders_of_shards(storage)})
         # Shards seal and absorb under locks of their own: what they write after this would have no log.
         for folder in logs[1:]:

@@ -409,7 +409,12 @@ class Registration:
             info = storage.info(VIEW_FILE)
             there = None if info is None else ViewFile.read(storage)
             if info is None or there is None:
-                with suppress(FileExistsAlreadyError), storage.create(VIEW_FILE) as file:
+                # A drop that found no file does not know the shards to which rows would be written.
+                with (
+                    storage.lease(VIEW_LOCK, wait=True),
+                    suppress(FileExistsAlreadyError),
+                    storage.create(VIEW_FILE) as file,
+                ):
                     file.write(wanted.encode())
                 continue
             check_map(self._view, there.shard_map, self.shard_map)

@@ -369,10 +369,12 @@ def test_nothing_of_a_dropped_view_comes_back_with_its_maintenance(make_view, en
     assert shown(make_view(num_shards), [1, 2], ["viewed"]) == {(2, "viewed"): [7]}
 
 
-def test_a_drop_waits_for_shards_that_have_no_log_yet(make_view, monkeypatch):
+@pytest.mark.parametrize("is_new", [False, True])
+def test_a_drop_waits_for_shards_that_have_no_log_yet(make_view, monkeypatch, is_new):
     """Who begins the log of a shard within a drop must not go on in the folder that is removed."""
     view, writers = make_view(4), []
-    view.prepare()
+    if not is_new:
+        view.prepare()
     delete_all = LocalStorage.delete_all
 
     def write_and_delete(storage):
