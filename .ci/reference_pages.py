@@ -44,8 +44,8 @@ _METRICS = """\
 `feast serve --metrics` and `feast-sketch serve --metrics` export these with Feast's own. A process that
 has not loaded `prometheus_client` counts nothing. The endpoint adds up the counters of all workers, and
 shows one worker's gauge, by the column "of workers". The age of the served rows is `time() -
-feast_sketch_last_poll_timestamp_seconds`. The label `shard` is empty, except in refreshes and unsealed rows
-of a view with several shards.
+feast_sketch_last_poll_timestamp_seconds`. The label `shard` is empty, except in a view with several
+shards: there, metrics of polls, refreshes, snapshots, unsealed rows and false positives name the shard.
 """
 
 _WORKERS = {"livemin": "least", "livemax": "greatest", "max": "greatest, ended ones too", "": "sum"}

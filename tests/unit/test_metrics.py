@@ -143,6 +143,12 @@ def test_metrics_of_shards_have_the_name_of_their_view(view, scrape):
     rows = [scrape(metrics.UNSEALED_ROWS, shard=f"{number:02}") for number in range(4)]
     assert all(rows)
     assert sum(rows) == 50
+    assert view.seal()
+    of_shards = [metrics.SNAPSHOT_VERSION, metrics.SNAPSHOT_TIMESTAMP, metrics.LAST_POLL, metrics.REFRESHES]
+    for number in range(4):
+        assert all(scrape.all(*of_shards, shard=f"{number:02}"))
+        assert scrape(metrics.EXPECTED_RATE, shard=f"{number:02}", feature="viewed")
+    assert scrape.all(metrics.SEALS, metrics.COMMITS, metrics.READS, *of_shards) == [1, 1, 1, 0, 0, 0, 0]
 
 
 def test_counters_of_trouble_begin_at_zero(view):

@@ -300,6 +300,8 @@ def test_stats_add_up(make_view, tmp_path):
     assert stats.unsealed_bytes > 0
     (snapshot,) = (tmp_path / "view" / "snapshots").glob("*.base.*")
     assert stats.snapshot_bytes == snapshot.stat().st_size > stats.table_bytes
+    assert stats.structures == {"viewed": "bloom"}
+    assert stats.fact_bytes == stats.table_bytes <= 1.1 * stats.ideal_bits / 8
 
 
 @pytest.mark.slow
