@@ -131,6 +131,17 @@ def test_a_column_cannot_change_its_type(log, storage, is_absorbed, is_same_obje
     assert names_of(log.read()) == ["a"]
 
 
+def test_columns_are_those_of_a_log_that_others_began_meanwhile(log, storage):
+    number, text = pa.array([7], pa.int64()), pa.array(["7"])
+    log.append(rows("a", size=number))
+    storage.delete_all()
+    RowLog(storage).append(rows("b", size=text))
+    with pytest.raises(RowError, match=r"'size' is .*string.* now .*long"):
+        log.append(rows("c", size=number))
+    log.append(rows("d", size=text))
+    assert names_of(log.read()) == ["b", "d"]
+
+
 def test_columns_that_differ_in_case_alone_are_refused(log):
     log.append(rows("a"))
     with pytest.raises(UnsupportedFeatureError, match="'name', and 'Name' differs from it only by case"):
