@@ -162,6 +162,37 @@ def test_entities_with_the_same_fingerprint_have_rows_of_their_own(make_rows, re
     assert list(layer.missing(rows)) == []
 
 
+def test_verification_tells_what_differs(layer_of, make_rows, make_value):
+    ordered = FeatureCodec("ordered", "int64_list_val", EXACT)
+
+    def rows_of(price=1.5, items=(3, 1), event=5):
+        values = {"ordered": make_value("int64_list_val", items), "price": make_value("double_val", price)}
+        return [(7, values, event), (8, {"price": Value()}, 0)]
+
+    layer = layer_of(rows_of(), [ordered, PRICE])
+    other_price = "has other values of feature 'price' than the row log"
+    other_items = "has other values of feature 'ordered' than the row log"
+    for rows, problems in [
+        (rows_of(), []),
+        (rows_of(price=2.5), [other_price]),
+        (rows_of(items=[1, 3]), [other_items]),
+        (rows_of(items=[3]), [other_items]),
+        (rows_of(event=6), []),
+        (rows_of(event=4), ["reports event timestamps that are newer than the rows"]),
+        ([*rows_of(), (9, {}, 0)], ["does not find 1 of its entities"]),
+        (
+            [rows_of()[0], (8, rows_of()[0][1], 0)],
+            [
+                "hides values of feature 'ordered'",
+                other_items,
+                "hides values of feature 'price'",
+                other_price,
+            ],
+        ),
+    ]:
+        assert [*layer.missing(make_rows(rows, [ordered, PRICE]))] == problems
+
+
 # -- bins ------------------------------------------------------------------------------------------
 
 NUM_BINNED = by_length(500, 2_000)
