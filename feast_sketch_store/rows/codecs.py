@@ -406,12 +406,7 @@ class FeatureCodec:
         if parsed is None:
             return None
         ends, numbers = parsed
-        elements: NDArray[Any] = numbers
-        if self.element_kind == "bool":
-            elements = numbers != 0
-        elif width:
-            elements = numbers.view(f"<f{width}")
-        column = self._elements_to_arrow(elements)
+        column = self._elements_to_arrow(numbers.view(f"<f{width}") if width else numbers)
         absent = np.fromiter(map(operator.not_, messages), np.bool_, len(messages))
         mask = pa.array(absent) if absent.any() else None
         null_rows = [row for row in np.flatnonzero(absent).tolist() if values[row] is not None]
