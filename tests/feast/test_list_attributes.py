@@ -1,6 +1,7 @@
 """Attributes of the items of lists: what reads show, unsealed, sealed and both, against plain Python."""
 
 import asyncio
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import numpy as np
@@ -11,6 +12,7 @@ from feast.types import Array, Int64, String, UnixTimestamp
 
 from feast_sketch_store import Lists, SketchReader, open_view, through_sketch
 from feast_sketch_store.errors import RowError, SettingsError, UnsupportedFeatureError
+from feast_sketch_store.layers import SketchLayer
 from feast_sketch_store.operations import maintenance
 from tests.helpers.length import combined
 from tests.helpers.repository import make_repository, make_view, read_users
@@ -156,6 +158,25 @@ def test_reads_show_the_attributes_of_each_item(make_store, seals, shards):
         assert [[*zip(*row, strict=True)] for row in rows] == [
             [(v, a, r) for v, _, a, r in row] for row in read(store)
         ]
+
+
+@pytest.mark.slow
+def test_verify_finds_attributes_that_a_snapshot_has_wrong(make_store, monkeypatch):
+    store = make_store()
+    items = [(video, NOW - timedelta(hours=video), action, 3) for video, action in enumerate(ACTIONS)]
+    store.push("views", frame([(1, items)]))
+    open_view(store, "history").seal()
+    assert maintenance.verify(store, "history").problems == []
+    honest = SketchLayer.read_attribute
+
+    def forgetful(*arguments):
+        answer = honest(*arguments)
+        answer.csr = replace(answer.csr, ids=answer.csr.ids[::-1])
+        return answer
+
+    monkeypatch.setattr(SketchLayer, "read_attribute", forgetful)
+    (problem,) = maintenance.verify(store, "history").problems
+    assert "has other values of attribute 'action' than the row log" in problem
 
 
 def test_of_one_tick_the_attribute_declared_last_counts(make_store):
