@@ -286,6 +286,17 @@ def test_a_failed_seal_keeps_the_write_and_is_told_once(make_view, monkeypatch, 
     assert make_view().get(1) == {1: {"x"}}
 
 
+def test_rows_of_others_leave_the_sealed_rows_open(make_view):
+    reader, writer = make_view(), make_view()
+    writer.put(1, "x")
+    writer.view.seal()
+    assert reader.get(1)[1] >= {"x"}
+    sealed = reader.view.shards[0].state.sealed
+    writer.put(2, "y")
+    assert reader.get(1, 2).keys() == {1, 2}
+    assert reader.view.shards[0].state.sealed is sealed
+
+
 @pytest.mark.slow
 def test_stats_add_up(make_view, tmp_path):
     view = make_view()
