@@ -218,28 +218,20 @@ class ShardLoader:
             if before is not None and before != snapshot:
                 before.let_go_of_copies(snapshot)
 
-    def apply_commits(
-        self, state: ShardState, table: pa.Table, position: Position, num_commits: int = 1
-    ) -> ShardState | None:
+    def apply_commits(self, state: ShardState, table: pa.Table, position: Position) -> ShardState | None:
         """The state with rows that this process has appended, without reading the files.
 
-        ``table`` has the rows of the last ``num_commits`` commits up to the position, in their order. None if
-        commits before them have to be read, or if a file of the state's snapshot cannot be read: `load` then
-        finds another snapshot, or says what is wrong.
+        ``table`` has the rows of all commits after the state up to the position, in their order. None if the
+        state is pinned, if they are of another log, or if a file of the state's snapshot cannot be read:
+        `load` then finds another snapshot, or says what is wrong.
         """
-        if state.pinned:
-            return None
         known = state.position
-        is_next = position.number == known.number + num_commits and known.identity in (
-            None,
-            position.identity,
-        )
-        is_start = position.number == num_commits - 1
-        if not is_next or position.cursor is None or (known.identity is None and not is_start):
+        is_next = known == START or known.identity == position.identity
+        if state.pinned or position.cursor is None or not is_next:
             return None
-        position = position.awaiting_as(known)
         try:
-            return self._with_rows(state, table, position, num_commits)[0]
+            through = position.awaiting_as(known)
+            return self._with_rows(state, table, through, position.number - known.number)[0]
         except (StorageError, DamagedFileError):  # the rows are durable: their write has not failed
             return None
 

@@ -239,12 +239,11 @@ class Shard(LiveShard):
 
     def _with_deferred(self, state: ShardState) -> ShardState:
         """A state with the deferred rows, if nothing else has to be read first."""
-        deferred, known = self._last_deferred, state.position.number
-        table = deferred.behind(known)
+        deferred, num_late = self._last_deferred, self._loader.num_late
+        table = deferred.behind(state.position.number)
         if table is None:
             return state
-        through, num_late = deferred.position, self._loader.num_late
-        taken = self._loader.apply_commits(state, table, through, through.number - known)
+        taken = self._loader.apply_commits(state, table, deferred.position)
         self._tell_late(self._loader.num_late - num_late, len(table))
         return taken or state
 

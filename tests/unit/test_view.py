@@ -286,6 +286,16 @@ def test_a_failed_seal_keeps_the_write_and_is_told_once(make_view, monkeypatch, 
     assert make_view().get(1) == {1: {"x"}}
 
 
+def test_a_write_to_a_view_that_others_dropped_and_filled_meanwhile_shows_their_rows(make_view):
+    view, other = make_view(1e9), make_view()
+    view.put(1, "dropped")
+    assert view.get(1) == {1: {"dropped"}}
+    remove_view(other.view.storage)
+    make_view().put(2, "theirs")
+    view.put(3, "ours")
+    assert view.get(1, 2, 3) == {2: {"theirs"}, 3: {"ours"}}
+
+
 def test_rows_of_others_leave_the_sealed_rows_open(make_view):
     reader, writer = make_view(), make_view()
     writer.put(1, "x")
