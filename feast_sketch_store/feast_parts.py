@@ -200,6 +200,9 @@ POSTGRES_CONNECTION = Part("feast.infra.utils.postgres.connection_utils:_get_con
 STORE_TYPES = Part("feast.repo_config:ONLINE_STORE_CLASS_FOR_TYPE")
 VERSIONED_READS = Part(f"{_STORE}._versioned_read_supported")
 
+# -- other online stores, as backing stores ----------------------------------------------------------------
+CHECK_VERSIONED_READS = Part(f"{_STORE}._is_versioned_read_supported", "self")
+
 ALL = tuple(part for part in list(globals().values()) if isinstance(part, Part))
 
 
@@ -220,6 +223,12 @@ def with_online_store(config: "RepoConfig", options: Any, given: dict[str, Any])
             f"feast.repo_config:RepoConfig._online_store of Feast {_version()} is not the one that is known"
         )
     return copied
+
+
+def keeps_versions(online_store: Any) -> bool:
+    """Whether an online store keeps the versions of a view apart."""
+    known = getattr(online_store, VERSIONED_READS.name, None)
+    return bool(CHECK_VERSIONED_READS(online_store) if known is None else known)
 
 
 def request_context(*arguments: Any) -> Any:

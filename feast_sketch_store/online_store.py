@@ -537,14 +537,15 @@ class SketchOnlineStore(OnlineStore):
         if problems:
             raise summed_up(problems)
         backed = [(table, [codec.feature for codec in codecs]) for table, codecs in backed_views if codecs]
+        dropped = [(table, stored_versions(config, table)) for table in tables_to_delete]
         if (store := self.backing(config)) is not None:
-            store.update([table for table in tables_to_delete if _has_backed(config, table)], backed)
+            store.update([each for each in dropped if _has_backed(config, each[0])], backed)
         for view in views:
             view.prepare(is_applied=True)
         if hints:
             _logger.warning("%s", summary(hints))
-        for table in tables_to_delete:
-            for storage in stored_versions(config, table):
+        for _, versions in dropped:
+            for storage in versions.values():
                 if (known := self.views.pop(storage.location)) is not None:
                     known.end_seals()  # they would write into what is removed
                 remove_view(storage)

@@ -12,7 +12,7 @@ import functools
 import logging
 import os
 import threading
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -31,6 +31,7 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from feast_sketch_store import feast_parts
+from feast_sketch_store.adapter.options import version_of
 from feast_sketch_store.adapter.responses import EPOCH, RawRow, Row, rows_of
 from feast_sketch_store.errors import SettingsError, StorageError, reason_of
 from feast_sketch_store.kernel import FOUND
@@ -136,13 +137,15 @@ class BackingStore:
             (entity_key, {name: values.get(name, absent) for name in features}, event, created)
             for entity_key, values, event, created in rows
         ]
+        part = self._with_features(table, features)
         with self._telling(f"feature view {table.name!r}", f"did not take {len(rows)} rows, {otherwise}"):
-            self._store.online_write_batch(self._config, _with_features(table, features), complete, None)
+            self._store.online_write_batch(self._config, part, complete, None)
 
     def fetch(self, lookup: Lookup) -> Sequence[Row]:
         """The rows that are wanted. Raises StorageError: the store cannot be reached."""
+        question = self._question(lookup)
         with self._counting(lookup):
-            return self._store.online_read(*self._question(lookup))
+            return self._store.online_read(*question)
 
     def read(self, lookup: Lookup) -> Sequence[Row] | None:
         """Read the rows of a lookup; None if the store cannot be reached and reads go on without it.
@@ -159,16 +162,36 @@ class BackingStore:
         """`read` on the event loop where the store can, or else in a thread."""
         if not self._store.async_supported.read:
             return await asyncio.get_running_loop().run_in_executor(threads(), self.read, lookup)
+        question = self._question(lookup)
         try:
             with self._counting(lookup):
-                return await self._store.online_read_async(*self._question(lookup))
+                return await self._store.online_read_async(*question)
         except StorageError as error:
             self._without(error)
             return None
 
     def _question(self, lookup: Lookup) -> tuple[RepoConfig, FeatureView, list[EntityKey], list[str]]:
-        table = _with_features(lookup.table, lookup.features)
+        table = self._with_features(lookup.table, lookup.features)
         return self._config, table, lookup.entity_keys, lookup.features
+
+    @functools.cached_property
+    def _keeps_versions(self) -> bool:
+        return feast_parts.keeps_versions(self._store)
+
+    def _with_features(self, table: FeatureView, features: Sequence[str]) -> FeatureView:
+        """A view with some of its features.
+
+        Raises SettingsError: it is a later version, which would share values with the first one.
+        """
+        if version_of(self._config, table) and not self._keeps_versions:
+            raise SettingsError(
+                f"feature view {table.name!r}: the backing store ({self.kind}) does not keep the versions of "
+                "a view apart, so a view with versions cannot have features there; keep "
+                f"{', '.join(features)} with the codec 'exact', or in a view of their own"
+            )
+        chosen = _version(table, getattr(table, "current_version_number", None))
+        chosen.features = [field for field in table.features if field.name in features]
+        return chosen
 
     @contextmanager
     def _counting(self, lookup: Lookup) -> Iterator[None]:
@@ -200,17 +223,23 @@ class BackingStore:
         _logger.warning("%s; its features are missing from the answer", error)
 
     def update(
-        self, to_delete: Sequence[FeatureView], to_keep: Sequence[tuple[FeatureView, Sequence[str]]]
+        self,
+        to_delete: Sequence[tuple[FeatureView, Iterable[int]]],
+        to_keep: Sequence[tuple[FeatureView, Sequence[str]]],
     ) -> None:
-        """Create what the store needs for some views, and remove what it has of others. All have backed
-        features.
+        """Create what the store needs for some views, and remove what it has of versions of others. All have
+        backed features.
 
-        Raises StorageError: the store did not do it.
+        Raises
+        ------
+        SettingsError : the store does not keep versions apart.
+        StorageError : the store did not do it.
         """
         if to_delete or to_keep:
-            kept = [_with_features(table, features) for table, features in to_keep]
+            kept = [self._with_features(table, features) for table, features in to_keep]
+            dropped = [_version(table, version) for table, versions in to_delete for version in versions]
             with self._telling(f"project {self._config.project!r}", "could not prepare its views"):
-                self._store.update(self._config, to_delete, kept, [], [], True)
+                self._store.update(self._config, dropped, kept, [], [], True)
 
     def teardown(self, tables: Sequence[FeatureView]) -> None:
         """Remove all views of the project from the store. Raises StorageError: the store did not do it."""
@@ -330,11 +359,11 @@ def winning(view: View, table: pa.Table, are_known: bool = False) -> NDArray[np.
     return np.sort(winners[wins])
 
 
-def _with_features(table: FeatureView, features: Sequence[str]) -> FeatureView:
-    """A view with some of its features."""
-    chosen = copy.copy(table)
-    chosen.features = [field for field in table.features if field.name in features]
-    return chosen
+def _version(table: FeatureView, version: int | None) -> FeatureView:
+    """A copy of a view as one of its versions, which Feast's copies lack."""
+    copied = copy.copy(table)
+    copied.current_version_number = version
+    return copied
 
 
 def filled(

@@ -105,12 +105,17 @@ def require_writer(config: RepoConfig) -> None:
 
 def name_in_store(config: RepoConfig, table: FeatureView) -> str:
     """The name of what the store keeps for a view, or for the version of it that is meant."""
+    return versioned_name(table.name, version_of(config, table))
+
+
+def version_of(config: RepoConfig, table: FeatureView) -> int:
+    """The version of a view that is meant; 0 if versions are not kept apart."""
     version = None
     if config.registry.enable_online_feature_view_versioning:
         version = getattr(table.projection, "version_tag", None)
         if version is None:
             version = getattr(table, "current_version_number", None)
-    return versioned_name(table.name, version or 0)
+    return version or 0
 
 
 def versioned_name(view: str, version: int) -> str:
@@ -118,8 +123,8 @@ def versioned_name(view: str, version: int) -> str:
     return f"{view}@v{version}" if version else view
 
 
-def stored_versions(config: RepoConfig, table: FeatureView) -> list[Storage]:
-    """The storages of all versions of a view: those up to its own, and all others that the store has.
+def stored_versions(config: RepoConfig, table: FeatureView) -> dict[int, Storage]:
+    """All versions of a view, with their storages: those up to its own, and all others that the store has.
 
     A declaration that was not applied has no version, and one that is pinned to a version has newer ones.
     """
@@ -127,11 +132,11 @@ def stored_versions(config: RepoConfig, table: FeatureView) -> list[Storage]:
     place = StorePlace.of(config.repo_path, options.path, options.storage_options)
     stored = set(place.project(config.project).folders())
     names = [versioned_name(table.name, version) for version in range(max(own + 1, _MAX_VERSIONS))]
-    return [
-        view_storage(config, name)
+    return {
+        version: view_storage(config, name)
         for version, name in enumerate(names)
         if version <= own or folder_name(name) in stored
-    ]
+    }
 
 
 def view_storage(config: RepoConfig, name: str) -> Storage:

@@ -27,6 +27,7 @@ from tests.helpers.repository import USER, make_repository, make_view, read_user
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 REFERENCES = ["users:viewed", "users:country", "users:embedding", "users:bio"]
 NUM_USERS = 60
+VERSIONED = {"path": "registry.db", "enable_online_feature_view_versioning": True}
 
 
 def features(bio_codec="backing"):
@@ -410,6 +411,50 @@ def test_delete_empties_the_backing_store(shop):
     maintenance.delete(shop.store, "users", [{"user_id": 1}])
     assert shop.read([1, 2])["bio"] == [None, "bio of 2"]
     assert shop.behind(1)["bio"].WhichOneof("val") is None
+
+
+@pytest.fixture(params=["sqlite", "redis"])
+def versions(request, tmp_path):
+    """A shop whose view has two versions with a sealed row of the same user."""
+    options = {"type": "sqlite", "path": "behind.db"}
+    if request.param == "redis":
+        port = request.getfixturevalue("redis_port")
+        options = {"type": "redis", "connection_string": f"127.0.0.1:{port}"}
+    shop = Shop(tmp_path / "repo", options, registry=VERSIONED)
+    for schema, text in ((features(), "first"), (features()[1:], "second")):
+        shop.applied(schema).write(users([1], text=text)[["user_id", *names(schema), "event", "made"]])
+        shop.view.seal()
+    return shop
+
+
+def names(schema):
+    return [field.name for field in schema]
+
+
+def test_versions_of_a_view_have_values_of_their_own(versions):
+    for version, text in (("", "second"), ("@v0", "first"), ("@v1", "second")):
+        assert versions.read([1], [f"users{version}:bio"])["bio"] == [f"{text} of 1"]
+
+
+def test_a_dropped_view_leaves_the_backing_store_with_all_versions(versions):
+    store, config = versions.backing
+    newest = versions.store.get_feature_view("users")
+    first = versions.store.registry.get_feature_view_by_version("users", versions.store.project, 0)
+    versions.store.apply([], objects_to_delete=[versions.store.get_feature_view("users")], partial=False)
+    for table in (newest, first):
+        store.update(config, [], [table], [], [], True)
+        _, row = store.online_read(config, table, [entity_key(user_id=1)], ["bio"])[0]
+        assert row in (None, {"bio": Value()})
+
+
+def test_a_store_that_mixes_versions_keeps_no_features_of_them(tmp_path, monkeypatch):
+    monkeypatch.setattr(SqliteOnlineStore, "_versioned_read_supported", False)
+    shop = Shop(tmp_path / "repo", {"type": "sqlite", "path": "behind.db"}, registry=VERSIONED).applied()
+    shop.write(users([1]))
+    with pytest.raises(SettingsError, match=r"does not keep the versions of a view apart.*embedding, bio"):
+        shop.applied(features()[1:])
+    shop.view.seal()
+    assert shop.read([1])["bio"] == ["bio of 1"]
 
 
 @pytest.mark.parametrize("owns", [True, False])
