@@ -415,11 +415,14 @@ def delete(open_store: OpenStore, view: str, entities: Sequence[str], file: Any,
     types = maintenance.join_key_types(store, view)
     rows = [entity_row_of(text, types) for text in entities]
     if file is not None:
-        rows += [
-            _entity_of(line, types, f"line {number} of {file.name}")
-            for number, line in enumerate(file, 1)
-            if line.strip()
-        ]
+        try:
+            rows += [
+                _entity_of(line, types, f"line {number} of {file.name}")
+                for number, line in enumerate(file, 1)
+                if line.strip()
+            ]
+        except UnicodeDecodeError as error:
+            raise click.UsageError(f"{file.name} is not JSON Lines: {error}") from error
     if not rows:
         raise click.UsageError("name at least one entity, as KEY=VALUE or in --file")
     deleted = maintenance.delete(store, view, rows)
@@ -460,7 +463,7 @@ def _each_once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
 def _entity_of(line: str, types: dict[str, str], where: str) -> dict[str, Any]:
     try:
         row = json.loads(line, object_pairs_hook=_each_once)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise click.UsageError(f"{where} is not a JSON object of join keys: {error}") from error
     return _typed(row, types, where)
 
@@ -474,13 +477,27 @@ def _typed(row: Any, types: dict[str, str], where: str) -> dict[str, Any]:
         kind = types.get(key, "") if isinstance(value, str) else ""
         try:
             typed[key] = (
-                int(value) if kind.startswith("INT") else value.encode() if kind == "BYTES" else value
+                _whole_number(value)
+                if kind.startswith("INT")
+                else value.encode()
+                if kind == "BYTES"
+                else value
             )
         except ValueError as error:
             raise click.UsageError(
                 f"{where}: join key {key!r} is {types[key]}, and {value!r} is not a whole number"
             ) from error
     return typed
+
+
+def _whole_number(text: str) -> int:
+    """An integer. Python reads ``1_000`` and digits of other scripts, too: here they are slips.
+
+    Raises ValueError: it is none.
+    """
+    if "_" in text or not text.isascii():
+        raise ValueError(text)
+    return int(text)
 
 
 @click.command("check-bucket")

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from feast_sketch_store.errors import SettingsError
+from feast_sketch_store.errors import SettingsError, counted
 from feast_sketch_store.snapshot.files import SnapshotFile
 from feast_sketch_store.view.view import View
 
@@ -37,8 +37,9 @@ def pin(view: View, versions: Sequence[int] | None = None) -> tuple[int, ...]:
         versions = [files[0].version for files in published.values()]
     if len(versions) != len(published):
         raise SettingsError(
-            f"feature view {view.name!r} has {len(published)} shards, and {len(versions)} versions are "
-            "given; give the version of each shard, as `feast-sketch inspect` shows them"
+            f"feature view {view.name!r} has {counted(len(published), 'shard')}, and "
+            f"{counted(len(versions), 'version')} given; give the version of each shard, as "
+            "`feast-sketch inspect` shows them"
         )
     chosen = snapshots_of(view, versions)
     try:

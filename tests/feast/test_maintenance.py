@@ -263,6 +263,7 @@ class TestDelete:
             ("[1]", "not a JSON object"),
             ('{"user_id": "x"}', "'x' is not a whole"),
             ('{"user_id": 3, "user_id": 4}', "user_id is given twice"),
+            ("[" * 100_000, "who.jsonl is not a JSON"),
         ],
     )
     def test_a_line_that_does_not_parse_is_named(self, run, store, tmp_path, line, message):
@@ -271,6 +272,13 @@ class TestDelete:
         assert status != 0
         assert message in error
         assert "line 2" in error
+        assert countries(another(store), 3) == ["FR"]
+
+    def test_a_file_that_is_no_text_is_named(self, run, store, tmp_path):
+        (tmp_path / "who.jsonl").write_bytes(b'{"user_id": 3}\n\xff')
+        status, _, error = run("delete", "history", "--file", str(tmp_path / "who.jsonl"))
+        assert status != 0
+        assert f"{tmp_path / 'who.jsonl'} is not JSON Lines: 'utf-8' codec" in error
         assert countries(another(store), 3) == ["FR"]
 
     @pytest.mark.parametrize(
@@ -284,6 +292,8 @@ class TestDelete:
                 "user_id=seven: join key 'user_id' is INT64, and 'seven' is not a whole",
             ),
             (["history", "user_id=1", "user_id=2.5"], "user_id=2.5: join key 'user_id'"),
+            (["history", "user_id=1_0"], "'1_0' is not a whole number"),
+            (["history", "user_id=\u0667"], "'\u0667' is not a whole number"),
             (
                 ["history", "user_id=1, user_id=2"],
                 "user_id is given twice; give each entity as an argument of its own",

@@ -423,7 +423,7 @@ def test_reads_are_held_at_a_snapshot_of_each_shard(tmp_path):
     assert online(store, [3])["country"] == ["ES"]
     with pytest.raises(SettingsError, match=r"shards-0-4/01: there is no snapshot of version 9; there are"):
         maintenance.pin(store, "history", [first[0], 9, *first[2:]])
-    with pytest.raises(SettingsError, match="has 4 shards, and 1 versions are given"):
+    with pytest.raises(SettingsError, match="has 4 shards, and 1 version given"):
         maintenance.pin(store, "history", [1])
     reported = CliRunner().invoke(cli, ["-c", str(tmp_path), "pin", "history", ",".join(map(str, first))])
     assert reported.stdout.split()[-1] == ",".join(map(str, first))
