@@ -224,8 +224,7 @@ class SketchOnlineStore(OnlineStore):
         """The codecs of the features that the backing store keeps."""
         if config.online_store.backing_store is None:
             return []
-        codecs = self.view(config, table).settings.backed_codecs
-        return [codec for codec in codecs if codec.feature in features]
+        return backing.codecs_of(self.view(config, table), features)
 
     def get_online_features(
         self,
@@ -438,8 +437,9 @@ class SketchOnlineStore(OnlineStore):
     ) -> list[Row]:
         """`online_read` on the event loop, or in a thread if a poll of the disk is due."""
         view, features = self.view(config, table), _requested(table, requested_features)
-        if codecs := self._backed(config, table, features):
+        if config.online_store.backing_store is not None:
             await refresh([view])
+        if codecs := self._backed(config, table, features):
             hashes, key_of = hash_entity_keys(entity_keys), entity_keys.__getitem__
             steps = self._filled(config, table, hashes, features, codecs, key_of)
             rows, _ = await self._finish_async(config, steps)

@@ -12,7 +12,7 @@ import functools
 import logging
 import os
 import threading
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -366,6 +366,18 @@ def _version(table: FeatureView, version: int | None) -> FeatureView:
     return copied
 
 
+def codecs_of(view: View, features: Collection[str]) -> list[FeatureCodec]:
+    """The codecs of those of the features whose values are in the other store: which keeps them now, or kept
+    them when the sealed rows were sealed.
+    """
+    sealed = view.with_state(lambda state: state.backed)
+    return [
+        codec
+        for codec in view.settings.codecs
+        if codec.feature in features and (codec.is_backed or codec.feature in sealed)
+    ]
+
+
 def filled(
     raw: Sequence[RawRow],
     entity_hashes: bytes,
@@ -382,7 +394,7 @@ def filled(
     Parameters
     ----------
     raw : the rows of the entities with these hashes, 16 bytes each.
-    codecs : of the backed features among ``features``.
+    codecs : of the features among ``features`` that `codecs_of` gives.
     key_of : the entity key at a position of the batch.
     """
     rows = rows_of(raw, features)

@@ -20,6 +20,7 @@ from feast.repo_config import RepoConfig
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from feast_sketch_store import feast_parts
+from feast_sketch_store.adapter.backing import codecs_of
 from feast_sketch_store.adapter.open_views import OpenViews
 from feast_sketch_store.adapter.responses import add_names, read_vectors
 from feast_sketch_store.rows.entity_keys import JOIN_KEY_TYPES, SingleKeys, hash_int64_keys
@@ -276,8 +277,7 @@ class Plans:
             if len(places) != len(table.entities) or not places or asked_join_keys(table, of_view):
                 return None
             view = self._views.get(config, table)
-            backed = [codec.feature for codec in view.settings.backed_codecs]
-            if config.online_store.backing_store is not None and not {*of_view}.isdisjoint(backed):
+            if config.online_store.backing_store is not None and codecs_of(view, of_view):
                 return None  # another store has values
             number = keys.setdefault(tuple(places.items()), len(keys))
             ttl = ttl_microseconds(config.online_store, table)

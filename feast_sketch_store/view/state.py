@@ -127,6 +127,14 @@ class State:
         """Whether it has exactly these states, of the same division of the rows."""
         return self.shard_map is shard_map and all(map(operator.is_, self.shards.values(), shards))
 
+    @cached_property
+    def backed(self) -> frozenset[str]:
+        """Features of which a sealed layer has only states: their values were in another store when it was
+        sealed.
+        """
+        layers = [layer for shard in self.shards.values() for layer in shard.sealed_layers]
+        return frozenset(name for layer in layers for name, codec in layer.codecs.items() if codec.is_backed)
+
     # -- read ------------------------------------------------------------------------------------
 
     def row_reader(

@@ -496,6 +496,26 @@ def test_a_feature_becomes_backed(tmp_path, asked):
     assert len(asked) == 1
 
 
+def test_a_feature_is_no_longer_backed(tmp_path, asked):
+    """Sealed rows have no values of it: those are read from the other store until the next seal."""
+    folder, kept = tmp_path / "repo", {"sketch.codec": "exact"}
+    shop = Shop(folder, {"type": "sqlite", "path": "behind.db"}).applied()
+    shop.write(users(range(6)))
+    shop.view.seal()
+    embedding = Field(name="embedding", dtype=Array(Float32), tags=kept)
+    moved = [embedding if field.name == "embedding" else field for field in features(bio_codec="exact")]
+    for each in (shop.applied(moved), Shop(folder, {"type": "sqlite", "path": "behind.db"})):
+        assert ordered(each.read(range(6))) == expected(range(6))
+        answer = each.store.get_online_features_async(REFERENCES, [{"user_id": n} for n in range(6)])
+        assert ordered(asyncio.run(answer).to_dict()) == expected(range(6))
+    shop.write(users(range(3), hours=1, text="newer"))
+    assert shop.read(range(6))["bio"] == [None, "newer of 1", "newer of 2", None, "bio of 4", "bio of 5"]
+    shop.view.seal()
+    asked.clear()
+    assert shop.read(range(6))["bio"] == [None, "newer of 1", "newer of 2", None, "bio of 4", "bio of 5"]
+    assert asked == []
+
+
 def test_backing_needs_a_backing_store(tmp_path, monkeypatch):
     with pytest.raises(SettingsError, match=r"backing_store.*'nonsense'"):
         Shop(tmp_path / "third", {"type": "nonsense"}).applied()
