@@ -500,6 +500,7 @@ class SketchReader:
         `contains`.
         """
         codec, hashes = self._codec(feature), self.hash(entities)
+        self._check_here(feature, self._view.current())
         answer = self._view.read(hashes, (feature,), self._ttl_microseconds)
         return column_of(answer, codec, len(hashes))
 
@@ -602,11 +603,19 @@ class SketchReader:
                 f"there is no feature {shown(feature)!r} of view {self._name!r}; it has {self.features}"
             )
         if codec.is_backed:
-            raise UnsupportedFeatureError(
-                f"the values of feature {feature!r} of view {self._name!r} are in the backing store; read it "
-                "with `get_online_features`"
-            )
+            raise self._elsewhere(name)
         return codec
+
+    def _elsewhere(self, feature: str) -> UnsupportedFeatureError:
+        return UnsupportedFeatureError(
+            f"the values of feature {feature!r} of view {self._name!r} are in the backing store; read it "
+            "with `get_online_features`"
+        )
+
+    def _check_here(self, feature: str, state: State) -> None:
+        """Refuse a feature whose values were in a backing store when the view was sealed."""
+        if feature in state.backed:
+            raise self._elsewhere(feature)
 
     def _check_counted(self, feature: str) -> None:
         if not self._codec(feature).is_counted:
@@ -630,6 +639,7 @@ class SketchReader:
         return single
 
     def _prepare(self, feature: str, state: State, stamped: FeatureCodec | None) -> _Single:
+        self._check_here(feature, state)
         numbering, names = self._numbering(feature, state), []
         column = Column(feature, self._codec(feature), numbering.vocabulary)
         for layer in state.newest_first:

@@ -508,9 +508,14 @@ def test_a_feature_is_no_longer_backed(tmp_path, asked):
         assert ordered(each.read(range(6))) == expected(range(6))
         answer = each.store.get_online_features_async(REFERENCES, [{"user_id": n} for n in range(6)])
         assert ordered(asyncio.run(answer).to_dict()) == expected(range(6))
+    reader = SketchReader(folder, "users", refresh_interval_seconds=0)
+    for read in (reader.arrow, reader.csr):
+        with pytest.raises(UnsupportedFeatureError, match=r"'bio'.*backing store.*get_online_features"):
+            read("bio", [1])
     shop.write(users(range(3), hours=1, text="newer"))
     assert shop.read(range(6))["bio"] == [None, "newer of 1", "newer of 2", None, "bio of 4", "bio of 5"]
     shop.view.seal()
+    assert reader.arrow("bio", [1, 4]).to_pylist() == ["newer of 1", "bio of 4"]
     asked.clear()
     assert shop.read(range(6))["bio"] == [None, "newer of 1", "newer of 2", None, "bio of 4", "bio of 5"]
     assert asked == []
