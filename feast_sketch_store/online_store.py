@@ -5,7 +5,7 @@ import functools
 import gc
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
@@ -188,7 +188,8 @@ class SketchOnlineStore(OnlineStore):
         never newer.
         """
         features, hashes = _requested(table, requested_features), hash_entity_keys(entity_keys)
-        if not (codecs := self._backed(config, table, features)):
+        has_store = config.online_store.backing_store is not None
+        if not (codecs := self._backed(config, table, features) if has_store else []):
             rows = rows_of(self._read(config, table, hashes, features), features)
             return with_join_keys(rows, entity_keys, asked_join_keys(table, features))
         key_of = entity_keys.__getitem__
@@ -201,7 +202,9 @@ class SketchOnlineStore(OnlineStore):
         """The rows of entities with these hashes, 16 bytes each. The read is counted."""
         view, ttl = self.view(config, table), ttl_microseconds(config.online_store, table)
         began, expire_before = time.perf_counter(), expire_before_of(ttl)
-        raw, num_found = view.with_state(_raw_rows, features, hashes, expire_before)
+        raw, num_found, backed = view.with_state(_raw_rows, features, hashes, expire_before)
+        if backed and config.online_store.backing_store is None:
+            _check_here(table, features, backed)
         view.metrics.count_read(len(raw), num_found, time.perf_counter() - began)
         if num_found < len(raw):
             warn_of_read(view.storage.location, table.name, raw.count(False), len(raw), ttl)
@@ -221,10 +224,15 @@ class SketchOnlineStore(OnlineStore):
         return (yield from backing.filled(raw, hashes, features, table, codecs, key_of, metrics)), raw
 
     def _backed(self, config: RepoConfig, table: FeatureView, features: Sequence[str]) -> list[FeatureCodec]:
-        """The codecs of the features that the backing store keeps."""
-        if config.online_store.backing_store is None:
-            return []
-        return backing.codecs_of(self.view(config, table), features)
+        """The codecs of the features that the backing store keeps.
+
+        Raises SettingsError: there is no backing store, and sealed rows need it.
+        """
+        view = self.view(config, table)
+        if config.online_store.backing_store is not None:
+            return backing.codecs_of(view, features)
+        _check_here(table, features, view.with_state(lambda state: state.backed))
+        return []
 
     def get_online_features(
         self,
@@ -439,11 +447,11 @@ class SketchOnlineStore(OnlineStore):
         view, features = self.view(config, table), _requested(table, requested_features)
         if config.online_store.backing_store is not None:
             await refresh([view])
-        if codecs := self._backed(config, table, features):
-            hashes, key_of = hash_entity_keys(entity_keys), entity_keys.__getitem__
-            steps = self._filled(config, table, hashes, features, codecs, key_of)
-            rows, _ = await self._finish_async(config, steps)
-            return with_join_keys(rows, entity_keys, asked_join_keys(table, features))
+            if codecs := self._backed(config, table, features):
+                hashes, key_of = hash_entity_keys(entity_keys), entity_keys.__getitem__
+                steps = self._filled(config, table, hashes, features, codecs, key_of)
+                rows, _ = await self._finish_async(config, steps)
+                return with_join_keys(rows, entity_keys, asked_join_keys(table, features))
         if view.is_fresh():
             return self.online_read(config, table, entity_keys, requested_features)
         return await asyncio.to_thread(self.online_read, config, table, entity_keys, requested_features)
@@ -623,8 +631,18 @@ def _requested(table: FeatureView, features: Sequence[str] | None) -> tuple[str,
 
 def _raw_rows(
     state: State, features: tuple[str, ...], hashes: bytes, expire_before: int
-) -> tuple[list[RawRow], int]:
-    return state.row_reader(features).rows(hashes, expire_before)
+) -> tuple[list[RawRow], int, frozenset[str]]:
+    return *state.row_reader(features).rows(hashes, expire_before), state.backed
+
+
+def _check_here(table: FeatureView, features: Sequence[str], backed: Collection[str]) -> None:
+    """Raise SettingsError: sealed rows need a backing store for some of the features, and there is none."""
+    if names := ", ".join(feature for feature in features if feature in backed):
+        raise SettingsError(
+            f"feature view {table.name!r}: the sealed values of {names} are in a backing store, and "
+            f"feature_store.yaml names none; name it again, or run `feast-sketch seal {table.name}`, which "
+            "takes the values from the row log"
+        )
 
 
 def _explained(error: SketchStoreError, config: RepoConfig, table: FeatureView) -> SketchStoreError:

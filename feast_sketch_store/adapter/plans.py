@@ -277,7 +277,7 @@ class Plans:
             if len(places) != len(table.entities) or not places or asked_join_keys(table, of_view):
                 return None
             view = self._views.get(config, table)
-            if config.online_store.backing_store is not None and codecs_of(view, of_view):
+            if codecs_of(view, of_view):
                 return None  # another store has values
             number = keys.setdefault(tuple(places.items()), len(keys))
             ttl = ttl_microseconds(config.online_store, table)

@@ -521,6 +521,27 @@ def test_a_feature_is_no_longer_backed(tmp_path, asked):
     assert asked == []
 
 
+def test_sealed_values_need_the_backing_store_until_the_next_seal(tmp_path):
+    folder = tmp_path / "repo"
+    shop = Shop(folder, {"type": "sqlite", "path": "behind.db"}).applied()
+    shop.write(users(range(6)))
+    shop.view.seal()
+    shop = Shop(folder, None).applied(features(bio_codec="exact"))
+    asked = REFERENCES, [{"user_id": n} for n in range(6)]
+    for read in (
+        lambda: shop.read(range(6)),
+        lambda: asyncio.run(shop.store.get_online_features_async(*asked)),
+        lambda: shop.online_store.online_read(
+            shop.store.config, shop.store.get_feature_view("users"), [entity_key(user_id=1)]
+        ),
+    ):
+        with pytest.raises(SettingsError, match=r"sealed values of .*bio.*names none.*seal users"):
+            read()
+    assert shop.read([1], ["users:country"])["country"] == ["DE"]
+    assert CliRunner().invoke(cli, ["-c", str(folder), "seal", "users"]).exit_code == 0
+    assert ordered(Shop(folder, None).read(range(6))) == expected(range(6))
+
+
 def test_backing_needs_a_backing_store(tmp_path, monkeypatch):
     with pytest.raises(SettingsError, match=r"backing_store.*'nonsense'"):
         Shop(tmp_path / "third", {"type": "nonsense"}).applied()
