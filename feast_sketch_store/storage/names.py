@@ -41,16 +41,22 @@ def left_over(storage: Storage, age_seconds: float = 86_400.0) -> list[str]:
     """The names of files of a view's rebuild or import that is in progress or was killed, and of hidden ones.
 
     Files in hidden folders were already being removed. Other hidden files are those of writers that were
-    killed; only older ones than ``age_seconds`` count, because younger ones may still be written.
+    killed; only older ones than ``age_seconds`` count, because younger ones may still be written. The same
+    holds for a rebuild or import, by its newest file, where no lease tells that none is in progress.
     """
-    oldest = time.time() - age_seconds
+    found, oldest = list(storage.walk()), time.time() - age_seconds
+    changed_at: dict[str, float] = {}
+    for info in found:
+        top = info.name.partition("/")[0]
+        changed_at[top] = max(changed_at.get(top, info.modified_at), info.modified_at)
 
     def is_left(info: FileInfo) -> bool:
         top, slash, _ = info.name.partition("/")
-        is_staged = slash != "" and top.startswith((REBUILD_FOLDERS, IMPORT_FOLDER.rstrip("/")))
-        return is_staged or (top[0] == "." and (slash != "" or info.modified_at < oldest))
+        if slash and top.startswith((REBUILD_FOLDERS, IMPORT_FOLDER.rstrip("/"))):
+            return storage.supports_leases or changed_at[top] < oldest
+        return top[0] == "." and (slash != "" or info.modified_at < oldest)
 
-    return sorted(info.name for info in storage.walk() if is_left(info))
+    return sorted(info.name for info in found if is_left(info))
 
 
 def remove_left_over(storage: Storage, age_seconds: float) -> int:

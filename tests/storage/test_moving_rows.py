@@ -289,6 +289,21 @@ def test_a_rebuild_beside_a_division_that_no_lease_keeps_out_is_refused():
     assert shown(opened(place, 2)) == written
 
 
+def test_a_vacuum_leaves_a_rebuild_that_no_lease_keeps_it_out_of(place):
+    view, other = opened(place, 1), opened(place, 1)
+    put(view, range(10), ["old"])
+
+    def fill(staging):
+        filled = View(staging, SETS, NEVER, 0.0)
+        put(filled, range(5), ["new"], second=1)
+        other.vacuum()
+        put(filled, range(5, 10), ["new"], second=1)
+        return staging
+
+    assert rebuild(view, fill)
+    assert shown(view) == {user: {"new"} for user in range(10)}
+
+
 def test_a_rebuild_has_happened_although_its_files_cannot_be_removed(place, monkeypatch):
     view = opened(place, 1)
     put(view, range(10), ["old"])
@@ -303,10 +318,12 @@ def test_a_rebuild_has_happened_although_its_files_cannot_be_removed(place, monk
 
     assert rebuild(view, fill)
     assert shown(view) == {user: {"new"} for user in range(5)}
-    assert view.vacuum() > 0
+    assert view.vacuum(0.0) > 0
 
 
-def test_a_view_that_is_made_while_it_is_divided_keeps_its_rows(place):
+def test_a_view_that_is_made_while_it_is_divided_keeps_its_rows():
+    """In a bucket; in a folder, who makes the view's file waits."""
+    place = Bucket()
     storage, written = place.open(), {}
     info = storage.info
 
