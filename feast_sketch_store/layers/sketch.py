@@ -107,6 +107,11 @@ class SketchLayer(Layer):
         return {name: feature.codec for name, feature in self.features.items()}
 
     @cached_property
+    def backed(self) -> frozenset[str]:
+        """Features of which it has only states: their values were in another store when it was sealed."""
+        return frozenset(name for name, codec in self.codecs.items() if codec.is_backed)
+
+    @cached_property
     def cut_vocabularies(self) -> dict[str, Vocabulary]:
         """By feature that lost some values, those that it kept."""
         numberings = {name: self.numbering(name) for name in self.cut}

@@ -129,11 +129,9 @@ class State:
 
     @cached_property
     def backed(self) -> frozenset[str]:
-        """Features of which a sealed layer has only states: their values were in another store when it was
-        sealed.
-        """
-        layers = [layer for shard in self.shards.values() for layer in shard.sealed_layers]
-        return frozenset(name for layer in layers for name, codec in layer.codecs.items() if codec.is_backed)
+        """Features of which a sealed layer has only states, see `SketchLayer.backed`."""
+        layers = [layer.backed for shard in self.shards.values() for layer in shard.sealed_layers]
+        return frozenset().union(*layers)
 
     # -- read ------------------------------------------------------------------------------------
 
