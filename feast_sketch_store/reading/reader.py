@@ -406,6 +406,7 @@ class SketchReader:
         per_entity: int,
         out: bytearray,
     ) -> int:
+        self._check_here(feature, state)
         expire_before = expire_before_of(self._ttl_microseconds)
         if not is_by_value:
             try:
@@ -639,9 +640,10 @@ class SketchReader:
         return single
 
     def _prepare(self, feature: str, state: State, stamped: FeatureCodec | None) -> _Single:
+        codec = self._codec(feature)
         self._check_here(feature, state)
         numbering, names = self._numbering(feature, state), []
-        column = Column(feature, self._codec(feature), numbering.vocabulary)
+        column = Column(feature, codec, numbering.vocabulary)
         for layer in state.newest_first:
             is_known = feature in layer.codecs
             vocabulary = layer.numbering(feature) if is_known else None

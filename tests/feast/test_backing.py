@@ -5,6 +5,7 @@ import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 import pandas as pd
 import pytest
@@ -509,7 +510,7 @@ def test_a_feature_is_no_longer_backed(tmp_path, asked):
         answer = each.store.get_online_features_async(REFERENCES, [{"user_id": n} for n in range(6)])
         assert ordered(asyncio.run(answer).to_dict()) == expected(range(6))
     reader = SketchReader(folder, "users", refresh_interval_seconds=0)
-    for read in (reader.arrow, reader.csr):
+    for read in (reader.arrow, reader.csr, partial(reader.contains, values=["text of 1"])):
         with pytest.raises(UnsupportedFeatureError, match=r"'bio'.*backing store.*get_online_features"):
             read("bio", [1])
     shop.write(users(range(3), hours=1, text="newer"))

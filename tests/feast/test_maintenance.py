@@ -411,7 +411,7 @@ class TestRebuild:
         assert json.loads(run("vacuum", "history", "--json")[1])[0]["files_removed"] >= len(found.leftovers)
         assert maintenance.verify(store, "history").leftovers == []
         tops = {path.name for path in open_view(store, "history").storage.path.iterdir()}
-        assert tops <= {"rows", "fresh", "snapshots", "seal.lock", "view.json"}
+        assert tops <= {"rows", "fresh", "snapshots", "seal.lock", "view.json", "view.lock"}
         assert countries(another(store), 1) == ["FR"]
 
     def test_the_first_one_of_a_view_may_be_killed(self, store):

@@ -28,7 +28,10 @@ def test_apply_makes_a_folder_and_a_file_for_each_view_and_nothing_else(make_con
     config, store = make_config(), SketchOnlineStore()
     store.update(config, [], [make_view(name="a"), make_view(name="b")], [], [], False)
     made = sorted(str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*"))
-    views = [f"sketch/shop/{part}" for part in ("a", "a/view.json", "b", "b/view.json")]
+    views = [
+        f"sketch/shop/{part}"
+        for part in ("a", "a/view.json", "a/view.lock", "b", "b/view.json", "b/view.lock")
+    ]
     assert made == ["sketch", "sketch/shop", *views]
 
 
