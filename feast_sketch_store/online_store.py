@@ -5,7 +5,7 @@ import functools
 import gc
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
@@ -204,7 +204,7 @@ class SketchOnlineStore(OnlineStore):
         began, expire_before = time.perf_counter(), expire_before_of(ttl)
         raw, num_found, backed = view.with_state(_raw_rows, features, hashes, expire_before)
         if backed and config.online_store.backing_store is None:
-            _check_here(table, features, backed)
+            backing.check_here(table, features, backed)
         view.metrics.count_read(len(raw), num_found, time.perf_counter() - began)
         if num_found < len(raw):
             warn_of_read(view.storage.location, table.name, raw.count(False), len(raw), ttl)
@@ -231,7 +231,7 @@ class SketchOnlineStore(OnlineStore):
         view = self.view(config, table)
         if config.online_store.backing_store is not None:
             return backing.codecs_of(view, features)
-        _check_here(table, features, view.with_state(lambda state: state.backed))
+        backing.check_here(table, features, view.with_state(lambda state: state.backed))
         return []
 
     def get_online_features(
@@ -633,16 +633,6 @@ def _raw_rows(
     state: State, features: tuple[str, ...], hashes: bytes, expire_before: int
 ) -> tuple[list[RawRow], int, frozenset[str]]:
     return *state.row_reader(features).rows(hashes, expire_before), state.backed
-
-
-def _check_here(table: FeatureView, features: Sequence[str], backed: Collection[str]) -> None:
-    """Raise SettingsError: sealed rows need a backing store for some of the features, and there is none."""
-    if names := ", ".join(feature for feature in features if feature in backed):
-        raise SettingsError(
-            f"feature view {table.name!r}: the sealed values of {names} are in a backing store, and "
-            f"feature_store.yaml names none; name it again, or run `feast-sketch seal {table.name}`, which "
-            "takes the values from the row log"
-        )
 
 
 def _explained(error: SketchStoreError, config: RepoConfig, table: FeatureView) -> SketchStoreError:

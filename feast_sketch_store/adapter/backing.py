@@ -366,6 +366,16 @@ def _version(table: FeatureView, version: int | None) -> FeatureView:
     return copied
 
 
+def check_here(table: FeatureView, features: Sequence[str], backed: Collection[str]) -> None:
+    """Raise SettingsError: sealed rows need a backing store for some of the features, and there is none."""
+    if names := ", ".join(feature for feature in features if feature in backed):
+        raise SettingsError(
+            f"feature view {table.name!r}: the sealed values of {names} are in a backing store, and "
+            f"feature_store.yaml names none; name it again, or run `feast-sketch seal {table.name}`, which "
+            "takes the values from the row log"
+        )
+
+
 def codecs_of(view: View, features: Collection[str]) -> list[FeatureCodec]:
     """The codecs of those of the features whose values are in the other store: which keeps them now, or kept
     them when the sealed rows were sealed.
