@@ -476,13 +476,10 @@ def _typed(row: Any, types: dict[str, str], where: str) -> dict[str, Any]:
     for key, value in row.items():
         kind = types.get(key, "") if isinstance(value, str) else ""
         try:
-            typed[key] = (
-                _whole_number(value)
-                if kind.startswith("INT")
-                else value.encode()
-                if kind == "BYTES"
-                else value
-            )
+            if kind.startswith("INT"):
+                typed[key] = _whole_number(value)
+            else:
+                typed[key] = value.encode() if kind == "BYTES" else value
         except ValueError as error:
             raise click.UsageError(
                 f"{where}: join key {key!r} is {types[key]}, and {value!r} is not a whole number"
@@ -491,7 +488,7 @@ def _typed(row: Any, types: dict[str, str], where: str) -> dict[str, Any]:
 
 
 def _whole_number(text: str) -> int:
-    """An integer. Python reads ``1_000`` and digits of other scripts, too: here they are slips.
+    """The integer of a text. Python also reads ``1_000`` and digits of other scripts, which are slips here.
 
     Raises ValueError: it is none.
     """

@@ -92,7 +92,8 @@ static inline int checked_is_finished(const CheckedAscending *checked) {
 /* Whether everything from a sample to the next one is intact; with samples of zeros, the lows as well. */
 int checked_has_sample(const CheckedAscending *checked, uint64_t sample);
 
-/* The bits of a row in consecutive codes, if they are intact; 0 or -1. */
+/* The bits of a row in consecutive codes, if they are intact; 0 or -1. `stop` may be NULL: once all blocks are verified, only
+ * where the row begins is read then. */
 int row_bits_get(const CheckedAscending *starts, int64_t row, uint64_t num_bits, const Blocks *blocks, uint64_t *start,
                  uint64_t *stop);
 void ascending_expect(const Ascending *numbers, int64_t place); /* prefetches its words */
