@@ -124,7 +124,7 @@ class Board:
         call = Call(what, entities, number, self.turns.step)
         self.calls.append(call)
         self.turns.tell(f"{what} {[*entities]} {number or ''} begins")
-        is_certain = True
+        is_certain = what != "drop"  # one that fails has removed a part
         for attempt in range(1, TRIES + 1):
             try:
                 result = act()
