@@ -15,7 +15,6 @@ from feast.infra.infra_object import InfraObject
 from feast.infra.online_stores.online_store import OnlineStore
 from feast.infra.registry.base_registry import BaseRegistry
 from feast.infra.supported_async_methods import SupportedAsyncMethods
-from feast.on_demand_feature_view import OnDemandFeatureView
 from feast.online_response import OnlineResponse
 from feast.protos.feast.core.Registry_pb2 import Registry as RegistryProto
 from feast.protos.feast.serving.ServingService_pb2 import GetOnlineFeaturesResponse
@@ -28,7 +27,7 @@ from feast_sketch_store.adapter import backing
 from feast_sketch_store.adapter.advice import Hint, advice, summary, warn_of_read, warn_of_write
 from feast_sketch_store.adapter.backing import BackingStore, Steps
 from feast_sketch_store.adapter.list_updates import updates
-from feast_sketch_store.adapter.open_views import OpenViews, opened, storage_of
+from feast_sketch_store.adapter.open_views import OpenViews, explained, opened, storage_of
 from feast_sketch_store.adapter.options import (
     OnlineStoreOptions,
     require_writer,
@@ -58,7 +57,6 @@ from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.encoding import FeastRow, deletions
 from feast_sketch_store.settings.resolve import asked_join_keys, resolve, ttl_microseconds
 from feast_sketch_store.storage.base import Storage
-from feast_sketch_store.storage.names import VIEW_FILE
 from feast_sketch_store.storage.stores import StorePlace
 from feast_sketch_store.view.live_shard import expire_before_of
 from feast_sketch_store.view.removal import remove_project, remove_view
@@ -532,7 +530,7 @@ class SketchOnlineStore(OnlineStore):
             try:
                 view = opened(config, table)
             except (UnsupportedFeatureError, SettingsError) as error:
-                problems.append(_explained(error, config, table))
+                problems.append(explained(error, config, table))
                 continue
             views.append(view)
             if found := [*view.settings.file_problems()]:
@@ -633,21 +631,6 @@ def _raw_rows(
     state: State, features: tuple[str, ...], hashes: bytes, expire_before: int
 ) -> tuple[list[RawRow], int, frozenset[str]]:
     return *state.row_reader(features).rows(hashes, expire_before), state.backed
-
-
-def _explained(error: SketchStoreError, config: RepoConfig, table: FeatureView) -> SketchStoreError:
-    """A refusal of a view, such that it can be followed.
-
-    Feast tells no online store that an on-demand view was removed: its rows stay, and refuse other types.
-    """
-    storage = storage_of(config, table)
-    if not isinstance(table, OnDemandFeatureView) or storage.info(VIEW_FILE) is None:
-        return error
-    remedy = (
-        "Feast does not report the removal of on-demand views: if this one is new, remove "
-        f"{storage.location} first, which has the rows of the former one"
-    )
-    return summed_up([type(part)(f"{part}. {remedy}") for part in error.parts or (error,)])
 
 
 def _has_backed(config: RepoConfig, table: FeatureView) -> bool:

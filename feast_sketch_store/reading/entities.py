@@ -155,6 +155,16 @@ def shard_of(entity: Mapping[str, int | str | bytes], num_shards: int) -> int:
         raise RowError(f"{dict(entity)} is not an entity: {error}") from error
 
 
+def hashes_of(hashes: bytes | NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Hashes, or those of one entity as bytes, as an array: uint64[n, 2]."""
+    return np.frombuffer(hashes, np.uint64).reshape(-1, 2) if isinstance(hashes, bytes) else hashes
+
+
+def alone(entity: Any) -> Any:
+    """One entity in the form of several."""
+    return {name: [value] for name, value in entity.items()} if isinstance(entity, Mapping) else [entity]
+
+
 def _column(name: str, value: Any) -> pa.Array:
     """A join key as a column of the type that Feast stores."""
     if isinstance(value, pa.Scalar):

@@ -27,9 +27,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from feast_sketch_store.errors import RowError, SettingsError, UnsupportedFeatureError, require_names, shown
 from feast_sketch_store.kernel import FOUND, NAMES, SEED, WITH_WEIGHTS, RowReader, to_bits
-from feast_sketch_store.layers import SealedRows
+from feast_sketch_store.layers import LayerAnswer, SealedRows
 from feast_sketch_store.layers.row_reader import NO_LIMIT, Column
-from feast_sketch_store.reading.entities import Entities, EntityColumns
+from feast_sketch_store.reading.entities import Entities, EntityColumns, alone, hashes_of
 from feast_sketch_store.reading.ragged import (
     Jagged,
     Moments,
@@ -254,11 +254,16 @@ class SketchReader:
             raise UnsupportedFeatureError(
                 f"feature {feature!r} of view {self._name!r} was sealed before it had counts; seal the view"
             )
-        answer = state.read(hashes, (feature,), expire_before_of(self._ttl_microseconds))
-        self._view.metrics.count_read(len(hashes), len(answer.found))
+        answer = self._answer(state, feature, hashes)
         part = answer.features.get(feature)
         parts = [] if part is None else [(answer.found, numbering.translate(part))]
         return Csr.placed(parts, len(hashes))
+
+    def _answer(self, state: State, feature: str, hashes: NDArray[np.uint64]) -> LayerAnswer:
+        self._check_here(feature, feature in state.backed)
+        answer = state.read(hashes, (feature,), expire_before_of(self._ttl_microseconds))
+        self._view.metrics.count_read(len(hashes), len(answer.found))
+        return answer
 
     def ids(self, feature: str, entity: Entity) -> NDArray[np.int32]:
         """The ids of the possibly-present values of one entity: int32[p], as `csr` has them.
@@ -274,13 +279,13 @@ class SketchReader:
         """
         entity_hash = self._keys.hash(entity)
         if entity_hash is None:
-            return self.csr(feature, _alone(entity)).ids
+            return self.csr(feature, alone(entity)).ids
         return self._view.with_state(self._ids, feature, entity_hash)
 
     def _ids(self, state: State, feature: str, entity_hash: bytes) -> NDArray[np.int32]:
         single = self._single_of(state, feature)
         if single.rows is None:
-            return self._csr(state, feature, _as_array(entity_hash)).ids
+            return self._csr(state, feature, hashes_of(entity_hash)).ids
         expire_before = expire_before_of(self._ttl_microseconds)
         ids, _, _, num_found = single.rows.csr(entity_hash, expire_before, NO_LIMIT, NAMES, None, None)
         self._view.metrics.count_read(1, num_found)
@@ -406,7 +411,7 @@ class SketchReader:
         per_entity: int,
         out: bytearray,
     ) -> int:
-        self._check_here(feature, state)
+        self._check_here(feature, feature in state.backed)
         expire_before = expire_before_of(self._ttl_microseconds)
         if not is_by_value:
             try:
@@ -487,7 +492,7 @@ class SketchReader:
                 f"weights have the shape {weights.shape}, but {feature!r} has {single.shape[0]} values"
             )
         if single.rows is None:
-            rows = self._named(state, feature, _as_array(hashes), single.numbering, counts)
+            rows = self._named(state, feature, hashes_of(hashes), single.numbering, counts)
             np.frombuffer(out)[:] = weighted_sums(rows, weights)
             return
         expire_before = expire_before_of(self._ttl_microseconds)
@@ -501,9 +506,7 @@ class SketchReader:
         `contains`.
         """
         codec, hashes = self._codec(feature), self.hash(entities)
-        self._check_here(feature, self._view.current())
-        answer = self._view.read(hashes, (feature,), self._ttl_microseconds)
-        return column_of(answer, codec, len(hashes))
+        return column_of(self._view.with_state(self._answer, feature, hashes), codec, len(hashes))
 
     def lists(
         self,
@@ -541,7 +544,7 @@ class SketchReader:
             raise UnsupportedFeatureError(f"feature {feature!r} of view {self._name!r} is not a list")
         where = f"list {feature!r} of feature view {self._name!r}"
         require_attributes(where, codec, attributes)
-        hashes = self.hash(entities) if entity_hash is None else _as_array(entity_hash)
+        hashes = self.hash(entities) if entity_hash is None else hashes_of(entity_hash)
         window = window_of_lists(
             where, codec, self._ttl_microseconds, len(hashes), min_timestamp, limit, until, inclusive
         )
@@ -603,20 +606,16 @@ class SketchReader:
             raise UnsupportedFeatureError(
                 f"there is no feature {shown(feature)!r} of view {self._name!r}; it has {self.features}"
             )
-        if codec.is_backed:
-            raise self._elsewhere(name)
+        self._check_here(name, codec.is_backed)
         return codec
 
-    def _elsewhere(self, feature: str) -> UnsupportedFeatureError:
-        return UnsupportedFeatureError(
-            f"the values of feature {feature!r} of view {self._name!r} are in the backing store; read it "
-            "with `get_online_features`"
-        )
-
-    def _check_here(self, feature: str, state: State) -> None:
-        """Refuse a feature whose values were in a backing store when the view was sealed."""
-        if feature in state.backed:
-            raise self._elsewhere(feature)
+    def _check_here(self, feature: str, is_backed: bool) -> None:
+        """Refuse a feature whose values are in a backing store, or were when the view was sealed."""
+        if is_backed:
+            raise UnsupportedFeatureError(
+                f"the values of feature {feature!r} of view {self._name!r} are in the backing store; read it "
+                "with `get_online_features`"
+            )
 
     def _check_counted(self, feature: str) -> None:
         if not self._codec(feature).is_counted:
@@ -641,7 +640,7 @@ class SketchReader:
 
     def _prepare(self, feature: str, state: State, stamped: FeatureCodec | None) -> _Single:
         codec = self._codec(feature)
-        self._check_here(feature, state)
+        self._check_here(feature, feature in state.backed)
         numbering, names = self._numbering(feature, state), []
         column = Column(feature, codec, numbering.vocabulary)
         for layer in state.newest_first:
@@ -696,12 +695,3 @@ def _read(read: Callable[[Any], Any], given: Any, name: str) -> Any:
         return read(given)
     except ValueError as error:
         raise SettingsError(f"{name} is {given!r}: {error}") from error
-
-
-def _as_array(hashes: bytes | NDArray[np.uint64]) -> NDArray[np.uint64]:
-    return np.frombuffer(hashes, np.uint64).reshape(-1, 2) if isinstance(hashes, bytes) else hashes
-
-
-def _alone(entity: Any) -> Any:
-    """One entity in the form of several."""
-    return {name: [value] for name, value in entity.items()} if isinstance(entity, Mapping) else [entity]
