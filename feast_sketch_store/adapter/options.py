@@ -31,7 +31,7 @@ from feast_sketch_store.storage.buckets import is_url, option_text
 from feast_sketch_store.storage.names import folder_name
 from feast_sketch_store.storage.stores import StorePlace
 from feast_sketch_store.structures.goals import AUTO
-from feast_sketch_store.view.sealing import SealPolicy
+from feast_sketch_store.view.seal_policy import SealPolicy
 
 _OwnType = Literal[
     "sketch", "feast_sketch_store.SketchOnlineStore", "feast_sketch_store.online_store.SketchOnlineStore"

@@ -44,7 +44,7 @@ from feast_sketch_store.settings.resolve import resolve
 from feast_sketch_store.settings.view_settings import ViewSettings
 from feast_sketch_store.snapshot.format import encode
 from feast_sketch_store.snapshot.sealed import with_checksums
-from feast_sketch_store.view.sealing import fold
+from feast_sketch_store.view.folding import fold
 from feast_sketch_store.view.semantics import named
 
 _logger = logging.getLogger(__name__)

@@ -33,8 +33,8 @@ from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.formulas import Formula
 from feast_sketch_store.rows.vocabulary import Vocabulary
 from feast_sketch_store.structures.parts import Parts
+from feast_sketch_store.view.folding import as_stored
 from feast_sketch_store.view.joint_seal import Fitting, inputs_of, numbered, publish_drafts
-from feast_sketch_store.view.sealing import as_stored
 from feast_sketch_store.view.shard import Shard
 
 SAMPLE, COUNT, FIT, DRAFT, FINISH = "sample", "count", "fit", "draft", "finish"

@@ -49,7 +49,7 @@ from feast_sketch_store.storage.stores import StorePlace
 from feast_sketch_store.structures.sizing import within
 from feast_sketch_store.view import holding, rebuilding
 from feast_sketch_store.view.live_shard import expire_before_of
-from feast_sketch_store.view.sealing import SealPolicy
+from feast_sketch_store.view.seal_policy import SealPolicy
 from feast_sketch_store.view.shard import Dropped
 from feast_sketch_store.view.shard_map import way_out
 from feast_sketch_store.view.view import View

@@ -32,7 +32,7 @@ from feast_sketch_store.storage.base import Storage
 from feast_sketch_store.storage.names import FRESH_FOLDER, ROWS_FOLDER, SNAPSHOTS_FOLDER
 from feast_sketch_store.view import joint_seal
 from feast_sketch_store.view.opening import open_view
-from feast_sketch_store.view.sealing import SealPolicy
+from feast_sketch_store.view.seal_policy import SealPolicy
 from feast_sketch_store.view.shard import Shard
 from feast_sketch_store.view.shard_map import ShardMap
 from feast_sketch_store.view.view import View

@@ -21,7 +21,7 @@ from feast_sketch_store.snapshot.order import load_order
 from feast_sketch_store.snapshot.sealed import open_layers
 from feast_sketch_store.storage.base import Storage
 from feast_sketch_store.storage.names import ROWS_FOLDER, SNAPSHOTS_FOLDER
-from feast_sketch_store.view.sealing import computed_rows
+from feast_sketch_store.view.folding import computed_rows
 from feast_sketch_store.view.semantics import REPLACE, named
 from feast_sketch_store.view.shard_map import shards_of
 

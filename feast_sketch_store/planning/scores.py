@@ -19,7 +19,7 @@ from feast_sketch_store.rows.encoding import EncodedFeature, EncodedRows, RowKey
 from feast_sketch_store.rows.formulas import Formula
 from feast_sketch_store.rows.vocabulary import Vocabulary
 from feast_sketch_store.structures.columns import scalar_bytes
-from feast_sketch_store.view.sealing import weighted_formula, with_step
+from feast_sketch_store.view.folding import weighted_formula, with_step
 
 SCORE_CURVE = "score of the model's weights"
 

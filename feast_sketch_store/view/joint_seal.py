@@ -21,8 +21,8 @@ from feast_sketch_store.row_log.data_file import StagedFile
 from feast_sketch_store.rows.formulas import Formula
 from feast_sketch_store.snapshot.files import SnapshotFile
 from feast_sketch_store.threads import in_threads
+from feast_sketch_store.view.folding import Ranges, as_stored, stepped, warn_of_exact, weighted_formulas
 from feast_sketch_store.view.gate import Figures
-from feast_sketch_store.view.sealing import Ranges, as_stored, stepped, warn_of_exact, weighted_formulas
 from feast_sketch_store.view.shard import Drafted, Shard
 
 # How many values of each feature fit into its memory in a shard, or why none do.

@@ -14,7 +14,7 @@ from feast_sketch_store.settings.view_settings import ViewSettings
 from feast_sketch_store.storage.base import Storage
 from feast_sketch_store.view.live import LiveView
 from feast_sketch_store.view.live_shard import LiveShard
-from feast_sketch_store.view.sealing import SealPolicy
+from feast_sketch_store.view.seal_policy import SealPolicy
 from feast_sketch_store.view.semantics import named
 from feast_sketch_store.view.shard_map import ShardMap
 from feast_sketch_store.view.view import View

@@ -24,21 +24,20 @@ from feast_sketch_store.settings.view_settings import ViewSettings
 from feast_sketch_store.snapshot.files import SnapshotFile
 from feast_sketch_store.snapshot.sealed import check_whole, write_layer
 from feast_sketch_store.storage.base import Storage
-from feast_sketch_store.view.gate import Figures
-from feast_sketch_store.view.live_shard import LiveShard, expire_before_of, note_write
-from feast_sketch_store.view.sealing import (
+from feast_sketch_store.view.folding import (
     Ranges,
-    Sizes,
     as_stored,
     computed_rows,
     fold,
     fold_delta,
-    may_have_deltas,
     num_kept,
     ranges_of,
     view_named_in_errors,
     wants_compaction,
 )
+from feast_sketch_store.view.gate import Figures
+from feast_sketch_store.view.live_shard import LiveShard, expire_before_of, note_write
+from feast_sketch_store.view.seal_policy import Sizes, may_have_deltas
 from feast_sketch_store.view.semantics import REPLACE, FoldedRows, RowSemantics, named
 from feast_sketch_store.view.state import ShardState
 

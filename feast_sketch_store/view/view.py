@@ -20,7 +20,6 @@ import pyarrow as pa
 from feast_sketch_store.errors import (
     GateError,
     RowError,
-    SettingsError,
     SketchStoreError,
     StorageError,
     UnsupportedFeatureError,
@@ -42,7 +41,7 @@ from feast_sketch_store.view.background import Sealer
 from feast_sketch_store.view.gate import DIVIDED, FILL, SEAL, Figures, HeldBack, judge
 from feast_sketch_store.view.group_commit import GroupCommit
 from feast_sketch_store.view.live import LiveView, Parts
-from feast_sketch_store.view.sealing import SealPolicy, Sizes, may_have_deltas
+from feast_sketch_store.view.seal_policy import Due, SealPolicy, Sizes, may_have_deltas
 from feast_sketch_store.view.semantics import named
 from feast_sketch_store.view.shard import Shard
 from feast_sketch_store.view.shard_map import (
@@ -62,7 +61,6 @@ _logger = logging.getLogger(__name__)
 _LEASE_POLL_SECONDS = 0.005  # while another process holds it; in a bucket a hundred times as long
 # At this number of commits the write-ahead log is absorbed, so that a new process reads few of them.
 _MAX_WAL_COMMITS = 500
-_BASE, _DELTA, _ABSORPTION, _NOTHING = "base", "delta", "absorption", ""  # what may be due
 _MAX_THREADS = 16  # threads that write to shards at once, because each waits for the disk
 
 Batch: TypeAlias = Sequence[FeastRow] | ListRows | pa.Table
@@ -278,18 +276,16 @@ class View(LiveView[Shard]):
         """
         rows = [row for batch in batches if not isinstance(batch, pa.Table | ListRows) for row in batch]
         tables = [batch for batch in batches if isinstance(batch, pa.Table)]
-        settings = self.settings
+        settings, where = self.settings, f"feature view {self.name!r}"
         try:
             tables += list_tables([b for b in batches if isinstance(b, ListRows)], settings.codecs)
             if rows:
                 tables.append(self._semantics.to_log(rows, settings.join_keys))
             return tables[0] if len(tables) == 1 else pa.concat_tables(tables, promote_options="default")
         except RowError as error:
-            raise RowError(f"feature view {self.settings.view!r}: {error}") from error
+            raise RowError(f"{where}: {error}") from error
         except pa.ArrowException as error:
-            raise RowError(
-                f"feature view {self.settings.view!r}: the rows of the batch contradict each other: {error}"
-            ) from error
+            raise RowError(f"{where}: the rows of the batch contradict each other: {error}") from error
 
     def delete(self, deletions: pa.Table) -> None:
         """Delete all rows of some entities; see `rows.deletions`.
@@ -543,13 +539,8 @@ class View(LiveView[Shard]):
 
     def _check_features(self) -> None:
         """Check that a seal would not hide features of which this process does not know."""
-        file = ViewFile.read(self.storage)
-        if file is not None and (unknown := file.unknown_to(self.settings)):
-            raise SettingsError(
-                f"feature view {self.name!r} has the features {', '.join(unknown)}, which this process does "
-                "not know, so that its seal would hide them. Let it read the registry again, with Feast by "
-                "`store.refresh_registry()`; or run `feast apply` if they were removed"
-            )
+        if (file := ViewFile.read(self.storage)) is not None:
+            file.check_known(self.settings)
 
     @contextmanager
     def unchanging(self) -> Iterator[None]:
@@ -604,24 +595,22 @@ class View(LiveView[Shard]):
     def _is_due(self) -> bool:
         """Whether a write of this process makes something due."""
         is_others = self.policy.by_job or len(self.served) < len(self.shards)
-        return not is_others and self._what_is_due() != _NOTHING
+        return not is_others and self._due() is not None
 
-    def _what_is_due(self) -> str:
-        """What the policy says is due: `_BASE`, `_DELTA`, `_ABSORPTION` or `_NOTHING`."""
+    def _due(self) -> Due | None:
+        """What the policy says is due."""
         if self.is_pinned:
-            return _NOTHING  # what was written since cannot be distinguished from it
+            return None  # what was written since cannot be distinguished from it
         shards = self.shards.values()
         num_unsealed = sum(shard.num_unsealed for shard in shards)
         # Sizes in bytes take time, and this runs at every commit. The gate is not asked again about less
         # than twice the rows that it refused.
         if num_unsealed > self.policy.min_rows and num_unsealed >= 2 * self._num_refused:
-            sizes, has_bases = self.sizes(), all(shard.state.sealed is not None for shard in shards)
-            if self.policy.wants_base(sizes):
-                return _BASE
-            if has_bases and self.policy.wants_delta(sizes) and may_have_deltas(self.settings):
-                return _DELTA
+            has_bases = all(shard.state.sealed is not None for shard in shards)
+            if due := self.policy.due(self.sizes(), has_bases and may_have_deltas(self.settings)):
+                return due
         is_long = any(shard.num_unsealed_commits > _MAX_WAL_COMMITS for shard in shards)
-        return _ABSORPTION if is_long else _NOTHING
+        return Due.ABSORPTION if is_long else None
 
     def _must_wait(self, rows: Batch) -> bool:
         """Whether the writer of a batch waits for a seal."""
@@ -648,12 +637,10 @@ class View(LiveView[Shard]):
 
     def _seal_if_due(self) -> bool:
         with self._seal_lock:
-            due = self._what_is_due()
-            if due == _ABSORPTION:
+            due = self._due()
+            if due is Due.ABSORPTION:
                 self.absorb()
-            if due == _DELTA:
-                return self.seal(as_delta=True)
-            return due == _BASE and self.seal()
+            return due in (Due.BASE, Due.DELTA) and self.seal(as_delta=due is Due.DELTA)
 
     # -- seal in the background, in a thread of the process whose write made one due --------------
 

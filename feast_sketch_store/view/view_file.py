@@ -157,9 +157,14 @@ class ViewFile:
         encoded = json.dumps(content, sort_keys=True).encode()
         return encoded.replace(_NO_CHECKSUM, checksum_of(encoded).encode(), 1)
 
-    def unknown_to(self, settings: ViewSettings) -> list[str]:
-        """The features that a process with these settings does not know yet."""
-        return sorted(self._by_name().keys() - settings.features.keys() - self.removed)
+    def check_known(self, settings: ViewSettings) -> None:
+        """Raise SettingsError: the view has features that a process with these settings does not know."""
+        if unknown := sorted(self._by_name().keys() - settings.features.keys() - self.removed):
+            raise SettingsError(
+                f"feature view {settings.view!r} has the features {', '.join(unknown)}, which this process "
+                "does not know, so that its seal would hide them. Let it read the registry again, with Feast "
+                "by `store.refresh_registry()`; or run `feast apply` if they were removed"
+            )
 
     @property
     def has_join_keys(self) -> bool:

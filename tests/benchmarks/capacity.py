@@ -37,7 +37,7 @@ from feast_sketch_store.storage.base import Storage
 from feast_sketch_store.storage.local import LocalStorage
 from feast_sketch_store.structures.goals import Goal
 from feast_sketch_store.view.opening import open_view
-from feast_sketch_store.view.sealing import SealPolicy
+from feast_sketch_store.view.seal_policy import SealPolicy
 
 VOCABULARY = 10_000
 BATCH = 10_000  # rows, what Spark hands over at once

@@ -24,7 +24,7 @@ from feast.protos.feast.types.Value_pb2 import Int64Set, Value
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.settings.view_settings import FeatureSettings, ViewSettings
 from feast_sketch_store.storage.buckets import open_bucket
-from feast_sketch_store.view.sealing import SealPolicy
+from feast_sketch_store.view.seal_policy import SealPolicy
 from feast_sketch_store.view.view import View
 from tests.helpers import object_servers
 from tests.helpers.keys import user_hashes, user_key

@@ -29,7 +29,7 @@ from feast_sketch_store.rows.encoding import FeastRow, to_arrow
 from feast_sketch_store.rows.entity_keys import hash_int64_keys
 from feast_sketch_store.settings.view_settings import FeatureSettings, ViewSettings
 from feast_sketch_store.storage.local import LocalStorage
-from feast_sketch_store.view.sealing import SealPolicy
+from feast_sketch_store.view.seal_policy import SealPolicy
 from feast_sketch_store.view.view import View
 from tests.oracle.messages import feast_values
 

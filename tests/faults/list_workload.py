@@ -23,7 +23,7 @@ from feast_sketch_store.rows.listing import Listing
 from feast_sketch_store.settings.view_settings import FeatureSettings, ViewSettings
 from feast_sketch_store.storage.base import Storage
 from feast_sketch_store.view.rebuilding import rebuild
-from feast_sketch_store.view.sealing import SealPolicy
+from feast_sketch_store.view.seal_policy import SealPolicy
 from feast_sketch_store.view.semantics import APPEND
 from feast_sketch_store.view.view import View
 from tests.helpers.keys import user_hashes

@@ -23,7 +23,7 @@ from feast_sketch_store.errors import SettingsError, ShardError, SketchStoreErro
 from feast_sketch_store.layers import build
 from feast_sketch_store.online_store import online_store_of
 from feast_sketch_store.operations import maintenance, resharding
-from feast_sketch_store.view import sealing, view_file
+from feast_sketch_store.view import folding, view_file
 from feast_sketch_store.view.shard_map import shards_of
 from feast_sketch_store.view.view_file import ViewFile
 from tests.helpers.keys import user_hashes
@@ -391,7 +391,7 @@ def test_the_command_divides_rows_anew(tmp_path, monkeypatch):
 
 @pytest.mark.has_long_form
 def test_rows_that_are_too_many_for_a_seal_are_kept_and_can_be_divided(tmp_path, monkeypatch):
-    monkeypatch.setattr(sealing, "MAX_ROWS", NUM_USERS - 1)
+    monkeypatch.setattr(folding, "MAX_ROWS", NUM_USERS - 1)
     monkeypatch.setattr(build, "MAX_ROWS", NUM_USERS - 1)
     store = fill(make_store(tmp_path, 1, "job"))
     reported = "view 'history': 200 entities have rows, and a seal takes at most 199; the rows are kept"

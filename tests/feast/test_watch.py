@@ -17,7 +17,7 @@ from feast.types import Set, String
 from feast_sketch_store import open_view
 from feast_sketch_store.errors import StorageError
 from feast_sketch_store.operations import maintenance
-from feast_sketch_store.view.sealing import SealPolicy
+from feast_sketch_store.view.seal_policy import SealPolicy
 from feast_sketch_store.view.view import View
 from tests.helpers.processes import PATIENCE_SECONDS, start_command
 from tests.helpers.repository import make_repository, make_view
@@ -100,11 +100,11 @@ def test_a_seal_that_fails_is_told_once_and_tried_again(store, monkeypatch, capl
     caplog.set_level(logging.WARNING)
     seal, failures = View.seal, []
 
-    def fail_thrice(view):
+    def fail_thrice(view, **options):
         if len(failures) < 3:
             failures.append(view)
             raise StorageError("no space")
-        return seal(view)
+        return seal(view, **options)
 
     monkeypatch.setattr(View, "seal", fail_thrice)
     push(store, "history", list(range(11)))

@@ -8,7 +8,7 @@ from feast.protos.feast.types.Value_pb2 import StringSet, Value
 
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.settings.view_settings import FeatureSettings, ViewSettings
-from feast_sketch_store.view.sealing import SealPolicy
+from feast_sketch_store.view.seal_policy import SealPolicy
 from feast_sketch_store.view.view import View
 from tests.helpers.keys import user_hashes, user_key
 from tests.oracle.messages import feast_values

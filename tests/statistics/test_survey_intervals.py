@@ -21,7 +21,7 @@ from feast_sketch_store.planning.source import sample_of_rows
 from feast_sketch_store.rows.encoding import to_arrow
 from feast_sketch_store.rows.newest import NewestRows
 from feast_sketch_store.settings.resolve import resolve
-from feast_sketch_store.view.sealing import fold
+from feast_sketch_store.view.folding import fold
 from tests.helpers.keys import user_key
 from tests.helpers.length import by_length
 

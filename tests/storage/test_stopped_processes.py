@@ -25,7 +25,7 @@ from feast_sketch_store.storage.objects import Objects
 from feast_sketch_store.view.last_known import LastKnown
 from feast_sketch_store.view.opening import open_view
 from feast_sketch_store.view.rebuilding import rebuild
-from feast_sketch_store.view.sealing import SealPolicy
+from feast_sketch_store.view.seal_policy import SealPolicy
 from feast_sketch_store.view.view import View
 from tests.helpers.histories import NEVER, items_of, put, row, settings_of
 from tests.helpers.keys import user_key

@@ -11,7 +11,8 @@ from feast_sketch_store.rows.encoding import deletions
 from feast_sketch_store.settings.values import KeptValues
 from feast_sketch_store.settings.view_settings import FeatureSettings, ViewSettings
 from feast_sketch_store.storage.local import LocalStorage
-from feast_sketch_store.view.sealing import SealPolicy, may_have_deltas, num_kept
+from feast_sketch_store.view.folding import num_kept
+from feast_sketch_store.view.seal_policy import SealPolicy, may_have_deltas
 from feast_sketch_store.view.view import View
 from tests.helpers.cases import for_each
 from tests.helpers.histories import CODEC, NEVER, items_of, put, settings_of

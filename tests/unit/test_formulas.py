@@ -8,7 +8,7 @@ from feast_sketch_store.rows.codecs import CATEGORICAL, MISSING, VALUE, FeatureC
 from feast_sketch_store.rows.encoding import EncodedFeature, EncodedRows, RowKeys, encode_column
 from feast_sketch_store.rows.formulas import Formula, Source, with_formulas
 from feast_sketch_store.rows.vocabulary import Vocabulary
-from feast_sketch_store.view.sealing import weighted_formula, with_step
+from feast_sketch_store.view.folding import weighted_formula, with_step
 
 CODEC = FeatureCodec("viewed", "int64_list_val")
 NUM_ROWS, NUM_VALUES = 500, 40

@@ -19,7 +19,7 @@ from feast_sketch_store.view import joint_seal
 from feast_sketch_store.view.gate import HeldBack
 from feast_sketch_store.view.opening import open_view
 from feast_sketch_store.view.rebuilding import rebuild
-from feast_sketch_store.view.sealing import SealPolicy
+from feast_sketch_store.view.seal_policy import SealPolicy
 from tests.helpers.keys import user_hashes, user_key
 from tests.storage.memory import Files, ObjectsInMemory, OwnHost
 

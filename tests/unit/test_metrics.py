@@ -24,7 +24,7 @@ from feast_sketch_store.errors import RowError, StorageError
 from feast_sketch_store.operations.exporting import exported
 from feast_sketch_store.storage.local import LocalStorage
 from feast_sketch_store.view.loading import ShardLoader
-from feast_sketch_store.view.sealing import SealPolicy
+from feast_sketch_store.view.seal_policy import SealPolicy
 from feast_sketch_store.view.view import View
 from tests.helpers.cases import for_each
 from tests.helpers.histories import MOMENT, row, settings_of

@@ -9,7 +9,7 @@ from feast.protos.feast.types.Value_pb2 import Value
 from feast_sketch_store.errors import RowError
 from feast_sketch_store.storage.local import LocalStorage
 from feast_sketch_store.view.loading import ShardLoader
-from feast_sketch_store.view.sealing import SealPolicy
+from feast_sketch_store.view.seal_policy import SealPolicy
 from feast_sketch_store.view.view import View
 from tests.helpers.histories import MOMENT, items_of, row, settings_of
 from tests.helpers.keys import user_key

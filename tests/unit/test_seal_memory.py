@@ -14,7 +14,7 @@ from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.settings.view_settings import FeatureSettings, ViewSettings
 from feast_sketch_store.storage.local import LocalStorage
 from feast_sketch_store.structures import feature_rows
-from feast_sketch_store.view.sealing import SealPolicy
+from feast_sketch_store.view.seal_policy import SealPolicy
 from feast_sketch_store.view.view import View
 
 CODEC = FeatureCodec("viewed", "int64_set_val")

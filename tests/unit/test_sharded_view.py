@@ -26,7 +26,7 @@ from feast_sketch_store.snapshot.manifest import checksum_of
 from feast_sketch_store.storage.local import LocalStorage
 from feast_sketch_store.view.opening import open_view
 from feast_sketch_store.view.removal import remove_view
-from feast_sketch_store.view.sealing import SealPolicy
+from feast_sketch_store.view.seal_policy import SealPolicy
 from feast_sketch_store.view.shard import Shard
 from feast_sketch_store.view.shard_map import ShardMap, shard_of_hash, shards_of
 from feast_sketch_store.view.view_file import ViewFile, shard_map_of

@@ -17,7 +17,7 @@ from feast_sketch_store.storage.local import LocalStorage
 from feast_sketch_store.structures import bloom
 from feast_sketch_store.structures.bloom import TOLERANCE, TablePart, fill_table
 from feast_sketch_store.structures.sizing import FactClass, WeightedFacts, size_for_rates
-from feast_sketch_store.view.sealing import SealPolicy
+from feast_sketch_store.view.seal_policy import SealPolicy
 from feast_sketch_store.view.view import View
 from tests.helpers.filters import measured_fill
 from tests.helpers.keys import user_hashes, user_key

@@ -31,7 +31,7 @@ from feast_sketch_store.view.loading import ShardLoader
 from feast_sketch_store.view.opening import open_view
 from feast_sketch_store.view.rebuilding import rebuild
 from feast_sketch_store.view.removal import remove_view
-from feast_sketch_store.view.sealing import SealPolicy, Sizes
+from feast_sketch_store.view.seal_policy import Due, SealPolicy, Sizes
 from feast_sketch_store.view.semantics import APPEND, REPLACE
 from feast_sketch_store.view.shard import Dropped
 from feast_sketch_store.view.view import View
@@ -82,9 +82,10 @@ def clock(monkeypatch):
 )
 def test_the_policy_seals_past_both_bounds(unsealed, sealed, wants):
     policy = SealPolicy(share=0.1, min_rows=10)
-    assert policy.wants_base(Sizes(unsealed_rows=unsealed, sealed_rows=sealed)) is wants
+    due = Due.BASE if wants else None
+    assert policy.due(Sizes(unsealed_rows=unsealed, sealed_rows=sealed)) is due
     in_bytes = Sizes(unsealed, 1000 * unsealed, sealed_rows=10**9, sealed_bytes=1000 * sealed)
-    assert policy.wants_base(in_bytes) is wants
+    assert policy.due(in_bytes) is due
 
 
 @pytest.mark.slow

@@ -18,12 +18,12 @@ from feast_sketch_store.layers import Goal
 from feast_sketch_store.storage import local
 from feast_sketch_store.storage.local import LocalStorage
 from feast_sketch_store.threads import leaves_a_core
-from feast_sketch_store.view import sealing
+from feast_sketch_store.view import folding
 from feast_sketch_store.view import shard as shard_module
 from feast_sketch_store.view import view as view_module
 from feast_sketch_store.view.loading import ShardLoader
 from feast_sketch_store.view.rebuilding import rebuild
-from feast_sketch_store.view.sealing import SealPolicy
+from feast_sketch_store.view.seal_policy import SealPolicy
 from feast_sketch_store.view.view import View
 from tests.helpers.histories import ALWAYS, MOMENT, NEVER, items_of, put, row, settings_of
 from tests.helpers.keys import user_hashes, user_key
@@ -106,7 +106,7 @@ def test_seals_beside_writes_give_way_to_reads(make_view, monkeypatch):
 
     def fold(*arguments):
         priorities.append((priority(), leaves_a_core()))
-        return sealing.fold(*arguments)
+        return folding.fold(*arguments)
 
     priorities, own = [], priority()
     monkeypatch.setattr(shard_module, "fold", fold)

@@ -1,21 +1,20 @@
-"""Decides when a view is sealed, and folds its rows, with the features that are computed from others.
+"""Folds the rows of a shard into a layer, with the features that are computed from others.
 
 The formula of a computed feature has the weights of a file, and a step that divides the scores of the rows.
 Its version goes up when the weights change.
 """
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from feast_sketch_store.errors import SettingsError, SketchStoreError
-from feast_sketch_store.layers import DeltaLayer, Goal, SketchLayer, seal
+from feast_sketch_store.layers import DeltaLayer, SketchLayer, seal
 from feast_sketch_store.layers.build import MAX_ROWS
 from feast_sketch_store.layers.joint import SharedVocabularies
 from feast_sketch_store.rows.codecs import CATEGORICAL, FeatureCodec
@@ -24,7 +23,6 @@ from feast_sketch_store.rows.formulas import Formula, Source, same_weights, with
 from feast_sketch_store.rows.newest import Batches, NewestRows
 from feast_sketch_store.rows.vocabulary import Vocabulary
 from feast_sketch_store.settings.view_settings import ViewSettings, read_weights
-from feast_sketch_store.structures.goals import MEMORY
 from feast_sketch_store.view.semantics import REPLACE, FoldedRows
 
 _logger = logging.getLogger(__name__)
@@ -33,72 +31,11 @@ _logger = logging.getLogger(__name__)
 _SUPERSEDED_SHARE = 0.25
 _MAX_FILES = 64
 
-_DELTA_PART = 1 / 16  # of `share`; fewer rows do not make a delta
-
 _SAMPLE_ROWS = 1 << 17  # whose scores decide the step
 _MOST = 1 << 30  # of the weights of a score
 
 Batch = tuple[NDArray[np.int64], EncodedRows]
 Ranges = Mapping[str, tuple[float, float]]  # the lowest and the highest score of some rows, by feature
-
-
-class Sizes(NamedTuple):
-    """The unsealed rows of a view, and those of its base and deltas, in rows and in bytes."""
-
-    unsealed_rows: int = 0
-    unsealed_bytes: int = 0
-    delta_rows: int = 0
-    delta_bytes: int = 0
-    sealed_rows: int = 0
-    sealed_bytes: int = 0
-
-    @classmethod
-    def sum_of(cls, parts: Iterable["Sizes"]) -> "Sizes":
-        """The sums over the parts of a view."""
-        return cls(*map(sum, zip(*parts, strict=True)))
-
-
-@dataclass(frozen=True)
-class SealPolicy:
-    """When a write seals: above ``min_rows``, as soon as the unsealed rows are more than ``share`` of the
-    sealed ones, in number or in bytes. So memory stays within ``1 + share`` of a freshly sealed view.
-
-    The writer of a batch that is more than ``share`` of the sealed rows waits for the seal, and so does the
-    writer of any large batch while more rows are unsealed than sealed; other writes never wait.
-
-    ``by_deltas`` says that a seal of few rows lays a delta over the sealed ones, as soon as they exceed a
-    sixteenth of ``share``; past ``share`` all deltas become part of a new base.
-
-    ``by_job`` says that writes only append and never seal.
-    """
-
-    share: float = 0.25
-    min_rows: int = 1_000
-    by_job: bool = False
-    by_deltas: bool = False
-
-    def wants_base(self, sizes: Sizes) -> bool:
-        """Whether a new base is due: all rows that are not in the base are compared with it."""
-        return self._is_past(self.share, sizes, sizes.delta_rows, sizes.delta_bytes)
-
-    def wants_delta(self, sizes: Sizes) -> bool:
-        """Whether a delta over the base is due."""
-        return self.by_deltas and self._is_past(_DELTA_PART * self.share, sizes)
-
-    def _is_past(self, share: float, sizes: Sizes, more_rows: int = 0, more_bytes: int = 0) -> bool:
-        return sizes.unsealed_rows > self.min_rows and (
-            sizes.unsealed_rows + more_rows > share * sizes.sealed_rows
-            or sizes.unsealed_bytes + more_bytes > share * sizes.sealed_bytes
-        )
-
-    def waits(self, num_rows: int, sealed_rows: int, unsealed_rows: int) -> bool:
-        """Whether the writer of ``num_rows`` rows, which the other numbers include, waits for a seal."""
-        is_many = num_rows >= self.min_rows and unsealed_rows > sealed_rows
-        return is_many or self.is_fill(num_rows, sealed_rows)
-
-    def is_fill(self, num_rows: int, sealed_rows: int) -> bool:
-        """Whether a batch is large compared with the sealed rows, as a materialized view is."""
-        return num_rows >= self.share * max(self.min_rows, sealed_rows)
 
 
 def wants_compaction(rows: FoldedRows, num_files: int) -> bool:
@@ -170,14 +107,6 @@ def warn_of_exact(view: str, reasons: Mapping[str, str]) -> None:
     """Log why features are not in the filter that settings name; ``reasons`` has a reason by feature."""
     for name, reason in reasons.items():
         _logger.warning("feature %r of view %r is sealed exactly: %s", name, view, reason)
-
-
-def may_have_deltas(settings: ViewSettings) -> bool:
-    """Whether rows may be sealed as a delta: a feature's memory limit cannot be divided among layers."""
-    targets = settings.budget.targets.values()
-    return settings.semantics == REPLACE and not any(
-        isinstance(target, Goal) and target.measure == MEMORY for target in targets
-    )
 
 
 def num_kept(deltas: Sequence[DeltaLayer], num_rows: int) -> int:
