@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
+import growing
 import list_workload
 import pyarrow as pa
 import workload
@@ -79,6 +80,14 @@ KINDS = [
         batch_of_items,
         list_workload.deletions_of,
         read_items,
+    ),
+    Kind(
+        [growing.SETTINGS],
+        growing.CODECS,
+        True,
+        growing.batch_of_growth,
+        workload.deletions_of,
+        growing.read_growth,
     ),
 ]
 
