@@ -58,7 +58,7 @@ def _works(compiler: str) -> bool:
     """Whether it has the headers of the C library; on macOS it may be an offer to install a compiler."""
     with TemporaryDirectory() as scratch:
         source = Path(scratch, "program.c")
-        source.write_text(_PROGRAM)
+        source.write_text(_PROGRAM, "utf-8")
         command = [compiler, "-shared", "-fPIC", *_includes(), str(source), "-o", f"{scratch}/program.so"]
         return subprocess.run(command, capture_output=True, check=False).returncode == 0
 

@@ -268,7 +268,7 @@ def _write_json(view: PlannedView, file: str, content: object) -> None:
     path = Path(view.store.repo_path) / file
     try:
         path.parent.mkdir(exist_ok=True)
-        path.write_text(json.dumps(content))
+        path.write_text(json.dumps(content), "utf-8")
     except OSError as error:
         raise PlanError(f"{path}: cannot be written: {error}") from error
 

@@ -76,7 +76,7 @@ def _settings_of(config: Path) -> dict[str, Any]:
     Raises SettingsError: it is not a mapping in YAML.
     """
     try:
-        settings = yaml.safe_load(os.path.expandvars(config.read_text())) or {}
+        settings = yaml.safe_load(os.path.expandvars(config.read_text("utf-8"))) or {}
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise SettingsError(f"{config}: it is not YAML: {error}") from error
     if not isinstance(settings, dict):

@@ -165,7 +165,7 @@ def cut_of(wanted: KeptValues, codec: FeatureCodec, where: str, folder: Path | N
         path = Path(folder or ".") / wanted.file
         source = str(path)
         try:
-            values = tuple(checked(json.loads(path.read_text()), list))
+            values = tuple(checked(json.loads(path.read_bytes()), list))
         except (OSError, ValueError, TypeError) as error:
             raise SettingsError(
                 f"{where} takes its vocabulary from {path}, which cannot be read as a JSON list: {error}"
@@ -227,7 +227,7 @@ def read_weights(
     path = Path(folder or ".") / score.weights
     where = f"feature {name!r} of view {view!r} takes its weights from {path}"
     try:
-        content = checked(json.loads(path.read_text()), dict)
+        content = checked(json.loads(path.read_bytes()), dict)
     except (OSError, ValueError, TypeError) as error:
         raise SettingsError(f"{where}, which cannot be read as a JSON object: {error}") from error
     if others := sorted({*content} - {*score.of}):

@@ -93,7 +93,7 @@ def private_bytes() -> int | None:
         return None
     gc.collect()
     _libc().malloc_trim(0)
-    for line in Path("/proc/self/status").read_text().splitlines():
+    for line in Path("/proc/self/status").read_text("utf-8").splitlines():
         name, _, size = line.partition(":")
         if name == "RssAnon":
             return int(size.split()[0]) << 10

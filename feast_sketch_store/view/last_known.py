@@ -49,7 +49,7 @@ class Moment:
         """This moment."""
         boot = ""
         with suppress(OSError):
-            boot = _BOOT_ID.read_text().strip()
+            boot = _BOOT_ID.read_text("utf-8").strip()
         clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
         return cls(boot, time.clock_gettime(clock), time.time())
 
