@@ -43,7 +43,6 @@ from feast_sketch_store.adapter.responses import (
     hash_entity_keys,
     hash_join_keys,
     read_vectors,
-    rows_of,
     with_join_keys,
 )
 from feast_sketch_store.errors import (
@@ -186,51 +185,34 @@ class SketchOnlineStore(OnlineStore):
         never newer.
         """
         features, hashes = _requested(table, requested_features), hash_entity_keys(entity_keys)
-        has_store = config.online_store.backing_store is not None
-        if not (codecs := self._backed(config, table, features) if has_store else []):
-            rows = rows_of(self._read(config, table, hashes, features), features)
-            return with_join_keys(rows, entity_keys, asked_join_keys(table, features))
-        key_of = entity_keys.__getitem__
-        rows, _ = self._finish(config, self._filled(config, table, hashes, features, codecs, key_of))
+        steps = self._read(config, table, hashes, features, entity_keys.__getitem__)
+        rows, _ = self._finish(config, steps)
         return with_join_keys(rows, entity_keys, asked_join_keys(table, features))
 
     def _read(
-        self, config: RepoConfig, table: FeatureView, hashes: bytes, features: tuple[str, ...]
-    ) -> list[RawRow]:
-        """The rows of entities with these hashes, 16 bytes each. The read is counted."""
-        view, ttl = self.view(config, table), ttl_microseconds(config.online_store, table)
-        began, expire_before = time.perf_counter(), expire_before_of(ttl)
-        raw, num_found, backed = view.with_state(_raw_rows, features, hashes, expire_before)
-        if backed and config.online_store.backing_store is None:
-            backing.check_here(table, features, backed)
-        view.metrics.count_read(len(raw), num_found, time.perf_counter() - began)
-        if num_found < len(raw):
-            warn_of_read(view.storage.location, table.name, raw.count(False), len(raw), ttl)
-        return raw
-
-    def _filled(
         self,
         config: RepoConfig,
         table: FeatureView,
         hashes: bytes,
         features: tuple[str, ...],
-        codecs: list[FeatureCodec],
         key_of: Callable[[int], EntityKeyProto],
     ) -> Steps[tuple[list[Row], list[RawRow]]]:
-        """The same with what the backing store keeps: features with ``codecs``, of the keys at positions."""
-        raw, metrics = self._read(config, table, hashes, features), self.view(config, table).metrics
-        return (yield from backing.filled(raw, hashes, features, table, codecs, key_of, metrics)), raw
-
-    def _backed(self, config: RepoConfig, table: FeatureView, features: Sequence[str]) -> list[FeatureCodec]:
-        """The codecs of the features that the backing store keeps.
+        """The rows of entities with these hashes, 16 bytes each, and of these keys by position; with what the
+        backing store keeps, and without. The read is counted.
 
         Raises SettingsError: there is no backing store, and sealed rows need it.
         """
-        view = self.view(config, table)
-        if config.online_store.backing_store is not None:
-            return backing.codecs_of(view, features)
-        backing.check_here(table, features, view.with_state(lambda state: state.backed))
-        return []
+        view, ttl = self.view(config, table), ttl_microseconds(config.online_store, table)
+        began, expire_before = time.perf_counter(), expire_before_of(ttl)
+        raw, num_found, backed = view.with_state(_raw_rows, features, hashes, expire_before)
+        if config.online_store.backing_store is None:
+            backing.check_here(table, features, backed)
+        view.metrics.count_read(len(raw), num_found, time.perf_counter() - began)
+        if num_found < len(raw):
+            warn_of_read(view.storage.location, table.name, raw.count(False), len(raw), ttl)
+        wanted = backed.intersection(features)
+        codecs = [codec for codec in view.settings.codecs if codec.feature in wanted] if wanted else []
+        return (yield from backing.filled(raw, hashes, features, table, codecs, key_of, view.metrics)), raw
 
     def get_online_features(
         self,
@@ -350,14 +332,14 @@ class SketchOnlineStore(OnlineStore):
                 )
                 continue
             num_rows = len(entity_hashes) // 16
-            if codecs := self._backed(config, table, features):
-                key_of, names = functools.partial(_entity_key, join_keys), tuple(features)
-                filled = self._filled(config, table, entity_hashes, names, codecs, key_of)
-                rows, raw = yield from filled
+            view, ttl = self.view(config, table), ttl_microseconds(config.online_store, table)
+            vectors = read_vectors(view, table.name, tuple(features), entity_hashes, ttl)
+            if vectors is None:
+                key_of = functools.partial(_entity_key, join_keys)
+                rows, raw = yield from self._read(config, table, entity_hashes, tuple(features), key_of)
                 num_present = add_rows(online_features_response, features, rows, raw)
             else:
-                view, ttl = self.view(config, table), ttl_microseconds(config.online_store, table)
-                message, num_present = read_vectors(view, table.name, tuple(features), entity_hashes, ttl)
+                message, num_present = vectors
                 online_features_response.MergeFromString(message)
             options = full_feature_names, include_feature_view_version_metadata
             add_names(online_features_response, table, features, *options)
@@ -445,11 +427,10 @@ class SketchOnlineStore(OnlineStore):
         view, features = self.view(config, table), _requested(table, requested_features)
         if config.online_store.backing_store is not None:
             await refresh([view])
-            if codecs := self._backed(config, table, features):
-                hashes, key_of = hash_entity_keys(entity_keys), entity_keys.__getitem__
-                steps = self._filled(config, table, hashes, features, codecs, key_of)
-                rows, _ = await self._finish_async(config, steps)
-                return with_join_keys(rows, entity_keys, asked_join_keys(table, features))
+            hashes, key_of = hash_entity_keys(entity_keys), entity_keys.__getitem__
+            steps = self._read(config, table, hashes, features, key_of)
+            rows, _ = await self._finish_async(config, steps)
+            return with_join_keys(rows, entity_keys, asked_join_keys(table, features))
         if view.is_fresh():
             return self.online_read(config, table, entity_keys, requested_features)
         return await asyncio.to_thread(self.online_read, config, table, entity_keys, requested_features)

@@ -376,18 +376,6 @@ def check_here(table: FeatureView, features: Sequence[str], backed: Collection[s
         )
 
 
-def codecs_of(view: View, features: Collection[str]) -> list[FeatureCodec]:
-    """The codecs of those of the features whose values are in the other store: which keeps them now, or kept
-    them when the sealed rows were sealed.
-    """
-    sealed = view.with_state(lambda state: state.backed)
-    return [
-        codec
-        for codec in view.settings.codecs
-        if codec.feature in features and (codec.is_backed or codec.feature in sealed)
-    ]
-
-
 def filled(
     raw: Sequence[RawRow],
     entity_hashes: bytes,
@@ -404,12 +392,12 @@ def filled(
     Parameters
     ----------
     raw : the rows of the entities with these hashes, 16 bytes each.
-    codecs : of the features among ``features`` that `codecs_of` gives.
+    codecs : of those of the features of which sealed rows have only states.
     key_of : the entity key at a position of the batch.
     """
     rows = rows_of(raw, features)
     lacking = {}
-    for position, row in enumerate(raw):
+    for position, row in enumerate(raw if codecs else ()):
         if not row:
             continue
         names = [codec.feature for codec in codecs if _lacks(row, rows[position], features, codec)]

@@ -20,7 +20,6 @@ from feast.repo_config import RepoConfig
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from feast_sketch_store import feast_parts
-from feast_sketch_store.adapter.backing import codecs_of
 from feast_sketch_store.adapter.open_views import OpenViews
 from feast_sketch_store.adapter.responses import add_names, read_vectors
 from feast_sketch_store.rows.entity_keys import JOIN_KEY_TYPES, SingleKeys, hash_int64_keys
@@ -152,14 +151,17 @@ class Plan:
 
     def read(self, columns: Columns) -> ViewVectors | None:
         """The answers of all views; None if Feast must answer, because it hashes entities that cannot be
-        hashed here."""
+        hashed here, or another store has values."""
         hashes = [keys.hashes(columns) for keys in self.keys]
         if None in hashes:
             return None
-        return [
-            read_vectors(view, name, features, hashes[number], ttl)  # type: ignore[arg-type]
-            for view, name, features, number, ttl in self.views
-        ]
+        answers = []
+        for view, name, features, number, ttl in self.views:
+            answer = read_vectors(view, name, features, hashes[number], ttl)  # type: ignore[arg-type]
+            if answer is None:
+                return None
+            answers.append(answer)
+        return answers
 
     def count(self, answers: ViewVectors, num_entities: int, seconds: float) -> None:
         """Count an answered read in Feast's metrics."""
@@ -277,7 +279,7 @@ class Plans:
             if len(places) != len(table.entities) or not places or asked_join_keys(table, of_view):
                 return None
             view = self._views.get(config, table)
-            if codecs_of(view, of_view):
+            if not view.with_state(lambda state: state.backed).isdisjoint(of_view):
                 return None  # another store has values
             number = keys.setdefault(tuple(places.items()), len(keys))
             ttl = ttl_microseconds(config.online_store, table)

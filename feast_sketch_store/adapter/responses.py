@@ -80,10 +80,10 @@ def hash_join_keys(join_keys: Mapping[str, Sequence[Value]]) -> bytes | None:
 
 def read_vectors(
     view: View, name: str, features: tuple[str, ...], entity_hashes: bytes, ttl_microseconds: int | None
-) -> tuple[bytes, int]:
+) -> tuple[bytes, int] | None:
     """The vectors of some entities, as parts of a response, and the number of values that are present.
 
-    The read is counted.
+    The read is counted. None, and not counted, if sealed values of the features are in a backing store.
 
     Parameters
     ----------
@@ -95,9 +95,7 @@ def read_vectors(
     began = time.perf_counter()
     num_read, expire_before = len(entity_hashes) // 16, expire_before_of(ttl_microseconds)
     try:
-        message, num_present, num_found, num_expired = view.with_state(
-            _vectors_of, features, entity_hashes, expire_before
-        )
+        vectors = view.with_state(_vectors_of, features, entity_hashes, expire_before)
     except ReadFault as fault:
         if fault.status != TOO_LONG:
             raise
@@ -106,6 +104,9 @@ def read_vectors(
             f"{num_read} entities take more than the "
             f"{MAX_VECTOR_BYTES} bytes that a response of Feast holds; ask for fewer entities at a time"
         ) from fault
+    if vectors is None:
+        return None
+    message, num_present, num_found, num_expired = vectors
     if num_read:
         view.metrics.count_read(num_read, num_found, time.perf_counter() - began)
     if num_expired:
@@ -115,7 +116,9 @@ def read_vectors(
 
 def _vectors_of(
     state: State, features: tuple[str, ...], entity_hashes: bytes, expire_before: int
-) -> tuple[bytes, int, int, int]:
+) -> tuple[bytes, int, int, int] | None:
+    if not state.backed.isdisjoint(features):
+        return None
     return state.row_reader(features).vectors(entity_hashes, expire_before, _STATUSES, MAX_VECTOR_BYTES)
 
 

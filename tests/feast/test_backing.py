@@ -497,6 +497,33 @@ def test_a_feature_becomes_backed(tmp_path, asked):
     assert len(asked) == 1
 
 
+def test_a_process_that_does_not_know_that_a_feature_became_backed(tmp_path):
+    """Its registry and its plan of the request are of before: sealed rows say that they lack the values."""
+    folder, options = tmp_path / "repo", {"type": "sqlite", "path": "behind.db"}
+    embedding = Field(name="embedding", dtype=Array(Float32), tags={"sketch.codec": "exact"})
+    kept = [embedding if field.name == "embedding" else field for field in features("exact")]
+    Shop(folder, options).applied(kept).write(users(range(6)))
+    older = Shop(folder, options, refresh="0")
+    older.view.seal()
+    reader = SketchReader(folder, "users", refresh_interval_seconds=0)
+    for _ in range(2):  # the second read has a plan
+        older.read(range(6))
+    newer = Shop(folder, options).applied()
+    refilling.refill(newer.store, "users")
+    current = reader._view.current
+
+    def seal_after_a_look():
+        state = current()
+        newer.view.seal()
+        return state
+
+    reader._view.current = seal_after_a_look
+    assert reader.arrow("bio", [1]).to_pylist() == ["bio of 1"]
+    assert ordered(older.read(range(6))) == expected(range(6))
+    answer = older.store.get_online_features_async(REFERENCES, [{"user_id": n} for n in range(6)])
+    assert ordered(asyncio.run(answer).to_dict()) == expected(range(6))
+
+
 def test_a_feature_is_no_longer_backed(tmp_path, asked):
     """Sealed rows have no values of it: those are read from the other store until the next seal."""
     folder, kept = tmp_path / "repo", {"sketch.codec": "exact"}
