@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from feast_sketch_store.adapter import backing
 from feast_sketch_store.adapter.backing import BackingStore, Lookup
+from feast_sketch_store.adapter.options import require_writer
 from feast_sketch_store.adapter.responses import logged_rows
 from feast_sketch_store.errors import SettingsError
 from feast_sketch_store.online_store import any_feature_view, online_store_of
@@ -54,8 +55,10 @@ def refill(
     Raises
     ------
     SettingsError : the view has no backed features.
-    StorageError : the backing store did not accept the rows, or the row log cannot be read.
+    StorageError : the store is a replica, the backing store did not accept the rows, or the row log cannot be
+        read.
     """
+    require_writer(store.config)
     backed = _backed(store, view)
     if backed is None:
         raise SettingsError(f"feature view {view!r} has no features that a backing store keeps")

@@ -379,6 +379,17 @@ def test_refill_writes_all_rows_again(shop):
     assert shop.read([1, 7])["bio"] == ["new of 1", "bio of 7"]
 
 
+def test_a_replica_refills_nothing(tmp_path):
+    options = {"type": "sqlite", "path": "behind.db"}
+    shop = Shop(tmp_path / "repo", options).applied()
+    shop.write(users([1]))
+    shop.view.seal()
+    replica = Shop(tmp_path / "repo", options, read_only=True)
+    assert ordered(replica.read([1])) == expected([1])
+    with pytest.raises(StorageError, match="read_only: true"):
+        refilling.refill(replica.store, "users")
+
+
 def test_a_refill_does_not_bring_back_what_was_deleted_meanwhile(shop, monkeypatch):
     shop.write(users([1, 2]))
     parts = refilling._parts
