@@ -82,7 +82,7 @@ def entity_history(store: FeatureStore, view: str, entity_row: Mapping[str, Any]
     number = shard_of_hash(hashes, len(opened.shards))
     part = opened.shards[number]
     position, version = part.state.position, part.state.snapshot_version
-    codecs = [codec for codec in opened.settings.codecs if not codec.is_computed and not codec.is_backed]
+    codecs = [codec for codec in opened.settings.codecs if not codec.is_computed]
     past = _Past(view, hashes, named(opened.settings.semantics, codecs), entity_row.keys())
     rows = [
         past.after(row, commit, source, last < (version or 0))

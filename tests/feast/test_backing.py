@@ -22,6 +22,7 @@ from feast_sketch_store.metrics import BACKING_LOOKUPS, BACKING_LOST
 from feast_sketch_store.online_store import open_view
 from feast_sketch_store.operations import backing as refilling
 from feast_sketch_store.operations import maintenance, resharding
+from feast_sketch_store.operations.entity_history import entity_history
 from tests.helpers.keys import entity_key
 from tests.helpers.repository import USER, make_repository, make_view, read_users
 
@@ -388,6 +389,16 @@ def test_a_replica_refills_nothing(tmp_path):
     assert ordered(replica.read([1])) == expected([1])
     with pytest.raises(StorageError, match="read_only: true"):
         refilling.refill(replica.store, "users")
+
+
+def test_the_history_of_an_entity_has_its_backed_values(sqlite_shop):
+    sqlite_shop.write(users([1]))
+    sqlite_shop.view.seal()
+    sqlite_shop.write(users([1], hours=1, text="newer"))
+    history = entity_history(sqlite_shop.store, "users", {"user_id": 1})
+    assert [row.shown["bio"] for row in history.rows] == ["bio of 1", "newer of 1"]
+    assert history.rows[-1].shown == history.shown
+    assert history.not_written == {}
 
 
 def test_a_refill_does_not_bring_back_what_was_deleted_meanwhile(shop, monkeypatch):
