@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from feast_sketch_store.errors import SettingsError, counted
 from feast_sketch_store.snapshot.files import SnapshotFile
+from feast_sketch_store.snapshot.sealed import open_layers
 from feast_sketch_store.view.view import View
 
 
@@ -15,16 +16,11 @@ def pin(view: View, versions: Sequence[int] | None = None) -> tuple[int, ...]:
 
     Raises
     ------
-    SettingsError : there are no such snapshots, or a shard was not sealed yet; or the view has features in a
-        backing store, which has only their newest values.
+    SettingsError : there are no such snapshots, or a shard was not sealed yet; or values of theirs are in a
+        backing store, which has only the newest ones.
     ShardError : the rows are being divided into other shards.
     StorageError : the storage cannot be written; reads follow the writes.
     """
-    if backed := [codec.feature for codec in view.settings.backed_codecs]:
-        raise SettingsError(
-            f"feature view {view.name!r} has features in a backing store ({', '.join(backed)}), which has "
-            "only their newest values; it cannot be pinned"
-        )
     view.prepare()
     published = {number: shard.snapshots.list() for number, shard in view.shards.items()}
     if unsealed := [number for number, files in published.items() if not files]:
@@ -42,6 +38,12 @@ def pin(view: View, versions: Sequence[int] | None = None) -> tuple[int, ...]:
             "`feast-sketch inspect` shows them"
         )
     chosen = snapshots_of(view, versions)
+    for base, deltas in map(open_layers, chosen):
+        if backed := base.backed.union(*[delta.layer.backed for delta in deltas]):
+            raise SettingsError(
+                f"feature view {view.name!r} was sealed with features in a backing store "
+                f"({', '.join(sorted(backed))}), which has only their newest values; it cannot be pinned"
+            )
     try:
         for shard, snapshot in zip(view.shards.values(), chosen, strict=True):
             shard.snapshots.pin(snapshot)

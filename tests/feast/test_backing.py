@@ -23,6 +23,7 @@ from feast_sketch_store.online_store import open_view
 from feast_sketch_store.operations import backing as refilling
 from feast_sketch_store.operations import maintenance, resharding
 from feast_sketch_store.operations.entity_history import entity_history
+from feast_sketch_store.view import holding
 from tests.helpers.keys import entity_key
 from tests.helpers.repository import USER, make_repository, make_view, read_users
 
@@ -558,6 +559,8 @@ def test_a_feature_is_no_longer_backed(tmp_path, asked):
         assert ordered(each.read(range(6))) == expected(range(6))
         answer = each.store.get_online_features_async(REFERENCES, [{"user_id": n} for n in range(6)])
         assert ordered(asyncio.run(answer).to_dict()) == expected(range(6))
+    with pytest.raises(SettingsError, match=r"a backing store \(bio, embedding\)"):
+        holding.pin(shop.view)
     reader = SketchReader(folder, "users", refresh_interval_seconds=0)
     for read in (reader.arrow, reader.csr, partial(reader.contains, values=["text of 1"])):
         with pytest.raises(UnsupportedFeatureError, match=r"'bio'.*backing store.*get_online_features"):
