@@ -216,7 +216,7 @@ class RowLog:
         files, through, starts_over, repeats = _behind(state, known, snapshot)
         if starts_over and known.number > through:  # commits that are known follow the new rows
             return replace(self._read_anew(START, ""), starts_over=True)
-        columns = _with_columns_of(commits, state.columns)
+        columns = _with_columns_of(_not_absorbed(commits, state), state.columns)
         first = commits[0].number if commits else cursor.next_number
         if first > through + 1:
             if self._is_gone(cursor):  # it was dropped between the two reads
@@ -362,11 +362,16 @@ class RowLog:
                     )
             if not tail.is_continuous or is_adopted:
                 self._check_not_sealed(tail.end)
+            others = tail.others
             if not tail.is_continuous:
+                self._columns, self._schema = {}, None
+            if not tail.is_continuous or any(isinstance(commit.rows, DataFile) for commit in others):
                 state = self._table.state()
-                self._check_follows(tail, state)
-                self._columns, self._schema = dict(state.columns), None
-            self._columns = _with_columns_of(tail.others, self._columns)
+                if not tail.is_continuous:
+                    self._check_follows(tail, state)
+                self._columns = {**self._columns, **state.columns}
+                others = _not_absorbed(others, state)
+            self._columns = _with_columns_of(others, self._columns)
             if not is_known():
                 new_columns(self._columns, schema)
 
@@ -593,6 +598,11 @@ def _behind(
     files = tuple(file for commit in lacking for file in commit.files)
     through = max([known.number, *(commit.through for commit in lacking)])
     return files, through, False, any(commit.first <= known.number for commit in lacking)
+
+
+def _not_absorbed(commits: Sequence[Commit], state: TableState) -> list[Commit]:
+    """The commits that the table does not have. A record of a bucket may outlive the file that it names."""
+    return [commit for commit in commits if commit.number > state.through]
 
 
 def _with_columns_of(commits: Iterable[Commit], known: Mapping[str, Any]) -> dict[str, Any]:

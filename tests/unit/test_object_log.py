@@ -11,6 +11,7 @@ import pytest
 from feast_sketch_store.errors import DamagedFileError, RowError, StorageError
 from feast_sketch_store.row_log import START, RowLog, wal_objects
 from feast_sketch_store.row_log import log as log_module
+from feast_sketch_store.row_log import table as table_module
 from feast_sketch_store.row_log.wal_objects import RECORDS_KEPT_SECONDS, ObjectWriteAheadLog
 from feast_sketch_store.storage.base import UncertainWriteError
 from tests.helpers.log_rows import names_of, rows
@@ -413,6 +414,26 @@ def test_an_uncertain_commit_keeps_its_file(storage, monkeypatch):
         log.append(rows("b", "c"))
     put(*late[0])  # it arrives after all
     assert names_of(RowLog(storage).read()) == ["a", "b", "c"]
+
+
+def test_a_record_may_outlive_the_file_that_it_names(storage, monkeypatch):
+    monkeypatch.setattr(log_module, "_MAX_WAL_ROWS", 1)
+    monkeypatch.setattr(table_module, "_EARLIER_TOMBSTONE_MILLISECONDS", -1_000)
+    idle, writer = RowLog(storage), RowLog(storage)
+    idle.append(rows("first"))
+    for n in range(3):
+        writer.append(rows(f"a{n}", f"b{n}", **{f"column {n}": [n, n]}))
+        assert writer.compact([rows("all")], writer.absorb())
+        writer.prune()
+    named, there = writer._wal_files(), set(storage.list("rows/"))
+    assert len(named) == 3
+    assert named - there
+    assert names_of(RowLog(storage).read()) == ["all"]
+    idle.append(rows("more", **{"column 0": [7]}))
+    RowLog(storage).append(rows("even more"))
+    with pytest.raises(RowError, match="column 1"):
+        idle.append(rows("of another type", **{"column 1": ["text"]}))
+    assert names_of(RowLog(storage).read()) == ["all", "more", "even more"]
 
 
 def test_an_uncertain_absorption_keeps_its_files(storage):
