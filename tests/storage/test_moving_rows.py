@@ -156,6 +156,34 @@ def test_readers_and_writers_follow_the_rows(place, numbers, is_sealed):
         one.close()
 
 
+@pytest.mark.parametrize("num_shards", [1, 4])
+def test_readers_follow_a_copy_that_is_put_back_in_place_of_newer_files(place, num_shards):
+    writer = opened(place, num_shards)
+    expected = put(writer, range(20), ["first"])
+    writer.seal()
+    expected |= put(writer, range(20, 30), ["first"], second=1)
+    storage = place.open()
+    copy = {info.name: storage.read(info.name) for info in storage.walk()}
+    newer = expected | put(writer, range(10, 50), ["lost"], second=2)
+    writer.seal()
+    newer |= put(writer, range(40, 60), ["lost, too"], second=3)
+    readers = {name: make(place) for name, make in READERS.items()}
+    for name, one in readers.items():
+        assert shown(one) == newer, name
+    storage.delete([info.name for info in storage.walk() if info.name not in copy])
+    for name, content in copy.items():
+        if storage.info(name) is None or storage.read(name) != content:
+            storage.replace(name, content)
+    for name, one in readers.items():
+        one.poll() if name == "replica" else None
+        assert shown(one) == expected, name
+    expected |= put(opened(place, num_shards), range(5, 25), ["second"], second=1)
+    for name, one in readers.items():
+        one.poll() if name == "replica" else None
+        assert shown(one) == expected, name
+        one.close()
+
+
 def test_a_view_that_is_dropped_and_made_again_with_other_shards_is_followed(place):
     put(opened(place, 4), range(10), ["old"])
     readers = [make(place) for make in READERS.values()]
