@@ -24,7 +24,7 @@ from feast_sketch_store.rows.vocabulary import Vocabulary
 from feast_sketch_store.structures.goals import ERROR_RATE, NOISE_RATIO
 from tests.helpers.layers import build_layer, rows_with, sets_of
 from tests.helpers.length import by_length
-from tests.unit.test_planning import PRESENCE, feature_of, sample_of
+from tests.helpers.samples import PRESENCE, feature_of, sample_of
 
 pytestmark = pytest.mark.has_long_form
 

@@ -7,7 +7,7 @@ import pytest
 from feast_sketch_store.layers import Goal
 from feast_sketch_store.planning.curves import sets
 from feast_sketch_store.structures.goals import NOISE_RATIO
-from tests.unit.test_planning import draw, feature_of, sample_of, sealed_as_sets, without_header, zipf
+from tests.helpers.samples import draw, feature_of, sample_of, sealed_as_sets, without_header, zipf
 
 NUM_ROWS = 2_000
 

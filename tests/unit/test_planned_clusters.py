@@ -7,7 +7,7 @@ import pytest
 from feast_sketch_store.layers import Goal
 from feast_sketch_store.planning.curves import clustered, weighted_bloom
 from feast_sketch_store.structures.goals import NOISE_RATIO
-from tests.unit.test_planning import feature_of, sample_of, sealed_as_sets, without_header
+from tests.helpers.samples import feature_of, sample_of, sealed_as_sets, without_header
 
 NUM_ROWS = 6_000
 STYLES = ("learned_bloom", "sandwiched_bloom", "weighted_bloom, 16 clusters")

@@ -15,7 +15,7 @@ from feast_sketch_store.rows.formulas import with_formulas
 from feast_sketch_store.structures.base import weighted_sums
 from feast_sketch_store.structures.goals import NOISE_RATIO
 from tests.helpers.layers import rows_with
-from tests.unit.test_planning import PRESENCE, draw, feature_of, sample_of, without_header, zipf
+from tests.helpers.samples import PRESENCE, draw, feature_of, sample_of, without_header, zipf
 
 pytestmark = pytest.mark.slow
 

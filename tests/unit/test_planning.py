@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -9,34 +10,27 @@ import pyarrow.compute as pc
 import pytest
 import yaml
 from feast.protos.feast.types.Value_pb2 import Value
-from scipy import sparse
 
 from feast_sketch_store.errors import PlanError
-from feast_sketch_store.layers import FeatureBudget, Goal
+from feast_sketch_store.layers import Goal
 from feast_sketch_store.layers.presence import bucket_timestamps
 from feast_sketch_store.planning.choice import PlanTarget, choose_point, knee, made_to_measure, undecided
 from feast_sketch_store.planning.curves import (
     BLOOM,
-    LISTED_HEADER_BYTES,
     POPULAR_SETS,
     SETS,
     WEIGHTED_BLOOM,
-    Candidate,
     Grid,
     bloom,
     candidates,
-    header_bytes,
     least_count,
     points_of_other_stores,
     sets,
     weighted_bloom,
 )
-from feast_sketch_store.planning.labels import Labels, candidate_ids, require_scipy
-from feast_sketch_store.planning.logistic import Columns, Weights, fit
-from feast_sketch_store.planning.models import Area, Task, _draw_false
 from feast_sketch_store.planning.other_stores import REDIS, SQLITE, StoredRows, value_sizes
 from feast_sketch_store.planning.plan import Estimate, Point
-from feast_sketch_store.planning.sample import FeatureSample, Sample, total_of
+from feast_sketch_store.planning.sample import FeatureSample, total_of
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.vocabulary import Vocabulary, VocabularyBuilder
@@ -44,44 +38,10 @@ from feast_sketch_store.structures.costs import index_bytes
 from feast_sketch_store.structures.goals import ERROR_RATE, NOISE_RATIO
 from feast_sketch_store.structures.sizing import FactClass, size_for_rates
 from feast_sketch_store.succinct.golomb_sets import GolombSets, SetCode
-from tests.helpers.layers import build_layer, rows_with, sets_of
 from tests.helpers.length import by_length
+from tests.helpers.samples import PRESENCE, draw, feature_of, sample_of, sealed_as_sets, without_header, zipf
 
 pytestmark = pytest.mark.slow
-
-PRESENCE = 1e-5
-
-
-def without_header(point, lists_rows=True):
-    """A point's bytes without those that a plan adds for the header of the file."""
-    return point.memory_bytes - header_bytes(len(point.settings)) - LISTED_HEADER_BYTES * lists_rows
-
-
-def zipf(num_values, mean):
-    """Densities of values, so many of which an entity has on average."""
-    weights = 1 / np.arange(1, num_values + 1)
-    return np.minimum(weights / weights.sum() * mean, 0.5)
-
-
-def draw(densities, num_entities, seed):
-    """Independent facts: which entities have which values, bool[n, V]."""
-    return np.random.default_rng(seed).random((num_entities, len(densities))) < densities
-
-
-def feature_of(has):
-    """A feature of bool[n, V], its values numbered by popularity, those that nobody has left out."""
-    counts = has.sum(axis=0)
-    order = np.argsort(-counts, kind="stable")[: (counts > 0).sum()]
-    rows, ids = np.nonzero(has[:, order])
-    indptr = np.concatenate(([0], np.cumsum(np.bincount(rows, minlength=len(has)))))
-    return FeatureSample(Vocabulary(pa.array(order)), Csr(indptr, ids.astype(np.int32)))
-
-
-def sample_of(*features, num_entities=None):
-    num_sampled = len(features[0].rows)
-    hashes = np.random.default_rng(0).integers(0, 2**64, (num_sampled, 2), np.uint64)
-    names = {f"f{number}": feature for number, feature in enumerate(features)}
-    return Sample(num_entities or num_sampled, PRESENCE, hashes, names)
 
 
 def features_of_shape(shape, num_entities):
@@ -107,17 +67,10 @@ def features_of_shape(shape, num_entities):
     ]
 
 
-def sealed_as_sets(features, goal=Goal(NOISE_RATIO, 0.1, SETS), timestamps=None):  # noqa: B008 - it cannot be changed
-    """The layer that a seal builds of features, whose rows have one timestamp unless others are given."""
-    num_rows = len(features[0][0])
-    hashes = np.sort(np.random.default_rng(0).integers(0, 2**64, (num_rows, 2), np.uint64), axis=0)
-    encoded = []
-    for number, (has, names) in enumerate(features):
-        kind = "int64" if pa.types.is_int64(names.type) else "bytes"
-        csr = Csr.of_lengths(has.sum(axis=1), np.nonzero(has)[1])
-        encoded.append(sets_of(f"f{number}", csr, names, f"{kind}_set_val"))
-    rows = rows_with(encoded, hashes, timestamps)
-    return build_layer(rows, FeatureBudget(PRESENCE, dict.fromkeys(rows.features, goal)))
+def named_features(features, num_sampled):
+    """What a sample of the first entities has of features of a shape, with the names of their values."""
+    parts = [(feature_of(has[:num_sampled]), names) for has, names in features]
+    return [FeatureSample(Vocabulary(names.take(part.vocabulary.values)), part.rows) for part, names in parts]
 
 
 @pytest.fixture(scope="module")
@@ -268,37 +221,28 @@ class TestCurves:
     def test_what_is_sealed_is_priced(self, shape, num_sampled):
         """A seal codes features that imply each other together, and packs vocabularies; within 5 %."""
         features = features_of_shape(shape, 2_000)
-        sealed = sealed_as_sets(features)
-        sampled = [feature_of(feature[:num_sampled]) for feature, _ in features]
-        named = [
-            FeatureSample(Vocabulary(names.take(part.vocabulary.values)), part.rows)
-            for part, (_, names) in zip(sampled, features, strict=True)
-        ]
-        point = sets(sample_of(*named, num_entities=2_000)).point
-        assert without_header(point) == pytest.approx(sealed.size_bytes, rel=0.05)
+        sample = sample_of(*named_features(features, num_sampled), num_entities=2_000)
+        size = sealed_as_sets(features).size_bytes
+        assert without_header(sets(sample).point) == pytest.approx(size, rel=0.05)
 
     @pytest.mark.parametrize("shape", ["nested", "short", "spread", "strings", "unlike"])
-    @pytest.mark.parametrize("structure", [SETS, BLOOM, WEIGHTED_BLOOM])
-    def test_timestamps_of_rows_are_priced(self, shape, structure):
+    @pytest.mark.parametrize(
+        ("goal", "point_of"),
+        [
+            (Goal(NOISE_RATIO, 0.1, SETS), sets),
+            (Goal(ERROR_RATE, 0.01, BLOOM), partial(bloom, error_rate=0.01)),
+            (Goal(NOISE_RATIO, 0.1, WEIGHTED_BLOOM), partial(weighted_bloom, noise_ratio=0.1)),
+        ],
+        ids=[SETS, BLOOM, WEIGHTED_BLOOM],
+    )
+    def test_timestamps_of_rows_are_priced(self, shape, goal, point_of):
         """Rows of many times, as views have them: within 2 % of what is sealed."""
         features = features_of_shape(shape, 4_000)
         timestamps = np.random.default_rng(9).integers(0, 10**12, 4_000)
-        points = {
-            SETS: (Goal(NOISE_RATIO, 0.1, SETS), lambda sample: sets(sample)),
-            BLOOM: (Goal(ERROR_RATE, 0.01, BLOOM), lambda sample: bloom(sample, 0.01)),
-            WEIGHTED_BLOOM: (
-                Goal(NOISE_RATIO, 0.1, WEIGHTED_BLOOM),
-                lambda sample: weighted_bloom(sample, 0.1),
-            ),
-        }
-        goal, point_of = points[structure]
         sealed = sealed_as_sets(features, goal, timestamps)
-        named = [
-            FeatureSample(Vocabulary(names.take(part.vocabulary.values)), part.rows)
-            for part, names in ((feature_of(has), names) for has, names in features)
-        ]
-        sample = replace(sample_of(*named), buckets=bucket_timestamps(timestamps, None)[0])
-        size = without_header(point_of(sample).point, structure == SETS) - sample.buckets.nbytes
+        sample = sample_of(*named_features(features, 4_000))
+        sample = replace(sample, buckets=bucket_timestamps(timestamps, None)[0])
+        size = without_header(point_of(sample).point, goal.structure == SETS) - sample.buckets.nbytes
         assert size == pytest.approx(sealed.size_bytes, rel=0.02)
 
     def test_several_features_are_coded_together(self, facts):
@@ -354,8 +298,10 @@ class TestCurves:
         least = feature.counts[kept].min()
         assert feature.counts[feature.counts > least].sum() < share * feature.num_facts
 
-    def test_the_setting_of_a_cut_says_what_was_cut(self, sample):
+    def test_the_label_and_the_setting_of_a_cut_say_what_it_keeps(self, sample):
         candidate = sets(sample, least_count(sample, 0.3))
+        assert candidate.point.kept_share == pytest.approx(0.3, abs=0.05)
+        assert f"{candidate.kept['f0'].sum()} values" in candidate.point.label
         tags = candidate.point.settings["f0"]
         assert tags["sketch.structure"] == "sets"
         setting = yaml.safe_load(tags["sketch.vocabulary"])
@@ -417,8 +363,8 @@ def point(curve=BLOOM, memory=1.0, noise=0.0, kept=1.0, auc=None, settings=True)
     )
 
 
-class TestUndecided:
-    """Whether labels decide."""
+class TestChoice:
+    """Whether labels decide, and which point a target takes."""
 
     @pytest.mark.parametrize(
         ("gain", "decides"),
@@ -440,10 +386,6 @@ class TestUndecided:
             assert "Try more labels" in reason
             assert ("a column 'candidate'" in reason) == (not has_candidates)
 
-
-class TestChoice:
-    """Which point a target takes."""
-
     def test_without_a_target_it_is_that_of_error_rate_auto(self):
         found = [point(memory=1, noise=0.2), point(memory=2, noise=0.1), point(memory=3)]
         assert choose_point([point(memory=0.5, kept=0.9), *found], PlanTarget()) == 2
@@ -460,13 +402,8 @@ class TestChoice:
         assert choose_point([*found, point(memory=3)], PlanTarget(memory_bytes=2.5)) == 2
 
     def test_memory_takes_the_best_auc_of_what_fits(self):
-        found = [
-            point(memory=1, auc=0.7),
-            point(memory=2, auc=0.71),
-            point(memory=2),
-            point(memory=9, auc=0.8),
-        ]
-        assert choose_point(found, PlanTarget(memory_bytes=2.5, auc=True)) == 1
+        found = [point(memory=1, auc=0.7), point(memory=2, auc=0.71), point(memory=2)]
+        assert choose_point([*found, point(memory=9, auc=0.8)], PlanTarget(memory_bytes=2.5, auc=True)) == 1
 
     def test_auc_takes_the_smallest_that_is_nearly_the_best(self):
         found = [point(memory=1, auc=0.7), point(memory=2, auc=0.7392), point(memory=3, auc=0.74)]
@@ -516,274 +453,3 @@ class TestChoice:
         found = [point(memory=2.0**n, auc=auc) for n, auc in enumerate(aucs)]
         assert knee(found, 0.6) is None
         assert knee(found, 0.9) is None
-
-
-@pytest.fixture(scope="module")
-def people():
-    return sample_of(feature_of(draw(zipf(300, 8), 3_000, 4)))
-
-
-@pytest.fixture(scope="module")
-def make_labels(people):
-    pytest.importorskip("scipy")
-
-    def make(**columns):
-        feature = people.features["f0"]
-        deciding = np.isin(feature.rows.ids, [20, 21, 22])
-        has = np.add.reduceat(np.append(deciding, False), feature.rows.indptr[:-1]) > 0
-        has &= feature.rows.lengths > 0
-        rng = np.random.default_rng(5)
-        label = rng.random(len(people)) < np.where(has, 0.9, 0.2)
-        table = pa.table({"user_id": np.arange(len(people)), "label": label.astype(np.int64), **columns})
-        return Labels.read(table, people.entity_hashes, ["user_id"])
-
-    return make
-
-
-@pytest.fixture(scope="module")
-def task(people, make_labels):
-    rng = np.random.default_rng(6)
-    context = {"place": rng.choice(["a", "b"], 3_000), "hour": rng.integers(0, 24, 3_000)}
-    return Task(make_labels(**context, age=rng.random(3_000)), people, people)
-
-
-@pytest.fixture(scope="module")
-def tastes():
-    """People who like one half of 60 values, candidates, and labels: whether they like the candidate's half.
-
-    Neither the history alone nor the candidate alone tells the label.
-    """
-    pytest.importorskip("scipy")
-    rng = np.random.default_rng(12)
-    likes = rng.random(2_000) < 0.5
-    half = np.arange(60) % 2 == 0
-    has = rng.random((2_000, 60)) < np.where(likes[:, None] == half, 0.3, 0.03)
-    candidates = rng.integers(0, 60, 2_000)
-    fits = half[candidates] == likes
-    has[np.arange(2_000), candidates] = False  # the history is of the time before
-    people = sample_of(feature_of(has))
-    table = pa.table(
-        {"label": (rng.random(2_000) < np.where(fits, 0.8, 0.2)).astype(np.int64), "candidate": candidates}
-    )
-    return people, Labels.read(table, people.entity_hashes, [])
-
-
-class TestInteractions:
-    """Histories and candidates that tell something together only."""
-
-    CODEC = FeatureCodec("f0", "int64_list_val")
-
-    def test_an_additive_model_gains_nothing(self, tastes):
-        people, labels = tastes
-        task = Task(labels, people, people)
-        gain = (task.exact - task.without).estimate
-        assert gain.low < 0 < gain.high + 0.02
-        assert abs(gain.value) < 0.03
-
-    def test_a_model_that_sees_the_candidate_does(self, tastes):
-        people, labels = tastes
-        task = Task(labels, people, people, candidate_ids(labels, people, [self.CODEC]))
-        gain = (task.exact - task.without).estimate
-        exact = task.area(people.everything, {"f0": np.zeros(60)}).auc
-        assert gain.low > 0.2
-        assert gain.value == pytest.approx(exact.value - task.without.auc.value)
-        noisy = task.area(people.everything, {"f0": np.full(60, 0.5)}).auc
-        assert noisy.value < exact.value - 0.02
-
-    def test_values_that_tell_tastes_are_worth_more_than_noise(self):
-        """Values of which half tell a taste, and half nothing: the former come first."""
-        pytest.importorskip("scipy")
-        rng = np.random.default_rng(13)
-        likes = rng.random(4_000) < 0.5
-        tells = np.arange(40) < 20
-        half = np.arange(40) % 2 == 0
-        density = np.where(tells, np.where(likes[:, None] == half, 0.4, 0.04), 0.22)
-        has = rng.random((4_000, 40)) < density
-        people = sample_of(feature_of(has))
-        candidates = rng.integers(0, 20, 4_000)
-        label = rng.random(4_000) < np.where(half[candidates] == likes, 0.9, 0.1)
-        table = pa.table({"label": label.astype(np.int64), "candidate": candidates})
-        labels = Labels.read(table, people.entity_hashes, [])
-        task = Task(labels, people, people, candidate_ids(labels, people, [self.CODEC]))
-        kept = people.features["f0"].vocabulary.values.filter(pa.array(task.most_worth(0.4)["f0"]))
-        assert len(kept) > 10
-        assert np.mean(np.array(kept.to_pylist()) < 20) > 0.85
-
-    def test_candidates_are_found_in_the_vocabulary(self, tastes):
-        people, labels = tastes
-        ids = candidate_ids(labels, people, [self.CODEC])["f0"]
-        values = people.features["f0"].vocabulary.values.to_numpy()
-        assert (values[ids] == labels.candidates.to_numpy()).all()
-        some = replace(labels, candidates=pa.array([None, 10**6, 3] + [4] * 1_997))
-        assert candidate_ids(some, people, [self.CODEC])["f0"][:2].tolist() == [-1, -1]
-
-    def test_candidates_that_nobody_has_are_refused(self, tastes):
-        people, labels = tastes
-        for unknown in (pa.array([10**6] * 2_000), pa.array(["x"] * 2_000)):
-            with pytest.raises(PlanError, match="no value of any of the features f0"):
-                candidate_ids(replace(labels, candidates=unknown), people, [self.CODEC])
-
-
-class TestLabels:
-    """Models of labels, on independent data of which one value decides."""
-
-    def test_the_features_tell_and_the_context_does_not(self, people, task):
-        without, exact = task.without.auc, task.area(people.everything, {"f0": np.zeros(300)}).auc
-        assert without.low < 0.5 < without.high
-        assert exact.low > without.high
-        assert exact.low < exact.value < exact.high
-
-    def test_the_values_that_decide_come_first(self, people, task):
-        cuts = [task.most_worth(share) for share in (0.05, 0.1, 0.2, 0.5)]
-        assert all(mask["f0"][[20, 21, 22]].all() for mask in cuts[1:])
-        sizes = [mask["f0"].sum() for mask in cuts]
-        assert sizes == sorted(sizes)
-        chosen = task.area(cuts[1], {"f0": np.zeros(sizes[1])}).auc
-        popular = {"f0": np.arange(300) < 20}
-        assert chosen.value > task.area(popular, {"f0": np.zeros(20)}).auc.value + 0.1
-
-    def test_noise_costs(self, people, task):
-        exact = task.area(people.everything, {"f0": np.zeros(300)}).auc
-        noisy = task.area(people.everything, {"f0": np.full(300, 0.3)}).auc
-        assert noisy.value < exact.value - 0.03
-
-    def test_the_same_comes_out_again(self, people, task, make_labels):
-        rates = {"f0": np.full(300, 0.1)}
-        again = Task(make_labels(), people, people), Task(make_labels(), people, people)
-        assert again[0].area(people.everything, rates).auc == again[1].area(people.everything, rates).auc
-
-    def test_too_much_noise_is_not_measured(self, people, task, monkeypatch):
-        monkeypatch.setattr("feast_sketch_store.planning.models.MAX_FALSE_VALUES", 1000)
-        assert task.area(people.everything, {"f0": np.full(300, 0.11)}) is None
-
-    def test_entities_without_a_row_show_nothing(self, people, make_labels):
-        labels = make_labels()
-        feature = people.features["f0"]
-        few = FeatureSample(feature.vocabulary, feature.rows.take(np.arange(1000)))
-        labelled = Sample(1000, PRESENCE, people.entity_hashes[:1000], {"f0": few})
-        task = Task(labels, people, labelled)
-        assert task.share_without_row == pytest.approx(2 / 3, abs=1e-3)
-        history = task._history(people.everything, {"f0": np.full(300, 0.2)})
-        shown = np.asarray(history.history.sum(axis=1)).ravel()
-        assert (shown > 0).sum() == pytest.approx(1000, abs=5)
-
-    def test_a_split_is_taken(self, people, make_labels):
-        split = np.where(np.arange(3_000) < 100, "train", "test")
-        assert make_labels(split=split).is_training.sum() == 100
-
-    def test_of_many_labels_those_of_some_entities_are_taken(self, people, monkeypatch):
-        monkeypatch.setattr("feast_sketch_store.planning.labels.MAX_ROWS", 1_000)
-        rng = np.random.default_rng(14)
-        users = rng.integers(0, 900, 3_000)
-        table = pa.table({"user_id": users, "label": rng.integers(0, 2, 3_000)})
-        labels = Labels.read(table, people.entity_hashes[users], ["user_id"])
-        assert labels.num_given == 3_000
-        assert 980 < len(labels.outcomes) <= 1_000
-        taken = {tuple(pair) for pair in labels.entity_hashes.tolist()}
-        of_all = [tuple(pair) for pair in people.entity_hashes[users].tolist()]
-        assert sum(pair in taken for pair in of_all) == len(labels.outcomes)
-        assert max(taken) < min(set(of_all) - taken)
-
-    def test_unknown_values_of_the_context_are_a_value(self, make_labels):
-        labels = make_labels(place=pa.array(["a", None, "b"] * 1000), age=pa.array([1.0, None, 3.0] * 1000))
-        assert labels.context.shape == (3_000, 4)
-        assert np.isfinite(labels.context.data).all()
-
-    @pytest.mark.parametrize(
-        ("columns", "text"),
-        [
-            ({"label": [2, 0, 1]}, "other values than 0 and 1"),
-            ({"label": [None, 0, 1]}, "other values than 0 and 1"),
-            ({"label": ["x", "0", "1"]}, "is not a number"),
-            ({"label": [1, 1, 1]}, "both classes"),
-            ({"label": [1, 0, 1], "split": ["train", "train", "dev"]}, "'train' and 'test'"),
-            ({"label": [1, 0, 1], "split": ["train", "train", "test"]}, "both classes.*measure"),
-            ({"clicked": [1, 0, 1]}, "no column 'label'"),
-            (
-                {"label": [1, 0, 1, 0], "split": ["train", "train", "test", "test"], "x": [[1]] * 4},
-                "'x'.*list",
-            ),
-            *(
-                (
-                    {"label": [1, 0, 1, 0], "split": ["train", "train", "test", "test"], "x": x},
-                    "'x'.*too large",
-                )
-                for x in ([1e308] * 4, [1e200, -1e200, 0.0, 1.0], [0.0, 1.0, 1e308, 0.0])
-            ),
-        ],
-    )
-    def test_labels_that_do_not_fit_are_refused(self, columns, text):
-        pytest.importorskip("scipy")
-        table = pa.table(columns)
-        hashes = np.zeros((len(table), 2), np.uint64)
-        with pytest.raises(PlanError, match=text):
-            Labels.read(table, hashes, [])
-
-    def test_a_missing_scipy_is_named(self, monkeypatch):
-        monkeypatch.setitem(__import__("sys").modules, "scipy", None)
-        with pytest.raises(PlanError, match="`pip install scipy`"):
-            require_scipy()
-
-    def test_the_area_is_that_of_scikit_learn(self):
-        metrics = pytest.importorskip("sklearn.metrics")
-        rng = np.random.default_rng(8)
-        scores = rng.integers(0, 50, 2_000) / 10  # with many ties
-        outcomes = rng.random(2_000) < scores / 6
-        estimate = Area.of(scores, outcomes, np.arange(2_000) // 2).estimate
-        assert estimate.value == pytest.approx(metrics.roc_auc_score(outcomes, scores), abs=1e-12)
-        # A standard error of an area of 0.85 with 1,000 of each class is about 0.009.
-        assert 0.02 < estimate.high - estimate.low < 0.05
-
-    def test_intervals_of_areas_are_those_of_resamples(self):
-        """Of an area, a difference and a ratio, where entities differ in size and in score."""
-        rng = np.random.default_rng(11)
-        entities = np.repeat(np.arange(600), rng.integers(1, 6, 600))
-        taste = rng.normal(size=600)[entities]
-        outcomes = rng.random(len(entities)) < 1 / (1 + np.exp(-taste))
-        sides = [taste + rng.normal(0, deviation, len(entities)) for deviation in (9.0, 0.5, 1.0)]
-
-        def of(rows):
-            without, exact, kept = (Area.of(own[rows], outcomes[rows], entities[rows]) for own in sides)
-            return exact, exact - without, (kept - without) / (exact - without)
-
-        drawn = []
-        for _ in range(300):
-            weights = np.bincount(rng.integers(0, 600, 600), minlength=600)
-            drawn.append([area.value for area in of(np.repeat(np.arange(len(entities)), weights[entities]))])
-        for area, deviation in zip(of(slice(None)), np.std(drawn, axis=0), strict=True):
-            half = (area.estimate.high - area.estimate.low) / 2
-            # Of 300 draws, a deviation is known to within an eighth.
-            assert half == pytest.approx(1.96 * deviation, rel=0.15)
-
-    def test_a_fit_is_that_of_scikit_learn(self):
-        models = pytest.importorskip("sklearn.linear_model")
-        rng = np.random.default_rng(10)
-        entities, outcomes = rng.integers(0, 150, 2_000), rng.random(2_000) < 0.4
-        history = sparse.csr_matrix(rng.random((150, 30)) < 0.05 + 0.3 * (np.arange(30) < 3)).astype(
-            np.float32
-        )
-        context = sparse.csr_matrix(np.eye(6, dtype=np.float32)[rng.integers(0, 6, 2_000)])
-        interactions = rng.normal(size=(2_000, 2)).astype(np.float32)
-        columns = Columns(context, history, entities, interactions)
-        expanded = sparse.hstack([context, 0.2 * history[entities], sparse.csr_matrix(interactions)]).tocsr()
-        model = models.LogisticRegression(C=0.1, max_iter=5_000, tol=1e-9).fit(expanded, outcomes)
-        for start in (None, Weights(np.ones(6), np.ones(30), np.ones(2), 1.0)):
-            fitted = fit(columns, outcomes, 0.1, 0.2, start)
-            own = np.concatenate([fitted.context, fitted.history / 0.2, fitted.interactions])
-            assert own == pytest.approx(model.coef_[0], abs=0.01)
-            assert fitted.constant == pytest.approx(model.intercept_[0], abs=0.01)
-
-    def test_false_values_come_at_their_rates(self):
-        """Intervals: five standard deviations of binomials."""
-        rates = np.array([0.0, 0.5, 0.5, 0.01, 0.01, 0.01])
-        entities, values = _draw_false(np.random.default_rng(9), rates, 10_000)
-        drawn = np.bincount(np.unique(entities * 6 + values) % 6, minlength=6)
-        assert (abs(drawn - 10_000 * rates) <= 5 * np.sqrt(10_000 * rates * (1 - rates)) + 1e-9).all()
-        assert entities.max() < 10_000
-
-
-def test_a_candidate_names_what_it_keeps(sample):
-    candidate = sets(sample, least_count(sample, 0.2))
-    assert isinstance(candidate, Candidate)
-    assert candidate.point.kept_share == pytest.approx(0.2, abs=0.05)
-    assert f"{candidate.kept['f0'].sum()} values" in candidate.point.label
