@@ -7,6 +7,7 @@ import json
 import os
 import threading
 import time
+import weakref
 from dataclasses import replace
 
 import numpy as np
@@ -82,14 +83,17 @@ class Bucket(Writing):
         self.cache = cache
         self.options = server.options
         self.filled = filled
+        self.replicas = weakref.WeakSet()  # a replica that nobody holds ends by itself
 
     def replica(self, cache=True, make=View, **settings):
-        """A replica as another process has it."""
+        """A replica as another process has it; it is closed at the end of the test."""
         _objects.cache_clear()
         storage = open_bucket(
             self.url, self.link.options(self.options), True, self.cache if cache else None
         ).within("view/")
-        return make(storage, SETTINGS, NEVER, LONG_SECONDS, is_replica=True, **settings)
+        replica = make(storage, SETTINGS, NEVER, LONG_SECONDS, is_replica=True, **settings)
+        self.replicas.add(replica)
+        return replica
 
 
 @pytest.fixture
@@ -115,7 +119,10 @@ def filled():
 
 @pytest.fixture
 def bucket(moto, link, tmp_path, filled):
-    return Bucket(moto, link, tmp_path / "cache", filled)
+    made = Bucket(moto, link, tmp_path / "cache", filled)
+    yield made
+    for replica in made.replicas:
+        replica.close()
 
 
 def served(view, num_users=30):
@@ -135,8 +142,7 @@ def fill(bucket):
 
 def test_a_replica_starts_from_the_cache(bucket, caplog):
     expected = fill(bucket)
-    first = bucket.replica()
-    assert served(first) == expected
+    assert served(bucket.replica()) == expected
     bucket.link.take_down()
     replica = bucket.replica(max_staleness_seconds=3600)
     assert served(replica) == expected
@@ -151,8 +157,6 @@ def test_a_replica_starts_from_the_cache(bucket, caplog):
     replica.poll()
     assert served(replica) == expected | {29: {"late"}}
     assert replica.freshness().state == "SERVING"
-    for view in (first, replica):
-        view.close()
 
 
 def test_a_start_from_the_cache_asks_no_order_index_in_the_bucket(bucket, monkeypatch):
@@ -170,7 +174,6 @@ def test_a_start_from_the_cache_asks_no_order_index_in_the_bucket(bucket, monkey
     assert replica.freshness().problem == ""
     expected = served(replica)
     assert [expected[user] for user in (1, 3, 4, 25)] == [{"a1"}, {"again"}, {"a4"}, {"new"}]
-    replica.close()
     bucket.link.take_down()
     assert served(bucket.replica()) == expected
 
@@ -181,10 +184,7 @@ def test_a_replica_that_is_older_than_its_view_keeps_what_the_next_start_needs(b
     bucket.put({1: ["milk"]})
     first.poll()
     bucket.link.take_down()
-    second = bucket.replica(make=open_view)
-    assert served(second) == {1: {"milk"}}
-    for view in (first, second):
-        view.close()
+    assert served(bucket.replica(make=open_view)) == {1: {"milk"}}
 
 
 @pytest.mark.parametrize("is_sealed", [True, False])
@@ -217,9 +217,8 @@ def test_a_reader_starts_from_the_cache(bucket, tmp_path, is_sealed):
     with pytest.raises(StorageError, match="cannot be reached"):
         SketchReader(config, "another view")
     reader = SketchReader(config, "view")
-    assert (
-        (reader.features, reader.join_keys) == (first.features, first.join_keys) == (["viewed"], ["user_id"])
-    )
+    assert (reader.features, reader.join_keys) == (first.features, first.join_keys)
+    assert (reader.features, reader.join_keys) == (["viewed"], ["user_id"])
     assert read(reader) == expected
     assert reader._view.freshness().state == "STALE"
     bucket.put({29: ["late"]}, second=2)
@@ -249,10 +248,7 @@ def test_the_cache_is_held_where_replicas_are(bucket):
         replica.poll()
         assert served(replica) == expected | {29: {"late"}}
     bucket.link.take_down()
-    again = bucket.replica()
-    assert served(again) == expected | {29: {"late"}}
-    for view in (ahead, late, again):
-        view.close()
+    assert served(bucket.replica()) == expected | {29: {"late"}}
 
 
 def test_without_a_cache_it_says_what_is_wrong(bucket):
@@ -265,7 +261,6 @@ def test_without_a_cache_it_says_what_is_wrong(bucket):
     assert (reported.state, reported.is_ready, reported.age_seconds) == ("EMPTY", False, None)
     bucket.link.heal()
     assert replica.freshness(poll=True).state == "SERVING"
-    replica.close()
 
 
 def test_a_replica_that_runs_serves_on(bucket):
@@ -280,7 +275,6 @@ def test_a_replica_that_runs_serves_on(bucket):
     bucket.link.heal()
     replica.poll()
     assert served(replica) == expected | {29: {"late"}}
-    replica.close()
 
 
 def test_the_cache_follows_refresh_by_refresh(bucket):
@@ -300,9 +294,7 @@ def test_the_cache_follows_refresh_by_refresh(bucket):
             bucket.writer.seal()
     for view in (ahead, behind):
         view.poll()
-        view.close()
-    rows = [*bucket.cache.glob("*.rows")]
-    assert len(rows) == 1
+    assert len([*bucket.cache.glob("*.rows")]) == 1
     bucket.link.take_down()
     assert served(bucket.replica()) == expected
 
@@ -310,9 +302,7 @@ def test_the_cache_follows_refresh_by_refresh(bucket):
 @pytest.mark.parametrize("change", ["json", "rows", "cut", "no rows", "no base"])
 def test_what_was_damaged_in_the_cache_is_not_served(bucket, change):
     fill(bucket)
-    replica = bucket.replica()
-    served(replica)
-    replica.close()
+    served(bucket.replica())
     (rows,), (known,) = bucket.cache.glob("*.rows"), bucket.cache.glob("*.json")
     if change in ("json", "rows"):
         path = known if change == "json" else rows
@@ -331,9 +321,7 @@ def test_what_was_damaged_in_the_cache_is_not_served(bucket, change):
     with pytest.raises(StorageError, match="cannot be reached"):
         served(bucket.replica())
     bucket.link.heal()
-    replica = bucket.replica()
-    served(replica)
-    replica.close()
+    served(bucket.replica())
     bucket.link.take_down()
     assert len(served(bucket.replica())) == 23
 
@@ -361,9 +349,7 @@ def test_a_damaged_object_of_a_snapshot_falls_back_to_the_one_before(bucket, par
         objects.delete(newest)
     else:
         objects.put(newest, bytes(content[: {"cut": len(content) // 2, "empty": 0}.get(how)]))
-    replica = bucket.replica(cache=cache)
-    assert served(replica) == {1: {"tea"}, 2: {"milk"}}
-    replica.close()
+    assert served(bucket.replica(cache=cache)) == {1: {"tea"}, 2: {"milk"}}
 
 
 def test_what_a_killed_process_wrote_to_the_cache_does_not_count(bucket):
@@ -375,16 +361,13 @@ def test_what_a_killed_process_wrote_to_the_cache_does_not_count(bucket):
         file.write(b"FSLR and so on")
     bucket.put({29: ["late"]}, second=2)
     replica.poll()
-    replica.close()
     bucket.link.take_down()
     assert served(bucket.replica()) == expected | {29: {"late"}}
 
 
 def test_the_age_of_answers_goes_on_over_a_restart(bucket, monkeypatch):
     fill(bucket)
-    replica = bucket.replica()
-    served(replica)
-    replica.close()
+    served(bucket.replica())
     bucket.link.take_down()
     clock = time.clock_gettime
     monkeypatch.setattr(last_known.time, "clock_gettime", lambda kind: clock(kind) + 7200)
@@ -413,8 +396,7 @@ def test_a_clock_that_is_put_back_makes_nothing_younger_than_it_is(earlier, late
 
 def test_a_replica_from_the_cache_notices_a_drop(bucket):
     bucket.put({1: ["milk"]})
-    first = bucket.replica()
-    assert served(first) == {1: {"milk"}}
+    assert served(bucket.replica()) == {1: {"milk"}}
     bucket.link.take_down()
     replica = bucket.replica()
     assert served(replica) == {1: {"milk"}}
@@ -422,8 +404,6 @@ def test_a_replica_from_the_cache_notices_a_drop(bucket):
     remove_view(bucket.writer.storage)
     replica.poll()
     assert served(replica) == {}
-    for view in (first, replica):
-        view.close()
 
 
 def test_what_the_cache_keeps_is_as_old_as_the_begin_of_its_poll(bucket, monkeypatch):
@@ -437,14 +417,11 @@ def test_what_the_cache_keeps_is_as_old_as_the_begin_of_its_poll(bucket, monkeyp
     monkeypatch.setattr(RowLog, "read", read_long)
     monkeypatch.setattr(Moment, "now", lambda: Moment("boot", now, 0.0))
     expected = fill(bucket)
-    first = bucket.replica()
-    assert served(first) == expected
+    assert served(bucket.replica()) == expected
     bucket.link.take_down()
-    second = bucket.replica()
-    assert served(second) == expected
-    assert second.freshness().age_seconds >= 100.0
-    for view in (first, second):
-        view.close()
+    replica = bucket.replica()
+    assert served(replica) == expected
+    assert replica.freshness().age_seconds >= 100.0
 
 
 # -- what a replica does -------------------------------------------------------------------------
@@ -474,7 +451,6 @@ def test_no_read_waits_for_the_bucket(bucket, monkeypatch):
     goes_on.set()
     poller.stop()
     assert served(replica) == expected | {29: {"late"}}
-    replica.close()
 
 
 def test_reads_of_a_replica_poll_while_no_thread_can_be_started(tmp_path):
@@ -532,7 +508,6 @@ def test_a_replica_needs_no_other_permission_than_to_read(bucket, monkeypatch):
     assert served(replica) == expected
     replica.poll()
     assert replica.freshness().state == "SERVING"
-    replica.close()
     for change in (replica.seal, replica.vacuum, replica.absorb):
         with pytest.raises(StorageError, match="reading only"):
             change()
@@ -545,11 +520,9 @@ def test_replicas_at_one_version_give_the_same(bucket):
     for number in range(3):
         replica = bucket.replica(cache=number < 2)
         answers = replica.read(np.concatenate([user_hashes(range(30)), absent]), ["viewed"])
-        feature = answers.features["viewed"]
-        values = feast_values(feature)
+        values = feast_values(answers.features["viewed"])
         values = [value.SerializeToString(deterministic=True) for value in values]
         found.append((answers.found.tolist(), answers.event_timestamps.tolist(), values))
-        replica.close()
     assert found[0] == found[1] == found[2]
 
 
@@ -596,7 +569,6 @@ def test_the_order_index_is_fetched_for_late_rows_only(bucket):
     assert names.count("order") == 2, "they are mapped once"
     found = served(replica)
     assert (found[1], found[10], found[11]) == ({"b4"}, {"c"}, {"a11", "milk"})
-    replica.close()
 
 
 def test_a_cache_lets_go_of_what_a_new_base_replaced(bucket):
@@ -618,7 +590,6 @@ def test_a_cache_lets_go_of_what_a_new_base_replaced(bucket):
     files = [path for path in bucket.cache.iterdir() if not path.suffix]
     assert len(files) == 2, "the last base, and the one before, which the next fetch deletes"
     assert {path.stat().st_size for path in files} & needed
-    replica.close()
     bucket.link.take_down()
     assert served(bucket.replica())[29] == {"late 5"}
 
@@ -637,10 +608,8 @@ def test_a_part_that_arrives_changed_is_fetched_again(bucket, monkeypatch):
     monkeypatch.setattr(Objects, "read_range", change)
     for cache in (True, False):
         changed.clear()
-        replica = bucket.replica(cache=cache)
-        assert served(replica) == expected
+        assert served(bucket.replica(cache=cache)) == expected
         assert len(changed) == 2
-        replica.close()
 
 
 @pytest.mark.parametrize("is_open", [True, False])
@@ -663,7 +632,6 @@ def test_a_copy_that_was_damaged_on_the_host_is_fetched_again(bucket, is_open, c
     assert served(replica) == expected
     assert "was damaged; fetching it again" in caplog.text
     assert "falling back" not in caplog.text
-    replica.close()
 
 
 def test_what_is_uploaded_in_part_is_not_looked_at(bucket):
@@ -672,9 +640,7 @@ def test_what_is_uploaded_in_part_is_not_looked_at(bucket):
     manifest = folder.list()[0].manifest()
     with folder.storage.create(manifest.own.files["base"].name.replace("0001-", "9999-")) as file:
         file.write(b"the half of it")
-    replica = bucket.replica()
-    assert served(replica) == expected
-    replica.close()
+    assert served(bucket.replica()) == expected
 
 
 def test_a_snapshot_that_is_vacuumed_while_it_is_fetched(bucket, monkeypatch):
@@ -690,17 +656,13 @@ def test_a_snapshot_that_is_vacuumed_while_it_is_fetched(bucket, monkeypatch):
         return read_range(self, key, start, end)
 
     monkeypatch.setattr(Objects, "read_range", seal_between)
-    replica = bucket.replica()
-    assert served(replica) == expected | {29: {"late"}}
+    assert served(bucket.replica()) == expected | {29: {"late"}}
     assert len(calls) > 1
-    replica.close()
 
 
 def test_the_note_of_the_cache_has_no_credentials(bucket):
     fill(bucket)
-    replica = bucket.replica()
-    served(replica)
-    replica.close()
+    served(bucket.replica())
     (known,) = bucket.cache.glob("*.json")
     assert json.loads(known.read_text())
     for path in bucket.cache.iterdir():
