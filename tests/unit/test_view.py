@@ -2,17 +2,15 @@
 
 import errno
 import itertools
-import math
 import os
 import resource
 import shutil
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
@@ -22,11 +20,9 @@ from feast_sketch_store.operations.resharding import divide
 from feast_sketch_store.operations.verification import verify_view
 from feast_sketch_store.row_log import RowLog
 from feast_sketch_store.row_log.table import Table
-from feast_sketch_store.settings.view_settings import FeatureSettings
 from feast_sketch_store.snapshot.files import SnapshotFolder
 from feast_sketch_store.storage import local
 from feast_sketch_store.storage.local import LocalStorage
-from feast_sketch_store.view.live_shard import Freshness, last_write
 from feast_sketch_store.view.loading import ShardLoader
 from feast_sketch_store.view.opening import open_view
 from feast_sketch_store.view.rebuilding import rebuild
@@ -35,44 +31,30 @@ from feast_sketch_store.view.seal_policy import Due, SealPolicy, Sizes
 from feast_sketch_store.view.semantics import APPEND, REPLACE
 from feast_sketch_store.view.shard import Dropped
 from feast_sketch_store.view.view import View
-from tests.helpers import histories
-from tests.helpers.histories import ALWAYS, CODEC, NEVER, items_of, put, settings_of
+from tests.helpers.histories import ALWAYS, CODEC, MOMENT, NEVER, Process, filling, items_of, put, settings_of
 from tests.helpers.keys import user_hashes
 from tests.helpers.length import by_length
 from tests.storage.memory import ObjectsInMemory
 
 SETTINGS = settings_of(0.01)
-HOURS = 4 * 3600  # in seconds
+HOUR = 3600  # seconds
 
 
-def seal(view, settings):
-    view.view.settings = settings
-    return view.view.seal()
+def living(hours, **more):
+    """Settings of a view whose rows expire after so many hours, or never."""
+    return settings_of(0.01, ttl_microseconds=hours and hours * HOUR * 1_000_000, **more)
 
 
 @pytest.fixture
 def make_view(tmp_path):
-    """Makes `View` objects over one folder, each as its own process would."""
-
-    def make(interval=0.0):
-        view = View(LocalStorage(tmp_path / "view"), SETTINGS, NEVER, interval)
-
-        def put(user, *items, **how):
-            put_all({user: items}, **how)
-
-        def put_all(users, second=0, policy=NEVER):
-            view.policy = policy
-            histories.put(view, users, second)
-
-        return SimpleNamespace(view=view, put=put, put_all=put_all, get=lambda *users: items_of(view, users))
-
-    return make
+    """Makes views over one folder, each as its own process would."""
+    return partial(Process, tmp_path / "view", SETTINGS)
 
 
 @pytest.fixture
 def clock(monkeypatch):
     """Its only element is the time, in seconds since 1970."""
-    seconds = [int(histories.MOMENT.timestamp())]
+    seconds = [int(MOMENT.timestamp())]
     monkeypatch.setattr(time, "time_ns", lambda: seconds[0] * 10**9)
     return seconds
 
@@ -262,8 +244,8 @@ def test_sealing_the_same_rows_anew_takes_the_newest_settings(make_view):
     other = make_view()
     assert other.get(1)
     for rate in (0.1, 0.05, 0.01, 0.001):
-        settings = replace(SETTINGS, features={"viewed": FeatureSettings(CODEC, rate, 1000)})
-        assert seal(view, settings) is True
+        view.view.settings = settings_of(rate)
+        assert view.view.seal()
         for reader in (view, other):
             expected = reader.view.stats().expected_false_positive_rates["viewed"]
             assert rate / 2 < expected <= rate * 1.01
@@ -366,7 +348,10 @@ def lose(monkeypatch, writer, user, *quick):
 
 
 @pytest.mark.parametrize("later", [["kept"], ["one more that is kept"], None])
-def test_a_row_that_was_read_while_its_write_failed_goes_again(make_view, monkeypatch, later):
+@pytest.mark.parametrize("is_segment_gone", [False, True])
+def test_a_row_that_was_read_while_its_write_failed_goes_again(
+    make_view, monkeypatch, later, is_segment_gone
+):
     """Whether the next record is as long, longer, or there is none yet."""
     writer, reader = make_view(), make_view()
     writer.put(1, "before")
@@ -374,26 +359,15 @@ def test_a_row_that_was_read_while_its_write_failed_goes_again(make_view, monkey
     lose(monkeypatch, writer, 2, reader)
     if later is not None:
         writer.put(3, *later)
+    if is_segment_gone:
+        writer.view.absorb()
     expected = {1: {"before"}} | ({} if later is None else {3: set(later)})
+    assert reader.get(1, 2, 3) == make_view().get(1, 2, 3) == expected
     for view in (reader, writer, make_view()):
         assert view.get(1, 2, 3) == expected
         view.put(4, "more")
         assert view.get(1, 2, 3, 4) == expected | {4: {"more"}}
     assert reader.get(1, 2, 3, 4) == expected | {4: {"more"}}
-
-
-@pytest.mark.parametrize("is_replaced", [True, False])
-def test_a_row_whose_write_failed_goes_although_its_segment_is_gone(make_view, monkeypatch, is_replaced):
-    writer, reader = make_view(), make_view()
-    writer.put(1, "before")
-    assert reader.get(1) == {1: {"before"}}
-    lose(monkeypatch, writer, 2, reader)
-    if is_replaced:
-        writer.put(3, "kept")
-    writer.view.absorb()
-    expected = {1: {"before"}} | ({3: {"kept"}} if is_replaced else {})
-    assert reader.get(1, 2, 3) == expected
-    assert make_view().get(1, 2, 3) == expected
 
 
 def test_a_write_that_failed_long_ago_costs_readers_nothing(make_view, monkeypatch, caplog):
@@ -408,19 +382,9 @@ def test_a_write_that_failed_long_ago_costs_readers_nothing(make_view, monkeypat
     assert "reading the log again" not in caplog.text
 
 
-def rebuilt_with(view, user, item):
-    """Rebuild a view from one row."""
-
-    def fill(storage):
-        histories.put(View(storage, SETTINGS, NEVER, 0.0), {user: {item}})
-        return storage
-
-    rebuild(view.view, fill)
-
-
 def test_rows_of_a_rebuild_before_the_first_write_are_sealed_only(make_view):
     view, other = make_view(), make_view()
-    rebuilt_with(view, 1, "new")
+    rebuild(view.view, filling(SETTINGS, {1: {"new"}}))
     for each in (view, other, make_view()):
         assert each.get(1) == {1: {"new"}}
         each.view.refresh()
@@ -467,32 +431,26 @@ def test_all_agree_on_a_rebuild_that_was_cut_short(make_view, monkeypatch, caplo
         error = StorageError if fails == "the snapshot" else Killed
         monkeypatch.setattr(SnapshotFolder, "publish", breaking(failing(SnapshotFolder.publish, error)))
     with nullcontext() if fails == "the snapshot" else pytest.raises(error):
-        rebuilt_with(view, 2, "new")
+        rebuild(view.view, filling(SETTINGS, {2: {"new"}}))
     assert is_broken
     assert ("broken" in caplog.text) == (fails == "the snapshot")
     monkeypatch.undo()
-    found = make_view().get(1, 2)
-    assert found == {2: {"new"}}
-    assert other.get(1, 2) == found
-    assert view.get(1, 2) == found
+    for each in (make_view(), other, view):
+        assert each.get(1, 2) == {2: {"new"}}
     assert verify_view(view.view.storage, [CODEC]).problems == []
     view.put(3, "pushed")
     assert make_view().view.seal()
-    assert other.get(1, 2, 3) == view.get(1, 2, 3) == {**found, 3: {"pushed"}}
+    assert other.get(1, 2, 3) == view.get(1, 2, 3) == {2: {"new"}, 3: {"pushed"}}
 
 
 def test_a_rebuild_that_cannot_be_announced_changes_nothing(make_view, monkeypatch):
     view, other = make_view(), make_view()
     view.put(1, "old", policy=ALWAYS)
     assert other.get(1) == {1: {"old"}}
-
-    def fail(log):
-        raise StorageError("broken")
-
     with monkeypatch.context() as broken:
-        broken.setattr(RowLog, "announce_replacement", fail)
+        broken.setattr(RowLog, "announce_replacement", Mock(side_effect=StorageError("broken")))
         with pytest.raises(StorageError):
-            rebuilt_with(view, 2, "new")
+            rebuild(view.view, filling(SETTINGS, {2: {"new"}}))
     for each in (view, other, make_view()):
         assert each.get(1, 2) == {1: {"old"}}
 
@@ -515,7 +473,7 @@ def test_rows_are_read_between_the_announcement_of_a_rebuild_and_its_end(make_vi
     with monkeypatch.context() as killed:
         killed.setattr(RowLog, "compact", read_first)
         with pytest.raises(Killed):
-            rebuilt_with(view, 2, "new")
+            rebuild(view.view, filling(SETTINGS, {2: {"new"}}))
     for each in (other, late, make_view(), view):
         assert each.get(1, 2, 3, 4) == {2: {"new"}, 3: {"pushed"}, 4: {"pushed"}}
 
@@ -523,17 +481,16 @@ def test_rows_are_read_between_the_announcement_of_a_rebuild_and_its_end(make_vi
 @pytest.mark.parametrize("semantics", [REPLACE, APPEND])
 def test_a_seal_and_its_compaction_leave_out_the_same_expired_rows(tmp_path, monkeypatch, clock, semantics):
     """Hours lie between them, in which a third of the rows expire."""
-    settings = settings_of(0.01, ttl_microseconds=HOURS * 1_000_000, semantics=semantics)
-    view = View(LocalStorage(tmp_path), settings, NEVER, 0.0)
-    for second in (0, 1, 2, HOURS):
-        histories.put(view, {user: {f"read {second}"} for user in range(10 + 20 * bool(second))}, second)
-    histories.put(view, {user: {"last"} for user in range(20, 30)}, 3 * HOURS)
-    clock[0] += HOURS + 1
+    view = View(LocalStorage(tmp_path), living(4, semantics=semantics), NEVER, 0.0)
+    for second in (0, 1, 2, 4 * HOUR):
+        put(view, {user: {f"read {second}"} for user in range(10 + 20 * bool(second))}, second)
+    put(view, {user: {"last"} for user in range(20, 30)}, 12 * HOUR)
+    clock[0] += 4 * HOUR + 1
     publish, compact, compacted = SnapshotFolder.publish, RowLog.compact, []
 
     def publish_slowly(*arguments):
         publish(*arguments)
-        clock[0] += HOURS
+        clock[0] += 4 * HOUR
 
     def note_compact(log, *arguments):
         compacted.append(compact(log, *arguments))
@@ -550,66 +507,55 @@ def test_a_seal_and_its_compaction_leave_out_the_same_expired_rows(tmp_path, mon
 @pytest.mark.parametrize(("first", "second"), [(5, 2), (2, 5), (None, 2)])
 def test_a_seal_goes_on_with_the_settings_that_it_began_with(tmp_path, monkeypatch, clock, first, second):
     """A thread writes with another ttl, in hours, between its snapshot and its compaction."""
-    lives = [None if hours is None else hours * 3_600_000_000 for hours in (first, second)]
-    before, after = (settings_of(0.01, ttl_microseconds=microseconds) for microseconds in lives)
-    view = View(LocalStorage(tmp_path), before, NEVER, 0.0)
-    histories.put(view, {user: {"a"} for user in range(10)})
-    for second_of_row in (3 * 3600, 3 * 3600 + 1, 3 * 3600 + 2):
-        histories.put(view, {user: {f"b{second_of_row}"} for user in range(10, 20)}, second_of_row)
-    clock[0] += 4 * 3600
+    view = View(LocalStorage(tmp_path), living(first), NEVER, 0.0)
+    put(view, {user: {"a"} for user in range(10)})
+    for n in range(3):
+        put(view, {user: {f"b{n}"} for user in range(10, 20)}, 3 * HOUR + n)
+    clock[0] += 4 * HOUR
     publish = SnapshotFolder.publish
 
     def publish_and_change(*arguments):
         publish(*arguments)
-        changing = threading.Thread(target=setattr, args=(view, "settings", after))
+        changing = threading.Thread(target=setattr, args=(view, "settings", living(second)))
         changing.start()
         changing.join()
 
     monkeypatch.setattr(SnapshotFolder, "publish", publish_and_change)
     assert view.seal()
-    assert view.settings == after == view.shards[0].settings
+    assert view.settings == living(second) == view.shards[0].settings
     assert verify_view(LocalStorage(tmp_path), [CODEC]).problems == []
 
 
 @pytest.mark.parametrize("keep", [None, False, True], ids=["sealed", "rebuilt", "added to"])
 def test_what_a_seal_left_out_stays_known(tmp_path, clock, keep):
     """A later seal with a longer ttl keeps older rows than the one before; those in between are gone."""
-
-    def lives(hours):
-        return settings_of(0.01, ttl_microseconds=hours * 3_600_000_000, semantics=APPEND)
-
-    view = View(LocalStorage(tmp_path), lives(1), NEVER, 0.0)
-    histories.put(view, {1: {"old"}, 2: {"newest"}})
-    clock[0] += 2 * 3600
-    histories.put(view, {1: {"new"}}, 2 * 3600)
+    view = View(LocalStorage(tmp_path), living(1, semantics=APPEND), NEVER, 0.0)
+    put(view, {1: {"old"}, 2: {"newest"}})
+    clock[0] += 2 * HOUR
+    put(view, {1: {"new"}}, 2 * HOUR)
     view.seal()
     first = view.shards[0].state.sealed
-    assert first.since == first.complete_since == (clock[0] - 3600) * 1_000_000
-    view.settings = lives(5)
+    assert first.since == first.complete_since == (clock[0] - HOUR) * 1_000_000
+    view.settings = living(5, semantics=APPEND)
     if keep is None:
-        histories.put(view, {1: {"newer"}}, 2 * 3600)
+        put(view, {1: {"newer"}}, 2 * HOUR)
         view.seal()
     else:
-
-        def fill(storage):
-            histories.put(View(storage, lives(5), NEVER, 0.0), {3: {"other"}}, 2 * 3600)
-            return storage
-
-        rebuild(view, fill, keep=keep)
-    opened = open_view(LocalStorage(tmp_path), lives(5), NEVER, 0.0)
+        rebuild(view, filling(view.settings, {3: {"other"}}, 2 * HOUR), keep=keep)
+    opened = open_view(LocalStorage(tmp_path), view.settings, NEVER, 0.0)
     opened.refresh()
     second = opened.shards[0].state.sealed
-    assert second.since == (clock[0] - 5 * 3600) * 1_000_000
+    assert second.since == (clock[0] - 5 * HOUR) * 1_000_000
     assert second.complete_since == (second.since if keep is False else first.complete_since)
 
 
 def test_a_seal_follows_rows_that_were_divided_meanwhile(tmp_path):
     storage, four = LocalStorage(tmp_path), replace(SETTINGS, num_shards=4)
     behind = open_view(storage, SETTINGS, NEVER, 3600.0)
-    histories.put(behind, {7: ["a"]})
+    put(behind, {7: ["a"]})
     divide(storage, four, NEVER, wait=lambda seconds: None)
     other = open_view(storage, four, NEVER, 0.0)
-    histories.put(other, {7: ["b"]}, 1)
+    put(other, {7: ["b"]}, 1)
     assert behind.seal()
     other.refresh()
     assert (len(behind.shards), other.sizes().unsealed_rows) == (4, 0)
@@ -617,175 +563,14 @@ def test_a_seal_follows_rows_that_were_divided_meanwhile(tmp_path):
 
 
 def test_a_rebuild_asks_about_no_row_that_expired_while_it_was_filled(tmp_path, clock):
-    settings = settings_of(0.01, ttl_microseconds=HOURS * 1_000_000)
-    view = View(LocalStorage(tmp_path), settings, NEVER, 0.0)
-    histories.put(view, {1: {"a"}, 2: {"b"}}, 0)
-    histories.put(view, {3: {"c"}, 4: {"d"}}, HOURS + 1)
+    view = View(LocalStorage(tmp_path), living(4), NEVER, 0.0)
+    put(view, {1: {"a"}, 2: {"b"}})
+    put(view, {3: {"c"}, 4: {"d"}}, 4 * HOUR + 1)
     asked = []
 
     def fill(storage):
-        clock[0] += HOURS + 1
-        other = View(storage, settings, NEVER, 0.0)
-        histories.put(other, {3: {"c"}, 5: {"e"}}, HOURS + 1)
-        return storage
+        clock[0] += 4 * HOUR + 1
+        return filling(view.settings, {3: {"c"}, 5: {"e"}}, 4 * HOUR + 1)(storage)
 
-    assert not rebuild(view, fill, lambda dropped: asked.append(dropped))
+    assert not rebuild(view, fill, asked.append)
     assert asked == [Dropped(1, 0)]  # the fourth
-
-
-def test_a_view_tells_how_fresh_it_is(make_view, monkeypatch):
-    writer, reader = make_view(), make_view()
-    assert reader.view.freshness() == Freshness("EMPTY", None)
-    writer.put(1, "a")
-    assert reader.get(1) == {1: {"a"}}
-    first = reader.view.freshness()
-    assert (first.state, first.age_seconds < 60) == ("SERVING", True)
-
-    def fail(*arguments):
-        raise StorageError("cannot be reached")
-
-    # Time goes on by an hour, during which nothing can be reached.
-    now = time.monotonic
-    monkeypatch.setattr("feast_sketch_store.view.live_shard.time.monotonic", lambda: now() + 3600)
-    with monkeypatch.context() as broken:
-        broken.setattr(reader.view.shards[0]._loader, "load", fail)
-        assert reader.get(1) == {1: {"a"}}
-        stale = reader.view.freshness()
-        assert (stale.state, 3600 <= stale.age_seconds < 3700) == ("STALE", True)
-        assert (stale.problem, stale.num_commits, stale.is_ready) == ("cannot be reached", 1, True)
-        reader.view.max_staleness_seconds = 1800.0
-        assert not reader.view.freshness().is_ready
-    writer.put(2, "b")
-    assert reader.get(2) == {2: {"b"}}
-    again = reader.view.freshness()
-    assert (again.state, again.age_seconds < 60) == ("SERVING", True)
-    assert (again.problem, again.num_commits, again.is_ready) == ("", 2, True)
-
-
-def test_a_probe_polls_for_itself_and_reports_what_fails(make_view, monkeypatch):
-    writer, reader = make_view(), make_view()
-    writer.put(1, "a")
-
-    def fail(*arguments):
-        raise StorageError("cannot be reached")
-
-    with monkeypatch.context() as broken:
-        broken.setattr(reader.view.shards[0]._loader, "load", fail)
-        asked = reader.view.freshness(poll=True)
-        assert (asked.state, asked.age_seconds, asked.problem) == ("EMPTY", None, "cannot be reached")
-        assert not asked.is_ready
-    asked = reader.view.freshness(poll=True)
-    assert (asked.state, asked.num_commits, asked.is_ready) == ("SERVING", 1, True)
-
-
-def test_a_view_tells_what_it_waits_for_at_its_start(make_view, monkeypatch):
-    writer, reader = make_view(), make_view()
-    writer.put(1, "a")
-    seen = []
-    loader = reader.view.shards[0]._loader
-    for place, name in ((loader._snapshots, "listing"), (loader._row_log, "read")):
-        real = getattr(place, name)
-
-        def called(*given, real=real):
-            seen.append(reader.view.freshness().state)
-            return real(*given)
-
-        monkeypatch.setattr(place, name, called)
-    reader.view.refresh()
-    assert seen == ["FETCHING", "CATCHING_UP"]
-    assert reader.view.freshness().state == "SERVING"
-
-
-def test_a_view_tells_that_it_refreshes(make_view):
-    writer, reader = make_view(), make_view(interval=1000.0)
-    writer.put(1, "a")
-    reader.get(1)
-    writer.put(2, "b")
-    seen, load = threading.Event(), reader.view.shards[0]._loader.load
-    goes_on = threading.Event()
-
-    def load_slowly(state):
-        seen.set()
-        goes_on.wait(60)
-        return load(state)
-
-    reader.view.shards[0]._loader.load = load_slowly
-    # As if another process had written, and more than half the interval ago.
-    reader.view.shards[0]._seen_process_write = last_write(reader.view.shards[0]._process_key)
-    reader.view.shards[0]._polled_at -= 600
-    reader.view._good_until = -math.inf
-    reader.get(1)
-    assert seen.wait(60)
-    assert reader.view.freshness().state == "REFRESHING"
-    goes_on.set()
-    reader.view.close()
-    assert reader.view.freshness().state == "SERVING"
-    assert reader.get(2) == {2: {"b"}}
-
-
-def test_a_poll_that_takes_longer_than_the_interval_serves_all_that_wait_for_it(make_view, monkeypatch):
-    """Nor is one that failed made again at once."""
-    writer, reader = make_view(), make_view(interval=1.0)
-    writer.put(1, "a")
-    reader.get(1)
-    late, now, shard = [10.0], time.monotonic, reader.view.shards[0]
-    monkeypatch.setattr(time, "monotonic", lambda: now() + late[0])
-    waits, lock = threading.Semaphore(0), shard._refresh_lock
-    for fails in (False, True):
-        load = shard._loader.load
-
-        def load_slowly(state, load=load, fails=fails):
-            late[0] += 60
-            if fails:
-                raise StorageError("no answer within the timeouts")
-            return load(state)
-
-        looks = shard._loader.load = Mock(side_effect=load_slowly)
-
-        def acquire(blocking):
-            waits.release()
-            return lock.acquire(blocking)
-
-        shard._refresh_lock = Mock(acquire=acquire, release=lock.release)
-        with ThreadPoolExecutor(5) as pool:
-            with lock:
-                found = [pool.submit(reader.get, 1) for _ in range(5)]
-                for _ in found:
-                    waits.acquire()
-            assert [each.result() for each in found] == 5 * [{1: {"a"}}]
-        if fails:
-            assert reader.get(1) == {1: {"a"}}
-        assert looks.call_count == 1
-        late[0] += 10
-
-
-def test_a_read_that_waits_for_a_failing_poll_sees_what_its_process_wrote_meanwhile(make_view):
-    writer, reader = make_view(), make_view(interval=3600.0)
-    writer.put(1, "a")
-    reader.get(1)
-    shard = reader.view.shards[0]
-    load, lock = shard._loader.load, shard._refresh_lock
-    has_begun, may_fail, waits = threading.Event(), threading.Event(), threading.Event()
-
-    def fail_once(state):
-        shard._loader.load = load
-        has_begun.set()
-        assert may_fail.wait(60)
-        raise StorageError("no answer")
-
-    def acquire(blocking):
-        waits.set()
-        return lock.acquire(blocking)
-
-    shard._loader.load = fail_once
-    writer.put(1, "b", second=1)
-    with ThreadPoolExecutor(2) as pool:
-        failing = pool.submit(reader.get, 1)
-        assert has_begun.wait(60)
-        writer.put(2, "c")
-        shard._refresh_lock = Mock(acquire=acquire, release=lock.release)
-        waiting = pool.submit(reader.get, 2)
-        assert waits.wait(60)
-        may_fail.set()
-        assert failing.result() == {1: {"a"}}
-        assert waiting.result() == {2: {"c"}}
