@@ -1,6 +1,7 @@
 """Fixtures for tests that drive the store through Feast's interface."""
 
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from inspect import signature
@@ -20,7 +21,9 @@ from feast_sketch_store import SketchOnlineStore
 from feast_sketch_store.planning.plan import Plan
 from feast_sketch_store.planning.planner import plan_view
 from tests.helpers import repository
+from tests.helpers.google_fakes import BigtableInMemory, DatastoreInMemory
 from tests.helpers.keys import entity_key
+from tests.helpers.other_stores import FAKED, SERVED, SERVERS, Other, let_go, options_of
 from tests.helpers.processes import run_command, warm_context
 from tests.helpers.redis_server import running_redis
 
@@ -204,3 +207,62 @@ def warm_feast_cli() -> Callable[..., str]:
         return output
 
     return run
+
+
+@pytest.fixture(scope="session")
+def other_server(
+    tmp_path_factory: pytest.TempPathFactory, object_server: Callable[..., Any]
+) -> Iterator[Callable[[str], Any]]:
+    """Gives the port, or the ports, of a server of other stores, which is started once; or skips the test."""
+    with ExitStack() as running:
+        started: dict[str, Any] = {}
+
+        def server(name: str) -> Any:
+            if name == "moto":
+                pytest.importorskip("boto3")
+                return object_server("moto").port
+            if name not in started:
+                started[name] = running.enter_context(SERVERS[name](tmp_path_factory.mktemp(name)))
+            return started[name]
+
+        yield server
+
+
+@pytest.fixture
+def google_project(monkeypatch: pytest.MonkeyPatch) -> str:
+    """The project of clients that keep everything in this process."""
+    datastore = pytest.importorskip("google.cloud.datastore", reason="needs google-cloud-datastore")
+    bigtable = pytest.importorskip("google.cloud.bigtable", reason="needs google-cloud-bigtable")
+    monkeypatch.setattr(datastore, "Client", DatastoreInMemory)
+    monkeypatch.setattr(bigtable, "Client", BigtableInMemory)
+    return "tests"
+
+
+@pytest.fixture(params=[*SERVED, *FAKED])
+def other(
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    other_server: Callable[[str], Any],
+) -> Iterator[Other]:
+    """Another store with its configuration, in which a project of the test's name has nothing yet."""
+    fixtures = {"redis": "redis_port", "google": "google_project"}
+
+    def place(name: str) -> Any:
+        return request.getfixturevalue(fixtures[name]) if name in fixtures else other_server(name)
+
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "tests")
+    options = options_of(request.param, place)
+    if request.param == "scylladb":  # has no such option; the driver leaves sockets open as it tries versions
+        monkeypatch.setattr("cassandra.cluster.Cluster.protocol_version", 4)
+    kind = {"cluster": "redis"}.get(request.param, request.param)
+    made = Other(tmp_path / "other", kind, options, "p" + tmp_path.name.replace("-", "_"))
+    yield made
+    let_go(made.store)
+
+
+@pytest.fixture
+def sqlite(tmp_path: Path) -> Other:
+    """Feast's SQLite store of a project, in which nothing is yet."""
+    return Other(tmp_path / "other", "sqlite", {"path": "online.db"}, "shop")
