@@ -524,6 +524,8 @@ class Shard(LiveShard):
         except BaseException:
             self._starts_over = True  # the new rows may be there in spite of the error
             raise
+        finally:
+            note_write(self._process_key)
         self.refresh()
 
     def _replace_rows(self, before: LogRead, after: LogRead, draft: SnapshotFile) -> None:

@@ -5,6 +5,7 @@ import os
 import threading
 from contextlib import ExitStack
 from dataclasses import replace
+from datetime import UTC, datetime
 
 import pytest
 from feast.protos.feast.types.Value_pb2 import StringSet, Value
@@ -13,6 +14,9 @@ from feast.types import Set, String
 from feast_sketch_store.operations.resharding import divide
 from feast_sketch_store.view import shard as shard_module
 from feast_sketch_store.view.live_shard import LiveShard
+from feast_sketch_store.view.rebuilding import rebuild
+from feast_sketch_store.view.view import View
+from tests.helpers.keys import user_key
 from tests.helpers.processes import PATIENCE_SECONDS, answering
 
 pytestmark = pytest.mark.slow
@@ -37,6 +41,23 @@ def test_a_process_reads_its_own_write_whatever_object_wrote_it(make_harness, op
     writer.write(1, country("FR"))
     assert countries(reader, 1) == ["FR"]
     assert countries(writer, 1) == ["FR"]
+
+
+def test_a_process_reads_the_rows_of_its_rebuild_whatever_object_made_it(make_harness):
+    writer = make_harness({"country": String}, refresh=f"{NEVER}s")
+    reader = writer.reopened()
+    writer.write(1, country("FR"))
+    assert countries(reader, 1) == ["FR"]
+    view = writer.store.view(writer.config, writer.view)
+
+    def fill(staging):
+        View(staging, view.settings).write(
+            [(user_key(1), country("DE"), datetime(2026, 5, 1, tzinfo=UTC), None)]
+        )
+        return staging
+
+    rebuild(view, fill)
+    assert [countries(harness, 1) for harness in (reader, writer)] == [["DE"], ["DE"]]
 
 
 def test_a_write_to_one_view_leaves_reads_of_the_others_in_memory(make_harness, make_view):
