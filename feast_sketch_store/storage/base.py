@@ -21,6 +21,9 @@ from feast_sketch_store.errors import StorageError
 from feast_sketch_store.storage.chunks import KnownFile
 from feast_sketch_store.storage.file_cache import CachedFile
 
+# Said by a storage that refuses a change.
+READ_ONLY = "the storage is opened for reading only; use a configuration without `read_only: true`"
+
 
 class MissingFileError(StorageError):
     """No file has that name."""

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from feast_sketch_store.errors import StorageError
 from feast_sketch_store.storage.base import (
+    READ_ONLY,
     ZEROS_AFTER,
     FileExistsAlreadyError,
     FileInfo,
@@ -292,7 +293,7 @@ class LocalStorage(Storage):
     def _writing(self, path: Path) -> Iterator[None]:
         """Refuse changes of a read-only storage, and turn errors into `StorageError`."""
         if self.read_only:
-            raise StorageError(f"{path}: the storage is opened for reading only")
+            raise StorageError(f"{path}: {READ_ONLY}")
         try:
             yield
         except OSError as error:

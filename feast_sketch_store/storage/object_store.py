@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from feast_sketch_store.errors import DamagedFileError, StorageError
 from feast_sketch_store.storage.base import (
+    READ_ONLY,
     FileExistsAlreadyError,
     FileInfo,
     MissingFileError,
@@ -224,7 +225,7 @@ class ObjectStorage(Storage):
 
     def _require_writable(self) -> None:
         if self.read_only:
-            raise StorageError(f"{self.location}: the storage is opened for reading only")
+            raise StorageError(f"{self.location}: {READ_ONLY}")
 
     # -- order ---------------------------------------------------------------------------------
 
