@@ -1,14 +1,28 @@
-"""Fixtures that make encoded rows and read layers."""
+"""Fixtures that make encoded rows, read layers, and open row logs."""
 
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from feast_sketch_store.row_log import RowLog
 from feast_sketch_store.rows.encoding import encode, newest_rows, to_arrow
+from feast_sketch_store.storage.local import LocalStorage
 from tests.helpers.keys import user_hashes, user_key
 from tests.oracle.messages import feast_values
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@pytest.fixture
+def storage(tmp_path):
+    """The storage of a view in a folder."""
+    return LocalStorage(tmp_path / "view")
+
+
+@pytest.fixture
+def log(storage):
+    """The row log in a storage, by default in a folder."""
+    return RowLog(storage)
 
 
 @pytest.fixture(scope="session")

@@ -40,11 +40,6 @@ def storage(clock):
     return ObjectsInMemory(Files())
 
 
-@pytest.fixture
-def log(storage):
-    return RowLog(storage)
-
-
 def records(storage):
     return [name for name in storage.list("fresh/") if name not in ("log", "clock")]
 

@@ -15,20 +15,9 @@ from feast_sketch_store.row_log.data_file import DataFile
 from feast_sketch_store.row_log.table import Table
 from feast_sketch_store.row_log.wal import WriteAheadLog
 from feast_sketch_store.storage import local
-from feast_sketch_store.storage.local import LocalStorage
 from feast_sketch_store.view.removal import remove_view
 from tests.helpers.length import by_length
 from tests.helpers.log_rows import names_of, rows, segment
-
-
-@pytest.fixture
-def storage(tmp_path):
-    return LocalStorage(tmp_path / "view")
-
-
-@pytest.fixture
-def log(storage):
-    return RowLog(storage)
 
 
 def delta(storage):

@@ -15,16 +15,6 @@ from tests.helpers.length import by_length
 from tests.helpers.log_rows import names_of, num_acknowledged, rows, segment
 
 
-@pytest.fixture
-def storage(tmp_path):
-    return LocalStorage(tmp_path / "view")
-
-
-@pytest.fixture
-def log(storage):
-    return RowLog(storage)
-
-
 def test_what_another_client_wrote_is_refused_by_the_name_of_its_file(storage, log):
     log.append(rows("a", "b"))
     log.absorb()
