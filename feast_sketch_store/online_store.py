@@ -197,8 +197,9 @@ class SketchOnlineStore(OnlineStore):
         features: tuple[str, ...],
         key_of: Callable[[int], EntityKeyProto],
     ) -> Steps[tuple[list[Row], list[RawRow]]]:
-        """The rows of entities with these hashes, 16 bytes each, and of these keys by position; with what the
-        backing store keeps, and without. The read is counted.
+        """The rows of entities, with the values that the backing store keeps, and as this store has them.
+
+        ``hashes`` have 16 bytes each; ``key_of`` gives the entity key at a position. The read is counted.
 
         Raises SettingsError: there is no backing store, and sealed rows need it.
         """

@@ -363,12 +363,11 @@ class RowLog:
             if not tail.is_continuous or is_adopted:
                 self._check_not_sealed(tail.end)
             others = tail.others
-            if not tail.is_continuous:
-                self._columns, self._schema = {}, None
             if not tail.is_continuous or any(isinstance(commit.rows, DataFile) for commit in others):
                 state = self._table.state()
                 if not tail.is_continuous:
                     self._check_follows(tail, state)
+                    self._columns, self._schema = {}, None
                 self._columns = {**self._columns, **state.columns}
                 others = _not_absorbed(others, state)
             self._columns = _with_columns_of(others, self._columns)

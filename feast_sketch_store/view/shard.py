@@ -525,7 +525,7 @@ class Shard(LiveShard):
             self._starts_over = True  # the new rows may be there in spite of the error
             raise
         finally:
-            note_write(self._process_key)
+            note_write(self._process_key)  # other views of this process on the folder have to poll
         self.refresh()
 
     def _replace_rows(self, before: LogRead, after: LogRead, draft: SnapshotFile) -> None:
