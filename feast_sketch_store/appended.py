@@ -31,9 +31,9 @@ from feast import FeatureStore
 from feast.version_utils import parse_version
 from numpy.typing import ArrayLike, NDArray
 
+from feast_sketch_store.adapter.options import require_writer
 from feast_sketch_store.errors import (
     RowError,
-    StorageError,
     UnsupportedFeatureError,
     counted,
     require_names,
@@ -96,7 +96,6 @@ class AppendedFeature(ABC):
         self._names = feature_view, feature
         self._where = f"{self._kind} {feature!r} of feature view {feature_view!r}"  # in messages
         self._sketch_store = online_store_of(self._store)
-        self._is_replica = self._store.config.online_store.read_only
         self._version = _version_of(self._store, feature_view)
         self._interval_seconds = self._store.config.online_store.refresh.interval_seconds
         self._followed_at = -math.inf  # time.monotonic()
@@ -148,7 +147,7 @@ class AppendedFeature(ABC):
         ------
         RowError, StorageError : as `add`.
         """
-        self._require_writer()
+        require_writer(self._store.config)
         columns, num_rows = self._columns(entities)
         if num_rows:
             self._view.delete(deletion_rows(columns, datetime.now(UTC)))
@@ -218,14 +217,10 @@ class AppendedFeature(ABC):
         ids: pa.Array | None = None,
         attributes: Mapping[str, pa.Array] | None = None,
     ) -> None:
-        self._require_writer()
+        require_writer(self._store.config)
         if len(events):
             beside = attributes or {}
             self._view.write(ListRows(columns, self._codec.feature, *items, events, operation, ids, beside))
-
-    def _require_writer(self) -> None:
-        if self._is_replica:
-            raise StorageError(f"feature view {self._view.settings.view!r}: online_store has read_only: true")
 
 
 class AppendedItems(AppendedFeature):
