@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from feast.feature_view import FeatureView
     from feast.field import Field
 
+_IDS_TAG = TAG_PREFIX + "ids_of"
 _OF_SETS = ("target", "structure", "clusters", "vocabulary")  # tags of a view about its Arrays and Sets
 
 
@@ -340,5 +341,6 @@ def microseconds_of_ttl(view: str, ttl: object) -> int | None:
 
 
 def has_lists(table: "FeatureView") -> bool:
-    """Whether a view declares a list."""
-    return LIST in [field.tags.get(CODEC_TAG) for field in table.features if field.tags]
+    """Whether a view declares a list; ids of increments are none."""
+    declared = [field.tags for field in table.features if field.tags]
+    return any(tags.get(CODEC_TAG) == LIST and _IDS_TAG not in tags for tags in declared)

@@ -597,6 +597,21 @@ def test_time_to_live(ttl, microseconds):
     assert settings.ttl_microseconds == settings.budget.ttl_microseconds == microseconds
 
 
+def test_only_a_list_makes_rows_expire_by_itself():
+    def expires(*fields, **tags):
+        view = view_of(*fields, tags=tags, ttl=timedelta(days=1))
+        return resolve(SketchOnlineStoreConfig(), view).ttl_microseconds is not None
+
+    def texts(name, **tags):
+        return Field(name=name, dtype=Array(String), tags={TAG_PREFIX + tag: tags[tag] for tag in tags})
+
+    counts = texts("v", codec="counts"), Field(name="n", dtype=Array(Int64), tags={"sketch.of": "v"})
+    append = {"sketch.rows": "append"}
+    assert expires(texts("items", codec="list"))
+    assert not expires(*counts, texts("ids", ids_of="v"), **append)
+    assert not expires(*counts, texts("ids", ids_of="v", codec="list"), **append)
+
+
 def cut_of(dtype, text, folder=None):
     """What is kept of a feature ``x``."""
     view = view_of(Field(name="x", dtype=dtype, tags={"sketch.vocabulary": text}))
