@@ -122,6 +122,11 @@ def feature_settings(
     advanced: Advanced = settled("advanced", options.advanced, view_tags)
     default = settled("default_codec", options.default_codec, view_tags)
     usual, asked = FeatureCodec.for_feature(field.name, field.dtype), ""
+    if {"of", "codec"} <= tags.keys():
+        raise SettingsError(
+            f"{where} has the tags {TAG_PREFIX}of and {TAG_PREFIX}codec, and the former alone says how it is "
+            "kept; remove one of them"
+        )
     if "of" in tags:
         is_time = usual.element_kind == "timestamp"
         asked = TIMES if is_time else ATTRIBUTE if "vocabulary" in tags else COUNTS_OF

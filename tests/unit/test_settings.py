@@ -353,6 +353,7 @@ def test_tags_of_others_are_left_alone():
         ),
         (Array(String), {"sketch.codec": "counts", "sketch.target": "error 60%"}, {}, "at most 50%"),
         (Array(String), {"sketch.of": "viewed"}, {}, "needs Array(UnixTimestamp)"),
+        (Array(Int64), {"sketch.of": "viewed", "sketch.codec": "exact"}, {}, "remove one of them"),
         (Float64, {"sketch.codec": "score"}, {}, "needs the tag sketch.score"),
         (Float64, {"sketch.codec": "score", "sketch.score": "{of: [a, a]}"}, {}, "each once"),
         (Float64, {"sketch.codec": "score", "sketch.score": "{bits: 17}"}, {}, "from 1 to 16"),
