@@ -23,7 +23,7 @@ from feast_sketch_store.rows.codecs import (
     TIMES,
     FeatureCodec,
 )
-from feast_sketch_store.rows.counting import MAX_RELATIVE_ERROR, Counting
+from feast_sketch_store.rows.counting import MAX_COUNT, MAX_RELATIVE_ERROR, Counting
 from feast_sketch_store.rows.listing import Listing
 from feast_sketch_store.settings.table import (
     TAG_PREFIX,
@@ -251,11 +251,13 @@ def _counting(tags: Mapping[str, Any], where: str) -> Counting:
     target: Target = tags["target"]
     if target.measure == ERROR and target.is_share and target.amount <= MAX_RELATIVE_ERROR:
         return Counting(relative=target.amount)
-    if target.measure == ERROR and not target.is_share and target.amount.is_integer():
+    is_whole = not target.is_share and target.amount.is_integer() and target.amount < MAX_COUNT
+    if target.measure == ERROR and is_whole:
         return Counting(absolute=int(target.amount))
     raise SettingsError(
-        f"{where} has counts and the tag {TAG_PREFIX}target=`{target}`; of counts it is a whole number, such "
-        f"as `error 2`, or a share of a count of at most {MAX_RELATIVE_ERROR:.0%}, such as `error 10%`"
+        f"{where} has counts and the tag {TAG_PREFIX}target=`{target}`; of counts it is a whole number "
+        f"below {MAX_COUNT:,}, such as `error 2`, or a share of a count of at most {MAX_RELATIVE_ERROR:.0%}, "
+        "such as `error 10%`"
     )
 
 
