@@ -9,7 +9,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from decimal import Decimal
 from functools import partial
 from typing import Any, Final
@@ -254,10 +254,10 @@ def longer_than_0(given: Any) -> timedelta:
 
 @_reads("duration")
 def resolution(given: Any) -> timedelta:
-    """Read a duration of one or more whole microseconds."""
+    """Read a duration of one or more whole microseconds, no longer than the calendar."""
     tick: timedelta = duration(given)
-    if tick < timedelta(microseconds=1):
-        raise ValueError("a resolution must be at least a microsecond, such as 1s, 1min or 1h")
+    if not timedelta(microseconds=1) <= tick <= datetime.max - datetime.min:
+        raise ValueError("a resolution must be from a microsecond to 3652058d, such as 1s, 1min or 1h")
     found = re.fullmatch(r"\s*([0-9.]+)\s*(ms|s|min|h|d)\s*", str(given))
     if found is not None and Decimal(found[1]) * int(_DURATIONS[found[2]] * 1000) * 1000 % 1:
         raise ValueError("a resolution must be whole microseconds, such as 0.5s, 1min or 1h")

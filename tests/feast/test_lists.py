@@ -490,7 +490,7 @@ def test_versions_that_are_not_there_are_refused(store, make_store, tmp_path):
         ({"fields": [Field(name="country", dtype=String)]}, r"\['country'\], which rows replace"),
         ({"tags": {**LIST, "sketch.target": "error 0.1"}}, "no effect: sketch.target"),
         ({"ttl": None}, "has lists, whose items need a time to live"),
-        ({"tags": {**LIST, "sketch.list": "{resolution: 0}"}}, "at least a microsecond"),
+        ({"tags": {**LIST, "sketch.list": "{resolution: 0}"}}, "from a microsecond"),
         ({"tags": {**LIST, "sketch.list": "{resolution: -1h}"}}, "resolution: a duration is 0, or"),
         ({"tags": {**LIST, "sketch.list": "{resolution: 1.5us}"}}, "one of ms, s, min, h and d"),
         ({"tags": {**LIST, "sketch.list": "{resolution: 0.0000015s}"}}, "whole microseconds"),
