@@ -88,7 +88,8 @@ def bytes_text(size: Estimate) -> str:
     margin = max(size.high - size.value, size.value - size.low)
     if not margin or not math.isfinite(margin) or not size.value:
         return text
-    return f"{text} ± {100 * margin / size.value:.1g} %"
+    percent = 100 * margin / size.value
+    return f"{text} ± {percent:.0f} %" if percent >= 1 else f"{text} ± {percent:.1g} %"
 
 
 def _number(number: float) -> str:

@@ -9,7 +9,7 @@ from html.parser import HTMLParser
 import pytest
 
 from feast_sketch_store.planning.plan import Estimate, Plan, PlannedField, Point
-from feast_sketch_store.planning.report import to_html
+from feast_sketch_store.planning.report import bytes_text, to_html
 from tests.helpers.browser import browse, layout
 from tests.helpers.cases import for_each
 
@@ -152,6 +152,11 @@ def test_intervals_are_shown():
     assert facts["Facts"] == "1,000 (950 to 1,050)"
     assert facts["Values of viewed"] == "70 (60 to 90)"
     assert page.rows()[0][1][2] == "2 MB ± 5 %"
+
+
+@pytest.mark.parametrize(("low", "text"), [(1.996e6, "0.2"), (1.9e6, "5"), (1.52e6, "24"), (0.0, "100")])
+def test_half_of_an_interval_is_told_without_an_exponent(low, text):
+    assert bytes_text(Estimate(2e6, low, 2e6)) == f"2 MB ± {text} %"
 
 
 def test_the_script_finds_every_element_that_it_names():
