@@ -134,7 +134,7 @@ def opened(config: RepoConfig, table: FeatureView, settings: ViewSettings | None
         options.read_only,
         options.shards.serve,
     )
-    view.metrics = ViewMetrics(config.project, table.name)
+    view.metrics = ViewMetrics(config.project, name_in_store(config, table))
     return view
 
 

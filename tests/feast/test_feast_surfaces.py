@@ -625,6 +625,14 @@ class TestVersions:
             ("history", 2)
         ]
 
+    def test_each_version_has_metrics_of_its_own(self, kind, store):
+        if kind == "sqlite":
+            pytest.skip("metrics are those of this store")
+        assert countries(store, 1, feature="history@v0:country") == ["FR"]
+        online = store.provider.online_store
+        labels = {view.metrics.labels[1] for view in online.views.pop_all()}
+        assert labels == {"history", "history@v1", "history@v2"}
+
     def test_an_older_version_is_materialized(self, store):
         store.materialize(APRIL, MAY[8], ["history"], version="v1")
         assert countries(store, 1, 2, feature="history@v1:country") == ["FR", "DE"]
