@@ -28,7 +28,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 from feast import FeatureStore
-from feast.version_utils import parse_version
 from numpy.typing import ArrayLike, NDArray
 
 from feast_sketch_store.adapter.options import require_writer
@@ -96,7 +95,8 @@ class AppendedFeature(ABC):
         self._names = feature_view, feature
         self._where = f"{self._kind} {feature!r} of feature view {feature_view!r}"  # in messages
         self._sketch_store = online_store_of(self._store)
-        self._version = _version_of(self._store, feature_view)
+        # The declaration of a version stays.
+        self._version = any_feature_view(self._store, feature_view) if "@" in feature_view else None
         self._interval_seconds = self._store.config.online_store.refresh.interval_seconds
         self._followed_at = -math.inf  # time.monotonic()
         registry: Any = self._store.registry
@@ -577,24 +577,6 @@ class Counts(AppendedFeature):
                 f"{MAX_COUNT}"
             )
         return amounts.astype(np.int64)
-
-
-def _version_of(store: FeatureStore, name: str) -> Any:
-    """A version of a feature view, whose declaration stays, by ``name@version``; None without a version."""
-    name, at, version = name.partition("@")
-    if not at:
-        return None
-    if not store.config.registry.enable_online_feature_view_versioning:
-        raise UnsupportedFeatureError(
-            f"feature view {name!r} has no versions: set enable_online_feature_view_versioning: true under "
-            "registry in feature_store.yaml, or leave out @" + version
-        )
-    try:
-        _, number = parse_version(version)
-    except ValueError as error:
-        raise UnsupportedFeatureError(f"feature view {name!r}: {error}") from error
-    registry: Any = store.registry
-    return registry.get_feature_view_by_version(name, store.project, number)
 
 
 def _now() -> int:

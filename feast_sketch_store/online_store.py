@@ -21,6 +21,7 @@ from feast.protos.feast.serving.ServingService_pb2 import GetOnlineFeaturesRespo
 from feast.protos.feast.types.EntityKey_pb2 import EntityKey as EntityKeyProto
 from feast.protos.feast.types.Value_pb2 import Value as ValueProto
 from feast.repo_config import RepoConfig
+from feast.version_utils import parse_version
 
 from feast_sketch_store import feast_parts
 from feast_sketch_store.adapter import backing
@@ -658,12 +659,31 @@ def stored_views(store: FeatureStore) -> list[Any]:
 
 
 def any_feature_view(store: FeatureStore, name: str, allow_cache: bool = False) -> Any:
-    """A feature view of any kind by its name; with ``allow_cache`` as of the registry's last refresh.
+    """A feature view of any kind by its name, which may end in a version, as in ``history@v2``; with
+    ``allow_cache`` as of the registry's last refresh.
 
-    Raises feast.errors.FeatureViewNotFoundException: no feature view has this name (from Feast).
+    Raises
+    ------
+    UnsupportedFeatureError : a version is named, and views have none, or it is no version.
+    feast.errors.FeatureViewNotFoundException, feast.errors.FeatureViewVersionNotFound : there is no such
+        feature view, or no such version (from Feast).
     """
-    table: Any = store.registry.get_any_feature_view(name, store.project, allow_cache)
-    return table
+    registry: Any = store.registry
+    view, at, version = name.partition("@")
+    if not at:
+        return registry.get_any_feature_view(name, store.project, allow_cache)
+    if not store.config.registry.enable_online_feature_view_versioning:
+        raise UnsupportedFeatureError(
+            f"feature view {view!r} has no versions: set enable_online_feature_view_versioning: true under "
+            "registry in feature_store.yaml, or leave out @" + version
+        )
+    try:
+        is_latest, number = parse_version(version)
+    except ValueError as error:
+        raise UnsupportedFeatureError(f"feature view {view!r}: {error}") from error
+    if is_latest:
+        raise UnsupportedFeatureError(f"feature view {view!r}: leave out @{version} for the version in use")
+    return registry.get_feature_view_by_version(view, store.project, number)
 
 
 def _entity_key(join_keys: Mapping[str, Sequence[ValueProto]], row: int) -> EntityKeyProto:

@@ -114,8 +114,9 @@ def cli(
 ) -> None:
     """Inspect and maintain the feature views of a sketch online store.
 
-    Without a VIEW, a command applies to all views of the repository. The environment variables of `feast`
-    count here, too: FEATURE_REPO_DIR_ENV_VAR, FEAST_FS_YAML_FILE_PATH and FEATURE_STORE_YAML_BASE64.
+    Without a VIEW, a command applies to all views of the repository. A VIEW may end in a version, as in
+    history@v1. The environment variables of `feast` count here, too: FEATURE_REPO_DIR_ENV_VAR,
+    FEAST_FS_YAML_FILE_PATH and FEATURE_STORE_YAML_BASE64.
     """
     if log_level is not None:
         logging.basicConfig(format="%(asctime)s %(name)s %(levelname)s: %(message)s")
@@ -156,11 +157,11 @@ def report_unfilled(store: FeatureStore, views: Sequence[str], then: str = "") -
 
 
 def views_of(store: FeatureStore, views: Sequence[str]) -> list[str]:
-    """Return the named views of the repository, each once, or all if none is named; an unknown name ends the
-    command.
+    """Return the named views of the repository or versions of them, each once, or all views if none is named;
+    an unknown name ends the command.
     """
     known = maintenance.views_of(store)
-    unknown = [view for view in views if view not in known]
+    unknown = [view for view in views if view.partition("@")[0] not in known]
     if unknown:
         raise click.ClickException(
             f"project {store.project!r} has no feature view {unknown[0]!r} in its online store; "

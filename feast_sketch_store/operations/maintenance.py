@@ -169,7 +169,7 @@ def inspect(store: FeatureStore, view: str) -> ViewReport:
 def inspect_all(store: FeatureStore, views: Sequence[str]) -> list[ViewReport]:
     """`inspect` of several views, in less time than one after another."""
     tables = [_resolve(store, view)[1] for view in views]
-    reports = [_report(store, table) for table in tables]
+    reports = [_report(store, view, table) for view, table in zip(views, tables, strict=True)]
     options = store.config.online_store
     place = StorePlace.of(store.config.repo_path, options.path, options.storage_options)
     names = [name_in_store(store.config, table) for table in tables]
@@ -179,7 +179,7 @@ def inspect_all(store: FeatureStore, views: Sequence[str]) -> list[ViewReport]:
     ]
 
 
-def _report(store: FeatureStore, table: FeatureView) -> ViewReport:
+def _report(store: FeatureStore, view: str, table: FeatureView) -> ViewReport:
     """All but the memory of a process that reads."""
     opened = online_store_of(store).writer(store.config, table)
     stats, sealed, keys = opened.stats(), opened.sealed(), opened.state.row_keys()
@@ -201,7 +201,7 @@ def _report(store: FeatureStore, table: FeatureView) -> ViewReport:
         return num_bits / sealed_facts if sealed_facts and num_bits else None
 
     return ViewReport(
-        table.name,
+        view,
         len(keys),
         sealed_facts + unsealed_facts,
         stats.unsealed_rows,
@@ -543,7 +543,8 @@ def rebuild(
         # Feast prints its progress on standard output, which belongs to the caller.
         with contextlib.redirect_stdout(sys.stderr):
             filled = FeatureStore(repo_path=str(store.repo_path), config=config)
-            filled.materialize(start, end, feature_views=[view])
+            name, _, version = view.partition("@")
+            filled.materialize(start, end, feature_views=[name], version=version or None)
         return online_store.storage(config, table)
 
     is_done = rebuilding.rebuild(opened, fill, confirm, force=force)

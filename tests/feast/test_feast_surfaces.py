@@ -33,7 +33,9 @@ from feast.on_demand_feature_view import on_demand_feature_view
 from feast.repo_contents import RepoContents
 from feast.types import Int64, Set, String
 
+from feast_sketch_store.cli.common import views_of
 from feast_sketch_store.errors import UnsupportedFeatureError
+from feast_sketch_store.operations import maintenance
 from tests.helpers.repository import USER, make_config
 
 MAY = [datetime(2026, 5, day, 12, tzinfo=UTC) for day in range(1, 10)]
@@ -632,6 +634,20 @@ class TestVersions:
         online = store.provider.online_store
         labels = {view.metrics.labels[1] for view in online.views.pop_all()}
         assert labels == {"history", "history@v1", "history@v2"}
+
+    def test_a_version_is_maintained_by_its_name(self, kind, store):
+        if kind == "sqlite":
+            pytest.skip("maintenance is that of this store")
+        assert views_of(store, ["history@v0"]) == ["history@v0"]
+        assert maintenance.delete(store, "history@v0", [{"user_id": 1}]).found == 1
+        assert countries(store, 1, feature="history@v0:country") == [None]
+        assert maintenance.rebuild(store, "history@v1") == 3
+        assert maintenance.inspect(store, "history@v1").view == "history@v1"
+        assert countries(store, 1, 2, feature="history@v1:country") == ["FR", "DE"]
+        assert countries(store, 1, 2) == [39, None]
+        for wrong in ("latest", "", "two"):
+            with pytest.raises(UnsupportedFeatureError, match="'history': "):
+                maintenance.inspect(store, f"history@{wrong}")
 
     def test_an_older_version_is_materialized(self, store):
         store.materialize(APRIL, MAY[8], ["history"], version="v1")
