@@ -32,6 +32,7 @@ def find_view(
     Raises SettingsError: there is no such view or store, or its project must be named.
     """
     configured = Configured()
+    feature_view = feature_view.removesuffix("@v0")  # the first version is stored under the plain name
     if is_url(given):
         return StorePlace.of(None, given, storage_options).find_view(project, feature_view), configured
     path = Path(given)

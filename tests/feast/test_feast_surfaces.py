@@ -33,6 +33,7 @@ from feast.on_demand_feature_view import on_demand_feature_view
 from feast.repo_contents import RepoContents
 from feast.types import Int64, Set, String
 
+from feast_sketch_store import SketchReader
 from feast_sketch_store.cli.common import views_of
 from feast_sketch_store.errors import UnsupportedFeatureError
 from feast_sketch_store.operations import maintenance
@@ -648,6 +649,13 @@ class TestVersions:
         for wrong in ("latest", "", "two"):
             with pytest.raises(UnsupportedFeatureError, match="'history': "):
                 maintenance.inspect(store, f"history@{wrong}")
+
+    def test_a_reader_names_its_version(self, kind, store):
+        if kind == "sqlite":
+            pytest.skip("the reader is that of this store")
+        place = store.config.online_store.path
+        features = {name: SketchReader(place, f"history{name}").features for name in ("", "@v0", "@v1")}
+        assert features == {"": ["country"], "@v0": ["country"], "@v1": ["country", "viewed"]}
 
     def test_an_older_version_is_materialized(self, store):
         store.materialize(APRIL, MAY[8], ["history"], version="v1")
