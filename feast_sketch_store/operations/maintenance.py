@@ -41,7 +41,7 @@ from feast_sketch_store.operations.resharding import former_files, remove_former
 from feast_sketch_store.operations.verification import Verification, size_of, verify_view
 from feast_sketch_store.rows.codecs import BINNED, SCORE
 from feast_sketch_store.rows.entity_keys import find_sorted, hash_serialized_keys, serialize_entity_keys
-from feast_sketch_store.settings.resolve import ttl_microseconds
+from feast_sketch_store.settings.resolve import first_moment, ttl_microseconds
 from feast_sketch_store.settings.table import Backing
 from feast_sketch_store.storage.base import Storage
 from feast_sketch_store.storage.names import left_over
@@ -520,9 +520,8 @@ def rebuild(
     online_store, table = _resolve(store, view)
     if getattr(table, "batch_source", None) is None:
         raise SketchStoreError(f"feature view {view!r} has no batch source to rebuild from")
-    end = end or datetime.now(UTC)
-    start = start or (end - table.ttl if table.ttl else datetime(1970, 1, 2, tzinfo=UTC))
-    first, last = (each if each.tzinfo else each.replace(tzinfo=UTC) for each in (start, end))
+    last = _in_utc(end or datetime.now(UTC))
+    first = _in_utc(start or first_moment(table, last))
     if first > last:
         raise SketchStoreError(
             f"feature view {view!r}: there is no time from {first} to {last} to rebuild it from; "
@@ -544,13 +543,17 @@ def rebuild(
         with contextlib.redirect_stdout(sys.stderr):
             filled = FeatureStore(repo_path=str(store.repo_path), config=config)
             name, _, version = view.partition("@")
-            filled.materialize(start, end, feature_views=[name], version=version or None)
+            filled.materialize(first, last, feature_views=[name], version=version or None)
         return online_store.storage(config, table)
 
     is_done = rebuilding.rebuild(opened, fill, confirm, force=force)
     if is_done and opened.settings.backed_codecs:
         refill(store, view)
     return opened.stats().sealed_entities if is_done else None
+
+
+def _in_utc(moment: datetime) -> datetime:
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
 def views_of(store: FeatureStore) -> list[str]:

@@ -29,7 +29,7 @@ from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.encoding import ENTITY_KEY, NO_TIMESTAMP, EncodedFeature, encode
 from feast_sketch_store.rows.entity_keys import find_sorted, hash_columns
 from feast_sketch_store.rows.vocabulary import Vocabulary, VocabularyBuilder
-from feast_sketch_store.settings.resolve import join_key_columns, resolve
+from feast_sketch_store.settings.resolve import first_moment, join_key_columns, resolve
 from feast_sketch_store.settings.view_settings import ViewSettings
 from feast_sketch_store.view.live_shard import expire_before_of
 from feast_sketch_store.view.semantics import FoldedRows, RowSemantics, named
@@ -316,8 +316,7 @@ def _offline_rows(view: PlannedView) -> pa.Table:
     source = getattr(table, "batch_source", None)
     if source is None:
         raise PlanError(f"feature view {table.name!r} has no rows and no batch source; write some rows first")
-    end, oldest = datetime.now(UTC), datetime(1970, 1, 2, tzinfo=UTC)
-    start = end - table.ttl if table.ttl and table.ttl < end - oldest else oldest
+    end = datetime.now(UTC)
     entities = [store.get_entity(name) for name in table.entities if name != "__dummy"]
     join_keys, features, timestamp, created = feast_parts.COLUMN_NAMES(table, entities)
     offline_store: Any = store.provider.offline_store
@@ -330,7 +329,7 @@ def _offline_rows(view: PlannedView) -> pa.Table:
                 feature_name_columns=features,
                 timestamp_field=timestamp,
                 created_timestamp_column=created,
-                start_date=start,
+                start_date=first_moment(table, end),
                 end_date=end,
             )
             rows: pa.Table = job.to_arrow()

@@ -8,7 +8,7 @@ FeatureView(..., tags={"sketch.default_codec": "exact"})
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -338,6 +338,14 @@ def microseconds_of_ttl(view: str, ttl: object) -> int | None:
             f"feature view {view!r} has the ttl {ttl!r}; give a timedelta of at least 0, or None"
         )
     return limited(ttl // timedelta(microseconds=1)) if ttl else None
+
+
+def first_moment(table: "FeatureView", end: datetime) -> datetime:
+    """The first event timestamp of rows that are taken from the offline store: the view's ttl before ``end``,
+    but not before 1970; without a ttl in 1970.
+    """
+    oldest = datetime(1970, 1, 2, tzinfo=UTC)
+    return end - table.ttl if table.ttl and table.ttl < end - oldest else oldest
 
 
 def has_lists(table: "FeatureView") -> bool:

@@ -382,6 +382,12 @@ class TestRebuild:
         assert maintenance.seal(store, "history")
         assert countries(another(store), 1, 2, 3, 4) == ["DE", "IT", "DE", None]
 
+    def test_with_a_ttl_that_is_longer_than_the_calendar(self, store):
+        view = store.get_feature_view("history")
+        view.ttl = timedelta(days=1_000_000)
+        store.apply(view)
+        assert maintenance.rebuild(store, "history") == NUM_USERS
+
     def test_an_empty_source_changes_nothing(self, run, store):
         status, _, error = run("rebuild", "history", "--from", "2001-01-01", "--to", "2001-01-02")
         assert status == 1
