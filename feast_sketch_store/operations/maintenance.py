@@ -478,10 +478,10 @@ def delete(store: FeatureStore, view: str, entity_rows: Sequence[Mapping[str, An
         raise RowError(f"{error}. Nothing was deleted") from error
     opened = online_store.writer(store.config, table)
     opened.refresh()
-    hashes = hash_serialized_keys(serialize_entity_keys(keys))
-    found, _ = find_sorted(opened.state.row_keys().entity_hashes, hashes)
-    online_store.delete(store.config, table, keys)
-    not_found = np.delete(np.arange(len(keys)), found)
+    numbers = dict(zip(serialize_entity_keys(keys), range(len(keys)), strict=True))  # each entity once
+    found, _ = find_sorted(opened.state.row_keys().entity_hashes, hash_serialized_keys([*numbers]))
+    online_store.delete(store.config, table, [keys[number] for number in numbers.values()])
+    not_found = np.delete(np.array([*numbers.values()], np.int64), found)
     return Deleted(len(found), [dict(entity_rows[number]) for number in not_found.tolist()])
 
 

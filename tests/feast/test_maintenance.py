@@ -256,6 +256,11 @@ class TestDelete:
         _, text, _ = run("delete", "history", "user_id=3", "user_id=4", "--json")
         assert json.loads(text) == [{"view": "history", "found": 1, "not_found": [{"user_id": 3}]}]
 
+    def test_an_entity_that_is_named_twice_counts_once(self, store):
+        named = [{"user_id": user} for user in (3, 3, 77777, 4, 77777)]
+        assert maintenance.delete(store, "history", named) == maintenance.Deleted(2, [{"user_id": 77777}])
+        assert countries(another(store), 3, 4, 5) == [None, None, "FR"]
+
     @pytest.mark.parametrize(
         ("line", "message"),
         [
