@@ -623,6 +623,8 @@ def _converted(values: Sequence[Any], value_type: ValueType) -> list[Value]:
     if value_type is ValueType.BYTES:  # Feast would make nulls of empty ones
         return [Value(bytes_val=value) for value in values]
     converted: list[Value] = python_values_to_proto_values(list(values), value_type)
+    if any(value.WhichOneof("val") is None for value in converted):
+        raise TypeError("Feast has no key of it")
     return converted
 
 

@@ -20,7 +20,7 @@ from feast.types import Int64, Set, String
 
 from feast_sketch_store import open_view
 from feast_sketch_store.cli import cli
-from feast_sketch_store.errors import DamagedFileError, SketchStoreError, StorageError
+from feast_sketch_store.errors import DamagedFileError, RowError, SketchStoreError, StorageError
 from feast_sketch_store.online_store import online_store_of
 from feast_sketch_store.operations import maintenance, reader_memory
 from feast_sketch_store.settings.table import Compaction, Ttl
@@ -277,6 +277,11 @@ class TestDelete:
         assert status != 0
         assert message in error
         assert "line 2" in error
+        assert countries(another(store), 3) == ["FR"]
+
+    def test_a_key_that_is_a_list_is_named(self, store):
+        with pytest.raises(RowError, match=r"row 1: join key 'user_id' of .* INT64, not \[7\] \("):
+            maintenance.delete(store, "history", [{"user_id": 3}, {"user_id": [7]}])
         assert countries(another(store), 3) == ["FR"]
 
     def test_a_file_that_is_no_text_is_named(self, run, store, tmp_path):
