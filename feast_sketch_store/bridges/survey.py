@@ -149,7 +149,7 @@ class _Survey:
         self._view, self._num_rows, self._on_progress = view, num_rows, on_progress
         self._pace = Pace(max_rows_per_second)
         options = SketchOnlineStoreConfig()
-        self._settings: ViewSettings = resolve(options, view.table)
+        self._settings: ViewSettings = resolve(options, view.table, view.config.repo_path)
         self._semantics = named(self._settings.semantics, self._settings.codecs)
 
     def run(self) -> SurveyedView:

@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 from feast import Entity, FeatureStore, FeatureView, Field, FileSource, ValueType
 from feast.protos.feast.types.Value_pb2 import Int64List, StringList, Value
-from feast.types import Array, Int64, String, UnixTimestamp
+from feast.types import Array, Int64, Set, String, UnixTimestamp
 
 from feast_sketch_store.bridges.base import OtherStore, OtherView, open_bridge
 from feast_sketch_store.bridges.importing import import_view
@@ -244,3 +244,13 @@ def test_a_survey_of_views_of_which_one_has_no_rows(sqlite):
     assert [line[0] for line in words if line] == ["history", "lists"], result.output
     assert result.exit_code == 1
     assert "feature view 'empty'" in result.stderr
+
+
+def test_files_that_tags_name_are_those_of_the_other_repository(sqlite):
+    tags = {"sketch.vocabulary": "{file: kept.json}"}
+    view, user = make_view(features=[Field(name="liked", dtype=Set(String), tags=tags)])
+    registered(sqlite, view, user)
+    (sqlite.file.parent / "kept.json").write_text('["a"]')
+    sqlite.write(view, rows_of(range(50)))
+    (found,) = survey(sqlite.file)
+    assert not isinstance(found, str), found
