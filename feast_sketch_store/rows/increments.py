@@ -13,7 +13,7 @@ A row without ids gets ids made of its event timestamp, its values and their pla
 that is written again counts once, too.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Final, TypeAlias
 
@@ -175,11 +175,15 @@ def with_ids(table: pa.Table, codecs: Sequence[FeatureCodec]) -> pa.Table:
         amounts = amounts_of_rows(column, table[counts_column(counted.feature)].combine_chunks())
         check_ids(table[ENTITY_KEY].combine_chunks(), rows, (ids, elements, amounts), (of_ids, counted))
         table = with_column(table, of_ids.feature, lists_of(lengths, ids, column))
-    if pairs and table[NULLS].null_count < len(table):
-        named = {of_ids.feature for of_ids, _ in pairs}  # a row without ids lacks none
-        nulls = [[n for n in names or () if n not in named] or None for names in table[NULLS].to_pylist()]
-        table = with_column(table, NULLS, pa.array(nulls, NAMES))
-    return table
+    return without_nulls(table, [of_ids.feature for of_ids, _ in pairs])  # a row without ids lacks none
+
+
+def without_nulls(table: pa.Table, features: Collection[str]) -> pa.Table:
+    """Rows of the log in which some features were not written as null."""
+    if not features or table[NULLS].null_count == len(table):
+        return table
+    nulls = [[n for n in names or () if n not in features] or None for names in table[NULLS].to_pylist()]
+    return with_column(table, NULLS, pa.array(nulls, NAMES))
 
 
 def check_ids(

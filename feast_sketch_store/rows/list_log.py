@@ -46,7 +46,7 @@ from feast_sketch_store.rows.encoding import (
     to_arrow,
 )
 from feast_sketch_store.rows.entity_keys import JoinKeys, serialize_columns
-from feast_sketch_store.rows.increments import COUNT, OPERATION, times_column, with_ids
+from feast_sketch_store.rows.increments import COUNT, OPERATION, times_column, with_ids, without_nulls
 from feast_sketch_store.rows.limits import check_rows, impossible_moment
 from feast_sketch_store.rows.listing import ALWAYS, Attribute
 from feast_sketch_store.rows.lists import removed_codec, united
@@ -270,7 +270,7 @@ def without(table: pa.Table, features: Collection[str]) -> pa.Table:
     for name in (*features, *map(times_column, features), *map(counts_column, features)):
         if name in table.column_names:
             table = with_column(table, name, pa.nulls(len(table), table.schema.field(name).type))
-    return table
+    return without_nulls(table, features)
 
 
 def _numbers(times: pa.Array) -> NDArray[np.int64]:

@@ -167,6 +167,15 @@ def test_push_adds_and_expressions_remove_and_replace(make_store):
         update([1], "SET liked")
 
 
+def test_a_row_that_replaces_one_set_leaves_another_as_it_is_that_is_null(make_store):
+    store = make_store()
+    store.push("likes", frame([(1, [1], ["a"], NOW)]))
+    asyncio.run(store.update_online_store("history", frame([(1, [2], None, NOW)]), {"liked": ":new_val"}))
+    for _ in range(2):
+        assert (read(store)[0], read(store, feature="words")[0]) == ([2], ["a"])
+        open_view(store, "history").seal()
+
+
 def test_an_operation_that_comes_twice_changes_nothing(make_store):
     sets = Sets(make_store(), "history", "liked")
     for _ in range(2):
