@@ -9,9 +9,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 from feast import FeatureStore
+from feast.protos.feast.types.Value_pb2 import Value
 from feast.type_map import feast_value_type_to_python_type
 
 from feast_sketch_store.adapter.responses import Row, hash_entity_keys, rows_of
+from feast_sketch_store.errors import shown
 from feast_sketch_store.online_store import any_feature_view, online_store_of
 from feast_sketch_store.operations.maintenance import entity_keys_of
 from feast_sketch_store.row_log import RowLog
@@ -125,7 +127,7 @@ class _Past:
     def after(self, row: pa.Table, commit: str, source: str, is_sealed: bool) -> LoggedRow:
         """A row, and what reads showed after it."""
         self._tables.append(row)
-        (values,) = row.to_pylist()
+        values = {name: _readable(row[name][0]) for name in row.column_names}
         return LoggedRow(
             commit,
             source,
@@ -159,7 +161,24 @@ def _plain(row: Row) -> Mapping[str, Any] | None:
     _, values = row
     if values is None:
         return None
-    return {name: _listed(feast_value_type_to_python_type(value)) for name, value in values.items()}
+    return {name: _listed(_as_python(value)) for name, value in values.items()}
+
+
+def _as_python(value: Value) -> Any:
+    """A value as Python has it; the text of one that it cannot represent, such as a moment after 9999."""
+    try:
+        return feast_value_type_to_python_type(value)
+    except (ValueError, OverflowError, OSError):
+        return str(value).strip()
+
+
+def _readable(scalar: pa.Scalar) -> Any:
+    """The same for a value of the row log."""
+    try:
+        return scalar.as_py()
+    except OverflowError:
+        is_list = isinstance(scalar, pa.LargeListScalar)
+        return [_readable(each) for each in scalar.values] if is_list else shown(scalar)
 
 
 def _listed(value: Any) -> Any:
@@ -171,9 +190,10 @@ def _not_written(now: Mapping[str, Any] | None, exact: Mapping[str, Any] | None)
     """By feature, the values of collections that a read shows and that the rows do not have."""
     found: dict[str, Sequence[Any]] = {}
     for name, value in (now or {}).items():
-        written = (exact or {}).get(name)
-        if isinstance(value, list) and (more := [each for each in value if each not in (written or [])]):
-            found[name] = more
+        if isinstance(value, list):
+            written = {*map(repr, (exact or {}).get(name) or ())}  # NaN differs from itself
+            if more := [each for each in value if repr(each) not in written]:
+                found[name] = more
     return found
 
 

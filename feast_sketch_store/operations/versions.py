@@ -11,7 +11,7 @@ import pyarrow as pa
 from feast.infra.key_encoding_utils import deserialize_entity_key
 from numpy.typing import NDArray
 
-from feast_sketch_store.errors import SettingsError
+from feast_sketch_store.errors import SettingsError, shown
 from feast_sketch_store.row_log import Position
 from feast_sketch_store.rows.codecs import EMPTY, FeatureCodec
 from feast_sketch_store.rows.encoding import ENTITY_KEY, NO_TIMESTAMP, RowKeys
@@ -129,7 +129,7 @@ def diff(view: View, before: str | None = None, after: str | None = None) -> Vie
         len(keys[0]) - len(known),
         int(has_other_time.sum()),
         (_size_of(states[0]), _size_of(states[1])),
-        [_feature_diff(codec.feature, states, contents) for codec in view.settings.codecs],
+        [_feature_diff(codec, states, contents) for codec in view.settings.codecs],
         [Mover(names.get(entity, entity.hex()), old, new) for entity, old, new in moved],
     )
 
@@ -170,7 +170,7 @@ def _size_of(state: State) -> int:
 
 class _Content:
     """What a read of all entities of a version shows, counted: the facts of each entity, by its hash; and by
-    feature its facts, how many rows have each value, and how many rows have so many values.
+    feature its facts, how many rows have each stored value, and how many rows have so many values.
     """
 
     def __init__(self, codecs: Sequence[FeatureCodec], state: State, keys: RowKeys):
@@ -190,9 +190,8 @@ class _Content:
                 buckets = np.bincount(_bucket_of(lengths[feature.states >= EMPTY]), minlength=len(_BUCKETS))
                 self.lengths[name].update(dict(zip(_BUCKETS, buckets.tolist(), strict=True)))
                 ids, counts = np.unique(feature.symbols, return_counts=True)
-                stored = feature.vocabulary.values.take(pa.array(ids))
-                values = feature.codec.from_storage(stored).to_pylist()
-                self.values[name].update(dict(zip(map(_hashable, values), counts.tolist(), strict=True)))
+                stored = feature.vocabulary.values.take(pa.array(ids)).to_pylist()
+                self.values[name].update(dict(zip(stored, counts.tolist(), strict=True)))
             found = hashes[answer.found]
             self.lengths_of_entities.update(
                 {entity.tobytes(): total for entity, total in zip(found, totals.tolist(), strict=True)}
@@ -205,18 +204,14 @@ def _bucket_of(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.where(lengths == 0, 0, np.minimum(logarithms, len(_BUCKETS) - 1))
 
 
-def _hashable(value: Any) -> Any:
-    return repr(value) if isinstance(value, list | dict) else value
-
-
 def _largest(before: Counter[Any], after: Counter[Any]) -> list[tuple[Any, int, int]]:
     """What changed most, the largest change first."""
     changed = [(key, before[key], after[key]) for key in {**before, **after} if before[key] != after[key]]
     return sorted(changed, key=lambda entry: (-abs(entry[2] - entry[1]), str(entry[0])))[:_MOST]
 
 
-def _feature_diff(name: str, states: Sequence[State], contents: Sequence[_Content]) -> FeatureDiff:
-    versions = []
+def _feature_diff(codec: FeatureCodec, states: Sequence[State], contents: Sequence[_Content]) -> FeatureDiff:
+    name, versions = codec.feature, []
     for state, content in zip(states, contents, strict=True):
         layers = [layer for shard in state.shards.values() for layer in shard.sealed_layers]
         sealed = [layer for layer in layers if name in layer.features]
@@ -232,7 +227,9 @@ def _feature_diff(name: str, states: Sequence[State], contents: Sequence[_Conten
         )
     moved = _largest(*(content.values[name] for content in contents))
     before, after = versions
-    return FeatureDiff(name, before, after, [Mover(str(value), old, new) for value, old, new in moved])
+    values = codec.from_storage(pa.array([value for value, _, _ in moved], codec.storage_type))
+    movers = [Mover(shown(value), old, new) for value, (_, old, new) in zip(values, moved, strict=True)]
+    return FeatureDiff(name, before, after, movers)
 
 
 def _names_of(view: View, hashes: Sequence[bytes]) -> dict[bytes, str]:

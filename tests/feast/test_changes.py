@@ -1,6 +1,7 @@
 """What changed between two versions, and what happened to an entity: through Python, commands and pages."""
 
 import json
+import math
 import re
 from datetime import UTC, datetime, timedelta
 from html.parser import HTMLParser
@@ -10,6 +11,7 @@ import pytest
 from click.testing import CliRunner
 from feast import Field
 from feast.data_source import PushMode
+from feast.protos.feast.types.Value_pb2 import DoubleSet, Int64Set, Value
 from feast.types import Array, Bool, Float32, Float64, Int64, Set, String, UnixTimestamp
 
 from feast_sketch_store.cli import cli
@@ -20,7 +22,7 @@ from feast_sketch_store.operations.entity_history import entity_history
 from feast_sketch_store.operations.versions import Mover, diff
 from tests.helpers.browser import layout
 from tests.helpers.cases import for_each
-from tests.helpers.keys import user_hashes
+from tests.helpers.keys import user_hashes, user_key
 from tests.helpers.repository import copy_repository, make_repository, make_view, read_users
 
 pytestmark = pytest.mark.slow
@@ -320,6 +322,36 @@ def test_values_of_all_types_are_named(tmp_path):
     assert moved["bag"] == {("0.0", 1, 0), ("1.0", 0, 1)}
     shown = entity_history(store, "history", {"user_id": 1}).shown
     assert (shown["text"], shown["flag"], shown["bag"]) == ("t1", True, [0.25, 1.0])
+
+
+def test_values_that_differ_from_themselves_or_that_python_cannot_represent(tmp_path):
+    types = {"prices": Set(Float64), "price": Float64, "seen": UnixTimestamp, "moments": Set(UnixTimestamp)}
+    view = make_view(types)
+    store = make_repository(tmp_path, view, refresh=0, compaction="job", structure="sets")
+    late = 2**42  # after the year 9999
+    row = {
+        "prices": Value(double_set_val=DoubleSet(val=[math.nan, 1.5])),
+        "seen": Value(unix_timestamp_val=late),
+        "moments": Value(unix_timestamp_set_val=Int64Set(val=[1, late])),
+    }
+    for days in range(2):
+        rows = [
+            (user_key(user), {**row, "price": Value(double_val=price)}, EVENT + timedelta(days), None)
+            for user, price in enumerate([0.0, -0.0, math.nan])
+        ]
+        store._get_provider().online_store.online_write_batch(store.config, view, rows, None)
+        seal(store)
+    found = diff(opened(store))
+    assert [(feature.after.facts, feature.values) for feature in found.features] == [
+        (6, []),
+        (3, []),
+        (3, []),
+        (6, []),
+    ]
+    history = json.loads(run(store, "history", "history", "user_id=2", "--json"))
+    assert history["not_written"] == {}
+    assert history["rows"][0]["values"]["moments"] == ["1970-01-01 00:00:01+00:00", str(late * 10**6)]
+    assert str(late) in history["shown"]["seen"]
 
 
 def test_floats_that_json_lacks_are_texts(tmp_path):
