@@ -17,6 +17,7 @@ from feast_sketch_store.errors import shown
 from feast_sketch_store.online_store import any_feature_view, online_store_of
 from feast_sketch_store.operations.maintenance import entity_keys_of
 from feast_sketch_store.row_log import RowLog
+from feast_sketch_store.rows.codecs import MEMBERSHIP
 from feast_sketch_store.rows.encoding import (
     CREATED_TIMESTAMP,
     DELETED,
@@ -92,7 +93,9 @@ def entity_history(store: FeatureStore, view: str, entity_row: Mapping[str, Any]
     ]
     names = [codec.feature for codec in opened.settings.codecs]
     now = _plain(online_store.online_read(store.config, table, [key], names)[0])
-    not_written = _not_written(now, rows[-1].shown if rows else None)
+    # Others show what was written, or near it: a list the beginnings of its ticks, counts rounded ones.
+    sets = [codec.feature for codec in opened.settings.codecs if codec.name == MEMBERSHIP]
+    not_written = _not_written(sets, now or {}, (rows[-1].shown if rows else None) or {})
     if not_written and part.state.position.number != position.number:
         # The values may be of a row that was written meanwhile.
         return entity_history(store, view, entity_row)
@@ -186,12 +189,14 @@ def _listed(value: Any) -> Any:
     return sorted(value, key=lambda each: (str(type(each)), str(each))) if isinstance(value, set) else value
 
 
-def _not_written(now: Mapping[str, Any] | None, exact: Mapping[str, Any] | None) -> dict[str, Sequence[Any]]:
-    """By feature, the values of collections that a read shows and that the rows do not have."""
+def _not_written(
+    names: Sequence[str], now: Mapping[str, Any], exact: Mapping[str, Any]
+) -> dict[str, Sequence[Any]]:
+    """By feature, the values of sets that a read shows and that the rows do not have."""
     found: dict[str, Sequence[Any]] = {}
-    for name, value in (now or {}).items():
-        if isinstance(value, list):
-            written = {*map(repr, (exact or {}).get(name) or ())}  # NaN differs from itself
+    for name in names:
+        if isinstance(value := now.get(name), list):
+            written = {*map(repr, exact.get(name) or ())}  # NaN differs from itself
             if more := [each for each in value if repr(each) not in written]:
                 found[name] = more
     return found

@@ -270,6 +270,30 @@ COUNTED = [
 ]
 
 
+@for_each(
+    "fields, more",
+    [
+        (LISTED, {"at": [[EVENT + timedelta(minutes=5), EVENT + timedelta(minutes=50)]]}),
+        (COUNTED, {"times": [[100, 107]]}),
+    ],
+)
+def test_rounded_times_and_counts_are_not_taken_for_values_of_a_filter(tmp_path_factory, fields, more):
+    tags = {"sketch.codec": "list", "sketch.list": "{resolution: 1h}"}
+    if fields is COUNTED:
+        tags = {"sketch.codec": "counts", "sketch.target": "error 10%"}
+    view = make_view(
+        [Field(name="viewed", dtype=Array(String), tags=tags), fields[1]],
+        pushed="clicks",
+        ttl=timedelta(days=36_500),
+    )
+    store = make_repository(tmp_path_factory.mktemp("rounded"), view, refresh=0, compaction="job")
+    push(store, {1: ["a", "b"]}, **more)
+    seal(store)
+    found = entity_history(store, "history", {"user_id": 1})
+    assert found.shown != found.rows[-1].shown
+    assert found.not_written == {}
+
+
 @pytest.mark.parametrize("num_shards", [1, 4])
 @for_each(
     "fields, tags, facts, moved",
