@@ -379,11 +379,13 @@ def _parted(
 
 
 def with_lists(table: pa.Table, rows: EncodedRows) -> pa.Table:
-    """Rows of the log, one per entity, with whole lists, sets and counts. The columns other than features are
-    those of ``table``, which has the same entities in the same order.
+    """Rows of the log, one per entity, with whole lists, sets and counts that were written. The columns other
+    than features are those of ``table``, which has the same entities in the same order.
     """
     nulls: list[list[str]] = [[] for _ in range(len(table))]
     for name, feature in rows.features.items():
+        if not feature.states.any():  # the log may have no column for it yet
+            continue
         items = feature.csr
         # Write the newest item last, so that an append adds at the end.
         places = np.repeat(items.indptr[:-1] + items.indptr[1:] - 1, items.lengths) - np.arange(

@@ -88,3 +88,20 @@ def test_what_is_not_declared_for_a_while_stays(tmp_path, kind, num_shards):
     for shard in last.view(config, whole).shards.values():
         codecs = last.view(config, whole).settings.codecs
         assert verify_view(shard.storage, codecs, semantics="append").problems == []
+
+
+@pytest.mark.parametrize("kind", FIELDS)
+def test_a_seal_compacts_a_log_that_has_nothing_of_a_new_feature_yet(tmp_path, kind):
+    config = make_config(tmp_path, refresh="0", compaction="job", structure="sets")
+    tags, ttl = None if kind == "list" else {"sketch.rows": "append"}, timedelta(days=9)
+    part, whole = (make_view(FIELDS[kind][:number], tags=tags, ttl=ttl) for number in (1, None))
+    name, store = FIELDS[kind][0].name, SketchOnlineStore()
+    store.update(config, [], [part], [], [], True)
+    for number in range(2):
+        row = (user_key(1), {name: values_of(kind, number)[name]}, NOW, None)
+        store.online_write_batch(config, part, [row], None)
+    expected = shown(store, config, part, 1)
+    store.update(config, [], [whole], [], [], True)
+    assert store.seal(config, whole)
+    assert len(store.view(config, whole).shards[0].row_log.table_state().commits) == 1
+    assert shown(store, config, whole, 1)[name] == expected[name]
