@@ -41,6 +41,11 @@ def removed_name(feature: str) -> str:
     return _REMOVED + feature
 
 
+def is_removed_name(name: str) -> bool:
+    """Whether a name is one of `removed_name`."""
+    return name.startswith(_REMOVED)
+
+
 def removed_codec(codec: FeatureCodec) -> FeatureCodec:
     """The codec of the feature with what rows remove from a list."""
     return replace(codec, feature=removed_name(codec.feature))
@@ -220,7 +225,7 @@ def united(rows: EncodedRows, backwards: bool = False) -> EncodedRows:
     groups = EntityGroups(owners, _ages(owners), len(keys))
     features: dict[str, EncodedFeature] = {}
     for name, feature in rows.features.items():
-        if not name.startswith(_REMOVED):
+        if not is_removed_name(name):
             removed = rows.features.get(removed_name(name))
             if removed is not None and not removed.states.any():
                 removed = None

@@ -23,6 +23,7 @@ from feast_sketch_store.rows.encoding import ENTITYLESS_JOIN_KEY, OWN_COLUMNS
 from feast_sketch_store.rows.entity_keys import JOIN_KEY_TYPES, JoinKeys
 from feast_sketch_store.rows.increments import OPERATION, is_times_column
 from feast_sketch_store.rows.listing import Attribute
+from feast_sketch_store.rows.lists import is_removed_name
 from feast_sketch_store.settings.features import WITH_CLUSTERS, StoreOptions, feature_settings
 from feast_sketch_store.settings.table import CODEC_TAG, FEATURE, TAG_PREFIX, VIEW, read_tags, settled
 from feast_sketch_store.settings.values import listed
@@ -266,7 +267,7 @@ def _name_problems(table: "FeatureView", join_keys: Iterable[str]) -> Iterator[S
     for name in names:
         lower = name.lower()
         is_own = lower in (*OWN_COLUMNS, OPERATION) or is_times_column(lower) or is_counts_column(lower)
-        if is_own or (name == ENTITYLESS_JOIN_KEY and name in features):
+        if is_own or is_removed_name(lower) or (name == ENTITYLESS_JOIN_KEY and name in features):
             yield UnsupportedFeatureError(
                 f"feature or join key {name!r} of view {table.name!r} has a name that the row log reserves "
                 "for itself; rename it"

@@ -31,6 +31,7 @@ from feast_sketch_store.layers import Cut, Goal
 from feast_sketch_store.online_store import SketchOnlineStoreConfig
 from feast_sketch_store.rows.codecs import CATEGORICAL, EXACT, MEMBERSHIP
 from feast_sketch_store.rows.encoding import ENTITYLESS_JOIN_KEY, OWN_COLUMNS
+from feast_sketch_store.rows.lists import removed_name
 from feast_sketch_store.settings import values
 from feast_sketch_store.settings.resolve import resolve
 from feast_sketch_store.settings.table import (
@@ -509,7 +510,7 @@ def test_a_type_that_feast_cannot_carry_is_refused():
     assert "feature 'x'" in refused(Invalid, {"sketch.codec": CATEGORICAL})
 
 
-@pytest.mark.parametrize("name", [*OWN_COLUMNS, ENTITYLESS_JOIN_KEY])
+@pytest.mark.parametrize("name", [*OWN_COLUMNS, ENTITYLESS_JOIN_KEY, removed_name("viewed")])
 def test_a_name_of_the_row_log_is_refused(name):
     # Feast itself refuses most of these names, so the view is a stand-in.
     view = SimpleNamespace(name="history", tags={}, ttl=None, features=[Field(name=name, dtype=String)])
