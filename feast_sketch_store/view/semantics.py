@@ -34,6 +34,7 @@ from feast_sketch_store.layers.row_reader import (
 from feast_sketch_store.rows import count_log, list_log
 from feast_sketch_store.rows.codecs import EMPTY, VALUE, FeatureCodec
 from feast_sketch_store.rows.columns import with_column
+from feast_sketch_store.rows.count_log import counts_column
 from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.encoding import (
     CREATED_TIMESTAMP,
@@ -53,7 +54,7 @@ from feast_sketch_store.rows.encoding import (
     to_arrow,
 )
 from feast_sketch_store.rows.entity_keys import JoinKeys, find_sorted, join_keys_of
-from feast_sketch_store.rows.increments import Remembered, counted_once, is_times_column
+from feast_sketch_store.rows.increments import Remembered, counted_once, is_times_column, times_column
 from feast_sketch_store.rows.list_log import encode_lists, to_list_log, with_lists, without
 from feast_sketch_store.rows.listing import ALWAYS
 from feast_sketch_store.rows.lists import as_sealed, newest_of, removed_name, united
@@ -142,12 +143,14 @@ class AppendedRows:
         is_kept[kept[found]] = True
         declared = [codec.feature for codec in self._semantics.codecs]
         for batch in self._batches(None):
-            own = _has_values(batch, self._undeclared) & is_kept[first : first + len(batch)]
+            names, others = {*batch.column_names}, self._undeclared
+            if self._semantics.adds_up and not any(counts_column(name) in names for name in others):
+                # Ids that are not declared belong to counts that are: these were added up.
+                others = {name for name in others if times_column(name) not in names}
+            own = _has_values(batch, others) & is_kept[first : first + len(batch)]
             first += len(batch)
-            # Ids that are not declared belong to counts that are: these were added up.
-            own &= ~_has_values(batch, [c.feature for c in self._semantics.codecs if c.is_counted])
             if own.any():
-                rows = without(batch.filter(pa.array(own)), declared)
+                rows = without(batch.filter(pa.array(own)), [*declared, *(self._undeclared - others)])
                 yield with_column(rows, NULLS, pa.nulls(len(rows), rows.schema.field(NULLS).type))
 
     def _logged(self, table: pa.Table, places: NDArray[np.int64]) -> pa.Table:

@@ -105,3 +105,21 @@ def test_a_seal_compacts_a_log_that_has_nothing_of_a_new_feature_yet(tmp_path, k
     assert store.seal(config, whole)
     assert len(store.view(config, whole).shards[0].row_log.table_state().commits) == 1
     assert shown(store, config, whole, 1)[name] == expected[name]
+
+
+def test_sets_that_are_not_declared_for_a_while_stay_beside_counts(tmp_path):
+    config = make_config(tmp_path, refresh="0", compaction="job", structure="sets")
+    fields, tags = FIELDS["counts"], {"sketch.rows": "append"}
+    whole, part = (make_view(own, tags=tags) for own in (fields, fields[1:]))
+    store = SketchOnlineStore()
+    store.update(config, [], [whole], [], [], True)
+    for number in range(2):
+        row = (user_key(1), values_of("counts", number), NOW, None)
+        store.online_write_batch(config, whole, [row], None)
+    store.delete(config, whole, [user_key(2)])  # so that a seal compacts the log
+    expected = shown(store, config, whole, 1)
+    assert expected == {"liked": [0, 1], "viewed": ["v"], "views": [20]}
+    for view in (part, whole):
+        store.update(config, [], [view], [], [], True)
+        assert store.seal(config, view)
+    assert shown(store, config, whole, 1) == expected
