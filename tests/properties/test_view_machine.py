@@ -181,10 +181,9 @@ class ViewMachine(RuleBasedStateMachine):
 
 
 ViewMachine.TestCase.settings = settings(
-    max_examples=by_length(15, 60), stateful_step_count=50, deadline=None, derandomize=True, database=None
+    max_examples=by_length(5, 30), stateful_step_count=50, deadline=None, derandomize=True, database=None
 )
 TestView = ViewMachine.TestCase
-IN_MEMORY = settings(ViewMachine.TestCase.settings, max_examples=by_length(30, 100))
 
 
 class ViewInMemoryMachine(ViewMachine):
@@ -194,7 +193,9 @@ class ViewInMemoryMachine(ViewMachine):
         return MemoryStorage(self.files)
 
 
-ViewInMemoryMachine.TestCase.settings = IN_MEMORY
+ViewInMemoryMachine.TestCase.settings = settings(
+    ViewMachine.TestCase.settings, max_examples=by_length(12, 60)
+)
 TestViewInMemory = ViewInMemoryMachine.TestCase
 
 
@@ -205,7 +206,9 @@ class ViewOfObjectsMachine(ViewInMemoryMachine):
         return ObjectsInMemory(self.files)
 
 
-ViewOfObjectsMachine.TestCase.settings = IN_MEMORY
+ViewOfObjectsMachine.TestCase.settings = settings(
+    ViewMachine.TestCase.settings, max_examples=by_length(24, 60)
+)
 TestViewOfObjects = ViewOfObjectsMachine.TestCase
 
 
