@@ -10,15 +10,15 @@ from tests.helpers.length import by_length
 
 # A campaign; how much of it runs, by a flag, in the short form and in the long one; and what it counts.
 CAMPAIGNS = [
-    ("kill.py --seed 11", "--kills", 2, 12, ["kills"]),
-    ("kill.py --lists --seed 11", "--kills", 2, 12, ["kills"]),
-    ("kill_bucket.py --seed 11", "--kills", 1, 4, ["kills"]),
-    ("kill_bucket.py --lists --seed 11", "--kills", 1, 4, ["kills"]),
-    ("io_errors.py --seed 11", "--faults", 2, 10, ["faults"]),
-    ("io_errors.py --lists --seed 11", "--faults", 2, 10, ["faults"]),
+    ("kill.py --seed 11", "--kills", 2, 6, ["kills"]),
+    ("kill.py --lists --seed 11", "--kills", 2, 6, ["kills"]),
+    ("kill_bucket.py --seed 11", "--kills", 1, 3, ["kills"]),
+    ("kill_bucket.py --lists --seed 11", "--kills", 1, 3, ["kills"]),
+    ("io_errors.py --seed 11", "--faults", 2, 6, ["faults"]),
+    ("io_errors.py --lists --seed 11", "--faults", 2, 6, ["faults"]),
     ("fuzz.py --seed 11", "--inputs", 20, 250, ["inputs"]),
     ("histories.py --seconds 600 --seed 7", "--most", 1, 7, ["histories"]),
-    ("interleavings.py --seconds 600 --seed 7", "--most", 3, 60, ["histories"]),
+    ("interleavings.py --seconds 600 --seed 7", "--most", 3, 30, ["histories"]),
     ("bad_network.py --seed 5", "--seconds", 1, 5, ["reads", "faults"]),
     ("concurrency.py --writers 3 --readers 2 --seed 11", "--seconds", 1, 5, ["writes", "rows"]),
     ("concurrency.py --writers 3 --readers 1 --drops --seed 11", "--seconds", 1, 5, ["drops"]),

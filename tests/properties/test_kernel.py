@@ -27,7 +27,7 @@ from tests.oracle.bits import DamagedError, as_csr
 
 pytestmark = pytest.mark.has_long_form
 
-REPEATABLE = settings(derandomize=True, deadline=None, database=None, max_examples=by_length(14, 60))
+REPEATABLE = settings(derandomize=True, deadline=None, database=None, max_examples=by_length(14, 30))
 HALVES = st.integers(0, 2**64 - 1)
 BINARY = st.lists(st.binary(max_size=300), max_size=30)
 

@@ -24,7 +24,7 @@ from tests.helpers.snapshots import published
 
 pytestmark = pytest.mark.has_long_form
 
-REPEATABLE = settings(derandomize=True, deadline=None, database=None, max_examples=by_length(20, 120))
+REPEATABLE = settings(derandomize=True, deadline=None, database=None, max_examples=by_length(20, 60))
 # Salts are random. A false positive at this rate would be a bug, not chance.
 NEVER = 1e-12
 

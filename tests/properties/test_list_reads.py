@@ -175,7 +175,7 @@ def check_reader(reader, writer, since):
             np.testing.assert_array_equal(np.diff(matrix.indptr), [len(of_user) for of_user in ids])
 
 
-@pytest.mark.parametrize("seed", range(by_length(2, 30)))
+@pytest.mark.parametrize("seed", range(by_length(2, 12)))
 def test_lists_are_the_same_in_one_call(tmp_path, seed):
     """Rows that add, replace, remove and delete, before and after seals, in any number of layers."""
     random = np.random.default_rng(seed)
