@@ -34,11 +34,13 @@ PyObject *fault_raise(const uint64_t *hash) {
         if (!reported) return NULL;
     }
     PyObject *module = PyImport_ImportModule("feast_sketch_store.kernel.faults"), *error = NULL;
-    if (module)
-        error = PyObject_CallMethod(module, "ReadFault", "iny#", own.status, own.feature, (const char *)hash,
-                                    (Py_ssize_t)16);
+    /* The format y# would be for the Pythons whose headers this was built with, and later ones. */
+    PyObject *bytes = PyBytes_FromStringAndSize((const char *)hash, 16);
+    if (module && bytes)
+        error = PyObject_CallMethod(module, "ReadFault", "inO", own.status, own.feature, bytes);
     if (error) PyErr_SetObject((PyObject *)Py_TYPE(error), error);
     Py_XDECREF(error);
+    Py_XDECREF(bytes);
     Py_XDECREF(module);
     return NULL;
 }

@@ -3,7 +3,6 @@
 #ifndef FEAST_SKETCH_STORE_KERNEL_H
 #define FEAST_SKETCH_STORE_KERNEL_H
 
-#define PY_SSIZE_T_CLEAN
 #define Py_LIMITED_API 0x030B0000 /* one build for all Pythons from 3.11 on */
 #include <Python.h>
 
