@@ -46,7 +46,7 @@ has not loaded `prometheus_client` counts nothing. The endpoint adds up the coun
 shows one worker's gauge, by the column "of workers". The age of the served rows is `time() -
 feast_sketch_last_poll_timestamp_seconds`. The label `shard` is empty, except in a view with several
 shards: there, metrics of polls, refreshes, snapshots, unsealed rows and false positives name the shard.
-The label `view` of a later version of a view ends in it, as in `history@v2`.
+For a version of a view after the first, the label `view` has the version, as in `history@v2`.
 """
 
 _WORKERS = {"livemin": "least", "livemax": "greatest", "max": "greatest, ended ones too", "": "sum"}

@@ -357,7 +357,7 @@ def rebuild(
     for view in names:
         click.echo(f"Rebuilding {view}", err=True)
         entities = maintenance.rebuild(
-            store, view, _in_utc(start), _in_utc(end), None if yes else partial(_may_drop, view), force
+            store, view, start, end, None if yes else partial(_may_drop, view), force
         )
         if entities is None:
             raise click.ClickException(f"{view} was not rebuilt; nothing of it has changed")
@@ -384,10 +384,6 @@ def _confirmed(question: str) -> bool:
         return click.confirm(f"{question} (--yes goes on without asking)", err=True)
     except click.Abort:
         return False
-
-
-def _in_utc(moment: datetime | None) -> datetime | None:
-    return moment.replace(tzinfo=UTC) if moment is not None and moment.tzinfo is None else moment
 
 
 @click.command()

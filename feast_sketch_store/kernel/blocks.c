@@ -34,7 +34,7 @@ PyObject *fault_raise(const uint64_t *hash) {
         if (!reported) return NULL;
     }
     PyObject *module = PyImport_ImportModule("feast_sketch_store.kernel.faults"), *error = NULL;
-    /* The format y# would be for the Pythons whose headers this was built with, and later ones. */
+    /* Not by the format y#: built with headers of Python 3.13, it fails on Pythons before. */
     PyObject *bytes = PyBytes_FromStringAndSize((const char *)hash, 16);
     if (module && bytes)
         error = PyObject_CallMethod(module, "ReadFault", "inO", own.status, own.feature, bytes);

@@ -58,7 +58,7 @@ class PlannedView:
         """
         online_store_of(store)
         table = any_feature_view(store, view)
-        settings = resolve(store.config.online_store, table)
+        settings = resolve(store.config.online_store, table, store.config.repo_path)
         codecs = [codec for codec in settings.codecs if codec.name == MEMBERSHIP or codec.is_plain_list]
         if not codecs:
             raise PlanError(

@@ -96,7 +96,7 @@ class SketchReader:
     Parameters
     ----------
     path : a ``feature_store.yaml``, a folder with one, or the folder or URL of a store.
-    feature_view : its name; of later versions than the first one with the version, as in ``history@v2``.
+    feature_view : its name; for a version after the first, with the version, as in ``history@v2``.
     project : needed with the folder of a store that has several.
     vocabularies : for some features, the values in the order of their ids, as a list or array. Other values
         are left out of answers.

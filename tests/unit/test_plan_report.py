@@ -155,7 +155,7 @@ def test_intervals_are_shown():
 
 
 @pytest.mark.parametrize(("low", "text"), [(1.996e6, "0.2"), (1.9e6, "5"), (1.52e6, "24"), (0.0, "100")])
-def test_half_of_an_interval_is_told_without_an_exponent(low, text):
+def test_half_of_an_interval_is_shown_without_an_exponent(low, text):
     assert bytes_text(Estimate(2e6, low, 2e6)) == f"2 MB ± {text} %"
 
 
