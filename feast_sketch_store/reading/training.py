@@ -74,7 +74,7 @@ def through_sketch(
     UnsupportedFeatureError : the snapshot does not have the feature.
     RowError : the dataframe lacks the column of a feature or of one of its sources, or the column has another
         type; or it lacks a join key or the times for a list that is to be read, or a time has no zone; or it
-        is no DataFrame of pandas.
+        has a list and an attribute of its items; or it is no DataFrame of pandas.
     """
     if not hasattr(dataframe, "iloc"):
         raise RowError(
@@ -115,6 +115,13 @@ def through_sketch(
             for attribute in items.attribute_ids:
                 result[attribute] = items.as_lists(items.attribute(attribute)).to_pandas().to_numpy()
             continue
+        for attribute in codec.attributes:
+            if (beside := _column_of(dataframe, view.name, attribute.feature)) is not None:
+                raise RowError(
+                    f"columns {column!r} and {beside!r} are the items of a list and their attributes, which would "
+                    f"no longer fit each other; drop both, and name {name!r} in features to read them from the "
+                    "store as of each row's time"
+                )
         if name in sealed.formulas:
             feature, beside = sealed.formulas[name].of(_sources(dataframe, sealed, view.name, name)), None
         else:

@@ -223,6 +223,9 @@ def test_lists_as_of_a_moment_have_their_attributes(make_store):
     columns = through_sketch(training, reader, ["watched"])
     for name, wanted in zip(("action", "rating"), beside, strict=True):
         assert [row.tolist() for row in columns[name]] == wanted
+    both = training.assign(watched=[[1, 2]] * len(USERS), history__action=[["view", "like"]] * len(USERS))
+    with pytest.raises(RowError, match=r"columns 'watched' and 'history__action' are .* name 'watched' in"):
+        through_sketch(both, reader)
 
 
 def test_update_expressions_take_attributes(make_store):
