@@ -157,8 +157,13 @@ class AppendedFeature(ABC):
         columns, num_rows = self._columns(entities)
         if _is_single(values):
             values = [values] * num_rows
-        times = self._times(until, num_rows)
-        self._write(columns, (np.arange(num_rows + 1), self._values(values, num_rows), times), times, REMOVE)
+        events = times = self._times(until, num_rows)
+        if (listing := self._codec.listing) is not None:
+            # A sealed item has the time at which its tick began: an end within a tick would hide it or not,
+            # by whether it is sealed.
+            tick = listing.resolution_microseconds
+            times = (events // tick + 1) * tick - 1
+        self._write(columns, (np.arange(num_rows + 1), self._values(values, num_rows), times), events, REMOVE)
 
     def _bounds(self, indptr: ArrayLike, num_rows: int) -> NDArray[np.int64]:
         """Where the values of rows begin and end: int64[num_rows + 1]."""
@@ -374,7 +379,7 @@ class Lists(AppendedItems):
         ----------
         entities : n of them.
         values : one value for all entities, or n values.
-        until : the time of the newest item to remove; None for now.
+        until : the time of the newest items to remove, with all of their tick; None for now.
 
         Raises
         ------

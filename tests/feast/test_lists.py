@@ -402,6 +402,18 @@ def test_all_reads_show_the_limit_and_a_removal_brings_older_items_back(
     assert maintenance.verify(store, "history").problems == []
 
 
+@pytest.mark.parametrize("sealed", [False, True])
+def test_a_removal_that_ends_within_a_tick_is_of_the_whole_tick(store, sealed):
+    hour, lists = NOW.replace(minute=0) - timedelta(hours=3), Lists(store, "history", "read")
+    lists.add([5] * 4, ["x"] * 4, [hour + timedelta(minutes=minutes) for minutes in (-1, 0, 50, 60)])
+    if sealed:
+        open_view(store, "history").seal()
+    lists.remove([5], "x", hour + timedelta(minutes=20))
+    for _ in range(2):
+        assert lists.get([5]).values.to_pylist() == ["x"]
+        open_view(store, "history").seal()
+
+
 def test_past_the_reserve_reads_show_fewer_items_until_the_next_seal(make_store, tmp_path):
     store = make_store(list_view({**LIST, "sketch.list": "{limit: 2}"}))
     lists, view = Lists(store, "history", "read"), open_view(store, "history")
