@@ -64,11 +64,12 @@ class Version:
 class History:
     """Random operations, and what was written."""
 
-    def __init__(self, rng: random.Random):
-        self.rng = rng
+    def __init__(self, rng: random.Random, num_shards: int):
+        self.rng, self.num_shards = rng, num_shards
         # By view and entity: the event, and the elements of each feature of which reads may show others.
         self.written: dict[tuple[str, int], tuple[int, dict[str, set[Any]]]] = {}
         self.binned: dict[int, float | None] = {}  # by entity, the number of which reads show a bin
+        self.numbers = set[float]()  # all that were ever written of it; bins show some of them
 
     def message(self) -> list[dict[str, Any]]:
         """Some changes, then some reads."""
@@ -115,6 +116,8 @@ class History:
         if values.get("items") is not None:
             times = sorted(rng.randint(0, 10_000) for _ in values["items"])
             values["items_at"] = [FIRST_EVENT + t for t in times]
+        if values.get("spent") is not None:
+            self.numbers.add(values["spent"])
         if self.written.get((view, entity), (-1, {}))[0] <= event:
             self.written[view, entity] = event, {f: set(values.get(f) or ()) for f in VIEWS[view].lossy}
             if view == "scalars":
@@ -201,8 +204,7 @@ def in_order_of_counts(operation: dict[str, Any], answer: Any) -> Any:
 def is_lossy_alike(operation: dict[str, Any], one: Any, other: Any, history: History) -> bool:
     """Whether two answers differ only in values that were not written, where reads may show such, in times of
     rows, which a seal may round down, in scores that only this version has or of which both are within a
-    step, and in bins that are nearer in this version to what was written: before, a delta of a view with
-    shards had those of all rows.
+    step, and in bins: before, a delta of a view with shards had those of all rows.
     """
     if raised_by(one) or raised_by(other) or operation["do"] not in ("online_read", "get", "reader"):
         return False
@@ -284,7 +286,9 @@ def _with_scores(operation: dict[str, Any], one: Any, other: Any, history: Histo
 
 
 def _with_bins(operation: dict[str, Any], one: Any, other: Any, history: History) -> Any:
-    """The other answer with the bins of this one that are at least as near to the number."""
+    """The other answer with the bins of this one that are at least as near to the number, or that show a
+    number of another row of a view with shards.
+    """
     pairs: list[tuple[Any, Any]] = []
     if operation["do"] == "online_read" and operation["view"] == "scalars":
         rows = [[row[1].get("spent") if row else None for row in answer] for answer in (one, other)]
@@ -293,8 +297,11 @@ def _with_bins(operation: dict[str, Any], one: Any, other: Any, history: History
         cells = [[cell[0] for cell in answer["scalars__spent"]] for answer in (one, other)]
         pairs = list(zip(*cells, strict=True))
     for entity, (value, other_value) in zip(operation["entities"], pairs, strict=bool(pairs)):
-        number, is_shown = history.binned.get(entity), bool(value and other_value)
-        if number is not None and is_shown and abs(value[1] - number) <= abs(other_value[1] - number):
+        number = history.binned.get(entity)
+        if number is None or not (value and other_value):
+            continue
+        is_nearer = abs(value[1] - number) <= abs(other_value[1] - number)
+        if is_nearer or (history.num_shards > 1 and value[1] in history.numbers):
             other_value[1] = value[1]
     return other
 
@@ -335,7 +342,7 @@ def main() -> int:
             Version(sys.executable, list(SPELLINGS)[-1], shards),
             Version(arguments.other, arguments.other_spelling, shards),
         ]
-        history, done = History(rng), []
+        history, done = History(rng, shards), []
         for _ in range(MESSAGES_A_HISTORY):
             message = history.message()
             for version in versions:
