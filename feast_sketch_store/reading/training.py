@@ -115,12 +115,12 @@ def through_sketch(
             for attribute in items.attribute_ids:
                 result[attribute] = items.as_lists(items.attribute(attribute)).to_pandas().to_numpy()
             continue
-        for attribute in codec.attributes:
-            if (beside := _column_of(dataframe, view.name, attribute.feature)) is not None:
+        for own in codec.attributes:
+            if (of_items := _column_of(dataframe, view.name, own.feature)) is not None:
                 raise RowError(
-                    f"columns {column!r} and {beside!r} are the items of a list and their attributes, which would "
-                    f"no longer fit each other; drop both, and name {name!r} in features to read them from the "
-                    "store as of each row's time"
+                    f"columns {column!r} and {of_items!r} are the items of a list and their attributes, "
+                    f"which would no longer fit each other; drop both, and name {name!r} in features to "
+                    "read them from the store as of each row's time"
                 )
         if name in sealed.formulas:
             feature, beside = sealed.formulas[name].of(_sources(dataframe, sealed, view.name, name)), None

@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 
-from feast_sketch_store.errors import DamagedFileError, StorageError
+from feast_sketch_store.errors import DamagedFileError, SketchStoreError, StorageError, counted
 from feast_sketch_store.row_log.records import (
     CLOSED,
     IDENTITY_BYTES,
@@ -190,8 +190,16 @@ class ObjectWriteAheadLog(WriteAheadLog):
                     self._begin()
                 else:
                     number = found.end.next_number - 1
-            for payload in payloads:
-                number = self._append_one(payload, check)
+            for place, payload in enumerate(payloads):
+                try:
+                    number = self._append_one(payload, check)
+                except SketchStoreError as error:
+                    if not place or isinstance(error, UncertainWriteError):
+                        raise
+                    raise StorageError(
+                        f"{error}. The rows of {counted(place, 'file')} of the batch were written. "
+                        "Write the batch again; what is there already does no harm"
+                    ) from error
             return number, self._tail
 
     def _append_one(self, payload: Payload, check: Callable[[Tail], None]) -> int:

@@ -9,6 +9,7 @@ The rows of a view without shards lie in its own folder. Shards are fixed when t
 
 import re
 import secrets
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,11 +17,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from feast_sketch_store.errors import ShardError, counted
+from feast_sketch_store.errors import ShardError, SketchStoreError, StorageError, counted
 from feast_sketch_store.rows.encoding import ENTITY_KEY
 from feast_sketch_store.rows.entity_keys import hash_serialized_keys
 from feast_sketch_store.settings.values import shard_count
-from feast_sketch_store.storage.base import Storage
+from feast_sketch_store.storage.base import Storage, UncertainWriteError
 from feast_sketch_store.structures.parts import checked
 
 _HASH_BITS = 64
@@ -165,6 +166,27 @@ def check_division(view: str, folder: str, shard_map: ShardMap, remedy: str = RU
             f"{counted(shard_map.num_shards, 'shard')} after tasks wrote files for other ones; nothing was "
             f"committed. {remedy}"
         )
+
+
+def refusal(
+    view: str, failed: Mapping[int, SketchStoreError], num_shards: int, adds_up: bool
+) -> SketchStoreError:
+    """The error of a write of rows of so many shards, of which these, or all, failed; ``adds_up`` says
+    whether rows that are written twice may count twice.
+    """
+    # If one may have its rows, the caller must know.
+    first = min(failed.values(), key=lambda error: not isinstance(error, UncertainWriteError))
+    if len(failed) == num_shards:
+        return first
+    but = ", except for counts without ids, which would count twice" if adds_up else ""
+    kind = UncertainWriteError if isinstance(first, UncertainWriteError) else StorageError
+    error = kind(
+        f"feature view {view!r}: the rows of {counted(num_shards - len(failed), 'shard')} were written, and "
+        f"those of the shards {', '.join(map(str, failed))} were not: {first}. "
+        f"Write the batch again; what is there already does no harm{but}"
+    )
+    error.__cause__ = first
+    return error
 
 
 def divided(table: pa.Table, num_shards: int) -> dict[int, pa.Table]:

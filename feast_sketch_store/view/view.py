@@ -23,7 +23,6 @@ from feast_sketch_store.errors import (
     SketchStoreError,
     StorageError,
     UnsupportedFeatureError,
-    counted,
 )
 from feast_sketch_store.layers import SealedRows
 from feast_sketch_store.metrics import GATE_REFUSALS
@@ -53,6 +52,7 @@ from feast_sketch_store.view.shard_map import (
     check_division,
     check_map,
     divided,
+    refusal,
 )
 from feast_sketch_store.view.view_file import Registration, ViewFile, seconds_between_checks
 
@@ -207,6 +207,7 @@ class View(LiveView[Shard]):
         RowError : nothing of the rows was written.
         GateError : the view with these rows does not pass its gate; they are held back.
         StorageError : the rows of some shards were not written; it names them.
+        UncertainWriteError : rows were not written, or will appear later.
         """
         if self._is_judged(len(rows)):
             self._fill(rows)
@@ -316,14 +317,7 @@ class View(LiveView[Shard]):
         errors = in_threads(attempt, parts, _MAX_THREADS)
         failed = {number: error for number, error in zip(parts, errors, strict=True) if error is not None}
         if failed:
-            first = next(iter(failed.values()))
-            if len(failed) == len(parts):
-                raise first
-            raise StorageError(
-                f"feature view {self.name!r}: the rows of {counted(len(parts) - len(failed), 'shard')} were "
-                f"written, and those of the shards {', '.join(map(str, failed))} were not: {first}. "
-                "Write the batch again; what is there already does no harm"
-            ) from first
+            raise refusal(self.name, failed, len(parts), self._semantics.adds_up)
         self.keep_file_behind(there.shard_map, there.shards)
 
     def refresh_all(self) -> None:
@@ -382,20 +376,27 @@ class View(LiveView[Shard]):
         Raises
         ------
         GateError : it does not pass; the files are held back, see `publish` and `discard`.
-        RowError, StorageError : shards before the one that failed have their rows.
+        StorageError : the rows of some shards do not count; it names them.
         """
-        if files:
-            self._register()
+        if not files:
+            return
+        self._register()
         self._parts_of(files)
         for file in files:
             file.check()
-        if files and self.settings.gate.is_set and not force:
+        if self.settings.gate.is_set and not force:
             self._judge_fill(files)
         parts = self._parts_of(files)
-        for number, shard in parts.shards.items():
-            shard.commit_staged([file for file in files if file.shard == number])
-        if files:
-            self.keep_file_behind(parts.shard_map, parts.shards)
+        numbers, failed = sorted({file.shard for file in files}), dict[int, SketchStoreError]()
+        for place, number in enumerate(numbers):
+            try:
+                parts.shards[number].commit_staged([file for file in files if file.shard == number])
+            except SketchStoreError as error:
+                failed = dict.fromkeys(numbers[place:], error)
+                break
+        if failed:
+            raise refusal(self.name, failed, len(numbers), self._semantics.adds_up)
+        self.keep_file_behind(parts.shard_map, parts.shards)
 
     def _parts_of(self, files: Sequence[StagedFile]) -> Parts[Shard]:
         """The shards as they are now, which must be those that the files are for."""

@@ -411,6 +411,21 @@ def test_an_uncertain_commit_keeps_its_file(storage, monkeypatch):
     assert names_of(RowLog(storage).read()) == ["a", "b", "c"]
 
 
+def test_of_commits_that_fail_in_part_the_error_tells_it(log, storage):
+    put = log._wal._put
+
+    def put_the_first(identity, number, *record):
+        if number:
+            raise StorageError("unreachable")
+        put(identity, number, *record)
+
+    log._wal._put = put_the_first
+    parts = [rows("a"), rows("b"), rows("c")]
+    with pytest.raises(StorageError, match=r"^unreachable. The rows of 1 file .* Write the batch again"):
+        log.append_all(parts, parts[0].schema)
+    assert names_of(RowLog(storage).read()) == ["a"]
+
+
 def test_a_record_may_outlive_the_file_that_it_names(storage, monkeypatch):
     monkeypatch.setattr(log_module, "_MAX_WAL_ROWS", 1)
     monkeypatch.setattr(table_module, "_EARLIER_TOMBSTONE_MILLISECONDS", -1_000)

@@ -23,6 +23,7 @@ from feast_sketch_store.rows.entity_keys import hash_serialized_keys, serialize_
 from feast_sketch_store.settings.values import KeptValues, shard_count
 from feast_sketch_store.settings.view_settings import FeatureSettings, ViewSettings
 from feast_sketch_store.snapshot.manifest import checksum_of
+from feast_sketch_store.storage.base import UncertainWriteError
 from feast_sketch_store.storage.local import LocalStorage
 from feast_sketch_store.view.opening import open_view
 from feast_sketch_store.view.removal import remove_view
@@ -489,6 +490,41 @@ def test_a_write_that_fails_in_some_shards_tells_which(make_view, monkeypatch):
     monkeypatch.undo()
     view.write([row(user) for user in range(NUM_USERS)])
     assert len(shown(view, list(range(NUM_USERS)))) == 2 * NUM_USERS
+
+
+def test_a_write_that_fails_in_all_shards_may_be_uncertain(make_view, monkeypatch):
+    view = make_view(4)
+
+    def fails_with(error):
+        return lambda *part: (_ for _ in ()).throw(error)
+
+    for number, shard in view.shards.items():
+        error = UncertainWriteError("no answer") if number == 2 else StorageError("unreachable")
+        monkeypatch.setattr(shard, "append", fails_with(error))
+    with pytest.raises(UncertainWriteError, match=r"^no answer$"):
+        view.write([row(user) for user in range(NUM_USERS)])
+
+
+def test_a_staged_batch_that_fails_in_some_shards_tells_which(make_view, monkeypatch):
+    view = make_view(4)
+    files = list(view.stage([view.to_table([[row(user) for user in range(NUM_USERS)]])], "job-"))
+    real = Shard.commit_staged
+
+    def commit(shard, own):
+        if shard is view.shards[2]:
+            raise StorageError("unreachable")
+        real(shard, own)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Shard, "commit_staged", commit)
+        with pytest.raises(StorageError, match=r"rows of 2 shards were written.*shards 2, 3 were not: unre"):
+            view.commit_staged(files)
+    numbers = shards_of(user_hashes(range(NUM_USERS)), 4)
+    assert {user for user, _ in shown(view, list(range(NUM_USERS)))} == {
+        *np.flatnonzero(numbers < 2).tolist()
+    }
+    view.commit_staged(files)
+    assert len({user for user, _ in shown(view, list(range(NUM_USERS)))}) == NUM_USERS
 
 
 def test_a_seal_that_fails_in_one_shard_publishes_none(make_view, monkeypatch):
