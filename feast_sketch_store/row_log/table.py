@@ -293,8 +293,11 @@ class Table:
         compaction = state.compaction
         if compaction is None:
             return
-        if delta_protocol.last_checkpoint(self._storage) < compaction.version:
-            self._checkpoint(state.commits[:1])
+        try:
+            if delta_protocol.last_checkpoint(self._storage) < compaction.version:
+                self._checkpoint(state.commits[:1])
+        except MissingFileError:
+            return  # who compacted since has pruned
         self._storage.delete(delta_protocol.names_before(self._storage, compaction.version))
         self._storage.delete(_outdated(compaction.tombstones, delta_protocol.now()))
 

@@ -257,7 +257,7 @@ class SnapshotFolder:
     def pin(self, snapshot: SnapshotFile) -> None:
         """Hold readers at a snapshot until `unpin`. It is kept that long.
 
-        Raises StorageError: the storage cannot be written, or the snapshot is gone.
+        Raises StorageError: the storage cannot be written; MissingFileError: the snapshot is gone.
         """
         before = self.listing().pins
         match = _PIN_NAME.fullmatch(before[-1]) if before else None
@@ -266,7 +266,7 @@ class SnapshotFolder:
             file.write(f"{created_by()}\n".encode())
         if not snapshot.exists():  # a seal pruned it just now
             self.storage.delete([name])
-            raise StorageError(f"{snapshot.where()}: the snapshot no longer exists")
+            raise MissingFileError(f"{snapshot.where()}: the snapshot no longer exists")
         self.storage.delete(before)
 
     def unpin(self) -> bool:

@@ -1,11 +1,15 @@
 """Pins reads of a view to snapshots, and lets them follow the writes again."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 
 from feast_sketch_store.errors import SettingsError, counted
 from feast_sketch_store.snapshot.files import SnapshotFile
 from feast_sketch_store.snapshot.sealed import open_layers
+from feast_sketch_store.storage.base import MissingFileError
 from feast_sketch_store.view.view import View
+
+_TRIES = 10
 
 
 def pin(view: View, versions: Sequence[int] | None = None) -> tuple[int, ...]:
@@ -22,6 +26,14 @@ def pin(view: View, versions: Sequence[int] | None = None) -> tuple[int, ...]:
     StorageError : the storage cannot be written; reads follow the writes.
     """
     view.prepare()
+    for _ in range(_TRIES - 1):
+        with suppress(MissingFileError):  # a seal removed a snapshot that had just been the newest
+            return _pinned(view, versions)
+    return _pinned(view, versions)
+
+
+def _pinned(view: View, versions: Sequence[int] | None) -> tuple[int, ...]:
+    """`pin` once. Raises MissingFileError: a seal removed a snapshot meanwhile."""
     published = {number: shard.snapshots.list() for number, shard in view.shards.items()}
     if unsealed := [number for number, files in published.items() if not files]:
         of_shards = f" of the shards {', '.join(map(str, unsealed))}" if len(view.shards) > 1 else ""

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from feast_sketch_store.errors import DamagedFileError, RowError, StorageError
-from feast_sketch_store.row_log import START, RowLog, wal_objects
+from feast_sketch_store.row_log import START, RowLog, delta_protocol, wal_objects
 from feast_sketch_store.row_log import log as log_module
 from feast_sketch_store.row_log import table as table_module
 from feast_sketch_store.row_log.wal_objects import RECORDS_KEPT_SECONDS, ObjectWriteAheadLog
@@ -177,6 +177,23 @@ def test_an_absorber_that_slept_through_compactions_drops_nothing(storage, clock
     assert names_of(RowLog(storage).read()) == ["row 0 to 3", "row 4"]
     RowLog(storage).absorb()
     assert names_of(RowLog(storage).read()) == ["row 0 to 3", "row 4"]
+
+
+def test_who_prunes_beside_one_that_compacted_further_leaves_it_to_that_one(storage, monkeypatch):
+    log, other = RowLog(storage), RowLog(storage)
+    log.append(rows("a"))
+    assert log.compact([rows("all")], log.absorb())
+
+    def last_checkpoint(of):
+        monkeypatch.undo()
+        other.append(rows("b"))
+        assert other.compact([rows("all of both")], other.absorb())
+        other.prune()
+        return -1
+
+    monkeypatch.setattr(delta_protocol, "last_checkpoint", last_checkpoint)
+    log.prune()
+    assert names_of(RowLog(storage).read()) == ["all of both"]
 
 
 def test_a_file_that_a_drop_removes_before_its_commit_begins_the_log_is_not_committed(

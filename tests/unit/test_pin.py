@@ -6,6 +6,7 @@ from feast_sketch_store import metrics
 from feast_sketch_store.errors import SettingsError, StorageError
 from feast_sketch_store.operations.verification import verify_view
 from feast_sketch_store.storage.local import LocalStorage
+from feast_sketch_store.view import holding
 from feast_sketch_store.view.holding import pin, unpin
 from feast_sketch_store.view.view import View
 from tests.helpers.histories import ALWAYS, CODEC, NEVER, items_of, put, settings_of
@@ -82,6 +83,26 @@ def test_seals_and_vacuums_keep_the_snapshot(make_view):
     fill(writer, 6)
     writer.vacuum(0.0)
     assert [snapshot.version for snapshot in writer.shards[0].snapshots.list()] == [6]
+
+
+def test_a_pin_is_of_the_next_snapshot_if_a_seal_removes_the_newest(make_view, monkeypatch):
+    writer, view = make_view(NEVER), make_view(NEVER)
+    put(writer, {1: ["fill 1"]}, second=0)
+    writer.seal()
+    real, seals = holding.open_layers, [1]
+
+    def open_layers(snapshot):
+        if seals:
+            number = seals.pop() + 1
+            put(writer, {1: [f"fill {number}"]}, second=3600 * number)
+            writer.seal()
+            for name in [n for n in snapshot.storage.list() if n.startswith(snapshot.name)]:
+                snapshot.storage.delete([name])
+        return real(snapshot)
+
+    monkeypatch.setattr(holding, "open_layers", open_layers)
+    assert pin(view) == (2,)
+    assert read(view) == ["fill 2"]
 
 
 def test_another_pin_takes_the_place_of_the_first(make_view):
