@@ -4,7 +4,7 @@ import itertools
 import logging
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -136,6 +136,7 @@ class RowLog:
         self._wal = wal(storage.within(FRESH_FOLDER), rows)
         self._read_to: tuple[Cursor, dict[str, Any]] | None = None  # a position, and the columns before it
         self.appended_to: bytes | None = None  # the identity of the log of the last append
+        self.before_first: Callable[[], None] = lambda: None  # called before the first commit of a log
         self.reset()
 
     def reset(self) -> None:
@@ -352,6 +353,8 @@ class RowLog:
         """
 
         def check(tail: Tail) -> None:
+            if tail.end is None or not tail.end.next_number:
+                self.before_first()  # before the files of the batch are looked for
             self._check_begun(tail)
             for payload in payloads:
                 if isinstance(payload, DataFile) and not payload.size_bytes:

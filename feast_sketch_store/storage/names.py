@@ -23,6 +23,7 @@ OBJECT_LOG = f"{FRESH_FOLDER}log"  # in a bucket: the identity of the log, witho
 APPEND_LOCK = f"{FRESH_FOLDER}lock"  # held during an append to the log
 VIEW_FILE = "view.json"  # shards, join keys and features of the view, see `view.view_file`
 VIEW_LOCK = "view.lock"  # held while that file is changed
+REMOVAL_MARK = "being_removed"  # there while the view is removed, see `view.removal`
 
 _PLAIN = re.compile(r"[a-z0-9_][a-z0-9_-]{0,63}")
 _READABLE_CHARACTERS = 40

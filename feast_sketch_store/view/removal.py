@@ -1,13 +1,20 @@
-"""Removes views and projects, between seals and writes of other processes."""
+"""Removes views and projects, between seals and writes of other processes.
 
+Writers may know shards that a removal cannot know, or hold no lease. So a file marks the view from before its
+files are listed until they are deleted, and nobody writes the first commit of a log meanwhile: it might lie
+where files are being deleted, or name one of them.
+"""
+
+import time
 from contextlib import ExitStack
 
-from feast_sketch_store.errors import DamagedFileError
+from feast_sketch_store.errors import DamagedFileError, StorageError
 from feast_sketch_store.storage.base import Storage
 from feast_sketch_store.storage.names import (
     APPEND_LOCK,
     FRESH_FOLDER,
     OBJECT_LOG,
+    REMOVAL_MARK,
     ROWS_FOLDER,
     SEAL_LOCK,
     SNAPSHOTS_FOLDER,
@@ -16,6 +23,8 @@ from feast_sketch_store.storage.names import (
 )
 from feast_sketch_store.storage.stores import StorePlace
 from feast_sketch_store.view.view_file import shard_map_of
+
+_CUT_OFF_SECONDS = 60.0  # after which the mark of a removal that holds no lease is one of a killed process
 
 
 def remove_project(place: StorePlace, project: str) -> None:
@@ -34,6 +43,7 @@ def remove_view(storage: Storage) -> None:
         held.enter_context(storage.lease(SEAL_LOCK, wait=True))
         if storage.supports_leases:
             held.enter_context(storage.lease(VIEW_LOCK, wait=True))  # nobody makes other shards meanwhile
+        storage.replace(REMOVAL_MARK, b"")
         logs = sorted({"", *_folders_of_logs(storage), *_folders_of_shards(storage)})
         # Shards seal and absorb under locks of their own: what they write after this would have no log.
         for folder in logs[1:]:
@@ -42,12 +52,30 @@ def remove_view(storage: Storage) -> None:
             # A writer knows where the log ends, and would append there in the folder of the next one.
             for folder in logs:
                 held.enter_context(storage.lease(folder + APPEND_LOCK, wait=True))
+            storage.delete_all()
         else:
             # Writers make it again where they find another log.
             storage.delete([VIEW_FILE])
             for folder in logs:
                 _end_log(storage, folder)
-        storage.delete_all()
+            storage.delete([info.name for info in storage.walk() if info.name != REMOVAL_MARK])
+            storage.delete([REMOVAL_MARK])
+
+
+def check_not_removed(storage: Storage, view: str) -> None:
+    """Called before the first commit of a log. Raises StorageError: the view is being removed."""
+    info = storage.info(REMOVAL_MARK)
+    if info is None:
+        return
+    if time.time() - info.modified_at > _CUT_OFF_SECONDS:
+        with storage.lease(SEAL_LOCK) as is_ours:  # which removals hold
+            if is_ours:
+                storage.delete([REMOVAL_MARK])
+                return
+    raise StorageError(
+        f"feature view {view!r} is being removed. Write again when that is done or, if the process that "
+        f"removed it was killed, after {_CUT_OFF_SECONDS:.0f} seconds"
+    )
 
 
 def _end_log(storage: Storage, folder: str) -> None:

@@ -40,6 +40,7 @@ from feast_sketch_store.view.background import Sealer
 from feast_sketch_store.view.gate import DIVIDED, FILL, SEAL, Figures, HeldBack, judge
 from feast_sketch_store.view.group_commit import GroupCommit
 from feast_sketch_store.view.live import LiveView, Parts
+from feast_sketch_store.view.removal import check_not_removed
 from feast_sketch_store.view.seal_policy import Due, SealPolicy, Sizes, may_have_deltas
 from feast_sketch_store.view.semantics import named
 from feast_sketch_store.view.shard import Shard
@@ -106,7 +107,9 @@ class View(LiveView[Shard]):
         self.registration: Registration | None = Registration(storage, settings.view, first)
 
     def _open_shard(self, storage: Storage, is_replica: bool) -> Shard:
-        return Shard(storage, self._settings, self._interval_seconds, is_replica)
+        shard = Shard(storage, self._settings, self._interval_seconds, is_replica)
+        shard.row_log.before_first = partial(check_not_removed, self.storage, self.name)
+        return shard
 
     def reset_locks(self) -> None:
         super().reset_locks()
@@ -206,8 +209,7 @@ class View(LiveView[Shard]):
         ------
         RowError : nothing of the rows was written.
         GateError : the view with these rows does not pass its gate; they are held back.
-        StorageError : the rows of some shards were not written; it names them.
-        UncertainWriteError : rows were not written, or will appear later.
+        StorageError, UncertainWriteError : the rows of some shards were not written; it names them.
         """
         if self._is_judged(len(rows)):
             self._fill(rows)
@@ -662,9 +664,7 @@ class View(LiveView[Shard]):
             _logger.warning("%s: cannot be sealed: %s; a later write tries again", where, error)
 
     def _maintain(self) -> bool:
-        """Seal or absorb if it is still due; of several threads, the first one does. Returns as
-        `seal_if_due`.
-        """
+        """Seal or absorb if it is still due; of several threads, the first one does. See `seal_if_due`."""
         try:
             is_published = self._seal_if_due()
         except (SketchStoreError, MemoryError) as error:
@@ -681,8 +681,7 @@ class View(LiveView[Shard]):
     # -- clean up ------------------------------------------------------------------------------
 
     def vacuum(self, orphan_age_seconds: float = 86_400.0) -> int | None:
-        """Remove unused files: replaced rows, snapshots older than the newest sound one, leftovers of killed
-        processes.
+        """Remove unused files: replaced rows, old snapshots, and what killed processes left.
 
         After a seal this removes the last trace of deleted rows. Processes that still map an old snapshot
         keep it until they refresh. Data files that no commit names, and unfinished files, are removed when

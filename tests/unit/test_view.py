@@ -23,6 +23,8 @@ from feast_sketch_store.row_log.table import Table
 from feast_sketch_store.snapshot.files import SnapshotFolder
 from feast_sketch_store.storage import local
 from feast_sketch_store.storage.local import LocalStorage
+from feast_sketch_store.storage.names import REMOVAL_MARK, SEAL_LOCK
+from feast_sketch_store.view import removal
 from feast_sketch_store.view.loading import ShardLoader
 from feast_sketch_store.view.opening import open_view
 from feast_sketch_store.view.rebuilding import rebuild
@@ -34,7 +36,7 @@ from feast_sketch_store.view.view import View
 from tests.helpers.histories import ALWAYS, CODEC, MOMENT, NEVER, Process, filling, items_of, put, settings_of
 from tests.helpers.keys import user_hashes
 from tests.helpers.length import by_length
-from tests.storage.memory import ObjectsInMemory
+from tests.storage.memory import MemoryStorage, ObjectsInMemory
 
 SETTINGS = settings_of(0.01)
 HOUR = 3600  # seconds
@@ -181,7 +183,8 @@ class CutOff(ObjectsInMemory):
         self.delete([info.name for info in self.walk()])
 
 
-def test_a_drop_in_a_bucket_that_is_cut_off_brings_no_dropped_rows_back():
+def test_a_drop_in_a_bucket_that_is_cut_off_brings_no_dropped_rows_back(monkeypatch):
+    monkeypatch.setattr(removal, "_CUT_OFF_SECONDS", -1.0)
     is_whole, num_refused = False, 0
     for num_deletions in itertools.count():
         storage = ObjectsInMemory()
@@ -209,6 +212,26 @@ def test_a_drop_in_a_bucket_that_is_cut_off_brings_no_dropped_rows_back():
         if is_whole:
             break
     assert 0 < num_refused < num_deletions
+
+
+@pytest.mark.parametrize("storage_type", [MemoryStorage, ObjectsInMemory])
+def test_nobody_begins_a_log_while_a_view_is_removed_or_just_after_a_cut_off(storage_type, monkeypatch):
+    storage = storage_type()
+    view = open_view(storage, settings_of(1e-9), NEVER, 0.0)
+    storage.replace(REMOVAL_MARK, b"")
+    with pytest.raises(StorageError, match=r"'history' is being removed. Write again .* after 60 seconds"):
+        put(view, {1: ["a"]})
+    monkeypatch.setattr(removal, "_CUT_OFF_SECONDS", -1.0)
+    if storage.supports_leases:
+        with storage.lease(SEAL_LOCK), pytest.raises(StorageError, match="is being removed"):
+            put(view, {1: ["a"]})
+    there = put(view, {1: ["a"]})
+    assert items_of(view, [1]) == there
+    assert storage.info(REMOVAL_MARK) is None
+    storage.replace(REMOVAL_MARK, b"")
+    assert items_of(view, [1]) | put(view, {2: ["b"]}) == items_of(view, [1, 2])
+    remove_view(storage)
+    assert list(storage.walk()) == []
 
 
 def test_no_rows_are_left_of_a_snapshot_that_is_gone_without_another(make_view):
