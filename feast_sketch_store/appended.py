@@ -571,6 +571,8 @@ class Counts(AppendedFeature):
             return np.ones(number, np.int64)
         amounts = np.asarray(counts)
         what = f"the {self._where}"
+        if np.ma.is_masked(counts):
+            raise RowError(f"{what} takes {number} whole numbers here, and some are masked")
         if amounts.shape != (number,) or (number and amounts.dtype.kind not in "iu"):
             raise RowError(
                 f"{what} takes {number} whole numbers here, not {amounts.dtype}{list(amounts.shape)}"
@@ -593,20 +595,20 @@ def _microseconds(timestamps: Any, number: int) -> NDArray[np.int64]:
 
     Raises ValueError, TypeError, OverflowError, pyarrow.ArrowException: these are not times, or not so many.
     """
-    if isinstance(timestamps, np.ndarray) and timestamps.dtype == np.int64 and timestamps.shape == (number,):
+    if type(timestamps) is np.ndarray and timestamps.dtype == np.int64 and timestamps.shape == (number,):
         return np.asarray(timestamps.clip(*_ALL_SECONDS) * 1_000_000)
     times = timestamps if isinstance(timestamps, pa.Array) else pa.array(_plain(timestamps))
-    if pa.types.is_floating(times.type) and not times.null_count:
+    if times.null_count or len(times) != number:
+        what = f"{times.null_count} nulls" if times.null_count else f"{len(times)}"
+        raise ValueError(f"{number} timestamps are needed, not {what}")
+    if pa.types.is_floating(times.type):
         seconds = np.nan_to_num(times.to_numpy(zero_copy_only=False), nan=_MAX_SECONDS)
         times = pa.array(np.rint(seconds.clip(*_ALL_SECONDS) * 1e6).astype(np.int64))
-    elif pa.types.is_integer(times.type) and not times.null_count:
+    elif pa.types.is_integer(times.type):
         seconds = times.cast(pa.int64()).to_numpy(zero_copy_only=False)
         times = pa.array(seconds.clip(*_ALL_SECONDS) * 1_000_000)
     is_fine = pa.types.is_timestamp(times.type) and times.type.unit == "ns"
     times = times.cast(TIMESTAMP, safe=not is_fine).cast(pa.int64())
-    if times.null_count or len(times) != number:
-        what = f"{times.null_count} nulls" if times.null_count else f"{len(times)}"
-        raise ValueError(f"{number} timestamps are needed, not {what}")
     return np.array(times.to_numpy(zero_copy_only=False), np.int64)
 
 

@@ -58,11 +58,12 @@ class EntityColumns:
 
         Raises RowError: see `columns` and `number`.
         """
-        if isinstance(entities, np.ndarray) and entities.dtype == _HASHES and entities.ndim == 2:
+        if type(entities) is np.ndarray and entities.dtype == _HASHES and entities.shape[1:] == (2,):
             return np.ascontiguousarray(entities)
         given = self._by_name(entities)
         name, values = given[0]
-        is_int64 = isinstance(values, np.ndarray) and values.dtype == _INTEGERS and values.ndim == 1
+        # Of a subclass an element may be masked, which `columns` refuses.
+        is_int64 = type(values) is np.ndarray and values.dtype == _INTEGERS and values.ndim == 1
         if len(given) == 1 and is_int64 and pa.types.is_int64(self.join_keys[name]):
             return hash_int64_keys(name, values)
         columns = self.columns(entities)
@@ -98,8 +99,8 @@ def as_array(values: Any, kind: pa.DataType) -> pa.Array:
     if isinstance(values, str | bytes) or not isinstance(values, Sized):
         raise TypeError(f"{values!r} is a single value; give an array or a list")
     if not isinstance(values, pa.Array):
-        # NumPy cuts zeros off the end of text and bytes.
-        array = pa.array(list(values) if isinstance(values, list | tuple) else np.asarray(values))
+        # NumPy cuts zeros off the end of text and bytes. Masked elements become nulls.
+        array = pa.array(list(values) if isinstance(values, list | tuple) else np.asanyarray(values))
     if len(array) == 0:
         return pa.array([], kind)
     if array.type == pa.uuid():  # which the store keeps as text

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from feast import Entity, Field, ValueType
 from feast.types import Array, Bytes, Int64, Set, String, UnixTimestamp
 
-from feast_sketch_store import Lists, Sets, SketchReader, through_sketch
+from feast_sketch_store import Counts, Lists, Sets, SketchReader, through_sketch
 from feast_sketch_store.cli import cli
 from feast_sketch_store.errors import RowError, SettingsError, UnsupportedFeatureError
 from feast_sketch_store.operations import maintenance
@@ -392,6 +392,39 @@ def test_integers_of_any_sequence(make_store):
     store = make_store(growing(Set(Int64)))
     Sets(store, "history", "v").add((1, 2), (5, 6))
     assert reader_of(store).contains("v", (1, 2), ((5, 6), (5, 6))).tolist() == [[True, False], [False, True]]
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.int32])
+def test_masked_elements_are_nulls(make_store, dtype):
+    masked = np.ma.array(np.array([1, 2], dtype), mask=[False, True])
+    growing_counts = [
+        Field(name="n", dtype=Array(Int64), tags={"sketch.codec": "counts"}),
+        Field(name="times", dtype=Array(Int64), tags={"sketch.of": "n"}),
+        Field(name="ids", dtype=Array(String), tags={"sketch.ids_of": "n"}),
+    ]
+    sets = [Field(name="v", dtype=Set(Int64))]
+    store = make_store(make_view([*sets, *growing_counts], tags={"sketch.rows": "append"}))
+    values, counts, reader = Sets(store, "history", "v"), Counts(store, "history", "n"), reader_of(store)
+    values.add([1, 2], [1, 2])
+    for ask in (
+        lambda: reader.exists(masked),
+        lambda: reader.csr("v", masked),
+        lambda: reader.contains("v", 1, masked),
+        lambda: reader.contains("v", [1], reader.candidates("v", masked)),
+        lambda: values.add(masked, [3, 3]),
+        lambda: values.add([1, 2], masked),
+        lambda: values.add([1, 2], [3, 3], masked),
+        lambda: counts.increment([1, 2], [3, 3], masked),
+    ):
+        with pytest.raises(RowError, match=r"null|masked"):
+            ask()
+    assert reader.arrow("v", [1, 2]).to_pylist() == [[1], [2]]
+    assert reader.exists(np.ma.array([1, 5])).tolist() == [True, False]
+
+
+def test_hashes_of_entities_have_two_numbers_each(make_store):
+    with pytest.raises(RowError, match="these are not entities"):
+        reader_of(make_store(growing(Set(Int64)))).exists(np.zeros((2, 3), np.uint64))
 
 
 # -- training ----------------------------------------------------------------------------------
