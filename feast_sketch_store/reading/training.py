@@ -64,9 +64,9 @@ def through_sketch(
     -------
     A copy with the features' columns replaced, by lists of values in the order of a read or by scalars.
     Columns with the counts of values are replaced, too. Nulls among whole numbers and booleans stay nulls in
-    columns of pandas' types ``Int64``, ``Int32`` and ``boolean``. A list that is read is a new column, newest
-    item first, and so are the attributes of its items; a column of booleans, ``<list>__complete``,
-    says where the store still has all items, see `SketchReader.lists`.
+    columns of objects and of pandas' types ``Int64``, ``Int32`` and ``boolean``. A list that is read is a new
+    column, newest item first, and so are the attributes of its items; a column of booleans,
+    ``<list>__complete``, says where the store still has all items, see `SketchReader.lists`.
 
     Raises
     ------
@@ -142,7 +142,7 @@ def through_sketch(
 def _as_given(values: pa.Array, dtype: object) -> Any:
     """Values for a column of pandas, with nulls among whole numbers and booleans if its type has such nulls.
 
-    Others become floats, in which numbers beyond 2**53 change.
+    Whole numbers of columns of floats stay floats, in which numbers beyond 2**53 change.
     """
     import pandas as pd
 
@@ -150,7 +150,7 @@ def _as_given(values: pa.Array, dtype: object) -> Any:
     nullable = {pa.int32(): pd.Int32Dtype(), pa.int64(): pd.Int64Dtype(), pa.bool_(): pd.BooleanDtype()}
     if has_nulls and values.type in nullable:
         return nullable[values.type].__from_arrow__(values)
-    return values.to_pandas().to_numpy()
+    return values.to_pandas(integer_object_nulls=dtype == np.dtype(object)).to_numpy()
 
 
 def _items_before(

@@ -143,6 +143,8 @@ def test_nulls_among_whole_numbers_stay_nulls_in_columns_that_have_such(filled):
     pd.testing.assert_frame_equal(through_sketch(training, reader), training)
     of_arrow = training.astype({"number": "int64[pyarrow]", "is_new": "bool[pyarrow]"})
     pd.testing.assert_frame_equal(through_sketch(of_arrow, reader), training)
+    objects = pd.DataFrame({"number": numbers, "is_new": flags}, dtype=object)
+    pd.testing.assert_frame_equal(through_sketch(objects, reader), objects)
 
 
 def test_no_rows(filled):
