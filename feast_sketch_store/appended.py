@@ -39,7 +39,7 @@ from feast_sketch_store.errors import (
     shown,
 )
 from feast_sketch_store.online_store import any_feature_view, online_store_of
-from feast_sketch_store.reading.entities import Entities, EntityColumns, as_array
+from feast_sketch_store.reading.entities import Entities, EntityColumns, as_array, is_unmasked
 from feast_sketch_store.reading.ragged import (
     Moments,
     RaggedLists,
@@ -595,7 +595,7 @@ def _microseconds(timestamps: Any, number: int) -> NDArray[np.int64]:
 
     Raises ValueError, TypeError, OverflowError, pyarrow.ArrowException: these are not times, or not so many.
     """
-    if type(timestamps) is np.ndarray and timestamps.dtype == np.int64 and timestamps.shape == (number,):
+    if is_unmasked(timestamps) and timestamps.dtype == np.int64 and timestamps.shape == (number,):
         return np.asarray(timestamps.clip(*_ALL_SECONDS) * 1_000_000)
     times = timestamps if isinstance(timestamps, pa.Array) else pa.array(_plain(timestamps))
     if times.null_count or len(times) != number:

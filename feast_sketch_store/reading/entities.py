@@ -3,10 +3,11 @@
 from collections.abc import Mapping, Sized
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeGuard
 
 import numpy as np
 import pyarrow as pa
+from numpy.ma import MaskedArray
 from numpy.typing import ArrayLike, NDArray
 
 from feast_sketch_store.errors import RowError
@@ -58,12 +59,11 @@ class EntityColumns:
 
         Raises RowError: see `columns` and `number`.
         """
-        if type(entities) is np.ndarray and entities.dtype == _HASHES and entities.shape[1:] == (2,):
+        if is_unmasked(entities) and entities.dtype == _HASHES and entities.shape[1:] == (2,):
             return np.ascontiguousarray(entities)
         given = self._by_name(entities)
         name, values = given[0]
-        # Of a subclass an element may be masked, which `columns` refuses.
-        is_int64 = type(values) is np.ndarray and values.dtype == _INTEGERS and values.ndim == 1
+        is_int64 = is_unmasked(values) and values.dtype == _INTEGERS and values.ndim == 1
         if len(given) == 1 and is_int64 and pa.types.is_int64(self.join_keys[name]):
             return hash_int64_keys(name, values)
         columns = self.columns(entities)
@@ -84,6 +84,11 @@ class EntityColumns:
         return RowError(
             f"these are not entities of feature view {self.view!r}, whose join keys are {types}: {reason}"
         )
+
+
+def is_unmasked(values: object) -> TypeGuard[NDArray[Any]]:
+    """Whether this is a NumPy array, and of no kind whose elements may be masked, which count as nulls."""
+    return isinstance(values, np.ndarray) and not isinstance(values, MaskedArray)
 
 
 def as_array(values: Any, kind: pa.DataType) -> pa.Array:

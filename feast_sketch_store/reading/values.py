@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from feast_sketch_store.errors import RowError, SettingsError
 from feast_sketch_store.kernel.binary import Parts, parts_of
-from feast_sketch_store.reading.entities import as_array
+from feast_sketch_store.reading.entities import as_array, is_unmasked
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.vocabulary import Vocabulary
@@ -93,7 +93,7 @@ class Candidates:
         self._known: tuple[Numbering, NDArray[np.int32]] | None = None
         self._numbers: NDArray[np.int64] | None = None
         self.is_text = codec.element_kind == "string"
-        if codec.element_kind == "int64" and type(given) is np.ndarray and given.dtype == _INTEGERS:
+        if codec.element_kind == "int64" and is_unmasked(given) and given.dtype == _INTEGERS:
             self._numbers = np.ascontiguousarray(given)
 
     def __len__(self) -> int:
@@ -123,7 +123,7 @@ class Candidates:
         """The given list of strings or bytes, unchecked; None if it is not one."""
         if self._codec.element_kind not in ("string", "bytes"):
             return None
-        if type(self._given) is np.ndarray and self._given.dtype.kind in "OU":
+        if is_unmasked(self._given) and self._given.dtype.kind in "OU":
             return list(self._given.tolist())
         return self._given if type(self._given) is list else None
 

@@ -422,9 +422,12 @@ def test_masked_elements_are_nulls(make_store, dtype):
     assert reader.exists(np.ma.array([1, 5])).tolist() == [True, False]
 
 
-def test_hashes_of_entities_have_two_numbers_each(make_store):
+def test_hashes_of_entities_have_two_numbers_each(make_store, tmp_path):
+    reader = reader_of(make_store(growing(Set(Int64))))
     with pytest.raises(RowError, match="these are not entities"):
-        reader_of(make_store(growing(Set(Int64)))).exists(np.zeros((2, 3), np.uint64))
+        reader.exists(np.zeros((2, 3), np.uint64))
+    np.save(tmp_path / "hashes.npy", np.zeros((2, 2), np.uint64))
+    assert reader.exists(np.load(tmp_path / "hashes.npy", mmap_mode="r")).tolist() == [False, False]
 
 
 # -- training ----------------------------------------------------------------------------------
