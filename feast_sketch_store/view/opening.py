@@ -43,9 +43,9 @@ def open_view(
     SettingsError : there is no such shard to be served.
     """
     file = ViewFile.known(storage, is_replica)
-    shard_map = ShardMap.first(settings.num_shards)
+    shard_map, is_newer = ShardMap.first(settings.num_shards), False
     if file is not None:
-        file.check(storage, settings)
+        is_newer = file.check(storage, settings)
         there, wanted = file.shard_map.num_shards, settings.num_shards
         if there != wanted:
             _logger.warning(
@@ -61,7 +61,7 @@ def open_view(
             )
         # Rows that are being divided may stay where they are in the end; writes then go on.
         shard_map = file.shard_map.settled
-    return View(
+    view = View(
         storage,
         settings,
         policy,
@@ -71,6 +71,9 @@ def open_view(
         served if shard_map.num_shards > 1 else None,
         shard_map,
     )
+    if view.registration is not None:
+        view.registration.is_newer = is_newer
+    return view
 
 
 class ReadOnlyView(LiveView[LiveShard]):

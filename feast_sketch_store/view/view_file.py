@@ -366,6 +366,8 @@ class Registration:
     def __init__(self, storage: Storage, view: str, shard_map: ShardMap):
         self._storage, self._view, self.shard_map = storage, view, shard_map
         self._token = ""  # of a file that has what this process writes, and allows it
+        # Whether the file, if it contradicts this process's declaration, is the older of the two.
+        self.is_newer = False
         self._has_join_keys = False
         self._checked_at = -math.inf
         self._logs: Mapping[int, bytes | None] = {}  # of shards, as of that check
@@ -394,7 +396,7 @@ class Registration:
         Raises
         ------
         ShardError, UnsupportedFeatureError, SettingsError : the file contradicts the settings, and there are
-            rows; the file stays as it is.
+            rows, or it was declared anew; the file stays as it is.
         DamagedFileError, StorageError : the file cannot be read or written.
         """
         has_all = bool(self._token) and (self._has_join_keys or rows is None or not len(rows))
@@ -424,6 +426,12 @@ class Registration:
                 continue
             check_map(self._view, there.shard_map, self.shard_map)
             is_other = there.check(storage, settings)
+            if is_other and not (is_applied or self.is_newer):
+                raise SettingsError(
+                    f"feature view {self._view!r} was declared anew, and this process has the former "
+                    "declaration, which contradicts it. Let it read the registry again, with Feast by "
+                    "`store.refresh_registry()`"
+                )
             merged = wanted if is_other else there.joined_by(wanted, overrides)
             if is_applied:
                 merged = replace(
@@ -434,7 +442,7 @@ class Registration:
                 return
             with storage.lease(VIEW_LOCK, wait=True):
                 if storage.replace_known(VIEW_FILE, merged.encode(), info.token):
-                    overrides = False
+                    overrides = self.is_newer = False
         raise StorageError(
             f"{storage.where(VIEW_FILE)}: other processes keep changing it; try again when they are idle"
         )

@@ -152,6 +152,27 @@ def test_a_type_may_change_before_the_first_row(make_harness, make_view):
         early.arrow("x", [1])
 
 
+@pytest.mark.parametrize("has_written", [False, True])
+def test_a_process_with_a_former_declaration_does_not_write_into_an_empty_view(
+    make_harness, make_view, has_written
+):
+    harness = make_harness({"x": Set(String)}, **NEVER)
+    former = harness.reopened()
+    assert former.read(1) == [(None, None)]
+    if has_written:
+        former.write(1, {"x": TEXTS})
+    applied = harness.reopened()
+    if has_written:
+        applied.store.update(harness.config, [harness.view], [], [], [], False)
+    applied.view = make_view({"x": Set(Int64)})
+    applied.store.update(harness.config, [], [applied.view], [], [], False)
+    with pytest.raises(SettingsError, match=r"'history' was declared anew.*refresh_registry"):
+        former.write(1, {"x": TEXTS})
+    former.view = applied.view
+    former.write(1, {"x": NUMBERS})
+    assert applied.read(1) == former.read(1) != [(None, None)]
+
+
 @pytest.mark.parametrize("is_sealed", [False, True])
 def test_a_view_that_is_dropped_and_made_again_may_have_other_types(make_harness, make_view, is_sealed):
     harness = make_harness({"x": Set(String)}, **NEVER)
