@@ -87,6 +87,7 @@ def snapshots_of(view: View, versions: Sequence[int]) -> list[SnapshotFile]:
 
 def unpin(view: View) -> bool:
     """Let reads of all shards follow the writes again. Returns whether they were pinned."""
+    view.follow()  # pins of the shards into which the rows were divided meanwhile hold the reads
     was_pinned = [shard.snapshots.unpin() for shard in view.shards.values()]
     view.refresh_all()
     return any(was_pinned)

@@ -1,13 +1,17 @@
 """Views that are held at a snapshot: what is read, written, sealed and kept meanwhile."""
 
+from dataclasses import replace
+
 import pytest
 
 from feast_sketch_store import metrics
 from feast_sketch_store.errors import SettingsError, StorageError
+from feast_sketch_store.operations.resharding import divide
 from feast_sketch_store.operations.verification import verify_view
 from feast_sketch_store.storage.local import LocalStorage
 from feast_sketch_store.view import holding
 from feast_sketch_store.view.holding import pin, unpin
+from feast_sketch_store.view.opening import open_view
 from feast_sketch_store.view.view import View
 from tests.helpers.histories import ALWAYS, CODEC, NEVER, items_of, put, settings_of
 from tests.storage.memory import MemoryStorage
@@ -49,6 +53,18 @@ def test_a_bad_fill_is_undone_in_one_step(make_view):
         assert read(view) == ["fill 2"]
         assert not view.is_pinned
     assert not unpin(make_view())
+
+
+def test_a_process_that_knows_former_shards_ends_it(tmp_path):
+    storage = LocalStorage(tmp_path)
+    early = View(storage, SETTINGS, ALWAYS, 0.0)
+    fill(early, 1)
+    divide(storage, replace(SETTINGS, num_shards=2), NEVER, wait=lambda seconds: None)
+    late = open_view(storage, SETTINGS)
+    pin(late)
+    assert unpin(early)
+    late.refresh_all()
+    assert not late.is_pinned
 
 
 def test_writes_are_kept_and_shown_when_it_ends(make_view):
