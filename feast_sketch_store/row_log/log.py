@@ -156,8 +156,12 @@ class RowLog:
     def is_at_end(self, position: Position) -> bool:
         """Whether nothing was written after a position. Reads one file, or two names."""
         if position.cursor is None:
-            return position == START and not self._wal.first_numbers()
+            return position == START and self._has_no_log()
         return self._wal.is_at_end(position.cursor) and not self._is_replaced(position)
+
+    def _has_no_log(self) -> bool:
+        """Whether nobody has begun a log; a segment with an incomplete head does not count."""
+        return next(self._wal.starts(), None) is None
 
     def _is_replaced(self, position: Position) -> bool:
         """Whether the table has changed since an announcement that its rows will be replaced."""
@@ -510,7 +514,7 @@ class RowLog:
 
     def begin(self, schema: pa.Schema) -> LogRead:
         """Absorb after ensuring that there are a log, and a table with some columns; see `absorb`."""
-        if next(self._wal.starts(), None) is None:  # a segment with an incomplete head does not count
+        if self._has_no_log():
             self._wal.append([], self._check_begun)
         return self.extend(self.absorb(), schema)
 

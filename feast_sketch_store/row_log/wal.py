@@ -138,7 +138,7 @@ class WriteAheadLog:
         if not self._is_same(cursor, info):
             return False
         if cursor.is_closed:
-            return self._storage.info(_segment_name(cursor.next_number)) is None
+            return self._open(cursor.next_number) is None
         with suppress(MissingFileError, RewrittenError):
             # Bytes that are no record are from a writer that died.
             return not self._has_more(cursor) or self._read(cursor) == ([], cursor)

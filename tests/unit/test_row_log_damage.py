@@ -207,15 +207,21 @@ def test_a_writer_may_die_while_it_creates_the_log(storage, size, begins):
     if begins:
         log.begin(pa.schema([("name", pa.large_string())]))
     assert not log.read()
+    assert log.is_at_end(log.read().position)
     log.append(rows("b"))
     assert names_of(RowLog(storage).read()) == ["b"]
 
 
-def test_a_writer_may_die_between_two_segments(log, storage):
+@pytest.mark.parametrize("begun", [None, b"", bytes(8)])
+def test_a_writer_may_die_between_two_segments(log, storage, begun):
     log.append(rows("a"))
     log._wal.close_segment()
+    if begun is not None:
+        storage.replace(f"fresh/{1:020d}.log", begun)
     for other in (RowLog(storage), log):
-        assert names_of(other.read()) == ["a"]
+        read = other.read()
+        assert names_of(read) == ["a"]
+        assert other.is_at_end(read.position)
     other.append(rows("b"))
     assert names_of(RowLog(storage).read()) == ["a", "b"]
     log.absorb()
