@@ -115,15 +115,10 @@ _FROM_THE_START = (
 
 ALL = tuple(value for value in list(globals().values()) if isinstance(value, Metric))
 
+# Held during each call of prometheus_client, and by who forks: nothing resets the client's own locks in a
+# child, which would wait for them forever.
 _lock = threading.Lock()
-
-
-def _reset_lock() -> None:
-    global _lock
-    _lock = threading.Lock()
-
-
-os.register_at_fork(after_in_child=_reset_lock)
+os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
 
 _made: dict[str, Any] = {}
 _children: dict[tuple[str, ...], Any] = {}
@@ -154,7 +149,8 @@ def _record(metric: Metric, labels: tuple[str, ...], how: str, value: Any) -> No
     if not is_loaded():
         return
     try:
-        getattr(_child(metric, labels), how)(value)
+        with _lock:
+            getattr(_child(metric, labels), how)(value)
     except Exception as error:  # an OSError; and after one in a fork, others, as its files are None
         _warn(getattr(error, "strerror", None) or repr(error))
 
@@ -166,11 +162,11 @@ def _warn(reason: str) -> None:
 
 
 def _child(metric: Metric, labels: tuple[str, ...]) -> Any:
+    """What takes the values of a metric with these labels; the lock is held."""
     key = (metric.name, *labels)
     child = _children.get(key)
     if child is None:
-        with _lock:
-            child = _children[key] = _made_of(metric).labels(*labels)
+        child = _children[key] = _made_of(metric).labels(*labels)
     return child
 
 

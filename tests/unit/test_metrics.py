@@ -246,6 +246,27 @@ def test_forked_processes_count_for_themselves(view, scrape):
     assert scrape.all(metrics.READS, metrics.ENTITIES_READ, metrics.ABSENT_ENTITIES) == [3, 5, 2]
 
 
+def test_no_process_is_forked_within_a_call_of_the_client(view, monkeypatch):
+    """Its locks would stay locked in the child forever."""
+    has_lock = []
+
+    class Child:
+        def set(self, value):
+            has_lock.append(metrics._lock.locked())
+
+        inc = observe = set
+
+    monkeypatch.setattr(metrics, "_child", lambda metric, labels: Child())
+    view.write([row(1, "x")])
+    view.read(user_hashes([1]), [])
+    assert has_lock
+    assert all(has_lock)
+    child = multiprocessing.get_context("fork").Process(target=_read_in_child, args=(view,))
+    child.start()
+    child.join()
+    assert (child.exitcode, metrics._lock.locked()) == (0, False)
+
+
 def test_nothing_is_counted_where_nobody_can_scrape(view, monkeypatch):
     monkeypatch.delitem(sys.modules, "prometheus_client")
     monkeypatch.setattr(metrics, "_children", {})
