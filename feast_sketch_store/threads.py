@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from functools import cached_property
 from itertools import chain, islice
 from typing import Any, TypeVar
 
@@ -15,6 +16,23 @@ T = TypeVar("T")
 
 _NUM_THREADS = min(os.cpu_count() or 1, 8)  # each has batches in memory
 _NICE = 10  # of threads at low priority
+
+
+def _reset_cached_properties() -> None:
+    """Replace the locks of cached properties, which Python 3.11 has, and which another thread of the parent
+    process may have held when it forked.
+    """
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] != __package__:
+            continue
+        for kind in vars(module).values():
+            for attribute in vars(kind).values() if isinstance(kind, type) else ():
+                if isinstance(attribute, cached_property):
+                    attribute.lock = threading.RLock()  # type: ignore[attr-defined]
+
+
+if sys.version_info < (3, 12):
+    os.register_at_fork(after_in_child=_reset_cached_properties)
 
 _own = threading.local()  # of each thread, whether it leaves a core to others
 

@@ -3,10 +3,12 @@
 import os
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from feast_sketch_store import threads
+from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.threads import (
     _NICE,
     Threads,
@@ -106,3 +108,15 @@ def test_work_that_a_thread_of_a_pool_has_waiting_is_done_once():
         may_end.set()
         first.result(60)
     assert done == [0, 1]
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="cached properties have no locks")
+def test_a_child_can_use_cached_properties_whatever_its_parent_was_doing():
+    lock = vars(FeatureCodec)["is_collection"].lock
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(lock.acquire).result()
+        child = os.fork()
+        if child == 0:
+            os._exit(not vars(FeatureCodec)["is_collection"].lock.acquire(blocking=False))
+        pool.submit(lock.release).result()
+    assert os.waitpid(child, 0)[1] == 0
