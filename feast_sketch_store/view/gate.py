@@ -187,12 +187,18 @@ class HeldBack:
     def hold(self, storage: Storage, logs: Mapping[int, RowLog]) -> None:
         """Hold the fill back, in place of another one. The caller holds the view's lease.
 
-        A process that is killed here leaves either fill held back, and files that a vacuum removes.
+        A process that is killed here leaves either fill held back, and files that a vacuum removes. So it
+        leaves those of the other fill where no lease keeps out who publishes it and is committing them.
         """
         before = HeldBack.read(storage)
         self._write(storage)
-        if before is not None:
+        if before is not None and storage.supports_leases:
             before.delete_files(logs, self.names)
+
+    def release(self, storage: Storage) -> None:
+        """Hold the fill back no longer, unless another one has taken its place."""
+        if HeldBack.read(storage) == self:
+            storage.delete([HELD_BACK_FILE])
 
     def delete_files(self, logs: Mapping[int, RowLog], kept: Set[str] = frozenset()) -> None:
         """Delete the files that no commit names from the row logs of shards, except some."""

@@ -33,7 +33,7 @@ from feast_sketch_store.rows.limits import gathered
 from feast_sketch_store.rows.list_log import ListRows, list_tables
 from feast_sketch_store.settings.view_settings import ViewSettings
 from feast_sketch_store.storage.base import Storage, UncertainWriteError
-from feast_sketch_store.storage.names import HELD_BACK_FILE, SEAL_LOCK, VIEW_FILE, remove_left_over
+from feast_sketch_store.storage.names import SEAL_LOCK, VIEW_FILE, remove_left_over
 from feast_sketch_store.threads import in_threads
 from feast_sketch_store.view import joint_seal
 from feast_sketch_store.view.background import Sealer
@@ -458,7 +458,7 @@ class View(LiveView[Shard]):
                 # A run that was killed may have committed some of them.
                 committed = {name for shard in self.shards.values() for name in shard.row_log.committed()}
                 self.commit_staged([file for file in files if file.file.name not in committed], force)
-                self.storage.delete([HELD_BACK_FILE])
+                fill.release(self.storage)
         self.seal(timeout_seconds=self.lock_timeout_seconds, force=force)
         return None if fill is None else fill.num_rows
 
@@ -468,7 +468,7 @@ class View(LiveView[Shard]):
             fill = HeldBack.read(self.storage)
             if fill is None:
                 return None
-            self.storage.delete([HELD_BACK_FILE])
+            fill.release(self.storage)
             fill.delete_files(self._row_logs())
             return fill.num_rows
 

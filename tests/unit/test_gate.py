@@ -101,6 +101,25 @@ def test_a_fill_is_not_discarded_while_it_is_published(sealed, tmp_path):
     assert sealed.publish(force=True) == len(USERS)
 
 
+def test_a_fill_without_a_lease_takes_the_place_of_one_that_is_being_published_and_leaves_its_files():
+    files = Files()
+    view, other = (open_view(ObjectsInMemory(files), settings_of(change=0.2), BY_JOB, 0.0) for _ in range(2))
+    view.write(rows_of(USERS))
+    view.seal()
+    fill_badly(view)
+    commit = view.commit_staged
+
+    def beside_another_fill(*arguments, **options):
+        fill_badly(other, 2)
+        commit(*arguments, **options)
+
+    view.commit_staged = beside_another_fill
+    assert view.publish(force=True) == len(USERS)
+    assert num_items(other) == dict.fromkeys(USERS, 1)
+    assert other.publish(force=True) == len(USERS)
+    assert num_items(view) == dict.fromkeys(USERS, 2)
+
+
 @pytest.mark.slow
 def test_a_bad_fill_is_held_back_until_it_is_published_or_discarded(make_view):
     view = make_view(change=0.2)
