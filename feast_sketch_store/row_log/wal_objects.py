@@ -275,9 +275,12 @@ class ObjectWriteAheadLog(WriteAheadLog):
         if identity is None:
             return
         for n in self._numbers(identity):
-            if n < number and self._record(identity, n).kind != CLOSED:
-                content = b"".join(map(bytes, _pieces(identity, n, CLOSED, b"")))
-                self._storage.replace(_name(identity, n), content)
+            if n >= number:
+                break
+            with suppress(MissingFileError):  # another process has just dropped it
+                if self._record(identity, n).kind != CLOSED:
+                    content = b"".join(map(bytes, _pieces(identity, n, CLOSED, b"")))
+                    self._storage.replace(_name(identity, n), content)
 
     def _storage_time(self) -> float:
         """The current time, by the storage's clock."""

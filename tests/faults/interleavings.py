@@ -86,7 +86,8 @@ class History:
         self._disturber = rng.choice(("", "", "dropper", "pinner"))
         num_entities = len(SHARED) + OWN_PER_WRITER * self._num_writers
         hindered = [*HINDERED, *(["does not pass its gate"] if self._gate.is_set else [])]
-        hindered += NO_ANSWER if self._server.loses else ()
+        # The mark of a drop may arrive when the drop is done.
+        hindered += (*NO_ANSWER, "is being removed") if self._server.loses else ()
         if self._place == "bucket without leases":
             hindered += WITHOUT_LEASES
             self._disturber = self._disturber.replace("dropper", "")

@@ -380,6 +380,25 @@ def test_a_vacuum_takes_rows_out_of_records(log, storage):
     assert not list(RowLog(storage).cut_off())
 
 
+def test_of_two_vacuums_one_may_find_records_gone(log, storage, clock):
+    for n in range(3):
+        log.append(rows(f"row {n}"))
+    log.absorb()
+    clock.now += 10 * RECORDS_KEPT_SECONDS
+    numbers, other = log._wal._numbers, RowLog(storage)
+
+    def numbers_before_another_drops_them(*arguments):
+        found = numbers(*arguments)
+        other._wal.drop_before(3)
+        return found
+
+    log._wal._numbers = numbers_before_another_drops_them
+    log._wal.erase_before(3)
+    assert len(records(storage)) == 1
+    assert b"row" not in storage.read(f"fresh/{records(storage)[0]}")
+    assert names_of(RowLog(storage).read()) == ["row 0", "row 1", "row 2"]
+
+
 def test_a_log_that_was_dropped_does_not_come_back(storage):
     log, position = RowLog(storage), None
     for n in range(3):
