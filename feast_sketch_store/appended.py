@@ -159,8 +159,8 @@ class AppendedFeature(ABC):
             values = [values] * num_rows
         events = times = self._times(until, num_rows)
         if (listing := self._codec.listing) is not None:
-            # A sealed item has the time at which its tick began: an end within a tick would hide it or not,
-            # by whether it is sealed.
+            # A sealed item has the time at which its tick began: an end within a tick would hide fewer items
+            # before a seal than after it.
             tick = listing.resolution_microseconds
             times = (events // tick + 1) * tick - 1
         self._write(columns, (np.arange(num_rows + 1), self._values(values, num_rows), times), events, REMOVE)

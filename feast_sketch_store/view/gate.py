@@ -187,8 +187,8 @@ class HeldBack:
     def hold(self, storage: Storage, logs: Mapping[int, RowLog]) -> None:
         """Hold the fill back, in place of another one. The caller holds the view's lease.
 
-        A process that is killed here leaves either fill held back, and files that a vacuum removes. So it
-        leaves those of the other fill where no lease keeps out who publishes it and is committing them.
+        A process that is killed here leaves either fill held back, and files that a vacuum removes. Where no
+        lease keeps others out, the files of the other fill stay for a vacuum: a process may be publishing it.
         """
         before = HeldBack.read(storage)
         self._write(storage)

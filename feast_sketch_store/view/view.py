@@ -681,7 +681,7 @@ class View(LiveView[Shard]):
     # -- clean up ------------------------------------------------------------------------------
 
     def vacuum(self, orphan_age_seconds: float = 86_400.0) -> int | None:
-        """Remove unused files: replaced rows, old snapshots, and what killed processes left.
+        """Remove unused files: replaced rows, snapshots before the newest sound one, and leftovers.
 
         After a seal this removes the last trace of deleted rows. Processes that still map an old snapshot
         keep it until they refresh. Data files that no commit names, and unfinished files, are removed when
