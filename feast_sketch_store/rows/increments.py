@@ -63,22 +63,27 @@ def ids_of_counted(codecs: Sequence[FeatureCodec]) -> list[tuple[FeatureCodec, F
 def counted_once(table: pa.Table, codecs: Sequence[FeatureCodec], known: Known) -> pa.Table:
     """Rows of the log, in commit order, without the ids that were counted before; their counts are 0.
 
-    ``known`` is what entities remember from before these rows.
+    ``known`` is what entities remember from before these rows. A row of what an entity had when rows were
+    merged adds nothing to that; its ids were counted.
 
     Raises DamagedFileError: a row that counts has another number of ids than of values.
     """
     pairs = ids_of_counted(codecs)
     if not pairs or OPERATION not in table.column_names:
         return table
-    counts = pc.equal(table[OPERATION].combine_chunks(), COUNT).fill_null(False)
-    counts = counts.to_numpy(zero_copy_only=False)
+    operations = table[OPERATION].combine_chunks()
+    counts = pc.equal(operations, COUNT).fill_null(False).to_numpy(zero_copy_only=False)
     keys = row_keys(table)
     after, behind_barrier = keys.after_barriers()  # what a deletion hides is neither counted nor known
-    rows = after[counts[after] & ~keys.deleted[after]]
+    after = after[~keys.deleted[after]]
+    rows = after[counts[after]]
     if not len(rows):
         return table
     _, entities = keys.take(rows).newest()
-    owners = np.zeros(len(table), np.int64)
+    merged = after[operations.is_null().to_numpy(zero_copy_only=False)[after]]
+    found, owners_of_merged = find_sorted(entities.entity_hashes, keys.entity_hashes[merged])
+    owners = np.full(len(table), -1)
+    owners[merged[found]] = owners_of_merged
     _, owners[rows] = find_sorted(entities.entity_hashes, keys.entity_hashes[rows])
     forgets = np.zeros(len(entities), np.bool_)
     forgets[owners[rows]] = behind_barrier[rows]
@@ -104,7 +109,8 @@ def _counted_once(
     Parameters
     ----------
     codecs : of the ids and of what they count.
-    is_counting, owners : bool[n] and int64[n], the rows that count, and their entities.
+    is_counting : bool[n], the rows that count.
+    owners : int64[n], the entities of these rows and of merged ones, negative for other rows.
     forgets : bool[entities], whose ids of earlier rows do not count.
     known : the ids that entities remember.
     """
@@ -116,16 +122,18 @@ def _counted_once(
             f"row {wrong.argmax()} has {id_lengths[wrong][0]} ids in feature {of_ids.feature!r} and "
             f"{lengths[wrong][0]} values in feature {counted.feature!r}"
         )
-    own = pc.list_flatten(ids).filter(pa.array(np.repeat(is_counting, id_lengths)))
+    owners_of_ids = np.repeat(owners, id_lengths)
+    own = pc.list_flatten(ids).filter(pa.array(owners_of_ids >= 0))
     encoded = of_ids.to_storage(own).dictionary_encode()
     vocabulary, symbols = Vocabulary(encoded.dictionary), encoded.indices.to_numpy(zero_copy_only=False)
     width = max(1, len(vocabulary))
-    facts = np.repeat(np.where(is_counting, owners, 0), np.where(is_counting, lengths, 0)) * width + symbols
+    facts = owners_of_ids[owners_of_ids >= 0] * width + symbols
     is_known = np.ones(len(facts), np.bool_)
     is_known[np.unique(facts, return_index=True)[1]] = False  # the first of equal ones counts
     owners_of_known, symbols_of_known = known(vocabulary)
     kept = (symbols_of_known >= 0) & ~forgets[owners_of_known]
     is_known |= np.isin(facts, owners_of_known[kept] * width + symbols_of_known[kept])
+    is_known = is_known[np.repeat(is_counting, id_lengths)[owners_of_ids >= 0]]
     if not is_known.any():
         return table
     name = counts_column(counted.feature)

@@ -12,6 +12,7 @@ from feast_sketch_store.rows.count_log import counts_column
 from feast_sketch_store.rows.encoding import deletions
 from feast_sketch_store.rows.increments import counted_once
 from feast_sketch_store.rows.list_log import to_list_log
+from feast_sketch_store.view.semantics import named
 from tests.helpers.keys import user_key
 from tests.helpers.values import make_value
 
@@ -71,6 +72,19 @@ def test_a_deletion_forgets():
     table = pa.concat_tables([before, gone, after], promote_options="default").combine_chunks()
     counts, _ = counted(table, everything)
     assert counts == [[1], None, [1], [0]]  # the deletion hides the first row
+
+
+def test_ids_of_merged_rows_were_counted():
+    """A process may read them and rows that were written meanwhile together."""
+    written = log(row(1, ["a"], ["x"]), row(1, ["a", "a"], ["y", "z"]), row(2, ["a"], ["x"]))
+    semantics = named("append", CODECS)
+    (merged,) = (table for _, table in semantics.fold(lambda columns: iter([written.slice(0, 2)])).batches())
+    assert merged["author"].to_pylist() == [["a"]]
+    table = pa.concat_tables([merged, written], promote_options="default").combine_chunks()
+    assert counted(table) == ([[3], [0], [0, 0], [1]], [["x", "y", "z"], [], [], ["x"]])
+    gone = deletions([user_key(1)], NOW)
+    table = pa.concat_tables([merged, gone, written], promote_options="default").combine_chunks()
+    assert counted(table)[0] == [[3], None, [1], [1, 1], [1]]
 
 
 def test_rows_without_ids_get_the_same_ones_again():
