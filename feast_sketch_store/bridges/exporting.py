@@ -66,7 +66,7 @@ def export(
     taken = done = 0
     features = [codec.feature for codec in opened.settings.codecs if not codec.is_computed]
     absent = {name: Value() for name in features}  # else the other store keeps those of the row before
-    parts = [kept for part in opened.shards.values() if (kept := part.kept_rows()) is not None]
+    parts = opened.kept_rows()
     total = sum(len(kept) for kept in parts)
     try:
         target.update(config, [], [table], [], [], True)

@@ -38,10 +38,6 @@ class _Backed(NamedTuple):
         """The names of the backed features."""
         return [codec.feature for codec in self.codecs]
 
-    def kept_rows(self) -> list[FoldedRows]:
-        """The rows that count, of each shard that has some."""
-        return [kept for shard in self.view.shards.values() if (kept := shard.kept_rows()) is not None]
-
 
 def refill(
     store: FeatureStore, view: str, on_progress: Callable[[int, int], object] = lambda done, total: None
@@ -63,7 +59,7 @@ def refill(
     if backed is None:
         raise SettingsError(f"feature view {view!r} has no features that a backing store keeps")
     num_written = done = 0
-    kept = backed.kept_rows()
+    kept = backed.view.kept_rows()
     total = sum(len(part.keys) for part in kept)
     for table, rows in _parts(backed, kept):
         has_value = np.array([bool(values) for _, values, _, _ in rows])
@@ -86,7 +82,7 @@ def differences(store: FeatureStore, view: str, num_rows: int = 1_000) -> list[s
     backed = _backed(store, view)
     if backed is None:
         return []
-    kept = backed.kept_rows()
+    kept = backed.view.kept_rows()
     is_chosen = np.zeros(sum(len(part.keys) for part in kept), np.bool_)
     is_chosen[np.random.default_rng().permutation(len(is_chosen))[:num_rows]] = True
     missing: dict[str, list[str]] = {name: [] for name in backed.features}

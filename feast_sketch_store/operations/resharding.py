@@ -103,7 +103,7 @@ def divide(
                     _remove_unfinished(storage, there.moves_to)
                 _tell(storage, former_files(storage, former.shard_map))
             if former.shard_map.num_shards == num_shards:
-                return sum(len(part.kept_rows() or ()) for part in former.shards.values())
+                return sum(map(len, former.kept_rows()))
             wait(2 * seconds_between_checks(storage))
             # The rows are those that count already.
             moved = View(storage, replace(settings, gate=Gate()), policy, 0.0, shard_map=shard_map)

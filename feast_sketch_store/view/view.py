@@ -42,7 +42,7 @@ from feast_sketch_store.view.group_commit import GroupCommit
 from feast_sketch_store.view.live import LiveView, Parts
 from feast_sketch_store.view.removal import check_not_removed
 from feast_sketch_store.view.seal_policy import Due, SealPolicy, Sizes, may_have_deltas
-from feast_sketch_store.view.semantics import named
+from feast_sketch_store.view.semantics import FoldedRows, named
 from feast_sketch_store.view.shard import Shard
 from feast_sketch_store.view.shard_map import (
     DIVIDED_BYTES,
@@ -326,6 +326,11 @@ class View(LiveView[Shard]):
         """`refresh` of all shards, whether they are served or not."""
         for shard in self.shards.values():
             shard.refresh()
+
+    def kept_rows(self) -> list[FoldedRows]:
+        """`Shard.kept_rows` of each shard that has some, wherever the rows are by now."""
+        self.follow()
+        return [kept for shard in self.shards.values() if (kept := shard.kept_rows()) is not None]
 
     @property
     def snapshot_versions(self) -> tuple[int | None, ...]:

@@ -381,6 +381,15 @@ def test_refill_writes_all_rows_again(shop):
     assert shop.read([1, 7])["bio"] == ["new of 1", "bio of 7"]
 
 
+def test_a_refill_has_rows_that_another_process_wrote_into_new_shards(tmp_path):
+    options = {"type": "sqlite", "path": "behind.db"}
+    shop, other = Shop(tmp_path / "repo", options).applied(), Shop(tmp_path / "repo", options)
+    shop.write(users([1]))
+    resharding.reshard(other.store, "users", 4, wait=lambda seconds: None)
+    other.write(users([2]))
+    assert refilling.refill(shop.store, "users") == 2
+
+
 def test_a_replica_refills_nothing(tmp_path):
     options = {"type": "sqlite", "path": "behind.db"}
     shop = Shop(tmp_path / "repo", options).applied()
