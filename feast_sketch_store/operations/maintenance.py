@@ -294,13 +294,13 @@ def publish(store: FeatureStore, view: str, force: bool = False) -> int | None:
     ShardError : the rows were divided into other shards since; the fill must be discarded.
     """
     require_writer(store.config)
-    return opened_view(store, view).publish(force)
+    return holding.publish(opened_view(store, view), force)
 
 
 def discard(store: FeatureStore, view: str) -> int | None:
     """Delete the rows of a fill that the gate held back. Returns their number; None if there is none."""
     require_writer(store.config)
-    return opened_view(store, view).discard()
+    return holding.discard(opened_view(store, view))
 
 
 def watch(

@@ -187,21 +187,25 @@ class HeldBack:
     def hold(self, storage: Storage, logs: Mapping[int, RowLog]) -> None:
         """Hold the fill back, in place of another one. The caller holds the view's lease.
 
-        A process that is killed here leaves either fill held back, and files that a vacuum removes. Where no
-        lease keeps others out, the files of the other fill stay for a vacuum: a process may be publishing it.
+        A process that is killed here leaves either fill held back, and files that a vacuum removes.
         """
         before = HeldBack.read(storage)
         self._write(storage)
-        if before is not None and storage.supports_leases:
-            before.delete_files(logs, self.names)
+        if before is not None:
+            before.delete_files(storage, logs, self.names)
 
     def release(self, storage: Storage) -> None:
         """Hold the fill back no longer, unless another one has taken its place."""
         if HeldBack.read(storage) == self:
             storage.delete([HELD_BACK_FILE])
 
-    def delete_files(self, logs: Mapping[int, RowLog], kept: Set[str] = frozenset()) -> None:
-        """Delete the files that no commit names from the row logs of shards, except some."""
-        for entry in self.entries:
+    def delete_files(
+        self, storage: Storage, logs: Mapping[int, RowLog], kept: Set[str] = frozenset()
+    ) -> None:
+        """Delete the files that no commit names from the row logs of shards, except some.
+
+        Where no lease keeps others out, they stay for a vacuum: a process may be publishing the fill.
+        """
+        for entry in self.entries if storage.supports_leases else ():
             if entry["name"] not in kept and entry["shard"] in logs:
                 logs[entry["shard"]].discard_staged(entry["name"])

@@ -1,4 +1,4 @@
-"""Pins reads of a view to snapshots, and lets them follow the writes again."""
+"""What a view holds: reads at a snapshot that it is pinned to, and a fill that its gate held back."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -7,6 +7,7 @@ from feast_sketch_store.errors import SettingsError, counted
 from feast_sketch_store.snapshot.files import SnapshotFile
 from feast_sketch_store.snapshot.sealed import open_layers
 from feast_sketch_store.storage.base import MissingFileError
+from feast_sketch_store.view.gate import DIVIDED, HeldBack
 from feast_sketch_store.view.view import View
 
 _TRIES = 10
@@ -91,3 +92,39 @@ def unpin(view: View) -> bool:
     was_pinned = [shard.snapshots.unpin() for shard in view.shards.values()]
     view.refresh_all()
     return any(was_pinned)
+
+
+def publish(view: View, force: bool = False) -> int | None:
+    """Let the rows of a fill that was held back count, if there is one, and seal.
+
+    With ``force`` the gate is not asked. Returns the number of rows that count now; None if no fill was held
+    back.
+
+    Raises
+    ------
+    GateError : the view still does not pass.
+    ShardError : the rows were divided into other shards since; the fill must be discarded.
+    DamagedFileError, StorageError : files cannot be read or written.
+    """
+    with view.unchanging():  # nobody discards the files meanwhile
+        fill = HeldBack.read(view.storage)
+        if fill is not None:
+            remedy = DIVIDED.format(view=view.name)
+            files = [view.staged(entry, remedy) for entry in fill.entries]
+            # A run that was killed may have committed some of them.
+            committed = {name for log in view.row_logs().values() for name in log.committed()}
+            view.commit_staged([file for file in files if file.file.name not in committed], force)
+            fill.release(view.storage)
+    view.seal(timeout_seconds=view.lock_timeout_seconds, force=force)
+    return None if fill is None else fill.num_rows
+
+
+def discard(view: View) -> int | None:
+    """Delete the rows of a fill that was held back. Returns their number; None if there is none."""
+    with view.unchanging():
+        fill = HeldBack.read(view.storage)
+        if fill is None:
+            return None
+        fill.release(view.storage)
+        fill.delete_files(view.storage, view.row_logs())
+        return fill.num_rows

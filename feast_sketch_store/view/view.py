@@ -37,7 +37,7 @@ from feast_sketch_store.storage.names import SEAL_LOCK, VIEW_FILE, remove_left_o
 from feast_sketch_store.threads import in_threads
 from feast_sketch_store.view import joint_seal
 from feast_sketch_store.view.background import Sealer
-from feast_sketch_store.view.gate import DIVIDED, FILL, SEAL, Figures, HeldBack, judge
+from feast_sketch_store.view.gate import FILL, SEAL, Figures, HeldBack, judge
 from feast_sketch_store.view.group_commit import GroupCommit
 from feast_sketch_store.view.live import LiveView, Parts
 from feast_sketch_store.view.removal import check_not_removed
@@ -382,7 +382,7 @@ class View(LiveView[Shard]):
 
         Raises
         ------
-        GateError : it does not pass; the files are held back, see `publish` and `discard`.
+        GateError : it does not pass; the files are held back, see `holding.publish`.
         StorageError : the rows of some shards do not count; it names them.
         """
         if not files:
@@ -437,45 +437,12 @@ class View(LiveView[Shard]):
             try:
                 self.judge(joint_seal.figures_with(shards, files), FILL)
             except GateError as error:
-                HeldBack.of(files, error).hold(self.storage, self._row_logs())
+                HeldBack.of(files, error).hold(self.storage, self.row_logs())
                 raise
 
-    def _row_logs(self) -> dict[int, RowLog]:
+    def row_logs(self) -> dict[int, RowLog]:
+        """The row log of each shard."""
         return {number: shard.row_log for number, shard in self.shards.items()}
-
-    def publish(self, force: bool = False) -> int | None:
-        """Let the rows of a fill that was held back count, if there is one, and seal.
-
-        With ``force`` the gate is not asked. Returns the number of rows that count now; None if no fill was
-        held back.
-
-        Raises
-        ------
-        GateError : the view still does not pass.
-        ShardError : the rows were divided into other shards since; the fill must be discarded.
-        DamagedFileError, StorageError : files cannot be read or written.
-        """
-        with self.unchanging():  # nobody discards the files meanwhile
-            fill = HeldBack.read(self.storage)
-            if fill is not None:
-                remedy = DIVIDED.format(view=self.name)
-                files = [self.staged(entry, remedy) for entry in fill.entries]
-                # A run that was killed may have committed some of them.
-                committed = {name for shard in self.shards.values() for name in shard.row_log.committed()}
-                self.commit_staged([file for file in files if file.file.name not in committed], force)
-                fill.release(self.storage)
-        self.seal(timeout_seconds=self.lock_timeout_seconds, force=force)
-        return None if fill is None else fill.num_rows
-
-    def discard(self) -> int | None:
-        """Delete the rows of a fill that was held back. Returns their number; None if there is none."""
-        with self.unchanging():
-            fill = HeldBack.read(self.storage)
-            if fill is None:
-                return None
-            fill.release(self.storage)
-            fill.delete_files(self._row_logs())
-            return fill.num_rows
 
     # -- seal ----------------------------------------------------------------------------------
 

@@ -46,7 +46,7 @@ from feast_sketch_store.operations import resharding
 from feast_sketch_store.operations.verification import verify_view
 from feast_sketch_store.settings.table import Gate
 from feast_sketch_store.storage.base import Storage, UncertainWriteError
-from feast_sketch_store.view.holding import pin, unpin
+from feast_sketch_store.view import holding
 from feast_sketch_store.view.opening import ReadOnlyView, open_view
 from feast_sketch_store.view.rebuilding import rebuild
 from feast_sketch_store.view.removal import remove_view
@@ -168,8 +168,8 @@ class History:
             "vacuum": lambda: view.vacuum(),
             "rebuild": lambda: rebuild(view, partial(self._fill, view)),
             "divide": lambda: self._divide(rng.choice((1, 2, 4))),
-            "publish": lambda: view.publish(force=rng.random() < 0.5),
-            "discard": lambda: view.discard(),
+            "publish": lambda: holding.publish(view, force=rng.random() < 0.5),
+            "discard": lambda: holding.discard(view),
         }
         gated = 2 * self._gate.is_set
         for _ in range(rng.randint(1, 4)):
@@ -240,9 +240,9 @@ class History:
         view = self._opened()
         for _ in range(rng.randint(1, 3)):
             self.board.do("seal", view.seal)
-            self.board.do("pin", partial(pin, view))
+            self.board.do("pin", partial(holding.pin, view))
             self.board.read(view, process)
-            self.board.do("unpin", partial(unpin, view))
+            self.board.do("unpin", partial(holding.unpin, view))
 
     def _end(self, process: str, rng: random.Random) -> None:
         self.turns.pass_time(1_000)  # who was killed holds no lease any more
@@ -251,7 +251,7 @@ class History:
         if (there := shard_map_of(self._storage())).is_moving:
             self._divide(there.num_shards)
         view = self._opened()
-        self.board.do("unpin", partial(unpin, view))
+        self.board.do("unpin", partial(holding.unpin, view))
         self.board.read(view, "unsealed")
         view.seal(force=True)
         self.board.read(view, "sealed")

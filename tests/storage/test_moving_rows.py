@@ -18,7 +18,7 @@ from feast_sketch_store.settings.table import Gate
 from feast_sketch_store.storage.base import UncertainWriteError
 from feast_sketch_store.storage.local import LocalStorage
 from feast_sketch_store.structures.goals import NOISE_RATIO, Goal
-from feast_sketch_store.view.holding import pin
+from feast_sketch_store.view import holding
 from feast_sketch_store.view.opening import ReadOnlyView, open_view
 from feast_sketch_store.view.rebuilding import rebuild
 from feast_sketch_store.view.removal import remove_view
@@ -248,9 +248,9 @@ def test_a_fill_that_was_held_back_before_a_division_must_be_discarded(place):
     for num_shards in (2, 1):
         divide(place.open(), replace(SETS, num_shards=num_shards), NEVER, lambda seconds: None)
     with pytest.raises(ShardError, match="discard history`, and run its job again"):
-        writer.publish(force=True)
-    assert writer.discard() == 20
-    assert writer.publish(force=True) is None
+        holding.publish(writer, force=True)
+    assert holding.discard(writer) == 20
+    assert holding.publish(writer, force=True) is None
     assert shown(writer) == expected
 
 
@@ -371,7 +371,7 @@ def test_reads_that_are_held_are_not_moved(place):
     writer = opened(place, 1)
     expected = put(writer, range(10), ["before"])
     writer.seal()
-    pin(writer)
+    holding.pin(writer)
     with pytest.raises(StorageError, match=r"pinned to a snapshot.*unpin history"):
         divide(place.open(), replace(SETS, num_shards=4), NEVER, lambda seconds: None)
     assert shown(opened(place, 1)) == expected
