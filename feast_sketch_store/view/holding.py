@@ -17,7 +17,7 @@ def pin(view: View, versions: Sequence[int] | None = None) -> tuple[int, ...]:
     """Pin reads of all processes to a snapshot of each shard, until `unpin`. Returns their versions.
 
     Writes are kept, and not shown. No write seals meanwhile; `seal` still does. ``versions`` are those that
-    `feast-sketch inspect` shows; None for the newest.
+    `feast-sketch inspect` shows; None for the newest that can be read.
 
     Raises
     ------
@@ -35,22 +35,23 @@ def pin(view: View, versions: Sequence[int] | None = None) -> tuple[int, ...]:
 
 def _pinned(view: View, versions: Sequence[int] | None) -> tuple[int, ...]:
     """`pin` once. Raises MissingFileError: a seal removed a snapshot meanwhile."""
-    published = {number: shard.snapshots.list() for number, shard in view.shards.items()}
-    if unsealed := [number for number, files in published.items() if not files]:
+    newest = {number: shard.newest_snapshot() for number, shard in view.shards.items()}
+    if unsealed := [number for number, snapshot in newest.items() if snapshot is None]:
         of_shards = f" of the shards {', '.join(map(str, unsealed))}" if len(view.shards) > 1 else ""
         raise SettingsError(
             f"feature view {view.name!r} has no snapshot{of_shards} to pin reads to; "
             "seal it first: `feast-sketch seal`"
         )
-    if versions is None:
-        versions = [files[0].version for files in published.values()]
-    if len(versions) != len(published):
+    if versions is not None and len(versions) != len(newest):
         raise SettingsError(
-            f"feature view {view.name!r} has {counted(len(published), 'shard')}, and "
+            f"feature view {view.name!r} has {counted(len(newest), 'shard')}, and "
             f"{counted(len(versions), 'version')} given; give the version of each shard, as "
             "`feast-sketch inspect` shows them"
         )
-    chosen = snapshots_of(view, versions)
+    if versions is None:
+        chosen = [snapshot for snapshot in newest.values() if snapshot is not None]
+    else:
+        chosen = snapshots_of(view, versions)
     for base, deltas in map(open_layers, chosen):
         if backed := base.backed.union(*[delta.layer.backed for delta in deltas]):
             raise SettingsError(
@@ -64,7 +65,7 @@ def _pinned(view: View, versions: Sequence[int] | None) -> tuple[int, ...]:
     except BaseException:
         unpin(view)
         raise
-    return tuple(versions)
+    return tuple(snapshot.version for snapshot in chosen)
 
 
 def snapshots_of(view: View, versions: Sequence[int]) -> list[SnapshotFile]:

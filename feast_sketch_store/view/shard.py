@@ -478,6 +478,13 @@ class Shard(LiveShard):
         sealed = self._last_sealed() if self.settings.computed else None
         return {} if sealed is None else sealed.formulas
 
+    def newest_snapshot(self) -> SnapshotFile | None:
+        """The newest snapshot that can be read; None before the first seal.
+
+        Raises DamagedFileError: none of them can be read.
+        """
+        return self._loader.sealed().snapshot
+
     def _last_sealed(self) -> SketchLayer | None:
         """The base of the newest snapshot; None if there is none that can be read."""
         try:

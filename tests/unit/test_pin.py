@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from feast_sketch_store import metrics
-from feast_sketch_store.errors import SettingsError, StorageError
+from feast_sketch_store.errors import DamagedFileError, SettingsError, StorageError
 from feast_sketch_store.operations.resharding import divide
 from feast_sketch_store.operations.verification import verify_view
 from feast_sketch_store.storage.local import LocalStorage
@@ -141,6 +141,19 @@ def test_a_version_that_is_not_there_is_refused(make_view):
     with pytest.raises(SettingsError, match="no snapshot of version 7; there are the versions: 1"):
         pin(make_view(), [7])
     assert not make_view().is_pinned
+
+
+def test_a_damaged_snapshot_is_not_chosen(make_view):
+    """Seals that no lease keeps apart can remove the base under a delta."""
+    view = make_view()
+    for number in (1, 2):
+        fill(view, number)
+    newest = view.shards[0].snapshots.list()[0]
+    newest.storage.delete([newest.file("base").name])
+    assert pin(make_view()) == (1,)
+    assert read(make_view()) == ["fill 1"]
+    with pytest.raises(DamagedFileError, match="there is no such file, which"):
+        pin(make_view(), [2])
 
 
 def test_a_snapshot_that_is_gone_never_becomes_another_one(make_view):
