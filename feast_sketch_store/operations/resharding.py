@@ -127,8 +127,13 @@ def divide(
             is_done = True
         finally:
             if not is_done:
+                # First the new shards, which makes room on a full disk, unless readers may be there already.
+                is_used = shard_map_of(storage) == filled
+                if not is_used:
+                    _remove_unfinished(storage, shard_map.folder)
                 put_map(storage, settings, former.shard_map, [begun, filled])
-                _remove_unfinished(storage, shard_map.folder)
+                if is_used:
+                    _remove_unfinished(storage, shard_map.folder)
         # Readers of old shards would miss what is written to the new ones.
         for part in former.shards.values():
             part.snapshots.note_move()

@@ -349,6 +349,33 @@ def test_a_rebuild_has_happened_although_its_files_cannot_be_removed(place, monk
     assert view.vacuum(0.0) > 0
 
 
+def test_a_division_that_fills_the_disk_leaves_the_view_as_it_was(tmp_path, monkeypatch):
+    class Disk(LocalStorage):
+        """Has room for the former shards only."""
+
+        is_full = False
+
+        def replace_known(self, name, content, token):
+            if self.is_full and any("shards-" in info.name for info in self.walk()):
+                raise StorageError("No space left on device")
+            return super().replace_known(name, content, token)
+
+    disk = Disk(tmp_path)
+    view = open_view(disk, SETS, NEVER, 0.0)
+    put(view, range(NUM_USERS), ["a"])
+
+    def fail(*_):
+        disk.is_full = True
+        raise StorageError("No space left on device")
+
+    monkeypatch.setattr(Shard, "draft", fail)
+    with pytest.raises(StorageError, match="No space left"):
+        divide(disk, replace(SETS, num_shards=4), NEVER, lambda seconds: None)
+    put(view, range(NUM_USERS), ["b"], 1)
+    assert shown(opened(Folder(tmp_path), 1)) == {user: {"b"} for user in range(NUM_USERS)}
+    assert not [*tmp_path.glob("shards-*")]
+
+
 def test_a_view_that_is_made_while_it_is_divided_keeps_its_rows():
     """In a bucket; in a folder, who makes the view's file waits."""
     place = Bucket()
