@@ -534,7 +534,7 @@ def run_inputs(seed: int, numbers: range, stores: list[Store], folder: Path, pip
                 outcome, detail = "too much memory", f"{grown} bytes for an input of {size}"
         except AssertionError as error:
             outcome, _, detail = str(error).partition(": ")
-        except BaseException as error:  # panics of Rust are no Exception
+        except BaseException as error:  # whatever it is, the parent counts it
             frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename.startswith(PACKAGE)]
             where = " < ".join(f"{Path(f.filename).name}:{f.lineno} {f.name}" for f in reversed(frames[-3:]))
             outcome, detail = f"{type(error).__name__} at {where}", str(error)

@@ -1,7 +1,7 @@
 /* Fails those calls of this process that touch one folder, from the n-th on or only the n-th.
  *
  * Preloaded by io_errors.py, which calls io_errors_arm through ctypes. What does not fail goes straight to
- * the kernel, so the functions of the C library need not be looked up. Files are told by absolute path:
+ * the kernel, so the functions of the C library need not be looked up. Files are known by absolute path:
  * a path relative to a folder's descriptor, as only shutil uses it, always passes.
  */
 

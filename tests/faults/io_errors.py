@@ -15,10 +15,9 @@ on. After each such round
 Now and then the folder really turns read-only, for a process without privileges: reads are right,
 everything that writes raises `StorageError`, and no file changes.
 
-The calls are made to fail by a library that is compiled from io_errors.c and preloaded, because most of
-them come from the Rust library of the row log, out of reach for Python. libfiu could do that too, but knows
-no folders and counts no calls: it fails them at random in all of the process, which then hangs for good
-when a thread of the Rust library could not wake another one.
+The calls are made to fail by a library that is compiled from io_errors.c and preloaded: Python's files and
+Arrow call the system from C, where nothing in Python can come between. libfiu could do that too, but knows no
+folders and counts no calls.
 """
 
 import argparse
@@ -134,7 +133,7 @@ def attempt(action: Callable[[], Any]) -> dict[str, Any]:
     """What an action returned; or what it raised, and where in the package."""
     try:
         return {"result": action()}
-    except BaseException as error:  # panics of Rust are no Exception
+    except BaseException as error:  # whatever it is, the parent counts it
         root = error
         while root.__cause__:
             root = root.__cause__
@@ -154,7 +153,6 @@ def run_child(task: Callable[[Callable[..., None]], None]) -> tuple[list[dict[st
     def run(pipe: int) -> None:
         signal.alarm(SECONDS_PER_ROUND)
         logging.disable()
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # threads of the Rust library tell of their panics
         task(lambda **event: os.write(pipe, f"{event!r}\n".encode()))
 
     pid, lines = in_child(run)
