@@ -31,7 +31,7 @@ from feast_sketch_store.engines import seal_job
 from feast_sketch_store.engines.seal_job import ENGINES
 from feast_sketch_store.errors import GateError, counted
 from feast_sketch_store.operations import backing, maintenance
-from feast_sketch_store.operations.exporting import exported
+from feast_sketch_store.operations.metrics_endpoint import exported
 from feast_sketch_store.operations.resharding import reshard
 from feast_sketch_store.storage.bucket_check import check_bucket
 from feast_sketch_store.storage.buckets import is_url

@@ -13,7 +13,7 @@ from feast.infra.passthrough_provider import PassthroughProvider
 
 from feast_sketch_store import feast_parts
 from feast_sketch_store.online_store import SketchOnlineStore, online_store_of
-from feast_sketch_store.operations.exporting import exported_by_child
+from feast_sketch_store.operations.metrics_endpoint import exported_by_child
 from feast_sketch_store.serve.answers import Answers
 from feast_sketch_store.serve.guard import Guard
 from feast_sketch_store.serve.records import PATH, Records

@@ -21,7 +21,7 @@ from prometheus_client.multiprocess import MultiProcessCollector
 
 from feast_sketch_store import metrics
 from feast_sketch_store.errors import RowError, StorageError
-from feast_sketch_store.operations.exporting import exported
+from feast_sketch_store.operations.metrics_endpoint import exported
 from feast_sketch_store.storage.local import LocalStorage
 from feast_sketch_store.view.loading import ShardLoader
 from feast_sketch_store.view.seal_policy import SealPolicy
