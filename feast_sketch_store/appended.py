@@ -55,7 +55,7 @@ from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.encoding import TIMESTAMP, deletion_rows
 from feast_sketch_store.rows.entity_keys import serialize_columns
 from feast_sketch_store.rows.increments import COUNT, check_ids
-from feast_sketch_store.rows.limits import impossible_moment
+from feast_sketch_store.rows.limits import aware, impossible_moment
 from feast_sketch_store.rows.list_log import REMOVE, REPLACE, ListRows
 from feast_sketch_store.settings.resolve import join_key_columns
 from feast_sketch_store.view.state import State
@@ -631,7 +631,7 @@ def _in_utc(moment: Any) -> Any:
     if isinstance(moment, datetime):
         if moment != moment:  # pandas' NaT, which is no time
             return None
-        return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+        return aware(moment)
     return datetime(moment.year, moment.month, moment.day, tzinfo=UTC) if isinstance(moment, date) else moment
 
 

@@ -13,6 +13,7 @@ from feast.field import Field
 from feast_sketch_store.layers import SealedRows
 from feast_sketch_store.rows.codecs import EXACT, MEMBERSHIP, FeatureCodec
 from feast_sketch_store.rows.encoding import FeastRow
+from feast_sketch_store.rows.limits import aware
 from feast_sketch_store.settings.features import is_embedding
 from feast_sketch_store.settings.resolve import own_fields
 from feast_sketch_store.settings.table import CODEC_TAG
@@ -125,8 +126,7 @@ def warn_of_write(location: str, view: str, rows: Sequence[FeastRow], ttl_micros
     """Warn if rows have expired before they are written."""
     if ttl_microseconds is not None and location not in _warned:
         limit = datetime.now(UTC) - timedelta(microseconds=ttl_microseconds)
-        moments = (row[2] if row[2].tzinfo else row[2].replace(tzinfo=UTC) for row in rows)
-        num_expired = sum(moment < limit for moment in moments)
+        num_expired = sum(aware(row[2]) < limit for row in rows)
         subject = f"{num_expired} of {len(rows)} rows written"
         _warn_of_expired(location, view, subject, num_expired, ttl_microseconds)
 

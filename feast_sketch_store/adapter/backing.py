@@ -39,6 +39,7 @@ from feast_sketch_store.metrics import BACKING_FAILURES, BACKING_LOOKUPS, BACKIN
 from feast_sketch_store.rows.codecs import VALUE, FeatureCodec
 from feast_sketch_store.rows.encoding import NO_TIMESTAMP, FeastRow, RowKeys, row_keys
 from feast_sketch_store.rows.entity_keys import find_sorted
+from feast_sketch_store.rows.limits import aware
 from feast_sketch_store.settings.table import FAIL, MISSING_FEATURES
 from feast_sketch_store.view.shard_map import shards_of
 from feast_sketch_store.view.view import View
@@ -455,5 +456,4 @@ def _moment(moment: datetime | None, otherwise: datetime) -> datetime:
     """A time in UTC. Stores without timestamps give None, or 1970 itself."""
     if moment is None:
         return otherwise
-    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-    return otherwise if moment == EPOCH else moment
+    return otherwise if aware(moment) == EPOCH else aware(moment)

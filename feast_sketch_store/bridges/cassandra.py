@@ -5,7 +5,6 @@ keys' tokens, which are hashes. Timestamps have milliseconds.
 """
 
 from collections.abc import Iterator, Sequence
-from datetime import UTC
 from importlib import import_module
 from itertools import groupby
 from typing import Any
@@ -16,6 +15,7 @@ from cassandra.query import SimpleStatement
 
 from feast_sketch_store import feast_parts
 from feast_sketch_store.bridges.base import HashOrderedBridge, OtherRow, OtherView, entity_of, values_of
+from feast_sketch_store.rows.limits import aware
 
 _ROWS_A_CALL = 5000  # one for each feature of an entity
 _ENTITIES_A_PAGE = 1000
@@ -76,5 +76,5 @@ class CassandraBridge(HashOrderedBridge):
             if not found:
                 continue
             content = {name: value for _, _, name, value, _ in found}
-            event = max(moment for *_, moment in found).replace(tzinfo=UTC)
+            event = aware(max(moment for *_, moment in found))
             yield OtherRow(entity_of(key, self.view), values_of(content, self.view), event)

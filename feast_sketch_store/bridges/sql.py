@@ -21,6 +21,7 @@ from feast_sketch_store.bridges.base import Bridge, OtherRow, OtherView, Page, e
 from feast_sketch_store.errors import StorageError, shown
 from feast_sketch_store.planning.plan import Estimate
 from feast_sketch_store.rows.entity_keys import key_text
+from feast_sketch_store.rows.limits import aware
 
 _ROWS_A_PAGE = 5000  # of the table: one for each feature of an entity
 _KEYS_A_CALL = 500  # of a sample
@@ -231,4 +232,4 @@ def _moment(stored: Any) -> datetime:
         moment = datetime.fromisoformat(stored)
     if not isinstance(moment, datetime):
         raise TypeError(f"{shown(stored)} is not a time")
-    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+    return aware(moment).astimezone(UTC)

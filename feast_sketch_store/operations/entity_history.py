@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC
 from typing import Any
 
 import pyarrow as pa
@@ -27,6 +27,7 @@ from feast_sketch_store.rows.encoding import (
     NULLS,
 )
 from feast_sketch_store.rows.entity_keys import key_text, serialize_entity_keys
+from feast_sketch_store.rows.limits import aware
 from feast_sketch_store.view.semantics import RowSemantics, named
 from feast_sketch_store.view.shard_map import shard_of_hash
 from feast_sketch_store.view.state import State
@@ -203,8 +204,4 @@ def _not_written(
 
 
 def _moment(value: Any) -> str | None:
-    return None if value is None else _in_utc(value).isoformat()
-
-
-def _in_utc(value: datetime) -> datetime:
-    return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+    return None if value is None else aware(value).astimezone(UTC).isoformat()

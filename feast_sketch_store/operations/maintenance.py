@@ -41,6 +41,7 @@ from feast_sketch_store.operations.resharding import former_files, remove_former
 from feast_sketch_store.operations.verification import Verification, size_of, verify_view
 from feast_sketch_store.rows.codecs import BINNED, SCORE
 from feast_sketch_store.rows.entity_keys import find_sorted, hash_serialized_keys, serialize_entity_keys
+from feast_sketch_store.rows.limits import aware
 from feast_sketch_store.settings.resolve import first_moment, ttl_microseconds
 from feast_sketch_store.settings.table import Backing
 from feast_sketch_store.storage.base import Storage
@@ -520,8 +521,8 @@ def rebuild(
     online_store, table = _resolve(store, view)
     if getattr(table, "batch_source", None) is None:
         raise SketchStoreError(f"feature view {view!r} has no batch source to rebuild from")
-    last = _in_utc(end or datetime.now(UTC))
-    first = _in_utc(start or first_moment(table, last))
+    last = aware(end or datetime.now(UTC))
+    first = aware(start or first_moment(table, last))
     if first > last:
         raise SketchStoreError(
             f"feature view {view!r}: there is no time from {first} to {last} to rebuild it from; "
@@ -550,10 +551,6 @@ def rebuild(
     if is_done and opened.settings.backed_codecs:
         refill(store, view)
     return opened.stats().sealed_entities if is_done else None
-
-
-def _in_utc(moment: datetime) -> datetime:
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
 def views_of(store: FeatureStore) -> list[str]:

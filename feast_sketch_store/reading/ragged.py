@@ -22,7 +22,7 @@ from feast_sketch_store.layers.row_reader import NO_LIMIT, Column, read_items
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.encoding import NO_TIMESTAMP, TIMESTAMP
-from feast_sketch_store.rows.limits import impossible_moment
+from feast_sketch_store.rows.limits import aware, impossible_moment
 from feast_sketch_store.view.live_shard import expire_before_of
 from feast_sketch_store.view.state import State
 
@@ -238,8 +238,7 @@ def window_of_lists(
 def _microseconds_of(moment: object, where: str) -> int:
     if not isinstance(moment, datetime) or moment != moment:  # pandas' NaT
         raise RowError(f"min_timestamp is {moment!r} for the {where}; give a datetime, or None for all items")
-    known = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-    return (known - _EPOCH) // timedelta(microseconds=1)
+    return (aware(moment) - _EPOCH) // timedelta(microseconds=1)
 
 
 def _moments(until: Moments, number: int, where: str) -> NDArray[np.int64]:

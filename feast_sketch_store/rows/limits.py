@@ -1,10 +1,11 @@
-"""Limits: how large a row may be, which times it may have, and how many rows are processed together.
+"""Limits: how large a row may be, which moments it may have, and how many rows are processed together.
 
 A row is measured when it is written, so every acknowledged row can be read. Readers refuse larger rows,
 because a small file can claim any number of values.
 """
 
 from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
 
 import numpy as np
 import pyarrow as pa
@@ -27,6 +28,11 @@ GROUP_ROWS = 1 << 16
 GROUP_ELEMENTS = 1 << 17  # of the widest column
 GROUP_BYTES = 1 << 26
 _GATHERED_BYTES = 1 << 23  # several groups, so that the last, incomplete one matters little
+
+
+def aware(moment: datetime) -> datetime:
+    """The same moment with a time zone: a naive one is in UTC."""
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
 def impossible_moment(times: NDArray[np.int64]) -> tuple[int, str] | None:
