@@ -1,11 +1,12 @@
 """Labelled rows: whether something happened to an entity, and what was known beside its features.
 
-Needs SciPy, the optional dependency `plan`.
+Needs the optional dependencies `plan`.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -104,11 +105,9 @@ def candidate_ids(
 
 
 def require_scipy() -> None:
-    """Raise a PlanError if SciPy is not installed, which fits models."""
-    try:
-        import scipy  # noqa: F401
-    except ImportError as error:
-        raise PlanError("a plan with labels needs SciPy: `pip install scipy`") from error
+    """Raise a PlanError if packages that fit models are not installed."""
+    if missing := [name for name in ("scipy", "threadpoolctl") if find_spec(name) is None]:
+        raise PlanError(f"a plan with labels needs more packages: `pip install {' '.join(missing)}`")
 
 
 def _outcomes(table: pa.Table) -> NDArray[np.bool_]:

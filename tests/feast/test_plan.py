@@ -106,7 +106,6 @@ def history(store, plan_once):
 @pytest.fixture(scope="module")
 def labels(tmp_path_factory, rows):
     """1,200 labels, of which having article 30 decides most."""
-    pytest.importorskip("scipy")
     rng = np.random.default_rng(4)
     users = rng.integers(0, NUM_USERS, 1_200)
     has = np.array([30 in rows.viewed[user] for user in users])
@@ -295,7 +294,6 @@ def test_labels_that_the_features_say_nothing_of_choose_nothing(labels, run, tmp
 
 
 def test_candidates_of_labels_and_progress(store, rows, tmp_path):
-    pytest.importorskip("scipy")
     rng = np.random.default_rng(15)
     users, candidates = rng.integers(0, NUM_USERS, 1_200), rng.integers(0, 60, 1_200)
     has = np.array([5 in rows.viewed[user] for user in users])
@@ -449,7 +447,6 @@ class TestRefused:
         ],
     )
     def test_labels(self, store, tmp_path, columns, text):
-        pytest.importorskip("scipy")
         path = tmp_path / "labels.parquet"
         pd.DataFrame(columns).to_parquet(path)
         with pytest.raises(PlanError, match=text) as refused:
@@ -457,7 +454,6 @@ class TestRefused:
         assert str(path) in str(refused.value)
 
     def test_labels_that_are_no_parquet(self, store, tmp_path):
-        pytest.importorskip("scipy")
         (tmp_path / "labels.csv").write_text("user_id,label\n1,0\n")
         with pytest.raises(SketchStoreError, match="cannot be read"):
             plan_view(store, "history", labels=tmp_path / "labels.csv")

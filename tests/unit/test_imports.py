@@ -61,7 +61,8 @@ def test_the_command_line_needs_no_extra():
 import sys
 for name in [name for name in sys.modules if name.startswith("feast_sketch_store.")]:
     del sys.modules[name]  # of a process that has imported Feast
-for name in "obstore scipy sklearn pyspark ray redis psycopg pymysql boto3 cassandra happybase".split():
+extras = "obstore scipy threadpoolctl sklearn pyspark ray redis psycopg pymysql boto3 cassandra happybase"
+for name in extras.split():
     sys.modules[name] = None  # an import of it fails
 from feast_sketch_store.cli import cli
 cli(["check-bucket", "s3://bucket"])

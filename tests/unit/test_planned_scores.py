@@ -35,7 +35,6 @@ def people():
 @pytest.fixture(scope="module")
 def task(people):
     """Labels that many values decide, each a little; and the group of a person."""
-    pytest.importorskip("scipy")
     groups, sample = people
     rng = np.random.default_rng(6)
     feature = sample.features["f0"]
@@ -100,7 +99,6 @@ def test_a_score_keeps_what_sets_keep_at_a_fraction_of_their_bytes(people, task,
 
 def test_a_score_keeps_a_part_of_the_gain_where_weights_fit_the_training_rows_by_chance():
     """300 rows decide 300 weights. A coefficient fitted to the same rows would hide the context."""
-    pytest.importorskip("scipy")
     rng = np.random.default_rng(8)
     feature = feature_of(rng.random((NUM_ROWS, 300)) < 0.1)
     context = rng.normal(0, 1, NUM_ROWS)
