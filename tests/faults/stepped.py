@@ -267,8 +267,18 @@ class Folder(memory.OwnProcess, memory.MemoryStorage):
 
     @contextmanager
     def lease(self, name: str, wait: bool = False, create: bool = True) -> Iterator[bool]:
-        with self.turns.lock(self._key(name), wait) as is_mine:
-            yield is_mine
+        """Hold a lock on a file. If that is deleted meanwhile, others can lock another file of its name."""
+        key, files, is_held = self._key(name), self.files.files, False
+        folder = key.rpartition("/")[0]
+        while not is_held:
+            if not create and not any(known.startswith(folder) for known in files):
+                yield False
+                return
+            token, *_ = files.setdefault(key, (next(self.files.tokens), self.turns.seconds, b""))
+            with self.turns.lock(f"{key} {token}", wait) as is_mine:
+                is_held = not is_mine or (key in files and files[key][0] == token)
+                if is_held:
+                    yield is_mine
 
 
 class Server:
