@@ -291,8 +291,11 @@ class Model:
         self.check_training(reader)
 
     def new_reader(self):
+        """A reader that learns of changes from this process alone: a poll between two reads of a check may
+        find another numbering of values.
+        """
         return SketchReader(
-            str(self.folder / "sketch"), "history", "shop", ttl=TTL, refresh_interval_seconds=60
+            str(self.folder / "sketch"), "history", "shop", ttl=TTL, refresh_interval_seconds=3_600
         )
 
     def check_store(self):
