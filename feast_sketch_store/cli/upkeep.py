@@ -207,7 +207,7 @@ def publish(open_store: OpenStore, view: str, force: bool, as_json: bool) -> Non
 def discard(open_store: OpenStore, view: str, as_json: bool) -> None:
     """Delete the rows of a fill that the gate of a VIEW held back.
 
-    Rows that reads show stay.
+    Rows that reads show stay. In a bucket the files of the others stay until a vacuum, a day later.
     """
     store = store_with(open_store, view)
     num_rows = maintenance.discard(store, view)

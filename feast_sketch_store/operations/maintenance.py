@@ -299,7 +299,10 @@ def publish(store: FeatureStore, view: str, force: bool = False) -> int | None:
 
 
 def discard(store: FeatureStore, view: str) -> int | None:
-    """Delete the rows of a fill that the gate held back. Returns their number; None if there is none."""
+    """Delete the rows of a fill that the gate held back. Returns their number; None if there is none.
+
+    In a bucket, where another process may be publishing them, a vacuum deletes their files later.
+    """
     require_writer(store.config)
     return holding.discard(opened_view(store, view))
 

@@ -121,7 +121,10 @@ def publish(view: View, force: bool = False) -> int | None:
 
 
 def discard(view: View) -> int | None:
-    """Delete the rows of a fill that was held back. Returns their number; None if there is none."""
+    """Delete the rows of a fill that was held back. Returns their number; None if there is none.
+
+    In a bucket, where another process may be publishing them, a vacuum deletes their files later.
+    """
     with view.unchanging():
         fill = HeldBack.read(view.storage)
         if fill is None:
