@@ -43,7 +43,6 @@ def ray_repository(make_repository):
 
 
 def test_a_bucket_is_filled(ray_repository, moto):
-    pytest.importorskip("obstore")
     options = {"path": f"{moto.bucket()}/features", "storage_options": moto.options}
     repository = ray_repository(OWN, num_users=200, **options)
     repository.materialize()

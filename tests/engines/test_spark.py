@@ -221,7 +221,6 @@ def test_the_memory_of_feasts_task_does_not_grow_with_its_rows(spark_repository,
 
 @pytest.mark.parametrize("engine", ["spark.engine", OWN["type"]])
 def test_a_bucket_is_filled(spark_repository, moto, engine):
-    pytest.importorskip("obstore")
     options = {"path": f"{moto.bucket()}/features", "storage_options": moto.options}
     repository = spark_repository({"type": engine}, **options)
     repository.materialize()

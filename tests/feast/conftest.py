@@ -219,7 +219,6 @@ def other_server(
 
         def server(name: str) -> Any:
             if name == "moto":
-                pytest.importorskip("boto3")
                 return object_server("moto").port
             if name not in started:
                 started[name] = running.enter_context(SERVERS[name](tmp_path_factory.mktemp(name)))

@@ -118,7 +118,6 @@ def start(name, port=None):
 
 @contextmanager
 def moto():
-    pytest.importorskip("moto.server", reason="moto[server] is not installed")
     port = free_port()
     # -P keeps its folder off the path, because helpers have common names.
     command = [sys.executable, "-P", Path(__file__).with_name("moto_server.py")]

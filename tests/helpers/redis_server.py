@@ -6,6 +6,7 @@ import time
 from contextlib import ExitStack, contextmanager
 
 import pytest
+import redis
 
 from tests.helpers.ports import free_port, free_ports
 
@@ -13,7 +14,6 @@ from tests.helpers.ports import free_port, free_ports
 @contextmanager
 def running_cluster(folder, num_nodes=3):
     """The ports of a cluster of servers without replicas; skips the test where there is no Redis."""
-    redis = pytest.importorskip("redis")
     with ExitStack() as servers:
         ports = free_ports(num_nodes)  # the one 10,000 above is that of the cluster's bus
         for port in ports:
@@ -37,7 +37,6 @@ def running_redis(folder, *options, port=None):
     """The port of a server with a client of it; skips the test where there is no Redis."""
     if shutil.which("redis-server") is None:
         pytest.skip("needs redis-server")
-    redis = pytest.importorskip("redis")
     port = port or free_port()
     command = [
         "redis-server",
