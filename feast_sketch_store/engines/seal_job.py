@@ -73,13 +73,15 @@ def seal_by(store: FeatureStore, view: str, run: Run) -> bool:
     opened = online_store.writer(store.config, feature_view)
     task = partial(run_step, artifacts=SerializedArtifacts.serialize(feature_view, store.config))  # type: ignore[no-untyped-call]
     with opened.sealing():
-        parts = opened.shards
+        parts, folder = opened.shards, opened.shard_map.folder
         given = inputs_of(parts)
         if not given:
             return False
 
         def all_do(step: str, joint: SharedVocabularies = _NOTHING) -> list[bytes]:
-            return run(task, [request_of(step, number, rows, joint) for number, rows in given.items()])
+            return run(
+                task, [request_of(step, number, folder, rows, joint) for number, rows in given.items()]
+            )
 
         joint = numbered(
             parts,
@@ -92,7 +94,7 @@ def seal_by(store: FeatureStore, view: str, run: Run) -> bool:
         publish_drafts(parts, drafts, opened.approve)
         large = [n for n, draft in drafts.items() if draft.compacts]
         if large:
-            run(task, [request_of(FINISH, number, given[number]) for number in large])
+            run(task, [request_of(FINISH, number, folder, given[number]) for number in large])
         for number, rows in given.items():
             parts[number].finish_seal(rows, False)
     return True
@@ -147,10 +149,15 @@ def _ray(config: Any) -> Run:
 # -- a task: one step of the seal of one shard -----------------------------------------------------------
 
 
-def request_of(step: str, shard: int, given: LogRead, joint: SharedVocabularies = _NOTHING) -> bytes:
-    """The request for a task: the step, the shard, its rows to seal, and what all shards share."""
-    content, columns = describe_joint(joint)
-    return pack({"step": step, "shard": shard, "input": given.to_entry(), "joint": content}, columns)
+def request_of(
+    step: str, shard: int, folder: str, given: LogRead, joint: SharedVocabularies = _NOTHING
+) -> bytes:
+    """The request for a task: the step, the shard and the folder of all shards, its rows to seal, and what
+    all shards share.
+    """
+    described, columns = describe_joint(joint)
+    content = {"step": step, "shard": shard, "shards_folder": folder, "input": given.to_entry()}
+    return pack({**content, "joint": described}, columns)
 
 
 def run_step(request: bytes, artifacts: SerializedArtifacts) -> bytes:
@@ -170,12 +177,14 @@ def run_step(request: bytes, artifacts: SerializedArtifacts) -> bytes:
     feature_view, online_store, _, config = artifacts.unserialize()  # type: ignore[no-untyped-call]
     # With the present settings: a worker keeps views from task to task.
     view = online_store.writer(config, feature_view)
-    parts: Mapping[int, Shard] = view.shards
-    part = parts.get(content["shard"])
-    if part is None:
+    if view.shard_map.folder != content["shards_folder"]:
+        view.follow()
+    if view.shard_map.folder != content["shards_folder"]:
         raise StorageError(
             f"{view.storage.location}: the rows were divided into other shards meanwhile; seal again"
         )
+    parts: Mapping[int, Shard] = view.shards
+    part = parts[content["shard"]]
     codecs = {codec.feature: as_stored(codec) for codec in part.settings.codecs}
     joint = joint_of(content["joint"], columns, codecs)
     given = part.row_log.table_rows_of(content["input"])

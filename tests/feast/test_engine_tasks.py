@@ -2,6 +2,7 @@
 
 import copy
 import tracemalloc
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
@@ -15,9 +16,11 @@ from feast.types import Array, Int64, String
 from feast_sketch_store.engines import seal_job, write_job
 from feast_sketch_store.engines.write_job import WriteJob
 from feast_sketch_store.errors import RowError, ShardError, SketchStoreError, StorageError
+from feast_sketch_store.operations.resharding import divide
 from feast_sketch_store.rows import limits
 from feast_sketch_store.settings.table import Refresh
 from feast_sketch_store.view import opening
+from feast_sketch_store.view.opening import open_view
 from feast_sketch_store.view.shard_map import ShardMap
 from feast_sketch_store.view.view_file import put_map
 from tests.helpers.keys import entity_key
@@ -289,9 +292,32 @@ def test_a_worker_that_stays_seals_with_the_present_settings(make_harness, in_wo
     row_log = harness.store.view(harness.config, harness.view).shards[0].row_log
     for days, num_rows in ((1, 1), (30, 2)):
         harness.view.ttl = timedelta(days=days)
-        request = seal_job.request_of(seal_job.COUNT, 0, row_log.absorb())
+        request = seal_job.request_of(seal_job.COUNT, 0, "", row_log.absorb())
         counted = seal_job.run_step(request, SerializedArtifacts.serialize(harness.view, harness.config))
         assert seal_job.unpack_counts(counted).num_rows == num_rows
+
+
+def test_a_worker_that_stays_seals_the_shards_of_the_driver(make_harness, in_worker):
+    """It opened the view before the rows were divided, and checks every second whether they were."""
+    harness = make_harness()
+    values = {"viewed": Value(string_set_val=StringSet(val=["a"]))}
+    harness.write_many([(harness.key(user_id=user), values, NOON, None) for user in range(20)])
+    artifacts = SerializedArtifacts.serialize(harness.view, harness.config)
+    worker = harness.store.view(harness.config, harness.view)
+    assert worker.seal()
+    storage, settings = worker.storage, replace(worker.settings, num_shards=2)
+    former = open_view(storage, settings)
+
+    def count(driver, number):
+        rows = driver.shards[number].row_log.absorb()
+        request = seal_job.request_of(seal_job.COUNT, number, driver.shard_map.folder, rows)
+        return seal_job.unpack_counts(seal_job.run_step(request, artifacts)).num_rows
+
+    assert count(former, 0) == 20
+    divide(storage, settings, worker.policy, wait=lambda seconds: None)
+    assert sum(count(open_view(storage, settings), number) for number in range(2)) == 20
+    with pytest.raises(StorageError, match="divided into other shards meanwhile; seal again"):
+        count(former, 0)
 
 
 def test_a_process_that_is_no_worker_shares_nothing(harness):
