@@ -11,6 +11,7 @@ Where Feast would write a value that cannot be right, the row is refused or corr
     null timestamp                   a time before all others   null
     empty bytes, if all are empty    null                       empty
     5.7 for an integer               5                          refused
+    1e17 for an integer              1e17, rounded or not       refused
     1e300 for a Float32              infinity                   refused
     list for a scalar                null                       refused
     string for an Array or Set       its characters             refused
@@ -226,6 +227,8 @@ def _elements(values: pa.Array, codec: FeatureCodec) -> pa.Array:
     if pa.types.is_dictionary(values.type):
         values = values.cast(large_type(values.type.value_type))
     kind = codec.element_type
+    if pa.types.is_integer(kind):
+        _check_not_rounded(values)
     if codec.element_kind == "timestamp":
         # Feast cuts fractions of seconds off in an Array, and rounds them down elsewhere.
         is_cut = codec.is_collection and not codec.is_set
@@ -238,6 +241,14 @@ def _elements(values: pa.Array, codec: FeatureCodec) -> pa.Array:
     ).as_py():
         raise _Refused(TOO_LARGE_FOR_FLOAT)
     return elements
+
+
+def _check_not_rounded(values: pa.Array) -> None:
+    """Refuse floats that whole numbers may have been rounded to, as pandas does with those next to nulls."""
+    if pa.types.is_floating(values.type):
+        num_bits = np.finfo(values.type.to_pandas_dtype()).nmant + 1
+        if pc.any(pc.greater_equal(pc.abs(values.cast(pa.float64())), 2.0**num_bits)).as_py():
+            raise _Refused(f"a float of {num_bits} bits does not hold all whole numbers as large as this")
 
 
 def _seconds(values: pa.Array, is_cut: bool) -> pa.Array:

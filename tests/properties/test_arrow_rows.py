@@ -307,6 +307,10 @@ def test_a_view_without_entities_has_no_join_key_column():
         (Int32, pa.int64(), [1, 2**31], ["row 1", "2147483648", "int32_val"]),
         (Int64, pa.uint64(), [1, 2, 2**63], ["row 2", "9223372036854775808"]),
         (Int64, pa.float64(), [1.0, None, 5.7], ["row 2", "5.7"]),
+        # Of 2**53 + 1, as pandas rounds it next to a null.
+        (Int64, pa.float64(), [2.0**53 - 1, None, -(2.0**53)], ["row 2", "9007199254740992", "53 bits"]),
+        (Int32, pa.float32(), [2.0**24 - 1, 2.0**24], ["row 1", "16777216", "24 bits"]),
+        (Array(Int64), pa.list_(pa.float64()), [[1.0], [1e17]], ["row 1", "1e+17", "53 bits"]),
         (Int64, pa.string(), ["1", "one"], ["row 1", "one"]),
         (Float32, pa.string(), ["n/a"], ["row 0", "n/a"]),
         (Float32, pa.float64(), [0.1, None, 1e300], ["row 2", "1e+300", "32-bit float"]),
