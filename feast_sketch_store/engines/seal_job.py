@@ -132,9 +132,10 @@ def _spark(config: Any) -> Run:
 
 def _ray(config: Any) -> Run:
     import ray
+    from feast.infra.ray_initializer import ensure_ray_initialized
 
-    if not ray.is_initialized():
-        ray.init(address=getattr(config.batch_engine, "ray_address", None))
+    # As Feast's engine does, with all that the section says.
+    ensure_ray_initialized(config.batch_engine, force_reinit=not ray.is_initialized())
 
     def run(task: Task, requests: Sequence[bytes]) -> list[bytes]:
         @ray.remote(max_retries=3, retry_exceptions=True)  # type: ignore[untyped-decorator]

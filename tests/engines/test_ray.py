@@ -10,7 +10,7 @@ pytest.importorskip("ray", reason="install the extra engines-ray")
 import ray
 from feast.infra.compute_engines.ray import nodes
 
-from feast_sketch_store.engines import ray_engine
+from feast_sketch_store.engines import ray_engine, seal_job
 from feast_sketch_store.row_log import RowLog
 from tests.engines import faulty
 
@@ -91,3 +91,14 @@ def test_feasts_engine_hides_a_write_that_failed(ray_repository):
 
 def test_shards_are_filled_and_sealed_by_tasks(ray_repository, check_shards):
     check_shards(ray_repository(OWN, compaction="job", shards=4), "ray")
+
+
+def test_a_seal_begins_with_the_options_of_the_engine(ray_repository, monkeypatch):
+    options = {"ray_address": "ray://cluster:10001", "ray_conf": {"runtime_env": {"pip": ["a-package"]}}}
+    repository = ray_repository({**OWN, **options}, num_users=0)
+    began = []
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", lambda **given: began.append(given))
+    assert not seal_job.seal(repository.store, "history", "ray")
+    (given,) = began
+    assert (given["address"], given["runtime_env"]) == ("ray://cluster:10001", {"pip": ["a-package"]})
