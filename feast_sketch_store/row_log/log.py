@@ -13,7 +13,7 @@ import pyarrow as pa
 from feast_sketch_store.errors import DamagedFileError, StorageError
 from feast_sketch_store.row_log import delta_protocol
 from feast_sketch_store.row_log.data_file import SUFFIX, DataFile, StagedFile, runs
-from feast_sketch_store.row_log.records import Commit
+from feast_sketch_store.row_log.records import Commit, Payload
 from feast_sketch_store.row_log.table import Table, TableState, new_columns
 from feast_sketch_store.row_log.wal import Cursor, RewrittenError, Tail, WriteAheadLog
 from feast_sketch_store.row_log.wal_objects import ObjectWriteAheadLog
@@ -356,11 +356,11 @@ class RowLog:
         In a folder all of them are committed or none. On an object store, commits before a failing one count.
         """
 
-        def check(tail: Tail) -> None:
+        def check(tail: Tail, given: Sequence[Payload]) -> None:
             if tail.end is None or not tail.end.next_number:
                 self.before_first()  # before the files of the batch are looked for
             self._check_begun(tail)
-            for payload in payloads:
+            for payload in given:
                 if isinstance(payload, DataFile) and not payload.size_bytes:
                     raise StorageError(
                         f"{payload.where}: was removed before its rows counted; nothing was written. Its "
@@ -515,7 +515,7 @@ class RowLog:
     def begin(self, schema: pa.Schema) -> LogRead:
         """Absorb after ensuring that there are a log, and a table with some columns; see `absorb`."""
         if self._has_no_log():
-            self._wal.append([], self._check_begun)
+            self._wal.append([], lambda tail, _: self._check_begun(tail))
         return self.extend(self.absorb(), schema)
 
     def extend(self, rows: LogRead, schema: pa.Schema) -> LogRead:

@@ -300,14 +300,16 @@ class WriteAheadLog:
     # -- write ---------------------------------------------------------------------------------
 
     def append(
-        self, payloads: Sequence[Payload], check: Callable[[Tail], None] = lambda tail: None
+        self,
+        payloads: Sequence[Payload],
+        check: Callable[[Tail, Sequence[Payload]], None] = lambda tail, payloads: None,
     ) -> tuple[int, Cursor | None]:
         """Append commits; they are durable when this returns.
 
         Parameters
         ----------
         payloads : one per commit; None announces that all rows will be replaced.
-        check : called with the tail of the log; raises to refuse the append.
+        check : called with the tail of the log and the payloads that come next; raises to refuse the append.
 
         Returns the number of the last commit, and the position after it; None if its segment is gone already.
 
@@ -316,7 +318,7 @@ class WriteAheadLog:
         """
         with self._lock, self._storage.lease(_LOCK, wait=True):
             found = self._find_tail()
-            check(found)
+            check(found, payloads)
             tail, pieces = _ready(found.end)
             number = tail.next_number
             for payload in payloads:

@@ -175,7 +175,9 @@ class ObjectWriteAheadLog(WriteAheadLog):
     # -- write ---------------------------------------------------------------------------------
 
     def append(
-        self, payloads: Sequence[Payload], check: Callable[[Tail], None] = lambda tail: None
+        self,
+        payloads: Sequence[Payload],
+        check: Callable[[Tail, Sequence[Payload]], None] = lambda tail, payloads: None,
     ) -> tuple[int, Cursor | None]:
         """Append commits, see `WriteAheadLog.append`: each is a commit of its own, and those before it stay.
 
@@ -185,7 +187,7 @@ class ObjectWriteAheadLog(WriteAheadLog):
             number = -1
             if not payloads:
                 found = self._find_tail()
-                check(found)
+                check(found, payloads)
                 if found.end is None:
                     self._begin()
                 else:
@@ -202,12 +204,12 @@ class ObjectWriteAheadLog(WriteAheadLog):
                     ) from error
             return number, self._tail
 
-    def _append_one(self, payload: Payload, check: Callable[[Tail], None]) -> int:
+    def _append_one(self, payload: Payload, check: Callable[[Tail, Sequence[Payload]], None]) -> int:
         kind, content = encode_payload(payload)
         for attempt in range(_TRIES):
             began = _boot_time()
             found = self._find_tail()
-            check(found)
+            check(found, [payload])
             if found.end is None:
                 self._begin()
                 continue  # check again: what a drop had not yet removed may be gone

@@ -5,10 +5,10 @@ import pytest
 
 from feast_sketch_store.errors import RowError, StorageError
 from feast_sketch_store.row_log import START, RowLog
-from feast_sketch_store.row_log.data_file import REPORT
+from feast_sketch_store.row_log.data_file import REPORT, DataFile
 from feast_sketch_store.storage.local import LocalStorage
 from tests.helpers.log_rows import names_of, rows
-from tests.storage.memory import MemoryStorage
+from tests.storage.memory import Files, MemoryStorage, ObjectsInMemory
 
 
 @pytest.fixture(params=["local", "memory"])
@@ -36,6 +36,17 @@ def test_a_report_tells_all_of_a_file(log):
     (entry,) = pa.Table.from_pylist([file.to_report()], REPORT).to_pylist()
     assert log.staged(entry) == file
     file.check()
+
+
+@pytest.mark.parametrize("kind", [MemoryStorage, ObjectsInMemory])
+def test_a_commit_looks_once_whether_a_file_is_there(monkeypatch, kind):
+    log = RowLog(kind(Files()))
+    log.append(rows("begun"))
+    files = [next(log.stage([rows(f"{n}")], "job-1-")) for n in range(5)]
+    looked = []
+    monkeypatch.setattr(DataFile, "size_bytes", property(lambda file: looked.append(file.name) or 1))
+    committed(log, files)
+    assert looked == [file.file.name for file in files]
 
 
 @pytest.mark.parametrize(("limit", "value"), [("data_file._FILE_ROWS", 2), ("log._STAGED_BYTES", 1)])
