@@ -8,11 +8,12 @@
     tasks     compact the row logs that need it
 
 A task that is retried writes new files; vacuum removes those that no manifest names. Requests and results of
-tasks are bytes: a record batch of one row, whose schema carries what is not an array.
+tasks are bytes: a record batch of one row, whose schema carries what is not an array. So is what all shards
+share, which is sent with the task and not with each request.
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeAlias
@@ -78,10 +79,10 @@ def seal_by(store: FeatureStore, view: str, run: Run) -> bool:
         if not given:
             return False
 
-        def all_do(step: str, joint: SharedVocabularies = _NOTHING) -> list[bytes]:
-            return run(
-                task, [request_of(step, number, folder, rows, joint) for number, rows in given.items()]
-            )
+        def all_do(step: str, joint: SharedVocabularies, numbers: Iterable[int] = given) -> list[bytes]:
+            # Once for all tasks, because it may have all values of the view.
+            with_joint = partial(task, joint=pack(*describe_joint(joint)))
+            return run(with_joint, [request_of(step, number, folder, given[number]) for number in numbers])
 
         joint = numbered(
             parts,
@@ -94,7 +95,7 @@ def seal_by(store: FeatureStore, view: str, run: Run) -> bool:
         publish_drafts(parts, drafts, opened.approve)
         large = [n for n, draft in drafts.items() if draft.compacts]
         if large:
-            run(task, [request_of(FINISH, number, folder, given[number]) for number in large])
+            all_do(FINISH, _NOTHING, large)
         for number, rows in given.items():
             parts[number].finish_seal(rows, False)
     return True
@@ -139,10 +140,11 @@ def _ray(config: Any) -> Run:
 
     def run(task: Task, requests: Sequence[bytes]) -> list[bytes]:
         @ray.remote(max_retries=3, retry_exceptions=True)  # type: ignore[untyped-decorator]
-        def step(request: bytes) -> bytes:
+        def step(task: Task, request: bytes) -> bytes:
             return task(request)
 
-        return list(ray.get([step.remote(request) for request in requests]))
+        shared = ray.put(task)
+        return list(ray.get([step.remote(shared, request) for request in requests]))
 
     return run
 
@@ -150,31 +152,26 @@ def _ray(config: Any) -> Run:
 # -- a task: one step of the seal of one shard -----------------------------------------------------------
 
 
-def request_of(
-    step: str, shard: int, folder: str, given: LogRead, joint: SharedVocabularies = _NOTHING
-) -> bytes:
-    """The request for a task: the step, the shard and the folder of all shards, its rows to seal, and what
-    all shards share.
-    """
-    described, columns = describe_joint(joint)
-    content = {"step": step, "shard": shard, "shards_folder": folder, "input": given.to_entry()}
-    return pack({**content, "joint": described}, columns)
+def request_of(step: str, shard: int, folder: str, given: LogRead) -> bytes:
+    """The request for a task: the step, the shard and the folder of all shards, and its rows to seal."""
+    return pack({"step": step, "shard": shard, "shards_folder": folder, "input": given.to_entry()})
 
 
-def run_step(request: bytes, artifacts: SerializedArtifacts) -> bytes:
+def run_step(request: bytes, artifacts: SerializedArtifacts, joint: bytes) -> bytes:
     """Do a step of the seal of a shard. A repeated run at worst leaves files that vacuum removes.
 
     Parameters
     ----------
     request : from `request_of`.
     artifacts : the feature view and the configuration of its repository.
+    joint : what all shards share, of `describe_joint`, packed.
 
     Returns for SAMPLE ranges of scores; for COUNT the counts; for FIT how many values fit into memory,
     or why not; for DRAFT the entry of the draft.
 
     Raises StorageError: the row log of the shard changed after the driver read it, or the shard is gone.
     """
-    content, columns = unpack(request)
+    content, _ = unpack(request)
     feature_view, online_store, _, config = artifacts.unserialize()  # type: ignore[no-untyped-call]
     # With the present settings: a worker keeps views from task to task.
     view = online_store.writer(config, feature_view)
@@ -187,7 +184,7 @@ def run_step(request: bytes, artifacts: SerializedArtifacts) -> bytes:
     parts: Mapping[int, Shard] = view.shards
     part = parts[content["shard"]]
     codecs = {codec.feature: as_stored(codec) for codec in part.settings.codecs}
-    joint = joint_of(content["joint"], columns, codecs)
+    shared = joint_of(*unpack(joint), codecs)
     given = part.row_log.table_rows_of(content["input"])
     if content["step"] == FINISH:
         if given is not None:  # else another run of this task has compacted it
@@ -198,15 +195,15 @@ def run_step(request: bytes, artifacts: SerializedArtifacts) -> bytes:
             f"{part.storage.location}: another process changed the row log while it was sealed; try again"
         )
     if content["step"] == SAMPLE:
-        return pack(part.sample(given, joint.formulas, 1 / len(parts)))
+        return pack(part.sample(given, shared.formulas, 1 / len(parts)))
     if content["step"] == COUNT:
-        return pack_counts(part.count(given, joint.formulas))
+        return pack_counts(part.count(given, shared.formulas))
     if content["step"] == FIT:
         try:
-            return pack({"fits": part.values_within_memory(given, joint)})
+            return pack({"fits": part.values_within_memory(given, shared)})
         except SettingsError as error:  # the driver compares what the shards need
             return pack({"error": str(error), "least_bytes": error.least_bytes})
-    return pack(part.draft(given, joint).to_entry())
+    return pack(part.draft(given, shared).to_entry())
 
 
 # -- requests and results as bytes -----------------------------------------------------------------------

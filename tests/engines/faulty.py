@@ -104,8 +104,8 @@ class DyingStep:
     def __init__(self, folder):
         self._folder = folder
 
-    def __call__(self, request, artifacts):
-        done = run_step(request, artifacts)
+    def __call__(self, request, artifacts, joint):
+        done = run_step(request, artifacts, joint)
         if unpack(request)[0]["step"] == DRAFT and first_to_make(Path(self._folder) / "died"):
             os._exit(1)
         return done

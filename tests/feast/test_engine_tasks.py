@@ -16,6 +16,7 @@ from feast.types import Array, Int64, String
 from feast_sketch_store.engines import seal_job, write_job
 from feast_sketch_store.engines.write_job import WriteJob
 from feast_sketch_store.errors import RowError, ShardError, SketchStoreError, StorageError
+from feast_sketch_store.layers.joint import SharedVocabularies
 from feast_sketch_store.operations.resharding import divide
 from feast_sketch_store.rows import limits
 from feast_sketch_store.settings.table import Refresh
@@ -26,6 +27,7 @@ from feast_sketch_store.view.view_file import put_map
 from tests.helpers.keys import entity_key
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
+ALONE = seal_job.pack(*seal_job.describe_joint(SharedVocabularies({}, False)))  # nothing that shards share
 
 
 def batch(users, **more):
@@ -293,7 +295,9 @@ def test_a_worker_that_stays_seals_with_the_present_settings(make_harness, in_wo
     for days, num_rows in ((1, 1), (30, 2)):
         harness.view.ttl = timedelta(days=days)
         request = seal_job.request_of(seal_job.COUNT, 0, "", row_log.absorb())
-        counted = seal_job.run_step(request, SerializedArtifacts.serialize(harness.view, harness.config))
+        counted = seal_job.run_step(
+            request, SerializedArtifacts.serialize(harness.view, harness.config), ALONE
+        )
         assert seal_job.unpack_counts(counted).num_rows == num_rows
 
 
@@ -311,7 +315,7 @@ def test_a_worker_that_stays_seals_the_shards_of_the_driver(make_harness, in_wor
     def count(driver, number):
         rows = driver.shards[number].row_log.absorb()
         request = seal_job.request_of(seal_job.COUNT, number, driver.shard_map.folder, rows)
-        return seal_job.unpack_counts(seal_job.run_step(request, artifacts)).num_rows
+        return seal_job.unpack_counts(seal_job.run_step(request, artifacts, ALONE)).num_rows
 
     assert count(former, 0) == 20
     divide(storage, settings, worker.policy, wait=lambda seconds: None)

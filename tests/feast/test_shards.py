@@ -539,6 +539,20 @@ def test_a_task_that_runs_again_after_a_division_says_that_its_shard_is_gone(tmp
             task(request)
 
 
+def test_the_driver_holds_what_shards_share_once(tmp_path):
+    store, sent = make_store(tmp_path, 4, "job"), []
+    store.write_to_online_store("history", frame_of(range(NUM_USERS), country="a long name of a country"))
+
+    def run(task, requests):
+        sent.append((task.keywords["joint"], b"".join(requests)))
+        return in_turns(task, requests)
+
+    assert seal_job.seal_by(store, "history", run)
+    (_, of_count), (of_all, of_draft) = sent
+    assert b"a long name" in of_all
+    assert abs(len(of_draft) - len(of_count)) < 100
+
+
 def test_a_task_that_fails_publishes_nothing(tmp_path):
     store = fill(make_store(tmp_path, 4, "job"))
 
