@@ -14,7 +14,7 @@ from feast.infra.common.materialization_job import (
     MaterializationJobStatus,
     MaterializationTask,
 )
-from feast.infra.compute_engines.dag.context import ExecutionContext
+from feast.infra.compute_engines.dag.context import ColumnInfo, ExecutionContext
 from feast.infra.compute_engines.dag.model import DAGFormat
 from feast.infra.compute_engines.dag.node import DAGNode
 from feast.infra.compute_engines.dag.value import DAGValue
@@ -22,7 +22,7 @@ from feast.infra.compute_engines.ray.compute import RayComputeEngine
 from feast.infra.compute_engines.ray.config import RayComputeEngineConfig
 from feast.infra.compute_engines.ray.feature_builder import RayFeatureBuilder
 from feast.infra.compute_engines.ray.job import RayMaterializationJob
-from feast.infra.compute_engines.ray.nodes import RayWriteNode
+from feast.infra.compute_engines.ray.nodes import RayDedupNode, RayWriteNode
 from feast.infra.registry.base_registry import BaseRegistry
 from ray.data import Dataset
 from ray.data.extensions import ArrowTensorType, ArrowVariableShapedTensorType
@@ -55,7 +55,7 @@ class SketchRayEngine(RayComputeEngine):
         try:
             context = self.get_execution_context(registry, task)
             plan = RayFeatureBuilder(registry, task.feature_view, task, self.config).build()
-            plan.nodes = _with_own_writes(plan.nodes)
+            plan.nodes = _with_own_nodes(plan.nodes)
             result = plan.execute(context)
         except Exception as error:
             _logger.exception("feature view %r was not materialized", task.feature_view.name)
@@ -63,17 +63,44 @@ class SketchRayEngine(RayComputeEngine):
         return RayMaterializationJob(job_id, MaterializationJobStatus.SUCCEEDED, result)
 
 
-def _with_own_writes(nodes: Sequence[DAGNode]) -> list[DAGNode]:
-    """Feast's plan with its write nodes replaced."""
-    own = {
-        id(node): _WriteNode(node.name, node.feature_view, list(node.inputs), node.config)
-        for node in nodes
-        if isinstance(node, RayWriteNode)
-    }
-    replaced: list[DAGNode] = [own.get(id(node), node) for node in nodes]
+def _with_own_nodes(nodes: Sequence[DAGNode]) -> list[DAGNode]:
+    """Feast's plan with its nodes that deduplicate and write replaced."""
+    own: dict[int, DAGNode] = {}
+    for node in nodes:
+        if isinstance(node, RayWriteNode):
+            own[id(node)] = _WriteNode(node.name, node.feature_view, list(node.inputs), node.config)
+        elif isinstance(node, RayDedupNode):
+            own[id(node)] = _DedupNode(node.name, node.column_info, list(node.inputs))
+    replaced = [own.get(id(node), node) for node in nodes]
     for node in replaced:
         node.inputs = [own.get(id(before), before) for before in node.inputs]
     return replaced
+
+
+class _DedupNode(DAGNode):
+    """Passes on the newest row of each entity in a block; of those of several blocks, the store finds it.
+
+    Feast's own node does not look at created timestamps.
+    """
+
+    def __init__(self, name: str, column_info: ColumnInfo, inputs: list[DAGNode]):
+        super().__init__(name, inputs)
+        self._column_info = column_info
+
+    def execute(self, context: ExecutionContext) -> DAGValue:
+        columns = self._column_info
+        times = [columns.timestamp_column, columns.created_timestamp_column]
+        newest = partial(_newest, join_keys=columns.join_keys, times=times)
+        dataset: Dataset = self.get_single_input_value(context).data
+        return DAGValue(dataset.map_batches(newest, batch_format="pandas"), DAGFormat.RAY)
+
+
+def _newest(block: pd.DataFrame, join_keys: Sequence[str], times: Sequence[str | None]) -> pd.DataFrame:
+    """The row of each entity that wins in a view, of columns that are there."""
+    keys, order = ([name for name in names if name in block] for names in (join_keys, times))
+    if not keys or not order:
+        return block
+    return block.sort_values(order, kind="stable", na_position="first").drop_duplicates(keys, keep="last")
 
 
 class _WriteNode(RayWriteNode):

@@ -1,18 +1,23 @@
 """Ray fills a view: Feast's engine as it is, and the one that writes to the row log."""
 
 import os
+from datetime import timedelta
 from functools import partial
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 pytest.importorskip("ray", reason="install the extra engines-ray")
 
 import ray
+from feast import FileSource
 from feast.infra.compute_engines.ray import nodes
 
 from feast_sketch_store.engines import ray_engine, seal_job
 from feast_sketch_store.row_log import RowLog
 from tests.engines import faulty
+from tests.engines.conftest import NOON
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of Ray and of Feast's use of it
 
@@ -72,6 +77,18 @@ def test_a_job_loses_no_row_with_its_worker(ray_repository, monkeypatch, tmp_pat
     repository.check()
     parts = RowLog(repository.view.storage).read().parts
     assert sum(file.num_rows for file in parts) == repository.num_users
+
+
+def test_of_rows_of_one_moment_the_one_made_last_counts(ray_repository, tmp_path):
+    source = partial(FileSource, created_timestamp_column="made")
+    repository = ray_repository(OWN, source=source, num_users=200)
+    for path in (tmp_path / "rows").iterdir():
+        table = pq.read_table(path).set_column(2, "event_timestamp", pa.repeat(NOON, 100))
+        made = [NOON] * 50 + [NOON - timedelta(hours=1)] * 50
+        table = table.append_column("made", pa.array(made, pa.timestamp("us", "UTC")))
+        pq.write_table(table.take([*range(0, 100, 2), *range(99, 0, -2)]), path)
+    repository.materialize()
+    repository.check()
 
 
 def test_a_row_that_cannot_be_written_fails_the_job(ray_repository):
