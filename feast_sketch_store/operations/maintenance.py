@@ -113,7 +113,7 @@ class ViewReport:
     ----------
     view : its name.
     entities : of all rows, sealed or not.
-    facts : values of all features, sealed or not, kept or cut; a scalar is one fact.
+    facts : values of all features, sealed or not, kept or cut; a scalar is one fact, a null none.
     unsealed_rows : number of them.
     expired_rows : rows that the view's ttl hides; ``entities`` includes them.
     bits_per_fact : of the snapshot, per sealed fact, kept or cut.

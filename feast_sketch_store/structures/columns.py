@@ -230,8 +230,11 @@ class Column(SeparateFeature):
 
     @property
     def num_facts(self) -> int:
-        """One for each row."""
-        return len(self)
+        if self.bounds is not None:
+            return len(self.elements)
+        with_value, rest = divmod(VALUE - self.states.base, self.state_step)
+        number = self.states.base + with_value  # of the state, as it is packed
+        return 0 if rest else sum(int((part == number).sum()) for part in self.states.parts())
 
     @property
     def size_bytes(self) -> int:

@@ -78,8 +78,9 @@ class Scalar(SealedFeature):
 
     @property
     def num_facts(self) -> int:
-        """The number of rows."""
-        return self.numbers.length
+        num_values, num_symbols = len(self.vocabulary), self.num_symbols
+        digits = (part // self.divisor % num_symbols for part in self.numbers.parts())
+        return sum(int((part < num_values).sum()) for part in digits)
 
     @property
     def num_symbols(self) -> int:
@@ -229,14 +230,14 @@ class StaticScalar(SealedFeature):
     codec: FeatureCodec
     vocabulary: Vocabulary
     num_rows: int
+    num_with_value: int  # rows with a value; the function does not list them
     divisor: int
 
     structure = STATIC
 
     @property
     def num_facts(self) -> int:
-        """The number of rows."""
-        return self.num_rows
+        return self.num_with_value
 
     def prepare(self, rows: RowReader) -> None:
         begin_feature(rows, self.codec, self.vocabulary)
@@ -275,7 +276,7 @@ class StaticScalars(Structure):
         numbers, divisor, by_name = shapes.ids.astype(np.int64), shapes.num_symbols, {}
         for feature, _ in features:
             codec, vocabulary = feature.sealed_codec, feature.vocabulary
-            by_name[codec.feature] = StaticScalar(codec, vocabulary, len(numbers), divisor)
+            by_name[codec.feature] = StaticScalar(codec, vocabulary, len(numbers), feature.num_facts, divisor)
             for indices, part in feature.rows():
                 numbers[indices[part.lengths > 0]] += part.ids.astype(np.int64) * divisor
             divisor *= max(1, len(vocabulary))
@@ -309,7 +310,7 @@ class StaticScalars(Structure):
         entries = []
         for number, feature in enumerate(self.features.values()):
             codec = feature.codec
-            report = {"codec": codec.name}
+            report = {"codec": codec.name, "num_facts": feature.num_facts}
             entries.append({"name": codec.feature, "value_field": codec.value_field, "report": report})
             arrays |= prefixed(f"{number}.vocabulary", feature.vocabulary.to_packed())
         description = {
@@ -329,12 +330,15 @@ class StaticScalars(Structure):
             raise ValueError(f"{num_entities} rows of {num_shapes} shapes are not possible")
         divisor, features = num_shapes, {}
         for number, entry in enumerate(description["features"]):
-            name, kind = checked(entry["name"], str), checked(report_of(entry)["codec"], str)
-            codec = FeatureCodec(name, entry["value_field"], kind)
+            name, report = checked(entry["name"], str), report_of(entry)
+            codec = FeatureCodec(name, entry["value_field"], checked(report["codec"], str))
             if codec.is_collection or codec.is_exact or codec.is_list or name in features:
                 raise ValueError(f"{name!r} is there twice, or is not a scalar with ids")
+            num_facts = checked(report["num_facts"], int)
+            if not 0 <= num_facts <= num_entities:
+                raise ValueError(f"{num_facts} values of {name!r} in {num_entities} rows are not possible")
             vocabulary = parts.vocabulary(f"{number}.vocabulary", codec)
-            features[name] = StaticScalar(codec, vocabulary, num_entities, divisor)
+            features[name] = StaticScalar(codec, vocabulary, num_entities, num_facts, divisor)
             divisor *= max(1, len(vocabulary))
         words, check = parts.words("function")
         left = parts.array("left.hashes", np.uint64), parts.array("left.numbers", np.int64)

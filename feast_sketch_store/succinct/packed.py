@@ -1,5 +1,6 @@
 """Integers of equal width, back to back, each found without reading the others."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,6 +13,7 @@ from feast_sketch_store.succinct.blocks import BlockChecks
 _WORD_BITS = 64
 _BLOCK = 64  # this many numbers of w bits take exactly w words
 _BLOCKS_PER_CHUNK = 1 << 10
+_PART = 1 << 20  # numbers that are unpacked at once
 
 
 @dataclass(frozen=True)
@@ -82,6 +84,11 @@ class PackedInts:
         if self.base:
             numbers += np.uint64(self.base % 2**64)
         return numbers.view(np.int64)
+
+    def parts(self) -> Iterator[NDArray[np.int64]]:
+        """All numbers in their order, some at a time."""
+        for first in range(0, self.length, _PART):
+            yield self.take(np.arange(first, min(first + _PART, self.length)))
 
     @property
     def arguments(self) -> Numbers:

@@ -46,7 +46,7 @@ class Figures:
     """What a gate compares of two versions of a view."""
 
     entities: int
-    # by feature, its facts, including those that a cut left out; a scalar is one fact
+    # by feature, its facts, including those that a cut left out; a scalar is one fact, a null none
     facts: Mapping[str, int]
     # by feature, its different values; features whose values have no ids are left out
     values: Mapping[str, int]
