@@ -470,9 +470,13 @@ class RowLog:
                 continue
             if state.is_of_another(cursor.identity):
                 raise self._mixed()
-            new = [commit for commit in commits if state.through < commit.number <= last]
-            if new and new[0].number > state.through + 1:
-                raise self._gap(state.through + 1, new[0].number - 1)
+            waiting = [commit for commit in commits if commit.number > state.through]
+            first = waiting[0].number if waiting else cursor.next_number
+            if first > state.through + 1:
+                if self._is_gone(cursor):  # it was dropped between the two reads
+                    continue
+                raise self._gap(state.through + 1, first - 1)
+            new = [commit for commit in waiting if commit.number <= last]
             if not new:
                 break
             absorbed = self._absorb(new, state, cursor.identity.hex(), last)

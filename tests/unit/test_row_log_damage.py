@@ -278,6 +278,13 @@ def test_a_lost_segment_is_told(log, storage):
     assert_damaged(r"commits 0 to 0 of the row log are missing.* Restore", storage)
 
 
+def test_a_lost_table_is_told(log, storage):
+    log.append(rows("a"))
+    log.absorb()
+    storage.delete([f"rows/_delta_log/{n}" for n in storage.list("rows/_delta_log/")])
+    assert_damaged(r"commits 0 to 0 of the row log are missing.* Restore", storage)
+
+
 @pytest.mark.parametrize(
     "damage", ["nothing", "half", "not json", "no add", "not utf-8", "a list", "renamed"]
 )
