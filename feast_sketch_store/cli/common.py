@@ -24,7 +24,13 @@ from feast.utils import get_default_yaml_file_path
 from tabulate import tabulate
 
 import feast_sketch_store
-from feast_sketch_store.errors import SettingsError, SketchStoreError
+from feast_sketch_store.errors import (
+    DamagedFileError,
+    GateError,
+    SettingsError,
+    SketchStoreError,
+    StorageError,
+)
 from feast_sketch_store.online_store import online_store_of
 from feast_sketch_store.operations import maintenance
 
@@ -152,8 +158,9 @@ def _open_store(folder: Path, configuration: Path | None, lock_timeout: float) -
 def report_unfilled(store: FeatureStore, views: Sequence[str], then: str = "") -> None:
     """Say which views have nothing to show yet, before anything that takes time."""
     for view in views:
-        if not maintenance.is_filled(store, view):
-            click.echo(f"{view}: nothing was materialized yet{then}", err=True)
+        with suppress(DamagedFileError, StorageError):  # of what follows
+            if not maintenance.is_filled(store, view):
+                click.echo(f"{view}: nothing was materialized yet{then}", err=True)
 
 
 def views_of(store: FeatureStore, views: Sequence[str]) -> list[str]:
@@ -212,23 +219,39 @@ def progress_of_steps() -> Iterator[Callable[[str, int, int], None]]:
         yield progress
 
 
-def for_each(label: str, views: Sequence[str], act: Callable[[str], T]) -> dict[str, T]:
-    """Call a function for each view, with a progress bar on standard error; returns the results."""
-    done = {}
+def for_each(
+    label: str, views: Sequence[str], act: Callable[[str], object]
+) -> tuple[dict[str, object], list[SketchStoreError]]:
+    """Call a function for each view, with a progress bar on standard error; returns the results.
+
+    A view that fails keeps no other one waiting: its result is a text, and its error is returned.
+    """
+    done: dict[str, object] = {}
+    failed: list[SketchStoreError] = []
     with click.progressbar(
         views, label=label, file=sys.stderr, item_show_func=lambda view: view or ""
     ) as remaining:
         for view in remaining:
-            done[view] = act(view)
-    return done
+            try:
+                done[view] = act(view)
+            except SketchStoreError as error:
+                failed.append(error)
+                done[view] = "failed"
+                if isinstance(error, GateError):
+                    done[view] = f"not published: {'; '.join(error.reasons)}"
+    return done, failed
 
 
-def print_outcomes(done: dict[str, Any], as_json: bool, column: str) -> None:
-    """Print one outcome for each view."""
+def print_outcomes(
+    done: Mapping[str, Any], as_json: bool, column: str, failed: Sequence[SketchStoreError] = ()
+) -> None:
+    """Print one outcome for each view; errors end the command."""
     if as_json:
         print_json([{"view": view, column.replace(" ", "_"): outcome} for view, outcome in done.items()])
     else:
         print_table(["view", column], [[view, str(outcome)] for view, outcome in done.items()])
+    if failed:
+        raise SketchStoreError("\n".join(dict.fromkeys(map(str, failed)))) from failed[0]
 
 
 def cells(columns: Mapping[str, Callable[[T], str]], items: Iterable[T]) -> list[list[str]]:

@@ -22,10 +22,11 @@ from feast_sketch_store.cli.common import (
     report_unfilled,
     views_of,
 )
-from feast_sketch_store.errors import counted
+from feast_sketch_store.errors import DamagedFileError, counted
 from feast_sketch_store.operations import maintenance
 from feast_sketch_store.operations.health import ViewHealth, health
 from feast_sketch_store.operations.maintenance import FeatureReport, ViewReport
+from feast_sketch_store.operations.verification import Verification
 from feast_sketch_store.planning.report import readable_bytes
 from feast_sketch_store.settings.table import markdown
 
@@ -122,8 +123,11 @@ def verify(open_store: OpenStore, views: Sequence[str], as_json: bool) -> None:
     views = views_of(store, views)
     report_unfilled(store, views)
     for view in views:
-        with progress_bar(f"Verifying {view}") as progress:
-            found[view] = maintenance.verify(store, view, progress)
+        try:
+            with progress_bar(f"Verifying {view}") as progress:
+                found[view] = maintenance.verify(store, view, progress)
+        except DamagedFileError as error:  # the view cannot be opened
+            found[view] = Verification(problems=[str(error)])
     if as_json:
         print_json([{"view": view, **asdict(v), "is_sound": v.is_sound} for view, v in found.items()])
     else:

@@ -29,7 +29,7 @@ from feast_sketch_store.cli.common import (
 )
 from feast_sketch_store.engines import seal_job
 from feast_sketch_store.engines.seal_job import ENGINES
-from feast_sketch_store.errors import GateError, counted
+from feast_sketch_store.errors import counted
 from feast_sketch_store.operations import backing, maintenance
 from feast_sketch_store.operations.metrics_endpoint import exported
 from feast_sketch_store.operations.resharding import reshard
@@ -123,27 +123,16 @@ def seal(
                 )
             return
 
-        refused: list[GateError] = []
-
         def seal_one(view: str) -> str:
-            try:
-                is_sealed = (
-                    maintenance.seal(store, view) if engine is None else seal_job.seal(store, view, engine)
-                )
-            except GateError as error:  # the other views do not wait for it
-                refused.append(error)
-                return f"not published: {'; '.join(error.reasons)}"
-            if is_sealed:
+            if maintenance.seal(store, view) if engine is None else seal_job.seal(store, view, engine):
                 return "sealed"
             stats = maintenance.opened_view(store, view).stats()
             if stats.sealed_entities or stats.unsealed_rows:
                 return f"not sealed: {_IS_BUSY}"
             return "not sealed: it has no rows"
 
-        done = for_each("Sealing", views_of(store, views), seal_one)
-    print_outcomes(done, as_json, "outcome")
-    if refused:
-        raise click.ClickException("\n".join(map(str, refused)))
+        done, failed = for_each("Sealing", views_of(store, views), seal_one)
+    print_outcomes(done, as_json, "outcome", failed)
 
 
 @contextmanager
@@ -238,7 +227,8 @@ def vacuum(open_store: OpenStore, views: Sequence[str], orphan_age: float, as_js
         num_removed = maintenance.vacuum(store, view, age)
         return f"not vacuumed: {_IS_BUSY}" if num_removed is None else num_removed
 
-    print_outcomes(for_each("Vacuuming", views_of(store, views), vacuum_one), as_json, "files removed")
+    done, failed = for_each("Vacuuming", views_of(store, views), vacuum_one)
+    print_outcomes(done, as_json, "files removed", failed)
 
 
 def _versions(context: click.Context, parameter: click.Parameter, given: str | None) -> list[int] | None:

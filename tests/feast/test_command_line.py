@@ -297,6 +297,25 @@ def test_a_view_that_is_not_sealed_or_vacuumed_is_told_why(tmp_path):
     assert run(tmp_path, "--lock-timeout", "0", "vacuum")[0].split()[-1] == "0", "nobody holds it"
 
 
+def test_other_views_do_not_wait_for_a_damaged_one(tmp_path):
+    views = [make_view({"viewed": Set(String)}, name=name, pushed=name) for name in ("damaged", "sound")]
+    store = make_repository(tmp_path, *views)
+    rows = {"user_id": [1], "viewed": [["a"]], "event": pd.Timestamp("2026-05-01", tz="UTC")}
+    for view in views:
+        store.push(view.name, pd.DataFrame(rows), to=PushMode.ONLINE)
+    (segment,) = (tmp_path / "sketch" / "shop" / "damaged" / "fresh").glob("*.log")
+    segment.unlink()
+    checks = json.loads(run(tmp_path, "verify", "--json", status=1)[0])
+    assert [(check["view"], check["rows"], len(check["problems"])) for check in checks] == [
+        ("damaged", 0, 1),
+        ("sound", 1, 0),
+    ]
+    for command, outcome, done in (("seal", "outcome", "sealed"), ("vacuum", "files_removed", 0)):
+        printed, reported = run(tmp_path, command, "--json", status=1)
+        assert [told[outcome] for told in json.loads(printed)] == ["failed", done]
+        assert reported.count(f"{segment}: is missing") == 1
+
+
 def test_a_filled_view_is_not_told_to_be_empty(repository):
     for command in ("inspect", "verify", "seal", "inspect"):
         assert "nothing was materialized" not in run(repository, command)[1]
