@@ -15,7 +15,6 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 from feast import FeatureStore
-from feast.feature_view import FeatureView
 from feast.protos.feast.types.EntityKey_pb2 import EntityKey
 from feast.protos.feast.types.Value_pb2 import Value
 from numpy.typing import NDArray
@@ -32,7 +31,7 @@ from feast_sketch_store.bridges.base import (
 from feast_sketch_store.bridges.hashed_keys import KeyFinder
 from feast_sketch_store.errors import SettingsError, SketchStoreError, StorageError
 from feast_sketch_store.layers import SketchLayer
-from feast_sketch_store.online_store import SketchOnlineStoreConfig, stored_views
+from feast_sketch_store.online_store import SketchOnlineStoreConfig, any_feature_view, stored_views
 from feast_sketch_store.planning.other_stores import LISTPACK_VALUE, REDIS, StoredRows, redis_bytes
 from feast_sketch_store.planning.plan import Estimate, limits_of_sample
 from feast_sketch_store.planning.planner import false_values, growth
@@ -118,20 +117,22 @@ def survey(
     """
     store = OtherStore.load(other)
     registry = FeatureStore(repo_path=str(store.file.parent), config=store.config)
-    known: dict[str, FeatureView] = {view.name: view for view in stored_views(registry)}
+    known = sorted(view.name for view in stored_views(registry))
     if unknown := [view for view in views if view not in known]:
         raise SettingsError(
             f"{other}: project {store.config.project!r} has no feature view {unknown[0]!r} online; it has: "
-            f"{', '.join(sorted(known)) or 'none'}"
+            f"{', '.join(known) or 'none'}"
         )
     if not known:
         raise SettingsError(
             f"{other}: project {store.config.project!r} has no online feature views in its registry "
             f"{store.config.registry.path}; run `feast apply` in that repository first"
         )
-    for name in views or sorted(known):
+    for name in views or known:
         try:
-            yield _Survey(OtherView(store, known[name]), num_rows, max_rows_per_second, on_progress).run()
+            # Lists of views lack the join key of those without entities.
+            view = OtherView(store, any_feature_view(registry, name))
+            yield _Survey(view, num_rows, max_rows_per_second, on_progress).run()
         except Exception as error:  # the other views are surveyed all the same
             _logger.debug("survey of %s", name, exc_info=True)
             reason = str(error) if isinstance(error, SketchStoreError) else f"{type(error).__name__}: {error}"

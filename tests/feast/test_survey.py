@@ -122,6 +122,17 @@ def test_a_survey_of_all_rows(other, tmp_path):
     assert (liked.facts.value, liked.values.value) == (theirs.facts, theirs.vocabulary)
 
 
+def test_a_survey_of_a_view_without_entities(redis_port, tmp_path):
+    options = {"connection_string": f"127.0.0.1:{redis_port}"}
+    other = Other(tmp_path / "other", "redis", options, "p" + tmp_path.name.replace("-", "_"))
+    view, user = make_view()
+    view = FeatureView(name="everyone", schema=view.features, source=view.batch_source)
+    registered(other, view, user)
+    other.write(view, rows_of([7], key=lambda number: entity_key(__dummy_id="")))
+    (found,) = survey(other.file)
+    assert (found.entities.value, found.sampled, found.keys) == (1, 1, "exact")
+
+
 def test_a_survey_of_a_sample(redis_port, tmp_path):
     options = {"connection_string": f"127.0.0.1:{redis_port}"}
     other = Other(tmp_path / "other", "redis", options, "p" + tmp_path.name.replace("-", "_"))
