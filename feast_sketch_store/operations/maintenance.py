@@ -327,7 +327,10 @@ def watch(
     interval_seconds : between two checks of the views.
     on_progress : called with the name of each view that was sealed.
     policy : when to seal; None for the store's policy.
+
+    Raises StorageError: the store is a replica.
     """
+    require_writer(store.config)
     warned: dict[str, str] = {}
     while not stop.is_set():
         for view in views or views_of(store):

@@ -73,6 +73,13 @@ class Watch:
             assert self._told.wait_for(lambda: len(self.sealed) >= number, PATIENCE_SECONDS)
 
 
+def test_a_replica_is_refused_at_once(store):
+    store.config.online_store.read_only, stop = True, threading.Event()
+    stop.set()
+    with pytest.raises(StorageError, match="read_only: true"):
+        maintenance.watch(store, [], stop)
+
+
 def test_it_seals_each_view_when_it_is_time_to(store):
     with Watch(another(store), policy=SealPolicy(0.5, 10)) as watch:
         push(store, "history", list(range(11)))
