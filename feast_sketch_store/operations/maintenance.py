@@ -522,10 +522,11 @@ def rebuild(
     GateError : the new rows do not pass the view's gate; nothing has changed.
     StorageError : the offline store returned no rows, or another process is sealing the view; nothing has
         changed.
-    SketchStoreError : the view has no batch source, or the start is after the end.
+    SketchStoreError : the view has no batch source, or Feast cannot read it; or the start is after the end.
     """
     online_store, table = _resolve(store, view)
-    if getattr(table, "batch_source", None) is None:
+    source = getattr(table, "batch_source", None)
+    if source is None:
         raise SketchStoreError(f"feature view {view!r} has no batch source to rebuild from")
     last = aware(end or datetime.now(UTC))
     first = aware(start or first_moment(table, last))
@@ -550,7 +551,15 @@ def rebuild(
         with contextlib.redirect_stdout(sys.stderr):
             filled = FeatureStore(repo_path=str(store.repo_path), config=config)
             name, _, version = view.partition("@")
-            filled.materialize(first, last, feature_views=[name], version=version or None)
+            try:
+                filled.materialize(first, last, feature_views=[name], version=version or None)
+            except SketchStoreError:
+                raise
+            except Exception as error:  # of any offline store
+                raise SketchStoreError(
+                    f"feature view {view!r}: its batch source {source.name!r} cannot be "
+                    f"materialized: {type(error).__name__}: {error}; nothing has changed"
+                ) from error
         return online_store.storage(config, table)
 
     is_done = rebuilding.rebuild(opened, fill, confirm, force=force)

@@ -17,7 +17,7 @@ from feast_sketch_store import open_view
 from feast_sketch_store.cli import cli
 from feast_sketch_store.storage import bucket_check, buckets
 from tests.helpers.cases import for_each
-from tests.helpers.repository import USER, make_repository, make_view
+from tests.helpers.repository import ROWS, USER, make_repository, make_view
 
 HISTORY = make_view({"viewed": Set(String)}, pushed="clicks")
 
@@ -269,6 +269,14 @@ def test_every_command_that_fails_says_why(repository, failure, monkeypatch):
         assert "Traceback" not in done.output, case
         assert done.exit_code == 0 or done.output.strip(), case
         assert done.exit_code > 0 or failure not in SURE, case
+
+
+def test_a_rebuild_names_the_view_and_the_source_that_cannot_be_read(repository):
+    rows = pd.DataFrame({"user_id": [1], "event": pd.Timestamp("2026-05-01", tz="UTC")})
+    rows.to_parquet(repository / ROWS)  # without the feature
+    _, reported = run(repository, "rebuild", "history", "--yes", status=1)
+    assert f"feature view 'history': its batch source '{ROWS}' cannot be materialized: KeyError" in reported
+    assert "viewed" in reported
 
 
 @pytest.mark.parametrize("command", [["inspect"], ["verify"], ["plan", "--view", "history"]])
