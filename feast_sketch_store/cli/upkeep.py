@@ -391,7 +391,7 @@ def delete(open_store: OpenStore, view: str, entities: Sequence[str], file: Any,
 
     For example: feast-sketch delete history user_id=7
 
-    Text for a join key of bytes is encoded as UTF-8.
+    Text for a join key of bytes is encoded as UTF-8; other bytes of an argument are taken as they are.
 
     Reads no longer find them: here at once, in other processes after their next refresh. To remove them from
     the disk as well, run seal and then vacuum. Remove them from the offline store first, or a materialize
@@ -464,11 +464,12 @@ def _typed(row: Any, types: dict[str, str], where: str) -> dict[str, Any]:
         try:
             if kind.startswith("INT"):
                 typed[key] = _whole_number(value)
-            else:
-                typed[key] = value.encode() if kind == "BYTES" else value
+            else:  # Python has bytes of arguments that are not UTF-8 as surrogates
+                typed[key] = value.encode(errors="surrogateescape") if kind == "BYTES" else value
         except ValueError as error:
+            wanted = "text that is UTF-8" if kind == "BYTES" else "a whole number"
             raise click.UsageError(
-                f"{where}: join key {key!r} is {types[key]}, and {value!r} is not a whole number"
+                f"{where}: join key {key!r} is {kind}, and {value!r} is not {wanted}"
             ) from error
     return typed
 

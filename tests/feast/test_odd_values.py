@@ -66,6 +66,24 @@ def test_zeros_at_the_end_of_values_and_keys_count(make_store, tmp_path):
         sets.add([b"a", b"b"], ("text", 5))
 
 
+def test_bytes_that_are_not_text_can_be_keys_of_commands(tmp_path):
+    view = make_view({"v": Set(String)}, entities=[BLOB], tags={"sketch.rows": "append"})
+    store = make_repository(tmp_path, BLOB, view, rows=SOURCE, refresh=0)
+    Sets(store, "history", "v").add([b"\xff\x07", "\u00e9".encode()], ["x", "y"])
+
+    def run(*arguments):
+        return CliRunner().invoke(cli, ["-c", str(tmp_path), *arguments])
+
+    assert '{"v": ["x"]}' in run("history", "history", "user_id=\udcff\x07").output
+    assert '{"v": ["y"]}' in run("history", "history", "user_id=\u00e9").output
+    assert run("delete", "history", "user_id=\udcff\x07").exit_code == 0
+    assert reader_of(store).exists([b"\xff\x07", "\u00e9".encode()]).tolist() == [False, True]
+    file = tmp_path / "who.jsonl"
+    file.write_text('{"user_id": "\\ud800"}')
+    refused = run("delete", "history", "--file", str(file)).output
+    assert "join key 'user_id' is BYTES, and '\\ud800' is not text that is UTF-8" in refused
+
+
 def test_text_is_a_single_entity_if_it_can_be_one(tmp_path):
     user = Entity(name="named", join_keys=["user_id"], value_type=ValueType.STRING)
     view = make_view({"v": Set(String)}, entities=[user], tags={"sketch.rows": "append"})
