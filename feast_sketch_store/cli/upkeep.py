@@ -40,6 +40,7 @@ from feast_sketch_store.view.shard import Dropped
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _MOST_LISTED = 20  # entities that are not found
+_NO_ROWS = "not sealed: it has no rows"
 _IS_BUSY = "another process is sealing it for too long"
 _DATETIME = click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%S%z"])
 
@@ -129,7 +130,7 @@ def seal(
             stats = maintenance.opened_view(store, view).stats()
             if stats.sealed_entities or stats.unsealed_rows:
                 return f"not sealed: {_IS_BUSY}"
-            return "not sealed: it has no rows"
+            return _NO_ROWS
 
         done, failed = for_each("Sealing", views_of(store, views), seal_one)
     print_outcomes(done, as_json, "outcome", failed)
@@ -185,7 +186,9 @@ def publish(open_store: OpenStore, view: str, force: bool, as_json: bool) -> Non
     """
     store = store_with(open_store, view)
     num_rows = maintenance.publish(store, view, force)
-    outcome = "sealed" if num_rows is None else f"published: {counted(num_rows, 'row')}"
+    outcome = "sealed" if maintenance.opened_view(store, view).sealed() else _NO_ROWS
+    if num_rows is not None:
+        outcome = f"published: {counted(num_rows, 'row')}"
     print_outcomes({view: outcome}, as_json, "outcome")
 
 

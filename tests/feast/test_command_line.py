@@ -294,7 +294,8 @@ def test_a_view_that_was_never_filled_is_told_so_at_once(tmp_path, command):
 
 def test_a_view_that_is_not_sealed_or_vacuumed_is_told_why(tmp_path):
     store = make_repository(tmp_path, HISTORY)
-    assert "not sealed: it has no rows\n" in run(tmp_path, "seal")[0]
+    for command in (["seal"], ["publish", "history"]):
+        assert "not sealed: it has no rows\n" in run(tmp_path, *command)[0]
     rows = {"user_id": [1], "viewed": [["a"]], "event": pd.Timestamp("2026-05-01", tz="UTC")}
     store.push("clicks", pd.DataFrame(rows), to=PushMode.ONLINE)
     with open_view(store, "history").unchanging():
