@@ -46,7 +46,7 @@ def export(
     StorageError : the row log cannot be read, or the other store did not take the rows.
     """
     opened, table = opened_view(store, view), any_feature_view(store, view)
-    if opened.is_pinned:
+    if any(shard.snapshots.listing().pinned for shard in opened.shards.values()):
         raise SettingsError(
             f"feature view {view!r} is pinned to a snapshot, and an export would also write the rows "
             "since; run `feast-sketch unpin` first"

@@ -167,3 +167,19 @@ def test_a_store_is_not_exported_to_itself(tmp_path, filled):
         done = CliRunner().invoke(cli, ["-c", str(tmp_path), *to])
         assert done.exit_code == 1
         assert "its online store is the one that the rows come from" in done.output
+
+
+@pytest.mark.parametrize("shards", [1, 4])
+def test_a_pinned_view_is_not_exported(tmp_path, filled, shards):
+    folder, _ = filled(growing, shards, True)
+    copy_repository(folder, tmp_path)
+    ours, theirs = tmp_path / "feature_store.yaml", tmp_path / "other.yaml"
+    options = {**yaml.safe_load(ours.read_text()), "online_store": {"type": "sqlite", "path": "online.db"}}
+    theirs.write_text(yaml.safe_dump(options))
+    run(tmp_path, "pin", "history")
+    done = CliRunner().invoke(cli, ["-c", str(tmp_path), "export", "history", "--to", str(theirs)])
+    assert done.exit_code == 1
+    assert "feature view 'history' is pinned to a snapshot" in done.output
+    assert not (tmp_path / "online.db").exists()
+    run(tmp_path, "unpin", "history")
+    run(tmp_path, "export", "history", "--to", str(theirs))
