@@ -152,7 +152,7 @@ def import_view(
             return own
 
         try:
-            rebuild(opened, fill, keep=True)
+            entities = rebuild(opened, fill, keep=True)
         except GateError:
             staging.delete_all()  # what is corrected over there need not be newer than what was read
             raise
@@ -161,7 +161,7 @@ def import_view(
             refill(store, view)
     finally:
         bridge.close()
-    return run.imported(view, how, opened.stats().sealed_entities)
+    return run.imported(view, how, entities)
 
 
 def _fingerprint(view: OtherView, keys: Path | None) -> str:

@@ -562,10 +562,10 @@ def rebuild(
                 ) from error
         return online_store.storage(config, table)
 
-    is_done = rebuilding.rebuild(opened, fill, confirm, force=force)
-    if is_done and opened.settings.backed_codecs:
+    entities = rebuilding.rebuild(opened, fill, confirm, force=force)
+    if entities is not None and opened.settings.backed_codecs:
         refill(store, view)
-    return opened.stats().sealed_entities if is_done else None
+    return entities
 
 
 def views_of(store: FeatureStore) -> list[str]:

@@ -35,8 +35,9 @@ def rebuild(
     confirm: Callable[[Dropped | None], bool] | None = None,
     keep: bool = False,
     force: bool = False,
-) -> bool:
-    """Replace all rows of a view by others, or add others to them; False if that was not confirmed.
+) -> int | None:
+    """Replace all rows of a view by others, or add others to them. Returns the number of entities that were
+    sealed; None if it was not confirmed.
 
     Reads see the old rows of a shard until its new ones are complete, and then the new ones, in one step.
     Rows that any process writes meanwhile stay and compete with the new ones as usual.
@@ -75,14 +76,14 @@ def rebuild(
             elif confirm is not None:
                 dropped = Dropped.sum_of([parts[n].dropped_by(before[n], log) for n, log in new.items()])
                 if (dropped is None or any(dropped)) and not confirm(dropped):
-                    return False
+                    return None
             joint = joint_seal.numbered_in_threads(parts, new)
             drafts: dict[int, Drafted] = {}
             with deleted_on_error(parts, drafts):
                 for number, log in new.items():
                     before[number], drafts[number] = parts[number].replacement(before[number], log, joint)
+                figures = Figures.sum_of(draft.figures for draft in drafts.values())
                 if not force:
-                    figures = Figures.sum_of(draft.figures for draft in drafts.values())
                     view.judge(figures, REBUILD)
                 for number, log in new.items():
                     parts[number].replace_rows(before[number], log, drafts.pop(number).snapshot)
@@ -91,7 +92,7 @@ def rebuild(
         finally:
             with suppress(StorageError):
                 staging.delete_all()
-        return True
+        return figures.entities
 
 
 def _divided(filled: Storage, staging: Storage, num_shards: int) -> Sequence[LogRead]:

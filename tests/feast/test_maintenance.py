@@ -332,6 +332,15 @@ class TestRebuild:
         assert maintenance.verify(store, "history").problems == []
         assert not [*open_view(store, "history").storage.path.glob("rebuild*")]
 
+    def test_the_new_entities_are_counted_where_reads_are_pinned_to_the_old_ones(self, run, store):
+        assert maintenance.pin(store, "history") is not None
+        write_source(store.repo_path, "DE", range(100, NUM_USERS), EVENT - timedelta(days=9))
+        _, text, _ = run("rebuild", "history", "--json", "--yes")
+        assert json.loads(text) == [{"view": "history", "entities": 200}]
+        assert countries(another(store), 99, 100) == ["FR", "FR"]
+        assert maintenance.unpin(store, "history")
+        assert countries(another(store), 99, 100) == [None, "DE"]
+
     def test_one_from_a_time_to_come_is_refused(self, run):
         status, _, error = run("rebuild", "history", "--from", "2100-01-01")
         assert (status, "'history': there is no time from 2100-01-01 00:00:00+00:00 to" in error) == (1, True)
