@@ -40,6 +40,7 @@ from feast_sketch_store.operations.reader_memory import reader_bytes
 from feast_sketch_store.operations.resharding import former_files, remove_former
 from feast_sketch_store.operations.verification import Verification, size_of, verify_view
 from feast_sketch_store.rows.codecs import BINNED, SCORE
+from feast_sketch_store.rows.encoding import RowKeys
 from feast_sketch_store.rows.entity_keys import find_sorted, hash_serialized_keys, serialize_entity_keys
 from feast_sketch_store.rows.limits import aware
 from feast_sketch_store.settings.resolve import first_moment, ttl_microseconds
@@ -484,9 +485,10 @@ def delete(store: FeatureStore, view: str, entity_rows: Sequence[Mapping[str, An
     except RowError as error:
         raise RowError(f"{error}. Nothing was deleted") from error
     opened = online_store.writer(store.config, table)
-    opened.refresh()
+    opened.refresh_all()  # this process may serve some shards only
+    known = RowKeys.concatenate([shard.state.row_keys() for shard in opened.shards.values()])
     numbers = dict(zip(serialize_entity_keys(keys), range(len(keys)), strict=True))  # each entity once
-    found, _ = find_sorted(opened.state.row_keys().entity_hashes, hash_serialized_keys([*numbers]))
+    found, _ = find_sorted(known.entity_hashes, hash_serialized_keys([*numbers]))
     online_store.delete(store.config, table, [keys[number] for number in numbers.values()])
     not_found = np.delete(np.array([*numbers.values()], np.int64), found)
     return Deleted(len(found), [dict(entity_rows[number]) for number in not_found.tolist()])

@@ -103,6 +103,15 @@ def test_inspect_tells_of_all_shards(repositories):
     ]
 
 
+def test_entities_of_shards_that_are_not_served_are_deleted_and_counted(tmp_path):
+    fill(make_store(tmp_path))
+    yaml = tmp_path / "feature_store.yaml"
+    yaml.write_text(yaml.read_text().replace("shards: 4", "shards: {count: 4, serve: [0]}"))
+    asked = [{"user_id": user} for user in (*range(8), NUM_USERS)]
+    deleted = maintenance.delete(FeatureStore(repo_path=str(tmp_path)), "history", asked)
+    assert (deleted.found, deleted.not_found) == (8, asked[-1:])
+
+
 def test_a_repository_may_serve_a_part(repositories, tmp_path):
     folder = repositories[1].repo_path
     yaml = (folder / "feature_store.yaml").read_text()
