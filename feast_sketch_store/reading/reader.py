@@ -519,7 +519,7 @@ class SketchReader:
         inclusive: bool = False,
         attributes: Sequence[str] = (),
     ) -> RaggedLists:
-        """The items of each entity's list, newest first; `csr` returns the same without times.
+        """The items of each entity's list, newest first; `csr` has each value of a list once, by its id.
 
         Parameters
         ----------
