@@ -17,7 +17,7 @@ from feast_sketch_store.adapter.options import require_writer, seal_policy
 from feast_sketch_store.errors import GateError, SketchStoreError, StorageError
 from feast_sketch_store.online_store import SketchOnlineStore
 from feast_sketch_store.row_log.data_file import REPORT, StagedFile
-from feast_sketch_store.rows.arrow_rows import from_source
+from feast_sketch_store.rows.arrow_rows import check_join_keys, from_source
 from feast_sketch_store.rows.limits import gathered
 from feast_sketch_store.settings.table import Compaction
 from feast_sketch_store.storage.base import UncertainWriteError
@@ -75,6 +75,7 @@ def _as_logged(view: View, feature_view: Any, table: pa.Table) -> pa.Table:
         table = table.append_column(DUMMY_ENTITY_ID, pa.repeat(DUMMY_ENTITY_VAL, len(table)))
     if settings.semantics == REPLACE:
         return from_source(table, feature_view, settings.codecs)
+    check_join_keys(table, feature_view)
     types = {column.name: column.dtype.to_value_type() for column in feature_view.entity_columns}
     rows = feast_parts.ARROW_TO_PROTO(table.combine_chunks(), feature_view, types)
     return view.to_table([rows])

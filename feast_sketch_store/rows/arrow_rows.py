@@ -91,18 +91,32 @@ def from_source(table: pa.Table, feature_view: Any, codecs: Sequence[FeatureCode
 
     Raises RowError: see `from_columns`.
     """
-    source = feature_view.batch_source
+    source, fields = feature_view.batch_source, _join_key_fields(feature_view)
     created = source.created_timestamp_column or None
-    fields = {
-        field.name: FeatureCodec.for_feature(field.name, field.dtype).value_field
-        for field in feature_view.entity_columns
-    }
     names = {*fields, *(codec.feature for codec in codecs), source.timestamp_field, created}
     table = table.select([name for name in table.column_names if name in names])
     try:
         return from_columns(table, codecs, fields, source.timestamp_field, created)
     except RowError as error:
         raise RowError(f"feature view {feature_view.name!r}: {error}") from error
+
+
+def check_join_keys(table: pa.Table, feature_view: Any) -> None:
+    """Check the join keys of rows that Feast converts, which would cut fractions off.
+
+    Raises RowError: a join key is null, or does not fit its type; names the row.
+    """
+    try:
+        for name, field in _join_key_fields(feature_view).items():
+            _join_key(name, field, table[name])
+    except RowError as error:
+        raise RowError(f"feature view {feature_view.name!r}: {error}") from error
+
+
+def _join_key_fields(feature_view: Any) -> dict[str, str]:
+    """The join keys of a view, each with the field of Feast's ``Value`` that carries it."""
+    columns = feature_view.entity_columns
+    return {field.name: FeatureCodec.for_feature(field.name, field.dtype).value_field for field in columns}
 
 
 def _without_computed(table: pa.Table, codecs: Sequence[FeatureCodec]) -> pa.Table:

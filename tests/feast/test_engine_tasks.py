@@ -207,6 +207,10 @@ def test_rows_of_lists_go_the_same_way(make_harness, make_view):
         job.finish([run(job, *rows.to_batches())], 2)
     read = harness.reopened().read(1, 2)
     assert [sorted(values["seen"].int64_list_val.val) for _, values in read] == [[1, 2], [3]]
+    for keys, text in (([1.0, 5.7], r"'user_id'.*row 1.*5\.7"), ([None, 1.0], "'user_id' is null in row 0")):
+        wrong = rows.set_column(rows.column_names.index("user_id"), "user_id", pa.array(keys))
+        with pytest.raises(RowError, match=text), job_of(harness) as job:
+            run(job, *wrong.to_batches())
 
 
 def test_a_job_does_not_commit_into_shards_that_the_view_had_before(harness):
