@@ -335,13 +335,20 @@ class SnapshotFolder:
     def discard(self, snapshot: SnapshotFile) -> None:
         """Remove a snapshot, published or not. A process that maps it keeps its pages.
 
-        Files that other snapshots need are kept.
+        Files that other snapshots need are kept, and so is one at which another process holds readers by now.
         """
+        published, manifest = replace(snapshot, known_manifest=None), snapshot.manifest_name
         with suppress(StorageError):  # if the manifest cannot be deleted, its files must stay
-            # Of one that is not published, only the files that it added.
-            gone = replace(snapshot, known_manifest=None).file_names()
-            self.storage.delete([snapshot.manifest_name])
-            self.storage.delete(gone.difference(*(other.file_names() for other in self.list())))
+            with suppress(MissingFileError):  # of one that is not published
+                published = published.with_manifest()
+            gone = published.file_names()  # of one that is not published, only the files that it added
+            self.storage.delete([manifest])
+            listing = self.listing()
+            if listing.pinned == snapshot.name and published.known_manifest is not None:
+                with self.storage.create(manifest) as file:
+                    file.write(published.known_manifest)
+                return
+            self.storage.delete(gone.difference(*(other.file_names() for other in listing.snapshots)))
 
     def prune(self, keep: int, check: Callable[[SnapshotFile], object] = SnapshotFile.manifest) -> None:
         """Remove all that are older than the newest ``keep`` that pass a check, which raises DamagedFileError

@@ -156,6 +156,16 @@ def test_a_damaged_snapshot_is_not_chosen(make_view):
         pin(make_view(), [2])
 
 
+def test_a_seal_keeps_the_snapshot_to_which_another_process_pins_meanwhile(make_view):
+    view = make_view()
+    for number in (1, 2):
+        fill(view, number)
+    folder, oldest = view.shards[0].snapshots, view.shards[0].snapshots.list()[-1]
+    folder.prune(1, lambda newest: folder.pin(oldest))  # after it has listed the pins
+    assert [snapshot.version for snapshot in folder.list()] == [2, 1]
+    assert read(make_view()) == ["fill 1"]
+
+
 def test_a_snapshot_that_is_gone_never_becomes_another_one(make_view):
     serving = make_view()
     fill(serving, 1)
@@ -163,7 +173,8 @@ def test_a_snapshot_that_is_gone_never_becomes_another_one(make_view):
     assert read(serving) == ["fill 1"]
     fill(serving, 2)
     serving.seal()
-    serving.shards[0].snapshots.discard(serving.shards[0].state.snapshot)
+    snapshot = serving.shards[0].state.snapshot
+    snapshot.storage.delete([snapshot.manifest_name])
     assert read(serving) == ["fill 1"], "what it has, it serves on"
     with pytest.raises(StorageError, match=r"pinned to the snapshot .*, which is gone; `feast-sketch unpin`"):
         read(make_view())
