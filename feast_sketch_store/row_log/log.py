@@ -214,19 +214,12 @@ class RowLog:
                 )
             # Read both again: what the log had at first may now be in the table.
             return replace(self._read_anew(START, ""), starts_over=True)
-        if state.is_of_another(cursor.identity):
-            if self._is_gone(cursor):  # it was dropped between the two reads
-                return self._read_anew(known, snapshot)
-            raise self._mixed()
         files, through, starts_over, repeats = _behind(state, known, snapshot)
         if starts_over and known.number > through:  # commits that are known follow the new rows
             return replace(self._read_anew(START, ""), starts_over=True)
+        if not self._continues(state, through, commits, cursor):
+            return self._read_anew(known, snapshot)
         columns = _with_columns_of(_not_absorbed(commits, state), state.columns)
-        first = commits[0].number if commits else cursor.next_number
-        if first > through + 1:
-            if self._is_gone(cursor):  # it was dropped between the two reads
-                return self._read_anew(known, snapshot)
-            raise self._gap(through + 1, first - 1)
         if cursor.next_number > state.through:  # else a writer reads again
             self._read_to = cursor, columns
         behind = tuple(c for c in commits if c.number > through and not c.replaces)
@@ -235,10 +228,28 @@ class RowLog:
         position = Position(number, cursor.identity, cursor, awaits)
         return LogRead(position, files, behind, starts_over, repeats=repeats)
 
-    def _is_gone(self, cursor: Cursor) -> bool:
-        """Whether the log of a position was dropped."""
+    def _continues(self, state: TableState, through: int, commits: Sequence[Commit], cursor: Cursor) -> bool:
+        """Whether commits that were read before a table continue it behind a commit; False if their log was
+        dropped between the two reads.
+
+        Raises DamagedFileError: the table is of another log, or commits between the two are missing.
+        """
+        first = commits[0].number if commits else cursor.next_number
+        if first <= through + 1 and not state.is_of_another(cursor.identity):
+            return True
         start = self._wal.start(cursor.next_number)
-        return start is None or start.identity != cursor.identity
+        if start is None or start.identity != cursor.identity:
+            return False
+        if state.is_of_another(cursor.identity):
+            raise DamagedFileError(
+                f"{self._wal.where}: the table in {self._rows.where()} is of another log, of another view or "
+                "one that was removed since; restore the folder from a backup, or remove the view with "
+                "`feast apply` and materialize it"
+            )
+        raise DamagedFileError(
+            f"{self._wal.where}: commits {through + 1} to {first - 1} of the row log are missing: a file was "
+            f"removed, or {COPY}, or {_BEGIN_ANEW}"
+        )
 
     def _wal_behind(self, number: int) -> tuple[list[Commit], Cursor | None]:
         """Fresh commits after a number, possibly with some before it, and the position after them."""
@@ -415,11 +426,8 @@ class RowLog:
         end = tail.end
         if end is None:
             return
-        if state.is_of_another(end.identity):
-            raise self._mixed()
-        first = tail.others[0].number if tail.others else end.next_number
-        if first > state.through + 1 and not self._is_gone(end):
-            raise self._gap(state.through + 1, first - 1)
+        if not self._continues(state, state.through, tail.others, end):
+            raise StorageError(f"{self.where}: the view was dropped during the write")
         what = f"the table in {self._rows.where()} has the rows"
         self._check_not_older(end, state.through, what, _BEGIN_ANEW)
 
@@ -440,19 +448,6 @@ class RowLog:
                 "the view with `feast apply` and materialize it"
             )
 
-    def _mixed(self) -> DamagedFileError:
-        return DamagedFileError(
-            f"{self._wal.where}: the table in {self._rows.where()} is of another log, of another view or one "
-            "that was removed since; restore the folder from a backup, or remove the view with `feast apply` "
-            "and materialize it"
-        )
-
-    def _gap(self, first: int, last: int) -> DamagedFileError:
-        return DamagedFileError(
-            f"{self._wal.where}: commits {first} to {last} of the row log are missing: a file was removed, "
-            f"or {COPY}, or {_BEGIN_ANEW}"
-        )
-
     def absorb(self) -> LogRead:
         """Move all rows of the write-ahead log into the table, each row once, while others may write.
 
@@ -468,15 +463,9 @@ class RowLog:
                     return _rows_of(state)
                 self._check_not_lost()
                 continue
-            if state.is_of_another(cursor.identity):
-                raise self._mixed()
-            waiting = [commit for commit in commits if commit.number > state.through]
-            first = waiting[0].number if waiting else cursor.next_number
-            if first > state.through + 1:
-                if self._is_gone(cursor):  # it was dropped between the two reads
-                    continue
-                raise self._gap(state.through + 1, first - 1)
-            new = [commit for commit in waiting if commit.number <= last]
+            if not self._continues(state, state.through, commits, cursor):
+                continue
+            new = [commit for commit in _not_absorbed(commits, state) if commit.number <= last]
             if not new:
                 break
             absorbed = self._absorb(new, state, cursor.identity.hex(), last)

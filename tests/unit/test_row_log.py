@@ -337,18 +337,24 @@ def test_the_identity_tells_a_log_from_its_successor(log, storage):
     assert names_of(read) == ["c"]
 
 
-def test_a_log_that_begins_between_two_looks_is_not_damaged(log, storage, monkeypatch):
+@pytest.mark.parametrize("follows", [False, True])
+@pytest.mark.parametrize("call", ["read", "absorb"])
+def test_a_log_that_begins_between_two_looks_is_not_damaged(log, storage, monkeypatch, call, follows):
+    """Be it the first one, or one that follows a log that was dropped."""
+    if follows:
+        log.append(rows("of the log before"))
     state = Table.state
 
     def another_process_comes_first(self):
         monkeypatch.setattr(Table, "state", state)
+        remove_view(storage)
         other = RowLog(storage)
         other.append(rows("theirs"))
         other.absorb()
         return self.state()
 
     monkeypatch.setattr(Table, "state", another_process_comes_first)
-    assert names_of(log.read()) == ["theirs"]
+    assert names_of(getattr(log, call)()) == ["theirs"]
 
 
 def test_a_view_is_dropped_between_appends_only(storage, log, monkeypatch):
