@@ -38,7 +38,7 @@ _COSTLY = (
 )
 _SHARDS = (
     "these views have few facts in several shards, each with its own copy of the vocabulary: {names}. For "
-    f"those that will not grow to {_MIN_FACTS:,} facts, run `feast-sketch rebuild VIEW --shards 1` and "
+    f"those that will not grow to {_MIN_FACTS:,} facts, run `feast-sketch reshard VIEW --shards 1` and "
     "remove `shards`"
 )
 

@@ -14,6 +14,7 @@ from feast_sketch_store.cli.upkeep import (
     publish,
     rebuild,
     refill,
+    reshard_command,
     seal,
     unpin,
     vacuum,
@@ -24,7 +25,7 @@ __all__ = ["cli"]
 _COMMANDS = (
     *(inspect, verify, health_command, settings),
     *(seal, publish, discard, vacuum, pin, unpin, refill),
-    *(rebuild, delete),
+    *(rebuild, reshard_command, delete),
     *(diff_command, history_command),
     *(survey, import_, export, plan),
     *(serve, check_bucket_command),

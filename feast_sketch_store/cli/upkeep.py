@@ -311,12 +311,6 @@ def unpin(open_store: OpenStore, view: str, as_json: bool) -> None:
 @click.option("--to", "end", type=_DATETIME, help="Last event timestamp  [default: now]")
 @click.option("--yes", is_flag=True, help="Drop rows that were only pushed without asking.")
 @click.option("--force", is_flag=True, help="Replace the rows even if the new ones do not pass the gate.")
-@click.option(
-    "--shards",
-    type=click.IntRange(min=1),
-    metavar="NUMBER",
-    help="Divide the view's own rows into N shards, without reading the offline store.",
-)
 @JSON_OPTION
 @click.pass_obj
 def rebuild(
@@ -326,28 +320,15 @@ def rebuild(
     end: datetime | None,
     yes: bool,
     force: bool,
-    shards: int | None,
     as_json: bool,
 ) -> None:
     """Drop all rows of a VIEW and fill it from the offline store.
 
     Readers get the old rows until the new ones are complete. Rows that are pushed meanwhile
     stay. Rows that were only pushed are dropped: the command prints how many, and asks before it goes on.
-
-    With --shards all rows stay and are divided by the hash of their entity. Writes are refused meanwhile.
-    Running processes follow. Set the number in feature_store.yaml or in the tag, too.
-    If the command was killed, run it again, or run it with the former number to keep the rows where they are.
     """
-    if shards is not None and (start or end or yes or force):
-        raise click.UsageError(
-            "--shards divides the existing rows; leave out --from, --to, --yes and --force"
-        )
-    store = open_store()
-    names, done = views_of(store, views), {}
-    if shards is not None:
-        done = {view: reshard(store, view, shards) for view in names}
-        names = []
-    for view in names:
+    store, done = open_store(), {}
+    for view in views_of(store, views):
         click.echo(f"Rebuilding {view}", err=True)
         entities = maintenance.rebuild(
             store, view, start, end, None if yes else partial(_may_drop, view), force
@@ -356,6 +337,30 @@ def rebuild(
             raise click.ClickException(f"{view} was not rebuilt; nothing of it has changed")
         done[view] = entities
     print_outcomes(done, as_json, "entities")
+
+
+@click.command("reshard")
+@SOME_VIEWS
+@click.option(
+    "--shards",
+    type=click.IntRange(min=1),
+    required=True,
+    metavar="NUMBER",
+    help="A power of two; 1 for an undivided view.",
+)
+@JSON_OPTION
+@click.pass_obj
+def reshard_command(open_store: OpenStore, views: Sequence[str], shards: int, as_json: bool) -> None:
+    """Divide the rows of a VIEW into another number of shards.
+
+    All rows stay, and are divided by the hash of their entity. Writes are refused meanwhile. Running
+    processes follow. Set the number in feature_store.yaml or in the tag, too.
+
+    If the command was killed, run it again, or run it with the former number to keep the rows where they are.
+    """
+    store = open_store()
+    done, failed = for_each("Dividing", views_of(store, views), lambda view: reshard(store, view, shards))
+    print_outcomes(done, as_json, "entities", failed)
 
 
 def _may_drop(view: str, dropped: Dropped | None) -> bool:

@@ -1,4 +1,4 @@
-"""Divide the rows of a view into another number of shards: `feast-sketch rebuild VIEW --shards N`.
+"""Divide the rows of a view into another number of shards: `feast-sketch reshard VIEW --shards N`.
 
     fence      `view.json` says that rows are moving; writers notice within ten seconds, and refuse writes
     fill       write the rows that count from the old row logs into the folder of the new shards; seal there

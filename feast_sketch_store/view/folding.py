@@ -64,7 +64,7 @@ def fold(
         raise SketchStoreError(
             f"view {settings.view!r}: {len(rows)} entities have rows, and a seal takes at most {MAX_ROWS}; "
             "the rows are kept. Divide the view into shards, or into more shards, with "
-            f"`feast-sketch rebuild {settings.view} --shards 16`"
+            f"`feast-sketch reshard {settings.view} --shards 16`"
         )
     formulas: Mapping[str, Formula] = {}
     if joint is not None:

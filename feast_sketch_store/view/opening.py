@@ -50,7 +50,7 @@ def open_view(
         if there != wanted:
             _logger.warning(
                 "feature view %r has %s, but its settings say %d, which is read only when a view is created. "
-                "Set `shards: %d` (or the tag sketch.shards), or divide the rows with `feast-sketch rebuild "
+                "Set `shards: %d` (or the tag sketch.shards), or divide the rows with `feast-sketch reshard "
                 "%s --shards %d`",
                 settings.view,
                 counted(there, "shard"),

@@ -4,7 +4,7 @@
     shards-0-16/00/ ...    each shard: a complete small view
 
 The rows of a view without shards lie in its own folder. Shards are fixed when the view is created;
-`feast-sketch rebuild VIEW --shards N` names another number and another folder.
+`feast-sketch reshard VIEW --shards N` names another number and another folder.
 """
 
 import re
@@ -130,7 +130,7 @@ class OtherShardsError(ShardError):
 def way_out(view: str, there: ShardMap) -> str:
     """What to do after the process that divided the rows of a view was killed."""
     return (
-        f"run `feast-sketch rebuild {view} --shards` with its number again, or with {there.num_shards} to "
+        f"run `feast-sketch reshard {view} --shards` with its number again, or with {there.num_shards} to "
         "leave the rows where they are"
     )
 

@@ -106,7 +106,7 @@ def test_shards_of_a_small_view_are_told_with_their_bytes(
     copies, size = 3 * layers[0].vocabulary_bytes, sum(layer.size_bytes for layer in layers)
     assert copies > 0
     assert f"history (2,000 facts in 4 shards; {copies:,} of {size:,} bytes are copies)." in message
-    assert "`feast-sketch rebuild VIEW --shards 1`" in message
+    assert "`feast-sketch reshard VIEW --shards 1`" in message
     monkeypatch.setattr("feast_sketch_store.adapter.advice._MIN_FACTS", 2_000)
     assert apply_all(harness, [view, whole], caplog) == []
 

@@ -239,6 +239,7 @@ COMMANDS = {
     **{name: [] for name in ("inspect", "verify", "health", "seal", "vacuum")},
     **{name: ["history"] for name in ("pin", "unpin", "refill", "publish", "discard", "diff")},
     "rebuild": ["history", "--yes"],
+    "reshard": ["history", "--shards", "2"],
     "delete": ["history", "user_id=1"],
     "history": ["history", "user_id=1"],
     "survey": ["--from", "{folder}/feature_store.yaml"],

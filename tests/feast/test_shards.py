@@ -136,7 +136,7 @@ def test_a_tag_sets_the_shards_of_a_view(tmp_path, caplog):
     store = make_store(tmp_path, 1, tags={"sketch.shards": "8"})
     assert len(open_view(store, "history").shards) == 8
     make_store(tmp_path, 1)
-    assert re.search(r"has 8 shards, but its settings say 1.*rebuild history --shards 1", caplog.text)
+    assert re.search(r"has 8 shards, but its settings say 1.*reshard history --shards 1", caplog.text)
 
 
 def test_vectors_and_numbers_are_kept_exactly_in_shards(tmp_path):
@@ -389,13 +389,11 @@ def test_verification_misses_the_folder_of_a_shard(tmp_path):
 def test_the_command_divides_rows_anew(tmp_path, monkeypatch):
     fill(make_store(tmp_path, 2))
     monkeypatch.setattr(view_file, "_SECONDS", 0.0)
-    arguments = ["-c", str(tmp_path), "rebuild", "history", "--shards", "8"]
+    arguments = ["-c", str(tmp_path), "reshard", "history", "--shards", "8"]
     done = CliRunner().invoke(cli, [*arguments, "--json"], catch_exceptions=False)
     assert json.loads(done.stdout) == [{"view": "history", "entities": NUM_USERS}]
     done = CliRunner().invoke(cli, arguments, catch_exceptions=False)
     assert "has 8 shards already" in done.output
-    done = CliRunner().invoke(cli, [*arguments, "--yes"], catch_exceptions=False)
-    assert "leave out --from, --to, --yes and --force" in done.output
 
 
 @pytest.mark.has_long_form
@@ -406,7 +404,7 @@ def test_rows_that_are_too_many_for_a_seal_are_kept_and_can_be_divided(tmp_path,
     reported = "view 'history': 200 entities have rows, and a seal takes at most 199; the rows are kept"
     with pytest.raises(SketchStoreError, match=re.escape(reported)) as error:
         maintenance.seal(store, "history")
-    assert "`feast-sketch rebuild history --shards 16`" in str(error.value)
+    assert "`feast-sketch reshard history --shards 16`" in str(error.value)
     before = online(store, range(NUM_USERS))
     assert before["country"] == ["FR"] * NUM_USERS
     assert maintenance.inspect(store, "history").snapshot_versions == (None,)
