@@ -54,7 +54,8 @@ _SEGMENT_NAME = re.compile(r"(\d{20})\.log")
 
 @dataclass(frozen=True)
 class Cursor:
-    """A position in the log after the last record that was read, in a segment known by its token.
+    """A position in the log after the last record that was read, in a segment known by its token, if it has
+    one.
 
     ``next_number`` is the number of the next record. ``last`` is the start and the head of the record before
     the place, to notice when another record took the place of one whose write had failed. ``modified_at`` is
@@ -133,9 +134,7 @@ class WriteAheadLog:
     def is_at_end(self, cursor: Cursor) -> bool:
         """Whether nothing was written after a position, and its segment is still the same."""
         info = self._storage.info(cursor.segment)
-        if info is None or info.token != cursor.token or info.size_bytes < cursor.offset:
-            return False
-        if not self._is_same(cursor, info):
+        if info is None or not self._is_there(cursor, info) or not self._is_same(cursor, info):
             return False
         if cursor.is_closed:
             return self._open(cursor.next_number) is None
@@ -147,6 +146,18 @@ class WriteAheadLog:
     def _has_more(self, cursor: Cursor) -> bool:
         """Whether anything but zeros follows a position, where the head of a record would be."""
         return any(self._storage.read(cursor.segment, cursor.offset, RECORD_HEAD_BYTES))
+
+    def _is_there(self, cursor: Cursor, info: FileInfo) -> bool:
+        """Whether the segment of a position still is that of its log; ``info`` is what it is now."""
+        if info.token != cursor.token or info.size_bytes < cursor.offset:
+            return False
+        if info.token:
+            return True
+        with suppress(MissingFileError):
+            content = self._storage.read(cursor.segment, 0, SEGMENT_HEAD_BYTES)
+            head = decode_segment_head(content, self._storage.where(cursor.segment))
+            return head is not None and head.identity == cursor.identity
+        return False
 
     def _is_same(self, cursor: Cursor, info: FileInfo) -> bool:
         """Whether the record before a position is still the one that was read; ``info`` is of its segment."""
@@ -213,7 +224,7 @@ class WriteAheadLog:
         commits: list[Commit] = []
         while True:
             info = self._storage.info(cursor.segment)
-            if info is None or info.token != cursor.token or info.size_bytes < cursor.offset:
+            if info is None or not self._is_there(cursor, info):
                 if not cursor.is_durable:
                     raise RewrittenError(self.where, is_certain=False)
                 return None

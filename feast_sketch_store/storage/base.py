@@ -71,7 +71,8 @@ ZEROS_AFTER = 64  # bytes after what was appended; a log's reader looks for the 
 class FileInfo:
     """Metadata of a file.
 
-    ``token`` identifies this content among all contents of the name; appending to a file keeps it.
+    ``token`` identifies this content among all contents of the name; appending to a file keeps it. It is
+    empty where nothing does: in a folder without times of birth, the next file may get the same inode.
     ``modified_at`` is in seconds since 1970, by the storage's clock.
     """
 

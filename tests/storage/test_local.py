@@ -509,6 +509,28 @@ def test_what_a_killed_deletion_left_is_removed_by_the_next(storage, tmp_path, m
     assert everything_under(tmp_path) == [".mine.dropped", ".mine.dropped/a", "storage2", "storage2/a"]
 
 
+@pytest.mark.parametrize("name", [".nfs000000000012f", ".fuse_hidden0000000200000001"])
+def test_files_that_nfs_or_fuse_holds_are_removed_by_the_next(storage, tmp_path, monkeypatch, name):
+    """A deleted file that a process has open gets another name there."""
+    remove = shutil.rmtree
+
+    def hold(path, ignore_errors=False):
+        remove(path)
+        (path / "rows").mkdir(parents=True)
+        (path / "rows" / name).touch()
+        if not ignore_errors:
+            raise OSError(errno.ENOTEMPTY, "Directory not empty")
+
+    put(storage, "rows/a")
+    monkeypatch.setattr(shutil, "rmtree", hold)
+    storage.delete_all()
+    assert names_of(storage) == []
+    assert len(everything_under(tmp_path)) == 3
+    monkeypatch.undo()
+    storage.delete_all()
+    assert everything_under(tmp_path) == []
+
+
 @pytest.mark.parametrize("is_dangling", [False, True])
 def test_a_link_is_removed_with_what_it_leads_to(tmp_path, is_dangling):
     elsewhere = tmp_path / "other disk" / "storage"

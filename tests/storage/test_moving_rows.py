@@ -26,6 +26,7 @@ from feast_sketch_store.view.shard import Shard
 from feast_sketch_store.view.view import View
 from feast_sketch_store.view.view_file import Registration
 from tests.helpers import histories
+from tests.helpers.file_systems import know_files_badly
 from tests.helpers.histories import NEVER, items_of, settings_of
 from tests.helpers.keys import user_key
 from tests.helpers.length import combined
@@ -53,10 +54,14 @@ class Bucket:
         return type("Opened", (OwnProcess, ObjectsInMemory), {})(self._files)
 
 
-@pytest.fixture(params=["folder", "bucket"])
-def place(request, tmp_path):
+@pytest.fixture(params=["folder", "folder without times of birth", "bucket"])
+def place(request, tmp_path, monkeypatch):
+    if request.param == "bucket":
+        return Bucket()
+    if request.param != "folder":
+        know_files_badly(monkeypatch)
     (tmp_path / "history").mkdir()
-    return Folder(tmp_path / "history") if request.param == "folder" else Bucket()
+    return Folder(tmp_path / "history")
 
 
 def opened(place, num_shards):

@@ -16,6 +16,7 @@ from feast_sketch_store.row_log.table import Table
 from feast_sketch_store.row_log.wal import WriteAheadLog
 from feast_sketch_store.storage import local
 from feast_sketch_store.view.removal import remove_view
+from tests.helpers.file_systems import know_files_badly
 from tests.helpers.length import by_length
 from tests.helpers.log_rows import names_of, rows, segment
 
@@ -324,7 +325,10 @@ def test_rows_that_come_from_elsewhere_make_readers_start_over(log, storage):
     assert names_of(log.read(read.position, "0001")) == ["later"]
 
 
-def test_the_identity_tells_a_log_from_its_successor(log, storage):
+@pytest.mark.parametrize("are_known_badly", [False, True])
+def test_the_identity_tells_a_log_from_its_successor(log, storage, monkeypatch, are_known_badly):
+    if are_known_badly:
+        know_files_badly(monkeypatch)
     log.append(rows("a"))
     first = log.read().position
     log.append(rows("b"))
