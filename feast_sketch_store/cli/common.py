@@ -250,6 +250,11 @@ def print_outcomes(
         print_json([{"view": view, column.replace(" ", "_"): outcome} for view, outcome in done.items()])
     else:
         print_table(["view", column], [[view, str(outcome)] for view, outcome in done.items()])
+    end_if(failed)
+
+
+def end_if(failed: Sequence[SketchStoreError]) -> None:
+    """End the command with the errors of some views, if there are any."""
     if failed:
         raise SketchStoreError("\n".join(dict.fromkeys(map(str, failed)))) from failed[0]
 

@@ -15,6 +15,7 @@ from feast_sketch_store.cli.common import (
     OpenStore,
     Seconds,
     cells,
+    end_if,
     or_dash,
     print_json,
     print_table,
@@ -45,7 +46,7 @@ def inspect(open_store: OpenStore, views: Sequence[str], as_json: bool) -> None:
     store = open_store()
     views = views_of(store, views)
     report_unfilled(store, views)
-    reports = maintenance.inspect_all(store, views)
+    reports, failed = maintenance.inspect_all(store, views)
     if as_json:
         print_json([asdict(report) for report in reports])
     else:
@@ -62,6 +63,7 @@ def inspect(open_store: OpenStore, views: Sequence[str], as_json: bool) -> None:
                 for structure, size in report.structure_bytes.items()
             ],
         )
+    end_if(failed)
 
 
 _VIEW_COLUMNS: dict[str, Callable[[ViewReport], str]] = {

@@ -165,20 +165,28 @@ def inspect(store: FeatureStore, view: str) -> ViewReport:
     ------
     SketchStoreError : the online store is not a sketch store, or the view cannot be read.
     """
-    return inspect_all(store, [view])[0]
+    reports, failed = inspect_all(store, [view])
+    if failed:
+        raise failed[0]
+    return reports[0]
 
 
-def inspect_all(store: FeatureStore, views: Sequence[str]) -> list[ViewReport]:
-    """`inspect` of several views, in less time than one after another."""
+def inspect_all(store: FeatureStore, views: Sequence[str]) -> tuple[list[ViewReport], list[SketchStoreError]]:
+    """`inspect` of several views, in less time than one after another; and the errors of those that cannot be
+    read.
+    """
     tables = [_resolve(store, view)[1] for view in views]
-    reports = [_report(store, view, table) for view, table in zip(views, tables, strict=True)]
+    reports: dict[str, ViewReport] = {}
+    failed = []
+    for view, table in zip(views, tables, strict=True):
+        try:
+            reports[name_in_store(store.config, table)] = _report(store, view, table)
+        except SketchStoreError as error:
+            failed.append(error)
     options = store.config.online_store
     place = StorePlace.of(store.config.repo_path, options.path, options.storage_options)
-    names = [name_in_store(store.config, table) for table in tables]
-    measured = reader_bytes(place, store.project, names) if names else {}
-    return [
-        replace(report, private_bytes=measured.get(name)) for report, name in zip(reports, names, strict=True)
-    ]
+    measured = reader_bytes(place, store.project, [*reports]) if reports else {}
+    return [replace(report, private_bytes=measured.get(name)) for name, report in reports.items()], failed
 
 
 def _report(store: FeatureStore, view: str, table: FeatureView) -> ViewReport:

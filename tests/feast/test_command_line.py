@@ -320,6 +320,9 @@ def test_other_views_do_not_wait_for_a_damaged_one(tmp_path):
         ("damaged", 0, 1),
         ("sound", 1, 0),
     ]
+    inspected, reported = run(tmp_path, "inspect", "--json", status=1)
+    assert [report["view"] for report in json.loads(inspected)] == ["sound"]
+    assert reported.count(f"{segment}: is missing") == 1
     for command, outcome, done in (("seal", "outcome", "sealed"), ("vacuum", "files_removed", 0)):
         printed, reported = run(tmp_path, command, "--json", status=1)
         assert [told[outcome] for told in json.loads(printed)] == ["failed", done]

@@ -175,7 +175,7 @@ class TestInspect:
         monkeypatch.setattr(maintenance, "reader_bytes", reader_memory.reader_bytes)
         run, started = subprocess.run, []
         monkeypatch.setattr(subprocess, "run", lambda *a, **o: (started.append(a), run(*a, **o))[1])
-        reports = maintenance.inspect_all(store, ["history", "scratch"])
+        reports, _ = maintenance.inspect_all(store, ["history", "scratch"])
         assert [report.view for report in reports] == ["history", "scratch"]
         assert all(report.private_bytes > 0 for report in reports)
         assert len(started) == 1
