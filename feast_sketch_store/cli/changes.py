@@ -81,7 +81,7 @@ def _print_diff(found: ViewDiff) -> None:
 def history_command(open_store: OpenStore, view: str, entity: str, html: Path | None, as_json: bool) -> None:
     """Show the rows of an entity, and what reads showed.
 
-    For example: feast-sketch history clicks user_id=7
+    For example: feast-sketch history clicks user_id=7, or as a JSON object '{"user_id": 7}'
 
     A row has its commit, its event timestamp, and whether it is sealed. Values that a filter shows now and
     that nobody wrote are listed apart. A compaction removes rows that were replaced from the log.

@@ -399,7 +399,8 @@ def delete(open_store: OpenStore, view: str, entities: Sequence[str], file: Any,
 
     For example: feast-sketch delete history user_id=7
 
-    Text for a join key of bytes is encoded as UTF-8; other bytes of an argument are taken as they are.
+    An entity may also be a JSON object, as in --file, where a value has a comma. Text for a join key of bytes
+    is encoded as UTF-8; other bytes of an argument are taken as they are.
 
     Reads no longer find them: here at once, in other processes after their next refresh. To remove them from
     the disk as well, run seal and then vacuum. Remove them from the offline store first, or a materialize
@@ -433,7 +434,9 @@ def delete(open_store: OpenStore, view: str, entities: Sequence[str], file: Any,
 
 
 def entity_row_of(text: str, types: dict[str, str]) -> dict[str, Any]:
-    """``a=1,b=x`` as join keys and their values; ``types`` are those of the view."""
+    """``a=1,b=x``, or a JSON object, as join keys and their values; ``types`` are those of the view."""
+    if text.startswith("{"):
+        return _entity_of(text, types, repr(text))
     pairs = [pair.partition("=") for pair in text.split(",")]
     if not all(separator for _, separator, _ in pairs):
         raise click.UsageError(f"{text!r} is not KEY=VALUE[,KEY=VALUE]...")

@@ -66,18 +66,23 @@ def test_zeros_at_the_end_of_values_and_keys_count(make_store, tmp_path):
         sets.add([b"a", b"b"], ("text", 5))
 
 
-def test_bytes_that_are_not_text_can_be_keys_of_commands(tmp_path):
+def test_any_bytes_can_be_keys_of_commands(tmp_path):
     view = make_view({"v": Set(String)}, entities=[BLOB], tags={"sketch.rows": "append"})
     store = make_repository(tmp_path, BLOB, view, rows=SOURCE, refresh=0)
-    Sets(store, "history", "v").add([b"\xff\x07", "\u00e9".encode()], ["x", "y"])
+    Sets(store, "history", "v").add([b"\xff\x07", "\u00e9".encode(), b"a,b=c"], ["x", "y", "z"])
 
     def run(*arguments):
         return CliRunner().invoke(cli, ["-c", str(tmp_path), *arguments])
 
     assert '{"v": ["x"]}' in run("history", "history", "user_id=\udcff\x07").output
     assert '{"v": ["y"]}' in run("history", "history", "user_id=\u00e9").output
-    assert run("delete", "history", "user_id=\udcff\x07").exit_code == 0
-    assert reader_of(store).exists([b"\xff\x07", "\u00e9".encode()]).tolist() == [False, True]
+    assert '{"v": ["z"]}' in run("history", "history", '{"user_id": "a,b=c"}').output
+    assert run("delete", "history", "user_id=\udcff\x07", '{"user_id": "a,b=c"}').exit_code == 0
+    assert reader_of(store).exists([b"\xff\x07", "\u00e9".encode(), b"a,b=c"]).tolist() == [
+        False,
+        True,
+        False,
+    ]
     file = tmp_path / "who.jsonl"
     file.write_text('{"user_id": "\\ud800"}')
     refused = run("delete", "history", "--file", str(file)).output
