@@ -4,10 +4,10 @@ Each process is a thread that waits before every operation on files; one of them
 random, and some are killed. Writers write and delete entities, also by jobs of an engine; sealers seal, here
 or by an engine, absorb, vacuum, rebuild and divide anew; readers and replicas read; one process may drop the
 view, or pin it. Some views have a gate: what does not pass is held back, until it is published or discarded.
-Files are in a folder, whose leases keep others out; in a bucket; or in a bucket of which nobody holds a
-lease, as when processes lose theirs. Some buckets lose requests and answers. A history is nearly
-always the same again for the same seed. What a process keeps of earlier histories can shift a step; then run
-some of those before it, too.
+Files are in a folder, whose leases keep others out, with times of birth or without; in a bucket; or in a
+bucket of which nobody holds a lease, as when processes lose theirs. Some buckets lose requests and answers.
+A history is nearly always the same again for the same seed. What a process keeps of earlier histories can
+shift a step; then run some of those before it, too.
 
 - Nothing raises but what meets a drop, what another process hinders, what gets no answer, and what a clock
   that jumps makes late. A write that was refused leaves nothing.
@@ -54,6 +54,7 @@ from feast_sketch_store.view.view import View
 from feast_sketch_store.view.view_file import shard_map_of
 from tests.storage.memory import Files
 
+FOLDERS = ("folder", "folder without times of birth")
 SHARED = range(4)  # entities that all writers write and nobody deletes
 OWN_PER_WRITER = 2
 # What others hinder: a late commit, a seal beside another, rows that are being divided, a pin without a seal.
@@ -76,8 +77,8 @@ class History:
         self.name, self._rng = name, random.Random(name)
         rng = self._rng
         self.turns = Turns(rng, is_traced)
-        self._files = Files()
-        self._place = rng.choice(("folder", "bucket", "bucket without leases"))
+        self._place = rng.choice((*FOLDERS, "bucket", "bucket without leases"))
+        self._files = Files(has_tokens=self._place == "folder")
         self._server = Server(self.turns, rng, rng.choice((0.0, 0.0, 0.01)) if self._is_bucket else 0.0)
         self._kind = rng.choice(KINDS)
         self._num_shards = rng.choice((1, 1, 2))
@@ -98,7 +99,7 @@ class History:
 
     @property
     def _is_bucket(self) -> bool:
-        return self._place != "folder"
+        return self._place not in FOLDERS
 
     def run(self) -> None:
         """Raises what went wrong."""

@@ -24,7 +24,8 @@ from feast_sketch_store.storage.object_store import ObjectStorage
 class Files:
     """What storages of the same files share."""
 
-    def __init__(self):
+    def __init__(self, has_tokens=True):
+        self.has_tokens = has_tokens
         self.changed = threading.Condition()
         self.held = set()
         self.files = {}  # name -> (token, time, bytearray or bytes)
@@ -53,7 +54,10 @@ class MemoryStorage(Storage):
     def info(self, name):
         with self.files.changed:
             file = self.files.files.get(self._key(name))
-            return FileInfo(name, len(file[2]), str(file[0]), file[1]) if file else None
+            if file is None:
+                return None
+            token, changed, content = file
+            return FileInfo(name, len(content), str(token) if self.files.has_tokens else "", changed)
 
     def walk(self):
         with self.files.changed:
