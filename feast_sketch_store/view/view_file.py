@@ -443,7 +443,9 @@ class Registration:
                 self._token, self._has_join_keys = info.token, merged.has_join_keys
                 return
             with storage.lease(VIEW_LOCK, wait=True):
-                if storage.replace_known(VIEW_FILE, merged.encode(), info.token):
+                # Without a token, the content tells whether another process has changed it.
+                is_same = info.token != "" or ViewFile.read(storage) == there
+                if is_same and storage.replace_known(VIEW_FILE, merged.encode(), info.token):
                     overrides = self.is_newer = False
         raise StorageError(
             f"{storage.where(VIEW_FILE)}: other processes keep changing it; try again when they are idle"

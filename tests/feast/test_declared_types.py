@@ -13,10 +13,12 @@ from feast_sketch_store.errors import RowError, SettingsError, UnsupportedFeatur
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.settings.view_settings import FeatureSettings, ViewSettings
 from feast_sketch_store.storage.local import LocalStorage
+from feast_sketch_store.storage.names import VIEW_LOCK
 from feast_sketch_store.view.shard_map import ShardMap
 from feast_sketch_store.view.view import View
 from feast_sketch_store.view.view_file import ViewFile
 from tests.feast.test_types import TYPES, values_of
+from tests.helpers.file_systems import know_files_badly
 
 NEVER = {"compaction": {"min_rows": 10**9}}
 FRANCE = Value(string_val="FR")
@@ -216,16 +218,40 @@ def test_a_reader_of_a_view_that_is_not_there_says_so(make_harness):
     assert reader_of(harness).arrow("country", [1]).to_pylist() == ["FR"]
 
 
+def view_with(folder, name):
+    """A process's view of one feature."""
+    codec = FeatureCodec(name, "string_val")
+    return View(LocalStorage(folder), ViewSettings("v", 1e-5, {name: FeatureSettings(codec, 1e-5, 100)}))
+
+
+@pytest.mark.parametrize("are_known_badly", [False, True])
+def test_a_feature_stays_that_another_writer_declares_at_the_same_time(
+    tmp_path, user_rows, monkeypatch, are_known_badly
+):
+    if are_known_badly:
+        know_files_badly(monkeypatch)
+    view_with(tmp_path, "a").write(user_rows("a"))
+    ours, theirs, lease = view_with(tmp_path, "b"), view_with(tmp_path, "c"), LocalStorage.lease
+
+    def lease_later(self, name, *arguments, **named):
+        if name == VIEW_LOCK:
+            monkeypatch.setattr(LocalStorage, "lease", lease)
+            theirs.write(user_rows("c"))
+        return lease(self, name, *arguments, **named)
+
+    monkeypatch.setattr(LocalStorage, "lease", lease_later)
+    ours.write(user_rows("b"))
+    assert LocalStorage.lease is lease
+    assert sorted(codec.feature for codec in ViewFile.read(LocalStorage(tmp_path)).codecs) == ["a", "b", "c"]
+
+
 def test_writers_that_create_a_view_at_once_declare_all_features(tmp_path, user_rows):
     names = [f"f{number}" for number in range(8)]
     start = threading.Barrier(len(names))
     errors = []
 
     def create(name):
-        codec = FeatureCodec(name, "string_val")
-        view = View(
-            LocalStorage(tmp_path), ViewSettings("v", 1e-5, {name: FeatureSettings(codec, 1e-5, 100)})
-        )
+        view = view_with(tmp_path, name)
         start.wait()
         try:
             view.write(user_rows(name))

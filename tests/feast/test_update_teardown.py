@@ -292,7 +292,7 @@ def test_what_a_killed_drop_left_is_removed_by_the_next(make_harness, monkeypatc
     harness = make_harness({"country": String})
     harness.write(1, FRANCE)
 
-    def kill(*_):
+    def kill(*_, **__):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("shutil.rmtree", kill)
