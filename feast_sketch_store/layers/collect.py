@@ -26,7 +26,7 @@ from feast_sketch_store.structures.set_columns import SetColumns
 def bins_of(codec: FeatureCodec, vocabulary: Vocabulary, counts: NDArray[np.int64]) -> Bins:
     """Fit bins to numbers and how often each occurs, int64[V]."""
     assert codec.binning is not None
-    bins = fit(codec.binning, codec.to_numbers(vocabulary.values), counts)
+    bins = fit(codec.binning, codec.to_numbers(vocabulary.values), counts, codec.ends)
     stored = codec.from_numbers(bins.representatives)
     return replace(bins, representatives=codec.to_numbers(stored))
 

@@ -1,7 +1,7 @@
 """Binning: numbers without a bounded vocabulary, kept as the representatives of a few bins.
 
     quantiles   bins of about equally many rows, learned from the values; a read returns their median
-    precision   the nearest multiple of a step
+    precision   the nearest multiple of a step; the end of the feature's range, if that multiple is beyond it
 
 NaN and each infinity are never mixed with other numbers: each has its own bin.
 """
@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Numbers = NDArray[np.int64 | np.float64]
+Ends = tuple[float, float]  # the least and the greatest number that a read may return for another
 
 MAX_BINS: Final = 1 << 16
 
@@ -64,16 +65,16 @@ class Quantiles:
         if not 1 <= self.count <= MAX_BINS:
             raise ValueError(f"the number of bins must be between 1 and {MAX_BINS}")
 
-    def fit(self, distinct: Numbers, counts: NDArray[np.int64]) -> Bins:
+    def fit(self, distinct: Numbers, counts: NDArray[np.int64], ends: Ends) -> Bins:
         """The bins for finite, distinct, ascending numbers, given how often each occurs: int64[n]."""
         if len(distinct) <= self.count:
             return Bins(distinct, distinct)
-        ends = np.cumsum(counts)
+        stops = np.cumsum(counts)
         # Go by the middle of a number's rows, so a number with more rows than two bins shares with no other.
-        middles = ends - (counts + 1) // 2
-        starts = np.flatnonzero(np.diff(middles * self.count // ends[-1], prepend=-1))
-        before = (ends - counts)[starts]
-        medians = np.searchsorted(ends, (before + np.append(before[1:], ends[-1]) - 1) // 2, side="right")
+        middles = stops - (counts + 1) // 2
+        starts = np.flatnonzero(np.diff(middles * self.count // stops[-1], prepend=-1))
+        before = (stops - counts)[starts]
+        medians = np.searchsorted(stops, (before + np.append(before[1:], stops[-1]) - 1) // 2, side="right")
         return Bins(distinct[starts], distinct[medians])
 
 
@@ -87,14 +88,16 @@ class Precision:
         if not (np.isfinite(self.step) and self.step > 0):
             raise ValueError("a precision must be a positive number")
 
-    def fit(self, distinct: Numbers, counts: NDArray[np.int64]) -> Bins:
+    def fit(self, distinct: Numbers, counts: NDArray[np.int64], ends: Ends) -> Bins:
         """The bins for finite, distinct, ascending numbers; ``counts`` are not used."""
+        least, greatest = ends
         if distinct.dtype == np.int64:
             step = min(int(self.step), 2**62)
-            multiples = distinct // step
-            multiples += distinct - multiples * step >= step - step // 2
-            # The nearest multiple may not fit into int64.
-            return _grouped(distinct, step * multiples.clip(-(2**63 // step), (2**63 - 1) // step))
+            above = distinct % step
+            below = step - above
+            up = np.where(distinct > greatest - below, greatest, distinct + below)
+            nearest = np.where(above >= step - step // 2, up, np.maximum(distinct, least + above) - above)
+            return _grouped(distinct, np.where((distinct < least) | (distinct > greatest), distinct, nearest))
         # 3 / 10 is the intended decimal; 3 * 0.1 is the floating-point number next to it.
         parts = round(1 / self.step) if 1e-12 < self.step < 1 else 0
         with np.errstate(over="ignore", invalid="ignore"):
@@ -104,19 +107,20 @@ class Precision:
             else:
                 multiples = np.floor(distinct / self.step + 0.5)
                 nearest = multiples * self.step
-        # Larger numbers are coarser than the step, or their multiples do not fit into int64.
-        return _grouped(distinct, np.where(np.abs(multiples) < 2.0**52, nearest, distinct))
+        # Larger numbers are coarser than the step.
+        return _grouped(distinct, np.where(np.abs(multiples) < 2.0**52, nearest.clip(*ends), distinct))
 
 
 Binning = Quantiles | Precision
 
 
-def fit(binning: Binning, numbers: Numbers, counts: NDArray[np.int64]) -> Bins:
+def fit(binning: Binning, numbers: Numbers, counts: NDArray[np.int64], ends: Ends) -> Bins:
     """Fit bins to numbers, int64[n] or float64[n] of any kind, that occur ``counts`` times, int64[n]."""
     distinct, indices = np.unique(numbers, return_inverse=True)
     totals = np.bincount(indices, counts, len(distinct)).astype(np.int64)
     finite = np.isfinite(distinct)
-    bins = binning.fit(distinct[finite], totals[finite]) if finite.any() else Bins(distinct[:0], distinct[:0])
+    none = distinct[:0]
+    bins = binning.fit(distinct[finite], totals[finite], ends) if finite.any() else Bins(none, none)
     below, above = distinct[~finite & (distinct < 0)], distinct[~finite & ~(distinct < 0)]
     return Bins(
         np.concatenate((below, bins.lows, above)), np.concatenate((below, bins.representatives, above))

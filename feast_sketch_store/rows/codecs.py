@@ -38,8 +38,9 @@ from numpy.typing import NDArray
 
 from feast_sketch_store import kernel
 from feast_sketch_store.errors import RowError, UnsupportedFeatureError, shown
-from feast_sketch_store.rows.binning import Binning, Numbers
+from feast_sketch_store.rows.binning import Binning, Ends, Numbers
 from feast_sketch_store.rows.counting import Counting
+from feast_sketch_store.rows.limits import FIRST_MOMENT, LAST_MOMENT
 from feast_sketch_store.rows.listing import Attribute, Listing
 
 if TYPE_CHECKING:
@@ -525,6 +526,17 @@ class FeatureCodec:
     def number_type(self) -> np.dtype[Any]:
         """The type of the numbers that `to_numbers` returns."""
         return np.dtype(np.float64 if self.element_kind in _FLOAT_BITS else np.int64)
+
+    @property
+    def ends(self) -> Ends:
+        """The least and the greatest number that a read may return for another; of moments, those that
+        readers can represent."""
+        if self.element_kind == "timestamp":
+            return FIRST_MOMENT // _MICROSECONDS, LAST_MOMENT // _MICROSECONDS
+        if self.element_kind in _FLOAT_BITS:
+            limits = np.finfo(np.float32 if self.element_kind == "float" else np.float64)
+            return float(limits.min), float(limits.max)
+        return _INTEGERS[self.element_kind]
 
     def to_numbers(self, values: pa.Array) -> Numbers:
         """The numbers that values of the storage type represent: int64[n] or float64[n]."""

@@ -1,18 +1,23 @@
 """Binning: what stands for a number is as near as promised, and the same for equal numbers."""
 
+from datetime import UTC, datetime
+
 import numpy as np
 import pytest
 
 from feast_sketch_store.rows.binning import Precision, Quantiles, fit
+from feast_sketch_store.rows.codecs import FeatureCodec
 from tests.helpers.cases import for_each
 
 NAN, INF = np.nan, np.inf
+DOUBLES = FeatureCodec("x", "double_val").ends
 
 
-def binned(binning, numbers):
-    """What a read gives for each of the numbers."""
+def binned(binning, numbers, kind="int64"):
+    """What a read gives for each of the numbers; ``kind`` is that of whole ones."""
     numbers = np.asarray(numbers)
-    bins = fit(binning, numbers, np.ones(len(numbers), np.int64))
+    ends = FeatureCodec("x", f"{kind}_val").ends if numbers.dtype == np.int64 else DOUBLES
+    bins = fit(binning, numbers, np.ones(len(numbers), np.int64), ends)
     return bins.representatives[bins.find(numbers)]
 
 
@@ -52,8 +57,8 @@ def test_a_frequent_number_has_a_bin_of_its_own():
 def test_counts_weigh_as_repetitions_do():
     rng = np.random.default_rng(4)
     distinct, counts = np.sort(rng.normal(size=500)), rng.integers(1, 50, 500)
-    weighed = fit(Quantiles(20), distinct, counts)
-    repeated = fit(Quantiles(20), np.repeat(distinct, counts), np.ones(counts.sum(), np.int64))
+    weighed = fit(Quantiles(20), distinct, counts, DOUBLES)
+    repeated = fit(Quantiles(20), np.repeat(distinct, counts), np.ones(counts.sum(), np.int64), DOUBLES)
     assert (weighed.lows == repeated.lows).all()
     assert (weighed.representatives == repeated.representatives).all()
 
@@ -78,11 +83,20 @@ def test_halves_go_up():
     assert binned(Precision(10), [-15, -5, 5, 14, 15]).tolist() == [-10, 0, 10, 10, 20]
 
 
-def test_whole_numbers_at_the_ends_of_int64():
-    ends = [2**63 - 1, -(2**63)]
-    assert binned(Precision(1), ends).tolist() == ends
-    assert binned(Precision(1000), ends).tolist() == [9223372036854775000, -9223372036854775000]
-    assert binned(Precision(1e30), ends).tolist() == [2**62, -(2**63)]
+@for_each(("kind", "ends"), [("int64", [-(2**63), 2**63 - 1]), ("int32", [-(2**31), 2**31 - 1])])
+def test_a_multiple_that_the_type_lacks_gives_way_to_the_end_of_the_type(kind, ends):
+    least, greatest = ends
+    numbers = [least, least + 1, greatest - 1, greatest]
+    assert binned(Precision(1), numbers, kind).tolist() == numbers
+    assert binned(Precision(10), numbers, kind).tolist() == [least, least, greatest, greatest]
+    assert np.isin(binned(Precision(1e30), numbers, kind), [*ends, 0]).all()
+
+
+def test_moments_are_rounded_to_moments_that_python_has():
+    first, last = (int(datetime(*day, tzinfo=UTC).timestamp()) for day in ((1, 1, 1), (9999, 12, 31)))
+    moments = [first + 1, last + 86_399, last + 30_000, last + 86_400]
+    kept = binned(Precision(86_400), moments, "unix_timestamp").tolist()
+    assert kept == [first, last + 86_399, last, last + 86_400]  # the last one is of no year that Python has
 
 
 def test_numbers_coarser_than_the_step_are_kept():
@@ -103,7 +117,7 @@ def test_what_is_no_number_is_never_mixed_with_numbers(binning):
     assert np.isnan(kept[[100, 103]]).all()
     assert kept[[101, 102]].tolist() == [INF, -INF]
     assert np.isfinite(np.delete(kept, [100, 101, 102, 103])).all()
-    bins = fit(binning, numbers, np.ones(len(numbers), np.int64))
+    bins = fit(binning, numbers, np.ones(len(numbers), np.int64), DOUBLES)
     assert bins.errors(numbers)[[100, 101, 102, 103]].tolist() == [0, 0, 0, 0]
 
 
@@ -111,7 +125,7 @@ def test_what_is_no_number_is_never_mixed_with_numbers(binning):
 @pytest.mark.parametrize("numbers", [[], [NAN], [INF, -INF], [4.0]], ids=str)
 def test_few_numbers_or_none(binning, numbers):
     numbers = np.array(numbers, np.float64)
-    bins = fit(binning, numbers, np.ones(len(numbers), np.int64))
+    bins = fit(binning, numbers, np.ones(len(numbers), np.int64), DOUBLES)
     assert len(bins.lows) == len(numbers)
     assert (np.isnan(bins.representatives) == np.isnan(bins.lows)).all()
 
@@ -119,7 +133,7 @@ def test_few_numbers_or_none(binning, numbers):
 @ALL
 def test_bins_ascend_and_hold_their_numbers(binning):
     numbers = np.random.default_rng(6).normal(size=3000)
-    bins = fit(binning, numbers, np.ones(3000, np.int64))
+    bins = fit(binning, numbers, np.ones(3000, np.int64), DOUBLES)
     assert (np.diff(bins.lows) > 0).all()
     assert (np.diff(bins.representatives) > 0).all()
     indices = bins.find(numbers)
