@@ -12,7 +12,7 @@ An Array in a row has its newest item last, where an append would put it. Values
 """
 
 import itertools
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -257,6 +257,8 @@ def with_operations(table: pa.Table, operations: Mapping[str, str | None]) -> pa
     or None to append.
     """
     parts = []
+    # What rows remove goes however often they count it.
+    table = _emptied(table, [counts_column(name) for name, own in operations.items() if own == REMOVE])
     for operation in dict.fromkeys(operations.values()):
         part = without(table, [name for name, own in operations.items() if own != operation])
         if operation is not None:
@@ -267,10 +269,16 @@ def with_operations(table: pa.Table, operations: Mapping[str, str | None]) -> pa
 
 def without(table: pa.Table, features: Collection[str]) -> pa.Table:
     """The same rows of the log, with some features missing."""
-    for name in (*features, *map(times_column, features), *map(counts_column, features)):
+    columns = (*features, *map(times_column, features), *map(counts_column, features))
+    return without_nulls(_emptied(table, columns), features)
+
+
+def _emptied(table: pa.Table, columns: Iterable[str]) -> pa.Table:
+    """The same rows of the log, with nulls in some columns, as far as it has them."""
+    for name in columns:
         if name in table.column_names:
             table = with_column(table, name, pa.nulls(len(table), table.schema.field(name).type))
-    return without_nulls(table, features)
+    return table
 
 
 def _numbers(times: pa.Array) -> NDArray[np.int64]:

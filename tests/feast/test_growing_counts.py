@@ -289,7 +289,9 @@ def test_expressions_add_remove_and_replace(make_store):
     assert update("ADD author :new_val", 2, 1) == {"a": 7, "b": 6}
     assert update("list_append(author, :new_val)", 2, 1) == {"a": 7, "b": 6}  # the same event
     assert update("DELETE author :new_val", 1, 2) == {"b": 6}
-    assert update(":new_val", 9, 3) == {"a": 9}
+    assert update("ADD author :new_val", 2, 3) == {"a": 2, "b": 6}
+    assert update("DELETE author :new_val", 0, 4) == {"b": 6}  # whatever count the row has
+    assert update(":new_val", 9, 5) == {"a": 9}
     store.push("views", frame([(1, ["a", "b"], [5, 6], ["x", "y"])]))
     assert read(store) == {"a": 9}
     for name in ("views", "view_ids"):
