@@ -9,7 +9,9 @@ its training rows through the sketch as well:
 """
 
 from collections.abc import Sequence
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 import numpy as np
 import pyarrow as pa
@@ -63,10 +65,11 @@ def through_sketch(
     Returns
     -------
     A copy with the features' columns replaced, by lists of values in the order of a read or by scalars.
-    Columns with the counts of values are replaced, too. Nulls among whole numbers and booleans stay nulls in
-    columns of objects and of pandas' types ``Int64``, ``Int32`` and ``boolean``. A list that is read is a new
-    column, newest item first, and so are the attributes of its items; a column of booleans,
-    ``<list>__complete``, says where the store still has all items, see `SketchReader.lists`.
+    Columns with the counts of values are replaced, too. UUIDs and decimals become texts. Nulls among whole
+    numbers and booleans stay nulls in columns of objects and of pandas' types ``Int64``, ``Int32`` and
+    ``boolean``. A list that is read is a new column, newest item first, and so are the attributes of its
+    items; a column of booleans, ``<list>__complete``, says where the store still has all items, see
+    `SketchReader.lists`.
 
     Raises
     ------
@@ -214,11 +217,22 @@ def _column_of(dataframe: "pd.DataFrame", view: str, feature: str) -> str | None
     return next((name for name in (feature, f"{view}__{feature}") if name in dataframe), None)
 
 
+def _text(value: Any) -> Any:
+    """UUIDs and decimals, as Feast reads them, as the texts that it writes; Arrow would write 1.5 as 1.50."""
+    if isinstance(value, UUID | Decimal):
+        return str(value)
+    if isinstance(value, set | frozenset):
+        return {*map(_text, value)}
+    return [*map(_text, value)] if isinstance(value, list | tuple | np.ndarray) else value
+
+
 def _as_column(values: "pd.Series[object]", codec: FeatureCodec, name: str) -> pa.Array:
     """A column of the codec's type. Sets become lists; values that pandas treats as missing become null."""
     if values.ndim > 1:
         raise RowError(f"the dataframe has {values.shape[1]} columns {name!r}; leave one of them")
-    plain = [sorted(value) if isinstance(value, set | frozenset) else value for value in values]
+    are_objects = "uuid" in codec.value_field or "decimal" in codec.value_field
+    plain = [*map(_text, values)] if are_objects else [*values]
+    plain = [sorted(value) if isinstance(value, set | frozenset) else value for value in plain]
     for row, value in enumerate(plain if codec.is_collection else ()):
         if isinstance(value, str | bytes):  # Arrow would split it into characters
             raise RowError(

@@ -1,17 +1,21 @@
 """`through_sketch`: training rows look as reads of the snapshot do."""
 
+import decimal
+import uuid
+
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
 from feast import Field
-from feast.protos.feast.types.Value_pb2 import Int64Set, Value
-from feast.types import Bool, Float64, Int64, Set, String
+from feast.protos.feast.types.Value_pb2 import Int64Set, StringSet, Value
+from feast.types import Bool, Decimal, Float64, Int64, Set, String, Uuid
 
 from feast_sketch_store import SketchReader, through_sketch
 from feast_sketch_store.errors import RowError, SettingsError, UnsupportedFeatureError
 
 NUM_USERS, VOCABULARY, SIZE = 2000, 500, 10
+IDS = [uuid.UUID(int=number) for number in (7, 8)]
 
 
 def history(seed=0):
@@ -145,6 +149,24 @@ def test_nulls_among_whole_numbers_stay_nulls_in_columns_that_have_such(filled):
     pd.testing.assert_frame_equal(through_sketch(of_arrow, reader), training)
     objects = pd.DataFrame({"number": numbers, "is_new": flags}, dtype=object)
     pd.testing.assert_frame_equal(through_sketch(objects, reader), objects)
+
+
+def test_objects_that_feast_reads_are_the_texts_that_it_writes(make_harness, make_view):
+    texts = {"price": ["1.5", "1.50"], "prices": [["1.5"], ["1.5", "2.25", "NaN"]], "id": [*map(str, IDS)]}
+    fields = [Field(name="price", dtype=Decimal), Field(name="id", dtype=Uuid)]
+    fields += [Field(name="prices", dtype=Set(Decimal), tags={"sketch.structure": "sets"})]
+    harness = make_harness(view=make_view(fields))
+    for user in (0, 1):
+        own = {name: values[user] for name, values in texts.items()}
+        prices = Value(decimal_set_val=StringSet(val=own["prices"]))
+        row = {"price": Value(decimal_val=own["price"]), "prices": prices, "id": Value(uuid_val=own["id"])}
+        harness.write_many([(harness.key(user_id=user), row, harness.noon(), None)])
+    harness.store.seal(harness.config, harness.view)
+    prices = [{*map(decimal.Decimal, own)} for own in texts["prices"]]
+    read = pd.DataFrame({"price": [*map(decimal.Decimal, texts["price"])], "prices": prices, "id": IDS})
+    shown = through_sketch(read, SketchReader(harness.config.online_store.path, "history", "shop"))
+    assert {name: shown[name].tolist() for name in ("price", "id")} == {n: texts[n] for n in ("price", "id")}
+    assert [*map(sorted, shown["prices"])] == texts["prices"]
 
 
 def test_no_rows(filled):
