@@ -41,10 +41,12 @@ def rounded(
     """
     numbers = codec.to_numbers(vocabulary.values)
     errors = bins.errors(numbers)
-    mean_error = float(errors @ counts / max(1, counts.sum()))
+    max_error = float(errors.max(initial=0.0))
+    with np.errstate(over="ignore"):  # of a sum of huge errors
+        mean_error = min(max_error, float(errors @ counts / max(1, counts.sum())))
     # Bins may share a representative.
     values, (of_bins,) = Vocabulary.union([Vocabulary(codec.from_numbers(bins.representatives))])
-    rounding = Rounding(bins, float(errors.max(initial=0.0)), mean_error)
+    rounding = Rounding(bins, max_error, mean_error)
     return rounding, values, of_bins[bins.find(numbers)] if len(numbers) else np.zeros(0, np.int64)
 
 

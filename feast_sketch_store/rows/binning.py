@@ -16,6 +16,7 @@ Numbers = NDArray[np.int64 | np.float64]
 Ends = tuple[float, float]  # the least and the greatest number that a read may return for another
 
 MAX_BINS: Final = 1 << 16
+_MOST: Final = np.finfo(np.float64).max
 
 
 @dataclass(frozen=True)
@@ -34,11 +35,16 @@ class Bins:
         return np.searchsorted(self.lows, numbers, side="right").clip(1) - 1
 
     def errors(self, numbers: Numbers) -> NDArray[np.float64]:
-        """The distance of each number from its representative: float64[n]; 0 for NaN and the infinities."""
-        kept = self.representatives[self.find(numbers)]
+        """The distance of each number from its representative: float64[n], finite; 0 for NaN and the
+        infinities.
+        """
         finite = np.isfinite(numbers)
+        written, kept = (
+            each[finite].astype(np.float64) for each in (numbers, self.representatives[self.find(numbers)])
+        )
         errors = np.zeros(len(numbers))
-        errors[finite] = np.abs(numbers[finite].astype(np.float64) - kept[finite].astype(np.float64))
+        with np.errstate(over="ignore"):
+            errors[finite] = np.abs(written - kept).clip(max=_MOST)
         return errors
 
 

@@ -3,10 +3,13 @@
 from datetime import UTC, datetime
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
+from feast_sketch_store.layers.collect import bins_of, rounded
 from feast_sketch_store.rows.binning import Precision, Quantiles, fit
 from feast_sketch_store.rows.codecs import FeatureCodec
+from feast_sketch_store.rows.vocabulary import Vocabulary
 from tests.helpers.cases import for_each
 
 NAN, INF = np.nan, np.inf
@@ -119,6 +122,14 @@ def test_what_is_no_number_is_never_mixed_with_numbers(binning):
     assert np.isfinite(np.delete(kept, [100, 101, 102, 103])).all()
     bins = fit(binning, numbers, np.ones(len(numbers), np.int64), DOUBLES)
     assert bins.errors(numbers)[[100, 101, 102, 103]].tolist() == [0, 0, 0, 0]
+
+
+def test_the_distance_of_the_largest_numbers_is_finite():
+    most = np.finfo(np.float64).max
+    vocabulary = Vocabulary(pa.array(np.array([-most, most]).view(np.int64)))
+    codec, counts = FeatureCodec("x", "double_val", "binned", Quantiles(1)), np.array([3, 2])
+    rounding, _, _ = rounded(codec, vocabulary, counts, bins_of(codec, vocabulary, counts))
+    assert (rounding.max_error, rounding.mean_error) == (most, most)  # JSON has no infinity
 
 
 @ALL
