@@ -3,7 +3,6 @@
 import importlib
 import importlib.util
 import json
-import math
 from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -26,6 +25,8 @@ from feast_sketch_store.structures.parts import checked
 
 # From the oldest moment that a row can have to the newest.
 _CALENDAR_MICROSECONDS = (datetime.max - datetime.min) // timedelta(microseconds=1)
+# Of a score: sums of many weights, and steps that divide them, are then numbers of 64 bits.
+_LARGEST_WEIGHT = 1e200
 
 
 def limited(life_microseconds: int) -> int | None:
@@ -222,7 +223,7 @@ def read_weights(
     """Read the weights of a score: per source its values and their weights, float64[V].
 
     Raises SettingsError: the file is missing, or has other features, values of another type, values twice, or
-    weights that are not finite numbers.
+    weights that are no numbers, or too large or too small to compute with.
     """
     path = Path(folder or ".") / score.weights
     where = f"feature {name!r} of view {view!r} takes its weights from {path}"
@@ -243,8 +244,8 @@ def read_weights(
                 f"{where}, where feature {source!r} needs a list of [VALUE, WEIGHT] with each value once, of "
                 f"type {codecs[source].arrow_type.value_type}: {error}"
             ) from error
-    if not any(weights.any() for _, weights in found.values()):
-        raise SettingsError(f"{where}, all of whose weights are 0")
+    if not any((np.abs(weights) >= 1 / _LARGEST_WEIGHT).any() for _, weights in found.values()):
+        raise SettingsError(f"{where}, all of whose weights are 0, or less than {1 / _LARGEST_WEIGHT:g}")
     return found
 
 
@@ -258,8 +259,8 @@ def _pairs(entries: Any, codec: FeatureCodec) -> tuple[Vocabulary, NDArray[np.fl
     if pa.types.is_integer(values.type):
         pa.array([value for value, _ in pairs]).cast(values.type)  # refuses fractions
     weights = [weight for _, weight in pairs]
-    if not all(type(weight) in (int, float) and math.isfinite(weight) for weight in weights):
-        raise ValueError("a weight is not a finite number")
+    if not all(type(weight) in (int, float) and abs(weight) <= _LARGEST_WEIGHT for weight in weights):
+        raise ValueError(f"a weight is not a number from {-_LARGEST_WEIGHT:g} to {_LARGEST_WEIGHT:g}")
     stored = codec.to_storage(values)
     if len(stored.unique()) < len(stored):
         raise ValueError("a value is there twice")
