@@ -14,6 +14,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from feast_sketch_store.errors import DamagedFileError, StorageError, UnsupportedFeatureError
+from feast_sketch_store.kernel import ReadFault
 from feast_sketch_store.layers import ExactLayer
 from feast_sketch_store.row_log import START, LogRead, Position, RowLog
 from feast_sketch_store.row_log.log import COPY, GO_ON
@@ -46,8 +47,8 @@ _KEEP_SECONDS = 1_200.0  # between two marks that fetched files are in use
 _NOBODY: NDArray[np.uint64] = np.zeros((0, 2), np.uint64)  # hashes of no entities
 
 
-class _OrderError(DamagedFileError):
-    """The order index of a snapshot is damaged, or its manifest."""
+class _SnapshotError(DamagedFileError):
+    """A part of a snapshot is damaged that the rows after it need: its order index, its manifest, or ids."""
 
 
 class ShardLoader:
@@ -144,7 +145,7 @@ class ShardLoader:
             raise StorageError(f"{state.snapshot.where()}: was removed before the log after it was read")
         try:
             loaded, late = self._with_log(state, log)
-        except _OrderError as error:  # which rows are late is known only for an older snapshot
+        except _SnapshotError as error:  # which rows are late or known needs an older one
             assert state.snapshot is not None
             self.give_up(state.snapshot, error)
             return self._load(self._empty, newest)
@@ -375,9 +376,12 @@ class ShardLoader:
         """
         try:
             rows = state.semantics.encode(table, state.newest_first)
-        except DamagedFileError:
+        except (DamagedFileError, ReadFault) as error:
             self._check_types(table)
-            raise
+            state.semantics.encode(table)  # if these rows are damaged, and not those of the snapshot
+            assert state.snapshot is not None
+            is_named = isinstance(error, DamagedFileError)
+            raise _SnapshotError(str(error) if is_named else f"{state.snapshot.where()}: {error}") from error
         if state.sealed is not None:
             # Before values are cut, which count in what is computed.
             rows = with_formulas(rows, state.sealed.formulas)
@@ -428,7 +432,7 @@ class ShardLoader:
         try:
             return self._order_of(state, keys)
         except DamagedFileError as error:
-            raise _OrderError(str(error)) from error
+            raise _SnapshotError(str(error)) from error
 
     def _order_of(self, state: ShardState, keys: RowKeys, num_deltas: int | None = None) -> RowKeys | None:
         """The keys of sealed rows that may be newer than the new rows; it may return more keys.

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import Counter
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import numpy as np
@@ -16,10 +17,14 @@ from feast_sketch_store.operations.verification import verify_view
 from feast_sketch_store.row_log import RowLog
 from feast_sketch_store.rows.counting import MAX_COUNT
 from feast_sketch_store.rows.listing import LEAST_RESERVE
+from feast_sketch_store.snapshot.format import encode
+from feast_sketch_store.snapshot.manifest import checksum_of
+from feast_sketch_store.succinct.blocks import block_checksums
 from feast_sketch_store.view.semantics import APPEND
 from tests.helpers.length import by_length
 from tests.helpers.repository import make_repository, make_view, read_users
 from tests.helpers.salts import SALTS
+from tests.helpers.snapshots import load, ranges_of
 
 pytestmark = pytest.mark.slow
 
@@ -225,6 +230,42 @@ def test_commits_that_were_absorbed_with_later_ones_count_once(make_store, has_i
     assert reader.csr("author", [1, 2], counts=True).counts.tolist() == [1_011, 1_111]
     unsealed = reader._view.current().shards[0].unsealed_rows
     assert unsealed == open_view(store, "history").shards[0].state.unsealed_rows
+
+
+@pytest.mark.parametrize("damage", ["a block", "its contents"])
+def test_ids_in_a_damaged_snapshot_are_taken_from_the_one_before(make_store, damage, caplog):
+    """With a block that lacks its checksum, or with parts that contradict each other."""
+    store = make_store()
+    counts = Counts(store, "history", "author")
+    for id in "ab":
+        counts.increment([1, 2], ["v", "w"], event_ids=[id] * 2)
+        seal(store)
+    counts.increment([1, 2], ["v", "w"], event_ids=["b", "c"])
+    (snapshots,) = (shard.snapshots for shard in open_view(store, "history").shards.values())
+    newest = snapshots.list()[0]
+    path = store.repo_path / "sketch/shop/history/snapshots" / newest.file("base").name
+    description, arrays = load(path)
+    words = arrays["lists.0.codes.words"] ^ np.uint64(2**64 - 1)
+    if damage == "a block":
+        content = bytearray(path.read_bytes())
+        place = ranges_of(content)["lists.0.codes.words"]
+        content[place.start : place.stop] = words.tobytes()
+    else:
+        checksums = {"lists.0.codes.words.checksums": block_checksums(words)}
+        changed = encode(description, {**arrays, "lists.0.codes.words": words, **checksums})
+        content = b"".join(changed)
+        manifest = newest.manifest()
+        part = replace(manifest.own.files["base"], header_checksum=checksum_of(changed[0]))
+        own = replace(manifest.own, files={**manifest.own.files, "base": part})
+        snapshots.storage.replace(newest.manifest_name, replace(manifest, layers=(own,)).encode())
+    path.write_bytes(content)
+    other = FeatureStore(repo_path=store.repo_path)
+    assert read_all(other, [1, 2]) == [{"v": 2}, {"w": 3}]
+    assert f"{path.name}: " in caplog.text
+    assert "falling back to the snapshot before it" in caplog.text
+    Counts(other, "history", "author").increment([1, 2], ["v", "w"], event_ids=["c", "c"])
+    seal(other)
+    assert read_all(FeatureStore(repo_path=store.repo_path), [1, 2]) == [{"v": 3}, {"w": 3}]
 
 
 def test_the_newest_ids_are_remembered(make_store):
