@@ -46,6 +46,7 @@ distributed integer alphabets", 1975. Golomb-coded sets of hashes, without popul
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -384,9 +385,14 @@ class GolombSets(CodedRows):
         _, ends = kernel.write_sets(_joint(codes), headers, indptr, ids)
         return np.diff(ends, prepend=0)
 
+    @cached_property
+    def _joint_codes(self) -> SetCodes:
+        """All codes together; prepared reads share them, because each symbol has a level."""
+        return _joint(self.codes)
+
     @property
     def arguments(self) -> tuple[Any, ...]:
-        return *_joint(self.codes), *super().arguments, self.group_rows
+        return *self._joint_codes, *super().arguments, self.group_rows
 
 
 def _joint(codes: Sequence[SetCode]) -> SetCodes:

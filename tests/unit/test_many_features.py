@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from feast.protos.feast.types.Value_pb2 import Int64Set, Value
 
-from feast_sketch_store.layers import SketchLayer
+from feast_sketch_store.layers import Goal, SketchLayer
 from feast_sketch_store.row_log import data_file
 from feast_sketch_store.row_log.data_file import DataFile
 from feast_sketch_store.rows.codecs import FeatureCodec
@@ -92,7 +92,11 @@ def test_twice_the_features_take_twice_the_calls(tmp_path):
     counts = {}
     for number in (60, 120, 240):
         codecs = codecs_of(number)
-        features = {c.feature: FeatureSettings(c, 0.01 if c.is_collection else 1e-5, 10**6) for c in codecs}
+        targets = [1e-5] * (number // 2) + [0.01, Goal("noise_ratio", 0.1, "sets")] * (number // 4)
+        features = {
+            codec.feature: FeatureSettings(codec, target, 10**6)
+            for codec, target in zip(codecs, targets, strict=True)
+        }
         settings = ViewSettings(f"of {number}", 1e-5, features, num_shards=1)
         view = View(LocalStorage(tmp_path / str(number)), settings, SealPolicy(1.0, 10**9), 0.0)
         rows, names = rows_of(codecs), [codec.feature for codec in codecs]
@@ -101,10 +105,14 @@ def test_twice_the_features_take_twice_the_calls(tmp_path):
             other = View(view.storage, settings, SealPolicy(1.0, 10**9), 0.0)
             assert len(other.read(user_hashes([1]), names).features) == len(names)
 
+        def read_of_each(view=view, names=names):
+            assert all(len(view.read(user_hashes([1]), [name]).features) == 1 for name in names)
+
         counts[number] = [
             calls(lambda view=view, rows=rows: view.write(rows)),
             calls(view.seal),
             calls(first_read),
+            calls(read_of_each),
         ]
         assert isinstance(view.sealed()[0].layers[0], SketchLayer)
     small, medium, large = (np.array(counts[number]) for number in (60, 120, 240))
