@@ -28,6 +28,7 @@ Jiang, "Weighted Bloom filter", ISIT 2006.
 """
 
 import math
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -195,9 +196,12 @@ class WeightedFacts:
         spare -= float(added[is_whole].sum())
         starts, per_run = first, np.where(is_whole, fewer, more)
         if not is_whole.all() and added[split := int(np.argmin(is_whole))] > 0:
-            lacking = 1 - self.counts[first[split] :][: sizes[split] - 1] / self.num_entities
-            added_from_first = np.cumsum(lacking) * (few[split] - many[split])
-            num_fewer = int(np.searchsorted(added_from_first, spare, side="right"))
+            absent_from, start, gap = self._absent_from, int(first[split]), float(few[split] - many[split])
+            num_fewer = bisect_right(
+                range(1, int(sizes[split])),
+                spare,
+                key=lambda n: (absent_from[start] - absent_from[start + n]) * gap,
+            )
             if num_fewer > 0:
                 per_run = np.insert(per_run, split, fewer[split])
                 starts = np.insert(first, split + 1, first[split] + num_fewer)

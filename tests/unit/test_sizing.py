@@ -1,6 +1,7 @@
 """Sizing: tables of known sizes, and what it refuses."""
 
 import math
+import tracemalloc
 from functools import partial
 
 import numpy as np
@@ -204,6 +205,18 @@ def test_equal_symbols_may_have_different_hashes():
     (hashes,) = facts.hashes_at([0.5])
     assert len(set(hashes)) == 2
     assert 0.999 * 3.0 <= facts.expected_false(hashes, 0.5) <= 3.0
+
+
+def test_many_equal_symbols_are_divided_without_a_look_at_each():
+    """A memory limit asks for their hashes at hundreds of fills and amounts of noise."""
+    facts = WeightedFacts(np.ones(100_000, np.int64), 50, 1_000.0)
+    assert facts.expected_false(facts.hashes_at([0.5])[0], 0.5) == pytest.approx(1_000, rel=1e-3)
+    tracemalloc.start()
+    hashes = facts.hashes_at([0.4, 0.6])
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert all(len({*own}) > 1 for own in hashes)
+    assert peak_bytes < 100_000
 
 
 @pytest.mark.parametrize("noise", [1e-40, 1e-300])
