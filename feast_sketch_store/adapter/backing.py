@@ -79,6 +79,13 @@ class Lookup(NamedTuple):
     metrics: ViewMetrics
 
 
+def _whole(lookup: Lookup, rows: Sequence[Row]) -> Sequence[Row]:
+    """The rows of an answer. Raises ValueError: it does not have one for each entity."""
+    if len(rows) != len(lookup.entity_keys):
+        raise ValueError(f"it gave {len(rows)} rows for {len(lookup.entity_keys)} entities")
+    return rows
+
+
 class BackingStore:
     """Another online store of Feast, named by that of a repository, which keeps the backed features of views.
 
@@ -146,7 +153,7 @@ class BackingStore:
         """The rows that are wanted. Raises StorageError: the store cannot be reached."""
         question = self._question(lookup)
         with self._counting(lookup):
-            return self._store.online_read(*question)
+            return _whole(lookup, self._store.online_read(*question))
 
     def read(self, lookup: Lookup) -> Sequence[Row] | None:
         """Read the rows of a lookup; None if the store cannot be reached and reads go on without it.
@@ -166,7 +173,7 @@ class BackingStore:
         question = self._question(lookup)
         try:
             with self._counting(lookup):
-                return await self._store.online_read_async(*question)
+                return _whole(lookup, await self._store.online_read_async(*question))
         except StorageError as error:
             self._without(error)
             return None
@@ -411,10 +418,6 @@ def filled(
     metrics.add(BACKING_LOOKUPS, len(asked))
     keys = [key_of(position) for position in asked.values()]
     found = yield Lookup(table, keys, [codec.feature for codec in codecs], metrics)
-    if found is not None and len(found) != len(keys):
-        raise StorageError(
-            f"feature view {table.name!r}: the backing store gave {len(found)} rows for {len(keys)} entities"
-        )
     theirs = {} if found is None else dict(zip(asked, found, strict=True))
     for position, names in lacking.items():
         of_other = theirs.get(hashes[position], (None, None))
