@@ -223,14 +223,18 @@ class _Import:
                 self.state.save(storage)
             self.state.scan, self.state.position = self.state.scan + 1, None
             self.state.save(storage)
-        if not log.read():
-            raise StorageError(f"{self._bridge.view}: there are no rows; nothing was imported")
-        if not self.state.rows_again:
+        if not log.read() or not self.state.rows_again:
             storage.delete_all()  # the next run begins anew
-            raise StorageError(
-                f"{self._bridge.view}: the first scan found {counted(self.state.rows, 'row')}, and the "
-                "second none; nothing was imported. Fill that store again, then import again"
-            )
+            raise StorageError(f"{self._bridge.view}: {self._why_nothing()}; nothing was imported")
+
+    def _why_nothing(self) -> str:
+        """Why two scans have left nothing to import."""
+        found = counted(self.state.rows, "row")
+        if self.state.rows_again:
+            return f"none of {found} can be kept"
+        if self.state.rows:
+            return f"the first scan found {found}, and the second none: fill that store again"
+        return "there are no rows"
 
     def _rows(self, position: str | None) -> Iterator[tuple[list[FeastRow], str]]:
         """The rows of a scan from ``position`` on, in pages with the position after each.

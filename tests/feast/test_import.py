@@ -168,6 +168,21 @@ def test_a_store_that_loses_its_rows_meanwhile_is_told_and_nothing_is_imported(s
     assert import_view(store, "history", sqlite.file).entities == 10
 
 
+@pytest.mark.parametrize(
+    ("bad", "reason"), [(0, "there are no rows;"), (3, r"none of 3 rows can be kept;")], ids=["none", "bad"]
+)
+def test_an_import_that_found_nothing_to_import_leaves_nothing(sqlite, ours, bad, reason):
+    store, view = ours
+    keys = [entity_key(user_id=n) for n in range(bad)]
+    sqlite.write(view, [(key, {"country": Value(int64_val=1)}, NOON, None) for key in keys])
+    with pytest.raises(StorageError, match=reason):
+        import_view(store, "history", sqlite.file, skip_bad=True)
+    assert not maintenance.verify(store, "history").leftovers
+    sqlite.write(view, rows_of(range(10)))
+    done = import_view(store, "history", sqlite.file, skip_bad=True)
+    assert (done.rows, done.changed, done.num_skipped, done.entities) == (10, 0, 0, 10)
+
+
 def test_a_dry_run_changes_nothing(sqlite, ours, tmp_path):
     store, view = ours
     sqlite.write(view, rows_of(range(10)))
