@@ -37,7 +37,7 @@ from feast_sketch_store.rows.listing import Attribute, Listing
 from feast_sketch_store.settings.view_settings import FeatureSettings, ViewSettings
 from feast_sketch_store.snapshot.manifest import checksum_of
 from feast_sketch_store.storage.base import FileExistsAlreadyError, MissingFileError, Storage
-from feast_sketch_store.storage.names import FRESH_FOLDER, ROWS_FOLDER, VIEW_FILE, VIEW_LOCK
+from feast_sketch_store.storage.names import APPEND_LOCK, FRESH_FOLDER, ROWS_FOLDER, VIEW_FILE, VIEW_LOCK
 from feast_sketch_store.structures.goals import NOISE_RATIO, Goal
 from feast_sketch_store.structures.parts import checked
 from feast_sketch_store.structures.sizing import AUTO_NOISE_RATIO
@@ -312,9 +312,12 @@ def _attributes_text(codec: FeatureCodec) -> str:
 
 
 def has_rows(storage: Storage, shard_map: ShardMap) -> bool:
-    """Whether rows were written to a view."""
+    """Whether rows were written to a view. A seal that found none leaves the lock of the log."""
     folders = (FRESH_FOLDER, ROWS_FOLDER, f"{ROWS_FOLDER}_delta_log/")
-    return any(part.list(folder) for part in shard_map.storages(storage) for folder in folders)
+    parts = shard_map.storages(storage)
+    return any(
+        folder + name != APPEND_LOCK for part in parts for folder in folders for name in part.list(folder)
+    )
 
 
 def put_map(

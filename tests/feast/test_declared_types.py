@@ -146,6 +146,7 @@ def test_a_type_that_changes_is_refused_before_anything_is_written(
 def test_a_type_may_change_before_the_first_row(make_harness, make_view):
     harness = make_harness({"x": Set(String)})
     early = reader_of(harness)
+    assert not harness.store.seal(harness.config, harness.view), "it has no rows"
     harness.view = make_view({"x": Set(Int64)})
     SketchOnlineStore().update(harness.config, [], [harness.view], [], [], False)
     harness.write(1, {"x": NUMBERS})
