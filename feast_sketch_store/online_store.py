@@ -550,10 +550,11 @@ class SketchOnlineStore(OnlineStore):
         require_writer(config)
         options = config.online_store
         place = StorePlace.of(config.repo_path, options.path, options.storage_options)
+        versions = [(table, stored_versions(config, table)) for table in tables]
         remove_project(place, config.project)
         backed = options.backing_store
         if backed is not None and backed.owned and (store := self.backing(config)) is not None:
-            store.teardown(tables)
+            store.teardown(versions)
 
     def delete(self, config: RepoConfig, table: FeatureView, entity_keys: list[EntityKeyProto]) -> None:
         """Delete all rows of some entities. Rows that are written later count again.

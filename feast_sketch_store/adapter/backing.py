@@ -245,14 +245,16 @@ class BackingStore:
         """
         if to_delete or to_keep:
             kept = [self._with_features(table, features) for table, features in to_keep]
-            dropped = [_version(table, version) for table, versions in to_delete for version in versions]
             with self._telling(f"project {self._config.project!r}", "could not prepare its views"):
-                self._store.update(self._config, dropped, kept, [], [], True)
+                self._store.update(self._config, _each_version(to_delete), kept, [], [], True)
 
-    def teardown(self, tables: Sequence[FeatureView]) -> None:
-        """Remove all views of the project from the store. Raises StorageError: the store did not do it."""
+    def teardown(self, tables: Sequence[tuple[FeatureView, Iterable[int]]]) -> None:
+        """Remove views of the project, with these versions, from the store.
+
+        Raises StorageError: the store did not do it.
+        """
         with self._telling(f"project {self._config.project!r}", "could not be torn down"):
-            self._store.teardown(self._config, tables, [])
+            self._store.teardown(self._config, _each_version(tables), [])
 
     async def close(self) -> None:
         """Close connections."""
@@ -372,6 +374,10 @@ def _version(table: FeatureView, version: int | None) -> FeatureView:
     copied = copy.copy(table)
     copied.current_version_number = version
     return copied
+
+
+def _each_version(tables: Sequence[tuple[FeatureView, Iterable[int]]]) -> list[FeatureView]:
+    return [_version(table, version) for table, versions in tables for version in versions]
 
 
 def check_here(table: FeatureView, features: Sequence[str], backed: Collection[str]) -> None:

@@ -496,6 +496,20 @@ def test_a_store_that_mixes_versions_keeps_no_features_of_them(tmp_path, monkeyp
     assert shop.read([1])["bio"] == ["bio of 1"]
 
 
+def test_a_teardown_names_all_versions_to_a_backing_store_that_is_owned(tmp_path, monkeypatch):
+    torn_down = []
+    monkeypatch.setattr(
+        SqliteOnlineStore,
+        "teardown",
+        lambda self, config, tables, entities: torn_down.extend(t.current_version_number for t in tables),
+    )
+    shop = Shop(tmp_path / "repo", {"type": "sqlite", "path": "behind.db"}, owned=True, registry=VERSIONED)
+    for schema in (features(), features()[1:]):
+        shop.applied(schema)
+    shop.store.teardown()
+    assert torn_down == [0, 1]
+
+
 @pytest.mark.parametrize("owns", [True, False])
 def test_teardown_reaches_a_backing_store_that_is_owned(tmp_path, owns):
     shop = Shop(tmp_path / "repo", {"type": "sqlite", "path": "behind.db"}, owned=owns).applied()
