@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from feast_sketch_store.storage.object_store import ObjectStorage
     from feast_sketch_store.storage.objects import Objects
 
-_URL = re.compile(r"([a-z0-9+.-]+)://", re.IGNORECASE)
+_URL = re.compile(r"([a-z0-9+.-]{2,}):/", re.IGNORECASE)  # a second slash may have been forgotten
 _ENDPOINT = re.compile(r"https?://[A-Za-z0-9._\[\]:-]+(/[A-Za-z0-9._/-]*)?")
 _BUCKET = re.compile(r"[A-Za-z0-9._-]+")
 _NOT_IN_KEYS = re.compile(r"[?#\[\\\x00-\x1f\x7f]")

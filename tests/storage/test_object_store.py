@@ -387,6 +387,7 @@ def test_urls(url):
         ("gcs://bucket", r"gcs:// is not supported; use .*gs://bucket/folder"),
         ("http://bucket", "http:// is not supported"),
         ("s3:///folder", "plain name of a bucket"),
+        ("s3:/bucket/folder", "after s3:// there must be the plain name of a bucket"),
         ("s3://key:secret@bucket/folder", "credentials and options go to storage_options"),
         ("s3://bucket/a//b", "parts between slashes"),
         ("s3://bucket/../b", "parts between slashes"),
