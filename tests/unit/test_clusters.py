@@ -44,7 +44,7 @@ def test_the_same_rows_give_the_same_clusters():
 
 def test_a_sample_of_many_facts_finds_them_as_well(monkeypatch):
     monkeypatch.setattr("feast_sketch_store.structures.clusters._SAMPLE_FACTS", 4_000)
-    monkeypatch.setattr("feast_sketch_store.structures.clusters._FACTS_PER_CHUNK", 64)
+    monkeypatch.setattr("feast_sketch_store.structures.clusters._NUMBERS_PER_CHUNK", 256)
     members, groups = planted(2_000)
     clusters = learn(members, 120, 4)
     assert sum(np.bincount(clusters[groups == group]).max() for group in range(4)) >= 0.95 * len(groups)
