@@ -27,7 +27,10 @@ _logger = logging.getLogger(__name__)
 _FLUSH_SECONDS = 0.1  # reads in this time are counted together: a counter in a file takes 1 us
 
 COUNTER, GAUGE, HISTOGRAM = "counter", "gauge", "histogram"
-_REASONS = ("RowError", "StorageError", "UnsupportedFeatureError")
+_REASONS = (
+    *("DamagedFileError", "FormatVersionError", "GateError", "RowError", "ShardError", "StorageError"),
+    *("UncertainWriteError", "UnsupportedFeatureError"),
+)
 _VIEW = ("project", "view", "shard")
 _STORE = ("store",)
 
@@ -108,10 +111,11 @@ SAMPLED_RATE = _gauge(
 )
 LAST_SEAL = _gauge("last_seal_timestamp_seconds", "max", "When a seal last published a snapshot")
 
-_FROM_THE_START = (
+_OF_VIEWS = (
     *(READS, ENTITIES_READ, ABSENT_ENTITIES),
-    *(COMMITS, REFRESH_FAILURES, FALLBACKS, SEALS, SEAL_FAILURES, GATE_REFUSALS, SEAL_SECONDS),
+    *(COMMITS, SEALS, SEAL_FAILURES, GATE_REFUSALS, SEAL_SECONDS),
 )
+_OF_SHARDS = (REFRESH_FAILURES, FALLBACKS)
 
 ALL = tuple(value for value in list(globals().values()) if isinstance(value, Metric))
 
@@ -267,14 +271,19 @@ class ViewMetrics:
         put(metric, self.labels, value)
 
     def _begin(self) -> None:
-        """Start counters at 0, because Prometheus sees no increase in a counter that starts at 1."""
+        """Start counters at 0, because Prometheus sees no increase in a counter that starts at 1. A shard
+        also starts those of its view, which is not polled itself.
+        """
         if not self._has_begun and is_loaded():
             self._has_begun = True
-            for metric in _FROM_THE_START:
+            for metric in _OF_SHARDS:
                 self.add(metric, 0)
-            observe(READ_SECONDS, self.labels, ())
+            of_view = (*self.labels[:2], "")
+            for metric in _OF_VIEWS:
+                add(metric, of_view, 0)
+            observe(READ_SECONDS, of_view, ())
             for reason in _REASONS:
-                add(REFUSED_COMMITS, (*self.labels, reason), 0)
+                add(REFUSED_COMMITS, (*of_view, reason), 0)
 
     # -- reads, which must not get slower ----------------------------------------------------
 

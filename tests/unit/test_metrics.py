@@ -20,8 +20,9 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.multiprocess import MultiProcessCollector
 
 from feast_sketch_store import metrics
-from feast_sketch_store.errors import RowError, StorageError
+from feast_sketch_store.errors import DamagedFileError, GateError, RowError, ShardError, StorageError
 from feast_sketch_store.operations.metrics_endpoint import exported
+from feast_sketch_store.storage.base import UncertainWriteError
 from feast_sketch_store.storage.local import LocalStorage
 from feast_sketch_store.view.loading import ShardLoader
 from feast_sketch_store.view.seal_policy import SealPolicy
@@ -151,11 +152,18 @@ def test_metrics_of_shards_have_the_name_of_their_view(view, scrape):
     assert scrape.all(metrics.SEALS, metrics.COMMITS, metrics.READS, *of_shards) == [1, 1, 1, 0, 0, 0, 0]
 
 
+@pytest.mark.parametrize("view", [1, 4], indirect=True, ids=["undivided", "shards"])
 def test_counters_of_trouble_begin_at_zero(view):
-    before = scraped()
-    view.write([row(1, "x")])
-    new = {name for (name, labels), value in scraped().items() if (name, labels) not in before and not value}
-    assert {m.name for m in (metrics.FALLBACKS, metrics.SEAL_FAILURES, metrics.REFUSED_COMMITS)} <= new
+    view.read(user_hashes([1]), [])
+    found = scraped()
+
+    def at(metric, **labels):
+        return found[metric.name, tuple(sorted({**labels_of(view), **labels}.items()))]
+
+    assert [at(metric) for metric in (metrics.SEAL_FAILURES, metrics.GATE_REFUSALS)] == [0, 0]
+    errors = (RowError, StorageError, UncertainWriteError, GateError, ShardError, DamagedFileError)
+    assert [at(metrics.REFUSED_COMMITS, reason=error.__name__) for error in errors] == [0] * len(errors)
+    assert at(metrics.FALLBACKS, shard="" if view.settings.num_shards == 1 else "00") == 0
 
 
 def test_refused_rows_are_counted_by_their_reason(view, scrape):
