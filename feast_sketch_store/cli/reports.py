@@ -154,8 +154,8 @@ def verify(open_store: OpenStore, views: Sequence[str], as_json: bool) -> None:
         for view, v in found.items():
             if v.leftovers:
                 click.echo(
-                    f"{view}: {counted(len(v.leftovers), 'file')} left over from killed seals or rebuilds "
-                    f"may hold deleted rows; `feast-sketch vacuum {view}` removes them",
+                    f"{view}: {counted(len(v.leftovers), 'unused file')} may hold deleted rows; "
+                    f"`feast-sketch vacuum {view}` removes {'it' if len(v.leftovers) == 1 else 'them'}",
                     err=True,
                 )
     if not all(v.is_sound for v in found.values()):

@@ -34,7 +34,8 @@ class Verification:
 
     ``problems`` are sentences that name the file. ``format_versions`` are the ascending versions of the files
     of each kind: ``"row log"``, ``"manifest"`` and ``"snapshot"``. ``leftovers`` are unused files of killed
-    seals and rebuilds; they may hold rows that were deleted since, until `View.vacuum` removes them.
+    seals, rebuilds and imports, and of former shards; they may hold rows that were deleted since, until
+    `View.vacuum` removes them.
     """
 
     commits: int = 0
