@@ -123,7 +123,9 @@ class LocalStorage(Storage):
         """All files, see `Storage.walk`."""
 
         def refuse(error: OSError) -> None:
-            if not isinstance(error, FileNotFoundError):
+            if isinstance(error, NotADirectoryError):
+                self._check_folder()
+            elif not isinstance(error, FileNotFoundError):
                 raise StorageError(f"{error.filename}: cannot be listed: {error}") from error
 
         for folder, _, names in os.walk(self.path, onerror=refuse):

@@ -16,7 +16,7 @@ from feast_sketch_store.view.live import LiveView
 from feast_sketch_store.view.live_shard import LiveShard
 from feast_sketch_store.view.seal_policy import SealPolicy
 from feast_sketch_store.view.semantics import named
-from feast_sketch_store.view.shard_map import ShardMap
+from feast_sketch_store.view.shard_map import ShardMap, found_map
 from feast_sketch_store.view.view import View
 from feast_sketch_store.view.view_file import ViewFile
 
@@ -42,11 +42,14 @@ def open_view(
     UnsupportedFeatureError : a feature has another type than rows that were written.
     SettingsError : there is no such shard to be served.
     """
-    file = ViewFile.known(storage, is_replica)
-    shard_map, is_newer = ShardMap.first(settings.num_shards), False
+    file, is_newer = ViewFile.known(storage, is_replica), False
+    found = found_map(storage) if file is None else file.shard_map
+    # Rows that are being divided may stay where they are in the end; writes then go on.
+    shard_map = ShardMap.first(settings.num_shards) if found is None else found.settled
     if file is not None:
         is_newer = file.check(storage, settings)
-        there, wanted = file.shard_map.num_shards, settings.num_shards
+    if found is not None:
+        there, wanted = found.num_shards, settings.num_shards
         if there != wanted:
             _logger.warning(
                 "feature view %r has %s, but its settings say %d, which is read only when a view is created. "
@@ -59,8 +62,6 @@ def open_view(
                 settings.view,
                 wanted,
             )
-        # Rows that are being divided may stay where they are in the end; writes then go on.
-        shard_map = file.shard_map.settled
     view = View(
         storage,
         settings,

@@ -17,15 +17,22 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from feast_sketch_store.errors import ShardError, SketchStoreError, StorageError, counted
+from feast_sketch_store.errors import DamagedFileError, ShardError, SketchStoreError, StorageError, counted
 from feast_sketch_store.rows.encoding import ENTITY_KEY
 from feast_sketch_store.rows.entity_keys import hash_serialized_keys
 from feast_sketch_store.settings.values import shard_count
+from feast_sketch_store.snapshot.files import MOVED
 from feast_sketch_store.storage.base import Storage, UncertainWriteError
+from feast_sketch_store.storage.names import FRESH_FOLDER, SNAPSHOTS_FOLDER, VIEW_FILE
 from feast_sketch_store.structures.parts import checked
 
 _HASH_BITS = 64
-_FOLDER = re.compile(r"shards-[0-9]+-[0-9]+(-[0-9a-f]{8})?/")
+_FOLDER = re.compile(r"shards-[0-9]+-(?P<num_shards>[0-9]+)(-[0-9a-f]{8})?/")
+# The beginning of a log, without which a shard has no rows; or the note that its rows are elsewhere now.
+_LOG_OR_NOTE = re.compile(
+    rf"((?P<folder>{_FOLDER.pattern})[0-9]+/)?"
+    rf"({FRESH_FOLDER}(log|[0-9]{{20}}\.log)|(?P<note>{SNAPSHOTS_FOLDER}{MOVED}))"
+)
 
 # Rows gathered before they are divided, because each part becomes a file.
 DIVIDED_ROWS = 1 << 20
@@ -121,6 +128,27 @@ class ShardMap:
     def storages(self, storage: Storage) -> list[Storage]:
         """The storage of each shard."""
         return [storage.within(folder) for folder in self.folders] or [storage]
+
+
+def found_map(storage: Storage) -> ShardMap | None:
+    """The shards of a view that lacks its file, by the logs that are there; None if there are none.
+
+    Raises DamagedFileError: several divisions of the rows have logs, and nothing tells which one counts.
+    """
+    marks: dict[str, set[bool]] = {}  # by folder of shards: False for a log, True for a note
+    for match in filter(None, (_LOG_OR_NOTE.fullmatch(info.name) for info in storage.walk())):
+        marks.setdefault(match["folder"] or "", set()).add(match["note"] is not None)
+    folders = sorted(folder for folder, found in marks.items() if found == {False})
+    if not folders:
+        return None
+    if len(folders) > 1:
+        places = " and in ".join(folder or FRESH_FOLDER for folder in folders)
+        raise DamagedFileError(
+            f"{storage.where(VIEW_FILE)}: the file is missing, and there are rows in {places}. It says which "
+            "of them count: restore it from a copy"
+        )
+    divided = _FOLDER.fullmatch(folders[0])
+    return ShardMap() if divided is None else ShardMap(int(divided["num_shards"]), folders[0])
 
 
 class OtherShardsError(ShardError):

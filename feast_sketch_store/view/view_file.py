@@ -41,7 +41,7 @@ from feast_sketch_store.storage.names import APPEND_LOCK, FRESH_FOLDER, ROWS_FOL
 from feast_sketch_store.structures.goals import NOISE_RATIO, Goal
 from feast_sketch_store.structures.parts import checked
 from feast_sketch_store.structures.sizing import AUTO_NOISE_RATIO
-from feast_sketch_store.view.shard_map import ShardMap, check_map
+from feast_sketch_store.view.shard_map import ShardMap, check_map, found_map
 
 FORMAT_VERSION = 1
 _NOTE = ".view"  # ends the name of a view's file on a replica's host
@@ -139,8 +139,7 @@ class ViewFile:
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise DamagedFileError(
                 f"{source}: not the file of a view, or damaged: {error}. The rows are intact. Restore the "
-                "file from a copy; or, if the rows were never divided into other shards, remove it: `feast "
-                "apply` makes it again"
+                "file from a copy, or remove it: `feast apply` makes it again"
             ) from error
 
     def encode(self) -> bytes:
@@ -350,9 +349,9 @@ def put_map(
 
 
 def shard_map_of(storage: Storage) -> ShardMap:
-    """The shards of a view, one if it has no file; raises as `ViewFile.read`."""
+    """The shards of a view, one if it has neither a file nor rows; raises as `ViewFile.read`, `found_map`."""
     file = ViewFile.read(storage)
-    return ShardMap() if file is None else file.shard_map
+    return file.shard_map if file is not None else found_map(storage) or ShardMap()
 
 
 def seconds_between_checks(storage: Storage) -> float:

@@ -6,6 +6,7 @@ import re
 import threading
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from unittest.mock import Mock
 
 import numpy as np
 import pyarrow as pa
@@ -15,13 +16,14 @@ from feast.protos.feast.types.Value_pb2 import Int64Set, Value
 from feast_sketch_store import SketchReader, shard_of
 from feast_sketch_store.errors import DamagedFileError, RowError, SettingsError, ShardError, StorageError
 from feast_sketch_store.layers import Goal
-from feast_sketch_store.operations.resharding import remove_former
+from feast_sketch_store.operations.resharding import divide, remove_former
 from feast_sketch_store.row_log import RowLog
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.encoding import deletions
 from feast_sketch_store.rows.entity_keys import hash_serialized_keys, serialize_entity_keys
 from feast_sketch_store.settings.values import KeptValues, shard_count
 from feast_sketch_store.settings.view_settings import FeatureSettings, ViewSettings
+from feast_sketch_store.snapshot.files import SnapshotFolder
 from feast_sketch_store.snapshot.manifest import checksum_of
 from feast_sketch_store.storage.base import UncertainWriteError
 from feast_sketch_store.storage.local import LocalStorage
@@ -265,6 +267,44 @@ def test_a_damaged_file_of_shards_is_told(make_view, tmp_path, content):
     (tmp_path / "damaged/shop/history/view.json").write_bytes(content)
     with pytest.raises(DamagedFileError, match=r"history/view\.json"):
         make_view(4, store="damaged")
+
+
+@pytest.mark.parametrize("numbers", [(1,), (4,), (4, 1), (1, 4)], ids=str)
+@pytest.mark.parametrize("wanted", [1, 4, 8])
+def test_a_view_whose_file_is_gone_has_the_shards_of_its_rows(make_view, numbers, wanted):
+    """Whatever the settings say; those that the rows moved from are told by their notes."""
+    view = make_view(numbers[0], store="lost")
+    view.write([row(user) for user in range(20)])
+    for number in numbers[1:]:
+        divide(view.storage, settings_of(number), BY_JOB, lambda seconds: None)
+    storage = make_view(numbers[-1], store="lost").storage
+    expected = shown(make_view(numbers[-1], store="lost"), range(20))
+    storage.delete(["view.json"])
+    found = make_view(wanted, store="lost")
+    assert shown(found, range(20)) == expected
+    remove_former(storage)
+    assert shown(make_view(wanted, store="lost"), range(20)) == expected
+    found.write([row(20)])
+    assert len(shown(make_view(wanted, store="lost"), range(21), ["city"])) == 21
+    assert shard_map_of(storage).num_shards == numbers[-1]
+
+
+def test_a_view_whose_file_is_gone_is_refused_if_two_divisions_may_count(make_view, monkeypatch):
+    """The division was killed before it told the former shards."""
+    view = make_view(1, store="lost")
+    view.write([row(user) for user in range(20)])
+    with monkeypatch.context() as patch:
+        patch.setattr(SnapshotFolder, "note_move", Mock(side_effect=KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            divide(view.storage, settings_of(4), BY_JOB, lambda seconds: None)
+    view.storage.delete(["view.json"])
+    for use in (lambda: make_view(1, store="lost"), lambda: remove_former(view.storage)):
+        with pytest.raises(
+            DamagedFileError, match=r"view\.json: the file is missing.* fresh/ and in shards-0-4-"
+        ):
+            use()
+    remove_view(view.storage)
+    assert not view.storage.path.exists()
 
 
 def test_entities_of_shards_that_are_not_served_are_refused(make_view, read_by):
