@@ -12,10 +12,16 @@ from feast.on_demand_feature_view import OnDemandFeatureView
 from feast.repo_config import RepoConfig
 from feast.types import FeastType
 
-from feast_sketch_store.adapter.options import OnlineStoreOptions, name_in_store, seal_policy, view_storage
+from feast_sketch_store.adapter.options import (
+    OnlineStoreOptions,
+    name_in_store,
+    seal_policy,
+    settings_of,
+    view_storage,
+)
 from feast_sketch_store.errors import SettingsError, SketchStoreError, UnsupportedFeatureError, summed_up
 from feast_sketch_store.metrics import ViewMetrics
-from feast_sketch_store.settings.resolve import declared_join_keys, resolve
+from feast_sketch_store.settings.resolve import declared_join_keys
 from feast_sketch_store.settings.table import Sharding
 from feast_sketch_store.settings.view_settings import ViewSettings
 from feast_sketch_store.storage.base import Storage
@@ -86,9 +92,8 @@ class OpenViews:
         view = known.view
         view.follow_if_due()
         if known.circumstances != _circumstances(config, table):
-            options = config.online_store
-            view.settings = resolve(options, table, config.repo_path)
-            view.policy = seal_policy(options)
+            view.settings = settings_of(config, table)
+            view.policy = seal_policy(config.online_store)
             self._keep(view, config, table)
         return view
 
@@ -127,7 +132,7 @@ def opened(config: RepoConfig, table: FeatureView, settings: ViewSettings | None
     options = config.online_store
     view = open_view(
         storage_of(config, table),
-        settings or resolve(options, table, config.repo_path),
+        settings or settings_of(config, table),
         seal_policy(options),
         options.refresh.interval_seconds,
         options.refresh.max_staleness_seconds,

@@ -4,6 +4,7 @@ what they say: where a view is, who may write, and when views are sealed.
 
 import functools
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,6 +14,7 @@ from pydantic import Field, SecretStr, ValidationError, field_serializer, field_
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from feast_sketch_store.errors import StorageError
+from feast_sketch_store.settings.resolve import resolve
 from feast_sketch_store.settings.table import (
     DEFAULT_PATH,
     Advanced,
@@ -26,6 +28,7 @@ from feast_sketch_store.settings.table import (
     read_options,
 )
 from feast_sketch_store.settings.values import KeptValues, Target
+from feast_sketch_store.settings.view_settings import ViewSettings
 from feast_sketch_store.storage.base import Storage
 from feast_sketch_store.storage.buckets import is_url, option_text
 from feast_sketch_store.storage.names import folder_name
@@ -105,17 +108,25 @@ def require_writer(config: RepoConfig) -> None:
 
 def name_in_store(config: RepoConfig, table: FeatureView) -> str:
     """The name of what the store keeps for a view, or for the version of it that is meant."""
-    return versioned_name(table.name, version_of(config, table))
+    return versioned_name(table.name, version_of(config, table) or 0)
 
 
-def version_of(config: RepoConfig, table: FeatureView) -> int:
-    """The version of a view that is meant; 0 if versions are not kept apart."""
+def version_of(config: RepoConfig, table: FeatureView) -> int | None:
+    """The version of a view that is meant; None if versions are not kept apart, or it was never applied."""
     version = None
     if config.registry.enable_online_feature_view_versioning:
         version = getattr(table.projection, "version_tag", None)
         if version is None:
             version = getattr(table, "current_version_number", None)
-    return version or 0
+    return version
+
+
+def settings_of(config: RepoConfig, table: FeatureView) -> ViewSettings:
+    """The settings of a view, with the name by which commands and errors know it: also the first version has
+    its number if versions are kept apart, because commands take the plain name for the version in use.
+    """
+    settings, version = resolve(config.online_store, table, config.repo_path), version_of(config, table)
+    return settings if version is None else replace(settings, view=f"{table.name}@v{version}")
 
 
 def versioned_name(view: str, version: int) -> str:

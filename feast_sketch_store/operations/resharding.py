@@ -18,12 +18,11 @@ from dataclasses import replace
 
 from feast import FeatureStore
 
-from feast_sketch_store.adapter.options import require_writer, seal_policy
+from feast_sketch_store.adapter.options import require_writer, seal_policy, settings_of
 from feast_sketch_store.errors import SettingsError, StorageError, counted
 from feast_sketch_store.online_store import any_feature_view, online_store_of
 from feast_sketch_store.row_log import Position
 from feast_sketch_store.rows.encoding import NO_TIMESTAMP
-from feast_sketch_store.settings.resolve import resolve
 from feast_sketch_store.settings.table import Gate
 from feast_sketch_store.settings.values import shard_count
 from feast_sketch_store.settings.view_settings import ViewSettings
@@ -58,9 +57,9 @@ def reshard(
     """
     online_store, table = online_store_of(store), any_feature_view(store, view)
     require_writer(store.config)
-    storage, options = online_store.storage(store.config, table), store.config.online_store
-    settings = replace(resolve(options, table, store.config.repo_path), num_shards=shard_count(num_shards))
-    policy = replace(seal_policy(options), by_job=True)
+    storage = online_store.storage(store.config, table)
+    settings = replace(settings_of(store.config, table), num_shards=shard_count(num_shards))
+    policy = replace(seal_policy(store.config.online_store), by_job=True)
     online_store.forget(store.config, table)
     return divide(storage, settings, policy, wait, online_store.lock_timeout_seconds)
 

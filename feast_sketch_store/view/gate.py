@@ -118,7 +118,7 @@ def _reasons(settings: ViewSettings, before: Figures | None, after: Figures) -> 
     if gate.check is not None:
         check = check_of(settings.view, gate.check, settings.folder)
         try:
-            reason = check(settings.view, before, after)
+            reason = check(settings.view.partition("@")[0], before, after)
         except Exception as error:  # of the user's function: an unchecked version is not published
             reason = f"raised {type(error).__name__}: {error}"
         if reason:

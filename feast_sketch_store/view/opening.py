@@ -110,7 +110,7 @@ class ReadOnlyView(LiveView[LiveShard]):
 
     def _open_shard(self, storage: Storage, is_replica: bool) -> LiveShard:
         return LiveShard(
-            storage, self._semantics, self._interval_seconds, is_replica, self.name.partition("@")[0]
+            storage, self._semantics, self._interval_seconds, is_replica, self.name.removesuffix("@v0")
         )
 
 

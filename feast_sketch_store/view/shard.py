@@ -141,7 +141,7 @@ class Shard(LiveShard):
         is_replica: bool = False,
     ):
         semantics = named(settings.semantics, settings.codecs)
-        super().__init__(storage, semantics, refresh_interval_seconds, is_replica, settings.view)
+        super().__init__(storage, semantics, refresh_interval_seconds, is_replica, settings.stored_name)
         self.settings = settings
         self.complete_since = NO_TIMESTAMP  # of rows that are moved to this shard, see `SketchLayer`
         self._last_deferred = _Deferred()
@@ -365,7 +365,7 @@ class Shard(LiveShard):
         ``joint`` is what all shards share. ``table`` is the table to be sealed, which may be empty; None for
         that of the log.
         """
-        rows, view = self.rows_of(log), self.settings.view
+        rows, view = self.rows_of(log), self.settings.stored_name
         # Former seals left nothing out of rows from elsewhere.
         continues = table is None or (bool(table.files) and log.files[: len(table.files)] == table.files)
         table = log if table is None else table
@@ -443,9 +443,8 @@ class Shard(LiveShard):
             )
         except DamagedFileError:
             return None  # a base is made of rows alone, without an order index
-        return write_layer(
-            self.snapshots, layer, keys, self.settings.view, log.position.number + 1, log.table_version, below
-        )
+        view, version = self.settings.stored_name, log.position.number + 1
+        return write_layer(self.snapshots, layer, keys, view, version, log.table_version, below)
 
     def kept_rows(self) -> FoldedRows | None:
         """The rows that a seal would keep now, read anew from the row log; None if it has none.

@@ -33,10 +33,11 @@ from feast.on_demand_feature_view import on_demand_feature_view
 from feast.repo_contents import RepoContents
 from feast.types import Int64, Set, String
 
-from feast_sketch_store import SketchReader
+from feast_sketch_store import SketchReader, open_view
 from feast_sketch_store.cli.common import views_of
-from feast_sketch_store.errors import UnsupportedFeatureError
+from feast_sketch_store.errors import DamagedFileError, UnsupportedFeatureError
 from feast_sketch_store.operations import maintenance
+from feast_sketch_store.operations.resharding import reshard
 from tests.helpers.repository import USER, make_config
 
 MAY = [datetime(2026, 5, day, 12, tzinfo=UTC) for day in range(1, 10)]
@@ -649,6 +650,31 @@ class TestVersions:
         for wrong in ("latest", "", "two"):
             with pytest.raises(UnsupportedFeatureError, match="'history': "):
                 maintenance.inspect(store, f"history@{wrong}")
+
+    def test_advice_about_a_version_names_it(self, kind, store, caplog):
+        """A command with the plain name would change the version in use."""
+        if kind == "sqlite":
+            pytest.skip("maintenance is that of this store")
+        for version in ("v0", "v1"):
+            reshard(store, f"history@{version}", 2, lambda seconds: None)
+            caplog.clear()
+            open_view(store, f"history@{version}")
+            assert f"divide the rows with `feast-sketch reshard history@{version} --shards 1`" in caplog.text
+
+    def test_a_snapshot_of_another_version_is_refused(self, kind, store):
+        if kind == "sqlite":
+            pytest.skip("files are those of this store")
+        versions = [f"history@v{number}" for number in range(3)]
+        for version in versions:
+            maintenance.seal(store, version)
+        first, *others = [open_view(store, version).storage.within("snapshots/") for version in versions]
+        for other in others:
+            first.delete(first.list())
+            for name in other.list():
+                first.replace(name, other.read(name))
+            store.provider.online_store.views.pop_all()
+            with pytest.raises(DamagedFileError, match=r"is of another view, 'history@v[12]'"):
+                countries(store, 1, feature="history@v0:country")
 
     def test_a_reader_names_its_version(self, kind, store):
         if kind == "sqlite":

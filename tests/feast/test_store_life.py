@@ -430,13 +430,13 @@ class TestSettingsOfAView:
     @pytest.fixture
     def resolved(self, monkeypatch):
         """Collects the names of views whose tags are read."""
-        views, resolve = [], open_views.resolve
+        views, settings_of = [], open_views.settings_of
 
-        def spied(options, table, folder=None):
+        def spied(config, table):
             views.append(table.name)
-            return resolve(options, table, folder)
+            return settings_of(config, table)
 
-        monkeypatch.setattr(open_views, "resolve", spied)
+        monkeypatch.setattr(open_views, "settings_of", spied)
         return views
 
     def test_writes_deletions_and_seals_share_them(self, make_harness, resolved):
