@@ -78,14 +78,16 @@ def shown(view, users=range(NUM_USERS)):
     return items_of(view, users)
 
 
-def test_a_process_reads_what_it_wrote_to_shards_that_another_made(tmp_path):
+@pytest.mark.parametrize("name", ["history", "history@v0"])
+def test_a_process_reads_what_it_wrote_to_shards_that_another_made(tmp_path, name):
+    """Whatever it calls the view: readers need not name its first version."""
     path = tmp_path / "history"
     path.mkdir()
     reader = open_view(LocalStorage(path), SETS, NEVER, 3600.0)
     expected = put(reader, range(40), ["old"])
     assert shown(reader) == expected
     divide(Folder(path).open(), replace(SETS, num_shards=4), NEVER, lambda seconds: None)
-    writer = open_view(LocalStorage(path), SETS, NEVER, 3600.0)
+    writer = open_view(LocalStorage(path), replace(SETS, view=name), NEVER, 3600.0)
     assert (reader.shard_map.num_shards, writer.shard_map.num_shards) == (1, 4)
     expected |= put(writer, range(20, 50), ["new"], second=1)
     assert shown(reader) == shown(writer) == expected
