@@ -380,15 +380,14 @@ class RowLog:
                     )
             if not tail.is_continuous or is_adopted:
                 self._check_not_sealed(tail.end)
-            others = tail.others
-            if not tail.is_continuous or any(isinstance(commit.rows, DataFile) for commit in others):
+            if not tail.is_continuous or any(isinstance(commit.rows, DataFile) for commit in tail.others):
                 state = self._table.state()
                 if not tail.is_continuous:
                     self._check_follows(tail, state)
                     self._columns, self._schema = {}, None
-                self._columns = {**self._columns, **state.columns}
-                others = _not_absorbed(others, state)
-            self._columns = _with_columns_of(others, self._columns)
+                self._columns = self._with_columns_behind(state, tail.others, self._columns)
+            else:
+                self._columns = _with_columns_of(tail.others, self._columns)
             if not is_known():
                 new_columns(self._columns, schema)
 
@@ -407,6 +406,19 @@ class RowLog:
                 self._schema = schema
             self.appended_to = cursor.identity if cursor else None
         return Position(number, cursor.identity if cursor else None, cursor)
+
+    def _with_columns_behind(
+        self, state: TableState, commits: Sequence[Commit], known: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Columns, and those that a table and the commits behind it have besides."""
+        while True:
+            try:
+                return _with_columns_of(_not_absorbed(commits, state), {**known, **state.columns})
+            except DamagedFileError:
+                # A commit's file may have been absorbed since, replaced, and removed.
+                before, state = state, self._table.state()
+                if state.version == before.version:
+                    raise
 
     def _check_begun(self, tail: Tail) -> None:
         """Refuse to start a new log next to a table: the rows of the old log would be lost silently."""

@@ -19,6 +19,7 @@ from feast_sketch_store.view.removal import remove_view
 from tests.helpers.file_systems import know_files_badly
 from tests.helpers.length import by_length
 from tests.helpers.log_rows import names_of, rows, segment
+from tests.storage.memory import ObjectsInMemory
 
 
 def delta(storage):
@@ -164,6 +165,25 @@ def test_a_batch_whose_file_a_vacuum_took_for_left_over_is_refused(storage, log,
     monkeypatch.undo()
     log.append(rows("d"))
     assert names_of(RowLog(storage).read()) == ["a", "d"]
+
+
+def test_a_file_that_others_absorb_and_remove_meanwhile_is_not_missed(monkeypatch):
+    """In a bucket, where a slow writer keeps nobody out."""
+    storage = ObjectsInMemory()
+    other, schema = RowLog(storage), DataFile.schema
+    with monkeypatch.context() as large:
+        large.setattr(log_module, "_MAX_WAL_ROWS", 1)
+        other.append(rows("a", "b"))
+
+    def schema_later(self):
+        monkeypatch.undo()
+        assert other.compact([rows("a", "b")], other.absorb())
+        storage.delete([f"rows/{self.name}"])  # as a vacuum does in the end
+        return schema(self)
+
+    monkeypatch.setattr(DataFile, "schema", schema_later)
+    RowLog(storage).append(rows("c"))
+    assert names_of(RowLog(storage).read()) == ["a", "b", "c"]
 
 
 def test_threads_may_create_and_append_at_once(storage):
