@@ -11,6 +11,7 @@ from feast_sketch_store.errors import SettingsError, StorageError
 from feast_sketch_store.settings.table import DEFAULT_PATH, Refresh, Sharding, read_options
 from feast_sketch_store.storage.base import Storage
 from feast_sketch_store.storage.buckets import is_url
+from feast_sketch_store.storage.names import kept_name
 from feast_sketch_store.storage.stores import StorePlace
 
 _YAML = "feature_store.yaml"
@@ -32,7 +33,7 @@ def find_view(
     Raises SettingsError: there is no such view or store, or its project must be named.
     """
     configured = Configured()
-    feature_view = feature_view.removesuffix("@v0")  # the first version is stored under the plain name
+    feature_view = kept_name(feature_view)
     if is_url(given):
         return StorePlace.of(None, given, storage_options).find_view(project, feature_view), configured
     path = Path(given)

@@ -229,8 +229,8 @@ class RowLog:
         return LogRead(position, files, behind, starts_over, repeats=repeats)
 
     def _continues(self, state: TableState, through: int, commits: Sequence[Commit], cursor: Cursor) -> bool:
-        """Whether commits that were read before a table continue it behind a commit; False if their log was
-        dropped between the two reads.
+        """Whether commits, which were read before the table, follow its rows up to one number; False if their
+        log was dropped between the two reads.
 
         Raises DamagedFileError: the table is of another log, or commits between the two are missing.
         """

@@ -79,11 +79,6 @@ class ViewSettings:
     gate: Gate = field(default_factory=Gate)
 
     @property
-    def stored_name(self) -> str:
-        """The view's name in its snapshots, which is that of its folder: the first version has none."""
-        return self.view.removesuffix("@v0")
-
-    @property
     def codecs(self) -> list[FeatureCodec]:
         """The codecs of all features, in the view's order."""
         return [feature.codec for feature in self.features.values()]

@@ -38,6 +38,11 @@ def folder_name(name: str) -> str:
     return f"{readable}~{digest}"
 
 
+def kept_name(view: str) -> str:
+    """The name by which a view is kept, or a version as in ``history@v2``; the first one has no number."""
+    return view.removesuffix("@v0")
+
+
 def left_over(storage: Storage, age_seconds: float = 86_400.0) -> list[str]:
     """The names of files of a view's rebuild or import that is in progress or was killed, and of hidden ones.
 

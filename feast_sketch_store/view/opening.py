@@ -12,6 +12,7 @@ from typing import Any
 from feast_sketch_store.errors import DamagedFileError, SettingsError, counted
 from feast_sketch_store.settings.view_settings import ViewSettings
 from feast_sketch_store.storage.base import Storage
+from feast_sketch_store.storage.names import kept_name
 from feast_sketch_store.view.live import LiveView
 from feast_sketch_store.view.live_shard import LiveShard
 from feast_sketch_store.view.seal_policy import SealPolicy
@@ -109,9 +110,7 @@ class ReadOnlyView(LiveView[LiveShard]):
         super().__init__(storage, name, shard_map, refresh_interval_seconds, is_replica, served)
 
     def _open_shard(self, storage: Storage, is_replica: bool) -> LiveShard:
-        return LiveShard(
-            storage, self._semantics, self._interval_seconds, is_replica, self.name.removesuffix("@v0")
-        )
+        return LiveShard(storage, self._semantics, self._interval_seconds, is_replica, kept_name(self.name))
 
 
 def is_worker() -> bool:

@@ -24,6 +24,7 @@ from feast_sketch_store.settings.view_settings import ViewSettings
 from feast_sketch_store.snapshot.files import SnapshotFile
 from feast_sketch_store.snapshot.sealed import check_whole, write_layer
 from feast_sketch_store.storage.base import Storage
+from feast_sketch_store.storage.names import kept_name
 from feast_sketch_store.view.folding import (
     Ranges,
     as_stored,
@@ -141,7 +142,7 @@ class Shard(LiveShard):
         is_replica: bool = False,
     ):
         semantics = named(settings.semantics, settings.codecs)
-        super().__init__(storage, semantics, refresh_interval_seconds, is_replica, settings.stored_name)
+        super().__init__(storage, semantics, refresh_interval_seconds, is_replica, kept_name(settings.view))
         self.settings = settings
         self.complete_since = NO_TIMESTAMP  # of rows that are moved to this shard, see `SketchLayer`
         self._last_deferred = _Deferred()
@@ -365,7 +366,7 @@ class Shard(LiveShard):
         ``joint`` is what all shards share. ``table`` is the table to be sealed, which may be empty; None for
         that of the log.
         """
-        rows, view = self.rows_of(log), self.settings.stored_name
+        rows, view = self.rows_of(log), kept_name(self.settings.view)
         # Former seals left nothing out of rows from elsewhere.
         continues = table is None or (bool(table.files) and log.files[: len(table.files)] == table.files)
         table = log if table is None else table
@@ -443,7 +444,7 @@ class Shard(LiveShard):
             )
         except DamagedFileError:
             return None  # a base is made of rows alone, without an order index
-        view, version = self.settings.stored_name, log.position.number + 1
+        view, version = kept_name(self.settings.view), log.position.number + 1
         return write_layer(self.snapshots, layer, keys, view, version, log.table_version, below)
 
     def kept_rows(self) -> FoldedRows | None:
