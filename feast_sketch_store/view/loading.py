@@ -24,6 +24,7 @@ from feast_sketch_store.snapshot.files import Listing, SnapshotFile, SnapshotFol
 from feast_sketch_store.snapshot.manifest import Manifest
 from feast_sketch_store.snapshot.order import OrderIndex, by_hash
 from feast_sketch_store.snapshot.sealed import open_layers
+from feast_sketch_store.storage.base import MissingFileError
 from feast_sketch_store.view.last_known import LastKnown, Moment
 from feast_sketch_store.view.semantics import RowSemantics
 from feast_sketch_store.view.state import ShardState
@@ -43,6 +44,7 @@ _REMADE = (
     "the view was declared again since it was opened: open it again, with Feast by `store.refresh_registry()`"
 )
 
+_PAUSES_SECONDS = (0.05,) * 10  # while the snapshot of a pin is not there
 _KEEP_SECONDS = 1_200.0  # between two marks that fetched files are in use
 _NOBODY: NDArray[np.uint64] = np.zeros((0, 2), np.uint64)  # hashes of no entities
 
@@ -100,19 +102,21 @@ class ShardLoader:
         UnsupportedFeatureError : a feature was sealed with another type than it has.
         """
         start = self._empty if state is None else state
+        pauses = list(_PAUSES_SECONDS)
         while True:
             self.phase = FETCHING
             listing = self._begin_poll()
             if listing.has_moved:
                 return start
-            if listing.pinned:
-                return self._held(start, listing)
-            newest = listing.newest
             try:
-                state = self._load(start, newest)
-            except (DamagedFileError, StorageError):
-                if self._listing().newest == newest and not self.has_moved:
-                    raise
+                state = self._held(start, listing) if listing.pinned else self._load(start, listing.newest)
+            except (DamagedFileError, StorageError) as error:
+                again = self._listing()
+                if not again.has_moved and (again.newest, again.pinned) == (listing.newest, listing.pinned):
+                    if not listing.pinned or not isinstance(error, MissingFileError) or not pauses:
+                        raise
+                    # Another process pins it, and a third prunes it: one of them takes that back.
+                    time.sleep(pauses.pop())
                 continue  # a seal was published meanwhile, so the rows are in newer files
             is_lost = (start.snapshot and not state.snapshot) or (state.is_empty and not start.is_empty)
             if is_lost and self._listing().has_moved:  # and files are being removed
@@ -298,7 +302,7 @@ class ShardLoader:
             return state
         snapshot = next((one for one in listing.snapshots if one.name == listing.pinned), None)
         if snapshot is None:
-            raise StorageError(
+            raise MissingFileError(
                 f"{self._row_log.where}: the view is pinned to the snapshot {listing.pinned}, which is gone; "
                 "`feast-sketch unpin` lets it follow the newest one"
             )

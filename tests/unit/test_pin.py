@@ -1,6 +1,8 @@
 """Views that are held at a snapshot: what is read, written, sealed and kept meanwhile."""
 
+import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -180,6 +182,32 @@ def test_a_snapshot_that_is_gone_never_becomes_another_one(make_view):
         read(make_view())
     unpin(make_view())
     assert read(serving) == read(make_view()) == ["fill 2"]
+
+
+@pytest.mark.parametrize("is_kept", [False, True])
+def test_a_process_that_opens_while_a_snapshot_is_pinned_and_pruned_waits_for_the_outcome(
+    make_view, monkeypatch, is_kept
+):
+    """A pin comes before it is known whether its snapshot stays; a seal deletes before it sees the pin."""
+    writer = make_view(NEVER)
+    for number in (1, 2):
+        fill(writer, number)
+        writer.seal()
+    folder = writer.shards[0].snapshots
+    pinned = folder.list()[1]
+    manifest = folder.storage.read(pinned.manifest_name)
+    folder.pin(pinned)
+    folder.storage.delete([pinned.manifest_name])
+
+    def pass_by(seconds):
+        if is_kept:
+            folder.storage.replace(pinned.manifest_name, manifest)
+        else:
+            folder.unpin()
+
+    patched = SimpleNamespace(**{**vars(time), "sleep": pass_by})
+    monkeypatch.setattr("feast_sketch_store.view.loading.time", patched)
+    assert read(make_view()) == ["fill 1" if is_kept else "fill 2"]
 
 
 def test_metrics_say_so(make_view, monkeypatch):
