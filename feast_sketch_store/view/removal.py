@@ -104,5 +104,5 @@ def _folders_of_shards(storage: Storage) -> set[str]:
         return set()
     try:
         return set(shard_map_of(storage).folders)
-    except DamagedFileError:
+    except (DamagedFileError, StorageError):  # also of a removal that was cut off
         return set()

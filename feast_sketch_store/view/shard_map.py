@@ -23,7 +23,7 @@ from feast_sketch_store.rows.entity_keys import hash_serialized_keys
 from feast_sketch_store.settings.values import shard_count
 from feast_sketch_store.snapshot.files import MOVED
 from feast_sketch_store.storage.base import Storage, UncertainWriteError
-from feast_sketch_store.storage.names import FRESH_FOLDER, SNAPSHOTS_FOLDER, VIEW_FILE
+from feast_sketch_store.storage.names import FRESH_FOLDER, REMOVAL_MARK, SNAPSHOTS_FOLDER, VIEW_FILE
 from feast_sketch_store.structures.parts import checked
 
 _HASH_BITS = 64
@@ -133,15 +133,24 @@ class ShardMap:
 def found_map(storage: Storage) -> ShardMap | None:
     """The shards of a view that lacks its file, by the logs that are there; None if there are none.
 
-    Raises DamagedFileError: several divisions of the rows have logs, and nothing tells which one counts.
+    Raises
+    ------
+    StorageError : the view is being removed.
+    DamagedFileError : several divisions of the rows have logs, and nothing tells which one counts.
     """
+    names = {info.name for info in storage.walk()}
     marks: dict[str, set[bool]] = {}  # by folder of shards: False for a log, True for a note
-    for match in filter(None, (_LOG_OR_NOTE.fullmatch(info.name) for info in storage.walk())):
+    for match in filter(None, map(_LOG_OR_NOTE.fullmatch, names)):
         marks.setdefault(match["folder"] or "", set()).add(match["note"] is not None)
     folders = sorted(folder for folder, found in marks.items() if found == {False})
     if not folders:
         return None
     if len(folders) > 1:
+        if REMOVAL_MARK in names:
+            raise StorageError(
+                f"{storage.location}: the view is being removed. Try again when that is done; if the process "
+                "that removed it was killed, remove the view again"
+            )
         places = " and in ".join(folder or FRESH_FOLDER for folder in folders)
         raise DamagedFileError(
             f"{storage.where(VIEW_FILE)}: the file is missing, and there are rows in {places}. It says which "

@@ -27,6 +27,7 @@ from feast_sketch_store.snapshot.files import SnapshotFolder
 from feast_sketch_store.snapshot.manifest import checksum_of
 from feast_sketch_store.storage.base import UncertainWriteError
 from feast_sketch_store.storage.local import LocalStorage
+from feast_sketch_store.storage.names import REMOVAL_MARK
 from feast_sketch_store.view.opening import open_view
 from feast_sketch_store.view.removal import remove_view
 from feast_sketch_store.view.seal_policy import SealPolicy
@@ -303,6 +304,9 @@ def test_a_view_whose_file_is_gone_is_refused_if_two_divisions_may_count(make_vi
             DamagedFileError, match=r"view\.json: the file is missing.* fresh/ and in shards-0-4-"
         ):
             use()
+    view.storage.replace(REMOVAL_MARK, b"")  # a removal deletes the file before the logs
+    with pytest.raises(StorageError, match=r"history: the view is being removed\. Try again when"):
+        make_view(1, store="lost")
     remove_view(view.storage)
     assert not view.storage.path.exists()
 
