@@ -350,7 +350,12 @@ class LiveView(ABC, Generic[V]):
         try:
             return self._follow(parts)
         except (DamagedFileError, StorageError) as error:
-            if any(shard.emptied_at > self._asked_at for shard in parts.served.values()):
+            for shard in parts.served.values():
+                shard.stay(str(error))
+            if any(
+                shard.emptied_at > self._asked_at or not shard.freshness().has_answers
+                for shard in parts.served.values()
+            ):
                 raise
             if str(error) != self._last_warning:
                 self._last_warning = str(error)
@@ -423,7 +428,7 @@ class LiveView(ABC, Generic[V]):
         with suppress(SketchStoreError):  # a read meets the error
             states = [shard.state for shard in served]
             if is_filled or self._may_have_moved(served, states, time.monotonic()):
-                self._follow(parts)
+                self._follow_or_stay(parts)
 
     def _give_up_snapshot(self, state: State, error: DamagedFileError) -> None:
         """Serve an older snapshot of the shard whose file an error names, or raise the error."""

@@ -159,6 +159,10 @@ class LiveShard:
         """Whether the rows were divided into other shards, as of the last poll; the state stays the same."""
         return self._loader.has_moved
 
+    def stay(self, problem: str) -> None:
+        """Serve on what was read before, although the rows may be in other shards."""
+        self._problem = problem
+
     # -- refresh -------------------------------------------------------------------------------
 
     def refresh(self) -> None:
@@ -188,9 +192,10 @@ class LiveShard:
                 self.filled_at = now
         elif not before.is_empty:
             self.emptied_at = now
-        self._is_open, self._starts_over = True, False
+        self._starts_over = False
         self._seen_process_write, self._polled_at = seen, now
-        self._answered_at, self._problem = now, ""
+        if not self.has_moved:  # else others may have written where the rows are now
+            self._is_open, self._answered_at, self._problem = True, now, ""
         self.on_change(self.state)
         if is_loaded():
             self._measure(before, new)

@@ -5,6 +5,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime
+from unittest.mock import Mock
 
 import pytest
 
@@ -24,7 +25,7 @@ from feast_sketch_store.view.rebuilding import rebuild
 from feast_sketch_store.view.removal import remove_view
 from feast_sketch_store.view.shard import Shard
 from feast_sketch_store.view.view import View
-from feast_sketch_store.view.view_file import Registration
+from feast_sketch_store.view.view_file import Registration, ViewFile
 from tests.helpers import histories
 from tests.helpers.file_systems import know_files_badly
 from tests.helpers.histories import NEVER, items_of, settings_of
@@ -161,6 +162,27 @@ def test_readers_and_writers_follow_the_rows(place, numbers, is_sealed):
         one.poll() if name == "replica" else None
         assert shown(one) == expected, name
         one.close()
+
+
+def test_a_reader_that_cannot_follow_the_rows_says_so(place, monkeypatch):
+    """What it has may be older than what others have written elsewhere."""
+    writer, reader, other = opened(place, 1), opened(place, 1), opened(place, 1)
+    expected = put(writer, range(NUM_USERS), {"a"})
+    assert items_of(reader, range(NUM_USERS)) == expected
+    divide(place.open(), replace(SETS, num_shards=4), NEVER, lambda seconds: None)
+    age = reader.freshness().age_seconds
+    with monkeypatch.context() as patch:
+        patch.setattr(ViewFile, "read", Mock(side_effect=StorageError("history/view.json: cannot be read")))
+        assert items_of(reader, range(NUM_USERS)) == expected
+        assert reader.freshness().state == "STALE"
+        assert reader.freshness().problem == "history/view.json: cannot be read"
+        assert reader.freshness().age_seconds > age
+        for _ in range(2):
+            with pytest.raises(StorageError, match=r"history/view\.json: cannot be read"):
+                items_of(other, [0])  # which has read nothing yet
+    expected |= put(writer, range(5), {"b"}, second=1)
+    assert items_of(reader, range(NUM_USERS)) == items_of(other, range(NUM_USERS)) == expected
+    assert (reader.freshness().state, reader.freshness().problem) == ("SERVING", "")
 
 
 @pytest.mark.parametrize("num_shards", [1, 4])
