@@ -13,13 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import obstore
-from obstore.exceptions import (
-    AlreadyExistsError,
-    BaseError,
-    PermissionDeniedError,
-    PreconditionError,
-    UnauthenticatedError,
-)
+from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
 
 from feast_sketch_store import metrics
 from feast_sketch_store.errors import StorageError
@@ -309,12 +303,10 @@ class Objects:
             yield
         except (AlreadyExistsError, PreconditionError):
             raise FileExistsAlreadyError(f"{where}: another process wrote it first") from None
-        except (PermissionDeniedError, UnauthenticatedError) as error:
-            raise StorageError(f"{where}: cannot be {done}: {_refusal(str(error))}") from None
         except (BaseError, OSError, ValueError) as error:  # FileNotFoundError among them
             is_missing = isinstance(error, FileNotFoundError)
             if _CODE_OF_NO_BUCKET.search(str(error)) or (is_missing and done in ("listed", "written")):
-                raise StorageError(f"{where}: there is no such bucket or container") from None
+                raise kind(f"{where}: there is no such bucket or container") from None
             if is_missing:
                 raise _missing(where) from None
             raise kind(f"{where}: cannot be {done}: {_reason(error, self._server)}") from None

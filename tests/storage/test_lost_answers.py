@@ -5,7 +5,7 @@ from contextlib import suppress
 
 import obstore
 import pytest
-from obstore.exceptions import AlreadyExistsError, GenericError
+from obstore.exceptions import AlreadyExistsError, GenericError, PermissionDeniedError
 from obstore.store import MemoryStore
 
 from feast_sketch_store.errors import StorageError
@@ -335,4 +335,22 @@ def test_a_put_that_may_have_been_made_is_uncertain(monkeypatch, is_new):
         patch.setattr(obstore, "get", down)
         with pytest.raises(UncertainWriteError):
             bucket.create("key", b"new") if is_new else bucket.replace("key", b"new", known)
+    assert bucket.read("key") == b"new"
+
+
+@pytest.mark.parametrize("refused", [PermissionDeniedError("status code: 403"), FileNotFoundError()])
+def test_a_put_whose_next_try_is_refused_is_uncertain(monkeypatch, refused):
+    """Credentials expire after a try whose answer is lost."""
+    bucket = Objects(MemoryStore(), "s3://bucket", "bucket")
+    bucket.require_conditions()
+    put, answers = obstore.put, iter([GenericError("ConnectionReset"), refused])
+
+    def put_unanswered(*arguments, **options):
+        with suppress(AlreadyExistsError):
+            put(*arguments, **options)
+        raise next(answers)
+
+    monkeypatch.setattr(obstore, "put", put_unanswered)
+    with pytest.raises(UncertainWriteError):
+        bucket.create("key", b"new")
     assert bucket.read("key") == b"new"
