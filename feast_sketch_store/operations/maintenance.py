@@ -184,7 +184,7 @@ def inspect_all(store: FeatureStore, views: Sequence[str]) -> tuple[list[ViewRep
         except SketchStoreError as error:
             failed.append(error)
     options = store.config.online_store
-    place = StorePlace.of(store.config.repo_path, options.path, options.storage_options)
+    place = StorePlace.of(store.config.repo_path, options.path, options.storage_options, options.cache_path)
     measured = reader_bytes(place, store.project, [*reports]) if reports else {}
     return [replace(report, private_bytes=measured.get(name)) for name, report in reports.items()], failed
 

@@ -35,7 +35,8 @@ def reader_bytes(place: StorePlace, project: str, names: Sequence[str]) -> Mappi
     """
     if private_bytes() is None:
         return {}
-    asked = json.dumps([str(place.path), dict(place.options), project, *names])
+    cache = None if place.cache_path is None else str(place.cache_path)
+    asked = json.dumps([str(place.path), dict(place.options), cache, project, *names])
     command = [sys.executable, "-m", __name__]
     done = subprocess.run(command, input=asked, capture_output=True, text=True, check=False)
     measured: dict[str, int] = dict(map(json.loads, done.stdout.splitlines()))
@@ -64,8 +65,8 @@ def main() -> int:
     """Main function of a separate process: a location and views on standard input, a view and its bytes in
     each line of standard output.
     """
-    path, options, project, *views = json.load(sys.stdin)
-    place = StorePlace.of(None, path, options)
+    path, options, cache, project, *views = json.load(sys.stdin)
+    place = StorePlace.of(None, path, options, cache)
     pa.array(np.zeros(1))  # imports what Arrow imports at its first use
     gc.freeze()  # what is there now is not searched for each figure
     for view in views:

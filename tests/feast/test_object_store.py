@@ -8,6 +8,7 @@ import sys
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
+import obstore
 import pandas as pd
 import pytest
 import yaml
@@ -22,7 +23,9 @@ from feast_sketch_store import SketchReader, open_view
 from feast_sketch_store.cli import cli
 from feast_sketch_store.errors import SettingsError, StorageError
 from feast_sketch_store.online_store import SketchOnlineStoreConfig
+from feast_sketch_store.operations import maintenance, reader_memory
 from feast_sketch_store.storage.object_store import ObjectStorage
+from feast_sketch_store.storage.system import private_bytes
 from tests.helpers.object_servers import SECRET_KEY
 from tests.helpers.processes import run_command
 from tests.helpers.proxy import proxy
@@ -272,6 +275,16 @@ def test_a_replica_reads_and_does_not_write(store, replica, tmp_path, moto, url)
     run(tmp_path, "seal", "history")
     push(store, 8, "IT")
     assert countries(replica, 6, 7, 8) == ["FR", "DE", "IT"]
+
+
+def test_the_memory_of_a_reader_is_that_of_one_that_maps_the_cache(replica, moto, url, monkeypatch):
+    if private_bytes() is None:
+        pytest.skip("the system does not tell")
+    assert countries(replica, 7) == ["FR"]
+    bucket = moto.obstore(url)
+    obstore.delete(bucket, [key for key in moto.all_bytes(url) if key.endswith(".base.sketch")])
+    monkeypatch.setattr(maintenance, "reader_bytes", reader_memory.reader_bytes)
+    assert maintenance.inspect(replica, "history").private_bytes is not None
 
 
 def test_processes_of_a_host_map_what_one_has_fetched(store, replica, tmp_path):
