@@ -333,26 +333,32 @@ class SnapshotFolder:
         return replace(draft, known_manifest=None)
 
     def discard(self, snapshot: SnapshotFile) -> None:
-        """Remove a snapshot, published or not. A process that maps it keeps its pages.
+        """Remove a snapshot, published or not, if its files can be deleted. A process that maps it keeps its
+        pages.
 
         Files that other snapshots need are kept, and so is one at which another process holds readers by now.
         """
+        with suppress(StorageError):
+            self._remove(snapshot)
+
+    def _remove(self, snapshot: SnapshotFile) -> None:
         published, manifest = replace(snapshot, known_manifest=None), snapshot.manifest_name
-        with suppress(StorageError):  # if the manifest cannot be deleted, its files must stay
-            with suppress(MissingFileError):  # of one that is not published
-                published = published.with_manifest()
-            gone = published.file_names()  # of one that is not published, only the files that it added
-            self.storage.delete([manifest])
-            listing = self.listing()
-            if listing.pinned == snapshot.name and published.known_manifest is not None:
-                with self.storage.create(manifest) as file:
-                    file.write(published.known_manifest)
-                return
-            self.storage.delete(gone.difference(*(other.file_names() for other in listing.snapshots)))
+        with suppress(MissingFileError):  # of one that is not published
+            published = published.with_manifest()
+        gone = published.file_names()  # of one that is not published, only the files that it added
+        self.storage.delete([manifest])  # if it cannot be deleted, its files must stay
+        listing = self.listing()
+        if listing.pinned == snapshot.name and published.known_manifest is not None:
+            with self.storage.create(manifest) as file:
+                file.write(published.known_manifest)
+            return
+        self.storage.delete(gone.difference(*(other.file_names() for other in listing.snapshots)))
 
     def prune(self, keep: int, check: Callable[[SnapshotFile], object] = SnapshotFile.manifest) -> None:
         """Remove all that are older than the newest ``keep`` that pass a check, which raises DamagedFileError
         for others; by default the manifest is read. The one at which readers are held stays.
+
+        Raises StorageError: one cannot be removed.
         """
         listing = self.listing()
         if len(listing.snapshots) <= keep:
@@ -363,7 +369,7 @@ class SnapshotFolder:
                     check(snapshot)
                     keep -= 1
             elif snapshot.name != listing.pinned:
-                self.discard(snapshot)
+                self._remove(snapshot)
 
     def leftovers(self) -> Sequence[str]:
         """The names of files of no published snapshot. Their writers were killed, or are still writing."""

@@ -386,7 +386,14 @@ class Shard(LiveShard):
     def publish(self, draft: SnapshotFile) -> None:
         """Publish a draft. Raises StorageError: the previous snapshot stays."""
         self.snapshots.publish(draft)
-        self.snapshots.prune(_SNAPSHOTS_KEPT)
+        self._prune_snapshots()
+
+    def _prune_snapshots(self) -> None:
+        """Remove snapshots that readers no longer need."""
+        try:
+            self.snapshots.prune(_SNAPSHOTS_KEPT)
+        except StorageError as error:
+            _logger.warning("%s; the next seal or `feast-sketch vacuum` removes former snapshots", error)
 
     def finish_seal(self, log: LogRead, compacts: bool) -> None:
         """Load a base that was published, and clean up after it."""
@@ -552,7 +559,7 @@ class Shard(LiveShard):
             self.snapshots.publish(draft)
         except StorageError as error:
             _logger.warning("%s; the new rows are read from the row log until a later seal", error)
-        self.snapshots.prune(_SNAPSHOTS_KEPT)
+        self._prune_snapshots()
         self.row_log.prune()
 
     # -- clean up ------------------------------------------------------------------------------

@@ -310,6 +310,20 @@ def test_a_rebuild_that_is_done_after_it_failed_shows_with_the_next_seal(bucket)
     check_goes_on(bucket, view, new)
 
 
+def test_where_nothing_may_be_deleted_a_seal_works_and_a_vacuum_says_so(bucket, monkeypatch, caplog):
+    view, wanted = started(bucket)
+
+    def refuse(*_):
+        raise GenericError("status code: 403 <Code>AccessDenied</Code>")
+
+    monkeypatch.setattr(obstore, "delete", refuse)
+    assert all(view.seal() for _ in range(3))
+    assert "cannot be deleted: access is denied" in caplog.text
+    assert read(view) == wanted
+    with pytest.raises(StorageError, match=r"snapshots/.* cannot be deleted: access is denied"):
+        view.vacuum(0.0)
+
+
 def test_a_rebuild_whose_answer_is_lost_on_a_network_happened(served):
     check_rebuild(served, "commit of the table", "lost")
 
