@@ -27,7 +27,9 @@ _CUT_TRIES = 4  # of a call whose connection is cut
 _PROBE = "conditions-probe"  # stays in the bucket, so that the next probe takes one request
 
 _STATUS = re.compile(r"status code: (\d{3})")
-_CODE = re.compile(r"<Code>(\w{1,60})</Code>")
+# Of an answer; or of one key of many that are deleted at once, whose answer has the status 200.
+_CODE = re.compile(r"(?:<Code>|\(code: )(\w{1,60})(?:</Code>|\))")
+_OF_DENIAL = re.compile(r"status code: 40[13]|(?:<Code>|\(code: )(?:AccessDenied|ExpiredToken)\b")
 _CODE_OF_CLOCK = re.compile(r"RequestTimeTooSkewed|Request date header too old")
 _CODE_OF_NO_BUCKET = re.compile(r"<Code>(NoSuchBucket|ContainerNotFound)</Code>")
 _PROFILES = "AWS_PROFILE and the files of `aws configure` are not read."
@@ -353,7 +355,7 @@ def _reason(error: Exception, server: str) -> str:
             f"{_PROFILES}"
         )
     code, status = _CODE.search(text), _STATUS.search(text)
-    if _CODE_OF_CLOCK.search(text) or (status and status[1] in ("401", "403")):
+    if _CODE_OF_CLOCK.search(text) or _OF_DENIAL.search(text):
         return _refusal(text)
     if status and status[1] == "407":
         return "the proxy demands a login; put it into proxy_url"

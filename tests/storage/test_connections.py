@@ -50,6 +50,10 @@ class Server:
 
             do_CONNECT = do_GET
 
+            def do_POST(self):
+                self.rfile.read(int(self.headers["content-length"]))
+                self.do_GET()
+
             def log_message(self, *arguments):
                 pass
 
@@ -200,6 +204,7 @@ def answer(status, code):
         ({"endpoint": "http://{plain}", "proxy_url": "http://nobody.invalid"}, r"DNS\); .* and proxy_url"),
         ({"endpoint": "http://{silent}", "timeout": "200ms"}, "no answer within the timeouts"),
         ({"endpoint": "http://{wrong_key}"}, r"access is denied \(InvalidAccessKeyId\); .*AWS_PROFILE"),
+        ({"endpoint": "http://{expired_token}"}, r"access is denied \(ExpiredToken\)"),
         ({"endpoint": "http://{clock}"}, "the clock of this machine differs"),
         ({"endpoint": "http://{bucket}"}, "there is no such bucket"),
     ],
@@ -213,6 +218,7 @@ def test_a_refusal_names_its_cause(serve, tmp_path, options, words):
         "expired": lambda: serve(tls=expired),
         "login": lambda: serve(407, b""),
         "wrong_key": lambda: serve(**answer(403, "InvalidAccessKeyId")),
+        "expired_token": lambda: serve(**answer(400, "ExpiredToken")),
         "clock": lambda: serve(**answer(403, "RequestTimeTooSkewed")),
         "bucket": lambda: serve(**answer(404, "NoSuchBucket")),
     }
@@ -222,3 +228,10 @@ def test_a_refusal_names_its_cause(serve, tmp_path, options, words):
             places[name] = start().url.partition("//")[2]
     with silent, pytest.raises(StorageError, match=f"^s3://bucket/store/: .*{words}"):
         listed({name: value.format(**places) for name, value in options.items()})
+
+
+def test_a_refused_deletion_of_one_of_many_keys_names_its_cause(serve):
+    refused = "<Key>store/a</Key><Code>AccessDenied</Code><Message>Access Denied</Message>"
+    server = serve(body=f"<DeleteResult><Error>{refused}</Error></DeleteResult>".encode())
+    with pytest.raises(StorageError, match=r"^s3://bucket/store/a: .*access is denied \(AccessDenied\)"):
+        open_bucket("s3://bucket/store", {**KEYS, "endpoint": server.url}).delete(["a", "b"])
