@@ -2,7 +2,7 @@
 
     <content>            a file, named by a hash of what identifies its content
     <content>.partial    the parts of it that were fetched, one after the other
-    <content>.lock       held by the process that fetches; others wait and then find the file
+    <content>.lock       held by the process that fetches, and then deleted; others wait and find the file
 
 An interrupted fetch continues after the last part with a matching checksum. Files may be deleted at any time.
 """
@@ -59,11 +59,15 @@ class CachedFile:
         with self._using():
             with suppress(FileNotFoundError):
                 return self._mapped()
-            with locked(self.path.with_suffix(".lock")):
-                with suppress(FileNotFoundError):
+            lock = self.path.with_suffix(".lock")
+            with locked(lock):
+                try:
+                    with suppress(FileNotFoundError):
+                        return self._mapped()
+                    self._fetch(fetch)
                     return self._mapped()
-                self._fetch(fetch)
-                return self._mapped()
+                finally:
+                    lock.unlink(missing_ok=True)
 
     def drop_if_damaged(self) -> bool:
         """Delete it if its bytes are wrong. Processes that map it keep their pages.

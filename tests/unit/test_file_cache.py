@@ -72,7 +72,7 @@ def test_a_fetch_goes_on_where_it_was_cut(tmp_path):
     source = Source()
     assert CachedFile(tmp_path, "a", KNOWN).map(source).tobytes() == CONTENT
     assert sorted(source.asked) == [8 * PART, 9 * PART, 10 * PART]
-    assert not [path for path in tmp_path.iterdir() if path.suffix == ".partial"]
+    assert [path.suffix for path in tmp_path.iterdir()] == [""]
 
 
 @pytest.mark.parametrize(("damage", "kept"), [("flip", 3), ("cut", 3), ("longer", 8)])
