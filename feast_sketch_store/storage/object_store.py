@@ -10,6 +10,7 @@ the same lease for a while, if a holder is stopped for longer than a lease lasts
 import functools
 import hashlib
 import io
+import logging
 import secrets
 import threading
 import time
@@ -40,6 +41,8 @@ _MAX_REQUESTS = 16
 _CHECKED_TRIES = 3  # of a part that arrives with wrong bytes
 _FETCH_TRIES = 3  # in parts, of an object that others keep replacing
 _MAX_OBJECT_BYTES = 5_000 << 20  # of one put, on S3 and on Azure
+
+_logger = logging.getLogger(__name__)
 
 LEASE_SECONDS = 60.0  # without a renewal
 _RENEWED_EVERY_SECONDS = 15.0
@@ -251,10 +254,11 @@ class ObjectStorage(Storage):
         finally:
             done.set()
             renewer.join()
-            # A lease that cannot be released expires.
-            with suppress(StorageError):
+            try:
                 if _held(self._objects, key, holder) is not None:
                     self._objects.delete([key])
+            except StorageError as error:
+                _logger.warning("%s; the lease keeps others out for %.0f seconds more", error, LEASE_SECONDS)
 
     # -- parts ---------------------------------------------------------------------------------
 
