@@ -138,7 +138,10 @@ class Storage(ABC):
 
     @abstractmethod
     def walk(self) -> Iterator[FileInfo]:
-        """All files at any depth, in no order, including unfinished ones of killed writers."""
+        """All files at any depth, in no order, including unfinished ones of killed writers.
+
+        Their tokens may be left out.
+        """
 
     # -- read ----------------------------------------------------------------------------------
 

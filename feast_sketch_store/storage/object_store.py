@@ -35,9 +35,7 @@ from feast_sketch_store.storage.base import (
 from feast_sketch_store.storage.chunks import KnownFile
 from feast_sketch_store.storage.file_cache import CachedFile, in_memory
 from feast_sketch_store.storage.objects import ObjectInfo, Objects
-from feast_sketch_store.threads import in_threads
 
-_MAX_REQUESTS = 16
 _CHECKED_TRIES = 3  # of a part that arrives with wrong bytes
 _FETCH_TRIES = 3  # in parts, of an object that others keep replacing
 _MAX_OBJECT_BYTES = 5_000 << 20  # of one put, on S3 and on Azure
@@ -109,15 +107,12 @@ class ObjectStorage(Storage):
         return None if info is None else self._file_info(info)
 
     def walk(self) -> Iterator[FileInfo]:
-        """All files, see `Storage.walk`: a listing, and a request for each file's token."""
-        keys = [info.key for info in self._objects.listed(self._prefix)]
-        for info in in_threads(self._objects.info, keys, _MAX_REQUESTS):
-            if info is not None:
-                yield self._file_info(info)
+        """All files, see `Storage.walk`, of which a listing has no tokens."""
+        for info in self._objects.listed(self._prefix):
+            yield FileInfo(self._name(info), info.size_bytes, "", info.modified_at)
 
     def _file_info(self, info: ObjectInfo) -> FileInfo:
-        name = _name_of(info.key.removeprefix(self._prefix))
-        return FileInfo(name, info.size_bytes, info.token, info.modified_at)
+        return FileInfo(self._name(info), info.size_bytes, info.token, info.modified_at)
 
     # -- read ----------------------------------------------------------------------------------
 
@@ -267,6 +262,9 @@ class ObjectStorage(Storage):
         if any(ord(character) < 32 or ord(character) == 127 for character in name):
             raise StorageError(f"{self.location}: {name!r} has characters that no object's key can have")
         return self._prefix + _key_of(name)
+
+    def _name(self, info: ObjectInfo) -> str:
+        return _name_of(info.key.removeprefix(self._prefix))
 
 
 def _key_of(name: str) -> str:

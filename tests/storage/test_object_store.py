@@ -435,3 +435,11 @@ def test_a_cache_holds_each_content_once(moto, tmp_path):
             assert each.map("a").tobytes() == content  # of unknown content, which is not kept
         assert len([path for path in tmp_path.iterdir() if not path.suffix]) == number + 1
     assert isinstance(storage, ObjectStorage)
+
+
+def test_a_walk_is_a_listing_however_many_files_there_are(monkeypatch):
+    storage = ObjectStorage(Objects(MemoryStore(), "s3://bucket", "bucket")).within("view/")
+    for name in ("a", "rows/b"):
+        put(storage, name, name.encode())
+    monkeypatch.setattr(Objects, "info", None)
+    assert [(info.name, info.size_bytes) for info in storage.walk()] == [("a", 1), ("rows/b", 6)]
