@@ -3,8 +3,8 @@
 Each file is one object, made by one put. The put of a new file is refused if there is already an object. So a
 crash leaves a file whole or absent, and an acknowledged put is durable. Nothing can be appended to.
 
-A lease is an object that its holder renews. It saves work; correctness never needs it: two processes may hold
-the same lease for a while, if a holder is stopped for longer than a lease lasts, or if a clock is wrong.
+A lease is an object that its holder renews, whose age is told by the object store's clock. Two processes may
+hold the same lease for a while, if a holder is stopped for longer than a lease lasts. It saves work.
 """
 
 import functools
@@ -284,8 +284,8 @@ def _take(objects: Objects, key: str, holder: bytes) -> bool:
     found = objects.info(key)
     if found is None:
         return False  # it was released just now
-    # A lease dated further ahead than it can last was written by a wrong clock, and does not count.
-    if abs(time.time() - found.modified_at) < LEASE_SECONDS:
+    # One that is dated further ahead than it can last is from before that clock was put back.
+    if abs(objects.now() - found.modified_at) < LEASE_SECONDS:
         return False
     return objects.replace(key, holder, found)
 

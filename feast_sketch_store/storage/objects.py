@@ -257,6 +257,11 @@ class Objects:
             for key in keys if len(keys) > 1 else ():
                 self._delete([key])
 
+    def now(self) -> float:
+        """The time by the object store's clock, in seconds since 1970."""
+        self._put(self._probe_key, b"", "", "overwrite")
+        return self.read_all(self._probe_key)[0].modified_at
+
     def require_conditions(self) -> None:
         """Check once that creating a key twice fails.
 

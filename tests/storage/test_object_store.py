@@ -253,20 +253,34 @@ def test_the_lease_of_a_dead_holder_ends(moto, monkeypatch):
     dead._objects.create("a folder/store/view/lock", b"dead")
     with other.lease("lock") as is_its:
         assert not is_its
-    now = time.time()
-    for seconds in (object_store.LEASE_SECONDS, -2 * object_store.LEASE_SECONDS):  # a clock may be wrong
-        monkeypatch.setattr(object_store.time, "time", lambda seconds=seconds: now + seconds + 2)
+    for seconds in (object_store.LEASE_SECONDS + 2, -3 * object_store.LEASE_SECONDS):
+        pass_seconds(monkeypatch, seconds)
         with other.lease("lock") as is_its:
             assert is_its
         dead._objects.create("a folder/store/view/lock", b"dead")
+
+
+@pytest.mark.parametrize("seconds", [-600, 600])
+def test_a_clock_that_is_off_ends_no_lease(monkeypatch, seconds):
+    storage = ObjectStorage(Objects(MemoryStore(), "s3://bucket", "bucket")).within("view/")
+    now = time.time()
+    with storage.lease("lock"):
+        monkeypatch.setattr(time, "time", lambda: now + seconds)
+        with storage.lease("lock") as is_mine:
+            assert not is_mine
+
+
+def pass_seconds(monkeypatch, seconds):
+    """Set the clock of object stores forward."""
+    now = Objects.now
+    monkeypatch.setattr(Objects, "now", lambda objects: now(objects) + seconds)
 
 
 def test_of_eight_one_takes_over(moto, monkeypatch):
     make = maker(moto)
     storages = [make() for _ in range(8)]
     storages[0]._objects.create("a folder/store/view/lock", b"dead")
-    now = time.time()
-    monkeypatch.setattr(object_store.time, "time", lambda: now + object_store.LEASE_SECONDS + 2)
+    pass_seconds(monkeypatch, object_store.LEASE_SECONDS + 2)
     key = "a folder/store/view/lock"
     taken = in_threads(lambda s: object_store._take(s._objects, key, b"new"), storages)
     # Whoever comes after the first sees a lease from 62 seconds ago as well, by this clock.
