@@ -163,8 +163,6 @@ class LayerPlan:
             for name, feature in features.items()
             if feature.codec.is_collection and not feature.codec.is_exact and name not in self._kept
         }
-        # A filter that is asked for holds the scalars as well.
-        self._may_list = bool(budget.may_be_columns) and all(g.may_choose for g in self._goals.values())
 
     def choose_offers(self, growth: float) -> Assignment:
         """The smallest way to meet every target, if a table must be ``growth`` times its computed size.
@@ -182,7 +180,7 @@ class LayerPlan:
             return static
         offers = self._choice.offers(growth)
         is_listed = self._must_list or any(registry.kind(offer.kind).lists_rows for offer in offers.values())
-        is_listed = is_listed or (self._may_list and self._choice.lists_rows(growth))
+        is_listed = is_listed or self._choice.lists_rows(growth)
         if not is_wanted and self._is_smaller_static(is_listed, growth):
             return static
         assignment = self._with_scalars(offers, is_listed)
@@ -329,7 +327,7 @@ class LayerPlan:
             sum(feature.vocabulary.packed_bytes for feature in scalars),
             index,
             self._columns_bytes,
-            self._may_list,
+            bool(self.budget.may_be_columns) or not self._scalars,
         )
 
     @property

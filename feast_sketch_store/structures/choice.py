@@ -9,7 +9,7 @@ The choice compares whole layers as they would be sealed, with one table for all
 F features these are up to F + 2 layers:
 
 - all features are in the filter, and the rows are not listed;
-- the rows are listed for the scalars alone, if these may be columns;
+- the rows are listed, for the scalars or so that the table may have more ones;
 - the rows are listed, and the 1, 2, ... F features that gain most by it are in sets.
 
 Sets that imply each other take less together than apart. The saving is estimated from a sample of rows, and
@@ -56,7 +56,7 @@ class LayerOverhead:
     # index_bytes, columns_bytes: of the list of rows; and of scalars and timestamps if the rows are listed
     index_bytes: float
     columns_bytes: float
-    may_list: bool = False  # whether the rows may be listed although no feature of the choice needs it
+    may_list: bool = True  # whether the rows may be listed although no feature of the choice needs it
 
     @classmethod
     def rows(cls, num_rows: int, presence_error_rate: float, is_listed: bool) -> "LayerOverhead":
@@ -92,12 +92,14 @@ class StructureSelector:
         for name, goal in goals.items():
             self._ask(name, goal, popularity[name])
         lists = overhead.is_listed or any(registry.kind(o.kind).lists_rows for o in self._fixed.values())
+        # A filter that is asked for holds the rows and the scalars as well.
+        may_list = overhead.may_list and all(goal.may_choose for goal in goals.values())
         tables = _Tables({name: offer.plan.facts for name, offer in self._filters.items()}, overhead.facts)
         self._layers = [
             _Layer(
                 {**self._fixed, **moved}, self._filters, is_listed, popularity, tables, overhead, saved_bits
             )
-            for moved, is_listed in self._ways(lists, overhead.may_list)
+            for moved, is_listed in self._ways(lists, may_list)
         ]
 
     def lists_rows(self, growth: float) -> bool:

@@ -104,10 +104,10 @@ def test_memory_that_holds_no_filter_is_refused(structure):
         choice(MEMORY, 1, structure)
 
 
-def layer_bytes(*facts, sets=0, is_listed=False):
+def layer_bytes(*facts, sets=0, is_listed=False, lists=False):
     """Bytes of a layer with facts in its filter and features like KNOWN in sets, worked out anew."""
     symbols = 2 * len(facts)  # words of the windows of 100 symbols
-    if is_listed or sets:
+    if is_listed or lists or sets:
         num_bits = size_for_rates(facts).num_bits if facts else 1
         listed = 0 if is_listed else index_bytes(NUM_ROWS, RATE) + packed_bytes(NUM_ROWS, 1)
         return table_bytes(num_bits, symbols) + listed + sets_bytes([KNOWN] * sets)
@@ -118,7 +118,8 @@ def layer_bytes(*facts, sets=0, is_listed=False):
 def test_sets_are_chosen_exactly_where_the_layer_is_smaller(is_listed):
     chosen = []
     for amount in np.geomspace(1e-6, 10, 12):
-        in_filter = layer_bytes(choice(NOISE_RATIO, amount, "weighted_bloom"), is_listed=is_listed)
+        facts = choice(NOISE_RATIO, amount, "weighted_bloom")
+        in_filter = min(layer_bytes(facts, is_listed=is_listed, lists=lists) for lists in (False, True))
         in_sets = layer_bytes(sets=1, is_listed=is_listed)
         chosen.append(choice(NOISE_RATIO, amount, is_listed=is_listed) is None)
         if not 0.995 <= in_sets / in_filter <= 1.005:
@@ -176,7 +177,10 @@ def test_scalars_that_are_smaller_as_columns_weigh_in():
     assert choice(NOISE_RATIO, float(amount)) is not None
     scalars = [FactClass(NUM_ROWS, 1e-8)] * 5
     overhead = replace(
-        OVERHEAD, facts=[*OVERHEAD.facts, *scalars], columns_bytes=5 * packed_bytes(NUM_ROWS, 8)
+        OVERHEAD,
+        facts=[*OVERHEAD.facts, *scalars],
+        columns_bytes=5 * packed_bytes(NUM_ROWS, 8),
+        may_list=False,
     )
     assert choose({"x": Goal(NOISE_RATIO, float(amount))}, {"x": KNOWN}, overhead)["x"] is None
 

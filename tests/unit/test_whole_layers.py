@@ -1,4 +1,4 @@
-"""The choice looks at whole layers: rows are listed for the sake of scalars alone where that is smaller."""
+"""The choice looks at whole layers: rows are listed for scalars or beside a filter where that is smaller."""
 
 import numpy as np
 import pyarrow as pa
@@ -89,6 +89,15 @@ def test_a_list_for_scalars_pays_with_sets_and_with_a_filter(noise_ratio, kinds)
     layer, other = layer_of(features, goal=goal), layer_of(features, goal=goal, may_list=False)
     assert kinds_of(layer) == kinds
     assert layer.size_bytes <= other.size_bytes
+
+
+@pytest.mark.parametrize(("num_values", "size", "noise_ratio"), [(60, 60, 0.1), (5, 2, 2)])
+def test_rows_are_listed_beside_a_filter_that_would_otherwise_hold_them(num_values, size, noise_ratio):
+    """A filter with many ones is enough for the values, but not for the rows."""
+    goals = {kind: Goal("noise_ratio", noise_ratio, kind) for kind in ("auto", "sets", "weighted_bloom")}
+    layers = {kind: layer_of([set_of("a", num_values, size)], goal=goal) for kind, goal in goals.items()}
+    assert layers["auto"].features["a"].structure == "weighted_bloom"
+    assert layers["auto"].size_bytes <= 0.9 * min(layers[kind].size_bytes for kind in goals if kind != "auto")
 
 
 def test_a_filter_that_is_smaller_is_kept():
