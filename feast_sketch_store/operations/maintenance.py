@@ -80,9 +80,10 @@ class FeatureReport:
     facts : facts that are kept.
     facts_cut : facts whose values are outside of the vocabulary.
     size_bytes : share of the snapshot: its column, or its vocabulary and its share of the table or the sets.
-    expected_rate : false-positive rate that the table is sized for; 0 without a filter.
+    expected_rate : false-positive rate that the table is sized for, the largest of all shards; 0 without a
+        filter.
     sampled_rate : rate measured just now: the share of random values of the vocabulary that random unknown
-        entities seem to have; 0 without a filter.
+        entities seem to have, the mean of all shards; 0 without a filter.
     max_error, mean_error : of a binned feature, the distances between numbers and their stored values at the
         last seal. For a score ``max_error`` is half of its step.
     sampled_within : the true rate is within this of ``sampled_rate`` with a confidence of 95 %, by a Chernoff
