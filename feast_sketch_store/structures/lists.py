@@ -342,10 +342,16 @@ class CountsFeature(NumberedValues):
         rows.from_list(*self.lists.arguments, 0, 1, self.counts, 1)
 
     def shown(self, rows: EncodedFeature, entity_hashes: NDArray[np.uint64]) -> Answer:
-        """See `SealedFeature.shown`: the values in the vocabulary, with counts as they are read."""
+        """See `SealedFeature.shown`: the values in the vocabulary, with counts as they are read, most
+        frequent counts first.
+        """
         known = self.known_answer(rows)
-        csr = known.csr
-        return self.answer(known.states, Csr(csr.indptr, csr.ids, self._as_sealed(csr.numbers)))
+        csr, counts = known.csr, self._as_sealed(known.csr.numbers)
+        ascending = np.argsort(self.counts)
+        places = np.searchsorted(self.counts, counts, sorter=ascending).clip(max=len(self.counts) - 1)
+        numbers = ascending[places] if len(self.counts) else counts
+        order = np.lexsort((csr.ids, numbers, csr.rows))
+        return self.answer(known.states, Csr(csr.indptr, csr.ids[order], counts[order]))
 
     def _as_sealed(self, counts: NDArray[np.int64]) -> NDArray[np.int64]:
         """Counts as they are read. A count that no row has stays unchanged if the nearest one is too far."""

@@ -67,8 +67,9 @@ class SetFeature(SealedFeature):
         rows.from_set(self.number, self.own_ids)
 
     def shown(self, rows: EncodedFeature, entity_hashes: NDArray[np.uint64]) -> Answer:
-        """See `SealedFeature.shown`: the values in the vocabulary."""
-        return self.known_answer(rows)
+        """See `SealedFeature.shown`: the values in the vocabulary, in the order of its ids."""
+        known = self.known_answer(rows)
+        return self.answer(known.states, known.csr.distinct())
 
 
 @dataclass(frozen=True)

@@ -210,7 +210,7 @@ def test_training_rows_have_counts_as_reads_show_them(make_store, tmp_path):
     training = frame(rows)[["viewed", "views"]]
     shown = through_sketch(training, reader)
     for row, online in zip(shown.itertuples(), read(store, range(40)), strict=True):
-        assert dict(zip(row.viewed, row.views, strict=True)) == online
+        assert list(zip(row.viewed, row.views, strict=True)) == list(online.items())
     other = through_sketch(pd.DataFrame({"viewed": [["a", "zz"]], "views": [[1_000_000, 4]]}), reader)
     assert (other["viewed"][0].tolist(), other["views"][0].tolist()) == (["a"], [1_000_000])
 

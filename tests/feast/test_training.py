@@ -73,9 +73,10 @@ def test_rows_of_other_dates_show_the_noise_of_reads(filled, tags):
     assert training["viewed"].tolist() == history(seed=1)
 
 
-def test_values_come_in_the_order_of_a_read(filled):
-    reader = filled({"sketch.target": "error 0.02"})
-    shown = through_sketch(pd.DataFrame({"viewed": history()}), reader)
+@pytest.mark.parametrize("tags", [{"sketch.target": "error 0.02"}, {"sketch.structure": "sets"}])
+def test_values_come_in_the_order_of_a_read(filled, tags):
+    reader = filled(tags)
+    shown = through_sketch(pd.DataFrame({"viewed": history(seed=1)}), reader)
     places = {value: place for place, value in enumerate(reader.vocabulary("viewed").to_pylist())}
     for values in shown["viewed"]:
         ids = [places[value] for value in values]
