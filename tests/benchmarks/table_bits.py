@@ -36,6 +36,7 @@ from feast_sketch_store.layers import SketchLayer
 from feast_sketch_store.snapshot.files import SnapshotFile, SnapshotFolder
 from feast_sketch_store.storage.names import SNAPSHOTS_FOLDER
 from feast_sketch_store.structures.sizing import FactClass
+from feast_sketch_store.succinct.blocks import CHECKSUMS
 
 sys.path.insert(0, str(Path(__file__).parents[2]))  # for what tests share
 from tests.helpers.filters import ideal_bits
@@ -126,27 +127,22 @@ def _bits(layer: SketchLayer, rate: float) -> list[str]:
 
 def _parts(snapshot: SnapshotFile, layer: SketchLayer) -> dict[str, int]:
     content = Path(snapshot.where()).read_bytes()
-    header_bytes = 8 + int.from_bytes(content[:8], "little")
-    header = content[:header_bytes]
     _, arrays = snapshot.open("base")
     table_bytes = layer.table_bytes
-    padding = header_bytes - len(header.rstrip(b" "))
-    checksums = 32 * (len(arrays) + 1)
     return {
         "table": table_bytes,
         "its repeated head": arrays["bloom.table.words"].nbytes - table_bytes,
-        "vocabularies": layer.vocabulary_bytes,
+        "vocabularies": _bytes_of(arrays, ".vocabulary."),
         "shapes and timestamp buckets": _bytes_of(arrays, "presence."),
-        "header without checksums and padding": header_bytes - checksums - padding,
-        "checksums": checksums,
-        "padding": padding,
+        "checksums of blocks": _bytes_of(arrays, CHECKSUMS),
+        "header": 8 + int.from_bytes(content[:8], "little"),
         "whole snapshot file": len(content),
         "order file, not kept in memory": snapshot.size_bytes("order"),
     }
 
 
-def _bytes_of(arrays: Mapping[str, NDArray[Any]], prefix: str) -> int:
-    return sum(array.nbytes for name, array in arrays.items() if name.startswith(prefix))
+def _bytes_of(arrays: Mapping[str, NDArray[Any]], part: str) -> int:
+    return sum(array.nbytes for name, array in arrays.items() if part in name)
 
 
 def _compare_stores(rows: UserRows) -> None:
