@@ -362,10 +362,13 @@ def winning(view: View, table: pa.Table, are_known: bool = False) -> NDArray[np.
     wins, ties = keys.event_timestamps > events, np.flatnonzero(keys.event_timestamps == events)
     if len(ties):  # answers do not say when rows were created
         numbers = np.unique(shards_of(keys.entity_hashes[ties], view.shard_map.num_shards))
-        known = RowKeys.concatenate([view.shards[number].state.row_keys() for number in numbers.tolist()])
+        shards = [view.shards[number] for number in numbers.tolist()]
+        for shard in shards:
+            shard.refresh()  # files of a snapshot may be gone since the last poll
+        known = RowKeys.concatenate([shard.state.row_keys() for shard in shards])
         found, places = find_sorted(known.entity_hashes, keys.entity_hashes[ties])
         wins[ties] = True
-        wins[ties[found]] = keys.created_timestamps[ties[found]] >= known.created_timestamps[places]
+        wins[ties[found]] = ~keys.older_than(ties[found], known, places)
     return np.sort(winners[wins])
 
 

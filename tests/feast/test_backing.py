@@ -254,6 +254,20 @@ def test_a_late_row_does_not_reach_the_backing_store(shop):
     assert shop.behind(1)["bio"].string_val == "again of 1"
 
 
+def test_a_row_is_written_again_after_others_sealed_and_removed_the_snapshot_before(tmp_path):
+    options = {"type": "sqlite", "path": "behind.db"}
+    shop = Shop(tmp_path / "repo", options, refresh="1h").applied()
+    shop.write(users(range(4)))
+    shop.view.seal()
+    shop.write(users([4]))
+    other = Shop(tmp_path / "repo", options, refresh="1h")
+    other.view.seal()
+    other.view.vacuum()
+    shop.write(users(range(4), text="again"))
+    assert shop.behind(1)["bio"].string_val == "again of 1"
+    assert ordered(shop.read(range(4))) == expected(range(4), text="again")
+
+
 def test_a_process_that_serves_a_shard_writes_rows_of_all(tmp_path):
     """A late row is one also where this process does not read."""
     options = {"type": "sqlite", "path": "behind.db"}
