@@ -20,11 +20,13 @@ from feast_sketch_store.snapshot import encode
 from feast_sketch_store.snapshot.manifest import Manifest
 from feast_sketch_store.snapshot.sealed import with_checksums
 from feast_sketch_store.storage.local import LocalStorage
+from feast_sketch_store.view.view import View
 from feast_sketch_store.view.view_file import ViewFile
 from tests.conformance.kit import answers, write_kit
 from tests.conformance.kit.__main__ import main
 from tests.conformance.kit.rules import RULES, name_of
 from tests.helpers.cases import for_each
+from tests.helpers.histories import NEVER, put, settings_of
 from tests.helpers.length import by_length
 from tests.helpers.processes import BARE_FEAST
 from tests.helpers.snapshots import load
@@ -210,11 +212,25 @@ def test_the_reader_for_node_finds_rows_that_move_to_other_shards_while_it_looks
     assert seen_by_node(tmp_path, rows, move) == "9"
 
 
-def seen_by_node(folder, expression, move):
+@needs_node
+@pytest.mark.parametrize("num_shards", [1, 2])
+def test_the_reader_for_node_tells_of_rows_of_which_none_is_sealed(tmp_path, num_shards):
+    view = View(LocalStorage(tmp_path), settings_of(0.01, num_shards=num_shards), NEVER)
+    view.keep_file(is_applied=True)
+    seen = "[view.isOld, view.read({ user_id: ['int64', 7] })]"
+    assert seen_by_node(tmp_path, seen) == "[ false, null ]"
+    put(view, {7: "a"})
+    assert seen_by_node(tmp_path, seen) == "[ true, null ]"
+    with pytest.raises(AssertionError, match=r"run `feast-sketch seal`, or allow old rows \(log.newer\)"):
+        seen_by_node(tmp_path, seen, allow_old=False)
+
+
+def seen_by_node(folder, expression, move=lambda: None, allow_old=True):
     """What the reader for Node says about a view, whose rows move while it is opened."""
     code = f"import {{ openView }} from {json.dumps(str(NODE / 'index.mjs'))}; "
     code += (
-        f"const view = openView({json.dumps(str(folder))}, {{ allowOld: true }}); console.log({expression});"
+        f"const view = openView({json.dumps(str(folder))}, {{ allowOld: {json.dumps(allow_old)} }}); "
+        f"console.log({expression});"
     )
     mover = threading.Thread(target=move, daemon=True)
     mover.start()

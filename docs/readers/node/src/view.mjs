@@ -40,7 +40,7 @@ function readView(folder, allowOld) {
   const isPower = Number.isSafeInteger(number) && number >= 1 && number <= MAX_SHARDS && (number & (number - 1)) === 0;
   const isFolder = typeof told?.folder === "string" && (/^shards-[0-9]+-[0-9]+(-[0-9a-f]{8})?\/$/.test(told.folder) || (told.folder === "" && number === 1));
   must(file?.format_version === 1 && isPower && isFolder, RULE, `${source}: does not tell of shards`);
-  if (!told.folder) return new View([new Shard(folder, { allowOld })]);
+  if (!told.folder) return new View([openShard(folder, allowOld)]);
   const folders = Array.from({ length: number }, (_, i) => join(folder, told.folder, String(i).padStart(2, "0")));
   const view = new View(folders.map((each) => openShard(each, allowOld)));
   // A shard without a folder has no rows, unless the rows went to other shards meanwhile.
@@ -95,6 +95,6 @@ function openShard(folder, allowOld) {
   const snapshots = join(folder, "snapshots");
   if (existsSync(snapshots) && readdirSync(snapshots).some((name) => name.endsWith(".json"))) return new Shard(folder, { allowOld });
   const isOld = lookAtLog(folder).newest >= 0;
-  must(allowOld || !isOld, "log.newer", `${folder}: no row of the shard was sealed yet; run \`feast-sketch seal\``);
+  must(allowOld || !isOld, "log.newer", `${folder}: no row was sealed yet; run \`feast-sketch seal\`, or allow old rows`);
   return { isOld, base: null, features: [], readHash: () => null };
 }
